@@ -1,0 +1,3 @@
+module github.com/dsbuild/dsbuild
+
+go 1.26

@@ -1,0 +1,36 @@
+// Package hint attaches to an error what its reader can try next.
+//
+// The text of an error says what happened; the hint says what to do about it
+// and is printed on a line of its own. A package that may not import this one
+// gives its error type a method Hint() string instead: Of finds both.
+package hint
+
+import (
+	"errors"
+	"fmt"
+)
+
+type hinted struct {
+	error
+	hint string
+}
+
+func (h *hinted) Hint() string  { return h.hint }
+func (h *hinted) Unwrap() error { return h.error }
+
+// With returns err carrying the hint text. A nil err stays nil.
+func With(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return &hinted{err, fmt.Sprintf(format, args...)}
+}
+
+// Of returns the outermost hint in err's chain, or "".
+func Of(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}

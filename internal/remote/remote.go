@@ -1,0 +1,102 @@
+// Package remote is a connection to a node: it runs a command there and puts
+// a file there, over SSH and SFTP, with strict host keys.
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+)
+
+// Target is everything needed to reach one node, as plain resolved values.
+type Target struct {
+	// Name is what messages call the node.
+	Name string
+	// Address is the host name or IP address to dial; known_hosts is searched for it.
+	Address string
+	// Port is the TCP port; 0 means 22.
+	Port int
+	// User is the remote login; empty means the local user's name.
+	User string
+	// IdentityFiles are private keys tried after the agent's; ~ is expanded already.
+	IdentityFiles []string
+	// KnownHosts are the files that hold the accepted host keys.
+	KnownHosts []string
+	// Jump are the hosts to go through, the nearest first.
+	Jump []Target
+}
+
+// Command is one program run on a node.
+type Command struct {
+	// Argv is the program and its arguments; each word is quoted for the remote shell.
+	Argv []string
+	// Env are variables set for the program, quoted likewise.
+	Env map[string]string
+	// Setup is a shell line run before, in the same shell (conda, modules). Not quoted: it is shell.
+	Setup string
+	// Stdin, Stdout and Stderr may each be nil.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// Upload is one file to put on a node.
+type Upload struct {
+	// Open returns a new reader over the local file, from its beginning.
+	Open func() (io.ReadSeekCloser, error)
+	// Size and SHA256 (hex) are checked at the far end before the rename.
+	Size   int64
+	SHA256 string
+	// Path is the absolute path the file appears at, whole or not at all.
+	Path string
+	Mode fs.FileMode
+	// Progress, if set, is told of bytes as they are written.
+	Progress func(n int64)
+}
+
+// Runner runs a command on a node. A program that ends with another code than
+// 0 gives an *ExitError; a broken connection gives an error that is ErrLost.
+// When ctx ends the remote program is abandoned and ctx's error returned.
+type Runner interface {
+	Run(ctx context.Context, cmd Command) error
+}
+
+// Conn is an open connection to one node. Put writes beside the target under
+// a private temporary name, compares length and sha256 at the far end, renames,
+// and removes the temporary file on any failure.
+type Conn interface {
+	Runner
+	Put(ctx context.Context, up Upload) error
+	Close() error
+}
+
+// Dialer opens connections. Errors wrap one of the sentinels below.
+type Dialer interface {
+	Dial(ctx context.Context, t Target) (Conn, error)
+}
+
+// Sentinels for what went wrong between here and a node. ErrDial and ErrLost
+// may be retried; ErrAuth, ErrHostKey and ErrNoSpace may not.
+var (
+	ErrDial    = errors.New("no connection")
+	ErrAuth    = errors.New("authentication refused")
+	ErrHostKey = errors.New("host key not accepted")
+	ErrLost    = errors.New("connection lost")
+	ErrNoSpace = errors.New("no space left on the node")
+)
+
+// ExitError is a remote program that ran and failed.
+type ExitError struct {
+	// Code is its exit status, or -1 when a signal ended it.
+	Code int
+	// Signal is the signal's name without SIG, or "".
+	Signal string
+}
+
+func (e *ExitError) Error() string {
+	if e.Signal != "" {
+		return "killed by signal " + e.Signal
+	}
+	return fmt.Sprintf("exit status %d", e.Code)
+}

@@ -1,0 +1,49 @@
+// Package ui is the one place that talks to a person: step lines, one
+// aggregate progress bar, tables, folded results and the --json document.
+//
+// Results go to stdout; progress and log lines to stderr. The rest of the
+// program sees only the Reporter interface.
+package ui
+
+// Outcome says how a step ended.
+type Outcome int
+
+// The ways a step can end.
+const (
+	Done Outcome = iota
+	Cached
+	Skipped
+	Failed
+)
+
+// Reporter receives what happens while a command runs. Its methods may be
+// called from several goroutines.
+type Reporter interface {
+	// Note prints one line that stands for itself.
+	Note(format string, args ...any)
+	// Warn prints one line that asks for attention.
+	Warn(format string, args ...any)
+	// Step announces a step; End on what it returns closes it with its time.
+	Step(title string) Step
+	// Bar starts an aggregate progress bar over total bytes (or items).
+	Bar(title string, total int64) Bar
+}
+
+// Step is a running step of a Reporter.
+type Step interface {
+	// Log passes on a line of the step's output: the newest is shown on a
+	// terminal while the step runs.
+	Log(line string)
+	// End closes the step. detail, if not empty, is shown behind the title.
+	End(outcome Outcome, detail string)
+}
+
+// Bar is a running progress bar of a Reporter.
+type Bar interface {
+	// Add counts n more bytes (or items) as done.
+	Add(n int64)
+	// Describe replaces the text behind the bar (the slowest node, failures).
+	Describe(text string)
+	// Close ends the bar.
+	Close()
+}

@@ -1,0 +1,30 @@
+// Package inventory reads which nodes there are and how to reach them.
+package inventory
+
+// Inventory is a validated list of nodes, in the order of the file.
+type Inventory struct {
+	// Path is the file it was read from ("-" for standard input).
+	Path string
+	// KnownHosts is the file of accepted host keys, absolute; "" means the user's own.
+	KnownHosts string
+	Hosts      []Host
+}
+
+// Host is one node with one Python environment: the unit of work and of the
+// report. A node with several envs gives several Hosts named node/env.
+type Host struct {
+	Name         string            // unique: node or node/env
+	Node         string            // the node's name
+	Address      string            // what to dial; the node's name if not given
+	Port         int               // 0: not given
+	User         string            // "": not given
+	IdentityFile string            // absolute; "": not given
+	ProxyJump    string            // [user@]host[:port][,...]; "": not given
+	Groups       []string          //
+	Python       string            // the interpreter: absolute or a command name; "python3" if not given
+	Env          map[string]string // variables set for every command
+	Setup        string            // shell line run before each command
+	ExecPrefix   []string          // words put before each command
+	Slots        int               // GPUs for launchers; 0: not given
+	Position     string            // file:line:column of its entry
+}

@@ -1,0 +1,41 @@
+// Package node knows what there is to know about one node: the facts one
+// probe gathers, and how the facts of a fleet compare.
+package node
+
+// Facts is what the probe found on a node. Missing parts are zero values and
+// named in Missing.
+type Facts struct {
+	Python            string            `json:"python"`             // X.Y.Z of the interpreter
+	Executable        string            `json:"executable"`         // sys.executable
+	Tag               string            `json:"tag"`                // e.g. cp311
+	Platform          string            `json:"platform"`           // e.g. linux_x86_64
+	Glibc             string            `json:"glibc"`              // X.Y
+	CPU               string            `json:"cpu"`                // highest level: x86-64-v3
+	SitePackages      string            `json:"site_packages"`      // purelib of the interpreter
+	SiteID            string            `json:"site_id"`            // identity of that directory, equal on nodes that share it
+	ExternallyManaged bool              `json:"externally_managed"` // PEP 668
+	Pip               string            `json:"pip"`                // version; "" if the environment has none
+	Torch             string            `json:"torch"`              // e.g. 2.15.0
+	TorchCUDA         string            `json:"torch_cuda"`         // e.g. 13.2; "" for a CPU build
+	GPUs              []GPU             `json:"gpus"`
+	Driver            string            `json:"driver"`
+	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
+	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
+	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
+	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // of the temporary directory
+	Missing           []string          `json:"missing,omitempty"`
+}
+
+// GPU is one device as nvidia-smi names it.
+type GPU struct {
+	Name string `json:"name"`
+	Arch string `json:"arch"` // compute capability X.Y
+}
+
+// Installed is the DeepSpeed found in an environment.
+type Installed struct {
+	Version string   `json:"version"`
+	SHA256  string   `json:"sha256"` // of the wheel it came from, by dsbuild's record; "" if unknown
+	Ops     []string `json:"ops"`
+	Path    string   `json:"path"`
+}

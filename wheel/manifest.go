@@ -1,0 +1,80 @@
+package wheel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Manifest says what was built and how. It lies beside the wheel as
+// NAME.whl.manifest.json and, without what would make bytes differ from run
+// to run (sha256, size, built_at, builder, dsbuild), inside its dist-info.
+type Manifest struct {
+	Name    string `json:"name"`    // the wheel's file name
+	Version string `json:"version"` // PEP 440 version with its local part
+	SHA256  string `json:"sha256,omitempty"`
+	Size    int64  `json:"size,omitempty"`
+
+	Source Source `json:"source"`
+
+	Ops          []string `json:"ops"`           // found inside
+	OpsRequested []string `json:"ops_requested"` // asked for
+
+	// Archs are compute capabilities with SASS inside ("8.0"), PTX those with
+	// PTX; both empty for a wheel without device code.
+	Archs          []string `json:"archs"`
+	PTX            []string `json:"ptx"`
+	ArchsRequested []string `json:"archs_requested"`
+
+	CPU      string `json:"cpu"`      // micro-architecture level: x86-64-v2, -v3, -v4
+	Python   string `json:"python"`   // X.Y
+	Torch    string `json:"torch"`    // X.Y.Z
+	CUDA     string `json:"cuda"`     // X.Y
+	GCC      string `json:"gcc"`      // full version
+	Glibc    string `json:"glibc"`    // symbol floor of the extensions: X.Y
+	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
+
+	Base       Base              `json:"base"`
+	Env        map[string]string `json:"env"` // the build variables
+	Builder    string            `json:"builder,omitempty"`
+	PlanDigest string            `json:"plan_digest"`
+	Dsbuild    string            `json:"dsbuild,omitempty"`
+	BuiltAt    *time.Time        `json:"built_at,omitempty"`
+}
+
+// Source is where the DeepSpeed sources came from.
+type Source struct {
+	Kind   string `json:"kind"` // release, git, path or sdist
+	Ref    string `json:"ref"`
+	Commit string `json:"commit"`
+	SHA256 string `json:"sha256"`
+}
+
+// Base is the root file system the toolchain stands on.
+type Base struct {
+	Ref    string `json:"ref"`
+	Digest string `json:"digest"`
+}
+
+// Artifact is a finished wheel on disk.
+type Artifact struct {
+	Path     string   `json:"path"`
+	SHA256   string   `json:"sha256"`
+	Size     int64    `json:"size"`
+	Cached   bool     `json:"cached"`
+	Seconds  float64  `json:"seconds"`
+	Manifest Manifest `json:"manifest"`
+}
+
+// ParseManifest reads a manifest's JSON.
+func ParseManifest(data []byte) (Manifest, error) {
+	var m Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return Manifest{}, fmt.Errorf("manifest: %w", err)
+	}
+	if m.Name == "" || m.Version == "" {
+		return Manifest{}, errors.New("manifest: name or version is missing")
+	}
+	return m, nil
+}
