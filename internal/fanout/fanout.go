@@ -1,0 +1,172 @@
+// Package fanout runs one function over many items through a sliding window
+// and keeps one result for each.
+//
+// There are no batches: as soon as one item ends the next begins, so the
+// slowest of a thousand nodes holds up nothing but the end.
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// DefaultForks is how many items run at once when Options.Forks is not set.
+const DefaultForks = 32
+
+// ErrStopped is the error of an item that was never started because
+// Options.StopWhen had said that enough had failed.
+var ErrStopped = errors.New("not started: too many failed before")
+
+// errGoexit is the error of an item whose do ended its own goroutine: neither a
+// panic nor a return, and not to be taken for a success.
+var errGoexit = errors.New("ended by runtime.Goexit")
+
+// Options say how wide the window is and when to stop.
+type Options struct {
+	// Forks is how many items run at once; 0 or less means DefaultForks.
+	Forks int
+	// StopWhen is asked after each failure, with the number of failures so
+	// far and never by two goroutines at once. Once it says yes no further
+	// item is started; those that run are left to end. nil means never.
+	StopWhen func(failed int) bool
+}
+
+// Result is what became of one item.
+type Result[O any] struct {
+	// Value is what do returned, also beside an error.
+	Value O
+	// Err is do's error, a *PanicError, or the reason why the item was not started.
+	Err error
+	// Started is false when do was never called for this item.
+	Started bool
+	// Seconds is how long do took.
+	Seconds float64
+}
+
+// PanicError is a panic in do, caught so that one item cannot end the others.
+type PanicError struct {
+	// Value is what panic was called with.
+	Value any
+	// Stack is the goroutine's stack at that moment.
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap gives the error that panic was called with, if it was one.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Run calls do once for every item, at most opt.Forks at a time, and returns
+// one result for each in the order of items. It returns when everything it
+// started has ended and leaves no goroutine behind.
+//
+// When ctx ends no further item is started; do is expected to notice the end
+// of its ctx by itself. Items that were not started have Started false and
+// Err set to the cause of ctx's end, or to ErrStopped.
+func Run[I, O any](ctx context.Context, items []I, opt Options, do func(context.Context, I) (O, error)) []Result[O] {
+	forks := opt.Forks
+	if forks <= 0 {
+		forks = DefaultForks
+	}
+	w := &window[O]{
+		results:  make([]Result[O], len(items)),
+		slots:    make(chan struct{}, min(forks, max(len(items), 1))),
+		stopped:  make(chan struct{}),
+		stopWhen: opt.StopWhen,
+	}
+	for i := range items {
+		if err := w.enter(ctx); err != nil {
+			w.skip(i, err)
+			break
+		}
+		w.running.Add(1)
+		go func() {
+			defer w.leave()
+			run(ctx, items[i], &w.results[i], do)
+			w.ended(w.results[i].Err)
+		}()
+	}
+	w.running.Wait()
+	return w.results
+}
+
+// window is the state that the items of one Run share.
+type window[O any] struct {
+	results  []Result[O]
+	slots    chan struct{}
+	running  sync.WaitGroup
+	stopWhen func(int) bool
+
+	mu      sync.Mutex
+	failed  int
+	stop    sync.Once
+	stopped chan struct{}
+}
+
+// enter waits for a free slot; an error says why there will be none.
+func (w *window[O]) enter(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-w.stopped:
+	case w.slots <- struct{}{}:
+	}
+	// select picks at random among what is ready: an end always wins.
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-w.stopped:
+		return ErrStopped
+	default:
+		return nil
+	}
+}
+
+func (w *window[O]) leave() {
+	<-w.slots
+	w.running.Done()
+}
+
+// skip gives every item from the i-th on the reason why it was not started.
+func (w *window[O]) skip(i int, err error) {
+	for ; i < len(w.results); i++ {
+		w.results[i].Err = err
+	}
+}
+
+// ended counts failures and closes the window when they are enough.
+func (w *window[O]) ended(err error) {
+	if err == nil || w.stopWhen == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed++
+	if w.stopWhen(w.failed) {
+		w.stop.Do(func() { close(w.stopped) })
+	}
+}
+
+// run calls do for one item and fills its result whatever way do ends.
+func run[I, O any](ctx context.Context, item I, r *Result[O], do func(context.Context, I) (O, error)) {
+	r.Started = true
+	returned := false
+	begin := time.Now()
+	defer func() {
+		r.Seconds = time.Since(begin).Seconds()
+		if v := recover(); v != nil {
+			r.Err = &PanicError{Value: v, Stack: debug.Stack()}
+		} else if !returned {
+			r.Err = errGoexit
+		}
+	}()
+	r.Value, r.Err = do(ctx, item)
+	returned = true
+}
