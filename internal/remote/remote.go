@@ -20,7 +20,8 @@ type Target struct {
 	Port int
 	// User is the remote login; empty means the local user's name.
 	User string
-	// IdentityFiles are private keys tried after the agent's; ~ is expanded already.
+	// IdentityFiles are private keys, tried in this order and before what else
+	// the agent holds; ~ is expanded already.
 	IdentityFiles []string
 	// KnownHosts are the files that hold the accepted host keys.
 	KnownHosts []string
@@ -34,7 +35,8 @@ type Command struct {
 	Argv []string
 	// Env are variables set for the program, quoted likewise.
 	Env map[string]string
-	// Setup is a shell line run before, in the same shell (conda, modules). Not quoted: it is shell.
+	// Setup is a shell line run before, in the same shell (conda, modules). Not
+	// quoted: it is shell. If it fails, its status is the command's and nothing else runs.
 	Setup string
 	// Stdin, Stdout and Stderr may each be nil.
 	Stdin          io.Reader
@@ -51,7 +53,7 @@ type Upload struct {
 	// Path is the absolute path the file appears at, whole or not at all.
 	Path string
 	Mode fs.FileMode
-	// Progress, if set, is told of bytes as they are written.
+	// Progress, if set, is told how many more bytes are on their way, each time there are some.
 	Progress func(n int64)
 }
 

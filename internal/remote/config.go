@@ -1,0 +1,270 @@
+package remote
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/kevinburke/ssh_config"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// clientConfig looks settings up in OpenSSH client configurations.
+type clientConfig struct {
+	files []string // nil: the user's and the system's
+
+	once   sync.Once
+	parsed []*ssh_config.Config
+	broken error
+}
+
+func (c *clientConfig) load() {
+	if c.files == nil {
+		if home, err := os.UserHomeDir(); err == nil {
+			c.files = append(c.files, filepath.Join(home, ".ssh", "config"))
+		}
+		c.files = append(c.files, "/etc/ssh/ssh_config")
+	}
+	for _, f := range c.files {
+		b, err := os.ReadFile(f)
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			c.broken = err
+			return
+		}
+		cfg, err := ssh_config.DecodeBytes(b)
+		if err != nil {
+			c.broken = fmt.Errorf("%s: %w", f, err)
+			return
+		}
+		c.parsed = append(c.parsed, cfg)
+	}
+}
+
+// settings are all values of each key for one host, the first of most import.
+type settings map[string][]string
+
+func (s settings) first(key string) string {
+	if v := s[key]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+var wantedSettings = []string{"hostname", "port", "user", "identityfile", "proxyjump", "userknownhostsfile"}
+
+// lookup finds the settings for alias. A configuration with what the parser
+// does not know (Match exec) is left to ssh itself.
+func (c *clientConfig) lookup(alias string) (settings, error) {
+	c.once.Do(c.load)
+	if c.broken != nil {
+		return c.askSSH(alias)
+	}
+	s := settings{}
+	for _, cfg := range c.parsed {
+		for _, k := range wantedSettings {
+			v, err := cfg.GetAll(alias, k)
+			if err != nil {
+				return nil, err
+			}
+			s[k] = append(s[k], v...)
+		}
+	}
+	return s, nil
+}
+
+func (c *clientConfig) askSSH(alias string) (settings, error) {
+	args := []string{"-G"}
+	if home, _ := os.UserHomeDir(); c.files[0] != filepath.Join(home, ".ssh", "config") {
+		args = append(args, "-F", c.files[0])
+	}
+	out, err := exec.Command("ssh", append(args, "--", alias)...).Output()
+	if err != nil {
+		return nil, hint.With(fmt.Errorf("%w; nor does ssh -G resolve it: %w", c.broken, err), "what does ssh -G %s say?", Quote(alias))
+	}
+	s := settings{}
+	for line := range bytes.Lines(out) {
+		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		s[k] = append(s[k], v)
+	}
+	return s, nil
+}
+
+// Resolve fills what t leaves empty from the OpenSSH client configuration,
+// looked up for t.Address (t.Name without one) as ssh would for the same word,
+// and from ssh's defaults. What t says wins. Jump hosts are resolved likewise.
+func (d *SSH) Resolve(t Target) (Target, error) { return d.resolve(t, 0) }
+
+func (d *SSH) resolve(t Target, depth int) (Target, error) {
+	if depth > 8 {
+		return t, fmt.Errorf("jump hosts of %s form a circle", t.Address)
+	}
+	alias := t.Address
+	if alias == "" {
+		alias = t.Name
+	}
+	if alias == "" || strings.HasPrefix(alias, "-") {
+		return t, fmt.Errorf("%q cannot be a node's address", alias)
+	}
+	set, err := d.config.lookup(alias)
+	if err != nil {
+		return t, fmt.Errorf("looking up %s: %w", alias, err)
+	}
+	if err := fillLogin(&t, alias, set); err != nil {
+		return t, err
+	}
+	given := t.KnownHosts
+	fillFiles(&t, set)
+	if t.Jump == nil {
+		if t.Jump, err = ParseJump(set.first("proxyjump")); err != nil {
+			return t, fmt.Errorf("ProxyJump of %s: %w", alias, err)
+		}
+	}
+	t.Jump, err = d.resolveJumps(t, given, depth)
+	return t, err
+}
+
+// fillLogin fills address, port and user.
+func fillLogin(t *Target, alias string, set settings) error {
+	t.Address = alias
+	if h := set.first("hostname"); h != "" {
+		t.Address = strings.NewReplacer("%h", alias, "%%", "%").Replace(h)
+	}
+	if p := set.first("port"); t.Port == 0 && p != "" {
+		n, err := strconv.Atoi(p)
+		if err != nil {
+			return fmt.Errorf("port %q of %s is not a number", p, alias)
+		}
+		t.Port = n
+	}
+	if t.Port == 0 {
+		t.Port = 22
+	}
+	if t.Port < 0 || t.Port > 65535 {
+		return fmt.Errorf("port %d of %s is out of range", t.Port, alias)
+	}
+	if t.User == "" {
+		t.User = set.first("user")
+	}
+	if t.User == "" {
+		t.User = localUser()
+	}
+	return nil
+}
+
+// fillFiles fills identity and known_hosts files.
+func fillFiles(t *Target, set settings) {
+	if len(t.IdentityFiles) == 0 {
+		for _, f := range set["identityfile"] {
+			if f != "none" {
+				t.IdentityFiles = append(t.IdentityFiles, expand(f, t))
+			}
+		}
+	}
+	if len(t.KnownHosts) > 0 {
+		return
+	}
+	list := set.first("userknownhostsfile")
+	if list == "" {
+		list = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+	}
+	for _, f := range strings.Fields(list) {
+		t.KnownHosts = append(t.KnownHosts, expand(strings.Trim(f, `"`), t))
+	}
+	t.KnownHosts = append(t.KnownHosts, "/etc/ssh/ssh_known_hosts")
+}
+
+// resolveJumps resolves the chain of t. Only the nearest jump host may bring
+// a chain of its own: the others are reached through the one before. A jump
+// host without known hosts or identities of its own is held to the target's.
+func (d *SSH) resolveJumps(t Target, knownHosts []string, depth int) ([]Target, error) {
+	var chain []Target
+	for i, j := range t.Jump {
+		if len(j.KnownHosts) == 0 {
+			j.KnownHosts = knownHosts
+		}
+		if i > 0 {
+			j.Jump = []Target{}
+		}
+		j, err := d.resolve(j, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		if len(j.IdentityFiles) == 0 {
+			j.IdentityFiles = t.IdentityFiles
+		}
+		chain = append(chain, j.Jump...)
+		j.Jump = nil
+		chain = append(chain, j)
+	}
+	if chain == nil {
+		chain = []Target{} // resolved: there are none
+	}
+	return chain, nil
+}
+
+// ParseJump reads a ProxyJump value: [user@]host[:port], several separated by
+// commas, the nearest first; "" and "none" are no jump hosts. Each part may
+// also be an ssh:// address.
+func ParseJump(s string) ([]Target, error) {
+	s = strings.TrimSpace(s)
+	if s == "" || strings.EqualFold(s, "none") {
+		return nil, nil
+	}
+	var chain []Target
+	for part := range strings.SplitSeq(s, ",") {
+		part = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(part), "ssh://"), "/")
+		var t Target
+		if at := strings.LastIndexByte(part, '@'); at >= 0 {
+			t.User, part = part[:at], part[at+1:]
+		}
+		host, port, err := splitPort(part)
+		if err != nil {
+			return nil, err
+		}
+		t.Name, t.Address, t.Port = host, host, port
+		chain = append(chain, t)
+	}
+	return chain, nil
+}
+
+// splitPort splits host[:port]; an IPv6 address with a port is in brackets.
+func splitPort(s string) (host string, port int, err error) {
+	host = s
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && (strings.HasPrefix(s, "[") || strings.Count(s, ":") == 1) && !strings.HasSuffix(s, "]") {
+		host = s[:i]
+		if port, err = strconv.Atoi(s[i+1:]); err != nil || port < 1 || port > 65535 {
+			return "", 0, fmt.Errorf("%q is not a port", s[i+1:])
+		}
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if host == "" || strings.HasPrefix(host, "-") {
+		return "", 0, fmt.Errorf("%q names no host", s)
+	}
+	return host, port, nil
+}
+
+// expand resolves ~ and the tokens of ssh_config that can stand in a file name.
+func expand(f string, t *Target) string {
+	home, _ := os.UserHomeDir()
+	if f == "~" || strings.HasPrefix(f, "~/") {
+		f = home + f[1:]
+	}
+	return strings.NewReplacer("%%", "%", "%d", home, "%h", t.Address, "%r", t.User, "%u", localUser(), "%p", strconv.Itoa(t.Port)).Replace(f)
+}
+
+func localUser() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return os.Getenv("USER")
+}

@@ -1,0 +1,250 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// aliveConn remembers when the node was last heard of.
+type aliveConn struct {
+	net.Conn
+	heard atomic.Int64
+}
+
+func newAliveConn(c net.Conn) *aliveConn {
+	a := &aliveConn{Conn: c}
+	a.heard.Store(time.Now().UnixNano())
+	return a
+}
+
+func (a *aliveConn) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if n > 0 {
+		a.heard.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+func (a *aliveConn) silence() time.Duration { return time.Since(time.Unix(0, a.heard.Load())) }
+
+// sshConn is an open connection.
+type sshConn struct {
+	target  Target
+	client  *ssh.Client
+	alive   *aliveConn
+	release func() // gives the jump host back
+	verdict atomic.Pointer[string]
+	dead    chan struct{} // closed once the connection has ended
+	once    sync.Once
+}
+
+func newConn(t Target, client *ssh.Client, alive *aliveConn, opt Options) *sshConn {
+	c := &sshConn{target: t, client: client, alive: alive, release: func() {}, dead: make(chan struct{})}
+	go func() {
+		client.Wait() //nolint:errcheck // why it ended is told by what was running
+		close(c.dead)
+	}()
+	go c.keepAlive(opt.KeepAlive, opt.KeepAliveMax)
+	return c
+}
+
+// Close ends the connection; what runs on it gets ErrLost.
+func (c *sshConn) Close() error {
+	c.once.Do(func() {
+		c.client.Close() //nolint:errcheck // already closed by the node is fine
+		c.alive.Close()  //nolint:errcheck // likewise
+		c.release()
+	})
+	return nil
+}
+
+func (c *sshConn) isDead() bool {
+	select {
+	case <-c.dead:
+		return true
+	default:
+		return false
+	}
+}
+
+// keepAlive asks a silent node for a sign of life and gives it up after limit
+// silent intervals. Whatever the node sends counts: while a big file goes over
+// a slow line, the answer to a question queues behind it.
+func (c *sshConn) keepAlive(every time.Duration, limit int) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	asked := make(chan struct{}, 1)
+	for {
+		select {
+		case <-c.dead:
+			return
+		case <-tick.C:
+		}
+		silent := c.alive.silence()
+		if silent >= time.Duration(limit)*every {
+			c.giveUp(fmt.Sprintf("no sign of life for %s", silent.Round(every)))
+			return
+		}
+		if silent < every {
+			continue
+		}
+		select {
+		case asked <- struct{}{}:
+			go func() {
+				c.client.SendRequest("keepalive@openssh.com", true, nil) //nolint:errcheck // any answer will do, and none is judged above
+				<-asked
+			}()
+		default: // one question is open already
+		}
+	}
+}
+
+// giveUp breaks the connection from this side. The socket goes first: a close
+// message could block behind data that nobody reads.
+func (c *sshConn) giveUp(why string) {
+	c.verdict.CompareAndSwap(nil, &why)
+	c.alive.Close()  //nolint:errcheck // it is being given up
+	c.client.Close() //nolint:errcheck // likewise
+}
+
+// lost is the error of whatever was under way when the connection broke.
+func (c *sshConn) lost(doing string) error {
+	why := "the node closed it"
+	if v := c.verdict.Load(); v != nil {
+		why = *v
+	}
+	return hint.With(fmt.Errorf("%w to %s while %s: %s", ErrLost, hostPort(c.target), doing, why),
+		"did the node reboot, or is the network overloaded? Running the same command again is safe")
+}
+
+// session opens a channel on the connection.
+func (c *sshConn) session() (*ssh.Session, error) {
+	s, err := c.client.NewSession()
+	var refused *ssh.OpenChannelError
+	if errors.As(err, &refused) {
+		return nil, hint.With(fmt.Errorf("the node allows no further session on this connection: %s", refused.Message), "MaxSessions in its sshd_config")
+	}
+	if err != nil {
+		return nil, c.lost("opening a session")
+	}
+	return s, nil
+}
+
+// Run implements Runner.
+func (c *sshConn) Run(ctx context.Context, cmd Command) error {
+	line, err := commandLine(cmd)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// When Run has returned, nothing may touch the caller's streams any more,
+	// though a session that was abandoned can still be closing.
+	out, errs, in := &gate{w: cmd.Stdout}, &gate{w: cmd.Stderr}, &gate{r: cmd.Stdin}
+	defer out.close()
+	defer errs.close()
+	defer in.shut.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- c.exec(ctx, line, in, out, errs) }()
+	select {
+	case err := <-done:
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// exec runs a line in a session of its own, to its end.
+func (c *sshConn) exec(ctx context.Context, line string, in, out, errs *gate) error {
+	s, err := c.session()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	stop := context.AfterFunc(ctx, func() {
+		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers refuse signals; closing is what counts
+		s.Close()
+	})
+	defer stop()
+	s.Stdout, s.Stderr = out, errs
+	var stdin io.WriteCloser
+	if in.r != nil {
+		if stdin, err = s.StdinPipe(); err != nil {
+			return err
+		}
+	}
+	if err := s.Start(line); err != nil {
+		if c.isDead() || errors.Is(err, io.EOF) {
+			return c.lost("starting a command")
+		}
+		return fmt.Errorf("the node starts no commands: %w", err)
+	}
+	if stdin != nil {
+		// Not waited for: a program may end before it has read all its input.
+		go func() {
+			io.Copy(stdin, in) //nolint:errcheck // the program's exit status is the verdict
+			stdin.Close()
+		}()
+	}
+	return c.exitError(s.Wait())
+}
+
+func (c *sshConn) exitError(err error) error {
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return c.lost("running a command")
+	case exit.Signal() != "":
+		return &ExitError{Code: -1, Signal: exit.Signal()}
+	}
+	return &ExitError{Code: exit.ExitStatus()}
+}
+
+// gate stands between a session and a stream of the caller's; once shut it
+// lets nothing through.
+type gate struct {
+	mu   sync.Mutex
+	shut atomic.Bool
+	w    io.Writer
+	r    io.Reader
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut.Store(true)
+}
+
+// Write implements io.Writer.
+func (g *gate) Write(b []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.w == nil || g.shut.Load() {
+		return len(b), nil
+	}
+	return g.w.Write(b)
+}
+
+// Read implements io.Reader.
+func (g *gate) Read(b []byte) (int, error) {
+	if g.shut.Load() {
+		return 0, io.EOF
+	}
+	return g.r.Read(b)
+}

@@ -1,0 +1,242 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Options are the settings of an SSH dialer. The zero value is what a user
+// at a terminal would expect of ssh.
+type Options struct {
+	// ConfigFiles are OpenSSH client configurations, the first wins. nil means
+	// ~/.ssh/config and /etc/ssh/ssh_config, an empty list means none.
+	ConfigFiles []string
+	// AgentSocket is the agent's socket; "" means $SSH_AUTH_SOCK, "none" no agent.
+	AgentSocket string
+	// Timeout bounds reaching one hop: TCP, key exchange and authentication. 0 means 20 s.
+	Timeout time.Duration
+	// KeepAlive is how often a silent node is asked for a sign of life. 0 means 5 s.
+	KeepAlive time.Duration
+	// KeepAliveMax is after how many silent intervals a connection counts as lost. 0 means 3.
+	KeepAliveMax int
+}
+
+// SSH opens connections over SSH. Targets that share a jump host share one
+// connection to it. It is safe for use by many goroutines.
+type SSH struct {
+	opt      Options
+	config   *clientConfig
+	hostKeys *hostKeys
+	jumps    *pool
+}
+
+var _ Dialer = (*SSH)(nil)
+
+// NewSSH returns a dialer with the given options.
+func NewSSH(opt Options) *SSH {
+	if opt.Timeout == 0 {
+		opt.Timeout = 20 * time.Second
+	}
+	if opt.KeepAlive == 0 {
+		opt.KeepAlive = 5 * time.Second
+	}
+	if opt.KeepAliveMax == 0 {
+		opt.KeepAliveMax = 3
+	}
+	switch opt.AgentSocket {
+	case "":
+		opt.AgentSocket = os.Getenv("SSH_AUTH_SOCK")
+	case "none":
+		opt.AgentSocket = ""
+	}
+	return &SSH{
+		opt:      opt,
+		config:   &clientConfig{files: opt.ConfigFiles},
+		hostKeys: &hostKeys{},
+		jumps:    &pool{shared: map[string]*sharedConn{}},
+	}
+}
+
+// Dial resolves t and opens a connection to it, through its jump hosts if it has any.
+func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
+	t, err := d.Resolve(t)
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.dial(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// dial connects to a resolved target; it calls itself for jump hosts.
+func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
+	keys, err := d.keysFor(t)
+	if err != nil {
+		return nil, err
+	}
+	defer keys.close()
+	hop := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	release := func() {}
+	if n := len(t.Jump); n > 0 {
+		last := t.Jump[n-1]
+		last.Jump = t.Jump[:n-1]
+		jump, done, err := d.jumps.get(ctx, jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return d.dial(ctx, last) })
+		if err != nil {
+			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
+		}
+		hop, release = jump.client.DialContext, done
+	}
+	c, err := d.connect(ctx, t, hop, keys)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	c.release = release
+	return c, nil
+}
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// connect is one hop: TCP and handshake under one deadline.
+func (d *SSH) connect(ctx context.Context, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
+	hop, cancel := context.WithTimeout(ctx, d.opt.Timeout)
+	defer cancel()
+	nc, err := dial(hop, "tcp", hostPort(t))
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, dialError(t, err)
+	}
+	c, err := d.handshake(hop, nc, t, keys)
+	if err == nil {
+		return c, nil
+	}
+	nc.Close()
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case hop.Err() != nil:
+		err = fmt.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, hostPort(t), d.opt.Timeout)
+		return nil, hint.With(err, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+	}
+	return nil, err
+}
+
+// handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not
+// bound it, so nc is closed when ctx ends; through a jump host even that may
+// not wake the reader at once, so nobody waits for it.
+func (d *SSH) handshake(ctx context.Context, nc net.Conn, t Target, keys *keySet) (*sshConn, error) {
+	check, err := d.hostKeys.checker(t)
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { nc.Close() })()
+	var offered atomic.Pointer[[]string]
+	cfg := &ssh.ClientConfig{
+		User:              t.User,
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(keys.signers...)},
+		HostKeyCallback:   check.callback,
+		HostKeyAlgorithms: check.algorithms,
+		ClientVersion:     "SSH-2.0-dsbuild",
+		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
+			offered.Store(&c.AllowedMethods)
+			return nil, nil
+		},
+	}
+	cfg.KeyExchanges = []string{
+		ssh.KeyExchangeCurve25519, ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeECDHP256,
+		ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521, ssh.KeyExchangeDH14SHA256, ssh.KeyExchangeDH16SHA512,
+	}
+	type result struct {
+		conn *sshConn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		alive := newAliveConn(nc)
+		cc, chans, reqs, err := ssh.NewClientConn(alive, hostPort(t), cfg)
+		if err != nil {
+			done <- result{nil, err}
+			return
+		}
+		done <- result{newConn(t, ssh.NewClient(cc, chans, reqs), alive, d.opt), nil}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, handshakeError(t, r.err, check, keys, offered.Load())
+		}
+		return r.conn, nil
+	case <-ctx.Done():
+		go func() {
+			if r := <-done; r.conn != nil {
+				r.conn.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func hostPort(t Target) string { return net.JoinHostPort(t.Address, strconv.Itoa(t.Port)) }
+
+// dialError says why a TCP connection did not come about.
+func dialError(t Target, err error) error {
+	cause := err
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		cause = op.Err
+	}
+	dns := (*net.DNSError)(nil)
+	refused := (*ssh.OpenChannelError)(nil)
+	switch {
+	case errors.As(err, &dns):
+		return hint.With(fmt.Errorf("%w to %s: its name is not known: %w", ErrDial, hostPort(t), dns),
+			"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
+	case errors.As(err, &refused):
+		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), refused.Message),
+			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
+			"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
+	case errors.Is(err, context.DeadlineExceeded):
+		return hint.With(fmt.Errorf("%w to %s: no answer", ErrDial, hostPort(t)),
+			"is the node up, and does a firewall let port %d through?", t.Port)
+	}
+	return fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), cause)
+}
+
+// handshakeError sorts what ssh.NewClientConn says into the sentinels.
+func handshakeError(t Target, err error, check *hostKeyCheck, keys *keySet, offered *[]string) error {
+	if check.failed != nil {
+		return check.failed
+	}
+	var neg *ssh.AlgorithmNegotiationError
+	if errors.As(err, &neg) {
+		if neg.What == "host key" {
+			return check.otherType(neg.RequestedAlgorithms)
+		}
+		return fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), neg.What, strings.Join(neg.RequestedAlgorithms, ", "))
+	}
+	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
+	if strings.Contains(text, "unable to authenticate") || strings.Contains(text, "authentication failures") || offered != nil {
+		return keys.refused(t, text, offered)
+	}
+	return hint.With(fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), text),
+		"its sshd log says why; MaxStartups and PerSourcePenalties make sshd turn away many connections at once")
+}

@@ -1,0 +1,140 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/skeema/knownhosts"
+	"golang.org/x/crypto/ssh"
+	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// hostKeys reads known_hosts files, each set of them once: a thousand nodes
+// share one file of a thousand lines. Nothing is ever written to them.
+type hostKeys struct {
+	mu sync.Mutex
+	db map[string]*knownhosts.HostKeyDB
+}
+
+// load returns the keys in files; the files' sizes and times are part of the
+// cache key, so that a key accepted meanwhile is seen.
+func (h *hostKeys) load(files []string) (*knownhosts.HostKeyDB, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var present []string
+	id := ""
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil {
+			present = append(present, f)
+			id += fmt.Sprintf("%s\x00%d\x00%d\x00", f, st.Size(), st.ModTime().UnixNano())
+		}
+	}
+	if db := h.db[id]; db != nil {
+		return db, nil
+	}
+	db, err := knownhosts.NewDB(present...)
+	if err != nil {
+		return nil, hint.With(fmt.Errorf("%w: %w", ErrHostKey, err), "repair or remove that line")
+	}
+	h.db = map[string]*knownhosts.HostKeyDB{id: db} // an older state is of no more use
+	return db, nil
+}
+
+// hostKeyCheck is the check of one handshake.
+type hostKeyCheck struct {
+	target     Target
+	db         *knownhosts.HostKeyDB
+	algorithms []string // what to ask the node for: the types that are known of it
+	failed     error    // why the key was not accepted
+}
+
+func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
+	db, err := h.load(t.KnownHosts)
+	if err != nil {
+		return nil, err
+	}
+	return &hostKeyCheck{target: t, db: db, algorithms: db.HostKeyAlgorithms(hostPort(t))}, nil
+}
+
+func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) error {
+	err := c.db.HostKeyCallback()(host, addr, key)
+	if err == nil {
+		return nil
+	}
+	c.failed = c.explain(err, key)
+	return c.failed
+}
+
+// name is the node as known_hosts spells it.
+func (c *hostKeyCheck) name() string { return xknownhosts.Normalize(hostPort(c.target)) }
+
+func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
+	shows := key.Type() + " " + ssh.FingerprintSHA256(key)
+	var revoked *xknownhosts.RevokedError
+	if errors.As(err, &revoked) {
+		return fmt.Errorf("%w: %s shows %s, which %s:%d marks as revoked", ErrHostKey, c.name(), shows, revoked.Revoked.Filename, revoked.Revoked.Line)
+	}
+	var ke *xknownhosts.KeyError
+	switch {
+	case !errors.As(err, &ke):
+		return fmt.Errorf("%w: %s shows %s: %w", ErrHostKey, c.name(), shows, err)
+	case len(ke.Want) == 0:
+		return c.unknown(shows)
+	}
+	old := ke.Want[0]
+	for _, w := range ke.Want {
+		if w.Key.Type() == key.Type() {
+			old = w
+			break
+		}
+	}
+	return c.changed(shows, old)
+}
+
+func (c *hostKeyCheck) unknown(shows string) error {
+	files := c.target.KnownHosts
+	into := "~/.ssh/known_hosts"
+	if len(files) > 0 {
+		into = files[0]
+	}
+	err := fmt.Errorf("%w: %s is not in %s; it shows %s", ErrHostKey, c.name(), strings.Join(files, " or "), shows)
+	return hint.With(err, "compare that fingerprint with the node's own (there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s >> %s",
+		c.target.Port, c.target.Address, Quote(into))
+}
+
+func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
+	err := fmt.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s", ErrHostKey, c.name(), shows,
+		old.Filename, old.Line, old.Key.Type(), ssh.FingerprintSHA256(old.Key))
+	return hint.With(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; if it was not, someone may be answering in its place",
+		Quote(old.Filename), Quote(c.name()))
+}
+
+// otherType is the case where the node no longer has a key of any type known of it.
+func (c *hostKeyCheck) otherType(offered []string) error {
+	keys := c.db.HostKeys(hostPort(c.target))
+	if len(keys) == 0 {
+		return fmt.Errorf("%w: %s offers %s only", ErrHostKey, c.name(), strings.Join(offered, ", "))
+	}
+	var known xknownhosts.KnownKey
+	var ke *xknownhosts.KeyError
+	// An impossible key makes the database say where it holds the right one.
+	if errors.As(c.db.HostKeyCallback()(hostPort(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &ke) && len(ke.Want) > 0 {
+		known = ke.Want[0]
+	} else {
+		known = xknownhosts.KnownKey{Key: keys[0].PublicKey, Filename: strings.Join(c.target.KnownHosts, ", ")}
+	}
+	return c.changed(strings.Join(offered, ", ")+" keys", known)
+}
+
+// noKey is a public key that equals none.
+type noKey struct{}
+
+func (noKey) Type() string                        { return "none" }
+func (noKey) Marshal() []byte                     { return []byte("none") }
+func (noKey) Verify([]byte, *ssh.Signature) error { return errors.New("no key") }

@@ -1,0 +1,97 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// pool holds the connections to jump hosts, one for each, as long as a node
+// behind it is in use. A thousand handshakes at once would trip a jump host's
+// MaxStartups, and a thousand refused keys get this machine banned: so what a
+// jump host refused once is not asked again.
+type pool struct {
+	mu     sync.Mutex
+	shared map[string]*sharedConn
+}
+
+type sharedConn struct {
+	ready chan struct{} // closed once conn or err is set
+	conn  *sshConn
+	err   error
+	users int
+}
+
+// jumpKey tells jump chains apart.
+func jumpKey(chain []Target) string {
+	var b strings.Builder
+	for _, t := range chain {
+		fmt.Fprintf(&b, "%s %q %q\x00", login(t), t.IdentityFiles, t.KnownHosts)
+	}
+	return b.String()
+}
+
+// get returns the connection for key, dialling it if nobody has. The caller
+// calls done when it no longer needs it.
+func (p *pool) get(ctx context.Context, key string, dial func(context.Context) (*sshConn, error)) (c *sshConn, done func(), err error) {
+	p.mu.Lock()
+	s := p.shared[key]
+	if s == nil || s.broken() {
+		s = &sharedConn{ready: make(chan struct{})}
+		p.shared[key] = s
+		// The first node to give up must not take the jump host from the others.
+		go p.open(context.WithoutCancel(ctx), key, s, dial)
+	}
+	s.users++
+	p.mu.Unlock()
+	done = sync.OnceFunc(func() { p.release(key, s) })
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		done()
+		return nil, nil, ctx.Err()
+	}
+	if s.err != nil {
+		done()
+		return nil, nil, s.err
+	}
+	return s.conn, done, nil
+}
+
+func (p *pool) open(ctx context.Context, key string, s *sharedConn, dial func(context.Context) (*sshConn, error)) {
+	c, err := dial(ctx)
+	p.mu.Lock()
+	s.conn, s.err = c, err
+	close(s.ready)
+	unused := s.users == 0
+	if (unused || err != nil && !final(err)) && p.shared[key] == s {
+		delete(p.shared, key)
+	}
+	p.mu.Unlock()
+	if unused && c != nil {
+		c.Close()
+	}
+}
+
+func (p *pool) release(key string, s *sharedConn) {
+	p.mu.Lock()
+	s.users--
+	last := s.users == 0 && s.conn != nil
+	if last && p.shared[key] == s {
+		delete(p.shared, key)
+	}
+	p.mu.Unlock()
+	if last {
+		s.conn.Close()
+	}
+}
+
+// broken reports whether the connection has ended; p.mu is held.
+func (s *sharedConn) broken() bool {
+	return s.conn != nil && s.conn.isDead()
+}
+
+// final reports whether trying again can only do harm.
+func final(err error) bool { return errors.Is(err, ErrAuth) || errors.Is(err, ErrHostKey) }

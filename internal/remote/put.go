@@ -1,0 +1,372 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pkg/sftp"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// abortGrace is how long a cancelled upload may take to come to rest before
+// the whole connection is given up.
+const abortGrace = 3 * time.Second
+
+// Put implements Conn.
+func (c *sshConn) Put(ctx context.Context, up Upload) error {
+	if !path.IsAbs(up.Path) || strings.ContainsRune(up.Path, 0) {
+		return fmt.Errorf("%q is not an absolute path", up.Path)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p := &put{conn: c, up: up, tmp: path.Join(path.Dir(up.Path), ".dsbuild-"+rand.Text()[:16]+".part")}
+	err := p.guarded(ctx)
+	if err != nil && p.created {
+		if left := p.cleanUp(ctx); left != nil {
+			err = fmt.Errorf("%w (%s may be left there: %w)", err, p.tmp, left)
+		}
+	}
+	return err
+}
+
+// put is one upload under way.
+type put struct {
+	conn    *sshConn
+	up      Upload
+	tmp     string
+	client  *sftp.Client
+	created bool
+}
+
+// guarded runs the upload and ends it when ctx does. pkg/sftp knows no
+// context: closing its client ends it, and where even that gets no answer the
+// connection is broken. It returns only after the upload has come to rest.
+func (p *put) guarded(ctx context.Context) error {
+	client, err := p.conn.sftp(ctx)
+	if err != nil {
+		return err
+	}
+	p.client = client
+	defer client.Close()
+	done := make(chan error, 1)
+	go func() { done <- p.run(ctx) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		go client.Close()
+		select {
+		case <-done:
+		case <-time.After(abortGrace):
+			p.conn.giveUp("it did not end a cancelled upload")
+			<-done
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// run is the upload as a straight line.
+func (p *put) run(ctx context.Context) error {
+	if err := p.room(); err != nil {
+		return err
+	}
+	if err := p.write(ctx); err != nil {
+		return err
+	}
+	if err := p.verify(ctx); err != nil {
+		return err
+	}
+	return p.rename()
+}
+
+// room refuses a file that cannot fit before a byte of it is sent.
+func (p *put) room() error {
+	if free, known := p.free(); known && free < p.up.Size {
+		return p.noSpace(free)
+	}
+	return nil
+}
+
+func (p *put) write(ctx context.Context) error {
+	local, err := p.up.Open()
+	if err != nil {
+		return err
+	}
+	defer local.Close()
+	f, err := p.client.OpenFile(p.tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return p.explain("creating a file in "+path.Dir(p.tmp), err)
+	}
+	p.created = true
+	defer f.Close()
+	// While it is empty, so that nobody reads what they should not.
+	if err := f.Chmod(p.up.Mode.Perm()); err != nil {
+		return p.explain("setting the mode of "+p.tmp, err)
+	}
+	m := &meter{ctx: ctx, r: local, sum: sha256.New(), told: p.up.Progress}
+	// ReadFrom would send one packet at a time, because m hides its length.
+	if _, err := f.ReadFromWithConcurrency(m, 0); err != nil {
+		if m.err != nil {
+			return fmt.Errorf("reading the local file: %w", m.err)
+		}
+		return p.explain("writing "+p.tmp, err)
+	}
+	if m.n != p.up.Size || hex.EncodeToString(m.sum.Sum(nil)) != p.up.SHA256 {
+		return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", m.n, p.up.Size)
+	}
+	if _, ok := p.client.HasExtension("fsync@openssh.com"); ok {
+		if err := f.Sync(); err != nil {
+			return p.explain("writing "+p.tmp+" to disk", err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		return p.explain("closing "+p.tmp, err)
+	}
+	return nil
+}
+
+// verify compares length and sha256 with what lies at the far end now.
+func (p *put) verify(ctx context.Context) error {
+	st, err := p.client.Stat(p.tmp)
+	if err != nil {
+		return p.explain("looking at "+p.tmp, err)
+	}
+	if st.Size() != p.up.Size {
+		return fmt.Errorf("%s has %d bytes at the far end, %d were sent", p.tmp, st.Size(), p.up.Size)
+	}
+	sum, err := p.farSum(ctx)
+	if err != nil {
+		return err
+	}
+	if sum != p.up.SHA256 {
+		return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", p.tmp, sum, p.up.SHA256),
+			"the node's disk or the way to it corrupts data")
+	}
+	return nil
+}
+
+// sumScript prints the sha256 of $1 with whatever the node has for it.
+const sumScript = `if command -v sha256sum >/dev/null; then exec sha256sum <"$1"
+elif command -v shasum >/dev/null; then exec shasum -a 256 <"$1"
+elif command -v openssl >/dev/null; then exec openssl dgst -sha256 -r <"$1"
+elif command -v python3 >/dev/null; then exec python3 -c 'import hashlib,sys;print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())' <"$1"
+else exit 127; fi`
+
+// farSum is the sha256 of the temporary file, computed on the node; a node
+// that cannot (no such program, an SFTP root that its shell does not see) has
+// the file read back instead.
+func (p *put) farSum(ctx context.Context) (string, error) {
+	var out bytes.Buffer
+	err := p.conn.Run(ctx, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.tmp}, Stdout: &out})
+	if err == nil {
+		// Some node prints a greeting before every command: its last line is the answer.
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		sum, _, _ := strings.Cut(lines[len(lines)-1], " ")
+		if b, err := hex.DecodeString(sum); err == nil && len(b) == sha256.Size {
+			return sum, nil
+		}
+	}
+	if errors.Is(err, ErrLost) || ctx.Err() != nil {
+		return "", err
+	}
+	f, err := p.client.Open(p.tmp)
+	if err != nil {
+		return "", p.explain("reading back "+p.tmp, err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := f.WriteTo(h); err != nil {
+		return "", p.explain("reading back "+p.tmp, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func (p *put) rename() error {
+	if _, ok := p.client.HasExtension("posix-rename@openssh.com"); !ok {
+		if _, err := p.client.Lstat(p.up.Path); err == nil {
+			return fmt.Errorf("%s exists, and the node's SFTP server cannot replace a file in one step", p.up.Path)
+		}
+		if err := p.client.Rename(p.tmp, p.up.Path); err != nil {
+			return p.explain("renaming to "+p.up.Path, err)
+		}
+		return nil
+	}
+	if err := p.client.PosixRename(p.tmp, p.up.Path); err != nil {
+		return p.explain("renaming to "+p.up.Path, err)
+	}
+	return nil
+}
+
+// cleanUp removes the temporary file, also after ctx has ended and the first
+// SFTP client with it.
+func (p *put) cleanUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	client, err := p.conn.sftp(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	done := make(chan error, 1)
+	go func() { done <- client.Remove(p.tmp) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// free is how much room the target's file system has, by SFTP or else by df.
+func (p *put) free() (bytesFree int64, known bool) {
+	dir := path.Dir(p.up.Path)
+	if _, ok := p.client.HasExtension("statvfs@openssh.com"); ok {
+		if st, err := p.client.StatVFS(dir); err == nil {
+			return int64(st.Bavail * st.Frsize), true
+		}
+	}
+	return 0, false
+}
+
+// freeByDF asks df; only after a failure, for servers without statvfs.
+func (p *put) freeByDF() (bytesFree int64, known bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	if p.conn.Run(ctx, Command{Argv: []string{"df", "-Pk", path.Dir(p.up.Path)}, Stdout: &out}) != nil {
+		return 0, false
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	cols := strings.Fields(lines[len(lines)-1])
+	if len(cols) < 6 {
+		return 0, false
+	}
+	kb, err := strconv.ParseInt(cols[3], 10, 64)
+	return kb * 1024, err == nil
+}
+
+func (p *put) noSpace(free int64) error {
+	err := fmt.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(p.up.Path), size(p.up.Size), size(free))
+	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(p.up.Path)), path.Dir(p.up.Path))
+}
+
+// size is a number of bytes for a person.
+func size(n int64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// explain turns what the SFTP server said into what happened. SFTP has no
+// code for a full disk, only "failure": so the disk is asked.
+func (p *put) explain(doing string, err error) error {
+	status := (*sftp.StatusError)(nil)
+	switch {
+	case p.conn.isDead(), errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return p.conn.lost(doing)
+	case errors.Is(err, fs.ErrNotExist):
+		return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(p.up.Path)))
+	case errors.Is(err, fs.ErrPermission):
+		return hint.With(fmt.Errorf("%s: %s may not write there", doing, p.conn.target.User), "who owns it? On the node: ls -ld %s", Quote(path.Dir(p.up.Path)))
+	case !errors.As(err, &status):
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	free, known := p.free()
+	if !known {
+		free, known = p.freeByDF()
+	}
+	// A file system says full while some blocks remain that it cannot give out.
+	const scraps = 1 << 20
+	if strings.Contains(strings.ToLower(err.Error()), "no space") || known && free < scraps {
+		return p.noSpace(free)
+	}
+	return hint.With(fmt.Errorf("%s: the node's SFTP server answers %q", doing, status.Error()),
+		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
+}
+
+// sftp opens an SFTP session on the connection.
+func (c *sshConn) sftp(ctx context.Context) (*sftp.Client, error) {
+	type result struct {
+		client *sftp.Client
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		// 32 KiB is what every server takes; larger packets corrupted files elsewhere.
+		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(32<<10), sftp.UseConcurrentWrites(true))
+		done <- result{cl, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err == nil {
+			return r.client, nil
+		}
+		if c.isDead() {
+			return nil, c.lost("opening SFTP")
+		}
+		return nil, hint.With(fmt.Errorf("the node offers no SFTP: %w", r.err),
+			"sshd_config on the node needs: Subsystem sftp internal-sftp (and a login shell that prints nothing)")
+	case <-ctx.Done():
+		go func() {
+			if r := <-done; r.client != nil {
+				r.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// meter counts and hashes a local file as it is read, and ends the reading
+// when ctx does.
+type meter struct {
+	ctx  context.Context
+	r    io.Reader
+	sum  hash.Hash
+	told func(int64)
+	n    int64
+	err  error
+}
+
+// Read implements io.Reader.
+func (m *meter) Read(b []byte) (int, error) {
+	if m.ctx.Err() != nil {
+		m.err = m.ctx.Err()
+		return 0, m.err
+	}
+	n, err := m.r.Read(b)
+	if n > 0 {
+		m.n += int64(n)
+		m.sum.Write(b[:n])
+		if m.told != nil {
+			m.told(int64(n))
+		}
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		m.err = err
+	}
+	return n, err
+}

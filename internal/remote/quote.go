@@ -1,0 +1,69 @@
+package remote
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Quote returns s as one word of a POSIX shell. It cannot express NUL, which
+// no argument of a program can contain either.
+func Quote(s string) string {
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+var (
+	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	// plain words keep a command readable in logs and process lists. "=" is
+	// not among them: in front it would make the word an assignment.
+	plain = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-]+$`)
+)
+
+// commandLine is the line that the remote shell is given for cmd.
+func commandLine(cmd Command) (string, error) {
+	if len(cmd.Argv) == 0 {
+		return "", fmt.Errorf("no command to run")
+	}
+	var b strings.Builder
+	if cmd.Setup != "" {
+		// The braces keep a setup line of several commands together, the
+		// newline ends a comment in it. A setup that fails must not let the
+		// program run in half an environment.
+		fmt.Fprintf(&b, "{ %s\n} || { c=$?; echo \"the setup line ended with status $c\" >&2; exit $c; }\n", cmd.Setup)
+	}
+	if len(cmd.Env) > 0 {
+		b.WriteString("env ")
+		for _, k := range sortedKeys(cmd.Env) {
+			if !envName.MatchString(k) {
+				return "", fmt.Errorf("%q cannot be the name of a variable", k)
+			}
+			b.WriteString(k + "=" + Quote(cmd.Env[k]) + " ")
+		}
+	}
+	for i, w := range cmd.Argv {
+		if i > 0 {
+			b.WriteByte(' ')
+			if plain.MatchString(w) {
+				b.WriteString(w)
+				continue
+			}
+		}
+		// The first word is always quoted: bare, it could be a reserved word or an alias.
+		b.WriteString(Quote(w))
+	}
+	line := b.String()
+	if strings.ContainsRune(line, 0) {
+		return "", fmt.Errorf("a NUL byte in a command")
+	}
+	return line, nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

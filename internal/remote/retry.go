@@ -1,0 +1,39 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// WithRetry returns a Dialer that tries again where that can help: no
+// connection, or one lost on the way. Refused keys, unknown hosts and
+// full disks are final. The pause doubles each time and varies by half, so
+// that a thousand nodes do not come back at the same moment.
+func WithRetry(d Dialer, attempts int, pause time.Duration) Dialer {
+	return &retryDialer{d, attempts, pause}
+}
+
+type retryDialer struct {
+	Dialer
+	attempts int
+	pause    time.Duration
+}
+
+// Dial implements Dialer.
+func (r *retryDialer) Dial(ctx context.Context, t Target) (Conn, error) {
+	pause := r.pause
+	for n := 1; ; n++ {
+		c, err := r.Dialer.Dial(ctx, t)
+		if err == nil || n >= r.attempts || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
+			return c, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause/2 + rand.N(pause+1)):
+		}
+		pause *= 2
+	}
+}
