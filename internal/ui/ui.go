@@ -25,16 +25,18 @@ type Reporter interface {
 	Warn(format string, args ...any)
 	// Step announces a step; End on what it returns closes it with its time.
 	Step(title string) Step
-	// Bar starts an aggregate progress bar over total bytes (or items).
+	// Bar starts an aggregate progress bar over total bytes (or items). A
+	// total of 0 or less means unknown: time passed is shown instead.
 	Bar(title string, total int64) Bar
 }
 
 // Step is a running step of a Reporter.
 type Step interface {
-	// Log passes on a line of the step's output: the newest is shown on a
-	// terminal while the step runs.
+	// Log passes on a line of the step's output: the newest is shown while
+	// the step runs, at once on a terminal, now and then elsewhere.
 	Log(line string)
-	// End closes the step. detail, if not empty, is shown behind the title.
+	// End closes the step; calls after the first do nothing. detail, if not
+	// empty, is shown behind the title.
 	End(outcome Outcome, detail string)
 }
 
@@ -44,6 +46,6 @@ type Bar interface {
 	Add(n int64)
 	// Describe replaces the text behind the bar (the slowest node, failures).
 	Describe(text string)
-	// Close ends the bar.
+	// Close ends the bar; calls after the first do nothing.
 	Close()
 }

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+)
+
+// The exit codes of dsbuild (docs/design.md).
+const (
+	exitOK          = 0   // fine
+	exitFailed      = 1   // the run failed, or lint found something
+	exitUsage       = 2   // wrong usage, configuration or inventory, or no toolchain exists
+	exitNodes       = 3   // some nodes failed, differ or are not ready
+	exitWheel       = 4   // the wheel is not what was asked, is damaged, or every node refused it
+	exitInterrupted = 130 // SIGINT or SIGTERM
+)
+
+// exitCode is the one place that turns an error into an exit code. An error
+// chooses its own by a method ExitCode() int; any other is a failed run.
+func exitCode(ctx context.Context, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	if interrupted(ctx) {
+		return exitInterrupted
+	}
+	switch code := chosenCode(err); code {
+	case exitUsage, exitNodes, exitWheel, exitInterrupted:
+		return code
+	default:
+		return exitFailed
+	}
+}
+
+// chosenCode is the code that the outermost error with one asks for, or 0.
+// The exit status of a program we ran (exec.ExitError) is not ours.
+func chosenCode(err error) int {
+	if _, foreign := err.(*exec.ExitError); foreign { //nolint:errorlint // walks the tree itself
+		return 0
+	}
+	if coded, ok := err.(interface{ ExitCode() int }); ok { //nolint:errorlint // walks the tree itself
+		return coded.ExitCode()
+	}
+	switch err := err.(type) { //nolint:errorlint // walks the tree itself
+	case interface{ Unwrap() error }:
+		if inner := err.Unwrap(); inner != nil {
+			return chosenCode(inner)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range err.Unwrap() {
+			if code := chosenCode(inner); code != 0 {
+				return code
+			}
+		}
+	}
+	return 0
+}
+
+// readable replaces the echoes of a cancelled context by the plain fact.
+func readable(ctx context.Context, err error) error {
+	if interrupted(ctx) && errors.Is(err, context.Canceled) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// usageError is wrong usage of a command: exit code 2, and its help is named.
+type usageError struct {
+	err     error
+	command string // the full command, as in "dsbuild nodes"
+}
+
+// usageErrorf is for what a command itself finds wrong with its flags and
+// arguments; command is cmd.CommandPath().
+func usageErrorf(command, format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...), command}
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+func (e *usageError) ExitCode() int { return exitUsage }
+func (e *usageError) Hint() string  { return "see '" + e.command + " --help'" }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// interruptError is the cause of a context that a signal cancelled.
+type interruptError struct{ signal os.Signal }
+
+func (e *interruptError) Error() string { return "interrupted (" + e.signal.String() + ")" }
+
+// withInterrupt returns a context that the first SIGINT or SIGTERM cancels, so
+// that commands can tidy up. The second ends the process at once.
+func withInterrupt(parent context.Context, reporter ui.Reporter) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(&interruptError{s})
+			reporter.Warn("%s: stopping; once more to stop at once", s)
+		case <-done:
+			return
+		}
+		select {
+		case <-signals:
+			os.Exit(exitInterrupted)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel(nil)
+	}
+}
+
+// interrupted reports whether a signal cancelled ctx.
+func interrupted(ctx context.Context) bool {
+	var cause *interruptError
+	return errors.As(context.Cause(ctx), &cause)
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"io"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// app is what every command is given: the streams, the reporter that owns
+// stderr, and the version. Commands never touch os.Stdout and its kin.
+type app struct {
+	stdin    io.Reader
+	stdout   io.Writer   // results
+	stderr   io.Writer   // progress and log; prefer reporter
+	reporter ui.Reporter // closed by run, not by commands
+	version  string
+}
+
+// run is the whole program but for the process around it: it returns the
+// exit code. The error is printed here and nowhere else.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	console := ui.New(stderr, ui.FromEnvironment(stderr))
+	ctx, stop := withInterrupt(ctx, console)
+	defer stop()
+
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: buildVersion()}
+	err := execute(ctx, newRootCommand(a), args)
+	console.Close()
+	if err != nil {
+		ui.PrintError(stderr, readable(ctx, err))
+	}
+	return exitCode(ctx, err)
+}
+
+// newRootCommand assembles the command tree. A new command is one more line here.
+func newRootCommand(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "dsbuild",
+		Short: "Build DeepSpeed wheels with compiled operators and deploy them to GPU nodes",
+		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container, proves what
+is inside it, puts it on every node, and proves that every node runs the same.
+
+Results go to standard output, progress and messages to standard error.
+Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
+3 some nodes failed or differ, 4 the wheel is not what was asked, 130 interrupted.`,
+		Example: `  dsbuild wheel --arch 8.0
+  dsbuild deploy inventory.yaml`,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.AddCommand(
+		newVersionCommand(a),
+	)
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.HasSubCommands() && !cmd.Runnable() {
+			refuseUnknown(cmd)
+		}
+	}
+	return root
+}
+
+// refuseUnknown makes a command that only groups others refuse what it does
+// not know; cobra by itself prints the help and succeeds.
+func refuseUnknown(group *cobra.Command) {
+	group.Args = cobra.NoArgs
+	group.RunE = func(cmd *cobra.Command, _ []string) error {
+		return cmd.Help()
+	}
+}
+
+// execute runs the command that args name. Whatever cobra refuses before the
+// command itself starts (flags, arguments, unknown commands) is wrong usage.
+func execute(ctx context.Context, root *cobra.Command, args []string) error {
+	started := false
+	onRun(root, func() { started = true })
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err != nil && !started {
+		return &usageError{err: err, command: cmd.CommandPath()}
+	}
+	return err
+}
+
+// onRun arranges for hook to be called when any command of the tree starts.
+func onRun(cmd *cobra.Command, hook func()) {
+	if inner := cmd.RunE; inner != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			hook()
+			return inner(cmd, args)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		onRun(sub, hook)
+	}
+}
+
+// buildVersion is the version the Go tool stamped into the binary.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

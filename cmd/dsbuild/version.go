@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+func newVersionCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of dsbuild",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return runVersion(a, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	return cmd
+}
+
+// versionInfo is the JSON document of dsbuild version --json.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func runVersion(a *app, asJSON bool) error {
+	v := versionInfo{a.version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	if asJSON {
+		return ui.JSON(a.stdout, v)
+	}
+	_, err := fmt.Fprintf(a.stdout, "dsbuild %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+	return err
+}

@@ -1,0 +1,81 @@
+package ui
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
+)
+
+// escapes are the control sequences of terminals, 7-bit and 8-bit: strings
+// (OSC, DCS, APC, PM, SOS, up to BEL or ST, or cut off at the end of a line),
+// CSI, and everything shorter.
+var escapes = regexp.MustCompile(
+	"(?:\x1b[\\]PX^_]|[\u0090\u0098\u009d\u009e\u009f])[^\x07\x1b\u009c\n]*(?:\x07|\x1b\\\\|\u009c)?" +
+		"|(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]?" +
+		"|\x1b[ -/]*[0-~]?")
+
+// Clean makes text of a node or a build safe to print: escape sequences and
+// control characters are dropped, and so are the marks that reorder or hide
+// text. Newlines and tabs stay; a carriage return becomes a newline, so that
+// what it would have overwritten stays visible.
+func Clean(s string) string {
+	if !suspicious(s) {
+		return s
+	}
+	s = strings.ToValidUTF8(s, string(utf8.RuneError))
+	s = escapes.ReplaceAllString(s, "")
+	s = strings.ReplaceAll(s, "\r\n", "\n")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\r':
+			return '\n'
+		case r == '\n' || r == '\t':
+			return r
+		case hidden(r):
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// suspicious reports whether Clean has anything to do.
+func suspicious(s string) bool {
+	return !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
+		return r != '\n' && r != '\t' && hidden(r)
+	})
+}
+
+// hidden reports whether r controls the terminal or the layout instead of
+// showing something: C0, C1, and the invisible format characters (bidirectional
+// overrides, zero-width marks, tags), and the line separators.
+func hidden(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// cleanLine is Clean for what must stay on one line.
+func cleanLine(s string) string {
+	s = Clean(s)
+	if !strings.ContainsAny(s, "\n\t") {
+		return s
+	}
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimRight(s, "\n"))
+}
+
+// truncate cuts s to at most width columns of a terminal.
+func truncate(s string, width int) string {
+	if uniseg.StringWidth(s) <= width {
+		return s
+	}
+	var out strings.Builder
+	used := 0
+	for g := uniseg.NewGraphemes(s); g.Next(); {
+		if used += g.Width(); used > width-3 {
+			break
+		}
+		out.WriteString(g.Str())
+	}
+	return out.String() + "..."
+}

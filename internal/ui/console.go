@@ -1,0 +1,203 @@
+package ui
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Console is the Reporter for people. On a terminal the running steps and
+// bars are live lines below what is finished; elsewhere (a file, a CI log)
+// there are plain lines only, and a sign of life every StillEvery.
+//
+// Whatever it is given is passed through Clean: steps and notes may quote the
+// output of nodes and builds.
+type Console struct {
+	opts  Options
+	marks marks
+
+	mu     sync.Mutex
+	w      io.Writer
+	live   []liveLine    // running steps and bars, the oldest first
+	drawn  int           // live lines on the screen now
+	frame  int           // counts redraws, for the spinner
+	stop   chan struct{} // ends the ticker; nil while none runs
+	closed bool
+}
+
+// liveLine is a running step or bar.
+type liveLine interface {
+	// line is its line on a terminal, at most width columns wide.
+	line(now time.Time, width int) string
+	// remind is the plain line that is due now, or "".
+	remind(now time.Time) string
+}
+
+// New returns a Console that writes to w, usually standard error.
+func New(w io.Writer, opts Options) *Console {
+	opts = opts.withDefaults()
+	return &Console{w: w, opts: opts, marks: newMarks(opts)}
+}
+
+// Note prints one line that stands for itself.
+func (c *Console) Note(format string, args ...any) {
+	c.print(Clean(fmt.Sprintf(format, args...)))
+}
+
+// Warn prints one line that asks for attention.
+func (c *Console) Warn(format string, args ...any) {
+	c.print(c.marks.warning + Clean(fmt.Sprintf(format, args...)))
+}
+
+// Step announces a step.
+func (c *Console) Step(title string) Step {
+	s := &step{console: c, title: cleanLine(title), start: time.Now()}
+	s.reminded = s.start
+	c.open(s)
+	return s
+}
+
+// Bar starts an aggregate progress bar.
+func (c *Console) Bar(title string, total int64) Bar {
+	b := newBar(c, cleanLine(title), total)
+	c.open(b)
+	return b
+}
+
+// Close takes the live lines off the screen and stops redrawing. What is
+// reported afterwards is printed as plain lines.
+func (c *Console) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.live = nil
+	c.stopTicker()
+	c.write("")
+}
+
+// print writes finished lines above the live ones.
+func (c *Console) print(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.write(text)
+}
+
+func (c *Console) open(l liveLine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.live = append(c.live, l)
+	if c.stop == nil {
+		c.stop = make(chan struct{})
+		go c.tick(c.stop)
+	}
+	if c.opts.Terminal {
+		c.write("")
+	}
+}
+
+// finish removes l from the live lines and prints its last line, if any. The
+// caller holds the lock.
+func (c *Console) finish(l liveLine, last string) {
+	for i, other := range c.live {
+		if other == l {
+			c.live = append(c.live[:i:i], c.live[i+1:]...)
+			break
+		}
+	}
+	if len(c.live) == 0 {
+		c.stopTicker()
+	}
+	c.write(last)
+}
+
+func (c *Console) stopTicker() {
+	if c.stop != nil {
+		close(c.stop)
+		c.stop = nil
+	}
+}
+
+// tick redraws the live lines, or prints reminders, until stop is closed.
+func (c *Console) tick(stop <-chan struct{}) {
+	every := 100 * time.Millisecond
+	if !c.opts.Terminal {
+		every = time.Second
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+			c.mu.Lock()
+			if c.stop == stop {
+				c.beat()
+			}
+			c.mu.Unlock()
+		}
+	}
+}
+
+// beat is what happens at each tick. The caller holds the lock.
+func (c *Console) beat() {
+	if c.opts.Terminal {
+		c.frame++
+		c.write("")
+		return
+	}
+	now := time.Now()
+	for _, l := range c.live {
+		if text := l.remind(now); text != "" {
+			c.write(text)
+		}
+	}
+}
+
+// write prints text (no closing newline needed; "" for none) and, on a
+// terminal, redraws the live lines below it, all in one Write. Errors are
+// dropped: there is nowhere left to report them. The caller holds the lock.
+func (c *Console) write(text string) {
+	var out bytes.Buffer
+	if c.drawn > 0 {
+		out.WriteString("\r\x1b[K" + strings.Repeat("\x1b[A\x1b[K", c.drawn-1))
+		c.drawn = 0
+	}
+	if text != "" {
+		out.WriteString(strings.TrimSuffix(text, "\n") + "\n")
+	}
+	if c.opts.Terminal && !c.closed {
+		lines := c.liveLines()
+		out.WriteString(strings.Join(lines, "\n"))
+		c.drawn = len(lines)
+	}
+	if out.Len() > 0 {
+		_, _ = c.w.Write(out.Bytes())
+	}
+}
+
+// liveLines renders as many live lines as fit the screen.
+func (c *Console) liveLines() []string {
+	width, height := c.opts.Size()
+	// A full last column makes some terminals wrap, and what scrolls off the
+	// top cannot be taken back.
+	width, height = max(width-1, 10), max(min(height-1, maxLiveLines), 1)
+	now := time.Now()
+	var lines []string
+	for i, l := range c.live {
+		if left := len(c.live) - i; len(lines) == height-1 && left > 1 {
+			return append(lines, truncate(fmt.Sprintf("  and %d more", left), width))
+		}
+		lines = append(lines, l.line(now, width))
+	}
+	return lines
+}
+
+// maxLiveLines bounds the live part of the screen.
+const maxLiveLines = 12

@@ -1,0 +1,40 @@
+package ui
+
+import (
+	"fmt"
+	"time"
+)
+
+// Size writes a number of bytes for people: "512 B", "42.1 MiB".
+func Size(bytes int64) string {
+	if bytes < 0 {
+		return "-" + Size(-bytes)
+	}
+	if bytes < 1024 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	value := float64(bytes)
+	unit := ""
+	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"} {
+		// 1023.95 would be written as 1024.0
+		if value /= 1024; value < 1023.95 {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", value, unit)
+}
+
+// Duration writes a time span for people: "0.3s", "42.0s", "3m05s", "1h02m".
+func Duration(d time.Duration) string {
+	switch tenths := d.Round(100 * time.Millisecond); {
+	case d < 0:
+		return "-" + Duration(-d)
+	case tenths < time.Minute:
+		return fmt.Sprintf("%.1fs", tenths.Seconds())
+	}
+	if d = d.Round(time.Second); d < time.Hour {
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
+	}
+	d = d.Round(time.Minute)
+	return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+}

@@ -1,0 +1,106 @@
+package ui
+
+import (
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Options say what the receiver of a Console's lines can show.
+type Options struct {
+	// Terminal allows live lines that are redrawn.
+	Terminal bool
+	// Color allows colours.
+	Color bool
+	// ASCII keeps marks and bars to ASCII.
+	ASCII bool
+	// Size returns columns and rows of the terminal; 80x24 if nil.
+	Size func() (width, height int)
+	// StillEvery is the time between signs of life of a running step where
+	// there is no terminal; 30 seconds if 0.
+	StillEvery time.Duration
+}
+
+// FromEnvironment finds out what w can show: whether it is a terminal, and
+// what NO_COLOR, TERM and the locale ask for.
+func FromEnvironment(w io.Writer) Options {
+	opts := Options{ASCII: !utf8Locale(os.Getenv)}
+	file, ok := w.(interface{ Fd() uintptr })
+	if !ok || !term.IsTerminal(int(file.Fd())) || os.Getenv("TERM") == "dumb" {
+		return opts
+	}
+	opts.Terminal = true
+	opts.Color = os.Getenv("NO_COLOR") == ""
+	opts.Size = func() (int, int) {
+		width, height, err := term.GetSize(int(file.Fd()))
+		if err != nil || width <= 0 || height <= 0 {
+			return defaultSize()
+		}
+		return width, height
+	}
+	return opts
+}
+
+func (o Options) withDefaults() Options {
+	if o.Size == nil {
+		o.Size = defaultSize
+	}
+	if o.StillEvery == 0 {
+		o.StillEvery = 30 * time.Second
+	}
+	return o
+}
+
+func defaultSize() (width, height int) { return 80, 24 }
+
+// utf8Locale follows the order of POSIX: the first variable set decides.
+func utf8Locale(getenv func(string) string) bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if value := strings.ToLower(getenv(name)); value != "" {
+			return strings.Contains(value, "utf-8") || strings.Contains(value, "utf8")
+		}
+	}
+	return false
+}
+
+// marks are the signs in front of lines, coloured if wanted.
+type marks struct {
+	done, cached, skipped, failed string
+	warning                       string
+	spinner                       []string
+}
+
+func newMarks(opts Options) marks {
+	m := marks{
+		done: "✓", cached: "•", skipped: "-", failed: "✗", warning: "warning:",
+		spinner: []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"},
+	}
+	if opts.ASCII {
+		m.done, m.cached, m.failed = "+", "*", "x"
+		m.spinner = []string{"|", "/", "-", "\\"}
+	}
+	if opts.Color {
+		m.done = "\x1b[32m" + m.done + "\x1b[0m"
+		m.cached = "\x1b[2m" + m.cached + "\x1b[0m"
+		m.failed = "\x1b[31m" + m.failed + "\x1b[0m"
+		m.warning = "\x1b[33m" + m.warning + "\x1b[0m"
+	}
+	m.warning += " "
+	return m
+}
+
+func (m marks) of(o Outcome) string {
+	switch o {
+	case Cached:
+		return m.cached
+	case Skipped:
+		return m.skipped
+	case Failed:
+		return m.failed
+	default:
+		return m.done
+	}
+}

@@ -1,0 +1,75 @@
+package ui
+
+import (
+	"strings"
+	"time"
+)
+
+// step is a running step of a Console; its fields belong to the console's lock.
+type step struct {
+	console  *Console
+	title    string
+	start    time.Time
+	newest   string // the last line of output
+	reminded time.Time
+	ended    bool
+}
+
+// Log remembers the newest line of output.
+func (s *step) Log(line string) {
+	line = strings.TrimSpace(cleanLine(line))
+	if line == "" {
+		return
+	}
+	s.console.mu.Lock()
+	defer s.console.mu.Unlock()
+	s.newest = line
+}
+
+// End prints the step's last line.
+func (s *step) End(outcome Outcome, detail string) {
+	s.console.mu.Lock()
+	defer s.console.mu.Unlock()
+	if s.ended {
+		return
+	}
+	s.ended = true
+	s.console.finish(s, s.closing(outcome, cleanLine(detail)))
+}
+
+func (s *step) closing(outcome Outcome, detail string) string {
+	parts := []string{s.console.marks.of(outcome) + " " + s.title}
+	switch outcome {
+	case Cached:
+		parts = append(parts, "cached")
+	case Skipped:
+		parts = append(parts, "skipped")
+	default:
+		parts = append(parts, Duration(time.Since(s.start)))
+	}
+	if detail != "" {
+		parts = append(parts, detail)
+	}
+	return strings.Join(parts, "  ")
+}
+
+func (s *step) line(now time.Time, width int) string {
+	spinner := s.console.marks.spinner
+	text := spinner[s.console.frame%len(spinner)] + " " + s.title + "  " + Duration(now.Sub(s.start))
+	if s.newest != "" {
+		text += "  " + s.newest
+	}
+	return truncate(text, width)
+}
+
+func (s *step) remind(now time.Time) string {
+	if now.Sub(s.reminded) < s.console.opts.StillEvery {
+		return ""
+	}
+	s.reminded = now
+	text := "still running: " + s.title + ", " + Duration(now.Sub(s.start).Round(time.Second))
+	if s.newest != "" {
+		text += ": " + s.newest
+	}
+	return text
+}
