@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"golang.org/x/sys/unix"
+)
+
+// needFree is the disk an installation asks for: the pieces, the caches of the
+// compiler, and a first toolchain with CUDA in the engine's cache.
+const needFree = 25 << 30
+
+// checkHost says why no engine can be installed on this machine, or nil.
+func checkHost(osRelease string) error {
+	if os.Geteuid() != 0 {
+		return hint.With(fmt.Errorf("the engine needs root: it makes mount, process and network namespaces"),
+			"run it as root, or build without an engine: --builder host")
+	}
+	r := parseRelease(osRelease)
+	if r["ID"] != "debian" || (r["VERSION_ID"] != "12" && r["VERSION_ID"] != "13") {
+		return hint.With(fmt.Errorf("the engine is installed on Debian 12 and 13 only, this is %q", r["PRETTY_NAME"]),
+			"use an engine of your own (--engine ADDR, Docker, Podman) or --builder host")
+	}
+	return nil
+}
+
+// checkDisk says when the file system of dir has too little room.
+func checkDisk(dir string, need uint64) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("asking for the free disk below %s: %w", dir, err)
+	}
+	free := s.Bavail * uint64(s.Bsize)
+	if free >= need {
+		return nil
+	}
+	return hint.With(fmt.Errorf("too little disk below %s: %s free, %s needed", dir, size(free), size(need)),
+		"free some, or put the engine on another disk: XDG_STATE_HOME=/big/disk")
+}
+
+// parseRelease reads the format of /etc/os-release.
+func parseRelease(text string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			m[k] = strings.Trim(v, `"'`)
+		}
+	}
+	return m
+}
+
+// hostPrograms maps each program of the host that is needed to its package.
+func hostPrograms() map[string]string {
+	return map[string]string{"mmdebstrap": "mmdebstrap", "slirp4netns": "slirp4netns", "tar": "tar"}
+}
+
+// missingPackages lists the packages whose program or file is not there.
+func missingPackages(have func(program string) bool, exists func(path string) bool) []string {
+	var out []string
+	for program, pkg := range hostPrograms() {
+		if !have(program) {
+			out = append(out, pkg)
+		}
+	}
+	if !exists(keyring) {
+		out = append(out, "debian-archive-keyring")
+	}
+	if !exists(hostCertificates) {
+		out = append(out, "ca-certificates")
+	}
+	sort.Strings(out)
+	return out
+}
+
+// hostPackages installs what is missing, after naming it.
+func hostPackages(ctx context.Context, l Layout, con *console) error {
+	missing := missingPackages(
+		func(p string) bool { _, err := exec.LookPath(p); return err == nil },
+		func(p string) bool { _, err := os.Stat(p); return err == nil })
+	if len(missing) == 0 {
+		return nil
+	}
+	con.say("host", "installing with apt-get: %s", strings.Join(missing, " "))
+	for i, args := range [][]string{
+		{"apt-get", "-q", "-o", "Acquire::Retries=3", "update"},
+		append([]string{"apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300", "install", "--no-install-recommends"}, missing...),
+	} {
+		last := &lastLine{}
+		stop := con.beat("host", func() string { return "apt-get: " + last.get() })
+		err := command{
+			args: args, env: []string{"DEBIAN_FRONTEND=noninteractive"},
+			log: l.logOf(fmt.Sprintf("apt-%d", i+1)), line: last.set,
+		}.run(ctx)
+		stop()
+		if err != nil {
+			return hint.With(fmt.Errorf("installing host packages: %w", err),
+				"check the package sources of this machine, then try by hand: apt-get update && apt-get install %s", strings.Join(missing, " "))
+		}
+	}
+	con.say("host", "installed")
+	return nil
+}
+
+// size prints a number of bytes for people.
+func size(n uint64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.0f MB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d kB", n>>10)
+}
+
+// checkout finds ci/engine/tools above the current directory.
+func checkout(from string) (string, error) {
+	for dir := from; ; dir = filepath.Dir(dir) {
+		tools := filepath.Join(dir, "ci", "engine", "tools")
+		if _, err := os.Stat(filepath.Join(tools, "go.mod")); err == nil {
+			return tools, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", hint.With(fmt.Errorf("no ci/engine/tools at or above %s", from), "run it in a checkout of dsbuild: go run ./ci/engine up")
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Up installs every piece that is missing or whose inputs changed, then starts
+// the engine. With nothing to do it takes a fraction of a second.
+func Up(ctx context.Context, l Layout, con *console) error {
+	release, _ := os.ReadFile("/etc/os-release")
+	if err := checkHost(string(release)); err != nil {
+		return err
+	}
+	unlock, err := l.lock(ctx, con)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	wanted, err := pieces(l, con, string(release))
+	if err != nil {
+		return err
+	}
+	var stale []piece
+	for _, p := range wanted {
+		if !l.current(p) {
+			stale = append(stale, p)
+		}
+	}
+	if len(stale) > 0 {
+		if err := build(ctx, l, con, stale); err != nil {
+			return err
+		}
+	}
+	if err := hostPackages(ctx, l, con); err != nil {
+		return err
+	}
+	if err := installSelf(l); err != nil {
+		return fmt.Errorf("installing enginectl: %w", err)
+	}
+	if err := start(ctx, l, con); err != nil {
+		return err
+	}
+	con.say("engine", "answers on %s", l.Socket())
+	return nil
+}
+
+// pieces lists what an installation consists of, with its inputs.
+func pieces(l Layout, con *console, release string) ([]piece, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	src, err := checkout(wd)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := toolsPiece(l, con, src)
+	if err != nil {
+		return nil, err
+	}
+	m, err := hostMirrors("/etc/apt", parseRelease(release)["VERSION_CODENAME"])
+	if err != nil {
+		return nil, hint.With(err, "the engine's root is made from the Debian mirror this host uses: add it to /etc/apt")
+	}
+	cas, err := hostCAs(extraCAs)
+	if err != nil {
+		return nil, fmt.Errorf("reading the extra CA certificates: %w", err)
+	}
+	return []piece{tools, rootfsPiece(l, con, m), basePiece(l, con, m, cas)}, nil
+}
+
+// build makes the stale pieces, the tools beside the file systems, and puts
+// them into place. A running engine is stopped first if its own parts change.
+func build(ctx context.Context, l Layout, con *console, stale []piece) error {
+	if err := checkDisk(l.Root, needFree); err != nil {
+		return err
+	}
+	if err := l.clean(); err != nil {
+		return hint.With(err, "unmount it, then try again")
+	}
+	if err := hostPackages(ctx, l, con); err != nil {
+		return err
+	}
+	if err := makeAll(ctx, con, stale); err != nil {
+		return err
+	}
+	for _, p := range stale {
+		if p.name != "base" && Inspect(l).Running {
+			con.say("engine", "restarting it: its %s changed", p.name)
+			if err := stop(ctx, l, con); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range stale {
+		if err := l.install(p); err != nil {
+			return err
+		}
+	}
+	return l.clean()
+}
+
+// makeAll makes the tools (all cores, for minutes) beside the file systems
+// (mostly waiting for the network and the disk). The first failure ends both.
+func makeAll(ctx context.Context, con *console, stale []piece) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var lanes [2][]piece
+	for _, p := range stale {
+		lane := 1
+		if p.name == "tools" {
+			lane = 0
+		}
+		lanes[lane] = append(lanes[lane], p)
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(lanes))
+	for i, lane := range lanes {
+		wg.Go(func() {
+			for _, p := range lane {
+				if errs[i] = p.make(ctx, con); errs[i] != nil {
+					cancel()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs { // the cause before those it cancelled
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// installSelf copies the running program to its place, if another is there.
+func installSelf(l Layout) error {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	to := l.Bin("enginectl")
+	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, self) {
+		return nil
+	}
+	return writeFile(to, string(self), 0o755)
+}
+
+// copyFile copies a file whole or not at all.
+func copyFile(from, to string, mode os.FileMode) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	return writeFile(to, string(b), mode)
+}
+
+// startLimit is how long an engine may take until it answers.
+const startLimit = 90 * time.Second

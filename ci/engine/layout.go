@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Layout says where each piece of the engine lies. It is a value: every
+// function is given one, so a test can have an engine directory of its own.
+type Layout struct {
+	Root string // ${XDG_STATE_HOME:-~/.local/state}/dsbuild/engine
+	Proc string // /proc, or a fake one
+}
+
+// Default is the layout of the user who runs the program.
+func Default() (Layout, error) {
+	state := os.Getenv("XDG_STATE_HOME")
+	if state == "" || !filepath.IsAbs(state) {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return Layout{}, fmt.Errorf("finding the state directory: %w", err)
+		}
+		state = filepath.Join(home, ".local", "state")
+	}
+	return At(filepath.Join(state, "dsbuild", "engine")), nil
+}
+
+// At is the layout below root.
+func At(root string) Layout { return Layout{Root: filepath.Clean(root), Proc: "/proc"} }
+
+func (l Layout) path(parts ...string) string {
+	return filepath.Join(append([]string{l.Root}, parts...)...)
+}
+
+// Bin is the path of an installed program: dagger, dagger-engine,
+// dagger-init, dnsname or enginectl.
+func (l Layout) Bin(name string) string { return l.path("bin", name) }
+
+// Rootfs is the engine's own root file system.
+func (l Layout) Rootfs() string { return l.path("rootfs") }
+
+// Base is the tar from which workload containers start; its sha256 lies
+// beside it in Base() + ".sha256".
+func (l Layout) Base() string { return l.path("base", "bookworm.tar") }
+
+// Socket is where the engine listens.
+func (l Layout) Socket() string { return l.path("run", "engine.sock") }
+
+// Cache is the engine's cache.
+func (l Layout) Cache() string { return l.path("state") }
+
+// Log is what the engine printed since it was last started.
+func (l Layout) Log() string { return l.path("engine.log") }
+
+func (l Layout) recordFile() string        { return l.path("run", "engine.json") }
+func (l Layout) stamp(piece string) string { return l.path("stamps", piece) }
+func (l Layout) tmp(name string) string    { return l.path("tmp", name) }
+func (l Layout) logOf(name string) string  { return l.path("log", name+".log") }
+
+// Installed reports whether every piece that a start needs is there.
+func (l Layout) Installed() bool {
+	for _, p := range []string{l.Bin("dagger"), l.Bin("dagger-engine"), l.Bin("dagger-init"), l.Bin("dnsname"), l.Bin("enginectl"), l.Rootfs()} {
+		if _, err := os.Stat(p); err != nil {
+			return false
+		}
+	}
+	return true
+}

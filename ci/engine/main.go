@@ -1,0 +1,96 @@
+// Command engine installs, starts and stops a real Dagger engine on a Debian
+// machine that has neither Docker nor an image registry within reach.
+//
+//	go run ./ci/engine up      # install what is missing, start, exit 0 when it answers
+//	go run ./ci/engine down    # stop it in peace: the cache survives
+//	go run ./ci/engine status  # one line; exit 0 when it runs, 1 otherwise
+//
+// The engine belongs to the user, not to the checkout: everything lies in one
+// state directory (see Layout), together with a copy of this program called
+// enginectl, by which an installed engine is started later without a checkout.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+const usage = `usage: enginectl up|start|down|status
+
+  up      install what is missing or outdated, then start the engine
+  start   start an installed engine; nothing is installed
+  down    stop the engine; its cache is kept
+  status  one line about it; exit 0 when it runs, 1 otherwise
+`
+
+// errQuiet makes the program exit 1 with nothing more to say.
+var errQuiet = errors.New("not running")
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	err := dispatch(args, stdout, stderr)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errQuiet):
+		return 1
+	case errors.Is(err, errUsage):
+		fmt.Fprint(stderr, usage)
+		return 2
+	}
+	fmt.Fprintf(stderr, "error: %v\n", err)
+	if h := hint.Of(err); h != "" {
+		fmt.Fprintf(stderr, "hint: %s\n", h)
+	}
+	if errors.Is(err, context.Canceled) {
+		return 130
+	}
+	return 1
+}
+
+var errUsage = errors.New("usage")
+
+func dispatch(args []string, stdout, stderr io.Writer) error {
+	if len(args) == 2 {
+		switch args[0] { // what the program calls itself by
+		case "supervise":
+			return supervise(At(args[1]))
+		case "inner":
+			return inner(At(args[1]))
+		}
+	}
+	if len(args) != 1 {
+		return errUsage
+	}
+	l, err := Default()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	con := newConsole(stderr)
+	switch args[0] {
+	case "up":
+		return Up(ctx, l, con)
+	case "start":
+		return StartInstalled(ctx, l, con)
+	case "down":
+		return Down(ctx, l, con)
+	case "status":
+		st := Inspect(l)
+		fmt.Fprintln(stdout, st)
+		if !st.Running {
+			return errQuiet
+		}
+		return nil
+	}
+	return errUsage
+}

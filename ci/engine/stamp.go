@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// piece is a part of the installation that is built on its own. It is current
+// when its stamp holds the digest of its inputs and it is there; anything else,
+// also a build that was killed in the middle, is done again.
+type piece struct {
+	name    string
+	digest  string
+	outputs []string                    // what must exist
+	build   func(context.Context) error // builds under temporary names
+	place   func() error                // moves the result to its place
+}
+
+// digestOf is the digest of a list of inputs. Their borders count: moving a
+// character from one to the next changes the digest.
+func digestOf(inputs ...string) string {
+	h := sha256.New()
+	for _, s := range inputs {
+		fmt.Fprintf(h, "%d:%s", len(s), s)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (l Layout) current(p piece) bool {
+	b, err := os.ReadFile(l.stamp(p.name))
+	if err != nil || strings.TrimSpace(string(b)) != p.digest {
+		return false
+	}
+	for _, o := range p.outputs {
+		if _, err := os.Lstat(o); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// make builds the piece, without touching what is installed.
+func (p piece) make(ctx context.Context, con *console) error {
+	began := time.Now()
+	if err := p.build(ctx); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	con.say(p.name, "done in %.0f s", time.Since(began).Seconds())
+	return nil
+}
+
+// install puts a piece that was made into its place and stamps it. Without a
+// stamp in between, a kill at any point leads to a new build, never to a mix.
+func (l Layout) install(p piece) error {
+	if err := os.MkdirAll(l.path("stamps"), 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(l.stamp(p.name)); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if err := p.place(); err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	return writeFile(l.stamp(p.name), p.digest+"\n", 0o644)
+}
+
+// writeFile writes a file whole or not at all.
+func writeFile(path, text string, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	if _, err = f.WriteString(text); err == nil {
+		err = f.Chmod(mode)
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// clean empties the directory of unfinished pieces. It refuses to while
+// anything is mounted below it: such a mount shows the host's own files.
+func (l Layout) clean() error {
+	dir := l.path("tmp")
+	b, err := os.ReadFile(filepath.Join(l.Proc, "self/mountinfo"))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			return fmt.Errorf("%s is mounted: an earlier installation was not cleaned up", f[4])
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.MkdirAll(dir, 0o755)
+}

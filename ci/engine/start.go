@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// engineConfig bounds the cache. One CUDA toolchain takes about 16 GB.
+const engineConfig = `{"logLevel":"info","gc":{"maxUsedSpace":"40GB","reservedSpace":"1GB","minFreeSpace":"10GB"}}
+`
+
+// StartInstalled starts an engine that is installed; an engine that answers is
+// left alone.
+func StartInstalled(ctx context.Context, l Layout, con *console) error {
+	if answers(l.Socket()) {
+		return nil
+	}
+	if !l.Installed() {
+		return hint.With(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
+	}
+	if os.Geteuid() != 0 {
+		return hint.With(errors.New("the engine needs root: it makes mount, process and network namespaces"), "run it as root, or build without an engine: --builder host")
+	}
+	unlock, err := l.lock(ctx, con)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return start(ctx, l, con)
+}
+
+// start brings the engine up; the caller holds the lock.
+func start(ctx context.Context, l Layout, con *console) error {
+	ph, r := l.phase()
+	switch ph {
+	case phaseRunning:
+		return nil
+	case phaseSilent:
+		con.say("engine", "process %d lives but does not answer yet: waiting", r.Engine.PID)
+		err := eventually(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
+		if err != nil {
+			return hint.With(fmt.Errorf("the engine (process %d) does not answer on %s: %w", r.Engine.PID, l.Socket(), err),
+				"see %s; stop it in peace with: make engine-stop", l.Log())
+		}
+		if ph == phaseRunning {
+			return nil
+		}
+	}
+	l.sweep(r)
+	if err := l.configure(); err != nil {
+		return fmt.Errorf("preparing the engine's root: %w", err)
+	}
+	began := time.Now()
+	con.say("engine", "starting Dagger %s", engineVersion)
+	gone, err := l.spawn()
+	if err != nil {
+		return fmt.Errorf("starting the engine: %w", err)
+	}
+	stop := con.beat("engine", func() string { return "waiting until it answers" })
+	defer stop()
+	died := false
+	err = eventually(ctx, startLimit, func() bool {
+		select {
+		case <-gone:
+			died = true
+		default:
+		}
+		return died || answers(l.Socket())
+	})
+	if died {
+		err = errors.New("it ended at once")
+	}
+	if err != nil {
+		return hint.With(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, strings.Join(tailOf(l.Log(), tailLines), "\n    ")),
+			"all of it: %s", l.Log())
+	}
+	con.say("engine", "started in %.1f s", time.Since(began).Seconds())
+	return nil
+}
+
+// sweep removes what a crash or a reboot left: the socket, the record, and a
+// network process whose engine is gone.
+func (l Layout) sweep(r record) {
+	if r.Network.alive(l.Proc) {
+		_ = syscall.Kill(r.Network.PID, syscall.SIGTERM)
+	}
+	_ = os.Remove(l.Socket())
+	_ = os.Remove(l.recordFile())
+	sweepCgroups("/sys/fs/cgroup")
+}
+
+// configure writes what the engine reads at its start from this host as it is
+// now. The certificates go into the engine's bundle only: in its directory of
+// extra ones the engine would install them into every container, at each exec.
+func (l Layout) configure() error {
+	for _, d := range []string{l.path("run"), l.Cache()} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return err
+		}
+	}
+	resolv, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		return err
+	}
+	etc := filepath.Join(l.Rootfs(), "etc")
+	_ = os.Remove(filepath.Join(etc, "resolv.conf"))
+	if err := writeFile(filepath.Join(etc, "resolv.conf"), guestResolv(string(resolv)), 0o644); err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(etc, "dagger", "engine.json"), engineConfig, 0o644); err != nil {
+		return err
+	}
+	return copyFile(hostCertificates, filepath.Join(etc, "ssl", "certs", "ca-certificates.crt"), 0o644)
+}
+
+// guestResolv is the host's resolv.conf as it works behind slirp4netns: the
+// host's loopback is out of reach there, the relay at 10.0.2.3 is not.
+func guestResolv(host string) string {
+	var b strings.Builder
+	relayed := false
+	for line := range strings.Lines(host) {
+		f := strings.Fields(line)
+		if len(f) > 1 && f[0] == "nameserver" && (strings.HasPrefix(f[1], "127.") || f[1] == "::1") {
+			if !relayed {
+				b.WriteString("nameserver 10.0.2.3\n")
+			}
+			relayed = true
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// spawn starts the supervisor, tied to neither this program nor its terminal.
+// The channel is closed when it ends.
+func (l Layout) spawn() (<-chan struct{}, error) {
+	_ = os.Rename(l.Log(), l.Log()+".1")
+	log, err := os.Create(l.Log())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(l.Bin("enginectl"), "supervise", l.Root)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.Env = engineEnv(os.Environ())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	gone := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(gone) }()
+	return gone, nil
+}
+
+// engineEnv is the environment of the engine: what reaches the network by a
+// proxy stays, everything else of the caller does not.
+func engineEnv(host []string) []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1"}
+	for _, kv := range host {
+		switch k, _, _ := strings.Cut(kv, "="); strings.ToLower(k) {
+		case "http_proxy", "https_proxy", "no_proxy", "all_proxy":
+			env = append(env, kv)
+		}
+	}
+	return env
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process names a process for good: a pid alone is given to another process
+// sooner or later, and starts anew with every boot.
+type process struct {
+	PID   int    `json:"pid"`
+	Start string `json:"start"` // clock ticks since boot, from /proc/PID/stat
+	Boot  string `json:"boot"`
+}
+
+// record is what the supervisor writes down about a running engine.
+type record struct {
+	Version    string    `json:"version"`
+	Since      time.Time `json:"since"`
+	Supervisor process   `json:"supervisor"`
+	Engine     process   `json:"engine"`
+	Network    process   `json:"network"`
+}
+
+// identify returns the process that now has the pid.
+func identify(proc string, pid int) (process, error) {
+	start, _, err := procStat(proc, pid)
+	if err != nil {
+		return process{}, err
+	}
+	boot, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	if err != nil {
+		return process{}, err
+	}
+	return process{pid, start, strings.TrimSpace(string(boot))}, nil
+}
+
+// alive reports whether this very process still runs; a zombie does not.
+func (p process) alive(proc string) bool {
+	if p.PID <= 0 {
+		return false
+	}
+	now, err := identify(proc, p.PID)
+	if err != nil || now != p {
+		return false
+	}
+	_, state, err := procStat(proc, p.PID)
+	return err == nil && state != "Z" && state != "X"
+}
+
+// procStat returns start time and state of a process. The name in between may
+// hold anything, so it is cut away up to its last parenthesis.
+func procStat(proc string, pid int) (start, state string, err error) {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return "", "", err
+	}
+	i := strings.LastIndex(string(b), ")")
+	f := strings.Fields(string(b)[i+1:])
+	if i < 0 || len(f) < 20 {
+		return "", "", fmt.Errorf("process %d: unreadable stat", pid)
+	}
+	return f[19], f[0], nil
+}
+
+func (l Layout) readRecord() (r record, ok bool) {
+	b, err := os.ReadFile(l.recordFile())
+	if err != nil {
+		return r, false
+	}
+	return r, json.Unmarshal(b, &r) == nil
+}
+
+func (l Layout) writeRecord(r record) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(l.recordFile(), string(b)+"\n", 0o644)
+}
+
+// answers reports whether something listens on the socket.
+func answers(socket string) bool {
+	c, err := net.DialTimeout("unix", socket, 2*time.Second)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// phase is what can be said of the engine from outside.
+type phase int
+
+const (
+	phaseStopped phase = iota // nothing there, or only leftovers of a crash or a reboot
+	phaseRunning              // answers on its socket
+	phaseSilent               // a process lives but does not answer: starting, stopping or stuck
+)
+
+func (l Layout) phase() (phase, record) {
+	r, known := l.readRecord()
+	if answers(l.Socket()) {
+		return phaseRunning, r
+	}
+	if known && (r.Engine.alive(l.Proc) || r.Supervisor.alive(l.Proc)) {
+		return phaseSilent, r
+	}
+	return phaseStopped, r
+}
+
+// Status is what "status" prints.
+type Status struct {
+	Installed, Running, Silent bool
+	Version                    string
+	PID                        int
+	Since                      time.Time
+	CacheBytes                 uint64
+	Socket                     string
+}
+
+// Inspect finds out how the engine is; it changes nothing.
+func Inspect(l Layout) Status {
+	ph, r := l.phase()
+	s := Status{Installed: l.Installed(), Running: ph == phaseRunning, Silent: ph == phaseSilent, Socket: l.Socket(), Version: engineVersion}
+	if ph != phaseStopped {
+		s.PID, s.Since = r.Engine.PID, r.Since
+		if r.Version != "" {
+			s.Version = r.Version
+		}
+	}
+	return s
+}
+
+// String is the one line for people.
+func (s Status) String() string {
+	switch {
+	case s.Running:
+		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, cache %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), size(s.CacheBytes), s.Socket)
+	case s.Silent:
+		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", s.Version, s.PID, s.Socket)
+	case s.Installed:
+		return fmt.Sprintf("stopped: dagger engine %s, cache %s", s.Version, size(s.CacheBytes))
+	}
+	return "not installed"
+}
+
+// diskUsage is the room a tree takes on disk; hard links count once.
+func diskUsage(root string) (bytes uint64) {
+	seen := map[uint64]bool{}
+	_ = filepath.WalkDir(root, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // a file that vanished meanwhile
+		}
+		info, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || (st.Nlink > 1 && !d.IsDir() && seen[st.Ino]) {
+			return nil
+		}
+		if st.Nlink > 1 && !d.IsDir() {
+			seen[st.Ino] = true
+		}
+		bytes += uint64(st.Blocks) * 512
+		return nil
+	})
+	return bytes
+}

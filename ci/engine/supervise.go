@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// supervise is the parent of the engine and of its network. It ends when the
+// engine does, and takes everything with it that is left then.
+//
+// Should the supervisor itself be killed, the engine gets a SIGTERM (never a
+// SIGKILL: an engine killed that way wipes its cache at the next start), and
+// slirp4netns ends because its exit pipe closes.
+func supervise(l Layout) error {
+	runtime.LockOSThread() // the parent-death signal is tied to the thread
+	signal.Ignore(syscall.SIGHUP)
+	stopping := make(chan os.Signal, 1)
+	signal.Notify(stopping, syscall.SIGTERM, syscall.SIGINT)
+
+	gateR, gateW, err := os.Pipe() // opened when the network is there
+	if err != nil {
+		return err
+	}
+	engine := exec.Command("/proc/self/exe", "inner", l.Root)
+	engine.Stdout, engine.Stderr, engine.ExtraFiles = os.Stdout, os.Stderr, []*os.File{gateR}
+	engine.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
+		Pdeathsig:  syscall.SIGTERM,
+	}
+	if err := engine.Start(); err != nil {
+		return fmt.Errorf("making the namespaces: %w", err)
+	}
+	gateR.Close()
+	net, err := startNetwork(engine.Process.Pid)
+	if err == nil {
+		err = l.remember(engine.Process.Pid, net.cmd.Process.Pid)
+	}
+	if err != nil {
+		gateW.Close() // inner gives up
+		_ = engine.Wait()
+		net.stop()
+		return err
+	}
+	_, _ = gateW.Write([]byte{1})
+	gateW.Close()
+	go func() {
+		for range stopping {
+			_ = engine.Process.Signal(syscall.SIGTERM)
+		}
+	}()
+	err = engine.Wait()
+	net.stop()
+	_ = os.Remove(l.Socket())
+	sweepCgroups("/sys/fs/cgroup")
+	_ = os.Remove(l.recordFile())
+	if err != nil {
+		return fmt.Errorf("the engine ended: %w", err)
+	}
+	return nil
+}
+
+// remember writes the record of the running engine.
+func (l Layout) remember(engine, network int) (err error) {
+	r := record{Version: engineVersion, Since: time.Now()}
+	if r.Supervisor, err = identify(l.Proc, os.Getpid()); err != nil {
+		return err
+	}
+	if r.Engine, err = identify(l.Proc, engine); err != nil {
+		return err
+	}
+	if r.Network, err = identify(l.Proc, network); err != nil {
+		return err
+	}
+	return l.writeRecord(r)
+}
+
+// network is the slirp4netns of an engine.
+type network struct {
+	cmd  *exec.Cmd
+	exit *os.File // it ends when this closes
+}
+
+// startNetwork gives the network namespace of a process a way out that needs
+// nothing on the host, and waits until it works.
+func startNetwork(pid int) (*network, error) {
+	readyR, readyW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer readyR.Close()
+	exitR, exitW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("slirp4netns", "--configure", "--mtu=1400", "--disable-host-loopback",
+		"--ready-fd=3", "--exit-fd=4", strconv.Itoa(pid), "tap0")
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdout, os.Stderr, []*os.File{readyW, exitR}
+	err = cmd.Start()
+	readyW.Close()
+	exitR.Close()
+	if err != nil {
+		exitW.Close()
+		return nil, fmt.Errorf("starting the network: %w", err)
+	}
+	n := &network{cmd, exitW}
+	if _, err := readyR.Read(make([]byte, 1)); err != nil {
+		n.stop()
+		return nil, fmt.Errorf("slirp4netns did not get ready (is /dev/net/tun there?): %w", err)
+	}
+	return n, nil
+}
+
+// stop ends the network process and waits for it.
+func (n *network) stop() {
+	if n == nil {
+		return
+	}
+	n.exit.Close()
+	late := time.AfterFunc(5*time.Second, func() { _ = n.cmd.Process.Signal(syscall.SIGTERM) })
+	defer late.Stop()
+	_ = n.cmd.Wait()
+}
+
+// sweepCgroups removes the empty groups that containers of the engine leave.
+// A group in use cannot be removed, so that of another engine stays.
+func sweepCgroups(root string) {
+	for _, pattern := range []string{"buildkit", "*/buildkit"} {
+		dirs, _ := filepath.Glob(filepath.Join(root, pattern))
+		for _, d := range dirs {
+			_ = os.Remove(d)
+		}
+	}
+}

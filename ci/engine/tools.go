@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// engineVersion is the Dagger release that ci/engine/tools/go.mod names; the
+// client library in the root go.mod must be of the same one.
+const engineVersion = "v0.21.7"
+
+// tool is a program built from ci/engine/tools.
+type tool struct{ pkg, built, name string }
+
+func tools() []tool {
+	return []tool{
+		{"github.com/dagger/dagger/cmd/engine", "engine", "dagger-engine"},
+		{"github.com/dagger/dagger/cmd/dagger", "dagger", "dagger"},
+		{"github.com/dagger/dagger/cmd/init", "init", "dagger-init"},
+		{"github.com/dagger/dagger/cmd/dnsname", "dnsname", "dnsname"},
+	}
+}
+
+func toolPackages() (pkgs []string) {
+	for _, t := range tools() {
+		pkgs = append(pkgs, t.pkg)
+	}
+	return pkgs
+}
+
+// buildFlags are those of the four tools. dagger-init must be static: it runs
+// in every container, whatever its libc.
+func buildFlags() []string {
+	const v = "github.com/dagger/dagger/engine."
+	return []string{"-mod=readonly", "-trimpath", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}
+}
+
+func toolsPiece(l Layout, con *console, src string) (piece, error) {
+	inputs, err := treeInputs(src)
+	if err != nil {
+		return piece{}, err
+	}
+	inputs = append(inputs, buildFlags()...)
+	p := piece{name: "tools", digest: digestOf(append(inputs, runtime.Version(), runtime.GOARCH)...)}
+	for _, t := range tools() {
+		p.outputs = append(p.outputs, l.Bin(t.name))
+	}
+	p.build = func(ctx context.Context) error { return buildTools(ctx, l, con, src) }
+	p.place = func() error {
+		if err := os.MkdirAll(l.path("bin"), 0o755); err != nil {
+			return err
+		}
+		for _, t := range tools() {
+			if err := os.Rename(filepath.Join(l.tmp("tools"), t.built), l.Bin(t.name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return p, nil
+}
+
+// treeInputs returns the names and contents of all files below dir.
+func treeInputs(dir string) (inputs []string, err error) {
+	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		rel, _ := filepath.Rel(dir, p)
+		inputs = append(inputs, rel, string(b))
+		return err
+	})
+	return inputs, err
+}
+
+// buildTools first asks for the list of packages, which downloads them, then
+// compiles; both count what they have done.
+func buildTools(ctx context.Context, l Layout, con *console, src string) error {
+	env := []string{"CGO_ENABLED=0", "GOWORK=off"}
+	con.say("tools", "fetching the sources of the Dagger engine %s", engineVersion)
+	n := &counter{}
+	stop := con.beat("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
+	err := command{
+		args: append([]string{"go", "list", "-deps", "-mod=readonly"}, toolPackages()...),
+		dir:  src, env: env, log: l.logOf("tools-list"), line: n.add,
+	}.run(ctx)
+	stop()
+	if err != nil {
+		return goHint(fmt.Errorf("fetching: %w", err))
+	}
+	total := n.all() - n.of("go: downloading ")
+	con.say("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
+	n = &counter{}
+	stop = con.beat("tools", func() string { return fmt.Sprintf("%d of at most %d packages compiled", n.all(), total) })
+	defer stop()
+	args := append([]string{"go", "build", "-v"}, buildFlags()...)
+	args = append(append(args, "-o", l.tmp("tools")+"/"), toolPackages()...)
+	if err := os.MkdirAll(l.tmp("tools"), 0o755); err != nil {
+		return err
+	}
+	if err := (command{args: args, dir: src, env: env, log: l.logOf("tools-build"), line: n.add}).run(ctx); err != nil {
+		return goHint(fmt.Errorf("compiling: %w", err))
+	}
+	return nil
+}
+
+func goHint(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return hint.With(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
+}
+
+// counter counts lines, and lines by their beginning.
+type counter struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (c *counter) add(s string) { c.mu.Lock(); c.lines = append(c.lines, s); c.mu.Unlock() }
+func (c *counter) all() int     { return c.of("") }
+func (c *counter) of(prefix string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.lines {
+		if strings.HasPrefix(s, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// lastLine remembers the latest line of a command.
+type lastLine struct {
+	mu sync.Mutex
+	s  string
+}
+
+func (c *lastLine) set(s string) { c.mu.Lock(); c.s = s; c.mu.Unlock() }
+func (c *lastLine) get() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := []rune(c.s); len(r) > 100 {
+		return string(r[:100]) + "…"
+	}
+	return c.s
+}
+
+// sorted returns the sorted keys of a map.
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
