@@ -1,0 +1,222 @@
+//go:build linux
+
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// needs are the packages that DeepSpeed requires besides torch.
+var needs = []string{"hjson", "einops", "ninja", "msgpack", "numpy", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm"}
+
+// environments gives every node the environment it is to have.
+func (f *Fleet) environments(ctx context.Context, opt Options) error {
+	py := ""
+	for _, n := range f.Nodes {
+		want := envMark(n.Env, opt)
+		have, err := os.ReadFile(n.envMarkFile())
+		if err == nil && string(have) == want {
+			continue
+		}
+		if py == "" && n.Env != NoPython {
+			if py, err = findPython(ctx, opt.Python); err != nil {
+				return err
+			}
+		}
+		if err := n.makeEnv(ctx, opt, py); err != nil {
+			return fmt.Errorf("%s: making its Python environment: %w", n.Name, err)
+		}
+		if err := os.WriteFile(n.envMarkFile(), []byte(want), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func envMark(e Env, opt Options) string {
+	switch e {
+	case WithTorch:
+		return fmt.Sprintf("%s %s python %s\n", e, opt.Torch, opt.Python)
+	case FakeTorch:
+		return fmt.Sprintf("%s %s python %s\n", e, FakeTorchVersion, opt.Python)
+	case NoPython:
+		return e.String() + "\n"
+	}
+	return fmt.Sprintf("%s python %s\n", e, opt.Python)
+}
+
+func (n *Node) venv() string        { return filepath.Join(n.Dir, "venv") }
+func (n *Node) envMarkFile() string { return filepath.Join(n.Dir, "venv.made") }
+
+func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
+	os.Remove(n.envMarkFile())
+	if err := os.RemoveAll(n.venv()); err != nil {
+		return err
+	}
+	switch n.Env {
+	case NoPython:
+		return nil
+	case WithTorch:
+		return n.torchEnv(ctx, opt, py)
+	}
+	if err := command(ctx, nil, py, "-m", "venv", "--without-pip", n.venv()); err != nil {
+		return err
+	}
+	if n.Env == FakeTorch {
+		return n.fakeTorch(opt.Python)
+	}
+	return nil
+}
+
+// torchEnv installs torch from uv's cache by hard links: the files are there
+// once, however many nodes there are. Installers replace files and never
+// write into them, so one node cannot change another's.
+func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
+	uv, err := ensureUV(ctx, opt, py)
+	if err != nil {
+		return err
+	}
+	if !sameDevice(opt.CacheDir, n.Dir) {
+		opt.Log(fmt.Sprintf("%s and %s are on different file systems: every environment is a copy of 5 GB", opt.CacheDir, n.Dir))
+	}
+	env := []string{"UV_CACHE_DIR=" + filepath.Join(opt.CacheDir, "uv"), "UV_NO_CONFIG=1", "UV_LINK_MODE=hardlink"}
+	if err := command(ctx, env, uv, "venv", "--quiet", "--no-project", "--python", py, n.venv()); err != nil {
+		return err
+	}
+	install := append([]string{"pip", "install", "--quiet", "--python", n.Python, "torch==" + opt.Torch}, needs...)
+	if command(ctx, append(env, "UV_OFFLINE=1"), uv, install...) == nil {
+		return nil
+	}
+	opt.Log(fmt.Sprintf("downloading torch %s and DeepSpeed's dependencies (once, about 5 GB on disk) …", opt.Torch))
+	begin := time.Now()
+	if err := command(ctx, env, uv, install...); err != nil {
+		return err
+	}
+	opt.Log(fmt.Sprintf("downloaded in %.0f s", time.Since(begin).Seconds()))
+	return nil
+}
+
+func sameDevice(a, b string) bool {
+	var x, y syscall.Stat_t
+	return syscall.Stat(a, &x) == nil && syscall.Stat(b, &y) == nil && x.Dev == y.Dev
+}
+
+// ensureUV returns a uv program: the one on PATH, or one of our own that is
+// installed once.
+func ensureUV(ctx context.Context, opt Options, py string) (string, error) {
+	if p, err := exec.LookPath("uv"); err == nil {
+		return p, os.MkdirAll(opt.CacheDir, 0o755)
+	}
+	if err := os.MkdirAll(opt.CacheDir, 0o755); err != nil {
+		return "", err
+	}
+	tools := filepath.Join(opt.CacheDir, "tools")
+	uv := filepath.Join(tools, "bin", "uv")
+	unlock, err := lock(filepath.Join(opt.CacheDir, "tools.lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if command(ctx, nil, uv, "--version") == nil {
+		return uv, nil
+	}
+	opt.Log("installing uv …")
+	if err := command(ctx, nil, py, "-m", "venv", "--clear", tools); err == nil {
+		return uv, command(ctx, nil, filepath.Join(tools, "bin", "python"), "-m", "pip", "install", "--quiet", "uv")
+	}
+	// Debian's python3 without python3-venv cannot put pip into an
+	// environment, but a pip beside it can install from outside.
+	if err := command(ctx, nil, py, "-m", "venv", "--clear", "--without-pip", tools); err != nil {
+		return "", err
+	}
+	err = command(ctx, nil, py, "-m", "pip", "--python", filepath.Join(tools, "bin", "python"), "install", "--quiet", "uv")
+	if err != nil {
+		return "", fmt.Errorf("installing uv (install python3-venv, or uv itself): %w", err)
+	}
+	return uv, nil
+}
+
+// findPython finds an interpreter of the wanted version on this machine, the
+// system's own first: version managers put shims on PATH that depend on the
+// folder they are called from.
+func findPython(ctx context.Context, version string) (string, error) {
+	var tried []string
+	for _, c := range []string{"/usr/bin/python" + version, "/usr/bin/python3", "/usr/local/bin/python" + version, "python" + version, "python3"} {
+		p, err := exec.LookPath(c)
+		if err != nil {
+			continue
+		}
+		cmd := exec.CommandContext(ctx, p, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)")
+		out, err := cmd.Output()
+		if err != nil {
+			tried = append(tried, p+" does not run")
+			continue
+		}
+		have, real, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+		if have == version && real != "" {
+			return real, nil
+		}
+		tried = append(tried, p+" is "+have)
+	}
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	return "", fmt.Errorf("no Python %s here (%s): install python%s", version, strings.Join(tried, ", "), version)
+}
+
+// fakeTorch puts a stub of torch into a bare environment: enough to be asked
+// for its version.
+func (n *Node) fakeTorch(python string) error {
+	site := filepath.Join(n.venv(), "lib", "python"+python, "site-packages")
+	major, _, _ := strings.Cut(FakeTorchCUDA, ".")
+	local := FakeTorchVersion + "+cu" + strings.ReplaceAll(FakeTorchCUDA, ".", "")
+	files := map[string]string{
+		"torch/__init__.py": fmt.Sprintf(`"""A stub of torch for refusal tests: it knows its version and nothing else."""
+from . import version, cuda, _C
+__version__ = %q
+def compiled_with_cxx11_abi(): return _C._GLIBCXX_USE_CXX11_ABI
+`, local),
+		"torch/version.py":                        fmt.Sprintf("__version__ = %q\ncuda = %q\nhip = None\ngit_version = 'stub'\n", local, FakeTorchCUDA),
+		"torch/cuda.py":                           "def is_available(): return False\ndef device_count(): return 0\n",
+		"torch/_C.py":                             "_GLIBCXX_USE_CXX11_ABI = True\n",
+		"torch-" + local + ".dist-info/METADATA":  fmt.Sprintf("Metadata-Version: 2.1\nName: torch\nVersion: %s\nSummary: a stub (CUDA %s)\n", local, major),
+		"torch-" + local + ".dist-info/INSTALLER": "dsbuild-test\n",
+		"torch-" + local + ".dist-info/RECORD":    "torch/__init__.py,,\ntorch/version.py,,\ntorch/cuda.py,,\ntorch/_C.py,,\n",
+	}
+	for name, text := range files {
+		file := filepath.Join(site, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// command runs a program; its error ends with what the program said last.
+func command(ctx context.Context, env []string, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if len(out) > 2000 {
+		out = out[len(out)-2000:]
+	}
+	return errors.Join(fmt.Errorf("%s %s: %w", filepath.Base(name), strings.Join(args, " "), err), errors.New(strings.TrimSpace(string(out))))
+}

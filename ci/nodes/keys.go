@@ -1,0 +1,60 @@
+//go:build linux
+
+package nodes
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// ensureKey makes an Ed25519 key in file and file.pub unless it exists.
+func ensureKey(file string) error {
+	if _, err := os.Stat(file + ".pub"); err == nil {
+		return nil
+	}
+	return newKey(file)
+}
+
+func newKey(file string) error {
+	_, priv, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	block, err := ssh.MarshalPrivateKey(priv, "dsbuild test node")
+	if err != nil {
+		return err
+	}
+	signer, err := ssh.NewSignerFromKey(priv)
+	if err != nil {
+		return err
+	}
+	os.Remove(file) // its mode is read-only for others and may be for us
+	if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+		return err
+	}
+	return os.WriteFile(file+".pub", []byte(authorized(signer.PublicKey())+"\n"), 0o644)
+}
+
+func readHostKey(file string) (ssh.PublicKey, error) {
+	b, err := os.ReadFile(file + ".pub")
+	if err != nil {
+		return nil, err
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s.pub: %w", file, err)
+	}
+	return key, nil
+}
+
+func authorized(key ssh.PublicKey) string {
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+}
+
+func fingerprint(key ssh.PublicKey) string { return ssh.FingerprintSHA256(key) }

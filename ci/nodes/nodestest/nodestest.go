@@ -1,0 +1,37 @@
+//go:build linux
+
+// Package nodestest gives a test real OpenSSH nodes for as long as it runs.
+package nodestest
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+)
+
+// Up runs nodes until the test ends. Without an OpenSSH server the test is
+// skipped, but fails where the variable CI is true. opt.Dir may be empty.
+func Up(tb testing.TB, opt nodes.Options) *nodes.Fleet {
+	tb.Helper()
+	if opt.Dir == "" {
+		opt.Dir = tb.TempDir()
+	}
+	if opt.Log == nil {
+		opt.Log = func(s string) { tb.Log(s) }
+	}
+	f, err := nodes.Up(tb.Context(), opt)
+	if errors.Is(err, nodes.ErrNoSSHD) && os.Getenv("CI") != "true" {
+		tb.Skip(err)
+	}
+	if err != nil {
+		tb.Fatalf("starting nodes: %v", err)
+	}
+	tb.Cleanup(func() {
+		if err := f.Down(); err != nil {
+			tb.Errorf("stopping nodes: %v", err)
+		}
+	})
+	return f
+}

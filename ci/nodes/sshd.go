@@ -1,0 +1,338 @@
+//go:build linux
+
+package nodes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// sshd is the server program of this machine.
+type sshd struct {
+	path         string
+	major, minor int
+}
+
+func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
+	path := lookSSHD()
+	if path == "" && os.Geteuid() == 0 {
+		log("installing openssh-server (apt-get) …")
+		if err := installSSHD(ctx); err != nil {
+			return sshd{}, fmt.Errorf("%w, and installing it failed: %w", ErrNoSSHD, err)
+		}
+		path = lookSSHD()
+	}
+	if path == "" {
+		return sshd{}, fmt.Errorf("%w: install openssh-server (it need not be started)", ErrNoSSHD)
+	}
+	s := sshd{path: path}
+	// Old ones know no -V, but every one names its version when it complains.
+	out, _ := exec.CommandContext(ctx, path, "-V").CombinedOutput() //nolint:errcheck // see above
+	if m := regexp.MustCompile(`OpenSSH_(\d+)\.(\d+)`).FindSubmatch(out); m != nil {
+		s.major, _ = strconv.Atoi(string(m[1])) //nolint:errcheck // digits
+		s.minor, _ = strconv.Atoi(string(m[2])) //nolint:errcheck // digits
+	}
+	if os.Geteuid() == 0 {
+		// Where a root-run sshd confines its network half; the package's own
+		// service would make it at boot.
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func lookSSHD() string {
+	for _, p := range []string{"/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"} {
+		if st, err := os.Stat(p); err == nil && st.Mode()&0o111 != 0 {
+			return p
+		}
+	}
+	return ""
+}
+
+// installSSHD installs the package; a policy keeps it from starting a server
+// of the whole machine on port 22.
+func installSSHD(ctx context.Context) error {
+	const policy = "/usr/sbin/policy-rc.d"
+	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
+		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
+			return err
+		}
+		defer os.Remove(policy)
+	}
+	install := func(args ...string) error {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, lastLine(out))
+		}
+		return nil
+	}
+	args := []string{"install", "-y", "-q", "--no-install-recommends", "openssh-server"}
+	if install(args...) == nil {
+		return nil
+	}
+	if err := install("update", "-q"); err != nil {
+		return err
+	}
+	return install(args...)
+}
+
+func lastLine(b []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return lines[len(lines)-1]
+}
+
+func (n *Node) hostKeyFile() string { return filepath.Join(n.Dir, "host_ed25519") }
+func (n *Node) configFile() string  { return filepath.Join(n.Dir, "sshd_config") }
+func (n *Node) pidFile() string     { return filepath.Join(n.Dir, "sshd.pid") }
+func (n *Node) tmp() string         { return filepath.Join(n.Dir, "tmp") }
+
+// Log is the server's log file.
+func (n *Node) Log() string { return filepath.Join(n.Dir, "sshd.log") }
+
+// marker is in the environment of everything a node runs, and nowhere else.
+func (n *Node) marker() string { return "DSBUILD_TEST_NODE=" + n.Dir }
+
+// config is the node's sshd_config. HOME by SetEnv wins over the account's;
+// a forced command would do too, but it turns signals off.
+func (n *Node) config(s sshd, user string) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("ListenAddress %s", n.Address)
+	line("Port %d", n.Port)
+	line("HostKey %s", n.hostKeyFile())
+	line("PidFile %s", n.pidFile())
+	line("AuthorizedKeysFile %s", filepath.Join(n.Dir, "authorized_keys"))
+	line("AllowUsers %s", user)
+	line("AuthenticationMethods publickey")
+	line("PermitRootLogin prohibit-password")
+	line("StrictModes no")
+	line("UsePAM no")
+	line("PrintMotd no")
+	line("PrintLastLog no")
+	line("UseDNS no")
+	line("LogLevel VERBOSE")
+	line("MaxStartups 200:30:400")
+	line("MaxSessions 64")
+	line("Subsystem sftp internal-sftp -d %s", n.Home)
+	line(`SetEnv "HOME=%s" "TMPDIR=%s" "XDG_CACHE_HOME=%s" "%s"`, n.Home, n.tmp(), filepath.Join(n.Home, ".cache"), n.marker())
+	if s.major > 9 || s.major == 9 && s.minor >= 8 {
+		line("PerSourcePenalties no") // tests fail to log in on purpose
+	}
+	return b.String()
+}
+
+// start runs the node's sshd unless it runs already with this configuration.
+func (n *Node) start(s sshd, f *Fleet) error {
+	if strings.ContainsAny(n.Dir, " \t\"'%") {
+		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
+	}
+	cfg := []byte(n.config(s, f.User))
+	old, _ := os.ReadFile(n.configFile()) //nolint:errcheck // missing is different enough
+	if n.Pid() != 0 && bytes.Equal(old, cfg) && n.listening() {
+		return nil
+	}
+	if err := n.stop(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(n.configFile(), cfg, 0o600); err != nil {
+		return err
+	}
+	// It goes into the background by itself, so no test process is its parent.
+	out, err := exec.Command(s.path, "-f", n.configFile(), "-E", n.Log()).CombinedOutput()
+	if err != nil {
+		log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
+		return fmt.Errorf("sshd did not start: %w: %s %s", err, lastLine(out), lastLine(log))
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for n.Pid() == 0 || !n.listening() {
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
+			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, lastLine(log)), n.stop())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil
+}
+
+func (n *Node) listening() bool {
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(n.Address, strconv.Itoa(n.Port)), time.Second)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// Pid is the process of the node's sshd, or 0 if it does not run. A process
+// that merely got the same number is told apart by its command line.
+func (n *Node) Pid() int {
+	b, err := os.ReadFile(n.pidFile())
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || pid < 2 {
+		return 0
+	}
+	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !bytes.Contains(cmd, []byte("sshd")) || !bytes.Contains(cmd, []byte(n.configFile())) {
+		return 0
+	}
+	return pid
+}
+
+// stop ends the node's sshd, its connections and what they left running.
+func (n *Node) stop() error {
+	var pids []int
+	if pid := n.Pid(); pid != 0 {
+		pids = append(pids, pid)
+		pids = append(pids, descendants(pid)...)
+	}
+	pids = append(pids, withEnv(n.marker())...)
+	for _, pid := range pids {
+		syscall.Kill(pid, syscall.SIGTERM) //nolint:errcheck // it may be gone
+	}
+	for _, pid := range pids {
+		if !gone(pid, 3*time.Second) {
+			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+			if !gone(pid, 3*time.Second) {
+				return fmt.Errorf("process %d of %s does not end", pid, n.Name)
+			}
+		}
+	}
+	os.Remove(n.pidFile())
+	return nil
+}
+
+// gone waits for a process to end; a zombie has.
+func gone(pid int, limit time.Duration) bool {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		state, _, ok := procStat(pid)
+		if !ok || state == "Z" {
+			return true
+		}
+	}
+	return false
+}
+
+// procStat reads state and parent of a process.
+func procStat(pid int) (state string, parent int, ok bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", 0, false
+	}
+	// pid (name) state parent …; the name may hold anything.
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 2 {
+		return "", 0, false
+	}
+	parent, err = strconv.Atoi(fields[1])
+	return fields[0], parent, err == nil
+}
+
+func allPids() []int {
+	dirs, _ := os.ReadDir("/proc") //nolint:errcheck // then there are none
+	var pids []int
+	for _, d := range dirs {
+		if pid, err := strconv.Atoi(d.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// descendants are the children of a process, theirs, and so on.
+func descendants(root int) []int {
+	children := map[int][]int{}
+	for _, pid := range allPids() {
+		if _, parent, ok := procStat(pid); ok {
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	found := []int{}
+	for queue := []int{root}; len(queue) > 0; queue = queue[1:] {
+		found = append(found, children[queue[0]]...)
+		queue = append(queue, children[queue[0]]...)
+	}
+	return found
+}
+
+// withEnv are the processes that were started with this variable.
+func withEnv(kv string) []int {
+	var found []int
+	for _, pid := range allPids() {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		for v := range bytes.SplitSeq(b, []byte{0}) {
+			if string(v) == kv {
+				found = append(found, pid)
+				break
+			}
+		}
+	}
+	return found
+}
+
+// Down stops every node and what runs on it. Files stay.
+func (f *Fleet) Down() error {
+	unlock, err := lock(filepath.Join(f.Dir, ".lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return f.down()
+}
+
+func (f *Fleet) down() error {
+	var errs []error
+	for _, n := range f.Nodes {
+		errs = append(errs, n.stop())
+	}
+	return errors.Join(errs...)
+}
+
+// Stop ends node i, connections included.
+func (f *Fleet) Stop(i int) error { return f.Nodes[i].stop() }
+
+// Start runs node i again after Stop.
+func (f *Fleet) Start(i int) error {
+	s, err := findSSHD(context.Background(), f.log)
+	if err != nil {
+		return err
+	}
+	return f.Nodes[i].start(s, f)
+}
+
+// Rekey gives node i another host key, as a reinstalled node has one, and
+// restarts it. known_hosts keeps the old key.
+func (f *Fleet) Rekey(i int) error {
+	n := f.Nodes[i]
+	if err := n.stop(); err != nil {
+		return err
+	}
+	if err := newKey(n.hostKeyFile()); err != nil {
+		return err
+	}
+	key, err := readHostKey(n.hostKeyFile())
+	if err != nil {
+		return err
+	}
+	n.HostKey = fingerprint(key)
+	return f.Start(i)
+}
