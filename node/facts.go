@@ -7,6 +7,7 @@ package node
 type Facts struct {
 	Python            string            `json:"python"`             // X.Y.Z of the interpreter
 	Executable        string            `json:"executable"`         // sys.executable
+	Prefix            string            `json:"prefix"`             // sys.prefix: the environment's directory
 	Tag               string            `json:"tag"`                // e.g. cp311
 	Platform          string            `json:"platform"`           // e.g. linux_x86_64
 	Glibc             string            `json:"glibc"`              // X.Y
@@ -14,15 +15,18 @@ type Facts struct {
 	SitePackages      string            `json:"site_packages"`      // purelib of the interpreter
 	SiteID            string            `json:"site_id"`            // identity of that directory, equal on nodes that share it
 	ExternallyManaged bool              `json:"externally_managed"` // PEP 668
+	Writable          bool              `json:"writable"`           // the user may write into the environment
 	Pip               string            `json:"pip"`                // version; "" if the environment has none
+	PipWheel          string            `json:"pip_wheel"`          // a pip wheel on the node to run pip from; "" if none
 	Torch             string            `json:"torch"`              // e.g. 2.15.0
 	TorchCUDA         string            `json:"torch_cuda"`         // e.g. 13.2; "" for a CPU build
 	GPUs              []GPU             `json:"gpus"`
 	Driver            string            `json:"driver"`
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
+	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
-	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // of the temporary directory
+	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // where dsbuild keeps temporary files: in Prefix
 	Missing           []string          `json:"missing,omitempty"`
 }
 
@@ -37,5 +41,7 @@ type Installed struct {
 	Version string   `json:"version"`
 	SHA256  string   `json:"sha256"` // of the wheel it came from, by dsbuild's record; "" if unknown
 	Ops     []string `json:"ops"`
-	Path    string   `json:"path"`
+	Path    string   `json:"path"`   // of the package
+	Record  string   `json:"record"` // sha256 of its RECORD; "" where there is none
+	Intact  bool     `json:"intact"` // came from dsbuild and every file is what RECORD says
 }

@@ -1,0 +1,38 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// local is a Runner on this machine.
+type local struct {
+	env   []string // replaces the environment where set
+	noise string   // printed before each command
+}
+
+func (l local) Run(ctx context.Context, cmd remote.Command) error {
+	if l.noise != "" && cmd.Stdout != nil {
+		cmd.Stdout.Write([]byte(l.noise)) //nolint:errcheck // a test's writer
+	}
+	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
+	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
+	c.Env = os.Environ()
+	if l.env != nil {
+		c.Env = slices.Clone(l.env)
+	}
+	for k, v := range cmd.Env {
+		c.Env = append(c.Env, k+"="+v)
+	}
+	err := c.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &remote.ExitError{Code: exit.ExitCode()}
+	}
+	return err
+}

@@ -1,0 +1,190 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// venv makes an environment without pip, as uv does, and returns its Python
+// and its site-packages.
+func venv(t *testing.T) (python, site string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "venv")
+	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
+		t.Fatalf("no Python that makes environments: %v\n%s", err, out)
+	}
+	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatal("no site-packages in a new environment")
+	}
+	return filepath.Join(dir, "bin", "python"), sites[0]
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProbeReadsTorchAndDistsWithoutImporting(t *testing.T) {
+	python, site := venv(t)
+	write(t, filepath.Join(site, "torch", "version.py"), "from typing import Optional\n__version__ = '2.15.0+cu132'\ncuda: Optional[str] = '13.2'\n")
+	write(t, filepath.Join(site, "torch", "__init__.py"), "raise SystemExit('imported')")
+	write(t, filepath.Join(site, "torch-2.15.0.dist-info", "METADATA"), "Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n")
+	write(t, filepath.Join(site, "Py_Cpuinfo-9.0.dist-info", "METADATA"), "Metadata-Version: 2.1\nName: Py_Cpuinfo\nVersion: 9.0\n")
+	f, err := node.Probe(context.Background(), local{noise: "Welcome!\n@@dsbuild-x {}\nno newline"}, node.ProbeOptions{Python: python})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Torch != "2.15.0" || f.TorchCUDA != "13.2" {
+		t.Errorf("torch %q, cuda %q", f.Torch, f.TorchCUDA)
+	}
+	if f.Dists["py-cpuinfo"] != "9.0" || f.Dists["torch"] != "2.15.0" {
+		t.Errorf("dists: %v", f.Dists)
+	}
+	if f.SitePackages != site || f.SiteID == "" || !f.Writable || f.FreeBytes == 0 || f.FreeTmpBytes == 0 {
+		t.Errorf("site-packages %q id %q writable %v free %d %d", f.SitePackages, f.SiteID, f.Writable, f.FreeBytes, f.FreeTmpBytes)
+	}
+	if f.ExternallyManaged || f.DeepSpeed != nil || f.Pip != "" || !strings.HasPrefix(f.CPU, "x86-64") || f.Glibc == "" {
+		t.Errorf("facts: %+v", f)
+	}
+	if !slices.Equal(f.Missing, []string{"pip"}) {
+		t.Errorf("missing: %q", f.Missing)
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild")); err == nil {
+		t.Error("the probe wrote into the environment")
+	}
+}
+
+func TestProbeOfNodeWithoutPythonStillAnswers(t *testing.T) {
+	f, err := node.Probe(context.Background(), local{}, node.ProbeOptions{Python: "/nowhere/bin/python's"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(f.Missing, "python") || f.CPU == "" || f.Glibc == "" {
+		t.Errorf("facts: %+v", f)
+	}
+}
+
+func TestProbeNamesABrokenPython(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "python")
+	write(t, broken, "#!/bin/sh\necho 'libpython3.11.so.1.0: cannot open shared object file' >&2\nexit 127\n")
+	if err := os.Chmod(broken, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := node.Probe(context.Background(), local{}, node.ProbeOptions{Python: broken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Missing) == 0 || !strings.Contains(f.Missing[0], "libpython3.11.so.1.0: cannot open") {
+		t.Errorf("missing: %q", f.Missing)
+	}
+}
+
+func TestProbeReadsGPUs(t *testing.T) {
+	bin := t.TempDir()
+	smi := filepath.Join(bin, "nvidia-smi")
+	write(t, smi, "#!/bin/sh\nprintf 'NVIDIA A100-SXM4-80GB, 8.0, 580.65.06\\nNVIDIA \"X\", Y, [N/A], 580.65.06\\nNVIDIA H200, 9.0, 580.65.06\\n'\n")
+	if err := os.Chmod(smi, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := node.Probe(context.Background(), local{env: []string{"PATH=" + bin + ":" + os.Getenv("PATH")}}, node.ProbeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}, {Name: "NVIDIA H200", Arch: "9.0"}}
+	if !slices.Equal(f.GPUs, want) || f.Driver != "580.65.06" {
+		t.Errorf("gpus %+v, driver %q", f.GPUs, f.Driver)
+	}
+}
+
+// answers is a node that prints what a test wants behind the mark it was given.
+type answers func(mark string) string
+
+func (a answers) Run(_ context.Context, cmd remote.Command) error {
+	script := make([]byte, 64)
+	if _, err := cmd.Stdin.Read(script); err != nil {
+		return err
+	}
+	_, rest, _ := strings.Cut(string(script), "'")
+	mark, _, _ := strings.Cut(rest, "'")
+	_, err := cmd.Stdout.Write([]byte(a(mark)))
+	return err
+}
+
+func TestProbeDistrustsTheNode(t *testing.T) {
+	const sh = `{"shell":{"machine":"x86_64","end":""}}` + "\n"
+	for name, c := range map[string]struct {
+		out  answers
+		want string
+	}{
+		"nothing":       {func(string) string { return "hello\n" }, "gave no answer"},
+		"not JSON":      {func(m string) string { return m + "{\n" }, "no JSON"},
+		"unknown field": {func(m string) string { return m + `{"shell":{"colour":"red"}}` + "\n" }, "not understood"},
+		"wrong type":    {func(m string) string { return m + sh + m + `{"python":{"free_bytes":"many"}}` + "\n" }, "not understood"},
+		"endless line":  {func(m string) string { return m + strings.Repeat("x", 5<<20) }, node.ErrTooMuch.Error()},
+		"endless noise": {func(string) string { return strings.Repeat("x\n", 9<<20) }, node.ErrTooMuch.Error()},
+	} {
+		_, err := node.Probe(context.Background(), c.out, node.ProbeOptions{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, err, c.want)
+		}
+	}
+	f, err := node.Probe(context.Background(), answers(func(m string) string {
+		return m + sh + m + `{"python":{"python":"3.11.2","site_packages":"/x\u001b[31m\u202e","dists":{"a\u0007":"1"}}}` + "\n"
+	}), node.ProbeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.SitePackages != "/x[31m" || f.Dists["a"] != "1" {
+		t.Errorf("control characters came through: %q %q", f.SitePackages, f.Dists)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"python":"3.11.2","gpus":[{"name":"\u001b"}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var facts node.Facts
+		if node.Decode(json.RawMessage(b), &facts) == nil && strings.ContainsAny(facts.Python, "\x1b\x07\r") {
+			t.Errorf("control character in %q", facts.Python)
+		}
+	})
+}
+
+func TestScriptTellsWhyItFailed(t *testing.T) {
+	s := node.Script{Python: "python3", Source: "emit({'a': REQUEST['n']})\nraise SystemExit('the disk is \\x1b[1mfull')", Request: map[string]any{"n": "it's \"é\"\n"}}
+	var got struct{ A string }
+	err := s.Run(context.Background(), local{}, func(m json.RawMessage) error { return json.Unmarshal(m, &got) })
+	var exit *remote.ExitError
+	if !errors.As(err, &exit) || !strings.Contains(err.Error(), "the disk is [1mfull") {
+		t.Errorf("error %v", err)
+	}
+	if got.A != "it's \"é\"\n" {
+		t.Errorf("request arrived as %q", got.A)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	same := node.Facts{Torch: "2.15.0", DeepSpeed: &node.Installed{Version: "1"}}
+	if d := node.Compare([]node.Facts{same, same}); len(d) != 0 {
+		t.Errorf("equal nodes differ: %v", d)
+	}
+	d := node.Compare([]node.Facts{same, {Torch: "2.14.0"}})
+	if len(d) != 2 || d[0].What != "deepspeed" || d[1].Values[1] != "2.14.0" {
+		t.Errorf("diffs: %v", d)
+	}
+}

@@ -1,0 +1,229 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// Bounds on what a node may answer: it is not trusted.
+const (
+	maxMessage = 4 << 20  // bytes of one message
+	maxOutput  = 16 << 20 // bytes of stdout altogether
+	maxStderr  = 16 << 10 // bytes of stderr that are kept, the last ones
+	maxString  = 4 << 10  // bytes of one string in a message
+)
+
+// ErrTooMuch is a node that sends more than any honest answer holds.
+var ErrTooMuch = errors.New("the node sends too much output")
+
+//go:embed common.py
+var commonSource string
+
+// boot reads the program from standard input, no byte more, so that what
+// follows there is left to the program.
+const boot = `import os,sys
+n=int(sys.argv[1]);b=b""
+while len(b)<n:
+ c=os.read(0,n-len(b))
+ if not c:sys.exit("the program did not arrive whole: does the setup line read standard input?")
+ b+=c
+exec(compile(b,"dsbuild","exec"))`
+
+// Script is a Python program run on a node over one command. It answers with
+// messages: each a line with a random mark and a JSON object, so that what
+// setup lines, greetings and libraries print besides does no harm.
+type Script struct {
+	// Python is the interpreter on the node.
+	Python string
+	// Source is the program; emit, REQUEST and what else common.py defines are there.
+	Source string
+	// Request is what the program finds as REQUEST, by way of JSON.
+	Request any
+	// More, if set, is the program's standard input after its source.
+	More io.Reader
+}
+
+// ScriptError is a program that ended before its time.
+type ScriptError struct {
+	Err    error  // an *remote.ExitError
+	Stderr string // the end of what it said there, cleaned
+}
+
+func (e *ScriptError) Error() string {
+	if last := lastLine(e.Stderr); last != "" {
+		return fmt.Sprintf("%s (%v)", last, e.Err)
+	}
+	return e.Err.Error()
+}
+
+// Unwrap gives the *remote.ExitError.
+func (e *ScriptError) Unwrap() error { return e.Err }
+
+// Run runs the program and hands each of its messages to each, in order. An
+// error of each becomes Run's when the program has ended.
+func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMessage) error) error {
+	request, err := json.Marshal(s.Request)
+	if err != nil {
+		return err
+	}
+	mark := newMark()
+	source := fmt.Sprintf("MARK = %q\nREQUEST = __import__(\"json\").loads(%s)\n%s\n%s",
+		mark, strconv.QuoteToASCII(string(request)), commonSource, s.Source)
+	var stdin io.Reader = strings.NewReader(source)
+	if s.More != nil {
+		stdin = io.MultiReader(stdin, s.More)
+	}
+	argv := []string{s.Python, "-c", boot, strconv.Itoa(len(source))}
+	return runMarked(ctx, r, remote.Command{Argv: argv, Stdin: stdin}, mark, each)
+}
+
+// newMark makes the start of a message line. It is random, so that nothing
+// printed earlier can pass for an answer.
+func newMark() string { return "@@dsbuild-" + rand.Text()[:12] + " " }
+
+// runMarked runs a command and hands on the marked lines of its output.
+func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark string, each func(json.RawMessage) error) error {
+	out := &messages{mark: []byte(mark), each: each}
+	errs := &tail{}
+	cmd.Stdout, cmd.Stderr = out, errs
+	err := r.Run(ctx, cmd)
+	if out.err != nil {
+		return out.err
+	}
+	var exit *remote.ExitError
+	if errors.As(err, &exit) {
+		return &ScriptError{Err: err, Stderr: clean(string(errs.kept))}
+	}
+	return err
+}
+
+// messages is a Writer that picks marked lines out of a program's output.
+type messages struct {
+	mark  []byte
+	each  func(json.RawMessage) error
+	line  []byte
+	total int
+	err   error
+}
+
+// Write implements io.Writer. It takes everything, also after an error, so
+// that the program is not left hanging on a full pipe.
+func (m *messages) Write(b []byte) (int, error) {
+	n := len(b)
+	m.total += n
+	for len(b) > 0 && m.err == nil {
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 {
+			m.line = append(m.line, b...)
+			break
+		}
+		m.line = append(m.line, b[:i]...)
+		b = b[i+1:]
+		m.end()
+	}
+	if len(m.line) > maxMessage || m.total > maxOutput {
+		m.line = nil
+		if m.err == nil {
+			m.err = ErrTooMuch
+		}
+	}
+	return n, nil
+}
+
+func (m *messages) end() {
+	line := bytes.TrimRight(m.line, "\r")
+	m.line = nil
+	if len(line) > maxMessage {
+		m.err = ErrTooMuch
+		return
+	}
+	if body, ok := bytes.CutPrefix(line, m.mark); ok {
+		m.err = m.each(bytes.Clone(body))
+	}
+}
+
+// tail is a Writer that keeps the last bytes.
+type tail struct{ kept []byte }
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.kept = append(t.kept, b...)
+	if over := len(t.kept) - maxStderr; over > 0 {
+		t.kept = append(t.kept[:0], t.kept[over:]...)
+	}
+	return len(b), nil
+}
+
+// Decode reads a message strictly: no unknown fields, nothing behind it; and
+// harmlessly: control characters are removed and long strings cut.
+func Decode(message json.RawMessage, into any) error {
+	var loose any
+	if err := json.Unmarshal(message, &loose); err != nil {
+		return fmt.Errorf("the node's answer is no JSON: %w", err)
+	}
+	tidy, err := json.Marshal(cleanAll(loose))
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(tidy))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("the node's answer is not understood: %w", err)
+	}
+	return nil
+}
+
+func cleanAll(v any) any {
+	switch v := v.(type) {
+	case string:
+		return clean(v)
+	case []any:
+		for i := range v {
+			v[i] = cleanAll(v[i])
+		}
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, inner := range v {
+			out[clean(k)] = cleanAll(inner)
+		}
+		return out
+	case float64:
+		// Whole numbers travel as such: 1e+12 would not fit an int64.
+		if v == float64(int64(v)) {
+			return int64(v)
+		}
+	}
+	return v
+}
+
+// clean removes what could steer a terminal and bounds the length; newlines stay.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0xfeff:
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > maxString {
+		s = strings.ToValidUTF8(s[:maxString], "") + "…"
+	}
+	return s
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
