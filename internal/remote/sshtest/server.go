@@ -1,0 +1,412 @@
+//go:build unix
+
+// Package sshtest is an SSH server inside a test process that misbehaves on
+// demand: it cuts, stalls, shows another key, is out of space. Everything it
+// does well it does for real, in the file system and with real programs.
+package sshtest
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// Options are the ways in which a server differs from a good one.
+type Options struct {
+	// Address to listen on; "" means 127.0.0.1. All of 127.0.0.0/8 will do on Linux.
+	Address string
+	// Name of the node in messages; "" means "node".
+	Name string
+	// Home is where commands start and what HOME is; "" means a fresh folder.
+	Home string
+	// Env are further variables of every command, as K=V.
+	Env []string
+	// Exec, if set, answers commands instead of a shell.
+	Exec func(command string, stdin io.Reader, stdout, stderr io.Writer) int
+
+	// StallOnAccept accepts TCP connections and never says a word.
+	StallOnAccept bool
+	// StallAfter, if above 0, makes each connection fall silent, still open,
+	// after that many bytes came in.
+	StallAfter int64
+	// CutAfter, if above 0, closes each connection after that many bytes came in.
+	CutAfter int64
+	// Cuts bounds how many connections CutAfter and StallAfter hit; 0 means all.
+	Cuts int
+	// WrongKey shows a host key that is not the one in KnownHosts.
+	WrongKey bool
+	// Unknown leaves the server out of KnownHosts.
+	Unknown bool
+	// RefuseAuth turns every key down.
+	RefuseAuth bool
+	// NoSFTP refuses the sftp subsystem.
+	NoSFTP bool
+	// NoSpaceAfter, if above 0, is after how many bytes written to files the disk is full.
+	NoSpaceAfter int64
+	// HideFree leaves statvfs out, so that a full disk shows only when writing.
+	HideFree bool
+	// Corrupt flips a bit in every file that is put.
+	Corrupt bool
+	// Latency is added to everything that the server sends.
+	Latency time.Duration
+}
+
+// Server is a running server. It is stopped when its test ends.
+type Server struct {
+	// Address and Port are where it listens.
+	Address string
+	Port    int
+	// User is a login it accepts (it accepts any).
+	User string
+	// Home is the home of its one user.
+	Home string
+	// IdentityFile is a private key it accepts.
+	IdentityFile string
+	// KnownHosts is a file with its host key.
+	KnownHosts string
+	// HostKey is the key it shows.
+	HostKey ssh.PublicKey
+
+	opt         Options
+	config      *ssh.ServerConfig
+	listener    net.Listener
+	running     sync.WaitGroup
+	written     atomic.Int64
+	connections atomic.Int64
+	refused     atomic.Int64
+	faults      atomic.Int64
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	shut  bool
+}
+
+// Start runs a server until the test ends.
+func Start(tb testing.TB, opt Options) *Server {
+	tb.Helper()
+	s, err := start(tb.TempDir(), opt)
+	if err != nil {
+		tb.Fatalf("starting an SSH server: %v", err)
+	}
+	tb.Cleanup(s.Stop)
+	return s
+}
+
+func start(dir string, opt Options) (*Server, error) {
+	if opt.Address == "" {
+		opt.Address = "127.0.0.1"
+	}
+	if opt.Name == "" {
+		opt.Name = "node"
+	}
+	if opt.Home == "" {
+		opt.Home = filepath.Join(dir, "home")
+		if err := os.Mkdir(opt.Home, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	s := &Server{opt: opt, User: "train", Home: opt.Home, Address: opt.Address, conns: map[net.Conn]struct{}{}}
+	var err error
+	if s.listener, err = net.Listen("tcp", net.JoinHostPort(opt.Address, "0")); err != nil {
+		return nil, err
+	}
+	s.Port = s.listener.Addr().(*net.TCPAddr).Port
+	if err := s.keys(dir); err != nil {
+		s.listener.Close()
+		return nil, err
+	}
+	s.running.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// keys makes the keys of both sides and the files the client needs.
+func (s *Server) keys(dir string) error {
+	host, hostPub, _, err := newKey()
+	if err != nil {
+		return err
+	}
+	_, clientPub, clientPEM, err := newKey()
+	if err != nil {
+		return err
+	}
+	s.IdentityFile = filepath.Join(dir, "id_ed25519")
+	if err := os.WriteFile(s.IdentityFile, clientPEM, 0o600); err != nil {
+		return err
+	}
+	line := knownhosts.Line([]string{fmt.Sprintf("[%s]:%d", s.Address, s.Port)}, hostPub) + "\n"
+	if s.opt.Unknown {
+		line = "# empty\n"
+	}
+	s.KnownHosts = filepath.Join(dir, "known_hosts")
+	if err := os.WriteFile(s.KnownHosts, []byte(line), 0o600); err != nil {
+		return err
+	}
+	if s.opt.WrongKey {
+		if host, hostPub, _, err = newKey(); err != nil {
+			return err
+		}
+	}
+	s.HostKey = hostPub
+	s.config = &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+		if s.opt.RefuseAuth || string(key.Marshal()) != string(clientPub.Marshal()) {
+			s.refused.Add(1)
+			return nil, errors.New("unknown key")
+		}
+		return nil, nil
+	}}
+	s.config.AddHostKey(host)
+	return nil
+}
+
+func newKey() (ssh.Signer, ssh.PublicKey, []byte, error) {
+	_, priv, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	signer, err := ssh.NewSignerFromKey(priv)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	block, err := ssh.MarshalPrivateKey(priv, "")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return signer, signer.PublicKey(), pem.EncodeToMemory(block), nil
+}
+
+// Target is the server as a dialer wants it.
+func (s *Server) Target() remote.Target {
+	return remote.Target{
+		Name: s.opt.Name, Address: s.Address, Port: s.Port, User: s.User,
+		IdentityFiles: []string{s.IdentityFile}, KnownHosts: []string{s.KnownHosts},
+	}
+}
+
+// Connections is how many TCP connections it has accepted.
+func (s *Server) Connections() int { return int(s.connections.Load()) }
+
+// Refused is how many keys it has turned down.
+func (s *Server) Refused() int { return int(s.refused.Load()) }
+
+// Open is how many connections are open now.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Cut closes every open connection; new ones are accepted.
+func (s *Server) Cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.Close()
+	}
+}
+
+// Stop closes everything and waits until nothing of the server runs any more.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	s.shut = true
+	s.mu.Unlock()
+	s.listener.Close()
+	s.Cut()
+	s.running.Wait()
+}
+
+func (s *Server) accept() {
+	defer s.running.Done()
+	for {
+		c, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		s.connections.Add(1)
+		s.mu.Lock()
+		if s.shut {
+			s.mu.Unlock()
+			c.Close()
+			return
+		}
+		s.conns[c] = struct{}{}
+		s.running.Add(1)
+		s.mu.Unlock()
+		go func() {
+			defer s.running.Done()
+			defer s.forget(c)
+			s.serve(c)
+		}()
+	}
+}
+
+func (s *Server) forget(c net.Conn) {
+	c.Close()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+}
+
+func (s *Server) serve(c net.Conn) {
+	if s.opt.StallOnAccept {
+		io.Copy(io.Discard, c)
+		return
+	}
+	wire := net.Conn(c)
+	if n := s.faults.Add(1); s.opt.Cuts == 0 || int(n) <= s.opt.Cuts {
+		wire = &faulty{Conn: wire, opt: s.opt}
+	}
+	if s.opt.Latency > 0 {
+		slow := newDelayed(wire, s.opt.Latency)
+		defer slow.stop()
+		wire = slow
+	}
+	conn, chans, reqs, err := ssh.NewServerConn(wire, s.config)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	var handlers sync.WaitGroup
+	defer handlers.Wait()
+	handlers.Go(func() { ssh.DiscardRequests(reqs) })
+	for ch := range chans {
+		switch ch.ChannelType() {
+		case "session":
+			handlers.Go(func() { s.session(ch) })
+		case "direct-tcpip":
+			handlers.Go(func() { forward(ch) })
+		default:
+			ch.Reject(ssh.UnknownChannelType, ch.ChannelType())
+		}
+	}
+}
+
+// forward is what a jump host does.
+func forward(nc ssh.NewChannel) {
+	var to struct {
+		Host     string
+		Port     uint32
+		From     string
+		FromPort uint32
+	}
+	if err := ssh.Unmarshal(nc.ExtraData(), &to); err != nil {
+		nc.Reject(ssh.ConnectionFailed, err.Error())
+		return
+	}
+	c, err := net.Dial("tcp", net.JoinHostPort(to.Host, fmt.Sprint(to.Port)))
+	if err != nil {
+		nc.Reject(ssh.ConnectionFailed, err.Error())
+		return
+	}
+	ch, reqs, err := nc.Accept()
+	if err != nil {
+		c.Close()
+		return
+	}
+	go ssh.DiscardRequests(reqs)
+	var back sync.WaitGroup
+	back.Go(func() {
+		io.Copy(ch, c)
+		ch.Close()
+	})
+	io.Copy(c, ch)
+	c.Close()
+	back.Wait()
+}
+
+// faulty is a connection that breaks or stalls after so many bytes.
+type faulty struct {
+	net.Conn
+	opt Options
+	n   atomic.Int64
+}
+
+func (f *faulty) Read(b []byte) (int, error) {
+	if k := f.opt.StallAfter; k > 0 && f.n.Load() >= k {
+		// Silent, but open, until the client gives up or the server stops.
+		void := make([]byte, 4096)
+		for {
+			time.Sleep(10 * time.Millisecond)
+			if _, err := f.Conn.Read(void); err != nil {
+				return 0, err
+			}
+		}
+	}
+	n, err := f.Conn.Read(b)
+	total := f.n.Add(int64(n))
+	if k := f.opt.CutAfter; k > 0 && total >= k {
+		f.Conn.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (f *faulty) Write(b []byte) (int, error) {
+	if k := f.opt.StallAfter; k > 0 && f.n.Load() >= k {
+		return len(b), nil // never arrives
+	}
+	return f.Conn.Write(b)
+}
+
+// delayed sends everything a while later, as a long line does; the order and
+// the rate stay as they are.
+type delayed struct {
+	net.Conn
+	by    time.Duration
+	queue chan parcel
+	done  chan struct{}
+}
+
+type parcel struct {
+	at time.Time
+	b  []byte
+}
+
+func newDelayed(c net.Conn, by time.Duration) *delayed {
+	d := &delayed{Conn: c, by: by, queue: make(chan parcel, 1<<16), done: make(chan struct{})}
+	go func() {
+		defer close(d.done)
+		for p := range d.queue {
+			time.Sleep(time.Until(p.at))
+			d.Conn.Write(p.b)
+		}
+	}()
+	return d
+}
+
+func (d *delayed) Write(b []byte) (int, error) {
+	d.queue <- parcel{time.Now().Add(d.by), []byte(strings.Clone(string(b)))}
+	return len(b), nil
+}
+
+// stop is called when the SSH connection over d has ended and writes no more.
+func (d *delayed) stop() {
+	d.Conn.Close()
+	// The connection's own goroutines may still be writing their last words:
+	// the queue is drained, not closed under them.
+	for {
+		select {
+		case <-d.queue:
+		case <-time.After(50 * time.Millisecond):
+			close(d.queue)
+			<-d.done
+			return
+		}
+	}
+}
