@@ -1,6 +1,10 @@
 package compat
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -15,7 +19,100 @@ type Verdict struct {
 // OK reports whether nothing speaks against the wheel.
 func (v Verdict) OK() bool { return len(v.Reasons) == 0 }
 
-// Fit compares what a wheel was built for with what a node has.
+func (v *Verdict) refuse(format string, args ...any) {
+	v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
+}
+
+// Fit compares what a wheel was built for with what a node has. A fact the
+// probe could not learn refuses nothing, unless the wheel cannot run without
+// what it stands for (Python, torch).
 func Fit(m wheel.Manifest, f node.Facts) Verdict {
-	return Verdict{}
+	var v Verdict
+	fitPython(&v, m, f)
+	fitTorch(&v, m, f)
+	if f.Glibc != "" && m.Glibc != "" && older(f.Glibc, m.Glibc) {
+		v.refuse("needs glibc %s, this node has %s", m.Glibc, f.Glibc)
+	}
+	if f.CPU != "" && !wheel.CPULevel(f.CPU).Includes(wheel.CPULevel(m.CPU)) {
+		v.refuse("needs a %s CPU, this node's is %s", m.CPU, f.CPU)
+	}
+	for _, g := range f.GPUs {
+		fitGPU(&v, m, g)
+	}
+	return v
+}
+
+func fitPython(v *Verdict, m wheel.Manifest, f node.Facts) {
+	switch {
+	case f.Python == "":
+		v.refuse("this node has no Python at the interpreter the inventory names")
+	case f.Tag != "" && f.Tag != "cp"+strings.ReplaceAll(m.Python, ".", ""):
+		v.refuse("built for Python %s, this node has %s", m.Python, f.Python)
+	}
+}
+
+// fitTorch compares minors: DeepSpeed refuses to load ops built for another
+// minor of torch or, for device code, another CUDA.
+func fitTorch(v *Verdict, m wheel.Manifest, f node.Facts) {
+	switch {
+	case f.Python == "":
+	case f.Torch == "":
+		v.refuse("built for torch %s, this node's environment has no torch", m.Torch)
+	case firstTwo(f.Torch) != firstTwo(m.Torch):
+		v.refuse("built for torch %s, this node has %s", m.Torch, f.Torch)
+	case f.TorchCUDA != firstTwo(m.CUDA):
+		v.refuse("built for CUDA %s, this node's torch is built for %s", m.CUDA, orWord(f.TorchCUDA, "the CPU alone"))
+	}
+}
+
+// fitGPU: SASS runs on the same major with an equal or higher minor, PTX is
+// compiled on the node for anything newer.
+func fitGPU(v *Verdict, m wheel.Manifest, g node.GPU) {
+	if len(m.Archs) == 0 && len(m.PTX) == 0 || g.Arch == "" {
+		return
+	}
+	major, minor := parts(g.Arch)
+	for _, a := range m.Archs {
+		if x, y := parts(a); x == major && y <= minor {
+			return
+		}
+	}
+	for _, p := range m.PTX {
+		if !older(g.Arch, p) {
+			v.Remarks = append(v.Remarks, fmt.Sprintf("PTX for %s is compiled for %s (%s) on the node at first use", p, g.Name, g.Arch))
+			return
+		}
+	}
+	v.refuse("built for %s, this node has %s (%s)", strings.Join(m.Archs, ", "), g.Name, g.Arch)
+}
+
+func orWord(s, word string) string {
+	if s == "" {
+		return word
+	}
+	return s
+}
+
+// firstTwo cuts a version to X.Y: local parts and patch levels do not count.
+func firstTwo(version string) string {
+	x, y := parts(version)
+	return fmt.Sprintf("%d.%d", x, y)
+}
+
+func older(a, b string) bool {
+	ax, ay := parts(a)
+	bx, by := parts(b)
+	return ax < bx || ax == bx && ay < by
+}
+
+// parts returns the first two numbers of a version; what is no number is 0.
+func parts(version string) (major, minor int) {
+	fields := strings.FieldsFunc(version, func(r rune) bool { return r < '0' || r > '9' })
+	if len(fields) > 0 {
+		major, _ = strconv.Atoi(fields[0])
+	}
+	if len(fields) > 1 {
+		minor, _ = strconv.Atoi(fields[1])
+	}
+	return major, minor
 }

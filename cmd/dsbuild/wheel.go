@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/daggerbuilder"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// wheelOptions are the flags of dsbuild wheel.
+type wheelOptions struct {
+	archs     []string
+	ops       []string
+	deepspeed string
+	torch     string
+	cuda      string
+	python    string
+	cpu       string
+	builder   string
+	engine    string
+	base      string
+	out       string
+	jobs      int
+	noCache   bool
+	keepDebug bool
+	dryRun    bool
+	json      bool
+}
+
+func newWheelCommand(a *app) *cobra.Command {
+	var o wheelOptions
+	cmd := &cobra.Command{
+		Use:   "wheel --arch X.Y",
+		Short: "Build a DeepSpeed wheel with its operators compiled",
+		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in
+a clean container on a Dagger engine, opens the result again and compares it
+with what was asked, installs it in a fresh environment and loads every
+operator. The wheel, its manifest and SHA256SUMS are written to -o.
+
+A compute capability is NVIDIA's number for a GPU: 8.0 is A100, 8.6 is RTX 3090
+and A40, 8.9 is L40S and RTX 4090, 9.0 is H100.`,
+		Example: `  dsbuild wheel --arch 8.0
+  dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
+  dsbuild wheel --arch 8.0 --dry-run`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runWheel(cmd.Context(), a, o, cmd.CommandPath())
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
+	f.StringSliceVar(&o.ops, "ops", wheel.DefaultOps(), "operators to compile")
+	f.StringVar(&o.deepspeed, "deepspeed", compat.DefaultDeepSpeed, "release of DeepSpeed")
+	f.StringVar(&o.torch, "torch", "", "torch to build for (default: the newest known)")
+	f.StringVar(&o.cuda, "cuda", "", "CUDA to build for (default: that of torch)")
+	f.StringVar(&o.python, "python", "", "Python to build for (default: that of the base)")
+	f.StringVar(&o.cpu, "cpu", "x86-64-v3", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512)")
+	f.StringVar(&o.builder, "builder", "auto", "auto or dagger")
+	f.StringVar(&o.engine, "engine", "", "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port")
+	f.StringVar(&o.base, "base", "", "base: an image reference, a root file system tar or an OCI tar (default: "+dockerfiles.DefaultImage+", or the tar 'make engine' made)")
+	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
+	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
+	f.BoolVar(&o.keepDebug, "keep-debug", false, "leave debug information in the extensions")
+	f.StringVarP(&o.out, "output", "o", "dist", "directory for the wheel")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
+	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
+	return cmd
+}
+
+// runWheel resolves what was asked, plans it, and runs the plan or prints it.
+func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error {
+	if o.builder != "auto" && o.builder != "dagger" {
+		return usageErrorf(command, "--builder %q: only auto and dagger exist in this version", o.builder)
+	}
+	plan, err := o.plan(command)
+	if err != nil {
+		return err
+	}
+	for _, remark := range plan.Toolchain.Remarks {
+		a.reporter.Warn("%s", remark)
+	}
+	if o.dryRun {
+		return plan.Print(a.stdout)
+	}
+	connection := &lazyBuilder{app: a, engine: o.engine}
+	defer connection.close()
+	artifact, err := pipeline.Runner{
+		Store: pipeline.DefaultStore(), Dir: o.out, Version: a.version,
+		Builder: connection.open, Report: a.reporter,
+	}.Run(ctx, plan)
+	if err != nil {
+		return err
+	}
+	return printWheels(a, o.json, []wheel.Artifact{artifact})
+}
+
+// plan turns the flags into a plan, or says what is wrong with them.
+func (o wheelOptions) plan(command string) (*pipeline.Plan, error) {
+	spec := wheel.Spec{DeepSpeed: o.deepspeed, Ops: o.ops, Torch: o.torch, CUDA: o.cuda, Python: o.python}
+	var err error
+	if spec.Archs, err = wheel.ParseArchs(o.archs); err != nil {
+		return nil, err
+	}
+	if spec.CPU, err = wheel.ParseCPULevel(o.cpu); err != nil {
+		return nil, usageErrorf(command, "--cpu: %w", err)
+	}
+	if o.jobs < 0 {
+		return nil, usageErrorf(command, "--jobs %d: a number of jobs is at least 1", o.jobs)
+	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return nil, err
+	}
+	toolchain, err := tables.Resolve(spec)
+	if err != nil {
+		return nil, err
+	}
+	if o.base == "" {
+		o.base = engine.BaseTar()
+	}
+	if o.base == "" {
+		o.base = dockerfiles.DefaultImage
+	}
+	base, err := pipeline.NewBase(o.base)
+	if err != nil {
+		return nil, usageErrorf(command, "--base: %w", err)
+	}
+	return pipeline.NewPlan(toolchain, base, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache, KeepDebug: o.keepDebug})
+}
+
+// lazyBuilder connects to an engine when the first plan has to be built.
+type lazyBuilder struct {
+	app    *app
+	engine string
+	done   func() error
+}
+
+func (l *lazyBuilder) open(ctx context.Context) (pipeline.Builder, error) {
+	found, err := engine.NewFinder(l.engine, l.app.reporter.Note).Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.app.reporter.Note("building on %s", found.How)
+	builder, done, err := daggerbuilder.Connect(ctx, found, io.Discard)
+	l.done = done
+	return builder, err
+}
+
+func (l *lazyBuilder) close() {
+	if l.done == nil {
+		return
+	}
+	if err := l.done(); err != nil {
+		l.app.reporter.Warn("closing the engine's session: %v", err)
+	}
+}
+
+// wheelsDocument is the JSON that dsbuild wheel prints.
+type wheelsDocument struct {
+	Wheels []wheel.Artifact `json:"wheels"`
+}
+
+func printWheels(a *app, asJSON bool, artifacts []wheel.Artifact) error {
+	if asJSON {
+		return ui.JSON(a.stdout, wheelsDocument{artifacts})
+	}
+	for _, w := range artifacts {
+		cached := ""
+		if w.Cached {
+			cached = ", from the store"
+		}
+		m := w.Manifest
+		holds := "no device code"
+		if len(m.Archs) > 0 {
+			holds = "arch " + strings.Join(m.Archs, ", ")
+		}
+		_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
+			relative(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
+			strings.Join(m.Ops, ", "), holds, m.CPU, m.Torch, m.CUDA, m.Python, m.Glibc)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// relative shows a path as the user would type it, where that is shorter.
+func relative(path string) string {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rest, ok := strings.CutPrefix(path, cwd+string(os.PathSeparator)); ok {
+		return rest
+	}
+	return path
+}

@@ -1,0 +1,203 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Toolchain is everything a build needs to know, resolved: nothing in it is
+// left to be chosen later.
+type Toolchain struct {
+	DeepSpeed string         // release
+	Torch     string         // X.Y.Z
+	CUDA      string         // X.Y
+	Toolkit   string         // X.Y.Z of the CUDA toolkit
+	Python    string         // X.Y
+	CPU       wheel.CPULevel //
+	Archs     []wheel.Arch   // empty when no op has device code
+	Ops       []Op           // in the order of the table
+	Remarks   []string       // what the person who asked should know
+}
+
+// The release of DeepSpeed built when none is asked for, and the Python of the
+// default base.
+const (
+	DefaultDeepSpeed = "0.19.8"
+	basePython       = "3.11"
+)
+
+// ConflictError lists every reason why no toolchain exists for a Spec.
+type ConflictError struct {
+	Conflicts []Conflict
+}
+
+// Conflict is one reason, and the nearest choice that works.
+type Conflict struct {
+	What string
+	Try  string
+}
+
+func (e *ConflictError) Error() string {
+	lines := make([]string, len(e.Conflicts))
+	for i, c := range e.Conflicts {
+		lines[i] = c.What
+	}
+	if len(lines) == 1 {
+		return "no toolchain for this wheel: " + lines[0]
+	}
+	return "no toolchain for this wheel:\n  " + strings.Join(lines, "\n  ")
+}
+
+// Hint joins the nearest choices that work.
+func (e *ConflictError) Hint() string {
+	var tries []string
+	for _, c := range e.Conflicts {
+		if c.Try != "" && !slices.Contains(tries, c.Try) {
+			tries = append(tries, c.Try)
+		}
+	}
+	return strings.Join(tries, "; ")
+}
+
+// ExitCode is that of a configuration for which no toolchain exists.
+func (e *ConflictError) ExitCode() int { return 2 }
+
+// Resolve chooses the toolchain for s, or returns a *ConflictError that names
+// every conflict at once.
+func (t *Tables) Resolve(s wheel.Spec) (Toolchain, error) {
+	var bad conflicts
+	tc := Toolchain{DeepSpeed: s.DeepSpeed, CPU: s.CPU, Archs: s.Archs}
+	if tc.DeepSpeed == "" {
+		tc.DeepSpeed = DefaultDeepSpeed
+	}
+	if tc.DeepSpeed != DefaultDeepSpeed {
+		bad.add("--deepspeed "+DefaultDeepSpeed, "DeepSpeed %s is not in the tables of this dsbuild", tc.DeepSpeed)
+	}
+	if tc.CPU == "" {
+		tc.CPU = wheel.CPUv3
+	}
+	torch := t.torch(s, &bad)
+	tc.Torch, tc.CUDA, tc.Toolkit = torch.Version, torch.CUDA, torch.Toolkit
+	tc.Python = python(s, torch, &bad)
+	tc.Ops = t.ops(s, &bad)
+	t.archs(&tc, &bad)
+	if len(bad) > 0 {
+		return Toolchain{}, &ConflictError{bad}
+	}
+	return tc, nil
+}
+
+type conflicts []Conflict
+
+func (c *conflicts) add(try, format string, args ...any) {
+	*c = append(*c, Conflict{fmt.Sprintf(format, args...), try})
+}
+
+// torch picks the newest release that is, or agrees with, what was asked.
+func (t *Tables) torch(s wheel.Spec, bad *conflicts) Torch {
+	newest := t.Torches[0]
+	if s.Torch == "" && s.CUDA == "" {
+		return newest
+	}
+	for _, r := range t.Torches {
+		if (s.Torch == "" || s.Torch == r.Version) && (s.CUDA == "" || s.CUDA == r.CUDA) {
+			return r
+		}
+	}
+	asked := strings.TrimSpace(or("torch ", s.Torch) + or(" with CUDA ", s.CUDA))
+	bad.add("--torch "+newest.Version, "%s is not in the tables of this dsbuild (there is torch %s with CUDA %s)", asked, newest.Version, newest.CUDA)
+	return newest
+}
+
+func or(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+func python(s wheel.Spec, torch Torch, bad *conflicts) string {
+	if s.Python == "" || s.Python == basePython {
+		return basePython
+	}
+	if !slices.Contains(torch.Pythons, s.Python) {
+		bad.add("--python "+basePython, "torch %s has no wheel for Python %s (it has %s)", torch.Version, s.Python, strings.Join(torch.Pythons, ", "))
+	} else {
+		bad.add("--python "+basePython, "the base in use has Python %s, not %s", basePython, s.Python)
+	}
+	return s.Python
+}
+
+// ops returns the table's rows for the ops asked, each once, in table order.
+func (t *Tables) ops(s wheel.Spec, bad *conflicts) []Op {
+	asked := s.Ops
+	if len(asked) == 0 {
+		asked = wheel.DefaultOps()
+	}
+	var known []string
+	var out []Op
+	for _, op := range t.Ops {
+		known = append(known, op.Name)
+		if slices.Contains(asked, op.Name) {
+			out = append(out, op)
+		}
+	}
+	for _, name := range asked {
+		if !slices.Contains(known, name) {
+			bad.add("--ops takes "+strings.Join(known, ","), "op %q is not one dsbuild can build", name)
+		}
+	}
+	return out
+}
+
+// archs checks the arch list against what the CUDA compiles for.
+func (t *Tables) archs(tc *Toolchain, bad *conflicts) {
+	i := slices.IndexFunc(t.CUDAs, func(c CUDA) bool { return c.Version == tc.CUDA })
+	if i < 0 {
+		bad.add("", "CUDA %s is not in the tables of this dsbuild", tc.CUDA)
+		return
+	}
+	cuda := t.CUDAs[i]
+	for _, a := range tc.Archs {
+		if !slices.Contains(cuda.Archs, a.Capability()) {
+			bad.add("--arch takes "+strings.Join(cuda.Archs, ", "), "CUDA %s, which torch %s needs, compiles nothing for arch %s", cuda.Version, tc.Torch, a.Capability())
+		}
+	}
+	device := slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
+	switch {
+	case device && len(tc.Archs) == 0:
+		bad.add("--arch 8.0 (A100), --arch 9.0 (H100)", "no arch is given and %s has device code", firstDevice(tc.Ops))
+	case !device && len(tc.Archs) > 0:
+		tc.Remarks = append(tc.Remarks, "--arch changes nothing here: none of these ops has device code, the wheel fits every GPU")
+		tc.Archs = nil
+	}
+}
+
+func firstDevice(ops []Op) string {
+	for _, o := range ops {
+		if o.DeviceCode {
+			return o.Name
+		}
+	}
+	return ""
+}
+
+// HasDeviceCode reports whether any op of the toolchain has device code.
+func (tc Toolchain) HasDeviceCode() bool {
+	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
+}
+
+// OpNames lists the names of the toolchain's ops; with device only those that
+// have device code.
+func (tc Toolchain) OpNames(device bool) []string {
+	names := []string{}
+	for _, o := range tc.Ops {
+		if o.DeviceCode || !device {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}

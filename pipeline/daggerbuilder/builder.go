@@ -1,0 +1,226 @@
+// Package daggerbuilder runs a plan on a Dagger engine.
+package daggerbuilder
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"dagger.io/dagger"
+
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Builder runs plans through a connected client.
+type Builder struct {
+	client *dagger.Client
+	steps  *receiver
+}
+
+// Name is what the manifest calls this builder.
+func (b *Builder) Name() string { return "dagger" }
+
+// Build runs p and exports the wheel into dir.
+func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log io.Writer, rep ui.Reporter) (pipeline.Product, error) {
+	r := &run{
+		Builder: b, plan: p, log: log, rep: rep,
+		images: map[pipeline.Image]*dagger.Container{}, outputs: map[string]*dagger.Directory{},
+	}
+	if p.Options.NoCache {
+		r.nonce = nonce()
+	}
+	if err := r.toolchain(ctx); err != nil {
+		return pipeline.Product{}, err
+	}
+	for _, s := range p.Steps {
+		if err := r.step(ctx, s); err != nil {
+			return pipeline.Product{}, err
+		}
+	}
+	return r.export(ctx, dir)
+}
+
+// run is one plan being run.
+type run struct {
+	*Builder
+	plan    *pipeline.Plan
+	log     io.Writer
+	rep     ui.Reporter
+	nonce   string // "" where cached results may be used
+	images  map[pipeline.Image]*dagger.Container
+	outputs map[string]*dagger.Directory
+}
+
+// toolchain builds both images of the plan's Dockerfile.
+func (r *run) toolchain(ctx context.Context) error {
+	build := r.client.Directory().WithNewFile("Dockerfile", r.plan.Dockerfile)
+	for _, name := range slices.Sorted(maps.Keys(r.plan.Context)) {
+		build = build.WithNewFile(name, r.plan.Context[name])
+	}
+	err := r.watch(ctx, "base", "root file system "+r.plan.Base.Ref, func(ctx context.Context) error {
+		if r.plan.Base.File == "" {
+			_, err := r.client.Container().From(r.plan.Base.Ref).Sync(ctx)
+			return err
+		}
+		rootfs, err := r.rootfs().Sync(ctx)
+		if err != nil {
+			return err
+		}
+		build = build.WithFile(dockerfiles.RootfsName, rootfs)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	args := []dagger.BuildArg{}
+	for _, k := range slices.Sorted(maps.Keys(r.plan.Args)) {
+		args = append(args, dagger.BuildArg{Name: k, Value: r.plan.Args[k]})
+	}
+	tc := r.plan.Toolchain
+	for _, image := range []struct {
+		name  pipeline.Image
+		title string
+	}{
+		{pipeline.Runtime, fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch)},
+		{pipeline.Toolchain, fmt.Sprintf("gcc and the CUDA %s toolkit", tc.Toolkit)},
+	} {
+		err := r.watch(ctx, string(image.name), image.title, func(ctx context.Context) (err error) {
+			ctr := build.DockerBuild(dagger.DirectoryDockerBuildOpts{Target: string(image.name), BuildArgs: args})
+			r.images[image.name], err = ctr.Sync(ctx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rootfs is the base's root file system tar. An OCI image is flattened to
+// one inside the engine, where owners are kept.
+func (r *run) rootfs() *dagger.File {
+	file := r.client.Host().File(r.plan.Base.File)
+	if !r.plan.Base.OCI {
+		return file
+	}
+	return r.client.Container().Import(file).
+		WithExec([]string{"sh", "-c", "tar --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev --exclude=./tmp/rootfs.tar -C / -cf /tmp/rootfs.tar ."}).
+		File("/tmp/rootfs.tar")
+}
+
+// step runs one command of the plan and keeps its output directory.
+func (r *run) step(ctx context.Context, s pipeline.Step) error {
+	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context) error {
+		tools := r.client.Directory()
+		for _, name := range s.Scripts {
+			tools = tools.WithNewFile(name, r.plan.Scripts[name])
+		}
+		ctr := r.images[s.Image].WithMountedDirectory("/dsbuild", tools).WithDirectory("/out", r.client.Directory())
+		for _, in := range s.Inputs {
+			ctr = ctr.WithMountedDirectory("/in/"+in, r.outputs[in])
+		}
+		for _, k := range slices.Sorted(maps.Keys(s.Env)) {
+			ctr = ctr.WithEnvVariable(k, s.Env[k])
+		}
+		if s.Compile {
+			ctr = ctr.WithMountedCache(s.Env["CCACHE_DIR"], r.client.CacheVolume("dsbuild-ccache"))
+			if r.plan.Options.Jobs > 0 {
+				ctr = ctr.WithEnvVariable("MAX_JOBS", fmt.Sprint(r.plan.Options.Jobs))
+			}
+		}
+		if r.nonce != "" && !s.Network {
+			ctr = ctr.WithEnvVariable("DSBUILD_NONCE", r.nonce).WithEnvVariable("CCACHE_RECACHE", "1")
+		}
+		out, err := ctr.WithExec(s.Argv).Directory("/out").Sync(ctx)
+		r.outputs[s.Name] = out
+		return err
+	})
+}
+
+// export reads what the audit found and copies the wheel to dir.
+func (r *run) export(ctx context.Context, dir string) (pipeline.Product, error) {
+	var p pipeline.Product
+	text, err := r.outputs["audit"].File("contents.json").Contents(ctx)
+	if err != nil {
+		return p, fmt.Errorf("audit: %w", err)
+	}
+	if p.Contents, err = wheel.ParseContents([]byte(text)); err != nil {
+		return p, err
+	}
+	names, err := r.outputs["pack"].Glob(ctx, "*.whl")
+	if err != nil {
+		return p, fmt.Errorf("export: %w", err)
+	}
+	if len(names) != 1 {
+		return p, fmt.Errorf("export: the pack step left %d wheels, expected one", len(names))
+	}
+	p.Wheel = filepath.Join(dir, filepath.Base(names[0]))
+	if _, err := r.outputs["pack"].File(names[0]).Export(ctx, p.Wheel); err != nil {
+		return p, fmt.Errorf("export: %w", err)
+	}
+	return p, nil
+}
+
+// watch runs one step under the eyes of the reporter: its lines are shown and
+// kept, its time taken, and a step the engine had cached is said to be.
+func (r *run) watch(ctx context.Context, name, title string, do func(context.Context) error) error {
+	shown := r.rep.Step(name + ": " + title)
+	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
+	r.steps.begin(shown, r.log)
+	err := do(ctx)
+	cached := r.steps.end()
+	switch {
+	case err != nil:
+		shown.End(ui.Failed, "")
+		return r.explain(name, err)
+	case cached:
+		shown.End(ui.Cached, "")
+	default:
+		shown.End(ui.Done, "")
+	}
+	return nil
+}
+
+// StepError is a step that failed, with the end of its output.
+type StepError struct {
+	Step string
+	Err  error
+	Tail string
+}
+
+func (e *StepError) Error() string {
+	msg := fmt.Sprintf("step %s: %v", e.Step, e.Err)
+	if e.Tail != "" {
+		msg += "\n" + e.Tail
+	}
+	return msg
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// explain turns what the engine says of a failed exec into the exit code and
+// the last lines of its output.
+func (r *run) explain(step string, err error) error {
+	var exec *dagger.ExecError
+	if errors.As(err, &exec) {
+		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
+		return &StepError{step, fmt.Errorf("exit code %d", exec.ExitCode), pipeline.Cause(exec.Stdout, exec.Stderr)}
+	}
+	fmt.Fprintln(r.log, err)
+	return &StepError{Step: step, Err: err}
+}
+
+func nonce() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}

@@ -1,0 +1,177 @@
+package daggerbuilder
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	coltrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// maxBody bounds one message of the engine.
+const maxBody = 64 << 20
+
+// receiver is a small OTLP/HTTP server on loopback: it is how an engine tells,
+// while it works, what it runs and what that prints.
+type receiver struct {
+	server *http.Server
+	url    string
+
+	mu     sync.Mutex
+	step   ui.Step
+	log    io.Writer
+	rest   map[string]string // unfinished lines by span
+	ran    int               // execs that ran in this step
+	cached int               // execs found in the engine's cache
+}
+
+func newReceiver() (*receiver, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("step receiver: %w", err)
+	}
+	r := &receiver{url: "http://" + listener.Addr().String()}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/traces", func(w http.ResponseWriter, q *http.Request) {
+		var m coltrace.ExportTraceServiceRequest
+		if decode(w, q, &m) {
+			r.spans(&m)
+		}
+	})
+	mux.HandleFunc("POST /v1/logs", func(w http.ResponseWriter, q *http.Request) {
+		var m collogs.ExportLogsServiceRequest
+		if decode(w, q, &m) {
+			r.lines(&m)
+		}
+	})
+	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = r.server.Serve(listener) }() // ends with close
+	return r, nil
+}
+
+// environment is what makes the Dagger client report here.
+func (r *receiver) environment() [][2]string {
+	return [][2]string{
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", r.url},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"},
+		{"OTEL_EXPORTER_OTLP_TRACES_LIVE", "1"},
+		{"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", r.url + "/v1/logs"},
+	}
+}
+
+func (r *receiver) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := r.server.Shutdown(ctx); errors.Is(err, context.DeadlineExceeded) {
+		_ = r.server.Close()
+	}
+}
+
+// begin directs what comes from now on to a step.
+func (r *receiver) begin(step ui.Step, log io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.step, r.log, r.ran, r.cached = step, log, 0, 0
+	r.rest = map[string]string{}
+}
+
+// end stops that and reports whether all of the step was in the cache.
+func (r *receiver) end() (cached bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rest := range r.rest {
+		r.line(rest)
+	}
+	r.step = nil
+	return r.ran == 0 && r.cached > 0
+}
+
+func decode(w http.ResponseWriter, q *http.Request, m proto.Message) bool {
+	body := io.Reader(http.MaxBytesReader(w, q.Body, maxBody))
+	if q.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return false
+		}
+		body = io.LimitReader(z, maxBody)
+	}
+	data, err := io.ReadAll(body)
+	if err == nil {
+		err = proto.Unmarshal(data, m)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return false
+	}
+	w.Header().Set("Content-Type", "application/x-protobuf")
+	return true
+}
+
+func (r *receiver) spans(m *coltrace.ExportTraceServiceRequest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rs := range m.ResourceSpans {
+		for _, ss := range rs.ScopeSpans {
+			for _, s := range ss.Spans {
+				r.span(s)
+			}
+		}
+	}
+}
+
+// span counts execs: a lazy one that ran has a span of its own named resume.
+func (r *receiver) span(s *tracepb.Span) {
+	if s.EndTimeUnixNano <= s.StartTimeUnixNano || !strings.Contains(s.Name, "withExec") {
+		return
+	}
+	for _, a := range s.Attributes {
+		if a.Key == "dagger.io/dag.cached" && a.Value.GetBoolValue() {
+			r.cached++
+			return
+		}
+	}
+	r.ran++
+}
+
+// lines collects what programs print: it comes in pieces that end anywhere, so
+// each span's rest is kept until its line is whole.
+func (r *receiver) lines(m *collogs.ExportLogsServiceRequest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.step == nil {
+		return
+	}
+	for _, rl := range m.ResourceLogs {
+		for _, sl := range rl.ScopeLogs {
+			for _, record := range sl.LogRecords {
+				span := string(record.SpanId)
+				text := r.rest[span] + record.GetBody().GetStringValue()
+				i := strings.LastIndexByte(text, '\n')
+				r.rest[span] = text[i+1:]
+				for line := range strings.Lines(text[:i+1]) {
+					r.line(line)
+				}
+			}
+		}
+	}
+}
+
+func (r *receiver) line(line string) {
+	if line = strings.TrimRight(line, "\r\n"); line != "" {
+		fmt.Fprintln(r.log, line)
+		r.step.Log(line)
+	}
+}

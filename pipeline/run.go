@@ -1,0 +1,108 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Runner makes wheels of plans: from the store where it has them, else by a
+// builder, audited.
+type Runner struct {
+	Store   Store
+	Dir     string // where wheels are put (-o)
+	Version string // dsbuild's own, for the manifest
+	// Builder is asked for only when something has to be built.
+	Builder func(context.Context) (Builder, error)
+	Report  ui.Reporter
+}
+
+// Run returns the wheel of a plan.
+func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
+	start := time.Now()
+	if !p.Options.NoCache {
+		a, ok, err := r.Store.Get(p.Digest, r.Dir)
+		if err != nil {
+			return a, fmt.Errorf("store: %w", err)
+		}
+		if ok {
+			r.Report.Step("wheel: from the store, plan "+p.Digest[:12]).End(ui.Cached, "")
+			a.Seconds = time.Since(start).Seconds()
+			return a, nil
+		}
+	}
+	a, err := r.build(ctx, p)
+	a.Seconds = time.Since(start).Seconds()
+	return a, err
+}
+
+func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
+	builder, err := r.Builder(ctx)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	log, err := createLog(p)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	defer log.Close()
+	tmp, err := os.MkdirTemp("", "dsbuild-")
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	defer os.RemoveAll(tmp)
+	product, err := builder.Build(ctx, p, tmp, log, r.Report)
+	if err != nil {
+		return wheel.Artifact{}, hint.With(err, "the whole log is in %s", log.Name())
+	}
+	if findings := wheel.Audit(product.Contents, p.Want()); len(findings) > 0 {
+		return wheel.Artifact{}, hint.With(&wheel.AuditError{Wheel: filepath.Base(product.Wheel), Findings: findings},
+			"the log of the build says which ops DeepSpeed left out and why: %s", log.Name())
+	}
+	return r.finish(p, builder.Name(), product)
+}
+
+// finish completes the manifest, puts the wheel where it is wanted and keeps
+// it in the store.
+func (r Runner) finish(p *Plan, builder string, product Product) (wheel.Artifact, error) {
+	m, err := wheel.ReadManifest(product.Wheel)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	if m.PlanDigest != p.Digest {
+		return wheel.Artifact{}, &wheel.AuditError{Wheel: m.Name, Findings: []string{"its manifest names another plan"}}
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	m.Builder, m.Dsbuild, m.BuiltAt = builder, r.Version, &now
+	a, err := Place(product.Wheel, m, r.Dir)
+	if err != nil {
+		return a, err
+	}
+	if err := r.Store.Put(p.Digest, a); err != nil {
+		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
+	}
+	return a, nil
+}
+
+// createLog opens the file that keeps all output of one build.
+func createLog(p *Plan) (*os.File, error) {
+	dir := filepath.Join(xdg.StateHome, "dsbuild", "logs")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("wheel-%s-%s.log", time.Now().UTC().Format("20060102T150405"), p.Digest[:12])
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return os.CreateTemp(dir, "wheel-*-"+p.Digest[:12]+".log")
+	}
+	return f, err
+}

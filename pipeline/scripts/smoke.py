@@ -1,0 +1,46 @@
+"""Proof that an installed wheel works: every op loads from the wheel, nothing
+is compiled on the way, and one step of CPU Adam equals torch's.
+
+usage: smoke.py OP...
+"""
+import os
+import sys
+import tempfile
+
+jit = tempfile.mkdtemp()
+os.environ["TORCH_EXTENSIONS_DIR"] = jit
+
+import deepspeed  # noqa: E402
+import torch  # noqa: E402
+from deepspeed.ops.op_builder.all_ops import ALL_OPS  # noqa: E402
+
+
+def adam_step():
+    """One step of DeepSpeedCPUAdam beside torch.optim.AdamW on the same values."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    torch.manual_seed(0)
+    start, grad = torch.randn(1 << 16), torch.randn(1 << 16)
+    results = []
+    for optimizer in (DeepSpeedCPUAdam, torch.optim.AdamW):
+        p = torch.nn.Parameter(start.clone())
+        p.grad = grad.clone()
+        optimizer([p], lr=1e-3, weight_decay=1e-2).step()
+        results.append(p.detach())
+    worst = (results[0] - results[1]).abs().max().item()
+    moved = (results[1] - start).abs().max().item()
+    if not worst <= 1e-6 or not moved > 1e-4:
+        sys.exit(f"cpu_adam: one step differs from torch's by {worst:.2e} (step size {moved:.2e})")
+    print(f"cpu_adam: one step equals torch's within {worst:.1e}")
+
+
+for op in sys.argv[1:]:
+    if not deepspeed.ops.__compatible_ops__.get(op, True) or op not in ALL_OPS:
+        sys.exit(f"{op}: DeepSpeed {deepspeed.__version__} does not offer this op here")
+    module = ALL_OPS[op].load() if not isinstance(ALL_OPS[op], type) else ALL_OPS[op]().load()
+    print(f"{op}: loaded from {os.path.relpath(module.__file__, os.path.dirname(deepspeed.__file__))}")
+if "cpu_adam" in sys.argv[1:]:
+    adam_step()
+if os.listdir(jit):
+    sys.exit(f"compiled at first use instead of loaded from the wheel: {os.listdir(jit)}")
+print(f"deepspeed {deepspeed.__version__}, torch {torch.__version__}: {len(sys.argv) - 1} ops work")

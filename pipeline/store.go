@@ -1,0 +1,173 @@
+package pipeline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Store keeps finished wheels by plan digest: one directory each, with the
+// wheel and its manifest. The least recently used go first when there are
+// more than Keep.
+type Store struct {
+	Dir  string
+	Keep int
+}
+
+// DefaultStore is the user's.
+func DefaultStore() Store {
+	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
+}
+
+// Get copies the wheel of a plan into dir, with its manifest, and reports
+// whether there was one whose bytes are what they were.
+func (s Store) Get(digest, dir string) (wheel.Artifact, bool, error) {
+	entry := filepath.Join(s.Dir, digest)
+	names, err := filepath.Glob(filepath.Join(entry, "*"+wheel.ManifestSuffix))
+	if err != nil || len(names) != 1 {
+		return wheel.Artifact{}, false, err
+	}
+	text, err := os.ReadFile(names[0])
+	if err != nil {
+		return wheel.Artifact{}, false, nil //nolint:nilerr // an entry that cannot be read is none
+	}
+	m, err := wheel.ParseManifest(text)
+	if err != nil {
+		return wheel.Artifact{}, false, nil //nolint:nilerr // likewise
+	}
+	kept := filepath.Join(entry, m.Name)
+	if sum, _, err := wheel.HashFile(kept); err != nil || sum != m.SHA256 {
+		return wheel.Artifact{}, false, os.RemoveAll(entry) // damaged: built again
+	}
+	now := time.Now()
+	_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
+	a, err := Place(kept, m, dir)
+	a.Cached = true
+	return a, err == nil, err
+}
+
+// Put keeps a finished wheel under its plan's digest.
+func (s Store) Put(digest string, a wheel.Artifact) error {
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(s.Dir, ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if _, err := Place(a.Path, a.Manifest, tmp); err != nil {
+		return err
+	}
+	entry := filepath.Join(s.Dir, digest)
+	if err := os.RemoveAll(entry); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, entry); err != nil {
+		return err
+	}
+	return s.prune()
+}
+
+func (s Store) prune() error {
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil {
+		return err
+	}
+	type aged struct {
+		path string
+		used time.Time
+	}
+	var all []aged
+	for _, e := range entries {
+		info, err := e.Info()
+		if err == nil && !strings.HasPrefix(e.Name(), ".") {
+			all = append(all, aged{filepath.Join(s.Dir, e.Name()), info.ModTime()})
+		}
+	}
+	slices.SortFunc(all, func(a, b aged) int { return b.used.Compare(a.used) })
+	for i := s.Keep; i < len(all); i++ {
+		if err := os.RemoveAll(all[i].path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Place puts a wheel and its manifest into dir, each whole or not at all, and
+// writes dir's SHA256SUMS anew.
+func Place(file string, m wheel.Manifest, dir string) (wheel.Artifact, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return wheel.Artifact{}, err
+	}
+	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
+	src, err := os.Open(file)
+	if err != nil {
+		return a, err
+	}
+	defer src.Close()
+	if err := writeWhole(a.Path, src); err != nil {
+		return a, err
+	}
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return a, err
+	}
+	if err := writeWhole(a.Path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n")); err != nil {
+		return a, err
+	}
+	return a, writeSums(dir)
+}
+
+// writeSums lists every wheel and manifest of dir in the form sha256sum -c reads.
+func writeSums(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		name := e.Name()
+		if !strings.HasSuffix(name, ".whl") && !strings.HasSuffix(name, ".whl"+wheel.ManifestSuffix) || strings.HasPrefix(name, ".") {
+			continue
+		}
+		sum, _, err := wheel.HashFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s  %s\n", sum, name)
+	}
+	return writeWhole(filepath.Join(dir, "SHA256SUMS"), strings.NewReader(b.String()))
+}
+
+// writeWhole writes a file under a temporary name beside it and renames it.
+func writeWhole(path string, r io.Reader) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := os.Remove(tmp.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return // it was renamed, or nobody can do anything about it
+		}
+	}()
+	_, err = io.Copy(tmp, r)
+	if err == nil {
+		err = tmp.Chmod(0o644)
+	}
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,116 @@
+package wheel
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Arch is one entry of an arch list: a compute capability for which SASS is
+// wanted, with PTX beside it if PTX is set.
+type Arch struct {
+	Major, Minor int
+	PTX          bool
+}
+
+// Capability returns the compute capability as NVIDIA writes it: "8.0".
+func (a Arch) Capability() string { return fmt.Sprintf("%d.%d", a.Major, a.Minor) }
+
+// String returns the form TORCH_CUDA_ARCH_LIST takes: "8.0" or "8.0+PTX".
+func (a Arch) String() string {
+	if a.PTX {
+		return a.Capability() + "+PTX"
+	}
+	return a.Capability()
+}
+
+// SM returns the architecture's short name as nvcc writes it: "sm80".
+func (a Arch) SM() string { return fmt.Sprintf("sm%d%d", a.Major, a.Minor) }
+
+// ArchError is an entry of an arch list that cannot be read.
+type ArchError struct {
+	Entry string
+	Why   string
+}
+
+func (e *ArchError) Error() string { return fmt.Sprintf("arch %q: %s", e.Entry, e.Why) }
+
+// Hint says what an arch list looks like.
+func (e *ArchError) Hint() string {
+	return `write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`
+}
+
+// ExitCode is that of wrong usage.
+func (e *ArchError) ExitCode() int { return 2 }
+
+var archEntry = regexp.MustCompile(`^([0-9]{1,2})\.([0-9])(\+PTX)?$`)
+
+// ParseArchs reads arch lists: each item is one entry or several joined by
+// ";". The result is sorted and free of duplicates; DeepSpeed accepts nothing
+// but X.Y and X.Y+PTX, so anything else is an *ArchError.
+func ParseArchs(lists []string) ([]Arch, error) {
+	found := map[Arch]bool{}
+	for _, list := range lists {
+		for _, entry := range strings.Split(list, ";") {
+			a, err := parseArch(strings.TrimSpace(entry))
+			if err != nil {
+				return nil, err
+			}
+			ptx := a.PTX || found[Arch{a.Major, a.Minor, true}]
+			delete(found, Arch{a.Major, a.Minor, !ptx})
+			found[Arch{a.Major, a.Minor, ptx}] = true
+		}
+	}
+	archs := make([]Arch, 0, len(found))
+	for a := range found {
+		archs = append(archs, a)
+	}
+	slices.SortFunc(archs, func(a, b Arch) int {
+		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
+	})
+	return archs, nil
+}
+
+func parseArch(entry string) (Arch, error) {
+	m := archEntry.FindStringSubmatch(entry)
+	switch {
+	case entry == "":
+		return Arch{}, &ArchError{entry, "empty entry in the list"}
+	case m != nil:
+	case strings.ContainsAny(entry, ", "):
+		return Arch{}, &ArchError{entry, `entries are joined by ";", not by commas or spaces`}
+	case archSuffix.MatchString(entry):
+		return Arch{}, &ArchError{entry, "DeepSpeed takes no arch-specific suffix (a, f)"}
+	default:
+		return Arch{}, &ArchError{entry, "not a compute capability X.Y or X.Y+PTX"}
+	}
+	major, _ := strconv.Atoi(m[1]) // two digits by the expression
+	minor, _ := strconv.Atoi(m[2])
+	return Arch{major, minor, m[3] != ""}, nil
+}
+
+var archSuffix = regexp.MustCompile(`^[0-9]{1,2}\.[0-9][af](\+PTX)?$`)
+
+// ArchList joins archs as TORCH_CUDA_ARCH_LIST wants them.
+func ArchList(archs []Arch) string {
+	entries := make([]string, len(archs))
+	for i, a := range archs {
+		entries[i] = a.String()
+	}
+	return strings.Join(entries, ";")
+}
+
+// Capabilities lists the compute capabilities of archs: all that have SASS,
+// or with ptx only those that have PTX.
+func Capabilities(archs []Arch, ptx bool) []string {
+	out := []string{}
+	for _, a := range archs {
+		if a.PTX || !ptx {
+			out = append(out, a.Capability())
+		}
+	}
+	return out
+}

@@ -1,0 +1,84 @@
+package wheel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Spec is what is wanted of a wheel. Empty fields are left to the resolver.
+type Spec struct {
+	DeepSpeed string   // version of a release
+	Archs     []Arch   // sorted; see ParseArchs
+	Ops       []string // op names as DeepSpeed's builders call them
+	Torch     string   // X.Y.Z
+	CUDA      string   // X.Y
+	Python    string   // X.Y
+	CPU       CPULevel
+}
+
+// DefaultOps are built when nothing else is asked: CPU Adam and the flatten
+// helpers of every offload job, and the GPU optimizer of all the others.
+func DefaultOps() []string { return []string{"cpu_adam", "utils", "fused_adam"} }
+
+// CPULevel is a micro-architecture level of the x86-64 psABI.
+type CPULevel string
+
+// The levels, lowest first; each includes those before it.
+const (
+	CPUv2 CPULevel = "x86-64-v2" // SSE4.2
+	CPUv3 CPULevel = "x86-64-v3" // AVX2, FMA, BMI
+	CPUv4 CPULevel = "x86-64-v4" // AVX-512
+)
+
+// CPULevels lists the levels, lowest first.
+func CPULevels() []CPULevel { return []CPULevel{CPUv2, CPUv3, CPUv4} }
+
+// ParseCPULevel reads "x86-64-v3" or "v3".
+func ParseCPULevel(s string) (CPULevel, error) {
+	l := CPULevel(s)
+	if !strings.HasPrefix(s, "x86-64-") {
+		l = CPULevel("x86-64-" + s)
+	}
+	if !slices.Contains(CPULevels(), l) {
+		return "", fmt.Errorf("cpu level %q is unknown: one of v2, v3, v4", s)
+	}
+	return l, nil
+}
+
+// Short returns "v3" for x86-64-v3.
+func (l CPULevel) Short() string { return strings.TrimPrefix(string(l), "x86-64-") }
+
+// Includes reports whether a CPU of level l runs code made for other.
+// An unknown level includes nothing and is included by nothing.
+func (l CPULevel) Includes(other CPULevel) bool {
+	i, j := slices.Index(CPULevels(), l), slices.Index(CPULevels(), other)
+	return j >= 0 && i >= j
+}
+
+// LocalVersion is the local part of the version that names what the wheel was
+// built for: torch2.15.cu132.sm80.ptx90.v3. deviceCode says whether any op of
+// it has device code: without, archs count for nothing and are left out.
+func LocalVersion(torch, cuda string, archs []Arch, deviceCode bool, cpu CPULevel) string {
+	parts := []string{"torch" + minor(torch), "cu" + strings.ReplaceAll(minor(cuda), ".", "")}
+	if deviceCode {
+		for _, a := range archs {
+			parts = append(parts, a.SM())
+		}
+		for _, a := range archs {
+			if a.PTX {
+				parts = append(parts, strings.Replace(a.SM(), "sm", "ptx", 1))
+			}
+		}
+	}
+	return strings.Join(append(parts, cpu.Short()), ".")
+}
+
+// minor cuts a version to its first two numbers.
+func minor(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return version
+	}
+	return parts[0] + "." + parts[1]
+}
