@@ -1,0 +1,94 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// nodeName is what nodes, groups and envs may be called: what needs no quoting
+// in a shell, a file name or a report.
+var nodeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+
+func checkName(s string) error {
+	switch {
+	case len(s) > maxName:
+		return fmt.Errorf("a name of more than %d characters", maxName)
+	case nodeName.MatchString(s):
+		return nil
+	case strings.Contains(s, "@"):
+		return fmt.Errorf("%q is no name: a user is given by the key user", clip(s))
+	case strings.Contains(s, ":"):
+		return fmt.Errorf("%q is no name: an address and a port are given by the keys address and port", clip(s))
+	}
+	return fmt.Errorf("%q is no name: letters, digits, '.', '_' and '-', not starting with '.' or '-'", clip(s))
+}
+
+// checkWord refuses what could be taken for an option or break a line.
+func checkWord(s string) error {
+	if strings.ContainsAny(s, "\n\r") {
+		return errors.New("must be one line")
+	}
+	return nil
+}
+
+// loginName leaves out what separates a user from the rest of an address.
+var loginName = regexp.MustCompile(`^[^\s@:/-][^\s@:/]*$`)
+
+func checkUser(s string) error {
+	if !loginName.MatchString(s) {
+		return fmt.Errorf("%q is no user name", clip(s))
+	}
+	return nil
+}
+
+func checkAddress(s string) error {
+	if _, err := netip.ParseAddr(s); err == nil || nodeName.MatchString(s) && len(s) <= maxName {
+		return nil
+	}
+	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", clip(s))
+}
+
+// checkPython refuses interpreters that would be looked for relative to
+// whatever directory a command runs in.
+func checkPython(s string) error {
+	switch {
+	case strings.ContainsAny(s, "\n\r"):
+		return errors.New("must be one line")
+	case strings.HasPrefix(s, "-"), strings.HasPrefix(s, "~"), strings.Contains(s, "/") && !strings.HasPrefix(s, "/"):
+		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", clip(s))
+	}
+	return nil
+}
+
+// checkJump reads [user@]host[:port][,...].
+func checkJump(s string) error {
+	for hop := range strings.SplitSeq(s, ",") {
+		user, host, found := strings.Cut(strings.TrimSpace(hop), "@")
+		if !found {
+			user, host = "", user
+		} else if err := checkUser(user); err != nil {
+			return fmt.Errorf("jump host: %w", err)
+		}
+		port := ""
+		if rest, ok := strings.CutPrefix(host, "["); ok { // [IPv6]:port
+			host, port, found = strings.Cut(rest, "]")
+			port = strings.TrimPrefix(port, ":")
+			if !found {
+				return errors.New("jump host: a [ without its ]")
+			}
+		} else if strings.Count(host, ":") == 1 {
+			host, port, _ = strings.Cut(host, ":")
+		}
+		if err := checkAddress(host); err != nil {
+			return fmt.Errorf("jump host: %w", err)
+		}
+		if n, err := strconv.Atoi(port); port != "" && (err != nil || n < 1 || n > 65535) {
+			return fmt.Errorf("jump host: port %s is out of range (1 to 65535)", clip(port))
+		}
+	}
+	return nil
+}

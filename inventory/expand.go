@@ -1,0 +1,197 @@
+package inventory
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxNames bounds how many names a range expression, and how many hosts an
+// inventory, may have.
+const MaxNames = 100_000
+
+const (
+	maxName   = 255 // bytes of one name
+	maxDigits = 18  // digits of a number in a range; more do not fit an int
+)
+
+// RangeError is a range expression that makes no sense.
+type RangeError struct {
+	// Offset is the byte of the expression at which the fault is.
+	Offset  int
+	Message string
+}
+
+func (e *RangeError) Error() string { return e.Message }
+
+// Expand returns the names that an expression stands for, in its order:
+// names and ranges, separated by commas, as in "gpu[01-16,20],cpu1" or
+// "n[1-2]x[1-2]". The padding of a range's first number is kept. A name that
+// is given twice comes out twice. The error is a *RangeError.
+func Expand(expr string) ([]string, error) {
+	var names []string
+	for start := 0; ; {
+		term, err := parseTerm(expr, start)
+		if err != nil {
+			return nil, err
+		}
+		count := term.count()
+		if len(names)+count > MaxNames {
+			return nil, &RangeError{start, fmt.Sprintf("the expression stands for more than %d names", MaxNames)}
+		}
+		names = term.names(names)
+		if term.end == len(expr) {
+			return names, nil
+		}
+		start = term.end + 1 // behind the comma
+	}
+}
+
+// rangeTerm is one name or range: texts alternating with sets of numbers.
+type rangeTerm struct {
+	parts []rangePart
+	end   int // where it ends in the expression
+}
+
+// rangePart is one of a literal text and the numbers in brackets.
+type rangePart struct {
+	text  string
+	spans []span
+}
+
+// span is the numbers from first to last, width digits wide.
+type span struct{ first, last, width int }
+
+func parseTerm(expr string, start int) (rangeTerm, error) {
+	var term rangeTerm
+	at, length := start, 0
+	for at < len(expr) && expr[at] != ',' {
+		switch c := expr[at]; {
+		case c == '[':
+			part, end, err := parseBrackets(expr, at)
+			if err != nil {
+				return term, err
+			}
+			term.parts = append(term.parts, part)
+			at, length = end, length+part.longest()
+		case c == ']':
+			return term, &RangeError{at, "a ] without its ["}
+		default:
+			end := at + 1
+			for end < len(expr) && !strings.ContainsRune("[],", rune(expr[end])) {
+				end++
+			}
+			term.parts = append(term.parts, rangePart{text: expr[at:end]})
+			length += end - at
+			at = end
+		}
+		if length > maxName {
+			return term, &RangeError{start, fmt.Sprintf("a name of more than %d characters", maxName)}
+		}
+	}
+	if at == start {
+		return term, &RangeError{start, "a name is missing"}
+	}
+	term.end = at
+	return term, nil
+}
+
+// parseBrackets reads "[01-16,20]" at the offset open and returns where it ends.
+func parseBrackets(expr string, open int) (rangePart, int, error) {
+	length := strings.IndexByte(expr[open:], ']')
+	if length < 0 {
+		return rangePart{}, 0, &RangeError{open, "a [ without its ]"}
+	}
+	var part rangePart
+	at := open + 1
+	for item := range strings.SplitSeq(expr[at:open+length], ",") {
+		s, err := parseSpan(item)
+		if err != nil {
+			return rangePart{}, 0, &RangeError{at, err.Error()}
+		}
+		part.spans = append(part.spans, s)
+		at += len(item) + 1
+	}
+	return part, open + length + 1, nil
+}
+
+// parseSpan reads "7" or "01-16".
+func parseSpan(item string) (span, error) {
+	first, last, isRange := strings.Cut(item, "-")
+	if !isRange {
+		last = first
+	}
+	for _, number := range []string{first, last} {
+		if number == "" || strings.Trim(number, "0123456789") != "" {
+			return span{}, fmt.Errorf("%q is no number and no range such as 01-16", item)
+		}
+		if len(number) > maxDigits {
+			return span{}, fmt.Errorf("%q is too large a number", number)
+		}
+	}
+	s := span{width: len(first)}
+	// Only digits, and few enough for an int: neither can fail.
+	s.first, _ = strconv.Atoi(first)
+	s.last, _ = strconv.Atoi(last)
+	if s.last < s.first {
+		return span{}, fmt.Errorf("the range %s runs backwards", item)
+	}
+	if want := s.format(s.last); last != want {
+		return span{}, fmt.Errorf("the range %s has ends of different width (write %s-%s?)", item, first, want)
+	}
+	return s, nil
+}
+
+func (s span) format(n int) string { return fmt.Sprintf("%0*d", s.width, n) }
+
+func (p rangePart) longest() int {
+	longest := len(p.text)
+	for _, s := range p.spans {
+		longest = max(longest, len(s.format(s.last)))
+	}
+	return longest
+}
+
+// count is how many names the term stands for; anything above MaxNames means too many.
+func (t rangeTerm) count() int {
+	total := 1
+	for _, p := range t.parts {
+		if p.spans == nil {
+			continue
+		}
+		here := 0
+		for _, s := range p.spans {
+			if s.last-s.first >= MaxNames {
+				return MaxNames + 1
+			}
+			here = min(here+s.last-s.first+1, MaxNames+1)
+		}
+		if total *= here; total > MaxNames {
+			return MaxNames + 1
+		}
+	}
+	return total
+}
+
+// names appends the term's names, the last numbers running fastest.
+func (t rangeTerm) names(to []string) []string {
+	stems := []string{""}
+	for _, p := range t.parts {
+		if p.spans == nil {
+			for i := range stems {
+				stems[i] += p.text
+			}
+			continue
+		}
+		var next []string
+		for _, stem := range stems {
+			for _, s := range p.spans {
+				for n := s.first; n <= s.last; n++ {
+					next = append(next, stem+s.format(n))
+				}
+			}
+		}
+		stems = next
+	}
+	return append(to, stems...)
+}

@@ -1,0 +1,70 @@
+package inventory
+
+import (
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// place is where in the file a key may stand.
+type place int
+
+const (
+	inDefaults place = 1 << iota
+	inNode
+	inEnv
+)
+
+// key is a key of defaults, a node or an env, and how its value is read.
+type key struct {
+	name   string
+	places place
+	read   func(*reader, *settings, ast.Node)
+}
+
+// keys is the table of all keys that become settings. "hosts" of a node and
+// "name" of an env say whose settings they are and are read by themselves.
+// inventory/schema.json says the same to editors.
+func keys() []key {
+	return []key{
+		{"address", inNode, func(r *reader, s *settings, v ast.Node) { s.address = r.word(v, checkAddress) }},
+		{"port", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.port = r.number(v, 1, 65535) }},
+		{"user", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.user = r.word(v, checkUser) }},
+		{"identity_file", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.identityFile = r.path(v) }},
+		{"proxy_jump", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.proxyJump = r.text(v, checkJump) }},
+		{"groups", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.groups = r.list(v, checkName).value }},
+		{"python", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.python = r.word(v, checkPython) }},
+		{"env", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.env = r.variables(v) }},
+		{"setup", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.setup = r.text(v, nil) }},
+		{"exec_prefix", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.execPrefix = r.list(v, checkWord) }},
+		{"slots", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.slots = r.number(v, 1, 4096) }},
+		{"envs", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.envs = r.environments(v) }},
+	}
+}
+
+// keysAt returns the keys that may stand at a place.
+func keysAt(p place) []key {
+	return slices.DeleteFunc(keys(), func(k key) bool { return k.places&p == 0 })
+}
+
+// settings reads the pairs of a mapping that may hold the keys of a place.
+// own names keys of the mapping that the caller reads itself; their values
+// come back.
+func (r *reader) settings(m ast.Node, what string, p place, own ...string) (settings, map[string]ast.Node) {
+	table := keysAt(p)
+	known := slices.Clone(own)
+	for _, k := range table {
+		known = append(known, k.name)
+	}
+	var s settings
+	owned := make(map[string]ast.Node)
+	for _, pair := range r.pairs(m, what, known) {
+		if slices.Contains(own, pair.key) {
+			owned[pair.key] = pair.value
+			continue
+		}
+		i := slices.IndexFunc(table, func(k key) bool { return k.name == pair.key })
+		table[i].read(r, &s, pair.value)
+	}
+	return s, owned
+}

@@ -1,0 +1,180 @@
+package inventory
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// inventory reads the whole document.
+func (r *reader) inventory(body ast.Node) *Inventory {
+	inv := &Inventory{}
+	var defaults settings
+	var nodes ast.Node
+	for _, p := range r.pairs(body, "the inventory", []string{"defaults", "known_hosts", "nodes"}) {
+		switch p.key {
+		case "defaults":
+			defaults, _ = r.settings(p.value, "defaults", inDefaults)
+		case "known_hosts":
+			inv.KnownHosts = r.path(p.value).value
+		case "nodes":
+			nodes = p.value
+		}
+	}
+	if nodes == nil {
+		if len(r.problems) == 0 {
+			r.problem(r.place(body), "", "the inventory has no nodes")
+		}
+		return nil
+	}
+	entries := r.items(nodes, "nodes")
+	if entries != nil && len(entries) == 0 {
+		r.problem(r.place(nodes), "", "the inventory has no nodes")
+	}
+	list := nodeList{reader: r, defaults: defaults, first: make(map[string]Position)}
+	for _, entry := range entries {
+		list.add(entry)
+	}
+	list.checkGroups()
+	inv.Hosts = list.hosts
+	return inv
+}
+
+// nodeList grows by the entries of nodes.
+type nodeList struct {
+	*reader
+	defaults settings
+	hosts    []Host
+	first    map[string]Position // where a node was given first
+	groups   []groupUse
+	full     bool
+}
+
+// groupUse is a group and where it is named.
+type groupUse struct {
+	name string
+	at   Position
+}
+
+// add reads one entry of nodes.
+func (l *nodeList) add(entry ast.Node) {
+	own, owned := l.settings(entry, "a node", inNode, "hosts")
+	hosts, ok := owned["hosts"]
+	if !ok {
+		if _, isMapping := entry.(ast.MapNode); isMapping {
+			l.problem(l.place(entry), "", "a node without hosts")
+		}
+		return
+	}
+	names := l.names(hosts)
+	at := l.place(hosts)
+	if len(names) > 1 && own.address.set {
+		l.problem(at, "give one node per address", "an address is for one node, but this is %d", len(names))
+	}
+	merged := own.over(l.defaults)
+	for _, g := range merged.groups {
+		l.groups = append(l.groups, groupUse{g, at})
+	}
+	for _, name := range names {
+		if l.full {
+			return
+		}
+		l.addNode(name, at, merged)
+	}
+}
+
+func (l *nodeList) addNode(name string, at Position, s settings) {
+	if first, twice := l.first[name]; twice {
+		if first == at {
+			l.problem(at, "", "node %s is given twice by this expression", name)
+		} else {
+			l.problem(at, "", "node %s is given twice: first at %s", name, first)
+		}
+		return
+	}
+	l.first[name] = at
+	hosts := s.hosts(name, at)
+	if l.full = len(l.hosts)+len(hosts) > MaxNames; l.full {
+		l.problem(at, "", "more than %d nodes", MaxNames)
+		return
+	}
+	l.hosts = append(l.hosts, hosts...)
+}
+
+// names reads the range expression of hosts.
+func (l *nodeList) names(n ast.Node) []string {
+	expr := l.word(n, nil)
+	if !expr.set {
+		return nil
+	}
+	at := l.place(n)
+	names, err := Expand(expr.value)
+	var wrong *RangeError
+	if errors.As(err, &wrong) {
+		l.problem(l.inside(n, at, expr.value, wrong.Offset), "", "%s", wrong.Message)
+		return nil
+	}
+	for _, name := range names {
+		if err := checkName(name); err != nil {
+			l.problem(at, "", "%v", err)
+			return nil
+		}
+	}
+	return names
+}
+
+// inside is the position of a byte of a text, if it stands in the file as it is.
+func (l *nodeList) inside(n ast.Node, at Position, text string, offset int) Position {
+	if _, plain := n.(*ast.StringNode); !plain || at.Line > len(l.lines) {
+		return at
+	}
+	line := []rune(l.lines[at.Line-1])
+	if at.Column > len(line) {
+		return at
+	}
+	before, _, found := strings.Cut(string(line[at.Column-1:]), text)
+	if !found || len(before) > 1 { // more than an opening quote
+		return at
+	}
+	at.Column += len([]rune(before)) + len([]rune(text[:offset]))
+	return at
+}
+
+// checkGroups refuses a group that is called like a node: --limit could not
+// tell them apart.
+func (l *nodeList) checkGroups() {
+	seen := make(map[string]bool)
+	for _, g := range l.groups {
+		if first, isNode := l.first[g.name]; isNode && !seen[g.name] {
+			seen[g.name] = true
+			l.problem(g.at, "", "group %s is called like the node at %s", g.name, first)
+		}
+	}
+}
+
+// environments reads envs: several Python environments on one node.
+func (r *reader) environments(n ast.Node) optional[[]environment] {
+	var all []environment
+	for _, entry := range r.items(n, "envs") {
+		s, owned := r.settings(entry, "an env", inEnv, "name")
+		node, ok := owned["name"]
+		if !ok {
+			if _, isMapping := entry.(ast.MapNode); isMapping {
+				r.problem(r.place(entry), "", "an env without a name")
+			}
+			continue
+		}
+		name := r.word(node, checkName)
+		if !name.set {
+			continue
+		}
+		if slices.ContainsFunc(all, func(e environment) bool { return e.name == name.value }) {
+			r.problem(r.place(node), "", "env %s is given twice", name.value)
+			continue
+		}
+		all = append(all, environment{name.value, s})
+	}
+	return some(all)
+}

@@ -1,0 +1,101 @@
+package inventory
+
+import (
+	"maps"
+	"slices"
+)
+
+// optional is a value that a file may leave out.
+type optional[T any] struct {
+	value T
+	set   bool
+}
+
+func some[T any](value T) optional[T] { return optional[T]{value, true} }
+
+// or is o, or what it falls back to if the file left it out.
+func (o optional[T]) or(fallback optional[T]) optional[T] {
+	if o.set {
+		return o
+	}
+	return fallback
+}
+
+// settings are the keys that defaults, nodes and envs may hold.
+type settings struct {
+	address, user, identityFile, proxyJump, python, setup optional[string]
+	port, slots                                           optional[int]
+	execPrefix                                            optional[[]string]
+	groups                                                []string
+	env                                                   map[string]string
+	envs                                                  optional[[]environment]
+}
+
+// environment is one of a node's several Python environments.
+type environment struct {
+	name string
+	settings
+}
+
+// over lays s over the more general base: what s does not say is taken from
+// base; variables are merged by name, groups are added.
+func (s settings) over(base settings) settings {
+	merged := settings{
+		address:      s.address.or(base.address),
+		user:         s.user.or(base.user),
+		identityFile: s.identityFile.or(base.identityFile),
+		proxyJump:    s.proxyJump.or(base.proxyJump),
+		python:       s.python.or(base.python),
+		setup:        s.setup.or(base.setup),
+		port:         s.port.or(base.port),
+		slots:        s.slots.or(base.slots),
+		execPrefix:   s.execPrefix.or(base.execPrefix),
+		envs:         s.envs.or(base.envs),
+		groups:       slices.Clone(base.groups),
+	}
+	for _, g := range s.groups {
+		if !slices.Contains(merged.groups, g) {
+			merged.groups = append(merged.groups, g)
+		}
+	}
+	if len(base.env)+len(s.env) > 0 {
+		merged.env = make(map[string]string, len(base.env)+len(s.env))
+		maps.Copy(merged.env, base.env)
+		maps.Copy(merged.env, s.env)
+	}
+	return merged
+}
+
+// host is the Host of a node called name with these settings.
+func (s settings) host(name string, at Position) Host {
+	return Host{
+		Name:         name,
+		Node:         name,
+		Address:      s.address.or(some(name)).value,
+		Port:         s.port.value,
+		User:         s.user.value,
+		IdentityFile: s.identityFile.value,
+		ProxyJump:    s.proxyJump.value,
+		Groups:       slices.Clone(s.groups),
+		Python:       s.python.or(some("python3")).value,
+		Env:          maps.Clone(s.env),
+		Setup:        s.setup.value,
+		ExecPrefix:   slices.Clone(s.execPrefix.value),
+		Slots:        s.slots.value,
+		Position:     at.String(),
+	}
+}
+
+// hosts are the Hosts of a node called name: one, or one for each of its envs.
+func (s settings) hosts(name string, at Position) []Host {
+	if len(s.envs.value) == 0 {
+		return []Host{s.host(name, at)}
+	}
+	var all []Host
+	for _, env := range s.envs.value {
+		h := env.over(s).host(name, at)
+		h.Name = name + "/" + env.name
+		all = append(all, h)
+	}
+	return all
+}
