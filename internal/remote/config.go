@@ -105,6 +105,9 @@ func (c *clientConfig) askSSH(alias string) (settings, error) {
 func (d *SSH) Resolve(t Target) (Target, error) { return d.resolve(t, 0) }
 
 func (d *SSH) resolve(t Target, depth int) (Target, error) {
+	if t.resolved {
+		return t, nil
+	}
 	if depth > 8 {
 		return t, fmt.Errorf("jump hosts of %s form a circle", t.Address)
 	}
@@ -130,6 +133,7 @@ func (d *SSH) resolve(t Target, depth int) (Target, error) {
 		}
 	}
 	t.Jump, err = d.resolveJumps(t, given, depth)
+	t.resolved = err == nil
 	return t, err
 }
 
@@ -177,10 +181,23 @@ func fillFiles(t *Target, set settings) {
 	if list == "" {
 		list = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 	}
-	for _, f := range strings.Fields(list) {
-		t.KnownHosts = append(t.KnownHosts, expand(strings.Trim(f, `"`), t))
+	for _, f := range words(list) {
+		t.KnownHosts = append(t.KnownHosts, expand(f, t))
 	}
 	t.KnownHosts = append(t.KnownHosts, "/etc/ssh/ssh_known_hosts")
+}
+
+// words splits a value at spaces that are not within double quotes.
+func words(s string) []string {
+	var list []string
+	for i, part := range strings.Split(s, `"`) {
+		if i%2 == 1 {
+			list = append(list, part)
+			continue
+		}
+		list = append(list, strings.Fields(part)...)
+	}
+	return list
 }
 
 // resolveJumps resolves the chain of t. Only the nearest jump host may bring
@@ -205,9 +222,6 @@ func (d *SSH) resolveJumps(t Target, knownHosts []string, depth int) ([]Target, 
 		chain = append(chain, j.Jump...)
 		j.Jump = nil
 		chain = append(chain, j)
-	}
-	if chain == nil {
-		chain = []Target{} // resolved: there are none
 	}
 	return chain, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -61,6 +62,8 @@ func newConn(t Target, client *ssh.Client, alive *aliveConn, opt Options) *sshCo
 // Close ends the connection; what runs on it gets ErrLost.
 func (c *sshConn) Close() error {
 	c.once.Do(func() {
+		why := "it was closed here"
+		c.verdict.CompareAndSwap(nil, &why)
 		c.client.Close() //nolint:errcheck // already closed by the node is fine
 		c.alive.Close()  //nolint:errcheck // likewise
 		c.release()
@@ -73,6 +76,20 @@ func (c *sshConn) isDead() bool {
 	case <-c.dead:
 		return true
 	default:
+		return false
+	}
+}
+
+// broke reports whether err is that of a broken connection. Who meets the
+// break first may be ahead of the goroutine that notes it: so it is given a moment.
+func (c *sshConn) broke(err error) bool {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return true
+	}
+	select {
+	case <-c.dead:
+		return true
+	case <-time.After(250 * time.Millisecond):
 		return false
 	}
 }
@@ -130,14 +147,22 @@ func (c *sshConn) lost(doing string) error {
 // session opens a channel on the connection.
 func (c *sshConn) session() (*ssh.Session, error) {
 	s, err := c.client.NewSession()
-	var refused *ssh.OpenChannelError
-	if errors.As(err, &refused) {
-		return nil, hint.With(fmt.Errorf("the node allows no further session on this connection: %s", refused.Message), "MaxSessions in its sshd_config")
+	if refused := sessionRefused(err); refused != nil {
+		return nil, refused
 	}
 	if err != nil {
 		return nil, c.lost("opening a session")
 	}
 	return s, nil
+}
+
+// sessionRefused is the error of a node that wants no further session, or nil.
+func sessionRefused(err error) error {
+	var refused *ssh.OpenChannelError
+	if !errors.As(err, &refused) {
+		return nil
+	}
+	return hint.With(fmt.Errorf("the node allows no further session on this connection: %s", refused.Message), "MaxSessions in its sshd_config")
 }
 
 // Run implements Runner.
@@ -157,15 +182,28 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	defer in.shut.Store(true)
 	done := make(chan error, 1)
 	go func() { done <- c.exec(ctx, line, in, out, errs) }()
+	return c.await(ctx, done, "running a command")
+}
+
+// await waits for what runs on the connection. A session opened at the very
+// moment the connection ends is never answered; so its end counts as well,
+// after what it still brings to an orderly end.
+func (c *sshConn) await(ctx context.Context, done <-chan error, doing string) error {
+	err := error(nil)
 	select {
-	case err := <-done:
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return err
+	case err = <-done:
 	case <-ctx.Done():
+	case <-c.dead:
+		select {
+		case err = <-done:
+		case <-time.After(time.Second):
+			err = c.lost(doing)
+		}
+	}
+	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	return err
 }
 
 // exec runs a line in a session of its own, to its end.
@@ -188,7 +226,7 @@ func (c *sshConn) exec(ctx context.Context, line string, in, out, errs *gate) er
 		}
 	}
 	if err := s.Start(line); err != nil {
-		if c.isDead() || errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || c.broke(err) {
 			return c.lost("starting a command")
 		}
 		return fmt.Errorf("the node starts no commands: %w", err)

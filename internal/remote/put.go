@@ -37,7 +37,9 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	p := &put{conn: c, up: up, tmp: path.Join(path.Dir(up.Path), ".dsbuild-"+rand.Text()[:16]+".part")}
 	err := p.guarded(ctx)
 	if err != nil && p.created {
-		if left := p.cleanUp(ctx); left != nil {
+		if left := p.cleanUp(ctx); errors.Is(left, ErrLost) {
+			err = fmt.Errorf("%w (%s may be left there)", err, p.tmp)
+		} else if left != nil {
 			err = fmt.Errorf("%w (%s may be left there: %w)", err, p.tmp, left)
 		}
 	}
@@ -226,11 +228,7 @@ func (p *put) cleanUp(ctx context.Context) error {
 	defer client.Close()
 	done := make(chan error, 1)
 	go func() { done <- client.Remove(p.tmp) }()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	err = p.conn.await(ctx, done, "removing "+p.tmp)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -286,13 +284,16 @@ func size(n int64) string {
 func (p *put) explain(doing string, err error) error {
 	status := (*sftp.StatusError)(nil)
 	switch {
-	case p.conn.isDead(), errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return p.conn.lost(doing)
 	case errors.Is(err, fs.ErrNotExist):
 		return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(p.up.Path)))
 	case errors.Is(err, fs.ErrPermission):
 		return hint.With(fmt.Errorf("%s: %s may not write there", doing, p.conn.target.User), "who owns it? On the node: ls -ld %s", Quote(path.Dir(p.up.Path)))
+	case errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return p.conn.lost(doing)
 	case !errors.As(err, &status):
+		if p.conn.broke(err) {
+			return p.conn.lost(doing)
+		}
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	free, known := p.free()
@@ -310,34 +311,35 @@ func (p *put) explain(doing string, err error) error {
 
 // sftp opens an SFTP session on the connection.
 func (c *sshConn) sftp(ctx context.Context) (*sftp.Client, error) {
-	type result struct {
-		client *sftp.Client
-		err    error
-	}
-	done := make(chan result, 1)
+	opened := make(chan *sftp.Client, 1)
+	done := make(chan error, 1)
 	go func() {
 		// 32 KiB is what every server takes; larger packets corrupted files elsewhere.
 		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(32<<10), sftp.UseConcurrentWrites(true))
-		done <- result{cl, err}
+		if err == nil {
+			opened <- cl
+		}
+		close(opened)
+		done <- err
 	}()
-	select {
-	case r := <-done:
-		if r.err == nil {
-			return r.client, nil
-		}
-		if c.isDead() {
-			return nil, c.lost("opening SFTP")
-		}
-		return nil, hint.With(fmt.Errorf("the node offers no SFTP: %w", r.err),
-			"sshd_config on the node needs: Subsystem sftp internal-sftp (and a login shell that prints nothing)")
-	case <-ctx.Done():
+	err := c.await(ctx, done, "opening SFTP")
+	switch {
+	case err == nil:
+		return <-opened, nil
+	case ctx.Err() != nil, errors.Is(err, ErrLost):
 		go func() {
-			if r := <-done; r.client != nil {
-				r.client.Close()
+			if cl := <-opened; cl != nil {
+				cl.Close()
 			}
 		}()
-		return nil, ctx.Err()
+		return nil, err
+	case sessionRefused(err) != nil:
+		return nil, sessionRefused(err)
+	case c.broke(err):
+		return nil, c.lost("opening SFTP")
 	}
+	return nil, hint.With(fmt.Errorf("the node offers no SFTP: %w", err),
+		"sshd_config on the node needs: Subsystem sftp internal-sftp (and a login shell that prints nothing)")
 }
 
 // meter counts and hashes a local file as it is read, and ends the reading

@@ -27,6 +27,8 @@ type Target struct {
 	KnownHosts []string
 	// Jump are the hosts to go through, the nearest first.
 	Jump []Target
+
+	resolved bool // the client configuration has had its say: it must not be asked twice
 }
 
 // Command is one program run on a node.

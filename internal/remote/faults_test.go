@@ -1,0 +1,446 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// quick gives up soon, so that the tests need not wait.
+func quick() *remote.SSH {
+	return remote.NewSSH(remote.Options{
+		ConfigFiles: []string{}, AgentSocket: "none",
+		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 3,
+	})
+}
+
+// wantError checks sentinel, text and hint of an error.
+func wantError(t *testing.T, err, sentinel error, text, advice string) {
+	t.Helper()
+	if !errors.Is(err, sentinel) {
+		t.Errorf("got %v, want %v", err, sentinel)
+		return
+	}
+	if !regexp.MustCompile(text).MatchString(err.Error()) {
+		t.Errorf("the message is %q, want %q", err, text)
+	}
+	if !regexp.MustCompile(advice).MatchString(hint.Of(err)) {
+		t.Errorf("the hint is %q, want %q", hint.Of(err), advice)
+	}
+}
+
+func TestNothingListens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sshtest.Start(t, sshtest.Options{})
+	target := s.Target()
+	target.Port = l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	_, err = quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, `no connection to 127\.0\.0\.1:\d+: nothing listens there`, "is sshd running")
+}
+
+func TestNameUnknown(t *testing.T) {
+	target := sshtest.Start(t, sshtest.Options{}).Target()
+	target.Address = "no-such-node.invalid"
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, "its name is not known", "address:")
+}
+
+// The deadline of ssh.ClientConfig covers TCP only.
+func TestStalledHandshake(t *testing.T) {
+	t.Parallel()
+	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
+	begin := time.Now()
+	_, err := quick().Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within 2s", "ssh -v -p")
+	if d := time.Since(begin); d > 4*time.Second {
+		t.Errorf("after %s", d)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begin = time.Now()
+	if _, err = dialer().Dial(ctx, s.Target()); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, remote.ErrDial) {
+		t.Errorf("the caller's own end: %v", err)
+	}
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Errorf("the caller's end took %s", d)
+	}
+}
+
+func TestChangedHostKey(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{WrongKey: true})
+	before, _ := os.ReadFile(s.KnownHosts)
+	_, err := quick().Dial(t.Context(), s.Target())
+	want := fmt.Sprintf(`host key not accepted: \[127\.0\.0\.1\]:%d has changed: it shows ssh-ed25519 %s, but %s:1 holds ssh-ed25519 SHA256:`,
+		s.Port, regexp.QuoteMeta(ssh.FingerprintSHA256(s.HostKey)), regexp.QuoteMeta(s.KnownHosts))
+	wantError(t, err, remote.ErrHostKey, want, fmt.Sprintf(`ssh-keygen -f '.*known_hosts' -R '\[127\.0\.0\.1\]:%d'`, s.Port))
+	if s.Refused() != 0 {
+		t.Error("a key was offered to a server that is not the node")
+	}
+	if after, _ := os.ReadFile(s.KnownHosts); !bytes.Equal(before, after) {
+		t.Error("known_hosts was written to")
+	}
+}
+
+func TestUnknownHostKey(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{Unknown: true})
+	before, _ := os.ReadFile(s.KnownHosts)
+	_, err := quick().Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrHostKey, `is not in .*known_hosts; it shows ssh-ed25519 SHA256:`, `compare that fingerprint.*ssh-keyscan -p \d+ 127\.0\.0\.1 >> `)
+	if after, _ := os.ReadFile(s.KnownHosts); !bytes.Equal(before, after) {
+		t.Error("known_hosts was written to")
+	}
+	target := s.Target()
+	target.KnownHosts = []string{filepath.Join(t.TempDir(), "missing")}
+	_, err = quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrHostKey, "is not in .*missing", "ssh-keyscan")
+}
+
+// A node whose only known key is of another type has changed too; x/crypto
+// alone calls that "no common algorithm".
+func TestHostKeyOfAnotherType(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	line := fmt.Sprintf("[%s]:%d ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBEmKSENjQEezOmxkZMy7opKgwFB9nkt5YRrYMjNuG5N87uRgg6CLrbo5wAdT/y6v0mKV0U2w0WZ2YB/++Tpockg=\n", s.Address, s.Port)
+	if err := os.WriteFile(s.KnownHosts, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := quick().Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrHostKey, `known_hosts:1 holds ecdsa-sha2-nistp256 SHA256:`, "ssh-keygen")
+}
+
+func TestRevokedHostKey(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	line := "@revoked * " + string(ssh.MarshalAuthorizedKey(s.HostKey))
+	if err := os.WriteFile(s.KnownHosts, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := quick().Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrHostKey, "known_hosts:1 marks as revoked", "")
+}
+
+func TestBrokenKnownHosts(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	if err := os.WriteFile(s.KnownHosts, []byte("gpu01 ssh-ed25519 AAAAgarbage\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := quick().Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrHostKey, "known_hosts:1", "repair")
+}
+
+func TestRefusedKeyIsNotRetried(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
+	d := remote.WithRetry(quick(), 5, time.Millisecond)
+	_, err := d.Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrAuth, `authentication refused by train@127\.0\.0\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
+	if s.Refused() != 1 || s.Connections() != 1 {
+		t.Errorf("%d keys refused on %d connections, want 1 and 1", s.Refused(), s.Connections())
+	}
+}
+
+func TestNoKeyAtAll(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	target := s.Target()
+	target.IdentityFiles = []string{"/no/such/key"}
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrAuth, "no key to try .*/no/such/key: does not exist", "identity_file")
+	if s.Connections() != 0 {
+		t.Error("the node was bothered")
+	}
+}
+
+func TestEncryptedKeyWithoutAgent(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	target := s.Target()
+	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrAuth, "locked is encrypted and no agent holds it", "ssh-add .*locked")
+}
+
+func TestRetryHelpsAfterACut(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{CutAfter: 1, Cuts: 2})
+	c, err := remote.WithRetry(quick(), 3, time.Millisecond).Dial(t.Context(), s.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if s.Connections() != 3 {
+		t.Errorf("%d connections", s.Connections())
+	}
+	_, err = remote.WithRetry(quick(), 2, time.Millisecond).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAfter: 1}).Target())
+	wantError(t, err, remote.ErrDial, "ended the handshake", "MaxStartups")
+}
+
+func TestCutWhileRunning(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	c := dial(t, quick(), s.Target())
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
+		s.Cut()
+		return len(b), nil
+	})})
+	wantError(t, err, remote.ErrLost, `connection lost to .* while running a command`, "reboot")
+}
+
+func TestCutWhilePutting(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{CutAfter: 1 << 20})
+	c := dial(t, quick(), s.Target())
+	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
+	err := c.Put(t.Context(), up)
+	wantError(t, err, remote.ErrLost, `while writing .*\.part: .*may be left there`, "")
+	if _, err := os.Stat(up.Path); err == nil {
+		t.Error("half a file appeared under its name")
+	}
+}
+
+func TestSilenceIsNoticed(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{StallAfter: 1 << 20})
+	c := dial(t, quick(), s.Target())
+	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
+	begin := time.Now()
+	err := c.Put(t.Context(), up)
+	wantError(t, err, remote.ErrLost, "no sign of life for", "network")
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("noticed after %s", d)
+	}
+}
+
+// A program that is silent for long is no reason to give up its node.
+func TestSilentProgramIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s := sshtest.Start(t, sshtest.Options{})
+	c := dial(t, quick(), s.Target())
+	if err := c.Run(t.Context(), remote.Command{Argv: []string{"sleep", "1.5"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelOnAStalledNode(t *testing.T) {
+	t.Parallel()
+	s := sshtest.Start(t, sshtest.Options{StallAfter: 1 << 20})
+	c := dial(t, dialer(), s.Target()) // its keepalive would take 15 s
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
+	begin := time.Now()
+	if err := c.Put(ctx, up); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if d := time.Since(begin); d > 10*time.Second {
+		t.Errorf("after %s", d)
+	}
+}
+
+func TestNoSpace(t *testing.T) {
+	for name, c := range map[string]struct {
+		opt  sshtest.Options
+		want string
+	}{
+		"known before": {sshtest.Options{NoSpaceAfter: 1 << 20}, `no space left on the node: .* needs 4\.0 MiB, 1\.0 MiB are free`},
+		"only df knows": {sshtest.Options{NoSpaceAfter: 1 << 20, HideFree: true, Exec: func(_ string, _ io.Reader, out, _ io.Writer) int {
+			fmt.Fprint(out, "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda1 100 100 0 100% /srv\n")
+			return 0
+		}}, `needs 4\.0 MiB, 0 bytes are free`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sshtest.Start(t, c.opt)
+			conn := dial(t, quick(), s.Target())
+			up, _ := blob(4<<20, filepath.Join(s.Home, "big"))
+			wantError(t, conn.Put(t.Context(), up), remote.ErrNoSpace, c.want, "df -h")
+			noParts(t, s.Home)
+		})
+	}
+}
+
+func TestCorruptionIsNoticed(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{Corrupt: true})
+	c := dial(t, quick(), s.Target())
+	up, _ := blob(1<<20, filepath.Join(s.Home, "big"))
+	err := c.Put(t.Context(), up)
+	if err == nil || !strings.Contains(err.Error(), "at the far end") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(up.Path); err == nil {
+		t.Error("the corrupt file appeared")
+	}
+	noParts(t, s.Home)
+}
+
+// Where no program can compute the digest the file is read back.
+func TestDigestByReadingBack(t *testing.T) {
+	for _, corrupt := range []bool{false, true} {
+		s := sshtest.Start(t, sshtest.Options{Corrupt: corrupt, Exec: func(string, io.Reader, io.Writer, io.Writer) int { return 127 }})
+		c := dial(t, quick(), s.Target())
+		up, _ := blob(1<<20, filepath.Join(s.Home, "big"))
+		if err := c.Put(t.Context(), up); (err != nil) != corrupt {
+			t.Errorf("corrupt %v: %v", corrupt, err)
+		}
+	}
+}
+
+func TestNoSFTP(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{NoSFTP: true})
+	c := dial(t, quick(), s.Target())
+	up, _ := blob(10, filepath.Join(s.Home, "file"))
+	err := c.Put(t.Context(), up)
+	if err == nil || !strings.Contains(err.Error(), "offers no SFTP") || !strings.Contains(hint.Of(err), "Subsystem sftp") {
+		t.Errorf("got %v, hint %q", err, hint.Of(err))
+	}
+}
+
+// One packet at a time makes 3 MB/s at 10 ms; a window of them is bounded by the disk.
+func TestPutFillsALongLine(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{Latency: 10 * time.Millisecond})
+	c := dial(t, dialer(), s.Target())
+	up, _ := blob(16<<20, filepath.Join(s.Home, "big"))
+	begin := time.Now()
+	if err := c.Put(t.Context(), up); err != nil {
+		t.Fatal(err)
+	}
+	d := time.Since(begin)
+	t.Logf("16 MiB in %s: %.0f MB/s", d, 16*1.048576/d.Seconds())
+	if d > 4*time.Second { // one at a time: at least 512 × 10 ms
+		t.Errorf("took %s", d)
+	}
+}
+
+func TestJumpHostsAreShared(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{Name: "bastion"})
+	inner := sshtest.Start(t, sshtest.Options{Name: "inner"})
+	var nodes []*sshtest.Server
+	for range 6 {
+		nodes = append(nodes, sshtest.Start(t, sshtest.Options{}))
+	}
+	d := quick()
+	var wg sync.WaitGroup
+	conns := make([]remote.Conn, len(nodes))
+	for i, n := range nodes {
+		wg.Go(func() {
+			target := n.Target()
+			target.Jump = []remote.Target{bastion.Target(), inner.Target()}
+			c, err := d.Dial(t.Context(), target)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			conns[i] = c
+			o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
+			if err != nil || strings.TrimSpace(o) != n.Home {
+				t.Errorf("node %d: %q, %v", i, o, err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	if bastion.Connections() != 1 || inner.Connections() != 1 {
+		t.Errorf("%d connections to the first jump host, %d to the second, want 1 each", bastion.Connections(), inner.Connections())
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	for deadline := time.Now().Add(5 * time.Second); bastion.Open()+inner.Open() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a jump host is still connected after its last node")
+		}
+	}
+}
+
+func TestJumpHostRefusesOnce(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
+	d := quick()
+	for range 5 {
+		target := sshtest.Start(t, sshtest.Options{}).Target()
+		target.Jump = []remote.Target{bastion.Target()}
+		_, err := d.Dial(t.Context(), target)
+		wantError(t, err, remote.ErrAuth, "through jump host 127.0.0.1: authentication refused", "authorized_keys")
+	}
+	if bastion.Refused() != 1 {
+		t.Errorf("the jump host was asked %d times", bastion.Refused())
+	}
+}
+
+func TestJumpHostComesBack(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{})
+	target := sshtest.Start(t, sshtest.Options{}).Target()
+	target.Jump = []remote.Target{bastion.Target()}
+	d := quick()
+	first := dial(t, d, target)
+	bastion.Cut()
+	if err := first.Run(t.Context(), remote.Command{Argv: []string{"sleep", "10"}}); !errors.Is(err, remote.ErrLost) {
+		t.Errorf("through a cut jump host: %v", err)
+	}
+	second := dial(t, remote.WithRetry(d, 5, 20*time.Millisecond), target)
+	if err := second.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestJumpHostCannotReach(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{})
+	gone := sshtest.Start(t, sshtest.Options{})
+	target := gone.Target()
+	gone.Stop()
+	target.Jump = []remote.Target{bastion.Target()}
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "AllowTcpForwarding")
+}
+
+func TestStalledNodeBehindAJumpHost(t *testing.T) {
+	t.Parallel()
+	bastion := sshtest.Start(t, sshtest.Options{})
+	target := sshtest.Start(t, sshtest.Options{StallOnAccept: true}).Target()
+	target.Jump = []remote.Target{bastion.Target()}
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake", "")
+}
+
+func TestNoGoroutineIsLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	t.Run("use", func(t *testing.T) {
+		d := quick()
+		bastion := sshtest.Start(t, sshtest.Options{})
+		for _, opt := range []sshtest.Options{{}, {StallOnAccept: true}, {WrongKey: true}, {RefuseAuth: true}, {CutAfter: 1 << 16}} {
+			s := sshtest.Start(t, opt)
+			target := s.Target()
+			target.Jump = []remote.Target{bastion.Target()}
+			c, err := d.Dial(t.Context(), target)
+			if err != nil {
+				continue
+			}
+			up, _ := blob(1<<20, filepath.Join(s.Home, "file"))
+			c.Put(t.Context(), up)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			c.Run(ctx, remote.Command{Argv: []string{"sleep", "60"}})
+			cancel()
+			c.Close()
+		}
+	})
+	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<18)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}

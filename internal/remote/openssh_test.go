@@ -1,0 +1,150 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+func TestOpenSSHReinstalledNode(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	old := f.Nodes[0].HostKey
+	if err := f.Rekey(0); err != nil {
+		t.Fatal(err)
+	}
+	_, err := quick().Dial(t.Context(), fleetTarget(f, 0))
+	wantError(t, err, remote.ErrHostKey, "has changed", "ssh-keygen -f")
+	for _, want := range []string{old, f.Nodes[0].HostKey, f.KnownHosts + ":1"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %s", err, want)
+		}
+	}
+}
+
+func TestOpenSSHRefusesUser(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	target := fleetTarget(f, 0)
+	target.User = "no-such-user"
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrAuth, `by no-such-user@127\.0\.1\.1:\d+: tried .*id_ed25519; the node accepts publickey`, "authorized_keys")
+}
+
+func TestOpenSSHJumpHost(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.NoPython})
+	target := fleetTarget(f, 2)
+	target.Jump = []remote.Target{fleetTarget(f, 0), fleetTarget(f, 1)}
+	c := dial(t, quick(), target)
+	o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
+	if err != nil || strings.TrimSpace(o) != f.Nodes[2].Home {
+		t.Errorf("got %q, %v", o, err)
+	}
+	up, b := blob(1<<20, filepath.Join(f.Nodes[2].Home, "file"))
+	if err := c.Put(t.Context(), up); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+func TestOpenSSHNodeGoesDown(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	c := dial(t, quick(), fleetTarget(f, 0))
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
+		go f.Stop(0)
+		return len(b), nil
+	})})
+	wantError(t, err, remote.ErrLost, "while running a command", "reboot")
+	for deadline := time.Now().Add(5 * time.Second); f.Nodes[0].Pid() != 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	_, err = quick().Dial(t.Context(), fleetTarget(f, 0))
+	wantError(t, err, remote.ErrDial, "nothing listens there", "sshd")
+}
+
+// sshd delivers signals to the programs of any user but root: there the
+// program ends with its command. For root it is abandoned, as documented.
+func TestOpenSSHCancelEndsTheProgram(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("sshd delivers no signals in sessions of root")
+	}
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	c := dial(t, quick(), fleetTarget(f, 0))
+	ctx, cancel := context.WithCancel(t.Context())
+	var pid int
+	err := c.Run(ctx, remote.Command{Argv: []string{"sh", "-c", "echo $$; exec sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		cancel()
+		return len(b), nil
+	})})
+	if !errors.Is(err, context.Canceled) || pid == 0 {
+		t.Fatalf("got %v, process %d", err, pid)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("process %d still runs", pid)
+		}
+	}
+}
+
+// A real full disk: what fits not at all, and what another writer takes the
+// room from while it is sent.
+func TestOpenSSHFullDisk(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	disk := filepath.Join(f.Nodes[0].Dir, "disk")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk).CombinedOutput(); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %s", out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", disk).CombinedOutput(); err != nil {
+			t.Errorf("umount: %s", out)
+		}
+	})
+	c := dial(t, quick(), fleetTarget(f, 0))
+	up, _ := blob(5<<20, filepath.Join(disk, "big"))
+	wantError(t, c.Put(t.Context(), up), remote.ErrNoSpace, "needs 5.0 MiB, 4.0 MiB are free", "df -h")
+
+	up, _ = blob(3<<20, filepath.Join(disk, "big"))
+	taken := false
+	up.Progress = func(int64) {
+		if !taken {
+			taken = true
+			if err := os.WriteFile(filepath.Join(disk, "other"), make([]byte, 2<<20), 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	wantError(t, c.Put(t.Context(), up), remote.ErrNoSpace, "needs 3.0 MiB", "df -h")
+	noParts(t, disk)
+}
+
+func TestOpenSSHNoRight(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may write everywhere")
+	}
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	c := dial(t, quick(), fleetTarget(f, 0))
+	up, _ := blob(10, "/usr/dsbuild-test")
+	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "may not write there") {
+		t.Errorf("got %v", err)
+	}
+}
