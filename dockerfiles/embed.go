@@ -7,6 +7,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"strings"
 )
 
 //go:embed *.Dockerfile *.txt
@@ -45,4 +46,21 @@ func Toolchain(name string) (text string, context map[string]string, err error) 
 		context[n] = string(content)
 	}
 	return string(body), context, nil
+}
+
+// RuntimeRequirements lists what an environment needs beside torch to run
+// DeepSpeed, as pinned requirements: what the smoke test runs in, and what a
+// test node has.
+func RuntimeRequirements() ([]string, error) {
+	text, err := files.ReadFile("runtime.txt")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			out = append(out, line)
+		}
+	}
+	return out, nil
 }

@@ -12,10 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// needs are the packages that DeepSpeed requires besides torch.
-var needs = []string{"hjson", "einops", "ninja", "msgpack", "numpy", "packaging", "psutil", "py-cpuinfo", "pydantic", "tqdm"}
+	"github.com/dsbuild/dsbuild/dockerfiles"
+)
 
 // environments gives every node the environment it is to have.
 func (f *Fleet) environments(ctx context.Context, opt Options) error {
@@ -44,7 +43,8 @@ func (f *Fleet) environments(ctx context.Context, opt Options) error {
 func envMark(e Env, opt Options) string {
 	switch e {
 	case WithTorch:
-		return fmt.Sprintf("%s %s python %s\n", e, opt.Torch, opt.Python)
+		needs, _ := dockerfiles.RuntimeRequirements() // an error shows when they are installed
+		return fmt.Sprintf("%s %s python %s %s\n", e, opt.Torch, opt.Python, strings.Join(needs, " "))
 	case FakeTorch:
 		return fmt.Sprintf("%s %s python %s\n", e, FakeTorchVersion, opt.Python)
 	case NoPython:
@@ -89,6 +89,10 @@ func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
 	}
 	env := []string{"UV_CACHE_DIR=" + filepath.Join(opt.CacheDir, "uv"), "UV_NO_CONFIG=1", "UV_LINK_MODE=hardlink"}
 	if err := command(ctx, env, uv, "venv", "--quiet", "--no-project", "--python", py, n.venv()); err != nil {
+		return err
+	}
+	needs, err := dockerfiles.RuntimeRequirements()
+	if err != nil {
 		return err
 	}
 	install := append([]string{"pip", "install", "--quiet", "--python", n.Python, "torch==" + opt.Torch}, needs...)

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"dagger.io/dagger"
 
@@ -49,6 +50,9 @@ func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log i
 	return r.export(ctx, dir)
 }
 
+// baseStep is the one step of a build in which nothing runs.
+const baseStep = "base"
+
 // run is one plan being run.
 type run struct {
 	*Builder
@@ -66,7 +70,7 @@ func (r *run) toolchain(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(r.plan.Context)) {
 		build = build.WithNewFile(name, r.plan.Context[name])
 	}
-	err := r.watch(ctx, "base", "root file system "+r.plan.Base.Ref, func(ctx context.Context) error {
+	err := r.watch(ctx, baseStep, "root file system "+r.plan.Base.Ref, func(ctx context.Context) error {
 		if r.plan.Base.File == "" {
 			_, err := r.client.Container().From(r.plan.Base.Ref).Sync(ctx)
 			return err
@@ -175,14 +179,16 @@ func (r *run) export(ctx context.Context, dir string) (pipeline.Product, error) 
 func (r *run) watch(ctx context.Context, name, title string, do func(context.Context) error) error {
 	shown := r.rep.Step(name + ": " + title)
 	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
+	start := time.Now()
 	r.steps.begin(shown, r.log)
 	err := do(ctx)
+	r.steps.settle(start)
 	cached := r.steps.end()
 	switch {
 	case err != nil:
 		shown.End(ui.Failed, "")
 		return r.explain(name, err)
-	case cached:
+	case cached && name != baseStep: // a base is looked at, not run
 		shown.End(ui.Cached, "")
 	default:
 		shown.End(ui.Done, "")

@@ -29,12 +29,12 @@ type receiver struct {
 	server *http.Server
 	url    string
 
-	mu     sync.Mutex
-	step   ui.Step
-	log    io.Writer
-	rest   map[string]string // unfinished lines by span
-	ran    int               // execs that ran in this step
-	cached int               // execs found in the engine's cache
+	mu   sync.Mutex
+	step ui.Step
+	log  io.Writer
+	rest map[string]string // unfinished lines by span
+	seen map[string]bool   // spans of execs that ran, of all steps
+	ran  int               // how many of them in this step
 }
 
 func newReceiver() (*receiver, error) {
@@ -42,7 +42,7 @@ func newReceiver() (*receiver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("step receiver: %w", err)
 	}
-	r := &receiver{url: "http://" + listener.Addr().String()}
+	r := &receiver{seen: map[string]bool{}, url: "http://" + listener.Addr().String()}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/traces", func(w http.ResponseWriter, q *http.Request) {
 		var m coltrace.ExportTraceServiceRequest
@@ -83,11 +83,11 @@ func (r *receiver) close() {
 func (r *receiver) begin(step ui.Step, log io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.step, r.log, r.ran, r.cached = step, log, 0, 0
+	r.step, r.log, r.ran = step, log, 0
 	r.rest = map[string]string{}
 }
 
-// end stops that and reports whether all of the step was in the cache.
+// end stops that and reports whether nothing had to run in the step.
 func (r *receiver) end() (cached bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,8 +95,18 @@ func (r *receiver) end() (cached bool) {
 		r.line(rest)
 	}
 	r.step = nil
-	return r.ran == 0 && r.cached > 0
+	return r.ran == 0
 }
+
+// settle waits until what the engine says of a short step must have arrived.
+func (r *receiver) settle(since time.Time) {
+	if rest := settleTime - time.Since(since); rest > 0 {
+		time.Sleep(rest)
+	}
+}
+
+// settleTime is twice the period in which the engine sends its spans.
+const settleTime = 200 * time.Millisecond
 
 func decode(w http.ResponseWriter, q *http.Request, m proto.Message) bool {
 	body := io.Reader(http.MaxBytesReader(w, q.Body, maxBody))
@@ -132,18 +142,15 @@ func (r *receiver) spans(m *coltrace.ExportTraceServiceRequest) {
 	}
 }
 
-// span counts execs: a lazy one that ran has a span of its own named resume.
+// span notices execs that run. The engine evaluates lazily: the span of the
+// call itself ends at once, and one named resume follows where the result was
+// not in the cache. Both its start and its end arrive here.
 func (r *receiver) span(s *tracepb.Span) {
-	if s.EndTimeUnixNano <= s.StartTimeUnixNano || !strings.Contains(s.Name, "withExec") {
-		return
+	id := string(s.SpanId)
+	if s.Name == "resume withExec" && !r.seen[id] {
+		r.seen[id] = true
+		r.ran++
 	}
-	for _, a := range s.Attributes {
-		if a.Key == "dagger.io/dag.cached" && a.Value.GetBoolValue() {
-			r.cached++
-			return
-		}
-	}
-	r.ran++
 }
 
 // lines collects what programs print: it comes in pieces that end anywhere, so

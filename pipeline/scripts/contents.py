@@ -3,6 +3,7 @@
 usage: contents.py WHEEL  -> JSON on stdout, in the shape of wheel.Contents
 """
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -14,6 +15,7 @@ import zipfile
 # registers, or the three-operand forms, whose mnemonics begin with v.
 EVEX = re.compile(r"%(zmm\d|[xy]mm(1[6-9]|2\d|3[01])|k[0-7]\b)")
 VEX = re.compile(r"%ymm\d|^\S+:\s+v[a-z0-9]+\s")
+CUOBJDUMP = os.path.join(os.environ["CUDA_HOME"], "bin", "cuobjdump")
 GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
@@ -48,8 +50,8 @@ def describe(path, name):
     return {
         "path": name,
         "size": pathlib.Path(path).stat().st_size,
-        "sass": archs(output("cuobjdump", "--list-elf", path)),
-        "ptx": archs(output("cuobjdump", "--list-ptx", path)),
+        "sass": archs(output(CUOBJDUMP, "--list-elf", path)),
+        "ptx": archs(output(CUOBJDUMP, "--list-ptx", path)),
         "cpu": {"max": cpu(code)},
         "glibc": max(floors, key=lambda v: [int(x) for x in v.split(".")], default=""),
         "needs": re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic),

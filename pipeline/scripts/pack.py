@@ -56,9 +56,9 @@ def pinned(metadata, torch):
     DeepSpeed's own is a lower bound, and an upgrade would leave dead ops."""
     major, minor = torch.split(".")[:2]
     pin = f"Requires-Dist: torch<{major}.{int(minor) + 1},>={major}.{minor}"
-    text, n = re.subn(r"(?m)^Requires-Dist: torch(?=[<>=!~ ;]|$)[^;\n]*", pin, metadata)
+    text, n = re.subn(r"(?m)^Requires-Dist: torch(?=[<>=!~ ]|$)[^;\n]*$", pin, metadata)
     if n != 1:
-        sys.exit(f"METADATA names torch {n} times, expected once")
+        sys.exit(f"METADATA requires torch {n} times without a condition, expected once")
     return text
 
 

@@ -1,0 +1,41 @@
+# dsbuild: what people and CI call. `make help` lists it.
+SHELL := /bin/bash
+GO ?= go
+# Where make test leaves the wheel it builds and what was said of it.
+TEST := $(CURDIR)/.test
+
+.PHONY: help build quickstart test engine engine-stop lint clean clean-caches
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+build: ## compile bin/dsbuild
+	$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
+
+quickstart: build ## a real wheel for A100, built and deployed to three local nodes
+	$(GO) run ./ci/quickstart
+
+test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes at most)
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt: run gofmt -w on:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) run ./ci/engine ensure
+	rm -rf $(TEST) && mkdir -p $(TEST)
+	bin/dsbuild wheel --arch 8.0 --no-cache --json -o $(TEST)/dist >$(TEST)/wheel.json
+	DSBUILD_TEST_DIR=$(TEST) DSBUILD_TEST_WHEEL=$$(echo $(TEST)/dist/*.whl) $(GO) test -timeout 20m ./...
+	@echo "ran against: $$($(GO) run ./ci/engine ensure), $$(basename $(TEST)/dist/*.whl), $$(ssh -V 2>&1)"
+
+lint: ## golangci-lint, where it is installed
+	golangci-lint run
+
+engine: ## start dsbuild's own Dagger engine (root, Debian 12 or 13)
+	$(GO) run ./ci/engine up
+
+engine-stop: ## stop it; its cache stays
+	$(GO) run ./ci/engine down
+
+clean: ## remove what was built in this folder
+	rm -rf bin dist .test
+
+clean-caches: engine-stop ## remove the engine, the store and the test nodes too
+	rm -rf "$${XDG_STATE_HOME:-$$HOME/.local/state}/dsbuild" "$${XDG_CACHE_HOME:-$$HOME/.cache}/dsbuild"

@@ -1,0 +1,60 @@
+package wheel
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func contents() Contents {
+	return Contents{Extensions: []Extension{
+		{Path: "deepspeed/ops/adam/cpu_adam_op.cpython-311-x86_64-linux-gnu.so", CPU: CPU{CPUv3}, Glibc: "2.34"},
+		{Path: "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so", SASS: []string{"8.0"}, CPU: CPU{CPUv2}, Glibc: "2.4"},
+	}}
+}
+
+func want() Want {
+	return Want{
+		Ops: []string{"cpu_adam", "fused_adam"}, DeviceOps: []string{"fused_adam"},
+		Archs: []Arch{{8, 0, false}}, CPU: CPUv3,
+	}
+}
+
+func TestAudit(t *testing.T) {
+	if got := Audit(contents(), want()); len(got) > 0 {
+		t.Errorf("a wheel that is as asked: %q", got)
+	}
+	for name, c := range map[string]struct {
+		change func(*Contents, *Want)
+		want   string
+	}{
+		"op missing":     {func(c *Contents, _ *Want) { c.Extensions = c.Extensions[1:] }, "op cpu_adam was asked for and is not inside"},
+		"op too many":    {func(_ *Contents, w *Want) { w.Ops = w.Ops[:1] }, "op fused_adam is inside but was not asked for"},
+		"arch missing":   {func(c *Contents, _ *Want) { c.Extensions[1].SASS = nil }, "op fused_adam has SASS for nothing, asked for 8.0"},
+		"arch too many":  {func(c *Contents, _ *Want) { c.Extensions[1].SASS = []string{"9.0", "8.0"} }, "op fused_adam has SASS for 8.0, 9.0, asked for 8.0"},
+		"PTX missing":    {func(_ *Contents, w *Want) { w.Archs[0].PTX = true }, "op fused_adam has PTX for nothing, asked for 8.0"},
+		"CPU too high":   {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam holds x86-64-v4 instructions, asked for at most x86-64-v3"},
+		"CPU level junk": {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam holds  instructions"},
+	} {
+		have, asked := contents(), want()
+		c.change(&have, &asked)
+		if got := Audit(have, asked); len(got) != 1 || !strings.HasPrefix(got[0], c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestContents(t *testing.T) {
+	c := contents()
+	c.Extensions[0].SASS = []string{"10.0", "9.0a", "9.0", "8.0"}
+	sass, ptx := c.Archs()
+	if !slices.Equal(sass, []string{"8.0", "9.0", "9.0a", "10.0"}) || len(ptx) != 0 {
+		t.Errorf("Archs() = %v, %v", sass, ptx)
+	}
+	if c.Glibc() != "2.34" {
+		t.Errorf("Glibc() = %s: 2.34 is newer than 2.4", c.Glibc())
+	}
+	if ops := c.Ops(); !slices.Equal(ops, []string{"cpu_adam", "fused_adam"}) {
+		t.Errorf("Ops() = %v", ops)
+	}
+}
