@@ -55,11 +55,12 @@ func (r *reader) pairs(n ast.Node, what string, known []string) []pair {
 	return all
 }
 
-// firstToken is the token at which an entry starts: that of its first key.
+// firstToken is the token at which a value starts: for a mapping in block style
+// that of its first key.
 func firstToken(n ast.Node) *token.Token {
 	switch n := n.(type) {
 	case *ast.MappingNode:
-		if len(n.Values) > 0 {
+		if !n.IsFlowStyle && len(n.Values) > 0 {
 			return n.Values[0].Key.GetToken()
 		}
 	case *ast.MappingValueNode:

@@ -29,13 +29,17 @@ type Options struct {
 func FromEnvironment(w io.Writer) Options {
 	opts := Options{ASCII: !utf8Locale(os.Getenv)}
 	file, ok := w.(interface{ Fd() uintptr })
-	if !ok || !term.IsTerminal(int(file.Fd())) || os.Getenv("TERM") == "dumb" {
+	if !ok {
+		return opts
+	}
+	fd := int(file.Fd())
+	if !term.IsTerminal(fd) || os.Getenv("TERM") == "dumb" {
 		return opts
 	}
 	opts.Terminal = true
 	opts.Color = os.Getenv("NO_COLOR") == ""
 	opts.Size = func() (int, int) {
-		width, height, err := term.GetSize(int(file.Fd()))
+		width, height, err := term.GetSize(fd)
 		if err != nil || width <= 0 || height <= 0 {
 			return defaultSize()
 		}

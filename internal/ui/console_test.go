@@ -1,0 +1,255 @@
+package ui_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+func TestPlainLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{})
+		defer c.Close()
+		c.Note("building %s", "a wheel")
+		c.Warn("no cache")
+		toolchain := c.Step("toolchain")
+		toolchain.End(ui.Cached, "")
+		c.Step("smoke").End(ui.Skipped, "no GPU")
+		compile := c.Step("compile")
+		compile.Log("[1/9] first")
+		time.Sleep(12 * time.Second)
+		compile.End(ui.Failed, "gcc: exit status 1")
+		compile.End(ui.Done, "again")
+		want := "building a wheel\nwarning: no cache\n" +
+			"• toolchain  cached\n- smoke  skipped  no GPU\n" +
+			"✗ compile  12.0s  gcc: exit status 1\n"
+		if got := out.String(); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
+func TestSignsOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{ASCII: true})
+		s := c.Step("compile")
+		time.Sleep(30*time.Second + time.Millisecond)
+		s.Log("[7/9] cpu_adam.o\n")
+		time.Sleep(35 * time.Second)
+		s.End(ui.Done, "")
+		time.Sleep(time.Hour)
+		c.Close()
+		want := "still running: compile, 30.0s\n" +
+			"still running: compile, 1m00s: [7/9] cpu_adam.o\n" +
+			"+ compile  1m05s\n"
+		if got := out.String(); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
+func TestPlainBar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{})
+		defer c.Close()
+		b := c.Bar("sending", 1000)
+		b.Add(50) // below a tenth: no line
+		b.Add(60)
+		b.Describe("slowest gpu07")
+		b.Add(20)
+		time.Sleep(6 * time.Second) // moved, but little: a line after 5 s
+		b.Add(900)                  // more than the total: 100 %
+		b.Close()
+		b.Close()
+		want := "sending: 11%\nsending: 13%  slowest gpu07\nsending: 100%  slowest gpu07\n" +
+			"sending: 100% in 6.0s  slowest gpu07\n"
+		if got := out.String(); got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
+func TestBarOfUnknownTotal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{})
+		defer c.Close()
+		b := c.Bar("waiting", 0)
+		b.Add(7)
+		time.Sleep(31 * time.Second)
+		b.Close()
+		if got, want := out.String(), "waiting: 30.0s\nwaiting: 31.0s\n"; got != want {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
+func TestHostileOutputIsCleaned(t *testing.T) {
+	var out bytes.Buffer
+	c := ui.New(&out, ui.Options{})
+	c.Note("node says %s", "\x1b]0;owned\x07\x1b[2Jhi")
+	c.Warn("%s", "a\rb")
+	s := c.Step("st\x1b[31mep")
+	s.End(ui.Cached, "x\ny\x9b1A")
+	c.Close()
+	if strings.ContainsAny(out.String(), "\x1b\r\x07") {
+		t.Errorf("control characters came through: %q", out.String())
+	}
+	if want := "• step  cached  x y"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in %q", want, out.String())
+	}
+}
+
+// Run with -race: the methods may be called from anywhere.
+func TestConcurrentUse(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		c := ui.New(io.Discard, ui.Options{Terminal: terminal})
+		bar := c.Bar("all", 800)
+		var group sync.WaitGroup
+		for i := range 8 {
+			group.Go(func() {
+				s := c.Step(fmt.Sprintf("step %d", i))
+				for j := range 100 {
+					s.Log(fmt.Sprint(j))
+					bar.Add(1)
+					bar.Describe("at work")
+				}
+				c.Note("note %d", i)
+				s.End(ui.Done, "")
+			})
+		}
+		group.Wait()
+		bar.Close()
+		c.Close()
+		c.Step("after the end").End(ui.Done, "") // must not panic
+	}
+}
+
+// openTerminal returns the two ends of a real pseudo terminal and a function
+// that reads everything written to it so far, once want is there.
+func openTerminal(t *testing.T) (tty *os.File, await func(want string) string) {
+	t.Helper()
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Fatalf("no pseudo terminal: %v", err)
+	}
+	if err := pty.Setsize(ptmx, &pty.Winsize{Rows: 6, Cols: 40}); err != nil {
+		t.Fatal(err)
+	}
+	chunks := make(chan []byte)
+	go func() {
+		defer close(chunks)
+		for {
+			chunk := make([]byte, 4096)
+			n, err := ptmx.Read(chunk)
+			if err != nil {
+				return
+			}
+			chunks <- chunk[:n]
+		}
+	}()
+	t.Cleanup(func() {
+		tty.Close()
+		for range chunks { // drains, so that the reader ends
+		}
+		ptmx.Close()
+	})
+	var all strings.Builder
+	return tty, func(want string) string {
+		t.Helper()
+		timeout := time.After(20 * time.Second)
+		for !strings.Contains(all.String(), want) {
+			select {
+			case chunk := <-chunks:
+				all.Write(chunk)
+			case <-timeout:
+				t.Fatalf("%q did not appear; the terminal got %q", want, all.String())
+			}
+		}
+		return all.String()
+	}
+}
+
+func TestLiveView(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	t.Setenv("LC_ALL", "C.UTF-8")
+	tty, await := openTerminal(t)
+	c := ui.New(tty, ui.FromEnvironment(tty))
+	t.Cleanup(c.Close)
+	s := c.Step("compile")
+	await("⠙ compile  0.") // the spinner turns by itself
+	s.Log("[3/9] " + strings.Repeat("long ", 50))
+	await("compile  0.")
+	for line := range strings.SplitSeq(await("..."), "\r") {
+		if _, shown, ok := strings.Cut(line, "\x1b[K"); ok && len([]rune(shown)) > 39 {
+			t.Errorf("wider than the terminal: %q", shown)
+		}
+	}
+	b := c.Bar("sending", 200)
+	b.Add(100)
+	b.Describe("slowest gpu07")
+	await("sending  50%")
+	c.Note("a note in between")
+	await("a note in between\r\n")
+	for i := range 9 {
+		defer c.Step(fmt.Sprintf("more %d", i)).End(ui.Done, "")
+	}
+	await("and 7 more") // six rows: five lines, the last one for the rest
+	b.Close()
+	s.End(ui.Done, "3 ops")
+	got := await("3 ops")
+	if want := "\x1b[32m✓\x1b[0m compile  "; !strings.Contains(got, want) {
+		t.Errorf("no %q in %q", want, got)
+	}
+	c.Close()
+}
+
+func TestNoColorStillRedraws(t *testing.T) {
+	t.Setenv("NO_COLOR", "1")
+	t.Setenv("TERM", "xterm")
+	t.Setenv("LC_ALL", "C")
+	tty, await := openTerminal(t)
+	c := ui.New(tty, ui.FromEnvironment(tty))
+	t.Cleanup(c.Close)
+	s := c.Step("compile")
+	await("/ compile")
+	s.End(ui.Failed, "")
+	got := await("x compile")
+	if strings.Contains(got, "\x1b[3") {
+		t.Errorf("colour in spite of NO_COLOR: %q", got)
+	}
+	if !strings.Contains(got, "\r\x1b[K") {
+		t.Errorf("no redrawing: %q", got)
+	}
+	c.Close()
+}
+
+func TestFromEnvironment(t *testing.T) {
+	t.Setenv("LC_ALL", "")
+	t.Setenv("LC_CTYPE", "")
+	for locale, ascii := range map[string]bool{"": true, "C": true, "de_DE.UTF-8": false, "C.utf8": false} {
+		t.Setenv("LANG", locale)
+		if got := ui.FromEnvironment(io.Discard); got.ASCII != ascii || got.Terminal || got.Color {
+			t.Errorf("LANG=%q: %+v", locale, got)
+		}
+	}
+	tty, _ := openTerminal(t)
+	t.Setenv("TERM", "dumb")
+	if ui.FromEnvironment(tty).Terminal {
+		t.Error("a dumb terminal cannot redraw")
+	}
+}

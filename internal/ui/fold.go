@@ -1,0 +1,182 @@
+package ui
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Named is something said about one node.
+type Named struct{ Name, Text string }
+
+// Folded is something said about several nodes.
+type Folded struct {
+	Names string // as FoldNames writes them
+	Count int
+	Text  string
+}
+
+// Fold puts together what was said about several nodes in the same words, in
+// the order in which each text appears first.
+func Fold(all []Named) []Folded {
+	names := make(map[string][]string)
+	var texts []string
+	for _, n := range all {
+		if _, seen := names[n.Text]; !seen {
+			texts = append(texts, n.Text)
+		}
+		names[n.Text] = append(names[n.Text], n.Name)
+	}
+	folded := make([]Folded, 0, len(texts))
+	for _, text := range texts {
+		folded = append(folded, Folded{FoldNames(names[text]), len(names[text]), text})
+	}
+	return folded
+}
+
+// FoldNames writes a set of names as ranges: "gpu[01-14,16],cpu1". It is the
+// inverse of the range expressions of an inventory: expanded again, the result
+// is the same set. Names with brackets or commas in them are none that an
+// inventory accepts; they are written as they are.
+func FoldNames(names []string) string {
+	var patterns []namePattern
+	seen := make(map[string]bool)
+	most := 0
+	for _, name := range names {
+		if !seen[name] {
+			seen[name] = true
+			p := splitName(name)
+			patterns = append(patterns, p)
+			most = max(most, len(p.numbers))
+		}
+	}
+	for at := most - 1; at >= 0; at-- {
+		patterns = mergeAt(patterns, at)
+	}
+	words := make([]string, len(patterns))
+	for i, p := range patterns {
+		words[i] = p.String()
+	}
+	return strings.Join(words, ",")
+}
+
+// namePattern is names that differ in numbers only: every combination of them.
+type namePattern struct {
+	texts   []string   // one more than numbers: around and between them
+	numbers [][]string // for each place the numbers as written
+}
+
+// maxDigits is how long a number of a range can be; longer ones are text.
+const maxDigits = 18
+
+// splitName takes a name apart at its numbers.
+func splitName(name string) namePattern {
+	var p namePattern
+	text := ""
+	for name != "" {
+		plain := len(name) - len(strings.TrimLeftFunc(name, func(r rune) bool { return !isDigit(r) }))
+		text, name = text+name[:plain], name[plain:]
+		digits := name[:len(name)-len(strings.TrimLeftFunc(name, isDigit))]
+		name = name[len(digits):]
+		if digits == "" || len(digits) > maxDigits {
+			text += digits
+			continue
+		}
+		p.texts = append(p.texts, text)
+		p.numbers = append(p.numbers, []string{digits})
+		text = ""
+	}
+	p.texts = append(p.texts, text)
+	return p
+}
+
+func isDigit(r rune) bool { return r >= '0' && r <= '9' }
+
+// mergeAt puts together the patterns that differ only in their number at one
+// place, where the first of them stands.
+func mergeAt(patterns []namePattern, at int) []namePattern {
+	var merged []namePattern
+	index := make(map[string]int)
+	for _, p := range patterns {
+		if at >= len(p.numbers) {
+			merged = append(merged, p)
+			continue
+		}
+		key := p.without(at)
+		if i, ok := index[key]; ok {
+			merged[i].numbers[at] = append(merged[i].numbers[at], p.numbers[at]...)
+			continue
+		}
+		index[key] = len(merged)
+		merged = append(merged, p)
+	}
+	return merged
+}
+
+// without is the pattern with a gap for the number at one place.
+func (p namePattern) without(at int) string {
+	rest := namePattern{p.texts, slices.Clone(p.numbers)}
+	rest.numbers[at] = nil
+	return rest.String()
+}
+
+// String is the pattern as a range expression.
+func (p namePattern) String() string {
+	var out strings.Builder
+	for i, text := range p.texts {
+		out.WriteString(text)
+		if i == len(p.numbers) {
+			break
+		}
+		switch numbers := p.numbers[i]; len(numbers) {
+		case 0:
+			out.WriteByte(0) // the gap; no name has this byte
+		case 1:
+			out.WriteString(numbers[0])
+		default:
+			out.WriteString("[" + foldNumbers(numbers) + "]")
+		}
+	}
+	return out.String()
+}
+
+// foldNumbers writes numbers in order, consecutive ones as a range. The width
+// of a range's first number is that of all its numbers.
+func foldNumbers(numbers []string) string {
+	numbers = slices.Clone(numbers)
+	slices.SortFunc(numbers, compareNumbers)
+	var items []string
+	for i := 0; i < len(numbers); {
+		end := i
+		for end+1 < len(numbers) && follows(numbers[i], numbers[end], numbers[end+1]) {
+			end++
+		}
+		item := numbers[i]
+		if end > i {
+			item += "-" + numbers[end]
+		}
+		items = append(items, item)
+		i = end + 1
+	}
+	return strings.Join(items, ",")
+}
+
+// compareNumbers orders by value, then the less padded first.
+func compareNumbers(a, b string) int {
+	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
+	if len(x) != len(y) {
+		return len(x) - len(y)
+	}
+	if c := strings.Compare(x, y); c != 0 {
+		return c
+	}
+	return len(a) - len(b)
+}
+
+// follows reports whether next comes right after last in a range that starts
+// with first.
+func follows(first, last, next string) bool {
+	n, err := strconv.ParseUint(last, 10, 62)
+	return err == nil && next == fmt.Sprintf("%0*d", len(first), n+1)
+}
