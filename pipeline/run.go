@@ -20,6 +20,7 @@ import (
 type Runner struct {
 	Store   Store
 	Dir     string // where wheels are put (-o)
+	Logs    string // where the logs of builds are kept
 	Version string // dsbuild's own, for the manifest
 	// Builder is asked for only when something has to be built.
 	Builder func(context.Context) (Builder, error)
@@ -50,7 +51,7 @@ func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	log, err := createLog(p)
+	log, err := createLog(r.Logs, p)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
@@ -93,9 +94,11 @@ func (r Runner) finish(p *Plan, builder string, product Product) (wheel.Artifact
 	return a, nil
 }
 
+// DefaultLogs is where the user's build logs are kept.
+func DefaultLogs() string { return filepath.Join(xdg.StateHome, "dsbuild", "logs") }
+
 // createLog opens the file that keeps all output of one build.
-func createLog(p *Plan) (*os.File, error) {
-	dir := filepath.Join(xdg.StateHome, "dsbuild", "logs")
+func createLog(dir string, p *Plan) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}

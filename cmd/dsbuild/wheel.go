@@ -97,7 +97,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 	connection := &lazyBuilder{app: a, engine: o.engine}
 	defer connection.close()
 	artifact, err := pipeline.Runner{
-		Store: pipeline.DefaultStore(), Dir: o.out, Version: a.version,
+		Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version,
 		Builder: connection.open, Report: a.reporter,
 	}.Run(ctx, plan)
 	if err != nil {

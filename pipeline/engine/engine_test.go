@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// nowhere is a finder on a machine without anything.
+func nowhere(t *testing.T) *Finder {
+	return &Finder{
+		Home: t.TempDir(), Note: t.Logf,
+		Look: func(string) (string, error) { return "", errors.New("not found") },
+	}
+}
+
+// listen makes a socket that answers.
+func listen(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+}
+
+func TestNothingThere(t *testing.T) {
+	start := time.Now()
+	_, err := nowhere(t).Find(t.Context())
+	var none *NotFoundError
+	if !errors.As(err, &none) || len(none.Attempts) != 4 || none.Hint() == "" {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"own engine", "docker", "podman", "nerdctl"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+	if time.Since(start) > 3*time.Second {
+		t.Error("it must say so at once")
+	}
+}
+
+func TestGivenAddressIsFinal(t *testing.T) {
+	f := nowhere(t)
+	dead := "unix://" + filepath.Join(t.TempDir(), "none.sock")
+	f.Flag = dead
+	listen(t, filepath.Join(mkdir(t, f.Home, "run"), "engine.sock"))
+	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "--engine "+dead+": no such socket") {
+		t.Error(err)
+	}
+	f.Flag, f.Env = "", "nonsense"
+	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "DSBUILD_ENGINE") {
+		t.Error(err)
+	}
+	f.Env = ""
+	if e, err := f.Find(t.Context()); err != nil || e.How != "dsbuild's own engine" {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+func TestStaleSocket(t *testing.T) {
+	f := nowhere(t)
+	path := filepath.Join(mkdir(t, f.Home, "run"), "engine.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "not installed") {
+		t.Error(err)
+	}
+}
+
+// A client without a daemon counts as none, and one whose daemon hangs does
+// not hold anybody up.
+func TestDaemons(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
+		"exec sleep 60": "does not answer within 2 s",
+		"echo 28.2":     "",
+	} {
+		f := nowhere(t)
+		client := filepath.Join(t.TempDir(), "docker")
+		if err := os.WriteFile(client, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f.Look = func(name string) (string, error) {
+			if name == "docker" {
+				return client, nil
+			}
+			return "", os.ErrNotExist
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		e, err := f.Find(ctx)
+		cancel()
+		switch {
+		case want == "" && (err != nil || e.How != "docker" || e.Address != ""):
+			t.Errorf("%s: %+v, %v", script, e, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, want %q", script, err, want)
+		}
+	}
+}
+
+func TestOwnEngineIsStarted(t *testing.T) {
+	f := nowhere(t)
+	f.Root = true
+	mkdir(t, f.Home, "run")
+	control := filepath.Join(mkdir(t, f.Home, "bin"), "enginectl")
+	if err := os.WriteFile(control, []byte("#!/bin/sh\necho no room >&2; exit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "start: exit status 1: no room") {
+		t.Error(err)
+	}
+	f.Root = false
+	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "only root can start it") {
+		t.Error(err)
+	}
+}
+
+func mkdir(t *testing.T, parts ...string) string {
+	t.Helper()
+	dir := filepath.Join(parts...)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

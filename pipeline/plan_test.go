@@ -1,0 +1,129 @@
+package pipeline
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *Plan {
+	t.Helper()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := wheel.ParseArchs(archs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc, err := tables.Resolve(wheel.Spec{Archs: list, Ops: ops})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlan(tc, base, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func image() Base { return Base{Ref: "debian:bookworm-slim"} }
+
+func tarball() Base {
+	return Base{Ref: "bookworm.tar", File: "/somewhere/bookworm.tar", Digest: "sha256:" + strings.Repeat("ab", 32)}
+}
+
+// The plan that --dry-run prints, for every road.
+func TestPlanGolden(t *testing.T) {
+	for name, p := range map[string]*Plan{
+		"a100-image":  plan(t, image(), Options{}, nil, "8.0"),
+		"a100-tar":    plan(t, tarball(), Options{}, nil, "8.0"),
+		"three-archs": plan(t, image(), Options{KeepDebug: true}, nil, "9.0+PTX", "8.0;8.6"),
+		"cpu-only":    plan(t, image(), Options{}, []string{"cpu_adam", "utils"}),
+	} {
+		var got bytes.Buffer
+		if err := p.Print(&got); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", name+".golden")
+		if *update {
+			if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != string(want) {
+			t.Errorf("%s differs from %s; go test ./pipeline -update shows how\n%s", name, file, got.String())
+		}
+	}
+}
+
+func TestDigest(t *testing.T) {
+	base := plan(t, tarball(), Options{}, nil, "8.0")
+	same := tarball()
+	same.File = "/elsewhere/bookworm.tar"
+	if plan(t, same, Options{Jobs: 7, NoCache: true}, nil, "8.0").Digest != base.Digest {
+		t.Error("where the base lies and how fast it is built changes the digest")
+	}
+	other := tarball()
+	other.Digest = "sha256:" + strings.Repeat("cd", 32)
+	for what, p := range map[string]*Plan{
+		"base":  plan(t, other, Options{}, nil, "8.0"),
+		"arch":  plan(t, tarball(), Options{}, nil, "8.6"),
+		"PTX":   plan(t, tarball(), Options{}, nil, "8.0+PTX"),
+		"ops":   plan(t, tarball(), Options{}, []string{"fused_adam"}, "8.0"),
+		"debug": plan(t, tarball(), Options{KeepDebug: true}, nil, "8.0"),
+	} {
+		if p.Digest == base.Digest {
+			t.Errorf("another %s has the same digest", what)
+		}
+	}
+}
+
+// The manifest inside names its plan and nothing that differs between runs.
+func TestManifestInPlan(t *testing.T) {
+	p := plan(t, tarball(), Options{}, nil, "8.0")
+	for _, s := range p.Steps {
+		text, ok := s.Env[manifestVar]
+		if !ok {
+			continue
+		}
+		var m wheel.Manifest
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			t.Fatal(err)
+		}
+		if m.PlanDigest != p.Digest || m.BuiltAt != nil || m.Builder != "" || m.Env["DS_BUILD_UTILS"] != "1" || m.Base.Digest == "" {
+			t.Errorf("%s", text)
+		}
+		return
+	}
+	t.Error("no step carries the manifest")
+}
+
+func TestCause(t *testing.T) {
+	long := "x.cu(12): error: no such thing\n" + strings.Repeat("noise\n", 40) + "ninja: build stopped\n"
+	got := Cause(long, "Traceback\nRuntimeError: Error compiling objects for extension\n")
+	for _, want := range []string{"error: no such thing", "ninja: build stopped", "RuntimeError: Error compiling"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("Cause does not name %q:\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "\n"); n > tailLines+2 {
+		t.Errorf("%d lines", n)
+	}
+	if got := Cause("", "one line"); got != "  one line" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,135 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// artifact puts a file that stands for a wheel, with its manifest, into a new
+// directory.
+func artifact(t *testing.T, name, content string) wheel.Artifact {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sum, size, err := wheel.HashFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := Place(file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func TestStore(t *testing.T) {
+	s := Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}
+	if _, ok, err := s.Get("d1", t.TempDir()); ok || err != nil {
+		t.Fatalf("an empty store: %v, %v", ok, err)
+	}
+	if err := s.Put("d1", artifact(t, "a-1.whl", "bytes")); err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	a, ok, err := s.Get("d1", out)
+	if !ok || err != nil || !a.Cached {
+		t.Fatalf("%v, %v, %+v", ok, err, a)
+	}
+	if got, err := os.ReadFile(a.Path); err != nil || string(got) != "bytes" {
+		t.Errorf("%q, %v", got, err)
+	}
+	check := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+	check.Dir = out
+	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != 2 {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestStoreDropsWhatIsDamaged(t *testing.T) {
+	s := Store{Dir: t.TempDir(), Keep: 2}
+	if err := s.Put("d1", artifact(t, "a-1.whl", "bytes")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.Dir, "d1", "a-1.whl"), []byte("bytez"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	if _, ok, err := s.Get("d1", out); ok || err != nil {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	if left, _ := os.ReadDir(out); len(left) > 0 {
+		t.Errorf("a damaged wheel left %v", left)
+	}
+}
+
+func TestStorePrunes(t *testing.T) {
+	s := Store{Dir: t.TempDir(), Keep: 2}
+	for i := range 4 {
+		if err := s.Put(fmt.Sprint("d", i), artifact(t, "a-1.whl", "bytes")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(s.Dir); err != nil || len(left) != 2 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// failing is a builder that must not be asked, or fails.
+type failing struct{ err error }
+
+func (f failing) Name() string { return "failing" }
+func (f failing) Build(context.Context, *Plan, string, io.Writer, ui.Reporter) (Product, error) {
+	return Product{}, f.err
+}
+
+func TestRunnerAnswersFromTheStore(t *testing.T) {
+	p := plan(t, image(), Options{}, nil, "8.0")
+	r := Runner{
+		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
+		Builder: func(context.Context) (Builder, error) { return nil, errors.New("no engine") },
+	}
+	if _, err := r.Run(t.Context(), p); err == nil || !strings.Contains(err.Error(), "no engine") {
+		t.Fatalf("nothing stored: %v", err)
+	}
+	if err := r.Store.Put(p.Digest, artifact(t, "a-1.whl", "bytes")); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := r.Run(t.Context(), p); err != nil || !a.Cached {
+		t.Errorf("stored: %+v, %v", a, err)
+	}
+	p.Options.NoCache = true
+	if _, err := r.Run(t.Context(), p); err == nil {
+		t.Error("--no-cache read the store")
+	}
+}
+
+func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
+	p := plan(t, image(), Options{}, nil, "8.0")
+	out := t.TempDir()
+	r := Runner{
+		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: out, Report: ui.New(io.Discard, ui.Options{}), Logs: t.TempDir(),
+		Builder: func(context.Context) (Builder, error) { return failing{errors.New("step compile: boom")}, nil },
+	}
+	_, err := r.Run(t.Context(), p)
+	if err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Fatal(err)
+	}
+	if logs, _ := os.ReadDir(r.Logs); len(logs) != 1 {
+		t.Errorf("logs %v", logs)
+	}
+	if left, _ := os.ReadDir(out); len(left) > 0 {
+		t.Errorf("a failed build left %v", left)
+	}
+}
