@@ -8,12 +8,15 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
+// topKeys are the keys of the document itself.
+func topKeys() []string { return []string{"defaults", "known_hosts", "nodes"} }
+
 // inventory reads the whole document.
 func (r *reader) inventory(body ast.Node) *Inventory {
 	inv := &Inventory{}
 	var defaults settings
 	var nodes ast.Node
-	for _, p := range r.pairs(body, "the inventory", []string{"defaults", "known_hosts", "nodes"}) {
+	for _, p := range r.pairs(body, "the inventory", topKeys()) {
 		switch p.key {
 		case "defaults":
 			defaults, _ = r.settings(p.value, "defaults", inDefaults)

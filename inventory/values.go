@@ -105,7 +105,7 @@ func (r *reader) text(n ast.Node, check func(string) error) optional[string] {
 func (r *reader) word(n ast.Node, check func(string) error) optional[string] {
 	value := r.text(n, check)
 	if value.set && value.value == "" {
-		r.problem(r.place(n), "leave the key out instead", "an empty text")
+		r.problem(r.place(n), "", "an empty text")
 		return optional[string]{}
 	}
 	return value
@@ -211,8 +211,10 @@ func (r *reader) wrongType(n ast.Node, want string) {
 		kind = "a list"
 	case *ast.StringNode, *ast.LiteralNode:
 		kind = "a text"
-	case *ast.IntegerNode, *ast.FloatNode:
+	case *ast.IntegerNode:
 		kind = "a number"
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		kind = "a fraction"
 	case *ast.BoolNode:
 		kind = "true or false"
 	case *ast.AnchorNode, *ast.AliasNode:
