@@ -32,18 +32,22 @@ def sites():
     return found
 
 
-def dist_info(places):
-    """The dist-info (or egg-info) of DeepSpeed in one of the places, or None."""
+def dist_infos(places):
+    """The dist-info (or egg-info) entries of DeepSpeed in the places; one, if all is well."""
+    found = []
     for place in places:
         try:
             names = sorted(os.listdir(place))
         except OSError:
             continue
         for ending in (".dist-info", ".egg-info"):
-            for name in names:
-                if name.lower().startswith("deepspeed-") and name.endswith(ending):
-                    return os.path.join(place, name)
-    return None
+            found += [os.path.join(place, n) for n in names if n.lower().startswith("deepspeed-") and n.endswith(ending)]
+    return found
+
+
+def dist_info(places):
+    """The first of them, or None."""
+    return (dist_infos(places) + [None])[0]
 
 
 def metadata_version(info):

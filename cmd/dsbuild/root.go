@@ -60,6 +60,7 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(
+		newDeployCommand(a),
 		newNodesCommand(a),
 		newVersionCommand(a),
 		newWheelCommand(a),

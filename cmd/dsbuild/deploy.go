@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// deployOptions are the flags of dsbuild deploy.
+type deployOptions struct {
+	command   string // for messages about wrong usage
+	inventory string
+	wheel     string
+	limit     string
+	forks     int
+	maxFail   string
+	deps      string
+	verify    string
+	reports   []string
+	dryRun    bool
+	force     bool
+	json      bool
+}
+
+func newDeployCommand(a *app) *cobra.Command {
+	var opts deployOptions
+	cmd := &cobra.Command{
+		Use:   "deploy INVENTORY",
+		Short: "Install a wheel on every node and prove that all run the same",
+		Long: `Install a wheel on every node of an inventory and prove that all run the same.
+
+Every node is probed first: one that does not fit is refused before a byte is
+sent to it. Then the wheel is put there, installed with the pip of the node's own
+environment and without touching any other package, and every op is loaded. If
+that fails, or is interrupted, the node is put back as it was. A node that
+already runs this very wheel is left alone.`,
+		Example: `  dsbuild deploy inventory.yaml
+  dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
+  dsbuild deploy inventory.yaml --max-fail 5% --report deploy.json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			return runDeploy(cmd.Context(), a, opts)
+		},
+	}
+	addLimitFlag(cmd, &opts.limit)
+	flags := cmd.Flags()
+	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
+	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse` it, naming them")
+	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
+	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE.json` (repeatable)")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
+	flags.BoolVar(&opts.json, "json", false, "print the report as one JSON document")
+	return cmd
+}
+
+// runDeploy deploys as opts say. The report is printed and written also when
+// nodes failed or the run was interrupted.
+func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
+	if err := opts.check(); err != nil {
+		return err
+	}
+	inv, err := a.loadInventory(opts.inventory, opts.limit)
+	if err != nil {
+		return err
+	}
+	tooMany, err := parseMaxFail(opts, len(inv.Hosts))
+	if err != nil {
+		return err
+	}
+	wheels, err := deploy.LoadWheels(opts.wheel)
+	if err != nil {
+		return err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	d := deploy.New(deploy.Options{
+		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Reporter: a.reporter,
+		Dialer: remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second),
+		Forks:  opts.forks, TooMany: tooMany, Force: opts.force, Verify: deploy.Level(opts.verify), By: localUser(),
+		PipWheel: deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip")),
+	})
+	defer d.Close()
+	plan, err := d.Survey(ctx)
+	if err != nil {
+		return err
+	}
+	if opts.dryRun {
+		return printPlan(a, opts, plan)
+	}
+	report := d.Apply(ctx)
+	if err := printReport(a, opts, report); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return report.Err()
+}
+
+// check finds what flags cannot say by their types.
+func (o deployOptions) check() error {
+	switch {
+	case o.forks < 1:
+		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
+		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
+	case o.deps == "index" || o.deps == "bundle":
+		return usageErrorf(o.command, "--deps %s is not available yet: only refuse is", o.deps)
+	case o.deps != "refuse":
+		return usageErrorf(o.command, "--deps %s: only refuse is available yet", o.deps)
+	}
+	for _, r := range o.reports {
+		switch end := filepath.Ext(r); end {
+		case ".json":
+		case ".html", ".xml":
+			return usageErrorf(o.command, "--report %s: reports as %s are not available yet, only .json is", r, end)
+		default:
+			return usageErrorf(o.command, "--report %s: the name must end in .json", r)
+		}
+	}
+	return nil
+}
+
+// parseMaxFail turns --max-fail into the question that is asked after each failure.
+func parseMaxFail(o deployOptions, total int) (func(int) bool, error) {
+	if o.maxFail == "" {
+		return nil, nil
+	}
+	text, percent := strings.CutSuffix(o.maxFail, "%")
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || percent && n > 100 {
+		return nil, usageErrorf(o.command, "--max-fail %s: a number of nodes, or a percentage such as 5%%", o.maxFail)
+	}
+	if percent {
+		return func(failed int) bool { return failed*100 > n*total }, nil
+	}
+	return func(failed int) bool { return failed > n }, nil
+}
+
+// planDocument is the JSON document of dsbuild deploy --dry-run --json.
+type planDocument struct {
+	Nodes []planEntry `json:"nodes"`
+}
+
+type planEntry struct {
+	Name    string   `json:"name"`
+	Action  string   `json:"action"`
+	Wheel   string   `json:"wheel"`
+	Reasons []string `json:"reasons"`
+	Remarks []string `json:"remarks"`
+	Hint    string   `json:"hint"`
+}
+
+func printPlan(a *app, opts deployOptions, plan deploy.Plan) error {
+	if !opts.json {
+		return plan.Print(a.stdout)
+	}
+	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
+	for _, n := range plan.Nodes {
+		e := planEntry{n.Name, string(n.Action), "", slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
+		if n.Wheel != nil {
+			e.Wheel = n.Wheel.Manifest.Name
+		}
+		doc.Nodes = append(doc.Nodes, e)
+	}
+	return ui.JSON(a.stdout, doc)
+}
+
+func printReport(a *app, opts deployOptions, report *deploy.Report) error {
+	for _, file := range opts.reports {
+		if err := writeReport(file, report); err != nil {
+			return fmt.Errorf("writing the report: %w", err)
+		}
+	}
+	if opts.json {
+		return ui.JSON(a.stdout, report)
+	}
+	return report.Print(a.stdout)
+}
+
+// writeReport writes a file whole or not at all.
+func writeReport(file string, report *deploy.Report) error {
+	data, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".report-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(append(data, '\n'))
+	if closed := tmp.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Chmod(tmp.Name(), 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+// localUser is who deploys, for the journals on the nodes.
+func localUser() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
+}

@@ -1,0 +1,429 @@
+# The one program that changes an environment. It lives as long as its standard
+# input: when the driver goes away, however it goes, the input ends and the
+# environment is put back by the node itself. Orders come as JSON lines; each is
+# answered by one message with its number.
+#
+# Everything of dsbuild's is in HOME: lock (held while this runs), change.json (a
+# change under way: enough to undo it after a power cut), kept-RUN/ (what was
+# moved aside), run-*/ (uploads), installed.json (what is installed now),
+# previous/ (what was before), journal.jsonl.
+import errno
+import fcntl
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import time
+import zipfile
+
+HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
+CHANGE = os.path.join(HOME, "change.json")
+INSTALLED = os.path.join(HOME, "installed.json")
+PREVIOUS = os.path.join(HOME, "previous")
+SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
+
+
+class Gone(Exception):
+    """The driver went away or asked to undo."""
+
+
+class Failed(Exception):
+    """An order that cannot be done; hint is what to try."""
+
+    def __init__(self, why, hint=""):
+        Exception.__init__(self, why)
+        self.hint = hint
+
+
+def save_json(path, value):
+    """Writes a file whole or not at all, and to the disk."""
+    with open(path + ".part", "w", encoding="utf-8") as f:
+        json.dump(value, f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.rename(path + ".part", path)
+
+
+def exists(path):
+    return os.path.lexists(path)
+
+
+def remove(path):
+    """Removes a file, link or tree; nothing there is fine."""
+    try:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def move(source, target):
+    """Renames; where that cannot be (a lower layer of an overlay, another file
+    system) copies, in such an order that target appears whole and source
+    disappears under its name at once."""
+    try:
+        os.rename(source, target)
+        return
+    except OSError as e:
+        if e.errno != errno.EXDEV:
+            raise
+    part, gone = target + ".dsbuild-part", source + ".dsbuild-gone"
+    remove(part)
+    if os.path.isdir(source) and not os.path.islink(source):
+        shutil.copytree(source, part, symlinks=True)
+    else:
+        shutil.copy2(source, part, follow_symlinks=False)
+    os.rename(part, target)
+    try:
+        os.rename(source, gone)
+    except OSError:
+        gone = source
+    remove(gone)
+
+
+def inside(path):
+    """path, which must lie in this environment."""
+    base = os.path.realpath(sys.prefix)
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    if not real.startswith(base + os.sep) or real.startswith(HOME + os.sep):
+        for place in sites():
+            if real.startswith(place + os.sep):
+                return real
+        raise Failed("%s, which belongs to the package, lies outside the environment" % path)
+    return real
+
+
+def old_roots():
+    """What makes up the DeepSpeed of now: whole top folders, single files outside."""
+    roots = set()
+    for info in dist_infos(sites()):
+        rows, site = record_rows(info), os.path.dirname(info)
+        if rows is None:
+            raise Failed("%s has no RECORD: it cannot be taken away and put back" % info,
+                         "remove the DeepSpeed that is installed (pip uninstall, or the distribution's own tool), then deploy again")
+        roots.add(info)
+        for row in rows:
+            path = os.path.normpath(os.path.join(site, row[0]))
+            if path.startswith(site + os.sep):
+                top = path[len(site) + 1:].split(os.sep)
+                # Modules of many packages share one __pycache__.
+                path = path if top[0] == "__pycache__" else os.path.join(site, top[0])
+            roots.add(path)
+    return [inside(p) for p in roots]
+
+
+def new_roots(wheel):
+    """What a wheel will put where, in the same terms."""
+    import sysconfig
+
+    pure, roots = False, set()
+    with zipfile.ZipFile(wheel) as z:
+        names = z.namelist()
+        for name in names:
+            if name.endswith(".dist-info/WHEEL"):
+                pure = b"root-is-purelib: true" in z.read(name).lower()
+    site = os.path.realpath(sysconfig.get_path("purelib" if pure else "platlib"))
+    for name in names:
+        parts = name.rstrip("/").split("/")
+        if not parts[0].endswith(".data"):
+            roots.add(os.path.join(site, parts[0]))
+        elif len(parts) > 2 and not name.endswith("/"):
+            if parts[1] in ("purelib", "platlib"):
+                roots.add(os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), parts[2]))
+            else:
+                roots.add(os.path.join(sysconfig.get_path({"headers": "include"}.get(parts[1], parts[1])), *parts[2:]))
+    return [inside(p) for p in roots]
+
+
+class Environment:
+    """The environment under change."""
+
+    def __init__(self):
+        self.change = None
+        self.dir = None
+        self.lock = None
+
+    def begin(self):
+        """Locks, repairs what an earlier run left, and makes room for the upload."""
+        os.makedirs(HOME, mode=0o755, exist_ok=True)
+        self.take_lock()
+        repaired = self.repair()
+        for name in os.listdir(HOME):  # nobody else works here while the lock is held
+            if name.startswith(("run-", "kept-")):
+                remove(os.path.join(HOME, name))
+        self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
+        os.mkdir(self.dir, 0o700)
+        return {"dir": self.dir, "before": before(), "repaired": repaired}
+
+    def take_lock(self):
+        """Waits a little: a driver that was killed leaves an agent that tidies up."""
+        self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.time() + REQUEST["lock_s"]
+        while True:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as e:
+                if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise Failed("%s: no lock: %s" % (HOME, e.strerror), "the file system of the environment must have file locks (NFS: mount without nolock)")
+                if time.time() > deadline:
+                    who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
+                    raise Failed("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
+                time.sleep(0.1)
+        os.ftruncate(self.lock, 0)
+        os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
+
+    def repair(self):
+        """Ends a change that was cut off: forward once it was recorded, else back."""
+        self.change = load_json(CHANGE)
+        if not self.change:
+            return False
+        if self.change["done"]:
+            self.finish()
+        else:
+            self.restore()
+        return True
+
+    def start_change(self, roots, kept_name):
+        """Notes what will be moved, then moves it aside."""
+        kept = os.path.join(HOME, kept_name)
+        remove(kept)
+        os.mkdir(kept, 0o700)
+        self.change = {"run": REQUEST["run"], "done": False, "kept": kept, "before": before(), "noted": load_json(INSTALLED),
+                       "roots": [{"path": p, "kept": os.path.join(kept, str(i)), "was": exists(p)} for i, p in enumerate(sorted(set(roots)))]}
+        save_json(CHANGE, self.change)
+        for root in self.change["roots"]:
+            if root["was"]:
+                move(root["path"], root["kept"])
+
+    def restore(self):
+        """Puts everything back as it was. Can be cut off and begun again."""
+        for root in self.change["roots"]:
+            if exists(root["kept"]):
+                remove(root["path"])
+                move(root["kept"], root["path"])
+            elif not root["was"]:
+                remove(root["path"])
+        remove(CHANGE)
+        remove(self.change["kept"])
+        self.change = None
+
+    def install(self, order, inbox):
+        """Moves the old DeepSpeed aside and lets pip install the new one."""
+        wheel = order["wheel"]
+        try:
+            got = file_sha256(wheel).hexdigest()
+        except OSError as e:
+            raise Failed("%s: %s" % (wheel, e.strerror), "where exec_prefix enters a container, its Python must see the same path as the node")
+        if got != order["sha256"]:
+            raise Failed("%s has sha256 %s, not %s" % (wheel, got, order["sha256"]))
+        self.start_change(old_roots() + new_roots(wheel), "kept-" + REQUEST["run"])
+        run_pip(order, self.dir, inbox)
+        info = dist_info(sites())
+        if info is None:
+            raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
+        return {"version": metadata_version(info), "record": record_sha256(info)}
+
+    def record(self, order):
+        """Makes the change final. From the first line on there is no way back."""
+        final = dict(self.change, done=True, installed=order["installed"], journal=order["journal"], forget=order["forget"])
+        save_json(CHANGE, final)
+        self.change = final
+        self.finish()
+        return {}
+
+    def finish(self):
+        """What is left to do once a change is recorded; harmless when repeated."""
+        change = self.change
+        if change["installed"]:
+            save_json(INSTALLED, change["installed"])
+        else:
+            remove(INSTALLED)
+        if change["forget"]:
+            remove(change["kept"])
+            remove(PREVIOUS)
+        elif exists(change["kept"]):
+            save_json(os.path.join(change["kept"], "change.json"), change)
+            remove(PREVIOUS)
+            os.rename(change["kept"], PREVIOUS)
+        with open(os.path.join(HOME, "journal.jsonl"), "a", encoding="utf-8") as f:
+            f.write(json.dumps(change["journal"]) + "\n")
+        remove(CHANGE)
+        self.change = None
+
+    def roll_back(self):
+        """Exchanges what is installed for what was before the last deploy."""
+        last = load_json(os.path.join(PREVIOUS, "change.json"))
+        if not last:
+            raise Failed("there is nothing to go back to", "only what dsbuild replaced itself is kept, one step back")
+        paths = [root["path"] for root in last["roots"]]
+        self.start_change(old_roots() + paths, "kept-" + REQUEST["run"])
+        for root, name in zip(last["roots"], range(len(last["roots"]))):
+            if root["was"]:
+                clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
+        now = installed()
+        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last["noted"]}
+
+    def undo(self):
+        """Puts back what was, if anything was changed."""
+        if self.change and not self.change["done"]:
+            self.restore()
+        if self.dir:
+            remove(self.dir)
+            self.dir = None
+        return {"before": before()}
+
+
+def clone(source, target):
+    """A copy that costs links, not bytes, where the file system can."""
+    def link(a, b, **_):
+        try:
+            os.link(a, b, follow_symlinks=False)
+        except OSError:
+            shutil.copy2(a, b, follow_symlinks=False)
+
+    if os.path.isdir(source) and not os.path.islink(source):
+        shutil.copytree(source, target, symlinks=True, copy_function=link)
+    else:
+        link(source, target)
+
+
+def before():
+    """The DeepSpeed of now as the report tells it."""
+    found = installed()
+    return {"version": found["version"], "sha256": found["sha256"]} if found else None
+
+
+def run_pip(order, folder, inbox):
+    """Runs pip in the private folder, watching the driver meanwhile."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PIP_") and k != "PYTHONPATH"}
+    # No configuration can send the wheel elsewhere, and a full /tmp does not matter.
+    env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)
+    pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
+    argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "install", "--no-deps", "--no-index",
+                                          "--no-user", "--force-reinstall", "--no-warn-script-location", order["wheel"]]
+    child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    said, deadline, out = b"", time.time() + order["limit_s"], child.stdout.fileno()
+    try:
+        while True:
+            ready = select.select([out, 0], [], [], 1)[0]
+            if out in ready:
+                block = os.read(out, 65536)
+                if not block:
+                    break
+                said = (said + block)[-8192:]
+            if 0 in ready:
+                inbox.read()
+            inbox.check()
+            if time.time() > deadline:
+                raise Failed("pip did not end within %d s" % order["limit_s"])
+        child.wait(10)
+    except subprocess.TimeoutExpired:
+        raise Failed("pip closed its output but did not end")
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    if child.returncode != 0:
+        text = said.decode("utf-8", "replace").strip()
+        lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
+        raise Failed("pip ended with status %d: %s" % (child.returncode, " ".join(lines)[:1000]))
+
+
+class Inbox:
+    """Orders on standard input."""
+
+    def __init__(self):
+        self.data, self.ended, self.heard, self.orders = b"", False, time.time(), []
+
+    def read(self):
+        block = os.read(0, 65536)
+        self.heard = time.time()
+        if not block:
+            self.ended = True
+        lines = (self.data + block).split(b"\n")
+        self.data = lines.pop()
+        for line in lines:
+            order = json.loads(line.decode("utf-8"))
+            if order["do"] != "ping":
+                self.orders.append(order)
+
+    def check(self):
+        """Raises Gone when there is no use in going on."""
+        if self.ended or time.time() - self.heard > SILENCE or any(o["do"] == "undo" for o in self.orders):
+            raise Gone()
+
+    def take(self):
+        """The next order; Gone when there will be none."""
+        while not self.orders:
+            if self.ended or time.time() - self.heard > SILENCE:
+                raise Gone()
+            if select.select([0], [], [], 5)[0]:
+                self.read()
+        return self.orders.pop(0)
+
+
+def answer(number, make):
+    """Sends what make returns, or why it failed."""
+    try:
+        emit({"to": number, "ok": make()})
+        return
+    except Failed as e:
+        why, hint = str(e), e.hint
+    except OSError as e:
+        hint = "make room on the node: df -h %s" % HOME if e.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        why = "%s: %s" % (e.filename or HOME, e.strerror)
+    emit({"to": number, "failed": why, "hint": hint})
+
+
+def serve(env, inbox):
+    """Obeys until told to end."""
+    while True:
+        order = inbox.take()
+        number, do = order["number"], order["do"]
+        if do == "install":
+            answer(number, lambda: env.install(order, inbox))
+        elif do == "roll_back":
+            answer(number, env.roll_back)
+        elif do == "record":
+            answer(number, lambda: env.record(order))
+        elif do == "undo":
+            answer(number, env.undo)
+        elif do == "end":
+            return
+        else:
+            raise Failed("unknown order %s" % do)
+
+
+def main():
+    def leave(*_):
+        raise Gone()
+
+    for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(s, leave)
+    env, inbox = Environment(), Inbox()
+    try:
+        answer(0, env.begin)
+        if env.dir:
+            while True:
+                try:
+                    serve(env, inbox)
+                    return
+                except Gone:
+                    undo = [o for o in inbox.orders if o["do"] == "undo"]
+                    if not undo or inbox.ended:
+                        return  # nobody left to answer
+                    inbox.orders = undo
+    except Gone:
+        pass
+    finally:
+        for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(s, signal.SIG_IGN)
+        if env.lock is not None and env.dir:
+            env.undo()
+
+
+main()

@@ -1,0 +1,209 @@
+package deploy
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+//go:embed agent.py
+var agentSource string
+
+const (
+	// pingEvery and silence: an agent that hears nothing for so long takes the
+	// driver for dead, for a broken network does not always end its input.
+	pingEvery = 20 * time.Second
+	silence   = 120 * time.Second
+	// lockWait covers an agent that still tidies up after a killed driver.
+	lockWait = 20 * time.Second
+)
+
+// Version is a DeepSpeed as the report names it.
+type Version struct {
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"` // of the wheel it came from; "" if dsbuild did not install it
+}
+
+// change is an agent at work on a node: it holds the lock of the environment,
+// and puts it back should it not hear from us to the end.
+type change struct {
+	in      *io.PipeWriter
+	ended   chan struct{} // closed when the agent is gone
+	err     error         // why; valid once ended
+	replies chan reply
+	stop    context.CancelFunc
+
+	mu     sync.Mutex
+	number int
+}
+
+// changeRequest is what the agent is started with.
+type changeRequest struct {
+	Run      string  `json:"run"`
+	Label    string  `json:"label"` // the node, as part of a file name
+	By       string  `json:"by"`
+	SilenceS float64 `json:"silence_s"`
+	LockS    float64 `json:"lock_s"`
+}
+
+// begun is the agent's first answer.
+type begun struct {
+	Dir      string   `json:"dir"` // private, for uploads
+	Before   *Version `json:"before"`
+	Repaired bool     `json:"repaired"`
+}
+
+// reply is one message of the agent.
+type reply struct {
+	To     int             `json:"to"`
+	OK     json.RawMessage `json:"ok"`
+	Failed string          `json:"failed"`
+	Hint   string          `json:"hint"`
+}
+
+// startChange starts an agent and waits until it holds the lock. The agent
+// outlives ctx, so that it can be asked to undo; end ends it.
+func startChange(ctx context.Context, r remote.Runner, python string, req changeRequest) (*change, begun, error) {
+	req.SilenceS, req.LockS = silence.Seconds(), lockWait.Seconds()
+	out, in := io.Pipe()
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop}
+	go func() {
+		script := node.Script{Python: python, Source: agentSource, Request: req, More: out}
+		c.err = script.Run(lasting, r, c.receive)
+		out.CloseWithError(io.ErrClosedPipe) // what still writes must not wait for a reader
+		close(c.ended)
+	}()
+	go c.ping()
+	var b begun
+	if err := c.await(ctx, 0, &b); err != nil {
+		c.end()
+		return nil, begun{}, err
+	}
+	return c, b, nil
+}
+
+func (c *change) receive(m json.RawMessage) error {
+	var r reply
+	if err := node.Decode(m, &r); err != nil {
+		return err
+	}
+	select {
+	case c.replies <- r:
+		return nil
+	default:
+		return errors.New("the node answers what was not asked")
+	}
+}
+
+func (c *change) ping() {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			c.send(map[string]any{"do": "ping"}) //nolint:errcheck // an ended agent shows elsewhere
+		case <-c.ended:
+			return
+		}
+	}
+}
+
+func (c *change) send(order map[string]any) error {
+	line, err := json.Marshal(order)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err = c.in.Write(append(line, '\n'))
+	return err
+}
+
+// ask gives an order and waits for its answer; into may be nil.
+func (c *change) ask(ctx context.Context, order map[string]any, into any) error {
+	c.number++
+	order["number"] = c.number
+	sent := make(chan error, 1)
+	go func() { sent <- c.send(order) }()
+	select {
+	case err := <-sent:
+		if err != nil {
+			<-c.ended
+			return c.gone()
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return c.await(ctx, c.number, into)
+}
+
+func (c *change) await(ctx context.Context, number int, into any) error {
+	for {
+		select {
+		case r := <-c.replies:
+			if r.To != number {
+				continue // the answer to an order given up
+			}
+			if r.OK == nil {
+				return withHint(errors.New(r.Failed), r.Hint)
+			}
+			if into == nil {
+				return nil
+			}
+			return node.Decode(r.OK, into)
+		case <-c.ended:
+			if len(c.replies) > 0 {
+				continue
+			}
+			return c.gone()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (c *change) gone() error {
+	if c.err == nil {
+		return errors.New("the program on the node ended before its time")
+	}
+	return fmt.Errorf("the program on the node ended: %w", c.err)
+}
+
+// undo puts the environment back as it was before, and says what that is.
+func (c *change) undo(ctx context.Context) (*Version, error) {
+	var was struct {
+		Before *Version `json:"before"`
+	}
+	err := c.ask(ctx, map[string]any{"do": "undo"}, &was)
+	return was.Before, err
+}
+
+// end ends the agent: its input ends, so what is not recorded is put back.
+func (c *change) end() {
+	go c.in.Close() // a write under way may hold the pipe
+	select {
+	case <-c.ended:
+	case <-time.After(endGrace):
+	}
+	c.stop()
+}
+
+// endGrace is how long an agent may take to tidy up once its input has ended.
+const endGrace = 10 * time.Second
+
+func withHint(err error, text string) error {
+	if text == "" {
+		return err
+	}
+	return hint.With(err, "%s", text)
+}

@@ -1,0 +1,310 @@
+package deploy
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// Level is how much verify proves.
+type Level string
+
+// The levels of --verify.
+const (
+	VerifyLoad  Level = "load"  // every op is loaded
+	VerifyFiles Level = "files" // RECORD hashes and metadata
+)
+
+// Options are what a deploy is made with, as plain resolved values.
+type Options struct {
+	Hosts      []inventory.Host
+	KnownHosts string // "" means the user's own
+	Wheels     []Wheel
+	Dialer     remote.Dialer
+	Reporter   ui.Reporter
+	Forks      int              // nodes at once; 0 means fanout.DefaultForks
+	TooMany    func(n int) bool // asked with the number of failed nodes; yes starts no more. nil: never
+	Force      bool
+	Verify     Level
+	By         string // who deploys, for the journal
+	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
+	PipWheel func(ctx context.Context, python string) (string, error)
+}
+
+// Deployment is one deploy: Survey, then Apply, then Close.
+type Deployment struct {
+	opt   Options
+	run   string // names this run in files and journals
+	units []*unit
+	pips  map[string]upload // by Python X.Y
+}
+
+// unit is one node on its way through the steps.
+type unit struct {
+	host   inventory.Host
+	conn   remote.Conn
+	runner remote.Runner
+	facts  *node.Facts
+	plan   NodePlan
+
+	change  *change
+	dir     string // on the node, for uploads
+	record  string // sha256 of the RECORD that is to be there
+	changed bool
+	before  *Version
+	after   *Version
+
+	status  Status
+	step    string
+	err     error
+	seconds map[string]float64
+}
+
+// New prepares a deploy; nothing is done yet.
+func New(opt Options) *Deployment {
+	d := &Deployment{opt: opt, run: time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6]), pips: map[string]upload{}}
+	for _, h := range opt.Hosts {
+		d.units = append(d.units, &unit{host: h, status: Skipped, seconds: map[string]float64{}})
+	}
+	return d
+}
+
+// Close closes every connection.
+func (d *Deployment) Close() {
+	for _, u := range d.units {
+		if u.conn != nil {
+			u.conn.Close() //nolint:errcheck // nothing is under way
+		}
+	}
+}
+
+// Survey is the first phase: it reaches and probes every node and decides what
+// is to happen. It changes nothing and sends no file.
+func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
+	fanout.Run(ctx, d.units, fanout.Options{Forks: d.opt.Forks, StopWhen: d.opt.TooMany}, func(ctx context.Context, u *unit) (struct{}, error) {
+		return struct{}{}, d.walk(ctx, u, []step{
+			{"connect", connectLimit, d.connect}, // a connection, the host key checked
+			{"probe", probeLimit, d.probe},       // the facts
+		})
+	})
+	if err := ctx.Err(); err != nil {
+		return Plan{}, context.Cause(ctx)
+	}
+	plan, err := NewPlan(d.known(), d.opt.Wheels, PlanOptions{Force: d.opt.Force, NoPip: d.fetchPips(ctx)})
+	if err != nil {
+		return Plan{}, err
+	}
+	for i, u := range d.units {
+		u.plan = plan.Nodes[i]
+		switch u.plan.Action {
+		case Refuse:
+			u.status, u.step = Refused, "fit"
+			u.err = withHint(errors.New(strings.Join(u.plan.Reasons, "; ")), u.plan.Hint)
+		case Install, Leave, Follow:
+			u.step = "fit"
+		}
+	}
+	return plan, nil
+}
+
+func (d *Deployment) known() []Known {
+	nodes := make([]Known, len(d.units))
+	for i, u := range d.units {
+		nodes[i] = Known{Name: u.host.Name, Err: u.err}
+		switch {
+		case u.facts != nil:
+			nodes[i].Facts = *u.facts
+		case u.err == nil:
+			nodes[i].Err = fanout.ErrStopped
+		}
+	}
+	return nodes
+}
+
+// Apply is the second phase: it carries the plan of Survey out. The report is
+// complete also when ctx ends on the way.
+func (d *Deployment) Apply(ctx context.Context) *Report {
+	var first, followers []*unit
+	var total int64
+	failed := 0
+	for _, u := range d.units {
+		switch u.plan.Action {
+		case Install:
+			first = append(first, u)
+			total += u.plan.Wheel.Manifest.Size
+		case Leave:
+			first = append(first, u)
+		case Follow:
+			followers = append(followers, u)
+		}
+		if u.status == Failed || u.status == Unreachable {
+			failed++
+		}
+	}
+	if total > 0 {
+		bar := d.opt.Reporter.Bar("sending", total)
+		defer bar.Close()
+		d.phase(ctx, first, &failed, bar.Add)
+	} else {
+		d.phase(ctx, first, &failed, func(int64) {})
+	}
+	d.phase(ctx, followers, &failed, nil)
+	return d.Report()
+}
+
+// phase takes units through their steps, unless too many have failed.
+func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent func(int64)) {
+	tooMany := func(n int) bool { return d.opt.TooMany != nil && n > 0 && d.opt.TooMany(n) }
+	before := *failed
+	if tooMany(before) {
+		return
+	}
+	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: func(n int) bool { return tooMany(before + n) }}
+	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
+		return struct{}{}, d.walk(ctx, u, d.steps(u, sent))
+	})
+	for _, r := range results {
+		if r.Started && r.Err != nil {
+			*failed++
+		}
+	}
+}
+
+// steps are what a node goes through after it was found to fit.
+func (d *Deployment) steps(u *unit, sent func(int64)) []step {
+	verify := step{"verify", verifyLimit, d.verify} // what an import finds is the wheel
+	switch u.plan.Action {
+	case Install:
+		return []step{
+			{"put", putLimit, func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
+			{"install", installLimit, d.install}, // the old version moved aside, pip
+			verify,
+			{"record", recordLimit, d.record}, // final; the journal
+		}
+	case Follow:
+		return []step{{"install", installLimit, d.follow}, verify}
+	default:
+		return []step{verify}
+	}
+}
+
+// step is one thing done on a node.
+type step struct {
+	name  string
+	limit time.Duration
+	do    func(context.Context, *unit) error
+}
+
+// The time a step may take at most.
+const (
+	connectLimit = 2 * time.Minute
+	probeLimit   = 2 * time.Minute
+	putLimit     = 30 * time.Minute
+	installLimit = 15 * time.Minute
+	verifyLimit  = 15 * time.Minute
+	recordLimit  = 2 * time.Minute
+	undoLimit    = time.Minute
+)
+
+// walk takes a node through steps. Titles, times, limits and putting back are
+// its business, not the steps'.
+func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
+	for _, s := range steps {
+		u.step = s.name
+		begin := time.Now()
+		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
+		err := s.do(limited, u)
+		if err != nil && errors.Is(err, limited.Err()) {
+			err = context.Cause(limited)
+		}
+		cancel()
+		u.seconds[s.name] = time.Since(begin).Seconds()
+		if err != nil {
+			u.status, u.err = Failed, err
+			if s.name == "connect" || s.name == "probe" && errors.Is(err, remote.ErrLost) {
+				u.status = Unreachable
+			}
+			d.putBack(ctx, u)
+			return err
+		}
+	}
+	if u.plan.Action != "" {
+		u.status = OK
+	}
+	if u.change != nil {
+		u.change.end()
+		u.change = nil
+	}
+	return nil
+}
+
+// putBack undoes what was begun on a node, also after ctx has ended.
+func (d *Deployment) putBack(ctx context.Context, u *unit) {
+	if u.change == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer cancel()
+	now, err := u.change.undo(ctx)
+	u.change.end()
+	u.change = nil
+	why := hint.Of(u.err)
+	switch {
+	case err != nil:
+		u.err = fmt.Errorf("%w; the node puts its environment back by itself, which could not be watched: %w", u.err, err)
+		why = strings.TrimPrefix(why+"; deploy again to see what it has", "; ")
+		u.after = nil
+	case u.step == "record" && now != nil && u.after != nil && *now == *u.after:
+		u.changed = true // the change was recorded before something failed
+	case now == nil:
+		u.changed, u.after = false, nil
+		u.err = fmt.Errorf("%w; put back: no DeepSpeed, as before", u.err)
+	default:
+		u.changed, u.after = false, now
+		u.err = fmt.Errorf("%w; put back: DeepSpeed %s, as before", u.err, now.Version)
+	}
+	u.err = withHint(u.err, why)
+}
+
+// Report sums up what has been done so far.
+func (d *Deployment) Report() *Report {
+	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
+	seen := map[string]bool{}
+	for i, u := range d.units {
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Before: u.before, After: u.after, Seconds: u.seconds}
+		if u.err != nil {
+			n.Error, n.Hint = u.err.Error(), hint.Of(u.err)
+		}
+		if u.facts != nil {
+			f := *u.facts
+			f.Dists = nil
+			n.Facts = &f
+		}
+		if w := u.plan.Wheel; w != nil {
+			n.Wheel = w.Manifest.Name
+			if !seen[w.Manifest.SHA256] {
+				seen[w.Manifest.SHA256] = true
+				r.Wheels = append(r.Wheels, WheelRef{w.Manifest.Name, w.Manifest.SHA256, w.Version})
+			}
+		}
+		r.Nodes[i] = n
+	}
+	r.complete()
+	return r
+}
+
+// public is a version without its local part.
+func public(version string) string {
+	v, _, _ := strings.Cut(version, "+")
+	return v
+}

@@ -1,0 +1,330 @@
+package deploy_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// environment is a fake training environment: a real venv with a torch that
+// is a version file and little more.
+type environment struct {
+	dir, python, site string
+}
+
+// newEnvironment makes one with torch of the given version for CUDA 13.2, and pip
+// only by way of the wheel that comes with Python.
+func newEnvironment(t *testing.T, torch string) environment {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "venv")
+	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
+		t.Fatalf("making an environment: %v\n%s", err, out)
+	}
+	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatal("a new environment without site-packages")
+	}
+	e := environment{dir, filepath.Join(dir, "bin", "python"), sites[0]}
+	if torch != "" {
+		e.write(t, "torch/version.py", "__version__ = '"+torch+"+cu132'\ncuda = '13.2'\n")
+		e.write(t, "torch/__init__.py", "from . import version\n__version__ = version.__version__\n")
+		e.dist(t, "torch", torch)
+	}
+	e.dist(t, "einops", "0.8.0")
+	return e
+}
+
+func (e environment) write(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join(e.site, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (e environment) dist(t *testing.T, name, version string) {
+	t.Helper()
+	e.write(t, name+"-"+version+".dist-info/METADATA", "Metadata-Version: 2.1\nName: "+name+"\nVersion: "+version+"\n")
+}
+
+// snapshot is every file of the environment but dsbuild's own, with mode,
+// time and content: what "as it was" means.
+func (e environment) snapshot(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(e.dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if d.Name() == ".dsbuild" {
+				return filepath.SkipDir
+			}
+			files[path] = "folder"
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if d.Type()&os.ModeSymlink != 0 {
+			files[path], err = os.Readlink(path)
+			return err
+		}
+		content, err := os.ReadFile(path)
+		files[path] = fmt.Sprintf("%s %d %x", info.Mode(), info.ModTime().UnixNano(), sha256.Sum256(content))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func (e environment) mustBe(t *testing.T, want map[string]string) {
+	t.Helper()
+	got := e.snapshot(t)
+	for path, w := range want {
+		if got[path] != w {
+			t.Errorf("%s: was %q, is %q", path, w, got[path])
+		}
+	}
+	for path := range got {
+		if _, ok := want[path]; !ok {
+			t.Errorf("%s was not there before", path)
+		}
+	}
+}
+
+// leftovers are names in the environment's .dsbuild that no finished run leaves.
+func (e environment) leftovers(t *testing.T) []string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(e.dir, ".dsbuild"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, e := range entries {
+		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous"}, e.Name()) {
+			left = append(left, e.Name())
+		}
+	}
+	return left
+}
+
+// version is what an import on the node finds.
+func (e environment) version(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command(e.python, "-c", "import deepspeed; print(deepspeed.__version__)")
+	cmd.Dir = e.dir
+	out, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// wheelOptions change what makeWheel makes.
+type wheelOptions struct {
+	version string            // "" means 0.19.8
+	files   map[string]string // further files, or other contents of those there
+	with    func(*wheel.Manifest)
+	require []string
+}
+
+// makeWheel makes a small real wheel with the outer shape of DeepSpeed's: a
+// version, one op with a builder, a script.
+func makeWheel(t *testing.T, dir string, opt wheelOptions) string {
+	t.Helper()
+	version := opt.version
+	if version == "" {
+		version = "0.19.8"
+	}
+	version += "+torch2.15.cu132.sm80.v2"
+	tag := pythonTag(t)
+	name := fmt.Sprintf("deepspeed-%s-%s-%s-linux_x86_64.whl", version, tag, tag)
+	info := "deepspeed-" + version + ".dist-info/"
+	m := wheel.Manifest{
+		Name: name, Version: version, Ops: []string{"cpu_adam"}, OpsRequested: []string{"cpu_adam"}, Archs: []string{"8.0"}, PTX: []string{},
+		CPU: "x86-64-v2", Python: "3." + strings.TrimPrefix(tag, "cp3"), Torch: "2.15.0", CUDA: "13.2", Glibc: "2.17",
+	}
+	if opt.with != nil {
+		opt.with(&m)
+	}
+	manifest, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadata := "Metadata-Version: 2.1\nName: deepspeed\nVersion: " + version + "\nRequires-Dist: torch>=2.0.0\nRequires-Dist: einops\nRequires-Dist: sphinx; extra == 'doc'\n"
+	for _, r := range opt.require {
+		metadata += "Requires-Dist: " + r + "\n"
+	}
+	files := map[string]string{
+		"deepspeed/__init__.py":                   "from .version import __version__\n",
+		"deepspeed/version.py":                    "__version__ = '" + version + "'\n",
+		"deepspeed/git_version_info.py":           "from .git_version_info_installed import *\n",
+		"deepspeed/git_version_info_installed.py": "version='" + version + "'\ninstalled_ops={'cpu_adam': True, 'async_io': False}\n",
+		"deepspeed/ops/__init__.py":               "",
+		"deepspeed/ops/cpu_adam_op.py":            "",
+		"deepspeed/ops/op_builder/__init__.py":    "",
+		"deepspeed/ops/op_builder/all_ops.py":     "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_op\n        return cpu_adam_op\nALL_OPS = {'cpu_adam': Builder()}\n",
+
+		"deepspeed-" + version + ".data/scripts/ds_report": "#!python\nprint('report')\n",
+		info + "METADATA":     metadata,
+		info + "WHEEL":        "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "-" + tag + "-linux_x86_64\n",
+		info + "dsbuild.json": string(manifest),
+	}
+	maps.Copy(files, opt.files)
+	var record bytes.Buffer
+	for _, f := range slices.Sorted(maps.Keys(files)) {
+		sum := sha256.Sum256([]byte(files[f]))
+		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", f, base64.RawURLEncoding.EncodeToString(sum[:]), len(files[f]))
+	}
+	fmt.Fprintf(&record, "%sRECORD,,\n", info)
+	files[info+"RECORD"] = record.String()
+	path := filepath.Join(dir, name)
+	writeZip(t, path, files)
+	return path
+}
+
+func writeZip(t *testing.T, path string, files map[string]string) {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, f := range slices.Sorted(maps.Keys(files)) {
+		w, err := z.Create(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(files[f])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(z.Close(), os.WriteFile(path, b.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pythonTag(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("python3", "-c", "import sys; print('cp%d%d' % sys.version_info[:2])").Output()
+	if err != nil {
+		t.Fatalf("python3: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func load(t *testing.T, path string) []deploy.Wheel {
+	t.Helper()
+	wheels, err := deploy.LoadWheels(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wheels
+}
+
+// host is a node of an inventory on a test server.
+func host(t *testing.T, name string, e environment, opt sshtest.Options) (inventory.Host, *sshtest.Server) {
+	t.Helper()
+	opt.Name = name
+	s := sshtest.Start(t, opt)
+	return inventory.Host{Name: name, Node: name, Address: s.Address, Port: s.Port, User: s.User, IdentityFile: s.IdentityFile, Python: e.python}, s
+}
+
+// options are those of a deploy to test servers.
+func options(t *testing.T, wheels []deploy.Wheel, servers []*sshtest.Server, hosts ...inventory.Host) deploy.Options {
+	t.Helper()
+	var keys []byte
+	for _, s := range servers {
+		k, err := os.ReadFile(s.KnownHosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k...)
+	}
+	known := filepath.Join(t.TempDir(), "known_hosts")
+	if err := os.WriteFile(known, keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return deploy.Options{
+		Hosts: hosts, KnownHosts: known, Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester", Forks: 4,
+		Dialer:   remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: time.Second}),
+		Reporter: ui.New(testWriter{t}, ui.Options{}),
+	}
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", b)
+	return len(b), nil
+}
+
+// run deploys and returns the report, which it logs.
+func run(t *testing.T, ctx context.Context, opt deploy.Options) *deploy.Report {
+	t.Helper()
+	d := deploy.New(opt)
+	defer d.Close()
+	if _, err := d.Survey(ctx); err != nil {
+		t.Fatalf("survey: %v", err)
+	}
+	r := d.Apply(ctx)
+	for _, n := range r.Nodes {
+		t.Logf("%s: %s at %s, changed %v, before %v, after %v, %v\n  error: %s\n  hint: %s", n.Name, n.Status, n.Step, n.Changed, n.Before, n.After, n.Seconds, n.Error, n.Hint)
+	}
+	return r
+}
+
+// counting is a Dialer that counts the files put and can get in the way.
+type counting struct {
+	remote.Dialer
+	puts   atomic.Int64
+	before func(up remote.Upload) error // asked before each file
+}
+
+func (c *counting) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
+	conn, err := c.Dialer.Dial(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return countingConn{conn, c}, nil
+}
+
+type countingConn struct {
+	remote.Conn
+	c *counting
+}
+
+func (c countingConn) Put(ctx context.Context, up remote.Upload) error {
+	c.c.puts.Add(1)
+	if c.c.before != nil {
+		if err := c.c.before(up); err != nil {
+			return err
+		}
+	}
+	return c.Conn.Put(ctx, up)
+}

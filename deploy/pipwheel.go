@@ -1,0 +1,86 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// DownloadPip returns a function that finds a pip wheel for a Python X.Y in
+// dir, and downloads it there with the local python3's own pip if it is not.
+func DownloadPip(dir string) func(ctx context.Context, python string) (string, error) {
+	return func(ctx context.Context, python string) (string, error) {
+		place := filepath.Join(dir, python)
+		if found := pipIn(place); found != "" {
+			return found, nil
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", err
+		}
+		fresh, err := os.MkdirTemp(dir, python+"-*")
+		if err != nil {
+			return "", err
+		}
+		defer os.RemoveAll(fresh)
+		cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+			"--only-binary", ":all:", "--python-version", python, "--dest", fresh, "pip")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			lines := strings.Split(string(bytes.TrimSpace(out)), "\n")
+			return "", fmt.Errorf("python3 -m pip download pip: %w: %s", err, lines[len(lines)-1])
+		}
+		// Another run may have been faster; its wheel is as good.
+		if err := os.Rename(fresh, place); err != nil && pipIn(place) == "" {
+			return "", err
+		}
+		if found := pipIn(place); found != "" {
+			return found, nil
+		}
+		return "", fmt.Errorf("python3 -m pip download pip left no wheel")
+	}
+}
+
+func pipIn(dir string) string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return ""
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "pip-") && strings.HasSuffix(e.Name(), ".whl") {
+			return filepath.Join(dir, e.Name())
+		}
+	}
+	return ""
+}
+
+// fetchPips gets the pip wheels that nodes without any pip need, once for each
+// Python, and says for which there is none.
+func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
+	none := map[string]error{}
+	for _, u := range d.units {
+		if u.facts == nil || u.facts.Pip != "" || u.facts.PipWheel != "" || u.facts.Dists == nil || d.opt.PipWheel == nil {
+			continue
+		}
+		python := minor(u.facts.Python)
+		if _, done := d.pips[python]; done || none[python] != nil {
+			continue
+		}
+		file, err := d.opt.PipWheel(ctx, python)
+		if err != nil {
+			none[python] = err
+			continue
+		}
+		sum, size, err := wheel.HashFile(file)
+		if err != nil {
+			none[python] = err
+			continue
+		}
+		d.pips[python] = upload{file, sum, size}
+	}
+	return none
+}

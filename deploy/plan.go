@@ -1,0 +1,301 @@
+package deploy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Action is what happens on a node.
+type Action string
+
+// The actions of a plan.
+const (
+	Install Action = "install"     // put, install, verify, record
+	Leave   Action = "leave alone" // it runs this very wheel: verified only
+	Follow  Action = "follow"      // shares its environment with another node, which installs
+	Refuse  Action = "refuse"      // does not fit: nothing is sent
+	Absent  Action = "absent"      // could not be reached or probed
+)
+
+// Known is what the first phase learned about a node.
+type Known struct {
+	Name  string
+	Facts node.Facts
+	Err   error // why there are no facts
+}
+
+// NodePlan is what is to happen on one node, and why.
+type NodePlan struct {
+	Name    string
+	Action  Action
+	Wheel   *Wheel   // nil where none was chosen
+	Reasons []string // of a refusal or an absence
+	Remarks []string // worth knowing, refuses nothing
+	Hint    string
+	Leader  int // the index of the node that installs for it; its own if none else does
+}
+
+// Plan is what a deploy will do, in inventory order.
+type Plan struct {
+	Nodes  []NodePlan
+	Wheels []Wheel // those that are used, and the only one there is
+}
+
+// PlanOptions change what NewPlan decides.
+type PlanOptions struct {
+	// Force installs also where the node already runs the wheel.
+	Force bool
+	// NoPip says why no pip can be brought to a node whose Python, as X.Y, is the key.
+	NoPip map[string]error
+}
+
+// NewPlan decides what happens on each node. It is pure. The error is a
+// *UsageError when the wheels leave open which one a node should get.
+func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	var open []string
+	for i, n := range nodes {
+		p, err := planNode(n, wheels, opt)
+		if err != nil {
+			open = append(open, fmt.Sprintf("%s: %v", n.Name, err))
+		}
+		p.Leader = i
+		plan.Nodes[i] = p
+	}
+	if len(open) > 0 {
+		const most = 10
+		if len(open) > most {
+			open = append(open[:most], fmt.Sprintf("… and %d nodes more", len(open)-most))
+		}
+		return Plan{}, usage("name one wheel with --wheel, or some nodes with --limit", "which wheel for which node is not clear:\n  %s", strings.Join(open, "\n  "))
+	}
+	share(plan.Nodes, nodes)
+	for i := range wheels {
+		used := func(p NodePlan) bool { return p.Wheel == &wheels[i] }
+		if len(wheels) == 1 || slices.ContainsFunc(plan.Nodes, used) {
+			plan.Wheels = append(plan.Wheels, wheels[i])
+		}
+	}
+	return plan, nil
+}
+
+func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
+	p := NodePlan{Name: n.Name}
+	if n.Err != nil {
+		p.Action, p.Reasons, p.Hint = Absent, []string{n.Err.Error()}, hint.Of(n.Err)
+		return p, nil
+	}
+	if p.Reasons, p.Hint = unusable(n.Facts, opt); len(p.Reasons) > 0 {
+		p.Action = Refuse
+		return p, nil
+	}
+	w, verdict, err := choose(wheels, n.Facts)
+	if err != nil {
+		return p, err
+	}
+	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
+	if len(p.Reasons) > 0 {
+		p.Action, p.Hint = Refuse, fmt.Sprintf("build a wheel for it: dsbuild wheel --torch %s --python %s …", cmp.Or(n.Facts.Torch, "X.Y"), cmp.Or(minor(n.Facts.Python), "X.Y"))
+		return p, nil
+	}
+	if d := n.Facts.DeepSpeed; d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force {
+		p.Action = Leave
+		return p, nil
+	}
+	if p.Reasons, p.Hint = unready(*w, n.Facts); len(p.Reasons) > 0 {
+		p.Action = Refuse
+		return p, nil
+	}
+	p.Action = Install
+	return p, nil
+}
+
+// unusable is what speaks against an environment whatever the wheel.
+func unusable(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
+	for _, m := range f.Missing {
+		if strings.HasPrefix(m, "python") {
+			return []string{"no usable Python: " + m + " is missing"}, "set python: in the inventory to the interpreter of the environment (absolute)"
+		}
+	}
+	switch {
+	case f.ExternallyManaged:
+		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
+			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+	case f.Torch == "":
+		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
+	case f.DeepSpeed != nil && f.DeepSpeed.Record == "":
+		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD and could not be put back", f.DeepSpeed.Version)},
+			"remove it there first: python -m pip uninstall deepspeed"
+	case !f.Writable:
+		return []string{"the user may not write into " + f.Prefix}, "set user: in the inventory to the owner of the environment"
+	}
+	if err := opt.NoPip[minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
+		return []string{fmt.Sprintf("its environment has no pip, and none can be brought: %v", err)}, "install pip into the environment"
+	}
+	return nil, ""
+}
+
+// roomFactor and roomMargin say how much room a wheel needs: the upload, the
+// unpacked files and their byte code, and the version moved aside is there already.
+const (
+	roomFactor = 4
+	roomMargin = 32 << 20
+)
+
+// unready is what an environment lacks for a wheel that fits it.
+func unready(w Wheel, f node.Facts) (reasons []string, hint string) {
+	missing, err := unmet(w.Requires, f)
+	switch {
+	case err != nil:
+		reasons, hint = append(reasons, err.Error()), "the wheel's METADATA is not understood: build it again"
+	case len(missing) > 0:
+		reasons = append(reasons, "requirements are missing: "+strings.Join(missing, ", "))
+		hint = "install them there: " + cmp.Or(f.Executable, "python") + " -m pip install " + requirementNames(missing)
+	}
+	need := roomFactor*w.Manifest.Size + roomMargin
+	for _, place := range []struct {
+		dir  string
+		free int64
+	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
+		if place.free < need {
+			reasons = append(reasons, fmt.Sprintf("%s has %s free, %s are needed", place.dir, ui.Size(place.free), ui.Size(need)))
+			hint = cmp.Or(hint, "make room there: df -h "+place.dir)
+			break
+		}
+	}
+	return reasons, hint
+}
+
+func requirementNames(missing []string) string {
+	names := make([]string, len(missing))
+	for i, m := range missing {
+		m, _, _ = strings.Cut(m, " (")
+		names[i] = "'" + m + "'"
+	}
+	return strings.Join(names, " ")
+}
+
+// choose picks the one wheel for a node. With a single wheel its verdict
+// decides; with several, one must fit better than all others.
+func choose(wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
+	if len(wheels) == 1 {
+		return &wheels[0], compat.Fit(wheels[0].Manifest, f), nil
+	}
+	type fitting struct {
+		w *Wheel
+		v compat.Verdict
+	}
+	var fits []fitting
+	var list []string
+	for i := range wheels {
+		v := compat.Fit(wheels[i].Manifest, f)
+		if v.OK() {
+			fits = append(fits, fitting{&wheels[i], v})
+			continue
+		}
+		list = append(list, fmt.Sprintf("%s: %s", wheels[i].Manifest.Name, strings.Join(v.Reasons, "; ")))
+	}
+	if len(fits) == 0 {
+		return nil, compat.Verdict{}, errors.New("no wheel fits it:\n    " + strings.Join(list, "\n    "))
+	}
+	var equal []string
+	for _, a := range fits {
+		beaten := func(b fitting) bool { return better(b.w.Manifest, b.v, a.w.Manifest, a.v) < 0 }
+		beatsAll := func(b fitting) bool { return a.w == b.w || better(a.w.Manifest, a.v, b.w.Manifest, b.v) < 0 }
+		if !slices.ContainsFunc(fits, func(b fitting) bool { return !beatsAll(b) }) {
+			return a.w, a.v, nil
+		}
+		if !slices.ContainsFunc(fits, beaten) {
+			equal = append(equal, a.w.Manifest.Name)
+		}
+	}
+	return nil, compat.Verdict{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
+}
+
+// better is negative where a suits a node more than b: fewer remarks (nothing
+// to compile at first use), then the higher CPU level. Wheels of different
+// sources or ops are never ranked: which is wanted only the user knows.
+func better(a wheel.Manifest, av compat.Verdict, b wheel.Manifest, bv compat.Verdict) int {
+	if a.Source != b.Source || !slices.Equal(slices.Sorted(slices.Values(a.Ops)), slices.Sorted(slices.Values(b.Ops))) {
+		return 0
+	}
+	return cmp.Or(cmp.Compare(len(av.Remarks), len(bv.Remarks)), cmp.Compare(b.CPU, a.CPU))
+}
+
+// share finds nodes that see one and the same site-packages. The first of them
+// installs, the others follow; and when it does not fit one, none is changed.
+func share(plans []NodePlan, nodes []Known) {
+	groups := map[string][]int{}
+	for i, n := range nodes {
+		if plans[i].Action != Absent && n.Facts.SiteID != "" {
+			groups[n.Facts.SiteID] = append(groups[n.Facts.SiteID], i)
+		}
+	}
+	for _, members := range groups {
+		if len(members) > 1 {
+			shareGroup(plans, members)
+		}
+	}
+}
+
+func shareGroup(plans []NodePlan, members []int) {
+	leader := -1
+	for _, i := range members {
+		if plans[i].Action == Refuse {
+			refuseOthers(plans, members, i, strings.Join(plans[i].Reasons, "; "))
+			return
+		}
+		if leader < 0 && plans[i].Action == Install {
+			leader = i
+		}
+	}
+	first := members[0]
+	for _, i := range members {
+		if plans[i].Wheel != plans[first].Wheel {
+			refuseOthers(plans, members, -1, "they need different wheels: "+plans[first].Wheel.Manifest.Name+" and "+plans[i].Wheel.Manifest.Name)
+			return
+		}
+	}
+	if leader < 0 {
+		return // all run it already
+	}
+	for _, i := range members {
+		if i != leader {
+			plans[i].Action, plans[i].Leader = Follow, leader
+		}
+	}
+}
+
+// refuseOthers refuses the members of a shared environment but one.
+func refuseOthers(plans []NodePlan, members []int, but int, why string) {
+	with := members[0]
+	if but >= 0 {
+		with = but
+	}
+	for _, i := range members {
+		if i == but || plans[i].Action == Refuse {
+			continue
+		}
+		plans[i].Action = Refuse
+		plans[i].Reasons = []string{fmt.Sprintf("shares its environment with %s: %s", plans[with].Name, why)}
+		plans[i].Hint = "give nodes that differ environments of their own"
+	}
+}
+
+// minor is X.Y of X.Y.Z.
+func minor(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return ""
+	}
+	return parts[0] + "." + parts[1]
+}

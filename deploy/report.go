@@ -1,0 +1,125 @@
+package deploy
+
+import (
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// Status is what became of a node.
+type Status string
+
+// The statuses of a report.
+const (
+	OK          Status = "ok"          // runs the wanted wheel, also when nothing was to do
+	Failed      Status = "failed"      //
+	Unreachable Status = "unreachable" // no connection, a wrong host key included
+	Refused     Status = "refused"     // does not fit
+	Differs     Status = "differs"     // verify alone: runs something else
+	Skipped     Status = "skipped"     // not attempted
+)
+
+// Report is what became of a fleet: the JSON of --report and --json.
+type Report struct {
+	Wheels     []WheelRef   `json:"wheels"`
+	Consistent bool         `json:"consistent"` // every node ok, and all run the same
+	Summary    Summary      `json:"summary"`
+	Nodes      []NodeReport `json:"nodes"` // in inventory order
+}
+
+// WheelRef names a wheel.
+type WheelRef struct {
+	Name    string `json:"name"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version"`
+}
+
+// Summary counts nodes by status.
+type Summary struct {
+	OK          int `json:"ok"`
+	Failed      int `json:"failed"`
+	Unreachable int `json:"unreachable"`
+	Refused     int `json:"refused"`
+	Differs     int `json:"differs"`
+	Skipped     int `json:"skipped"`
+}
+
+// NodeReport is what became of one node.
+type NodeReport struct {
+	Name    string             `json:"name"`
+	Status  Status             `json:"status"`
+	Step    string             `json:"step"` // the last one begun
+	Error   string             `json:"error"`
+	Hint    string             `json:"hint"`
+	Changed bool               `json:"changed"`
+	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
+	Before  *Version           `json:"before"`
+	After   *Version           `json:"after"`
+	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
+	Seconds map[string]float64 `json:"seconds"` // by step
+}
+
+// complete counts the nodes and compares them. Several wheels give several
+// sha256, but one DeepSpeed version, torch and CUDA.
+func (r *Report) complete() {
+	r.Summary = Summary{}
+	shas := map[string]string{}
+	r.Consistent = len(r.Nodes) > 0
+	var facts []node.Facts
+	for _, n := range r.Nodes {
+		switch n.Status {
+		case OK:
+			r.Summary.OK++
+		case Failed:
+			r.Summary.Failed++
+		case Unreachable:
+			r.Summary.Unreachable++
+		case Refused:
+			r.Summary.Refused++
+		case Differs:
+			r.Summary.Differs++
+		case Skipped:
+			r.Summary.Skipped++
+		}
+		if n.Status != OK || n.Facts == nil || n.After == nil {
+			r.Consistent = false
+			continue
+		}
+		f := *n.Facts
+		f.DeepSpeed = &node.Installed{Version: public(n.After.Version)}
+		facts = append(facts, f)
+		if seen, ok := shas[n.Wheel]; ok && seen != n.After.SHA256 {
+			r.Consistent = false
+		}
+		shas[n.Wheel] = n.After.SHA256
+	}
+	if len(node.Compare(facts)) > 0 {
+		r.Consistent = false
+	}
+}
+
+// Err is nil when every node is ok; else it carries the exit code: 4 when
+// every node refused the wheel, 3 for any other mixture.
+func (r *Report) Err() error {
+	total := len(r.Nodes)
+	switch {
+	case r.Summary.OK == total && r.Consistent:
+		return nil
+	case r.Summary.OK == total:
+		return &FleetError{"the nodes run different things", 3}
+	case r.Summary.Refused == total:
+		return &FleetError{fmt.Sprintf("every node (%d) refuses the wheel", total), 4}
+	}
+	return &FleetError{fmt.Sprintf("%d of %d nodes are not ok", total-r.Summary.OK, total), 3}
+}
+
+// FleetError is a deploy that did not bring every node where it should be.
+type FleetError struct {
+	what string
+	code int
+}
+
+func (e *FleetError) Error() string { return e.what }
+
+// ExitCode is 3, or 4 when every node refused the wheel.
+func (e *FleetError) ExitCode() int { return e.code }

@@ -1,0 +1,206 @@
+package deploy
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+//go:embed verify.py
+var verifySource string
+
+func (d *Deployment) connect(ctx context.Context, u *unit) error {
+	t, err := target(u.host, d.opt.KnownHosts)
+	if err != nil {
+		return err
+	}
+	u.conn, err = d.opt.Dialer.Dial(ctx, t)
+	if err != nil {
+		return err
+	}
+	u.runner = hostRunner{u.conn, u.host}
+	return nil
+}
+
+func (d *Deployment) probe(ctx context.Context, u *unit) error {
+	facts, err := node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python})
+	if err != nil {
+		return err
+	}
+	u.facts = &facts
+	if ds := facts.DeepSpeed; ds != nil {
+		u.before = &Version{ds.Version, ds.SHA256}
+		u.after = u.before
+		u.record = ds.Record
+	}
+	return nil
+}
+
+// upload is a local file with its digest.
+type upload struct {
+	path, sha256 string
+	size         int64
+}
+
+func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
+	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By})
+	if err != nil {
+		return err
+	}
+	u.change, u.dir = c, b.Dir
+	if b.Repaired {
+		u.before, u.after = b.Before, b.Before
+		d.opt.Reporter.Warn("%s: an earlier change that was cut off has been put right", u.host.Name)
+	}
+	m := u.plan.Wheel.Manifest
+	if err := d.putFile(ctx, u, upload{u.plan.Wheel.Path, m.SHA256, m.Size}, sent); err != nil {
+		return err
+	}
+	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
+		return d.putFile(ctx, u, pip, nil)
+	}
+	return nil
+}
+
+func (d *Deployment) putFile(ctx context.Context, u *unit, f upload, sent func(int64)) error {
+	return u.conn.Put(ctx, remote.Upload{
+		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.path) },
+		Size:   f.size,
+		SHA256: f.sha256,
+		Path:   path.Join(u.dir, filepath.Base(f.path)),
+		Mode:   0o600,
+
+		Progress: sent,
+	})
+}
+
+func (d *Deployment) install(ctx context.Context, u *unit) error {
+	m := u.plan.Wheel.Manifest
+	pip := ""
+	if u.facts.Pip == "" {
+		pip = u.facts.PipWheel
+		if brought, ok := d.pips[minor(u.facts.Python)]; ok && pip == "" {
+			pip = path.Join(u.dir, filepath.Base(brought.path))
+		}
+	}
+	var done struct {
+		Version string `json:"version"`
+		Record  string `json:"record"`
+	}
+	order := map[string]any{"do": "install", "wheel": path.Join(u.dir, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256, "pip": pip, "limit_s": installLimit.Seconds()}
+	if err := u.change.ask(ctx, order, &done); err != nil {
+		return err
+	}
+	u.changed, u.after, u.record = true, &Version{done.Version, m.SHA256}, done.Record
+	return nil
+}
+
+// follow takes over what the node that shares this environment installed.
+func (d *Deployment) follow(_ context.Context, u *unit) error {
+	leader := d.units[u.plan.Leader]
+	if leader.status != OK {
+		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
+	}
+	u.changed, u.after, u.record = leader.changed, leader.after, leader.record
+	return nil
+}
+
+// verified is the answer of verify.py.
+type verified struct {
+	Op       string `json:"op"` // about to be loaded
+	Failed   string `json:"failed"`
+	Hint     string `json:"hint"`
+	Verified *struct {
+		Version string `json:"version"`
+		Torch   string `json:"torch"`
+		CUDA    string `json:"cuda"`
+	} `json:"verified"`
+}
+
+func (d *Deployment) verify(ctx context.Context, u *unit) error {
+	w := u.plan.Wheel
+	script := node.Script{Python: u.facts.Executable, Source: verifySource, Request: map[string]any{
+		"level": d.opt.Verify, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops,
+	}}
+	var last verified
+	op := ""
+	err := script.Run(ctx, acceleratorRunner{u.runner, accelerator(w.Manifest, *u.facts)}, func(m json.RawMessage) error {
+		last = verified{}
+		err := node.Decode(m, &last)
+		if last.Op != "" {
+			op = last.Op
+		}
+		return err
+	})
+	var exit *remote.ExitError
+	switch {
+	case errors.As(err, &exit) && op != "" && (exit.Signal == "ILL" || exit.Code == 128+4):
+		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", w.Manifest.CPU, u.facts.CPU)
+	case err != nil && op != "":
+		return fmt.Errorf("while loading op %s: %w", op, err)
+	case err != nil:
+		return err
+	case last.Failed != "":
+		return withHint(errors.New(last.Failed), last.Hint)
+	case last.Verified == nil:
+		return errors.New("the verification on the node gave no answer")
+	}
+	return nil
+}
+
+// accelerator is what DS_ACCELERATOR must be on a node without a GPU: there
+// DeepSpeed takes the accelerator for "cpu" and finds none of the CUDA ops.
+func accelerator(m wheel.Manifest, f node.Facts) string {
+	if m.CUDA != "" && len(f.GPUs) == 0 {
+		return "cuda"
+	}
+	return ""
+}
+
+// acceleratorRunner sets DS_ACCELERATOR for every command.
+type acceleratorRunner struct {
+	remote.Runner
+	accelerator string
+}
+
+// Run implements remote.Runner.
+func (r acceleratorRunner) Run(ctx context.Context, cmd remote.Command) error {
+	if r.accelerator != "" {
+		cmd.Env = map[string]string{"DS_ACCELERATOR": r.accelerator}
+	}
+	return r.Runner.Run(ctx, cmd)
+}
+
+// entry is a line of the journal on a node.
+type entry struct {
+	Run    string   `json:"run"`
+	At     string   `json:"at"`
+	By     string   `json:"by"`
+	Node   string   `json:"node"`
+	Wheel  string   `json:"wheel"`
+	SHA256 string   `json:"sha256"`
+	Before *Version `json:"before"`
+	Verify Level    `json:"verify"`
+}
+
+func (d *Deployment) record(ctx context.Context, u *unit) error {
+	m := u.plan.Wheel.Manifest
+	at := time.Now().UTC().Format(time.RFC3339)
+	return u.change.ask(ctx, map[string]any{
+		"do": "record", "forget": false,
+		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.after.Version, "record": u.record, "at": at, "run": d.run},
+		"journal":   entry{d.run, at, d.opt.By, u.host.Name, m.Name, m.SHA256, u.before, d.opt.Verify},
+	}, nil)
+}

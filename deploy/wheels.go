@@ -1,0 +1,97 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Wheel is one wheel that can be deployed.
+type Wheel struct {
+	Path     string
+	Manifest wheel.Manifest // with SHA256 and Size of the file
+	Version  string         // as its METADATA says
+	Requires []string       // PEP 508, one requirement each
+}
+
+// UsageError is a choice that dsbuild cannot make for its user: exit code 2.
+type UsageError struct {
+	err  error
+	hint string
+}
+
+func (e *UsageError) Error() string { return e.err.Error() }
+func (e *UsageError) Unwrap() error { return e.err }
+
+// Hint says what to try.
+func (e *UsageError) Hint() string { return e.hint }
+
+// ExitCode is that of wrong usage.
+func (e *UsageError) ExitCode() int { return 2 }
+
+func usage(hint, format string, args ...any) error {
+	return &UsageError{fmt.Errorf(format, args...), hint}
+}
+
+const buildHint = "build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name one with --wheel"
+
+// LoadWheels reads the wheel at path, or every wheel in the folder at path.
+// Copies of one wheel count once.
+func LoadWheels(path string) ([]Wheel, error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, usage(buildHint, "no wheel: %s does not exist", path)
+	case err != nil:
+		return nil, usage("", "no wheel: %w", err)
+	}
+	files := []string{path}
+	if info.IsDir() {
+		// No pattern: the folder's name may hold what one means by a star.
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, usage("", "no wheel: %w", err)
+		}
+		files = nil
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".whl") {
+				files = append(files, filepath.Join(path, e.Name()))
+			}
+		}
+	}
+	if len(files) == 0 {
+		return nil, usage(buildHint, "no wheel in %s", path)
+	}
+	var wheels []Wheel
+	for _, file := range files {
+		w, err := loadWheel(file)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(wheels, func(o Wheel) bool { return o.Manifest.SHA256 == w.Manifest.SHA256 }) {
+			wheels = append(wheels, w)
+		}
+	}
+	return wheels, nil
+}
+
+func loadWheel(file string) (Wheel, error) {
+	m, err := wheel.ReadManifest(file)
+	if errors.Is(err, wheel.ErrNoManifest) {
+		return Wheel{}, usage("only wheels built by dsbuild wheel can be deployed for now", "%w", err)
+	}
+	if err != nil {
+		return Wheel{}, err
+	}
+	meta, err := wheel.ReadMetadata(file)
+	if err != nil {
+		return Wheel{}, err
+	}
+	return Wheel{Path: file, Manifest: m, Version: meta.Version, Requires: meta.RequiresDist}, nil
+}
