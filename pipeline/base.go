@@ -10,12 +10,25 @@ import (
 	"path/filepath"
 	"regexp"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// ErrBase is a base that cannot be used.
-var ErrBase = errors.New("no usable base")
+// BaseError is a base that cannot be used.
+type BaseError struct {
+	Arg string
+	Err error
+}
+
+func (e *BaseError) Error() string { return fmt.Sprintf("base %s: %v", e.Arg, e.Err) }
+func (e *BaseError) Unwrap() error { return e.Err }
+
+// Hint says what a base is.
+func (e *BaseError) Hint() string {
+	return "a base is a root file system tar, an OCI tar (neither compressed), or an image such as debian:bookworm-slim"
+}
+
+// ExitCode is that of wrong usage.
+func (e *BaseError) ExitCode() int { return 2 }
 
 // imageRef is the shape of an image reference: name, tag, digest.
 var imageRef = regexp.MustCompile(`^[a-z0-9]+([._/:-]?[a-z0-9]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?$`)
@@ -28,8 +41,7 @@ func NewBase(arg string) (Base, error) {
 	info, err := os.Stat(arg)
 	if err != nil {
 		if filepath.Ext(arg) == ".tar" || !imageRef.MatchString(arg) {
-			return Base{}, hint.With(fmt.Errorf("%w: %s: no such file, and no image reference", ErrBase, arg),
-				"give a root file system tar, an OCI tar, or an image such as debian:bookworm-slim")
+			return Base{}, &BaseError{arg, errors.New("no such file, and no image reference")}
 		}
 		b := Base{Ref: arg}
 		if m := digestSuffix.FindStringSubmatch(arg); m != nil {
@@ -38,15 +50,15 @@ func NewBase(arg string) (Base, error) {
 		return b, nil
 	}
 	if !info.Mode().IsRegular() {
-		return Base{}, fmt.Errorf("%w: %s is no file", ErrBase, arg)
+		return Base{}, &BaseError{arg, errors.New("not a regular file")}
 	}
 	oci, err := isOCI(arg)
 	if err != nil {
-		return Base{}, hint.With(fmt.Errorf("%w: %s: %w", ErrBase, arg, err), "a base file is an uncompressed tar")
+		return Base{}, &BaseError{arg, err}
 	}
 	sum, _, err := wheel.HashFile(arg)
 	if err != nil {
-		return Base{}, fmt.Errorf("%w: %w", ErrBase, err)
+		return Base{}, &BaseError{arg, err}
 	}
 	file, err := filepath.Abs(arg)
 	if err != nil {

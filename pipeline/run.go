@@ -30,6 +30,9 @@ type Runner struct {
 // Run returns the wheel of a plan.
 func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
+	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+		return wheel.Artifact{}, fmt.Errorf("output directory: %w", err)
+	}
 	if !p.Options.NoCache {
 		a, ok, err := r.Store.Get(p.Digest, r.Dir)
 		if err != nil {

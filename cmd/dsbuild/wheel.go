@@ -135,7 +135,7 @@ func (o wheelOptions) plan(command string) (*pipeline.Plan, error) {
 	}
 	base, err := pipeline.NewBase(o.base)
 	if err != nil {
-		return nil, usageErrorf(command, "--base: %w", err)
+		return nil, err
 	}
 	return pipeline.NewPlan(toolchain, base, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache, KeepDebug: o.keepDebug})
 }

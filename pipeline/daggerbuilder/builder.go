@@ -185,6 +185,9 @@ func (r *run) watch(ctx context.Context, name, title string, do func(context.Con
 	r.steps.settle(start)
 	cached := r.steps.end()
 	switch {
+	case ctx.Err() != nil: // what the engine says of it is noise
+		shown.End(ui.Failed, "interrupted")
+		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
 		return r.explain(name, err)

@@ -98,15 +98,22 @@ func (r *receiver) end() (cached bool) {
 	return r.ran == 0
 }
 
-// settle waits until what the engine says of a short step must have arrived.
+// settle waits until what the engine says of a step that has just ended must
+// have arrived: it sends spans and lines in batches, some after the result.
 func (r *receiver) settle(since time.Time) {
-	if rest := settleTime - time.Since(since); rest > 0 {
+	if rest := batchTime - time.Since(since); rest > 0 {
 		time.Sleep(rest)
+	}
+	r.mu.Lock()
+	ran := r.ran > 0
+	r.mu.Unlock()
+	if ran {
+		time.Sleep(batchTime)
 	}
 }
 
-// settleTime is twice the period in which the engine sends its spans.
-const settleTime = 200 * time.Millisecond
+// batchTime is twice the period in which the engine sends.
+const batchTime = 200 * time.Millisecond
 
 func decode(w http.ResponseWriter, q *http.Request, m proto.Message) bool {
 	body := io.Reader(http.MaxBytesReader(w, q.Body, maxBody))
