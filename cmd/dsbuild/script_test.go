@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// TestMain makes programs of this test binary, called again under their names:
+// dsbuild for the scripts, stubborn for TestSecondInterrupt.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"dsbuild": main, "stubborn": stubborn})
+}
+
+// TestScripts runs testdata/script/*.txtar: the command line told as scripts,
+// each in a folder of its own with an empty home. UPDATE_SCRIPTS=1 rewrites
+// what they compare with.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
+		Setup: func(env *testscript.Env) error {
+			home := env.WorkDir + "/home"
+			env.Setenv("HOME", home)
+			env.Setenv("LC_ALL", "C.UTF-8")
+			return os.Mkdir(home, 0o755)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": cmdExits,
+		},
+	})
+}
+
+// cmdExits is "exits N PROGRAM ARGS...": like exec, but the program must exit
+// with just the code N.
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// stubborn is a program that takes no notice of its cancelled context.
+func stubborn() {
+	ctx, stop := withInterrupt(context.Background(), ui.New(os.Stderr, ui.Options{}))
+	defer stop()
+	fmt.Println("ready")
+	<-ctx.Done()
+	fmt.Println("interrupted")
+	time.Sleep(time.Minute)
+}
