@@ -1,0 +1,191 @@
+package rules_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/dsbuild/dsbuild/internal/rules"
+)
+
+const root = "../.."
+
+// TestImports reads every Go file of the module, whatever its build
+// constraints, and checks what it imports.
+func TestImports(t *testing.T) {
+	files := 0
+	for folder, imports := range packages(t) {
+		files += len(imports)
+		if !slices.ContainsFunc(rules.Imports(), func(r rules.Rule) bool {
+			return folder == r.Folder || strings.HasPrefix(folder, r.Folder+"/")
+		}) {
+			t.Errorf("package %s: no rule says what it may import; does its room exist already (docs/design.md)?", folder)
+		}
+		for file, paths := range imports {
+			for _, path := range paths {
+				if reason := rules.Violation(folder, path); reason != "" {
+					t.Errorf("package %s imports %s (%s): %s", folder, path, filepath.Base(file), reason)
+				}
+			}
+		}
+	}
+	if files < 30 {
+		t.Errorf("only %d files were read", files)
+	}
+}
+
+// packages returns, by folder and file, what the module's packages import.
+func packages(t *testing.T) map[string]map[string][]string {
+	t.Helper()
+	all := make(map[string]map[string][]string)
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			return skipFolder(path, entry)
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		if all[folder] == nil {
+			all[folder] = make(map[string][]string)
+		}
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				return err
+			}
+			all[folder][path] = append(all[folder][path], imported)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// skipFolder passes over what is no package of this module.
+func skipFolder(path string, entry fs.DirEntry) error {
+	if path == root {
+		return nil
+	}
+	name := entry.Name()
+	if name == "testdata" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") {
+		return filepath.SkipDir
+	}
+	if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
+		return filepath.SkipDir
+	}
+	return nil
+}
+
+// The rules must find what they are for.
+func TestViolation(t *testing.T) {
+	const m = rules.Module + "/"
+	for _, c := range []struct {
+		folder, path string
+		refused      bool
+	}{
+		{"wheel", m + "node", true},
+		{"wheel", m + "wheel/elf", false},
+		{"wheel/elf", m + "compat", true},
+		{"wheel", "debug/elf", false},
+		{"compat", m + "wheel", false},
+		{"compat", m + "pipeline/engine", true},
+		{"pipeline", "dagger.io/dagger", true},
+		{"pipeline/daggerbuilder", "dagger.io/dagger", false},
+		{"pipeline/daggerbuilder", m + "inventory", true},
+		{"inventory", "net", true},
+		{"inventory", "net/netip", false},
+		{"deploy", "golang.org/x/crypto/ssh/agent", true},
+		{"deploy", m + "internal/remote", false},
+		{"internal/remote", "golang.org/x/crypto/ssh/agent", false},
+		{"internal/ui", m + "internal/hint", false},
+		{"internal/ui", m + "inventory", true},
+		{"index", m + "wheel", false},
+		{"index", m + "compat", true},
+		{"cmd/dsbuild", m + "ci/engine", true},
+		{"cmd/dsbuild", m + "deploy", false},
+		{"ci/nodes", m + "ci/engine", false},
+	} {
+		if reason := rules.Violation(c.folder, c.path); (reason != "") != c.refused {
+			t.Errorf("%s importing %s: %q", c.folder, c.path, reason)
+		}
+	}
+}
+
+// The linter is told the same rules, so that an editor shows them.
+func TestLinterHasTheRules(t *testing.T) {
+	type deny struct{ Pkg, Desc string }
+	type rule struct {
+		ListMode string `yaml:"list-mode"`
+		Files    []string
+		Allow    []string
+		Deny     []deny
+	}
+	var config struct {
+		Linters struct {
+			Settings struct {
+				Depguard struct{ Rules map[string]rule }
+			}
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(root, ".golangci.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, &config); err != nil {
+		t.Fatal(err)
+	}
+	got := config.Linters.Settings.Depguard.Rules
+	want := make(map[string]rule)
+	for _, r := range rules.Imports() {
+		w := rule{ListMode: "lax", Files: []string{"**/" + r.Folder + "/**/*.go", "!$test"}, Allow: r.Allow}
+		for _, pkg := range r.Deny {
+			w.Deny = append(w.Deny, deny{pkg, r.Reason})
+		}
+		want[strings.ReplaceAll(r.Folder, "/", "-")] = w
+	}
+	for _, e := range rules.Everywhere() {
+		w := rule{ListMode: "lax", Files: []string{"**/*.go", "!$test"}, Deny: []deny{{e.Deny, e.Reason}}}
+		for _, folder := range e.Folders {
+			w.Files = append(w.Files, "!**/"+folder+"/**/*.go")
+		}
+		want["everywhere-"+filepath.Base(e.Deny)] = w
+	}
+	text := func(v any) string {
+		out, err := yaml.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("depguard has a rule %s that the table has not", name)
+		}
+	}
+	for name, w := range want {
+		if text(got[name]) != text(w) {
+			t.Errorf("depguard rule %s differs from the table; it should be:\n%s", name, text(map[string]rule{name: w}))
+		}
+	}
+}

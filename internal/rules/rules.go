@@ -1,0 +1,216 @@
+// Package rules holds the program to its plan: which package may import what.
+// The table is in docs/design.md; this is the one that is enforced.
+package rules
+
+import "strings"
+
+// Module is the path of the module that the rules are about.
+const Module = "github.com/dsbuild/dsbuild"
+
+// Rule says what the packages of a folder may not import. Deny and Allow are
+// prefixes of import paths; a "$" at the end means just this path. Where both
+// match, the longer one decides. Tests are free.
+type Rule struct {
+	// Folder is relative to the module; its subfolders are meant too.
+	Folder string
+	Deny   []string
+	Allow  []string
+	Reason string
+}
+
+// Imports are the rules, one for each room of the house.
+func Imports() []Rule {
+	const (
+		ssh, sftp = "golang.org/x/crypto/ssh", "github.com/pkg/sftp"
+		cobra     = "github.com/spf13/cobra"
+		yaml      = "github.com/goccy/go-yaml"
+		dagger    = "dagger.io/dagger"
+	)
+	ours := func(names ...string) []string {
+		for i, name := range names {
+			names[i] = Module + "/" + name
+		}
+		return names
+	}
+	return []Rule{
+		{
+			Folder: "cmd/dsbuild",
+			Deny:   []string{ssh, sftp, yaml},
+			Reason: "the door knows commands and exit codes, not how nodes are reached or files are written",
+		},
+		{
+			Folder: "wheel",
+			Deny:   []string{Module},
+			Allow:  ours("wheel"),
+			Reason: "what a wheel is depends on nothing else of ours",
+		},
+		{
+			Folder: "compat",
+			Deny:   ours("pipeline", "deploy", "inventory", "cmd", "launch", "internal/flow"),
+			Reason: "the tables are pure: they neither build nor reach anything",
+		},
+		{
+			Folder: "node",
+			Deny:   ours("pipeline", "deploy", "cmd", "launch", "internal/flow"),
+			Reason: "facts about a node are gathered the same for whoever asks",
+		},
+		{
+			Folder: "pipeline",
+			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "internal/flow"), cobra),
+			Reason: "building knows no nodes and no command line",
+		},
+		{
+			Folder: "dockerfiles",
+			Deny:   []string{Module},
+			Allow:  ours("dockerfiles"),
+			Reason: "images and pins are data",
+		},
+		{
+			Folder: "inventory",
+			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "internal/flow", "internal/remote"),
+				"net$", "net/http", "net/rpc", "golang.org/x/net", ssh, sftp),
+			Reason: "reading which nodes there are reaches none of them",
+		},
+		{
+			Folder: "deploy",
+			Deny:   append(ours("pipeline", "cmd", "launch", "internal/flow"), dagger, cobra, yaml),
+			Reason: "deploying takes a finished wheel, from wherever it came",
+		},
+		{
+			Folder: "launch",
+			Deny:   ours("pipeline", "deploy", "cmd", "internal/flow"),
+			Reason: "a job runs on nodes that are ready: building and deploying are over",
+		},
+		{
+			Folder: "index",
+			Deny:   []string{Module},
+			Allow:  ours("index", "wheel"),
+			Reason: "the index is made of wheels alone",
+		},
+		{
+			Folder: "internal/flow",
+			Deny:   append(ours("cmd"), cobra, ssh, dagger),
+			Reason: "the only room that knows both pipeline and deploy must know nothing below them",
+		},
+		{
+			Folder: "internal/remote",
+			Deny:   ours("inventory", "wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Reason: "a connection runs commands and puts files, whatever they are for",
+		},
+		{
+			Folder: "internal/fanout",
+			Deny:   []string{Module},
+			Allow:  ours("internal/fanout"),
+			Reason: "running many things at once has nothing to do with what they are",
+		},
+		{
+			Folder: "internal/ui",
+			Deny:   []string{Module},
+			Allow:  ours("internal/ui", "internal/hint"),
+			Reason: "talking to a person is the same for every domain",
+		},
+		{
+			Folder: "internal/hint",
+			Deny:   []string{Module},
+			Allow:  ours("internal/hint"),
+			Reason: "every package may use it",
+		},
+		{
+			Folder: "internal/rules",
+			Deny:   []string{Module},
+			Allow:  ours("internal/rules"),
+			Reason: "only its test reads the program",
+		},
+		{
+			Folder: "ci",
+			Deny:   ours("cmd"),
+			Reason: "what tests need around the program drives it from outside",
+		},
+	}
+}
+
+// Everywhere are the rules for every folder but those that Except names.
+func Everywhere() []Except {
+	return []Except{
+		{
+			Folders: []string{"ci"},
+			Deny:    Module + "/ci",
+			Reason:  "ci is for tests: the program must not need it",
+		},
+		{
+			Folders: []string{"pipeline/daggerbuilder", "ci"},
+			Deny:    "dagger.io/dagger",
+			Reason:  "no dagger types across package borders",
+		},
+		{
+			Folders: []string{"internal/remote", "ci"},
+			Deny:    "golang.org/x/crypto/ssh",
+			Reason:  "no ssh types across package borders",
+		},
+	}
+}
+
+// Except is something that only some folders may import.
+type Except struct {
+	Folders []string
+	Deny    string
+	Reason  string
+}
+
+// Violation returns why a package of ours, given by its folder, may not import
+// path; "" if it may. Of two rules the one for the deeper folder is asked.
+func Violation(folder, path string) string {
+	for _, e := range Everywhere() {
+		if matches(e.Deny, path) && !anyContains(e.Folders, folder) {
+			return e.Reason
+		}
+	}
+	rule, ok := ruleFor(folder)
+	if ok && longest(rule.Deny, path) > longest(rule.Allow, path) {
+		return rule.Reason
+	}
+	return ""
+}
+
+func ruleFor(folder string) (Rule, bool) {
+	var found Rule
+	for _, r := range Imports() {
+		if contains(r.Folder, folder) && len(r.Folder) > len(found.Folder) {
+			found = r
+		}
+	}
+	return found, found.Folder != ""
+}
+
+// contains reports whether folder is outer or below it.
+func contains(outer, folder string) bool {
+	return folder == outer || strings.HasPrefix(folder, outer+"/")
+}
+
+func anyContains(outer []string, folder string) bool {
+	for _, o := range outer {
+		if contains(o, folder) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches is depguard's rule: a prefix, or with "$" the whole path.
+func matches(pattern, path string) bool {
+	if exact, ok := strings.CutSuffix(pattern, "$"); ok {
+		return path == exact
+	}
+	return strings.HasPrefix(path, pattern)
+}
+
+// longest is the length of the longest pattern that matches, or -1.
+func longest(patterns []string, path string) int {
+	most := -1
+	for _, p := range patterns {
+		if matches(p, path) {
+			most = max(most, len(p))
+		}
+	}
+	return most
+}
