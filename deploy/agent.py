@@ -221,7 +221,7 @@ class Environment:
         if got != order["sha256"]:
             raise Failed("%s has sha256 %s, not %s" % (wheel, got, order["sha256"]))
         self.start_change(old_roots() + new_roots(wheel), "kept-" + REQUEST["run"])
-        run_pip(order, self.dir, inbox)
+        run_pip(order, self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
@@ -297,15 +297,28 @@ def before():
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def run_pip(order, folder, inbox):
-    """Runs pip in the private folder, watching the driver meanwhile."""
+def die_with_parent():
+    """Asks the kernel to end this process with its parent, where it can."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
+    except Exception:  # then the lock, which pip holds too, keeps others away
+        pass
+
+
+def run_pip(order, folder, inbox, lock):
+    """Runs pip in the private folder, watching the driver meanwhile. Should this
+    program be killed, no pip may go on unseen: it dies too, and while it lives
+    the lock is held."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PIP_") and k != "PYTHONPATH"}
     # No configuration can send the wheel elsewhere, and a full /tmp does not matter.
     env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "install", "--no-deps", "--no-index",
                                           "--no-user", "--force-reinstall", "--no-warn-script-location", order["wheel"]]
-    child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             start_new_session=True, pass_fds=(lock,), preexec_fn=die_with_parent)
     said, deadline, out = b"", time.time() + order["limit_s"], child.stdout.fileno()
     try:
         while True:

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/fanout"
@@ -151,15 +152,26 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 			failed++
 		}
 	}
-	if total > 0 {
-		bar := d.opt.Reporter.Bar("sending", total)
-		defer bar.Close()
-		d.phase(ctx, first, &failed, bar.Add)
-	} else {
-		d.phase(ctx, first, &failed, func(int64) {})
-	}
+	sent, closeBar := d.progress(total)
+	defer closeBar()
+	d.phase(ctx, first, &failed, sent)
 	d.phase(ctx, followers, &failed, nil)
 	return d.Report()
+}
+
+// progress starts the one bar over all bytes, which ends with the last of them.
+func (d *Deployment) progress(total int64) (sent func(int64), end func()) {
+	if total == 0 {
+		return nil, func() {}
+	}
+	bar := d.opt.Reporter.Bar("sending", total)
+	var done atomic.Int64
+	return func(n int64) {
+		bar.Add(n)
+		if done.Add(n) >= total {
+			bar.Close()
+		}
+	}, bar.Close
 }
 
 // phase takes units through their steps, unless too many have failed.

@@ -37,7 +37,12 @@ type environment struct {
 // only by way of the wheel that comes with Python.
 func newEnvironment(t *testing.T, torch string) environment {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "venv")
+	return newEnvironmentIn(t, t.TempDir(), torch)
+}
+
+func newEnvironmentIn(t *testing.T, parent, torch string) environment {
+	t.Helper()
+	dir := filepath.Join(parent, "venv")
 	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
 		t.Fatalf("making an environment: %v\n%s", err, out)
 	}
@@ -84,7 +89,12 @@ func (e environment) snapshot(t *testing.T) map[string]string {
 			if d.Name() == ".dsbuild" {
 				return filepath.SkipDir
 			}
-			files[path] = "folder"
+			if path != filepath.Join(e.site, "__pycache__") { // of the tests' own sitecustomize
+				files[path] = "folder"
+			}
+			return nil
+		}
+		if strings.Contains(d.Name(), "sitecustomize") {
 			return nil
 		}
 		info, err := d.Info()

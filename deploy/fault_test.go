@@ -1,0 +1,296 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+func TestOneChangedHostKeyAndOneDeadNodeDoNotStopTheOthers(t *testing.T) {
+	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for _, opt := range []sshtest.Options{{}, {WrongKey: true}, {}, {StallOnAccept: true}} {
+		h, s := host(t, "gpu"+string(rune('1'+len(hosts))), newEnvironment(t, "2.15.0"), opt)
+		hosts, servers = append(hosts, h), append(servers, s)
+	}
+	r := run(t, context.Background(), options(t, wheels, servers, hosts...))
+	for i, want := range []deploy.Status{deploy.OK, deploy.Unreachable, deploy.OK, deploy.Unreachable} {
+		if n := r.Nodes[i]; n.Status != want {
+			t.Errorf("%s: %s, want %s (%s)", n.Name, n.Status, want, n.Error)
+		}
+	}
+	if n := r.Nodes[1]; n.Step != "connect" || !strings.Contains(n.Error, "host key") {
+		t.Errorf("a changed host key is told as %q at %s", n.Error, n.Step)
+	}
+	if r.Consistent || code(r.Err()) != 3 || r.Summary.OK != 2 || r.Summary.Unreachable != 2 {
+		t.Errorf("consistent %v, err %v, summary %+v", r.Consistent, r.Err(), r.Summary)
+	}
+	var out strings.Builder
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "gpu[1,3]") || !strings.HasSuffix(out.String(), "2 of 4 nodes ok, 2 unreachable\n") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+func code(err error) int {
+	var c interface{ ExitCode() int }
+	if errors.As(err, &c) {
+		return c.ExitCode()
+	}
+	return 0
+}
+
+func TestRefusedNodesAreSentNothing(t *testing.T) {
+	ready := newEnvironment(t, "2.15.0")
+	old := newEnvironment(t, "2.14.0")
+	bare := newEnvironment(t, "")
+	poor := newEnvironment(t, "2.15.0")
+	if err := os.RemoveAll(filepath.Join(poor.site, "einops-0.8.0.dist-info")); err != nil {
+		t.Fatal(err)
+	}
+	managed := newEnvironment(t, "2.15.0")
+	nothing := environment{python: "/nowhere/bin/python"}
+	unkept := newEnvironment(t, "2.15.0")
+	unkept.dist(t, "deepspeed", "0.10.0")
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for i, c := range []environment{ready, old, bare, poor, nothing, unkept, managed} {
+		h, s := host(t, "n"+string(rune('1'+i)), c, sshtest.Options{})
+		hosts, servers = append(hosts, h), append(servers, s)
+	}
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), servers, hosts...)
+	var sentTo []string
+	count := &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
+		sentTo = append(sentTo, up.Path)
+		if !strings.HasPrefix(up.Path, ready.dir) && !strings.HasPrefix(up.Path, managed.dir) {
+			t.Errorf("%s was sent", up.Path)
+		}
+		return nil
+	}}
+	opt.Dialer, opt.Forks = count, 1
+	r := run(t, context.Background(), opt)
+	for i, want := range []string{"", "built for torch 2.15.0, this node has 2.14.0", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD"} {
+		n := r.Nodes[i]
+		switch {
+		case want == "" && n.Status != deploy.OK:
+			t.Errorf("%s: %+v", n.Name, n)
+		case want != "" && (n.Status != deploy.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == ""):
+			t.Errorf("%s: %s at %s, %q (hint %q), want %q", n.Name, n.Status, n.Step, n.Error, n.Hint, want)
+		}
+	}
+	for _, e := range []environment{old, bare, poor, unkept} {
+		if _, err := os.Stat(filepath.Join(e.dir, ".dsbuild")); err == nil {
+			t.Errorf("%s was written to", e.dir)
+		}
+	}
+	if code(r.Err()) != 3 || len(sentTo) != 2 {
+		t.Errorf("error %v, sent %q", r.Err(), sentTo)
+	}
+	opt.Hosts = hosts[1:2]
+	if r = run(t, context.Background(), opt); code(r.Err()) != 4 {
+		t.Errorf("every node refused, error %v", r.Err())
+	}
+}
+
+func TestFullDiskFailsAtPut(t *testing.T) {
+	e := newEnvironment(t, "2.15.0")
+	was := e.snapshot(t)
+	h, s := host(t, "gpu1", e, sshtest.Options{NoSpaceAfter: 100, HideFree: true})
+	r := run(t, context.Background(), options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h))
+	n := r.Nodes[0]
+	if n.Status != deploy.Failed || n.Step != "put" {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+	if left := e.leftovers(t); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestDiskThatFillsUpOnTheWay(t *testing.T) {
+	small := t.TempDir()
+	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64m"); err != nil {
+		t.Skipf("mounting a small file system: %v", err)
+	}
+	t.Cleanup(func() { syscall.Unmount(small, syscall.MNT_DETACH) }) //nolint:errcheck // a test's scratch
+	e := newEnvironmentIn(t, small, "2.15.0")
+	was := e.snapshot(t)
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
+	ballast := filepath.Join(small, "ballast")
+	opt.Dialer = &counting{Dialer: opt.Dialer, before: func(remote.Upload) error {
+		err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600)
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("filling the disk: %v", err)
+		}
+		return nil
+	}}
+	r := run(t, context.Background(), opt)
+	n := r.Nodes[0]
+	if n.Status != deploy.Failed || n.Step != "put" || !strings.Contains(n.Error, remote.ErrNoSpace.Error()) || n.Hint == "" {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+	// A disk that is too small from the start refuses.
+	r = run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, "are needed") {
+		t.Errorf("%+v", n)
+	}
+}
+
+// hook is code that runs when pip starts in an environment.
+func (e environment) hook(t *testing.T, code string) (started string, remove func()) {
+	t.Helper()
+	started = filepath.Join(t.TempDir(), "started")
+	e.write(t, "sitecustomize.py", "import sys\nif '--no-index' in getattr(sys, 'orig_argv', []):\n    import os, signal, time\n    open('"+started+"', 'w').close()\n    "+code+"\n")
+	return started, func() {
+		if err := os.Remove(filepath.Join(e.site, "sitecustomize.py")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Errorf("%s: not within 30 s", what)
+			return
+		}
+	}
+}
+
+func exists(path string) func() bool {
+	return func() bool { _, err := os.Stat(path); return err == nil }
+}
+
+// withOld is an environment in which dsbuild has installed DeepSpeed 0.19.7.
+func withOld(t *testing.T) (environment, deploy.Options, *sshtest.Server) {
+	t.Helper()
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"})), []*sshtest.Server{s}, h)
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
+	return e, opt, s
+}
+
+func TestInterruptDuringInstallPutsTheOldVersionBack(t *testing.T) {
+	e, opt, _ := withOld(t)
+	started, _ := e.hook(t, "time.sleep(60)")
+	was := e.snapshot(t)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		waitFor(t, "pip starts", exists(started))
+		cancel(errors.New("interrupted by the test"))
+	}()
+	r := run(t, ctx, opt)
+	n := r.Nodes[0]
+	if n.Status != deploy.Failed || n.Step != "install" || n.Changed || !strings.Contains(n.Error, "interrupted by the test; put back: DeepSpeed 0.19.7") {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+	if left := e.leftovers(t); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
+	e, opt, s := withOld(t)
+	// OpenSSH leaves programs running when a connection breaks; the test's
+	// server kills their process group, which this leaves.
+	opt.Hosts[0].ExecPrefix = []string{"setsid", "--wait"}
+	started, _ := e.hook(t, "time.sleep(60)")
+	was := e.snapshot(t)
+	go func() {
+		waitFor(t, "pip starts", exists(started))
+		s.Cut()
+	}()
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, remote.ErrLost.Error()) {
+		t.Errorf("%+v", n)
+	}
+	waitFor(t, "the node tidies up", func() bool { return len(e.leftovers(t)) == 0 })
+	e.mustBe(t, was)
+}
+
+func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
+	e, opt, _ := withOld(t)
+	was := e.snapshot(t)
+	_, remove := e.hook(t, "os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)")
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.After != nil {
+		t.Errorf("%+v", n)
+	}
+	if e.version(t) != "" || len(e.leftovers(t)) == 0 {
+		t.Fatal("the test did not cut the change off")
+	}
+	remove()
+	// The next run fails too, so what it finds after its repair is what comes back.
+	bad := opt
+	bad.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}}))
+	r = run(t, context.Background(), bad)
+	if n := r.Nodes[0]; n.Before == nil || !strings.HasPrefix(n.Before.Version, "0.19.7") || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+	if r = run(t, context.Background(), opt); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	if left := e.leftovers(t); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestNodesThatShareAnEnvironmentAreServedOnce(t *testing.T) {
+	e := newEnvironment(t, "2.15.0")
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for _, name := range []string{"gpu1", "gpu2", "gpu3"} {
+		h, s := host(t, name, e, sshtest.Options{})
+		hosts, servers = append(hosts, h), append(servers, s)
+	}
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), servers, hosts...)
+	count := &counting{Dialer: opt.Dialer}
+	opt.Dialer = count
+	r := run(t, context.Background(), opt)
+	if r.Err() != nil || count.puts.Load() != 1 {
+		t.Errorf("%v; %d files sent", r.Err(), count.puts.Load())
+	}
+	for _, n := range r.Nodes {
+		if n.Seconds["verify"] == 0 || !n.Changed {
+			t.Errorf("%s: %+v", n.Name, n)
+		}
+	}
+	if r = run(t, context.Background(), opt); r.Err() != nil || count.puts.Load() != 1 {
+		t.Errorf("second run: %v; %d files sent", r.Err(), count.puts.Load())
+	}
+}
+
+func TestMaxFailStartsNoMore(t *testing.T) {
+	bad := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}}))
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	for _, name := range []string{"gpu1", "gpu2", "gpu3"} {
+		h, s := host(t, name, newEnvironment(t, "2.15.0"), sshtest.Options{})
+		hosts, servers = append(hosts, h), append(servers, s)
+	}
+	opt := options(t, bad, servers, hosts...)
+	opt.Forks, opt.TooMany = 1, func(n int) bool { return n > 0 }
+	r := run(t, context.Background(), opt)
+	if r.Summary.Failed != 1 || r.Summary.Skipped != 2 || code(r.Err()) != 3 {
+		t.Errorf("%+v, %v", r.Summary, r.Err())
+	}
+}
