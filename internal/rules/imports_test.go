@@ -132,6 +132,19 @@ func TestViolation(t *testing.T) {
 	}
 }
 
+// The design's table has a row for each rule.
+func TestDesignHasTheRooms(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "design.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules.Imports() {
+		if !strings.Contains(string(text), "\n| `"+r.Folder+"` ") {
+			t.Errorf("docs/design.md has no row for %s", r.Folder)
+		}
+	}
+}
+
 // The linter is told the same rules, so that an editor shows them.
 func TestLinterHasTheRules(t *testing.T) {
 	type deny struct{ Pkg, Desc string }
