@@ -273,9 +273,12 @@ func (d *Deployment) putBack(ctx context.Context, u *unit) {
 	why := hint.Of(u.err)
 	switch {
 	case err != nil:
-		u.err = fmt.Errorf("%w; the node puts its environment back by itself, which could not be watched: %w", u.err, err)
-		why = strings.TrimPrefix(why+"; deploy again to see what it has", "; ")
-		u.after = nil
+		unseen := "the node puts its environment back by itself, unseen"
+		if !errors.Is(err, remote.ErrLost) {
+			unseen = fmt.Sprintf("its environment was not put back: %v; the next deploy does it first", err)
+		}
+		u.err, u.after = fmt.Errorf("%w; %s", u.err, unseen), nil
+		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
 	case u.step == "record" && now != nil && u.after != nil && *now == *u.after:
 		u.changed = true // the change was recorded before something failed
 	case now == nil:

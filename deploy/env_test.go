@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
@@ -76,6 +77,9 @@ func (e environment) dist(t *testing.T, name, version string) {
 	e.write(t, name+"-"+version+".dist-info/METADATA", "Metadata-Version: 2.1\nName: "+name+"\nVersion: "+version+"\n")
 }
 
+// hookName is the file that runs a test's code at the start of Python.
+const hookName = "zz-test-hook.pth"
+
 // snapshot is every file of the environment but dsbuild's own, with mode,
 // time and content: what "as it was" means.
 func (e environment) snapshot(t *testing.T) map[string]string {
@@ -89,12 +93,10 @@ func (e environment) snapshot(t *testing.T) map[string]string {
 			if d.Name() == ".dsbuild" {
 				return filepath.SkipDir
 			}
-			if path != filepath.Join(e.site, "__pycache__") { // of the tests' own sitecustomize
-				files[path] = "folder"
-			}
+			files[path] = "folder"
 			return nil
 		}
-		if strings.Contains(d.Name(), "sitecustomize") {
+		if d.Name() == hookName {
 			return nil
 		}
 		info, err := d.Info()
@@ -337,4 +339,9 @@ func (c countingConn) Put(ctx context.Context, up remote.Upload) error {
 		}
 	}
 	return c.Conn.Put(ctx, up)
+}
+
+// fakeTorchWheel is a wheel for the fake torch of test nodes.
+func fakeTorchWheel() wheelOptions {
+	return wheelOptions{with: func(m *wheel.Manifest) { m.Torch, m.CUDA = nodes.FakeTorchVersion, nodes.FakeTorchCUDA }}
 }

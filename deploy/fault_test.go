@@ -152,9 +152,14 @@ func TestDiskThatFillsUpOnTheWay(t *testing.T) {
 func (e environment) hook(t *testing.T, code string) (started string, remove func()) {
 	t.Helper()
 	started = filepath.Join(t.TempDir(), "started")
-	e.write(t, "sitecustomize.py", "import sys\nif '--no-index' in getattr(sys, 'orig_argv', []):\n    import os, signal, time\n    open('"+started+"', 'w').close()\n    "+code+"\n")
+	source := filepath.Join(t.TempDir(), "hook.py")
+	text := "import os, signal, sys, time\nif '--no-index' in getattr(sys, 'orig_argv', []):\n    open('" + started + "', 'w').close()\n    " + code + "\n"
+	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e.write(t, hookName, "import sys; exec(open('"+source+"').read())\n")
 	return started, func() {
-		if err := os.Remove(filepath.Join(e.site, "sitecustomize.py")); err != nil {
+		if err := os.Remove(filepath.Join(e.site, hookName)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,0 +1,118 @@
+package deploy_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func facts(change func(*node.Facts)) node.Facts {
+	f := node.Facts{
+		Python: "3.11.2", Executable: "/v/bin/python", Prefix: "/v", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.36", CPU: "x86-64-v4",
+		SitePackages: "/v/lib", Writable: true, Pip: "24.0", Torch: "2.15.0", TorchCUDA: "13.2", Dists: map[string]string{"torch": "2.15.0"}, FreeBytes: 1 << 40, FreeTmpBytes: 1 << 40,
+	}
+	if change != nil {
+		change(&f)
+	}
+	return f
+}
+
+func planWheel(name string, change func(*wheel.Manifest)) deploy.Wheel {
+	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
+	if change != nil {
+		change(&m)
+	}
+	return deploy.Wheel{Manifest: m, Version: "0.19.8"}
+}
+
+func TestPlanOfOneWheel(t *testing.T) {
+	w := []deploy.Wheel{planWheel("a.whl", nil)}
+	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
+	for name, c := range map[string]struct {
+		change func(*node.Facts)
+		opt    deploy.PlanOptions
+		want   deploy.Action
+		why    string
+	}{
+		"fits":           {nil, deploy.PlanOptions{}, deploy.Install, ""},
+		"runs it":        {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, deploy.Leave, ""},
+		"forced":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, deploy.Install, ""},
+		"cut off":        {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, deploy.Install, ""},
+		"altered":        {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, deploy.Install, ""},
+		"managed":        {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, deploy.Refuse, "PEP 668"},
+		"read-only":      {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, deploy.Refuse, "may not write into /v"},
+		"no torch":       {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, deploy.Refuse, "no torch"},
+		"other torch":    {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, deploy.Refuse, "2.14.0"},
+		"old CPU":        {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, deploy.Refuse, "x86-64-v3"},
+		"full":           {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, deploy.Refuse, "are needed"},
+		"no pip":         {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "none can be brought: offline"},
+		"pip on node":    {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
+		"no RECORD":      {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
+		"no interpreter": {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, deploy.Refuse, "no usable Python"},
+	} {
+		plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		p := plan.Nodes[0]
+		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == deploy.Refuse && p.Hint == "" {
+			t.Errorf("%s: %s, %q, hint %q; want %s, %q", name, p.Action, p.Reasons, p.Hint, c.want, c.why)
+		}
+	}
+}
+
+func TestPlanChoosesAmongWheels(t *testing.T) {
+	v3, v4 := planWheel("v3.whl", nil), planWheel("v4.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v4" })
+	other := planWheel("other.whl", func(m *wheel.Manifest) { m.Source.Ref = "0.19.7" })
+	plan, err := deploy.NewPlan([]deploy.Known{
+		{Name: "new", Facts: facts(nil)},
+		{Name: "old", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v3" })},
+	}, []deploy.Wheel{v3, v4}, deploy.PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := plan.Nodes[0].Wheel.Manifest.Name, plan.Nodes[1].Wheel.Manifest.Name; a != "v4.whl" || b != "v3.whl" {
+		t.Errorf("new gets %s, old gets %s", a, b)
+	}
+	var usage *deploy.UsageError
+	_, err = deploy.NewPlan([]deploy.Known{{Name: "new", Facts: facts(nil)}}, []deploy.Wheel{v3, other, v4}, deploy.PlanOptions{})
+	if !errors.As(err, &usage) || usage.ExitCode() != 2 || !strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
+		t.Errorf("two that fit equally: %v", err)
+	}
+	_, err = deploy.NewPlan([]deploy.Known{{Name: "new", Facts: facts(func(f *node.Facts) { f.Torch = "2.14.0" })}}, []deploy.Wheel{v3, v4}, deploy.PlanOptions{})
+	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "v3.whl: built for torch 2.15.0, this node has 2.14.0") {
+		t.Errorf("none that fits: %v", err)
+	}
+}
+
+func TestPlanOfSharedEnvironments(t *testing.T) {
+	w := []deploy.Wheel{planWheel("a.whl", nil)}
+	shared := func(cpu string) node.Facts {
+		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })
+	}
+	nodes := []deploy.Known{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
+	actions := func() []deploy.Action {
+		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []deploy.Action
+		for _, p := range plan.Nodes {
+			got = append(got, p.Action)
+		}
+		return got
+	}
+	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Install, deploy.Install, deploy.Follow}) {
+		t.Errorf("shared: %v", got)
+	}
+	nodes[3].Facts = shared("x86-64-v2")
+	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Refuse, deploy.Install, deploy.Refuse}) {
+		t.Errorf("one of those that share does not fit: %v", got)
+	}
+}

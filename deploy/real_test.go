@@ -1,0 +1,147 @@
+//go:build linux
+
+package deploy_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// realWheel is the wheel that make test has built, named by DSBUILD_TEST_WHEEL.
+func realWheel(t *testing.T) []deploy.Wheel {
+	t.Helper()
+	path := os.Getenv("DSBUILD_TEST_WHEEL")
+	if path == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("DSBUILD_TEST_WHEEL is not set: run make test")
+		}
+		t.Skip("needs a wheel: run make test")
+	}
+	return load(t, path)
+}
+
+func realOptions(t *testing.T, fleet *nodes.Fleet, wheels []deploy.Wheel) deploy.Options {
+	t.Helper()
+	inv, err := inventory.Load(fleet.Inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return deploy.Options{
+		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester",
+		Dialer:   remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: 10 * time.Second}),
+		Reporter: ui.New(testWriter{t}, ui.Options{}),
+	}
+}
+
+// TestRealDeploy takes the real wheel to three OpenSSH nodes with the real
+// torch and one with another torch.
+func TestRealDeploy(t *testing.T) {
+	wheels := realWheel(t)
+	fleet := nodestest.Up(t, nodes.Options{Count: 4, Env: nodes.WithTorch, Each: map[int]nodes.Env{3: nodes.FakeTorch}})
+	opt := realOptions(t, fleet, wheels)
+	all := opt.Hosts
+
+	r := run(t, context.Background(), opt)
+	for i, n := range r.Nodes {
+		switch {
+		case i < 3 && (n.Status != deploy.OK || !n.Changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256):
+			t.Errorf("%s: %+v", n.Name, n)
+		case i == 3 && (n.Status != deploy.Refused || !strings.Contains(n.Error, "built for torch "+wheels[0].Manifest.Torch+", this node has "+nodes.FakeTorchVersion)):
+			t.Errorf("%s: %+v", n.Name, n)
+		}
+	}
+	if code(r.Err()) != 3 {
+		t.Errorf("error %v", r.Err())
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(fleet.Nodes[3].Python)), ".dsbuild")); err == nil {
+		t.Error("the refused node was written to")
+	}
+
+	opt.Hosts = all[:3]
+	count := &counting{Dialer: opt.Dialer}
+	opt.Dialer = count
+	r = run(t, context.Background(), opt)
+	if r.Err() != nil || !r.Consistent || count.puts.Load() != 0 {
+		t.Errorf("second run: %v, consistent %v, %d files sent", r.Err(), r.Consistent, count.puts.Load())
+	}
+	for _, n := range r.Nodes {
+		if n.Changed {
+			t.Errorf("second run changed %s", n.Name)
+		}
+	}
+	var out strings.Builder
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "3 nodes ok, all equal: deepspeed "+wheels[0].Version) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+
+	if err := fleet.Rekey(1); err != nil {
+		t.Fatal(err)
+	}
+	r = run(t, context.Background(), realOptionsOf(t, opt, fleet, all[:3]))
+	if n := r.Nodes[1]; n.Status != deploy.Unreachable || n.Step != "connect" || !strings.Contains(n.Error, "host key") {
+		t.Errorf("changed host key: %+v", n)
+	}
+	if code(r.Err()) != 3 || r.Summary.OK != 2 {
+		t.Errorf("changed host key: %v, %+v", r.Err(), r.Summary)
+	}
+}
+
+// realOptionsOf are options with a dialer that has read no keys before.
+func realOptionsOf(t *testing.T, opt deploy.Options, fleet *nodes.Fleet, hosts []inventory.Host) deploy.Options {
+	t.Helper()
+	fresh := realOptions(t, fleet, opt.Wheels)
+	fresh.Hosts = hosts
+	return fresh
+}
+
+// TestRealNodePutsItselfBack breaks the connection to an OpenSSH node in the
+// middle of an installation, as a killed driver would.
+func TestRealNodePutsItselfBack(t *testing.T) {
+	fleet := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.FakeTorch})
+	python := fleet.Nodes[0].Python
+	dir := filepath.Dir(filepath.Dir(python))
+	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatalf("site-packages: %q", sites)
+	}
+	e := environment{dir, python, sites[0]}
+	e.dist(t, "einops", "0.8.0")
+	started, _ := e.hook(t, "time.sleep(60)")
+	was := e.snapshot(t)
+	opt := realOptions(t, fleet, load(t, makeWheel(t, t.TempDir(), fakeTorchWheel())))
+	dialer := &lastConn{Dialer: opt.Dialer}
+	opt.Dialer = dialer
+	go func() {
+		waitFor(t, "pip starts", exists(started))
+		dialer.conn.Close() //nolint:errcheck // the point is that it breaks
+	}()
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "install" {
+		t.Errorf("%+v", n)
+	}
+	waitFor(t, "the node tidies up", func() bool { return len(e.leftovers(t)) == 0 })
+	e.mustBe(t, was)
+}
+
+// lastConn remembers the connection it made.
+type lastConn struct {
+	remote.Dialer
+	conn remote.Conn
+}
+
+func (d *lastConn) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
+	c, err := d.Dialer.Dial(ctx, t)
+	d.conn = c
+	return c, err
+}
