@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
@@ -169,6 +168,3 @@ func copyFile(from, to string, mode os.FileMode) error {
 	}
 	return writeFile(to, string(b), mode)
 }
-
-// startLimit is how long an engine may take until it answers.
-const startLimit = 90 * time.Second

@@ -58,6 +58,10 @@ func (l Layout) stamp(piece string) string { return l.path("stamps", piece) }
 func (l Layout) tmp(name string) string    { return l.path("tmp", name) }
 func (l Layout) logOf(name string) string  { return l.path("log", name+".log") }
 
+// cgroup is the name of the control group that holds the engine's containers:
+// two engine directories on one host must not share it.
+func (l Layout) cgroup() string { return "dsbuild-" + digestOf(l.Root)[:12] }
+
 // Installed reports whether every piece that a start needs is there.
 func (l Layout) Installed() bool {
 	for _, p := range []string{l.Bin("dagger"), l.Bin("dagger-engine"), l.Bin("dagger-init"), l.Bin("dnsname"), l.Bin("enginectl"), l.Rootfs()} {

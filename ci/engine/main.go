@@ -1,6 +1,7 @@
 // Command engine installs, starts and stops a real Dagger engine on a Debian
 // machine that has neither Docker nor an image registry within reach.
 //
+//	go run ./ci/engine ensure  # an engine that answers: one that is there, else up
 //	go run ./ci/engine up      # install what is missing, start, exit 0 when it answers
 //	go run ./ci/engine down    # stop it in peace: the cache survives
 //	go run ./ci/engine status  # one line; exit 0 when it runs, 1 otherwise
@@ -22,8 +23,9 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-const usage = `usage: enginectl up|start|down|status
+const usage = `usage: enginectl ensure|up|start|down|status
 
+  ensure  say which engine dsbuild would use; without any, do what up does
   up      install what is missing or outdated, then start the engine
   start   start an installed engine; nothing is installed
   down    stop the engine; its cache is kept
@@ -80,12 +82,15 @@ func dispatch(args []string, stdout, stderr io.Writer) error {
 	switch args[0] {
 	case "up":
 		return Up(ctx, l, con)
+	case "ensure":
+		return Ensure(ctx, l, con, stdout)
 	case "start":
 		return StartInstalled(ctx, l, con)
 	case "down":
 		return Down(ctx, l, con)
 	case "status":
 		st := Inspect(l)
+		st.CacheBytes = diskUsage(l.Cache())
 		fmt.Fprintln(stdout, st)
 		if !st.Running {
 			return errQuiet

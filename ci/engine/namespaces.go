@@ -53,10 +53,13 @@ func devLinks() map[string]string {
 	return map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 }
 
+// engineSocket is where the engine listens, as it sees it itself.
+const engineSocket = "/run/dagger/engine.sock"
+
 // engineCommand is what runs inside. A small pool of prepared networks is
 // enough and starts and stops faster than the engine's own default of 128.
 func engineCommand() []string {
-	return []string{"/usr/local/bin/dagger-engine", "--addr", "unix:///run/dagger/engine.sock", "--root", "/var/lib/dagger", "--oci-cni-pool-size", "4"}
+	return []string{"/usr/local/bin/dagger-engine", "--addr", "unix://" + engineSocket, "--root", "/var/lib/dagger", "--oci-cni-pool-size", "4", "--config", "/etc/dagger/engine.toml"}
 }
 
 // inner is the first process of the new namespaces: it furnishes the root,

@@ -140,6 +140,10 @@ func baseOptions(ca string) []string {
 		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--customize-hook=cp -r " + quote(ca) + `/. "$1` + extraCAs + `/"`,
 		`--customize-hook=chroot "$1" update-ca-certificates`,
+		// mmdebstrap's own cleaning leaves directories whose owner depends on
+		// whether the way to the scratch directory is open to everybody.
+		"--skip=cleanup/apt",
+		`--customize-hook=rm -rf "$1/var/lib/apt/lists" "$1/var/cache/apt"; mkdir -p "$1/var/lib/apt/lists" "$1/var/cache/apt/archives"`,
 	}
 }
 

@@ -14,9 +14,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
+// startLimit is how long an engine may take until it answers.
+const startLimit = 90 * time.Second
+
 // engineConfig bounds the cache. One CUDA toolchain takes about 16 GB.
 const engineConfig = `{"logLevel":"info","gc":{"maxUsedSpace":"40GB","reservedSpace":"1GB","minFreeSpace":"10GB"}}
 `
+
+// groupConfig puts the containers' control groups below one of our own name, so
+// that exactly those can be removed afterwards.
+func groupConfig(cgroup string) string {
+	return fmt.Sprintf("[worker.oci]\n  defaultCgroupParent = %q\n", "/"+cgroup)
+}
 
 // StartInstalled starts an engine that is installed; an engine that answers is
 // left alone.
@@ -95,7 +104,7 @@ func (l Layout) sweep(r record) {
 	}
 	_ = os.Remove(l.Socket())
 	_ = os.Remove(l.recordFile())
-	sweepCgroups("/sys/fs/cgroup")
+	sweepCgroups(cgroupRoot, l.cgroup())
 }
 
 // configure writes what the engine reads at its start from this host as it is
@@ -117,6 +126,9 @@ func (l Layout) configure() error {
 		return err
 	}
 	if err := writeFile(filepath.Join(etc, "dagger", "engine.json"), engineConfig, 0o644); err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(etc, "dagger", "engine.toml"), groupConfig(l.cgroup()), 0o644); err != nil {
 		return err
 	}
 	return copyFile(hostCertificates, filepath.Join(etc, "ssl", "certs", "ca-certificates.crt"), 0o644)

@@ -143,6 +143,8 @@ func Inspect(l Layout) Status {
 // String is the one line for people.
 func (s Status) String() string {
 	switch {
+	case s.Running && s.PID == 0:
+		return fmt.Sprintf("running: on %s, but its record is lost; cache %s", s.Socket, size(s.CacheBytes))
 	case s.Running:
 		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, cache %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), size(s.CacheBytes), s.Socket)
 	case s.Silent:

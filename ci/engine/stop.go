@@ -3,6 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -11,6 +15,9 @@ import (
 
 // stopLimit is how long an engine may take to end.
 const stopLimit = 60 * time.Second
+
+// clientGrace is how long clients may take to leave an engine that ends.
+const clientGrace = 5 * time.Second
 
 // Down stops the engine and waits until nothing of it is left. It never kills:
 // a killed engine wipes its whole cache at the next start.
@@ -42,14 +49,49 @@ func stop(ctx context.Context, l Layout, con *console) error {
 			return hint.With(fmt.Errorf("stopping process %d: %w", r.Engine.PID, err), "stop it as the user who started it")
 		}
 	}
-	beat := con.beat("engine", func() string { return "waiting until it has ended" })
-	defer beat()
-	err := eventually(ctx, stopLimit, func() bool { return !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) })
-	if err != nil {
-		return hint.With(fmt.Errorf("the engine (process %d) did not end: %w", r.Engine.PID, err),
-			"a build may still run: wait and try again; see %s. SIGKILL ends it too, but its cache is lost then", l.Log())
+	if err := l.waitEnd(ctx, con, r); err != nil {
+		return hint.With(fmt.Errorf("the engine (process %d) did not end in %v: %w", r.Engine.PID, stopLimit, err),
+			"end the builds that use it: it ends by itself when the last one has left (log: %s). Do not use SIGKILL: its cache would be lost", l.Log())
 	}
 	l.sweep(r)
 	con.say("engine", "stopped in %.1f s; its cache is kept", time.Since(began).Seconds())
 	return nil
+}
+
+// waitEnd waits for an engine that was told to end. It ends its containers at
+// once, but then waits for its clients, and a client may not notice that its
+// build is over; so those that are still there are told to end, too.
+func (l Layout) waitEnd(ctx context.Context, con *console, r record) error {
+	beat := con.beat("engine", func() string { return "waiting until it has ended" })
+	defer beat()
+	gone := func() bool { return !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) }
+	err := eventually(ctx, clientGrace, gone)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	for _, pid := range l.clients() {
+		con.say("engine", "ending its client, process %d: the build it waits for is over", pid)
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	return eventually(ctx, stopLimit-clientGrace, gone)
+}
+
+// clients lists the Dagger command lines that were given this engine's socket.
+func (l Layout) clients() (pids []int) {
+	dirs, _ := filepath.Glob(filepath.Join(l.Proc, "[0-9]*"))
+	for _, d := range dirs {
+		name, _ := os.ReadFile(filepath.Join(d, "comm"))
+		if !strings.HasPrefix(string(name), "dagger") {
+			continue
+		}
+		env, _ := os.ReadFile(filepath.Join(d, "environ"))
+		for kv := range strings.SplitSeq(string(env), "\x00") {
+			if _, v, _ := strings.Cut(kv, "="); v == "unix://"+l.Socket() {
+				pid, _ := strconv.Atoi(filepath.Base(d))
+				pids = append(pids, pid)
+				break
+			}
+		}
+	}
+	return pids
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -58,7 +60,7 @@ func supervise(l Layout) error {
 	err = engine.Wait()
 	net.stop()
 	_ = os.Remove(l.Socket())
-	sweepCgroups("/sys/fs/cgroup")
+	sweepCgroups(cgroupRoot, l.cgroup())
 	_ = os.Remove(l.recordFile())
 	if err != nil {
 		return fmt.Errorf("the engine ended: %w", err)
@@ -128,13 +130,26 @@ func (n *network) stop() {
 	_ = n.cmd.Wait()
 }
 
-// sweepCgroups removes the empty groups that containers of the engine leave.
-// A group in use cannot be removed, so that of another engine stays.
-func sweepCgroups(root string) {
-	for _, pattern := range []string{"buildkit", "*/buildkit"} {
-		dirs, _ := filepath.Glob(filepath.Join(root, pattern))
-		for _, d := range dirs {
-			_ = os.Remove(d)
+// cgroupRoot is where the host's control groups lie: one tree of them, or one
+// below it for each controller.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// sweepCgroups removes the control groups of the engine's containers, deepest
+// first. A group that is in use cannot be removed and stays.
+func sweepCgroups(root, name string) {
+	for _, pattern := range []string{name, "*/" + name} {
+		tops, _ := filepath.Glob(filepath.Join(root, pattern))
+		for _, top := range tops {
+			var dirs []string
+			_ = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+				if err == nil && d.IsDir() {
+					dirs = append(dirs, p)
+				}
+				return nil
+			})
+			for _, d := range slices.Backward(dirs) {
+				_ = syscall.Rmdir(d)
+			}
 		}
 	}
 }

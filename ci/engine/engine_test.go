@@ -1,0 +1,327 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// TestEngineUp is the real thing. It never stops the engine: others use it.
+func TestEngineUp(t *testing.T) {
+	skip := t.Skipf
+	if os.Getenv("CI") == "true" {
+		skip = t.Fatalf
+	}
+	if os.Geteuid() != 0 {
+		skip("the engine needs root")
+	}
+	release, err := os.ReadFile("/etc/os-release")
+	if err := errors.Join(err, checkHost(string(release))); err != nil {
+		skip("no engine on this host: %v", err)
+	}
+	l, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if testing.Short() && !Inspect(l).Running {
+		t.Skip("short: the engine is not up yet")
+	}
+	bin := filepath.Join(t.TempDir(), "enginectl")
+	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	run := func(args ...string) (string, time.Duration) {
+		t.Helper()
+		began := time.Now()
+		out, err := exec.Command(bin, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("enginectl %v: %v\n%s", args, err, out)
+		}
+		return string(out), time.Since(began)
+	}
+	run("up")
+	before := Inspect(l)
+	out, took := run("up")
+	if took > 5*time.Second {
+		t.Errorf("the second up took %v:\n%s", took, out)
+	}
+	if strings.Count(out, "\n") != 1 {
+		t.Errorf("the second up did something:\n%s", out)
+	}
+	if !answers(l.Socket()) {
+		t.Errorf("%s does not answer", l.Socket())
+	}
+	if after := Inspect(l); after.PID != before.PID || after.PID == 0 {
+		t.Errorf("the second up changed the engine: %v, then %v", before, after)
+	}
+	if out, _ := run("status"); !strings.HasPrefix(out, "running: dagger engine "+engineVersion+", pid ") {
+		t.Errorf("status: %s", out)
+	}
+	if out, _ := run("start"); out != "" {
+		t.Errorf("start of a running engine: %s", out)
+	}
+}
+
+func testLayout(t *testing.T) Layout {
+	l := At(t.TempDir())
+	l.Proc = filepath.Join(t.TempDir(), "proc")
+	for _, d := range []string{l.path("run"), l.path("bin"), filepath.Join(l.Proc, "sys/kernel/random"), filepath.Join(l.Proc, "self")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, filepath.Join(l.Proc, "sys/kernel/random/boot_id"), "boot-1\n")
+	put(t, filepath.Join(l.Proc, "self/mountinfo"), "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+	return l
+}
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func fakeProcess(t *testing.T, l Layout, pid int, name, state string, start int) {
+	put(t, filepath.Join(l.Proc, fmt.Sprint(pid), "stat"),
+		fmt.Sprintf("%d (%s) %s 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 %d 20 21\n", pid, name, state, start))
+}
+
+func TestDigestSeesBorders(t *testing.T) {
+	if digestOf("ab", "c") == digestOf("a", "bc") || digestOf("a") == digestOf("a", "") {
+		t.Error("inputs run into each other")
+	}
+	if digestOf("a", "b") != digestOf("a", "b") {
+		t.Error("not stable")
+	}
+}
+
+// A piece is current only when it was stamped for these inputs and is there.
+func TestPieceIsCurrent(t *testing.T) {
+	l := testLayout(t)
+	out := l.path("bin", "thing")
+	p := piece{name: "thing", digest: digestOf("1"), outputs: []string{out}, place: func() error { return os.WriteFile(out, nil, 0o755) }}
+	if l.current(p) {
+		t.Error("current before it was installed")
+	}
+	if err := l.install(p); err != nil {
+		t.Fatal(err)
+	}
+	if !l.current(p) {
+		t.Error("not current after it was installed")
+	}
+	changed := p
+	changed.digest = digestOf("2")
+	if l.current(changed) {
+		t.Error("current although an input changed")
+	}
+	if err := os.Remove(out); err != nil {
+		t.Fatal(err)
+	}
+	if l.current(p) {
+		t.Error("current although its file is gone")
+	}
+}
+
+// A piece that could not be placed must not keep the stamp of the one before.
+func TestHalfPlacedPieceIsDoneAgain(t *testing.T) {
+	l := testLayout(t)
+	p := piece{name: "thing", digest: digestOf("1"), place: func() error { return nil }}
+	if err := l.install(p); err != nil {
+		t.Fatal(err)
+	}
+	p.place = func() error { return errors.New("killed in the middle") }
+	if err := l.install(p); err == nil {
+		t.Fatal("no error")
+	}
+	if l.current(p) {
+		t.Error("a half-placed piece counts as current")
+	}
+}
+
+func TestCleanRefusesMounts(t *testing.T) {
+	l := testLayout(t)
+	put(t, l.tmp("rootfs/etc/passwd"), "x")
+	put(t, filepath.Join(l.Proc, "self/mountinfo"), "1 0 8:1 / "+l.tmp("rootfs/proc")+" rw - proc proc rw\n")
+	if err := l.clean(); err == nil || !strings.Contains(err.Error(), "is mounted") {
+		t.Fatalf("clean: %v", err)
+	}
+	if _, err := os.Stat(l.tmp("rootfs/etc/passwd")); err != nil {
+		t.Error("it removed files below a mount")
+	}
+	put(t, filepath.Join(l.Proc, "self/mountinfo"), "")
+	if err := l.clean(); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(l.path("tmp")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestProcessIdentity(t *testing.T) {
+	l := testLayout(t)
+	fakeProcess(t, l, 40, "dagger) S 1 (x", "S", 1000)
+	p, err := identify(l.Proc, 40)
+	if err != nil || p != (process{40, "1000", "boot-1"}) {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if !p.alive(l.Proc) {
+		t.Error("a living process counts as dead")
+	}
+	for name, change := range map[string]func(){
+		"another process with its pid": func() { fakeProcess(t, l, 40, "bash", "S", 2000) },
+		"a zombie":                     func() { fakeProcess(t, l, 40, "dagger", "Z", 1000) },
+		"another boot": func() {
+			fakeProcess(t, l, 40, "dagger", "S", 1000)
+			put(t, filepath.Join(l.Proc, "sys/kernel/random/boot_id"), "boot-2\n")
+		},
+		"gone": func() { os.RemoveAll(filepath.Join(l.Proc, "40")) },
+	} {
+		if change(); p.alive(l.Proc) {
+			t.Errorf("%s counts as the process", name)
+		}
+		put(t, filepath.Join(l.Proc, "sys/kernel/random/boot_id"), "boot-1\n")
+	}
+	if (process{}).alive(l.Proc) {
+		t.Error("no process counts as alive")
+	}
+}
+
+func TestPhase(t *testing.T) {
+	l := testLayout(t)
+	expect := func(what string, want phase) {
+		t.Helper()
+		if got, _ := l.phase(); got != want {
+			t.Errorf("%s: phase %d, want %d", what, got, want)
+		}
+	}
+	expect("nothing there", phaseStopped)
+	put(t, l.Socket(), "")
+	put(t, l.recordFile(), "{half")
+	expect("dead socket and torn record", phaseStopped)
+	fakeProcess(t, l, 40, "dagger-engine", "S", 1000)
+	b, _ := json.Marshal(record{Engine: process{40, "999", "boot-1"}})
+	put(t, l.recordFile(), string(b))
+	expect("stale pid", phaseStopped)
+	b, _ = json.Marshal(record{Engine: process{40, "1000", "boot-1"}})
+	put(t, l.recordFile(), string(b))
+	expect("lives, does not answer", phaseSilent)
+	if s := Inspect(l).String(); !strings.HasPrefix(s, "silent: ") {
+		t.Error(s)
+	}
+	os.Remove(l.Socket())
+	ln, err := net.Listen("unix", l.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("answers", phaseRunning)
+	if s := Inspect(l).String(); !strings.HasPrefix(s, "running: dagger engine "+engineVersion+", pid 40, ") {
+		t.Error(s)
+	}
+	ln.Close()
+	expect("closed again", phaseSilent)
+}
+
+// After a crash nothing that is recorded may be trusted blindly: the pid may
+// belong to somebody else by now.
+func TestSweepSparesStrangers(t *testing.T) {
+	l := testLayout(t)
+	stranger := exec.Command("sleep", "60")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	real := l
+	real.Proc = "/proc"
+	now, err := identify(real.Proc, stranger.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := now
+	old.Start += "0"
+	put(t, l.Socket(), "")
+	put(t, l.recordFile(), "{}")
+	real.sweep(record{Network: old})
+	time.Sleep(50 * time.Millisecond)
+	if !now.alive("/proc") {
+		t.Error("a process with the same pid was killed")
+	}
+	real.sweep(record{Network: now})
+	if err := eventually(t.Context(), 5*time.Second, func() bool { return !now.alive("/proc") }); err != nil {
+		t.Error("the network that was left behind still runs")
+	}
+	if left, _ := os.ReadDir(l.path("run")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestStopWithoutEngine(t *testing.T) {
+	l := testLayout(t)
+	var out bytes.Buffer
+	if err := Down(t.Context(), l, newConsole(&out)); err != nil || !strings.Contains(out.String(), "not running") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+func TestStopWithLostRecord(t *testing.T) {
+	l := testLayout(t)
+	ln, err := net.Listen("unix", l.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	err = Down(t.Context(), l, newConsole(&bytes.Buffer{}))
+	if err == nil || hint.Of(err) == "" {
+		t.Errorf("error %v, hint %q", err, hint.Of(err))
+	}
+}
+
+func TestClients(t *testing.T) {
+	l := testLayout(t)
+	for pid, c := range map[string][2]string{
+		"7":  {"dagger\n", "A=b\x00_EXPERIMENTAL_DAGGER_RUNNER_HOST=unix://" + l.Socket() + "\x00"},
+		"8":  {"dagger\n", "_EXPERIMENTAL_DAGGER_RUNNER_HOST=unix:///another/engine.sock\x00"},
+		"9":  {"bash\n", "_EXPERIMENTAL_DAGGER_RUNNER_HOST=unix://" + l.Socket() + "\x00"},
+		"10": {"dagger-engine\n", "HOME=/root\x00"},
+	} {
+		put(t, filepath.Join(l.Proc, pid, "comm"), c[0])
+		put(t, filepath.Join(l.Proc, pid, "environ"), c[1])
+	}
+	if got := l.clients(); len(got) != 1 || got[0] != 7 {
+		t.Error(got)
+	}
+}
+
+func TestLockWaitsAndSaysSo(t *testing.T) {
+	l := testLayout(t)
+	unlock, err := l.lock(t.Context(), newConsole(&bytes.Buffer{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := l.lock(ctx, newConsole(&out)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the lock was given twice: %v", err)
+	}
+	if n := strings.Count(out.String(), "waiting for another run (process "); n != 1 {
+		t.Errorf("said %d times:\n%s", n, out.String())
+	}
+	unlock()
+	again, err := l.lock(t.Context(), newConsole(&out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}

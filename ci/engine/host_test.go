@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+func TestCheckHost(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if err := checkHost("ID=debian\nVERSION_ID=\"12\"\n"); err == nil || !strings.Contains(err.Error(), "root") {
+			t.Fatal(err)
+		}
+		t.Skip("the rest needs root")
+	}
+	for release, ok := range map[string]bool{
+		"ID=debian\nVERSION_ID=\"12\"\n": true,
+		"ID=debian\nVERSION_ID=\"13\"\n": true,
+		"ID=debian\nVERSION_ID=\"11\"\n": false,
+		"ID=ubuntu\nVERSION_ID=\"12\"\n": false,
+		"":                               false,
+	} {
+		err := checkHost(release)
+		if (err == nil) != ok || (err != nil && hint.Of(err) == "") {
+			t.Errorf("%q: %v, hint %q", release, err, hint.Of(err))
+		}
+	}
+}
+
+func TestCheckDisk(t *testing.T) {
+	if err := checkDisk(t.TempDir(), 1); err != nil {
+		t.Error(err)
+	}
+	err := checkDisk(t.TempDir(), math.MaxUint64)
+	if err == nil || !strings.Contains(err.Error(), "free, ") || !strings.Contains(err.Error(), "needed") || hint.Of(err) == "" {
+		t.Errorf("%v, hint %q", err, hint.Of(err))
+	}
+}
+
+func TestMissingPackages(t *testing.T) {
+	no := func(string) bool { return false }
+	yes := func(string) bool { return true }
+	if got := missingPackages(yes, yes); len(got) != 0 {
+		t.Error(got)
+	}
+	want := []string{"ca-certificates", "debian-archive-keyring", "mmdebstrap", "slirp4netns", "tar"}
+	if got := missingPackages(no, no); !reflect.DeepEqual(got, want) {
+		t.Error(got)
+	}
+}
+
+func TestHostMirrors(t *testing.T) {
+	etc := t.TempDir()
+	put(t, filepath.Join(etc, "sources.list"), "deb cdrom:[Debian] trixie main\n# deb http://old.example/debian trixie main\ndeb-src http://src.example/debian trixie main\n")
+	put(t, filepath.Join(etc, "sources.list.d", "debian.sources"), `Types: deb
+# URIs: http://snapshot.example/
+URIs: http://off.example/debian
+Suites: trixie
+Enabled: no
+
+Types: deb deb-src
+URIs: http://mirror.example/debian
+Suites: trixie
+ trixie-updates
+Components: main
+
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: trixie-security
+`)
+	put(t, filepath.Join(etc, "sources.list.d", "other.list"), "deb [arch=amd64 signed-by=/k.gpg] https://other.example/apt stable main\n")
+	m, err := hostMirrors(etc, "trixie")
+	if err != nil || m != (mirrors{"http://mirror.example/debian", "http://mirror.example/debian-security"}) {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	want := `deb [signed-by=` + keyring + `] http://mirror.example/debian bookworm main
+deb [signed-by=` + keyring + `] http://mirror.example/debian bookworm-updates main
+deb [signed-by=` + keyring + `] http://mirror.example/debian-security bookworm-security main
+`
+	if got := m.sourcesList(); got != want {
+		t.Errorf("sources.list:\n%s", got)
+	}
+	put(t, filepath.Join(etc, "sources.list.d", "debian.sources"), "")
+	put(t, filepath.Join(etc, "sources.list"), "deb [trusted=yes] http://a.example/debian trixie main\n")
+	if m, err := hostMirrors(etc, "trixie"); err != nil || m.main != "http://a.example/debian" || m.security != "" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := hostMirrors(etc, "bookworm"); err == nil {
+		t.Error("a mirror out of nowhere")
+	}
+}
+
+func TestGuestResolv(t *testing.T) {
+	for host, want := range map[string]string{
+		"nameserver 10.1.2.3\nsearch example.org\n":                      "nameserver 10.1.2.3\nsearch example.org\n",
+		"nameserver 127.0.0.53\noptions edns0\n":                         "nameserver 10.0.2.3\noptions edns0\n",
+		"nameserver ::1\nnameserver 127.0.0.1\nnameserver 192.168.0.1\n": "nameserver 10.0.2.3\nnameserver 192.168.0.1\n",
+	} {
+		if got := guestResolv(host); got != want {
+			t.Errorf("%q: %q", host, got)
+		}
+	}
+}
+
+func TestEngineEnvKeepsProxiesOnly(t *testing.T) {
+	env := strings.Join(engineEnv([]string{"HTTPS_PROXY=http://p:1", "no_proxy=a,b", "SECRET=x", "PATH=/evil"}), "\n")
+	for _, want := range []string{"HTTPS_PROXY=http://p:1", "no_proxy=a,b"} {
+		if !strings.Contains(env, want) {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	if strings.Contains(env, "SECRET") || strings.Contains(env, "/evil") {
+		t.Errorf("the caller's environment leaks:\n%s", env)
+	}
+}
+
+// The inputs of a piece decide whether it is built again.
+func TestPieceInputs(t *testing.T) {
+	l, con := At(t.TempDir()), newConsole(&bytes.Buffer{})
+	m := mirrors{"http://a/debian", ""}
+	base := basePiece(l, con, m, map[string]string{"a.crt": "A"})
+	if base.digest != basePiece(At("/elsewhere"), con, m, map[string]string{"a.crt": "A"}).digest {
+		t.Error("the base depends on where it lies")
+	}
+	for what, other := range map[string]piece{
+		"another certificate": basePiece(l, con, m, map[string]string{"a.crt": "B"}),
+		"another mirror":      basePiece(l, con, mirrors{"http://b/debian", ""}, map[string]string{"a.crt": "A"}),
+	} {
+		if other.digest == base.digest {
+			t.Errorf("%s does not change the base", what)
+		}
+	}
+	src := t.TempDir()
+	put(t, filepath.Join(src, "go.mod"), "module a\n")
+	one, err := toolsPiece(l, con, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(src, "distconsts", "consts.go"), "package distconsts\n")
+	if two, _ := toolsPiece(l, con, src); two.digest == one.digest {
+		t.Error("a new file does not change the tools")
+	}
+}
+
+func TestHostCAs(t *testing.T) {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "a.crt"), "A")
+	put(t, filepath.Join(dir, "corp", "b.crt"), "B")
+	put(t, filepath.Join(dir, "README"), "no")
+	got, err := hostCAs(dir)
+	if err != nil || !reflect.DeepEqual(got, map[string]string{"a.crt": "A", "corp-b.crt": "B"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := hostCAs(filepath.Join(dir, "none")); err != nil || len(got) != 0 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestSweepCgroups(t *testing.T) {
+	root := t.TempDir()
+	for _, d := range []string{"memory/dsbuild-1/buildkit/a", "dsbuild-1/buildkit", "memory/dsbuild-2/buildkit"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweepCgroups(root, "dsbuild-1")
+	for d, want := range map[string]bool{"memory/dsbuild-1": false, "dsbuild-1": false, "memory/dsbuild-2/buildkit": true} {
+		if _, err := os.Stat(filepath.Join(root, d)); (err == nil) != want {
+			t.Errorf("%s: there is %v, want %v", d, err == nil, want)
+		}
+	}
+}
+
+func TestCommandErrorShowsTheEnd(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log", "x.log")
+	var lines []string
+	err := command{args: []string{"sh", "-c", "for i in $(seq 30); do echo line $i; done; exit 3"}, log: log, line: func(s string) { lines = append(lines, s) }}.run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "line 30") || strings.Contains(err.Error(), "line 15\n") || !strings.Contains(err.Error(), log) {
+		t.Errorf("%v", err)
+	}
+	if b, _ := os.ReadFile(log); len(lines) != 30 || strings.Count(string(b), "\n") != 30 {
+		t.Errorf("%d lines, log %d bytes", len(lines), len(b))
+	}
+}
+
+func TestUsage(t *testing.T) {
+	var out, errs bytes.Buffer
+	for _, args := range [][]string{nil, {"bogus"}, {"up", "now"}} {
+		errs.Reset()
+		if code := run(args, &out, &errs); code != 2 || !strings.HasPrefix(errs.String(), "usage: ") {
+			t.Errorf("%v: exit %d, %s", args, code, errs.String())
+		}
+	}
+}
