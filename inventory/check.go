@@ -67,9 +67,10 @@ func checkPython(s string) error {
 // checkJump reads [user@]host[:port][,...].
 func checkJump(s string) error {
 	for hop := range strings.SplitSeq(s, ",") {
-		user, host, found := strings.Cut(strings.TrimSpace(hop), "@")
+		hop = strings.TrimSpace(hop)
+		user, host, found := strings.Cut(hop, "@")
 		if !found {
-			user, host = "", user
+			host = hop
 		} else if err := checkUser(user); err != nil {
 			return fmt.Errorf("jump host: %w", err)
 		}

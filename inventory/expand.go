@@ -66,15 +66,15 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 	var term rangeTerm
 	at, length := start, 0
 	for at < len(expr) && expr[at] != ',' {
-		switch c := expr[at]; {
-		case c == '[':
+		switch expr[at] {
+		case '[':
 			part, end, err := parseBrackets(expr, at)
 			if err != nil {
 				return term, err
 			}
 			term.parts = append(term.parts, part)
 			at, length = end, length+part.longest()
-		case c == ']':
+		case ']':
 			return term, &RangeError{at, "a ] without its ["}
 		default:
 			end := at + 1

@@ -40,7 +40,7 @@ func chosenCode(err error) int {
 	if _, foreign := err.(*exec.ExitError); foreign { //nolint:errorlint // walks the tree itself
 		return 0
 	}
-	if coded, ok := err.(interface{ ExitCode() int }); ok { //nolint:errorlint // walks the tree itself
+	if coded, ok := err.(interface{ ExitCode() int }); ok {
 		return coded.ExitCode()
 	}
 	switch err := err.(type) { //nolint:errorlint // walks the tree itself

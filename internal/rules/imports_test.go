@@ -171,7 +171,7 @@ func TestLinterHasTheRules(t *testing.T) {
 	got := config.Linters.Settings.Depguard.Rules
 	want := make(map[string]rule)
 	for _, r := range rules.Imports() {
-		w := rule{ListMode: "lax", Files: []string{"**/" + r.Folder + "/**/*.go", "!$test"}, Allow: r.Allow}
+		w := rule{ListMode: "lax", Files: []string{"**/" + r.Folder + "/**", "!$test"}, Allow: r.Allow}
 		for _, pkg := range r.Deny {
 			w.Deny = append(w.Deny, deny{pkg, r.Reason})
 		}
@@ -180,7 +180,7 @@ func TestLinterHasTheRules(t *testing.T) {
 	for _, e := range rules.Everywhere() {
 		w := rule{ListMode: "lax", Files: []string{"**/*.go", "!$test"}, Deny: []deny{{e.Deny, e.Reason}}}
 		for _, folder := range e.Folders {
-			w.Files = append(w.Files, "!**/"+folder+"/**/*.go")
+			w.Files = append(w.Files, "!**/"+folder+"/**")
 		}
 		want["everywhere-"+filepath.Base(e.Deny)] = w
 	}

@@ -2,7 +2,10 @@
 // The table is in docs/design.md; this is the one that is enforced.
 package rules
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Module is the path of the module that the rules are about.
 const Module = "github.com/dsbuild/dsbuild"
@@ -18,26 +21,32 @@ type Rule struct {
 	Reason string
 }
 
+// What some rooms must not know.
+const (
+	ssh    = "golang.org/x/crypto/ssh"
+	sftp   = "github.com/pkg/sftp"
+	cobra  = "github.com/spf13/cobra"
+	yaml   = "github.com/goccy/go-yaml"
+	dagger = "dagger.io/dagger"
+)
+
+// ours are packages of this module.
+func ours(folders ...string) []string {
+	paths := make([]string, len(folders))
+	for i, folder := range folders {
+		paths[i] = Module + "/" + folder
+	}
+	return paths
+}
+
 // Imports are the rules, one for each room of the house.
 func Imports() []Rule {
-	const (
-		ssh, sftp = "golang.org/x/crypto/ssh", "github.com/pkg/sftp"
-		cobra     = "github.com/spf13/cobra"
-		yaml      = "github.com/goccy/go-yaml"
-		dagger    = "dagger.io/dagger"
-	)
-	ours := func(names ...string) []string {
-		for i, name := range names {
-			names[i] = Module + "/" + name
-		}
-		return names
-	}
+	return slices.Concat(pureRooms(), actingRooms(), innerRooms())
+}
+
+// pureRooms compute, and reach nothing.
+func pureRooms() []Rule {
 	return []Rule{
-		{
-			Folder: "cmd/dsbuild",
-			Deny:   []string{ssh, sftp, yaml},
-			Reason: "the door knows commands and exit codes, not how nodes are reached or files are written",
-		},
 		{
 			Folder: "wheel",
 			Deny:   []string{Module},
@@ -50,16 +59,6 @@ func Imports() []Rule {
 			Reason: "the tables are pure: they neither build nor reach anything",
 		},
 		{
-			Folder: "node",
-			Deny:   ours("pipeline", "deploy", "cmd", "launch", "internal/flow"),
-			Reason: "facts about a node are gathered the same for whoever asks",
-		},
-		{
-			Folder: "pipeline",
-			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "internal/flow"), cobra),
-			Reason: "building knows no nodes and no command line",
-		},
-		{
 			Folder: "dockerfiles",
 			Deny:   []string{Module},
 			Allow:  ours("dockerfiles"),
@@ -70,6 +69,27 @@ func Imports() []Rule {
 			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "internal/flow", "internal/remote"),
 				"net$", "net/http", "net/rpc", "golang.org/x/net", ssh, sftp),
 			Reason: "reading which nodes there are reaches none of them",
+		},
+	}
+}
+
+// actingRooms do what the commands are for.
+func actingRooms() []Rule {
+	return []Rule{
+		{
+			Folder: "cmd/dsbuild",
+			Deny:   []string{ssh, sftp, yaml},
+			Reason: "the door knows commands and exit codes, not how nodes are reached or files are written",
+		},
+		{
+			Folder: "node",
+			Deny:   ours("pipeline", "deploy", "cmd", "launch", "internal/flow"),
+			Reason: "facts about a node are gathered the same for whoever asks",
+		},
+		{
+			Folder: "pipeline",
+			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "internal/flow"), cobra),
+			Reason: "building knows no nodes and no command line",
 		},
 		{
 			Folder: "deploy",
@@ -87,6 +107,17 @@ func Imports() []Rule {
 			Allow:  ours("index", "wheel"),
 			Reason: "the index is made of wheels alone",
 		},
+		{
+			Folder: "ci",
+			Deny:   ours("cmd"),
+			Reason: "what tests need around the program drives it from outside",
+		},
+	}
+}
+
+// innerRooms serve the others.
+func innerRooms() []Rule {
+	return []Rule{
 		{
 			Folder: "internal/flow",
 			Deny:   append(ours("cmd"), cobra, ssh, dagger),
@@ -121,11 +152,6 @@ func Imports() []Rule {
 			Allow:  ours("internal/rules"),
 			Reason: "only its test reads the program",
 		},
-		{
-			Folder: "ci",
-			Deny:   ours("cmd"),
-			Reason: "what tests need around the program drives it from outside",
-		},
 	}
 }
 
@@ -139,12 +165,12 @@ func Everywhere() []Except {
 		},
 		{
 			Folders: []string{"pipeline/daggerbuilder", "ci"},
-			Deny:    "dagger.io/dagger",
+			Deny:    dagger,
 			Reason:  "no dagger types across package borders",
 		},
 		{
 			Folders: []string{"internal/remote", "ci"},
-			Deny:    "golang.org/x/crypto/ssh",
+			Deny:    ssh,
 			Reason:  "no ssh types across package borders",
 		},
 	}

@@ -49,7 +49,7 @@ func PrintError(w io.Writer, err error) {
 	}
 	// Only a plain errors.Join is taken apart: other errors with several causes
 	// have a text of their own.
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // the outermost error is meant
+	joined, ok := err.(interface{ Unwrap() []error })
 	if ok && err.Error() == errors.Join(joined.Unwrap()...).Error() {
 		for _, one := range joined.Unwrap() {
 			PrintError(w, one)
