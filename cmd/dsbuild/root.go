@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +70,10 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
-		if cmd.HasSubCommands() && !cmd.Runnable() {
+		switch {
+		case cmd.Name() == "help":
+			cmd.Args = knownCommand
+		case cmd.HasSubCommands() && !cmd.Runnable():
 			refuseUnknown(cmd)
 		}
 	}
@@ -82,6 +87,16 @@ func refuseUnknown(group *cobra.Command) {
 	group.RunE = func(cmd *cobra.Command, _ []string) error {
 		return cmd.Help()
 	}
+}
+
+// knownCommand refuses to help with what does not exist; cobra by itself
+// prints a line and succeeds.
+func knownCommand(help *cobra.Command, args []string) error {
+	_, rest, err := help.Root().Find(args)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("unknown command %q", strings.Join(args, " "))
+	}
+	return err
 }
 
 // execute runs the command that args name. Whatever cobra refuses before the
