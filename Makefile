@@ -1,8 +1,6 @@
 # dsbuild: what people and CI call. `make help` lists it.
 SHELL := /bin/bash
 GO ?= go
-# Where make test leaves the wheel it builds and what was said of it.
-TEST := $(CURDIR)/.test
 
 .PHONY: help build quickstart test engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
@@ -17,13 +15,13 @@ quickstart: build ## a real wheel for A100, built and deployed to three local no
 	$(GO) run ./ci/quickstart
 
 test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes at most)
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt: run gofmt -w on:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
 	$(GO) vet ./...
-	$(GO) run ./ci/engine ensure
-	rm -rf $(TEST) && mkdir -p $(TEST)
-	bin/dsbuild wheel --arch 8.0 --no-cache --json -o $(TEST)/dist >$(TEST)/wheel.json
-	DSBUILD_TEST_DIR=$(TEST) DSBUILD_TEST_WHEEL=$$(echo $(TEST)/dist/*.whl) $(GO) test -timeout 20m ./...
-	@echo "ran against: $$($(GO) run ./ci/engine ensure), $$(basename $(TEST)/dist/*.whl), $$(ssh -V 2>&1)"
+	rm -rf .test && mkdir .test
+	$(GO) run ./ci/engine ensure >.test/engine
+	bin/dsbuild wheel --arch 8.0 --no-cache --json -o .test/dist >.test/wheel.json
+	DSBUILD_TEST_DIR="$$PWD/.test" DSBUILD_TEST_WHEEL="$$(echo "$$PWD"/.test/dist/*.whl)" $(GO) test -count=1 -timeout 20m ./...
+	@echo "ran against: $$(cat .test/engine); $$(ssh -V 2>&1); $$(basename .test/dist/*.whl)"
 
 lint: ## golangci-lint, where it is installed
 	golangci-lint run

@@ -60,6 +60,19 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+func TestResolveRemarks(t *testing.T) {
+	for list, want := range map[string]string{"7.5;8.0": "arch 7.5 in the list switches BF16 off", "7.5": "", "8.0;9.0": ""} {
+		tc, err := tables(t).Resolve(wheel.Spec{Archs: archs(t, list)})
+		if got := strings.Join(tc.Remarks, "|"); err != nil || (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, %v", list, got, err)
+		}
+	}
+	tt := tables(t)
+	if tc, err := tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), Ops: []string{AllOps}}); err != nil || len(tc.Ops) != len(tt.Ops) {
+		t.Errorf("all ops: %v, %v", tc.OpNames(false), err)
+	}
+}
+
 func TestResolveNamesEveryConflict(t *testing.T) {
 	_, err := tables(t).Resolve(wheel.Spec{
 		DeepSpeed: "0.1.0", Torch: "1.13.0", Python: "3.7", Ops: []string{"fused_adam", "nonsense"}, Archs: archs(t, "7.0"),

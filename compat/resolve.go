@@ -29,6 +29,9 @@ const (
 	basePython       = "3.11"
 )
 
+// AllOps asks for every op in the tables.
+const AllOps = "all"
+
 // ConflictError lists every reason why no toolchain exists for a Spec.
 type ConflictError struct {
 	Conflicts []Conflict
@@ -141,12 +144,12 @@ func (t *Tables) ops(s wheel.Spec, bad *conflicts) []Op {
 	var out []Op
 	for _, op := range t.Ops {
 		known = append(known, op.Name)
-		if slices.Contains(asked, op.Name) {
+		if slices.Contains(asked, op.Name) || slices.Contains(asked, AllOps) {
 			out = append(out, op)
 		}
 	}
 	for _, name := range asked {
-		if !slices.Contains(known, name) {
+		if name != AllOps && !slices.Contains(known, name) {
 			bad.add("--ops takes "+strings.Join(known, ","), "op %q is not one dsbuild can build", name)
 		}
 	}
@@ -165,6 +168,10 @@ func (t *Tables) archs(tc *Toolchain, bad *conflicts) {
 		if !slices.Contains(cuda.Archs, a.Capability()) {
 			bad.add("--arch takes "+strings.Join(cuda.Archs, ", "), "CUDA %s, which torch %s needs, compiles nothing for arch %s", cuda.Version, tc.Torch, a.Capability())
 		}
+	}
+	if n := len(tc.Archs); n > 0 && tc.Archs[0].Major <= 7 && tc.Archs[n-1].Major > 7 {
+		tc.Remarks = append(tc.Remarks, fmt.Sprintf(
+			"arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability()))
 	}
 	device := slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
 	switch {

@@ -7,23 +7,15 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Product is what a builder made of a plan.
-type Product struct {
-	// Wheel is the path of the wheel in the directory given to Build.
-	Wheel string
-	// Contents is what the audit step found inside.
-	Contents wheel.Contents
-}
-
-// Builder runs a plan and leaves the wheel in dir, whole or not at all. Each
-// step is reported, and its output kept in log.
+// Builder runs a plan, whose audit must pass before its smoke step, and
+// returns the path of the wheel it left in dir. Each step is reported, and its
+// output kept in log.
 type Builder interface {
 	// Name is what the manifest calls the builder.
 	Name() string
-	Build(ctx context.Context, p *Plan, dir string, log io.Writer, rep ui.Reporter) (Product, error)
+	Build(ctx context.Context, p *Plan, dir string, log io.Writer, rep ui.Reporter) (wheel string, err error)
 }
 
 // Cause picks the lines of a failed command's output that say why: the first

@@ -201,17 +201,24 @@ func manifestEnv(build map[string]string) map[string]string {
 	return out
 }
 
+// The steps that judge the wheel, and what the first leaves in /out.
+const (
+	AuditStep    = "audit"
+	SmokeStep    = "smoke"
+	ContentsFile = "contents.json"
+)
+
 func auditStep() Step {
 	return Step{
-		Name: "audit", Title: "open the wheel again and compare it with what was asked", Image: Toolchain,
+		Name: AuditStep, Title: "open the wheel again and compare it with what was asked", Image: Toolchain,
 		Scripts: []string{"contents.py"}, Inputs: []string{"pack"},
-		Argv: []string{"sh", "-c", "python /dsbuild/contents.py /in/pack/*.whl >/out/contents.json"},
+		Argv: []string{"sh", "-c", "python /dsbuild/contents.py /in/pack/*.whl >/out/" + ContentsFile},
 	}
 }
 
 func smokeStep(tc compat.Toolchain) Step {
 	return Step{
-		Name: "smoke", Title: "install it in a fresh environment and load every op", Image: Runtime,
+		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Scripts: []string{"smoke.sh", "smoke.py"}, Inputs: []string{"pack"},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda"},
 		Argv: append([]string{"sh", "/dsbuild/smoke.sh"}, tc.OpNames(false)...),
@@ -250,12 +257,17 @@ func buildEnv(tc compat.Toolchain, opt Options) map[string]string {
 	return env
 }
 
-// Want returns what the audit holds the wheel against.
-func (p *Plan) Want() wheel.Want {
-	return wheel.Want{
+// Audit compares what is in a wheel with what the plan asks for; an error is a
+// *wheel.AuditError with every difference.
+func (p *Plan) Audit(name string, c wheel.Contents) error {
+	findings := wheel.Audit(c, wheel.Want{
 		Ops: p.Toolchain.OpNames(false), DeviceOps: p.Toolchain.OpNames(true),
 		Archs: p.Toolchain.Archs, CPU: p.Toolchain.CPU,
+	})
+	if len(findings) > 0 {
+		return &wheel.AuditError{Wheel: name, Findings: findings}
 	}
+	return nil
 }
 
 // Print writes the plan for people: each step with its image, environment and

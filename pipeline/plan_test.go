@@ -3,6 +3,7 @@ package pipeline
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -125,5 +126,23 @@ func TestCause(t *testing.T) {
 	}
 	if got := Cause("", "one line"); got != "  one line" {
 		t.Errorf("%q", got)
+	}
+}
+
+// What the audit step does not find is an error of exit code 4.
+func TestPlanAudit(t *testing.T) {
+	p := plan(t, image(), Options{}, nil, "8.0")
+	c := wheel.Contents{Extensions: []wheel.Extension{
+		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}},
+		{Path: "deepspeed/ops/adam/fused_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}},
+		{Path: "deepspeed/ops/utils_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}},
+	}}
+	if err := p.Audit("x.whl", c); err != nil {
+		t.Errorf("as asked: %v", err)
+	}
+	c.Extensions = c.Extensions[:2]
+	var bad *wheel.AuditError
+	if err := p.Audit("x.whl", c); !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), "op utils was asked for and is not inside") {
+		t.Error(err)
 	}
 }

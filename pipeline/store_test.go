@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
@@ -86,12 +87,18 @@ func TestStorePrunes(t *testing.T) {
 	}
 }
 
-// failing is a builder that must not be asked, or fails.
-type failing struct{ err error }
+// fake is a builder that leaves a file instead of a wheel, or fails.
+type fake struct {
+	err  error
+	make func(dir string) string
+}
 
-func (f failing) Name() string { return "failing" }
-func (f failing) Build(context.Context, *Plan, string, io.Writer, ui.Reporter) (Product, error) {
-	return Product{}, f.err
+func (f fake) Name() string { return "fake" }
+func (f fake) Build(_ context.Context, _ *Plan, dir string, _ io.Writer, _ ui.Reporter) (string, error) {
+	if f.err != nil {
+		return "", f.err
+	}
+	return f.make(dir), nil
 }
 
 func TestRunnerAnswersFromTheStore(t *testing.T) {
@@ -120,7 +127,7 @@ func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
 	out := t.TempDir()
 	r := Runner{
 		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: out, Report: ui.New(io.Discard, ui.Options{}), Logs: t.TempDir(),
-		Builder: func(context.Context) (Builder, error) { return failing{errors.New("step compile: boom")}, nil },
+		Builder: func(context.Context) (Builder, error) { return fake{err: errors.New("step compile: boom")}, nil },
 	}
 	_, err := r.Run(t.Context(), p)
 	if err == nil || !strings.Contains(err.Error(), "boom") {
@@ -131,5 +138,48 @@ func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(out); len(left) > 0 {
 		t.Errorf("a failed build left %v", left)
+	}
+}
+
+// A wheel whose manifest names another plan is not handed out, nor kept.
+func TestRunnerRefusesAnotherPlansWheel(t *testing.T) {
+	p := plan(t, image(), Options{}, nil, "8.0")
+	build := func(digest string) func(string) string {
+		return func(dir string) string {
+			const name = "deepspeed-1-py3-none-any.whl"
+			file := filepath.Join(dir, name)
+			f, err := os.Create(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			z := zip.NewWriter(f)
+			w, err := z.Create("deepspeed-1.dist-info/" + wheel.ManifestName)
+			if err == nil {
+				_, err = fmt.Fprintf(w, `{"name":%q,"version":"1","plan_digest":%q}`, name, digest)
+			}
+			if err := errors.Join(err, z.Close(), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			return file
+		}
+	}
+	for digest, want := range map[string]string{p.Digest: "", "another": "its manifest names another plan"} {
+		r := Runner{
+			Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: t.TempDir(), Logs: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
+			Builder: func(context.Context) (Builder, error) { return fake{make: build(digest)}, nil },
+		}
+		a, err := r.Run(t.Context(), p)
+		left, _ := os.ReadDir(r.Dir)
+		kept, _ := os.ReadDir(r.Store.Dir)
+		if want == "" {
+			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 3 || len(kept) != 1 {
+				t.Errorf("%+v, %v, left %v, kept %v", a, err, left, kept)
+			}
+			continue
+		}
+		var bad *wheel.AuditError
+		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), want) || len(left)+len(kept) > 0 {
+			t.Errorf("%v, left %v, kept %v", err, left, kept)
+		}
 	}
 }

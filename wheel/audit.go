@@ -30,6 +30,9 @@ type Extension struct {
 // CPU is the instruction set an extension uses.
 type CPU struct {
 	Max CPULevel `json:"max"` // the highest level found
+	// Beyond are mnemonics of extensions that belong to no level (AES, SHA,
+	// VNNI …), which a CPU of that level may lack.
+	Beyond []string `json:"beyond"`
 }
 
 // ParseContents reads the JSON of Contents.
@@ -110,27 +113,39 @@ func (e *AuditError) ExitCode() int { return 4 }
 // difference in words, none if all is as asked.
 func Audit(c Contents, w Want) []string {
 	var findings []string
-	have := map[string]Extension{}
+	found := map[string]int{}
 	for _, e := range c.Extensions {
-		have[e.Op()] = e
-		if !slices.Contains(w.Ops, e.Op()) {
-			findings = append(findings, fmt.Sprintf("op %s is inside but was not asked for", e.Op()))
+		found[e.Op()]++
+		findings = append(findings, w.audit(e)...)
+	}
+	for _, op := range w.Ops {
+		switch found[op] {
+		case 0:
+			findings = append(findings, fmt.Sprintf("op %s was asked for and is not inside", op))
+		case 1:
+		default:
+			findings = append(findings, fmt.Sprintf("op %s is inside %d times", op, found[op]))
 		}
 	}
-	sass, ptx := Capabilities(w.Archs, false), Capabilities(w.Archs, true)
-	for _, op := range w.Ops {
-		e, ok := have[op]
-		if !ok {
-			findings = append(findings, fmt.Sprintf("op %s was asked for and is not inside", op))
-			continue
-		}
-		if slices.Contains(w.DeviceOps, op) {
-			findings = append(findings, differ(op, "SASS", e.SASS, sass)...)
-			findings = append(findings, differ(op, "PTX", e.PTX, ptx)...)
-		}
-		if !w.CPU.Includes(e.CPU.Max) {
-			findings = append(findings, fmt.Sprintf("op %s holds %s instructions, asked for at most %s", op, e.CPU.Max, w.CPU))
-		}
+	return findings
+}
+
+// audit compares one extension with what is wanted of its op.
+func (w Want) audit(e Extension) []string {
+	op := e.Op()
+	if !slices.Contains(w.Ops, op) {
+		return []string{fmt.Sprintf("op %s is inside but was not asked for", op)}
+	}
+	var findings []string
+	if slices.Contains(w.DeviceOps, op) {
+		findings = append(findings, differ(op, "SASS", e.SASS, Capabilities(w.Archs, false))...)
+		findings = append(findings, differ(op, "PTX", e.PTX, Capabilities(w.Archs, true))...)
+	}
+	if !w.CPU.Includes(e.CPU.Max) {
+		findings = append(findings, fmt.Sprintf("op %s holds %s instructions, asked for at most %s", op, e.CPU.Max, w.CPU))
+	}
+	if len(e.CPU.Beyond) > 0 {
+		findings = append(findings, fmt.Sprintf("op %s holds instructions of no CPU level: %s", op, strings.Join(e.CPU.Beyond, ", ")))
 	}
 	return findings
 }

@@ -8,8 +8,8 @@ import (
 
 func contents() Contents {
 	return Contents{Extensions: []Extension{
-		{Path: "deepspeed/ops/adam/cpu_adam_op.cpython-311-x86_64-linux-gnu.so", CPU: CPU{CPUv3}, Glibc: "2.34"},
-		{Path: "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so", SASS: []string{"8.0"}, CPU: CPU{CPUv2}, Glibc: "2.4"},
+		{Path: "deepspeed/ops/adam/cpu_adam_op.cpython-311-x86_64-linux-gnu.so", CPU: CPU{Max: CPUv3}, Glibc: "2.34"},
+		{Path: "deepspeed/ops/adam/fused_adam_op.cpython-311-x86_64-linux-gnu.so", SASS: []string{"8.0"}, CPU: CPU{Max: CPUv2}, Glibc: "2.4"},
 	}}
 }
 
@@ -34,6 +34,8 @@ func TestAudit(t *testing.T) {
 		"arch too many":  {func(c *Contents, _ *Want) { c.Extensions[1].SASS = []string{"9.0", "8.0"} }, "op fused_adam has SASS for 8.0, 9.0, asked for 8.0"},
 		"PTX missing":    {func(_ *Contents, w *Want) { w.Archs[0].PTX = true }, "op fused_adam has PTX for nothing, asked for 8.0"},
 		"CPU too high":   {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam holds x86-64-v4 instructions, asked for at most x86-64-v3"},
+		"no CPU level":   {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"vpdpbusd"} }, "op cpu_adam holds instructions of no CPU level: vpdpbusd"},
+		"op twice":       {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam is inside 2 times"},
 		"CPU level junk": {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam holds  instructions"},
 	} {
 		have, asked := contents(), want()

@@ -4,9 +4,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -25,6 +28,10 @@ func main() {
 	defer stop()
 	start := time.Now()
 	if err := quickstart(ctx); err != nil {
+		if ctx.Err() != nil {
+			say("interrupted; the nodes are stopped")
+			os.Exit(130)
+		}
 		ui.PrintError(os.Stderr, fmt.Errorf("quickstart: %w", err))
 		var failed *exec.ExitError
 		if errors.As(err, &failed) && failed.ExitCode() > 0 {
@@ -35,63 +42,95 @@ func main() {
 	say("done in %s. The nodes are stopped; the Dagger engine stays for the next build ('make engine-stop' ends it).", ui.Duration(time.Since(start)))
 }
 
-// quickstart prepares the nodes beside the build: one waits for the network,
-// the other for the compiler.
+// quickstart makes the nodes' environments beside the build: one waits for the
+// network, the other for the compiler.
 func quickstart(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type started struct {
-		fleet *nodes.Fleet
-		err   error
+	if err := getEngine(ctx); err != nil {
+		return err
 	}
-	ready := make(chan started, 1)
+	var fleet *nodes.Fleet
+	ready := make(chan error, 1)
 	go func() {
-		fleet, err := nodes.Up(ctx, nodes.Options{
+		var err error
+		fleet, err = nodes.Up(ctx, nodes.Options{
 			Dir: filepath.Join(xdg.CacheHome, "dsbuild", "quickstart"), Count: 3, Env: nodes.WithTorch,
 			Log: func(line string) { say("nodes: %s", line) },
 		})
-		ready <- started{fleet, err}
+		if err != nil {
+			err = fmt.Errorf("local nodes: %w", err)
+			cancel() // the build is for nothing
+		}
+		ready <- err
 	}()
-	buildErr := wheel(ctx)
+	built, buildErr := wheel(ctx)
 	if buildErr != nil {
 		cancel()
 	}
-	s := <-ready
-	if s.fleet != nil {
+	nodesErr := <-ready
+	if fleet != nil {
 		defer func() {
-			if err := s.fleet.Down(); err != nil {
+			if err := fleet.Down(); err != nil {
 				ui.PrintError(os.Stderr, fmt.Errorf("stopping the nodes: %w", err))
 			}
 		}()
 	}
+	if nodesErr != nil && !errors.Is(nodesErr, context.Canceled) {
+		return nodesErr
+	}
 	if buildErr != nil {
 		return buildErr
 	}
-	if s.err != nil {
-		return fmt.Errorf("local nodes: %w", s.err)
-	}
-	say("deploy to three local nodes: dsbuild deploy %s", s.fleet.Inventory)
-	return command(ctx, "bin/dsbuild", "deploy", s.fleet.Inventory, "--wheel", "dist", "--report", "dist/report.json")
+	say("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
+	return command(ctx, os.Stdout, "bin/dsbuild", "deploy", fleet.Inventory, "--wheel", built, "--report", "dist/report.json")
 }
 
-// wheel gets an engine and builds the wheel.
-func wheel(ctx context.Context) error {
-	say("a Dagger engine: go run ./ci/engine ensure")
-	if err := command(ctx, "go", "run", "./ci/engine", "ensure"); err != nil {
+// getEngine makes sure that a Dagger engine answers. The program is built
+// first: go run would not pass a signal on.
+func getEngine(ctx context.Context) error {
+	say("a Dagger engine: dsbuild's own is compiled where none is reachable")
+	if err := command(ctx, os.Stdout, "go", "build", "-o", "bin/enginectl", "./ci/engine"); err != nil {
 		return err
 	}
-	say("a wheel for A100: dsbuild wheel --arch 8.0")
-	return command(ctx, "bin/dsbuild", "wheel", "--arch", "8.0")
+	return command(ctx, os.Stdout, "bin/enginectl", "ensure")
 }
 
-// command runs a program on this terminal. Cancelling asks it to end, and
-// leaves it the time to clean up.
-func command(ctx context.Context, name string, args ...string) error {
+// wheel builds the wheel and returns its path.
+func wheel(ctx context.Context) (string, error) {
+	say("a wheel for A100: dsbuild wheel --arch 8.0")
+	var out bytes.Buffer
+	if err := command(ctx, &out, "bin/dsbuild", "wheel", "--arch", "8.0", "--json"); err != nil {
+		return "", err
+	}
+	var doc struct {
+		Wheels []struct {
+			Path   string `json:"path"`
+			SHA256 string `json:"sha256"`
+			Size   int64  `json:"size"`
+		} `json:"wheels"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
+		return "", fmt.Errorf("dsbuild wheel --json printed no wheel: %w", err)
+	}
+	w := doc.Wheels[0]
+	say("%s, %s, sha256 %s", w.Path, ui.Size(w.Size), w.SHA256)
+	return w.Path, nil
+}
+
+// command runs a program to its end. It has a process group of its own: a
+// Ctrl-C reaches it once, from here, and it is given time to clean up.
+func command(ctx context.Context, stdout io.Writer, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(name), err)
 	}
 	return nil

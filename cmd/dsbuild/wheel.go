@@ -1,9 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -61,7 +61,7 @@ and A40, 8.9 is L40S and RTX 4090, 9.0 is H100.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
-	f.StringSliceVar(&o.ops, "ops", wheel.DefaultOps(), "operators to compile")
+	f.StringSliceVar(&o.ops, "ops", wheel.DefaultOps(), "operators to compile, or all")
 	f.StringVar(&o.deepspeed, "deepspeed", compat.DefaultDeepSpeed, "release of DeepSpeed")
 	f.StringVar(&o.torch, "torch", "", "torch to build for (default: the newest known)")
 	f.StringVar(&o.cuda, "cuda", "", "CUDA to build for (default: that of torch)")
@@ -84,18 +84,27 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 	if o.builder != "auto" && o.builder != "dagger" {
 		return usageErrorf(command, "--builder %q: only auto and dagger exist in this version", o.builder)
 	}
-	plan, err := o.plan(command)
+	toolchain, base, err := o.resolve(command)
 	if err != nil {
 		return err
 	}
-	for _, remark := range plan.Toolchain.Remarks {
+	for _, remark := range toolchain.Remarks {
 		a.reporter.Warn("%s", remark)
-	}
-	if o.dryRun {
-		return plan.Print(a.stdout)
 	}
 	connection := &lazyBuilder{app: a, engine: o.engine}
 	defer connection.close()
+	if base.Digest == "" && !o.dryRun {
+		if base, err = connection.resolve(ctx, base); err != nil {
+			return err
+		}
+	}
+	plan, err := pipeline.NewPlan(toolchain, base, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache, KeepDebug: o.keepDebug})
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return printWheelPlan(a, o.json, plan)
+	}
 	artifact, err := pipeline.Runner{
 		Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version,
 		Builder: connection.open, Report: a.reporter,
@@ -106,26 +115,31 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 	return printWheels(a, o.json, []wheel.Artifact{artifact})
 }
 
-// plan turns the flags into a plan, or says what is wrong with them.
-func (o wheelOptions) plan(command string) (*pipeline.Plan, error) {
+// resolve turns the flags into a toolchain and a base, or says what is wrong
+// with them.
+func (o wheelOptions) resolve(command string) (compat.Toolchain, pipeline.Base, error) {
+	var none compat.Toolchain
 	spec := wheel.Spec{DeepSpeed: o.deepspeed, Ops: o.ops, Torch: o.torch, CUDA: o.cuda, Python: o.python}
 	var err error
 	if spec.Archs, err = wheel.ParseArchs(o.archs); err != nil {
-		return nil, err
+		return none, pipeline.Base{}, err
 	}
 	if spec.CPU, err = wheel.ParseCPULevel(o.cpu); err != nil {
-		return nil, usageErrorf(command, "--cpu: %w", err)
+		return none, pipeline.Base{}, usageErrorf(command, "--cpu: %w", err)
 	}
 	if o.jobs < 0 {
-		return nil, usageErrorf(command, "--jobs %d: a number of jobs is at least 1", o.jobs)
+		return none, pipeline.Base{}, usageErrorf(command, "--jobs %d: a number of jobs is at least 1", o.jobs)
+	}
+	if len(o.ops) == 0 {
+		return none, pipeline.Base{}, usageErrorf(command, "--ops: no operator is named")
 	}
 	tables, err := compat.NewTables()
 	if err != nil {
-		return nil, err
+		return none, pipeline.Base{}, err
 	}
 	toolchain, err := tables.Resolve(spec)
 	if err != nil {
-		return nil, err
+		return none, pipeline.Base{}, err
 	}
 	if o.base == "" {
 		o.base = engine.BaseTar()
@@ -134,28 +148,59 @@ func (o wheelOptions) plan(command string) (*pipeline.Plan, error) {
 		o.base = dockerfiles.DefaultImage
 	}
 	base, err := pipeline.NewBase(o.base)
-	if err != nil {
-		return nil, err
+	return toolchain, base, err
+}
+
+// printWheelPlan prints what a run would do, for people or as one JSON document.
+func printWheelPlan(a *app, asJSON bool, p *pipeline.Plan) error {
+	if !asJSON {
+		return p.Print(a.stdout)
 	}
-	return pipeline.NewPlan(toolchain, base, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache, KeepDebug: o.keepDebug})
+	return ui.JSON(a.stdout, struct {
+		Digest string `json:"plan_digest"`
+		*pipeline.Plan
+	}{p.Digest, p})
 }
 
-// lazyBuilder connects to an engine when the first plan has to be built.
+// lazyBuilder connects to an engine when one is first needed.
 type lazyBuilder struct {
-	app    *app
-	engine string
-	done   func() error
+	app     *app
+	engine  string
+	builder *daggerbuilder.Builder
+	done    func() error
 }
 
-func (l *lazyBuilder) open(ctx context.Context) (pipeline.Builder, error) {
+func (l *lazyBuilder) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
+	if l.builder != nil {
+		return l.builder, nil
+	}
 	found, err := engine.NewFinder(l.engine, l.app.reporter.Note).Find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l.app.reporter.Note("building on %s", found.How)
-	builder, done, err := daggerbuilder.Connect(ctx, found, io.Discard)
-	l.done = done
-	return builder, err
+	step := l.app.reporter.Step("engine: " + found.How)
+	builder, done, err := daggerbuilder.Connect(ctx, found, &lineWriter{line: step.Log})
+	if err != nil {
+		step.End(ui.Failed, "")
+		return nil, err
+	}
+	step.End(ui.Done, "")
+	l.builder, l.done = builder, done
+	return builder, nil
+}
+
+// open is connect for a pipeline.Runner.
+func (l *lazyBuilder) open(ctx context.Context) (pipeline.Builder, error) {
+	return l.connect(ctx)
+}
+
+// resolve asks the engine which bytes an image's tag stands for now.
+func (l *lazyBuilder) resolve(ctx context.Context, base pipeline.Base) (pipeline.Base, error) {
+	builder, err := l.connect(ctx)
+	if err != nil {
+		return base, err
+	}
+	return builder.ResolveBase(ctx, base)
 }
 
 func (l *lazyBuilder) close() {
@@ -206,4 +251,24 @@ func relative(path string) string {
 		return rest
 	}
 	return path
+}
+
+// lineWriter passes what is written to it on, line by line.
+type lineWriter struct {
+	line func(string)
+	rest []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		i := bytes.IndexByte(w.rest, '\n')
+		if i < 0 {
+			return len(p), nil
+		}
+		if line := bytes.TrimSpace(w.rest[:i]); len(line) > 0 {
+			w.line(string(line))
+		}
+		w.rest = w.rest[i+1:]
+	}
 }

@@ -30,8 +30,21 @@ type Builder struct {
 // Name is what the manifest calls this builder.
 func (b *Builder) Name() string { return "dagger" }
 
+// ResolveBase turns an image's tag into the digest it has now: only then does
+// a plan say which bytes it stands on.
+func (b *Builder) ResolveBase(ctx context.Context, base pipeline.Base) (pipeline.Base, error) {
+	if base.Digest != "" {
+		return base, nil
+	}
+	ref, err := b.client.Container().From(base.Ref).ImageRef(ctx)
+	if err != nil {
+		return base, &pipeline.BaseError{Arg: base.Ref, Err: err}
+	}
+	return pipeline.NewBase(ref)
+}
+
 // Build runs p and exports the wheel into dir.
-func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log io.Writer, rep ui.Reporter) (pipeline.Product, error) {
+func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log io.Writer, rep ui.Reporter) (string, error) {
 	r := &run{
 		Builder: b, plan: p, log: log, rep: rep,
 		images: map[pipeline.Image]*dagger.Container{}, outputs: map[string]*dagger.Directory{},
@@ -40,11 +53,11 @@ func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log i
 		r.nonce = nonce()
 	}
 	if err := r.toolchain(ctx); err != nil {
-		return pipeline.Product{}, err
+		return "", err
 	}
 	for _, s := range p.Steps {
 		if err := r.step(ctx, s); err != nil {
-			return pipeline.Product{}, err
+			return "", err
 		}
 	}
 	return r.export(ctx, dir)
@@ -146,32 +159,53 @@ func (r *run) step(ctx context.Context, s pipeline.Step) error {
 		}
 		out, err := ctr.WithExec(s.Argv).Directory("/out").Sync(ctx)
 		r.outputs[s.Name] = out
+		if err == nil && s.Name == pipeline.AuditStep {
+			err = r.audit(ctx)
+		}
 		return err
 	})
 }
 
-// export reads what the audit found and copies the wheel to dir.
-func (r *run) export(ctx context.Context, dir string) (pipeline.Product, error) {
-	var p pipeline.Product
-	text, err := r.outputs["audit"].File("contents.json").Contents(ctx)
+// audit holds what the audit step found against the plan.
+func (r *run) audit(ctx context.Context) error {
+	text, err := r.outputs[pipeline.AuditStep].File(pipeline.ContentsFile).Contents(ctx)
 	if err != nil {
-		return p, fmt.Errorf("audit: %w", err)
+		return err
 	}
-	if p.Contents, err = wheel.ParseContents([]byte(text)); err != nil {
-		return p, err
+	contents, err := wheel.ParseContents([]byte(text))
+	if err != nil {
+		return err
 	}
+	name, err := r.wheel(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(r.log, text)
+	return r.plan.Audit(name, contents)
+}
+
+// wheel is the name of the one wheel the pack step left.
+func (r *run) wheel(ctx context.Context) (string, error) {
 	names, err := r.outputs["pack"].Glob(ctx, "*.whl")
+	if err == nil && len(names) != 1 {
+		err = fmt.Errorf("the pack step left %d wheels, expected one", len(names))
+	}
 	if err != nil {
-		return p, fmt.Errorf("export: %w", err)
+		return "", err
 	}
-	if len(names) != 1 {
-		return p, fmt.Errorf("export: the pack step left %d wheels, expected one", len(names))
+	return filepath.Base(names[0]), nil
+}
+
+// export copies the wheel to dir and returns its path.
+func (r *run) export(ctx context.Context, dir string) (string, error) {
+	name, err := r.wheel(ctx)
+	if err == nil {
+		_, err = r.outputs["pack"].File(name).Export(ctx, filepath.Join(dir, name))
 	}
-	p.Wheel = filepath.Join(dir, filepath.Base(names[0]))
-	if _, err := r.outputs["pack"].File(names[0]).Export(ctx, p.Wheel); err != nil {
-		return p, fmt.Errorf("export: %w", err)
+	if err != nil {
+		return "", fmt.Errorf("export: %w", err)
 	}
-	return p, nil
+	return filepath.Join(dir, name), nil
 }
 
 // watch runs one step under the eyes of the reporter: its lines are shown and
@@ -216,9 +250,23 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
+// ExitCode is 4 for a wheel that does not work where it is installed, and
+// that of a failed run for every other step.
+func (e *StepError) ExitCode() int {
+	if e.Step == pipeline.SmokeStep {
+		return 4
+	}
+	return 1
+}
+
 // explain turns what the engine says of a failed exec into the exit code and
 // the last lines of its output.
 func (r *run) explain(step string, err error) error {
+	var audit *wheel.AuditError
+	if errors.As(err, &audit) {
+		fmt.Fprintln(r.log, audit)
+		return audit
+	}
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)

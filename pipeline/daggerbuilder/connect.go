@@ -32,7 +32,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 			return nil, nil, err
 		}
 	}
-	client, err := dagger.Connect(ctx, opts...)
+	client, err := connectWithin(ctx, opts)
 	if err != nil {
 		steps.close()
 		return nil, nil, fmt.Errorf("dagger engine (%s): %w", e.How, err)
@@ -41,4 +41,30 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 		defer steps.close()
 		return client.Close()
 	}, nil
+}
+
+// connectWithin is dagger.Connect that heeds its context: on an address where
+// something else answers it would wait for minutes. A client that comes too
+// late is closed.
+func connectWithin(ctx context.Context, opts []dagger.ClientOpt) (*dagger.Client, error) {
+	type result struct {
+		client *dagger.Client
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		client, err := dagger.Connect(ctx, opts...)
+		done <- result{client, err}
+	}()
+	select {
+	case r := <-done:
+		return r.client, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-done; r.client != nil {
+				_ = r.client.Close() // nobody waits for it any more
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
 }

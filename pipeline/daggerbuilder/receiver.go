@@ -29,12 +29,13 @@ type receiver struct {
 	server *http.Server
 	url    string
 
-	mu   sync.Mutex
-	step ui.Step
-	log  io.Writer
-	rest map[string]string // unfinished lines by span
-	seen map[string]bool   // spans of execs that ran, of all steps
-	ran  int               // how many of them in this step
+	mu    sync.Mutex
+	step  ui.Step
+	log   io.Writer
+	rest  map[string]string // unfinished lines by span
+	heard bool              // whether the engine reports at all
+	seen  map[string]bool   // spans of execs that ran, of all steps
+	ran   int               // how many of them in this step
 }
 
 func newReceiver() (*receiver, error) {
@@ -50,6 +51,7 @@ func newReceiver() (*receiver, error) {
 			r.spans(&m)
 		}
 	})
+	mux.HandleFunc("POST /v1/metrics", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /v1/logs", func(w http.ResponseWriter, q *http.Request) {
 		var m collogs.ExportLogsServiceRequest
 		if decode(w, q, &m) {
@@ -61,14 +63,21 @@ func newReceiver() (*receiver, error) {
 	return r, nil
 }
 
-// environment is what makes the Dagger client report here.
+// environment is what makes the Dagger client report here, and here alone,
+// whatever the user's own environment says.
 func (r *receiver) environment() [][2]string {
-	return [][2]string{
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", r.url},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"},
+	env := [][2]string{
+		{"OTEL_SDK_DISABLED", "false"}, {"OTEL_EXPORTER_OTLP_HEADERS", ""},
 		{"OTEL_EXPORTER_OTLP_TRACES_LIVE", "1"},
-		{"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", r.url + "/v1/logs"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", r.url}, {"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"},
 	}
+	for _, kind := range []string{"TRACES", "LOGS", "METRICS"} {
+		env = append(env,
+			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_ENDPOINT", r.url + "/v1/" + strings.ToLower(kind)},
+			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_PROTOCOL", "http/protobuf"},
+			[2]string{"OTEL_EXPORTER_OTLP_" + kind + "_HEADERS", ""})
+	}
+	return env
 }
 
 func (r *receiver) close() {
@@ -87,7 +96,8 @@ func (r *receiver) begin(step ui.Step, log io.Writer) {
 	r.rest = map[string]string{}
 }
 
-// end stops that and reports whether nothing had to run in the step.
+// end stops that and reports whether nothing had to run in the step. An engine
+// that says nothing at all is not taken to have run nothing.
 func (r *receiver) end() (cached bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +105,7 @@ func (r *receiver) end() (cached bool) {
 		r.line(rest)
 	}
 	r.step = nil
-	return r.ran == 0
+	return r.heard && r.ran == 0
 }
 
 // settle waits until what the engine says of a step that has just ended must
@@ -153,6 +163,7 @@ func (r *receiver) spans(m *coltrace.ExportTraceServiceRequest) {
 // call itself ends at once, and one named resume follows where the result was
 // not in the cache. Both its start and its end arrive here.
 func (r *receiver) span(s *tracepb.Span) {
+	r.heard = true
 	id := string(s.SpanId)
 	if s.Name == "resume withExec" && !r.seen[id] {
 		r.seen[id] = true

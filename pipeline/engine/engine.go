@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,17 +93,22 @@ func (f *Finder) Find(ctx context.Context) (Engine, error) {
 		if given.address == "" {
 			continue
 		}
-		if err := answers(ctx, given.address); err != nil {
+		err := answers(ctx, given.address)
+		var bad *AddressError
+		if errors.As(err, &bad) {
+			return Engine{}, fmt.Errorf("%s: %w", given.where, err)
+		}
+		if err != nil {
 			return Engine{}, &NotFoundError{[]Attempt{{given.where + " " + given.address, reason(err)}}}
 		}
 		return Engine{Address: given.address, CLI: f.cli(), How: given.where}, nil
 	}
-	attempts := []Attempt{}
-	own, err := f.own(ctx)
-	if err == nil {
+	own := Engine{Address: "unix://" + filepath.Join(f.Home, "run", "engine.sock"), CLI: f.cli(), How: "dsbuild's own engine"}
+	silent := answers(ctx, own.Address)
+	if silent == nil {
 		return own, nil
 	}
-	attempts = append(attempts, Attempt{"dsbuild's own engine in " + f.Home, reason(err)})
+	attempts := []Attempt{}
 	for _, client := range []string{"docker", "podman", "nerdctl"} {
 		if err := f.daemon(ctx, client); err != nil {
 			attempts = append(attempts, Attempt{client, reason(err)})
@@ -110,30 +116,28 @@ func (f *Finder) Find(ctx context.Context) (Engine, error) {
 		}
 		return Engine{CLI: f.cli(), How: client}, nil
 	}
-	return Engine{}, &NotFoundError{attempts}
+	if err := f.start(ctx, own.Address, silent); err != nil {
+		first := Attempt{"dsbuild's own engine in " + f.Home, reason(err)}
+		return Engine{}, &NotFoundError{append([]Attempt{first}, attempts...)}
+	}
+	return own, nil
 }
 
-// own finds dsbuild's own engine, and starts it where it is installed and the
-// user may.
-func (f *Finder) own(ctx context.Context) (Engine, error) {
-	address := "unix://" + filepath.Join(f.Home, "run", "engine.sock")
-	found := Engine{Address: address, CLI: f.cli(), How: "dsbuild's own engine"}
-	err := answers(ctx, address)
-	if err == nil {
-		return found, nil
-	}
+// start brings dsbuild's own engine up where it is installed and the user may;
+// silent is why it does not answer.
+func (f *Finder) start(ctx context.Context, address string, silent error) error {
 	control := filepath.Join(f.Home, "bin", "enginectl")
-	if _, statErr := os.Stat(control); statErr != nil {
-		return Engine{}, errors.New("not installed")
+	if _, err := os.Stat(control); err != nil {
+		return errors.New("not installed")
 	}
 	if !f.Root {
-		return Engine{}, fmt.Errorf("installed, not running, and only root can start it (%s)", reason(err))
+		return fmt.Errorf("installed, not running, and only root can start it (%s)", reason(silent))
 	}
 	f.Note("starting dsbuild's own engine")
 	if out, err := exec.CommandContext(ctx, control, "start").CombinedOutput(); err != nil {
-		return Engine{}, fmt.Errorf("start: %w: %s", err, lastLine(string(out)))
+		return fmt.Errorf("start: %w: %s", err, lastLine(string(out)))
 	}
-	return found, answers(ctx, address)
+	return answers(ctx, address)
 }
 
 // cli is the dagger program that came with dsbuild's own engine, or "".
@@ -153,7 +157,9 @@ func (f *Finder) daemon(ctx context.Context, client string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "version", "--format", "{{.Server.Version}}").CombinedOutput()
+	cmd := exec.CommandContext(ctx, path, "version", "--format", "{{.Server.Version}}")
+	cmd.WaitDelay = 100 * time.Millisecond // a wrapper's child may hold the pipe
+	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
 		return errors.New("its daemon does not answer within 2 s")
 	}
@@ -163,20 +169,42 @@ func (f *Finder) daemon(ctx context.Context, client string) error {
 	return nil
 }
 
-// answers dials an address. Kinds that cannot be dialled from here
-// (kube-pod, container, ssh) are left to the Dagger client.
+// AddressError is an engine address of no known kind.
+type AddressError struct {
+	Address string
+}
+
+func (e *AddressError) Error() string { return fmt.Sprintf("%q is no address of an engine", e.Address) }
+
+// Hint lists the kinds.
+func (e *AddressError) Hint() string {
+	return "an address is unix:///path/engine.sock, tcp://host:port, or one of " + strings.Join(clientSchemes(), ", ") + " as the Dagger client takes them"
+}
+
+// ExitCode is that of wrong usage.
+func (e *AddressError) ExitCode() int { return 2 }
+
+// clientSchemes are the kinds of address that only the Dagger client can reach.
+func clientSchemes() []string {
+	return []string{"ssh", "kube-pod", "container", "docker-container", "podman-container", "docker-image", "image"}
+}
+
+// answers dials an address. What cannot be dialled from here is left to the
+// Dagger client.
 func answers(ctx context.Context, address string) error {
 	u, err := url.Parse(address)
-	if err != nil || u.Scheme == "" {
-		return fmt.Errorf("%q is no address such as unix:///path/engine.sock or tcp://host:port", address)
+	if err != nil {
+		return &AddressError{address}
 	}
 	network, target := "tcp", u.Host
-	switch u.Scheme {
-	case "unix":
+	switch {
+	case u.Scheme == "unix":
 		network, target = "unix", u.Path
-	case "tcp", "tls":
-	default:
+	case u.Scheme == "tcp", u.Scheme == "tls":
+	case slices.Contains(clientSchemes(), u.Scheme):
 		return nil
+	default:
+		return &AddressError{address}
 	}
 	d := net.Dialer{Timeout: answerTime}
 	conn, err := d.DialContext(ctx, network, target)

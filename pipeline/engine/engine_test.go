@@ -54,9 +54,12 @@ func TestGivenAddressIsFinal(t *testing.T) {
 	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "--engine "+dead+": no such socket") {
 		t.Error(err)
 	}
-	f.Flag, f.Env = "", "nonsense"
-	if _, err := f.Find(t.Context()); err == nil || !strings.Contains(err.Error(), "DSBUILD_ENGINE") {
-		t.Error(err)
+	for _, address := range []string{"nonsense", "localhost:8080", "http://localhost:8080"} {
+		f.Flag, f.Env = "", address
+		var bad *AddressError
+		if _, err := f.Find(t.Context()); !errors.As(err, &bad) || !strings.Contains(err.Error(), "DSBUILD_ENGINE") || bad.ExitCode() != 2 {
+			t.Error(address, err)
+		}
 	}
 	f.Env = ""
 	if e, err := f.Find(t.Context()); err != nil || e.How != "dsbuild's own engine" {
@@ -83,8 +86,9 @@ func TestStaleSocket(t *testing.T) {
 func TestDaemons(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
-		"exec sleep 60": "does not answer within 2 s",
-		"echo 28.2":     "",
+		"exec sleep 60":   "does not answer within 2 s",
+		"sleep 60 & wait": "does not answer within 2 s",
+		"echo 28.2":       "",
 	} {
 		f := nowhere(t)
 		client := filepath.Join(t.TempDir(), "docker")

@@ -11,11 +11,15 @@ import sys
 import tempfile
 import zipfile
 
-# EVEX: 512-bit registers, registers 16 to 31, mask registers. VEX: 256-bit
-# registers, or the three-operand forms, whose mnemonics begin with v.
-EVEX = re.compile(r"%(zmm\d|[xy]mm(1[6-9]|2\d|3[01])|k[0-7]\b)")
-VEX = re.compile(r"%ymm\d|^\S+:\s+v[a-z0-9]+\s")
-CUOBJDUMP = os.path.join(os.environ["CUDA_HOME"], "bin", "cuobjdump")
+# An instruction of objdump: address, raw bytes, mnemonic.
+INSTRUCTION = re.compile(r"^\s*[0-9a-f]+:\t((?:[0-9a-f]{2} )+)\s*\t(?:\{\w+\} |(?:rep[nz]*|lock|data16|addr32|notrack|bnd|[c-gs]s) )*(\S+)", re.M)
+# Prefix bytes that may stand before VEX and EVEX.
+PREFIXES = {"2e", "36", "3e", "26", "64", "65", "67"}
+# In 64-bit code 62 begins nothing but EVEX (AVX-512), c4 and c5 nothing but VEX
+# (AVX, AVX2, FMA, BMI). LZCNT and MOVBE came with the same level.
+V3_PLAIN = {"lzcnt", "movbe"}
+# Extensions that no level includes.
+BEYOND = re.compile(r"v?aes\w+|v?gf2p8\w+|sha(1|256)\w+|v?pclmul\w+|vpdp\w+|vpmadd52\w+|tile\w+|tdp\w+|vne2ps2bf16|vcvtne\w+|vb(cst|c)\w*ne\w+|rdrand|rdseed|xtest|xbegin")
 GLIBC = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
@@ -34,25 +38,34 @@ def archs(listing):
 
 
 def cpu(disassembly):
-    if EVEX.search(disassembly):
-        return "x86-64-v4"
-    if any(VEX.search(line) for line in disassembly.splitlines()):
-        return "x86-64-v3"
-    return "x86-64-v2"
+    """The highest level a disassembly (objdump -d) needs, and what is beyond all."""
+    level, beyond = 2, set()
+    for raw, mnemonic in INSTRUCTION.findall(disassembly):
+        code = raw.split()
+        while len(code) > 1 and code[0] in PREFIXES:
+            code.pop(0)
+        if code[0] == "62":
+            level = 4
+        elif code[0] in ("c4", "c5") or mnemonic in V3_PLAIN:
+            level = max(level, 3)
+        if code[0] != "62" and BEYOND.fullmatch(mnemonic):
+            beyond.add(mnemonic)
+    return {"max": f"x86-64-v{level}", "beyond": sorted(beyond)}
 
 
 def describe(path, name):
     """The row of one shared object."""
     dynamic = output("readelf", "--wide", "--dynamic", path)
     floors = GLIBC.findall(output("readelf", "--wide", "--version-info", path))
-    code = output("objdump", "-d", "--no-show-raw-insn", "-M", "att", path)
+    code = output("objdump", "-d", "--wide", "--insn-width=16", path)
+    cuobjdump = os.path.join(os.environ["CUDA_HOME"], "bin", "cuobjdump")
     sections = output("readelf", "--wide", "--section-headers", path)
     return {
         "path": name,
         "size": pathlib.Path(path).stat().st_size,
-        "sass": archs(output(CUOBJDUMP, "--list-elf", path)),
-        "ptx": archs(output(CUOBJDUMP, "--list-ptx", path)),
-        "cpu": {"max": cpu(code)},
+        "sass": archs(output(cuobjdump, "--list-elf", path)),
+        "ptx": archs(output(cuobjdump, "--list-ptx", path)),
+        "cpu": cpu(code),
         "glibc": max(floors, key=lambda v: [int(x) for x in v.split(".")], default=""),
         "needs": re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic),
         "rpath": re.findall(r"\(R(?:UN)?PATH\).*\[(.*)\]", dynamic),
