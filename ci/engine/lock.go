@@ -13,7 +13,11 @@ import (
 // lock takes the lock of the engine directory, so that one program at a time
 // installs, starts or stops. It waits for another one, and says so.
 func (l Layout) lock(ctx context.Context, con *console) (unlock func(), err error) {
-	if err := os.MkdirAll(l.Root, 0o755); err != nil {
+	// Whoever reaches the socket is root: the directory is the user's alone.
+	if err := os.MkdirAll(l.Root, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(l.Root, 0o700); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(l.path("lock"), os.O_RDWR|os.O_CREATE, 0o644)
