@@ -9,7 +9,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 build: ## compile bin/dsbuild
-	$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
+	@echo "==> compiling dsbuild (the first time a minute or two)"
+	@$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
 
 quickstart: build ## a real wheel for A100, built and deployed to three local nodes
 	$(GO) run ./ci/quickstart

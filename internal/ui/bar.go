@@ -9,12 +9,12 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// Where there is no terminal, a bar prints a line each time it passes another
-// tenth, or after plainBarEvery if it has moved.
-const (
-	plainBarTenth = 10
-	plainBarEvery = 5 * time.Second
-)
+// plainBarEvery is how often a bar that moves prints a line where there is no
+// terminal: a short transfer leaves its last line only.
+const plainBarEvery = 5 * time.Second
+
+// plainLogWidth is how much of a step's newest line a reminder shows there.
+const plainLogWidth = 100
 
 // bar is a running progress bar of a Console; its fields belong to the
 // console's lock.
@@ -61,9 +61,6 @@ func (b *bar) Add(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b.done += n
-	if !b.closed && !c.opts.Terminal && b.percent()/plainBarTenth > b.printed/plainBarTenth {
-		c.write(b.plain(time.Now()))
-	}
 }
 
 // Describe replaces the text behind the bar.

@@ -66,16 +66,14 @@ func TestPlainBar(t *testing.T) {
 		c := ui.New(&out, ui.Options{})
 		defer c.Close()
 		b := c.Bar("sending", 1000)
-		b.Add(50) // below a tenth: no line
-		b.Add(60)
+		b.Add(110)
 		b.Describe("slowest gpu07")
 		b.Add(20)
-		time.Sleep(6 * time.Second) // moved, but little: a line after 5 s
+		time.Sleep(6 * time.Second) // a line after 5 s
 		b.Add(900)                  // more than the total: 100 %
 		b.Close()
 		b.Close()
-		want := "sending: 11%\nsending: 13%  slowest gpu07\nsending: 100%  slowest gpu07\n" +
-			"sending: 100% in 6.0s  slowest gpu07\n"
+		want := "sending: 13%  slowest gpu07\nsending: 100% in 6.0s  slowest gpu07\n"
 		if got := out.String(); got != want {
 			t.Errorf("got:\n%s\nwant:\n%s", got, want)
 		}

@@ -69,7 +69,7 @@ func (s *step) remind(now time.Time) string {
 	s.reminded = now
 	text := "still running: " + s.title + ", " + Duration(now.Sub(s.start).Round(time.Second))
 	if s.newest != "" {
-		text += ": " + s.newest
+		text += ": " + truncate(s.newest, plainLogWidth)
 	}
 	return text
 }
