@@ -30,7 +30,6 @@ type Op struct {
 	Name       string `json:"name"`
 	Variable   string `json:"variable"`    // what makes setup.py build it
 	DeviceCode bool   `json:"device_code"` // whether it holds code for the GPU
-	File       string `json:"file"`        // stem of its shared object
 }
 
 // Tables are all the tables, read once by NewTables.

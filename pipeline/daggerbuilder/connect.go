@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"dagger.io/dagger"
 
@@ -39,8 +40,23 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 	}
 	return &Builder{client, steps}, func() error {
 		defer steps.close()
-		return client.Close()
+		return closeWithin(client, closeLimit)
 	}, nil
+}
+
+// closeLimit is how long the end of a session may take. It takes no time but
+// when the engine is being stopped, which waits for its clients in turn.
+const closeLimit = 15 * time.Second
+
+func closeWithin(client *dagger.Client, limit time.Duration) error {
+	done := make(chan error, 1)
+	go func() { done <- client.Close() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return fmt.Errorf("not closed within %s", limit)
+	}
 }
 
 // connectWithin is dagger.Connect that heeds its context: on an address where
