@@ -48,6 +48,8 @@ type Deployment struct {
 	run   string // names this run in files and journals
 	units []*unit
 	pips  map[string]upload // by Python X.Y
+
+	rollback bool
 }
 
 // unit is one node on its way through the steps.
@@ -61,6 +63,7 @@ type unit struct {
 	change  *change
 	dir     string // on the node, for uploads
 	record  string // sha256 of the RECORD that is to be there
+	noted   any    // rollback: what dsbuild noted of the version put back
 	changed bool
 	before  *Version
 	after   *Version
@@ -92,6 +95,19 @@ func (d *Deployment) Close() {
 // Survey is the first phase: it reaches and probes every node and decides what
 // is to happen. It changes nothing and sends no file.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
+	return d.survey(ctx, func(known []Known) (Plan, error) {
+		return NewPlan(known, d.opt.Wheels, PlanOptions{Force: d.opt.Force, NoPip: d.fetchPips(ctx)})
+	})
+}
+
+// SurveyRollback is Survey for going back to what was there before the last
+// deploy; wheels play no part in it.
+func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
+	d.rollback = true
+	return d.survey(ctx, func(known []Known) (Plan, error) { return NewRollbackPlan(known), nil })
+}
+
+func (d *Deployment) survey(ctx context.Context, decide func([]Known) (Plan, error)) (Plan, error) {
 	fanout.Run(ctx, d.units, fanout.Options{Forks: d.opt.Forks, StopWhen: d.opt.TooMany}, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, []step{
 			{"connect", connectLimit, d.connect}, // a connection, the host key checked
@@ -101,7 +117,7 @@ func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 	if err := ctx.Err(); err != nil {
 		return Plan{}, context.Cause(ctx)
 	}
-	plan, err := NewPlan(d.known(), d.opt.Wheels, PlanOptions{Force: d.opt.Force, NoPip: d.fetchPips(ctx)})
+	plan, err := decide(d.known())
 	if err != nil {
 		return Plan{}, err
 	}
@@ -111,7 +127,7 @@ func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 		case Refuse:
 			u.status, u.step = Refused, "fit"
 			u.err = withHint(errors.New(strings.Join(u.plan.Reasons, "; ")), u.plan.Hint)
-		case Install, Leave, Follow:
+		case Install, Return, Leave, Follow:
 			u.step = "fit"
 		}
 	}
@@ -143,7 +159,7 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 		case Install:
 			first = append(first, u)
 			total += u.plan.Wheel.Manifest.Size
-		case Leave:
+		case Leave, Return:
 			first = append(first, u)
 		case Follow:
 			followers = append(followers, u)
@@ -202,6 +218,12 @@ func (d *Deployment) steps(u *unit, sent func(int64)) []step {
 			{"install", installLimit, d.install}, // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record}, // final; the journal
+		}
+	case Return:
+		return []step{
+			{"rollback", installLimit, d.goBack}, // the lock, the exchange
+			verify,
+			{"record", recordLimit, d.recordBack},
 		}
 	case Follow:
 		return []step{{"install", installLimit, d.follow}, verify}
@@ -293,7 +315,7 @@ func (d *Deployment) putBack(ctx context.Context, u *unit) {
 
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
-	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
+	r := &Report{rollback: d.rollback, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
 	seen := map[string]bool{}
 	for i, u := range d.units {
 		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Before: u.before, After: u.after, Seconds: u.seconds}

@@ -56,6 +56,12 @@ func newEnvironmentIn(t *testing.T, parent, torch string) environment {
 		e.write(t, "torch/version.py", "__version__ = '"+torch+"+cu132'\ncuda = '13.2'\n")
 		e.write(t, "torch/__init__.py", "from . import version\n__version__ = version.__version__\n")
 		e.dist(t, "torch", torch)
+		// Its byte code is there before anything is compared.
+		cmd := exec.Command(e.python, "-c", "import torch")
+		cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("the fake torch: %v\n%s", err, out)
+		}
 	}
 	e.dist(t, "einops", "0.8.0")
 	return e

@@ -17,6 +17,7 @@ import (
 )
 
 func TestOneChangedHostKeyAndOneDeadNodeDoNotStopTheOthers(t *testing.T) {
+	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
@@ -51,6 +52,7 @@ func code(err error) int {
 }
 
 func TestRefusedNodesAreSentNothing(t *testing.T) {
+	t.Parallel()
 	ready := newEnvironment(t, "2.15.0")
 	old := newEnvironment(t, "2.14.0")
 	bare := newEnvironment(t, "")
@@ -103,6 +105,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 }
 
 func TestFullDiskFailsAtPut(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	was := e.snapshot(t)
 	h, s := host(t, "gpu1", e, sshtest.Options{NoSpaceAfter: 100, HideFree: true})
@@ -118,6 +121,7 @@ func TestFullDiskFailsAtPut(t *testing.T) {
 }
 
 func TestDiskThatFillsUpOnTheWay(t *testing.T) {
+	t.Parallel()
 	small := t.TempDir()
 	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64m"); err != nil {
 		t.Skipf("mounting a small file system: %v", err)
@@ -193,6 +197,7 @@ func withOld(t *testing.T) (environment, deploy.Options, *sshtest.Server) {
 }
 
 func TestInterruptDuringInstallPutsTheOldVersionBack(t *testing.T) {
+	t.Parallel()
 	e, opt, _ := withOld(t)
 	started, _ := e.hook(t, "time.sleep(60)")
 	was := e.snapshot(t)
@@ -213,6 +218,7 @@ func TestInterruptDuringInstallPutsTheOldVersionBack(t *testing.T) {
 }
 
 func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
+	t.Parallel()
 	e, opt, s := withOld(t)
 	// OpenSSH leaves programs running when a connection breaks; the test's
 	// server kills their process group, which this leaves.
@@ -232,6 +238,7 @@ func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
 }
 
 func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
+	t.Parallel()
 	e, opt, _ := withOld(t)
 	was := e.snapshot(t)
 	_, remove := e.hook(t, "os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)")
@@ -260,6 +267,7 @@ func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
 }
 
 func TestNodesThatShareAnEnvironmentAreServedOnce(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
@@ -285,6 +293,7 @@ func TestNodesThatShareAnEnvironmentAreServedOnce(t *testing.T) {
 }
 
 func TestMaxFailStartsNoMore(t *testing.T) {
+	t.Parallel()
 	bad := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}}))
 	var hosts []inventory.Host
 	var servers []*sshtest.Server

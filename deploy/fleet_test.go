@@ -12,6 +12,7 @@ import (
 )
 
 func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -49,6 +50,7 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 }
 
 func TestDeployRepairsAlteredFiles(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
@@ -61,6 +63,7 @@ func TestDeployRepairsAlteredFiles(t *testing.T) {
 }
 
 func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	servers := []*sshtest.Server{s}
@@ -98,6 +101,7 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 }
 
 func TestShadowIsNamed(t *testing.T) {
+	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	was := e.snapshot(t)
 	shadow := filepath.Join(t.TempDir(), "elsewhere")

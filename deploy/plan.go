@@ -20,6 +20,7 @@ type Action string
 // The actions of a plan.
 const (
 	Install Action = "install"     // put, install, verify, record
+	Return  Action = "go back"     // rollback: what was there before is put back
 	Leave   Action = "leave alone" // it runs this very wheel: verified only
 	Follow  Action = "follow"      // shares its environment with another node, which installs
 	Refuse  Action = "refuse"      // does not fit: nothing is sent
@@ -41,7 +42,8 @@ type NodePlan struct {
 	Reasons []string // of a refusal or an absence
 	Remarks []string // worth knowing, refuses nothing
 	Hint    string
-	Leader  int // the index of the node that installs for it; its own if none else does
+	Back    string // what a rollback brings back
+	Leader  int    // the index of the node that installs for it; its own if none else does
 }
 
 // Plan is what a deploy will do, in inventory order.
@@ -254,7 +256,7 @@ func shareGroup(plans []NodePlan, members []int) {
 			refuseOthers(plans, members, i, strings.Join(plans[i].Reasons, "; "))
 			return
 		}
-		if leader < 0 && plans[i].Action == Install {
+		if leader < 0 && (plans[i].Action == Install || plans[i].Action == Return) {
 			leader = i
 		}
 	}

@@ -31,6 +31,7 @@ func planWheel(name string, change func(*wheel.Manifest)) deploy.Wheel {
 }
 
 func TestPlanOfOneWheel(t *testing.T) {
+	t.Parallel()
 	w := []deploy.Wheel{planWheel("a.whl", nil)}
 	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
 	for name, c := range map[string]struct {
@@ -68,6 +69,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 }
 
 func TestPlanChoosesAmongWheels(t *testing.T) {
+	t.Parallel()
 	v3, v4 := planWheel("v3.whl", nil), planWheel("v4.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v4" })
 	other := planWheel("other.whl", func(m *wheel.Manifest) { m.Source.Ref = "0.19.7" })
 	plan, err := deploy.NewPlan([]deploy.Known{
@@ -92,6 +94,7 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 }
 
 func TestPlanOfSharedEnvironments(t *testing.T) {
+	t.Parallel()
 	w := []deploy.Wheel{planWheel("a.whl", nil)}
 	shared := func(cpu string) node.Facts {
 		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })

@@ -86,8 +86,14 @@ func (r *Report) verdict() string {
 	if total == 1 {
 		equal = ""
 	}
-	what := fmt.Sprintf("deepspeed %s (sha256 %.8s)", first.After.Version, first.After.SHA256)
-	if len(r.Wheels) > 1 {
+	what := "no deepspeed"
+	switch {
+	case first.After == nil:
+	case len(r.Wheels) <= 1 && first.After.SHA256 != "":
+		what = fmt.Sprintf("deepspeed %s (sha256 %.8s)", first.After.Version, first.After.SHA256)
+	case len(r.Wheels) <= 1:
+		what = "deepspeed " + first.After.Version
+	default:
 		what = fmt.Sprintf("deepspeed %s in %d wheels", public(first.After.Version), len(r.Wheels))
 	}
 	line := fmt.Sprintf("%s ok%s: %s, torch %s", nodes(total), equal, what, first.Facts.Torch)
@@ -117,6 +123,8 @@ func (p Plan) Print(w io.Writer) error {
 			why = n.Reasons
 		case Follow:
 			why = append([]string{"shares its environment with " + p.Nodes[n.Leader].Name}, why...)
+		case Return:
+			why = append([]string{"back to " + n.Back}, why...)
 		case Leave:
 			why = append([]string{"runs this wheel already"}, why...)
 		}

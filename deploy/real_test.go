@@ -47,6 +47,7 @@ func realOptions(t *testing.T, fleet *nodes.Fleet, wheels []deploy.Wheel) deploy
 // TestRealDeploy takes the real wheel to three OpenSSH nodes with the real
 // torch and one with another torch.
 func TestRealDeploy(t *testing.T) {
+	t.Parallel()
 	wheels := realWheel(t)
 	fleet := nodestest.Up(t, nodes.Options{Count: 4, Env: nodes.WithTorch, Each: map[int]nodes.Env{3: nodes.FakeTorch}})
 	opt := realOptions(t, fleet, wheels)
@@ -108,6 +109,7 @@ func realOptionsOf(t *testing.T, opt deploy.Options, fleet *nodes.Fleet, hosts [
 // TestRealNodePutsItselfBack breaks the connection to an OpenSSH node in the
 // middle of an installation, as a killed driver would.
 func TestRealNodePutsItselfBack(t *testing.T) {
+	t.Parallel()
 	fleet := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.FakeTorch})
 	python := fleet.Nodes[0].Python
 	dir := filepath.Dir(filepath.Dir(python))

@@ -25,6 +25,8 @@ type Report struct {
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
 	Nodes      []NodeReport `json:"nodes"` // in inventory order
+
+	rollback bool
 }
 
 // WheelRef names a wheel.
@@ -81,17 +83,21 @@ func (r *Report) complete() {
 		case Skipped:
 			r.Summary.Skipped++
 		}
-		if n.Status != OK || n.Facts == nil || n.After == nil {
+		if n.Status != OK || n.Facts == nil {
 			r.Consistent = false
 			continue
 		}
+		var after Version // stays empty where a rollback went back to none
+		if n.After != nil {
+			after = *n.After
+		}
 		f := *n.Facts
-		f.DeepSpeed = &node.Installed{Version: public(n.After.Version)}
+		f.DeepSpeed = &node.Installed{Version: public(after.Version)}
 		facts = append(facts, f)
-		if seen, ok := shas[n.Wheel]; ok && seen != n.After.SHA256 {
+		if seen, ok := shas[n.Wheel]; ok && seen != after.SHA256 {
 			r.Consistent = false
 		}
-		shas[n.Wheel] = n.After.SHA256
+		shas[n.Wheel] = after.SHA256
 	}
 	if len(node.Compare(facts)) > 0 {
 		r.Consistent = false
@@ -107,7 +113,7 @@ func (r *Report) Err() error {
 		return nil
 	case r.Summary.OK == total:
 		return &FleetError{"the nodes run different things", 3}
-	case r.Summary.Refused == total:
+	case r.Summary.Refused == total && !r.rollback:
 		return &FleetError{fmt.Sprintf("every node (%d) refuses the wheel", total), 4}
 	}
 	return &FleetError{fmt.Sprintf("%d of %d nodes are not ok", total-r.Summary.OK, total), 3}

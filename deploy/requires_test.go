@@ -8,6 +8,7 @@ import (
 )
 
 func TestUnmetRequirements(t *testing.T) {
+	t.Parallel()
 	f := node.Facts{Python: "3.11.2", Platform: "linux_x86_64", Dists: map[string]string{
 		"torch": "2.15.0+cu132", "pydantic": "1.10.2", "py-cpuinfo": "9.0", "numpy": "2.0.0rc1", "packaging": "24.1",
 	}}

@@ -55,6 +55,22 @@ type upload struct {
 }
 
 func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
+	if err := d.begin(ctx, u); err != nil {
+		return err
+	}
+	m := u.plan.Wheel.Manifest
+	if err := d.putFile(ctx, u, upload{u.plan.Wheel.Path, m.SHA256, m.Size}, sent); err != nil {
+		return err
+	}
+	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
+		return d.putFile(ctx, u, pip, nil)
+	}
+	return nil
+}
+
+// begin starts the agent, which takes the lock and puts right what an earlier
+// run may have left.
+func (d *Deployment) begin(ctx context.Context, u *unit) error {
 	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By})
 	if err != nil {
 		return err
@@ -63,13 +79,6 @@ func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
 	if b.Repaired {
 		u.before, u.after = b.Before, b.Before
 		d.opt.Reporter.Warn("%s: an earlier change that was cut off has been put right", u.host.Name)
-	}
-	m := u.plan.Wheel.Manifest
-	if err := d.putFile(ctx, u, upload{u.plan.Wheel.Path, m.SHA256, m.Size}, sent); err != nil {
-		return err
-	}
-	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
-		return d.putFile(ctx, u, pip, nil)
 	}
 	return nil
 }
@@ -130,15 +139,20 @@ type verified struct {
 }
 
 func (d *Deployment) verify(ctx context.Context, u *unit) error {
+	if u.plan.Wheel == nil {
+		return d.verifyBack(ctx, u)
+	}
 	w := u.plan.Wheel
-	script := node.Script{Python: u.facts.Executable, Source: verifySource, Request: map[string]any{
-		"level": d.opt.Verify, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops,
-	}}
+	return runVerify(ctx, u, w.Manifest, map[string]any{"level": d.opt.Verify, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops})
+}
+
+func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[string]any) error {
+	script := node.Script{Python: u.facts.Executable, Source: verifySource, Request: request}
 	var last verified
 	op := ""
-	err := script.Run(ctx, acceleratorRunner{u.runner, accelerator(w.Manifest, *u.facts)}, func(m json.RawMessage) error {
+	err := script.Run(ctx, acceleratorRunner{u.runner, accelerator(m, *u.facts)}, func(message json.RawMessage) error {
 		last = verified{}
-		err := node.Decode(m, &last)
+		err := node.Decode(message, &last)
 		if last.Op != "" {
 			op = last.Op
 		}
@@ -147,7 +161,7 @@ func (d *Deployment) verify(ctx context.Context, u *unit) error {
 	var exit *remote.ExitError
 	switch {
 	case errors.As(err, &exit) && op != "" && (exit.Signal == "ILL" || exit.Code == 128+4):
-		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", w.Manifest.CPU, u.facts.CPU)
+		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", m.CPU, u.facts.CPU)
 	case err != nil && op != "":
 		return fmt.Errorf("while loading op %s: %w", op, err)
 	case err != nil:
@@ -185,6 +199,7 @@ func (r acceleratorRunner) Run(ctx context.Context, cmd remote.Command) error {
 
 // entry is a line of the journal on a node.
 type entry struct {
+	Do     string   `json:"do"` // deploy or rollback
 	Run    string   `json:"run"`
 	At     string   `json:"at"`
 	By     string   `json:"by"`
@@ -201,6 +216,6 @@ func (d *Deployment) record(ctx context.Context, u *unit) error {
 	return u.change.ask(ctx, map[string]any{
 		"do": "record", "forget": false,
 		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.after.Version, "record": u.record, "at": at, "run": d.run},
-		"journal":   entry{d.run, at, d.opt.By, u.host.Name, m.Name, m.SHA256, u.before, d.opt.Verify},
+		"journal":   entry{"deploy", d.run, at, d.opt.By, u.host.Name, m.Name, m.SHA256, u.before, d.opt.Verify},
 	}, nil)
 }

@@ -23,6 +23,7 @@ type Facts struct {
 	GPUs              []GPU             `json:"gpus"`
 	Driver            string            `json:"driver"`
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
+	Previous          *Previous         `json:"previous"`        // what a rollback would bring back; nil: nothing is kept
 	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
@@ -34,6 +35,12 @@ type Facts struct {
 type GPU struct {
 	Name string `json:"name"`
 	Arch string `json:"arch"` // compute capability X.Y
+}
+
+// Previous is what was there before the last deploy.
+type Previous struct {
+	Version string `json:"version"` // "": no DeepSpeed at all
+	SHA256  string `json:"sha256"`
 }
 
 // Installed is the DeepSpeed found in an environment.

@@ -129,6 +129,15 @@ def pip_wheel():
     return ""
 
 
+def previous(home):
+    """What was there before the last deploy, None if nothing is kept of it."""
+    last = load_json(os.path.join(home, "previous", "change.json"))
+    if not isinstance(last, dict):
+        return None
+    was = last.get("before") or {}
+    return {"version": str(was.get("version", "")), "sha256": str(was.get("sha256", ""))}
+
+
 def probe():
     """All of it, as the fields of Facts."""
     import sysconfig
@@ -152,6 +161,7 @@ def probe():
         "pip": pip_version(places), "pip_wheel": pip_wheel(), "torch": torch, "torch_cuda": cuda, "dists": distributions(),
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),
     })
+    facts["previous"] = previous(home)
     facts["deepspeed"] = installed()
     if facts["deepspeed"]:
         facts["deepspeed"]["ops"] = installed_ops(facts["deepspeed"]["path"])

@@ -56,18 +56,24 @@ already runs this very wheel is left alone.`,
 			return runDeploy(cmd.Context(), a, opts)
 		},
 	}
-	addLimitFlag(cmd, &opts.limit)
+	addFleetFlags(cmd, &opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
-	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
 	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse` it, naming them")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
+	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
+	return cmd
+}
+
+// addFleetFlags gives a command the flags of everything that changes nodes.
+func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
+	addLimitFlag(cmd, &opts.limit)
+	flags := cmd.Flags()
+	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE.json` (repeatable)")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
-	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
-	flags.BoolVar(&opts.json, "json", false, "print the report as one JSON document")
-	return cmd
+	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
 // runDeploy deploys as opts say. The report is printed and written also when
@@ -94,17 +100,28 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	}
 	d := deploy.New(deploy.Options{
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Reporter: a.reporter,
-		Dialer: remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second),
+		Dialer: newDialer(),
 		Forks:  opts.forks, TooMany: tooMany, Force: opts.force, Verify: deploy.Level(opts.verify), By: localUser(),
 		PipWheel: deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip")),
 	})
+	return runFleet(ctx, a, opts, d, d.Survey)
+}
+
+// newDialer reaches nodes as ssh would; a connection that fails for a passing
+// reason is tried again.
+func newDialer() remote.Dialer {
+	return remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second)
+}
+
+// runFleet surveys the nodes, applies the plan and tells what came of it.
+func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deployment, survey func(context.Context) (deploy.Plan, error)) error {
 	defer d.Close()
-	plan, err := d.Survey(ctx)
+	plan, err := survey(ctx)
 	if err != nil {
 		return err
 	}
 	if opts.dryRun {
-		return printPlan(a, opts, plan)
+		return printFleetPlan(a, opts, plan)
 	}
 	report := d.Apply(ctx)
 	if err := printReport(a, opts, report); err != nil {
@@ -170,7 +187,7 @@ type planEntry struct {
 	Hint    string   `json:"hint"`
 }
 
-func printPlan(a *app, opts deployOptions, plan deploy.Plan) error {
+func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 	if !opts.json {
 		return plan.Print(a.stdout)
 	}

@@ -64,6 +64,7 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.AddCommand(
 		newDeployCommand(a),
 		newNodesCommand(a),
+		newRollbackCommand(a),
 		newVersionCommand(a),
 		newWheelCommand(a),
 	)

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy"
+)
+
+func newRollbackCommand(a *app) *cobra.Command {
+	var opts deployOptions
+	cmd := &cobra.Command{
+		Use:   "rollback INVENTORY",
+		Short: "Put back what each node had before the last deploy",
+		Long: `Put back what each node had before the last deploy: the DeepSpeed of then, or
+none. Nothing is sent: the files were kept on the node. One step back is kept.`,
+		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			return runRollback(cmd.Context(), a, opts)
+		},
+	}
+	addFleetFlags(cmd, &opts)
+	return cmd
+}
+
+// runRollback rolls back as opts say.
+func runRollback(ctx context.Context, a *app, opts deployOptions) error {
+	opts.verify, opts.deps = string(deploy.VerifyFiles), "refuse"
+	if err := opts.check(); err != nil {
+		return err
+	}
+	inv, err := a.loadInventory(opts.inventory, opts.limit)
+	if err != nil {
+		return err
+	}
+	tooMany, err := parseMaxFail(opts, len(inv.Hosts))
+	if err != nil {
+		return err
+	}
+	d := deploy.New(deploy.Options{
+		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		Forks: opts.forks, TooMany: tooMany, Verify: deploy.VerifyFiles, By: localUser(),
+	})
+	return runFleet(ctx, a, opts, d, d.SurveyRollback)
+}

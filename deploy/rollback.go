@@ -1,0 +1,80 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// NewRollbackPlan decides which nodes go back to what they had before the
+// last deploy. It is pure.
+func NewRollbackPlan(nodes []Known) Plan {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	for i, n := range nodes {
+		p := NodePlan{Name: n.Name, Leader: i}
+		switch reasons, hint := unusable(n.Facts, PlanOptions{}); {
+		case n.Err != nil:
+			p.Action, p.Reasons = Absent, []string{n.Err.Error()}
+		case len(reasons) > 0:
+			p.Action, p.Reasons, p.Hint = Refuse, reasons, hint
+		case n.Facts.Previous == nil:
+			p.Action, p.Reasons = Refuse, []string{"there is nothing to go back to"}
+			p.Hint = "what the last deploy replaced is kept, one step back"
+		case n.Facts.Previous.Version == "":
+			p.Action, p.Back = Return, "no DeepSpeed"
+		default:
+			p.Action, p.Back = Return, "DeepSpeed "+n.Facts.Previous.Version
+		}
+		plan.Nodes[i] = p
+	}
+	share(plan.Nodes, nodes)
+	return plan
+}
+
+// goBack lets the agent exchange what is installed for what was before.
+func (d *Deployment) goBack(ctx context.Context, u *unit) error {
+	if err := d.begin(ctx, u); err != nil {
+		return err
+	}
+	var done struct {
+		Version string         `json:"version"`
+		Record  string         `json:"record"`
+		Noted   map[string]any `json:"noted"` // what dsbuild noted when it installed that; nil if it did not
+	}
+	if err := u.change.ask(ctx, map[string]any{"do": "roll_back"}, &done); err != nil {
+		return err
+	}
+	u.changed, u.after, u.record, u.noted = true, nil, done.Record, nil
+	if done.Noted != nil {
+		u.noted = done.Noted
+	}
+	if done.Version != "" {
+		sha, _ := done.Noted["sha256"].(string)
+		u.after = &Version{done.Version, sha}
+	}
+	return nil
+}
+
+// verifyBack compares the files of the version put back with its RECORD. Its
+// ops are not loaded: they worked, or did not, before the deploy.
+func (d *Deployment) verifyBack(ctx context.Context, u *unit) error {
+	if u.after == nil {
+		return nil
+	}
+	if u.record == "" {
+		return errors.New("the version put back has no RECORD")
+	}
+	return runVerify(ctx, u, wheel.Manifest{}, map[string]any{"level": VerifyFiles, "version": u.after.Version, "record": u.record, "ops": []string{}})
+}
+
+// recordBack makes the rollback final; what it took away is not kept.
+func (d *Deployment) recordBack(ctx context.Context, u *unit) error {
+	at := time.Now().UTC().Format(time.RFC3339)
+	e := entry{Do: "rollback", Run: d.run, At: at, By: d.opt.By, Node: u.host.Name, Before: u.before, Verify: VerifyFiles}
+	if u.after != nil {
+		e.SHA256 = u.after.SHA256
+	}
+	return u.change.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.noted, "journal": e}, nil)
+}
