@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	coltrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -197,6 +198,8 @@ func (r *receiver) lines(m *collogs.ExportLogsServiceRequest) {
 func (r *receiver) line(line string) {
 	if line = strings.TrimRight(line, "\r\n"); line != "" {
 		fmt.Fprintln(r.log, line)
-		r.step.Log(line)
+		if strings.ContainsFunc(line, unicode.IsLetter) { // not the rulers and carets of a compiler
+			r.step.Log(line)
+		}
 	}
 }

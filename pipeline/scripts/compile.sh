@@ -12,6 +12,6 @@ PATH=/tmp/bin:$PATH PYTORCH_NVCC=/tmp/bin/nvcc
 export PATH PYTORCH_NVCC
 cd "$DSBUILD_SRC"
 ccache --zero-stats >/dev/null
-python setup.py -q bdist_wheel
+python setup.py bdist_wheel
 ccache --show-stats | sed -n '/[Hh]its\|[Mm]isses/p'
 cp dist/*.whl /out/
