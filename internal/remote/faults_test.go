@@ -251,6 +251,37 @@ func TestCancelOnAStalledNode(t *testing.T) {
 	}
 }
 
+// A server stuck on a hung file system ends no SFTP session, while its sshd
+// goes on answering keepalives.
+func TestSFTPThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]time.Duration{"done": time.Minute, "cancelled": 200 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := sshtest.Start(t, sshtest.Options{IgnoreEOF: true, Latency: 10 * time.Millisecond})
+			c := dial(t, quick(), s.Target())
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			up, _ := blob(1<<20, filepath.Join(s.Home, "file"))
+			if name == "cancelled" {
+				up.Progress = func(int64) { <-ctx.Done() }
+			}
+			put := make(chan error, 1)
+			go func() { put <- c.Put(ctx, up) }()
+			select {
+			case err := <-put:
+				if !errors.Is(err, ctx.Err()) {
+					t.Errorf("got %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("Put does not return")
+			}
+			err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}})
+			wantError(t, err, remote.ErrLost, "it did not end an SFTP session", "")
+		})
+	}
+}
+
 func TestNoSpace(t *testing.T) {
 	for name, c := range map[string]struct {
 		opt  sshtest.Options

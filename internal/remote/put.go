@@ -22,8 +22,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// abortGrace is how long a cancelled upload may take to come to rest before
-// the whole connection is given up.
+// abortGrace is how long a cancelled upload may take to come to rest, and an
+// SFTP session to end, before the whole connection is given up.
 const abortGrace = 3 * time.Second
 
 // Put implements Conn.
@@ -64,7 +64,7 @@ func (p *put) guarded(ctx context.Context) error {
 		return err
 	}
 	p.client = client
-	defer client.Close()
+	defer p.conn.endSFTP(client)
 	done := make(chan error, 1)
 	go func() { done <- p.run(ctx) }()
 	select {
@@ -225,7 +225,7 @@ func (p *put) cleanUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer p.conn.endSFTP(client)
 	done := make(chan error, 1)
 	go func() { done <- client.Remove(p.tmp) }()
 	err = p.conn.await(ctx, done, "removing "+p.tmp)
@@ -340,6 +340,22 @@ func (c *sshConn) sftp(ctx context.Context) (*sftp.Client, error) {
 	}
 	return nil, hint.With(fmt.Errorf("the node offers no SFTP: %w", err),
 		"sshd_config on the node needs: Subsystem sftp internal-sftp (and a login shell that prints nothing)")
+}
+
+// endSFTP ends an SFTP session. Its Close waits until the node closes the
+// channel: a server stuck on a hung file system never does while sshd still
+// answers keepalives, so such a connection is given up.
+func (c *sshConn) endSFTP(client *sftp.Client) {
+	done := make(chan struct{})
+	go func() {
+		client.Close() //nolint:errcheck // what it carried has been judged already
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(abortGrace):
+		c.giveUp("it did not end an SFTP session")
+	}
 }
 
 // meter counts and hashes a local file as it is read, and ends the reading

@@ -63,6 +63,9 @@ type Options struct {
 	HideFree bool
 	// Corrupt flips a bit in every file that is put.
 	Corrupt bool
+	// IgnoreEOF leaves an SFTP session open after the client has ended it, until
+	// the connection ends.
+	IgnoreEOF bool
 	// Latency is added to everything that the server sends.
 	Latency time.Duration
 }

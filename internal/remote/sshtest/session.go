@@ -38,7 +38,7 @@ func (s *Server) session(nc ssh.NewChannel) {
 		case r.Type == "subsystem" && !started && ssh.Unmarshal(r.Payload, &word) == nil && word.S == "sftp" && !s.opt.NoSFTP:
 			started = true
 			r.Reply(true, nil)
-			work.Go(func() { s.sftp(ch) })
+			work.Go(func() { s.sftp(ctx, ch) })
 		case r.Type == "signal":
 			cancel()
 		default:
@@ -101,7 +101,7 @@ func signalled(ch ssh.Channel, sig syscall.Signal) {
 	}{names[sig], false, sig.String(), ""}))
 }
 
-func (s *Server) sftp(ch ssh.Channel) {
+func (s *Server) sftp(ctx context.Context, ch ssh.Channel) {
 	defer ch.Close()
 	h := &files{s}
 	handlers := sftp.Handlers{FileGet: h, FilePut: h, FileCmd: h, FileList: h}
@@ -110,6 +110,9 @@ func (s *Server) sftp(ch ssh.Channel) {
 	}
 	srv := sftp.NewRequestServer(ch, handlers)
 	srv.Serve()
+	if s.opt.IgnoreEOF {
+		<-ctx.Done()
+	}
 	srv.Close()
 }
 
