@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -225,11 +226,14 @@ func TestPhase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	expect("accepts, does not answer", phaseSilent)
+	srv := http.Server{Handler: http.NotFoundHandler()}
+	go srv.Serve(ln) //nolint:errcheck // ends with the listener
 	expect("answers", phaseRunning)
 	if s := Inspect(l).String(); !strings.HasPrefix(s, "running: dagger engine "+engineVersion+", pid 40, ") {
 		t.Error(s)
 	}
-	ln.Close()
+	srv.Close()
 	expect("closed again", phaseSilent)
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -87,13 +89,19 @@ func (l Layout) writeRecord(r record) error {
 	return writeFile(l.recordFile(), string(b)+"\n", 0o644)
 }
 
-// answers reports whether something listens on the socket.
+// answers reports whether something answers HTTP on the socket. Any answer
+// will do: the engine's to a stranger is 500. That a connection comes about
+// says nothing: the kernel accepts it for a stopped or stuck process as well.
 func answers(socket string) bool {
-	c, err := net.DialTimeout("unix", socket, 2*time.Second)
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	resp, err := client.Get("http://engine/")
 	if err != nil {
 		return false
 	}
-	c.Close()
+	resp.Body.Close() //nolint:errcheck // that there is an answer is all that counts
 	return true
 }
 
