@@ -289,6 +289,9 @@ func TestStopWithLostRecord(t *testing.T) {
 	if err == nil || hint.Of(err) == "" {
 		t.Errorf("error %v, hint %q", err, hint.Of(err))
 	}
+	if s := Inspect(l).String(); !strings.HasPrefix(s, "silent: something holds ") {
+		t.Error(s)
+	}
 }
 
 func TestClients(t *testing.T) {

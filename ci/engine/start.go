@@ -54,10 +54,10 @@ func start(ctx context.Context, l Layout, con *console) error {
 	case phaseRunning:
 		return nil
 	case phaseSilent:
-		con.say("engine", "process %d lives but does not answer yet: waiting", r.Engine.PID)
+		con.say("engine", "%s lives but does not answer yet: waiting", r.Engine)
 		err := eventually(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
 		if err != nil {
-			return hint.With(fmt.Errorf("the engine (process %d) does not answer on %s: %w", r.Engine.PID, l.Socket(), err),
+			return hint.With(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
 				"see %s; stop it in peace with: make engine-stop", l.Log())
 		}
 		if ph == phaseRunning {

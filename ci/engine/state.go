@@ -32,6 +32,14 @@ type record struct {
 	Network    process   `json:"network"`
 }
 
+// String is the process in a sentence; the record of an engine may be lost.
+func (p process) String() string {
+	if p.PID == 0 {
+		return "an unknown process"
+	}
+	return fmt.Sprintf("process %d", p.PID)
+}
+
 // identify returns the process that now has the pid.
 func identify(proc string, pid int) (process, error) {
 	start, _, err := procStat(proc, pid)
@@ -105,6 +113,17 @@ func answers(socket string) bool {
 	return true
 }
 
+// listens reports whether the kernel takes connections for the socket: then a
+// process holds it, also one that no record names.
+func listens(socket string) bool {
+	c, err := net.DialTimeout("unix", socket, 2*time.Second)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
 // phase is what can be said of the engine from outside.
 type phase int
 
@@ -119,7 +138,7 @@ func (l Layout) phase() (phase, record) {
 	if answers(l.Socket()) {
 		return phaseRunning, r
 	}
-	if known && (r.Engine.alive(l.Proc) || r.Supervisor.alive(l.Proc)) {
+	if known && (r.Engine.alive(l.Proc) || r.Supervisor.alive(l.Proc)) || listens(l.Socket()) {
 		return phaseSilent, r
 	}
 	return phaseStopped, r
@@ -155,6 +174,8 @@ func (s Status) String() string {
 		return fmt.Sprintf("running: on %s, but its record is lost; cache %s", s.Socket, size(s.CacheBytes))
 	case s.Running:
 		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, cache %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), size(s.CacheBytes), s.Socket)
+	case s.Silent && s.PID == 0:
+		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", s.Socket)
 	case s.Silent:
 		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", s.Version, s.PID, s.Socket)
 	case s.Installed:
