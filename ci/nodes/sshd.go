@@ -65,6 +65,15 @@ func lookSSHD() string {
 // installSSHD installs the package; a policy keeps it from starting a server
 // of the whole machine on port 22.
 func installSSHD(ctx context.Context) error {
+	// Several test programs may find it missing at once.
+	unlock, err := lock("/run/dsbuild-openssh-server.lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if lookSSHD() != "" {
+		return nil
+	}
 	const policy = "/usr/sbin/policy-rc.d"
 	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
 		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
@@ -80,7 +89,7 @@ func installSSHD(ctx context.Context) error {
 		}
 		return nil
 	}
-	args := []string{"install", "-y", "-q", "--no-install-recommends", "openssh-server"}
+	args := []string{"-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends", "openssh-server"}
 	if install(args...) == nil {
 		return nil
 	}
