@@ -194,9 +194,12 @@ func (k *keySet) refused(t Target, text string, offered *[]string) error {
 	if offered != nil && len(*offered) > 0 {
 		accepts = "; the node accepts " + strings.Join(*offered, ", ")
 	}
-	if strings.Contains(text, "Too many") {
+	if strings.Contains(strings.ToLower(text), "too many") {
 		err := fmt.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, login(t), len(k.signers), k.because())
 		return hint.With(err, "name the one key that fits (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): it is tried first")
+	}
+	if !strings.HasPrefix(text, "ssh: unable") {
+		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
 	}
 	err := fmt.Errorf("%w by %s: tried %s%s%s", ErrAuth, login(t), strings.Join(k.labels, ", "), k.because(), accepts)
 	return hint.With(err, "%s", k.advice())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -234,9 +235,18 @@ func handshakeError(t Target, err error, check *hostKeyCheck, keys *keySet, offe
 		return fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), neg.What, strings.Join(neg.RequestedAlgorithms, ", "))
 	}
 	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
-	if strings.Contains(text, "unable to authenticate") || strings.Contains(text, "authentication failures") || offered != nil {
+	if offered != nil && refusal(text) {
 		return keys.refused(t, text, offered)
 	}
 	return hint.With(fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), text),
 		"its sshd log says why; MaxStartups and PerSourcePenalties make sshd turn away many connections at once")
 }
+
+// refusals are the errors of an authentication that came to a verdict: none
+// is left to try, the node says so itself, or no signature can be made.
+var refusals = regexp.MustCompile(`^ssh: unable to authenticate|(?i:too many authentication)|^ssh: disconnect, reason 1[345]:|^agent: |no common public key signature algorithm`)
+
+// refusal reports whether the node's refusal ended the handshake. A connection
+// that merely broke while keys were tried may be tried again: calling it
+// refused would make a jump host's hiccup final for every node behind it.
+func refusal(text string) bool { return refusals.MatchString(text) }

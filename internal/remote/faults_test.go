@@ -412,6 +412,20 @@ func TestJumpHostRefusesOnce(t *testing.T) {
 	}
 }
 
+// A connection that breaks while keys are tried says nothing about the keys.
+func TestJumpHostCutsAuthentication(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{CutAuths: 2})
+	target := sshtest.Start(t, sshtest.Options{}).Target()
+	target.Jump = []remote.Target{bastion.Target()}
+	d := quick()
+	_, err := d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, "through jump host 127.0.0.1: .*ended the handshake", "MaxStartups")
+	dial(t, remote.WithRetry(d, 2, time.Millisecond), target)
+	if bastion.Connections() != 3 {
+		t.Errorf("%d connections to the jump host, want 3", bastion.Connections())
+	}
+}
+
 func TestJumpHostComesBack(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{})
 	target := sshtest.Start(t, sshtest.Options{}).Target()

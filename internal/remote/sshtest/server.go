@@ -53,6 +53,8 @@ type Options struct {
 	WrongKey bool
 	// Unknown leaves the server out of KnownHosts.
 	Unknown bool
+	// CutAuths is how many connections are closed while a key is being tried.
+	CutAuths int
 	// RefuseAuth turns every key down.
 	RefuseAuth bool
 	// NoSFTP refuses the sftp subsystem.
@@ -94,6 +96,7 @@ type Server struct {
 	connections atomic.Int64
 	refused     atomic.Int64
 	faults      atomic.Int64
+	auths       atomic.Int64
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -280,7 +283,14 @@ func (s *Server) serve(c net.Conn) {
 		defer slow.stop()
 		wire = slow
 	}
-	conn, chans, reqs, err := ssh.NewServerConn(wire, s.config)
+	config := *s.config
+	if s.auths.Add(1) <= int64(s.opt.CutAuths) {
+		config.PublicKeyCallback = func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+			c.Close()
+			return nil, errors.New("cut")
+		}
+	}
+	conn, chans, reqs, err := ssh.NewServerConn(wire, &config)
 	if err != nil {
 		return
 	}
