@@ -43,6 +43,36 @@ def save_json(path, value):
         f.flush()
         os.fsync(f.fileno())
     os.rename(path + ".part", path)
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path):
+    """Brings a rename in the folder to the disk, where folders can be synced."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(folder)
+
+
+def read_change(path):
+    """The change that a file notes, None where there is none. A file that is
+    there but cannot be read (a stale NFS handle, a torn file) must not pass for
+    none: what it says was moved aside may be the only copy of the old DeepSpeed."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            change = json.load(f)
+        needed = ("done", "roots", "kept")
+        if not isinstance(change, dict) or not all(key in change for key in needed):
+            raise ValueError("it does not hold %s" % ", ".join(needed))
+        return change
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as e:
+        raise Failed("%s cannot be read: %s" % (path, getattr(e, "strerror", None) or e), "nothing was touched; look at %s" % os.path.join(HOME, "kept-*"))
 
 
 def exists(path):
@@ -143,6 +173,7 @@ class Environment:
 
     def __init__(self):
         self.change = None
+        self.recorded = False  # our change was made final: no way back
         self.dir = None
         self.lock = None
 
@@ -156,12 +187,12 @@ class Environment:
                 remove(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
         os.mkdir(self.dir, 0o700)
-        return {"dir": self.dir, "before": before(), "repaired": repaired}
+        return {"dir": self.dir, "now": installed(), "previous": previous(HOME), "repaired": repaired}
 
     def take_lock(self):
         """Waits a little: a driver that was killed leaves an agent that tidies up."""
         self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = time.time() + REQUEST["lock_s"]
+        deadline = time.monotonic() + REQUEST["lock_s"]
         while True:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,7 +200,7 @@ class Environment:
             except OSError as e:
                 if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise Failed("%s: no lock: %s" % (HOME, e.strerror), "the file system of the environment must have file locks (NFS: mount without nolock)")
-                if time.time() > deadline:
+                if time.monotonic() > deadline:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
                     raise Failed("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
                 time.sleep(0.1)
@@ -178,7 +209,7 @@ class Environment:
 
     def repair(self):
         """Ends a change that was cut off: forward once it was recorded, else back."""
-        self.change = load_json(CHANGE)
+        self.change = read_change(CHANGE)
         if not self.change:
             return False
         if self.change["done"]:
@@ -230,8 +261,13 @@ class Environment:
     def record(self, order):
         """Makes the change final. From the first line on there is no way back."""
         final = dict(self.change, done=True, installed=order["installed"], journal=order["journal"], forget=order["forget"])
-        save_json(CHANGE, final)
-        self.change = final
+        try:
+            save_json(CHANGE, final)
+        except OSError:
+            self.change = read_change(CHANGE) or self.change  # which of the two is there counts
+            self.recorded = self.change["done"]
+            raise
+        self.change, self.recorded = final, True
         self.finish()
         return {}
 
@@ -256,7 +292,7 @@ class Environment:
 
     def roll_back(self):
         """Exchanges what is installed for what was before the last deploy."""
-        last = load_json(os.path.join(PREVIOUS, "change.json"))
+        last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
             raise Failed("there is nothing to go back to", "only what dsbuild replaced itself is kept, one step back")
         paths = [root["path"] for root in last["roots"]]
@@ -265,16 +301,22 @@ class Environment:
             if root["was"]:
                 clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
         now = installed()
-        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last["noted"]}
+        return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
 
     def undo(self):
-        """Puts back what was, if anything was changed."""
-        if self.change and not self.change["done"]:
+        """Puts back what was, if anything was changed. What is recorded stays;
+        then what is left of recording is tried once more."""
+        if self.change and self.recorded:
+            try:
+                self.finish()
+            except OSError:
+                pass  # change.json stays: the next run finishes it
+        elif self.change:
             self.restore()
         if self.dir:
             remove(self.dir)
             self.dir = None
-        return {"before": before()}
+        return {"before": before(), "recorded": self.recorded, "finished": not self.change}
 
 
 def clone(source, target):
@@ -319,7 +361,7 @@ def run_pip(order, folder, inbox, lock):
                                           "--no-user", "--force-reinstall", "--no-warn-script-location", order["wheel"]]
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              start_new_session=True, pass_fds=(lock,), preexec_fn=die_with_parent)
-    said, deadline, out = b"", time.time() + order["limit_s"], child.stdout.fileno()
+    said, deadline, out = b"", time.monotonic() + order["limit_s"], child.stdout.fileno()
     try:
         while True:
             ready = select.select([out, 0], [], [], 1)[0]
@@ -328,10 +370,8 @@ def run_pip(order, folder, inbox, lock):
                 if not block:
                     break
                 said = (said + block)[-8192:]
-            if 0 in ready:
-                inbox.read()
             inbox.check()
-            if time.time() > deadline:
+            if time.monotonic() > deadline:
                 raise Failed("pip did not end within %d s" % order["limit_s"])
         child.wait(10)
     except subprocess.TimeoutExpired:
@@ -350,11 +390,11 @@ class Inbox:
     """Orders on standard input."""
 
     def __init__(self):
-        self.data, self.ended, self.heard, self.orders = b"", False, time.time(), []
+        self.data, self.ended, self.heard, self.orders = b"", False, time.monotonic(), []
 
     def read(self):
         block = os.read(0, 65536)
-        self.heard = time.time()
+        self.heard = time.monotonic()
         if not block:
             self.ended = True
         lines = (self.data + block).split(b"\n")
@@ -364,18 +404,28 @@ class Inbox:
             if order["do"] != "ping":
                 self.orders.append(order)
 
+    def listen(self, wait):
+        """Reads all that is there, waiting at most so long for its beginning."""
+        while not self.ended and select.select([0], [], [], wait)[0]:
+            self.read()
+            wait = 0
+
+    def silent(self):
+        return self.ended or time.monotonic() - self.heard > SILENCE
+
     def check(self):
         """Raises Gone when there is no use in going on."""
-        if self.ended or time.time() - self.heard > SILENCE or any(o["do"] == "undo" for o in self.orders):
+        self.listen(0)
+        if self.silent() or any(o["do"] == "undo" for o in self.orders):
             raise Gone()
 
     def take(self):
         """The next order; Gone when there will be none."""
+        self.listen(0)  # what came while this program was busy counts before silence is judged
         while not self.orders:
-            if self.ended or time.time() - self.heard > SILENCE:
+            if self.silent():
                 raise Gone()
-            if select.select([0], [], [], 5)[0]:
-                self.read()
+            self.listen(5)
         return self.orders.pop(0)
 
 

@@ -55,12 +55,19 @@ type changeRequest struct {
 	LockS    float64 `json:"lock_s"`
 }
 
-// begun is the agent's first answer.
+// begun is the agent's first answer: what there is once the lock is held.
+// Another deploy may have been there since the probe.
 type begun struct {
-	Dir      string   `json:"dir"` // private, for uploads
-	Before   *Version `json:"before"`
-	Repaired bool     `json:"repaired"`
+	Dir      string          `json:"dir"` // private, for uploads
+	Now      *node.Installed `json:"now"`
+	Previous *node.Previous  `json:"previous"`
+	Repaired bool            `json:"repaired"`
 }
+
+// refusal is an order that the agent answered with a failure.
+type refusal struct{ why string }
+
+func (r *refusal) Error() string { return r.why }
 
 // reply is one message of the agent.
 type reply struct {
@@ -155,7 +162,7 @@ func (c *change) await(ctx context.Context, number int, into any) error {
 				continue // the answer to an order given up
 			}
 			if r.OK == nil {
-				return withHint(errors.New(r.Failed), r.Hint)
+				return withHint(&refusal{r.Failed}, r.Hint)
 			}
 			if into == nil {
 				return nil
@@ -179,13 +186,18 @@ func (c *change) gone() error {
 	return fmt.Errorf("the program on the node ended: %w", c.err)
 }
 
-// undo puts the environment back as it was before, and says what that is.
-func (c *change) undo(ctx context.Context) (*Version, error) {
-	var was struct {
-		Before *Version `json:"before"`
-	}
-	err := c.ask(ctx, map[string]any{"do": "undo"}, &was)
-	return was.Before, err
+// undone is the answer to undo.
+type undone struct {
+	Before   *Version `json:"before"`   // what is there now
+	Recorded bool     `json:"recorded"` // the change had been made final: it stays
+	Finished bool     `json:"finished"` // nothing is left to do for the next run
+}
+
+// undo puts the environment back as it was before, unless it is too late for that.
+func (c *change) undo(ctx context.Context) (undone, error) {
+	var u undone
+	err := c.ask(ctx, map[string]any{"do": "undo"}, &u)
+	return u, err
 }
 
 // end ends the agent: its input ends, so what is not recorded is put back.

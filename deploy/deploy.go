@@ -110,8 +110,8 @@ func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
 func (d *Deployment) survey(ctx context.Context, decide func([]Known) (Plan, error)) (Plan, error) {
 	fanout.Run(ctx, d.units, fanout.Options{Forks: d.opt.Forks, StopWhen: d.opt.TooMany}, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, []step{
-			{"connect", connectLimit, d.connect}, // a connection, the host key checked
-			{"probe", probeLimit, d.probe},       // the facts
+			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
+			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
 		})
 	})
 	if err := ctx.Err(); err != nil {
@@ -210,23 +210,23 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 
 // steps are what a node goes through after it was found to fit.
 func (d *Deployment) steps(u *unit, sent func(int64)) []step {
-	verify := step{"verify", verifyLimit, d.verify} // what an import finds is the wheel
+	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
-			{"put", putLimit, func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
-			{"install", installLimit, d.install}, // the old version moved aside, pip
+			{name: "put", limit: putLimit, do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
+			{"install", installLimit, d.install, true}, // the old version moved aside, pip
 			verify,
-			{"record", recordLimit, d.record}, // final; the journal
+			{"record", recordLimit, d.record, true}, // final; the journal
 		}
 	case Return:
 		return []step{
-			{"rollback", installLimit, d.goBack}, // the lock, the exchange
+			{name: "rollback", limit: installLimit, do: d.goBack}, // the lock, the exchange
 			verify,
-			{"record", recordLimit, d.recordBack},
+			{"record", recordLimit, d.recordBack, true},
 		}
 	case Follow:
-		return []step{{"install", installLimit, d.follow}, verify}
+		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
 	default:
 		return []step{verify}
 	}
@@ -237,6 +237,7 @@ type step struct {
 	name  string
 	limit time.Duration
 	do    func(context.Context, *unit) error
+	agent bool // only while the agent holds the environment: put lets go of one that is as wanted
 }
 
 // The time a step may take at most.
@@ -254,6 +255,9 @@ const (
 // its business, not the steps'.
 func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 	for _, s := range steps {
+		if s.agent && u.change == nil {
+			continue
+		}
 		u.step = s.name
 		begin := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
@@ -289,28 +293,56 @@ func (d *Deployment) putBack(ctx context.Context, u *unit) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer cancel()
-	now, err := u.change.undo(ctx)
+	is, err := u.change.undo(ctx)
 	u.change.end()
 	u.change = nil
 	why := hint.Of(u.err)
 	switch {
 	case err != nil:
-		unseen := "the node puts its environment back by itself, unseen"
-		if !errors.Is(err, remote.ErrLost) {
-			unseen = fmt.Sprintf("its environment was not put back: %v; the next deploy does it first", err)
-		}
-		u.err, u.after = fmt.Errorf("%w; %s", u.err, unseen), nil
+		u.err, u.after = fmt.Errorf("%w; %s", u.err, unseen(u, err)), nil
 		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
-	case u.step == "record" && now != nil && u.after != nil && *now == *u.after:
-		u.changed = true // the change was recorded before something failed
-	case now == nil:
+	case is.Recorded:
+		u.changed = true
+		u.err = fmt.Errorf("%w; %s", u.err, stays(u.after, is.Finished))
+	case is.Before == nil:
 		u.changed, u.after = false, nil
 		u.err = fmt.Errorf("%w; put back: no DeepSpeed, as before", u.err)
 	default:
-		u.changed, u.after = false, now
-		u.err = fmt.Errorf("%w; put back: DeepSpeed %s, as before", u.err, now.Version)
+		u.changed, u.after = false, is.Before
+		u.err = fmt.Errorf("%w; put back: DeepSpeed %s, as before", u.err, is.Before.Version)
 	}
 	u.err = withHint(u.err, why)
+}
+
+// unseen says what is known of a node that was told to undo, and did not.
+func unseen(u *unit, err error) string {
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Sprintf("its environment was not put back: %v; the next deploy does it first", err)
+	case u.step == "record":
+		return "it may run either version; deploy again"
+	case errors.Is(err, remote.ErrLost):
+		return "the node puts its environment back by itself, unseen"
+	}
+	why := " (" + err.Error() + ")"
+	if u.err.Error() == err.Error() {
+		why = ""
+	}
+	return "the state of its environment is unknown" + why + "; the next deploy repairs it"
+}
+
+// stays says what became of a change that was final when a later part of
+// recording it failed.
+func stays(after *Version, finished bool) string {
+	what := "no DeepSpeed"
+	if after != nil {
+		what = "DeepSpeed " + after.Version
+	}
+	if finished {
+		return what + " is installed and recorded"
+	}
+	return what + " is installed and stays; the next run finishes recording it"
 }
 
 // Report sums up what has been done so far.

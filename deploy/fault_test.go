@@ -243,7 +243,7 @@ func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
 	was := e.snapshot(t)
 	_, remove := e.hook(t, "os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)")
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.After != nil {
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.After != nil || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
 		t.Errorf("%+v", n)
 	}
 	if e.version(t) != "" || len(e.leftovers(t)) == 0 {

@@ -3,8 +3,11 @@ package deploy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -22,10 +25,8 @@ func NewRollbackPlan(nodes []Known) Plan {
 		case n.Facts.Previous == nil:
 			p.Action, p.Reasons = Refuse, []string{"there is nothing to go back to"}
 			p.Hint = "what the last deploy replaced is kept, one step back"
-		case n.Facts.Previous.Version == "":
-			p.Action, p.Back = Return, "no DeepSpeed"
 		default:
-			p.Action, p.Back = Return, "DeepSpeed "+n.Facts.Previous.Version
+			p.Action, p.Back = Return, previousName(n.Facts.Previous)
 		}
 		plan.Nodes[i] = p
 	}
@@ -33,10 +34,26 @@ func NewRollbackPlan(nodes []Known) Plan {
 	return plan
 }
 
+// previousName is what a rollback would bring back, in words.
+func previousName(p *node.Previous) string {
+	switch {
+	case p == nil:
+		return "nothing"
+	case p.Version == "":
+		return "no DeepSpeed"
+	}
+	return "DeepSpeed " + p.Version
+}
+
 // goBack lets the agent exchange what is installed for what was before.
 func (d *Deployment) goBack(ctx context.Context, u *unit) error {
-	if err := d.begin(ctx, u); err != nil {
+	b, err := d.begin(ctx, u)
+	if err != nil {
 		return err
+	}
+	if planned := u.facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
+		return hint.With(fmt.Errorf("another change came in between: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
+			"look with --dry-run, then roll back again")
 	}
 	var done struct {
 		Version string         `json:"version"`

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -55,10 +56,18 @@ type upload struct {
 }
 
 func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
-	if err := d.begin(ctx, u); err != nil {
+	b, err := d.begin(ctx, u)
+	if err != nil {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !d.opt.Force {
+		// Another deploy was faster. To install the wheel over itself would
+		// only push out of previous/ what a rollback should bring back.
+		u.change.end()
+		u.change = nil
+		return nil
+	}
 	if err := d.putFile(ctx, u, upload{u.plan.Wheel.Path, m.SHA256, m.Size}, sent); err != nil {
 		return err
 	}
@@ -70,17 +79,21 @@ func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
 
 // begin starts the agent, which takes the lock and puts right what an earlier
 // run may have left.
-func (d *Deployment) begin(ctx context.Context, u *unit) error {
+func (d *Deployment) begin(ctx context.Context, u *unit) (begun, error) {
 	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By})
 	if err != nil {
-		return err
+		return begun{}, err
 	}
 	u.change, u.dir = c, b.Dir
+	u.before, u.after, u.record = nil, nil, ""
+	if b.Now != nil {
+		u.before = &Version{b.Now.Version, b.Now.SHA256}
+		u.after, u.record = u.before, b.Now.Record
+	}
 	if b.Repaired {
-		u.before, u.after = b.Before, b.Before
 		d.opt.Reporter.Warn("%s: an earlier change that was cut off has been put right", u.host.Name)
 	}
-	return nil
+	return b, nil
 }
 
 func (d *Deployment) putFile(ctx context.Context, u *unit, f upload, sent func(int64)) error {
@@ -122,8 +135,23 @@ func (d *Deployment) follow(_ context.Context, u *unit) error {
 	if leader.status != OK {
 		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
 	}
-	u.changed, u.after, u.record = leader.changed, leader.after, leader.record
+	u.changed, u.before, u.after, u.record = leader.changed, leader.before, leader.after, leader.record
 	return nil
+}
+
+// verifyFollower verifies on a node that shares its environment with one that
+// has recorded the change: it is too late to put anything back.
+func (d *Deployment) verifyFollower(ctx context.Context, u *unit) error {
+	err := d.verify(ctx, u)
+	if err == nil || !u.changed {
+		return err
+	}
+	leader, what, why := d.units[u.plan.Leader].host.Name, "what was put back", hint.Of(err)
+	if !d.rollback {
+		what = "the new wheel"
+		why = strings.TrimPrefix(why+"; to go back: dsbuild rollback INVENTORY --limit "+leader, "; ")
+	}
+	return withHint(fmt.Errorf("%w; the environment it shares with %s keeps %s", err, leader, what), why)
 }
 
 // verified is the answer of verify.py.

@@ -129,3 +129,12 @@ def installed():
         found["sha256"] = str(noted.get("sha256", ""))
         found["intact"] = not altered(info)
     return found
+
+
+def previous(home):
+    """What was there before the last deploy, None if nothing is kept of it."""
+    last = load_json(os.path.join(home, "previous", "change.json"))
+    if not isinstance(last, dict):
+        return None
+    was = last.get("before") or {}
+    return {"version": str(was.get("version", "")), "sha256": str(was.get("sha256", ""))}

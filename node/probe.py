@@ -129,15 +129,6 @@ def pip_wheel():
     return ""
 
 
-def previous(home):
-    """What was there before the last deploy, None if nothing is kept of it."""
-    last = load_json(os.path.join(home, "previous", "change.json"))
-    if not isinstance(last, dict):
-        return None
-    was = last.get("before") or {}
-    return {"version": str(was.get("version", "")), "sha256": str(was.get("sha256", ""))}
-
-
 def probe():
     """All of it, as the fields of Facts."""
     import sysconfig
