@@ -42,27 +42,34 @@ type keySet struct {
 	notes   []string // keys that could not be used, and why
 	locked  []string // identity files that need a passphrase
 	agent   net.Conn
+	certs   []*ssh.Certificate // of CertificateFile, each goes before its key
 }
 
 // keysFor gathers the keys for t: the identity files that were named, each by
-// way of the agent if that holds it, then what else the agent holds. Named
+// way of the agent if that holds it, then, unless they are to be the only ones,
+// what else the agent holds. Named
 // files go first because a node ends the connection after about six keys. An
 // empty set is an error before anything is dialled.
 func (d *SSH) keysFor(t Target) (*keySet, error) {
 	k := &keySet{}
-	held := k.openAgent(d.opt.AgentSocket)
+	held := k.openAgent(d.agentFor(t))
+	k.loadCerts(t.CertificateFiles)
+	others := held
+	if t.IdentitiesOnly {
+		others = nil
+	}
 	files := t.IdentityFiles
 	named := len(files) > 0
 	if !named {
 		home, _ := os.UserHomeDir()
 		files = defaultIdentities(home)
-		k.addAgent(held)
+		k.addAgent(others)
 	}
 	for _, f := range files {
 		k.addFile(f, held)
 	}
 	if named {
-		k.addAgent(held)
+		k.addAgent(others)
 	}
 	if len(k.signers) > 0 {
 		return k, nil
@@ -73,6 +80,21 @@ func (d *SSH) keysFor(t Target) (*keySet, error) {
 }
 
 func login(t Target) string { return t.User + "@" + hostPort(t) }
+
+// agentFor is the socket of the agent for t; "" is none.
+func (d *SSH) agentFor(t Target) string {
+	socket := d.opt.AgentSocket
+	if socket == "" {
+		socket = t.Agent
+	}
+	switch socket {
+	case "none":
+		return ""
+	case "":
+		return os.Getenv("SSH_AUTH_SOCK")
+	}
+	return socket
+}
 
 func (k *keySet) openAgent(socket string) []ssh.Signer {
 	if socket == "" {
@@ -97,7 +119,29 @@ func (k *keySet) close() {
 	}
 }
 
+// loadCerts reads the certificates of CertificateFile.
+func (k *keySet) loadCerts(files []string) {
+	for _, f := range files {
+		cert, err := readCert(f)
+		if err != nil {
+			k.notes = append(k.notes, fmt.Sprintf("%s: %v", f, err))
+			continue
+		}
+		k.certs = append(k.certs, cert)
+	}
+}
+
+// add adds a key and, before it, the certificates of CertificateFile for it.
 func (k *keySet) add(s ssh.Signer, label string) {
+	for _, cert := range k.certs {
+		if c, err := ssh.NewCertSigner(cert, s); err == nil {
+			k.addOne(c, label+" with its certificate "+cert.KeyId)
+		}
+	}
+	k.addOne(s, label)
+}
+
+func (k *keySet) addOne(s ssh.Signer, label string) {
 	for _, have := range k.signers {
 		if samePublic(have.PublicKey(), s.PublicKey()) {
 			return
@@ -117,6 +161,9 @@ func (k *keySet) addAgent(held []ssh.Signer) {
 func (k *keySet) addFile(file string, held []ssh.Signer) {
 	b, err := os.ReadFile(file)
 	if err != nil {
+		if k.byAgent(file, publicOf(file), held) {
+			return
+		}
 		if errors.Is(err, os.ErrNotExist) {
 			err = errors.New("does not exist")
 		}
@@ -126,7 +173,7 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 	s, err := ssh.ParsePrivateKey(b)
 	if err == nil {
 		if cert := certSigner(file, s); cert != nil {
-			k.add(cert, file+"-cert.pub")
+			k.addOne(cert, file+"-cert.pub")
 		}
 		k.add(s, file)
 		return
@@ -136,13 +183,8 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 	if errors.As(err, &missing) && missing.PublicKey != nil {
 		pub = missing.PublicKey
 	}
-	if pub != nil {
-		for _, a := range held {
-			if samePublic(a.PublicKey(), pub) {
-				k.add(a, file+" (by the agent)")
-				return
-			}
-		}
+	if k.byAgent(file, pub, held) {
+		return
 	}
 	if missing != nil {
 		k.locked = append(k.locked, file)
@@ -150,6 +192,17 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 		return
 	}
 	k.notes = append(k.notes, fmt.Sprintf("%s is not a private key: %v", file, err))
+}
+
+// byAgent adds the key of an identity file if the agent holds it.
+func (k *keySet) byAgent(file string, pub ssh.PublicKey, held []ssh.Signer) bool {
+	for _, a := range held {
+		if pub != nil && samePublic(a.PublicKey(), pub) {
+			k.add(a, file+" (by the agent)")
+			return true
+		}
+	}
+	return false
 }
 
 // publicOf reads FILE.pub, or FILE itself where that is the public half of a
@@ -166,16 +219,8 @@ func publicOf(file string) ssh.PublicKey {
 }
 
 func certSigner(file string, s ssh.Signer) ssh.Signer {
-	b, err := os.ReadFile(file + "-cert.pub")
+	cert, err := readCert(file + "-cert.pub")
 	if err != nil {
-		return nil
-	}
-	pub, _, _, _, err := ssh.ParseAuthorizedKey(b)
-	if err != nil {
-		return nil
-	}
-	cert, ok := pub.(*ssh.Certificate)
-	if !ok {
 		return nil
 	}
 	c, err := ssh.NewCertSigner(cert, s)
@@ -183,6 +228,22 @@ func certSigner(file string, s ssh.Signer) ssh.Signer {
 		return nil
 	}
 	return c
+}
+
+func readCert(file string) (*ssh.Certificate, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pub, _, _, _, err := ssh.ParseAuthorizedKey(b)
+	if err != nil {
+		return nil, err
+	}
+	cert, ok := pub.(*ssh.Certificate)
+	if !ok {
+		return nil, errors.New("is not a certificate")
+	}
+	return cert, nil
 }
 
 func samePublic(a, b ssh.PublicKey) bool { return bytes.Equal(a.Marshal(), b.Marshal()) }

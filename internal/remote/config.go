@@ -2,6 +2,8 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kevinburke/ssh_config"
 
@@ -60,14 +63,21 @@ func (s settings) first(key string) string {
 	return ""
 }
 
-var wantedSettings = []string{"hostname", "port", "user", "identityfile", "proxyjump", "userknownhostsfile"}
+// wantedSettings are the keys that are honoured; docs/design.md lists them.
+var wantedSettings = []string{
+	"hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
+	"proxyjump", "proxycommand", "userknownhostsfile", "hostkeyalias",
+}
+
+// askLimit is how long ssh may take to resolve a name.
+const askLimit = 10 * time.Second
 
 // lookup finds the settings for alias. A configuration with what the parser
 // does not know (Match exec) is left to ssh itself.
-func (c *clientConfig) lookup(alias string) (settings, error) {
+func (c *clientConfig) lookup(ctx context.Context, alias string) (settings, error) {
 	c.once.Do(c.load)
 	if c.broken != nil {
-		return c.askSSH(alias)
+		return c.askSSH(ctx, alias)
 	}
 	s := settings{}
 	for _, cfg := range c.parsed {
@@ -82,13 +92,22 @@ func (c *clientConfig) lookup(alias string) (settings, error) {
 	return s, nil
 }
 
-func (c *clientConfig) askSSH(alias string) (settings, error) {
+func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, error) {
 	args := []string{"-G"}
 	if home, _ := os.UserHomeDir(); c.files[0] != filepath.Join(home, ".ssh", "config") {
 		args = append(args, "-F", c.files[0])
 	}
-	out, err := exec.Command("ssh", append(args, "--", alias)...).Output()
-	if err != nil {
+	limited, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	cmd := exec.CommandContext(limited, "ssh", append(args, "--", alias)...)
+	cmd.WaitDelay = time.Second // what ssh started may hold its output open
+	out, err := cmd.Output()
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case limited.Err() != nil:
+		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "does a Match exec in ~/.ssh/config hang?")
+	case err != nil:
 		return nil, hint.With(fmt.Errorf("%w; nor does ssh -G resolve it: %w", c.broken, err), "what does ssh -G %s say?", Quote(alias))
 	}
 	s := settings{}
@@ -102,9 +121,9 @@ func (c *clientConfig) askSSH(alias string) (settings, error) {
 // Resolve fills what t leaves empty from the OpenSSH client configuration,
 // looked up for t.Address (t.Name without one) as ssh would for the same word,
 // and from ssh's defaults. What t says wins. Jump hosts are resolved likewise.
-func (d *SSH) Resolve(t Target) (Target, error) { return d.resolve(t, 0) }
+func (d *SSH) Resolve(ctx context.Context, t Target) (Target, error) { return d.resolve(ctx, t, 0) }
 
-func (d *SSH) resolve(t Target, depth int) (Target, error) {
+func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) {
 	if t.resolved {
 		return t, nil
 	}
@@ -118,7 +137,7 @@ func (d *SSH) resolve(t Target, depth int) (Target, error) {
 	if alias == "" || strings.HasPrefix(alias, "-") {
 		return t, fmt.Errorf("%q cannot be a node's address", alias)
 	}
-	set, err := d.config.lookup(alias)
+	set, err := d.config.lookup(ctx, alias)
 	if err != nil {
 		return t, fmt.Errorf("looking up %s: %w", alias, err)
 	}
@@ -126,13 +145,14 @@ func (d *SSH) resolve(t Target, depth int) (Target, error) {
 		return t, err
 	}
 	given := t.KnownHosts
-	fillFiles(&t, set)
+	fillKeys(&t, set)
+	fillKnownHosts(&t, set)
 	if t.Jump == nil {
-		if t.Jump, err = ParseJump(set.first("proxyjump")); err != nil {
-			return t, fmt.Errorf("ProxyJump of %s: %w", alias, err)
+		if t.Jump, err = jumpOf(alias, set); err != nil {
+			return t, err
 		}
 	}
-	t.Jump, err = d.resolveJumps(t, given, depth)
+	t.Jump, err = d.resolveJumps(ctx, t, given, depth)
 	t.resolved = err == nil
 	return t, err
 }
@@ -165,14 +185,54 @@ func fillLogin(t *Target, alias string, set settings) error {
 	return nil
 }
 
-// fillFiles fills identity and known_hosts files.
-func fillFiles(t *Target, set settings) {
+// jumpOf is the way to alias. A ProxyCommand is refused, not left out: without
+// it the node that answers may be another one, or none.
+func jumpOf(alias string, set settings) ([]Target, error) {
+	if c := set.first("proxycommand"); set.first("proxyjump") == "" && c != "" && !strings.EqualFold(c, "none") {
+		return nil, hint.With(fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which dsbuild does not run", alias, c),
+			"write a ProxyJump for it (~/.ssh/config) or proxy_jump (inventory); if the node can be reached directly, put ProxyCommand none for it before that line")
+	}
+	jump, err := ParseJump(set.first("proxyjump"))
+	if err != nil {
+		return nil, fmt.Errorf("ProxyJump of %s: %w", alias, err)
+	}
+	return jump, nil
+}
+
+// fillKeys fills what there is to authenticate with.
+func fillKeys(t *Target, set settings) {
 	if len(t.IdentityFiles) == 0 {
-		for _, f := range set["identityfile"] {
-			if f != "none" {
-				t.IdentityFiles = append(t.IdentityFiles, expand(f, t))
-			}
-		}
+		t.IdentityFiles = expandAll(set["identityfile"], t)
+	}
+	if len(t.CertificateFiles) == 0 {
+		t.CertificateFiles = expandAll(set["certificatefile"], t)
+	}
+	if v := set.first("identitiesonly"); strings.EqualFold(v, "yes") || strings.EqualFold(v, "true") {
+		t.IdentitiesOnly = true
+	}
+	if t.Agent == "" {
+		t.Agent = agentOf(set.first("identityagent"), t)
+	}
+}
+
+// agentOf reads an IdentityAgent: a path, none, SSH_AUTH_SOCK, or $ and the
+// name of another variable.
+func agentOf(v string, t *Target) string {
+	switch {
+	case v == "" || v == "SSH_AUTH_SOCK":
+		return ""
+	case strings.EqualFold(v, "none"):
+		return "none"
+	case strings.HasPrefix(v, "$") && !strings.Contains(v, "/"):
+		return cmp.Or(os.Getenv(strings.Trim(v, "${}")), "none")
+	}
+	return expand(v, t)
+}
+
+// fillKnownHosts fills where a node's key is looked up, and under which name.
+func fillKnownHosts(t *Target, set settings) {
+	if t.HostKeyAlias == "" {
+		t.HostKeyAlias = strings.ToLower(set.first("hostkeyalias")) // as ssh does
 	}
 	if len(t.KnownHosts) > 0 {
 		return
@@ -181,10 +241,18 @@ func fillFiles(t *Target, set settings) {
 	if list == "" {
 		list = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 	}
-	for _, f := range words(list) {
-		t.KnownHosts = append(t.KnownHosts, expand(f, t))
+	t.KnownHosts = append(expandAll(words(list), t), "/etc/ssh/ssh_known_hosts")
+}
+
+// expandAll expands file names; "none" is no file.
+func expandAll(files []string, t *Target) []string {
+	var list []string
+	for _, f := range files {
+		if !strings.EqualFold(f, "none") {
+			list = append(list, expand(f, t))
+		}
 	}
-	t.KnownHosts = append(t.KnownHosts, "/etc/ssh/ssh_known_hosts")
+	return list
 }
 
 // words splits a value at spaces that are not within double quotes.
@@ -203,7 +271,7 @@ func words(s string) []string {
 // resolveJumps resolves the chain of t. Only the nearest jump host may bring
 // a chain of its own: the others are reached through the one before. A jump
 // host without known hosts or identities of its own is held to the target's.
-func (d *SSH) resolveJumps(t Target, knownHosts []string, depth int) ([]Target, error) {
+func (d *SSH) resolveJumps(ctx context.Context, t Target, knownHosts []string, depth int) ([]Target, error) {
 	var chain []Target
 	for i, j := range t.Jump {
 		if len(j.KnownHosts) == 0 {
@@ -212,7 +280,7 @@ func (d *SSH) resolveJumps(t Target, knownHosts []string, depth int) ([]Target, 
 		if i > 0 {
 			j.Jump = []Target{}
 		}
-		j, err := d.resolve(j, depth+1)
+		j, err := d.resolve(ctx, j, depth+1)
 		if err != nil {
 			return nil, err
 		}

@@ -3,9 +3,11 @@
 package remote_test
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,10 +15,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
@@ -56,7 +60,7 @@ Host *
 func TestResolve(t *testing.T) {
 	d := configured(t, clientConfig)
 	home := os.Getenv("HOME")
-	got, err := d.Resolve(remote.Target{Name: "gpu1/train", Address: "gpu1"})
+	got, err := d.Resolve(t.Context(), remote.Target{Name: "gpu1/train", Address: "gpu1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +83,7 @@ func TestResolve(t *testing.T) {
 	if i.Address != "inner" || i.User != "fallback" || i.Port != 2300 || i.IdentityFiles[0] != home+"/.ssh/cluster" {
 		t.Errorf("the inner one is %+v", i)
 	}
-	again, err := d.Resolve(got)
+	again, err := d.Resolve(t.Context(), got)
 	if err != nil || fmt.Sprint(again) != fmt.Sprint(got) {
 		t.Errorf("resolving twice changes it: %+v, %v", again, err)
 	}
@@ -91,7 +95,7 @@ func TestResolveInventoryWins(t *testing.T) {
 		Address: "gpu1", User: "root", Port: 22, IdentityFiles: []string{"/id"}, KnownHosts: []string{"/kh"},
 		Jump: []remote.Target{{Address: "bastion"}},
 	}
-	got, err := d.Resolve(in)
+	got, err := d.Resolve(t.Context(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +106,7 @@ func TestResolveInventoryWins(t *testing.T) {
 	if len(got.Jump) != 1 || got.Jump[0].Address != "192.0.2.1" || got.Jump[0].KnownHosts[0] != "/kh" {
 		t.Errorf("jumps %+v", got.Jump)
 	}
-	got, err = d.Resolve(remote.Target{Name: "direct"})
+	got, err = d.Resolve(t.Context(), remote.Target{Name: "direct"})
 	if err != nil || len(got.Jump) != 0 || got.Address != "direct" || got.User != "fallback" || got.Port != 22 {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -111,7 +115,7 @@ func TestResolveInventoryWins(t *testing.T) {
 func TestResolveRefusals(t *testing.T) {
 	d := configured(t, "Host a\n ProxyJump b\nHost b\n ProxyJump a\nHost p\n Port 99999\nHost j\n ProxyJump x:y\n")
 	for _, target := range []remote.Target{{}, {Address: "-oProxyCommand=id"}, {Address: "a"}, {Address: "p"}, {Address: "j"}} {
-		if got, err := d.Resolve(target); err == nil {
+		if got, err := d.Resolve(t.Context(), target); err == nil {
 			t.Errorf("%+v gave %+v", target, got)
 		}
 	}
@@ -123,9 +127,133 @@ func TestResolveMatchExec(t *testing.T) {
 		t.Skip(err)
 	}
 	d := configured(t, "Match exec \"true\"\n  User by-exec\nHost gpu1\n  Port 2200\n")
-	got, err := d.Resolve(remote.Target{Address: "gpu1"})
+	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
 	if err != nil || got.User != "by-exec" || got.Port != 2200 || got.Address != "gpu1" {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// A Match exec that hangs must not hold up more than its own node.
+func TestResolveEndsWithItsContext(t *testing.T) {
+	if _, err := exec.LookPath("ssh"); err != nil {
+		t.Skip(err)
+	}
+	d := configured(t, "Match exec \"exec sleep 8\"\n  User x\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _, err := d.Resolve(ctx, remote.Target{Address: "gpu1"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("after %s", d)
+	}
+}
+
+func TestResolveKeysAndNames(t *testing.T) {
+	t.Setenv("OTHER_AGENT", "/run/other")
+	d := configured(t, `
+Host gpu1
+  HostKeyAlias Node-1
+  IdentitiesOnly yes
+  IdentityAgent "~/my agent"
+  CertificateFile ~/.ssh/site-cert.pub
+  UserKnownHostsFile none
+Host gpu2
+  IdentityAgent none
+Host gpu3
+  IdentityAgent $OTHER_AGENT
+Host gpu4
+  IdentityAgent SSH_AUTH_SOCK
+`)
+	home := os.Getenv("HOME")
+	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
+	if err != nil || got.HostKeyAlias != "node-1" || !got.IdentitiesOnly || strings.Join(got.CertificateFiles, " ") != home+"/.ssh/site-cert.pub" ||
+		strings.Join(got.KnownHosts, " ") != "/etc/ssh/ssh_known_hosts" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for host, want := range map[string]string{"gpu1": home + "/my agent", "gpu2": "none", "gpu3": "/run/other", "gpu4": "", "gpu5": ""} {
+		if got, err := d.Resolve(t.Context(), remote.Target{Address: host}); err != nil || got.Agent != want {
+			t.Errorf("%s: agent %q, want %q (%v)", host, got.Agent, want, err)
+		}
+	}
+}
+
+func TestProxyCommandIsRefused(t *testing.T) {
+	d := configured(t, `
+Host direct
+  ProxyCommand none
+Host jump
+  ProxyJump bastion
+Host gpu* jump direct
+  ProxyCommand ssh -W "%h:%p" bastion
+`)
+	_, err := d.Dial(t.Context(), remote.Target{Address: "gpu1"})
+	if err == nil || !strings.Contains(err.Error(), `ProxyCommand for gpu1 (ssh -W "%h:%p" bastion)`) || !strings.Contains(hint.Of(err), "ProxyJump") {
+		t.Errorf("got %v, hint %q", err, hint.Of(err))
+	}
+	for _, fine := range []remote.Target{{Address: "direct"}, {Address: "jump"}, {Address: "gpu1", Jump: []remote.Target{{Address: "bastion"}}}} {
+		if _, err := d.Resolve(t.Context(), fine); err != nil {
+			t.Errorf("%s: %v", fine.Address, err)
+		}
+	}
+}
+
+// relabel writes the server's known_hosts anew, under another name.
+func relabel(t *testing.T, s *sshtest.Server, name string) {
+	t.Helper()
+	line := name + " " + string(ssh.MarshalAuthorizedKey(s.HostKey))
+	if err := os.WriteFile(s.KnownHosts, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHostKeyAlias(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	d := configured(t, "Host "+s.Address+"\n  HostKeyAlias node-1\n")
+	relabel(t, s, "node-1")
+	dial(t, d, s.Target())
+	relabel(t, s, "node-2")
+	_, err := d.Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrHostKey, "node-1 is not in .*known_hosts", `ssh-keyscan -p \d+ 127\.0\.0\.1 \| sed '.*node-1.*' >> `)
+	relabel(t, s, fmt.Sprintf("[%s]:%d", s.Address, s.Port))
+	_, err = d.Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrHostKey, "node-1 is not in", "")
+}
+
+// With IdentitiesOnly the agent serves the named keys and no other.
+func TestIdentitiesOnly(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	right := readKey(t, s.IdentityFile)
+	socket := serveAgent(t, append(otherKeys(t, 3), right)...)
+	d := configured(t, "Host *\n  IdentitiesOnly yes\n  IdentityAgent "+socket+"\n")
+	target := s.Target()
+	target.IdentityFiles = nil
+	_, err := d.Dial(t.Context(), target) // this dialer has no agent at all
+	wantError(t, err, remote.ErrAuth, "no key to try", "")
+
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte("Host *\n  IdentitiesOnly yes\n  IdentityAgent "+socket+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSH_AUTH_SOCK", "/no/such/agent")
+	d = remote.NewSSH(remote.Options{ConfigFiles: []string{config}})
+	_, err = d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrAuth, "no key to try", "")
+
+	// Of the named key only the public half is here.
+	signer, err := ssh.NewSignerFromKey(right)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := filepath.Join(t.TempDir(), "id")
+	if err := os.WriteFile(named+".pub", ssh.MarshalAuthorizedKey(signer.PublicKey()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target.IdentityFiles = []string{named}
+	dial(t, d, target)
+	if s.Refused() != 0 {
+		t.Errorf("%d other keys were offered", s.Refused())
 	}
 }
 
@@ -286,6 +414,15 @@ func TestUserCertificate(t *testing.T) {
 	dial(t, quick(), s.Target()) // the server knows the bare key only
 	if s.Refused() != 1 {
 		t.Errorf("%d keys refused: the certificate was not tried first", s.Refused())
+	}
+	// The same by CertificateFile, for a file of another name.
+	other := filepath.Join(t.TempDir(), "site.pub")
+	if err := os.Rename(s.IdentityFile+"-cert.pub", other); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, configured(t, "Host *\n  CertificateFile "+other+"\n"), s.Target())
+	if s.Refused() != 2 {
+		t.Errorf("%d keys refused: the certificate of CertificateFile was not tried", s.Refused())
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -24,7 +23,8 @@ type Options struct {
 	// ConfigFiles are OpenSSH client configurations, the first wins. nil means
 	// ~/.ssh/config and /etc/ssh/ssh_config, an empty list means none.
 	ConfigFiles []string
-	// AgentSocket is the agent's socket; "" means $SSH_AUTH_SOCK, "none" no agent.
+	// AgentSocket is the agent's socket; "" means the client configuration's
+	// IdentityAgent or else $SSH_AUTH_SOCK, "none" no agent.
 	AgentSocket string
 	// Timeout bounds reaching one hop: TCP, key exchange and authentication. 0 means 20 s.
 	Timeout time.Duration
@@ -56,12 +56,6 @@ func NewSSH(opt Options) *SSH {
 	if opt.KeepAliveMax == 0 {
 		opt.KeepAliveMax = 3
 	}
-	switch opt.AgentSocket {
-	case "":
-		opt.AgentSocket = os.Getenv("SSH_AUTH_SOCK")
-	case "none":
-		opt.AgentSocket = ""
-	}
 	return &SSH{
 		opt:      opt,
 		config:   &clientConfig{files: opt.ConfigFiles},
@@ -72,7 +66,7 @@ func NewSSH(opt Options) *SSH {
 
 // Dial resolves t and opens a connection to it, through its jump hosts if it has any.
 func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
-	t, err := d.Resolve(t)
+	t, err := d.Resolve(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +166,7 @@ func (d *SSH) handshake(ctx context.Context, nc net.Conn, t Target, keys *keySet
 	done := make(chan result, 1)
 	go func() {
 		alive := newAliveConn(nc)
-		cc, chans, reqs, err := ssh.NewClientConn(alive, hostPort(t), cfg)
+		cc, chans, reqs, err := ssh.NewClientConn(alive, knownAs(t), cfg)
 		if err != nil {
 			done <- result{nil, err}
 			return
@@ -196,6 +190,15 @@ func (d *SSH) handshake(ctx context.Context, nc net.Conn, t Target, keys *keySet
 }
 
 func hostPort(t Target) string { return net.JoinHostPort(t.Address, strconv.Itoa(t.Port)) }
+
+// knownAs is the address that known_hosts has for t; ssh writes an alias there
+// without a port.
+func knownAs(t Target) string {
+	if t.HostKeyAlias != "" {
+		return net.JoinHostPort(t.HostKeyAlias, "22")
+	}
+	return hostPort(t)
+}
 
 // dialError says why a TCP connection did not come about.
 func dialError(t Target, err error) error {

@@ -59,7 +59,7 @@ func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hostKeyCheck{target: t, db: db, algorithms: db.HostKeyAlgorithms(hostPort(t))}, nil
+	return &hostKeyCheck{target: t, db: db, algorithms: db.HostKeyAlgorithms(knownAs(t))}, nil
 }
 
 func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) error {
@@ -72,7 +72,7 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 }
 
 // name is the node as known_hosts spells it.
-func (c *hostKeyCheck) name() string { return xknownhosts.Normalize(hostPort(c.target)) }
+func (c *hostKeyCheck) name() string { return xknownhosts.Normalize(knownAs(c.target)) }
 
 func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	shows := key.Type() + " " + ssh.FingerprintSHA256(key)
@@ -104,8 +104,16 @@ func (c *hostKeyCheck) unknown(shows string) error {
 		into = files[0]
 	}
 	err := fmt.Errorf("%w: %s is not in %s; it shows %s", ErrHostKey, c.name(), strings.Join(files, " or "), shows)
-	return hint.With(err, "compare that fingerprint with the node's own (there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s >> %s",
-		c.target.Port, c.target.Address, Quote(into))
+	return hint.With(err, "compare that fingerprint with the node's own (there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
+		c.target.Port, c.target.Address, c.renamed(), Quote(into))
+}
+
+// renamed is what gives the lines of ssh-keyscan the alias for a name.
+func (c *hostKeyCheck) renamed() string {
+	if c.target.HostKeyAlias == "" {
+		return ""
+	}
+	return " | sed " + Quote("s|^[^ ]*|"+c.target.HostKeyAlias+"|")
 }
 
 func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
@@ -117,14 +125,14 @@ func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
 
 // otherType is the case where the node no longer has a key of any type known of it.
 func (c *hostKeyCheck) otherType(offered []string) error {
-	keys := c.db.HostKeys(hostPort(c.target))
+	keys := c.db.HostKeys(knownAs(c.target))
 	if len(keys) == 0 {
 		return fmt.Errorf("%w: %s offers %s only", ErrHostKey, c.name(), strings.Join(offered, ", "))
 	}
 	var known xknownhosts.KnownKey
 	var ke *xknownhosts.KeyError
 	// An impossible key makes the database say where it holds the right one.
-	if errors.As(c.db.HostKeyCallback()(hostPort(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &ke) && len(ke.Want) > 0 {
+	if errors.As(c.db.HostKeyCallback()(knownAs(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &ke) && len(ke.Want) > 0 {
 		known = ke.Want[0]
 	} else {
 		known = xknownhosts.KnownKey{Key: keys[0].PublicKey, Filename: strings.Join(c.target.KnownHosts, ", ")}

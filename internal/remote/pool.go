@@ -28,7 +28,8 @@ type sharedConn struct {
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
-		fmt.Fprintf(&b, "%s %q %q\x00", login(t), t.IdentityFiles, t.KnownHosts)
+		fmt.Fprintf(&b, "%s %q %q %q %t %q %q\x00", login(t), t.IdentityFiles, t.KnownHosts,
+			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias)
 	}
 	return b.String()
 }

@@ -23,6 +23,14 @@ type Target struct {
 	// IdentityFiles are private keys, tried in this order and before what else
 	// the agent holds; ~ is expanded already.
 	IdentityFiles []string
+	// CertificateFiles are certificates beside those that lie beside their keys.
+	CertificateFiles []string
+	// IdentitiesOnly offers no key but those of IdentityFiles, whatever the agent holds.
+	IdentitiesOnly bool
+	// Agent is the agent's socket; "" is the dialer's, "none" is no agent.
+	Agent string
+	// HostKeyAlias, if set, is what known_hosts is searched for in place of Address and Port.
+	HostKeyAlias string
 	// KnownHosts are the files that hold the accepted host keys.
 	KnownHosts []string
 	// Jump are the hosts to go through, the nearest first.
