@@ -108,16 +108,20 @@ func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
 }
 
 func (d *Deployment) survey(ctx context.Context, decide func([]Known) (Plan, error)) (Plan, error) {
-	fanout.Run(ctx, d.units, fanout.Options{Forks: d.opt.Forks, StopWhen: d.opt.TooMany}, func(ctx context.Context, u *unit) (struct{}, error) {
+	results := fanout.Run(ctx, d.units, fanout.Options{Forks: d.opt.Forks, StopWhen: d.opt.TooMany}, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, []step{
 			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
 			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
 		})
 	})
-	if err := ctx.Err(); err != nil {
-		return Plan{}, context.Cause(ctx)
+	note(d.units, results)
+	if ctx.Err() != nil {
+		return Plan{}, d.cutOff(ctx)
 	}
 	plan, err := decide(d.known())
+	if ctx.Err() != nil { // what was decided may rest on a download that was cut off
+		return Plan{}, d.cutOff(ctx)
+	}
 	if err != nil {
 		return Plan{}, err
 	}
@@ -134,15 +138,36 @@ func (d *Deployment) survey(ctx context.Context, decide func([]Known) (Plan, err
 	return plan, nil
 }
 
+// cutOff is the end of a survey that did not get to a plan: nodes that were
+// reached are skipped too, and say why.
+func (d *Deployment) cutOff(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	for _, u := range d.units {
+		if u.err == nil {
+			u.err = cause
+		}
+	}
+	return cause
+}
+
+// note gives units the errors that only fanout knows: not started, or a panic.
+func note(units []*unit, results []fanout.Result[struct{}]) {
+	for i, r := range results {
+		if u := units[i]; r.Err != nil && u.err == nil {
+			u.err = r.Err
+			if r.Started {
+				u.status = Failed
+			}
+		}
+	}
+}
+
 func (d *Deployment) known() []Known {
 	nodes := make([]Known, len(d.units))
 	for i, u := range d.units {
 		nodes[i] = Known{Name: u.host.Name, Err: u.err}
-		switch {
-		case u.facts != nil:
+		if u.facts != nil {
 			nodes[i].Facts = *u.facts
-		case u.err == nil:
-			nodes[i].Err = fanout.ErrStopped
 		}
 	}
 	return nodes
@@ -195,12 +220,16 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 	tooMany := func(n int) bool { return d.opt.TooMany != nil && n > 0 && d.opt.TooMany(n) }
 	before := *failed
 	if tooMany(before) {
+		for _, u := range units {
+			u.err = fanout.ErrStopped
+		}
 		return
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: func(n int) bool { return tooMany(before + n) }}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, d.steps(u, sent))
 	})
+	note(units, results)
 	for _, r := range results {
 		if r.Started && r.Err != nil {
 			*failed++
@@ -269,7 +298,10 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.seconds[s.name] = time.Since(begin).Seconds()
 		if err != nil {
 			u.status, u.err = Failed, err
-			if s.name == "connect" || s.name == "probe" && errors.Is(err, remote.ErrLost) {
+			switch surveying := s.name == "connect" || s.name == "probe"; {
+			case surveying && ctx.Err() != nil:
+				u.status = Skipped // nothing was wrong with the node
+			case s.name == "connect", surveying && errors.Is(err, remote.ErrLost):
 				u.status = Unreachable
 			}
 			d.putBack(ctx, u)
@@ -347,10 +379,10 @@ func stays(after *Version, finished bool) string {
 
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
-	r := &Report{rollback: d.rollback, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
+	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Before: u.before, After: u.after, Seconds: u.seconds}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Before: u.before, After: u.after, Seconds: u.seconds, unfit: u.plan.Unfit}
 		if u.err != nil {
 			n.Error, n.Hint = u.err.Error(), hint.Of(u.err)
 		}

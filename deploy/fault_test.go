@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -60,7 +61,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(poor.site, "einops-0.8.0.dist-info")); err != nil {
 		t.Fatal(err)
 	}
-	managed := newEnvironment(t, "2.15.0")
+	managed := newManaged(t)
 	nothing := environment{python: "/nowhere/bin/python"}
 	unkept := newEnvironment(t, "2.15.0")
 	unkept.dist(t, "deepspeed", "0.10.0")
@@ -68,20 +69,23 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	var servers []*sshtest.Server
 	for i, c := range []environment{ready, old, bare, poor, nothing, unkept, managed} {
 		h, s := host(t, "n"+string(rune('1'+i)), c, sshtest.Options{})
+		if c == managed {
+			h.Env = map[string]string{"PYTHONHOME": managed.dir}
+		}
 		hosts, servers = append(hosts, h), append(servers, s)
 	}
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), servers, hosts...)
 	var sentTo []string
 	count := &counting{Dialer: opt.Dialer, before: func(up remote.Upload) error {
 		sentTo = append(sentTo, up.Path)
-		if !strings.HasPrefix(up.Path, ready.dir) && !strings.HasPrefix(up.Path, managed.dir) {
+		if !strings.HasPrefix(up.Path, ready.dir) {
 			t.Errorf("%s was sent", up.Path)
 		}
 		return nil
 	}}
 	opt.Dialer, opt.Forks = count, 1
 	r := run(t, context.Background(), opt)
-	for i, want := range []string{"", "built for torch 2.15.0, this node has 2.14.0", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD"} {
+	for i, want := range []string{"", "built for torch 2.15.0, this node has 2.14.0", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD", "PEP 668"} {
 		n := r.Nodes[i]
 		switch {
 		case want == "" && n.Status != deploy.OK:
@@ -90,18 +94,52 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 			t.Errorf("%s: %s at %s, %q (hint %q), want %q", n.Name, n.Status, n.Step, n.Error, n.Hint, want)
 		}
 	}
-	for _, e := range []environment{old, bare, poor, unkept} {
+	for _, e := range []environment{old, bare, poor, unkept, managed} {
 		if _, err := os.Stat(filepath.Join(e.dir, ".dsbuild")); err == nil {
 			t.Errorf("%s was written to", e.dir)
 		}
 	}
-	if code(r.Err()) != 3 || len(sentTo) != 2 {
+	if code(r.Err()) != 3 || len(sentTo) != 1 {
 		t.Errorf("error %v, sent %q", r.Err(), sentTo)
 	}
 	opt.Hosts = hosts[1:2]
 	if r = run(t, context.Background(), opt); code(r.Err()) != 4 {
-		t.Errorf("every node refused, error %v", r.Err())
+		t.Errorf("the wheel fits no node, error %v", r.Err())
 	}
+	opt.Hosts = hosts[1:3] // one of them lacks a torch, which no wheel can help
+	if r = run(t, context.Background(), opt); code(r.Err()) != 3 {
+		t.Errorf("every node refused, one for reasons of its own, error %v", r.Err())
+	}
+}
+
+// newManaged is a Python that belongs to the system: its library, as
+// PYTHONHOME names it, holds the mark of PEP 668.
+func newManaged(t *testing.T) environment {
+	t.Helper()
+	out, err := exec.Command("python3", "-c", "import os, sys, sysconfig; print(os.path.realpath(sys.executable)); print(sysconfig.get_path('stdlib'))").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	python, stdlib, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	e := environment{dir: t.TempDir(), python: python}
+	e.site = filepath.Join(e.dir, "lib", filepath.Base(stdlib))
+	if err := os.MkdirAll(e.site, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(stdlib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range entries {
+		if f.Name() == "EXTERNALLY-MANAGED" || strings.HasSuffix(f.Name(), "-packages") {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(stdlib, f.Name()), filepath.Join(e.site, f.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.write(t, "EXTERNALLY-MANAGED", "[externally-managed]\nError=the system's\n")
+	return e
 }
 
 func TestFullDiskFailsAtPut(t *testing.T) {
@@ -306,5 +344,43 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 	r := run(t, context.Background(), opt)
 	if r.Summary.Failed != 1 || r.Summary.Skipped != 2 || code(r.Err()) != 3 {
 		t.Errorf("%+v, %v", r.Summary, r.Err())
+	}
+	for _, n := range r.Nodes[1:] {
+		if !strings.Contains(n.Error, "too many failed before") {
+			t.Errorf("%s: skipped without a reason: %+v", n.Name, n)
+		}
+	}
+	// The same in the first phase, whose failures keep the second from beginning.
+	opt.Hosts[0].Port = 1
+	r = run(t, context.Background(), opt)
+	for _, n := range r.Nodes[1:] {
+		if n.Status != deploy.Skipped || !strings.Contains(n.Error, "too many failed before") {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+func TestInterruptedSurveyIsReported(t *testing.T) {
+	t.Parallel()
+	h1, s1 := host(t, "gpu1", newEnvironment(t, "2.15.0"), sshtest.Options{})
+	h2, s2 := host(t, "gpu2", environment{}, sshtest.Options{StallOnAccept: true})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s1, s2}, h1, h2, h1)
+	opt.Forks = 2
+	opt.Hosts[2].Name, opt.Hosts[1].Port = "gpu3", s2.Port
+	ctx, cancel := context.WithCancelCause(context.Background())
+	time.AfterFunc(2*time.Second, func() { cancel(errors.New("interrupted by the test")) })
+	d := deploy.New(opt)
+	defer d.Close()
+	if _, err := d.Survey(ctx); err == nil || err.Error() != "interrupted by the test" {
+		t.Errorf("survey: %v", err)
+	}
+	r := d.Report()
+	for _, n := range r.Nodes {
+		if n.Status != deploy.Skipped || n.Error != "interrupted by the test" || n.Changed {
+			t.Errorf("%+v", n)
+		}
+	}
+	if r.Summary.Skipped != 3 || r.Consistent {
+		t.Errorf("%+v", r.Summary)
 	}
 }

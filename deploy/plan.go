@@ -40,6 +40,7 @@ type NodePlan struct {
 	Action  Action
 	Wheel   *Wheel   // nil where none was chosen
 	Reasons []string // of a refusal or an absence
+	Unfit   bool     // a refusal because the wheel does not fit; else it is the node that lacks something
 	Remarks []string // worth knowing, refuses nothing
 	Hint    string
 	Back    string // what a rollback brings back
@@ -96,7 +97,10 @@ func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 		p.Action, p.Reasons, p.Hint = Absent, []string{n.Err.Error()}, hint.Of(n.Err)
 		return p, nil
 	}
-	if p.Reasons, p.Hint = unusable(n.Facts, opt); len(p.Reasons) > 0 {
+	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
+		p.Reasons, p.Hint = unprepared(n.Facts, opt)
+	}
+	if len(p.Reasons) > 0 {
 		p.Action = Refuse
 		return p, nil
 	}
@@ -106,6 +110,7 @@ func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 	}
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
+		p.Unfit = true
 		p.Action, p.Hint = Refuse, fmt.Sprintf("build a wheel for it: dsbuild wheel --torch %s --python %s …", cmp.Or(n.Facts.Torch, "X.Y"), cmp.Or(minor(n.Facts.Python), "X.Y"))
 		return p, nil
 	}
@@ -121,8 +126,8 @@ func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 	return p, nil
 }
 
-// unusable is what speaks against an environment whatever the wheel.
-func unusable(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
+// unusable is what speaks against changing an environment at all.
+func unusable(f node.Facts) (reasons []string, hint string) {
 	for _, m := range f.Missing {
 		if strings.HasPrefix(m, "python") {
 			return []string{"no usable Python: " + m + " is missing"}, "set python: in the inventory to the interpreter of the environment (absolute)"
@@ -132,13 +137,19 @@ func unusable(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	case f.ExternallyManaged:
 		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
-	case f.Torch == "":
-		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
 	case f.DeepSpeed != nil && f.DeepSpeed.Record == "":
 		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD and could not be put back", f.DeepSpeed.Version)},
 			"remove it there first: python -m pip uninstall deepspeed"
 	case !f.Writable:
 		return []string{"the user may not write into " + f.Prefix}, "set user: in the inventory to the owner of the environment"
+	}
+	return nil, ""
+}
+
+// unprepared is what an environment lacks for any wheel.
+func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
+	if f.Torch == "" {
+		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
 	}
 	if err := opt.NoPip[minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
 		return []string{fmt.Sprintf("its environment has no pip, and none can be brought: %v", err)}, "install pip into the environment"
@@ -287,7 +298,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why string) {
 		if i == but || plans[i].Action == Refuse {
 			continue
 		}
-		plans[i].Action = Refuse
+		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
 		plans[i].Reasons = []string{fmt.Sprintf("shares its environment with %s: %s", plans[with].Name, why)}
 		plans[i].Hint = "give nodes that differ environments of their own"
 	}

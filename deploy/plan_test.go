@@ -27,7 +27,7 @@ func planWheel(name string, change func(*wheel.Manifest)) deploy.Wheel {
 	if change != nil {
 		change(&m)
 	}
-	return deploy.Wheel{Manifest: m, Version: "0.19.8"}
+	return deploy.Wheel{Manifest: m, Version: "0.19.8", Requires: []string{"torch"}}
 }
 
 func TestPlanOfOneWheel(t *testing.T) {
@@ -51,6 +51,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"other torch":    {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, deploy.Refuse, "2.14.0"},
 		"old CPU":        {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, deploy.Refuse, "x86-64-v3"},
 		"full":           {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, deploy.Refuse, "are needed"},
+		"no requirement": {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, deploy.Refuse, "requirements are missing: torch"},
 		"no pip":         {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "none can be brought: offline"},
 		"pip on node":    {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
 		"no RECORD":      {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
@@ -62,9 +63,39 @@ func TestPlanOfOneWheel(t *testing.T) {
 			continue
 		}
 		p := plan.Nodes[0]
+		exit := map[deploy.Action]int{deploy.Refuse: 3}[c.want]
+		if name == "other torch" || name == "old CPU" {
+			exit = 4 // the wheel was built for something else
+		}
+		if code(plan.Err()) != exit || p.Unfit != (exit == 4) {
+			t.Errorf("%s: exit code %d, want %d", name, code(plan.Err()), exit)
+		}
 		if p.Action != c.want || !strings.Contains(strings.Join(p.Reasons, "; "), c.why) || c.want == deploy.Refuse && p.Hint == "" {
 			t.Errorf("%s: %s, %q, hint %q; want %s, %q", name, p.Action, p.Reasons, p.Hint, c.want, c.why)
 		}
+	}
+}
+
+func TestExitCodeOfAPlan(t *testing.T) {
+	t.Parallel()
+	w := []deploy.Wheel{planWheel("a.whl", nil)}
+	fits, absent := deploy.Known{Name: "a", Facts: facts(nil)}, deploy.Known{Name: "b", Err: errors.New("no route")}
+	old := deploy.Known{Name: "c", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v2" })}
+	managed := deploy.Known{Name: "d", Facts: facts(func(f *node.Facts) { f.ExternallyManaged = true })}
+	for want, nodes := range map[int][][]deploy.Known{0: {{fits}}, 3: {{fits, absent}, {fits, old}, {old, absent}, {old, managed}, {managed}}, 4: {{old}, {old, old}}} {
+		for _, n := range nodes {
+			plan, err := deploy.NewPlan(n, w, deploy.PlanOptions{})
+			if err != nil || code(plan.Err()) != want {
+				t.Errorf("%v: %v, want exit code %d", plan.Nodes, plan.Err(), want)
+			}
+		}
+	}
+	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
+	if plan := deploy.NewRollbackPlan([]deploy.Known{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != deploy.Return || plan.Err() != nil {
+		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
+	}
+	if plan := deploy.NewRollbackPlan([]deploy.Known{managed}); code(plan.Err()) != 3 {
+		t.Errorf("no wheel plays a part in a rollback: %v", plan.Err())
 	}
 }
 

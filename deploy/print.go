@@ -27,6 +27,9 @@ func (r *Report) Print(w io.Writer) error {
 		slowest[row] = max(slowest[row], total)
 		if n.Error != "" {
 			text := n.Step + ": " + n.Error
+			if n.Status == Skipped {
+				text = n.Error // no step of it went wrong
+			}
 			if n.Hint != "" {
 				text += "\n  hint: " + n.Hint
 			}
@@ -96,7 +99,10 @@ func (r *Report) verdict() string {
 	default:
 		what = fmt.Sprintf("deepspeed %s in %d wheels", public(first.After.Version), len(r.Wheels))
 	}
-	line := fmt.Sprintf("%s ok%s: %s, torch %s", nodes(total), equal, what, first.Facts.Torch)
+	line := fmt.Sprintf("%s ok%s: %s", nodes(total), equal, what)
+	if first.Facts.Torch != "" { // a rollback does not need one
+		line += ", torch " + first.Facts.Torch
+	}
 	if first.Facts.TorchCUDA != "" {
 		line += ", CUDA " + first.Facts.TorchCUDA
 	}

@@ -25,8 +25,6 @@ type Report struct {
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
 	Nodes      []NodeReport `json:"nodes"` // in inventory order
-
-	rollback bool
 }
 
 // WheelRef names a wheel.
@@ -59,6 +57,8 @@ type NodeReport struct {
 	After   *Version           `json:"after"`
 	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"` // by step
+
+	unfit bool // refused because the wheel does not fit it
 }
 
 // complete counts the nodes and compares them. Several wheels give several
@@ -105,18 +105,48 @@ func (r *Report) complete() {
 }
 
 // Err is nil when every node is ok; else it carries the exit code: 4 when
-// every node refused the wheel, 3 for any other mixture.
+// no node fits the wheel, 3 for any other mixture.
 func (r *Report) Err() error {
-	total := len(r.Nodes)
+	total, unfit := len(r.Nodes), 0
+	for _, n := range r.Nodes {
+		if n.Status == Refused && n.unfit {
+			unfit++
+		}
+	}
 	switch {
 	case r.Summary.OK == total && r.Consistent:
 		return nil
 	case r.Summary.OK == total:
 		return &FleetError{"the nodes run different things", 3}
-	case r.Summary.Refused == total && !r.rollback:
-		return &FleetError{fmt.Sprintf("every node (%d) refuses the wheel", total), 4}
+	case unfit == total:
+		return allUnfit(total)
 	}
 	return &FleetError{fmt.Sprintf("%d of %d nodes are not ok", total-r.Summary.OK, total), 3}
+}
+
+// Err is that of a report, as far as it can be told beforehand.
+func (p Plan) Err() error {
+	total, bad, unfit := len(p.Nodes), 0, 0
+	for _, n := range p.Nodes {
+		if n.Action != Refuse && n.Action != Absent {
+			continue
+		}
+		bad++
+		if n.Unfit {
+			unfit++
+		}
+	}
+	switch {
+	case bad == 0:
+		return nil
+	case unfit == total:
+		return allUnfit(total)
+	}
+	return &FleetError{fmt.Sprintf("%d of %d nodes are refused or could not be reached", bad, total), 3}
+}
+
+func allUnfit(total int) error {
+	return &FleetError{fmt.Sprintf("the wheel fits no node (%d refuse it)", total), 4}
 }
 
 // FleetError is a deploy that did not bring every node where it should be.
@@ -127,5 +157,5 @@ type FleetError struct {
 
 func (e *FleetError) Error() string { return e.what }
 
-// ExitCode is 3, or 4 when every node refused the wheel.
+// ExitCode is 3, or 4 when the wheel fits no node.
 func (e *FleetError) ExitCode() int { return e.code }

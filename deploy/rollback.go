@@ -17,7 +17,7 @@ func NewRollbackPlan(nodes []Known) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := NodePlan{Name: n.Name, Leader: i}
-		switch reasons, hint := unusable(n.Facts, PlanOptions{}); {
+		switch reasons, hint := unusable(n.Facts); {
 		case n.Err != nil:
 			p.Action, p.Reasons = Absent, []string{n.Err.Error()}
 		case len(reasons) > 0:

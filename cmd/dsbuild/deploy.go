@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -46,7 +47,11 @@ Every node is probed first: one that does not fit is refused before a byte is
 sent to it. Then the wheel is put there, installed with the pip of the node's own
 environment and without touching any other package, and every op is loaded. If
 that fails, or is interrupted, the node is put back as it was. A node that
-already runs this very wheel is left alone.`,
+already runs this very wheel is left alone.
+
+Nodes that share one environment are served once: the first of them installs and
+proves the wheel, then the others prove it. One of those that fails does not take
+the wheel away from all; dsbuild rollback does.`,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
   dsbuild deploy inventory.yaml --max-fail 5% --report deploy.json`,
@@ -117,20 +122,25 @@ func newDialer() remote.Dialer {
 func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deployment, survey func(context.Context) (deploy.Plan, error)) error {
 	defer d.Close()
 	plan, err := survey(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil && !opts.dryRun:
+		return tell(ctx, a, opts, d.Report())
+	case err != nil:
 		return err
+	case opts.dryRun:
+		return errors.Join(plan.Err(), printFleetPlan(a, opts, plan))
 	}
-	if opts.dryRun {
-		return printFleetPlan(a, opts, plan)
-	}
-	report := d.Apply(ctx)
-	if err := printReport(a, opts, report); err != nil {
-		return err
-	}
+	return tell(ctx, a, opts, d.Apply(ctx))
+}
+
+// tell prints and writes the report. What it says comes first in the error, so
+// that a full disk here does not hide how the nodes are.
+func tell(ctx context.Context, a *app, opts deployOptions, report *deploy.Report) error {
+	outcome := report.Err()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		outcome = context.Cause(ctx)
 	}
-	return report.Err()
+	return errors.Join(outcome, printReport(a, opts, report))
 }
 
 // check finds what flags cannot say by their types.
@@ -145,6 +155,9 @@ func (o deployOptions) check() error {
 	case o.deps != "refuse":
 		return usageErrorf(o.command, "--deps %s: only refuse is available yet", o.deps)
 	}
+	if o.dryRun && len(o.reports) > 0 {
+		return usageErrorf(o.command, "--report with --dry-run: there is no report of what was not done")
+	}
 	for _, r := range o.reports {
 		switch end := filepath.Ext(r); end {
 		case ".json":
@@ -153,8 +166,24 @@ func (o deployOptions) check() error {
 		default:
 			return usageErrorf(o.command, "--report %s: the name must end in .json", r)
 		}
+		if err := writable(r); err != nil {
+			return usageErrorf(o.command, "--report %s: it could not be written: %w", r, err)
+		}
 	}
 	return nil
+}
+
+// writable finds out before any node is touched whether a report can be
+// written; a file that is there stays as it is.
+func writable(file string) error {
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return errors.New("it is a folder")
+	}
+	probe, err := os.CreateTemp(filepath.Dir(file), ".report-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
 // parseMaxFail turns --max-fail into the question that is asked after each failure.
@@ -202,16 +231,20 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 	return ui.JSON(a.stdout, doc)
 }
 
+// printReport prints first: what it says is seen also where a file cannot be written.
 func printReport(a *app, opts deployOptions, report *deploy.Report) error {
+	var errs []error
+	if opts.json {
+		errs = append(errs, ui.JSON(a.stdout, report))
+	} else {
+		errs = append(errs, report.Print(a.stdout))
+	}
 	for _, file := range opts.reports {
 		if err := writeReport(file, report); err != nil {
-			return fmt.Errorf("writing the report: %w", err)
+			errs = append(errs, fmt.Errorf("writing the report: %w", err))
 		}
 	}
-	if opts.json {
-		return ui.JSON(a.stdout, report)
-	}
-	return report.Print(a.stdout)
+	return errors.Join(errs...)
 }
 
 // writeReport writes a file whole or not at all.

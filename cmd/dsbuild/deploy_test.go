@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
+	t.Parallel()
+	report := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed}}}
+	var out bytes.Buffer
+	good := filepath.Join(t.TempDir(), "r.json")
+	opts := deployOptions{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
+	err := tell(context.Background(), &app{stdout: &out}, opts, report)
+	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	if !strings.Contains(out.String(), "0 of 1 nodes ok, 1 failed") {
+		t.Errorf("not printed: %s", out.String())
+	}
+	if _, err := os.Stat(good); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	d := deploy.New(deploy.Options{Hosts: []inventory.Host{{Name: "gpu1"}, {Name: "gpu2"}}, Reporter: ui.New(io.Discard, ui.Options{})})
+	survey := func(ctx context.Context) (deploy.Plan, error) {
+		cancel(&interruptError{syscall.SIGINT})
+		return d.Survey(ctx)
+	}
+	var out bytes.Buffer
+	opts := deployOptions{reports: []string{filepath.Join(t.TempDir(), "r.json")}, json: true}
+	err := runFleet(ctx, &app{stdout: &out}, opts, d, survey)
+	if code := exitCode(ctx, err); code != exitInterrupted {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	written, err := os.ReadFile(opts.reports[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range [][]byte{out.Bytes(), written} {
+		var r deploy.Report
+		if err := json.Unmarshal(data, &r); err != nil || r.Summary.Skipped != 2 || r.Nodes[1].Error != "interrupted (interrupt)" {
+			t.Errorf("%v: %s", err, data)
+		}
+	}
+}
