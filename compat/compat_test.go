@@ -29,6 +29,11 @@ func archs(t *testing.T, list ...string) []wheel.Arch {
 
 func TestTables(t *testing.T) {
 	tt := tables(t)
+	for _, d := range tt.DeepSpeeds {
+		if len(d.SHA256) != 64 {
+			t.Errorf("DeepSpeed %s: sha256 %q", d.Version, d.SHA256)
+		}
+	}
 	for _, torch := range tt.Torches {
 		known := false
 		for _, c := range tt.CUDAs {

@@ -12,6 +12,7 @@ import (
 // left to be chosen later.
 type Toolchain struct {
 	DeepSpeed string         // release
+	Source    string         // sha256 of its source distribution, hex
 	Torch     string         // X.Y.Z
 	CUDA      string         // X.Y
 	Toolkit   string         // X.Y.Z of the CUDA toolkit
@@ -22,12 +23,8 @@ type Toolchain struct {
 	Remarks   []string       // what the person who asked should know
 }
 
-// The release of DeepSpeed built when none is asked for, and the Python of the
-// default base.
-const (
-	DefaultDeepSpeed = "0.19.8"
-	basePython       = "3.11"
-)
+// basePython is the Python of the default base.
+const basePython = "3.11"
 
 // AllOps asks for every op in the tables.
 const AllOps = "all"
@@ -72,13 +69,9 @@ func (e *ConflictError) ExitCode() int { return 2 }
 // every conflict at once.
 func (t *Tables) Resolve(s wheel.Spec) (Toolchain, error) {
 	var bad conflicts
-	tc := Toolchain{DeepSpeed: s.DeepSpeed, CPU: s.CPU, Archs: s.Archs}
-	if tc.DeepSpeed == "" {
-		tc.DeepSpeed = DefaultDeepSpeed
-	}
-	if tc.DeepSpeed != DefaultDeepSpeed {
-		bad.add("--deepspeed "+DefaultDeepSpeed, "DeepSpeed %s is not in the tables of this dsbuild", tc.DeepSpeed)
-	}
+	tc := Toolchain{CPU: s.CPU, Archs: s.Archs}
+	release := t.deepspeed(s, &bad)
+	tc.DeepSpeed, tc.Source = release.Version, release.SHA256
 	if tc.CPU == "" {
 		tc.CPU = wheel.CPUv3
 	}
@@ -97,6 +90,18 @@ type conflicts []Conflict
 
 func (c *conflicts) add(try, format string, args ...any) {
 	*c = append(*c, Conflict{fmt.Sprintf(format, args...), try})
+}
+
+// deepspeed picks the release asked for, else the newest.
+func (t *Tables) deepspeed(s wheel.Spec, bad *conflicts) DeepSpeed {
+	newest := t.DeepSpeeds[0]
+	for _, d := range t.DeepSpeeds {
+		if s.DeepSpeed == "" || s.DeepSpeed == d.Version {
+			return d
+		}
+	}
+	bad.add("--deepspeed "+newest.Version, "DeepSpeed %s is not in the tables of this dsbuild", s.DeepSpeed)
+	return newest
 }
 
 // torch picks the newest release that is, or agrees with, what was asked.

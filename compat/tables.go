@@ -9,6 +9,12 @@ import (
 //go:embed data/*.json
 var data embed.FS
 
+// DeepSpeed is one release of DeepSpeed.
+type DeepSpeed struct {
+	Version string `json:"deepspeed"`
+	SHA256  string `json:"sha256"` // of the source distribution
+}
+
 // Torch is one release of torch.
 type Torch struct {
 	Version string   `json:"torch"`
@@ -34,9 +40,10 @@ type Op struct {
 
 // Tables are all the tables, read once by NewTables.
 type Tables struct {
-	Torches []Torch // newest first
-	CUDAs   []CUDA  // newest first
-	Ops     []Op
+	DeepSpeeds []DeepSpeed // newest first
+	Torches    []Torch     // newest first
+	CUDAs      []CUDA      // newest first
+	Ops        []Op
 }
 
 // NewTables reads the embedded tables.
@@ -46,6 +53,7 @@ func NewTables() (*Tables, error) {
 		name string
 		into any
 	}{
+		{"deepspeed", &struct{ Releases *[]DeepSpeed }{&t.DeepSpeeds}},
 		{"torch", &struct{ Releases *[]Torch }{&t.Torches}},
 		{"cuda", &struct{ Releases *[]CUDA }{&t.CUDAs}},
 		{"ops", &struct{ Ops *[]Op }{&t.Ops}},

@@ -154,7 +154,7 @@ func sourceStep(tc compat.Toolchain) Step {
 	return Step{
 		Name: "source", Title: "fetch DeepSpeed " + tc.DeepSpeed, Image: Toolchain,
 		Scripts: []string{"source.sh"}, Network: true,
-		Env:  map[string]string{"DSBUILD_DEEPSPEED": tc.DeepSpeed, "DS_ACCELERATOR": "cuda"},
+		Env:  map[string]string{"DSBUILD_DEEPSPEED": tc.DeepSpeed, "DSBUILD_SHA256": tc.Source, "DS_ACCELERATOR": "cuda"},
 		Argv: []string{"sh", "/dsbuild/source.sh"},
 	}
 }
@@ -174,7 +174,7 @@ func packStep(tc compat.Toolchain, base Base, build map[string]string, opt Optio
 		env["DSBUILD_KEEP_DEBUG"] = "1"
 	}
 	m := wheel.Manifest{
-		Source:       wheel.Source{Kind: "release", Ref: tc.DeepSpeed},
+		Source:       wheel.Source{Kind: "release", Ref: tc.DeepSpeed, SHA256: tc.Source},
 		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
 		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(build),
 	}
@@ -185,7 +185,7 @@ func packStep(tc compat.Toolchain, base Base, build map[string]string, opt Optio
 	env[manifestVar] = string(text)
 	return Step{
 		Name: "pack", Title: "strip, pin to torch " + tc.Torch + ", add the manifest", Image: Toolchain,
-		Scripts: []string{"pack.py", "contents.py"}, Inputs: []string{"source", "compile"},
+		Scripts: []string{"pack.py", "contents.py"}, Inputs: []string{"compile"},
 		Env: env, Argv: []string{"sh", "-c", "python /dsbuild/pack.py /in/compile/*.whl /out"},
 	}
 }

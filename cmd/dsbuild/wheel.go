@@ -62,7 +62,7 @@ and A40, 8.9 is L40S and RTX 4090, 9.0 is H100.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&o.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
 	f.StringSliceVar(&o.ops, "ops", wheel.DefaultOps(), "operators to compile, or all")
-	f.StringVar(&o.deepspeed, "deepspeed", compat.DefaultDeepSpeed, "release of DeepSpeed")
+	f.StringVar(&o.deepspeed, "deepspeed", "", "release of DeepSpeed (default: the newest known)")
 	f.StringVar(&o.torch, "torch", "", "torch to build for (default: the newest known)")
 	f.StringVar(&o.cuda, "cuda", "", "CUDA to build for (default: that of torch)")
 	f.StringVar(&o.python, "python", "", "Python to build for (default: that of the base)")

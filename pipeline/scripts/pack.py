@@ -33,8 +33,6 @@ def complete(manifest, wheel, name):
     gcc = subprocess.run(["/usr/bin/gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
     import torch
 
-    (source,) = pathlib.Path("/in/source").glob("*.tar.gz")
-    manifest["source"]["sha256"] = hashlib.sha256(source.read_bytes()).hexdigest()
     manifest.update(
         name=name,
         version=name.split("-")[1],
