@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -49,38 +48,6 @@ func ParseContents(data []byte) (Contents, error) {
 func (e Extension) Op() string {
 	name, _, _ := strings.Cut(path.Base(e.Path), ".")
 	return strings.TrimSuffix(name, "_op")
-}
-
-// Ops lists the ops found, sorted.
-func (c Contents) Ops() []string {
-	ops := []string{}
-	for _, e := range c.Extensions {
-		ops = append(ops, e.Op())
-	}
-	sort.Strings(ops)
-	return ops
-}
-
-// Archs returns the compute capabilities with SASS and with PTX over all
-// extensions, in ascending order.
-func (c Contents) Archs() (sass, ptx []string) {
-	sass, ptx = []string{}, []string{}
-	for _, e := range c.Extensions {
-		sass = append(sass, e.SASS...)
-		ptx = append(ptx, e.PTX...)
-	}
-	return sortedArchs(sass), sortedArchs(ptx)
-}
-
-// Glibc returns the highest symbol floor of all extensions.
-func (c Contents) Glibc() string {
-	floor := ""
-	for _, e := range c.Extensions {
-		if floor == "" || compareVersions(e.Glibc, floor) > 0 {
-			floor = e.Glibc
-		}
-	}
-	return floor
 }
 
 // Want is what an audit holds the contents against.

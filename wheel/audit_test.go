@@ -46,17 +46,9 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-func TestContents(t *testing.T) {
-	c := contents()
-	c.Extensions[0].SASS = []string{"10.0", "9.0a", "9.0", "8.0"}
-	sass, ptx := c.Archs()
-	if !slices.Equal(sass, []string{"8.0", "9.0", "9.0a", "10.0"}) || len(ptx) != 0 {
-		t.Errorf("Archs() = %v, %v", sass, ptx)
-	}
-	if c.Glibc() != "2.34" {
-		t.Errorf("Glibc() = %s: 2.34 is newer than 2.4", c.Glibc())
-	}
-	if ops := c.Ops(); !slices.Equal(ops, []string{"cpu_adam", "fused_adam"}) {
-		t.Errorf("Ops() = %v", ops)
+func TestSortedArchs(t *testing.T) {
+	got := sortedArchs([]string{"10.0", "9.0a", "9.0", "8.0", "9.0"})
+	if !slices.Equal(got, []string{"8.0", "9.0", "9.0a", "10.0"}) {
+		t.Errorf("%v", got)
 	}
 }
