@@ -84,32 +84,41 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	if err := opts.check(); err != nil {
-		return err
-	}
-	inv, err := a.loadInventory(opts.inventory, opts.limit)
+	fleet, err := opts.fleet(a)
 	if err != nil {
 		return err
 	}
-	tooMany, err := parseMaxFail(opts, len(inv.Hosts))
-	if err != nil {
-		return err
-	}
-	wheels, err := deploy.LoadWheels(opts.wheel)
-	if err != nil {
+	if fleet.Wheels, err = deploy.LoadWheels(opts.wheel); err != nil {
 		return err
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
 	}
-	d := deploy.New(deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Reporter: a.reporter,
-		Dialer: newDialer(),
-		Forks:  opts.forks, TooMany: tooMany, Force: opts.force, Verify: deploy.Level(opts.verify), By: localUser(),
-		PipWheel: deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip")),
-	})
+	fleet.Force = opts.force
+	fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
+	d := deploy.New(fleet)
 	return runFleet(ctx, a, opts, d, d.Survey)
+}
+
+// fleet checks the flags and reads the inventory: what every command that
+// changes nodes has in common.
+func (o deployOptions) fleet(a *app) (deploy.Options, error) {
+	if err := o.check(); err != nil {
+		return deploy.Options{}, err
+	}
+	inv, err := a.loadInventory(o.inventory, o.limit)
+	if err != nil {
+		return deploy.Options{}, err
+	}
+	tooMany, err := parseMaxFail(o, len(inv.Hosts))
+	if err != nil {
+		return deploy.Options{}, err
+	}
+	return deploy.Options{
+		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
+	}, nil
 }
 
 // newDialer reaches nodes as ssh would; a connection that fails for a passing

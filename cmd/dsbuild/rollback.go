@@ -29,20 +29,10 @@ none. Nothing is sent: the files were kept on the node. One step back is kept.`,
 // runRollback rolls back as opts say.
 func runRollback(ctx context.Context, a *app, opts deployOptions) error {
 	opts.verify, opts.deps = string(deploy.VerifyFiles), "refuse"
-	if err := opts.check(); err != nil {
-		return err
-	}
-	inv, err := a.loadInventory(opts.inventory, opts.limit)
+	fleet, err := opts.fleet(a)
 	if err != nil {
 		return err
 	}
-	tooMany, err := parseMaxFail(opts, len(inv.Hosts))
-	if err != nil {
-		return err
-	}
-	d := deploy.New(deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
-		Forks: opts.forks, TooMany: tooMany, Verify: deploy.VerifyFiles, By: localUser(),
-	})
+	d := deploy.New(fleet)
 	return runFleet(ctx, a, opts, d, d.SurveyRollback)
 }
