@@ -4,7 +4,6 @@ package daggerbuilder
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -50,7 +49,7 @@ func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log i
 		images: map[pipeline.Image]*dagger.Container{}, outputs: map[string]*dagger.Directory{},
 	}
 	if p.Options.NoCache {
-		r.nonce = nonce()
+		r.nonce = rand.Text()
 	}
 	if err := r.toolchain(ctx); err != nil {
 		return "", err
@@ -274,10 +273,4 @@ func (r *run) explain(step string, err error) error {
 	}
 	fmt.Fprintln(r.log, err)
 	return &StepError{Step: step, Err: err}
-}
-
-func nonce() string {
-	b := make([]byte, 8)
-	_, _ = rand.Read(b) // never fails
-	return hex.EncodeToString(b)
 }
