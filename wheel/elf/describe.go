@@ -1,0 +1,121 @@
+package elf
+
+import (
+	"debug/elf"
+	"slices"
+	"strings"
+)
+
+// describe says what the parts are, once all have been read.
+func (p *parts) describe(o *Object) error {
+	o.NoSections = p.headless
+	o.Needs, o.RPath, o.RunPath = []string{}, []string{}, []string{}
+	o.AsksCPU, o.Modules = []string{}, []string{}
+	o.Versions = map[string][]string{}
+	p.describeDebug(o)
+	if s := p.strings; s != nil && !strings.HasSuffix(p.text[s].String(), "\x00") {
+		return bad(s.label(), s.end()-1, "does not end with a zero byte")
+	}
+	if err := p.describeDynamic(o); err != nil {
+		return err
+	}
+	if err := p.describeVersions(o); err != nil {
+		return err
+	}
+	return p.describeSymbols(o)
+}
+
+func (p *parts) describeDebug(o *Object) {
+	symtab := false
+	for _, s := range p.sections {
+		if !s.stored() || s.Flags&elf.SHF_ALLOC != 0 {
+			continue // .debug_gdb_scripts is loaded, and no debug information
+		}
+		symtab = symtab || s.Type == elf.SHT_SYMTAB
+		o.Debug = o.Debug || strings.HasPrefix(s.Name, ".debug_") || strings.HasPrefix(s.Name, ".zdebug_")
+	}
+	o.Stripped = !symtab && !o.Debug
+}
+
+// name returns the string at off, which s speaks of.
+func (p *parts) name(s *Section, off uint64) (string, error) {
+	name, err := text(p.text[p.strings].String(), off)
+	if err != nil {
+		return "", bad(s.label(), s.Offset, "%v", err)
+	}
+	if p.handed += len(name) + 64; p.handed > maxNames {
+		return "", bad(s.label(), s.Offset, "its names take more than %d bytes of memory", maxNames)
+	}
+	return strings.Clone(name), nil
+}
+
+func (p *parts) describeDynamic(o *Object) error {
+	var d dynamic
+	if p.dynamic != nil {
+		d = parseDynamic([]byte(p.text[p.dynamic].String()))
+	}
+	if err := p.agree(d); err != nil {
+		return err
+	}
+	for _, offs := range []struct {
+		list []uint64
+		use  func(string)
+	}{
+		{d.needs, func(s string) { o.Needs = append(o.Needs, s) }},
+		{d.rpath, func(s string) { o.RPath = append(o.RPath, strings.Split(s, ":")...) }},
+		{d.runpath, func(s string) { o.RunPath = append(o.RunPath, strings.Split(s, ":")...) }},
+		{d.soname, func(s string) { o.SoName = s }},
+	} {
+		for _, off := range offs.list {
+			name, err := p.name(p.dynamic, off)
+			if err != nil {
+				return err
+			}
+			offs.use(name)
+		}
+	}
+	return nil
+}
+
+// agree refuses an object whose sections tell another story than the loader
+// will read: it goes by the program headers and looks at no section.
+func (p *parts) agree(d dynamic) error {
+	if p.headless {
+		return nil
+	}
+	if p.dynamic != nil && !slices.ContainsFunc(p.programs, isDynamic) {
+		return bad(p.dynamic.label(), p.dynamic.Offset, "is no segment, so the loader does not see it")
+	}
+	for _, seg := range p.programs {
+		if !isDynamic(seg) {
+			continue
+		}
+		if p.dynamic == nil {
+			return bad(segmentName, seg.off, "is no section")
+		}
+		if s := p.dynamic; seg.off != s.Offset || seg.size != s.Size || seg.addr != s.Addr {
+			return bad(segmentName, seg.off, "is not %s at 0x%x", s.label(), s.Offset)
+		}
+	}
+	for _, c := range []struct {
+		tag     elf.DynTag
+		section *Section
+	}{
+		{elf.DT_STRTAB, p.strings},
+		{elf.DT_SYMTAB, p.symbols},
+		{elf.DT_VERNEED, p.versions},
+	} {
+		addr, ok := d.value[c.tag]
+		switch {
+		case !ok:
+		case c.section == nil:
+			return bad(p.dynamic.label(), p.dynamic.Offset, "%v is at address 0x%x, where no section is", c.tag, addr)
+		case c.section.Addr != addr:
+			return bad(p.dynamic.label(), p.dynamic.Offset, "%v is at address 0x%x, %s at 0x%x",
+				c.tag, addr, c.section.label(), c.section.Addr)
+		}
+	}
+	return nil
+}
+
+func isDynamic(p program) bool { return p.kind == elf.PT_DYNAMIC && p.size > 0 }

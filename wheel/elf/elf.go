@@ -1,0 +1,171 @@
+// Package elf reads what a shared object needs of the machine that loads it.
+//
+// It reads from a stream that only runs forward, a deflated member of a zip
+// file of several GB perhaps, and needs neither a temporary file nor memory
+// by the size of the object. Two readings do: the first looks up the section
+// headers, which stand at the end; the second hands every section to whom it
+// concerns. An object whose section names stand far from its section headers
+// takes a third.
+//
+// The layout is that of the System V ABI (gABI, chapters 4 and 5), its GNU
+// extensions that of the Linux Standard Base, Core, chapter 10. Everything in
+// an object is taken for hostile: each offset and size is checked before it is
+// used, and what is kept in memory is bounded.
+package elf
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io"
+)
+
+// Open starts a reading of the object at its first byte. Read calls it up to
+// four times and closes what it returns.
+type Open func() (io.ReadCloser, error)
+
+// Sink chooses what becomes of the bytes of a section: they are written to
+// what it returns, in the order of the file; nil skips them. It is asked once
+// for each section that has bytes in the file, in the order of the file and
+// before the first byte is written. An error of the writer ends the reading.
+type Sink func(Section) io.Writer
+
+// Section is a section that has bytes in the file.
+type Section struct {
+	Name   string
+	Type   elf.SectionType
+	Flags  elf.SectionFlag // SHF_COMPRESSED: the bytes are handed over as they are stored
+	Addr   uint64          // where it is loaded, 0 if it is not
+	Offset uint64          // in the file
+	Size   uint64          // in the file
+
+	index      int // in the section headers
+	link, info uint32
+	entry      uint64 // size of its entries
+}
+
+// Executable tells whether the section is loaded as code.
+func (s Section) Executable() bool { return s.Flags&elf.SHF_EXECINSTR != 0 }
+
+// stored tells whether the section has bytes in the file.
+func (s Section) stored() bool {
+	return s.Type != elf.SHT_NULL && s.Type != elf.SHT_NOBITS && s.Size > 0
+}
+
+func (s Section) end() uint64 { return s.Offset + s.Size }
+
+// label is what errors call the section.
+func (s Section) label() string {
+	if s.Name == "" {
+		return fmt.Sprintf("section %d", s.index)
+	}
+	return fmt.Sprintf("section %q", s.Name)
+}
+
+// Object is what an ELF object needs and offers. Lists are in the order of
+// the file unless said otherwise, and never nil where the object was read.
+type Object struct {
+	// Machine is the processor as `uname -m` and wheel tags call it: "x86_64",
+	// "aarch64"; for those that no wheel tag knows the name of the ELF
+	// constant ("cuda", "bpf"), or "machine 1234".
+	Machine string
+	Bits    int // 32 or 64
+	Type    elf.Type
+	// Unread says why nothing but the fields above was read: the object is
+	// none of 64-bit little-endian Linux. It is empty for all others.
+	Unread string
+	// NoSections: the object has no section headers. What the loader reads is
+	// known nevertheless; what symbols and relocations tell (CXX11ABI, IFuncs,
+	// AsksCPU, Modules, Defined, Undefined) is not, and Sink sees each executable segment as a section "PT_LOAD n".
+	NoSections bool
+
+	SoName  string
+	Needs   []string // DT_NEEDED
+	RPath   []string // DT_RPATH, its directories
+	RunPath []string // DT_RUNPATH, its directories
+	// Versions are the symbol versions the object asks of each library,
+	// sorted: "libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34"]. Weak ones, which the
+	// loader would forgive, are among them, as for auditwheel.
+	Versions map[string][]string
+
+	Stripped bool // neither a symbol table nor debug sections, as after strip --strip-all
+	Debug    bool // has debug sections
+	// CXX11ABI tells which std::string and std::list the names of its dynamic
+	// symbols speak of, the imported ones before its own: true is that of GCC 5
+	// and later, false only the older one, nil neither.
+	CXX11ABI *bool
+	// IFuncs: some code is chosen when the object is loaded, by a function
+	// that asks the CPU (GNU indirect functions).
+	IFuncs bool
+	// AsksCPU are the dynamic symbols, imported or its own, that exist only to
+	// ask which instructions the CPU has, sorted. An object that asks by an
+	// instruction or by a hidden copy of libgcc's functions has none.
+	AsksCPU   []string
+	Modules   []string // the Python modules it is, by its PyInit_ functions, sorted
+	Defined   int      // global dynamic symbols that others can use
+	Undefined int      // global dynamic symbols that others must supply
+}
+
+// FormatError is an object that contradicts its format or itself.
+type FormatError struct {
+	Where  string // the part of the object: `section ".dynamic"`
+	Offset uint64 // in the file
+	Why    string
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("%s at 0x%x: %s", e.Where, e.Offset, e.Why)
+}
+
+func bad(where string, offset uint64, why string, args ...any) error {
+	return &FormatError{where, offset, fmt.Sprintf(why, args...)}
+}
+
+// What an object may cost.
+const (
+	maxKept     = 64 << 20 // bytes of tables and strings held at a time
+	maxSections = 1 << 18
+	maxName     = 4096    // bytes of one name
+	maxNames    = 4 << 20 // bytes of all names that are handed out, and what each costs besides
+)
+
+// IsELF tells whether a file that begins with head is an ELF object.
+func IsELF(head []byte) bool { return bytes.HasPrefix(head, []byte(elf.ELFMAG)) }
+
+// Read reads an object of size bytes. What contradicts the format is a
+// *FormatError; a stream of another length than size wraps
+// io.ErrUnexpectedEOF or says so.
+func Read(open Open, size int64, sink Sink) (*Object, error) {
+	if size < 0 {
+		return nil, fmt.Errorf("ELF object of %d bytes", size)
+	}
+	f := &file{open: open, size: uint64(size)}
+	defer f.close()
+	raw, err := f.fetch(0, min(headerSize, f.size))
+	if err != nil {
+		return nil, err
+	}
+	h, err := parseHeader(raw)
+	if err != nil {
+		return nil, err
+	}
+	o := &Object{Machine: h.machine.name, Bits: h.bits, Type: h.kind, Unread: h.unread}
+	if o.Unread != "" {
+		return o, nil
+	}
+	l, err := readLayout(f, h, raw)
+	if err != nil {
+		return nil, err
+	}
+	p, err := newParts(l, f.seen)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.walk(p.spans(sink)); err != nil {
+		return nil, err
+	}
+	if err := p.describe(o); err != nil {
+		return nil, err
+	}
+	return o, nil
+}

@@ -1,0 +1,143 @@
+package elf
+
+import (
+	"debug/elf"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// asksCPU are the names of functions and data that exist to tell which
+// instructions the CPU has. What has other uses too (getauxval, sysconf,
+// cpuinfo_get_cores_count) is not among them.
+var asksCPU = map[string]bool{
+	// libgcc and compiler-rt, behind __builtin_cpu_supports and target_clones.
+	"__cpu_model":                  true,
+	"__cpu_features2":              true,
+	"__cpu_indicator_init":         true,
+	"__aarch64_cpu_features":       true,
+	"__init_cpu_features_resolver": true,
+	// glibc, <sys/platform/x86.h>.
+	"__x86_get_cpuid_feature_leaf": true,
+	"__x86_get_cpu_features":       true,
+	// Intel's compilers, behind -ax and _may_i_use_cpu_feature.
+	"__intel_cpu_feature_indicator":   true,
+	"__intel_cpu_feature_indicator_x": true,
+	"__intel_cpu_features_init":       true,
+	"__intel_cpu_features_init_x":     true,
+	// cpuinfo (github.com/pytorch/cpuinfo), behind cpuinfo_has_x86_avx2 and the like.
+	"cpuinfo_isa": true,
+}
+
+const longestAsk = 64 // bytes; no name above is as long
+
+// symbol notes an entry of the dynamic symbol table.
+func (p *parts) symbol(index int, raw []byte) error {
+	name, info := le.Uint32(raw), raw[4]
+	section := elf.SectionIndex(le.Uint16(raw[6:]))
+	if uint64(name) >= p.strings.Size {
+		return p.badSymbol(index, "its name is at %d of %d bytes of strings", name, p.strings.Size)
+	}
+	switch {
+	case elf.ST_BIND(info) == elf.STB_LOCAL:
+		return nil
+	case section == elf.SHN_UNDEF:
+		p.undefined = append(p.undefined, name)
+		return nil
+	}
+	p.defined = append(p.defined, name)
+	p.ifuncs = p.ifuncs || elf.ST_TYPE(info) == elf.STT_GNU_IFUNC
+	return nil
+}
+
+func (p *parts) badSymbol(index int, why string, args ...any) error {
+	return bad(p.symbols.label(), p.symbols.Offset+uint64(index)*symbolSize, why, args...)
+}
+
+// relocation notes those that call a function for their value. Hidden
+// indirect functions have nothing else to show.
+func (p *parts) relocation(_ int, raw []byte) error {
+	p.ifuncs = p.ifuncs || uint32(le.Uint64(raw[8:])) == p.machine.irelative
+	return nil
+}
+
+// describeSymbols says what the names of the symbols tell.
+func (p *parts) describeSymbols(o *Object) error {
+	o.Defined, o.Undefined, o.IFuncs = len(p.defined), len(p.undefined), p.ifuncs
+	if p.strings == nil {
+		return nil
+	}
+	all := p.text[p.strings].String()
+	asks := map[string]bool{}
+	for _, at := range slices.Concat(p.defined, p.undefined) {
+		rest := all[at:]
+		n := strings.IndexByte(rest[:min(len(rest), longestAsk)], 0)
+		if n >= 0 && asksCPU[rest[:n]] {
+			asks[strings.Clone(rest[:n])] = true
+		}
+	}
+	o.AsksCPU = slices.AppendSeq(o.AsksCPU, maps.Keys(asks))
+	for _, at := range p.defined {
+		if !strings.HasPrefix(all[at:], "PyInit_") {
+			continue
+		}
+		name, err := p.name(p.symbols, uint64(at))
+		if err != nil {
+			return err
+		}
+		o.Modules = append(o.Modules, strings.TrimPrefix(name, "PyInit_"))
+	}
+	slices.Sort(o.AsksCPU)
+	o.Modules = unique(o.Modules)
+	// What is imported counts first: what is the object's own may be parts of
+	// libstdc++ linked into it, which come in both kinds.
+	if o.CXX11ABI = cxx11ABI(all, p.undefined); o.CXX11ABI == nil {
+		o.CXX11ABI = cxx11ABI(all, p.defined)
+	}
+	return nil
+}
+
+func unique(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Marks of mangled names (Itanium C++ ABI, 5.1) by which the two kinds of
+// std::string differ. GCC 5 put the new one into the inline namespace
+// std::__cxx11 and tags functions that return it with abi:cxx11; only the old
+// one has the abbreviations Ss and Sb. The marks of the old one are those that
+// an identifier within a name does not contain by chance.
+var (
+	newString = []string{"St7__cxx11", "B5cxx11"}
+	oldString = []string{
+		"RKSs",     // const std::string &
+		"SaISs",    // std::allocator<std::string>, part of every container of strings
+		"St4listI", // std::list, outside of std::__cxx11
+	}
+	oldMember = []string{"_ZNSs", "_ZNKSs", "_ZNSbI", "_ZNKSbI"} // std::string's own functions
+)
+
+// cxx11ABI looks for std::string in the names of symbols.
+func cxx11ABI(all string, names []uint32) *bool {
+	slices.Sort(names)
+	var found *bool
+	end := 0
+	for _, at := range names {
+		if int(at) < end {
+			continue // the tail of a name seen before
+		}
+		name, _, _ := strings.Cut(all[at:], "\x00")
+		end = int(at) + len(name)
+		contains := func(mark string) bool { return strings.Contains(name, mark) }
+		starts := func(mark string) bool { return strings.HasPrefix(name, mark) }
+		switch {
+		case !strings.HasPrefix(name, "_Z"):
+		case slices.ContainsFunc(newString, contains):
+			isNew := true
+			return &isNew
+		case slices.ContainsFunc(oldString, contains), slices.ContainsFunc(oldMember, starts):
+			found = new(bool)
+		}
+	}
+	return found
+}
