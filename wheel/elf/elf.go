@@ -91,8 +91,9 @@ type Object struct {
 	Stripped bool // neither a symbol table nor debug sections, as after strip --strip-all
 	Debug    bool // has debug sections
 	// CXX11ABI tells which std::string and std::list the names of its dynamic
-	// symbols speak of, the imported ones before its own: true is that of GCC 5
-	// and later, false only the older one, nil neither.
+	// symbols speak of. Imported names count before its own: true if any is of
+	// the kind of GCC 5 and later, false if all are of the older one. nil is
+	// neither, or that it imports none and is, as libstdc++, made of both.
 	CXX11ABI *bool
 	// IFuncs: some code is chosen when the object is loaded, by a function
 	// that asks the CPU (GNU indirect functions).

@@ -164,7 +164,7 @@ func (r *told) askSymbols(out string) {
 			r.Undefined++
 		default:
 			r.Defined++
-			r.IFuncs = r.IFuncs || kind == "IFUNC"
+			r.IFuncs = r.IFuncs || kind == "IFUNC" || kind == "<OS specific>: 10" // where the header does not say GNU
 			if module, ok := strings.CutPrefix(name, "PyInit_"); ok {
 				r.Modules = append(r.Modules, module)
 			}

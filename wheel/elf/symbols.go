@@ -89,11 +89,7 @@ func (p *parts) describeSymbols(o *Object) error {
 	}
 	slices.Sort(o.AsksCPU)
 	o.Modules = unique(o.Modules)
-	// What is imported counts first: what is the object's own may be parts of
-	// libstdc++ linked into it, which come in both kinds.
-	if o.CXX11ABI = cxx11ABI(all, p.undefined); o.CXX11ABI == nil {
-		o.CXX11ABI = cxx11ABI(all, p.defined)
-	}
+	o.CXX11ABI = p.cxx11ABI(all)
 	return nil
 }
 
@@ -117,10 +113,25 @@ var (
 	oldMember = []string{"_ZNSs", "_ZNKSs", "_ZNSbI", "_ZNKSbI"} // std::string's own functions
 )
 
-// cxx11ABI looks for std::string in the names of symbols.
-func cxx11ABI(all string, names []uint32) *bool {
+// cxx11ABI says which kind of std::string the names of symbols speak of. Code
+// of libstdc++ that was linked into the object speaks of either: it defines
+// the new one, and imports a little of the old one.
+func (p *parts) cxx11ABI(all string) *bool {
+	isNew, isOld := stringKinds(all, p.undefined)
+	if !isNew && !isOld {
+		if isNew, isOld = stringKinds(all, p.defined); isNew && isOld {
+			return nil
+		}
+	}
+	if !isNew && !isOld {
+		return nil
+	}
+	return &isNew
+}
+
+// stringKinds looks for std::string in the names of symbols.
+func stringKinds(all string, names []uint32) (isNew, isOld bool) {
 	slices.Sort(names)
-	var found *bool
 	end := 0
 	for _, at := range names {
 		if int(at) < end {
@@ -130,14 +141,10 @@ func cxx11ABI(all string, names []uint32) *bool {
 		end = int(at) + len(name)
 		contains := func(mark string) bool { return strings.Contains(name, mark) }
 		starts := func(mark string) bool { return strings.HasPrefix(name, mark) }
-		switch {
-		case !strings.HasPrefix(name, "_Z"):
-		case slices.ContainsFunc(newString, contains):
-			isNew := true
-			return &isNew
-		case slices.ContainsFunc(oldString, contains), slices.ContainsFunc(oldMember, starts):
-			found = new(bool)
+		if strings.HasPrefix(name, "_Z") {
+			isNew = isNew || slices.ContainsFunc(newString, contains)
+			isOld = isOld || slices.ContainsFunc(oldString, contains) || slices.ContainsFunc(oldMember, starts)
 		}
 	}
-	return found
+	return isNew, isOld
 }

@@ -1,0 +1,172 @@
+package elf_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel/elf"
+)
+
+const cSource = `
+#include <math.h>
+#include <stdio.h>
+int PyInit_made(void) { return printf("%g", pow(2, 3)); }
+`
+
+// Hidden functions leave no symbol: what the loader must call is told by the
+// relocations alone.
+const hiddenIFunc = `
+static int plain(void) { return 1; }
+static int (*choose(void))(void) { return plain; }
+static int chosen(void) __attribute__((ifunc("choose")));
+int call(void) { return chosen(); }
+`
+
+const exportedIFunc = `
+static int plain(void) { return 1; }
+static int (*choose(void))(void) { return plain; }
+int chosen(void) __attribute__((ifunc("choose")));
+`
+
+const clones = `
+__attribute__((target_clones("avx2", "default"), visibility("hidden")))
+int sum(const int *a, int n) { int s = 0; while (n--) s += *a++; return s; }
+int call(const int *a, int n) { return sum(a, n); }
+`
+
+const supports = `int vectors(void) { return __builtin_cpu_supports("avx2"); }`
+
+const cxxSource = `
+#include <list>
+#include <stdexcept>
+#include <string>
+std::string join(const std::list<std::string> &all) {
+	std::string s;
+	for (auto &one : all) s += one;
+	if (s.empty()) throw std::runtime_error(s);
+	return s;
+}
+`
+
+const cxxTakesString = `
+#include <string>
+unsigned long length(const std::string &s) { return s.size(); }
+`
+
+const cxxNoString = `
+#include <new>
+int *make(int n) { return new int[n]; }
+`
+
+func TestCompiled(t *testing.T) {
+	tool(t, "readelf")
+	dir := t.TempDir()
+	yes, no := true, false
+	for _, c := range []struct {
+		name, source, flags string
+		check               func(*elf.Object) bool
+	}{
+		{"plain.c", cSource, "-shared -fPIC -lm", func(o *elf.Object) bool {
+			return !o.Stripped && !o.Debug && !o.IFuncs && o.CXX11ABI == nil && o.SoName == "" &&
+				reflect.DeepEqual(o.Modules, []string{"made"}) && o.Floor("GLIBC_") != "" && o.Floor("GLIBCXX_") == ""
+		}},
+		{"stripped.c", cSource, "-shared -fPIC -s -lm -Wl,-soname,libmade.so.1", func(o *elf.Object) bool {
+			return o.Stripped && !o.Debug && o.SoName == "libmade.so.1"
+		}},
+		{"debug.c", cSource, "-shared -fPIC -g -lm", func(o *elf.Object) bool { return o.Debug && !o.Stripped }},
+		{"packed.c", cSource, "-shared -fPIC -g -gz -lm", func(o *elf.Object) bool { return o.Debug && !o.Stripped }},
+		{"rpath.c", cSource, "-shared -fPIC -lm -Wl,-rpath,/opt/a:$ORIGIN -Wl,--disable-new-dtags", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.RPath, []string{"/opt/a", "$ORIGIN"}) && len(o.RunPath) == 0
+		}},
+		{"runpath.c", cSource, "-shared -fPIC -lm -Wl,-rpath,/opt/a -Wl,-rpath,$ORIGIN/../lib -Wl,--enable-new-dtags", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.RunPath, []string{"/opt/a", "$ORIGIN/../lib"}) && len(o.RPath) == 0
+		}},
+		{"static.c", cSource + "int main(void) { return PyInit_made(); }", "-static -lm", func(o *elf.Object) bool {
+			return len(o.Needs) == 0 && len(o.Versions) == 0
+		}},
+		{"program.c", cSource + "int main(void) { return PyInit_made(); }", "-lm", func(o *elf.Object) bool {
+			return o.Floor("GLIBC_") != "" && o.Defined+o.Undefined > 0
+		}},
+		{"relocatable.c", cSource, "-c -fPIC", func(o *elf.Object) bool { return len(o.Needs) == 0 && !o.Stripped }},
+		{"hidden.c", hiddenIFunc, "-shared -fPIC -s", func(o *elf.Object) bool { return o.IFuncs }},
+		{"exported.c", exportedIFunc, "-shared -fPIC -s", func(o *elf.Object) bool { return o.IFuncs }},
+		{"clones.c", clones, "-shared -fPIC -s", func(o *elf.Object) bool { return o.IFuncs }},
+		// libgcc's functions are linked in and hidden; without it they are imported.
+		{"supports.c", supports, "-shared -fPIC", func(o *elf.Object) bool { return len(o.AsksCPU) == 0 && !o.IFuncs }},
+		{"imports.c", supports, "-shared -fPIC -nostdlib", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.AsksCPU, []string{"__cpu_model"})
+		}},
+		{"new.cc", cxxSource, "-shared -fPIC -D_GLIBCXX_USE_CXX11_ABI=1", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.CXX11ABI, &yes) && o.Floor("GLIBCXX_") != "" && o.Floor("CXXABI_") != ""
+		}},
+		{"old.cc", cxxSource, "-shared -fPIC -D_GLIBCXX_USE_CXX11_ABI=0", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.CXX11ABI, &no)
+		}},
+		{"takes-new.cc", cxxTakesString, "-shared -fPIC -D_GLIBCXX_USE_CXX11_ABI=1", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.CXX11ABI, &yes)
+		}},
+		{"takes-old.cc", cxxTakesString, "-shared -fPIC -D_GLIBCXX_USE_CXX11_ABI=0", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.CXX11ABI, &no)
+		}},
+		{"none.cc", cxxNoString, "-shared -fPIC", func(o *elf.Object) bool { return o.CXX11ABI == nil && o.Undefined > 0 }},
+	} {
+		source, object := filepath.Join(dir, c.name), filepath.Join(dir, c.name+".out")
+		if err := os.WriteFile(source, []byte(c.source), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		compiler := map[string]string{".c": "gcc", ".cc": "g++"}[filepath.Ext(c.name)]
+		run(t, dir, compiler, append([]string{"-O1", "-o", object, source}, strings.Fields(c.flags)...)...)
+		if o := compareReadelf(t, object); !c.check(o) {
+			t.Errorf("%s %s: %+v", c.name, c.flags, o)
+		}
+	}
+}
+
+// Debug information split off an object keeps its section headers, not its sections.
+func TestSplitDebug(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "a.c")
+	if err := os.WriteFile(source, []byte(cSource), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, "gcc", "-g", "-shared", "-fPIC", "-o", "a.so", "a.c", "-lm")
+	run(t, dir, "objcopy", "--only-keep-debug", "a.so", "a.debug")
+	if o, _ := readFile(t, filepath.Join(dir, "a.debug")); !o.Debug || len(o.Needs) != 0 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// Without its section headers an object needs what it needs with them.
+func TestHeadlessNeedsTheSame(t *testing.T) {
+	for _, path := range systemObjects(t) {
+		whole, _ := readFile(t, path)
+		if whole.Unread != "" {
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		le.PutUint64(data[40:], 0) // where the section headers are
+		le.PutUint16(data[60:], 0) // how many
+		le.PutUint16(data[62:], 0) // which has their names
+		var list []*seen
+		o, err := elf.Read(from(data), int64(len(data)), note(&list))
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		code := uint64(0)
+		for _, s := range list {
+			code += s.n
+		}
+		if !o.NoSections || code == 0 || o.SoName != whole.SoName ||
+			!reflect.DeepEqual(o.Needs, whole.Needs) || !reflect.DeepEqual(o.Versions, whole.Versions) ||
+			!reflect.DeepEqual(o.RPath, whole.RPath) || !reflect.DeepEqual(o.RunPath, whole.RunPath) {
+			t.Errorf("%s: %d bytes of code\nwithout %+v\nwith    %+v", path, code, o, whole)
+		}
+	}
+}
