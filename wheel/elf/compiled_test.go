@@ -1,6 +1,7 @@
 package elf_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -167,6 +168,61 @@ func TestHeadlessNeedsTheSame(t *testing.T) {
 			!reflect.DeepEqual(o.Needs, whole.Needs) || !reflect.DeepEqual(o.Versions, whole.Versions) ||
 			!reflect.DeepEqual(o.RPath, whole.RPath) || !reflect.DeepEqual(o.RunPath, whole.RunPath) {
 			t.Errorf("%s: %d bytes of code\nwithout %+v\nwith    %+v", path, code, o, whole)
+		}
+	}
+}
+
+// What is imported decides before what is the object's own.
+func TestCXX11ABI(t *testing.T) {
+	const (
+		newName  = "_ZN4join4listERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+		newTag   = "_ZNK3foo4nameB5cxx11Ev"
+		oldName  = "_ZN4join4listERKSs"
+		oldOwn   = "_ZNSs6appendEPKc"
+		oldConst = "_ZNKSs4sizeEv"
+		oldWide  = "_ZNSbIwSt11char_traitsIwESaIwEE6appendEPKw"
+		oldList  = "_Z4joinSt4listIiSaIiEE"
+		oldMany  = "_Z4joinSt6vectorISsSaISsEE"
+		clang    = "_Z4joinRKNSt3__112basic_stringIcNS_11char_traitsIcEENS_9allocatorIcEEEE" // libc++
+		plain    = "_ZN6Ss_old4sizeEv"
+		c        = "RKSs"
+	)
+	yes, no := true, false
+	for _, test := range []struct {
+		imports, own string
+		want         *bool
+	}{
+		{newName, plain, &yes},
+		{newTag, "", &yes},
+		{oldName, plain, &no},
+		{oldOwn, "", &no},
+		{oldConst, "", &no},
+		{oldWide, "", &no},
+		{oldList, "", &no},
+		{oldMany, "", &no},
+		{newName + " " + oldOwn, "", &yes},
+		{oldName, newName, &no},
+		{newName, oldName, &yes},
+		{plain, newName, &yes},
+		{plain, oldName, &no},
+		{plain, oldName + " " + newName, nil},
+		{plain + " " + clang, c, nil},
+	} {
+		var source strings.Builder
+		for i, name := range strings.Fields(test.imports) {
+			fmt.Fprintf(&source, "extern int i%d __asm__(%q); int *use%d(void) { return &i%d; }\n", i, name, i, i)
+		}
+		for i, name := range strings.Fields(test.own) {
+			fmt.Fprintf(&source, "int own%d __asm__(%q) = 1;\n", i, name)
+		}
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "a.c"), []byte(source.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, dir, "gcc", "-shared", "-fPIC", "-nostdlib", "-o", "a.so", "a.c")
+		o, _ := readFile(t, filepath.Join(dir, "a.so"))
+		if !reflect.DeepEqual(o.CXX11ABI, test.want) {
+			t.Errorf("imports %q, own %q: %v", test.imports, test.own, o.CXX11ABI)
 		}
 	}
 }

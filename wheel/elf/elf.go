@@ -125,6 +125,7 @@ func bad(where string, offset uint64, why string, args ...any) error {
 // What an object may cost.
 const (
 	maxKept     = 64 << 20 // bytes of tables and strings held at a time
+	maxLists    = 1 << 20  // bytes of the dynamic table, and of the versions; libtorch has 656 and 1056
 	maxSections = 1 << 18
 	maxName     = 4096    // bytes of one name
 	maxNames    = 4 << 20 // bytes of all names that are handed out, and what each costs besides

@@ -275,6 +275,11 @@ func TestMemoryOfClaims(t *testing.T) {
 			b.put64(at+24, 1<<20)
 			b.put64(at+32, 65<<20)
 		}), 1 << 40, `section ".dynstr" at 0x100000: needs 68157440 bytes of memory, `},
+		"2 MB of dynamic table": {claim(func(b *image) {
+			at := b.section(".dynamic")
+			b.put64(at+24, 1<<20)
+			b.put64(at+32, 2<<20)
+		}), 1 << 40, `section ".dynamic" at 0x100000: is 2097152 bytes long, more than 1048576`},
 		"6 GB of symbols": {claim(func(b *image) {
 			at := b.section(".dynsym")
 			b.put64(at+24, 1<<20)

@@ -80,8 +80,11 @@ func (p *parts) find(s *Section) error {
 	if slot == nil {
 		return nil
 	}
-	if *slot != nil {
+	switch {
+	case *slot != nil:
 		return bad(s.label(), s.Offset, "is a second %v beside %s", s.Type, (*slot).label())
+	case slot != &p.symbols && s.Size > maxLists:
+		return bad(s.label(), s.Offset, "is %d bytes long, more than %d", s.Size, maxLists)
 	}
 	*slot = s
 	return nil

@@ -1,7 +1,9 @@
 package elf_test
 
 import (
+	"archive/zip"
 	"bytes"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -262,4 +264,44 @@ func TestReadAgreesWithReadelf(t *testing.T) {
 		compareReadelf(t, path)
 	}
 	t.Logf("%d objects of the system", len(list))
+}
+
+// The wheel under test is read as inspect reads it: inflated on the way.
+func TestWheel(t *testing.T) {
+	path := os.Getenv("DSBUILD_TEST_WHEEL")
+	if path == "" {
+		t.Skip("DSBUILD_TEST_WHEEL names no wheel")
+	}
+	tool(t, "readelf")
+	archive, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	objects := 0
+	for _, member := range archive.File {
+		if !strings.HasSuffix(member.Name, ".so") {
+			continue
+		}
+		objects++
+		o, err := elf.Read(member.Open, int64(member.UncompressedSize64), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", member.Name, err)
+		}
+		unpacked := filepath.Join(t.TempDir(), "object.so")
+		r, err := member.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err := errors.Join(err, r.Close(), os.WriteFile(unpacked, data, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if want := compareReadelf(t, unpacked); !reflect.DeepEqual(o, want) {
+			t.Errorf("%s: inflated %+v\nunpacked %+v", member.Name, o, want)
+		}
+	}
+	if objects == 0 {
+		t.Errorf("%s has no shared objects", path)
+	}
 }
