@@ -52,10 +52,12 @@ type header struct {
 	kind    elf.Type
 	unread  string // why nothing below is known
 
-	programs, sections    uint64 // where their headers begin
+	// The program headers and the section headers: where, how large, how many.
+	programsAt            uint64
+	sectionsAt            uint64
 	programEnt, nPrograms uint16
 	sectionEnt, nSections uint16
-	names                 uint16 // index of the section of their names
+	namesIn               uint16 // index of the section that has the names of all
 }
 
 const headerName = "the ELF header"
@@ -107,10 +109,10 @@ func (h *header) parseRest(raw []byte) error {
 	if v := raw[elf.EI_VERSION]; v != byte(elf.EV_CURRENT) {
 		return bad(headerName, elf.EI_VERSION, "version %d of ELF, 1 is known", v)
 	}
-	h.programs, h.sections = le.Uint64(raw[32:]), le.Uint64(raw[40:])
+	h.programsAt, h.sectionsAt = le.Uint64(raw[32:]), le.Uint64(raw[40:])
 	h.programEnt, h.nPrograms = le.Uint16(raw[54:]), le.Uint16(raw[56:])
 	h.sectionEnt, h.nSections = le.Uint16(raw[58:]), le.Uint16(raw[60:])
-	h.names = le.Uint16(raw[62:])
+	h.namesIn = le.Uint16(raw[62:])
 	return nil
 }
 

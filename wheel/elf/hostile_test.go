@@ -32,88 +32,88 @@ func damages() map[string]struct {
 		"byte order": {func(b *image) { b.data[5] = 0 },
 			"the ELF header at 0x5: byte order 0 is neither little-endian nor big-endian"},
 		"version":            {func(b *image) { b.data[6] = 2 }, "the ELF header at 0x6: version 2 of ELF, 1 is known"},
-		"program entry size": {func(b *image) { b.put16(54, 32) }, "the program headers at 0x40: are 32 bytes each, not 56"},
+		"program entry size": {func(b *image) { b.put16(54, 32) }, "the program headers at 0x40: 32 bytes each, not 56"},
 		"programs beyond": {func(b *image) { b.put64(32, 1<<40) },
-			"the program headers at 0x10000000000: is 224 bytes long, the file ends at 0xa40"},
+			"the program headers at 0x10000000000: 224 bytes, but the file ends at 0xa40"},
 		"programs overflow": {func(b *image) { b.put64(32, math.MaxUint64-10) },
-			"the program headers at 0xfffffffffffffff5: is 224 bytes long, the file ends at 0xa40"},
+			"the program headers at 0xfffffffffffffff5: 224 bytes, but the file ends at 0xa40"},
 		"programs across sections": {func(b *image) { b.put64(32, 0x200) },
-			`the program headers at 0x200: lies across section ".dynstr", which ends at 0x22c`},
+			`the program headers at 0x200: crossed with section ".dynstr", which ends at 0x22c`},
 
 		// The section headers.
-		"section entry size": {func(b *image) { b.put16(58, 40) }, "the section headers at 0x600: are 40 bytes each, not 64"},
+		"section entry size": {func(b *image) { b.put16(58, 40) }, "the section headers at 0x600: 40 bytes each, not 64"},
 		"headers beyond": {func(b *image) { b.put64(40, 0xa40) },
-			"the section headers at 0xa40: is 64 bytes long, the file ends at 0xa40"},
+			"the section headers at 0xa40: 64 bytes, but the file ends at 0xa40"},
 		"headers overflow": {func(b *image) { b.put64(40, math.MaxUint64-63) },
-			"the section headers at 0xffffffffffffffc0: is 64 bytes long, the file ends at 0xa40"},
+			"the section headers at 0xffffffffffffffc0: 64 bytes, but the file ends at 0xa40"},
 		"headers past the end": {func(b *image) { b.put16(60, 18) },
-			"the section headers at 0x640: is 1088 bytes long, the file ends at 0xa40"},
+			"the section headers at 0x640: 1088 bytes, but the file ends at 0xa40"},
 		"headers in the header": {func(b *image) { b.put64(40, 32); b.put16(60, 1); b.put16(62, 0) },
-			"the section headers at 0x20: lies across the ELF header, which ends at 0x40"},
-		"no headers": {func(b *image) { b.put16(60, 0) }, "the section headers at 0x600: are 0, 1 to 262144 can be read"},
+			"the section headers at 0x20: crossed with the ELF header, which ends at 0x40"},
+		"no headers": {func(b *image) { b.put16(60, 0) }, "the section headers at 0x600: 0 of them, 1 to 262144 can be read"},
 		"too many headers": {func(b *image) {
 			b.put16(60, 0)
 			b.put64(b.first()+32, 1<<18+1)
-		}, "the section headers at 0x600: are 262145, 1 to 262144 can be read"},
+		}, "the section headers at 0x600: 262145 of them, 1 to 262144 can be read"},
 		"absurdly many": {func(b *image) {
 			b.put16(60, 0)
 			b.put64(b.first()+32, 1<<63)
-		}, "the section headers at 0x600: are 9223372036854775808, 1 to 262144 can be read"},
+		}, "the section headers at 0x600: 9223372036854775808 of them, 1 to 262144 can be read"},
 
 		// Their names.
 		"names of none": {func(b *image) { b.put16(62, 17) }, "the ELF header at 0x3e: section names are in section 17 of 17"},
 		"names no strings": {func(b *image) { b.put16(62, 9) },
 			"the section names at 0x320: section 9 is no string table but SHT_PROGBITS"},
 		"names beyond": {func(b *image) { b.put64(b.section(".shstrtab")+32, 1<<50) },
-			"the section names at 0x577: is 1125899906842624 bytes long, the file ends at 0xa40"},
+			"the section names at 0x577: 1125899906842624 bytes, but the file ends at 0xa40"},
 		"name out of range": {func(b *image) { b.put32(b.section(".text"), 5000) },
 			"the section names at 0x577: section 9: its name is at 5000 of 137 bytes of strings"},
 		"name without end": {func(b *image) { b.put64(b.section(".shstrtab")+32, 136) },
 			"the section names at 0x577: section 15: its name at 128 does not end"},
 		"names across": {func(b *image) { b.put64(b.section(".shstrtab")+32, 200) },
-			`the section headers at 0x600: lies across section ".shstrtab", which ends at 0x63f`},
+			`the section headers at 0x600: crossed with section ".shstrtab", which ends at 0x63f`},
 		"hostile name": {func(b *image) {
 			b.data[b.in(".shstrtab", 0)+int(le.Uint32(b.data[b.section(".text"):]))] = 27
 			b.put64(b.first()+64*9+32, 1<<40)
-		}, `section "\x1btext" at 0x320: is 1099511627776 bytes long, the file ends at 0xa40`},
+		}, `section "\x1btext" at 0x320: 1099511627776 bytes, but the file ends at 0xa40`},
 		"sections no name": {func(b *image) {
 			b.put64(b.section(".text")+32, 1<<40)
 			b.put16(62, 0)
-		}, `section 9 at 0x320: is 1099511627776 bytes long, the file ends at 0xa40`},
+		}, `section 9 at 0x320: 1099511627776 bytes, but the file ends at 0xa40`},
 		"name very long": {func(b *image) {
 			b.put32(b.section(".text"), 0)
 			long(b, ".shstrtab")
 		}, "the section names at 0xa40: section 0: its name is longer than 4096 bytes"},
 		"section beyond": {func(b *image) { b.put64(b.section(".comment")+32, 5000) },
-			`section ".comment" at 0x550: is 5000 bytes long, the file ends at 0xa40`},
+			`section ".comment" at 0x550: 5000 bytes, but the file ends at 0xa40`},
 		"section overflow": {func(b *image) { b.put64(b.section(".comment")+32, math.MaxUint64) },
-			`section ".comment" at 0x550: is 18446744073709551615 bytes long, the file ends at 0xa40`},
+			`section ".comment" at 0x550: 18446744073709551615 bytes, but the file ends at 0xa40`},
 		"section far": {func(b *image) { b.put64(b.section(".comment")+24, math.MaxUint64-4) },
-			`section ".comment" at 0xfffffffffffffffb: is 39 bytes long, the file ends at 0xa40`},
+			`section ".comment" at 0xfffffffffffffffb: 39 bytes, but the file ends at 0xa40`},
 		"crossed sections": {func(b *image) { b.put64(b.section(".text")+32, 0x80) },
-			`section ".rodata" at 0x378: lies across section ".text", which ends at 0x3a0`},
+			`section ".rodata" at 0x378: crossed with section ".text", which ends at 0x3a0`},
 		"same section twice": {func(b *image) { b.put64(b.section(".plt")+24, 0x320) },
-			`section ".text" at 0x320: lies across section ".plt", which ends at 0x360`},
+			`section ".text" at 0x320: crossed with section ".plt", which ends at 0x360`},
 		"nested section": {func(b *image) {
 			b.put64(b.section(".comment")+24, 0x340)
 			b.put64(b.section(".comment")+32, 1)
-		}, `section ".comment" at 0x340: lies across section ".text", which ends at 0x375`},
+		}, `section ".comment" at 0x340: crossed with section ".text", which ends at 0x375`},
 		"across the header": {func(b *image) { b.put64(b.section(".comment")+24, 63) },
-			`section ".comment" at 0x3f: lies across the ELF header, which ends at 0x40`},
+			`section ".comment" at 0x3f: crossed with the ELF header, which ends at 0x40`},
 		"across the headers": {func(b *image) { b.put64(b.section(".comment")+24, 0x700) },
-			`section ".comment" at 0x700: lies across the section headers, which ends at 0xa40`},
+			`section ".comment" at 0x700: crossed with the section headers, which ends at 0xa40`},
 
 		// The tables of the loader.
 		"two dynamic tables": {func(b *image) {
 			b.put32(b.section(".comment")+4, 6)
 			b.put64(b.section(".comment")+32, 32)
 			b.put64(b.section(".comment")+56, 16)
-		}, `section ".comment" at 0x550: is a second SHT_DYNAMIC beside section ".dynamic"`},
+		}, `section ".comment" at 0x550: a second SHT_DYNAMIC beside section ".dynamic"`},
 		"two symbol tables": {func(b *image) {
 			b.put32(b.section(".comment")+4, 11)
 			b.put64(b.section(".comment")+32, 24)
 			b.put64(b.section(".comment")+56, 24)
-		}, `section ".comment" at 0x550: is a second SHT_DYNSYM beside section ".dynsym"`},
+		}, `section ".comment" at 0x550: a second SHT_DYNSYM beside section ".dynsym"`},
 		"dynamic entries": {func(b *image) { b.put64(b.section(".dynamic")+56, 8) },
 			`section ".dynamic" at 0x388: 400 bytes in entries of 8, not of 16`},
 		"dynamic size": {func(b *image) { b.put64(b.section(".dynamic")+32, 399) },
@@ -231,9 +231,9 @@ func TestReadRefusesHeadless(t *testing.T) {
 		want   string
 	}{
 		"code beyond": {func(b *image) { b.put64(load+32, 1<<40) },
-			"PT_LOAD 0 at 0x0: is 1099511627776 bytes long, the file ends at 0x600"},
+			"PT_LOAD 0 at 0x0: 1099511627776 bytes, but the file ends at 0x600"},
 		"dynamic beyond": {func(b *image) { b.put64(dynamic+8, 0x5f8) },
-			"the dynamic segment at 0x5f8: is 400 bytes long, the file ends at 0x600"},
+			"the dynamic segment at 0x5f8: 400 bytes, but the file ends at 0x600"},
 		"strings beyond": {func(b *image) { b.put64(strings+8, 1<<40) },
 			"the dynamic segment at 0x388: its 108 bytes of strings at address 0x10000000000 are not in the file"},
 		"strings longer": {func(b *image) { b.put64(size+8, 1<<40) },
@@ -243,7 +243,7 @@ func TestReadRefusesHeadless(t *testing.T) {
 		"versions wrong": {func(b *image) { b.put64(versions+8, 0x320) },
 			`section ".gnu.version_r" at 0x320: is a record of version 440, 1 is known`},
 		"crossed code": {func(b *image) { b.put64(load+56, 5<<32|1); b.put64(load+56+8, 0x100); b.put64(load+56+32, 0x100) },
-			"PT_LOAD 1 at 0x100: lies across PT_LOAD 0, which ends at 0x388"},
+			"PT_LOAD 1 at 0x100: crossed with PT_LOAD 0, which ends at 0x388"},
 	} {
 		b := &image{t, headless(t)}
 		c.change(b)
@@ -279,7 +279,7 @@ func TestMemoryOfClaims(t *testing.T) {
 			at := b.section(".dynamic")
 			b.put64(at+24, 1<<20)
 			b.put64(at+32, 2<<20)
-		}), 1 << 40, `section ".dynamic" at 0x100000: is 2097152 bytes long, more than 1048576`},
+		}), 1 << 40, `section ".dynamic" at 0x100000: 2097152 bytes, more than 1048576`},
 		"6 GB of symbols": {claim(func(b *image) {
 			at := b.section(".dynsym")
 			b.put64(at+24, 1<<20)

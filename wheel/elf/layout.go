@@ -29,7 +29,7 @@ type layout struct {
 
 func readLayout(f *file, h header, raw []byte) (*layout, error) {
 	l := &layout{header: h, size: f.size, tables: []table{{headerName, 0, raw}}}
-	if h.sections == 0 {
+	if h.sectionsAt == 0 {
 		if err := l.readPrograms(f, uint64(h.nPrograms)); err != nil {
 			return nil, err
 		}
@@ -55,7 +55,7 @@ func readLayout(f *file, h header, raw []byte) (*layout, error) {
 // inside checks that n bytes at off lie within the file.
 func (l *layout) inside(name string, off, n uint64) error {
 	if off > l.size || n > l.size-off {
-		return bad(name, off, "is %d bytes long, the file ends at 0x%x", n, l.size)
+		return bad(name, off, "%d bytes, but the file ends at 0x%x", n, l.size)
 	}
 	return nil
 }
@@ -83,12 +83,12 @@ func (l *layout) fetch(f *file, name string, off, n uint64) (table, error) {
 
 func (l *layout) readPrograms(f *file, n uint64) error {
 	const name = "the program headers"
-	off := l.header.programs
+	off := l.programsAt
 	if n == 0 {
 		return nil
 	}
 	if l.programEnt != programSize {
-		return bad(name, off, "are %d bytes each, not %d", l.programEnt, programSize)
+		return bad(name, off, "%d bytes each, not %d", l.programEnt, programSize)
 	}
 	t, err := l.fetch(f, name, off, n*programSize)
 	if err != nil {
@@ -102,9 +102,9 @@ func (l *layout) readPrograms(f *file, n uint64) error {
 // readSections reads the section headers and the names of the sections.
 func (l *layout) readSections(f *file) error {
 	const name = "the section headers"
-	off := l.header.sections
+	off := l.sectionsAt
 	if l.sectionEnt != sectionSize {
-		return bad(name, off, "are %d bytes each, not %d", l.sectionEnt, sectionSize)
+		return bad(name, off, "%d bytes each, not %d", l.sectionEnt, sectionSize)
 	}
 	t, err := l.fetch(f, name, off, sectionSize)
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *layout) readSections(f *file) error {
 	}
 	// The first says what does not fit into the ELF header.
 	first, _ := parseSection(0, t.data)
-	n, names := uint64(l.nSections), uint32(l.header.names)
+	n, names := uint64(l.nSections), uint32(l.namesIn)
 	if n == 0 {
 		n = first.Size
 	}
@@ -120,7 +120,7 @@ func (l *layout) readSections(f *file) error {
 		names = first.link
 	}
 	if n == 0 || n > maxSections {
-		return bad(name, off, "are %d, 1 to %d can be read", n, maxSections)
+		return bad(name, off, "%d of them, 1 to %d can be read", n, maxSections)
 	}
 	rest, err := l.fetch(f, name, off+sectionSize, (n-1)*sectionSize)
 	if err != nil {
@@ -187,7 +187,7 @@ func crossing(spans []span) error {
 	})
 	for i := 1; i < len(spans); i++ {
 		if a, b := spans[i-1], spans[i]; b.off < a.end {
-			return bad(b.name, b.off, "lies across %s, which ends at 0x%x", a.name, a.end)
+			return bad(b.name, b.off, "crossed with %s, which ends at 0x%x", a.name, a.end)
 		}
 	}
 	return nil

@@ -88,8 +88,8 @@ func (l *layout) addDynamic(f *file, dyn program) error {
 			size, d.value[elf.DT_STRTAB])
 	}
 	l.add(Section{Name: ".dynstr", Type: elf.SHT_STRTAB, Offset: at, Size: size})
-	strings := uint32(len(l.sections) - 1)
-	l.add(Section{Name: ".dynamic", Type: elf.SHT_DYNAMIC, Offset: dyn.off, Size: dyn.size, link: strings, entry: dynamicSize})
+	table := uint32(len(l.sections) - 1)
+	l.add(Section{Name: ".dynamic", Type: elf.SHT_DYNAMIC, Offset: dyn.off, Size: dyn.size, link: table, entry: dynamicSize})
 	versions, ok := d.value[elf.DT_VERNEED]
 	if !ok {
 		return nil
@@ -98,7 +98,7 @@ func (l *layout) addDynamic(f *file, dyn program) error {
 		return bad(segmentName, dyn.off, "its versions at address 0x%x are not in the file", versions)
 	}
 	// Where they end they say themselves.
-	l.add(Section{Name: ".gnu.version_r", Type: elf.SHT_GNU_VERNEED, Offset: at, Size: min(room, window), link: strings})
+	l.add(Section{Name: ".gnu.version_r", Type: elf.SHT_GNU_VERNEED, Offset: at, Size: min(room, window), link: table})
 	return nil
 }
 

@@ -82,9 +82,9 @@ func (p *parts) find(s *Section) error {
 	}
 	switch {
 	case *slot != nil:
-		return bad(s.label(), s.Offset, "is a second %v beside %s", s.Type, (*slot).label())
+		return bad(s.label(), s.Offset, "a second %v beside %s", s.Type, (*slot).label())
 	case slot != &p.symbols && s.Size > maxLists:
-		return bad(s.label(), s.Offset, "is %d bytes long, more than %d", s.Size, maxLists)
+		return bad(s.label(), s.Offset, "%d bytes, more than %d", s.Size, maxLists)
 	}
 	*slot = s
 	return nil
