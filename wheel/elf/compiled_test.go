@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -114,6 +115,9 @@ func TestCompiled(t *testing.T) {
 		}},
 		{"none.cc", cxxNoString, "-shared -fPIC", func(o *elf.Object) bool { return o.CXX11ABI == nil && o.Undefined > 0 }},
 	} {
+		if runtime.GOARCH != "amd64" && (c.source == clones || c.source == supports) {
+			continue // they ask for AVX2
+		}
 		source, object := filepath.Join(dir, c.name), filepath.Join(dir, c.name+".out")
 		if err := os.WriteFile(source, []byte(c.source), 0o600); err != nil {
 			t.Fatal(err)
