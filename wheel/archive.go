@@ -1,0 +1,400 @@
+package wheel
+
+import (
+	"archive/zip"
+	"bufio"
+	"compress/flate"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// What no honest wheel comes near, so that reading takes bounded time and
+// memory whatever a file claims.
+const (
+	maxMembers   = 200_000  // files and directories
+	maxDirectory = 32 << 20 // bytes of a zip's directory
+	maxName      = 4096     // bytes: PATH_MAX of Linux
+	maxContent   = 64 << 30 // bytes of all files, unpacked
+	// maxDeflate is what deflate makes of a byte at best: 258 bytes of two bits.
+	maxDeflate = 1032
+	// All files together may be maxRatio times as large as the wheel; up to
+	// freeContent bytes nobody asks. The package index takes 50 times.
+	maxRatio    = 100
+	freeContent = 64 << 20
+)
+
+const damagedHint = "the file is no wheel or is damaged: build or copy it again"
+
+// errNoMember is a file that a wheel does not have.
+var errNoMember = errors.New("not in the wheel")
+
+// Member is one file of a wheel.
+type Member struct {
+	Name       string // relative, with slashes: no element is empty, "." or ".."
+	Size       int64  // bytes, unpacked
+	Compressed int64  // bytes in the archive
+	Mode       fs.FileMode
+	Method     uint16 // of compression: zip.Store or zip.Deflate
+}
+
+// Archive is a wheel opened for reading: a .whl file or an unpacked wheel
+// directory. It may be used by several goroutines at once.
+type Archive struct {
+	path     string
+	file     FileName // zero for a directory
+	distInfo string
+	members  []Member
+	index    map[string]int // by name, into members
+	open     func(i int) (*stream, error)
+	closer   io.Closer
+}
+
+// Open opens the wheel at path. What is no wheel that every installer would
+// read alike is a *FileError that names the member and what is wrong with it.
+func Open(path string) (*Archive, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, unusable(path, err)
+	}
+	if info.IsDir() {
+		root, err := os.OpenRoot(path)
+		if err != nil {
+			return nil, unusable(path, err)
+		}
+		a := &Archive{path: path, closer: root}
+		return a.checked(a.readDir(root))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, unusable(path, err)
+	}
+	a := &Archive{path: path, closer: f}
+	if info, err = f.Stat(); err != nil {
+		return a.checked(err)
+	}
+	return a.checked(a.readFile(f, info.Size()))
+}
+
+// checked returns a when it was read without err and its names are right.
+func (a *Archive) checked(err error) (*Archive, error) {
+	if err == nil {
+		err = a.checkNames()
+	}
+	if err != nil {
+		_ = a.closer.Close() // nothing was written
+		return nil, unusable(a.path, err)
+	}
+	return a, nil
+}
+
+// unusable is the error of a file at path that is no usable wheel.
+func unusable(path string, err error) error {
+	if known := new(FileError); errors.As(err, &known) {
+		return known
+	}
+	if bad := new(fs.PathError); errors.As(err, &bad) && bad.Path == path {
+		err = fmt.Errorf("%s: %w", bad.Op, bad.Err) // the path is said once
+	}
+	return &FileError{Path: path, Err: err, hint: damagedHint}
+}
+
+// readFile reads the headers of a .whl file of size bytes.
+func (a *Archive) readFile(r io.ReaderAt, size int64) error {
+	entries, err := readZip(r, size)
+	if err != nil {
+		return err
+	}
+	if err := checkSizes(entries, size); err != nil {
+		return err
+	}
+	if err := checkTree(entries); err != nil {
+		return err
+	}
+	if a.file, err = ParseFileName(filepath.Base(a.path)); err != nil {
+		return &FileError{Path: a.path, Err: err, hint: nameHint}
+	}
+	entries = slices.DeleteFunc(entries, func(m zipMember) bool { return m.isDir() })
+	for _, m := range entries {
+		a.members = append(a.members, m.Member)
+	}
+	a.open = func(i int) (*stream, error) {
+		m := &entries[i]
+		raw := bufio.NewReader(io.NewSectionReader(r, m.data, m.Compressed))
+		s := &stream{r: raw, Closer: io.NopCloser(nil), sum: crc32.NewIEEE(), crc: m.crc}
+		if m.Method == zip.Deflate {
+			inflate := flate.NewReader(raw)
+			s.r, s.Closer = &tight{inflate, raw}, inflate
+		}
+		return s, nil
+	}
+	return nil
+}
+
+// tight reads a deflated stream that has to fill the place it lies in.
+type tight struct {
+	inflate io.Reader
+	raw     *bufio.Reader // inflate takes no byte more than it needs of it
+}
+
+func (t *tight) Read(p []byte) (int, error) {
+	n, err := t.inflate.Read(p)
+	if err == io.EOF {
+		if _, more := t.raw.ReadByte(); more != io.EOF {
+			return n, errors.New("its compressed data end before the place they lie in")
+		}
+	}
+	return n, err
+}
+
+// checkSizes refuses zip bombs: a zip file of size bytes that unpacks to far
+// more than wheels do.
+func checkSizes(entries []zipMember, size int64) error {
+	total := int64(0)
+	for _, m := range entries {
+		if total += m.Size; total > maxContent {
+			return fmt.Errorf("zip: it unpacks to more than %d bytes", int64(maxContent))
+		}
+	}
+	if total > freeContent && total/maxRatio > size {
+		return fmt.Errorf("zip: it unpacks to %d bytes, more than %d times its own %d", total, maxRatio, size)
+	}
+	return nil
+}
+
+// checkTree refuses names that are there twice, and files that are also the
+// directory of others.
+func checkTree(entries []zipMember) error {
+	names := make([]string, len(entries))
+	for i, m := range entries {
+		names[i] = m.Name
+	}
+	// With "/" lowest, all that lies in a directory comes right behind it.
+	slices.SortFunc(names, slashFirst)
+	for i := 1; i < len(names); i++ {
+		a, b := names[i-1], names[i]
+		switch {
+		case a == b:
+			return fmt.Errorf("%s: is there twice", a)
+		case strings.HasPrefix(b, a+"/"):
+			return fmt.Errorf("%s: is a file and a directory", a)
+		}
+	}
+	return nil
+}
+
+// slashFirst compares names as strings whose lowest character is the slash.
+func slashFirst(a, b string) int {
+	for i := range min(len(a), len(b)) {
+		switch {
+		case a[i] == b[i]:
+		case a[i] == '/':
+			return -1
+		case b[i] == '/':
+			return 1
+		default:
+			return int(a[i]) - int(b[i])
+		}
+	}
+	return len(a) - len(b)
+}
+
+// readDir lists the files of an unpacked wheel.
+func (a *Archive) readDir(root *os.Root) error {
+	a.open = func(i int) (*stream, error) {
+		f, err := root.Open(a.members[i].Name)
+		return &stream{r: f, Closer: f}, err
+	}
+	total := int64(0)
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		m := Member{Name: name, Size: info.Size(), Compressed: info.Size(), Mode: info.Mode().Perm(), Method: zip.Store}
+		total += m.Size
+		switch why := badName(name); {
+		case why != "":
+			return fmt.Errorf("%q: its name %s", name, why)
+		case !info.Mode().IsRegular():
+			return fmt.Errorf("%s: is no plain file: %v", name, info.Mode().Type())
+		case len(a.members) == maxMembers:
+			return fmt.Errorf("it has more than %d files", maxMembers)
+		case total > maxContent:
+			return fmt.Errorf("it has more than %d bytes", int64(maxContent))
+		}
+		a.members = append(a.members, m)
+		return nil
+	})
+}
+
+// checkNames fills the index and finds the one dist-info directory, which
+// must be that of the distribution the file's name tells.
+func (a *Archive) checkNames() error {
+	a.index = make(map[string]int, len(a.members))
+	var dirs []string
+	for i, m := range a.members {
+		a.index[m.Name] = i
+		top, _, _ := strings.Cut(m.Name, "/")
+		if strings.HasSuffix(top, distInfoSuffix) && !slices.Contains(dirs, top) {
+			if dirs = append(dirs, top); len(dirs) > 1 {
+				return fmt.Errorf("two dist-info directories in it: %s and %s", dirs[0], dirs[1])
+			}
+		}
+	}
+	if len(dirs) == 0 {
+		return errors.New("no dist-info directory in it")
+	}
+	a.distInfo = dirs[0]
+	name, version, err := splitDistInfo(a.distInfo)
+	if err != nil {
+		return err
+	}
+	if a.file.Name != "" && !(sameName(name, a.file.Name) && sameVersion(version, a.file.Version)) {
+		return &FileError{
+			Path: a.path, Err: fmt.Errorf("inside it is %s, which is another distribution than its name says", a.distInfo),
+			hint: nameHint,
+		}
+	}
+	return nil
+}
+
+// badName says why a name could mean a place outside of the wheel, or
+// different places to different readers; "" if it cannot.
+func badName(name string) string {
+	elements := strings.Split(strings.TrimSuffix(name, "/"), "/")
+	switch {
+	case len(name) > maxName:
+		return fmt.Sprintf("has more than %d bytes", maxName)
+	case name == "":
+		return "is empty"
+	case !utf8.ValidString(name):
+		return "is not UTF-8"
+	case strings.ContainsFunc(name, isControl):
+		return "holds a control character"
+	case strings.Contains(name, `\`):
+		return "holds a backslash"
+	case name[0] == '/':
+		return "is absolute"
+	case len(elements[0]) >= 2 && elements[0][1] == ':':
+		return "begins with a drive letter"
+	case slices.Contains(elements, ".."):
+		return "leaves the wheel"
+	case slices.Contains(elements, "") || slices.Contains(elements, "."):
+		return "has an empty element"
+	}
+	return ""
+}
+
+// isControl reports whether r is a control character, or ends a line where
+// Python splits text into lines.
+func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
+}
+
+// Close releases the file. Streams that are still open can no longer be read.
+func (a *Archive) Close() error { return a.closer.Close() }
+
+// Members lists the files, sorted as in the archive.
+func (a *Archive) Members() []Member { return slices.Clone(a.members) }
+
+// DistInfo is the name of the one dist-info directory:
+// "deepspeed-0.19.8.dist-info".
+func (a *Archive) DistInfo() string { return a.distInfo }
+
+// Open returns the content of the file name as a stream that goes forward
+// only. It ends with io.EOF after exactly the file's Size bytes if the
+// checksum is right, and with an error that says what is wrong if not: what
+// came before is to be trusted only then.
+func (a *Archive) Open(name string) (io.ReadCloser, error) {
+	i, ok := a.index[name]
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", name, errNoMember)
+	}
+	s, err := a.open(i)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	s.name, s.size, s.left = name, a.members[i].Size, a.members[i].Size
+	return s, nil
+}
+
+// ReadFile returns the content of the file name, which may have at most limit
+// bytes.
+func (a *Archive) ReadFile(name string, limit int64) ([]byte, error) {
+	r, err := a.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	// The size is only said so far: memory is taken as data come.
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s: larger than %d bytes", name, limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+// stream reads a member up to its declared size and checks it.
+type stream struct {
+	io.Closer
+	name       string
+	r          io.Reader
+	size, left int64
+	sum        hash.Hash32 // nil where there is no checksum
+	crc        uint32
+	err        error // of all further reads
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	if s.err != nil || len(p) == 0 {
+		return 0, s.err
+	}
+	if s.left == 0 {
+		s.err = s.finish()
+		return 0, s.err
+	}
+	n, err := s.r.Read(p[:min(int64(len(p)), s.left)])
+	s.left -= int64(n)
+	if s.sum != nil {
+		s.sum.Write(p[:n])
+	}
+	switch {
+	case err == nil || err == io.EOF && s.left == 0:
+	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+		s.err = fmt.Errorf("%s: ends after %d of %d bytes", s.name, s.size-s.left, s.size)
+	default:
+		s.err = fmt.Errorf("%s: after %d of %d bytes: %w", s.name, s.size-s.left, s.size, err)
+	}
+	return n, s.err
+}
+
+// finish checks that nothing follows, and the checksum: io.EOF if all is well.
+func (s *stream) finish() error {
+	switch n, err := io.ReadFull(s.r, make([]byte, 1)); {
+	case n > 0:
+		return fmt.Errorf("%s: goes on after its %d bytes", s.name, s.size)
+	case err != io.EOF:
+		return fmt.Errorf("%s: after its %d bytes: %w", s.name, s.size, err)
+	case s.sum != nil && s.sum.Sum32() != s.crc:
+		return fmt.Errorf("%s: its content has CRC %08x, the directory says %08x", s.name, s.sum.Sum32(), s.crc)
+	}
+	return io.EOF
+}

@@ -1,0 +1,368 @@
+package wheel
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"deps.dev/util/pypi"
+)
+
+// maxText bounds the text files read out of a wheel (METADATA, manifest), and
+// maxTags the tags that one may claim.
+const (
+	maxText = 8 << 20 // bytes
+	maxTags = 4096
+)
+
+const (
+	distInfoSuffix = ".dist-info"
+	nameHint       = "give the file its own name back: pip reads name, version and tags from it"
+)
+
+// Metadata is what the METADATA file of a wheel says. Format: the core
+// metadata specifications (PyPA).
+type Metadata struct {
+	Name           string
+	Version        string   // PEP 440
+	RequiresDist   []string // PEP 508, one requirement each
+	RequiresPython string   // PEP 440 specifiers: ">=3.9,<3.14"; "" for any
+}
+
+// ParseMetadata reads a METADATA file. It reads the header by itself:
+// pypi.ParseMetadata leaves out Requires-Python, logs what it does not like,
+// and takes a second Name for none.
+func ParseMetadata(text []byte) (Metadata, error) {
+	var m Metadata
+	err := eachField(text, func(name, value string) error {
+		switch name {
+		case "name":
+			return set(&m.Name, value)
+		case "version":
+			return set(&m.Version, value)
+		case "requires-python":
+			return set(&m.RequiresPython, value)
+		case "requires-dist":
+			r, err := parseRequirement(value)
+			m.RequiresDist = append(m.RequiresDist, r)
+			return err
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return Metadata{}, fmt.Errorf("METADATA: %w", err)
+	case !distName.MatchString(m.Name):
+		return Metadata{}, fmt.Errorf("METADATA: the name %.80q is none", m.Name)
+	case !distVersion.MatchString(m.Version):
+		return Metadata{}, fmt.Errorf("METADATA: the version %.80q is none", m.Version)
+	}
+	return m, nil
+}
+
+// distName is a name as PEP 508 allows it. distVersion is not all of PEP 440:
+// it keeps out what no version holds.
+var (
+	distName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	distVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
+	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*([\[(;<=!~>@]|$)`)
+)
+
+// set gives a field its value, once.
+func set(field *string, value string) error {
+	switch {
+	case *field != "":
+		return errors.New("is there twice")
+	case !utf8.ValidString(value):
+		return errors.New("is not UTF-8")
+	case strings.ContainsFunc(value, isControl):
+		return errors.New("holds a control character")
+	}
+	*field = value
+	return nil
+}
+
+// parseRequirement reads a requirement of PEP 508 and writes it in one form.
+func parseRequirement(value string) (string, error) {
+	if !requirement.MatchString(value) || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
+		return "", fmt.Errorf("%.80q is no requirement", value)
+	}
+	d, err := pypi.ParseDependency(value)
+	if err != nil {
+		return "", err
+	}
+	r := d.Name
+	if d.Extras != "" {
+		r += "[" + d.Extras + "]"
+	}
+	r += d.Constraint
+	if d.Environment != "" {
+		r += "; " + d.Environment
+	}
+	return r, nil
+}
+
+// eachField calls do for each field of an e-mail header, as METADATA and WHEEL
+// are: its name in lower case, and its value unfolded to one line.
+func eachField(text []byte, do func(name, value string) error) error {
+	// Lines end where Python's e-mail parser ends them.
+	rest := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(text))
+	for n := 1; rest != "" && rest[0] != '\n'; {
+		end := fieldEnd(rest)
+		lines := strings.TrimSuffix(rest[:end], "\n")
+		rest = rest[end:]
+		name, value, ok := strings.Cut(lines, ":")
+		if !ok || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return fmt.Errorf("line %d is no header field", n)
+		}
+		if err := do(strings.ToLower(name), unfold(value)); err != nil {
+			return fmt.Errorf("line %d: %s: %w", n, name, err)
+		}
+		n += strings.Count(lines, "\n") + 1
+	}
+	return nil
+}
+
+// fieldEnd returns where the first field of a header ends: at a line that
+// does not begin with a space.
+func fieldEnd(header string) int {
+	for i := 0; ; {
+		n := strings.IndexByte(header[i:], '\n')
+		if n < 0 {
+			return len(header)
+		}
+		if i += n + 1; i == len(header) || header[i] != ' ' && header[i] != '\t' {
+			return i
+		}
+	}
+}
+
+func unfold(value string) string {
+	if !strings.Contains(value, "\n") {
+		return strings.TrimSpace(value)
+	}
+	lines := strings.Split(value, "\n")
+	for i, l := range lines {
+		lines[i] = strings.TrimSpace(l)
+	}
+	return strings.TrimSpace(strings.Join(lines, " "))
+}
+
+// WheelFile is what the WHEEL file of a wheel says. Format: the binary
+// distribution format (PyPA), "File contents".
+type WheelFile struct {
+	Version       string // of the format: "1.0"
+	Generator     string
+	RootIsPurelib bool
+	Tags          []string // expanded: "cp311-cp311-linux_x86_64"
+	Build         string   // build tag, "" for none
+}
+
+// ParseWheelFile reads a WHEEL file.
+func ParseWheelFile(text []byte) (WheelFile, error) {
+	var w WheelFile
+	var purelib string
+	err := eachField(text, func(name, value string) error {
+		switch name {
+		case "wheel-version":
+			return set(&w.Version, value)
+		case "generator":
+			return set(&w.Generator, value)
+		case "root-is-purelib":
+			return set(&purelib, value)
+		case "build":
+			return set(&w.Build, value)
+		case "tag":
+			tags, err := expandTags(value)
+			if w.Tags = append(w.Tags, tags...); len(w.Tags) > maxTags {
+				return fmt.Errorf("more than %d tags", maxTags)
+			}
+			return err
+		}
+		return nil
+	})
+	w.RootIsPurelib = strings.EqualFold(purelib, "true")
+	major, _, _ := strings.Cut(w.Version, ".")
+	switch n, bad := strconv.Atoi(major); {
+	case err != nil:
+	case bad != nil:
+		err = fmt.Errorf("the Wheel-Version %.80q is none", w.Version)
+	case n != 1:
+		err = fmt.Errorf("it is of format %.80s, and only 1 is known", w.Version)
+	}
+	if err != nil {
+		return WheelFile{}, fmt.Errorf("WHEEL: %w", err)
+	}
+	return w, nil
+}
+
+// FileName is what the name of a .whl file says.
+type FileName struct {
+	Name    string
+	Version string
+	Build   string   // build tag, "" for none
+	Tags    []string // expanded: "cp311-cp311-linux_x86_64"
+}
+
+// ParseFileName reads the name of a .whl file, without its directory. Format:
+// the binary distribution format (PyPA), "File name convention".
+func ParseFileName(name string) (FileName, error) {
+	const form = "NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl"
+	parts := strings.Split(strings.TrimSuffix(name, ".whl"), "-")
+	if !strings.HasSuffix(name, ".whl") || len(parts) != 5 && len(parts) != 6 {
+		return FileName{}, fmt.Errorf("the file is not called %s", form)
+	}
+	f := FileName{Name: parts[0], Version: parts[1]}
+	if len(parts) == 6 {
+		f.Build = parts[2]
+	}
+	tags, err := expandTags(strings.Join(parts[len(parts)-3:], "-"))
+	switch {
+	case err != nil:
+		return FileName{}, fmt.Errorf("the file is not called %s: %w", form, err)
+	case !distName.MatchString(f.Name) || !distVersion.MatchString(f.Version):
+		return FileName{}, fmt.Errorf("the file is not called %s: %q, version %q", form, f.Name, f.Version)
+	case len(parts) == 6 && !buildTag.MatchString(f.Build):
+		return FileName{}, fmt.Errorf("the file is not called %s: build tag %q", form, f.Build)
+	}
+	f.Tags = tags
+	return f, nil
+}
+
+var (
+	buildTag = regexp.MustCompile(`^[0-9][A-Za-z0-9_.]*$`)
+	tagSet   = regexp.MustCompile(`^[A-Za-z0-9_.]+-[A-Za-z0-9_.]+-[A-Za-z0-9_.]+$`)
+)
+
+// expandTags returns the tags that a compressed set stands for (PEP 425):
+// cp38.cp39-abi3-linux_x86_64 is two.
+func expandTags(tag string) ([]string, error) {
+	if !tagSet.MatchString(tag) {
+		return nil, fmt.Errorf("%.80q is no tag", tag)
+	}
+	parts := strings.Split(strings.ToLower(tag), "-")
+	pythons, abis, platforms := strings.Split(parts[0], "."), strings.Split(parts[1], "."), strings.Split(parts[2], ".")
+	if len(pythons)*len(abis)*len(platforms) > maxTags {
+		return nil, fmt.Errorf("%.80q stands for more than %d tags", tag, maxTags)
+	}
+	var tags []string
+	for _, python := range pythons {
+		for _, abi := range abis {
+			for _, platform := range platforms {
+				tags = append(tags, python+"-"+abi+"-"+platform)
+			}
+		}
+	}
+	return tags, nil
+}
+
+// CompareTags returns every difference between the tags in a wheel's file
+// name and those in its WHEEL file in words, none if they agree.
+func CompareTags(f FileName, w WheelFile) []string {
+	var findings []string
+	for _, t := range missing(f.Tags, w.Tags) {
+		findings = append(findings, "the file name says tag "+t+", WHEEL does not")
+	}
+	for _, t := range missing(w.Tags, f.Tags) {
+		findings = append(findings, "WHEEL says tag "+t+", the file name does not")
+	}
+	if f.Build != w.Build {
+		findings = append(findings, fmt.Sprintf("the file name says build %.80q, WHEEL %.80q", f.Build, w.Build))
+	}
+	return findings
+}
+
+// missing returns those of tags that others lack, each once.
+func missing(tags, others []string) []string {
+	have := map[string]bool{}
+	for _, t := range others {
+		have[t] = true
+	}
+	var out []string
+	for _, t := range tags {
+		if !have[t] {
+			out = append(out, t)
+		}
+		have[t] = true
+	}
+	return out
+}
+
+// splitDistInfo returns the name and version in a dist-info directory's name.
+func splitDistInfo(dir string) (name, version string, err error) {
+	base := strings.TrimSuffix(dir, distInfoSuffix)
+	i := strings.LastIndexByte(base, '-')
+	if i < 0 || !distName.MatchString(base[:i]) || !distVersion.MatchString(base[i+1:]) {
+		return "", "", fmt.Errorf("%s: its name is not NAME-VERSION%s", dir, distInfoSuffix)
+	}
+	return base[:i], base[i+1:], nil
+}
+
+// sameName compares names of distributions as PEP 503 says.
+func sameName(a, b string) bool { return pypi.CanonPackageName(a) == pypi.CanonPackageName(b) }
+
+// sameVersion compares versions as PEP 440 says. In the names of files and
+// directories "_" stands for "-".
+func sameVersion(a, b string) bool {
+	canon := func(v string) string { return pypi.CanonVersion(strings.ToLower(strings.ReplaceAll(v, "_", "-"))) }
+	return canon(a) == canon(b)
+}
+
+// FileName is what the archive's own name says; false for a directory.
+func (a *Archive) FileName() (FileName, bool) { return a.file, a.file.Name != "" }
+
+// Metadata reads the METADATA file, which must be of the distribution that
+// the dist-info directory names.
+func (a *Archive) Metadata() (Metadata, error) {
+	text, err := a.ReadFile(a.inDistInfo("METADATA"), maxText)
+	if err != nil {
+		return Metadata{}, a.damaged(err)
+	}
+	m, err := ParseMetadata(text)
+	if err != nil {
+		return Metadata{}, a.damaged(err)
+	}
+	name, version, err := splitDistInfo(a.distInfo)
+	if err == nil && !(sameName(m.Name, name) && sameVersion(m.Version, version)) {
+		err = fmt.Errorf("METADATA is of %s %s, the directory is %s", m.Name, m.Version, a.distInfo)
+	}
+	if err != nil {
+		return Metadata{}, a.damaged(err)
+	}
+	return m, nil
+}
+
+// WheelFile reads the WHEEL file.
+func (a *Archive) WheelFile() (WheelFile, error) {
+	text, err := a.ReadFile(a.inDistInfo("WHEEL"), maxText)
+	if err != nil {
+		return WheelFile{}, a.damaged(err)
+	}
+	w, err := ParseWheelFile(text)
+	if err != nil {
+		return WheelFile{}, a.damaged(err)
+	}
+	return w, nil
+}
+
+// damaged is the error of an archive whose inside is not right.
+func (a *Archive) damaged(err error) error {
+	return &FileError{Path: a.path, Err: err, hint: damagedHint}
+}
+
+// inDistInfo names a file of the dist-info directory.
+func (a *Archive) inDistInfo(name string) string { return path.Join(a.distInfo, name) }
+
+// ReadMetadata reads the METADATA of the wheel at file.
+func ReadMetadata(file string) (Metadata, error) {
+	a, err := Open(file)
+	if err != nil {
+		return Metadata{}, err
+	}
+	defer a.Close()
+	return a.Metadata()
+}

@@ -1,0 +1,192 @@
+package wheel
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const metadata = `Metadata-Version: 2.1
+Name: deepspeed
+Version: 0.19.8+torch2.15.cu132.v3
+Requires-Python: >=3.8,
+        <3.15
+Requires-Dist: einops
+Requires-Dist: numpy>=1.21
+Requires-Dist: torch<2.16,>=2.15
+requires-dist: clang-format==18.1.3; extra == "dev"
+
+Requires-Dist: not-this: it is the description
+`
+
+func TestReadMetadata(t *testing.T) {
+	// Python's e-mail parser takes all three ends of a line.
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		m, err := ReadMetadata(write(t, name, [2]string{distInfo + "METADATA", strings.ReplaceAll(metadata, "\n", end)}))
+		want := Metadata{
+			Name: "deepspeed", Version: "0.19.8+torch2.15.cu132.v3", RequiresPython: ">=3.8, <3.15",
+			RequiresDist: []string{"einops", "numpy>=1.21", "torch<2.16,>=2.15", `clang-format==18.1.3; extra == "dev"`},
+		}
+		if err != nil || !reflect.DeepEqual(m, want) {
+			t.Errorf("lines end with %q: %+v, %v", end, m, err)
+		}
+	}
+}
+
+func TestReadMetadataRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                 `the name "" is none`,
+		"Name: deepspeed\n":                `the version "" is none`,
+		"Name: -\nVersion: 1\n":            `the name "-" is none`,
+		"Name: a\nVersion: $(id)\n":        `the version "$(id)" is none`,
+		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: holds a control character",
+		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: is there twice",
+		"Name: a\nno field\nVersion: 1\n":  "line 2 is no header field",
+		" Name: a\nVersion: 1\n":           "line 1 is no header field",
+		"Name: a\n b\nNäme: a\n":           "line 3 is no header field",
+		": a\n":                            "line 1 is no header field",
+		"Requires-Dist: $(id)\n":           `"$(id)" is no requirement`,
+		"Requires-Dist: \n":                `"" is no requirement`,
+		"Requires-Dist: a b\n":             `"a b" is no requirement`,
+		"Requires-Dist: a[b\n":             "unterminated extras",
+		"Requires-Dist: a>\x00\n":          "is no requirement",
+		"Name: torch\nVersion: 0.19.8\n":   "METADATA is of torch 0.19.8, the directory is deepspeed-0.19.8",
+		"Name: DeepSpeed\nVersion: 0.19\n": "METADATA is of DeepSpeed 0.19, the directory is deepspeed-0.19.8",
+	} {
+		_, err := ReadMetadata(write(t, name, [2]string{distInfo + "METADATA", text}))
+		var bad *FileError
+		if !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || bad.ExitCode() != 4 {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// Names and versions are compared as the specifications say, not as strings.
+func TestNamesAgree(t *testing.T) {
+	const inside = "Name: Deep.Speed\nVersion: 1.0-1+Ubuntu-1\n"
+	file := write(t, "deep_speed-1.0.post1+ubuntu.1-py3-none-any.whl", [2]string{"Deep_Speed-1.0_1+ubuntu_1.dist-info/METADATA", inside})
+	if m, err := ReadMetadata(file); err != nil || m.Name != "Deep.Speed" {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+const wheelFile = `Wheel-Version: 1.0
+Generator: setuptools (80.9.0)
+Root-Is-Purelib: false
+Tag: cp311-cp311-manylinux_2_17_x86_64
+Tag: cp311-cp311-manylinux2014_x86_64
+Build: 1
+`
+
+func TestParseWheelFile(t *testing.T) {
+	w, err := ParseWheelFile([]byte(wheelFile))
+	want := WheelFile{
+		Version: "1.0", Generator: "setuptools (80.9.0)", Build: "1",
+		Tags: []string{"cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux2014_x86_64"},
+	}
+	if err != nil || !reflect.DeepEqual(w, want) {
+		t.Errorf("%+v, %v", w, err)
+	}
+	if w, err := ParseWheelFile([]byte("Wheel-Version: 1.9\nRoot-Is-Purelib: TRUE\n")); err != nil || !w.RootIsPurelib {
+		t.Errorf("%+v, %v", w, err)
+	}
+	bomb := strings.Repeat("a.", 100) + "a"
+	for text, want := range map[string]string{
+		"":                                     `the Wheel-Version "" is none`,
+		"Wheel-Version: 2.0\n":                 "it is of format 2.0, and only 1 is known",
+		"Wheel-Version: 1.0\nTag: any\n":       `line 2: Tag: "any" is no tag`,
+		"Wheel-Version: 1.0\nTag: a-b-c-d\n":   `"a-b-c-d" is no tag`,
+		"Tag: " + bomb + "-" + bomb + "-any\n": "stands for more than 4096 tags",
+		strings.Repeat("Tag: a-b-c\n", 5000):   "more than 4096 tags",
+		"Build: 1\nBuild: 2\n":                 "line 2: Build: is there twice",
+	} {
+		if _, err := ParseWheelFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestParseFileName(t *testing.T) {
+	for file, want := range map[string]FileName{
+		name: {"deepspeed", "0.19.8+torch2.15.cu132.v3", "", []string{"cp311-cp311-linux_x86_64"}},
+		"six-1!1.17.0-1a-py2.py3-NONE-any.whl": {
+			"six", "1!1.17.0", "1a", []string{"py2-none-any", "py3-none-any"},
+		},
+	} {
+		if f, err := ParseFileName(file); err != nil || !reflect.DeepEqual(f, want) {
+			t.Errorf("%s: %+v, %v", file, f, err)
+		}
+	}
+	for file, want := range map[string]string{
+		"x.whl":                                           "the file is not called NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl",
+		"a-1-py3-none-any.zip":                            "the file is not called",
+		"a-1-2-3-py3-none-any.whl":                        "the file is not called",
+		"a-1-x1-py3-none-any.whl":                         `build tag "x1"`,
+		"a%-1-py3-none-any.whl":                           `"a%", version "1"`,
+		"a-1%2Bb-py3-none-any.whl":                        `"a", version "1%2Bb"`,
+		"a-1-py3-none-.whl":                               `"py3-none-" is no tag`,
+		"--py3-none-any.whl":                              `"", version ""`,
+		"a-1-py3-none-an\x1by.whl":                        "is no tag",
+		"a-1-" + strings.Repeat("a.", 5000) + "a-b-c.whl": "more than 4096 tags",
+	} {
+		if _, err := ParseFileName(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: %v, want %q", file, err, want)
+		}
+	}
+}
+
+func TestCompareTags(t *testing.T) {
+	w, err := ParseWheelFile([]byte(wheelFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string][]string{
+		"a-1-1-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl": nil,
+		"a-1-cp311-cp311-manylinux2014_x86_64.manylinux_2_28_x86_64.whl": {
+			"the file name says tag cp311-cp311-manylinux_2_28_x86_64, WHEEL does not",
+			"WHEEL says tag cp311-cp311-manylinux_2_17_x86_64, the file name does not",
+			`the file name says build "", WHEEL "1"`,
+		},
+	} {
+		f, err := ParseFileName(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := CompareTags(f, w); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %q", file, got)
+		}
+	}
+}
+
+// Whatever METADATA and WHEEL hold: no panic, and only what names, versions
+// and requirements may hold comes out.
+func FuzzMetadata(f *testing.F) {
+	for _, s := range []string{
+		metadata, wheelFile, "Name: a\r\nVersion: 1\rRequires-Dist: a[b,c] (>=1) ; x\n y", "Name: a\nVersion: 1!2.0.post1.dev3+l_1\n",
+		"Requires-Dist: a @ https://example.org/a.whl ; python_version < '3'\n", "Tag: a.b-c.d-e.f\nWheel-Version: 1.0\n", ":\n", "\n", " a:b",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if w, err := ParseWheelFile(text); err == nil {
+			CompareTags(FileName{Tags: []string{"cp311-cp311-linux_x86_64"}}, w)
+			if len(w.Tags) > maxTags {
+				t.Errorf("%d tags", len(w.Tags))
+			}
+		}
+		m, err := ParseMetadata(text)
+		if err != nil {
+			return
+		}
+		for _, s := range append([]string{m.Name, m.Version, m.RequiresPython}, m.RequiresDist...) {
+			if !utf8.ValidString(s) || strings.ContainsFunc(s, isControl) {
+				t.Errorf("%q", s)
+			}
+		}
+		if !sameName(m.Name, m.Name) || !sameVersion(m.Version, strings.ReplaceAll(m.Version, "-", "_")) {
+			t.Errorf("%s %s is not itself", m.Name, m.Version)
+		}
+	})
+}

@@ -1,0 +1,221 @@
+package wheel
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// maxRecord bounds a RECORD file: bytes.
+const maxRecord = 32 << 20
+
+// RecordEntry is a line of a wheel's RECORD.
+type RecordEntry struct {
+	Path      string
+	Algorithm string // as Python's hashlib calls it: "sha256"; "" if there is no hash
+	Digest    string // base64 for URLs, without padding
+	Size      int64  // bytes; -1: not said
+}
+
+// ParseRecord reads a RECORD file. Format: the specification "Recording
+// installed projects" and the binary distribution format (PyPA).
+func ParseRecord(r io.Reader) ([]RecordEntry, error) {
+	limited := &io.LimitedReader{R: r, N: maxRecord + 1}
+	in := csv.NewReader(limited)
+	in.FieldsPerRecord = 3
+	in.ReuseRecord = true
+	var entries []RecordEntry
+	for {
+		fields, err := in.Read()
+		switch {
+		case limited.N == 0:
+			return nil, fmt.Errorf("RECORD: larger than %d bytes", maxRecord)
+		case err == io.EOF:
+			return entries, nil
+		case err != nil:
+			return nil, fmt.Errorf("RECORD: %w", err)
+		case len(entries) == maxMembers:
+			return nil, fmt.Errorf("RECORD: it has more than %d lines", maxMembers)
+		}
+		e, err := parseEntry(fields)
+		if err != nil {
+			line, _ := in.FieldPos(0)
+			return nil, fmt.Errorf("RECORD: line %d: %w", line, err)
+		}
+		entries = append(entries, e)
+	}
+}
+
+func parseEntry(fields []string) (RecordEntry, error) {
+	e := RecordEntry{Path: fields[0], Size: -1}
+	if strings.ContainsFunc(strings.Join(fields, ""), isControl) {
+		return e, errors.New("it holds a control character")
+	}
+	if fields[1] != "" {
+		var ok bool
+		if e.Algorithm, e.Digest, ok = strings.Cut(fields[1], "="); !ok || e.Algorithm == "" || e.Digest == "" {
+			return e, fmt.Errorf("%q is no hash", fields[1])
+		}
+	}
+	if fields[2] != "" {
+		size, err := strconv.ParseUint(fields[2], 10, 63)
+		if err != nil {
+			return e, fmt.Errorf("%q is no size", fields[2])
+		}
+		e.Size = int64(size)
+	}
+	return e, nil
+}
+
+// FormatRecord writes a RECORD file of entries, in their order.
+func FormatRecord(entries []RecordEntry) []byte {
+	var b bytes.Buffer
+	out := csv.NewWriter(&b)
+	for _, e := range entries {
+		sum, size := "", ""
+		if e.Algorithm != "" {
+			sum = e.Algorithm + "=" + e.Digest
+		}
+		if e.Size >= 0 {
+			size = strconv.FormatInt(e.Size, 10)
+		}
+		_ = out.Write([]string{e.Path, sum, size}) // a buffer takes all
+	}
+	out.Flush()
+	return b.Bytes()
+}
+
+// RecordDigest writes a digest as RECORD has it.
+func RecordDigest(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum) }
+
+// VerifyRecord compares RECORD with the files of the wheel and returns every
+// difference in words, none if it is right. It reads each file once.
+func (a *Archive) VerifyRecord() []string {
+	in, err := a.Open(a.inDistInfo("RECORD"))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer in.Close()
+	entries, err := ParseRecord(in)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var findings []string
+	listed := make(map[string]bool, len(entries))
+	var files []RecordEntry // to be compared with what is there
+	for _, e := range entries {
+		switch why := badName(e.Path); {
+		case why != "":
+			findings = append(findings, fmt.Sprintf("RECORD lists %.80q, which %s", e.Path, why))
+		case listed[e.Path]:
+			findings = append(findings, e.Path+": listed twice in RECORD")
+		default:
+			files = append(files, e)
+		}
+		listed[e.Path] = true
+	}
+	for _, m := range a.members {
+		if !listed[m.Name] && !a.unlisted(m.Name) {
+			findings = append(findings, m.Name+": not listed in RECORD")
+		}
+	}
+	return append(findings, a.verifyFiles(files)...)
+}
+
+// unlisted reports whether a file may be missing from RECORD: RECORD itself
+// and its signatures, which come after it.
+func (a *Archive) unlisted(name string) bool {
+	dir, base := path.Split(name)
+	return dir == a.distInfo+"/" && (base == "RECORD" || base == "RECORD.jws" || base == "RECORD.p7s")
+}
+
+// verifyFiles compares files with what RECORD says of them, several at once,
+// and returns the findings in their order.
+func (a *Archive) verifyFiles(files []RecordEntry) []string {
+	order := make([]int, len(files))
+	for i := range order {
+		order[i] = i
+	}
+	// The largest first: none is left over when the others are done.
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(files[j].Size, files[i].Size) })
+	found := make([]string, len(files))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(files)) {
+		wg.Go(func() {
+			for n := next.Add(1) - 1; n < int64(len(order)); n = next.Add(1) - 1 {
+				found[order[n]] = a.verifyFile(files[order[n]])
+			}
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(found, func(f string) bool { return f == "" })
+}
+
+// verifyFile compares one file with what RECORD says of it: "" if all is
+// right.
+func (a *Archive) verifyFile(e RecordEntry) string {
+	i, ok := a.index[e.Path]
+	switch {
+	case !ok:
+		return e.Path + ": listed in RECORD, but not in the wheel"
+	case e.Path == a.inDistInfo("RECORD"):
+		if e.Algorithm != "" {
+			return e.Path + ": lists a hash of itself, which it cannot hold"
+		}
+		return ""
+	case e.Size >= 0 && e.Size != a.members[i].Size:
+		return fmt.Sprintf("%s: has %d bytes, RECORD says %d", e.Path, a.members[i].Size, e.Size)
+	case e.Algorithm == "":
+		if a.unlisted(e.Path) {
+			return ""
+		}
+		return e.Path + ": RECORD has no hash of it"
+	}
+	sum, err := newHash(e.Algorithm)
+	if err != nil {
+		return fmt.Sprintf("%s: %v", e.Path, err)
+	}
+	in, err := a.Open(e.Path)
+	if err != nil {
+		return err.Error()
+	}
+	defer in.Close()
+	if _, err := io.Copy(sum, in); err != nil {
+		return err.Error()
+	}
+	if got := RecordDigest(sum.Sum(nil)); got != e.Digest {
+		return fmt.Sprintf("%s: its %s is %s, RECORD says %s", e.Path, e.Algorithm, got, e.Digest)
+	}
+	return ""
+}
+
+// newHash returns the hash that RECORD calls name. The specification asks for
+// SHA-256 or better.
+func newHash(name string) (hash.Hash, error) {
+	switch name {
+	case "sha256":
+		return sha256.New(), nil
+	case "sha384":
+		return sha512.New384(), nil
+	case "sha512":
+		return sha512.New(), nil
+	case "md5", "sha1", "sha224":
+		return nil, fmt.Errorf("RECORD has a hash of kind %s, which is too weak to prove anything", name)
+	}
+	return nil, fmt.Errorf("RECORD has a hash of kind %.20q, which dsbuild does not know", name)
+}
