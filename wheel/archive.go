@@ -74,6 +74,9 @@ func Open(path string) (*Archive, error) {
 		a := &Archive{path: path, closer: root}
 		return a.checked(a.readDir(root))
 	}
+	if !info.Mode().IsRegular() {
+		return nil, unusable(path, errors.New("it is neither a file nor a directory"))
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, unusable(path, err)
@@ -129,7 +132,7 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	}
 	a.open = func(i int) (*stream, error) {
 		m := &entries[i]
-		raw := bufio.NewReader(io.NewSectionReader(r, m.data, m.Compressed))
+		raw := bufio.NewReaderSize(io.NewSectionReader(r, m.data, m.Compressed), int(min(m.Compressed, 64<<10)))
 		s := &stream{r: raw, Closer: io.NopCloser(nil), sum: crc32.NewIEEE(), crc: m.crc}
 		if m.Method == zip.Deflate {
 			inflate := flate.NewReader(raw)

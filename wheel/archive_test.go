@@ -500,6 +500,20 @@ func TestUnpackedWheelRefuses(t *testing.T) {
 	}
 }
 
+func TestOpenRefusesWhatIsNoFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), smallName)
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{pipe: "neither a file nor a directory", pipe + "/x": "not a directory", pipe + "x": "no such file"} {
+		_, err := Open(path)
+		var bad *FileError
+		if !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), pipe) != 1 {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
 // tool returns the path of a program that this test compares with.
 func tool(t *testing.T, name string) string {
 	t.Helper()
@@ -609,32 +623,72 @@ func FuzzArchive(f *testing.F) {
 			f.Add(c.data)
 		}
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		a := &Archive{path: smallName, closer: io.NopCloser(nil)}
-		a, err := a.checked(a.readFile(bytes.NewReader(data), int64(len(data))))
-		if err != nil {
-			var bad *FileError
-			if !errors.As(err, &bad) {
-				t.Errorf("%T: %v", err, err)
-			}
+	f.Fuzz(readAlike)
+}
+
+// The same for a wheel that is right but for one member, whose headers are
+// those of code with some bits changed.
+func FuzzHeaders(f *testing.F) {
+	f.Add(code.name, "", true, []byte{}, []byte{}, []byte{}, []byte{}, []byte{}, []byte{}, []byte{})
+	f.Add("pkg/a", "pkg/b", false, []byte("x"), deflated(f, "x"), field(extraZip64, 1, 2, 3), field(extraZip64, 1, 2), make([]byte, centralLen), make([]byte, localLen), make([]byte, endLen))
+	s := streamed(f, true, 32)
+	f.Add(s.name, "", false, []byte(s.content), deflated(f, s.content), s.descriptor, []byte{}, append(make([]byte, 8), flagDescriptor), append(make([]byte, 6), flagDescriptor), []byte{})
+	f.Fuzz(func(t *testing.T, name, local string, stored bool, content, data, extra, localExtra, dirBits, localBits, endBits []byte) {
+		if len(name)+len(local) > math.MaxUint16 || len(extra) > math.MaxUint16 || len(localExtra) > math.MaxUint16 {
 			return
 		}
-		a.VerifyRecord()
-		other, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			t.Fatalf("archive/zip does not open it: %v", err)
-		}
-		files := slices.DeleteFunc(other.File, func(f *zip.File) bool { return strings.HasSuffix(f.Name, "/") })
-		if len(files) != len(a.Members()) {
-			t.Fatalf("%d members, archive/zip sees %d", len(a.Members()), len(files))
-		}
-		for i, m := range a.Members() {
-			content, err := a.ReadFile(m.Name, 1<<20)
-			if err == nil {
-				compareWithZip(t, files[i], m, content)
+		flip := func(bits []byte) func([]byte) {
+			return func(h []byte) {
+				for i := range min(len(h), len(bits)) {
+					h[i] ^= bits[i]
+				}
 			}
 		}
+		m := forged{
+			name: name, localName: local, stored: stored, content: string(content), data: append([]byte{}, data...),
+			extra: extra, localExtra: localExtra, mangleDir: flip(dirBits), mangleLocal: flip(localBits),
+		}
+		if stored {
+			m.data = nil
+		}
+		if len(localBits) > 6 && localBits[6]&flagDescriptor != 0 {
+			m.descriptor, m.extra = extra, nil
+		}
+		wheel := sealed(m)
+		for i := range wheel[1:] {
+			wheel[1+i].stored = true // making a compressor takes longer than all the rest
+		}
+		readAlike(t, forge(t, wheel, ended(flip(endBits))))
 	})
+}
+
+// readAlike opens the bytes of a wheel, and if that works compares all that is
+// inside with what archive/zip reads.
+func readAlike(t *testing.T, data []byte) {
+	a := &Archive{path: smallName, closer: io.NopCloser(nil)}
+	a, err := a.checked(a.readFile(bytes.NewReader(data), int64(len(data))))
+	if err != nil {
+		var bad *FileError
+		if !errors.As(err, &bad) {
+			t.Errorf("%T: %v", err, err)
+		}
+		return
+	}
+	a.VerifyRecord()
+	other, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatalf("archive/zip does not open it: %v", err)
+	}
+	files := slices.DeleteFunc(other.File, func(f *zip.File) bool { return strings.HasSuffix(f.Name, "/") })
+	if len(files) != len(a.Members()) {
+		t.Fatalf("%d members, archive/zip sees %d", len(a.Members()), len(files))
+	}
+	for i, m := range a.Members() {
+		content, err := a.ReadFile(m.Name, 1<<20)
+		if err == nil {
+			compareWithZip(t, files[i], m, content)
+		}
+	}
 }
 
 // compareWithZip compares a member with what archive/zip says of it.

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"path"
 	"runtime"
 	"slices"
 	"strconv"
@@ -129,18 +128,17 @@ func (a *Archive) VerifyRecord() []string {
 		listed[e.Path] = true
 	}
 	for _, m := range a.members {
-		if !listed[m.Name] && !a.unlisted(m.Name) {
+		if !listed[m.Name] && !a.isSignature(m.Name) {
 			findings = append(findings, m.Name+": not listed in RECORD")
 		}
 	}
 	return append(findings, a.verifyFiles(files)...)
 }
 
-// unlisted reports whether a file may be missing from RECORD: RECORD itself
-// and its signatures, which come after it.
-func (a *Archive) unlisted(name string) bool {
-	dir, base := path.Split(name)
-	return dir == a.distInfo+"/" && (base == "RECORD" || base == "RECORD.jws" || base == "RECORD.p7s")
+// isSignature reports whether a file signs RECORD: added after it, it cannot
+// be listed.
+func (a *Archive) isSignature(name string) bool {
+	return name == a.inDistInfo("RECORD.jws") || name == a.inDistInfo("RECORD.p7s")
 }
 
 // verifyFiles compares files with what RECORD says of them, several at once,
@@ -181,7 +179,7 @@ func (a *Archive) verifyFile(e RecordEntry) string {
 	case e.Size >= 0 && e.Size != a.members[i].Size:
 		return fmt.Sprintf("%s: has %d bytes, RECORD says %d", e.Path, a.members[i].Size, e.Size)
 	case e.Algorithm == "":
-		if a.unlisted(e.Path) {
+		if a.isSignature(e.Path) {
 			return ""
 		}
 		return e.Path + ": RECORD has no hash of it"
@@ -199,7 +197,7 @@ func (a *Archive) verifyFile(e RecordEntry) string {
 		return err.Error()
 	}
 	if got := RecordDigest(sum.Sum(nil)); got != e.Digest {
-		return fmt.Sprintf("%s: its %s is %s, RECORD says %s", e.Path, e.Algorithm, got, e.Digest)
+		return fmt.Sprintf("%s: its %s is %s, RECORD says %.100s", e.Path, e.Algorithm, got, e.Digest)
 	}
 	return ""
 }

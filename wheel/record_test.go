@@ -97,14 +97,15 @@ func TestVerifyRecord(t *testing.T) {
 		files []forged
 		want  []string
 	}{
-		"right":            {right, nil},
-		"another hash":     {edit("sha256="+code256.Digest, "sha512="+RecordDigest(sum512.Sum(nil))), nil},
-		"no size":          {edit(",15\n", ",\n"), nil},
-		"signatures":       {append(slices.Clone(right), forged{name: self + ".jws"}, forged{name: self + ".p7s", content: "x"}), nil},
-		"signature listed": {append(edit(line, line+self+".jws,,\n"), forged{name: self + ".jws"}), nil},
-		"no RECORD":        {right[:last], []string{self + ": not in the wheel"}},
-		"no CSV":           {edit(line, "a\n"), []string{"RECORD: record on line 1: wrong number of fields"}},
-		"not listed":       {edit(line, ""), []string{"pkg/code.py: not listed in RECORD"}},
+		"right":              {right, nil},
+		"another hash":       {edit("sha256="+code256.Digest, "sha512="+RecordDigest(sum512.Sum(nil))), nil},
+		"no size":            {edit(",15\n", ",\n"), nil},
+		"signatures":         {append(slices.Clone(right), forged{name: self + ".jws"}, forged{name: self + ".p7s", content: "x"}), nil},
+		"signature listed":   {append(edit(line, line+self+".jws,,\n"), forged{name: self + ".jws"}), nil},
+		"no RECORD":          {right[:last], []string{self + ": not in the wheel"}},
+		"no CSV":             {edit(line, "a\n"), []string{"RECORD: record on line 1: wrong number of fields"}},
+		"not listed":         {edit(line, ""), []string{"pkg/code.py: not listed in RECORD"}},
+		"not listing itself": {edit(self+",,\n", ""), []string{self + ": not listed in RECORD"}},
 		"signature elsewhere": {
 			append(slices.Clone(right), forged{name: "pkg/RECORD.jws"}), []string{"pkg/RECORD.jws: not listed in RECORD"},
 		},
