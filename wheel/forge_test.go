@@ -21,7 +21,7 @@ type forged struct {
 	name    string
 	content string
 	stored  bool
-	data    []byte // compressed, instead of content
+	data    []byte // compressed, where that is not what content becomes
 	// What the headers have apart from what follows from the above.
 	localName              string
 	extra, localExtra      []byte

@@ -42,6 +42,7 @@ func TestReadMetadataRefuses(t *testing.T) {
 		"Name: -\nVersion: 1\n":            `the name "-" is none`,
 		"Name: a\nVersion: $(id)\n":        `the version "$(id)" is none`,
 		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: holds a control character",
+		"Name: a\nVersion: \xff\n":         "line 2: Version: is not UTF-8",
 		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: is there twice",
 		"Name: a\nno field\nVersion: 1\n":  "line 2 is no header field",
 		" Name: a\nVersion: 1\n":           "line 1 is no header field",

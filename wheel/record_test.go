@@ -82,8 +82,14 @@ func TestParseRecordRefuses(t *testing.T) {
 func TestVerifyRecord(t *testing.T) {
 	right := sealed(code, stored)
 	last := len(right) - 1
-	sum512, _ := newHash("sha512")
-	sum512.Write([]byte(code.content))
+	digest := func(algorithm string) string {
+		h, err := newHash(algorithm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Write([]byte(code.content))
+		return algorithm + "=" + RecordDigest(h.Sum(nil))
+	}
 	code256 := recorded(code.name, code.content)
 	edit := func(old, new string) []forged {
 		if !strings.Contains(right[last].content, old) {
@@ -98,7 +104,8 @@ func TestVerifyRecord(t *testing.T) {
 		want  []string
 	}{
 		"right":              {right, nil},
-		"another hash":       {edit("sha256="+code256.Digest, "sha512="+RecordDigest(sum512.Sum(nil))), nil},
+		"SHA-384":            {edit("sha256="+code256.Digest, digest("sha384")), nil},
+		"SHA-512":            {edit("sha256="+code256.Digest, digest("sha512")), nil},
 		"no size":            {edit(",15\n", ",\n"), nil},
 		"signatures":         {append(slices.Clone(right), forged{name: self + ".jws"}, forged{name: self + ".p7s", content: "x"}), nil},
 		"signature listed":   {append(edit(line, line+self+".jws,,\n"), forged{name: self + ".jws"}), nil},
