@@ -316,7 +316,7 @@ func hostile(t testing.TB) map[string]struct {
 		},
 		"extra field over the directory": {changed(code, func(m *forged) { m.mangleLocal = patch16(28, 9999) }), "reach into the directory"},
 		"large directory": {
-			forge(t, slices.Repeat([]forged{with(code, func(m *forged) { m.noLocal, m.extra = true, make([]byte, math.MaxUint16) })}, 520), nil),
+			forge(t, slices.Repeat([]forged{with(stored, func(m *forged) { m.noLocal, m.extra = true, make([]byte, math.MaxUint16) })}, 520), nil),
 			"more than 33554432",
 		},
 		"ZIP64 locator alone":        {append(append([]byte(locator64Magic), make([]byte, locator64Len-4)...), plain[len(plain)-endLen:]...), "the ZIP64 end record is said to be at byte 0"},
@@ -411,7 +411,8 @@ func TestZip64(t *testing.T) {
 
 // An error stays, whoever asks again.
 func TestDamagedStreamStaysDamaged(t *testing.T) {
-	a, err := Open(save(t, smallName, hostile(t)["another CRC"].data))
+	wrong := with(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(14, 0), patch32(16, 0) })
+	a, err := Open(save(t, smallName, forge(t, sealed(wrong), nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
