@@ -1,0 +1,132 @@
+package fatbin
+
+import "fmt"
+
+// The ELF sections that hold fat binaries. cuobjdump finds them by name, as
+// one must here; the wrapper in .nvFatBinSegment only points at them.
+const (
+	// Executable holds linked code. Without relocatable device code it is the
+	// only one.
+	Executable = ".nv_fatbin"
+	// Relocatable holds what was compiled with -rdc=true, and stays beside
+	// Executable after linking: PTX is found only here then. cuobjdump lists
+	// it when there is no Executable, or with --all-fatbin.
+	Relocatable = "__nv_relfatbin"
+)
+
+// Kind says what an entry holds.
+type Kind uint8
+
+// The kinds that cuobjdump knows.
+const (
+	Unknown      Kind = iota
+	SASS              // machine code, an ELF cubin: what cuobjdump --list-elf lists
+	PTX               // assembly for the driver to compile: what --list-ptx lists
+	LTOIR             // NVVM IR for linking (code=lto_XX)
+	TileIR            // CUDA Tile IR
+	OldCubin          // machine code of before CUDA 3, which no driver loads today
+	Index             // an index of a library, for no GPU
+	Concatenated      // several entries compressed as one; each is visited after it
+)
+
+// String returns the kind's name.
+func (k Kind) String() string {
+	switch k {
+	case SASS:
+		return "SASS"
+	case PTX:
+		return "PTX"
+	case LTOIR:
+		return "LTO IR"
+	case TileIR:
+		return "Tile IR"
+	case OldCubin:
+		return "old cubin"
+	case Index:
+		return "index"
+	case Concatenated:
+		return "concatenated"
+	}
+	return "unknown"
+}
+
+// kindOf returns what an entry's number stands for. PTX and SASS have two
+// each: those of Mercury code (0x10) and of relocatable PTX (0x40) are listed
+// by cuobjdump with the others.
+func kindOf(number uint16) Kind {
+	switch number {
+	case 0x01, 0x40:
+		return PTX
+	case 0x02, 0x10:
+		return SASS
+	case 0x04:
+		return OldCubin
+	case 0x08:
+		return LTOIR
+	case 0x20:
+		return Index
+	case 0x80:
+		return TileIR
+	case 0x100:
+		return Concatenated
+	}
+	return Unknown
+}
+
+// The flags of an entry that are read here.
+const (
+	flagZlib     = 1 << 12
+	flagLZ4      = 1 << 13 // LZ4 block
+	flagLZ4Frame = 1 << 14 // LZ4 frame, where a block would be too large
+	flagZstd     = 1 << 15
+	flagArch     = 1 << 20 // for this GPU alone: suffix a
+	flagFamily   = 1 << 21 // for this GPU's family: suffix f
+)
+
+func compression(flags uint64) string {
+	switch {
+	case flags&flagZlib != 0:
+		return "zlib"
+	case flags&flagLZ4 != 0:
+		return "lz4"
+	case flags&flagLZ4Frame != 0:
+		return "lz4 frame"
+	case flags&flagZstd != 0:
+		return "zstd"
+	}
+	return ""
+}
+
+// capability writes sm_XYZ as compute capability XY.Z. With both flags set it
+// is the narrower that counts, as for cuobjdump. Three digits at most: what a
+// visitor collects stays small, whatever the section says.
+func capability(sm uint32, flags uint64) (string, bool) {
+	if sm < 10 || sm > 999 {
+		return "", false
+	}
+	suffix := ""
+	switch {
+	case flags&flagArch != 0:
+		suffix = "a"
+	case flags&flagFamily != 0:
+		suffix = "f"
+	}
+	return fmt.Sprintf("%d.%d%s", sm/10, sm%10, suffix), true
+}
+
+// Entry is one piece of device code.
+type Entry struct {
+	Kind Kind
+	// Arch is the GPU it is for, as NVIDIA writes compute capabilities:
+	// "7.5", "9.0a", "10.0f". Every SASS and PTX entry has one; it is empty
+	// where the kind has none.
+	Arch string
+	// Size is the number of bytes the payload takes in the section, as
+	// compressed as it is there. It is 0 for a member of a Concatenated entry,
+	// which has the size of all.
+	Size int64
+	// Compression is the payload's: "", "zlib", "lz4", "lz4 frame" or "zstd".
+	Compression string
+	// Offset is that of the entry's header in the section, in bytes.
+	Offset int64
+}
