@@ -4,15 +4,14 @@ package nodes
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
@@ -26,7 +25,7 @@ func (f *Fleet) environments(ctx context.Context, opt Options) error {
 			continue
 		}
 		if py == "" && n.Env != NoPython {
-			if py, err = findPython(ctx, opt.Python); err != nil {
+			if py, err = python.Find(ctx, opt.Python); err != nil {
 				return err
 			}
 		}
@@ -67,7 +66,7 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 	case WithTorch:
 		return n.torchEnv(ctx, opt, py)
 	}
-	if err := command(ctx, nil, py, "-m", "venv", "--without-pip", n.venv()); err != nil {
+	if err := python.Run(ctx, nil, py, "-m", "venv", "--without-pip", n.venv()); err != nil {
 		return err
 	}
 	if n.Env == FakeTorch {
@@ -80,15 +79,14 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 // once, however many nodes there are. Installers replace files and never
 // write into them, so one node cannot change another's.
 func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
-	uv, err := ensureUV(ctx, opt, py)
+	uv, err := python.GetUV(ctx, opt.CacheDir, py, opt.Log)
 	if err != nil {
 		return err
 	}
 	if !sameDevice(opt.CacheDir, n.Dir) {
 		opt.Log(fmt.Sprintf("%s and %s are on different file systems: every environment is a copy of 5 GB", opt.CacheDir, n.Dir))
 	}
-	env := []string{"UV_CACHE_DIR=" + filepath.Join(opt.CacheDir, "uv"), "UV_NO_CONFIG=1", "UV_LINK_MODE=hardlink"}
-	if err := command(ctx, env, uv, "venv", "--quiet", "--no-project", "--python", py, n.venv()); err != nil {
+	if err := uv.Venv(ctx, py, n.venv()); err != nil {
 		return err
 	}
 	needs, err := dockerfiles.RuntimeRequirements()
@@ -96,12 +94,12 @@ func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
 		return err
 	}
 	install := append([]string{"pip", "install", "--quiet", "--python", n.Python, "torch==" + opt.Torch}, needs...)
-	if command(ctx, append(env, "UV_OFFLINE=1"), uv, install...) == nil {
+	if uv.Run(ctx, append(install, "--offline")...) == nil {
 		return nil
 	}
 	opt.Log(fmt.Sprintf("downloading torch %s and DeepSpeed's dependencies (once, about 5 GB on disk) …", opt.Torch))
 	begin := time.Now()
-	if err := command(ctx, env, uv, install...); err != nil {
+	if err := uv.Run(ctx, install...); err != nil {
 		return err
 	}
 	opt.Log(fmt.Sprintf("downloaded in %.0f s", time.Since(begin).Seconds()))
@@ -113,73 +111,10 @@ func sameDevice(a, b string) bool {
 	return syscall.Stat(a, &x) == nil && syscall.Stat(b, &y) == nil && x.Dev == y.Dev
 }
 
-// ensureUV returns a uv program: the one on PATH, or one of our own that is
-// installed once.
-func ensureUV(ctx context.Context, opt Options, py string) (string, error) {
-	if p, err := exec.LookPath("uv"); err == nil {
-		return p, os.MkdirAll(opt.CacheDir, 0o755)
-	}
-	if err := os.MkdirAll(opt.CacheDir, 0o755); err != nil {
-		return "", err
-	}
-	tools := filepath.Join(opt.CacheDir, "tools")
-	uv := filepath.Join(tools, "bin", "uv")
-	unlock, err := lock(filepath.Join(opt.CacheDir, "tools.lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if command(ctx, nil, uv, "--version") == nil {
-		return uv, nil
-	}
-	opt.Log("installing uv …")
-	if err := command(ctx, nil, py, "-m", "venv", "--clear", tools); err == nil {
-		return uv, command(ctx, nil, filepath.Join(tools, "bin", "python"), "-m", "pip", "install", "--quiet", "uv")
-	}
-	// Debian's python3 without python3-venv cannot put pip into an
-	// environment, but a pip beside it can install from outside.
-	if err := command(ctx, nil, py, "-m", "venv", "--clear", "--without-pip", tools); err != nil {
-		return "", err
-	}
-	err = command(ctx, nil, py, "-m", "pip", "--python", filepath.Join(tools, "bin", "python"), "install", "--quiet", "uv")
-	if err != nil {
-		return "", fmt.Errorf("installing uv (install python3-venv, or uv itself): %w", err)
-	}
-	return uv, nil
-}
-
-// findPython finds an interpreter of the wanted version on this machine, the
-// system's own first: version managers put shims on PATH that depend on the
-// folder they are called from.
-func findPython(ctx context.Context, version string) (string, error) {
-	var tried []string
-	for _, c := range []string{"/usr/bin/python" + version, "/usr/bin/python3", "/usr/local/bin/python" + version, "python" + version, "python3"} {
-		p, err := exec.LookPath(c)
-		if err != nil {
-			continue
-		}
-		cmd := exec.CommandContext(ctx, p, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)")
-		out, err := cmd.Output()
-		if err != nil {
-			tried = append(tried, p+" does not run")
-			continue
-		}
-		have, real, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-		if have == version && real != "" {
-			return real, nil
-		}
-		tried = append(tried, p+" is "+have)
-	}
-	if ctx.Err() != nil {
-		return "", ctx.Err()
-	}
-	return "", fmt.Errorf("no Python %s here (%s): install python%s", version, strings.Join(tried, ", "), version)
-}
-
 // fakeTorch puts a stub of torch into a bare environment: enough to be asked
 // for its version.
-func (n *Node) fakeTorch(python string) error {
-	site := filepath.Join(n.venv(), "lib", "python"+python, "site-packages")
+func (n *Node) fakeTorch(version string) error {
+	site := filepath.Join(n.venv(), "lib", "python"+version, "site-packages")
 	major, _, _ := strings.Cut(FakeTorchCUDA, ".")
 	local := FakeTorchVersion + "+cu" + strings.ReplaceAll(FakeTorchCUDA, ".", "")
 	files := map[string]string{
@@ -205,22 +140,4 @@ def compiled_with_cxx11_abi(): return _C._GLIBCXX_USE_CXX11_ABI
 		}
 	}
 	return nil
-}
-
-// command runs a program; its error ends with what the program said last.
-func command(ctx context.Context, env []string, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.WaitDelay = 5 * time.Second
-	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if len(out) > 2000 {
-		out = out[len(out)-2000:]
-	}
-	return errors.Join(fmt.Errorf("%s %s: %w", filepath.Base(name), strings.Join(args, " "), err), errors.New(strings.TrimSpace(string(out))))
 }

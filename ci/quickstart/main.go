@@ -19,6 +19,7 @@ import (
 
 	"github.com/adrg/xdg"
 
+	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -118,14 +119,10 @@ func wheel(ctx context.Context) (string, error) {
 	return w.Path, nil
 }
 
-// command runs a program to its end. It has a process group of its own: a
-// Ctrl-C reaches it once, from here, and it is given time to clean up.
+// command runs a program to its end.
 func command(ctx context.Context, stdout io.Writer, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := child.Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = time.Minute
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return ctx.Err()

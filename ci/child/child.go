@@ -1,0 +1,20 @@
+// Package child starts programs that end with the one that started them.
+package child
+
+import (
+	"context"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Command is a program to run until ctx ends. It has a process group of its
+// own: a Ctrl-C reaches it once, from here, together with what it has started,
+// and it is given a minute to clean up.
+func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	return cmd
+}
