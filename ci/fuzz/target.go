@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// target is a fuzz function.
+type target struct {
+	dir  string // of its package, as ./folder below the current one
+	name string
+}
+
+// targets lists the fuzz functions of the module from its sources: go test
+// -list would link every test program first, which takes longer than fuzzing.
+func targets(ctx context.Context) ([]target, error) {
+	const files = "{{$d := .Dir}}{{range .TestGoFiles}}{{$d}}/{{.}}\n{{end}}{{range .XTestGoFiles}}{{$d}}/{{.}}\n{{end}}"
+	cmd := child.Command(ctx, "go", "list", "-f", files, "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the module's tests: %w", err)
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	var all []target
+	for file := range strings.Lines(string(out)) {
+		if file = strings.TrimSpace(file); file == "" {
+			continue
+		}
+		names, err := fuzzFunctions(file)
+		if err != nil {
+			return nil, err
+		}
+		dir, err := filepath.Rel(here, filepath.Dir(file))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			all = append(all, target{"./" + dir, name})
+		}
+	}
+	return all, nil
+}
+
+func fuzzFunctions(file string) (names []string, err error) {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range parsed.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Fuzz") {
+			names = append(names, f.Name.Name)
+		}
+	}
+	return names, nil
+}
+
+// minimize is how long an input that reaches something new may be made
+// smaller; the go command's minute would use up the whole time.
+const minimize = "1s"
+
+// fuzz fuzzes the target. Its error holds all that is needed to repeat what
+// was found, for the file may be lost with the machine.
+func (t target) fuzz(ctx context.Context, each time.Duration, r ui.Reporter) error {
+	step := r.Step(t.dir + " " + t.name)
+	cmd := child.Command(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-fuzzminimizetime", minimize, t.dir)
+	var out bytes.Buffer
+	cmd.Stdout = io.MultiWriter(&out, child.NewLines(step.Log))
+	cmd.Stderr = cmd.Stdout
+	err := t.verdict(cmd.Run(), out.String())
+	if err != nil {
+		step.End(ui.Failed, "")
+		return err
+	}
+	step.End(ui.Done, tried(out.String()))
+	return nil
+}
+
+// deadlineRace is all that the go command prints about a target whose time is
+// over while a worker still answers: go.dev/issue/75804, mended in Go 1.27.
+// Whatever an input causes is followed by the file that was written.
+var deadlineRace = regexp.MustCompile(`(?m)^--- FAIL: \S+ \([0-9.]+s\)\n    context deadline exceeded\nFAIL$`)
+
+// verdict judges a run by its exit status and by what it printed.
+func (t target) verdict(status error, out string) error {
+	switch {
+	case status != nil && deadlineRace.MatchString(out):
+	case status != nil:
+		return fmt.Errorf("%s %s: %w\n%s%s", t.dir, t.name, status, out, t.found(out))
+	case !strings.Contains(out, "fuzz: elapsed: "):
+		return fmt.Errorf("%s %s was not fuzzed:\n%s", t.dir, t.name, out)
+	}
+	return nil
+}
+
+var written = regexp.MustCompile(`(?m)^\s*Failing input written to (testdata/fuzz/\S+)$`)
+
+// found describes the input that failed: its file, what is in it (the go
+// command quotes its bytes) and how to run it again.
+func (t target) found(out string) string {
+	m := written.FindStringSubmatch(out)
+	if m == nil {
+		return ""
+	}
+	file := filepath.Join(t.dir, m[1])
+	input, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("The input, to be committed with its fix as %s:\n%s\nTo run it again: go test -run '^%s$/^%s$' %s", file, input, t.name, filepath.Base(file), t.dir)
+}
+
+var execs = regexp.MustCompile(`execs: (\d+) `)
+
+// tried says how many inputs were tried.
+func tried(out string) string {
+	all := execs.FindAllStringSubmatch(out, -1)
+	if len(all) == 0 {
+		return "stored inputs only"
+	}
+	return all[len(all)-1][1] + " inputs"
+}
