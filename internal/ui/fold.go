@@ -114,11 +114,15 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 	return merged
 }
 
-// without is the pattern with a gap for the number at one place.
+// without tells the pattern, but for the number at one place, from all others.
 func (p namePattern) without(at int) string {
-	rest := namePattern{p.texts, slices.Clone(p.numbers)}
-	rest.numbers[at] = nil
-	return rest.String()
+	rest := make([]string, len(p.numbers))
+	for i, numbers := range p.numbers {
+		if i != at {
+			rest[i] = foldNumbers(numbers)
+		}
+	}
+	return fmt.Sprintf("%q %q", p.texts, rest)
 }
 
 // String is the pattern as a range expression.
@@ -130,8 +134,6 @@ func (p namePattern) String() string {
 			break
 		}
 		switch numbers := p.numbers[i]; len(numbers) {
-		case 0:
-			out.WriteByte(0) // the gap; no name has this byte
 		case 1:
 			out.WriteString(numbers[0])
 		default:

@@ -73,6 +73,7 @@ func TestFoldNames(t *testing.T) {
 		"gpu[08-10]":              "gpu08 gpu09 gpu10",
 		"gpu[1,01,2]":             "gpu1 gpu01 gpu2",
 		"n[1-2]x[1-2]":            "n1x1 n1x2 n2x1 n2x2",
+		"r[1-2]x[1-2]":            "r1x1 r1x2 r2x2 r2x1",
 		"n1x[1-2],n2x1":           "n1x1 n1x2 n2x1",
 		"gpu[1-2],cpu1":           "gpu1 cpu1 gpu2",
 		"gpu[1-2]/train":          "gpu1/train gpu2/train",
