@@ -1,0 +1,115 @@
+// Command full is `make test-full`: the long proofs of what has been promised.
+//
+//	go run ./ci/full           # all parts
+//	go run ./ci/full inside    # one of them
+//
+// It gets what a part needs (tools, real wheels, an engine, a wheel of this
+// checkout), runs the tests called TestFull and the part's name, which lie in
+// files *_full_test.go with the build tag full, and writes the results of a
+// part that passed into docs/testing.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// partLimit is what docs/design.md promises of each part.
+const partLimit = time.Hour
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
+}
+
+// run works in the checkout that is the current folder.
+func run(ctx context.Context, args []string, cache string, w io.Writer) int {
+	chosen, err := choose(args)
+	if err != nil {
+		fmt.Fprintf(w, "test-full: %v\n", err)
+		return 2
+	}
+	err = proveAll(ctx, chosen, cache, w)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(w, "interrupted; nothing was written to "+resultsFile)
+		return 130
+	case err != nil:
+		ui.PrintError(w, err)
+		return 1
+	}
+	return 0
+}
+
+// proveAll goes on with the next part after one has failed.
+func proveAll(ctx context.Context, chosen []part, cache string, w io.Writer) error {
+	console := ui.New(w, ui.FromEnvironment(w))
+	defer console.Close()
+	b, err := newBench(cache, console)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	var failed error
+	for _, p := range chosen {
+		if err := b.prove(ctx, p); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("part %s: %w", p.name, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return failed
+}
+
+// prove runs one part and, if it passes, writes down its results.
+func (b *bench) prove(ctx context.Context, p part) error {
+	r, err := newRecord(ctx, p.name)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, partLimit, fmt.Errorf("not done within %s", partLimit))
+	defer cancel()
+	logName, closeLog, err := b.openLog(p.name)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	b.ui.Note("part %s: %s; the whole log: %s", p.name, p.about, logName)
+	begin := time.Now()
+	if err := b.prepare(limited, p); err != nil {
+		return because(limited, err)
+	}
+	r.preparing = time.Since(begin)
+	r.results, err = b.test(limited, p)
+	r.wall = time.Since(begin)
+	if err != nil {
+		b.ui.Note("%s", r)
+		return because(limited, err)
+	}
+	if err := r.save(resultsFile); err != nil {
+		return err
+	}
+	b.ui.Note("part %s passed in %s: %d tests, results in %s", p.name, ui.Duration(r.wall), len(r.results.tests), resultsFile)
+	return nil
+}
+
+// because names why ctx ended, where that is why err happened.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}

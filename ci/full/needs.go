@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// need is something that the tests of a part find ready. get returns what is
+// to be said about it.
+type need struct {
+	title string
+	get   func(*bench, context.Context, ui.Step) (detail string, err error)
+}
+
+// prepare gets all that a part needs.
+func (b *bench) prepare(ctx context.Context, p part) error {
+	for _, n := range p.needs {
+		step := b.ui.Step(n.title)
+		detail, err := n.get(b, ctx, step)
+		if err != nil {
+			step.End(ui.Failed, "")
+			return fmt.Errorf("%s: %w", n.title, err)
+		}
+		step.End(ui.Done, detail)
+	}
+	return nil
+}
+
+// pythonVersion is that of the test nodes too.
+const pythonVersion = "3.11"
+
+//go:embed requirements.txt
+var requirements string
+
+// tools makes the Python environment of the tools, unless the one that is
+// there is of the same requirements.
+func (b *bench) tools(ctx context.Context, step ui.Step) (string, error) {
+	mark, want := b.path("tools.made"), "python "+pythonVersion+"\n"+requirements
+	if have, err := os.ReadFile(mark); err == nil && string(have) == want {
+		return "", nil
+	}
+	py, err := python.Find(ctx, pythonVersion)
+	if err != nil {
+		return "", err
+	}
+	uv, err := python.GetUV(ctx, b.cache, py, step.Log)
+	if err != nil {
+		return "", err
+	}
+	list := b.path("tmp", "requirements.txt")
+	if err := errors.Join(os.RemoveAll(mark), os.RemoveAll(b.path("tools")), os.WriteFile(list, []byte(requirements), 0o644)); err != nil {
+		return "", err
+	}
+	if err := uv.Venv(ctx, py, b.path("tools")); err != nil {
+		return "", err
+	}
+	if err := uv.Run(ctx, "pip", "sync", "--quiet", "--python", b.path("tools", "bin", "python"), list); err != nil {
+		return "", err
+	}
+	if err := b.linkCuobjdump(); err != nil {
+		return "", err
+	}
+	return "installed", os.WriteFile(mark, []byte(want), 0o644)
+}
+
+// linkCuobjdump puts NVIDIA's program, which its package hides in a folder of
+// its CUDA version, beside the others.
+func (b *bench) linkCuobjdump() error {
+	const hidden = "lib/python*/site-packages/nvidia/*/bin/cuobjdump"
+	found, err := filepath.Glob(b.path("tools", hidden))
+	if err != nil || len(found) != 1 {
+		return fmt.Errorf("%d files are %s of the tools, instead of one", len(found), hidden)
+	}
+	return os.Symlink(found[0], b.path("tools", "bin", "cuobjdump"))
+}
+
+// engine makes sure that a Dagger engine answers. The program is built first:
+// go run would not pass a signal on.
+func (b *bench) engine(ctx context.Context, step ui.Step) (string, error) {
+	if err := errors.Join(os.RemoveAll(b.path("run")), os.Mkdir(b.path("run"), 0o755)); err != nil {
+		return "", err
+	}
+	if err := b.command(ctx, step, nil, "go", "build", "-o", "bin/enginectl", "./ci/engine"); err != nil {
+		return "", err
+	}
+	return "", b.commandTo(ctx, step, "engine", "bin/enginectl", "ensure")
+}
+
+// wheel compiles a wheel anew, as make test does: what is proved is proved of
+// this checkout, not of a wheel in the store.
+func (b *bench) wheel(ctx context.Context, step ui.Step) (string, error) {
+	if err := b.command(ctx, step, nil, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil {
+		return "", err
+	}
+	err := b.commandTo(ctx, step, "wheel.json", "bin/dsbuild", "wheel", "--arch", "8.0", "--no-cache", "--json", "-o", b.path("run", "dist"))
+	if err != nil {
+		return "", err
+	}
+	file, err := b.builtWheel()
+	return filepath.Base(file), err
+}
+
+// commandTo runs a program whose standard output becomes a file in run.
+func (b *bench) commandTo(ctx context.Context, step ui.Step, file, name string, args ...string) error {
+	out, err := os.Create(b.path("run", file))
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	return b.command(ctx, step, out, name, args...)
+}
+
+func (b *bench) builtWheel() (string, error) {
+	built, err := filepath.Glob(b.path("run", "dist", "*.whl"))
+	if err != nil || len(built) != 1 {
+		return "", fmt.Errorf("%d wheels were built instead of one", len(built))
+	}
+	return built[0], nil
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// part is a group of long tests that runs by itself, within an hour.
+type part struct {
+	name  string
+	about string
+	tests string // what the names of its tests begin with
+	needs []need // got in this order
+}
+
+// parts are all there are, in the order in which they run and are written down.
+func parts() []part {
+	return []part{{
+		name:  "inside",
+		about: "what is inside a wheel, against the tools of others",
+		tests: "TestFullInside",
+		needs: []need{
+			{"tools: cuobjdump, auditwheel, twine", (*bench).tools},
+			{"wheels of the package index", (*bench).wheels},
+			{"a Dagger engine", (*bench).engine},
+			{"a wheel of this checkout for A100", (*bench).wheel},
+		},
+	}}
+}
+
+// choose returns the named parts in the order of the list, or all.
+func choose(names []string) ([]part, error) {
+	all := parts()
+	var known []string
+	for _, p := range all {
+		known = append(known, p.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("no part %q; parts: %s", name, strings.Join(known, ", "))
+		}
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(all, func(p part) bool { return !slices.Contains(names, p.name) }), nil
+}

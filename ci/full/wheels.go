@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+//go:embed wheels.txt
+var wheelList string
+
+// listed is a wheel of the package index. Its file name says all by which the
+// index is asked for it: name, version, Python, ABI and platforms.
+type listed struct {
+	file, sha256           string
+	name, version          string
+	python, abi, platforms string
+}
+
+var listLine = regexp.MustCompile(`^([0-9a-f]{64})  (([\w.]+)-([\w.+!]+)(?:-\d\w*)?-([\w.]+)-([\w.]+)-([\w.]+)\.whl)$`)
+
+// parseList reads a list in the format of sha256sum; # begins a comment line.
+func parseList(text string) ([]listed, error) {
+	var all []listed
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		if line = strings.TrimRight(line, "\n"); line == "" || line[0] == '#' {
+			continue
+		}
+		m := listLine.FindStringSubmatch(line)
+		if m == nil {
+			return nil, fmt.Errorf("wheels.txt:%d: not a sha256, two spaces and the name of a wheel: %q", n, line)
+		}
+		all = append(all, listed{file: m[2], sha256: m[1], name: m[3], version: m[4], python: m[5], abi: m[6], platforms: m[7]})
+	}
+	return all, nil
+}
+
+// pythonVersion is what pip calls the wheel's Python: 3.11 for cp311, 3 for
+// py2.py3.
+func (w listed) pythonVersion() string {
+	tags := strings.Split(w.python, ".")
+	digits := strings.TrimLeft(tags[len(tags)-1], "abcdefghijklmnopqrstuvwxyz")
+	if len(digits) < 2 {
+		return digits
+	}
+	return digits[:1] + "." + digits[1:]
+}
+
+// question is what makes pip download this file and no other. What Python the
+// wheel would run on does not matter here.
+func (w listed) question(list, dir string) []string {
+	q := []string{
+		"-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir",
+		"--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--require-hashes", "--requirement", list,
+		"--dest", dir, "--python-version", w.pythonVersion(),
+	}
+	for _, abi := range strings.Split(w.abi, ".") {
+		q = append(q, "--abi", abi)
+	}
+	for _, platform := range strings.Split(w.platforms, ".") {
+		q = append(q, "--platform", platform)
+	}
+	return q
+}
+
+// wheels downloads what is listed and not there, and removes what is there and
+// not listed.
+func (b *bench) wheels(ctx context.Context, step ui.Step) (string, error) {
+	all, err := parseList(wheelList)
+	if err != nil {
+		return "", err
+	}
+	wanted := map[string]bool{}
+	fetched, size := 0, int64(0)
+	for _, w := range all {
+		wanted[w.file] = true
+		step.Log(w.file)
+		if intact(b.path("wheels", w.file), w.sha256) != nil {
+			fetched++
+			if err := b.download(ctx, w); err != nil {
+				return "", fmt.Errorf("%s: %w", w.file, err)
+			}
+		}
+		info, err := os.Stat(b.path("wheels", w.file))
+		if err != nil {
+			return "", err
+		}
+		size += info.Size()
+	}
+	there, err := os.ReadDir(b.path("wheels"))
+	for _, e := range there {
+		if !wanted[e.Name()] {
+			err = errors.Join(err, os.RemoveAll(b.path("wheels", e.Name())))
+		}
+	}
+	return fmt.Sprintf("%d of %d downloaded, %s", fetched, len(all), ui.Size(size)), err
+}
+
+func (b *bench) download(ctx context.Context, w listed) error {
+	list := b.path("tmp", "wheel.txt")
+	line := fmt.Sprintf("%s==%s --hash=sha256:%s\n", w.name, w.version, w.sha256)
+	if err := os.WriteFile(list, []byte(line), 0o644); err != nil {
+		return err
+	}
+	// The file passes through TMPDIR, and /tmp may be memory.
+	err := python.Run(ctx, []string{"TMPDIR=" + b.path("tmp")}, b.path("tools", "bin", "python"), w.question(list, b.path("tmp"))...)
+	if err != nil {
+		return err
+	}
+	if err := intact(b.path("tmp", w.file), w.sha256); err != nil {
+		return err
+	}
+	return os.Rename(b.path("tmp", w.file), b.path("wheels", w.file))
+}
+
+// intact says why a file is not the one with this sha256, or nil.
+func intact(file, want string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	if have := hex.EncodeToString(h.Sum(nil)); have != want {
+		return fmt.Errorf("%s has the sha256 %s instead of %s", file, have, want)
+	}
+	return nil
+}
