@@ -1,8 +1,9 @@
 # dsbuild: what people and CI call. `make help` lists it.
 SHELL := /bin/bash
 GO ?= go
+FUZZTIME ?= 10s
 
-.PHONY: help build quickstart test engine engine-stop lint clean clean-caches
+.PHONY: help build quickstart test test-full fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,12 +18,19 @@ quickstart: build ## a real wheel for A100, built and deployed to three local no
 
 test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes at most)
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
-	$(GO) vet ./...
+	$(GO) vet -tags full ./...
 	rm -rf .test && mkdir .test
 	$(GO) run ./ci/engine ensure >.test/engine
 	bin/dsbuild wheel --arch 8.0 --no-cache --json -o .test/dist >.test/wheel.json
 	DSBUILD_TEST_DIR="$$PWD/.test" DSBUILD_TEST_WHEEL="$$(echo "$$PWD"/.test/dist/*.whl)" $(GO) test -count=1 -timeout 20m ./...
+	$(GO) run ./ci/fuzz 5s
 	@echo "ran against: $$(cat .test/engine); $$(ssh -V 2>&1); $$(basename .test/dist/*.whl)"
+
+test-full: ## the long proofs, each part at most an hour: all, or PART=inside
+	$(GO) run ./ci/full $(PART)
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	$(GO) run ./ci/fuzz $(FUZZTIME)
 
 lint: ## golangci-lint, where it is installed
 	golangci-lint run

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -95,6 +96,9 @@ func (b *bench) prove(ctx context.Context, p part) error {
 	r.preparing = time.Since(begin)
 	r.results, err = b.test(limited, p)
 	r.wall = time.Since(begin)
+	if now, _ := commit(ctx); now != r.commit { // somebody worked here meanwhile
+		r.commit = strings.TrimSuffix(r.commit, changes) + changes
+	}
 	if err != nil {
 		b.ui.Note("%s", r)
 		return because(limited, err)

@@ -30,7 +30,7 @@ const (
 type record struct {
 	part      string
 	when      time.Time
-	commit    string // with "+changes" if the tree was not that of the commit
+	commit    string // as commit names it
 	machine   string
 	preparing time.Duration
 	wall      time.Duration // the preparation included
@@ -55,8 +55,11 @@ func newRecord(ctx context.Context, name string) (*record, error) {
 	return r, err
 }
 
-// commit names the commit of the checkout. The results of other parts change
-// nothing that is proved.
+// changes is said of a commit where the tree is not just that.
+const changes = "+changes"
+
+// commit names what is checked out. The results of other parts change nothing
+// that is proved.
 func commit(ctx context.Context) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", args...).Output()
@@ -69,9 +72,9 @@ func commit(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	changes, err := git("status", "--porcelain", "--", ".", ":!"+resultsFile)
-	if changes != "" {
-		head += "+changes"
+	dirty, err := git("status", "--porcelain", "--", ".", ":!"+resultsFile)
+	if dirty != "" {
+		head += changes
 	}
 	return head, err
 }

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+func TestChoose(t *testing.T) {
+	for _, args := range [][]string{nil, {"inside"}, {"inside", "inside"}} {
+		got, err := choose(args)
+		if err != nil || len(got) != 1 || got[0].name != "inside" {
+			t.Errorf("%q: %v, %v", args, got, err)
+		}
+	}
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"inside", "sideways"}, t.TempDir(), &out)
+	if want := "test-full: no part \"sideways\"; parts: inside\n"; code != 2 || out.String() != want {
+		t.Errorf("exit %d, says %q", code, out.String())
+	}
+}
+
+func quiet() *ui.Console { return ui.New(new(bytes.Buffer), ui.Options{}) }
+
+func TestBenchIsLocked(t *testing.T) {
+	cache := t.TempDir()
+	b, err := newBench(cache, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := b.path("tmp", "half.whl")
+	if err := os.WriteFile(half, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newBench(cache, quiet()); err == nil || !strings.Contains(err.Error(), "another test-full runs") {
+		t.Errorf("a second run: %v", err)
+	}
+	if _, err := os.Stat(half); err != nil {
+		t.Errorf("the second run has touched what the first one does: %v", err)
+	}
+	b.close()
+	if b, err = newBench(cache, quiet()); err != nil {
+		t.Fatal(err)
+	}
+	b.close()
+	if _, err := os.Stat(half); err == nil {
+		t.Error("an unfinished download is still there")
+	}
+}
+
+// Outside of a checkout nothing runs, and no hour is lost.
+func TestRunNeedsTheDocument(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"inside"}, t.TempDir(), &out)
+	if code != 1 || !strings.Contains(out.String(), "docs/testing.md") {
+		t.Errorf("exit %d, says %q", code, out.String())
+	}
+}
+
+func TestCommand(t *testing.T) {
+	b, err := newBench(t.TempDir(), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	name, done, err := b.openLog("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	step := b.ui.Step("x")
+	err = b.command(t.Context(), step, nil, "sh", "-c", "echo from here; echo it broke >&2; exit 3")
+	if err == nil || !strings.Contains(err.Error(), "exit status 3\nfrom here\nit broke") {
+		t.Errorf("%v", err)
+	}
+	var out bytes.Buffer
+	if err := b.command(t.Context(), step, &out, "sh", "-c", "echo apart; echo to the log >&2"); err != nil || out.String() != "apart\n" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	ended, end := context.WithCancelCause(t.Context())
+	end(errors.New("tired"))
+	if err := because(ended, b.command(ended, step, nil, "sleep", "60")); err == nil || err.Error() != "tired" {
+		t.Errorf("%v", err)
+	}
+	done()
+	log, err := os.ReadFile(name)
+	if err != nil || !strings.Contains(string(log), "$ sh -c echo from") || !strings.Contains(string(log), "\nit broke\n") || !strings.Contains(string(log), "\nto the log\n") {
+		t.Errorf("%v, log:\n%s", err, log)
+	}
+}
+
+func TestWheelList(t *testing.T) {
+	all, err := parseList(wheelList)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d wheels, %v", len(all), err)
+	}
+	sum := strings.Repeat("0a", 32)
+	for file, want := range map[string]string{
+		"torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl":                  "torch 2.15.0 3.11 --abi cp311 --platform manylinux_2_28_x86_64",
+		"a.b_c-1!2.0+cu12-1build-cp36-cp36m-manylinux1_x86_64.whl":            "a.b_c 1!2.0+cu12 3.6 --abi cp36m --platform manylinux1_x86_64",
+		"x-1-py2.py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl":     "x 1 3 --abi none --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64",
+		"bitsandbytes-0.49.0-cp39.cp310-abi3.none-manylinux_2_24_aarch64.whl": "bitsandbytes 0.49.0 3.10 --abi abi3 --abi none --platform manylinux_2_24_aarch64",
+	} {
+		got, err := parseList("# comment\n\n" + sum + "  " + file + "\n")
+		if err != nil || len(got) != 1 {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		w, question := got[0], strings.Join(got[0].question("list", "dir"), " ")
+		_, tags, _ := strings.Cut(question, "--python-version ")
+		if have := w.name + " " + w.version + " " + tags; have != want || w.file != file || w.sha256 != sum {
+			t.Errorf("%s: %s", file, have)
+		}
+	}
+	for _, line := range []string{"x-1-py3-none-any.whl", sum + " x-1-py3-none-any.whl", sum + "  ../x-1-py3-none-any.whl", sum + "  x-1-py3-none.whl", sum[1:] + "  x-1-py3-none-any.whl"} {
+		if got, err := parseList("\n" + line); err == nil || !strings.Contains(err.Error(), "wheels.txt:2:") {
+			t.Errorf("%q: %v, %v", line, got, err)
+		}
+	}
+}
+
+// A damaged or missing file is downloaded again.
+func TestIntact(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.whl")
+	if err := os.WriteFile(file, []byte("abc"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+	if err := intact(file, sum); err != nil {
+		t.Error(err)
+	}
+	if err := intact(file, strings.Repeat("0", 64)); err == nil || !strings.Contains(err.Error(), sum) {
+		t.Errorf("%v", err)
+	}
+	if intact(filepath.Join(dir, "y.whl"), sum) == nil {
+		t.Error("a missing file is intact")
+	}
+}
