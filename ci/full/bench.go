@@ -19,9 +19,9 @@ import (
 //
 //	tools/   Python environment of the tools; tools.made says what is in it
 //	wheels/  the files of wheels.txt, and nothing else
-//	run/     of the last run: engine, wheel.json, dist/
 //	logs/    of the last run of each part
-//	tmp/     unfinished downloads, emptied by each run
+//	run/     of the last run: engine, wheel.json, dist/
+//	tmp/     unfinished downloads
 type bench struct {
 	cache string // dsbuild's folder in the user's cache
 	dir   string
@@ -33,10 +33,8 @@ type bench struct {
 // newBench locks the folder: two runs would measure each other.
 func newBench(cache string, r ui.Reporter) (*bench, error) {
 	b := &bench{cache: cache, dir: filepath.Join(cache, "full"), ui: r, log: io.Discard}
-	for _, d := range []string{"wheels", "logs"} {
-		if err := os.MkdirAll(b.path(d), 0o755); err != nil {
-			return nil, err
-		}
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return nil, err
 	}
 	lock, err := os.OpenFile(b.path("lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -50,11 +48,20 @@ func newBench(cache string, r ui.Reporter) (*bench, error) {
 		}
 		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	if err := errors.Join(os.RemoveAll(b.path("tmp")), os.Mkdir(b.path("tmp"), 0o755)); err != nil {
+	if err := b.tidy(); err != nil {
 		b.close()
 		return nil, err
 	}
 	return b, nil
+}
+
+// tidy makes the folders, and empties those that are of one run only.
+func (b *bench) tidy() error {
+	err := errors.Join(os.RemoveAll(b.path("run")), os.RemoveAll(b.path("tmp")))
+	for _, d := range []string{"logs", "run", "tmp", "wheels"} {
+		err = errors.Join(err, os.MkdirAll(b.path(d), 0o755))
+	}
+	return err
 }
 
 // close frees the lock.

@@ -32,6 +32,12 @@ func TestFullInsideTwine(t *testing.T) {
 }
 
 func TestFullInsideAuditwheel(t *testing.T) {
-	out := fullTool(t, "auditwheel", "show", os.Getenv("DSBUILD_TEST_WHEEL"))
-	t.Logf("result: auditwheel show: %s", strings.Join(strings.Fields(out), " "))
+	out := strings.Join(strings.Fields(fullTool(t, "auditwheel", "show", os.Getenv("DSBUILD_TEST_WHEEL"))), " ")
+	t.Log(out)
+	_, tag, found := strings.Cut(out, `constrains the platform tag to "`)
+	tag, _, closed := strings.Cut(tag, `"`)
+	if !found || !closed {
+		t.Fatal("auditwheel names no platform tag")
+	}
+	t.Logf("result: auditwheel's platform tag: %s", tag)
 }
