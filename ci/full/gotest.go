@@ -40,7 +40,11 @@ func (b *bench) test(ctx context.Context, p part) (results, error) {
 	if err != nil {
 		return results{}, err
 	}
-	args := []string{"test", "-tags", "full", "-count=1", "-p", "1", "-timeout", "55m", "-json", "-run", "^" + p.tests, "./..."}
+	packages, err := fullPackages(ctx)
+	if err != nil {
+		return results{}, err
+	}
+	args := append([]string{"test", "-tags", "full", "-count=1", "-p", "1", "-timeout", "55m", "-json", "-run", "^" + p.tests}, packages...)
 	fmt.Fprintf(b.log, "\n$ go %s\n", strings.Join(args, " "))
 	cmd := child.Command(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "DSBUILD_FULL_DIR="+b.dir, "DSBUILD_TEST_DIR="+b.path("run"), "DSBUILD_TEST_WHEEL="+built)
@@ -55,6 +59,26 @@ func (b *bench) test(ctx context.Context, p part) (results, error) {
 	c := newCollector(b.log, b.ui)
 	readErr := c.read(stdout)
 	return c.finish(errors.Join(readErr, cmd.Wait()))
+}
+
+// fullPackages lists the packages that have long tests: linking the tests of
+// all others would take longer than many a proof.
+func fullPackages(ctx context.Context) (packages []string, err error) {
+	cmd := child.Command(ctx, "go", "list", "-tags", "full", "-f", "{{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the module's tests: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "_full_test.go") {
+			packages = append(packages, strings.Fields(line)[0])
+		}
+	}
+	if len(packages) == 0 {
+		return nil, errors.New("no package has a file *_full_test.go")
+	}
+	return packages, nil
 }
 
 // event is a line of go test -json; go doc test2json describes it.

@@ -30,6 +30,14 @@ func collect(status error, events ...[3]string) (results, string, string, error)
 	return r, log.String(), people.String(), err
 }
 
+func TestFullPackages(t *testing.T) {
+	t.Chdir("../..")
+	got, err := fullPackages(t.Context())
+	if err != nil || !slices.Contains(got, "github.com/dsbuild/dsbuild/ci/full") || slices.Contains(got, "github.com/dsbuild/dsbuild/ci/fuzz") {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestCollectPassed(t *testing.T) {
 	r, log, people, err := collect(nil,
 		[3]string{"start", "", ""},
