@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, cache string, w io.Writer) int {
 	err = proveAll(ctx, chosen, cache, w)
 	switch {
 	case ctx.Err() != nil:
-		fmt.Fprintln(w, "interrupted; nothing was written to "+resultsFile)
+		fmt.Fprintln(w, "interrupted")
 		return 130
 	case err != nil:
 		ui.PrintError(w, err)
@@ -99,8 +99,10 @@ func (b *bench) prove(ctx context.Context, p part) error {
 	if now, _ := commit(ctx); now != r.commit { // somebody worked here meanwhile
 		r.commit = strings.TrimSuffix(r.commit, changes) + changes
 	}
-	if err != nil {
+	if err != nil && limited.Err() == nil {
 		b.ui.Note("%s", r)
+	}
+	if err != nil {
 		return because(limited, err)
 	}
 	if err := r.save(resultsFile); err != nil {
