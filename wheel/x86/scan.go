@@ -1,0 +1,186 @@
+package x86
+
+import (
+	"slices"
+	"strings"
+)
+
+// Scanner reads machine code in the order of its addresses, in one linear sweep:
+// each instruction begins where the one before ends, and behind a byte that
+// begins none the sweep goes on with the next. Zeros, of which some linkers leave
+// runs between functions, are passed over where two or more follow an
+// instruction: as code they would add a register to the byte it points to.
+//
+// Compilers leave no tables in code, so there the sweep meets nothing but
+// instructions. In hand-written code with tables between the functions it reads
+// these too as instructions, and is at one with the code again a few instructions
+// later; likewise behind a lone zero before a function. objdump differs there
+// only in that it starts anew at each symbol.
+//
+// The zero Scanner is ready to read a section at address 0. It implements
+// io.WriteCloser and never fails.
+type Scanner struct {
+	found   [256]Found // by needID
+	invalid Found
+	address uint64 // of what comes next
+	rest    []byte // the beginning of an instruction whose end is to come
+	padding bool   // the byte before was a zero passed over
+}
+
+// Found says of a kind of instruction how often and where it was read.
+type Found struct {
+	Count int64
+	First uint64 // the lowest address, where Count is not 0
+}
+
+// Usage is what a Scanner has read.
+type Usage struct {
+	Levels  [Levels]Found // the instructions by the level they need
+	Beyond  []Extension   // what they need beyond any level, sorted by name
+	CPUID   bool          // a cpuid instruction is inside: the code can choose at run time
+	XGETBV  bool          // likewise xgetbv, which tells whether AVX and above may be used
+	SSE     Found         // vector instructions for CPUs without AVX: see Need.SSE
+	Invalid Found         // bytes that begin no instruction known here
+}
+
+// Extension is a CPU feature that no level includes.
+type Extension struct {
+	Name string // as Need.Feature
+	Found
+}
+
+// Max returns the highest level found, V1 where there was no instruction.
+func (u Usage) Max() Level {
+	for l := V4; l > V1; l-- {
+		if u.Levels[l].Count > 0 {
+			return l
+		}
+	}
+	return V1
+}
+
+// Features returns the names in Beyond.
+func (u Usage) Features() []string {
+	names := make([]string, len(u.Beyond))
+	for i, e := range u.Beyond {
+		names[i] = e.Name
+	}
+	return names
+}
+
+// Start ends the section read so far and begins another, at the given address.
+func (s *Scanner) Start(address uint64) {
+	s.Close()
+	s.address = address
+}
+
+// Write reads the next bytes of the section. Instructions may straddle writes.
+func (s *Scanner) Write(p []byte) (int, error) {
+	n := len(p)
+	if s.rest == nil {
+		s.rest = make([]byte, 0, 2*len(window{}))
+	}
+	if had := len(s.rest); had > 0 {
+		joined := append(s.rest, p[:min(len(p), len(window{}))]...)
+		done := s.sweep(joined, had)
+		if done < had { // p is too short: all of it is in joined
+			s.rest = append(s.rest[:0], joined[done:]...)
+			return n, nil
+		}
+		p = p[done-had:]
+	}
+	done := s.sweep(p, len(p))
+	s.rest = append(s.rest[:0], p[done:]...)
+	return n, nil
+}
+
+// Close ends the section. What begins an instruction that does not end there is
+// no instruction.
+func (s *Scanner) Close() error {
+	for len(s.rest) > 0 {
+		s.skip()
+		done := 1 + s.sweep(s.rest[1:], len(s.rest)-1)
+		s.rest = append(s.rest[:0], s.rest[done:]...)
+	}
+	s.padding = false
+	return nil
+}
+
+// sweep reads the instructions that begin in code before limit. It returns where
+// it stopped: at limit, behind it, or at one that code cuts off.
+func (s *Scanner) sweep(code []byte, limit int) int {
+	t := tables()
+	pos := 0
+	for pos < limit {
+		if code[pos] == 0 && (s.padding || pos+1 < len(code) && code[pos+1] == 0) {
+			s.padding = true
+			s.address++
+			pos++
+			continue
+		}
+		s.padding = false
+		n, need := t.decodeAny(code[pos:])
+		if n > len(code)-pos {
+			return pos
+		}
+		if need == invalid {
+			s.skip()
+			pos++
+			continue
+		}
+		s.found[need].add(s.address)
+		s.address += uint64(n)
+		pos += n
+	}
+	return pos
+}
+
+// skip passes over a byte that begins no instruction.
+func (s *Scanner) skip() {
+	s.invalid.add(s.address)
+	s.address++
+}
+
+func (f *Found) add(address uint64) {
+	if f.Count == 0 {
+		f.First = address
+	}
+	f.Count++
+}
+
+// merge adds what g found to f.
+func (f *Found) merge(g Found) {
+	if f.Count == 0 || g.Count > 0 && g.First < f.First {
+		f.First = g.First
+	}
+	f.Count += g.Count
+}
+
+// Usage returns what was read so far. Only after Close or Start does it hold the
+// last bytes of a section.
+func (s *Scanner) Usage() Usage {
+	u := Usage{Invalid: s.invalid}
+	beyond := map[string]Found{}
+	for id, need := range tables().needs {
+		found := s.found[id]
+		if found.Count == 0 {
+			continue
+		}
+		u.Levels[need.Level].merge(found)
+		u.CPUID = u.CPUID || need.CPUID
+		u.XGETBV = u.XGETBV || need.XGETBV
+		if need.SSE {
+			u.SSE.merge(found)
+		}
+		if need.Feature != "" {
+			f := beyond[need.Feature]
+			f.merge(found)
+			beyond[need.Feature] = f
+		}
+	}
+	for name, found := range beyond {
+		u.Beyond = append(u.Beyond, Extension{name, found})
+	}
+	slices.SortFunc(u.Beyond, func(a, b Extension) int { return strings.Compare(a.Name, b.Name) })
+	return u
+}
