@@ -46,21 +46,22 @@ func fitPython(v *Verdict, m wheel.Manifest, f node.Facts) {
 	switch {
 	case f.Python == "":
 		v.refuse("this node has no Python at the interpreter the inventory names")
-	case f.Tag != "" && f.Tag != "cp"+strings.ReplaceAll(m.Python, ".", ""):
+	case m.Python != "" && f.Tag != "" && f.Tag != "cp"+strings.ReplaceAll(m.Python, ".", ""):
 		v.refuse("built for Python %s, this node has %s", m.Python, f.Python)
 	}
 }
 
 // fitTorch compares minors: DeepSpeed refuses to load ops built for another
-// minor of torch or, for device code, another CUDA.
+// minor of torch or, for device code, another CUDA. A wheel without ops is
+// bound to neither.
 func fitTorch(v *Verdict, m wheel.Manifest, f node.Facts) {
 	switch {
-	case f.Python == "":
+	case f.Python == "" || m.Torch == "":
 	case f.Torch == "":
 		v.refuse("built for torch %s, this node's environment has no torch", m.Torch)
 	case firstTwo(f.Torch) != firstTwo(m.Torch):
 		v.refuse("built for torch %s, this node has %s", m.Torch, f.Torch)
-	case f.TorchCUDA != firstTwo(m.CUDA):
+	case m.CUDA != "" && f.TorchCUDA != firstTwo(m.CUDA):
 		v.refuse("built for CUDA %s, this node's torch is built for %s", m.CUDA, orWord(f.TorchCUDA, "the CPU alone"))
 	}
 }

@@ -163,8 +163,10 @@ def new_roots(wheel):
         elif len(parts) > 2 and not name.endswith("/"):
             if parts[1] in ("purelib", "platlib"):
                 roots.add(os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), parts[2]))
-            else:
+            elif parts[1] in ("scripts", "data", "headers"):
                 roots.add(os.path.join(sysconfig.get_path({"headers": "include"}.get(parts[1], parts[1])), *parts[2:]))
+            else:
+                raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
     return [inside(p) for p in roots]
 
 

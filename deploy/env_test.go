@@ -1,12 +1,8 @@
 package deploy_test
 
 import (
-	"archive/zip"
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // environment is a fake training environment: a real venv with a torch that
@@ -168,83 +165,31 @@ func (e environment) version(t *testing.T) string {
 
 // wheelOptions change what makeWheel makes.
 type wheelOptions struct {
-	version string            // "" means 0.19.8
-	files   map[string]string // further files, or other contents of those there
-	with    func(*wheel.Manifest)
-	require []string
+	version     string            // "" means 0.19.8
+	files       map[string]string // further files, or other contents of those there
+	torch, cuda string            // "" means 2.15.0 and 13.2
+	require     []string
 }
 
 // makeWheel makes a small real wheel with the outer shape of DeepSpeed's: a
-// version, one op with a builder, a script.
+// version, one op with a builder, a script. The op that is loaded is Python; the
+// shared object beside it is what the wheel is judged by.
 func makeWheel(t *testing.T, dir string, opt wheelOptions) string {
 	t.Helper()
-	version := opt.version
-	if version == "" {
-		version = "0.19.8"
-	}
-	version += "+torch2.15.cu132.sm80.v2"
-	tag := pythonTag(t)
-	name := fmt.Sprintf("deepspeed-%s-%s-%s-linux_x86_64.whl", version, tag, tag)
-	info := "deepspeed-" + version + ".dist-info/"
-	m := wheel.Manifest{
-		Name: name, Version: version, Ops: []string{"cpu_adam"}, OpsRequested: []string{"cpu_adam"}, Archs: []string{"8.0"}, PTX: []string{},
-		CPU: "x86-64-v2", Python: "3." + strings.TrimPrefix(tag, "cp3"), Torch: "2.15.0", CUDA: "13.2", Glibc: "2.17",
-	}
-	if opt.with != nil {
-		opt.with(&m)
-	}
-	manifest, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	metadata := "Metadata-Version: 2.1\nName: deepspeed\nVersion: " + version + "\nRequires-Dist: torch>=2.0.0\nRequires-Dist: einops\nRequires-Dist: sphinx; extra == 'doc'\n"
-	for _, r := range opt.require {
-		metadata += "Requires-Dist: " + r + "\n"
-	}
 	files := map[string]string{
-		"deepspeed/__init__.py":                   "from .version import __version__\n",
-		"deepspeed/version.py":                    "__version__ = '" + version + "'\n",
-		"deepspeed/git_version_info.py":           "from .git_version_info_installed import *\n",
-		"deepspeed/git_version_info_installed.py": "version='" + version + "'\ninstalled_ops={'cpu_adam': True, 'async_io': False}\n",
-		"deepspeed/ops/__init__.py":               "",
-		"deepspeed/ops/cpu_adam_op.py":            "",
-		"deepspeed/ops/op_builder/__init__.py":    "",
-		"deepspeed/ops/op_builder/all_ops.py":     "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_op\n        return cpu_adam_op\nALL_OPS = {'cpu_adam': Builder()}\n",
-
-		"deepspeed-" + version + ".data/scripts/ds_report": "#!python\nprint('report')\n",
-		info + "METADATA":     metadata,
-		info + "WHEEL":        "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "-" + tag + "-linux_x86_64\n",
-		info + "dsbuild.json": string(manifest),
+		"deepspeed/ops/cpu_adam_loaded.py":     "",
+		"deepspeed/ops/op_builder/__init__.py": "",
+		"deepspeed/ops/op_builder/all_ops.py":  "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_loaded\n        return cpu_adam_loaded\nALL_OPS = {'cpu_adam': Builder()}\n",
 	}
 	maps.Copy(files, opt.files)
-	var record bytes.Buffer
-	for _, f := range slices.Sorted(maps.Keys(files)) {
-		sum := sha256.Sum256([]byte(files[f]))
-		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", f, base64.RawURLEncoding.EncodeToString(sum[:]), len(files[f]))
+	tag := pythonTag(t)
+	o := wheeltest.Options{
+		Version: opt.version, Python: tag, Torch: opt.torch, CUDA: opt.cuda, CPU: wheel.CPUv2, Files: files,
+		Scripts:  map[string]string{"ds_report": "#!python\nprint('report')\n"},
+		Ops:      []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
+		Requires: append([]string{"einops", "sphinx; extra == 'doc'"}, opt.require...),
 	}
-	fmt.Fprintf(&record, "%sRECORD,,\n", info)
-	files[info+"RECORD"] = record.String()
-	path := filepath.Join(dir, name)
-	writeZip(t, path, files)
-	return path
-}
-
-func writeZip(t *testing.T, path string, files map[string]string) {
-	t.Helper()
-	var b bytes.Buffer
-	z := zip.NewWriter(&b)
-	for _, f := range slices.Sorted(maps.Keys(files)) {
-		w, err := z.Create(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write([]byte(files[f])); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(z.Close(), os.WriteFile(path, b.Bytes(), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	return wheeltest.Packed(t, dir, o)
 }
 
 func pythonTag(t *testing.T) string {
@@ -258,7 +203,7 @@ func pythonTag(t *testing.T) string {
 
 func load(t *testing.T, path string) []deploy.Wheel {
 	t.Helper()
-	wheels, err := deploy.LoadWheels(path)
+	wheels, err := deploy.LoadWheels(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -349,5 +294,5 @@ func (c countingConn) Put(ctx context.Context, up remote.Upload) error {
 
 // fakeTorchWheel is a wheel for the fake torch of test nodes.
 func fakeTorchWheel() wheelOptions {
-	return wheelOptions{with: func(m *wheel.Manifest) { m.Torch, m.CUDA = nodes.FakeTorchVersion, nodes.FakeTorchCUDA }}
+	return wheelOptions{torch: nodes.FakeTorchVersion, cuda: nodes.FakeTorchCUDA}
 }

@@ -55,7 +55,7 @@ func TestDeployRepairsAlteredFiles(t *testing.T) {
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
 	run(t, context.Background(), opt)
-	e.write(t, "deepspeed/ops/cpu_adam_op.py", "import nothing_here\n")
+	e.write(t, "deepspeed/ops/cpu_adam_loaded.py", "import nothing_here\n")
 	r := run(t, context.Background(), opt)
 	if r.Err() != nil || !r.Nodes[0].Changed {
 		t.Errorf("%+v", r.Nodes[0])
@@ -76,11 +76,12 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"op raises":           {map[string]string{"deepspeed/ops/cpu_adam_op.py": "raise ImportError('no kernel image')\n"}, "op cpu_adam does not load: ImportError: no kernel image"},
+		"op raises":           {map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "raise ImportError('no kernel image')\n"}, "op cpu_adam does not load: ImportError: no kernel image"},
 		"op compiles":         {map[string]string{"deepspeed/ops/op_builder/all_ops.py": "class B:\n    def jit_load(self): pass\n    def load(self): return self.jit_load()\nALL_OPS = {'cpu_adam': B()}\n"}, "would be compiled"},
 		"import fails":        {map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}, "No module named 'no_such_module'"},
-		"illegal instruction": {map[string]string{"deepspeed/ops/cpu_adam_op.py": "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"}, "illegal instruction"},
-		"damaged inside":      {map[string]string{"deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data/scripts/../../../../evil": "x"}, "lies outside the environment"},
+		"illegal instruction": {map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"}, "illegal instruction"},
+		"inside ours":         {map[string]string{"deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data/data/.dsbuild/evil": "x"}, "lies outside the environment"},
+		"unknown place":       {map[string]string{"deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data/nosuch/file": "x"}, "the wheel has files for 'nosuch'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: c.files}))

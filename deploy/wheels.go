@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,8 +43,8 @@ func usage(hint, format string, args ...any) error {
 const buildHint = "build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name one with --wheel"
 
 // LoadWheels reads the wheel at path, or every wheel in the folder at path.
-// Copies of one wheel count once.
-func LoadWheels(path string) ([]Wheel, error) {
+// Copies of one wheel count once; a damaged one is an error with exit code 4.
+func LoadWheels(ctx context.Context, path string) ([]Wheel, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -70,7 +71,7 @@ func LoadWheels(path string) ([]Wheel, error) {
 	}
 	var wheels []Wheel
 	for _, file := range files {
-		w, err := loadWheel(file)
+		w, err := loadWheel(ctx, file)
 		if err != nil {
 			return nil, err
 		}
@@ -81,17 +82,24 @@ func LoadWheels(path string) ([]Wheel, error) {
 	return wheels, nil
 }
 
-func loadWheel(file string) (Wheel, error) {
-	m, err := wheel.ReadManifest(file)
-	if errors.Is(err, wheel.ErrNoManifest) {
-		return Wheel{}, usage("only wheels built by dsbuild wheel can be deployed for now", "%w", err)
-	}
+// loadWheel reads one wheel. A damaged one is refused here, before any node is
+// asked anything; one that dsbuild did not build is taken for what it holds.
+func loadWheel(ctx context.Context, file string) (Wheel, error) {
+	v, err := wheel.Verify(ctx, file)
 	if err != nil {
 		return Wheel{}, err
 	}
-	meta, err := wheel.ReadMetadata(file)
-	if err != nil {
+	if err := v.Err(); err != nil {
 		return Wheel{}, err
 	}
-	return Wheel{Path: file, Manifest: m, Version: meta.Version, Requires: meta.RequiresDist}, nil
+	c := v.Contents
+	if c.Name != "deepspeed" {
+		return Wheel{}, usage(buildHint, "%s: it is a wheel of %s, and only DeepSpeed is deployed", file, c.Name)
+	}
+	m := c.Manifest()
+	if v.Manifest != nil {
+		m = *v.Manifest
+	}
+	m.Name, m.SHA256, m.Size = filepath.Base(file), v.SHA256, v.Size
+	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires}, nil
 }

@@ -9,13 +9,24 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Builder runs a plan, whose audit must pass before its smoke step, and
-// returns the path of the wheel it left in dir. Each step is reported, and its
-// output kept in log.
+// Builder makes the images of plans and runs their steps in them.
 type Builder interface {
 	// Name is what the manifest calls the builder.
 	Name() string
-	Build(ctx context.Context, p *Plan, dir string, log io.Writer, rep ui.Reporter) (wheel string, err error)
+	// Open makes the images of a plan. Each step is reported, and its output
+	// kept in log.
+	Open(ctx context.Context, p *Plan, log io.Writer, rep ui.Reporter) (Workspace, error)
+}
+
+// Workspace is where the steps of one plan run. It keeps the output of each
+// under the step's name.
+type Workspace interface {
+	// Run runs a step, whose inputs are there.
+	Run(ctx context.Context, s Step) error
+	// Export copies the output of a step to the directory dir of this machine.
+	Export(ctx context.Context, step, dir string) error
+	// Import takes the directory dir of this machine for the output of a step.
+	Import(step, dir string) error
 }
 
 // Cause picks the lines of a failed command's output that say why: the first

@@ -3,6 +3,7 @@
 package pipeline
 
 import (
+	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,10 +26,12 @@ var scripts embed.FS
 // Image says which of the toolchain's images a step runs in.
 type Image string
 
-// The images of a toolchain's Dockerfile.
+// The images of a toolchain's Dockerfile, and the place of steps that are
+// dsbuild's own code.
 const (
 	Runtime   Image = "runtime"   // what a node has
 	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit
+	Here      Image = "dsbuild"   // no image: dsbuild itself does it
 )
 
 // Step is one command of a plan. It finds the outputs of earlier steps as
@@ -37,10 +41,10 @@ type Step struct {
 	Name    string            `json:"name"`
 	Title   string            `json:"title"` // what it does, for people
 	Image   Image             `json:"image"`
-	Scripts []string          `json:"scripts"`
+	Scripts []string          `json:"scripts,omitempty"`
 	Inputs  []string          `json:"inputs,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
-	Argv    []string          `json:"argv"`
+	Argv    []string          `json:"argv,omitempty"`
 	Network bool              `json:"network,omitempty"` // fetches something
 	Compile bool              `json:"compile,omitempty"` // has the object cache at /ccache
 }
@@ -66,6 +70,7 @@ type Plan struct {
 	Steps      []Step            `json:"steps"`
 	Scripts    map[string]string `json:"scripts"` // contents by name
 	Digest     string            `json:"-"`       // hex sha256 over all of the above
+	Manifest   wheel.Manifest    `json:"-"`       // of the wheel, as far as the plan knows it
 }
 
 // Options are what may change how a plan runs without changing the wheel.
@@ -100,16 +105,21 @@ func NewPlan(tc compat.Toolchain, base Base, opt Options) (*Plan, error) {
 	}
 	env := buildEnv(tc, opt)
 	p.Steps = []Step{
-		sourceStep(tc), compileStep(env), packStep(tc, base, env, opt), auditStep(), smokeStep(tc),
+		sourceStep(tc), compileStep(env), stripStep(opt), packStep(), auditStep(), smokeStep(tc),
 	}
 	if err := p.seal(); err != nil {
 		return nil, err
 	}
+	p.Manifest = wheel.Manifest{
+		Source:       wheel.Source{Kind: "release", Ref: tc.DeepSpeed, SHA256: tc.Source},
+		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
+		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
+		PlanDigest: p.Digest,
+	}
 	return p, nil
 }
 
-// seal reads the scripts the steps name and computes the digest; the digest
-// then goes into the manifest, which must not be part of it.
+// seal reads the scripts the steps name and computes the digest.
 func (p *Plan) seal() error {
 	for _, s := range p.Steps {
 		for _, name := range s.Scripts {
@@ -126,28 +136,7 @@ func (p *Plan) seal() error {
 	}
 	sum := sha256.Sum256(text)
 	p.Digest = hex.EncodeToString(sum[:])
-	for _, s := range p.Steps {
-		if text, ok := s.Env[manifestVar]; ok {
-			m, err := manifestWith(text, p.Digest)
-			if err != nil {
-				return err
-			}
-			s.Env[manifestVar] = m
-		}
-	}
 	return nil
-}
-
-const manifestVar = "DSBUILD_MANIFEST"
-
-func manifestWith(text, digest string) (string, error) {
-	var m wheel.Manifest
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		return "", err
-	}
-	m.PlanDigest = digest
-	out, err := json.Marshal(m)
-	return string(out), err
 }
 
 func sourceStep(tc compat.Toolchain) Step {
@@ -167,26 +156,23 @@ func compileStep(env map[string]string) Step {
 	}
 }
 
-// packStep's environment carries the manifest as far as the plan knows it.
-func packStep(tc compat.Toolchain, base Base, build map[string]string, opt Options) Step {
-	env := map[string]string{"SOURCE_DATE_EPOCH": epoch}
+func stripStep(opt Options) Step {
+	s := Step{
+		Name: StripStep, Title: "strip the ops, note what was installed", Image: Toolchain,
+		Scripts: []string{"strip.py"}, Inputs: []string{"compile"},
+		Argv: []string{"sh", "-c", "python /dsbuild/strip.py /in/compile/*.whl /out"},
+	}
 	if opt.KeepDebug {
-		env["DSBUILD_KEEP_DEBUG"] = "1"
+		s.Title, s.Env = "note what was installed", map[string]string{"DSBUILD_KEEP_DEBUG": "1"}
 	}
-	m := wheel.Manifest{
-		Source:       wheel.Source{Kind: "release", Ref: tc.DeepSpeed, SHA256: tc.Source},
-		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
-		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(build),
-	}
-	text, err := json.Marshal(m)
-	if err != nil {
-		panic(err) // strings alone
-	}
-	env[manifestVar] = string(text)
+	return s
+}
+
+// packStep names the format in its environment, and so in the plan's digest.
+func packStep() Step {
 	return Step{
-		Name: "pack", Title: "strip, pin to torch " + tc.Torch + ", add the manifest", Image: Toolchain,
-		Scripts: []string{"pack.py", "contents.py"}, Inputs: []string{"compile"},
-		Env: env, Argv: []string{"sh", "-c", "python /dsbuild/pack.py /in/compile/*.whl /out"},
+		Name: PackStep, Title: "tag, pin torch, add the manifest and the SBOM", Image: Here, Inputs: []string{StripStep},
+		Env: map[string]string{"DSBUILD_PACK": wheel.PackFormat},
 	}
 }
 
@@ -201,26 +187,30 @@ func manifestEnv(build map[string]string) map[string]string {
 	return out
 }
 
-// The steps that judge the wheel, and what the first leaves in /out.
+// The steps that others know by name, and the file in which the first notes
+// what was installed (a wheel.Build); in NotRunFile the last says why it could
+// not run the ops.
 const (
-	AuditStep    = "audit"
-	SmokeStep    = "smoke"
-	ContentsFile = "contents.json"
+	StripStep = "strip"
+	PackStep  = "pack"
+	AuditStep = "audit"
+	SmokeStep = "smoke"
+	BuildFile = "build.json"
+
+	NotRunFile = "not-run"
 )
 
 func auditStep() Step {
 	return Step{
-		Name: AuditStep, Title: "open the wheel again and compare it with what was asked", Image: Toolchain,
-		Scripts: []string{"contents.py"}, Inputs: []string{"pack"},
-		Argv: []string{"sh", "-c", "python /dsbuild/contents.py /in/pack/*.whl >/out/" + ContentsFile},
+		Name: AuditStep, Title: "open the wheel again and compare it with what was asked", Image: Here, Inputs: []string{PackStep},
 	}
 }
 
 func smokeStep(tc compat.Toolchain) Step {
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
-		Scripts: []string{"smoke.sh", "smoke.py"}, Inputs: []string{"pack"},
-		Env:  map[string]string{"DS_ACCELERATOR": "cuda"},
+		Scripts: []string{"smoke.sh", "smoke.py"}, Inputs: []string{PackStep},
+		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
 		Argv: append([]string{"sh", "/dsbuild/smoke.sh"}, tc.OpNames(false)...),
 	}
 }
@@ -257,17 +247,28 @@ func buildEnv(tc compat.Toolchain, opt Options) map[string]string {
 	return env
 }
 
-// Audit compares what is in a wheel with what the plan asks for; an error is a
-// *wheel.AuditError with every difference.
-func (p *Plan) Audit(name string, c wheel.Contents) error {
-	findings := wheel.Audit(c, wheel.Want{
-		Ops: p.Toolchain.OpNames(false), DeviceOps: p.Toolchain.OpNames(true),
-		Archs: p.Toolchain.Archs, CPU: p.Toolchain.CPU,
-	})
+// Audit opens the wheel at file and compares it with its own words and with
+// what the plan asks for; an error is a *wheel.AuditError with every difference.
+func (p *Plan) Audit(ctx context.Context, file string) error {
+	v, err := wheel.Verify(ctx, file)
+	if err != nil {
+		return err
+	}
+	findings := append(p.compare(v.Contents), v.Findings()...)
+	if v.Manifest == nil || v.Manifest.PlanDigest != p.Digest {
+		findings = append(findings, "its manifest names another plan")
+	}
 	if len(findings) > 0 {
-		return &wheel.AuditError{Wheel: name, Findings: findings}
+		return wheel.NotAsked(filepath.Base(file), findings)
 	}
 	return nil
+}
+
+func (p *Plan) compare(c wheel.Contents) []string {
+	return wheel.Audit(c, wheel.Want{
+		Ops: p.Toolchain.OpNames(false), DeviceOps: p.Toolchain.OpNames(true),
+		Archs: p.Toolchain.Archs, CPU: p.Toolchain.CPU, KeepDebug: p.Options.KeepDebug,
+	})
 }
 
 // Print writes the plan for people: each step with its image, environment and
@@ -285,11 +286,11 @@ func (p *Plan) Print(w io.Writer) error {
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
 		for _, k := range slices.Sorted(maps.Keys(s.Env)) {
-			if k != manifestVar {
-				fmt.Fprintf(&b, "             %s=%s\n", k, s.Env[k])
-			}
+			fmt.Fprintf(&b, "             %s=%s\n", k, s.Env[k])
 		}
-		fmt.Fprintf(&b, "             $ %s\n", strings.Join(s.Argv, " "))
+		if s.Image != Here {
+			fmt.Fprintf(&b, "             $ %s\n", strings.Join(s.Argv, " "))
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -2,16 +2,17 @@ package pipeline
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -93,24 +94,13 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-// The manifest inside names its plan and nothing that differs between runs.
+// The plan's manifest names the plan and nothing that differs between runs.
 func TestManifestInPlan(t *testing.T) {
 	p := plan(t, tarball(), Options{}, nil, "8.0")
-	for _, s := range p.Steps {
-		text, ok := s.Env[manifestVar]
-		if !ok {
-			continue
-		}
-		var m wheel.Manifest
-		if err := json.Unmarshal([]byte(text), &m); err != nil {
-			t.Fatal(err)
-		}
-		if m.PlanDigest != p.Digest || m.BuiltAt != nil || m.Builder != "" || m.Env["DS_BUILD_UTILS"] != "1" || m.Base.Digest == "" {
-			t.Errorf("%s", text)
-		}
-		return
+	m := p.Manifest
+	if m.PlanDigest != p.Digest || m.BuiltAt != nil || m.Builder != "" || m.Env["DS_BUILD_UTILS"] != "1" || m.Base.Digest == "" {
+		t.Errorf("%+v", m)
 	}
-	t.Error("no step carries the manifest")
 }
 
 func TestCause(t *testing.T) {
@@ -129,20 +119,35 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// What the audit step does not find is an error of exit code 4.
-func TestPlanAudit(t *testing.T) {
+// What a wheel lacks, or has too much of, is named.
+func TestPlanCompares(t *testing.T) {
 	p := plan(t, image(), Options{}, nil, "8.0")
 	c := wheel.Contents{Extensions: []wheel.Extension{
-		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}},
-		{Path: "deepspeed/ops/adam/fused_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}},
-		{Path: "deepspeed/ops/utils_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}},
+		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true},
+		{Path: "deepspeed/ops/adam/fused_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
+		{Path: "deepspeed/ops/utils_op.so", CPU: wheel.CPU{Max: wheel.CPUv1}, Stripped: true},
 	}}
-	if err := p.Audit("x.whl", c); err != nil {
-		t.Errorf("as asked: %v", err)
+	if found := p.compare(c); len(found) > 0 {
+		t.Errorf("as asked: %v", found)
 	}
 	c.Extensions = c.Extensions[:2]
-	var bad *wheel.AuditError
-	if err := p.Audit("x.whl", c); !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), "op utils was asked for and is not inside") {
-		t.Error(err)
+	if found := p.compare(c); !slices.Equal(found, []string{"op utils was asked for and is not inside"}) {
+		t.Error(found)
+	}
+}
+
+// A wheel that was tampered with after it was packed does not pass the audit.
+func TestPlanAuditNamesTheDamage(t *testing.T) {
+	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
+	p.Digest = wheeltest.PlanDigest()
+	if err := p.Audit(t.Context(), wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})); err != nil {
+		t.Errorf("as it was packed: %v", err)
+	}
+	for _, d := range wheeltest.Damages() {
+		var bad *wheel.AuditError
+		err := p.Audit(t.Context(), d.Damaged(t, t.TempDir()))
+		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
+			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
+		}
 	}
 }

@@ -64,33 +64,35 @@ func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, err
 	}
 	defer os.RemoveAll(tmp)
-	file, err := builder.Build(ctx, p, tmp, log, r.Report)
+	b := &build{plan: p, dir: tmp, started: time.Now(), log: log, rep: r.Report}
+	err = b.run(ctx, builder)
 	if ctx.Err() != nil {
 		return wheel.Artifact{}, context.Cause(ctx)
 	}
 	if err != nil {
 		return wheel.Artifact{}, hint.With(err, "the whole log is in %s", log.Name())
 	}
-	return r.finish(p, builder.Name(), file)
+	return r.finish(b, builder.Name())
 }
 
-// finish completes the manifest, puts the wheel where it is wanted and keeps
-// it in the store.
-func (r Runner) finish(p *Plan, builder, file string) (wheel.Artifact, error) {
-	m, err := wheel.ReadManifest(file)
+// finish completes the manifest, writes the statement of where the wheel comes
+// from, puts all where it is wanted and keeps it in the store.
+func (r Runner) finish(b *build, builder string) (wheel.Artifact, error) {
+	m, err := wheel.ReadManifest(b.wheel)
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	if m.PlanDigest != p.Digest {
-		return wheel.Artifact{}, &wheel.AuditError{Wheel: m.Name, Findings: []string{"its manifest names another plan"}}
-	}
 	now := time.Now().UTC().Truncate(time.Second)
 	m.Builder, m.Dsbuild, m.BuiltAt = builder, r.Version, &now
-	a, err := Place(file, m, r.Dir)
+	statement, err := wheel.Provenance(m, b.facts, b.started, now)
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	a, err := Place(Product{File: b.wheel, Manifest: m, Provenance: statement}, r.Dir)
 	if err != nil {
 		return a, err
 	}
-	if err := r.Store.Put(p.Digest, a); err != nil {
+	if err := r.Store.Put(b.plan.Digest, a); err != nil {
 		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
 	}
 	return a, nil

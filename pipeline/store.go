@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,9 +51,13 @@ func (s Store) Get(digest, dir string) (wheel.Artifact, bool, error) {
 	if sum, _, err := wheel.HashFile(kept); err != nil || sum != m.SHA256 {
 		return wheel.Artifact{}, false, os.RemoveAll(entry) // damaged: built again
 	}
+	statement, err := os.ReadFile(kept + wheel.ProvenanceSuffix)
+	if err != nil {
+		return wheel.Artifact{}, false, os.RemoveAll(entry) // likewise
+	}
 	now := time.Now()
 	_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
-	a, err := Place(kept, m, dir)
+	a, err := Place(Product{File: kept, Manifest: m, Provenance: statement}, dir)
 	a.Cached = true
 	return a, err == nil, err
 }
@@ -67,7 +72,11 @@ func (s Store) Put(digest string, a wheel.Artifact) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if _, err := Place(a.Path, a.Manifest, tmp); err != nil {
+	statement, err := os.ReadFile(a.Path + wheel.ProvenanceSuffix)
+	if err != nil {
+		return err
+	}
+	if _, err := Place(Product{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
 		return err
 	}
 	entry := filepath.Join(s.Dir, digest)
@@ -105,14 +114,22 @@ func (s Store) prune() error {
 	return nil
 }
 
-// Place puts a wheel and its manifest into dir, each whole or not at all, and
-// writes dir's SHA256SUMS anew.
-func Place(file string, m wheel.Manifest, dir string) (wheel.Artifact, error) {
+// Product is a finished wheel with what lies beside it.
+type Product struct {
+	File       string // path of the wheel
+	Manifest   wheel.Manifest
+	Provenance []byte // the in-toto statement
+}
+
+// Place puts a wheel, its manifest and its statement into dir, each whole or
+// not at all, and writes dir's SHA256SUMS anew.
+func Place(p Product, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
 	}
+	m := p.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
-	src, err := os.Open(file)
+	src, err := os.Open(p.File)
 	if err != nil {
 		return a, err
 	}
@@ -127,10 +144,14 @@ func Place(file string, m wheel.Manifest, dir string) (wheel.Artifact, error) {
 	if err := writeWhole(a.Path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n")); err != nil {
 		return a, err
 	}
+	if err := writeWhole(a.Path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance)); err != nil {
+		return a, err
+	}
 	return a, writeSums(dir)
 }
 
-// writeSums lists every wheel and manifest of dir in the form sha256sum -c reads.
+// writeSums lists every wheel of dir, and what lies beside it, in the form
+// sha256sum -c reads.
 func writeSums(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -139,7 +160,7 @@ func writeSums(dir string) error {
 	var b strings.Builder
 	for _, e := range entries {
 		name := e.Name()
-		if !strings.HasSuffix(name, ".whl") && !strings.HasSuffix(name, ".whl"+wheel.ManifestSuffix) || strings.HasPrefix(name, ".") {
+		if strings.HasPrefix(name, ".") || !ofWheel(name) {
 			continue
 		}
 		sum, _, err := wheel.HashFile(filepath.Join(dir, name))
@@ -148,7 +169,13 @@ func writeSums(dir string) error {
 		}
 		fmt.Fprintf(&b, "%s  %s\n", sum, name)
 	}
-	return writeWhole(filepath.Join(dir, "SHA256SUMS"), strings.NewReader(b.String()))
+	return writeWhole(filepath.Join(dir, wheel.SumsName), strings.NewReader(b.String()))
+}
+
+// ofWheel reports whether a name is that of a wheel or of a file beside one.
+func ofWheel(name string) bool {
+	name = strings.TrimSuffix(strings.TrimSuffix(name, wheel.ManifestSuffix), wheel.ProvenanceSuffix)
+	return strings.HasSuffix(name, ".whl")
 }
 
 // writeWhole writes a file under a temporary name beside it and renames it.

@@ -1,7 +1,7 @@
 package pipeline
 
 import (
-	"archive/zip"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // artifact puts a file that stands for a wheel, with its manifest, into a new
@@ -28,7 +29,7 @@ func artifact(t *testing.T, name, content string) wheel.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := Place(file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, t.TempDir())
+	a, err := Place(Product{file, wheel.Manifest{Name: name, Version: "1", SHA256: sum, Size: size}, []byte("{}\n")}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestStore(t *testing.T) {
 	}
 	check := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
 	check.Dir = out
-	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != 2 {
+	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != 3 {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
@@ -87,18 +88,28 @@ func TestStorePrunes(t *testing.T) {
 	}
 }
 
-// fake is a builder that leaves a file instead of a wheel, or fails.
+// fake is a builder whose strip step leaves a compiled wheel, or fails.
 type fake struct {
-	err  error
-	make func(dir string) string
+	err      error
+	compiled func(dir string)
+	imported string // what the runner gave back
 }
 
-func (f fake) Name() string { return "fake" }
-func (f fake) Build(_ context.Context, _ *Plan, dir string, _ io.Writer, _ ui.Reporter) (string, error) {
-	if f.err != nil {
-		return "", f.err
+func (f *fake) Name() string { return "fake" }
+func (f *fake) Open(context.Context, *Plan, io.Writer, ui.Reporter) (Workspace, error) {
+	return f, f.err
+}
+func (f *fake) Run(context.Context, Step) error { return nil }
+func (f *fake) Import(_, dir string) error      { f.imported = dir; return nil }
+func (f *fake) Export(_ context.Context, step, dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
 	}
-	return f.make(dir), nil
+	if step == SmokeStep {
+		return os.WriteFile(filepath.Join(dir, NotRunFile), []byte("this CPU is old"), 0o644)
+	}
+	f.compiled(dir)
+	return nil
 }
 
 func TestRunnerAnswersFromTheStore(t *testing.T) {
@@ -127,7 +138,7 @@ func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
 	out := t.TempDir()
 	r := Runner{
 		Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: out, Report: ui.New(io.Discard, ui.Options{}), Logs: t.TempDir(),
-		Builder: func(context.Context) (Builder, error) { return fake{err: errors.New("step compile: boom")}, nil },
+		Builder: func(context.Context) (Builder, error) { return &fake{err: errors.New("step compile: boom")}, nil },
 	}
 	_, err := r.Run(t.Context(), p)
 	if err == nil || !strings.Contains(err.Error(), "boom") {
@@ -141,45 +152,43 @@ func TestRunnerKeepsTheLogOfAFailure(t *testing.T) {
 	}
 }
 
-// A wheel whose manifest names another plan is not handed out, nor kept.
-func TestRunnerRefusesAnotherPlansWheel(t *testing.T) {
-	p := plan(t, image(), Options{}, nil, "8.0")
-	build := func(digest string) func(string) string {
-		return func(dir string) string {
-			const name = "deepspeed-1-py3-none-any.whl"
-			file := filepath.Join(dir, name)
-			f, err := os.Create(file)
-			if err != nil {
+// The strip step's wheel is packed, audited and handed out, with its manifest
+// and its statement; one that is not what was asked is not, nor kept.
+func TestRunnerPacksAndAudits(t *testing.T) {
+	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")
+	for name, c := range map[string]struct {
+		ops  []wheeltest.Op
+		want string
+	}{
+		"as asked":   {wheeltest.DefaultOps(), ""},
+		"op missing": {wheeltest.DefaultOps()[:1], "op fused_adam was asked for and is not inside"},
+	} {
+		f := &fake{compiled: func(dir string) {
+			wheeltest.Compiled(t, dir, wheeltest.Options{Ops: c.ops})
+			facts := `{"gcc":"12.2.0","python":"3.11","torch":"2.15.0","cuda":"13.2","packages":[]}`
+			if err := os.WriteFile(filepath.Join(dir, BuildFile), []byte(facts), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			z := zip.NewWriter(f)
-			w, err := z.Create("deepspeed-1.dist-info/" + wheel.ManifestName)
-			if err == nil {
-				_, err = fmt.Fprintf(w, `{"name":%q,"version":"1","plan_digest":%q}`, name, digest)
-			}
-			if err := errors.Join(err, z.Close(), f.Close()); err != nil {
-				t.Fatal(err)
-			}
-			return file
-		}
-	}
-	for digest, want := range map[string]string{p.Digest: "", "another": "its manifest names another plan"} {
+		}}
 		r := Runner{
 			Store: Store{Dir: t.TempDir(), Keep: 2}, Dir: t.TempDir(), Logs: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
-			Builder: func(context.Context) (Builder, error) { return fake{make: build(digest)}, nil },
+			Builder: func(context.Context) (Builder, error) { return f, nil },
 		}
+		var said bytes.Buffer
+		r.Report = ui.New(&said, ui.Options{})
 		a, err := r.Run(t.Context(), p)
 		left, _ := os.ReadDir(r.Dir)
 		kept, _ := os.ReadDir(r.Store.Dir)
-		if want == "" {
-			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 3 || len(kept) != 1 {
-				t.Errorf("%+v, %v, left %v, kept %v", a, err, left, kept)
+		if c.want == "" {
+			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 4 || len(kept) != 1 || f.imported == "" ||
+				!strings.Contains(said.String(), "the ops were not run, for this CPU is old") {
+				t.Errorf("%s: %+v, %v, left %v, kept %v, said %s", name, a, err, left, kept, &said)
 			}
 			continue
 		}
 		var bad *wheel.AuditError
-		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), want) || len(left)+len(kept) > 0 {
-			t.Errorf("%v, left %v, kept %v", err, left, kept)
+		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), c.want) || len(left)+len(kept) > 0 {
+			t.Errorf("%s: %v, left %v, kept %v", name, err, left, kept)
 		}
 	}
 }

@@ -33,6 +33,7 @@ type Manifest struct {
 	CUDA     string `json:"cuda"`     // X.Y
 	GCC      string `json:"gcc"`      // full version
 	Glibc    string `json:"glibc"`    // symbol floor of the extensions: X.Y
+	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
 
 	Base       Base              `json:"base"`

@@ -26,13 +26,16 @@ type CPULevel string
 
 // The levels, lowest first; each includes those before it.
 const (
+	CPUv1 CPULevel = "x86-64"    // every 64-bit x86 CPU: SSE2
 	CPUv2 CPULevel = "x86-64-v2" // SSE4.2
 	CPUv3 CPULevel = "x86-64-v3" // AVX2, FMA, BMI
 	CPUv4 CPULevel = "x86-64-v4" // AVX-512
 )
 
-// CPULevels lists the levels, lowest first.
-func CPULevels() []CPULevel { return []CPULevel{CPUv2, CPUv3, CPUv4} }
+// CPULevels lists the levels a wheel can be asked for, lowest first.
+func CPULevels() []CPULevel { return allLevels()[1:] }
+
+func allLevels() []CPULevel { return []CPULevel{CPUv1, CPUv2, CPUv3, CPUv4} }
 
 // ParseCPULevel reads "x86-64-v3" or "v3".
 func ParseCPULevel(s string) (CPULevel, error) {
@@ -52,7 +55,7 @@ func (l CPULevel) Short() string { return strings.TrimPrefix(string(l), "x86-64-
 // Includes reports whether a CPU of level l runs code made for other.
 // An unknown level includes nothing and is included by nothing.
 func (l CPULevel) Includes(other CPULevel) bool {
-	i, j := slices.Index(CPULevels(), l), slices.Index(CPULevels(), other)
+	i, j := slices.Index(allLevels(), l), slices.Index(allLevels(), other)
 	return j >= 0 && i >= j
 }
 

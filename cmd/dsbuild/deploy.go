@@ -88,7 +88,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	if err != nil {
 		return err
 	}
-	if fleet.Wheels, err = deploy.LoadWheels(opts.wheel); err != nil {
+	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel); err != nil {
 		return err
 	}
 	cache, err := os.UserCacheDir()

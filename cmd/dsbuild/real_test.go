@@ -54,7 +54,7 @@ func command(t *testing.T, dir, name string, args ...string) string {
 func TestRealWheelFiles(t *testing.T) {
 	doc, dist := built(t)
 	w := doc.Wheels[0]
-	const name = "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-linux_x86_64.whl"
+	const name = "deepspeed-0.19.8+torch2.15.cu132.sm80.v3-cp311-cp311-manylinux_2_35_x86_64.whl"
 	if filepath.Base(w.Path) != name || w.Cached {
 		t.Errorf("%s, cached %v", w.Path, w.Cached)
 	}
@@ -69,7 +69,7 @@ func TestRealWheelFiles(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{"SHA256SUMS", name, name + wheel.ManifestSuffix}; !slices.Equal(names, want) {
+	if want := []string{"SHA256SUMS", name, name + wheel.ManifestSuffix, name + wheel.ProvenanceSuffix}; !slices.Equal(names, want) {
 		t.Errorf("dist holds %q", names)
 	}
 	command(t, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")

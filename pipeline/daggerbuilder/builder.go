@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Builder runs plans through a connected client.
@@ -42,8 +40,8 @@ func (b *Builder) ResolveBase(ctx context.Context, base pipeline.Base) (pipeline
 	return pipeline.NewBase(ref)
 }
 
-// Build runs p and exports the wheel into dir.
-func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log io.Writer, rep ui.Reporter) (string, error) {
+// Open makes the images of p in the engine.
+func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter) (pipeline.Workspace, error) {
 	r := &run{
 		Builder: b, plan: p, log: log, rep: rep,
 		images: map[pipeline.Image]*dagger.Container{}, outputs: map[string]*dagger.Directory{},
@@ -51,21 +49,13 @@ func (b *Builder) Build(ctx context.Context, p *pipeline.Plan, dir string, log i
 	if p.Options.NoCache {
 		r.nonce = rand.Text()
 	}
-	if err := r.toolchain(ctx); err != nil {
-		return "", err
-	}
-	for _, s := range p.Steps {
-		if err := r.step(ctx, s); err != nil {
-			return "", err
-		}
-	}
-	return r.export(ctx, dir)
+	return r, r.toolchain(ctx)
 }
 
 // baseStep is the one step of a build in which nothing runs.
 const baseStep = "base"
 
-// run is one plan being run.
+// run is one plan being run; it is a pipeline.Workspace.
 type run struct {
 	*Builder
 	plan    *pipeline.Plan
@@ -133,8 +123,8 @@ func (r *run) rootfs() *dagger.File {
 		File("/tmp/rootfs.tar")
 }
 
-// step runs one command of the plan and keeps its output directory.
-func (r *run) step(ctx context.Context, s pipeline.Step) error {
+// Run runs one command of the plan and keeps its output directory.
+func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context) error {
 		tools := r.client.Directory()
 		for _, name := range s.Scripts {
@@ -158,53 +148,22 @@ func (r *run) step(ctx context.Context, s pipeline.Step) error {
 		}
 		out, err := ctr.WithExec(s.Argv).Directory("/out").Sync(ctx)
 		r.outputs[s.Name] = out
-		if err == nil && s.Name == pipeline.AuditStep {
-			err = r.audit(ctx)
-		}
 		return err
 	})
 }
 
-// audit holds what the audit step found against the plan.
-func (r *run) audit(ctx context.Context) error {
-	text, err := r.outputs[pipeline.AuditStep].File(pipeline.ContentsFile).Contents(ctx)
-	if err != nil {
-		return err
+// Export copies the output of a step to dir.
+func (r *run) Export(ctx context.Context, step, dir string) error {
+	if _, err := r.outputs[step].Export(ctx, dir); err != nil {
+		return fmt.Errorf("export of step %s: %w", step, err)
 	}
-	contents, err := wheel.ParseContents([]byte(text))
-	if err != nil {
-		return err
-	}
-	name, err := r.wheel(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(r.log, text)
-	return r.plan.Audit(name, contents)
+	return nil
 }
 
-// wheel is the name of the one wheel the pack step left.
-func (r *run) wheel(ctx context.Context) (string, error) {
-	names, err := r.outputs["pack"].Glob(ctx, "*.whl")
-	if err == nil && len(names) != 1 {
-		err = fmt.Errorf("the pack step left %d wheels, expected one", len(names))
-	}
-	if err != nil {
-		return "", err
-	}
-	return filepath.Base(names[0]), nil
-}
-
-// export copies the wheel to dir and returns its path.
-func (r *run) export(ctx context.Context, dir string) (string, error) {
-	name, err := r.wheel(ctx)
-	if err == nil {
-		_, err = r.outputs["pack"].File(name).Export(ctx, filepath.Join(dir, name))
-	}
-	if err != nil {
-		return "", fmt.Errorf("export: %w", err)
-	}
-	return filepath.Join(dir, name), nil
+// Import takes dir for the output of a step.
+func (r *run) Import(step, dir string) error {
+	r.outputs[step] = r.client.Host().Directory(dir)
+	return nil
 }
 
 // watch runs one step under the eyes of the reporter: its lines are shown and
@@ -261,11 +220,6 @@ func (e *StepError) ExitCode() int {
 // explain turns what the engine says of a failed exec into the exit code and
 // the last lines of its output.
 func (r *run) explain(step string, err error) error {
-	var audit *wheel.AuditError
-	if errors.As(err, &audit) {
-		fmt.Fprintln(r.log, audit)
-		return audit
-	}
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)

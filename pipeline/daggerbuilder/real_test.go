@@ -99,7 +99,7 @@ func TestRealStep(t *testing.T) {
 	r := on(b, tar, rep, log)
 	s := step("printf half; sleep 0.3; echo ' line'; echo two >&2; echo done >/out/file", "NOW="+time.Now().String())
 	for range 2 {
-		if err := r.step(t.Context(), s); err != nil {
+		if err := r.Run(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestRealStep(t *testing.T) {
 func TestRealStepFails(t *testing.T) {
 	b, tar := connect(t)
 	rep := &record{}
-	err := on(b, tar, rep, io.Discard).step(t.Context(), step("echo x.cpp:1: error: no luck >&2; exit 7"))
+	err := on(b, tar, rep, io.Discard).Run(t.Context(), step("echo x.cpp:1: error: no luck >&2; exit 7"))
 	var failed *StepError
 	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "exit code 7") || !strings.Contains(failed.Tail, "error: no luck") {
 		t.Errorf("%v", err)
@@ -138,7 +138,7 @@ func TestRealStepCancelled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	start := time.Now()
-	err := r.step(ctx, step("sleep 60", "NOW="+start.String()))
+	err := r.Run(ctx, step("sleep 60", "NOW="+start.String()))
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 20*time.Second {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}

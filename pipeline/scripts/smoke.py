@@ -1,5 +1,7 @@
 """Proof that an installed wheel works: every op loads from the wheel, nothing
-is compiled on the way, and one step of CPU Adam equals torch's.
+is compiled on the way, and one step of CPU Adam equals torch's. Where this CPU
+is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
+/out/not-run says why.
 
 usage: smoke.py OP...
 """
@@ -7,6 +9,29 @@ import logging
 import os
 import sys
 import tempfile
+
+# What each level adds, by the names of /proc/cpuinfo (x86-64 psABI, table 3.1).
+FLAGS = {
+    "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
+    "x86-64-v3": "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave",
+    "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
+}
+
+
+def lacking(level):
+    """The flags of a level, and of those below it, that this CPU has not."""
+    with open("/proc/cpuinfo") as f:
+        have = next((line for line in f if line.startswith("flags")), "").split()
+    return [flag for name in sorted(FLAGS) if name <= level for flag in FLAGS[name].split() if flag not in have]
+
+
+missing = lacking(os.environ["DSBUILD_CPU"])
+if missing:
+    why = f"this machine's CPU is below {os.environ['DSBUILD_CPU']}: it lacks {' '.join(missing)}"
+    print("not run:", why)
+    with open("/out/not-run", "w") as f:
+        f.write(why)
+    sys.exit()
 
 jit = tempfile.mkdtemp()
 os.environ["TORCH_EXTENSIONS_DIR"] = jit

@@ -1,0 +1,53 @@
+package deploy_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// A damaged wheel is refused before any node is asked anything, whatever else
+// lies in the folder.
+func TestLoadWheelsNamesTheDamage(t *testing.T) {
+	t.Parallel()
+	for _, d := range wheeltest.Damages() {
+		dir := t.TempDir()
+		d.Damaged(t, dir)
+		wheeltest.Packed(t, dir, wheeltest.Options{Version: "0.19.7"})
+		_, err := deploy.LoadWheels(t.Context(), dir)
+		var bad *wheel.AuditError
+		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
+			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
+		}
+	}
+}
+
+// A DeepSpeed wheel that dsbuild did not build is taken for what it holds.
+func TestLoadWheelsWithoutManifest(t *testing.T) {
+	t.Parallel()
+	wheels := load(t, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{}))
+	m := wheels[0].Manifest
+	if strings.Join(m.Ops, ",") != "cpu_adam,fused_adam" || strings.Join(m.Archs, ",") != "8.0" || m.CPU != "x86-64-v3" ||
+		m.Torch != "2.15" || m.CUDA != "13.2" || m.Python != "3.11" || m.Glibc != "2.14" || m.SHA256 == "" || m.Name == "" {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestLoadWheelsOfSomethingElse(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "other-1.0-py3-none-any.whl")
+	wheeltest.Write(t, path, map[string]string{
+		"other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",
+		"other-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+	})
+	_, err := deploy.LoadWheels(t.Context(), path)
+	var usage *deploy.UsageError
+	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "it is a wheel of other") {
+		t.Error(err)
+	}
+}

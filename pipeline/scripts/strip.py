@@ -1,0 +1,98 @@
+"""Strips the extensions of a compiled wheel and notes what was installed here.
+
+usage: strip.py COMPILED.whl OUTDIR   (DSBUILD_KEEP_DEBUG: do not strip)
+"""
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import runpy
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import urllib.parse
+import zipfile
+
+
+def strip(compiled, outdir):
+    """The same wheel, uncompressed, without symbols and debug information."""
+    target = pathlib.Path(outdir, pathlib.Path(compiled).name)
+    with zipfile.ZipFile(compiled) as old, zipfile.ZipFile(target, "w") as new, tempfile.TemporaryDirectory() as tmp:
+        for info in old.infolist():
+            data = old.read(info)
+            if info.filename.endswith(".so") and not os.environ.get("DSBUILD_KEEP_DEBUG"):
+                file = pathlib.Path(tmp, "extension.so")
+                file.write_bytes(data)
+                subprocess.run(["strip", "--strip-all", file], check=True)
+                data = file.read_bytes()
+            info.compress_type = zipfile.ZIP_STORED
+            new.writestr(info, data)
+
+
+def purl(kind, name, version):
+    """A package URL without qualifiers."""
+    return f"pkg:{kind}/{urllib.parse.quote(name, safe='')}@{urllib.parse.quote(version, safe='')}"
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def python_packages():
+    """Each by the RECORD its installer left, which has the hash of every file."""
+    for dist in importlib.metadata.distributions():
+        name, version = dist.metadata["Name"].lower().replace("_", "-"), dist.version
+        record = dist.read_text("RECORD") or ""
+        yield {
+            "purl": purl("pypi", name, version),
+            "file": f"{name}-{version}.dist-info/RECORD",
+            "sha256": sha256(installed(record).encode()),
+        }
+
+
+def installed(record):
+    """A RECORD without the rows that hold no hash or depend on who installed:
+    compiled files, the installer's own, console scripts."""
+    rows = (row for row in sorted(record.splitlines()) if "sha256=" in row)
+    return "\n".join(row for row in rows if not row.startswith("..") and ".dist-info/" not in row)
+
+
+def debian_packages():
+    """Each by the list of md5 sums that came with it."""
+    listing = subprocess.run(
+        ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${Architecture}\t${Multi-Arch}\n"],
+        stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout
+    distribution = platform.freedesktop_os_release()["ID"]
+    for row in listing.splitlines():
+        name, version, arch, multi = row.split("\t")
+        stem = f"{name}:{arch}" if multi == "same" else name
+        sums = pathlib.Path("/var/lib/dpkg/info", stem + ".md5sums")
+        yield {
+            "purl": purl(f"deb/{distribution}", name, version) + "?arch=" + arch,
+            "file": sums.name,
+            "sha256": sha256(sums.read_bytes()) if sums.exists() else "",
+        }
+
+
+def facts():
+    """What wheel.Build is read from."""
+    # Read, not imported: that takes seconds.
+    torch = runpy.run_path(importlib.metadata.distribution("torch").locate_file("torch/version.py"))
+    gcc = subprocess.run(["/usr/bin/gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
+    return {
+        "gcc": gcc.stdout.strip(),
+        "python": sysconfig.get_python_version(),
+        "torch": torch["__version__"].split("+")[0],
+        "cuda": torch["cuda"],
+        "packages": sorted([*python_packages(), *debian_packages()], key=lambda p: p["purl"]),
+    }
+
+
+if __name__ == "__main__":
+    compiled, outdir = sys.argv[1:]
+    strip(compiled, outdir)
+    pathlib.Path(outdir, "build.json").write_text(json.dumps(facts(), indent=1))

@@ -1,0 +1,91 @@
+package wheel
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// ops are the names of DeepSpeed's own; another wheel has none.
+func (c Contents) ops() []string {
+	ops := []string{}
+	for _, e := range c.Extensions {
+		if c.Name == "deepspeed" && strings.HasPrefix(e.Path, "deepspeed/") {
+			ops = append(ops, e.Op())
+		}
+	}
+	slices.Sort(ops)
+	return slices.Compact(ops)
+}
+
+// pythonOf reads the Python of tags: "3.11" of cp311-cp311, "3.8+" of
+// cp38-abi3, "" of py3-none.
+func pythonOf(tags []string) string {
+	for _, t := range tags {
+		if m := cpythonTag.FindStringSubmatch(t); m != nil {
+			version := m[1] + "." + m[2]
+			if m[3] == "abi3" {
+				version += "+"
+			}
+			return version
+		}
+	}
+	return ""
+}
+
+var cpythonTag = regexp.MustCompile(`^cp(\d)(\d+)-(\w+)-`)
+
+// bound says which torch and CUDA a wheel is bound to, by what its version,
+// its requirements and the libraries it needs tell.
+func (c Contents) bound() (torch, cuda string) {
+	if m := localTorch.FindStringSubmatch(c.Version); m != nil {
+		torch = m[1]
+	}
+	if m := localCUDA.FindStringSubmatch(c.Version); m != nil {
+		cuda = m[1] + "." + m[2]
+	}
+	for _, r := range c.Requires {
+		if m := pinnedTorch.FindStringSubmatch(r); m != nil && torch == "" {
+			torch = m[1]
+		}
+	}
+	for _, e := range c.Extensions {
+		for _, lib := range e.Needs {
+			if m := cudart.FindStringSubmatch(lib); m != nil && cuda == "" {
+				cuda = strings.TrimSuffix(m[1], ".0")
+			}
+		}
+	}
+	return torch, cuda
+}
+
+var (
+	localTorch  = regexp.MustCompile(`\+(?:.*[^a-z])?(?:pt|torch)(\d\.\d+)`)
+	localCUDA   = regexp.MustCompile(`\+(?:.*[^a-z])?cu(1\d)(\d)`)
+	pinnedTorch = regexp.MustCompile(`^torch *==(\d+\.\d+)`)
+	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)
+)
+
+// installedInfo reads what DeepSpeed's build recorded of the torch it was
+// compiled for; DeepSpeed itself refuses to load its ops under another.
+func (a *Archive) installedInfo(c *Contents) error {
+	const name = "deepspeed/git_version_info_installed.py"
+	if !slices.ContainsFunc(a.Members(), func(m Member) bool { return m.Name == name }) {
+		return nil
+	}
+	text, err := a.ReadFile(name, maxText)
+	if err != nil {
+		return err
+	}
+	for field, pattern := range map[*string]*regexp.Regexp{&c.Torch: torchInfo, &c.CUDA: cudaInfo} {
+		if m := pattern.FindSubmatch(text); m != nil {
+			*field = strings.TrimPrefix(string(m[1]), "0.0") // 0.0: a torch without CUDA
+		}
+	}
+	return nil
+}
+
+var (
+	torchInfo = regexp.MustCompile(`torch_info=\{.*?'version': *['"](\d+\.\d+)['"]`)
+	cudaInfo  = regexp.MustCompile(`torch_info=\{.*?'cuda_version': *['"](\d+\.\d+)['"]`)
+)

@@ -1,0 +1,156 @@
+package wheel
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// Contents is what a wheel holds, as far as its files tell: nothing in it was
+// taken from a manifest.
+type Contents struct {
+	Name       string      `json:"name"`
+	Version    string      `json:"version"`
+	Tags       []string    `json:"tags"`     // python-abi-platform, compressed sets expanded
+	Requires   []string    `json:"requires"` // PEP 508, one requirement each
+	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
+	Extensions []Extension `json:"extensions"`
+	Torch      string      `json:"torch"`  // what it is bound to: X.Y, or "" where nothing says
+	CUDA       string      `json:"cuda"`   // X.Y or X, "" where nothing says
+	Python     string      `json:"python"` // X.Y, with + for the stable ABI; "" for any
+}
+
+// Extension is one ELF file of a wheel.
+type Extension struct {
+	Path    string   `json:"path"`
+	Size    int64    `json:"size"`    // bytes, unpacked
+	Machine string   `json:"machine"` // x86_64, aarch64 …
+	SASS    []string `json:"sass"`    // compute capabilities, as in "9.0a"
+	PTX     []string `json:"ptx"`
+	CPU     CPU      `json:"cpu"`
+
+	// The newest symbol version needed of glibc, libstdc++ (two series) and
+	// libgcc, "" for none.
+	Glibc   string `json:"glibc"`
+	GLIBCXX string `json:"glibcxx"`
+	CXXABI  string `json:"cxxabi"`
+	Libgcc  string `json:"libgcc"`
+
+	// CXX11ABI says which std::string it uses; null where none is seen.
+	CXX11ABI *bool    `json:"cxx11abi"`
+	Needs    []string `json:"needs"`
+	RPath    []string `json:"rpath"`
+	Stripped bool     `json:"stripped"`
+	// Unread says what of it could not be read, and why; mostly empty.
+	Unread string `json:"unread"`
+}
+
+// CPU is the instruction set an extension uses.
+type CPU struct {
+	Max CPULevel `json:"max"` // the highest level found; "" where there is no x86-64 code
+	// Requires is what the CPU must have: Max, or less where the extension
+	// chooses its code at run time.
+	Requires CPULevel `json:"requires"`
+	// Dispatch: it does, by what the CPU says.
+	Dispatch bool `json:"dispatch"`
+	// Beyond are features that belong to no level (aes, sha_ni, avx512_vnni
+	// …), named as /proc/cpuinfo does.
+	Beyond []string `json:"beyond"`
+}
+
+// Op returns the name of the op an extension is: DeepSpeed calls the file
+// <op>_op, and leaves out the suffix for a few (async_io, utils).
+func (e Extension) Op() string {
+	name, _, _ := strings.Cut(path.Base(e.Path), ".")
+	return strings.TrimSuffix(name, "_op")
+}
+
+// Archs returns the compute capabilities any extension has SASS for, and those
+// it has PTX for.
+func (c Contents) Archs() (sass, ptx []string) {
+	for _, e := range c.Extensions {
+		sass, ptx = append(sass, e.SASS...), append(ptx, e.PTX...)
+	}
+	return sortedArchs(sass), sortedArchs(ptx)
+}
+
+// CPU returns the lowest level that runs every extension.
+func (c Contents) CPU() CPULevel {
+	need := CPUv1
+	for _, e := range c.Extensions {
+		if e.CPU.Requires.Includes(need) {
+			need = e.CPU.Requires
+		}
+	}
+	return need
+}
+
+// Manifest says of a wheel that dsbuild did not build what its files tell.
+func (c Contents) Manifest() Manifest {
+	m := Manifest{Version: c.Version, Ops: c.Ops, CPU: string(c.CPU()), Python: c.Python, Torch: c.Torch, CUDA: c.CUDA}
+	m.Archs, m.PTX = c.Archs()
+	f := c.Floors()
+	m.Glibc, m.GLIBCXX, m.CXX11ABI = f.Glibc, f.GLIBCXX, c.cxx11ABI()
+	return m
+}
+
+// cxx11ABI reports whether the extensions use the std::string of GCC 5 and
+// later: so they do unless one is seen that does not.
+func (c Contents) cxx11ABI() bool {
+	return !slices.ContainsFunc(c.Extensions, func(e Extension) bool { return e.CXX11ABI != nil && !*e.CXX11ABI })
+}
+
+// Floors are the symbol versions a machine must offer, "" for none.
+type Floors struct {
+	Glibc   string `json:"glibc"`
+	GLIBCXX string `json:"glibcxx"`
+	CXXABI  string `json:"cxxabi"`
+	Libgcc  string `json:"libgcc"`
+}
+
+// Floors returns the highest that any extension needs.
+func (c Contents) Floors() Floors {
+	var f Floors
+	for _, e := range c.Extensions {
+		f.Glibc = newest(f.Glibc, e.Glibc)
+		f.GLIBCXX = newest(f.GLIBCXX, e.GLIBCXX)
+		f.CXXABI = newest(f.CXXABI, e.CXXABI)
+		f.Libgcc = newest(f.Libgcc, e.Libgcc)
+	}
+	return f
+}
+
+func newest(a, b string) string {
+	if compareVersions(a, b) < 0 {
+		return b
+	}
+	return a
+}
+
+func sortedArchs(archs []string) []string {
+	out := append([]string{}, archs...)
+	slices.SortFunc(out, compareVersions)
+	return slices.Compact(out)
+}
+
+// compareVersions orders dotted numbers, a missing part being lowest; a
+// suffix (9.0a) orders behind its number.
+func compareVersions(a, b string) int {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := 0; i < max(len(as), len(bs)); i++ {
+		var x, y string
+		if i < len(as) {
+			x = as[i]
+		}
+		if i < len(bs) {
+			y = bs[i]
+		}
+		if len(x) != len(y) {
+			return len(x) - len(y)
+		}
+		if c := strings.Compare(x, y); c != 0 {
+			return c
+		}
+	}
+	return 0
+}

@@ -1,0 +1,131 @@
+package wheel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dsbuild/dsbuild/wheel/elf"
+)
+
+// Inspect says what the wheel at path holds: a .whl file or an unpacked one.
+// It reads every ELF file inside as a stream, whatever built the wheel.
+func Inspect(ctx context.Context, path string) (Contents, error) {
+	a, err := Open(path)
+	if err != nil {
+		return Contents{}, err
+	}
+	defer a.Close()
+	return a.Inspect(ctx)
+}
+
+// Inspect says what the wheel holds.
+func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
+	meta, err := a.Metadata()
+	if err != nil {
+		return Contents{}, err
+	}
+	file, err := a.WheelFile()
+	if err != nil {
+		return Contents{}, err
+	}
+	c := Contents{Name: meta.Name, Version: meta.Version, Tags: file.Tags, Requires: meta.RequiresDist}
+	if c.Extensions, err = a.extensions(ctx); err != nil {
+		return Contents{}, err
+	}
+	c.Ops = c.ops()
+	c.Python = pythonOf(c.Tags)
+	c.Torch, c.CUDA = c.bound()
+	if c.Name == "torch" {
+		c.Torch = minor(c.Version)
+	}
+	if err := a.installedInfo(&c); err != nil {
+		return Contents{}, err
+	}
+	return c, nil
+}
+
+// extensions reads the ELF files of the wheel, as many at once as there are
+// cores; each needs little memory.
+func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
+	members := a.Members()
+	found := make([]*Extension, len(members))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, m := range members {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			e, err := a.extension(ctx, m)
+			if err != nil && ctx.Err() == nil {
+				return a.damaged(fmt.Errorf("%s: %w", m.Name, err))
+			}
+			found[i] = e
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	extensions := []Extension{}
+	for _, e := range found {
+		if e != nil {
+			extensions = append(extensions, *e)
+		}
+	}
+	slices.SortFunc(extensions, func(a, b Extension) int { return strings.Compare(a.Path, b.Path) })
+	return extensions, nil
+}
+
+// extension reads one member, or returns nil if it is no ELF file.
+func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
+	is, err := a.isELF(m.Name)
+	if !is || err != nil {
+		return nil, err
+	}
+	var s sections
+	defer s.close()
+	open := func() (io.ReadCloser, error) {
+		r, err := a.Open(m.Name)
+		return contextReader{ctx, r}, err
+	}
+	object, err := elf.Read(open, m.Size, s.sink)
+	if err != nil {
+		return nil, err
+	}
+	return s.extension(m, object), nil
+}
+
+func (a *Archive) isELF(name string) (bool, error) {
+	r, err := a.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer r.Close()
+	head := make([]byte, 4)
+	n, err := io.ReadFull(r, head)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil
+	}
+	return elf.IsELF(head[:n]), err
+}
+
+// contextReader ends a long read when its context does.
+type contextReader struct {
+	ctx context.Context //nolint:containedctx // lives as long as one read of one member
+	io.ReadCloser
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.ReadCloser.Read(p)
+}

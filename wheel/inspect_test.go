@@ -1,0 +1,165 @@
+package wheel_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+func inspect(t *testing.T, path string) wheel.Contents {
+	t.Helper()
+	c, err := wheel.Inspect(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestInspect(t *testing.T) {
+	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{Ops: []wheeltest.Op{
+		{Name: "cpu_adam", Dir: "adam", Code: "vpaddd %ymm1, %ymm2, %ymm3\naesenc %xmm1, %xmm2"},
+		{Name: "fused_adam", Dir: "adam", SASS: []string{"9.0", "8.0", "8.0"}, PTX: []string{"9.0"}, Unlinked: []string{"7.5"}},
+		{Name: "utils", Code: "vpaddd %zmm1, %zmm2, %zmm3\ncpuid\nxgetbv\naddps %xmm1, %xmm2\npopcnt %eax, %ebx"},
+	}})
+	c := inspect(t, path)
+	if c.Name != "deepspeed" || c.Torch != "2.15" || c.CUDA != "13.2" || c.Python != "3.11" ||
+		!slices.Equal(c.Tags, []string{"cp311-cp311-linux_x86_64"}) || !slices.Equal(c.Ops, []string{"cpu_adam", "fused_adam", "utils"}) ||
+		!slices.Equal(c.Requires, []string{"torch>=2.0.0"}) || len(c.Extensions) != 3 {
+		t.Fatalf("%+v", c)
+	}
+	adam, fused, utils := c.Extensions[0], c.Extensions[1], c.Extensions[2]
+	if adam.CPU.Max != wheel.CPUv3 || adam.CPU.Requires != wheel.CPUv3 || adam.CPU.Dispatch || !slices.Equal(adam.CPU.Beyond, []string{"aes"}) ||
+		adam.Glibc != "2.14" || !adam.Stripped || adam.Machine != "x86_64" || !slices.Equal(adam.Needs, []string{"libc.so.6"}) || len(adam.SASS) > 0 {
+		t.Errorf("%+v", adam)
+	}
+	if !slices.Equal(fused.SASS, []string{"8.0", "9.0"}) || !slices.Equal(fused.PTX, []string{"7.5", "9.0"}) || fused.CPU.Max != wheel.CPUv1 {
+		t.Errorf("%+v", fused)
+	}
+	if utils.CPU.Max != wheel.CPUv4 || utils.CPU.Requires != wheel.CPUv2 || !utils.CPU.Dispatch {
+		t.Errorf("%+v", utils)
+	}
+	if c.CPU() != wheel.CPUv3 || c.Floors().Glibc != "2.14" {
+		t.Errorf("%s, %+v", c.CPU(), c.Floors())
+	}
+}
+
+// What an extension requires is less than what it holds only where it asks the
+// CPU, in earnest, and has code for those that say no.
+func TestInspectDispatch(t *testing.T) {
+	for code, want := range map[string]wheel.CPULevel{
+		"vaddps %ymm1, %ymm2, %ymm3":                                    wheel.CPUv3,
+		"vaddps %ymm1, %ymm2, %ymm3\ncpuid":                             wheel.CPUv3, // the size of a cache
+		"vaddps %ymm1, %ymm2, %ymm3\ncpuid\nxgetbv":                     wheel.CPUv3, // chooses among higher levels
+		"vaddps %ymm1, %ymm2, %ymm3\ncpuid\nxgetbv\naddps %xmm1, %xmm2": wheel.CPUv1,
+		"vaddps %ymm1, %ymm2, %ymm3\naddps %xmm1, %xmm2":                wheel.CPUv3, // never asks
+		"popcnt %eax, %ebx\ncpuid\nxgetbv\naddps %xmm1, %xmm2":          wheel.CPUv2,
+		"vaddps %zmm1, %zmm2, %zmm3\naddps %xmm1, %xmm2\n.data\n.type f, %gnu_indirect_function\n.globl f\n.text\nf: ret": wheel.CPUv1,
+	} {
+		c := inspect(t, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{Ops: []wheeltest.Op{{Name: "x", Code: code}}}))
+		if got := c.Extensions[0].CPU.Requires; got != want || c.CPU() != want {
+			t.Errorf("%q requires %s, want %s", code, got, want)
+		}
+	}
+}
+
+// The JSON has the keys that scripts rely on (docs/design.md).
+func TestContentsJSON(t *testing.T) {
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(text(t, inspect(t, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})))), &doc); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"name", "version", "tags", "requires", "ops", "extensions", "torch", "cuda", "python"} {
+		if doc[key] == nil {
+			t.Errorf("no %s", key)
+		}
+	}
+	e := doc["extensions"].([]any)[0].(map[string]any)
+	for _, key := range []string{"path", "size", "sass", "ptx", "cpu", "glibc", "glibcxx", "cxxabi", "cxx11abi", "needs", "rpath", "stripped"} {
+		if _, ok := e[key]; !ok {
+			t.Errorf("no %s in %v", key, e)
+		}
+		if list, ok := e[key].([]any); e[key] != nil && ok && list == nil {
+			t.Errorf("%s is null", key)
+		}
+	}
+}
+
+// An unpacked wheel is the same wheel.
+func TestInspectUnpacked(t *testing.T) {
+	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})
+	dir := t.TempDir()
+	files := wheeltest.Read(t, path)
+	for name, data := range files {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(data), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := text(t, inspect(t, dir)), text(t, inspect(t, path)); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// What a wheel of somebody else's is bound to is read from what it has.
+func TestInspectForeign(t *testing.T) {
+	for name, c := range map[string]struct {
+		version, tag, requires string
+		torch, cuda, python    string
+	}{
+		"flash-attn":   {"2.5.8+cu122torch2.3cxx11abiFALSE", "cp310-cp310-linux_x86_64", "torch", "2.3", "12.2", "3.10"},
+		"pyg":          {"0.6.1+pt20cu118", "cp39-cp39-linux_x86_64", "numpy", "", "11.8", "3.9"},
+		"pinned":       {"0.15.2", "cp38-cp38-manylinux1_x86_64", "torch==2.0.1", "2.0", "", "3.8"},
+		"stable ABI":   {"1.0", "cp38-abi3-manylinux_2_28_x86_64", "torch>=2.0", "", "", "3.8+"},
+		"pure":         {"1.0", "py3-none-any", "torch>=2.0", "", "", ""},
+		"three digits": {"1.0+cu130", "cp313-cp313-linux_x86_64", "torch", "", "13.0", "3.13"},
+	} {
+		path := filepath.Join(t.TempDir(), "other-"+c.version+"-"+c.tag+".whl")
+		info := "other-" + c.version + ".dist-info/"
+		wheeltest.Write(t, path, map[string]string{
+			info + "METADATA": "Metadata-Version: 2.1\nName: other\nVersion: " + c.version + "\nRequires-Dist: " + c.requires + "\n",
+			info + "WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + c.tag + "\n",
+		})
+		got := inspect(t, path)
+		if got.Torch != c.torch || got.CUDA != c.cuda || got.Python != c.python || len(got.Ops)+len(got.Extensions) > 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// A broken ELF file is an error that names it, with exit code 4.
+func TestInspectDamaged(t *testing.T) {
+	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})
+	files := wheeltest.Read(t, path)
+	fused := wheeltest.Member(t, files, "fused_adam_op.cpython-311-x86_64-linux-gnu.so")
+	good := files[fused]
+	i := strings.Index(good, "\x50\xed\x55\xba")
+	for name, data := range map[string]string{
+		"cut off":                good[:len(good)/2],
+		"fat binary without end": good[:i+8] + strings.Repeat("\xff", 8) + good[i+16:],
+		"section headers beyond": good[:40] + strings.Repeat("\xee", 6) + good[46:],
+	} {
+		files[fused] = data
+		wheeltest.Write(t, path, files)
+		_, err := wheel.Inspect(t.Context(), path)
+		var bad *wheel.FileError
+		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), fused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestInspectStops(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupted"))
+	if _, err := wheel.Inspect(ctx, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})); err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Error(err)
+	}
+}

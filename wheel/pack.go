@@ -1,0 +1,294 @@
+package wheel
+
+import (
+	"archive/zip"
+	"bytes"
+	"cmp"
+	"compress/flate"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// PackFormat changes whenever Pack makes other bytes of the same input. It is
+// part of a plan's digest.
+const PackFormat = "1"
+
+// Build says what a wheel was compiled with, as the place of its compilation
+// saw itself.
+type Build struct {
+	GCC      string    `json:"gcc"`
+	Python   string    `json:"python"` // X.Y
+	Torch    string    `json:"torch"`  // X.Y.Z
+	CUDA     string    `json:"cuda"`   // X.Y
+	Packages []Package `json:"packages"`
+}
+
+// Package is a piece of software that was installed where a wheel was compiled.
+type Package struct {
+	PURL   string `json:"purl"`   // pkg:pypi/torch@2.15.0, pkg:deb/debian/gcc-12@12.2.0-14
+	File   string `json:"file"`   // the list of its files' hashes, as the installer left it
+	SHA256 string `json:"sha256"` // of that list
+}
+
+// ParseBuild reads the JSON of a Build.
+func ParseBuild(data []byte) (Build, error) {
+	var b Build
+	if err := json.Unmarshal(data, &b); err != nil {
+		return Build{}, fmt.Errorf("build facts: %w", err)
+	}
+	if b.Torch == "" || b.Python == "" {
+		return Build{}, errors.New("build facts: torch or python is missing")
+	}
+	return b, nil
+}
+
+// Pack makes the finished wheel of a compiled one and puts it into dir: with
+// the platform tag its code deserves, torch pinned to the minor it was compiled
+// for, and inside its dist-info the manifest, completed from m, and an SBOM.
+// The same input gives the same bytes.
+func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (string, error) {
+	a, err := Open(compiled)
+	if err != nil {
+		return "", err
+	}
+	defer a.Close()
+	c, err := a.Inspect(ctx)
+	if err != nil {
+		return "", err
+	}
+	platform, err := Platform(c.Floors())
+	if err != nil {
+		return "", err
+	}
+	p := packer{in: a, changed: map[string][]byte{}}
+	if err := p.describe(c, m, b, platform); err != nil {
+		return "", fmt.Errorf("%s: %w", compiled, err)
+	}
+	file := filepath.Join(dir, retagged(filepath.Base(compiled), platform))
+	return file, p.write(file)
+}
+
+// retagged is a wheel's file name with another platform tag.
+func retagged(name, platform string) string {
+	parts := strings.Split(strings.TrimSuffix(name, ".whl"), "-")
+	parts[len(parts)-1] = platform
+	return strings.Join(parts, "-") + ".whl"
+}
+
+// packer writes a wheel anew, some of its files changed or added.
+type packer struct {
+	in      *Archive
+	changed map[string][]byte
+}
+
+// describe changes what a wheel says of itself.
+func (p *packer) describe(c Contents, m Manifest, b Build, platform string) error {
+	in := p.in.inDistInfo
+	metadata, err := p.in.ReadFile(in("METADATA"), maxText)
+	if err != nil {
+		return err
+	}
+	if p.changed[in("METADATA")], err = pinTorch(metadata, b.Torch); err != nil {
+		return err
+	}
+	tags, err := p.in.ReadFile(in("WHEEL"), maxText)
+	if err != nil {
+		return err
+	}
+	p.changed[in("WHEEL")] = tagLine.ReplaceAll(tags, []byte("${1}"+platform))
+	m = m.complete(c, b, retagged(filepath.Base(p.in.path), platform))
+	if p.changed[in(ManifestName)], err = jsonText(m); err != nil {
+		return err
+	}
+	files, err := p.in.hashes(c)
+	if err != nil {
+		return err
+	}
+	p.changed[in(SBOMName)], err = sbom(m, b, c, files)
+	return err
+}
+
+var tagLine = regexp.MustCompile(`(?m)^(Tag: [^-\r\n]+-[^-\r\n]+-)[^-\r\n]+`)
+
+// complete fills in what only the compiled wheel and its place can say.
+func (m Manifest) complete(c Contents, b Build, name string) Manifest {
+	floors := c.Floors()
+	m.Name, m.Version = name, c.Version
+	m.Ops = c.ops()
+	m.Archs, m.PTX = c.Archs()
+	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
+	m.GCC, m.Python, m.Torch, m.CUDA, m.CXX11ABI = b.GCC, b.Python, b.Torch, b.CUDA, c.cxx11ABI()
+	return m
+}
+
+// pinTorch narrows METADATA's requirement of torch to the minor the ops were
+// compiled for: DeepSpeed's own is a lower bound, and an upgrade would leave
+// ops that do not load.
+func pinTorch(metadata []byte, torch string) ([]byte, error) {
+	pin, err := torchPin(torch)
+	if err != nil {
+		return nil, err
+	}
+	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
+	if n := len(torchLine.FindAll(head, -1)); n != 1 {
+		return nil, fmt.Errorf("METADATA requires torch %d times without a condition, expected once", n)
+	}
+	out := torchLine.ReplaceAll(head, []byte("Requires-Dist: "+pin))
+	if split {
+		out = slices.Concat(out, []byte("\n\n"), body)
+	}
+	return out, nil
+}
+
+var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
+
+// torchPin is the requirement of one minor of torch.
+func torchPin(torch string) (string, error) {
+	parts := strings.Split(torch, ".")
+	if len(parts) < 2 {
+		return "", fmt.Errorf("torch %q has no minor", torch)
+	}
+	n, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return "", fmt.Errorf("torch %q: %w", torch, err)
+	}
+	return fmt.Sprintf("torch<%s.%d,>=%s.%d", parts[0], n+1, parts[0], n), nil
+}
+
+// write makes the zip file: sorted, dist-info last and RECORD at its end, one
+// time for all, sizes in the headers, whole or not at all.
+func (p *packer) write(file string) error {
+	var out bytes.Buffer
+	z := zip.NewWriter(&out)
+	record := p.in.inDistInfo("RECORD")
+	entries := []RecordEntry{}
+	for _, name := range p.order(record) {
+		data, ok := p.changed[name]
+		if !ok {
+			var err error
+			if data, err = p.in.ReadFile(name, maxPacked); err != nil {
+				return err
+			}
+		}
+		sum := sha256.Sum256(data)
+		entries = append(entries, RecordEntry{
+			Path: name, Algorithm: "sha256", Digest: RecordDigest(sum[:]), Size: int64(len(data)),
+		})
+		if err := add(z, name, p.mode(name), data); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	entries = append(entries, RecordEntry{Path: record, Size: -1})
+	if err := add(z, record, 0o644, FormatRecord(entries)); err != nil {
+		return fmt.Errorf("%s: %w", record, err)
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return os.WriteFile(file, out.Bytes(), 0o644)
+}
+
+// maxPacked bounds a file of a wheel that is packed: it is held in memory.
+const maxPacked = 2 << 30
+
+// order lists the files of the new wheel but RECORD.
+func (p *packer) order(record string) []string {
+	names := map[string]bool{}
+	for _, m := range p.in.Members() {
+		names[m.Name] = true
+	}
+	for name := range p.changed {
+		names[name] = true
+	}
+	delete(names, record)
+	info := path.Dir(record) + "/"
+	rank := func(name string) int {
+		if strings.HasPrefix(name, info) {
+			return 1
+		}
+		return 0
+	}
+	order := make([]string, 0, len(names))
+	for name := range names {
+		order = append(order, name)
+	}
+	slices.SortFunc(order, func(a, b string) int { return cmp.Or(rank(a)-rank(b), strings.Compare(a, b)) })
+	return order
+}
+
+func (p *packer) mode(name string) os.FileMode {
+	for _, m := range p.in.Members() {
+		if m.Name == name && (m.Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
+			return 0o755
+		}
+	}
+	return 0o644
+}
+
+// add writes one file with all its sizes before its data, as strict readers
+// want it, and the time of the zip format's own beginning, 1980.
+func add(z *zip.Writer, name string, mode os.FileMode, data []byte) error {
+	var packed bytes.Buffer
+	f, err := flate.NewWriter(&packed, flate.BestCompression)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	h := &zip.FileHeader{
+		Name: name, Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(data),
+		CompressedSize64: uint64(packed.Len()), UncompressedSize64: uint64(len(data)),
+		ModifiedDate: 1<<5 | 1, // 1980-01-01
+	}
+	h.SetMode(mode)
+	if strings.ContainsFunc(name, func(r rune) bool { return r > 126 }) {
+		h.Flags |= 0x800 // the name is UTF-8
+	}
+	w, err := z.CreateRaw(h)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(packed.Bytes())
+	return err
+}
+
+// hashes returns the SHA-256 of each of the wheel's extensions, in hex.
+func (a *Archive) hashes(c Contents) (map[string]string, error) {
+	sums := map[string]string{}
+	for _, e := range c.Extensions {
+		r, err := a.Open(e.Path)
+		if err != nil {
+			return nil, err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, r)
+		if err = errors.Join(err, r.Close()); err != nil {
+			return nil, err
+		}
+		sums[e.Path] = hex.EncodeToString(h.Sum(nil))
+	}
+	return sums, nil
+}
+
+// jsonText is a document of a dist-info.
+func jsonText(v any) ([]byte, error) {
+	text, err := json.MarshalIndent(v, "", " ")
+	return append(text, '\n'), err
+}

@@ -1,0 +1,69 @@
+package wheel
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// The manylinux policies; the file names its source.
+//
+//go:embed data/manylinux.json
+var manylinux []byte
+
+// policy is the newest symbol versions a manylinux_2_MINOR wheel may need.
+type policy struct {
+	Minor int `json:"minor"`
+	Floors
+}
+
+// Platform returns the platform tag that tells the truth about x86-64 code
+// with these floors: the oldest manylinux_2_X (PEP 600) whose glibc, libstdc++
+// and libgcc offer them all. pip on an older machine then refuses the wheel
+// instead of failing when it is loaded.
+func Platform(f Floors) (string, error) {
+	var table struct{ Policies []policy }
+	if err := json.Unmarshal(manylinux, &table); err != nil {
+		return "", fmt.Errorf("data/manylinux.json: %w", err)
+	}
+	for _, p := range table.Policies {
+		if p.offers(f) {
+			return fmt.Sprintf("manylinux_2_%d_x86_64", p.Minor), nil
+		}
+	}
+	last := table.Policies[len(table.Policies)-1]
+	newer := last.Floors
+	newer.Glibc = f.Glibc
+	if minor, ok := strings.CutPrefix(f.Glibc, "2."); ok && (policy{Floors: newer}).offers(f) {
+		return "manylinux_2_" + minor + "_x86_64", nil // PEP 600 needs no policy
+	}
+	return "", fmt.Errorf("no manylinux policy offers glibc %s with GLIBCXX %s, CXXABI %s and libgcc %s",
+		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc))
+}
+
+func (p policy) offers(f Floors) bool {
+	return compareVersions(f.Glibc, p.Glibc) <= 0 && compareVersions(f.GLIBCXX, p.GLIBCXX) <= 0 &&
+		compareVersions(f.CXXABI, p.CXXABI) <= 0 && compareVersions(f.Libgcc, p.Libgcc) <= 0
+}
+
+// legacyPlatforms are the names manylinux tags had before PEP 600 put the
+// glibc into them.
+func legacyPlatforms() map[string]string {
+	return map[string]string{"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+}
+
+// platformGlibc returns the glibc a platform tag promises to run on: "2.35" of
+// manylinux_2_35_x86_64, and false where the tag promises none.
+func platformGlibc(tag string) (string, bool) {
+	for old, name := range legacyPlatforms() {
+		if rest, ok := strings.CutPrefix(tag, old+"_"); ok {
+			tag = name + "_" + rest
+		}
+	}
+	var major, minor int
+	if n, _ := fmt.Sscanf(tag, "manylinux_%d_%d_", &major, &minor); n < 2 {
+		return "", false
+	}
+	return fmt.Sprintf("%d.%d", major, minor), true
+}

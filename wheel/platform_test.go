@@ -1,0 +1,40 @@
+package wheel
+
+import "testing"
+
+func TestPlatform(t *testing.T) {
+	for _, c := range []struct {
+		floors Floors
+		want   string
+	}{
+		{Floors{}, "manylinux_2_5_x86_64"},
+		{Floors{Glibc: "2.2.5"}, "manylinux_2_5_x86_64"},
+		{Floors{Glibc: "2.14"}, "manylinux_2_17_x86_64"},
+		{Floors{Glibc: "2.34"}, "manylinux_2_34_x86_64"},
+		{Floors{Glibc: "2.34", GLIBCXX: "3.4.30"}, "manylinux_2_35_x86_64"},
+		{Floors{Glibc: "2.17", CXXABI: "1.3.13"}, "manylinux_2_34_x86_64"},
+		{Floors{Glibc: "2.17", Libgcc: "12.0.0"}, "manylinux_2_35_x86_64"},
+		{Floors{Glibc: "2.41"}, "manylinux_2_41_x86_64"},
+		{Floors{Glibc: "2.50", GLIBCXX: "3.4.33"}, "manylinux_2_50_x86_64"}, // newer than the table
+	} {
+		if got, err := Platform(c.floors); got != c.want || err != nil {
+			t.Errorf("%+v: %s, %v, want %s", c.floors, got, err, c.want)
+		}
+	}
+	for _, f := range []Floors{{Glibc: "9.9"}, {Glibc: "2.50", GLIBCXX: "3.4.99"}, {GLIBCXX: "3.5"}} {
+		if got, err := Platform(f); err == nil {
+			t.Errorf("%+v: %s", f, got)
+		}
+	}
+}
+
+func TestPlatformGlibc(t *testing.T) {
+	for tag, want := range map[string]string{
+		"manylinux_2_35_x86_64": "2.35", "manylinux1_x86_64": "2.5", "manylinux2014_aarch64": "2.17",
+		"linux_x86_64": "", "any": "", "musllinux_1_2_x86_64": "",
+	} {
+		if got, ok := platformGlibc(tag); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", tag, got, ok, want)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package wheel
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	intoto "github.com/in-toto/attestation/go/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// ProvenanceSuffix is what the name of the statement beside a wheel adds to
+// the wheel's name.
+const ProvenanceSuffix = ".provenance.json"
+
+const (
+	predicateType = "https://slsa.dev/provenance/v1"
+	buildType     = "https://github.com/dsbuild/dsbuild/blob/main/docs/wheels.md#build-type"
+	builderID     = "https://github.com/dsbuild/dsbuild/builders/"
+)
+
+// Provenance is the in-toto statement (v1, predicate SLSA provenance v1) of a
+// finished wheel: what it was made of, by what, from when until when. It is not
+// signed: who needs that signs the file.
+func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error) {
+	external, err := structOf(map[string]any{
+		"deepspeed": m.Source.Ref, "ops": m.OpsRequested, "archs": m.ArchsRequested, "cpu": m.CPU,
+		"torch": m.Torch, "cuda": m.CUDA, "python": m.Python, "base": m.Base.Ref,
+	})
+	if err != nil {
+		return nil, err
+	}
+	internal, err := structOf(map[string]any{"plan_digest": m.PlanDigest, "env": m.Env})
+	if err != nil {
+		return nil, err
+	}
+	predicate := &slsa.Provenance{
+		BuildDefinition: &slsa.BuildDefinition{
+			BuildType: buildType, ExternalParameters: external, InternalParameters: internal,
+			ResolvedDependencies: materials(m, b),
+		},
+		RunDetails: &slsa.RunDetails{
+			Builder:  &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
+			Metadata: &slsa.BuildMetadata{StartedOn: timestamppb.New(started), FinishedOn: timestamppb.New(finished)},
+		},
+	}
+	return statement(m, predicate)
+}
+
+func statement(m Manifest, predicate *slsa.Provenance) ([]byte, error) {
+	if err := predicate.Validate(); err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	text, err := protojson.Marshal(predicate)
+	if err != nil {
+		return nil, err
+	}
+	inner := &structpb.Struct{}
+	if err := protojson.Unmarshal(text, inner); err != nil {
+		return nil, err
+	}
+	s := &intoto.Statement{
+		Type: intoto.StatementTypeUri, PredicateType: predicateType, Predicate: inner,
+		Subject: []*intoto.ResourceDescriptor{{Name: m.Name, Digest: map[string]string{"sha256": m.SHA256}}},
+	}
+	if err := s.Validate(); err != nil {
+		return nil, fmt.Errorf("provenance: %w", err)
+	}
+	if text, err = protojson.Marshal(s); err != nil {
+		return nil, err
+	}
+	// protojson varies its spaces on purpose.
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "", " "); err != nil {
+		return nil, err
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
+
+// Names of the materials a verifier looks for.
+const (
+	sourceMaterial = "source"
+	baseMaterial   = "base"
+)
+
+// materials are the sources, the base, and the software installed where the
+// wheel was compiled, each by what its installer recorded of its files.
+func materials(m Manifest, b Build) []*intoto.ResourceDescriptor {
+	all := []*intoto.ResourceDescriptor{
+		{Name: sourceMaterial, Uri: pypiURL("deepspeed", m.Source.Ref), Digest: digests(m.Source.SHA256)},
+		{Name: baseMaterial, Uri: m.Base.uri(), Digest: digests(strings.TrimPrefix(m.Base.Digest, "sha256:"))},
+	}
+	for _, p := range b.Packages {
+		all = append(all, &intoto.ResourceDescriptor{Name: p.File, Uri: p.PURL, Digest: digests(p.SHA256)})
+	}
+	return all
+}
+
+// uri of an image, or of a tar file by its name alone.
+func (b Base) uri() string {
+	if strings.Contains(b.Ref, "@sha256:") {
+		return "oci://" + b.Ref
+	}
+	return "file:" + b.Ref
+}
+
+func digests(sha256 string) map[string]string {
+	if sha256 == "" {
+		return nil
+	}
+	return map[string]string{"sha256": sha256}
+}
+
+// structOf goes through JSON, for structpb knows no []string.
+func structOf(v map[string]any) (*structpb.Struct, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	s := &structpb.Struct{}
+	return s, protojson.Unmarshal(text, s)
+}
+
+// checkProvenance holds a statement against the wheel it lies beside; sum is
+// the wheel's SHA-256.
+func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
+	var s intoto.Statement
+	if err := protojson.Unmarshal(text, &s); err != nil {
+		return []string{fmt.Sprintf("it cannot be read: %v", err)}
+	}
+	predicate, err := readPredicate(&s)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var damage []string
+	if len(s.GetSubject()) != 1 || s.GetSubject()[0].GetName() != name {
+		damage = append(damage, "it is about another file")
+	} else if got := s.GetSubject()[0].GetDigest()["sha256"]; got != sum {
+		damage = append(damage, fmt.Sprintf("it is about a file with sha256 %s, this one has %s", got, sum))
+	}
+	if m == nil {
+		return damage
+	}
+	for _, d := range predicate.GetBuildDefinition().GetResolvedDependencies() {
+		got := d.GetDigest()["sha256"]
+		switch want := strings.TrimPrefix(m.Base.Digest, "sha256:"); {
+		case d.GetName() == sourceMaterial && got != m.Source.SHA256:
+			damage = append(damage, fmt.Sprintf("its sources have sha256 %s, the manifest's %s", got, m.Source.SHA256))
+		case d.GetName() == baseMaterial && got != want:
+			damage = append(damage, fmt.Sprintf("its base has sha256 %s, the manifest's %s", got, want))
+		}
+	}
+	return damage
+}
+
+func readPredicate(s *intoto.Statement) (*slsa.Provenance, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	if s.GetPredicateType() != predicateType {
+		return nil, errors.New("its predicate is " + s.GetPredicateType() + ", not " + predicateType)
+	}
+	text, err := protojson.Marshal(s.GetPredicate())
+	if err != nil {
+		return nil, err
+	}
+	p := &slsa.Provenance{}
+	if err := protojson.Unmarshal(text, p); err != nil {
+		return nil, err
+	}
+	return p, p.Validate()
+}

@@ -1,0 +1,105 @@
+package wheel
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/CycloneDX/cyclonedx-go"
+)
+
+// SBOMName is the place of the SBOM in a wheel's dist-info (PEP 770).
+const SBOMName = "sboms/dsbuild.cdx.json"
+
+// sbom lists in CycloneDX what a wheel is made of: its compiled files with
+// their hashes, the sources, and the software that was there when it was
+// compiled (scope excluded: it is not inside). It holds no time and no serial
+// number, so that the same wheel has the same bytes.
+func sbom(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
+	bom := cyclonedx.NewBOM()
+	purl := pypiURL(c.Name, m.Version)
+	bom.Metadata = &cyclonedx.Metadata{
+		Component: &cyclonedx.Component{
+			BOMRef: purl, Type: cyclonedx.ComponentTypeLibrary, Name: c.Name, Version: m.Version, PackageURL: purl,
+			Properties: &[]cyclonedx.Property{
+				{Name: "dsbuild:plan_digest", Value: m.PlanDigest},
+				{Name: "dsbuild:archs", Value: strings.Join(m.Archs, " ")},
+				{Name: "dsbuild:ptx", Value: strings.Join(m.PTX, " ")},
+				{Name: "dsbuild:cpu", Value: m.CPU},
+			},
+		},
+	}
+	components := []cyclonedx.Component{sourceComponent(c.Name, m.Source)}
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		components = append(components, cyclonedx.Component{
+			BOMRef: "file:" + path, Type: cyclonedx.ComponentTypeFile, Name: path, Hashes: sha256Hash(files[path]),
+		})
+	}
+	for _, p := range b.Packages {
+		components = append(components, packageComponent(p))
+	}
+	bom.Components = &components
+	var out bytes.Buffer
+	enc := cyclonedx.NewBOMEncoder(&out, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
+	if err := enc.EncodeVersion(bom, cyclonedx.SpecVersion1_6); err != nil {
+		return nil, fmt.Errorf("SBOM: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// pypiURL is the package URL (purl) of a release.
+func pypiURL(name, version string) string {
+	return "pkg:pypi/" + name + "@" + url.QueryEscape(version)
+}
+
+func sourceComponent(name string, s Source) cyclonedx.Component {
+	c := cyclonedx.Component{
+		BOMRef: "source", Type: cyclonedx.ComponentTypeLibrary, Name: name, Version: s.Ref,
+		PackageURL: pypiURL(name, s.Ref), Description: "sources, kind " + s.Kind,
+	}
+	if s.SHA256 != "" {
+		c.Hashes = sha256Hash(s.SHA256)
+	}
+	return c
+}
+
+func packageComponent(p Package) cyclonedx.Component {
+	path, _, _ := strings.Cut(p.PURL, "?")
+	base, version, _ := strings.Cut(path, "@")
+	name := base[strings.LastIndex(base, "/")+1:]
+	if plain, err := url.PathUnescape(name); err == nil {
+		name = plain
+	}
+	if plain, err := url.PathUnescape(version); err == nil {
+		version = plain
+	}
+	return cyclonedx.Component{
+		BOMRef: p.PURL, Type: cyclonedx.ComponentTypeLibrary, Scope: cyclonedx.ScopeExcluded,
+		Name: name, Version: version, PackageURL: p.PURL,
+	}
+}
+
+func sha256Hash(hex string) *[]cyclonedx.Hash {
+	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex}}
+}
+
+// readSBOM returns the hashes of files that an SBOM names.
+func readSBOM(text []byte) (files map[string]string, err error) {
+	var bom cyclonedx.BOM
+	if err := cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {
+		return nil, err
+	}
+	files = map[string]string{}
+	if bom.Components == nil {
+		return files, nil
+	}
+	for _, c := range *bom.Components {
+		if c.Type == cyclonedx.ComponentTypeFile && c.Hashes != nil && len(*c.Hashes) == 1 {
+			files[c.Name] = (*c.Hashes)[0].Value
+		}
+	}
+	return files, nil
+}

@@ -1,0 +1,378 @@
+package wheel
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Verification is what a wheel turned out to be when it was held against its
+// own words: RECORD, metadata, manifest, and the files that lie beside it.
+type Verification struct {
+	Path     string    `json:"path"`
+	SHA256   string    `json:"sha256"`
+	Size     int64     `json:"size"`
+	Manifest *Manifest `json:"manifest"` // null: not built by dsbuild
+	Contents Contents  `json:"contents"`
+	Checks   []Check   `json:"checks"`
+}
+
+// Check is one of the questions Verify asks.
+type Check struct {
+	Name string `json:"name"`
+	// What it was held against, or why it could not be.
+	Against string   `json:"against"`
+	Skipped bool     `json:"skipped"` // there is nothing to compare with
+	Damage  []string `json:"damage"`  // every difference, in words
+}
+
+// Findings are the damage of all checks, each with the name of its check.
+func (v Verification) Findings() []string {
+	var findings []string
+	for _, c := range v.Checks {
+		for _, d := range c.Damage {
+			findings = append(findings, c.Name+": "+d)
+		}
+	}
+	return findings
+}
+
+// Err is nil for a wheel without damage, else an *AuditError that names all.
+func (v Verification) Err() error {
+	if findings := v.Findings(); len(findings) > 0 {
+		return &AuditError{v.Path, findings, "build it again, or copy it again from where it was built"}
+	}
+	return nil
+}
+
+// Verify opens the wheel at path and asks whether it is what it says. Damage
+// is in the result; an error is a file that is no wheel at all.
+func Verify(ctx context.Context, path string) (Verification, error) {
+	a, err := Open(path)
+	if err != nil {
+		return Verification{}, err
+	}
+	defer a.Close()
+	v := Verification{Path: path}
+	if v.SHA256, v.Size, err = HashFile(path); err != nil {
+		return v, err
+	}
+	if v.Manifest, err = a.manifest(); err != nil {
+		return v, err
+	}
+	if v.Contents, err = a.Inspect(ctx); err != nil {
+		return v, err
+	}
+	record := a.VerifyRecord()
+	metadata, err := a.verifyMetadata(v)
+	if err != nil {
+		return v, err
+	}
+	tags, err := a.verifyTags(v.Contents)
+	if err != nil {
+		return v, err
+	}
+	v.Checks = append(v.beside(),
+		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
+		Check{Name: "metadata", Against: "file name and manifest", Damage: metadata},
+		Check{Name: "tags", Against: "symbol versions of the extensions", Damage: tags},
+	)
+	v.Checks = append(v.Checks, v.againstManifest()...)
+	v.Checks = append(v.Checks, a.verifySBOM(v))
+	for i, c := range v.Checks {
+		v.Checks[i].Damage = append([]string{}, c.Damage...)
+	}
+	return v, nil
+}
+
+// manifest is the one inside, nil where there is none.
+func (a *Archive) manifest() (*Manifest, error) {
+	text, err := a.ReadFile(a.inDistInfo(ManifestName), maxText)
+	if errors.Is(err, errNoMember) {
+		return nil, nil //nolint:nilnil // a wheel of somebody else's
+	}
+	if err != nil {
+		return nil, a.damaged(err)
+	}
+	m, err := ParseManifest(text)
+	if err != nil {
+		return nil, a.damaged(err)
+	}
+	return &m, nil
+}
+
+// beside holds the wheel against the files in its folder.
+func (v Verification) beside() []Check {
+	return []Check{
+		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
+		v.besideFile("manifest beside", v.Path+ManifestSuffix, v.checkManifestBeside),
+		v.besideFile("provenance", v.Path+ProvenanceSuffix, func(text []byte) ([]string, error) {
+			return checkProvenance(text, filepath.Base(v.Path), v.SHA256, v.Manifest), nil
+		}),
+	}
+}
+
+// besideFile runs a check on a file beside the wheel; one that is absent, or
+// says nothing of this wheel (errNotSaid), is skipped.
+func (v Verification) besideFile(name, file string, check func([]byte) ([]string, error)) Check {
+	c := Check{Name: name, Against: filepath.Base(file)}
+	text, err := readBounded(file)
+	if err == nil {
+		c.Damage, err = check(text)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Check{Name: name, Against: "none beside the wheel", Skipped: true}
+	case errors.Is(err, errNotSaid):
+		return Check{Name: name, Against: c.Against + " does not list this wheel", Skipped: true}
+	case err != nil:
+		c.Damage = []string{err.Error()}
+	}
+	return c
+}
+
+var errNotSaid = errors.New("it says nothing of this wheel")
+
+func readBounded(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxText {
+		return nil, fmt.Errorf("%s: no file of at most %d bytes", file, maxText)
+	}
+	return os.ReadFile(file)
+}
+
+// SumsName lists hashes of a folder's files in the form sha256sum -c reads.
+const SumsName = "SHA256SUMS"
+
+func (v Verification) checkSums(text []byte) ([]string, error) {
+	for lines := bufio.NewScanner(strings.NewReader(string(text))); lines.Scan(); {
+		sum, name, ok := strings.Cut(lines.Text(), " ")
+		if !ok || strings.TrimLeft(name, " *") != filepath.Base(v.Path) {
+			continue
+		}
+		if sum != v.SHA256 {
+			return []string{fmt.Sprintf("it lists sha256 %s, the file has %s", sum, v.SHA256)}, nil
+		}
+		return nil, nil
+	}
+	return nil, errNotSaid
+}
+
+func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
+	m, err := ParseManifest(text)
+	if err != nil {
+		return nil, err
+	}
+	var damage []string
+	if m.SHA256 != v.SHA256 || m.Size != v.Size {
+		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, the file has %d with %s", m.Size, m.SHA256, v.Size, v.SHA256))
+	}
+	if v.Manifest != nil && !sameBuild(m, *v.Manifest) {
+		damage = append(damage, "it differs from the manifest inside the wheel")
+	}
+	return damage, nil
+}
+
+// sameBuild compares manifests but for what only the one beside a wheel says.
+func sameBuild(a, b Manifest) bool {
+	text := func(m Manifest) string {
+		m.SHA256, m.Size, m.Builder, m.Dsbuild, m.BuiltAt = "", 0, "", "", nil
+		out, err := json.Marshal(m)
+		if err != nil {
+			panic(err) // strings and numbers alone
+		}
+		return string(out)
+	}
+	return text(a) == text(b)
+}
+
+// verifyMetadata compares names and versions, and the torch that METADATA
+// asks for with the one the ops were compiled for.
+func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
+	m, c := v.Manifest, v.Contents
+	if m == nil {
+		return nil, nil
+	}
+	var damage []string
+	if m.Name != filepath.Base(v.Path) {
+		damage = append(damage, "the file's name is not the manifest's, "+m.Name)
+	}
+	if m.Version != c.Version {
+		damage = append(damage, fmt.Sprintf("METADATA says version %s, the manifest %s", c.Version, m.Version))
+	}
+	pin, err := torchPin(m.Torch)
+	if err != nil {
+		return nil, a.damaged(err)
+	}
+	torch := []string{}
+	for _, r := range c.Requires {
+		if requirementName(r) == "torch" && !strings.Contains(r, "extra ==") {
+			torch = append(torch, r)
+		}
+	}
+	if !slices.Equal(torch, []string{pin}) {
+		damage = append(damage, fmt.Sprintf("METADATA requires %s, the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
+	}
+	if c.Torch != "" && c.Torch != minor(m.Torch) {
+		damage = append(damage, fmt.Sprintf("DeepSpeed's own record names torch %s, the manifest %s", c.Torch, m.Torch))
+	}
+	if c.CUDA != "" && c.CUDA != minor(m.CUDA) {
+		damage = append(damage, fmt.Sprintf("DeepSpeed's own record names CUDA %s, the manifest %s", c.CUDA, m.CUDA))
+	}
+	return damage, nil
+}
+
+// requirementName is the name a PEP 508 requirement begins with.
+func requirementName(r string) string {
+	name, _, _ := strings.Cut(r, ";")
+	if i := strings.IndexAny(name, "[(<>=!~ "); i >= 0 {
+		name = name[:i]
+	}
+	return strings.ToLower(strings.TrimSpace(name))
+}
+
+// verifyTags compares the tags of the file name with those inside, and the
+// glibc they promise to run on with the one the extensions need.
+func (a *Archive) verifyTags(c Contents) ([]string, error) {
+	inside, err := a.WheelFile()
+	if err != nil {
+		return nil, err
+	}
+	var damage []string
+	if name, ok := a.FileName(); ok {
+		damage = CompareTags(name, inside)
+	}
+	need, err := Platform(c.Floors())
+	if err != nil || len(c.Extensions) == 0 {
+		return damage, nil //nolint:nilerr // symbol versions newer than any policy: nothing to compare with
+	}
+	needs, _ := platformGlibc(need)
+	for _, t := range c.Tags {
+		platform := t[strings.LastIndex(t, "-")+1:]
+		if promised, ok := platformGlibc(platform); ok && strings.HasSuffix(platform, "_x86_64") && compareVersions(promised, needs) < 0 {
+			f := c.Floors()
+			damage = append(damage, fmt.Sprintf("tagged %s, needs glibc %s, GLIBCXX %s and CXXABI %s: that is %s",
+				platform, orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), need))
+		}
+	}
+	return damage, nil
+}
+
+// againstManifest compares what the extensions hold with what the manifest
+// says they do.
+func (v Verification) againstManifest() []Check {
+	names := []string{"ops", "archs", "CPU level", "glibc"}
+	checks := make([]Check, len(names))
+	for i, name := range names {
+		checks[i] = Check{Name: name, Against: "no manifest inside: not built by dsbuild", Skipped: true}
+	}
+	if v.Manifest == nil {
+		return checks
+	}
+	m, c := *v.Manifest, v.Contents
+	damage := [][]string{m.checkOps(c), m.checkArchs(c), m.checkCPU(c), m.checkFloors(c)}
+	for i := range checks {
+		checks[i].Against, checks[i].Skipped, checks[i].Damage = "the manifest inside", false, damage[i]
+	}
+	return checks
+}
+
+func (m Manifest) checkOps(c Contents) []string {
+	var damage []string
+	for _, op := range m.Ops {
+		if !slices.Contains(c.Ops, op) {
+			damage = append(damage, fmt.Sprintf("op %s is not inside", op))
+		}
+	}
+	for _, op := range c.Ops {
+		if !slices.Contains(m.Ops, op) {
+			damage = append(damage, fmt.Sprintf("op %s is inside, the manifest does not name it", op))
+		}
+	}
+	return damage
+}
+
+func (m Manifest) checkArchs(c Contents) []string {
+	sass, ptx := c.Archs()
+	var damage []string
+	if want := sortedArchs(m.Archs); !slices.Equal(sass, want) {
+		damage = append(damage, fmt.Sprintf("SASS for %s is inside, the manifest says %s", list(sass), list(want)))
+	}
+	if want := sortedArchs(m.PTX); !slices.Equal(ptx, want) {
+		damage = append(damage, fmt.Sprintf("PTX for %s is inside, the manifest says %s", list(ptx), list(want)))
+	}
+	for _, e := range c.Extensions {
+		if e.Unread != "" {
+			damage = append(damage, fmt.Sprintf("op %s cannot be read: %s", e.Op(), e.Unread))
+		}
+	}
+	return damage
+}
+
+// checkCPU takes the highest level found: the ops of DeepSpeed choose nothing
+// at run time.
+func (m Manifest) checkCPU(c Contents) []string {
+	var damage []string
+	for _, e := range c.Extensions {
+		if e.CPU.Max != "" && !CPULevel(m.CPU).Includes(e.CPU.Max) {
+			damage = append(damage, fmt.Sprintf("op %s holds %s instructions, the manifest says %s", e.Op(), e.CPU.Max, m.CPU))
+		}
+	}
+	return damage
+}
+
+func (m Manifest) checkFloors(c Contents) []string {
+	var damage []string
+	f := c.Floors()
+	if f.Glibc != m.Glibc {
+		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, the manifest says %s", orNothing(f.Glibc), orNothing(m.Glibc)))
+	}
+	if f.GLIBCXX != m.GLIBCXX {
+		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, the manifest says %s", orNothing(f.GLIBCXX), orNothing(m.GLIBCXX)))
+	}
+	return damage
+}
+
+// verifySBOM compares the hashes of the SBOM with the files.
+func (a *Archive) verifySBOM(v Verification) Check {
+	check := Check{Name: "SBOM", Against: SBOMName}
+	text, err := a.ReadFile(a.inDistInfo(SBOMName), maxText)
+	switch {
+	case errors.Is(err, errNoMember) && v.Manifest == nil:
+		return Check{Name: "SBOM", Against: "none inside", Skipped: true}
+	case errors.Is(err, errNoMember):
+		check.Damage = []string{"it is missing"}
+		return check
+	}
+	files := map[string]string{}
+	if err == nil {
+		files, err = readSBOM(text)
+	}
+	have, hashErr := a.hashes(v.Contents)
+	if err = errors.Join(err, hashErr); err != nil {
+		check.Damage = []string{err.Error()}
+		return check
+	}
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if have[path] != files[path] {
+			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s of %s, which is %s", files[path], path, orNothing(have[path])))
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(have)) {
+		if files[path] == "" {
+			check.Damage = append(check.Damage, "it does not name "+path)
+		}
+	}
+	return check
+}

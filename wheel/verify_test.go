@@ -1,0 +1,174 @@
+package wheel_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+func TestVerifyFindsNoDamage(t *testing.T) {
+	v, err := wheel.Verify(t.Context(), wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Err(); err != nil {
+		t.Error(err)
+	}
+	if v.Manifest == nil || len(v.SHA256) != 64 || v.Size == 0 || len(v.Checks) != 11 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// Whatever was done to a wheel, the damage is named.
+func TestVerifyNamesTheDamage(t *testing.T) {
+	for _, d := range wheeltest.Damages() {
+		t.Run(d.Name, func(t *testing.T) {
+			v, err := wheel.Verify(t.Context(), d.Damaged(t, t.TempDir()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var bad *wheel.AuditError
+			if err := v.Err(); !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
+				t.Errorf("%v, want %s", err, d.Finding)
+			}
+		})
+	}
+}
+
+// What lies beside a wheel is held against it.
+func TestVerifyBeside(t *testing.T) {
+	path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})
+	m, err := wheel.ReadManifest(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Builder, m.Dsbuild = "dagger", "1.2.3"
+	statement, err := wheel.Provenance(m, wheel.Build{}, time.Unix(1, 0), time.Unix(2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := m
+	other.SHA256, other.Archs = strings.Repeat("0", 64), []string{"9.0"}
+	otherStatement, err := wheel.Provenance(other, wheel.Build{}, time.Unix(1, 0), time.Unix(2, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := filepath.Join(filepath.Dir(path), wheel.SumsName)
+	for name, c := range map[string]struct {
+		file, text string
+		want       []string // none: all is right
+		skipped    string   // the check that has nothing to compare with
+	}{
+		"sums":                    {sums, m.SHA256 + "  " + filepath.Base(path) + "\n", nil, ""},
+		"sums of others":          {sums, m.SHA256 + "  other.whl\n", nil, "sha256"},
+		"sums differ":             {sums, other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
+		"manifest":                {path + wheel.ManifestSuffix, text(t, m), nil, ""},
+		"manifest of another":     {path + wheel.ManifestSuffix, text(t, other), []string{"manifest beside: it is about", "manifest beside: it differs from the manifest inside"}, ""},
+		"manifest is none":        {path + wheel.ManifestSuffix, "{", []string{"manifest beside: manifest: unexpected end"}, ""},
+		"statement":               {path + wheel.ProvenanceSuffix, string(statement), nil, ""},
+		"statement about another": {path + wheel.ProvenanceSuffix, string(otherStatement), []string{"provenance: it is about a file with sha256 000"}, ""},
+		"statement of sources": {
+			path + wheel.ProvenanceSuffix, strings.ReplaceAll(string(statement), m.Source.SHA256, strings.Repeat("9", 64)),
+			[]string{"provenance: its sources have sha256 999"}, "",
+		},
+		"statement is none": {path + wheel.ProvenanceSuffix, `{"_type":"x"}`, []string{"provenance: wrong statement type"}, ""},
+	} {
+		if err := os.WriteFile(c.file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		v, err := wheel.Verify(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := v.Findings()
+		for i, want := range c.want {
+			if len(found) != len(c.want) || !strings.HasPrefix(found[i], want) {
+				t.Errorf("%s: %q, want %q", name, found, c.want)
+			}
+		}
+		if len(c.want) == 0 && len(found) > 0 {
+			t.Errorf("%s: %q", name, found)
+		}
+		if c.skipped != "" && !slices.ContainsFunc(v.Checks, func(k wheel.Check) bool { return k.Name == c.skipped && k.Skipped }) {
+			t.Errorf("%s: the check %s was not skipped: %+v", name, c.skipped, v.Checks)
+		}
+		if err := os.Remove(c.file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func text(t *testing.T, v any) string {
+	t.Helper()
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// A wheel of somebody else's is held against its own words alone.
+func TestVerifyWithoutManifest(t *testing.T) {
+	v, err := wheel.Verify(t.Context(), wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v.Manifest != nil || v.Err() != nil {
+		t.Errorf("%+v, %v", v.Manifest, v.Err())
+	}
+	var skipped []string
+	for _, c := range v.Checks {
+		if c.Skipped {
+			skipped = append(skipped, c.Name)
+		}
+	}
+	if got := strings.Join(skipped, ","); got != "sha256,manifest beside,provenance,ops,archs,CPU level,glibc,SBOM" {
+		t.Error(got)
+	}
+}
+
+// Packed twice, from other directories, a wheel has the same bytes.
+func TestPackIsReproducible(t *testing.T) {
+	sums := map[string]bool{}
+	for range 2 {
+		sum, _, err := wheel.HashFile(wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[sum] = true
+	}
+	if len(sums) != 1 {
+		t.Errorf("%v", sums)
+	}
+}
+
+// What Pack writes has to stay what it is for one PackFormat: this wheel holds
+// no machine code, which would differ from compiler to compiler.
+func TestPackFormat(t *testing.T) {
+	path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Ops: []wheeltest.Op{}})
+	files := wheeltest.Read(t, path)
+	h := sha256.New()
+	names := []string{}
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Fprintf(h, "%s\n%s\n", name, files[name])
+	}
+	const want = "1 b95d2a3e65b98e929e23d835bcca4e001b79a27420df284cc68cf7df2d4e1fc7"
+	if got := wheel.PackFormat + " " + hex.EncodeToString(h.Sum(nil)); got != want {
+		t.Errorf("the format and the files of a packed wheel are %s, were %s: a change of the files needs a new PackFormat", got, want)
+	}
+}

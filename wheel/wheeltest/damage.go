@@ -1,0 +1,123 @@
+package wheeltest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Damage is a way in which a packed wheel is no longer what it says. RECORD is
+// right unless the damage is in it.
+type Damage struct {
+	Name    string
+	change  func(t testing.TB, files map[string]string)
+	Finding string // part of what a verification says of it
+}
+
+// Damaged makes a wheel in dir and damages it.
+func (d Damage) Damaged(t testing.TB, dir string) string {
+	t.Helper()
+	path := Packed(t, dir, Options{})
+	files := Read(t, path)
+	d.change(t, files)
+	Write(t, path, files)
+	return path
+}
+
+// Damages are those that a verification has to name.
+func Damages() []Damage {
+	return []Damage{
+		{"op removed", func(t testing.TB, files map[string]string) {
+			delete(files, op(t, files, "fused_adam"))
+		}, "ops: op fused_adam is not inside"},
+		{"op added", func(t testing.TB, files map[string]string) {
+			files["deepspeed/ops/lion/cpu_lion_op.so"] = files[op(t, files, "cpu_adam")]
+		}, "ops: op cpu_lion is inside, the manifest does not name it"},
+		{"arch swapped", func(t testing.TB, files map[string]string) {
+			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam", SASS: []string{"9.0"}})
+		}, "archs: SASS for 9.0 is inside, the manifest says 8.0"},
+		{"PTX added", func(t testing.TB, files map[string]string) {
+			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam", SASS: []string{"8.0"}, PTX: []string{"8.0"}})
+		}, "archs: PTX for 8.0 is inside, the manifest says nothing"},
+		{"section headers removed", func(t testing.TB, files map[string]string) {
+			name := op(t, files, "fused_adam")
+			elf := []byte(files[name])
+			clear(elf[40:48]) // e_shoff
+			clear(elf[58:64]) // e_shentsize, e_shnum, e_shstrndx
+			files[name] = string(elf)
+		}, "archs: op fused_adam cannot be read: it has no section headers"},
+		{"AVX-512 build renamed", func(t testing.TB, files map[string]string) {
+			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "vpaddd %zmm1, %zmm2, %zmm3"})
+		}, "CPU level: op cpu_adam holds x86-64-v4 instructions, the manifest says x86-64-v3"},
+		{"newer glibc", func(t testing.TB, files map[string]string) {
+			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "call fcntl64@PLT"})
+		}, "glibc: the extensions need glibc 2.28, the manifest says 2.14"},
+		{"newer glibc than its tag", func(t testing.TB, files map[string]string) {
+			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "call fcntl64@PLT"})
+		}, "tags: tagged manylinux_2_17_x86_64, needs glibc 2.28, GLIBCXX nothing and CXXABI nothing: that is manylinux_2_28_x86_64"},
+		{"RECORD edited", func(t testing.TB, files map[string]string) {
+			record := strings.TrimSuffix(Member(t, files, ".dist-info/METADATA"), "METADATA") + "RECORD"
+			rows := recordOf(files, record)
+			i := strings.Index(rows, "deepspeed/version.py,sha256=") + len("deepspeed/version.py,sha256=")
+			other := "A"
+			if rows[i] == 'A' {
+				other = "B"
+			}
+			files[record] = rows[:i] + other + rows[i+1:]
+		}, "RECORD: deepspeed/version.py: its sha256 is"},
+		{"torch pin changed", func(t testing.TB, files map[string]string) {
+			replace(t, files, Member(t, files, ".dist-info/METADATA"), "torch<2.16,>=2.15", "torch>=2.0.0")
+		}, "metadata: METADATA requires torch>=2.0.0, the ops were compiled for torch<2.16,>=2.15"},
+		{"torch pin removed", func(t testing.TB, files map[string]string) {
+			replace(t, files, Member(t, files, ".dist-info/METADATA"), "Requires-Dist: torch<2.16,>=2.15\n", "")
+		}, "metadata: METADATA requires nothing"},
+		{"another torch", func(t testing.TB, files map[string]string) {
+			replace(t, files, "deepspeed/git_version_info_installed.py", "'version': '2.15'", "'version': '2.14'")
+		}, "metadata: DeepSpeed's own record names torch 2.14, the manifest 2.15.0"},
+		{"WHEEL retagged", func(t testing.TB, files map[string]string) {
+			replace(t, files, Member(t, files, ".dist-info/WHEEL"), "manylinux_2_17", "manylinux_2_5")
+		}, "tags: the file name says tag cp311-cp311-manylinux_2_17_x86_64, WHEEL does not"},
+		{"SBOM edited", func(t testing.TB, files map[string]string) {
+			sum := sha256.Sum256([]byte(files[op(t, files, "cpu_adam")]))
+			replace(t, files, Member(t, files, wheel.SBOMName), hex.EncodeToString(sum[:]), strings.Repeat("0", 64))
+		}, "SBOM: it says sha256 " + strings.Repeat("0", 64) + " of deepspeed/ops/adam/cpu_adam_op"},
+		{"SBOM removed", func(t testing.TB, files map[string]string) {
+			delete(files, Member(t, files, wheel.SBOMName))
+		}, "SBOM: it is missing"},
+		{"manifest of another name", func(t testing.TB, files map[string]string) {
+			replace(t, files, Member(t, files, wheel.ManifestName), `"name": "deepspeed-0.19.8`, `"name": "deepspeed-0.19.7`)
+		}, "metadata: the file's name is not the manifest's"},
+	}
+}
+
+// Member is the one file of a wheel with that ending.
+func Member(t testing.TB, files map[string]string, ending string) string {
+	t.Helper()
+	for name := range files {
+		if strings.HasSuffix(name, ending) {
+			return name
+		}
+	}
+	t.Fatalf("no file %s", ending)
+	return ""
+}
+
+// op is the file of a wheel that holds an op.
+func op(t testing.TB, files map[string]string, name string) string {
+	t.Helper()
+	return Member(t, files, name+"_op.cpython-311-x86_64-linux-gnu.so")
+}
+
+// assembled is the shared object of an op.
+func assembled(t testing.TB, o Op) string { return string(o.assemble(t)) }
+
+func replace(t testing.TB, files map[string]string, name, old, by string) {
+	t.Helper()
+	if !strings.Contains(files[name], old) {
+		t.Fatalf("%s does not hold %q:\n%s", name, old, files[name])
+	}
+	files[name] = strings.Replace(files[name], old, by, 1)
+}

@@ -1,0 +1,272 @@
+// Package wheeltest makes small real wheels for tests: with the outer shape of
+// DeepSpeed's, and ops that are real shared objects, assembled and linked by the
+// machine's gcc, with the machine code and the device code the test asks for.
+package wheeltest
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Options say what a wheel holds; the zero value is a wheel with cpu_adam and
+// fused_adam for 8.0.
+type Options struct {
+	Version  string            // of DeepSpeed; "" means 0.19.8
+	Python   string            // tag; "" means cp311
+	Torch    string            // X.Y.Z; "" means 2.15.0
+	CUDA     string            // X.Y; "" means 13.2
+	CPU      wheel.CPULevel    // what the manifest says; "" means x86-64-v3
+	Ops      []Op              // nil means DefaultOps
+	Requires []string          // besides torch
+	Files    map[string]string // further files, or other contents of those there
+	Scripts  map[string]string // those of the wheel's data directory
+}
+
+// Op is one compiled op.
+type Op struct {
+	Name string
+	Dir  string   // below deepspeed/ops
+	Code string   // assembly; "" is no instruction of note
+	SASS []string // compute capabilities: "8.0"
+	PTX  []string
+	// Unlinked has PTX for these, left beside linked device code.
+	Unlinked []string
+}
+
+// DefaultOps are an op with AVX2 instructions and one with device code.
+func DefaultOps() []Op {
+	return []Op{
+		{Name: "cpu_adam", Dir: "adam", Code: "vpaddd %ymm1, %ymm2, %ymm3"},
+		{Name: "fused_adam", Dir: "adam", SASS: []string{"8.0"}},
+	}
+}
+
+func (o Options) withDefaults() Options {
+	set := func(s *string, value string) {
+		if *s == "" {
+			*s = value
+		}
+	}
+	set(&o.Version, "0.19.8")
+	set(&o.Python, "cp311")
+	set(&o.Torch, "2.15.0")
+	set(&o.CUDA, "13.2")
+	if o.CPU == "" {
+		o.CPU = wheel.CPUv3
+	}
+	if o.Ops == nil {
+		o.Ops = DefaultOps()
+	}
+	return o
+}
+
+func (o Options) version() string {
+	archs := []wheel.Arch{}
+	for _, op := range o.Ops {
+		parsed, err := wheel.ParseArchs(op.SASS)
+		if len(op.SASS) > 0 && err == nil {
+			archs = append(archs, parsed...)
+		}
+	}
+	archs = slices.Compact(archs)
+	return o.Version + "+" + wheel.LocalVersion(o.Torch, o.CUDA, archs, len(archs) > 0, o.CPU)
+}
+
+// Compiled makes a wheel as DeepSpeed's setup.py and strip leave it, and
+// returns its path.
+func Compiled(t testing.TB, dir string, opt Options) string {
+	t.Helper()
+	opt = opt.withDefaults()
+	version := opt.version()
+	tag := opt.Python + "-" + opt.Python + "-linux_x86_64"
+	info := "deepspeed-" + version + ".dist-info/"
+	installed := []string{"'async_io': False"}
+	for _, op := range opt.Ops {
+		installed = append(installed, "'"+op.Name+"': 1")
+	}
+	metadata := "Metadata-Version: 2.1\nName: deepspeed\nVersion: " + version + "\nRequires-Dist: torch>=2.0.0\n"
+	for _, r := range opt.Requires {
+		metadata += "Requires-Dist: " + r + "\n"
+	}
+	files := map[string]string{
+		"deepspeed/__init__.py":         "from .version import __version__\n",
+		"deepspeed/version.py":          "__version__ = '" + version + "'\n",
+		"deepspeed/git_version_info.py": "from .git_version_info_installed import *\n",
+		"deepspeed/git_version_info_installed.py": fmt.Sprintf("version='%s'\ninstalled_ops={%s}\ntorch_info={'version': '%s', 'cuda_version': '%s'}\n",
+			version, strings.Join(installed, ", "), firstTwo(opt.Torch), opt.CUDA),
+		"deepspeed/ops/__init__.py": "",
+		info + "METADATA":           metadata + "\nWhat it is.\n",
+		info + "WHEEL":              "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "\n",
+	}
+	for _, op := range opt.Ops {
+		files[op.Path(opt.Python)] = string(op.assemble(t))
+	}
+	for name, text := range opt.Scripts {
+		files["deepspeed-"+version+".data/scripts/"+name] = text
+	}
+	maps.Copy(files, opt.Files)
+	path := filepath.Join(dir, "deepspeed-"+version+"-"+tag+".whl")
+	Write(t, path, files)
+	return path
+}
+
+func firstTwo(version string) string {
+	return strings.Join(strings.SplitN(version, ".", 3)[:2], ".")
+}
+
+// Path is the op's place in a wheel for a Python of that tag.
+func (op Op) Path(python string) string {
+	number := strings.TrimPrefix(python, "cp")
+	return filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.cpython-"+number+"-x86_64-linux-gnu.so")
+}
+
+// Packed makes a wheel as dsbuild wheel does, and returns its path.
+func Packed(t testing.TB, dir string, opt Options) string {
+	t.Helper()
+	opt = opt.withDefaults()
+	m := wheel.Manifest{
+		Source: wheel.Source{Kind: "release", Ref: opt.Version, SHA256: strings.Repeat("ab", 32)},
+		CPU:    string(opt.CPU), PlanDigest: PlanDigest(),
+		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)},
+	}
+	for _, op := range opt.Ops {
+		m.OpsRequested = append(m.OpsRequested, op.Name)
+	}
+	build := wheel.Build{
+		GCC: "12.2.0", Python: "3." + strings.TrimPrefix(opt.Python, "cp3"), Torch: opt.Torch, CUDA: opt.CUDA,
+		Packages: []wheel.Package{{PURL: "pkg:pypi/torch@" + opt.Torch, File: "RECORD", SHA256: strings.Repeat("01", 32)}},
+	}
+	path, err := wheel.Pack(t.Context(), Compiled(t, t.TempDir(), opt), dir, m, build)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// PlanDigest is the digest of the plan that packed wheels name.
+func PlanDigest() string { return strings.Repeat("cd", 32) }
+
+// assemble makes the op's shared object. It needs memcpy of glibc 2.14.
+func (op Op) assemble(t testing.TB) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	source, object := filepath.Join(dir, "op.s"), filepath.Join(dir, "op.so")
+	text := ".text\n.globl PyInit_" + op.Name + "_op\nPyInit_" + op.Name + "_op:\n" + op.Code + "\ncall memcpy@PLT\nret\n" +
+		".section .note.GNU-stack,\"\",@progbits\n" +
+		fatbin(".nv_fatbin", op.PTX, op.SASS) + fatbin("__nv_relfatbin", op.Unlinked, nil)
+	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("gcc", "-shared", "-nostdlib", "-Wl,--strip-all,--build-id=none", "-o", object, source, "-lc")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	data, err := os.ReadFile(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// fatbin is a section with one container: headers of CUDA's format before
+// payloads that are none.
+func fatbin(section string, ptx, sass []string) string {
+	const payload = 64
+	entries := ""
+	n := 0
+	for kind, archs := range [][]string{1: ptx, 2: sass} {
+		for _, a := range archs {
+			n++
+			entries += fmt.Sprintf(".short %d, 0x101\n.long 64\n.quad %d\n.long 0, 0\n.short 0, 1\n.long %s\n.long 0, 0\n.quad 0x11, 0, 0\n.fill %d\n",
+				kind, payload, strings.ReplaceAll(a, ".", ""), payload)
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(".section %s,\"a\",@progbits\n.balign 8\n.long 0xba55ed50\n.short 1, 16\n.quad %d\n%s", section, n*(64+payload), entries)
+}
+
+// Write makes a wheel of files, adding the RECORD they deserve unless one is
+// among them.
+func Write(t testing.TB, path string, files map[string]string) {
+	t.Helper()
+	files = maps.Clone(files)
+	record := ""
+	for name := range files {
+		if m := distInfo.FindString(name); m != "" {
+			record = m + "RECORD"
+		}
+	}
+	if _, ok := files[record]; !ok && record != "" {
+		files[record] = recordOf(files, record)
+	}
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		w, err := z.Create(name)
+		if err == nil {
+			_, err = io.WriteString(w, files[name])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var distInfo = regexp.MustCompile(`^[^/]+\.dist-info/`)
+
+func recordOf(files map[string]string, record string) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		sum := sha256.Sum256([]byte(files[name]))
+		fmt.Fprintf(&b, "%s,sha256=%s,%d\n", name, base64.RawURLEncoding.EncodeToString(sum[:]), len(files[name]))
+	}
+	return b.String() + record + ",,\n"
+}
+
+// Read returns the files of a wheel but RECORD.
+func Read(t testing.TB, path string) map[string]string {
+	t.Helper()
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer z.Close()
+	files := map[string]string{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		r.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(f.Name, ".dist-info/RECORD") {
+			files[f.Name] = string(data)
+		}
+	}
+	return files
+}
