@@ -63,8 +63,10 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.SetErr(a.stderr)
 	root.AddCommand(
 		newDeployCommand(a),
+		newInspectCommand(a),
 		newNodesCommand(a),
 		newRollbackCommand(a),
+		newVerifyWheelCommand(a),
 		newVersionCommand(a),
 		newWheelCommand(a),
 	)

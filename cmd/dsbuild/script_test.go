@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // TestMain makes programs of this test binary, called again under their names:
@@ -38,6 +40,9 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits,
+			"mkwheel": func(ts *testscript.TestScript, _ bool, args []string) {
+				makeWheel(t, ts.MkAbs(args[0]), args[1:])
+			},
 		},
 	})
 }
@@ -60,6 +65,27 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// makeWheel is "mkwheel DIR [NAME=TEXT...]": a small wheel in DIR, of whose file
+// with a name that ends in NAME the given text is taken out; RECORD is made anew.
+func makeWheel(t *testing.T, dir string, damage []string) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := wheeltest.Packed(t, dir, wheeltest.Options{})
+	files := wheeltest.Read(t, path)
+	for _, d := range damage {
+		ending, text, _ := strings.Cut(d, "=")
+		for name := range files {
+			if strings.HasSuffix(name, ending) {
+				files[name] = strings.ReplaceAll(files[name], text, "")
+			}
+		}
+	}
+	if len(damage) > 0 {
+		wheeltest.Write(t, path, files)
 	}
 }
 

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func newInspectCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect FILE.whl|DIR",
+		Short: "Say what is inside a wheel: ops, GPU archs, CPU level, glibc",
+		Long: `inspect opens a wheel, whoever built it, and reads its compiled extensions: the
+GPU architectures of their device code (SASS and PTX), the CPU level of their
+instructions, the newest symbol versions they need of glibc and libstdc++, the
+libraries they load. Nothing is run, unpacked to disk or sent anywhere.
+
+DIR is a folder of wheels, each of which is inspected, or an unpacked wheel.
+
+CPU shows what a CPU must have; "up to" is the highest level found in an
+extension that asks the CPU at run time and chooses.`,
+		Example: `  dsbuild inspect dist
+  dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInspect(cmd.Context(), a, args[0], asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document: an object, or an array of them for a folder of wheels")
+	return cmd
+}
+
+func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
+	files, folder, err := wheelsAt(path)
+	if err != nil {
+		return err
+	}
+	all := make([]wheel.Contents, len(files))
+	for i, file := range files {
+		if all[i], err = wheel.Inspect(ctx, file); err != nil {
+			return err
+		}
+	}
+	switch {
+	case asJSON && folder:
+		return ui.JSON(a.stdout, all)
+	case asJSON:
+		return ui.JSON(a.stdout, all[0])
+	}
+	for i, c := range all {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if err := printContents(a.stdout, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wheelsAt returns what path names: itself, or the wheels in it where it is a
+// folder of wheels.
+func wheelsAt(path string) (files []string, folder bool, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, false, usageErrorf("dsbuild inspect", "no wheel: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{path}, false, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, false, usageErrorf("dsbuild inspect", "no wheel: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".whl") && !e.IsDir() {
+			files = append(files, filepath.Join(path, e.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return []string{path}, false, nil // an unpacked wheel, or Inspect says what it is
+	}
+	return files, true, nil
+}
+
+// printContents is inspect for people.
+func printContents(w io.Writer, c wheel.Contents) error {
+	f := c.Floors()
+	if _, err := fmt.Fprintln(w, ui.Clean(c.Name+" "+c.Version)); err != nil {
+		return err
+	}
+	facts := [][]string{{"  tags", strings.Join(c.Tags, ", ")}}
+	for _, fact := range [][]string{
+		{"  built for", builtFor(c)},
+		{"  ops", strings.Join(c.Ops, ", ")},
+		{"  machine", machineNeeds(c, f)},
+		{"  libraries", strings.Join(outside(c), ", ")},
+		{"  requires", strings.Join(always(c.Requires), ", ")},
+	} {
+		if fact[1] != "" {
+			facts = append(facts, fact)
+		}
+	}
+	for _, fact := range facts {
+		if _, err := fmt.Fprintf(w, "%-12s %s\n", fact[0], ui.Clean(fact[1])); err != nil {
+			return err
+		}
+	}
+	if len(c.Extensions) == 0 {
+		_, err := fmt.Fprintln(w, "  no compiled extensions")
+		return err
+	}
+	fmt.Fprintln(w)
+	header := []string{"EXTENSION", "SIZE", "SASS", "PTX", "CPU", "GLIBC", "GLIBCXX", "CXXABI", "STRINGS", "RPATH", "STRIPPED"}
+	if err := ui.Table(w, header, extensionRows(c)); err != nil {
+		return err
+	}
+	for _, e := range c.Extensions {
+		if e.Unread == "" {
+			continue
+		}
+		if _, err := fmt.Fprintln(w, ui.Clean("not read in "+e.Path+": "+e.Unread)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// always leaves out requirements that only an extra has.
+func always(requires []string) []string {
+	return slices.DeleteFunc(slices.Clone(requires), func(r string) bool { return strings.Contains(r, "extra ==") })
+}
+
+func builtFor(c wheel.Contents) string {
+	var parts []string
+	for _, p := range [][2]string{{"torch ", c.Torch}, {"CUDA ", c.CUDA}, {"Python ", c.Python}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+p[1])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func machineNeeds(c wheel.Contents, f wheel.Floors) string {
+	var parts []string
+	if len(c.Extensions) > 0 {
+		parts = append(parts, "CPU "+string(c.CPU()))
+	}
+	for _, p := range [][2]string{{"glibc ", f.Glibc}, {"GLIBCXX ", f.GLIBCXX}, {"CXXABI ", f.CXXABI}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+p[1])
+		}
+	}
+	sass, ptx := c.Archs()
+	for _, p := range [][2]string{{"GPU ", strings.Join(sass, " ")}, {"or newer by PTX ", strings.Join(ptx, " ")}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+p[1])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// outside are the libraries that the wheel needs and does not bring.
+func outside(c wheel.Contents) []string {
+	inside := map[string]bool{}
+	for _, e := range c.Extensions {
+		inside[filepath.Base(e.Path)] = true
+	}
+	var libs []string
+	for _, e := range c.Extensions {
+		for _, lib := range e.Needs {
+			if !inside[lib] {
+				libs = append(libs, lib)
+			}
+		}
+	}
+	slices.Sort(libs)
+	return slices.Compact(libs)
+}
+
+func extensionRows(c wheel.Contents) [][]string {
+	rows := make([][]string, 0, len(c.Extensions))
+	for _, e := range c.Extensions {
+		cpu := string(e.CPU.Requires)
+		if e.CPU.Dispatch && e.CPU.Max != e.CPU.Requires {
+			cpu += ", up to " + strings.TrimPrefix(string(e.CPU.Max), "x86-64-")
+		}
+		strs := "-"
+		if e.CXX11ABI != nil {
+			strs = map[bool]string{true: "cxx11", false: "old"}[*e.CXX11ABI]
+		}
+		rows = append(rows, []string{
+			e.Path, ui.Size(e.Size), orDash(strings.Join(e.SASS, " ")), orDash(strings.Join(e.PTX, " ")), orDash(cpu),
+			orDash(e.Glibc), orDash(e.GLIBCXX), orDash(e.CXXABI), strs, orDash(strings.Join(e.RPath, ":")),
+			map[bool]string{true: "yes", false: "no"}[e.Stripped],
+		})
+	}
+	return rows
+}

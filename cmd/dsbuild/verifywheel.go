@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func newVerifyWheelCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify-wheel FILE.whl",
+		Short: "Prove that a wheel is what it says",
+		Long: `verify-wheel opens a wheel and holds it against its own words: the hashes in its
+RECORD, its tags against the glibc its extensions need, the torch it requires,
+and, for a wheel that dsbuild built, the manifest and the SBOM inside it against
+the code inside it: ops, GPU architectures, CPU level. What lies beside the file
+is compared too: SHA256SUMS, the manifest, the provenance statement.
+
+Exit code 4 if anything differs, with every difference named.`,
+		Example: `  dsbuild verify-wheel dist/deepspeed-*.whl`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runVerifyWheel(cmd.Context(), a, args[0], asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	return cmd
+}
+
+func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error {
+	v, err := wheel.Verify(ctx, file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return usageErrorf("dsbuild verify-wheel", "no wheel: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return errors.Join(ui.JSON(a.stdout, v), v.Err())
+	}
+	rows := make([][]string, 0, len(v.Checks))
+	for _, c := range v.Checks {
+		result := "ok"
+		switch {
+		case c.Skipped:
+			result = "skipped"
+		case len(c.Damage) > 0:
+			result = "DAMAGED"
+		}
+		rows = append(rows, []string{c.Name, result, c.Against})
+	}
+	if err := ui.Table(a.stdout, []string{"CHECK", "RESULT", "AGAINST"}, rows); err != nil {
+		return err
+	}
+	if err := v.Err(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s is what it says: %s, sha256 %s\n", ui.Clean(relative(file)), ui.Size(v.Size), v.SHA256)
+	return err
+}
