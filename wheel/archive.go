@@ -244,26 +244,39 @@ func (a *Archive) readDir(root *os.Root) error {
 }
 
 // checkNames fills the index and finds the one dist-info directory, which
-// must be that of the distribution the file's name tells.
+// must be that of the distribution the file's name tells. No file may replace
+// another when it is installed: what was verified would not be what is used.
 func (a *Archive) checkNames() error {
 	a.index = make(map[string]int, len(a.members))
-	var dirs []string
+	places := make(map[string]int, len(a.members))
 	for i, m := range a.members {
 		a.index[m.Name] = i
-		top, _, _ := strings.Cut(m.Name, "/")
-		if strings.HasSuffix(top, distInfoSuffix) && !slices.Contains(dirs, top) {
-			if dirs = append(dirs, top); len(dirs) > 1 {
-				return fmt.Errorf("two dist-info directories in it: %s and %s", dirs[0], dirs[1])
+		p := place(m.Name)
+		if other, taken := places[p]; taken {
+			return fmt.Errorf("%s and %s are installed in one place", a.members[other].Name, m.Name)
+		}
+		places[p] = i
+		// Python takes a directory for one whatever its case.
+		top, _, _ := strings.Cut(p, "/")
+		if strings.HasSuffix(strings.ToLower(top), distInfoSuffix) && top != a.distInfo {
+			if a.distInfo != "" {
+				return fmt.Errorf("two dist-info directories in it: %s and %s", a.distInfo, top)
 			}
+			a.distInfo = top
 		}
 	}
-	if len(dirs) == 0 {
+	if a.distInfo == "" {
 		return errors.New("no dist-info directory in it")
 	}
-	a.distInfo = dirs[0]
 	name, version, err := splitDistInfo(a.distInfo)
 	if err != nil {
 		return err
+	}
+	for _, m := range a.members {
+		top, _, inside := strings.Cut(m.Name, "/")
+		if inside && strings.HasSuffix(top, dataSuffix) && !sameBase(strings.TrimSuffix(top, dataSuffix), name, version) {
+			return fmt.Errorf("%s: pip takes %s for the data directory, which is %s-%s%s", m.Name, top, name, version, dataSuffix)
+		}
 	}
 	if a.file.Name != "" && !(sameName(name, a.file.Name) && sameVersion(version, a.file.Version)) {
 		return &FileError{
@@ -272,6 +285,32 @@ func (a *Archive) checkNames() error {
 		}
 	}
 	return nil
+}
+
+// place is where installers put the file name of a wheel: relative to
+// site-packages, or in the directory of a scheme. Format: the binary
+// distribution format (PyPA), "The .data directory"; of the schemes of Python's
+// sysconfig, data is the whole environment.
+func place(name string) string {
+	elements := strings.SplitN(name, "/", 3)
+	if len(elements) < 3 || !strings.HasSuffix(elements[0], dataSuffix) {
+		return name
+	}
+	scheme, rest := elements[1], elements[2]
+	switch scheme {
+	case "purelib", "platlib":
+		return rest
+	case "data":
+		for _, site := range []string{"/site-packages/", "/dist-packages/"} {
+			if _, below, ok := strings.Cut(rest, site); ok {
+				return below
+			}
+		}
+		if script, ok := strings.CutPrefix(rest, "bin/"); ok {
+			scheme, rest = "scripts", script
+		}
+	}
+	return "/" + scheme + "/" + rest // no name in site-packages begins with a slash
 }
 
 // badName says why a name could mean a place outside of the wheel, or

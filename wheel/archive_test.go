@@ -108,7 +108,9 @@ func honestWheels(t testing.TB) map[string][]byte {
 		"executable":                      forge(t, sealed(with(code, func(m *forged) { m.mangleDir = patch32(38, 0o100755<<16) })), nil),
 		"extra fields":                    forge(t, sealed(with(stored, func(m *forged) { m.extra, m.localExtra = field(0x5455, 1), unicode })), nil),
 		"names equal but for case":        forge(t, sealed(code, with(code, func(m *forged) { m.name = "pkg/CODE.py" })), nil),
-		"names that sort badly":           forge(t, sealed(with(code, func(m *forged) { m.name = "pkg" + "!" }), code, with(code, func(m *forged) { m.name = "pkg0" })), nil),
+		"data directory": forge(t, sealed(code, with(code, func(m *forged) { m.name = "Pkg-1.0.0.data/purelib/pkg/data.py" }),
+			with(code, func(m *forged) { m.name = "pkg-1.0.data/data/etc/code.py" }), with(code, func(m *forged) { m.name = "pkg-1.0.data/scripts/code.py" })), nil),
+		"names that sort badly": forge(t, sealed(with(code, func(m *forged) { m.name = "pkg" + "!" }), code, with(code, func(m *forged) { m.name = "pkg0" })), nil),
 		"UTF-8 and no mode": forge(t, sealed(with(code, func(m *forged) {
 			m.name, m.mangleLocal, m.mangleDir = "pkg/ä.py", patch16(6, flagUTF8), marked
 		})), nil),
@@ -201,6 +203,13 @@ func hostile(t testing.TB) map[string]struct {
 		return forge(t, sealed(code), func(end []byte) []byte { f(end); return end })
 	}
 	end64 := func(f func(end64, locator []byte)) []byte { return forge(t, sealed(code), zip64End(false, f)) }
+	installedOver := func(names ...string) []byte {
+		files := []forged{code}
+		for _, name := range names {
+			files = append(files, forged{name: name, content: "evil"})
+		}
+		return forge(t, sealed(files...), nil)
+	}
 	return map[string]c{
 		"empty":               {nil, "zip: not a valid zip file"},
 		"no zip":              {[]byte("no zip"), "zip: not a valid zip file"},
@@ -319,14 +328,25 @@ func hostile(t testing.TB) map[string]struct {
 			forge(t, slices.Repeat([]forged{with(stored, func(m *forged) { m.noLocal, m.extra = true, make([]byte, math.MaxUint16) })}, 520), nil),
 			"more than 33554432",
 		},
-		"ZIP64 locator alone":        {append(append([]byte(locator64Magic), make([]byte, locator64Len-4)...), plain[len(plain)-endLen:]...), "the ZIP64 end record is said to be at byte 0"},
-		"directory entry cut off":    {changed(code, func(m *forged) { m.mangleDir = patch16(32, math.MaxUint16) }), "in the directory is cut off"},
-		"descriptor of another":      {changed(streamed(t, true, 32), func(m *forged) { m.descriptor[4]++ }), "in its data descriptor"},
-		"descriptor with other mark": {changed(streamed(t, true, 64), func(m *forged) { m.descriptor[0]++ }), "are no data descriptor"},
-		"two dist-infos":             {forge(t, sealed(forged{name: "a-1.dist-info/METADATA"}), nil), "two dist-info directories in it: a-1.dist-info and pkg-1.0.dist-info"},
-		"another distribution":       {forge(t, []forged{{name: "evil-1.0.dist-info/METADATA"}}, nil), "inside it is evil-1.0.dist-info, which is another distribution than its name says"},
-		"another version":            {forge(t, []forged{{name: "pkg-1.1.dist-info/METADATA"}}, nil), "another distribution"},
-		"no version":                 {forge(t, []forged{{name: "pkg.dist-info/METADATA"}}, nil), "its name is not NAME-VERSION.dist-info"},
+		"ZIP64 locator alone":          {append(append([]byte(locator64Magic), make([]byte, locator64Len-4)...), plain[len(plain)-endLen:]...), "the ZIP64 end record is said to be at byte 0"},
+		"directory entry cut off":      {changed(code, func(m *forged) { m.mangleDir = patch16(32, math.MaxUint16) }), "in the directory is cut off"},
+		"descriptor of another":        {changed(streamed(t, true, 32), func(m *forged) { m.descriptor[4]++ }), "in its data descriptor"},
+		"descriptor with other mark":   {changed(streamed(t, true, 64), func(m *forged) { m.descriptor[0]++ }), "are no data descriptor"},
+		"two dist-infos":               {forge(t, sealed(forged{name: "a-1.dist-info/METADATA"}), nil), "two dist-info directories in it: a-1.dist-info and pkg-1.0.dist-info"},
+		"two dist-infos, another case": {forge(t, sealed(forged{name: "a-1.Dist-Info/METADATA"}), nil), "two dist-info directories in it: a-1.Dist-Info and pkg-1.0.dist-info"},
+		"dist-info of another installed beside it": {
+			forge(t, sealed(forged{name: "pkg-1.0.data/purelib/a-1.dist-info/METADATA"}), nil),
+			"two dist-info directories in it: a-1.dist-info and pkg-1.0.dist-info",
+		},
+		"installed over a module":   {installedOver("pkg-1.0.data/platlib/" + code.name), "pkg/code.py and pkg-1.0.data/platlib/pkg/code.py are installed in one place"},
+		"installed over METADATA":   {installedOver("pkg-1.0.data/purelib/" + smallInfo + "METADATA"), "are installed in one place"},
+		"installed over, by a path": {installedOver("pkg-1.0.data/data/lib/python3.11/site-packages/" + code.name), "are installed in one place"},
+		"installed over each other": {installedOver("pkg-1.0.data/scripts/run", "pkg-1.0.data/data/bin/run"), "are installed in one place"},
+		"data directory of another": {installedOver("evil-1.0.data/purelib/a.py"), "evil-1.0.data/purelib/a.py: pip takes evil-1.0.data for the data directory, which is pkg-1.0.data"},
+		"data directory of no name": {installedOver("pkg.data/purelib/a.py"), "pip takes pkg.data for the data directory"},
+		"another distribution":      {forge(t, []forged{{name: "evil-1.0.dist-info/METADATA"}}, nil), "inside it is evil-1.0.dist-info, which is another distribution than its name says"},
+		"another version":           {forge(t, []forged{{name: "pkg-1.1.dist-info/METADATA"}}, nil), "another distribution"},
+		"no version":                {forge(t, []forged{{name: "pkg.dist-info/METADATA"}}, nil), "its name is not NAME-VERSION.dist-info"},
 		// These are found when the content is read.
 		"another CRC":             {changed(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(14, 0), patch32(16, 0) }), "the directory says 00000000"},
 		"longer than said":        {changed(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(22, 14), patch32(24, 14) }), "pkg/code.py: goes on after its 14 bytes"},

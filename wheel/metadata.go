@@ -21,6 +21,7 @@ const (
 
 const (
 	distInfoSuffix = ".dist-info"
+	dataSuffix     = ".data"
 	nameHint       = "give the file its own name back: pip reads name, version and tags from it"
 )
 
@@ -294,12 +295,24 @@ func missing(tags, others []string) []string {
 
 // splitDistInfo returns the name and version in a dist-info directory's name.
 func splitDistInfo(dir string) (name, version string, err error) {
-	base := strings.TrimSuffix(dir, distInfoSuffix)
-	i := strings.LastIndexByte(base, '-')
-	if i < 0 || !distName.MatchString(base[:i]) || !distVersion.MatchString(base[i+1:]) {
+	base, ok := strings.CutSuffix(dir, distInfoSuffix)
+	name, version = splitBase(base)
+	if !ok || !distName.MatchString(name) || !distVersion.MatchString(version) {
 		return "", "", fmt.Errorf("%s: its name is not NAME-VERSION%s", dir, distInfoSuffix)
 	}
-	return base[:i], base[i+1:], nil
+	return name, version, nil
+}
+
+// splitBase cuts NAME-VERSION in two.
+func splitBase(base string) (name, version string) {
+	i := max(0, strings.LastIndexByte(base, '-'))
+	return base[:i], strings.TrimPrefix(base[i:], "-")
+}
+
+// sameBase reports whether base is NAME-VERSION of a distribution.
+func sameBase(base, name, version string) bool {
+	n, v := splitBase(base)
+	return sameName(n, name) && sameVersion(v, version)
 }
 
 // sameName compares names of distributions as PEP 503 says.
