@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -71,6 +72,8 @@ var (
 	distName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	distVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
 	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*([\[(;<=!~>@]|$)`)
+	// directReference is the part of a requirement that is met by a URL alone.
+	directReference = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:[ \t]*\[[^\]]*\])?)[ \t]*@[ \t]*`)
 )
 
 // set gives a field its value, once.
@@ -92,7 +95,8 @@ func parseRequirement(value string) (string, error) {
 	if !requirement.MatchString(value) || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
 		return "", fmt.Errorf("%.80q is no requirement", value)
 	}
-	d, err := pypi.ParseDependency(value)
+	// Without the space ParseDependency takes the URL for a part of the name.
+	d, err := pypi.ParseDependency(directReference.ReplaceAllString(value, "$1 @ "))
 	if err != nil {
 		return "", err
 	}
@@ -100,12 +104,35 @@ func parseRequirement(value string) (string, error) {
 	if d.Extras != "" {
 		r += "[" + d.Extras + "]"
 	}
+	if strings.HasPrefix(d.Constraint, "@") {
+		r += " "
+	}
 	r += d.Constraint
 	if d.Environment != "" {
 		r += "; " + d.Environment
 	}
 	return r, nil
 }
+
+// requirementName is the name a requirement of PEP 508 begins with.
+func requirementName(r string) string {
+	return requirement.FindStringSubmatch(r)[1]
+}
+
+// OnlyWithExtra reports whether a requirement counts for none who asks for no
+// extra: extra == "x" is all of its marker, or joined to the rest by "and".
+func OnlyWithExtra(requirement string) bool {
+	_, marker, _ := strings.Cut(requirement, ";")
+	marker = markerText.ReplaceAllString(marker, "x") // what is quoted may hold any word
+	return !markerOr.MatchString(marker) && slices.ContainsFunc(markerAnd.Split(marker, -1), extraTerm.MatchString)
+}
+
+var (
+	markerText = regexp.MustCompile(`'[^']+'|"[^"]+"`) // the extra of who asks for none is ""
+	markerOr   = regexp.MustCompile(`\bor\b`)
+	markerAnd  = regexp.MustCompile(`\band\b`)
+	extraTerm  = regexp.MustCompile(`^[ (]*extra *== *x[ )]*$`)
+)
 
 // eachField calls do for each field of an e-mail header, as METADATA and WHEEL
 // are: its name in lower case, and its value unfolded to one line.

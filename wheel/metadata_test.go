@@ -64,6 +64,37 @@ func TestReadMetadataRefuses(t *testing.T) {
 	}
 }
 
+// What is no condition on an extra alone counts for everybody.
+func TestOnlyWithExtra(t *testing.T) {
+	for r, want := range map[string]bool{
+		`torch; extra == "x"`: true, `torch>=1; extra=='all.of-it'`: true, `torch; sys_platform == "linux" and extra == "x"`: true,
+		`torch; (extra == "x") and python_version < "3"`: true,
+
+		`torch`: false, `torch; python_version > "3"`: false, `torch; extra == ""`: false, `torch; extra != "x"`: false,
+		`torch; extra == "x" or python_version > "3"`: false, `torch; python_version > "3"or extra == "x"`: false,
+		`torch; platform_version == "and extra == 'x' and "`: false,
+	} {
+		if got := OnlyWithExtra(r); got != want {
+			t.Errorf("%s: %v", r, got)
+		}
+	}
+}
+
+func TestDirectReference(t *testing.T) {
+	for value, want := range map[string]string{
+		"torch@https://example.org/t.whl":                  "torch @ https://example.org/t.whl",
+		"torch [a] @ https://example.org/t@1.whl ; x=='1'": "torch[a] @ https://example.org/t@1.whl; x=='1'",
+	} {
+		got, err := parseRequirement(value)
+		if again, err := parseRequirement(got); got != want || again != want || err != nil {
+			t.Errorf("%s: %q, again %q, %v", value, got, again, err)
+		}
+		if err != nil || requirementName(got) != "torch" {
+			t.Errorf("%q is of %q, %v", got, requirementName(got), err)
+		}
+	}
+}
+
 // Names and versions are compared as the specifications say, not as strings.
 func TestNamesAgree(t *testing.T) {
 	const inside = "Name: Deep.Speed\nVersion: 1.0-1+Ubuntu-1\n"

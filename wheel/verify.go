@@ -217,7 +217,7 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	}
 	torch := []string{}
 	for _, r := range c.Requires {
-		if requirementName(r) == "torch" && !strings.Contains(r, "extra ==") {
+		if sameName(requirementName(r), "torch") && !OnlyWithExtra(r) {
 			torch = append(torch, r)
 		}
 	}
@@ -231,15 +231,6 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 		damage = append(damage, fmt.Sprintf("DeepSpeed's own record names CUDA %s, the manifest %s", c.CUDA, m.CUDA))
 	}
 	return damage, nil
-}
-
-// requirementName is the name a PEP 508 requirement begins with.
-func requirementName(r string) string {
-	name, _, _ := strings.Cut(r, ";")
-	if i := strings.IndexAny(name, "[(<>=!~ "); i >= 0 {
-		name = name[:i]
-	}
-	return strings.ToLower(strings.TrimSpace(name))
 }
 
 // verifyTags compares the tags of the file name with those inside, and the

@@ -138,7 +138,7 @@ func printContents(w io.Writer, c wheel.Contents) error {
 
 // always leaves out requirements that only an extra has.
 func always(requires []string) []string {
-	return slices.DeleteFunc(slices.Clone(requires), func(r string) bool { return strings.Contains(r, "extra ==") })
+	return slices.DeleteFunc(slices.Clone(requires), wheel.OnlyWithExtra)
 }
 
 func builtFor(c wheel.Contents) string {

@@ -74,6 +74,14 @@ func Damages() []Damage {
 		{"torch pin removed", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, ".dist-info/METADATA"), "Requires-Dist: torch<2.16,>=2.15\n", "")
 		}, "metadata: METADATA requires nothing"},
+		{"torch required again, by a marker that always holds", func(t testing.TB, files map[string]string) {
+			replace(t, files, Member(t, files, ".dist-info/METADATA"), "Requires-Dist: torch<2.16,>=2.15\n",
+				"Requires-Dist: torch<2.16,>=2.15\nRequires-Dist: torch==2.0; extra == \"x\" or python_version > \"3\"\n")
+		}, "metadata: METADATA requires torch<2.16,>=2.15, torch==2.0; extra"},
+		{"torch required again, from elsewhere", func(t testing.TB, files map[string]string) {
+			replace(t, files, Member(t, files, ".dist-info/METADATA"), "Requires-Dist: torch<2.16,>=2.15\n",
+				"Requires-Dist: torch<2.16,>=2.15\nRequires-Dist: torch@https://example.org/torch.whl\n")
+		}, "metadata: METADATA requires torch<2.16,>=2.15, torch @ https://example.org/torch.whl"},
 		{"another torch", func(t testing.TB, files map[string]string) {
 			replace(t, files, "deepspeed/git_version_info_installed.py", "'version': '2.15'", "'version': '2.14'")
 		}, "metadata: DeepSpeed's own record names torch 2.14, the manifest 2.15.0"},
