@@ -72,7 +72,7 @@ var (
 	distName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	distVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
 	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*([\[(;<=!~>@]|$)`)
-	// directReference is the part of a requirement that is met by a URL alone.
+	// directReference is what stands before the URL that alone meets a requirement.
 	directReference = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:[ \t]*\[[^\]]*\])?)[ \t]*@[ \t]*`)
 )
 
@@ -95,8 +95,13 @@ func parseRequirement(value string) (string, error) {
 	if !requirement.MatchString(value) || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
 		return "", fmt.Errorf("%.80q is no requirement", value)
 	}
-	// Without the space ParseDependency takes the URL for a part of the name.
-	d, err := pypi.ParseDependency(directReference.ReplaceAllString(value, "$1 @ "))
+	url := ""
+	if m := directReference.FindStringSubmatch(value); m != nil {
+		// A URL ends at a space: a semicolon before that is a part of it.
+		value, url, _ = strings.Cut(value[len(m[0]):], " ")
+		value, url = m[1]+url, " @ "+value
+	}
+	d, err := pypi.ParseDependency(value)
 	if err != nil {
 		return "", err
 	}
@@ -104,11 +109,11 @@ func parseRequirement(value string) (string, error) {
 	if d.Extras != "" {
 		r += "[" + d.Extras + "]"
 	}
-	if strings.HasPrefix(d.Constraint, "@") {
-		r += " "
-	}
-	r += d.Constraint
-	if d.Environment != "" {
+	r += d.Constraint + url
+	switch {
+	case d.Environment != "" && url != "":
+		r += " ; " + d.Environment
+	case d.Environment != "":
 		r += "; " + d.Environment
 	}
 	return r, nil
@@ -116,13 +121,20 @@ func parseRequirement(value string) (string, error) {
 
 // requirementName is the name a requirement of PEP 508 begins with.
 func requirementName(r string) string {
-	return requirement.FindStringSubmatch(r)[1]
+	if m := requirement.FindStringSubmatch(r); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // OnlyWithExtra reports whether a requirement counts for none who asks for no
 // extra: extra == "x" is all of its marker, or joined to the rest by "and".
 func OnlyWithExtra(requirement string) bool {
-	_, marker, _ := strings.Cut(requirement, ";")
+	semicolon := ";"
+	if directReference.MatchString(requirement) {
+		semicolon = " ;"
+	}
+	_, marker, _ := strings.Cut(requirement, semicolon)
 	marker = markerText.ReplaceAllString(marker, "x") // what is quoted may hold any word
 	return !markerOr.MatchString(marker) && slices.ContainsFunc(markerAnd.Split(marker, -1), extraTerm.MatchString)
 }

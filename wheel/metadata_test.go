@@ -72,6 +72,8 @@ func TestOnlyWithExtra(t *testing.T) {
 
 		`torch`: false, `torch; python_version > "3"`: false, `torch; extra == ""`: false, `torch; extra != "x"`: false,
 		`torch; extra == "x" or python_version > "3"`: false, `torch; python_version > "3"or extra == "x"`: false,
+		`torch @ https://example.org/;extra == "x"`:          false,
+		`torch @ https://example.org/ ; extra == "x"`:        true,
 		`torch; platform_version == "and extra == 'x' and "`: false,
 	} {
 		if got := OnlyWithExtra(r); got != want {
@@ -83,7 +85,8 @@ func TestOnlyWithExtra(t *testing.T) {
 func TestDirectReference(t *testing.T) {
 	for value, want := range map[string]string{
 		"torch@https://example.org/t.whl":                  "torch @ https://example.org/t.whl",
-		"torch [a] @ https://example.org/t@1.whl ; x=='1'": "torch[a] @ https://example.org/t@1.whl; x=='1'",
+		"torch [a] @ https://example.org/t@1.whl ; x=='1'": "torch[a] @ https://example.org/t@1.whl ; x=='1'",
+		"torch @ https://example.org/t.whl;x=='1'":         "torch @ https://example.org/t.whl;x=='1'",
 	} {
 		got, err := parseRequirement(value)
 		if again, err := parseRequirement(got); got != want || again != want || err != nil {
@@ -216,6 +219,12 @@ func FuzzMetadata(f *testing.F) {
 			if !utf8.ValidString(s) || strings.ContainsFunc(s, isControl) {
 				t.Errorf("%q", s)
 			}
+		}
+		for _, r := range m.RequiresDist {
+			if again, err := parseRequirement(r); again != r || err != nil || requirementName(r) == "" {
+				t.Errorf("%q of %q, again %q, %v", r, requirementName(r), again, err)
+			}
+			OnlyWithExtra(r)
 		}
 		if !sameName(m.Name, m.Name) || !sameVersion(m.Version, strings.ReplaceAll(m.Version, "-", "_")) {
 			t.Errorf("%s %s is not itself", m.Name, m.Version)
