@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -11,31 +12,43 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/x86"
 )
 
-// sections gathers what the code in one ELF file tells.
+// sections gathers what the code in one ELF file tells. It is as large for a
+// million sections as for one.
 type sections struct {
-	code   []*x86.Scanner
-	device []*deviceCode
+	code   x86.Scanner
+	device map[string]*archs // by the name of the section
+	read   int               // sections with device code
+	open   *deviceCode       // the last of them
 }
+
+// maxDevice bounds the sections with device code in a file. Linkers make one of
+// all; a relocatable object may have one for each function.
+const maxDevice = 1 << 12
+
+// archs are those that device code is for.
+type archs struct{ sass, ptx map[string]bool }
 
 // sink is an elf.Sink: code and device code are read, the rest is passed over.
 func (s *sections) sink(section elf.Section) io.Writer {
-	switch {
-	case section.Name == fatbin.Executable || section.Name == fatbin.Relocatable:
-		d := &deviceCode{section: section.Name, size: int64(section.Size), sass: map[string]bool{}, ptx: map[string]bool{}}
-		s.device = append(s.device, d)
-		return d
-	case section.Executable():
-		scanner := &x86.Scanner{}
-		scanner.Start(section.Addr)
-		s.code = append(s.code, scanner)
-		return scanner
+	var to []io.Writer
+	if section.Name == fatbin.Executable || section.Name == fatbin.Relocatable {
+		to = append(to, &deviceCode{all: s, section: section.Name, left: int64(section.Size)})
 	}
-	return nil
+	if section.Executable() {
+		to = append(to, &hostCode{&s.code, section.Addr, false})
+	}
+	switch len(to) {
+	case 0:
+		return nil
+	case 1:
+		return to[0]
+	}
+	return io.MultiWriter(to...)
 }
 
 func (s *sections) close() {
-	for _, d := range s.device {
-		d.close()
+	if s.open != nil {
+		s.open.close()
 	}
 }
 
@@ -61,37 +74,26 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 // linker is there too: its SASS is no news, but its PTX is what the driver
 // compiles and links for a GPU that the linked code does not fit.
 func (s *sections) archs() (sass, ptx []string) {
-	linked := slices.ContainsFunc(s.device, func(d *deviceCode) bool { return d.section == fatbin.Executable })
-	for _, d := range s.device {
-		if !linked || d.section == fatbin.Executable {
-			sass = slices.AppendSeq(sass, maps.Keys(d.sass))
+	_, linked := s.device[fatbin.Executable]
+	for section, found := range s.device {
+		if !linked || section == fatbin.Executable {
+			sass = slices.AppendSeq(sass, maps.Keys(found.sass))
 		}
-		ptx = slices.AppendSeq(ptx, maps.Keys(d.ptx))
+		ptx = slices.AppendSeq(ptx, maps.Keys(found.ptx))
 	}
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// cpu joins what the executable sections use. told says that the object asks
+// cpu says what the executable sections use. told says that the object asks
 // the CPU by other means than instructions of its own.
 func (s *sections) cpu(told bool) CPU {
-	var all x86.Usage
-	beyond := []string{}
-	for _, code := range s.code {
-		_ = code.Close() // never fails
-		u := code.Usage()
-		for level, found := range u.Levels {
-			all.Levels[level].Count += found.Count
-		}
-		all.SSE.Count += u.SSE.Count
-		all.CPUID, all.XGETBV = all.CPUID || u.CPUID, all.XGETBV || u.XGETBV
-		beyond = append(beyond, u.Features()...)
-	}
-	slices.Sort(beyond)
-	c := CPU{Max: CPULevel(all.Max().String()), Dispatch: chooses(all, told), Beyond: slices.Compact(beyond)}
+	_ = s.code.Close() // never fails
+	u := s.code.Usage()
+	c := CPU{Max: CPULevel(u.Max().String()), Dispatch: chooses(u, told), Beyond: u.Features()}
 	c.Requires = c.Max
 	if c.Dispatch {
 		c.Requires = CPUv1
-		if all.Levels[x86.V2].Count > 0 {
+		if u.Levels[x86.V2].Count > 0 {
 			c.Requires = CPUv2
 		}
 	}
@@ -107,54 +109,86 @@ func chooses(u x86.Usage, told bool) bool {
 	return u.Max() >= x86.V3 && u.SSE.Count > 0 && (told || u.CPUID && u.XGETBV)
 }
 
+// hostCode reads a section of machine code that is written to it.
+type hostCode struct {
+	scanner *x86.Scanner
+	address uint64
+	begun   bool
+}
+
+func (c *hostCode) Write(p []byte) (int, error) {
+	if !c.begun {
+		c.scanner.Start(c.address)
+		c.begun = true
+	}
+	return c.scanner.Write(p)
+}
+
 // deviceCode reads a section of fat binaries that is written to it.
 type deviceCode struct {
-	section   string
-	size      int64           // bytes to come
-	sass, ptx map[string]bool // archs
-	in        *io.PipeWriter  // nil before the first byte
-	done      chan error
+	all     *sections
+	section string
+	left    int64          // bytes to come
+	in      *io.PipeWriter // nil before the first byte
+	done    chan error
 }
 
 func (d *deviceCode) Write(p []byte) (int, error) {
 	if d.in == nil {
-		d.start()
+		if err := d.start(); err != nil {
+			return 0, err
+		}
 	}
 	n, err := d.in.Write(p)
-	d.size -= int64(n)
-	if err == nil && d.size == 0 {
+	d.left -= int64(n)
+	if err == nil && d.left == 0 {
 		err = errors.Join(d.in.Close(), <-d.done)
 	}
 	return n, err
 }
 
-func (d *deviceCode) start() {
+func (d *deviceCode) start() error {
+	s := d.all
+	if s.read++; s.read > maxDevice {
+		return fmt.Errorf("more than %d sections with device code", maxDevice)
+	}
+	s.open = d
+	if s.device == nil {
+		s.device = map[string]*archs{}
+	}
+	found := s.device[d.section]
+	if found == nil {
+		found = &archs{map[string]bool{}, map[string]bool{}}
+		s.device[d.section] = found
+	}
 	out, in := io.Pipe()
 	d.in, d.done = in, make(chan error, 1)
-	size := d.size
+	size := d.left
 	go func() {
-		err := fatbin.Scan(out, size, d.visit)
+		err := fatbin.Scan(out, size, found.visit)
 		if err == nil {
 			_, err = io.Copy(io.Discard, out)
 		}
 		out.CloseWithError(err)
 		d.done <- err
 	}()
+	return nil
 }
 
-func (d *deviceCode) visit(e fatbin.Entry) error {
+func (a *archs) visit(e fatbin.Entry) error {
 	switch e.Kind {
 	case fatbin.SASS:
-		d.sass[e.Arch] = true
+		a.sass[e.Arch] = true
 	case fatbin.PTX:
-		d.ptx[e.Arch] = true
+		a.ptx[e.Arch] = true
 	}
 	return nil
 }
 
 // close ends a reading that was broken off.
 func (d *deviceCode) close() {
-	if d.in != nil {
-		_ = d.in.CloseWithError(io.ErrUnexpectedEOF) // never fails
+	_ = d.in.CloseWithError(io.ErrUnexpectedEOF) // never fails
+	if d.left > 0 {
+		<-d.done
 	}
 }

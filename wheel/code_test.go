@@ -1,0 +1,92 @@
+package wheel_test
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// sectioned is a shared object of n sections with that name and flags, each of
+// size zeros.
+func sectioned(name string, flags elf.SectionFlag, n, size int) string {
+	const header, entry = 64, 64
+	le := binary.LittleEndian
+	names := "\x00" + name + "\x00"
+	b := make([]byte, header, header+n*(size+entry)+2*entry+len(names))
+	copy(b, elf.ELFMAG)
+	b[elf.EI_CLASS], b[elf.EI_DATA], b[elf.EI_VERSION] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)
+	le.PutUint16(b[16:], uint16(elf.ET_DYN))
+	le.PutUint16(b[18:], uint16(elf.EM_X86_64))
+	b = append(b, make([]byte, n*size)...)
+	namesAt := len(b)
+	b = append(b, names...)
+	le.PutUint64(b[40:], uint64(len(b)))
+	le.PutUint16(b[58:], entry)
+	section := func(name uint32, kind elf.SectionType, flags elf.SectionFlag, off, size int) {
+		s := make([]byte, entry)
+		le.PutUint32(s, name)
+		le.PutUint32(s[4:], uint32(kind))
+		le.PutUint64(s[8:], uint64(flags))
+		le.PutUint64(s[24:], uint64(off))
+		le.PutUint64(s[32:], uint64(size))
+		b = append(b, s...)
+	}
+	section(0, elf.SHT_NULL, 0, 0, n+2) // more of them than the header has room for
+	le.PutUint32(b[len(b)-entry+40:], 1)
+	le.PutUint16(b[62:], uint16(elf.SHN_XINDEX))
+	section(0, elf.SHT_STRTAB, 0, namesAt, len(names))
+	for i := range n {
+		section(1, elf.SHT_PROGBITS, flags, header+i*size, size)
+	}
+	return string(b)
+}
+
+// Neither memory nor goroutines grow with the number of sections.
+func TestManySections(t *testing.T) {
+	for name, c := range map[string]struct{ object, want string }{
+		"code":                 {sectioned(".text", elf.SHF_ALLOC|elf.SHF_EXECINSTR, 200_000, 1), ""},
+		"device code":          {sectioned(".nv_fatbin", elf.SHF_ALLOC, 4096, 8), ""},
+		"too much device code": {sectioned(".nv_fatbin", elf.SHF_ALLOC, 200_000, 8), "more than 4096 sections with device code"},
+	} {
+		path := filepath.Join(t.TempDir(), "pkg-1.0-cp311-cp311-linux_x86_64.whl")
+		wheeltest.Write(t, path, map[string]string{
+			"pkg-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
+			"pkg-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
+			"pkg/many.so":                c.object,
+		})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		goroutines := runtime.NumGoroutine()
+		found, err := wheel.Inspect(t.Context(), path)
+		runtime.ReadMemStats(&after)
+		if c.want == "" && (err != nil || len(found.Extensions) != 1) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 400<<20 {
+			t.Errorf("%s: %d MiB were allocated", name, used>>20)
+		}
+		if n := runtime.NumGoroutine(); n > goroutines {
+			t.Errorf("%s: %d goroutines are left of %d", name, n, goroutines)
+		}
+	}
+}
+
+// Code is read whatever its section is called.
+func TestCodeInSectionOfDeviceCode(t *testing.T) {
+	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{Ops: []wheeltest.Op{{
+		Name: "cpu_adam", Code: "ret\n.section .nv_fatbin,\"ax\",@progbits\n.balign 8\n.long 0xba55ed50\n.short 1, 16\n.quad 128\n" +
+			".short 2, 0x101\n.long 64\n.quad 64\n.long 0, 0\n.short 0, 1\n.long 80\n.long 0, 0\n.quad 0x11, 0, 0\n" +
+			"vpaddd %zmm1, %zmm2, %zmm3\nret\n.balign 64, 0x90\n.fill 64\n.text",
+	}}})
+	e := inspect(t, path).Extensions[0]
+	if e.CPU.Max != wheel.CPUv4 || !slices.Equal(e.SASS, []string{"8.0"}) {
+		t.Errorf("%+v", e)
+	}
+}
