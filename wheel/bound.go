@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -70,10 +71,10 @@ var (
 // compiled for; DeepSpeed itself refuses to load its ops under another.
 func (a *Archive) installedInfo(c *Contents) error {
 	const name = "deepspeed/git_version_info_installed.py"
-	if !slices.ContainsFunc(a.Members(), func(m Member) bool { return m.Name == name }) {
+	text, err := a.ReadFile(name, maxText)
+	if errors.Is(err, errNoMember) {
 		return nil
 	}
-	text, err := a.ReadFile(name, maxText)
 	if err != nil {
 		return err
 	}

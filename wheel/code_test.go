@@ -3,6 +3,7 @@ package wheel_test
 import (
 	"debug/elf"
 	"encoding/binary"
+	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -74,6 +75,66 @@ func TestManySections(t *testing.T) {
 		}
 		if n := runtime.NumGoroutine(); n > goroutines {
 			t.Errorf("%s: %d goroutines are left of %d", name, n, goroutines)
+		}
+	}
+}
+
+// needing is a shared object without sections that needs a library of a long
+// name n times.
+func needing(n int) string {
+	const header, entry = 64, 56
+	le := binary.LittleEndian
+	library := "\x00" + strings.Repeat("x", 4000) + "\x00"
+	at := uint64(header + 2*entry)
+	dynamic := make([]byte, 0, 16*(n+3))
+	put := func(tag elf.DynTag, value uint64) {
+		dynamic = le.AppendUint64(le.AppendUint64(dynamic, uint64(tag)), value)
+	}
+	for range n {
+		put(elf.DT_NEEDED, 1)
+	}
+	put(elf.DT_STRTAB, at+uint64(cap(dynamic)))
+	put(elf.DT_STRSZ, uint64(len(library)))
+	put(elf.DT_NULL, 0)
+	b := make([]byte, at)
+	copy(b, elf.ELFMAG)
+	b[elf.EI_CLASS], b[elf.EI_DATA], b[elf.EI_VERSION] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)
+	le.PutUint16(b[16:], uint16(elf.ET_DYN))
+	le.PutUint16(b[18:], uint16(elf.EM_X86_64))
+	le.PutUint64(b[32:], header)
+	le.PutUint16(b[54:], entry)
+	le.PutUint16(b[56:], 2)
+	for i, p := range []struct {
+		kind      elf.ProgType
+		off, size uint64
+	}{{elf.PT_LOAD, 0, at + uint64(len(dynamic)+len(library))}, {elf.PT_DYNAMIC, at, uint64(len(dynamic))}} {
+		h := b[header+i*entry:]
+		le.PutUint32(h, uint32(p.kind))
+		le.PutUint64(h[8:], p.off)
+		le.PutUint64(h[16:], p.off) // loaded where it lies
+		le.PutUint64(h[32:], p.size)
+	}
+	return string(b) + string(dynamic) + library
+}
+
+// What all files of a wheel name is bounded, not only what each does.
+func TestNamesAreBounded(t *testing.T) {
+	for n, want := range map[int]string{1: "", 20: "take more than 67108864 bytes"} {
+		files := map[string]string{
+			"pkg-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
+			"pkg-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
+		}
+		for i := range n {
+			files[fmt.Sprintf("pkg/%d.so", i)] = needing(1000)
+		}
+		path := filepath.Join(t.TempDir(), "pkg-1.0-cp311-cp311-linux_x86_64.whl")
+		wheeltest.Write(t, path, files)
+		c, err := wheel.Inspect(t.Context(), path)
+		if want == "" && (err != nil || len(c.Extensions) != n || len(c.Extensions[0].Needs) != 1000) {
+			t.Errorf("%d files: %v, %d extensions", n, err, len(c.Extensions))
+		}
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d files: %v, want %q", n, err, want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -46,29 +47,39 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 		c.Torch = minor(c.Version)
 	}
 	if err := a.installedInfo(&c); err != nil {
-		return Contents{}, err
+		return Contents{}, a.damaged(err)
 	}
 	return c, nil
 }
 
+// maxNames bounds what the ELF files of a wheel together may say of libraries
+// and directories: bytes. Each alone is bounded by its reader.
+const maxNames = 64 << 20
+
 // extensions reads the ELF files of the wheel, as many at once as there are
 // cores; each needs little memory.
 func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
-	members := a.Members()
-	found := make([]*Extension, len(members))
+	found := make([]*Extension, len(a.members))
+	var names atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, m := range members {
+	for i, m := range a.members {
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			e, err := a.extension(ctx, m)
-			if err != nil && ctx.Err() == nil {
-				return a.damaged(fmt.Errorf("%s: %w", m.Name, err))
+			if err == nil && e != nil && names.Add(e.names()) > maxNames {
+				err = fmt.Errorf("the libraries and directories named up to here take more than %d bytes", maxNames)
 			}
-			found[i] = e
-			return err
+			switch {
+			case err == nil:
+				found[i] = e
+				return nil
+			case ctx.Err() != nil:
+				return context.Cause(ctx) // it was interrupted, whatever it says
+			}
+			return a.damaged(fmt.Errorf("%s: %w", m.Name, err))
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -82,6 +93,15 @@ func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 	}
 	slices.SortFunc(extensions, func(a, b Extension) int { return strings.Compare(a.Path, b.Path) })
 	return extensions, nil
+}
+
+// names is what the names in e take: bytes.
+func (e *Extension) names() int64 {
+	n := 0
+	for _, s := range slices.Concat(e.Needs, e.RPath) {
+		n += len(s) + 16 // of the slice
+	}
+	return int64(n)
 }
 
 // extension reads one member, or returns nil if it is no ELF file.
