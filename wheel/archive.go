@@ -4,6 +4,9 @@ import (
 	"archive/zip"
 	"bufio"
 	"compress/flate"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -54,7 +57,8 @@ type Archive struct {
 	file     FileName // zero for a directory
 	distInfo string
 	members  []Member
-	index    map[string]int // by name, into members
+	index    map[string]int    // by name, into members
+	raw      *io.SectionReader // nil for a directory
 	open     func(i int) (*stream, error)
 	closer   io.Closer
 }
@@ -85,6 +89,7 @@ func Open(path string) (*Archive, error) {
 	if info, err = f.Stat(); err != nil {
 		return a.checked(err)
 	}
+	a.raw = io.NewSectionReader(f, 0, info.Size())
 	return a.checked(a.readFile(f, info.Size()))
 }
 
@@ -346,6 +351,15 @@ func isControl(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r 
 
 func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
+}
+
+// hash returns the SHA-256 of the .whl file in hex, and its size. They are those
+// of the bytes that were opened, even if another file has their name by now.
+func (a *Archive) hash(ctx context.Context) (sum string, size int64, err error) {
+	h := sha256.New()
+	whole := io.NewSectionReader(a.raw, 0, a.raw.Size())
+	size, err = io.Copy(h, contextReader{ctx, io.NopCloser(whole)})
+	return hex.EncodeToString(h.Sum(nil)), size, err
 }
 
 // Close releases the file. Streams that are still open can no longer be read.

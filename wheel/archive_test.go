@@ -3,6 +3,7 @@ package wheel
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"errors"
 	"hash/crc32"
 	"io"
@@ -41,7 +42,9 @@ func everyByte(path string) error {
 		_, err := a.ReadFile(m.Name, m.Size)
 		errs = append(errs, err)
 	}
-	for _, f := range a.VerifyRecord() {
+	findings, err := a.VerifyRecord(context.Background())
+	errs = append(errs, err)
+	for _, f := range findings {
 		errs = append(errs, errors.New(f))
 	}
 	return errors.Join(errs...)
@@ -429,6 +432,26 @@ func TestZip64(t *testing.T) {
 	}
 }
 
+// What is hashed is what was opened, whatever has the name by now.
+func TestHashOfTheOpenFile(t *testing.T) {
+	path := save(t, smallName, honestWheels(t)["plain"])
+	want, size, err := HashFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := os.Rename(save(t, "other", []byte("another file")), path); err != nil {
+		t.Fatal(err)
+	}
+	if got, n, err := a.hash(t.Context()); got != want || n != size || err != nil {
+		t.Errorf("%s, %d bytes, %v, want %s, %d", got, n, err, want, size)
+	}
+}
+
 // An error stays, whoever asks again.
 func TestDamagedStreamStaysDamaged(t *testing.T) {
 	wrong := with(code, func(m *forged) { m.mangleLocal, m.mangleDir = patch32(14, 0), patch32(16, 0) })
@@ -741,7 +764,9 @@ func readAlike(t *testing.T, data []byte) {
 		}
 		return
 	}
-	a.VerifyRecord()
+	if _, err := a.VerifyRecord(t.Context()); err != nil {
+		t.Error(err)
+	}
 	other, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		t.Fatalf("archive/zip does not open it: %v", err)

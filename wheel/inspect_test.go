@@ -158,8 +158,13 @@ func TestInspectDamaged(t *testing.T) {
 
 func TestInspectStops(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("interrupted"))
-	if _, err := wheel.Inspect(ctx, wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})); err == nil || !strings.Contains(err.Error(), "interrupted") {
+	stop := errors.New("interrupted")
+	cancel(stop)
+	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})
+	if _, err := wheel.Inspect(ctx, path); err != stop { //nolint:errorlint // that and no more is said
+		t.Error(err)
+	}
+	if _, err := wheel.Verify(ctx, path); err != stop { //nolint:errorlint // likewise
 		t.Error(err)
 	}
 }

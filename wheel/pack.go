@@ -74,7 +74,7 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 		return "", err
 	}
 	p := packer{in: a, changed: map[string][]byte{}}
-	if err := p.describe(c, m, b, platform); err != nil {
+	if err := p.describe(ctx, c, m, b, platform); err != nil {
 		return "", fmt.Errorf("%s: %w", compiled, err)
 	}
 	file := filepath.Join(dir, retagged(filepath.Base(compiled), platform))
@@ -95,7 +95,7 @@ type packer struct {
 }
 
 // describe changes what a wheel says of itself.
-func (p *packer) describe(c Contents, m Manifest, b Build, platform string) error {
+func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, platform string) error {
 	in := p.in.inDistInfo
 	metadata, err := p.in.ReadFile(in("METADATA"), maxText)
 	if err != nil {
@@ -113,7 +113,7 @@ func (p *packer) describe(c Contents, m Manifest, b Build, platform string) erro
 	if p.changed[in(ManifestName)], err = jsonText(m); err != nil {
 		return err
 	}
-	files, err := p.in.hashes(c)
+	files, err := p.in.hashes(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func add(z *zip.Writer, name string, mode os.FileMode, data []byte) error {
 }
 
 // hashes returns the SHA-256 of each of the wheel's extensions, in hex.
-func (a *Archive) hashes(c Contents) (map[string]string, error) {
+func (a *Archive) hashes(ctx context.Context, c Contents) (map[string]string, error) {
 	sums := map[string]string{}
 	for _, e := range c.Extensions {
 		r, err := a.Open(e.Path)
@@ -278,7 +278,7 @@ func (a *Archive) hashes(c Contents) (map[string]string, error) {
 			return nil, err
 		}
 		h := sha256.New()
-		_, err = io.Copy(h, r)
+		_, err = io.Copy(h, contextReader{ctx, r})
 		if err = errors.Join(err, r.Close()); err != nil {
 			return nil, err
 		}

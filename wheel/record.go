@@ -3,6 +3,7 @@ package wheel
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
@@ -102,16 +103,17 @@ func FormatRecord(entries []RecordEntry) []byte {
 func RecordDigest(sum []byte) string { return base64.RawURLEncoding.EncodeToString(sum) }
 
 // VerifyRecord compares RECORD with the files of the wheel and returns every
-// difference in words, none if it is right. It reads each file once.
-func (a *Archive) VerifyRecord() []string {
+// difference in words, none if it is right. It reads each file once; an error
+// is the end of ctx.
+func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
 	in, err := a.Open(a.inDistInfo("RECORD"))
 	if err != nil {
-		return []string{err.Error()}
+		return []string{err.Error()}, nil
 	}
 	defer in.Close()
 	entries, err := ParseRecord(in)
 	if err != nil {
-		return []string{err.Error()}
+		return []string{err.Error()}, nil
 	}
 	var findings []string
 	listed := make(map[string]bool, len(entries))
@@ -132,7 +134,8 @@ func (a *Archive) VerifyRecord() []string {
 			findings = append(findings, m.Name+": not listed in RECORD")
 		}
 	}
-	return append(findings, a.verifyFiles(files)...)
+	findings = append(findings, a.verifyFiles(ctx, files)...)
+	return findings, context.Cause(ctx)
 }
 
 // isSignature reports whether a file signs RECORD: added after it, it cannot
@@ -143,7 +146,7 @@ func (a *Archive) isSignature(name string) bool {
 
 // verifyFiles compares files with what RECORD says of them, several at once,
 // and returns the findings in their order.
-func (a *Archive) verifyFiles(files []RecordEntry) []string {
+func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string {
 	order := make([]int, len(files))
 	for i := range order {
 		order[i] = i
@@ -156,7 +159,7 @@ func (a *Archive) verifyFiles(files []RecordEntry) []string {
 	for range min(runtime.GOMAXPROCS(0), len(files)) {
 		wg.Go(func() {
 			for n := next.Add(1) - 1; n < int64(len(order)); n = next.Add(1) - 1 {
-				found[order[n]] = a.verifyFile(files[order[n]])
+				found[order[n]] = a.verifyFile(ctx, files[order[n]])
 			}
 		})
 	}
@@ -166,7 +169,7 @@ func (a *Archive) verifyFiles(files []RecordEntry) []string {
 
 // verifyFile compares one file with what RECORD says of it: "" if all is
 // right.
-func (a *Archive) verifyFile(e RecordEntry) string {
+func (a *Archive) verifyFile(ctx context.Context, e RecordEntry) string {
 	i, ok := a.index[e.Path]
 	switch {
 	case !ok:
@@ -193,7 +196,7 @@ func (a *Archive) verifyFile(e RecordEntry) string {
 		return err.Error()
 	}
 	defer in.Close()
-	if _, err := io.Copy(sum, in); err != nil {
+	if _, err := io.Copy(sum, contextReader{ctx, in}); err != nil {
 		return err.Error()
 	}
 	if got := RecordDigest(sum.Sum(nil)); got != e.Digest {

@@ -2,6 +2,8 @@ package wheel
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,11 +142,25 @@ func TestVerifyRecord(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			if got := a.VerifyRecord(); !slices.Equal(got, c.want) {
-				t.Errorf("%s: %q, want %q", what, got, c.want)
+			if got, err := a.VerifyRecord(t.Context()); !slices.Equal(got, c.want) || err != nil {
+				t.Errorf("%s: %q, %v, want %q", what, got, err, c.want)
 			}
 			a.Close()
 		}
+	}
+}
+
+func TestVerifyRecordStops(t *testing.T) {
+	a, err := Open(save(t, smallName, honestWheels(t)["plain"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("interrupted")
+	cancel(stop)
+	if found, err := a.VerifyRecord(ctx); !errors.Is(err, stop) {
+		t.Errorf("%q, %v", found, err)
 	}
 }
 

@@ -62,7 +62,10 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	}
 	defer a.Close()
 	v := Verification{Path: path}
-	if v.SHA256, v.Size, err = HashFile(path); err != nil {
+	if a.raw == nil {
+		return v, a.damaged(errors.New("it is a directory: only a .whl file can be verified"))
+	}
+	if v.SHA256, v.Size, err = a.hash(ctx); err != nil {
 		return v, err
 	}
 	if v.Manifest, err = a.manifest(); err != nil {
@@ -71,7 +74,10 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	if v.Contents, err = a.Inspect(ctx); err != nil {
 		return v, err
 	}
-	record := a.VerifyRecord()
+	record, err := a.VerifyRecord(ctx)
+	if err != nil {
+		return v, err
+	}
 	metadata, err := a.verifyMetadata(v)
 	if err != nil {
 		return v, err
@@ -86,7 +92,10 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 		Check{Name: "tags", Against: "symbol versions of the extensions", Damage: tags},
 	)
 	v.Checks = append(v.Checks, v.againstManifest()...)
-	v.Checks = append(v.Checks, a.verifySBOM(v))
+	v.Checks = append(v.Checks, a.verifySBOM(ctx, v))
+	if ctx.Err() != nil {
+		return v, context.Cause(ctx)
+	}
 	for i, c := range v.Checks {
 		v.Checks[i].Damage = append([]string{}, c.Damage...)
 	}
@@ -336,7 +345,7 @@ func (m Manifest) checkFloors(c Contents) []string {
 }
 
 // verifySBOM compares the hashes of the SBOM with the files.
-func (a *Archive) verifySBOM(v Verification) Check {
+func (a *Archive) verifySBOM(ctx context.Context, v Verification) Check {
 	check := Check{Name: "SBOM", Against: SBOMName}
 	text, err := a.ReadFile(a.inDistInfo(SBOMName), maxText)
 	switch {
@@ -350,7 +359,7 @@ func (a *Archive) verifySBOM(v Verification) Check {
 	if err == nil {
 		files, err = readSBOM(text)
 	}
-	have, hashErr := a.hashes(v.Contents)
+	have, hashErr := a.hashes(ctx, v.Contents)
 	if err = errors.Join(err, hashErr); err != nil {
 		check.Damage = []string{err.Error()}
 		return check
