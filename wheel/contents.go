@@ -11,7 +11,7 @@ import (
 type Contents struct {
 	Name       string      `json:"name"`
 	Version    string      `json:"version"`
-	Tags       []string    `json:"tags"`     // python-abi-platform, compressed sets expanded
+	Tags       []string    `json:"tags"`     // python-abi-platform, expanded; of the file's name, else of WHEEL
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
 	Extensions []Extension `json:"extensions"`

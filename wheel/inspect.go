@@ -36,7 +36,13 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	if err != nil {
 		return Contents{}, err
 	}
-	c := Contents{Name: meta.Name, Version: meta.Version, Tags: file.Tags, Requires: meta.RequiresDist}
+	c := Contents{
+		Name: meta.Name, Version: meta.Version,
+		Tags: append([]string{}, file.Tags...), Requires: append([]string{}, meta.RequiresDist...),
+	}
+	if name, ok := a.FileName(); ok {
+		c.Tags = name.Tags // installers go by these, whatever WHEEL says
+	}
 	if c.Extensions, err = a.extensions(ctx); err != nil {
 		return Contents{}, err
 	}

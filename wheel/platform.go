@@ -4,6 +4,8 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -18,22 +20,33 @@ type policy struct {
 	Floors
 }
 
+// policies are those of the table, oldest first.
+func policies() []policy {
+	var table struct{ Policies []policy }
+	if err := json.Unmarshal(manylinux, &table); err != nil {
+		panic(fmt.Sprintf("data/manylinux.json: %v", err)) // it is part of the program, and tested
+	}
+	return table.Policies
+}
+
+// afterPolicies is the first glibc that is newer than all policies.
+func afterPolicies() string {
+	all := policies()
+	return fmt.Sprintf("2.%d", all[len(all)-1].Minor+1)
+}
+
 // Platform returns the platform tag that tells the truth about x86-64 code
 // with these floors: the oldest manylinux_2_X (PEP 600) whose glibc, libstdc++
 // and libgcc offer them all. pip on an older machine then refuses the wheel
 // instead of failing when it is loaded.
 func Platform(f Floors) (string, error) {
-	var table struct{ Policies []policy }
-	if err := json.Unmarshal(manylinux, &table); err != nil {
-		return "", fmt.Errorf("data/manylinux.json: %w", err)
-	}
-	for _, p := range table.Policies {
+	all := policies()
+	for _, p := range all {
 		if p.offers(f) {
 			return fmt.Sprintf("manylinux_2_%d_x86_64", p.Minor), nil
 		}
 	}
-	last := table.Policies[len(table.Policies)-1]
-	newer := last.Floors
+	newer := all[len(all)-1].Floors
 	newer.Glibc = f.Glibc
 	if minor, ok := strings.CutPrefix(f.Glibc, "2."); ok && (policy{Floors: newer}).offers(f) {
 		return "manylinux_2_" + minor + "_x86_64", nil // PEP 600 needs no policy
@@ -66,4 +79,21 @@ func platformGlibc(tag string) (string, bool) {
 		return "", false
 	}
 	return fmt.Sprintf("%d.%d", major, minor), true
+}
+
+// promise is a platform that promises what libraries a Linux machine has.
+var promise = regexp.MustCompile(`-(?:manylinux(?:1|2010|2014|_\d+_\d+)|musllinux_\d+_\d+)_(\w+)$`)
+
+// asBuilt is f as the file was called before it was renamed to promise more, as
+// PyTorch's wheels are, whose WHEEL still says linux_x86_64.
+func (f FileName) asBuilt(w WheelFile) FileName {
+	if slices.ContainsFunc(w.Tags, func(t string) bool { return !strings.Contains(t, "-linux_") }) {
+		return f
+	}
+	tags := make([]string, len(f.Tags))
+	for i, t := range f.Tags {
+		tags[i] = promise.ReplaceAllString(t, "-linux_$1")
+	}
+	f.Tags = tags
+	return f
 }

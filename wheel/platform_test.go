@@ -38,3 +38,19 @@ func TestPlatformGlibc(t *testing.T) {
 		}
 	}
 }
+
+// Symbol versions that no policy knows are newer than what an old tag promises.
+func TestPromise(t *testing.T) {
+	for floors, want := range map[Floors]bool{
+		{Glibc: "2.17"}:                    true,
+		{Glibc: "2.17", Libgcc: "12.0.0"}:  false,
+		{Glibc: "2.17", GLIBCXX: "3.4.99"}: false,
+		{Glibc: "2.99"}:                    false,
+	} {
+		c := Contents{Tags: []string{"py2-none-manylinux2014_x86_64", "py3-none-manylinux2014_x86_64", "py3-none-any"}}
+		c.Extensions = []Extension{{Glibc: floors.Glibc, GLIBCXX: floors.GLIBCXX, Libgcc: floors.Libgcc}}
+		if damage := c.checkPromise(); len(damage) == 0 != want || len(damage) > 1 {
+			t.Errorf("%+v: %q", floors, damage)
+		}
+	}
+}

@@ -82,7 +82,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	if err != nil {
 		return v, err
 	}
-	tags, err := a.verifyTags(v.Contents)
+	tags, err := a.verifyTags(v)
 	if err != nil {
 		return v, err
 	}
@@ -244,29 +244,44 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 
 // verifyTags compares the tags of the file name with those inside, and the
 // glibc they promise to run on with the one the extensions need.
-func (a *Archive) verifyTags(c Contents) ([]string, error) {
+func (a *Archive) verifyTags(v Verification) ([]string, error) {
 	inside, err := a.WheelFile()
 	if err != nil {
 		return nil, err
 	}
-	var damage []string
-	if name, ok := a.FileName(); ok {
-		damage = CompareTags(name, inside)
+	name, _ := a.FileName()
+	if v.Manifest == nil {
+		name = name.asBuilt(inside)
 	}
-	need, err := Platform(c.Floors())
-	if err != nil || len(c.Extensions) == 0 {
-		return damage, nil //nolint:nilerr // symbol versions newer than any policy: nothing to compare with
+	return append(CompareTags(name, inside), v.Contents.checkPromise()...), nil
+}
+
+// checkPromise compares the glibc that tags for x86-64 promise to run on with
+// the symbol versions the extensions need.
+func (c Contents) checkPromise() []string {
+	if len(c.Extensions) == 0 {
+		return nil
 	}
+	f := c.Floors()
+	need, err := Platform(f)
 	needs, _ := platformGlibc(need)
+	what := fmt.Sprintf("needs glibc %s, GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
+		orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), need)
+	if err != nil {
+		needs, what = afterPolicies(), err.Error()
+	}
+	var damage []string
 	for _, t := range c.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
-		if promised, ok := platformGlibc(platform); ok && strings.HasSuffix(platform, "_x86_64") && compareVersions(promised, needs) < 0 {
-			f := c.Floors()
-			damage = append(damage, fmt.Sprintf("tagged %s, needs glibc %s, GLIBCXX %s and CXXABI %s: that is %s",
-				platform, orNothing(f.Glibc), orNothing(f.GLIBCXX), orNothing(f.CXXABI), need))
+		if promised, ok := platformGlibc(platform); !ok || !strings.HasSuffix(platform, "_x86_64") || compareVersions(promised, needs) >= 0 {
+			continue
+		}
+		d := "tagged " + platform + ", " + what
+		if !slices.Contains(damage, d) { // it is the same for every Python
+			damage = append(damage, d)
 		}
 	}
-	return damage, nil
+	return damage
 }
 
 // againstManifest compares what the extensions hold with what the manifest

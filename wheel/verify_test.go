@@ -138,6 +138,33 @@ func TestVerifyWithoutManifest(t *testing.T) {
 	}
 }
 
+// The name of a wheel may promise more than what its build wrote into WHEEL, if
+// the promise is kept; it may not contradict it. A manifest allows neither.
+func TestVerifyRenamed(t *testing.T) {
+	for tag, want := range map[string]string{
+		"cp311-cp311-linux_x86_64":                               "",
+		"cp311-cp311-manylinux_2_17_x86_64":                      "",
+		"cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64": "",
+		"cp311-cp311-manylinux_2_17_aarch64":                     "tags: the file name says tag cp311-cp311-linux_aarch64, WHEEL does not",
+		"cp310-cp310-manylinux_2_17_x86_64":                      "tags: the file name says tag cp310-cp310-linux_x86_64, WHEEL does not",
+		"cp311-cp311-manylinux1_x86_64":                          "tags: tagged manylinux1_x86_64, needs glibc 2.14, GLIBCXX nothing",
+		"cp311-cp311-win_amd64":                                  "tags: the file name says tag cp311-cp311-win_amd64, WHEEL does not",
+	} {
+		path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})
+		renamed := strings.Replace(path, "cp311-cp311-linux_x86_64", tag, 1)
+		if err := os.Rename(path, renamed); err != nil {
+			t.Fatal(err)
+		}
+		v, err := wheel.Verify(t.Context(), renamed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := strings.Join(v.Findings(), "; "); found != "" && want == "" || !strings.Contains(found, want) {
+			t.Errorf("%s: %s, want %s", tag, found, want)
+		}
+	}
+}
+
 // Packed twice, from other directories, a wheel has the same bytes.
 func TestPackIsReproducible(t *testing.T) {
 	sums := map[string]bool{}

@@ -57,7 +57,7 @@ func Damages() []Damage {
 		}, "glibc: the extensions need glibc 2.28, the manifest says 2.14"},
 		{"newer glibc than its tag", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "call fcntl64@PLT"})
-		}, "tags: tagged manylinux_2_17_x86_64, needs glibc 2.28, GLIBCXX nothing and CXXABI nothing: that is manylinux_2_28_x86_64"},
+		}, "tags: tagged manylinux_2_17_x86_64, needs glibc 2.28, GLIBCXX nothing, CXXABI nothing and libgcc nothing: that is manylinux_2_28_x86_64"},
 		{"RECORD edited", func(t testing.TB, files map[string]string) {
 			record := strings.TrimSuffix(Member(t, files, ".dist-info/METADATA"), "METADATA") + "RECORD"
 			rows := recordOf(files, record)
