@@ -206,24 +206,45 @@ func (n *Node) Pid() int {
 
 // stop ends the node's sshd, its connections and what they left running.
 func (n *Node) stop() error {
+	// Twice at least: a process is not to be told by its environment while it
+	// becomes another program.
+	for quiet := 0; quiet < 2; quiet++ {
+		pids := n.processes()
+		for _, pid := range pids {
+			syscall.Kill(pid, syscall.SIGTERM) //nolint:errcheck // it may be gone
+		}
+		for _, pid := range pids {
+			if err := n.end(pid); err != nil {
+				return err
+			}
+			quiet = 0
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	os.Remove(n.pidFile())
+	return nil
+}
+
+// processes are the listener, its descendants, and what else has the node's
+// mark in its environment.
+func (n *Node) processes() []int {
 	var pids []int
 	if pid := n.Pid(); pid != 0 {
 		pids = append(pids, pid)
 		pids = append(pids, descendants(pid)...)
 	}
-	pids = append(pids, withEnv(n.marker())...)
-	for _, pid := range pids {
-		syscall.Kill(pid, syscall.SIGTERM) //nolint:errcheck // it may be gone
+	return append(pids, withEnv(n.marker())...)
+}
+
+// end waits for a process that was asked to end, and makes it.
+func (n *Node) end(pid int) error {
+	if gone(pid, 3*time.Second) {
+		return nil
 	}
-	for _, pid := range pids {
-		if !gone(pid, 3*time.Second) {
-			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
-			if !gone(pid, 3*time.Second) {
-				return fmt.Errorf("process %d of %s does not end", pid, n.Name)
-			}
-		}
+	syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+	if !gone(pid, 3*time.Second) {
+		return fmt.Errorf("process %d of %s does not end", pid, n.Name)
 	}
-	os.Remove(n.pidFile())
 	return nil
 }
 
