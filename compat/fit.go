@@ -33,7 +33,7 @@ func Fit(m wheel.Manifest, f node.Facts) Verdict {
 	if f.Glibc != "" && m.Glibc != "" && older(f.Glibc, m.Glibc) {
 		v.refuse("needs glibc %s, this node has %s", m.Glibc, f.Glibc)
 	}
-	if f.CPU != "" && !wheel.CPULevel(f.CPU).Includes(wheel.CPULevel(m.CPU)) {
+	if f.CPU != "" && m.CPU != "" && !wheel.CPULevel(f.CPU).Includes(wheel.CPULevel(m.CPU)) {
 		v.refuse("needs a %s CPU, this node's is %s", m.CPU, f.CPU)
 	}
 	for _, g := range f.GPUs {
@@ -46,6 +46,10 @@ func fitPython(v *Verdict, m wheel.Manifest, f node.Facts) {
 	switch {
 	case f.Python == "":
 		v.refuse("this node has no Python at the interpreter the inventory names")
+	case strings.HasSuffix(m.Python, "+"): // the stable ABI: of that version or a newer one
+		if older(f.Python, m.Python) {
+			v.refuse("built for Python %s, this node has %s", m.Python, f.Python)
+		}
 	case m.Python != "" && f.Tag != "" && f.Tag != "cp"+strings.ReplaceAll(m.Python, ".", ""):
 		v.refuse("built for Python %s, this node has %s", m.Python, f.Python)
 	}
@@ -67,19 +71,20 @@ func fitTorch(v *Verdict, m wheel.Manifest, f node.Facts) {
 }
 
 // fitGPU: SASS runs on the same major with an equal or higher minor, PTX is
-// compiled on the node for anything newer.
+// compiled on the node for anything newer; either with an a ("9.0a") is for
+// that GPU alone.
 func fitGPU(v *Verdict, m wheel.Manifest, g node.GPU) {
 	if len(m.Archs) == 0 && len(m.PTX) == 0 || g.Arch == "" {
 		return
 	}
 	major, minor := parts(g.Arch)
 	for _, a := range m.Archs {
-		if x, y := parts(a); x == major && y <= minor {
+		if x, y := parts(a); x == major && (y == minor || y < minor && !strings.HasSuffix(a, "a")) {
 			return
 		}
 	}
 	for _, p := range m.PTX {
-		if !older(g.Arch, p) {
+		if !older(g.Arch, p) && (!strings.HasSuffix(p, "a") || p == g.Arch+"a") {
 			v.Remarks = append(v.Remarks, fmt.Sprintf("PTX for %s is compiled for %s (%s) on the node at first use", p, g.Name, g.Arch))
 			return
 		}

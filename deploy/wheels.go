@@ -86,6 +86,9 @@ func LoadWheels(ctx context.Context, path string) ([]Wheel, error) {
 // asked anything; one that dsbuild did not build is taken for what it holds.
 func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	v, err := wheel.Verify(ctx, file)
+	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
+		return Wheel{}, usage("", "no wheel: %w", err)
+	}
 	if err != nil {
 		return Wheel{}, err
 	}
@@ -93,7 +96,7 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 		return Wheel{}, err
 	}
 	c := v.Contents
-	if c.Name != "deepspeed" {
+	if !c.IsDeepSpeed() {
 		return Wheel{}, usage(buildHint, "%s: it is a wheel of %s, and only DeepSpeed is deployed", file, c.Name)
 	}
 	m := c.Manifest()

@@ -64,16 +64,17 @@ type Archive struct {
 }
 
 // Open opens the wheel at path. What is no wheel that every installer would
-// read alike is a *FileError that names the member and what is wrong with it.
+// read alike is a *FileError that names the member and what is wrong with it;
+// what cannot be opened is an *fs.PathError.
 func Open(path string) (*Archive, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, unusable(path, err)
+		return nil, err
 	}
 	if info.IsDir() {
 		root, err := os.OpenRoot(path)
 		if err != nil {
-			return nil, unusable(path, err)
+			return nil, err
 		}
 		a := &Archive{path: path, closer: root}
 		return a.checked(a.readDir(root))
@@ -83,7 +84,7 @@ func Open(path string) (*Archive, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, unusable(path, err)
+		return nil, err
 	}
 	a := &Archive{path: path, closer: f}
 	if info, err = f.Stat(); err != nil {
@@ -109,9 +110,6 @@ func (a *Archive) checked(err error) (*Archive, error) {
 func unusable(path string, err error) error {
 	if known := new(FileError); errors.As(err, &known) {
 		return known
-	}
-	if bad := new(fs.PathError); errors.As(err, &bad) && bad.Path == path {
-		err = fmt.Errorf("%s: %w", bad.Op, bad.Err) // the path is said once
 	}
 	return &FileError{Path: path, Err: err, hint: damagedHint}
 }
@@ -359,6 +357,9 @@ func (a *Archive) hash(ctx context.Context) (sum string, size int64, err error) 
 	h := sha256.New()
 	whole := io.NewSectionReader(a.raw, 0, a.raw.Size())
 	size, err = io.Copy(h, contextReader{ctx, io.NopCloser(whole)})
+	if err != nil && ctx.Err() == nil {
+		err = a.damaged(err)
+	}
 	return hex.EncodeToString(h.Sum(nil)), size, err
 }
 

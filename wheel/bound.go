@@ -2,6 +2,7 @@ package wheel
 
 import (
 	"errors"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 func (c Contents) ops() []string {
 	ops := []string{}
 	for _, e := range c.Extensions {
-		if c.Name == "deepspeed" && strings.HasPrefix(e.Path, "deepspeed/") {
+		if c.IsDeepSpeed() && strings.HasPrefix(e.Path, "deepspeed/") {
 			ops = append(ops, e.Op())
 		}
 	}
@@ -50,14 +51,27 @@ func (c Contents) bound() (torch, cuda string) {
 			torch = m[1]
 		}
 	}
+	if cuda == "" {
+		cuda = c.runtime()
+	}
+	return torch, cuda
+}
+
+// runtime is the CUDA whose runtime the extensions load; "" where some load
+// one and some another, as in a wheel that chooses.
+func (c Contents) runtime() string {
+	found := map[string]bool{}
 	for _, e := range c.Extensions {
 		for _, lib := range e.Needs {
-			if m := cudart.FindStringSubmatch(lib); m != nil && cuda == "" {
-				cuda = strings.TrimSuffix(m[1], ".0")
+			if m := cudart.FindStringSubmatch(lib); m != nil {
+				found[strings.TrimSuffix(m[1], ".0")] = true
 			}
 		}
 	}
-	return torch, cuda
+	if len(found) != 1 {
+		return ""
+	}
+	return slices.Collect(maps.Keys(found))[0]
 }
 
 var (
@@ -68,9 +82,13 @@ var (
 )
 
 // installedInfo reads what DeepSpeed's build recorded of the torch it was
-// compiled for; DeepSpeed itself refuses to load its ops under another.
+// compiled for; DeepSpeed itself refuses to load its ops under another. Without
+// ops the record binds it to nothing.
 func (a *Archive) installedInfo(c *Contents) error {
 	const name = "deepspeed/git_version_info_installed.py"
+	if len(c.Ops) == 0 {
+		return nil
+	}
 	text, err := a.ReadFile(name, maxText)
 	if errors.Is(err, errNoMember) {
 		return nil

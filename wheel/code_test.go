@@ -79,12 +79,11 @@ func TestManySections(t *testing.T) {
 	}
 }
 
-// needing is a shared object without sections that needs a library of a long
-// name n times.
-func needing(n int) string {
+// needing is a shared object without sections that needs a library n times.
+func needing(library string, n int) string {
 	const header, entry = 64, 56
 	le := binary.LittleEndian
-	library := "\x00" + strings.Repeat("x", 4000) + "\x00"
+	library = "\x00" + library + "\x00"
 	at := uint64(header + 2*entry)
 	dynamic := make([]byte, 0, 16*(n+3))
 	put := func(tag elf.DynTag, value uint64) {
@@ -125,7 +124,7 @@ func TestNamesAreBounded(t *testing.T) {
 			"pkg-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\n",
 		}
 		for i := range n {
-			files[fmt.Sprintf("pkg/%d.so", i)] = needing(1000)
+			files[fmt.Sprintf("pkg/%d.so", i)] = needing(strings.Repeat("x", 4000), 1000)
 		}
 		path := filepath.Join(t.TempDir(), "pkg-1.0-cp311-cp311-linux_x86_64.whl")
 		wheeltest.Write(t, path, files)

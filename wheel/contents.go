@@ -74,16 +74,20 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// CPU returns the lowest level that runs every extension.
+// CPU returns the lowest level that runs every extension; "" where none has
+// x86-64 code.
 func (c Contents) CPU() CPULevel {
-	need := CPUv1
+	var need CPULevel
 	for _, e := range c.Extensions {
-		if e.CPU.Requires.Includes(need) {
+		if need == "" || e.CPU.Requires.Includes(need) {
 			need = e.CPU.Requires
 		}
 	}
 	return need
 }
+
+// IsDeepSpeed reports whether it is a wheel of DeepSpeed.
+func (c Contents) IsDeepSpeed() bool { return sameName(c.Name, "deepspeed") }
 
 // Manifest says of a wheel that dsbuild did not build what its files tell.
 func (c Contents) Manifest() Manifest {

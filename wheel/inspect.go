@@ -49,7 +49,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	c.Ops = c.ops()
 	c.Python = pythonOf(c.Tags)
 	c.Torch, c.CUDA = c.bound()
-	if c.Name == "torch" {
+	if sameName(c.Name, "torch") {
 		c.Torch = minor(c.Version)
 	}
 	if err := a.installedInfo(&c); err != nil {

@@ -154,6 +154,37 @@ func TestInspectForeign(t *testing.T) {
 	}
 }
 
+// What several CUDA runtimes may serve is bound to none; DeepSpeed is DeepSpeed
+// however its name is written, and without ops bound to no torch.
+func TestInspectBound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "DeepSpeed-1.0-py3-none-any.whl")
+	files := map[string]string{
+		"deepspeed-1.0.dist-info/METADATA":        "Metadata-Version: 2.1\nName: DeepSpeed\nVersion: 1.0\n",
+		"deepspeed-1.0.dist-info/WHEEL":           "Wheel-Version: 1.0\nTag: py3-none-any\n",
+		"deepspeed/git_version_info_installed.py": "torch_info={'version': '2.15', 'cuda_version': '13.2'}\n",
+	}
+	wheeltest.Write(t, path, files)
+	if c := inspect(t, path); c.Torch+c.CUDA != "" || c.CPU() != "" || !c.IsDeepSpeed() || c.Manifest().CPU != "" {
+		t.Errorf("%+v", c)
+	}
+	files["deepspeed/ops/utils_op.so"] = needing("libcudart.so.12", 1)
+	files["deepspeed/ops/other_op.so"] = needing("libcudart.so.12", 2)
+	wheeltest.Write(t, path, files)
+	if c := inspect(t, path); c.Torch != "2.15" || c.CUDA != "13.2" || len(c.Ops) != 2 {
+		t.Errorf("%+v", c)
+	}
+	delete(files, "deepspeed/git_version_info_installed.py")
+	wheeltest.Write(t, path, files)
+	if c := inspect(t, path); c.CUDA != "12" {
+		t.Errorf("%+v", c)
+	}
+	files["deepspeed/ops/other_op.so"] = needing("libcudart.so.11.0", 1)
+	wheeltest.Write(t, path, files)
+	if c := inspect(t, path); c.CUDA != "" {
+		t.Errorf("%+v", c)
+	}
+}
+
 // A broken ELF file is an error that names it, with exit code 4.
 func TestInspectDamaged(t *testing.T) {
 	path := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})

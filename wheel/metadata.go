@@ -1,6 +1,7 @@
 package wheel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -211,7 +212,8 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 		case "wheel-version":
 			return set(&w.Version, value)
 		case "generator":
-			return set(&w.Generator, value)
+			// What repaired a wheel adds a line of its own; readers take the first.
+			w.Generator = cmp.Or(w.Generator, value)
 		case "root-is-purelib":
 			return set(&purelib, value)
 		case "build":

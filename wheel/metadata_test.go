@@ -124,6 +124,9 @@ func TestParseWheelFile(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(w, want) {
 		t.Errorf("%+v, %v", w, err)
 	}
+	if w, err := ParseWheelFile([]byte("Wheel-Version: 1.0\nGenerator: meson\nGenerator: delocate\n")); err != nil || w.Generator != "meson" {
+		t.Errorf("%+v, %v", w, err)
+	}
 	if w, err := ParseWheelFile([]byte("Wheel-Version: 1.9\nRoot-Is-Purelib: TRUE\n")); err != nil || !w.RootIsPurelib {
 		t.Errorf("%+v, %v", w, err)
 	}

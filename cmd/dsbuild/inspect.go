@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
+
+const inspectCommand = "dsbuild inspect"
 
 func newInspectCommand(a *app) *cobra.Command {
 	var asJSON bool
@@ -45,27 +48,35 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	all := make([]wheel.Contents, len(files))
-	for i, file := range files {
-		if all[i], err = wheel.Inspect(ctx, file); err != nil {
+	all := []wheel.Contents{}
+	var damaged []error // of a folder's wheels; the others are shown
+	for _, file := range files {
+		c, err := wheel.Inspect(ctx, file)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil:
+			damaged = append(damaged, noWheel(inspectCommand, err))
+			continue
+		}
+		if !asJSON && len(all) > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if !asJSON {
+			err = printContents(a.stdout, c)
+		}
+		if err != nil {
 			return err
 		}
+		all = append(all, c)
 	}
 	switch {
 	case asJSON && folder:
-		return ui.JSON(a.stdout, all)
-	case asJSON:
-		return ui.JSON(a.stdout, all[0])
+		err = ui.JSON(a.stdout, all)
+	case asJSON && len(all) == 1:
+		err = ui.JSON(a.stdout, all[0])
 	}
-	for i, c := range all {
-		if i > 0 {
-			fmt.Fprintln(a.stdout)
-		}
-		if err := printContents(a.stdout, c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(append(damaged, err)...)
 }
 
 // wheelsAt returns what path names: itself, or the wheels in it where it is a
@@ -73,14 +84,14 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 func wheelsAt(path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, false, usageErrorf("dsbuild inspect", "no wheel: %w", err)
+		return nil, false, usageErrorf(inspectCommand, "no wheel: %w", err)
 	}
 	if !info.IsDir() {
 		return []string{path}, false, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, false, usageErrorf("dsbuild inspect", "no wheel: %w", err)
+		return nil, false, usageErrorf(inspectCommand, "no wheel: %w", err)
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".whl") && !e.IsDir() {
@@ -117,11 +128,11 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		}
 	}
 	if len(c.Extensions) == 0 {
-		_, err := fmt.Fprintln(w, "  no compiled extensions")
+		_, err := fmt.Fprintln(w, "  no compiled extensions for Linux")
 		return err
 	}
 	fmt.Fprintln(w)
-	header := []string{"EXTENSION", "SIZE", "SASS", "PTX", "CPU", "GLIBC", "GLIBCXX", "CXXABI", "STRINGS", "RPATH", "STRIPPED"}
+	header := []string{"EXTENSION", "SIZE", "SASS", "PTX", "CPU", "GLIBC", "GLIBCXX", "CXXABI", "STRINGS", "STRIPPED", "RPATH"}
 	if err := ui.Table(w, header, extensionRows(c)); err != nil {
 		return err
 	}
@@ -153,16 +164,24 @@ func builtFor(c wheel.Contents) string {
 
 func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 	var parts []string
-	if len(c.Extensions) > 0 {
-		parts = append(parts, "CPU "+string(c.CPU()))
-	}
-	for _, p := range [][2]string{{"glibc ", f.Glibc}, {"GLIBCXX ", f.GLIBCXX}, {"CXXABI ", f.CXXABI}} {
-		if p[1] != "" {
-			parts = append(parts, p[0]+p[1])
+	for _, e := range c.Extensions {
+		machine := e.Machine
+		if cpu := c.CPU(); machine == "x86_64" && cpu != "" {
+			machine = "CPU " + string(cpu)
+		}
+		if !slices.Contains(parts, machine) {
+			parts = append(parts, machine)
 		}
 	}
 	sass, ptx := c.Archs()
-	for _, p := range [][2]string{{"GPU ", strings.Join(sass, " ")}, {"or newer by PTX ", strings.Join(ptx, " ")}} {
+	newer := "or newer by PTX "
+	if len(sass) == 0 {
+		newer = "GPU by PTX "
+	}
+	for _, p := range [][2]string{
+		{"glibc ", f.Glibc}, {"GLIBCXX ", f.GLIBCXX}, {"CXXABI ", f.CXXABI},
+		{"GPU ", strings.Join(sass, " ")}, {newer, strings.Join(ptx, " ")},
+	} {
 		if p[1] != "" {
 			parts = append(parts, p[0]+p[1])
 		}
@@ -199,10 +218,13 @@ func extensionRows(c wheel.Contents) [][]string {
 		if e.CXX11ABI != nil {
 			strs = map[bool]string{true: "cxx11", false: "old"}[*e.CXX11ABI]
 		}
+		stripped := map[bool]string{true: "yes", false: "no"}[e.Stripped]
+		if e.Unread != "" {
+			stripped = "-"
+		}
 		rows = append(rows, []string{
 			e.Path, ui.Size(e.Size), orDash(strings.Join(e.SASS, " ")), orDash(strings.Join(e.PTX, " ")), orDash(cpu),
-			orDash(e.Glibc), orDash(e.GLIBCXX), orDash(e.CXXABI), strs, orDash(strings.Join(e.RPath, ":")),
-			map[bool]string{true: "yes", false: "no"}[e.Stripped],
+			orDash(e.Glibc), orDash(e.GLIBCXX), orDash(e.CXXABI), strs, stripped, orDash(strings.Join(e.RPath, ":")),
 		})
 	}
 	return rows

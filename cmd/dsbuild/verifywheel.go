@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -35,12 +36,13 @@ Exit code 4 if anything differs, with every difference named.`,
 }
 
 func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error {
-	v, err := wheel.Verify(ctx, file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return usageErrorf("dsbuild verify-wheel", "no wheel: %w", err)
+	const command = "dsbuild verify-wheel"
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return usageErrorf(command, "%s is a directory: a .whl file is verified; dsbuild inspect reads unpacked ones too", file)
 	}
+	v, err := wheel.Verify(ctx, file)
 	if err != nil {
-		return err
+		return noWheel(command, err)
 	}
 	if asJSON {
 		return errors.Join(ui.JSON(a.stdout, v), v.Err())
@@ -63,5 +65,14 @@ func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error
 		return err
 	}
 	_, err = fmt.Fprintf(a.stdout, "%s is what it says: %s, sha256 %s\n", ui.Clean(relative(file)), ui.Size(v.Size), v.SHA256)
+	return err
+}
+
+// noWheel makes a wheel that is missing or must not be read wrong usage of a
+// command: it says nothing of the wheel.
+func noWheel(command string, err error) error {
+	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
+		return usageErrorf(command, "no wheel: %w", err)
+	}
 	return err
 }
