@@ -64,10 +64,9 @@ func (w Want) audit(e Extension) []string {
 	if !slices.Contains(w.Ops, op) {
 		return []string{fmt.Sprintf("op %s is inside but was not asked for", op)}
 	}
-	findings := w.auditCode(op, e)
+	findings := e.compareCPU("asked for at most", w.CPU)
 	if slices.Contains(w.DeviceOps, op) {
-		findings = append(findings, differ("op "+op, "SASS", e.SASS, Capabilities(w.Archs, false))...)
-		findings = append(findings, differ("op "+op, "PTX", e.PTX, Capabilities(w.Archs, true))...)
+		findings = append(findings, e.compareArchs("asked for", Capabilities(w.Archs, false), Capabilities(w.Archs, true))...)
 	}
 	if len(e.RPath) > 0 {
 		findings = append(findings, fmt.Sprintf("op %s looks for libraries in %s", op, strings.Join(e.RPath, ", ")))
@@ -78,27 +77,35 @@ func (w Want) audit(e Extension) []string {
 	return findings
 }
 
-// auditCode compares the instructions: DeepSpeed's ops choose nothing at run
-// time, so the highest level found is what they need.
-func (w Want) auditCode(op string, e Extension) []string {
+// compareCPU holds an extension's instructions against a level. DeepSpeed's ops
+// choose nothing at run time, so the highest level found is what they need.
+func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {
 	case e.CPU.Max == "":
-		findings = append(findings, fmt.Sprintf("op %s holds no x86-64 code", op))
-	case !w.CPU.Includes(e.CPU.Max):
-		findings = append(findings, fmt.Sprintf("op %s holds %s instructions, asked for at most %s", op, e.CPU.Max, w.CPU))
+		findings = append(findings, fmt.Sprintf("op %s holds no x86-64 code", e.Op()))
+	case !level.Includes(e.CPU.Max):
+		findings = append(findings, fmt.Sprintf("op %s holds %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
 	}
 	if len(e.CPU.Beyond) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s holds instructions of no CPU level: %s", op, strings.Join(e.CPU.Beyond, ", ")))
+		findings = append(findings, fmt.Sprintf("op %s holds instructions of no CPU level: %s", e.Op(), strings.Join(e.CPU.Beyond, ", ")))
 	}
 	return findings
 }
 
-func differ(what, kind string, have, want []string) []string {
-	if slices.Equal(sortedArchs(have), sortedArchs(want)) {
-		return nil
+// compareArchs holds an extension's device code against what it should be for;
+// says tells whose word that is.
+func (e Extension) compareArchs(says string, sass, ptx []string) []string {
+	var findings []string
+	for _, c := range []struct {
+		kind       string
+		have, want []string
+	}{{"SASS", e.SASS, sass}, {"PTX", e.PTX, ptx}} {
+		if !slices.Equal(sortedArchs(c.have), sortedArchs(c.want)) {
+			findings = append(findings, fmt.Sprintf("op %s has %s for %s, %s %s", e.Op(), c.kind, list(c.have), says, list(c.want)))
+		}
 	}
-	return []string{fmt.Sprintf("%s has %s for %s, asked for %s", what, kind, list(have), list(want))}
+	return findings
 }
 
 func list(archs []string) string {

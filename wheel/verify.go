@@ -1,7 +1,6 @@
 package wheel
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,7 +87,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	}
 	v.Checks = append(v.beside(),
 		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
-		Check{Name: "metadata", Against: "file name and manifest", Damage: metadata},
+		Check{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
 		Check{Name: "tags", Against: "symbol versions of the extensions", Damage: tags},
 	)
 	v.Checks = append(v.Checks, v.againstManifest()...)
@@ -165,17 +164,20 @@ func readBounded(file string) ([]byte, error) {
 const SumsName = "SHA256SUMS"
 
 func (v Verification) checkSums(text []byte) ([]string, error) {
-	for lines := bufio.NewScanner(strings.NewReader(string(text))); lines.Scan(); {
-		sum, name, ok := strings.Cut(lines.Text(), " ")
+	listed := false
+	for line := range strings.Lines(string(text)) {
+		sum, name, ok := strings.Cut(strings.TrimRight(line, "\r\n"), " ")
 		if !ok || strings.TrimLeft(name, " *") != filepath.Base(v.Path) {
 			continue
 		}
-		if sum != v.SHA256 {
+		if listed = true; !strings.EqualFold(sum, v.SHA256) {
 			return []string{fmt.Sprintf("it lists sha256 %s, the file has %s", sum, v.SHA256)}, nil
 		}
-		return nil, nil
 	}
-	return nil, errNotSaid
+	if !listed {
+		return nil, errNotSaid
+	}
+	return nil, nil
 }
 
 func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
@@ -187,7 +189,10 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	if m.SHA256 != v.SHA256 || m.Size != v.Size {
 		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, the file has %d with %s", m.Size, m.SHA256, v.Size, v.SHA256))
 	}
-	if v.Manifest != nil && !sameBuild(m, *v.Manifest) {
+	switch {
+	case v.Manifest == nil:
+		damage = append(damage, "there is none inside the wheel")
+	case !sameBuild(m, *v.Manifest):
 		damage = append(damage, "it differs from the manifest inside the wheel")
 	}
 	return damage, nil
@@ -233,13 +238,23 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	if !slices.Equal(torch, []string{pin}) {
 		damage = append(damage, fmt.Sprintf("METADATA requires %s, the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
 	}
-	if c.Torch != "" && c.Torch != minor(m.Torch) {
-		damage = append(damage, fmt.Sprintf("DeepSpeed's own record names torch %s, the manifest %s", c.Torch, m.Torch))
-	}
-	if c.CUDA != "" && c.CUDA != minor(m.CUDA) {
-		damage = append(damage, fmt.Sprintf("DeepSpeed's own record names CUDA %s, the manifest %s", c.CUDA, m.CUDA))
+	for _, said := range []struct{ what, wheel, manifest string }{
+		{"torch", c.Torch, m.Torch}, {"CUDA", c.CUDA, m.CUDA}, {"Python", c.Python, m.Python},
+	} {
+		if said.wheel != "" && minor(said.wheel) != minor(said.manifest) {
+			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, the manifest says %s", said.what, said.wheel, said.manifest))
+		}
 	}
 	return damage, nil
+}
+
+// metadataAgainst says what there was to compare METADATA with. Name and version
+// were compared when the wheel was opened.
+func (v Verification) metadataAgainst() string {
+	if v.Manifest == nil {
+		return "file name"
+	}
+	return "file name and manifest"
 }
 
 // verifyTags compares the tags of the file name with those inside, and the
@@ -287,7 +302,7 @@ func (c Contents) checkPromise() []string {
 // againstManifest compares what the extensions hold with what the manifest
 // says they do.
 func (v Verification) againstManifest() []Check {
-	names := []string{"ops", "archs", "CPU level", "glibc"}
+	names := []string{"ops", "archs", "CPU level", "libraries"}
 	checks := make([]Check, len(names))
 	for i, name := range names {
 		checks[i] = Check{Name: name, Against: "no manifest inside: not built by dsbuild", Skipped: true}
@@ -318,19 +333,22 @@ func (m Manifest) checkOps(c Contents) []string {
 	return damage
 }
 
+// checkArchs asks that every op with device code has it for every arch: what
+// another op has does not help it.
 func (m Manifest) checkArchs(c Contents) []string {
-	sass, ptx := c.Archs()
 	var damage []string
-	if want := sortedArchs(m.Archs); !slices.Equal(sass, want) {
-		damage = append(damage, fmt.Sprintf("SASS for %s is inside, the manifest says %s", list(sass), list(want)))
-	}
-	if want := sortedArchs(m.PTX); !slices.Equal(ptx, want) {
-		damage = append(damage, fmt.Sprintf("PTX for %s is inside, the manifest says %s", list(ptx), list(want)))
-	}
+	device := false
 	for _, e := range c.Extensions {
 		if e.Unread != "" {
 			damage = append(damage, fmt.Sprintf("op %s cannot be read: %s", e.Op(), e.Unread))
 		}
+		if len(e.SASS)+len(e.PTX) > 0 {
+			device = true
+			damage = append(damage, e.compareArchs("the manifest says", m.Archs, m.PTX)...)
+		}
+	}
+	if !device && len(m.Archs)+len(m.PTX) > 0 {
+		damage = append(damage, fmt.Sprintf("no op has device code, the manifest says SASS for %s and PTX for %s", list(m.Archs), list(m.PTX)))
 	}
 	return damage
 }
@@ -340,9 +358,7 @@ func (m Manifest) checkArchs(c Contents) []string {
 func (m Manifest) checkCPU(c Contents) []string {
 	var damage []string
 	for _, e := range c.Extensions {
-		if e.CPU.Max != "" && !CPULevel(m.CPU).Includes(e.CPU.Max) {
-			damage = append(damage, fmt.Sprintf("op %s holds %s instructions, the manifest says %s", e.Op(), e.CPU.Max, m.CPU))
-		}
+		damage = append(damage, e.compareCPU("the manifest says", CPULevel(m.CPU))...)
 	}
 	return damage
 }
@@ -355,6 +371,9 @@ func (m Manifest) checkFloors(c Contents) []string {
 	}
 	if f.GLIBCXX != m.GLIBCXX {
 		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, the manifest says %s", orNothing(f.GLIBCXX), orNothing(m.GLIBCXX)))
+	}
+	if abi := c.cxx11ABI(); abi != m.CXX11ABI {
+		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, the manifest says %t", abi, m.CXX11ABI))
 	}
 	return damage
 }

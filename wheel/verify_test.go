@@ -72,6 +72,9 @@ func TestVerifyBeside(t *testing.T) {
 	}{
 		"sums":                    {sums, m.SHA256 + "  " + filepath.Base(path) + "\n", nil, ""},
 		"sums of others":          {sums, m.SHA256 + "  other.whl\n", nil, "sha256"},
+		"sums in capitals":        {sums, strings.ToUpper(m.SHA256) + " *" + filepath.Base(path) + "\r\n", nil, ""},
+		"sums, and one differs":   {sums, m.SHA256 + "  " + filepath.Base(path) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
+		"sums behind a long line": {sums, strings.Repeat("x", 1<<20) + "\n" + other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
 		"sums differ":             {sums, other.SHA256 + "  " + filepath.Base(path) + "\n", []string{"sha256: it lists sha256 000"}, ""},
 		"manifest":                {path + wheel.ManifestSuffix, text(t, m), nil, ""},
 		"manifest of another":     {path + wheel.ManifestSuffix, text(t, other), []string{"manifest beside: it is about", "manifest beside: it differs from the manifest inside"}, ""},
@@ -118,6 +121,28 @@ func text(t *testing.T, v any) string {
 	return string(out)
 }
 
+// A manifest beside a wheel that has none was there when it was built.
+func TestVerifyManifestRemoved(t *testing.T) {
+	path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})
+	m, err := wheel.ReadManifest(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := wheeltest.Read(t, path)
+	delete(files, wheeltest.Member(t, files, wheel.ManifestName))
+	wheeltest.Write(t, path, files)
+	if m.SHA256, m.Size, err = wheel.HashFile(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+wheel.ManifestSuffix, []byte(text(t, m)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	v, err := wheel.Verify(t.Context(), path)
+	if err != nil || !slices.Equal(v.Findings(), []string{"manifest beside: there is none inside the wheel"}) {
+		t.Errorf("%q, %v", v.Findings(), err)
+	}
+}
+
 // A wheel of somebody else's is held against its own words alone.
 func TestVerifyWithoutManifest(t *testing.T) {
 	v, err := wheel.Verify(t.Context(), wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{}))
@@ -133,7 +158,7 @@ func TestVerifyWithoutManifest(t *testing.T) {
 			skipped = append(skipped, c.Name)
 		}
 	}
-	if got := strings.Join(skipped, ","); got != "sha256,manifest beside,provenance,ops,archs,CPU level,glibc,SBOM" {
+	if got := strings.Join(skipped, ","); got != "sha256,manifest beside,provenance,ops,archs,CPU level,libraries,SBOM" {
 		t.Error(got)
 	}
 }
