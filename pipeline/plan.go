@@ -163,7 +163,7 @@ func stripStep(opt Options) Step {
 		Argv: []string{"sh", "-c", "python /dsbuild/strip.py /in/compile/*.whl /out"},
 	}
 	if opt.KeepDebug {
-		s.Title, s.Env = "note what was installed", map[string]string{"DSBUILD_KEEP_DEBUG": "1"}
+		s.Title, s.Env = "note what was installed", map[string]string{wheel.KeepDebugVariable: "1"}
 	}
 	return s
 }
@@ -180,7 +180,7 @@ func packStep() Step {
 func manifestEnv(build map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range build {
-		if strings.HasPrefix(k, "DS_") || k == "TORCH_CUDA_ARCH_LIST" {
+		if strings.HasPrefix(k, "DS_") || k == "TORCH_CUDA_ARCH_LIST" || k == wheel.KeepDebugVariable {
 			out[k] = v
 		}
 	}
@@ -242,7 +242,7 @@ func buildEnv(tc compat.Toolchain, opt Options) map[string]string {
 		env[op.Variable] = "1"
 	}
 	if opt.KeepDebug {
-		env["DSBUILD_KEEP_DEBUG"] = "1"
+		env[wheel.KeepDebugVariable] = "1"
 	}
 	return env
 }

@@ -98,6 +98,10 @@ func TestDigest(t *testing.T) {
 func TestManifestInPlan(t *testing.T) {
 	p := plan(t, tarball(), Options{}, nil, "8.0")
 	m := p.Manifest
+	debug := plan(t, tarball(), Options{KeepDebug: true}, nil, "8.0").Manifest.Env[wheel.KeepDebugVariable]
+	if _, kept := m.Env[wheel.KeepDebugVariable]; kept || debug != "1" {
+		t.Errorf("debug information: %v, %q", kept, debug)
+	}
 	if m.PlanDigest != p.Digest || m.BuiltAt != nil || m.Builder != "" || m.Env["DS_BUILD_UTILS"] != "1" || m.Base.Digest == "" {
 		t.Errorf("%+v", m)
 	}

@@ -65,3 +65,21 @@ func TestNVCCWrapper(t *testing.T) {
 		runs(t, cmd, want)
 	}
 }
+
+// The packages of a toolchain are named and hashed alike whoever installed them.
+func TestStripNamesPackages(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	cmd := exec.Command("python3", "-B", "-c", `
+import sys; sys.path.insert(0, "scripts")
+import strip
+print(strip.purl("deb/debian", "libstdc++6", "1:12.2.0-14+b1~x"), strip.purl("pypi", "torch", "2.15.0+cu132"))
+rows = ["torch/a.py,sha256=x,1", '"torch/b,c.py",sha256=y,2', "torch/__pycache__/a.cpython-311.pyc,,", "../../../bin/torchrun,sha256=z,3",
+        "torch-2.dist-info/INSTALLER,sha256=p,4", "torch-2.dist-info/RECORD,,"]
+print(strip.installed("\n".join(rows)) == strip.installed("\r\n".join(reversed(rows))), strip.installed("\n".join(rows)).count("\n"))`)
+	runs(t, cmd, "pkg:deb/debian/libstdc%2B%2B6@1:12.2.0-14%2Bb1~x pkg:pypi/torch@2.15.0%2Bcu132\nTrue 1")
+}

@@ -44,6 +44,9 @@ type Manifest struct {
 	BuiltAt    *time.Time        `json:"built_at,omitempty"`
 }
 
+// KeepDebugVariable is the build variable that leaves debug information in.
+const KeepDebugVariable = "DSBUILD_KEEP_DEBUG"
+
 // Source is where the DeepSpeed sources came from.
 type Source struct {
 	Kind   string `json:"kind"` // release, git, path or sdist

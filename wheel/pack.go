@@ -24,7 +24,7 @@ import (
 
 // PackFormat changes whenever Pack makes other bytes of the same input. It is
 // part of a plan's digest.
-const PackFormat = "1"
+const PackFormat = "2"
 
 // Build says what a wheel was compiled with, as the place of its compilation
 // saw itself.
@@ -169,7 +169,7 @@ func torchPin(torch string) (string, error) {
 }
 
 // write makes the zip file: sorted, dist-info last and RECORD at its end, one
-// time for all, sizes in the headers, whole or not at all.
+// time for all, sizes in the headers.
 func (p *packer) write(file string) error {
 	var out bytes.Buffer
 	z := zip.NewWriter(&out)
@@ -238,6 +238,10 @@ func (p *packer) mode(name string) os.FileMode {
 	return 0o644
 }
 
+// deflateVersion of the zip format has deflate (APPNOTE 4.4.3.2): CreateRaw
+// writes the version it is told, which is none.
+const deflateVersion = 20
+
 // add writes one file with all its sizes before its data, as strict readers
 // want it, and the time of the zip format's own beginning, 1980.
 func add(z *zip.Writer, name string, mode os.FileMode, data []byte) error {
@@ -257,9 +261,11 @@ func add(z *zip.Writer, name string, mode os.FileMode, data []byte) error {
 		CompressedSize64: uint64(packed.Len()), UncompressedSize64: uint64(len(data)),
 		ModifiedDate: 1<<5 | 1, // 1980-01-01
 	}
-	h.SetMode(mode)
+	h.SetMode(mode) // made on Unix
+	h.CreatorVersion |= deflateVersion
+	h.ReaderVersion = deflateVersion
 	if strings.ContainsFunc(name, func(r rune) bool { return r > 126 }) {
-		h.Flags |= 0x800 // the name is UTF-8
+		h.Flags |= flagUTF8
 	}
 	w, err := z.CreateRaw(h)
 	if err != nil {

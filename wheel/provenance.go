@@ -32,6 +32,7 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 	external, err := structOf(map[string]any{
 		"deepspeed": m.Source.Ref, "ops": m.OpsRequested, "archs": m.ArchsRequested, "cpu": m.CPU,
 		"torch": m.Torch, "cuda": m.CUDA, "python": m.Python, "base": m.Base.Ref,
+		"keep_debug": m.Env[KeepDebugVariable] != "",
 	})
 	if err != nil {
 		return nil, err
@@ -132,7 +133,8 @@ func structOf(v map[string]any) (*structpb.Struct, error) {
 // the wheel's SHA-256.
 func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	var s intoto.Statement
-	if err := protojson.Unmarshal(text, &s); err != nil {
+	// The specification asks readers to pass over what they do not know.
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &s); err != nil {
 		return []string{fmt.Sprintf("it cannot be read: %v", err)}
 	}
 	predicate, err := readPredicate(&s)
@@ -148,14 +150,15 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	if m == nil {
 		return damage
 	}
+	said := map[string]string{}
 	for _, d := range predicate.GetBuildDefinition().GetResolvedDependencies() {
-		got := d.GetDigest()["sha256"]
-		switch want := strings.TrimPrefix(m.Base.Digest, "sha256:"); {
-		case d.GetName() == sourceMaterial && got != m.Source.SHA256:
-			damage = append(damage, fmt.Sprintf("its sources have sha256 %s, the manifest's %s", got, m.Source.SHA256))
-		case d.GetName() == baseMaterial && got != want:
-			damage = append(damage, fmt.Sprintf("its base has sha256 %s, the manifest's %s", got, want))
-		}
+		said[d.GetName()] = d.GetDigest()["sha256"]
+	}
+	if got := said[sourceMaterial]; got != m.Source.SHA256 {
+		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, the manifest's %s", orNothing(got), m.Source.SHA256))
+	}
+	if got, want := said[baseMaterial], strings.TrimPrefix(m.Base.Digest, "sha256:"); got != want {
+		damage = append(damage, fmt.Sprintf("its base has sha256 %s, the manifest's %s", orNothing(got), want))
 	}
 	return damage
 }
@@ -172,7 +175,7 @@ func readPredicate(s *intoto.Statement) (*slsa.Provenance, error) {
 		return nil, err
 	}
 	p := &slsa.Provenance{}
-	if err := protojson.Unmarshal(text, p); err != nil {
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, p); err != nil {
 		return nil, err
 	}
 	return p, p.Validate()

@@ -33,8 +33,8 @@ def strip(compiled, outdir):
 
 
 def purl(kind, name, version):
-    """A package URL without qualifiers."""
-    return f"pkg:{kind}/{urllib.parse.quote(name, safe='')}@{urllib.parse.quote(version, safe='')}"
+    """A package URL without qualifiers: its specification leaves colons as they are."""
+    return f"pkg:{kind}/{urllib.parse.quote(name, safe='')}@{urllib.parse.quote(version, safe=':')}"
 
 
 def sha256(data):
