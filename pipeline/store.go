@@ -163,6 +163,9 @@ func writeSums(dir string) error {
 		if strings.HasPrefix(name, ".") || !ofWheel(name) {
 			continue
 		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.Mode().IsRegular() {
+			continue // a folder of that name, a pipe
+		}
 		sum, _, err := wheel.HashFile(filepath.Join(dir, name))
 		if err != nil {
 			return err

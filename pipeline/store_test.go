@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -73,6 +74,18 @@ func TestStoreDropsWhatIsDamaged(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(out); len(left) > 0 {
 		t.Errorf("a damaged wheel left %v", left)
+	}
+}
+
+// Only files are listed among the sums: a pipe would be waited for.
+func TestPlaceBesideWhatIsNoFile(t *testing.T) {
+	a := artifact(t, "a-1-py3-none-any.whl", "wheel a")
+	dir := filepath.Dir(a.Path)
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "folder.whl"), 0o755), syscall.Mkfifo(filepath.Join(dir, "pipe.whl"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Place(Product{a.Path, a.Manifest, []byte("{}\n")}, dir); err != nil {
+		t.Error(err)
 	}
 }
 

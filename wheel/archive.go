@@ -55,7 +55,7 @@ type Member struct {
 type Archive struct {
 	path     string
 	file     FileName // zero for a directory
-	distInfo string
+	distInfo string   // name of the one dist-info directory: "deepspeed-0.19.8.dist-info"
 	members  []Member
 	index    map[string]int    // by name, into members
 	raw      *io.SectionReader // nil for a directory
@@ -368,10 +368,6 @@ func (a *Archive) Close() error { return a.closer.Close() }
 
 // Members lists the files, sorted as in the archive.
 func (a *Archive) Members() []Member { return slices.Clone(a.members) }
-
-// DistInfo is the name of the one dist-info directory:
-// "deepspeed-0.19.8.dist-info".
-func (a *Archive) DistInfo() string { return a.distInfo }
 
 // Open returns the content of the file name as a stream that goes forward
 // only. It ends with io.EOF after exactly the file's Size bytes if the

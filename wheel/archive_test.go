@@ -139,8 +139,8 @@ func TestMembers(t *testing.T) {
 		names = append(names, m.Name)
 	}
 	want := []string{code.name, stored.name, smallInfo + "METADATA", smallInfo + "WHEEL", smallInfo + "RECORD"}
-	if !slices.Equal(names, want) || a.DistInfo() != "pkg-1.0.dist-info" {
-		t.Errorf("%s: %q", a.DistInfo(), names)
+	if !slices.Equal(names, want) || a.distInfo != "pkg-1.0.dist-info" {
+		t.Errorf("%s: %q", a.distInfo, names)
 	}
 	if m := a.Members()[1]; m != (Member{stored.name, 4, 4, 0o644, zip.Store}) {
 		t.Errorf("%+v", m)
@@ -536,7 +536,7 @@ func TestUnpackedWheel(t *testing.T) {
 	}
 	defer a.Close()
 	m, err := a.Metadata()
-	if _, isFile := a.FileName(); err != nil || isFile || m.Name != "pkg" || a.DistInfo() != "pkg-1.0.dist-info" || len(a.Members()) != 5 {
+	if _, isFile := a.FileName(); err != nil || isFile || m.Name != "pkg" || a.distInfo != "pkg-1.0.dist-info" || len(a.Members()) != 5 {
 		t.Errorf("%+v, %v, %+v", m, err, a.Members())
 	}
 	// A file that grows or shrinks while the archive is open.

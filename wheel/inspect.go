@@ -62,13 +62,16 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 // and directories: bytes. Each alone is bounded by its reader.
 const maxNames = 64 << 20
 
-// extensions reads the ELF files of the wheel, as many at once as there are
-// cores; each needs little memory.
+// maxAtOnce bounds the files that are read at once: a hostile one may take some
+// 200 MB of tables, and a large machine has many cores.
+const maxAtOnce = 8
+
+// extensions reads the ELF files of the wheel, several at once.
 func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 	found := make([]*Extension, len(a.members))
 	var names atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
+	g.SetLimit(min(runtime.GOMAXPROCS(0), maxAtOnce))
 	for i, m := range a.members {
 		g.Go(func() error {
 			if ctx.Err() != nil {

@@ -410,13 +410,3 @@ func (a *Archive) damaged(err error) error {
 
 // inDistInfo names a file of the dist-info directory.
 func (a *Archive) inDistInfo(name string) string { return path.Join(a.distInfo, name) }
-
-// ReadMetadata reads the METADATA of the wheel at file.
-func ReadMetadata(file string) (Metadata, error) {
-	a, err := Open(file)
-	if err != nil {
-		return Metadata{}, err
-	}
-	defer a.Close()
-	return a.Metadata()
-}

@@ -21,10 +21,20 @@ requires-dist: clang-format==18.1.3; extra == "dev"
 Requires-Dist: not-this: it is the description
 `
 
+// readMetadata reads the METADATA of the wheel at file.
+func readMetadata(file string) (Metadata, error) {
+	a, err := Open(file)
+	if err != nil {
+		return Metadata{}, err
+	}
+	defer a.Close()
+	return a.Metadata()
+}
+
 func TestReadMetadata(t *testing.T) {
 	// Python's e-mail parser takes all three ends of a line.
 	for _, end := range []string{"\n", "\r\n", "\r"} {
-		m, err := ReadMetadata(write(t, name, [2]string{distInfo + "METADATA", strings.ReplaceAll(metadata, "\n", end)}))
+		m, err := readMetadata(write(t, name, [2]string{distInfo + "METADATA", strings.ReplaceAll(metadata, "\n", end)}))
 		want := Metadata{
 			Name: "deepspeed", Version: "0.19.8+torch2.15.cu132.v3", RequiresPython: ">=3.8, <3.15",
 			RequiresDist: []string{"einops", "numpy>=1.21", "torch<2.16,>=2.15", `clang-format==18.1.3; extra == "dev"`},
@@ -56,7 +66,7 @@ func TestReadMetadataRefuses(t *testing.T) {
 		"Name: torch\nVersion: 0.19.8\n":   "METADATA is of torch 0.19.8, the directory is deepspeed-0.19.8",
 		"Name: DeepSpeed\nVersion: 0.19\n": "METADATA is of DeepSpeed 0.19, the directory is deepspeed-0.19.8",
 	} {
-		_, err := ReadMetadata(write(t, name, [2]string{distInfo + "METADATA", text}))
+		_, err := readMetadata(write(t, name, [2]string{distInfo + "METADATA", text}))
 		var bad *FileError
 		if !errors.As(err, &bad) || !strings.Contains(err.Error(), want) || bad.ExitCode() != 4 {
 			t.Errorf("%q: %v, want %q", text, err, want)
@@ -102,7 +112,7 @@ func TestDirectReference(t *testing.T) {
 func TestNamesAgree(t *testing.T) {
 	const inside = "Name: Deep.Speed\nVersion: 1.0-1+Ubuntu-1\n"
 	file := write(t, "deep_speed-1.0.post1+ubuntu.1-py3-none-any.whl", [2]string{"Deep_Speed-1.0_1+ubuntu_1.dist-info/METADATA", inside})
-	if m, err := ReadMetadata(file); err != nil || m.Name != "Deep.Speed" {
+	if m, err := readMetadata(file); err != nil || m.Name != "Deep.Speed" {
 		t.Errorf("%+v, %v", m, err)
 	}
 }

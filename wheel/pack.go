@@ -230,10 +230,8 @@ func (p *packer) order(record string) []string {
 }
 
 func (p *packer) mode(name string) os.FileMode {
-	for _, m := range p.in.Members() {
-		if m.Name == name && (m.Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
-			return 0o755
-		}
+	if i, ok := p.in.index[name]; ok && (p.in.members[i].Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
+		return 0o755
 	}
 	return 0o644
 }

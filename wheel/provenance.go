@@ -47,8 +47,10 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 			ResolvedDependencies: materials(m, b),
 		},
 		RunDetails: &slsa.RunDetails{
-			Builder:  &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
-			Metadata: &slsa.BuildMetadata{StartedOn: timestamppb.New(started), FinishedOn: timestamppb.New(finished)},
+			Builder: &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
+			Metadata: &slsa.BuildMetadata{
+				StartedOn: timestamppb.New(started.Truncate(time.Second)), FinishedOn: timestamppb.New(finished.Truncate(time.Second)),
+			},
 		},
 	}
 	return statement(m, predicate)

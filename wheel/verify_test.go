@@ -56,7 +56,10 @@ func TestVerifyBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Builder, m.Dsbuild = "dagger", "1.2.3"
-	statement, err := wheel.Provenance(m, wheel.Build{}, time.Unix(1, 0), time.Unix(2, 0))
+	statement, err := wheel.Provenance(m, wheel.Build{}, time.Unix(1, 5), time.Unix(1, 9))
+	if !strings.Contains(string(statement), `"finishedOn": "1970-01-01T00:00:01Z"`) || !strings.Contains(string(statement), `"startedOn": "1970-01-01T00:00:01Z"`) {
+		t.Errorf("times in %s", statement)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
