@@ -206,6 +206,12 @@ func TestCompareTags(t *testing.T) {
 			t.Errorf("%s: %q", file, got)
 		}
 	}
+	// The specification leaves Build out where a wheel is built without a number.
+	w.Build = ""
+	f, err := ParseFileName("a-1-2-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl")
+	if got := CompareTags(f, w); len(got) > 0 || err != nil {
+		t.Errorf("a number given later: %q, %v", got, err)
+	}
 }
 
 // Whatever METADATA and WHEEL hold: no panic, and only what names, versions
