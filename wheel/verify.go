@@ -238,6 +238,11 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	if !slices.Equal(torch, []string{pin}) {
 		damage = append(damage, fmt.Sprintf("METADATA requires %s, the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
 	}
+	for _, f := range a.members {
+		if top, _, _ := strings.Cut(place(f.Name), "/"); strings.HasSuffix(strings.ToLower(top), ".egg-info") {
+			damage = append(damage, f.Name+" is metadata too, which Python may read instead")
+		}
+	}
 	for _, said := range []struct{ what, wheel, manifest string }{
 		{"torch", c.Torch, m.Torch}, {"CUDA", c.CUDA, m.CUDA}, {"Python", c.Python, m.Python},
 	} {

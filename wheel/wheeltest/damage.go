@@ -104,6 +104,9 @@ func Damages() []Damage {
 			replace(t, files, Member(t, files, ".dist-info/METADATA"), "Requires-Dist: torch<2.16,>=2.15\n",
 				"Requires-Dist: torch<2.16,>=2.15\nRequires-Dist: torch@https://example.org/torch.whl\n")
 		}, "metadata: METADATA requires torch<2.16,>=2.15, torch @ https://example.org/torch.whl"},
+		{"metadata in an older format", func(t testing.TB, files map[string]string) {
+			files["deepspeed.egg-info"] = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 9\n"
+		}, "metadata: deepspeed.egg-info is metadata too"},
 		{"another torch", func(t testing.TB, files map[string]string) {
 			replace(t, files, "deepspeed/git_version_info_installed.py", "'version': '2.15'", "'version': '2.14'")
 		}, "metadata: the wheel is for torch 2.14, the manifest says 2.15.0"},
