@@ -72,7 +72,7 @@ func ParseMetadata(text []byte) (Metadata, error) {
 var (
 	distName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	distVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
-	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*([\[(;<=!~>@]|$)`)
+	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*(?:\[[^\]]*\][ \t]*)?([(;<=!~>@]|$)`)
 	// directReference is what stands before the URL that alone meets a requirement.
 	directReference = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:[ \t]*\[[^\]]*\])?)[ \t]*@[ \t]*`)
 )
@@ -99,8 +99,11 @@ func parseRequirement(value string) (string, error) {
 	url := ""
 	if m := directReference.FindStringSubmatch(value); m != nil {
 		// A URL ends at a space: a semicolon before that is a part of it.
-		value, url, _ = strings.Cut(value[len(m[0]):], " ")
-		value, url = m[1]+url, " @ "+value
+		to, marker, _ := strings.Cut(value[len(m[0]):], " ")
+		if marker = strings.TrimSpace(marker); marker != "" && marker[0] != ';' {
+			return "", fmt.Errorf("%.80q is no requirement", value)
+		}
+		value, url = m[1]+marker, " @ "+to
 	}
 	d, err := pypi.ParseDependency(value)
 	if err != nil {
