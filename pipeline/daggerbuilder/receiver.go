@@ -15,6 +15,7 @@ import (
 
 	collogs "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	coltrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
@@ -33,7 +34,7 @@ type receiver struct {
 	mu    sync.Mutex
 	step  ui.Step
 	log   io.Writer
-	rest  map[string]string // unfinished lines by span
+	rest  map[string]string // unfinished lines by span and stream
 	heard bool              // whether the engine reports at all
 	seen  map[string]bool   // spans of execs that ran, of all steps
 	ran   int               // how many of them in this step
@@ -173,7 +174,7 @@ func (r *receiver) span(s *tracepb.Span) {
 }
 
 // lines collects what programs print: it comes in pieces that end anywhere, so
-// each span's rest is kept until its line is whole.
+// the rest of each span's streams is kept until its line is whole.
 func (r *receiver) lines(m *collogs.ExportLogsServiceRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,16 +184,27 @@ func (r *receiver) lines(m *collogs.ExportLogsServiceRequest) {
 	for _, rl := range m.ResourceLogs {
 		for _, sl := range rl.ScopeLogs {
 			for _, record := range sl.LogRecords {
-				span := string(record.SpanId)
-				text := r.rest[span] + record.GetBody().GetStringValue()
+				from := string(record.SpanId) + stream(record)
+				text := r.rest[from] + record.GetBody().GetStringValue()
 				i := strings.LastIndexByte(text, '\n')
-				r.rest[span] = text[i+1:]
+				r.rest[from] = text[i+1:]
 				for line := range strings.Lines(text[:i+1]) {
 					r.line(line)
 				}
 			}
 		}
 	}
+}
+
+// stream is the number of the stream, standard output or error, that a program
+// wrote to.
+func stream(record *logspb.LogRecord) string {
+	for _, a := range record.Attributes {
+		if a.Key == "stdio.stream" {
+			return a.Value.String()
+		}
+	}
+	return ""
 }
 
 func (r *receiver) line(line string) {
