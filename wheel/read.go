@@ -44,17 +44,14 @@ func ReadManifest(file string) (Manifest, error) {
 		return Manifest{}, err
 	}
 	defer a.Close()
-	text, err := a.ReadFile(a.inDistInfo(ManifestName), maxText)
-	if errors.Is(err, errNoMember) {
+	inside, err := a.manifest()
+	if err != nil {
+		return Manifest{}, err
+	}
+	if inside == nil {
 		return Manifest{}, &FileError{Path: file, Err: ErrNoManifest, hint: "build the wheel with dsbuild wheel"}
 	}
-	if err != nil {
-		return Manifest{}, a.damaged(err)
-	}
-	m, err := ParseManifest(text)
-	if err != nil {
-		return Manifest{}, a.damaged(err)
-	}
+	m := *inside
 	if m.Name != filepath.Base(file) {
 		return Manifest{}, &FileError{
 			Path: file, Err: fmt.Errorf("its manifest names %s", m.Name),

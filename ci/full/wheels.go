@@ -2,18 +2,16 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 //go:embed wheels.txt
@@ -127,16 +125,11 @@ func (b *bench) download(ctx context.Context, w listed) error {
 
 // intact says why a file is not the one with this sha256, or nil.
 func intact(file, want string) error {
-	f, err := os.Open(file)
+	have, _, err := wheel.HashFile(file)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return err
-	}
-	if have := hex.EncodeToString(h.Sum(nil)); have != want {
+	if have != want {
 		return fmt.Errorf("%s has the sha256 %s instead of %s", file, have, want)
 	}
 	return nil
