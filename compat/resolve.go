@@ -8,21 +8,6 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Toolchain is everything a build needs to know, resolved: nothing in it is
-// left to be chosen later.
-type Toolchain struct {
-	DeepSpeed string         // release
-	Source    string         // sha256 of its source distribution, hex
-	Torch     string         // X.Y.Z
-	CUDA      string         // X.Y
-	Toolkit   string         // X.Y.Z of the CUDA toolkit
-	Python    string         // X.Y
-	CPU       wheel.CPULevel //
-	Archs     []wheel.Arch   // empty when no op has device code
-	Ops       []Op           // in the order of the table
-	Remarks   []string       // what the person who asked should know
-}
-
 // basePython is the Python of the default base.
 const basePython = "3.11"
 
@@ -69,7 +54,7 @@ func (e *ConflictError) ExitCode() int { return 2 }
 // every conflict at once.
 func (t *Tables) Resolve(s wheel.Spec) (Toolchain, error) {
 	var bad conflicts
-	tc := Toolchain{CPU: s.CPU, Archs: s.Archs}
+	tc := Toolchain{Road: CUDA13, Nvcc: true, CPU: s.CPU, Archs: s.Archs, Ground: Ground{Name: "Debian 12 (bookworm)", Ref: "debian:bookworm-slim", Suite: "bookworm", Glibc: "2.36", Pythons: []string{"3.11"}, GCCs: []string{"12", "11"}}}
 	release := t.deepspeed(s, &bad)
 	tc.DeepSpeed, tc.Source = release.Version, release.SHA256
 	if tc.CPU == "" {
@@ -80,6 +65,11 @@ func (t *Tables) Resolve(s wheel.Spec) (Toolchain, error) {
 	tc.Python = python(s, torch, &bad)
 	tc.Ops = t.ops(s, &bad)
 	t.archs(&tc, &bad)
+	for i := range tc.Ops {
+		if tc.Ops[i].DeviceCode {
+			tc.Ops[i].Archs = tc.Archs
+		}
+	}
 	if len(bad) > 0 {
 		return Toolchain{}, &ConflictError{bad}
 	}
@@ -195,21 +185,4 @@ func firstDevice(ops []Op) string {
 		}
 	}
 	return ""
-}
-
-// HasDeviceCode reports whether any op of the toolchain has device code.
-func (tc Toolchain) HasDeviceCode() bool {
-	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
-}
-
-// OpNames lists the names of the toolchain's ops; with device only those that
-// have device code.
-func (tc Toolchain) OpNames(device bool) []string {
-	names := []string{}
-	for _, o := range tc.Ops {
-		if o.DeviceCode || !device {
-			names = append(names, o.Name)
-		}
-	}
-	return names
 }

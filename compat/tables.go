@@ -31,13 +31,6 @@ type CUDA struct {
 	Driver    string   `json:"driver"`     // oldest driver, major
 }
 
-// Op is one of DeepSpeed's operators.
-type Op struct {
-	Name       string `json:"name"`
-	Variable   string `json:"variable"`    // what makes setup.py build it
-	DeviceCode bool   `json:"device_code"` // whether it holds code for the GPU
-}
-
 // Tables are all the tables, read once by NewTables.
 type Tables struct {
 	DeepSpeeds []DeepSpeed // newest first

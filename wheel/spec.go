@@ -10,11 +10,13 @@ import (
 type Spec struct {
 	DeepSpeed string   // version of a release
 	Archs     []Arch   // sorted; see ParseArchs
+	GPUs      []string // names as NVIDIA sells them, for more archs
 	Ops       []string // op names as DeepSpeed's builders call them
 	Torch     string   // X.Y.Z
 	CUDA      string   // X.Y
 	Python    string   // X.Y
 	CPU       CPULevel
+	Glibc     string // X.Y of the oldest node
 }
 
 // DefaultOps are built when nothing else is asked: CPU Adam and the flatten

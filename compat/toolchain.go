@@ -1,0 +1,127 @@
+package compat
+
+import (
+	"slices"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Road says where a toolchain's CUDA comes from. Each has a Dockerfile of its
+// name in package dockerfiles.
+type Road string
+
+// The roads, in the order in which they are preferred.
+const (
+	CUDA13   Road = "cuda13"   // nvcc and headers from Python packages
+	CUDA12   Road = "cuda12"   // headers from Python packages, no nvcc: C++ ops alone
+	Debian13 Road = "debian13" // Debian 13's own CUDA toolkit, 12.4 with gcc 13
+	Debian12 Road = "debian12" // Debian 12's own, 11.8 with gcc 11
+	Found    Road = "found"    // a toolkit that the ground has
+)
+
+// Ground is where a build happens: what a base, or this machine, has.
+type Ground struct {
+	Name     string   `json:"name"`            // for people: "Debian 12 (bookworm)"
+	Ref      string   `json:"image,omitempty"` // image reference, where dsbuild chooses it
+	Suite    string   `json:"suite,omitempty"` // code name of the distribution's release: "bookworm"
+	Host     bool     `json:"-"`               // this machine, for the host builder
+	Glibc    string   `json:"glibc"`           // X.Y
+	Pythons  []string `json:"pythons"`         // X.Y that it has or its distribution offers, best first
+	GCCs     []string `json:"gccs"`            // majors, likewise
+	CUDA     string   `json:"cuda,omitempty"`  // X.Y of the CUDA toolkit with nvcc that is there
+	CUDAHome string   `json:"cuda_home,omitempty"`
+	Machine  string   `json:"machine,omitempty"` // uname -m; "" is x86_64
+}
+
+// Toolchain is everything a build needs to know, resolved: nothing in it is
+// left to be chosen later.
+type Toolchain struct {
+	Road      Road
+	Ground    Ground
+	DeepSpeed string         // release; of other sources, the version they say
+	Source    string         // sha256 of a release's source distribution, hex
+	Torch     string         // X.Y.Z
+	CUDA      string         // X.Y that torch is built for
+	Toolkit   string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
+	Nvcc      bool           // whether there is a real nvcc, not a stand-in
+	GCC       string         // major to call for; "" for the ground's own gcc
+	Python    string         // X.Y
+	Pins      []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
+	CPU       wheel.CPULevel //
+	Archs     []wheel.Arch   // empty when no op has device code
+	Ops       []Op           // in the order of the table
+	Left      []LeftOp       // of --ops all: what cannot be built here
+	Remarks   []string       // what the person who asked should know
+}
+
+// Op is one of DeepSpeed's operators: a row of the table and, once resolved,
+// the archs it is compiled for.
+type Op struct {
+	Name       string   `json:"name"`
+	Variable   string   `json:"variable"`           // what makes setup.py build it
+	DeviceCode bool     `json:"device_code"`        // whether it holds code for the GPU
+	MinArch    string   `json:"min_arch,omitempty"` // DeepSpeed leaves lower ones out
+	MaxArch    string   `json:"max_arch,omitempty"` // its libraries have no higher ones
+	Since      string   `json:"since,omitempty"`    // first release of DeepSpeed that has it
+	Until      string   `json:"until,omitempty"`    // first that has it no more
+	Needs      Needs    `json:"needs"`
+	Brings     []string `json:"brings,omitempty"` // ops that DeepSpeed adds to it
+	Broken     []Broken `json:"broken,omitempty"`
+	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
+	Kind       string   `json:"kind,omitempty"`  // how people know it, for the printed table
+
+	Archs []wheel.Arch `json:"-"`
+}
+
+// Needs is what has to be installed to compile an op, beside what every
+// toolchain has.
+type Needs struct {
+	Debian  []string `json:"debian,omitempty"`  // packages of the distribution
+	Python  []string `json:"python,omitempty"`  // requirements
+	Toolkit []string `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
+	Roads   []Road   `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
+}
+
+// Broken is a toolkit with which an op cannot be compiled.
+type Broken struct {
+	From string `json:"from"` // CUDA X.Y, from this on
+	To   string `json:"to"`   // up to before this; "" for ever
+	Why  string `json:"why"`
+}
+
+// LeftOp is an op that was left out, and why.
+type LeftOp struct {
+	Name, Why string
+}
+
+// HasDeviceCode reports whether any op of the toolchain has device code.
+func (tc Toolchain) HasDeviceCode() bool {
+	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
+}
+
+// OpNames lists the names of the toolchain's ops; with device only those that
+// have device code.
+func (tc Toolchain) OpNames(device bool) []string {
+	names := []string{}
+	for _, o := range tc.Ops {
+		if o.DeviceCode || !device {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// Needs joins what the ops need, each thing once.
+func (tc Toolchain) Needs() Needs {
+	var n Needs
+	for _, o := range tc.Ops {
+		n.Debian = append(n.Debian, o.Needs.Debian...)
+		n.Python = append(n.Python, o.Needs.Python...)
+		n.Toolkit = append(n.Toolkit, o.Needs.Toolkit...)
+	}
+	for _, list := range []*[]string{&n.Debian, &n.Python, &n.Toolkit} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return n
+}
