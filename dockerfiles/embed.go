@@ -1,4 +1,5 @@
-// Package dockerfiles holds the toolchain images. What is pinned is pinned
+// Package dockerfiles holds the toolchain images: a Dockerfile of two stages, and
+// the scripts they run, which the host builder runs too. What is pinned is pinned
 // here: packages in *.txt, tools in the ARG lines; torch and the CUDA toolkit
 // are arguments, for they are what the user chooses.
 package dockerfiles
@@ -10,7 +11,7 @@ import (
 	"strings"
 )
 
-//go:embed *.Dockerfile *.txt
+//go:embed *.Dockerfile *.sh *.txt
 var files embed.FS
 
 // DefaultImage is the base where images can be pulled; a root file system tar
@@ -26,26 +27,27 @@ func FromImage(ref string) string { return fmt.Sprintf("FROM %s AS base\n\n", re
 // FromRootfs is the base stage on the root file system tar in the context.
 func FromRootfs() string { return "FROM scratch AS base\nADD " + RootfsName + " /\n\n" }
 
-// Toolchain returns the text of a toolchain's Dockerfile, without its base
-// stage, and the files it copies from the build context by name.
-func Toolchain(name string) (text string, context map[string]string, err error) {
-	body, err := files.ReadFile(name + ".Dockerfile")
-	if err != nil {
-		return "", nil, fmt.Errorf("toolchain %s: %w", name, err)
-	}
+// Toolchain returns the text of the Dockerfile of a toolchain, without its base
+// stage, and the files it copies from the build context by name. The scripts
+// among them make the same environments where there is no container.
+func Toolchain() (text string, context map[string]string, err error) {
 	context = map[string]string{}
-	names, err := fs.Glob(files, "*.txt")
+	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
 		return "", nil, err
 	}
-	for _, n := range names {
-		content, err := files.ReadFile(n)
+	for _, e := range entries {
+		content, err := files.ReadFile(e.Name())
 		if err != nil {
 			return "", nil, err
 		}
-		context[n] = string(content)
+		context[e.Name()] = string(content)
 	}
-	return string(body), context, nil
+	for _, stage := range []string{"runtime.Dockerfile", "toolchain.Dockerfile"} {
+		text += context[stage] + "\n"
+		delete(context, stage)
+	}
+	return text, context, nil
 }
 
 // RuntimeRequirements lists what an environment needs beside torch to run

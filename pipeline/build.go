@@ -66,7 +66,7 @@ func (b *build) smoked(ctx context.Context) error {
 func (b *build) here(ctx context.Context, s Step) error {
 	shown := b.rep.Step(s.Name + ": " + s.Title)
 	fmt.Fprintf(b.log, "== %s: %s\n", s.Name, s.Title)
-	own := map[string]func(context.Context) error{PackStep: b.pack, AuditStep: b.audit}
+	own := map[string]func(context.Context) error{SourceStep: b.source, PackStep: b.pack, AuditStep: b.audit}
 	if err := own[s.Name](ctx); err != nil {
 		fmt.Fprintln(b.log, err)
 		shown.End(ui.Failed, "")
@@ -74,6 +74,11 @@ func (b *build) here(ctx context.Context, s Step) error {
 	}
 	shown.End(ui.Done, "")
 	return nil
+}
+
+// source gives the clean copy of the sources to the workspace.
+func (b *build) source(context.Context) error {
+	return b.space.Import(SourceStep, filepath.Dir(b.plan.Source.File))
 }
 
 // pack makes the wheel of what the strip step left, and gives it to the

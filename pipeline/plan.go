@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,19 +35,58 @@ const (
 	Here      Image = "dsbuild"   // no image: dsbuild itself does it
 )
 
-// Step is one command of a plan. It finds the outputs of earlier steps as
-// directories /in/NAME, its scripts in /dsbuild, and leaves its own output
-// in /out. Its environment holds nothing that differs from run to run.
+// Step is one command of a plan. It is told by its environment where things lie
+// (Places). Its own environment holds nothing that differs from run to run.
 type Step struct {
 	Name    string            `json:"name"`
 	Title   string            `json:"title"` // what it does, for people
 	Image   Image             `json:"image"`
-	Scripts []string          `json:"scripts,omitempty"`
-	Inputs  []string          `json:"inputs,omitempty"`
+	Script  string            `json:"script,omitempty"`  // what runs: a shell or Python script of the plan
+	Args    []string          `json:"args,omitempty"`    // its arguments
+	Scripts []string          `json:"scripts,omitempty"` // others that it uses
+	Inputs  []string          `json:"inputs,omitempty"`  // steps whose output it reads
 	Env     map[string]string `json:"env,omitempty"`
-	Argv    []string          `json:"argv,omitempty"`
 	Network bool              `json:"network,omitempty"` // fetches something
-	Compile bool              `json:"compile,omitempty"` // has the object cache at /ccache
+	Compile bool              `json:"compile,omitempty"` // has the object cache
+}
+
+// Command is what runs the step where its scripts lie in the directory tools.
+func (s Step) Command(tools string) []string {
+	interpreter := "sh"
+	if path.Ext(s.Script) == ".py" {
+		interpreter = "python"
+	}
+	return append([]string{interpreter, tools + "/" + s.Script}, s.Args...)
+}
+
+// AllScripts lists the step's script and those it uses.
+func (s Step) AllScripts() []string {
+	if s.Script == "" {
+		return nil
+	}
+	return append([]string{s.Script}, s.Scripts...)
+}
+
+// Places are the directories in which a step runs. Its scripts know them by the
+// variables of Env.
+type Places struct {
+	Tools string // scripts: DSBUILD_TOOLS
+	In    string // outputs of earlier steps, each in a directory of its name: DSBUILD_IN
+	Out   string // its own output: DSBUILD_OUT
+	Work  string // empty, of this step alone: DSBUILD_WORK
+	Cache string // cached objects, for steps that compile: CCACHE_DIR
+}
+
+// Env is the environment by which the scripts of s know the places. The images
+// add DSBUILD_ENV, the Python environment, and CUDA_HOME.
+func (p Places) Env(s Step) map[string]string {
+	env := map[string]string{
+		"DSBUILD_TOOLS": p.Tools, "DSBUILD_IN": p.In, "DSBUILD_OUT": p.Out, "DSBUILD_WORK": p.Work,
+	}
+	if s.Compile {
+		env["CCACHE_DIR"] = p.Cache
+	}
+	return env
 }
 
 // Base is the root file system under the toolchain: an image reference, or a
@@ -56,6 +96,7 @@ type Base struct {
 	File   string `json:"-"`      // path of a root file system or OCI tar
 	Digest string `json:"digest"` // sha256:…; "" when only the registry knows
 	OCI    bool   `json:"oci,omitempty"`
+	Host   bool   `json:"host,omitempty"` // this machine: Digest is of what the build finds there
 }
 
 // Plan is everything that will be done for one wheel. Two plans with the same
@@ -63,10 +104,11 @@ type Base struct {
 type Plan struct {
 	Toolchain  compat.Toolchain  `json:"-"`
 	Options    Options           `json:"-"`
+	Source     Source            `json:"-"` // of DeepSpeed
 	Base       Base              `json:"base"`
 	Dockerfile string            `json:"dockerfile"`
 	Context    map[string]string `json:"context"` // files of the build context
-	Args       map[string]string `json:"args"`    // build arguments of the Dockerfile
+	Args       map[string]string `json:"args"`    // build arguments of the Dockerfile, environment of its scripts
 	Steps      []Step            `json:"steps"`
 	Scripts    map[string]string `json:"scripts"` // contents by name
 	Digest     string            `json:"-"`       // hex sha256 over all of the above
@@ -80,49 +122,69 @@ type Options struct {
 	KeepDebug bool // leave debug information in; this does change the wheel
 }
 
-// Places inside the images. They are fixed, for they end up in bytes.
-const (
-	sourceDir = "/build/src"
-	ccacheDir = "/ccache"
-	// epoch stands for every time in the wheel: 2024-01-01T00:00:00Z.
-	epoch = "1704067200"
-)
+// epoch stands for every time in the wheel: 2024-01-01T00:00:00Z.
+const epoch = "1704067200"
 
-// NewPlan lists the steps that make the wheel tc describes on base.
-func NewPlan(tc compat.Toolchain, base Base, opt Options) (*Plan, error) {
-	body, context, err := dockerfiles.Toolchain("cuda13")
+// NewPlan lists the steps that make the wheel tc describes of src on base.
+func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, error) {
+	body, context, err := dockerfiles.Toolchain()
 	if err != nil {
 		return nil, err
 	}
-	head := dockerfiles.FromImage(base.Ref)
-	if base.File != "" {
-		head = dockerfiles.FromRootfs()
-	}
 	p := &Plan{
-		Toolchain: tc, Options: opt, Base: base, Dockerfile: head + body, Context: context,
-		Args:    map[string]string{"TORCH": tc.Torch, "TOOLKIT": tc.Toolkit, "PYTHON": tc.Python},
-		Scripts: map[string]string{},
+		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: arguments(tc), Scripts: map[string]string{},
 	}
-	env := buildEnv(tc, opt)
+	switch {
+	case base.Host:
+	case base.File != "":
+		p.Dockerfile = dockerfiles.FromRootfs() + body
+	default:
+		p.Dockerfile = dockerfiles.FromImage(base.Ref) + body
+	}
+	env := buildEnv(tc, src, opt)
 	p.Steps = []Step{
-		sourceStep(tc), compileStep(env), stripStep(opt), packStep(), auditStep(), smokeStep(tc),
+		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(), auditStep(), smokeStep(tc),
 	}
 	if err := p.seal(); err != nil {
 		return nil, err
 	}
 	p.Manifest = wheel.Manifest{
-		Source:       wheel.Source{Kind: "release", Ref: tc.DeepSpeed, SHA256: tc.Source},
+		Source:       wheel.Source{Kind: src.Kind, Ref: src.Ref, Commit: src.Commit, SHA256: src.SHA256},
 		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
 		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
+		Toolchain:  wheel.Toolchain{Name: string(tc.Road), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 		PlanDigest: p.Digest,
 	}
 	return p, nil
 }
 
+// arguments are what the scripts of package dockerfiles are told.
+func arguments(tc compat.Toolchain) map[string]string {
+	needs := tc.Needs()
+	return map[string]string{
+		"ROAD": string(tc.Road), "PYTHON": tc.Python, "TORCH": tc.Torch, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
+		"CUDA_HOME": cudaHome(tc), "PINS": strings.Join(tc.Pins, " "),
+		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
+		"COMPONENTS": strings.Join(needs.Toolkit, " "),
+	}
+}
+
+// cudaHome is where the toolkit lies in the toolchain's image. Debian's is part
+// of the system, and torch knows that by this very name.
+func cudaHome(tc compat.Toolchain) string {
+	switch tc.Road {
+	case compat.Found:
+		return tc.Ground.CUDAHome
+	case compat.Debian12, compat.Debian13:
+		return "/usr"
+	}
+	return "/opt/cuda"
+}
+
 // seal reads the scripts the steps name and computes the digest.
 func (p *Plan) seal() error {
 	for _, s := range p.Steps {
-		for _, name := range s.Scripts {
+		for _, name := range s.AllScripts() {
 			text, err := scripts.ReadFile("scripts/" + name)
 			if err != nil {
 				return fmt.Errorf("step %s: %w", s.Name, err)
@@ -139,31 +201,35 @@ func (p *Plan) seal() error {
 	return nil
 }
 
-func sourceStep(tc compat.Toolchain) Step {
+// sourceStep brings the sources. A release is fetched where it is built; all
+// others are a clean copy that dsbuild has made, known by its hash.
+func sourceStep(src Source) Step {
+	if src.Kind != SourceRelease {
+		return Step{
+			Name: SourceStep, Title: "take DeepSpeed " + src.Version + " from " + src.Ref, Image: Here,
+			Env: map[string]string{"DSBUILD_SHA256": src.SHA256},
+		}
+	}
 	return Step{
-		Name: "source", Title: "fetch DeepSpeed " + tc.DeepSpeed, Image: Toolchain,
-		Scripts: []string{"source.sh"}, Network: true,
-		Env:  map[string]string{"DSBUILD_DEEPSPEED": tc.DeepSpeed, "DSBUILD_SHA256": tc.Source, "DS_ACCELERATOR": "cuda"},
-		Argv: []string{"sh", "/dsbuild/source.sh"},
+		Name: SourceStep, Title: "fetch DeepSpeed " + src.Version, Image: Toolchain, Script: "source.sh", Network: true,
+		Env: map[string]string{"DSBUILD_DEEPSPEED": src.Version, "DSBUILD_SHA256": src.SHA256, "DS_ACCELERATOR": "cuda"},
 	}
 }
 
 func compileStep(env map[string]string) Step {
 	return Step{
-		Name: "compile", Title: "compile the ops", Image: Toolchain,
-		Scripts: []string{"compile.sh", "cxx", "nvcc"}, Inputs: []string{"source"}, Compile: true,
-		Env: env, Argv: []string{"sh", "/dsbuild/compile.sh"},
+		Name: "compile", Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
+		Scripts: []string{"cxx", "nvcc"}, Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
 
-func stripStep(opt Options) Step {
+func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
 		Name: StripStep, Title: "strip the ops, note what was installed", Image: Toolchain,
-		Scripts: []string{"strip.py"}, Inputs: []string{"compile"},
-		Argv: []string{"sh", "-c", "python /dsbuild/strip.py /in/compile/*.whl /out"},
+		Script: "strip.py", Inputs: []string{"compile"}, Env: map[string]string{"DSBUILD_GCC": tc.GCC},
 	}
 	if opt.KeepDebug {
-		s.Title, s.Env = "note what was installed", map[string]string{wheel.KeepDebugVariable: "1"}
+		s.Title, s.Env[wheel.KeepDebugVariable] = "note what was installed", "1"
 	}
 	return s
 }
@@ -191,11 +257,12 @@ func manifestEnv(build map[string]string) map[string]string {
 // what was installed (a wheel.Build); in NotRunFile the last says why it could
 // not run the ops.
 const (
-	StripStep = "strip"
-	PackStep  = "pack"
-	AuditStep = "audit"
-	SmokeStep = "smoke"
-	BuildFile = "build.json"
+	SourceStep = "source"
+	StripStep  = "strip"
+	PackStep   = "pack"
+	AuditStep  = "audit"
+	SmokeStep  = "smoke"
+	BuildFile  = "build.json"
 
 	NotRunFile = "not-run"
 )
@@ -209,24 +276,23 @@ func auditStep() Step {
 func smokeStep(tc compat.Toolchain) Step {
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
-		Scripts: []string{"smoke.sh", "smoke.py"}, Inputs: []string{PackStep},
+		Script: "smoke.sh", Scripts: []string{"smoke.py"}, Inputs: []string{PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
-		Argv: append([]string{"sh", "/dsbuild/smoke.sh"}, tc.OpNames(false)...),
+		Args: tc.OpNames(false),
 	}
 }
 
 // buildEnv is the environment of the compile step.
-func buildEnv(tc compat.Toolchain, opt Options) map[string]string {
+func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
 		// where utils does not exist and is left out silently.
 		"DS_ACCELERATOR":   "cuda",
 		"DS_ENABLE_NINJA":  "1",
-		"DS_BUILD_STRING":  "+" + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
+		"DS_BUILD_STRING":  "+" + src.local() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
 		"DSBUILD_CPU":      string(tc.CPU),
-		"DSBUILD_SRC":      sourceDir,
-		"CCACHE_DIR":       ccacheDir,
-		"CCACHE_BASEDIR":   sourceDir,
+		"DSBUILD_GCC":      tc.GCC,
+		"DSBUILD_OPS":      strings.Join(tc.OpNames(false), " "),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
 		// torch would put ccache before the wrapper, where it cannot see what
@@ -279,9 +345,11 @@ func (p *Plan) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Python, tc.CPU)
 	fmt.Fprintf(&b, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
 	fmt.Fprintf(&b, "\nbase       %s %s\n", p.Base.Ref, p.Base.Digest)
-	fmt.Fprintf(&b, "toolchain  Dockerfile cuda13\n")
+	fmt.Fprintf(&b, "toolchain  %s\n", tc.Road)
 	for _, k := range slices.Sorted(maps.Keys(p.Args)) {
-		fmt.Fprintf(&b, "             %s=%s\n", k, p.Args[k])
+		if p.Args[k] != "" {
+			fmt.Fprintf(&b, "             %s=%s\n", k, p.Args[k])
+		}
 	}
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
@@ -289,8 +357,11 @@ func (p *Plan) Print(w io.Writer) error {
 			fmt.Fprintf(&b, "             %s=%s\n", k, s.Env[k])
 		}
 		if s.Image != Here {
-			fmt.Fprintf(&b, "             $ %s\n", strings.Join(s.Argv, " "))
+			fmt.Fprintf(&b, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
+	}
+	for _, left := range tc.Left {
+		fmt.Fprintf(&b, "left out   %s: %s\n", left.Name, left.Why)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

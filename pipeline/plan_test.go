@@ -31,7 +31,7 @@ func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPlan(tc, base, opt)
+	p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), base, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

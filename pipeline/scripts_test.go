@@ -46,8 +46,9 @@ func TestCompilerWrapper(t *testing.T) {
 	} {
 		for _, simd := range []string{"-D__AVX512__", "-D__AVX256__", "-D__SCALAR__"} {
 			cmd := exec.Command(cxx, "-march=native", simd, "-g", "-DX=a b", "x.cpp")
-			cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=" + level, "DSBUILD_SRC=/src"}
-			runs(t, cmd, "/usr/bin/g++ -ffile-prefix-map=/src=/ds "+want+" -DX=a b x.cpp")
+			cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=" + level, "DSBUILD_SRC=/src",
+				"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=/usr/bin/g++-13", "DSBUILD_CCACHE=ccache"}
+			runs(t, cmd, "/usr/bin/g++-13 -ffile-prefix-map=/src=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "+want+" -DX=a b x.cpp")
 		}
 	}
 }
@@ -61,7 +62,7 @@ func TestNVCCWrapper(t *testing.T) {
 		"1": "/cuda/bin/nvcc -O3 -lineinfo -DX=a b x.cu -g",
 	} {
 		cmd := exec.Command(nvcc, "-O3", "-lineinfo", "-DX=a b", "x.cu", "-g")
-		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "CUDA_HOME=/cuda", "DSBUILD_KEEP_DEBUG=" + keep}
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "CUDA_HOME=/cuda", "DSBUILD_CCACHE=ccache", "DSBUILD_KEEP_DEBUG=" + keep}
 		runs(t, cmd, want)
 	}
 }

@@ -36,6 +36,7 @@ type Manifest struct {
 	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
 
+	Toolchain  Toolchain         `json:"toolchain"`
 	Base       Base              `json:"base"`
 	Env        map[string]string `json:"env"` // the build variables
 	Builder    string            `json:"builder,omitempty"`
@@ -53,6 +54,13 @@ type Source struct {
 	Ref    string `json:"ref"`
 	Commit string `json:"commit"`
 	SHA256 string `json:"sha256"`
+}
+
+// Toolchain says where the CUDA that compiled a wheel came from.
+type Toolchain struct {
+	Name    string `json:"name"`    // as dsbuild toolchains lists it
+	Toolkit string `json:"toolkit"` // version of headers and nvcc
+	Nvcc    bool   `json:"nvcc"`    // false: a stand-in that only tells its version
 }
 
 // Base is the root file system the toolchain stands on.

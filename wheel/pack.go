@@ -24,7 +24,7 @@ import (
 
 // PackFormat changes whenever Pack makes other bytes of the same input. It is
 // part of a plan's digest.
-const PackFormat = "2"
+const PackFormat = "3"
 
 // Build says what a wheel was compiled with, as the place of its compilation
 // saw itself.

@@ -241,7 +241,7 @@ func TestPackFormat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const want = "2 e459883cb3684f2fd5fd96db33b1054ce41947ea57e66a3c03d75ca29099804e"
+	const want = "3 0a3d3d41c1fc0519495ce11627158888534a2ccfd0f245f3caa75da3b2e9771a"
 	if got := wheel.PackFormat + " " + hex.EncodeToString(h.Sum(nil)); got != want {
 		t.Errorf("the format and the files of a packed wheel are %s, were %s: a change of the files needs a new PackFormat", got, want)
 	}

@@ -98,7 +98,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 			return err
 		}
 	}
-	plan, err := pipeline.NewPlan(toolchain, base, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache, KeepDebug: o.keepDebug})
+	plan, err := pipeline.NewPlan(toolchain, pipeline.Release(toolchain.DeepSpeed, toolchain.Source), base, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache, KeepDebug: o.keepDebug})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"dagger.io/dagger"
@@ -89,7 +90,9 @@ func (r *run) toolchain(ctx context.Context) error {
 	}
 	args := []dagger.BuildArg{}
 	for _, k := range slices.Sorted(maps.Keys(r.plan.Args)) {
-		args = append(args, dagger.BuildArg{Name: k, Value: r.plan.Args[k]})
+		if r.plan.Args[k] != "" { // the engine takes no empty ones
+			args = append(args, dagger.BuildArg{Name: k, Value: r.plan.Args[k]})
+		}
 	}
 	tc := r.plan.Toolchain
 	for _, image := range []struct {
@@ -97,7 +100,7 @@ func (r *run) toolchain(ctx context.Context) error {
 		title string
 	}{
 		{pipeline.Runtime, fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch)},
-		{pipeline.Toolchain, fmt.Sprintf("gcc and the CUDA %s toolkit", tc.Toolkit)},
+		{pipeline.Toolchain, fmt.Sprintf("gcc and CUDA %s (%s)", tc.Toolkit, tc.Road)},
 	} {
 		err := r.watch(ctx, string(image.name), image.title, func(ctx context.Context) (err error) {
 			ctr := build.DockerBuild(dagger.DirectoryDockerBuildOpts{Target: string(image.name), BuildArgs: args})
@@ -123,22 +126,31 @@ func (r *run) rootfs() *dagger.File {
 		File("/tmp/rootfs.tar")
 }
 
+// places are where things lie in a container.
+func places() pipeline.Places {
+	return pipeline.Places{Tools: "/dsbuild", In: "/in", Out: "/out", Work: "/build", Cache: "/ccache"}
+}
+
 // Run runs one command of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context) error {
 		tools := r.client.Directory()
-		for _, name := range s.Scripts {
+		for _, name := range s.AllScripts() {
 			tools = tools.WithNewFile(name, r.plan.Scripts[name])
 		}
-		ctr := r.images[s.Image].WithMountedDirectory("/dsbuild", tools).WithDirectory("/out", r.client.Directory())
+		at := places()
+		ctr := r.images[s.Image].WithMountedDirectory(at.Tools, tools).
+			WithDirectory(at.Out, r.client.Directory()).WithDirectory(at.Work, r.client.Directory())
 		for _, in := range s.Inputs {
-			ctr = ctr.WithMountedDirectory("/in/"+in, r.outputs[in])
+			ctr = ctr.WithMountedDirectory(at.In+"/"+in, r.outputs[in])
 		}
-		for _, k := range slices.Sorted(maps.Keys(s.Env)) {
-			ctr = ctr.WithEnvVariable(k, s.Env[k])
+		for _, env := range []map[string]string{at.Env(s), s.Env} {
+			for _, k := range slices.Sorted(maps.Keys(env)) {
+				ctr = ctr.WithEnvVariable(k, env[k])
+			}
 		}
 		if s.Compile {
-			ctr = ctr.WithMountedCache(s.Env["CCACHE_DIR"], r.client.CacheVolume("dsbuild-ccache"))
+			ctr = ctr.WithMountedCache(at.Cache, r.client.CacheVolume("dsbuild-ccache"))
 			if r.plan.Options.Jobs > 0 {
 				ctr = ctr.WithEnvVariable("MAX_JOBS", fmt.Sprint(r.plan.Options.Jobs))
 			}
@@ -146,7 +158,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 		if r.nonce != "" && !s.Network {
 			ctr = ctr.WithEnvVariable("DSBUILD_NONCE", r.nonce).WithEnvVariable("CCACHE_RECACHE", "1")
 		}
-		out, err := ctr.WithExec(s.Argv).Directory("/out").Sync(ctx)
+		out, err := ctr.WithExec(s.Command(at.Tools)).Directory(at.Out).Sync(ctx)
 		r.outputs[s.Name] = out
 		return err
 	})
@@ -226,5 +238,9 @@ func (r *run) explain(step string, err error) error {
 		return &StepError{step, fmt.Errorf("exit code %d", exec.ExitCode), pipeline.Cause(exec.Stdout, exec.Stderr)}
 	}
 	fmt.Fprintln(r.log, err)
+	// The client puts its whole query before what went wrong.
+	if _, what, found := strings.Cut(err.Error(), "\nerror: "); found {
+		err = errors.New(what)
+	}
 	return &StepError{Step: step, Err: err}
 }

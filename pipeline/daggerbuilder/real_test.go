@@ -66,7 +66,7 @@ func (r *record) Log(line string) {
 func on(b *Builder, tar string, rep ui.Reporter, log io.Writer) *run {
 	r := &run{
 		Builder: b, rep: rep, log: log, outputs: map[string]*dagger.Directory{},
-		plan: &pipeline.Plan{Base: pipeline.Base{Ref: "base", File: tar}, Scripts: map[string]string{}},
+		plan: &pipeline.Plan{Base: pipeline.Base{Ref: "base", File: tar}, Scripts: map[string]string{"try.sh": `eval "$TRY"`}},
 	}
 	base := b.client.Container().From(dockerfiles.DefaultImage)
 	if tar != "" {
@@ -82,8 +82,11 @@ func fromRootfs(b *Builder, rootfs *dagger.File) *dagger.Container {
 		WithFile(dockerfiles.RootfsName, rootfs).DockerBuild()
 }
 
+// step is one of a script, which it finds in its environment.
 func step(script string, env ...string) pipeline.Step {
-	s := pipeline.Step{Name: "try", Title: "try", Image: pipeline.Runtime, Argv: []string{"sh", "-c", script}, Env: map[string]string{}}
+	s := pipeline.Step{
+		Name: "try", Title: "try", Image: pipeline.Runtime, Script: "try.sh", Env: map[string]string{"TRY": script},
+	}
 	for _, e := range env {
 		k, v, _ := strings.Cut(e, "=")
 		s.Env[k] = v

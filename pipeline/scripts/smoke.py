@@ -1,7 +1,7 @@
 """Proof that an installed wheel works: every op loads from the wheel, nothing
 is compiled on the way, and one step of CPU Adam equals torch's. Where this CPU
 is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
-/out/not-run says why.
+DSBUILD_OUT/not-run says why.
 
 usage: smoke.py OP...
 """
@@ -29,7 +29,7 @@ missing = lacking(os.environ["DSBUILD_CPU"])
 if missing:
     why = f"this machine's CPU is below {os.environ['DSBUILD_CPU']}: it lacks {' '.join(missing)}"
     print("not run:", why)
-    with open("/out/not-run", "w") as f:
+    with open(os.path.join(os.environ["DSBUILD_OUT"], "not-run"), "w") as f:
         f.write(why)
     sys.exit()
 

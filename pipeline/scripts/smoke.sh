@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs the wheel in /in/pack into the environment of a node, as a node
-# would, and proves it there.
+# Installs the packed wheel into the environment of a node, as a node would, and
+# proves it there.
 set -eu
-uv pip install -q --no-deps --no-index /in/pack/*.whl
-uv pip check -q
-python /dsbuild/smoke.py "$@"
+uv pip install -q --python "$DSBUILD_ENV" --no-deps --no-index "$DSBUILD_IN"/pack/*.whl
+uv pip check -q --python "$DSBUILD_ENV"
+python "$DSBUILD_TOOLS/smoke.py" "$@"

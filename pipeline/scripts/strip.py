@@ -1,6 +1,6 @@
 """Strips the extensions of a compiled wheel and notes what was installed here.
 
-usage: strip.py COMPILED.whl OUTDIR   (DSBUILD_KEEP_DEBUG: do not strip)
+usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major)
 """
 import hashlib
 import importlib.metadata
@@ -9,8 +9,8 @@ import os
 import pathlib
 import platform
 import runpy
+import shutil
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import urllib.parse
@@ -61,7 +61,9 @@ def installed(record):
 
 
 def debian_packages():
-    """Each by the list of md5 sums that came with it."""
+    """Each by the list of md5 sums that came with it; none on other systems."""
+    if not shutil.which("dpkg-query"):
+        return
     listing = subprocess.run(
         ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${Architecture}\t${Multi-Arch}\n"],
         stdout=subprocess.PIPE, text=True, check=True,
@@ -82,7 +84,8 @@ def facts():
     """What wheel.Build is read from."""
     # Read, not imported: that takes seconds.
     torch = runpy.run_path(importlib.metadata.distribution("torch").locate_file("torch/version.py"))
-    gcc = subprocess.run(["/usr/bin/gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
+    major = os.environ.get("DSBUILD_GCC")
+    gcc = subprocess.run([f"gcc-{major}" if major else "gcc", "-dumpfullversion"], stdout=subprocess.PIPE, text=True, check=True)
     return {
         "gcc": gcc.stdout.strip(),
         "python": sysconfig.get_python_version(),
@@ -93,6 +96,7 @@ def facts():
 
 
 if __name__ == "__main__":
-    compiled, outdir = sys.argv[1:]
+    (compiled,) = pathlib.Path(os.environ["DSBUILD_IN"], "compile").glob("*.whl")
+    outdir = os.environ["DSBUILD_OUT"]
     strip(compiled, outdir)
     pathlib.Path(outdir, "build.json").write_text(json.dumps(facts(), indent=1))

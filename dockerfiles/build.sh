@@ -1,0 +1,63 @@
+#!/bin/sh
+# Adds to the environment DSBUILD_ENV what a build needs of Python packages.
+#
+# usage: build.sh toolkit   the pinned tools, and the CUDA toolkit where it comes
+#                           as packages (ROAD cuda13 or cuda12, TOOLKIT its
+#                           version): DSBUILD_CUDA is made to be its root
+#        build.sh ops       what the ops need: COMPONENTS (extras of cuda-toolkit),
+#                           PACKAGES (requirements)
+#
+# PINS as for runtime.sh. Lists are joined by spaces.
+set -eu
+here=$(dirname "$0")
+. "$here/site.sh"
+pins=$(mktemp)
+printf '%s\n' $PINS >"$pins"
+add() { uv pip install --python "$DSBUILD_ENV" --overrides "$pins" "$@"; }
+
+components() { printf ',%s' "$@" | sed 's/^,//'; }
+
+nvidia=$("$DSBUILD_ENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia
+
+# Programs are linked against libX.so, packages have libX.so.N alone.
+link_names() {
+    for so in "$1"/*.so.*; do [ -e "${so%%.so.*}.so" ] || ln -s "${so##*/}" "${so%%.so.*}.so"; done
+}
+
+case $1-$ROAD in
+toolkit-cuda13)
+    add -r "$here/build.txt" "cuda-toolkit[nvcc,crt,nvvm,cccl,cudart,cublas,curand,cusolver,cusparse]==$TOOLKIT"
+    ln -s "$nvidia/cu13" "$DSBUILD_CUDA"
+    ln -s lib "$nvidia/cu13/lib64"
+    link_names "$nvidia/cu13/lib"
+    ;;
+toolkit-cuda12)
+    add -r "$here/build.txt"
+    # torch's own packages have the headers, but those that nvcc brings.
+    add "nvidia-cuda-nvcc-cu12==$TOOLKIT.*" "nvidia-cuda-cccl-cu12==$TOOLKIT.*"
+    mkdir -p "$DSBUILD_CUDA/bin" "$DSBUILD_CUDA/include" "$DSBUILD_CUDA/lib64"
+    for dir in "$nvidia"/*/include; do cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
+    for so in "$nvidia"/*/lib/lib*.so.*; do
+        name=${so##*/}
+        ln -sf "$so" "$DSBUILD_CUDA/lib64/$name"
+        ln -sf "$so" "$DSBUILD_CUDA/lib64/${name%%.so.*}.so"
+    done
+    # DeepSpeed asks nvcc for its version; ops without device code ask for no more.
+    cat >"$DSBUILD_CUDA/bin/nvcc" <<EOF
+#!/bin/sh
+case "\$*" in
+-V | --version) echo "Cuda compilation tools, release $TOOLKIT, V$TOOLKIT.0" ;;
+*) echo "error: this stands in for nvcc $TOOLKIT, which is not there: it compiles nothing" >&2; exit 1 ;;
+esac
+EOF
+    chmod 755 "$DSBUILD_CUDA/bin/nvcc"
+    ;;
+toolkit-*) add -r "$here/build.txt" ;;
+ops-cuda13)
+    [ -z "$PACKAGES" ] || add $PACKAGES
+    [ -z "$COMPONENTS" ] || add "cuda-toolkit[$(components $COMPONENTS)]==$TOOLKIT"
+    link_names "$nvidia/cu13/lib"
+    ;;
+ops-*) [ -z "$PACKAGES" ] || add $PACKAGES ;;
+esac
+rm "$pins"

@@ -1,0 +1,20 @@
+# What a node has: Python, torch and DeepSpeed's dependencies. It is the place of
+# the smoke test, and the ground of every toolchain. The stage named base is put
+# before this text by dsbuild, the toolchain's own stage behind it.
+
+FROM base AS runtime
+ENV LC_ALL=C.UTF-8 PATH=/opt/env/bin:/opt/uv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    VIRTUAL_ENV=/opt/env DSBUILD_ENV=/opt/env UV_CACHE_DIR=/cache/uv UV_LINK_MODE=copy
+ARG PYTHON
+COPY system.sh site.sh /opt/dsbuild/
+RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
+    PYTHON="${PYTHON}" sh /opt/dsbuild/system.sh runtime
+ARG UV_VERSION=0.13.8
+COPY uv.sh /opt/dsbuild/
+RUN --mount=type=cache,id=dsbuild-pip,target=/root/.cache/pip,sharing=locked --mount=type=secret,id=site \
+    PYTHON="${PYTHON}" UV_VERSION=${UV_VERSION} sh /opt/dsbuild/uv.sh /opt/uv
+ARG TORCH
+ARG PINS
+COPY runtime.sh runtime.txt /opt/dsbuild/
+RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
+    PYTHON="${PYTHON}" TORCH="${TORCH}" PINS="${PINS}" sh /opt/dsbuild/runtime.sh

@@ -1,0 +1,24 @@
+# What a build needs: compilers, the CUDA toolkit, what the ops ask for. What
+# differs between the roads (where CUDA comes from) is in the scripts, under the
+# road's name; what changes most often comes last.
+
+FROM runtime AS toolchain
+ARG PYTHON
+ARG ROAD
+ARG GCC
+RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
+    PYTHON="${PYTHON}" GCC="${GCC}" ROAD="${ROAD}" sh /opt/dsbuild/system.sh compilers
+ARG CUDA_HOME
+ENV CUDA_HOME=${CUDA_HOME} DSBUILD_CUDA=${CUDA_HOME}
+ARG TOOLKIT
+ARG PINS
+COPY build.sh build.txt /opt/dsbuild/
+RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
+    ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" PINS="${PINS}" sh /opt/dsbuild/build.sh toolkit
+ARG SYSTEM
+RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
+    sh /opt/dsbuild/system.sh ${SYSTEM}
+ARG COMPONENTS
+ARG PACKAGES
+RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
+    ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" COMPONENTS="${COMPONENTS}" PACKAGES="${PACKAGES}" PINS="${PINS}" sh /opt/dsbuild/build.sh ops
