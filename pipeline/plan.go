@@ -149,7 +149,7 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 		return nil, err
 	}
 	p.Manifest = wheel.Manifest{
-		Source:       wheel.Source{Kind: src.Kind, Ref: src.Ref, Commit: src.Commit, SHA256: src.SHA256},
+		Source:       src.Manifest(),
 		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
 		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain:  wheel.Toolchain{Name: string(tc.Road), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
@@ -185,6 +185,10 @@ func cudaHome(tc compat.Toolchain) string {
 func (p *Plan) seal() error {
 	for _, s := range p.Steps {
 		for _, name := range s.AllScripts() {
+			if text, shared := p.Context[name]; shared { // with those that make the images
+				p.Scripts[name] = text
+				continue
+			}
 			text, err := scripts.ReadFile("scripts/" + name)
 			if err != nil {
 				return fmt.Errorf("step %s: %w", s.Name, err)
@@ -201,6 +205,9 @@ func (p *Plan) seal() error {
 	return nil
 }
 
+// siteScript tells a script the settings of the site.
+const siteScript = "site.sh"
+
 // sourceStep brings the sources. A release is fetched where it is built; all
 // others are a clean copy that dsbuild has made, known by its hash.
 func sourceStep(src Source) Step {
@@ -211,7 +218,8 @@ func sourceStep(src Source) Step {
 		}
 	}
 	return Step{
-		Name: SourceStep, Title: "fetch DeepSpeed " + src.Version, Image: Toolchain, Script: "source.sh", Network: true,
+		Name: SourceStep, Title: "fetch DeepSpeed " + src.Version, Image: Toolchain,
+		Script: "source.sh", Scripts: []string{siteScript}, Network: true,
 		Env: map[string]string{"DSBUILD_DEEPSPEED": src.Version, "DSBUILD_SHA256": src.SHA256, "DS_ACCELERATOR": "cuda"},
 	}
 }
@@ -346,16 +354,10 @@ func (p *Plan) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
 	fmt.Fprintf(&b, "\nbase       %s %s\n", p.Base.Ref, p.Base.Digest)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.Road)
-	for _, k := range slices.Sorted(maps.Keys(p.Args)) {
-		if p.Args[k] != "" {
-			fmt.Fprintf(&b, "             %s=%s\n", k, p.Args[k])
-		}
-	}
+	printVariables(&b, p.Args)
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
-		for _, k := range slices.Sorted(maps.Keys(s.Env)) {
-			fmt.Fprintf(&b, "             %s=%s\n", k, s.Env[k])
-		}
+		printVariables(&b, s.Env)
 		if s.Image != Here {
 			fmt.Fprintf(&b, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
 		}
@@ -365,6 +367,15 @@ func (p *Plan) Print(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printVariables prints those that say something.
+func printVariables(w io.Writer, variables map[string]string) {
+	for _, k := range slices.Sorted(maps.Keys(variables)) {
+		if variables[k] != "" {
+			fmt.Fprintf(w, "             %s=%s\n", k, variables[k])
+		}
+	}
 }
 
 func archsOrNone(tc compat.Toolchain) string {

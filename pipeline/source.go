@@ -1,12 +1,276 @@
 package pipeline
 
-// Source is DeepSpeed's sources: a release by its version, or a clean copy.
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Source is where the sources of a wheel come from. All but releases are in
+// File: one tar.gz of a clean copy, whose bytes follow from its contents alone.
 type Source struct {
-	Kind    string
-	Ref     string
-	Commit  string
-	SHA256  string
-	Version string
-	Dirty   bool
-	File    string
+	Kind    string // release, git, path or sdist, as in wheel.Source
+	Ref     string // the release; URL and reference of git, without credentials; else the file's name
+	Commit  string // of git; of a local checkout the commit it stands on
+	SHA256  string // of File
+	Version string // PEP 440, as the sources say it; "" where only building tells
+	Dirty   bool   // a local checkout that differs from its commit
+	File    string // "" for a release
 }
+
+// The kinds of sources.
+const (
+	SourceRelease = "release"
+	SourceGit     = "git"
+	SourcePath    = "path"
+	SourceSdist   = "sdist"
+)
+
+// Manifest is what a wheel's manifest says of its source.
+func (s Source) Manifest() wheel.Source {
+	return wheel.Source{Kind: s.Kind, Ref: s.Ref, Commit: s.Commit, SHA256: s.SHA256}
+}
+
+// SourceError is a source that cannot be used. Arg holds no credentials.
+type SourceError struct {
+	Arg  string
+	Err  error
+	hint string
+}
+
+func (e *SourceError) Error() string { return fmt.Sprintf("source %s: %v", e.Arg, e.Err) }
+func (e *SourceError) Unwrap() error { return e.Err }
+
+// Hint says what to try.
+func (e *SourceError) Hint() string { return cmp.Or(e.hint, hint.Of(e.Err)) }
+
+// ExitCode is that of wrong usage, but 1 for a repository that does not answer.
+func (e *SourceError) ExitCode() int {
+	if down := new(unreachable); errors.As(e.Err, &down) {
+		return 1
+	}
+	return 2
+}
+
+// project is what a tree of sources must be.
+type project struct {
+	// check returns the name of the copy, without an ending, and the version,
+	// "" if the tree does not say one.
+	check func(t *tree) (name, version string, err error)
+	// stale reports files that earlier builds left: they are in no copy.
+	stale func(name string) bool
+}
+
+// OpenSource finds the sources of DeepSpeed that arg names: a release, a git
+// reference (git+URL@REF), a directory, or a source distribution. Of all but
+// releases it writes a clean copy into dir, which is the caller's own.
+func OpenSource(ctx context.Context, arg, dir string) (Source, error) {
+	if isRelease(arg) {
+		version := strings.TrimPrefix(arg, "v")
+		return Source{Kind: SourceRelease, Ref: version, Version: version}, nil
+	}
+	return deepspeedProject().open(ctx, arg, dir)
+}
+
+const sourceForms = "sources are a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
+
+// open makes the copy of anything but a release.
+func (p project) open(ctx context.Context, arg, dir string) (Source, error) {
+	if git, ok := strings.CutPrefix(arg, "git+"); ok {
+		return p.openGit(ctx, git, dir)
+	}
+	info, err := os.Stat(arg)
+	switch {
+	case strings.Contains(arg, "://"):
+		return Source{}, &SourceError{redact(arg), errors.New("a URL must say how it is read"), "a git repository is git+URL@REF"}
+	case errors.Is(err, fs.ErrNotExist):
+		return Source{}, &SourceError{redact(arg), errors.New("no release, and no such file or directory"), sourceForms}
+	case err != nil:
+		return Source{}, &SourceError{redact(arg), err, ""}
+	case info.IsDir():
+		return p.openDir(ctx, arg, dir)
+	case info.Mode().IsRegular():
+		return p.openSdist(ctx, arg, dir)
+	}
+	return Source{}, &SourceError{redact(arg), errors.New("neither a file nor a directory"), sourceForms}
+}
+
+// finish checks the tree and writes the copy.
+func (p project) finish(ctx context.Context, s Source, t *tree, dir string) (Source, error) {
+	fail := func(err error) (Source, error) {
+		if ctx.Err() != nil {
+			return Source{}, context.Cause(ctx)
+		}
+		return Source{}, sourceError(s.Ref, err)
+	}
+	if err := t.keep(p.stale); err != nil {
+		return fail(err)
+	}
+	name, version, err := p.check(t)
+	if err != nil {
+		return fail(err)
+	}
+	s.Version, s.File = version, filepath.Join(dir, name+".tar.gz")
+	if s.SHA256, err = t.pack(ctx, name, s.File); err != nil {
+		return fail(err)
+	}
+	return s, nil
+}
+
+// sourceError is err as the error of the source ref.
+func sourceError(ref string, err error) error {
+	if known := new(SourceError); errors.As(err, &known) {
+		return err
+	}
+	return &SourceError{ref, err, ""}
+}
+
+// openDir copies a local checkout as it is, or an unpacked tree.
+func (p project) openDir(ctx context.Context, path, dir string) (Source, error) {
+	full, err := filepath.Abs(path)
+	if err == nil {
+		full, err = filepath.EvalSymlinks(full)
+	}
+	if err != nil {
+		return Source{}, &SourceError{path, err, ""}
+	}
+	s := Source{Kind: SourcePath, Ref: filepath.Base(full)}
+	t, err := openTree(full)
+	if err != nil {
+		return Source{}, &SourceError{path, err, ""}
+	}
+	defer t.root.Close()
+	work, err := openCheckout(ctx, full)
+	if err == nil && work != nil {
+		s.Commit, s.Dirty = work.commit, work.dirty
+		t.names = work.files
+	} else if err == nil {
+		err = t.walk()
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return Source{}, context.Cause(ctx)
+		}
+		return Source{}, sourceError(path, err)
+	}
+	return p.finish(ctx, s, t, dir)
+}
+
+// openSdist packs a source distribution again.
+func (p project) openSdist(ctx context.Context, file, dir string) (Source, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return Source{}, &SourceError{file, err, ""}
+	}
+	defer f.Close()
+	t, done, err := scratchTree(dir)
+	if err != nil {
+		return Source{}, err
+	}
+	defer done()
+	if err := unpackSdist(ctx, f, t.root); err != nil {
+		if ctx.Err() != nil {
+			return Source{}, context.Cause(ctx)
+		}
+		return Source{}, &SourceError{file, err, "a source distribution is NAME-VERSION.tar.gz with one folder NAME-VERSION in it"}
+	}
+	if err := t.walk(); err != nil {
+		return Source{}, &SourceError{file, err, ""}
+	}
+	return p.finish(ctx, Source{Kind: SourceSdist, Ref: filepath.Base(file)}, t, dir)
+}
+
+// deepspeedProject is DeepSpeed's tree.
+func deepspeedProject() project {
+	return project{check: checkDeepSpeed, stale: staleDeepSpeed}
+}
+
+// checkDeepSpeed finds the version of a tree, which must be DeepSpeed's.
+func checkDeepSpeed(t *tree) (name, version string, err error) {
+	var missing []string
+	for _, need := range []string{"setup.py", "op_builder/", "version.txt"} {
+		// PKG-INFO has a version, too.
+		if !t.has(need) && !(need == "version.txt" && t.has("PKG-INFO")) {
+			missing = append(missing, need)
+		}
+	}
+	if len(missing) > 0 {
+		return "", "", hint.With(fmt.Errorf("these are not the sources of DeepSpeed: %s missing", isAre(missing)),
+			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
+	}
+	if version, err = t.version(); err != nil {
+		return "", "", err
+	}
+	return "deepspeed-" + version, version, nil
+}
+
+func isAre(names []string) string {
+	if len(names) == 1 {
+		return names[0] + " is"
+	}
+	return strings.Join(names, ", ") + " are"
+}
+
+// staleDeepSpeed reports what earlier builds leave in a tree, and what a
+// source distribution brings of its own build: a build.txt decides the
+// version, extensions would be packed as they are.
+func staleDeepSpeed(name string) bool {
+	return name == "build.txt" || name == "deepspeed/git_version_info_installed.py" || strings.HasSuffix(name, ".so") || staleProject(name)
+}
+
+// staleProject reports what building leaves in any Python project.
+func staleProject(name string) bool {
+	top, _, inside := strings.Cut(name, "/")
+	if inside && (top == "build" || top == "dist") || strings.HasSuffix(name, ".pyc") {
+		return true
+	}
+	elements := strings.Split(name, "/")
+	for _, e := range elements[:len(elements)-1] {
+		if e == "__pycache__" || strings.HasSuffix(e, ".egg-info") || e == ".git" {
+			return true
+		}
+	}
+	return elements[len(elements)-1] == ".git" // the file of a submodule
+}
+
+// version is what version.txt says, or else PKG-INFO.
+func (t *tree) version() (string, error) {
+	from := "version.txt"
+	if !t.has(from) {
+		from = "PKG-INFO"
+	}
+	text, err := t.read(from, 1<<20)
+	if err != nil {
+		return "", err
+	}
+	version := strings.TrimSpace(string(text))
+	if from == "PKG-INFO" {
+		m, err := wheel.ParseMetadata(text)
+		if err != nil {
+			return "", fmt.Errorf("PKG-INFO: %w", err)
+		}
+		version, _, _ = strings.Cut(m.Version, "+")
+	}
+	if len(version) > 64 || !pep440.MatchString(version) {
+		return "", fmt.Errorf("%s: %.64q is no version", from, version)
+	}
+	return version, nil
+}
+
+// Versions as PEP 440 writes them; releaseForm are those of releases.
+var (
+	pep440 = regexp.MustCompile(`^(?i)(\d+!)?\d+(\.\d+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?` +
+		`(-\d+|[-_.]?(post|rev|r)[-_.]?\d*)?([-_.]?dev[-_.]?\d*)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?$`)
+	releaseForm = regexp.MustCompile(`^v?\d+(\.\d+)+((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$`)
+)
+
+func isRelease(arg string) bool { return releaseForm.MatchString(arg) }

@@ -1,8 +1,5 @@
 package pipeline
 
-// SourceRelease is the kind of Source that is fetched from a package index.
-const SourceRelease = "release"
-
 // Release is the source distribution of a release.
 func Release(version, sha256 string) Source {
 	return Source{Kind: SourceRelease, Ref: version, Version: version, SHA256: sha256}

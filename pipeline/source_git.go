@@ -1,0 +1,573 @@
+package pipeline
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// gitRef is a repository and what is wanted of it.
+type gitRef struct {
+	url   string // as the user gave it: it may hold credentials
+	ref   string // tag, branch or commit; "" for what the repository's HEAD names
+	shown string // for people: "git+URL@REF" without credentials
+}
+
+// gitSchemes are how repositories are reached. Others can run programs (ext::)
+// or are not verified.
+func gitSchemes() []string { return []string{"https", "http", "ssh", "file"} }
+
+var (
+	scpLike  = regexp.MustCompile(`^([A-Za-z0-9._-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^-:]`)
+	goodRef  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+=,%#@-]*$`)
+	hexRef   = regexp.MustCompile(`^[0-9a-f]{4,64}$`)
+	fullHash = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	userinfo = regexp.MustCompile(`://\S*@`) // a password may hold a slash that nobody has quoted
+	scpUser  = regexp.MustCompile(`^[^/@:\s]+@([^/:\s]+:)`)
+	query    = regexp.MustCompile(`(://[^\s'"?]*)\?[^\s'"]*`)
+)
+
+// redact takes credentials out of URLs in text.
+func redact(text string) string {
+	text = userinfo.ReplaceAllString(text, "://")
+	return query.ReplaceAllString(scpUser.ReplaceAllString(text, "$1"), "$1")
+}
+
+// parseGit reads URL[@REF], what stands behind "git+".
+func parseGit(arg string) (gitRef, error) {
+	g := gitRef{url: arg}
+	// The host ends at a slash, or in the short form of ssh at a colon: an @
+	// before that belongs to the user's name.
+	from := 0
+	scheme, rest, ok := strings.Cut(arg, "://")
+	switch {
+	case ok:
+		from = len(scheme) + 3 + max(0, strings.IndexByte(rest, '/'))
+	default:
+		from = max(0, strings.IndexByte(arg, ':'))
+	}
+	if i := strings.LastIndexByte(arg[from:], '@'); i >= 0 {
+		g.url, g.ref = arg[:from+i], arg[from+i+1:]
+	}
+	g.shown = "git+" + redact(g.url)
+	fail := func(format string, args ...any) (gitRef, error) {
+		return gitRef{}, &SourceError{g.shown, fmt.Errorf(format, args...), "a git source is git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit"}
+	}
+	switch {
+	case strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+		return fail("a space or a control character in it")
+	case strings.HasPrefix(arg, "-") || strings.Contains(arg, "::"):
+		return fail("no URL of a repository")
+	case ok && !slices.Contains(gitSchemes(), scheme):
+		return fail("repositories are not read by %q", scheme)
+	case !ok && !scpLike.MatchString(g.url):
+		return fail("no URL of a repository")
+	case strings.ContainsAny(g.url, "#"):
+		return fail("what follows # is not understood")
+	case g.url != arg && (!goodRef.MatchString(g.ref) || strings.Contains(g.ref, "..")):
+		return fail("%.80q is no tag, branch or commit", g.ref)
+	}
+	if ok {
+		u, err := url.Parse(g.url)
+		if err != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && scheme != "file" {
+			return fail("no URL of a repository") // the error of Parse shows credentials
+		}
+	}
+	if g.ref != "" {
+		g.shown += "@" + g.ref
+	}
+	return g, nil
+}
+
+// openGit fetches a commit into a repository of its own and copies its tree.
+func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
+	want, err := parseGit(arg)
+	if err != nil {
+		return Source{}, err
+	}
+	t, done, err := scratchTree(dir)
+	if err != nil {
+		return Source{}, err
+	}
+	defer done()
+	clone := filepath.Join(t.root.Name(), "clone")
+	commit, err := want.archive(ctx, clone, t.root)
+	if ctx.Err() != nil {
+		return Source{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return Source{}, sourceError(want.shown, err)
+	}
+	if err := os.RemoveAll(clone); err != nil {
+		return Source{}, err
+	}
+	inside, err := openTree(filepath.Join(t.root.Name(), "tree"))
+	if err != nil {
+		return Source{}, err
+	}
+	defer inside.root.Close()
+	if err := inside.walk(); err != nil {
+		return Source{}, sourceError(want.shown, err)
+	}
+	return p.finish(ctx, Source{Kind: SourceGit, Ref: want.shown, Commit: commit}, inside, dir)
+}
+
+// archive fetches what is wanted into the new repository clone and unpacks it
+// into the folder "tree" of root.
+func (g gitRef) archive(ctx context.Context, clone string, root *os.Root) (commit string, err error) {
+	if err := root.Mkdir("tree", 0o700); err != nil {
+		return "", err
+	}
+	tree, err := root.OpenRoot("tree")
+	if err != nil {
+		return "", err
+	}
+	defer tree.Close()
+	repo, commit, err := g.fetch(ctx, clone)
+	if err != nil {
+		return "", err
+	}
+	if err := repo.refuseSubmodules(ctx, commit); err != nil {
+		return "", err
+	}
+	// As the commit has it, whatever this machine does with line ends.
+	err = repo.pipe(ctx, func(out io.Reader) error {
+		return unpack(ctx, out, tree, func(name string) (string, error) { return name, nil })
+	}, "-c", "core.autocrlf=false", "-c", "core.eol=lf", "-c", "core.attributesFile="+os.DevNull, "archive", "--format=tar", commit)
+	return commit, err
+}
+
+// refuseSubmodules refuses commits that are not whole by themselves.
+func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
+	out, err := r.git(ctx, "ls-tree", "-r", "-z", commit)
+	if err != nil {
+		return err
+	}
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		if _, name, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(entry, "160000 ") {
+			return hint.With(fmt.Errorf("%s is a submodule, and those are not fetched", name),
+				"clone it with --recurse-submodules, and give the directory")
+		}
+	}
+	return nil
+}
+
+// fetch brings the commit that is wanted, with no more history than it takes to
+// find it.
+func (g gitRef) fetch(ctx context.Context, clone string) (repository, string, error) {
+	repo, err := newRepository(ctx, clone, g.url)
+	if err != nil {
+		return repo, "", err
+	}
+	refs, err := repo.remoteRefs(ctx, g.ref)
+	if err != nil {
+		return repo, "", hint.With(&unreachable{err},
+			"try: git ls-remote %s; dsbuild asks for no password, but git's credential helpers, keys and proxies serve", redact(g.url))
+	}
+	name, commit := find(refs, g.ref)
+	switch {
+	case name != "":
+		if _, err = repo.git(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name); err == nil {
+			commit, err = repo.commit(ctx, "FETCH_HEAD")
+		}
+		return repo, commit, err
+	case !hexRef.MatchString(g.ref):
+		return repo, "", unknownRef(g.ref, refs)
+	case fullHash.MatchString(g.ref):
+		if _, err = repo.git(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", g.ref); err == nil {
+			commit, err = repo.commit(ctx, "FETCH_HEAD")
+			return repo, commit, err
+		}
+	}
+	return g.search(ctx, repo, refs)
+}
+
+// unreachable is a repository that is perhaps right, but not answering.
+type unreachable struct{ err error }
+
+func (e *unreachable) Error() string { return "the repository cannot be read: " + e.err.Error() }
+func (e *unreachable) Unwrap() error { return e.err }
+
+// search finds a commit that cannot be asked for by its name: first in the
+// history without any content, then in all there is.
+func (g gitRef) search(ctx context.Context, repo repository, refs []remoteRef) (repository, string, error) {
+	if commit := g.full(ctx, repo.dir+".history"); commit != "" {
+		if _, err := repo.git(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", commit); err == nil {
+			return repo, commit, nil
+		}
+	}
+	if _, err := repo.git(ctx, "fetch", "--quiet", "--no-tags", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
+		return repo, "", err
+	}
+	commit, err := repo.commit(ctx, g.ref)
+	if err != nil {
+		err = unknownRef(g.ref, refs)
+	}
+	return repo, commit, err
+}
+
+// full returns the hash of which the reference is the beginning, "" where the
+// history does not tell.
+func (g gitRef) full(ctx context.Context, clone string) string {
+	repo, err := newRepository(ctx, clone, g.url)
+	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that is removed
+	if err != nil {
+		return ""
+	}
+	if _, err := repo.git(ctx, "fetch", "--quiet", "--no-tags", "--filter=tree:0", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
+		return ""
+	}
+	commit, err := repo.commit(ctx, g.ref)
+	if err != nil {
+		return ""
+	}
+	return commit
+}
+
+// unknownRef names the tags most like ref, or branches where there are none.
+func unknownRef(ref string, refs []remoteRef) error {
+	var tags, heads []string
+	for _, r := range refs {
+		if tag, ok := strings.CutPrefix(r.name, "refs/tags/"); ok {
+			tags = append(tags, tag)
+		} else if head, ok := strings.CutPrefix(r.name, "refs/heads/"); ok {
+			heads = append(heads, head)
+		}
+	}
+	err := fmt.Errorf("it has no tag, branch or commit %s", ref)
+	switch {
+	case len(tags) > 0:
+		return hint.With(err, "its nearest tags: %s", strings.Join(nearest(ref, tags), ", "))
+	case len(heads) > 0:
+		return hint.With(err, "it has no tags; its branches: %s", strings.Join(nearest(ref, heads), ", "))
+	}
+	return hint.With(err, "the repository is empty")
+}
+
+// nearest returns the few candidates that are most like word.
+func nearest(word string, candidates []string) []string {
+	const few, most = 3, 20_000
+	candidates = slices.Clone(candidates[:min(len(candidates), most)])
+	far := map[string]int{}
+	for _, c := range candidates {
+		far[c] = distance(word, c[:min(len(c), 64)])
+	}
+	slices.SortFunc(candidates, func(a, b string) int { return cmp.Or(far[a]-far[b], strings.Compare(b, a)) })
+	return candidates[:min(few, len(candidates))]
+}
+
+// distance is the number of characters to insert, drop or replace.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// remoteRef is a name that a repository gives to a commit.
+type remoteRef struct{ hash, name string }
+
+// find returns the full name that ref means, as git itself would choose: a tag
+// before a branch.
+func find(refs []remoteRef, ref string) (name, commit string) {
+	for _, full := range []string{ref, "refs/tags/" + ref, "refs/heads/" + ref} {
+		if ref == "" {
+			full = "HEAD"
+		}
+		for _, r := range refs {
+			if r.name == full {
+				return r.name, r.hash
+			}
+		}
+	}
+	return "", ""
+}
+
+// repository is a git repository on this machine.
+type repository struct {
+	dir string
+	env []string
+}
+
+// newRepository makes an empty one that knows url as origin. The URL is in a
+// file that only this user can read: what is on a command line everyone sees.
+func newRepository(ctx context.Context, dir, url string) (repository, error) {
+	r, err := atRepository(dir)
+	if err != nil {
+		return r, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return r, err
+	}
+	if _, err := r.git(ctx, "init", "--quiet", "--bare"); err != nil {
+		return r, err
+	}
+	// Keys that ask for a passphrase, and unknown hosts, fail instead of asking;
+	// a command of the user's own is left alone.
+	own, _ := r.git(ctx, "config", "core.sshCommand") // status 1: not set
+	if os.Getenv("GIT_SSH_COMMAND") == "" && os.Getenv("GIT_SSH") == "" && len(bytes.TrimSpace(own)) == 0 {
+		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30")
+	}
+	config, err := os.OpenFile(filepath.Join(dir, "config"), os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return r, err
+	}
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(url)
+	_, err = fmt.Fprintf(config, "[remote \"origin\"]\n\turl = \"%s\"\n", quoted)
+	return r, errors.Join(err, config.Close())
+}
+
+// atRepository is the repository that dir is in, if any; git must be there.
+func atRepository(dir string) (repository, error) {
+	if _, err := exec.LookPath("git"); err != nil {
+		return repository{}, hint.With(errors.New("git is not installed"), "install git, or give a release or a source distribution")
+	}
+	return repository{dir: dir, env: gitEnv(os.Environ())}, nil
+}
+
+// gitEnv is the environment for git: nothing asks, nothing is written to a
+// checkout, no repository but the given one is meant, and no program is run for
+// a URL unless the user has allowed it.
+func gitEnv(environ []string) []string {
+	own := []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+		"GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_CEILING_DIRECTORIES", "GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE", "SSH_ASKPASS"}
+	env := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.Contains(own, name)
+	})
+	if os.Getenv("GIT_ALLOW_PROTOCOL") == "" {
+		env = append(env, "GIT_ALLOW_PROTOCOL="+strings.Join(gitSchemes(), ":"))
+	}
+	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C")
+}
+
+// git runs git in the repository and returns what it prints.
+func (r repository) git(ctx context.Context, args ...string) ([]byte, error) {
+	var out bytes.Buffer
+	err := r.pipe(ctx, func(stdout io.Reader) error {
+		_, err := io.Copy(&out, io.LimitReader(stdout, 256<<20))
+		return err
+	}, args...)
+	return out.Bytes(), err
+}
+
+// pipe runs git and lets read have what it prints. The error of git goes
+// before that of read, which may only follow from it.
+func (r repository) pipe(ctx context.Context, read func(io.Reader) error, args ...string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir, cmd.Env = r.dir, r.env
+	// Its helpers (ssh, git-remote-https) end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("git: %w", err)
+	}
+	unread := read(stdout)
+	if unread != nil {
+		cancel() // it may wait for a reader for ever
+	}
+	err = cmd.Wait()
+	if unread != nil && ctx.Err() != nil {
+		return unread
+	}
+	if err != nil {
+		return fmt.Errorf("git %s: %s", command(args), complaint(stderr.String(), err))
+	}
+	return unread
+}
+
+// command is the subcommand in the arguments of git.
+func command(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "-c":
+			i++
+		case !strings.HasPrefix(args[i], "-"):
+			return args[i]
+		}
+	}
+	return ""
+}
+
+// complaint is what git said of its failure.
+func complaint(stderr string, err error) string {
+	var lines []string
+	for line := range strings.Lines(redact(stderr)) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, strings.TrimPrefix(line, "fatal: "))
+		}
+	}
+	if len(lines) == 0 {
+		return err.Error()
+	}
+	text := strings.Join(lines[:min(len(lines), 4)], " ")
+	return text[:min(len(text), 500)]
+}
+
+// commit is the full hash of the commit that ref names here.
+func (r repository) commit(ctx context.Context, ref string) (string, error) {
+	out, err := r.git(ctx, "rev-parse", "--quiet", "--verify", ref+"^{commit}")
+	return strings.TrimSpace(string(out)), err
+}
+
+// remoteRefs lists the names at origin: all branches and tags, and ref itself.
+func (r repository) remoteRefs(ctx context.Context, ref string) ([]remoteRef, error) {
+	args := []string{"ls-remote", "--quiet", "origin", "HEAD", "refs/heads/*", "refs/tags/*"}
+	if strings.HasPrefix(ref, "refs/") {
+		args = append(args, ref)
+	}
+	out, err := r.git(ctx, args...)
+	if err != nil {
+		return nil, err
+	}
+	var refs []remoteRef
+	for line := range strings.Lines(string(out)) {
+		hash, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if !strings.HasSuffix(name, "^{}") {
+			refs = append(refs, remoteRef{hash, name})
+		}
+	}
+	return refs, nil
+}
+
+// checkout is the state of a work tree.
+type checkout struct {
+	commit string // "" before the first
+	dirty  bool
+	files  []string // tracked ones and new ones, but none that is ignored
+}
+
+// openCheckout looks at the work tree that dir is, or is a part of; nil where
+// git has nothing to do with it. Nothing is written there.
+func openCheckout(ctx context.Context, dir string) (*checkout, error) {
+	if !inRepository(dir) {
+		return nil, nil
+	}
+	r, err := atRepository(dir)
+	if err != nil {
+		return nil, err
+	}
+	top, err := r.read(ctx, "rev-parse", "--show-toplevel")
+	if err != nil {
+		if _, own := os.Lstat(filepath.Join(dir, ".git")); own != nil && ctx.Err() == nil {
+			return nil, nil // what lies above is none of its business
+		}
+		return nil, err
+	}
+	if strings.TrimSpace(top) != dir {
+		// Part of a larger repository, or only lying in one.
+		if tracked, err := r.read(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml"); err != nil || tracked == "" {
+			return nil, err
+		}
+	}
+	c := &checkout{}
+	c.commit, err = r.commit(ctx, "HEAD")
+	if err != nil && ctx.Err() == nil {
+		c.commit = "" // no commit yet
+	}
+	status, err := r.read(ctx, "status", "--porcelain", "-z", "--untracked-files=normal", "--", ".")
+	if err != nil {
+		return nil, err
+	}
+	c.dirty = status != ""
+	c.files, err = r.files(ctx, "", 0)
+	return c, err
+}
+
+// inRepository reports whether dir or a folder above has a .git, so that
+// without any git need not be there.
+func inRepository(dir string) bool {
+	for {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+			return true
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			return false
+		}
+		dir = above
+	}
+}
+
+// read is git for a checkout whose settings must not run programs.
+func (r repository) read(ctx context.Context, args ...string) (string, error) {
+	out, err := r.git(ctx, append([]string{"-c", "core.fsmonitor=false"}, args...)...)
+	return string(out), err
+}
+
+// maxNested is how deep repositories lie in each other at most.
+const maxNested = 16
+
+// files lists what is in the work tree, with that of submodules.
+func (r repository) files(ctx context.Context, prefix string, depth int) ([]string, error) {
+	if depth > maxNested {
+		return nil, fmt.Errorf("%s: repositories lie more than %d deep in each other", prefix, maxNested)
+	}
+	out, err := r.read(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for name := range strings.SplitSeq(out, "\x00") {
+		info, err := os.Lstat(filepath.Join(r.dir, name))
+		switch {
+		case name == "":
+			continue
+		case err == nil && info.IsDir():
+			name = strings.TrimSuffix(name, "/")
+			inner, err := r.nested(ctx, name, prefix, depth)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, inner...)
+		default:
+			files = append(files, prefix+name)
+		}
+	}
+	return files, nil
+}
+
+// nested lists the files of a repository in this one.
+func (r repository) nested(ctx context.Context, name, prefix string, depth int) ([]string, error) {
+	inner := repository{dir: filepath.Join(r.dir, name), env: r.env}
+	if _, err := os.Lstat(filepath.Join(inner.dir, ".git")); err != nil {
+		return nil, hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
+	}
+	return inner.files(ctx, prefix+name+"/", depth+1)
+}
