@@ -6,9 +6,9 @@ FROM base AS runtime
 ENV LC_ALL=C.UTF-8 PATH=/opt/env/bin:/opt/uv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     VIRTUAL_ENV=/opt/env DSBUILD_ENV=/opt/env UV_CACHE_DIR=/cache/uv UV_LINK_MODE=copy
 ARG PYTHON
-COPY system.sh site.sh /opt/dsbuild/
+COPY site.sh install.sh python.sh /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
-    PYTHON="${PYTHON}" sh /opt/dsbuild/system.sh runtime
+    PYTHON="${PYTHON}" sh /opt/dsbuild/python.sh
 ARG UV_VERSION=0.13.8
 COPY uv.sh /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-pip,target=/root/.cache/pip,sharing=locked --mount=type=secret,id=site \

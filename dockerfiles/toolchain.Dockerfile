@@ -6,8 +6,9 @@ FROM runtime AS toolchain
 ARG PYTHON
 ARG ROAD
 ARG GCC
+COPY compilers.sh /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
-    PYTHON="${PYTHON}" GCC="${GCC}" ROAD="${ROAD}" sh /opt/dsbuild/system.sh compilers
+    PYTHON="${PYTHON}" GCC="${GCC}" ROAD="${ROAD}" sh /opt/dsbuild/compilers.sh
 ARG CUDA_HOME
 ENV CUDA_HOME=${CUDA_HOME} DSBUILD_CUDA=${CUDA_HOME}
 ARG TOOLKIT
@@ -17,7 +18,7 @@ RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=typ
     ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" PINS="${PINS}" sh /opt/dsbuild/build.sh toolkit
 ARG SYSTEM
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
-    sh /opt/dsbuild/system.sh ${SYSTEM}
+    sh /opt/dsbuild/install.sh ${SYSTEM}
 ARG COMPONENTS
 ARG PACKAGES
 RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
