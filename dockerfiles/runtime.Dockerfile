@@ -4,7 +4,7 @@
 
 FROM base AS runtime
 ENV LC_ALL=C.UTF-8 PATH=/opt/env/bin:/opt/uv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    VIRTUAL_ENV=/opt/env DSBUILD_ENV=/opt/env UV_CACHE_DIR=/cache/uv UV_LINK_MODE=copy
+    VIRTUAL_ENV=/opt/env DSBUILD_ENV=/opt/env UV_NO_CACHE=1
 ARG PYTHON
 COPY site.sh install.sh python.sh /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
@@ -13,8 +13,13 @@ ARG UV_VERSION=0.13.8
 COPY uv.sh /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-pip,target=/root/.cache/pip,sharing=locked --mount=type=secret,id=site \
     PYTHON="${PYTHON}" UV_VERSION=${UV_VERSION} sh /opt/dsbuild/uv.sh /opt/uv
+# torch is by far the largest of all: it lies in a layer of its own, and nowhere
+# a second time, which is why uv keeps nothing.
 ARG TORCH
+COPY torch.sh /opt/dsbuild/
+RUN --mount=type=secret,id=site \
+    PYTHON="${PYTHON}" TORCH="${TORCH}" sh /opt/dsbuild/torch.sh
 ARG PINS
 COPY runtime.sh runtime.txt /opt/dsbuild/
-RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
-    PYTHON="${PYTHON}" TORCH="${TORCH}" PINS="${PINS}" sh /opt/dsbuild/runtime.sh
+RUN --mount=type=secret,id=site \
+    PINS="${PINS}" sh /opt/dsbuild/runtime.sh

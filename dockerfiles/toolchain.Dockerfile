@@ -14,12 +14,12 @@ ENV CUDA_HOME=${CUDA_HOME} DSBUILD_CUDA=${CUDA_HOME}
 ARG TOOLKIT
 ARG PINS
 COPY build.sh build.txt /opt/dsbuild/
-RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
+RUN --mount=type=secret,id=site \
     ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" PINS="${PINS}" sh /opt/dsbuild/build.sh toolkit
 ARG SYSTEM
 RUN --mount=type=cache,id=dsbuild-apt,target=/var/cache/apt,sharing=locked --mount=type=secret,id=site \
     sh /opt/dsbuild/install.sh ${SYSTEM}
 ARG COMPONENTS
 ARG PACKAGES
-RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
+RUN --mount=type=secret,id=site \
     ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" COMPONENTS="${COMPONENTS}" PACKAGES="${PACKAGES}" PINS="${PINS}" sh /opt/dsbuild/build.sh ops
