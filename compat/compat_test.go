@@ -1,7 +1,6 @@
 package compat
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -25,79 +24,6 @@ func archs(t *testing.T, list ...string) []wheel.Arch {
 		t.Fatal(err)
 	}
 	return a
-}
-
-func TestTables(t *testing.T) {
-	tt := tables(t)
-	for _, d := range tt.DeepSpeeds {
-		if len(d.SHA256) != 64 {
-			t.Errorf("DeepSpeed %s: sha256 %q", d.Version, d.SHA256)
-		}
-	}
-	for _, torch := range tt.Torches {
-		known := false
-		for _, c := range tt.CUDAs {
-			known = known || c.Version == torch.CUDA
-		}
-		if !known || !strings.HasPrefix(torch.Toolkit, torch.CUDA+".") {
-			t.Errorf("torch %s: CUDA %s, toolkit %s", torch.Version, torch.CUDA, torch.Toolkit)
-		}
-	}
-	for _, name := range wheel.DefaultOps() {
-		if _, err := tt.Resolve(wheel.Spec{Ops: []string{name}, Archs: archs(t, "8.0")}); err != nil {
-			t.Errorf("default op %s: %v", name, err)
-		}
-	}
-}
-
-func TestResolve(t *testing.T) {
-	tc, err := tables(t).Resolve(wheel.Spec{Archs: archs(t, "8.0")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := strings.Join([]string{tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Toolkit, tc.Python, string(tc.CPU), strings.Join(tc.OpNames(false), ",")}, " ")
-	if got != "0.19.8 2.15.0 13.2 13.2.2 3.11 x86-64-v3 cpu_adam,utils,fused_adam" || len(tc.Remarks) > 0 {
-		t.Errorf("%s; remarks %q", got, tc.Remarks)
-	}
-	tc, err = tables(t).Resolve(wheel.Spec{Archs: archs(t, "8.0"), Ops: []string{"utils"}})
-	if err != nil || len(tc.Archs) > 0 || len(tc.Remarks) != 1 {
-		t.Errorf("no device code: archs %v, remarks %q, %v", tc.Archs, tc.Remarks, err)
-	}
-}
-
-func TestResolveRemarks(t *testing.T) {
-	for list, want := range map[string]string{"7.5;8.0": "arch 7.5 in the list switches BF16 off", "7.5": "", "8.0;9.0": ""} {
-		tc, err := tables(t).Resolve(wheel.Spec{Archs: archs(t, list)})
-		if got := strings.Join(tc.Remarks, "|"); err != nil || (want == "") != (got == "") || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, %v", list, got, err)
-		}
-	}
-	tt := tables(t)
-	if tc, err := tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), Ops: []string{AllOps}}); err != nil || len(tc.Ops) != len(tt.Ops) {
-		t.Errorf("all ops: %v, %v", tc.OpNames(false), err)
-	}
-}
-
-func TestResolveNamesEveryConflict(t *testing.T) {
-	_, err := tables(t).Resolve(wheel.Spec{
-		DeepSpeed: "0.1.0", Torch: "1.13.0", Python: "3.7", Ops: []string{"fused_adam", "nonsense"}, Archs: archs(t, "7.0"),
-	})
-	var bad *ConflictError
-	if !errors.As(err, &bad) || bad.ExitCode() != 2 {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"0.1.0", "1.13.0", "3.7", "nonsense", "arch 7.0"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q does not name %s", err, want)
-		}
-	}
-	if !strings.Contains(bad.Hint(), "--arch takes 7.5") {
-		t.Errorf("hint %q", bad.Hint())
-	}
-	_, err = tables(t).Resolve(wheel.Spec{})
-	if err == nil || !strings.Contains(err.Error(), "no arch is given and fused_adam has device code") {
-		t.Errorf("no arch: %v", err)
-	}
 }
 
 func TestFit(t *testing.T) {
@@ -130,6 +56,9 @@ func TestFit(t *testing.T) {
 		"no Python":              {func(_ *wheel.Manifest, f *node.Facts) { *f = node.Facts{} }, "no Python"},
 		"stable ABI":             {func(m *wheel.Manifest, _ *node.Facts) { m.Python = "3.8+" }, ""},
 		"newer stable ABI":       {func(m *wheel.Manifest, _ *node.Facts) { m.Python = "3.12+" }, "built for Python 3.12+, this node has 3.11.7"},
+		"another machine":        {func(_ *wheel.Manifest, f *node.Facts) { f.Platform = "linux_aarch64" }, "built for x86_64, this node is linux_aarch64"},
+		"its machine":            {func(_ *wheel.Manifest, f *node.Facts) { f.Platform = "linux_x86_64" }, ""},
+		"Python alone":           {func(m *wheel.Manifest, f *node.Facts) { m.CPU = ""; f.Platform = "linux_aarch64" }, ""},
 		"no machine code":        {func(m *wheel.Manifest, _ *node.Facts) { m.CPU = "" }, ""},
 		"other Python":           {func(_ *wheel.Manifest, f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, "built for Python 3.11, this node has 3.12.1"},
 		"no torch":               {func(_ *wheel.Manifest, f *node.Facts) { f.Torch = "" }, "has no torch"},

@@ -28,6 +28,7 @@ func (v *Verdict) refuse(format string, args ...any) {
 // what it stands for (Python, torch).
 func Fit(m wheel.Manifest, f node.Facts) Verdict {
 	var v Verdict
+	fitMachine(&v, m, f)
 	fitPython(&v, m, f)
 	fitTorch(&v, m, f)
 	if f.Glibc != "" && m.Glibc != "" && older(f.Glibc, m.Glibc) {
@@ -40,6 +41,14 @@ func Fit(m wheel.Manifest, f node.Facts) Verdict {
 		fitGPU(&v, m, g)
 	}
 	return v
+}
+
+// fitMachine: what was compiled was compiled for x86_64. A wheel without a CPU
+// level has no machine code.
+func fitMachine(v *Verdict, m wheel.Manifest, f node.Facts) {
+	if m.CPU != "" && f.Platform != "" && !strings.HasSuffix(f.Platform, "_"+x86) {
+		v.refuse("built for x86_64, this node is %s", f.Platform)
+	}
 }
 
 func fitPython(v *Verdict, m wheel.Manifest, f node.Facts) {

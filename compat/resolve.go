@@ -1,188 +1,147 @@
 package compat
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// basePython is the Python of the default base.
-const basePython = "3.11"
-
-// AllOps asks for every op in the tables.
-const AllOps = "all"
-
-// ConflictError lists every reason why no toolchain exists for a Spec.
-type ConflictError struct {
-	Conflicts []Conflict
+// Resolve chooses the toolchain for s on one of the grounds, which are the
+// bases of the tables where none is given; or it returns a *ConflictError that
+// names every conflict at once, with what works instead.
+//
+// Of the combinations of torch, road, ground and Python against which nothing
+// speaks it takes the one whose torch runs on the GPUs asked for, which uses
+// the CUDA toolkit that the ground has, and is newest; then a toolkit of just
+// torch's CUDA, and the order of the tables.
+func (t *Tables) Resolve(s wheel.Spec, grounds ...Ground) (Toolchain, error) {
+	w, bad := t.read(s, grounds)
+	best := t.search(w)
+	if best != nil && len(bad) == 0 {
+		return best.toolchain(), nil
+	}
+	return Toolchain{}, t.conflict(w, bad, best != nil)
 }
 
-// Conflict is one reason, and the nearest choice that works.
-type Conflict struct {
-	What string
-	Try  string
-}
-
-func (e *ConflictError) Error() string {
-	lines := make([]string, len(e.Conflicts))
-	for i, c := range e.Conflicts {
-		lines[i] = c.What
-	}
-	if len(lines) == 1 {
-		return "no toolchain for this wheel: " + lines[0]
-	}
-	return "no toolchain for this wheel:\n  " + strings.Join(lines, "\n  ")
-}
-
-// Hint joins the nearest choices that work.
-func (e *ConflictError) Hint() string {
-	var tries []string
-	for _, c := range e.Conflicts {
-		if c.Try != "" && !slices.Contains(tries, c.Try) {
-			tries = append(tries, c.Try)
-		}
-	}
-	return strings.Join(tries, "; ")
-}
-
-// ExitCode is that of a configuration for which no toolchain exists.
-func (e *ConflictError) ExitCode() int { return 2 }
-
-// Resolve chooses the toolchain for s, or returns a *ConflictError that names
-// every conflict at once.
-func (t *Tables) Resolve(s wheel.Spec) (Toolchain, error) {
-	var bad conflicts
-	tc := Toolchain{Road: CUDA13, Nvcc: true, CPU: s.CPU, Archs: s.Archs, Ground: Ground{Name: "Debian 12 (bookworm)", Ref: "debian:bookworm-slim", Suite: "bookworm", Glibc: "2.36", Pythons: []string{"3.11"}, GCCs: []string{"12", "11"}}}
-	release := t.deepspeed(s, &bad)
-	tc.DeepSpeed, tc.Source = release.Version, release.SHA256
-	if tc.CPU == "" {
-		tc.CPU = wheel.CPUv3
-	}
-	torch := t.torch(s, &bad)
-	tc.Torch, tc.CUDA, tc.Toolkit = torch.Version, torch.CUDA, torch.Toolkit
-	tc.Python = python(s, torch, &bad)
-	tc.Ops = t.ops(s, &bad)
-	t.archs(&tc, &bad)
-	for i := range tc.Ops {
-		if tc.Ops[i].DeviceCode {
-			tc.Ops[i].Archs = tc.Archs
-		}
-	}
+// find is Resolve where the reasons do not matter.
+func (t *Tables) find(s wheel.Spec, grounds []Ground, loose bool) *attempt {
+	w, bad := t.read(s, grounds)
 	if len(bad) > 0 {
-		return Toolchain{}, &ConflictError{bad}
+		return nil
 	}
-	return tc, nil
+	w.loose = loose && len(w.archs) == 0
+	return t.search(w)
 }
 
-type conflicts []Conflict
+// rank orders what is possible: lower is better, the first that differs
+// decides.
+type rank [9]int
 
-func (c *conflicts) add(try, format string, args ...any) {
-	*c = append(*c, Conflict{fmt.Sprintf(format, args...), try})
-}
-
-// deepspeed picks the release asked for, else the newest.
-func (t *Tables) deepspeed(s wheel.Spec, bad *conflicts) DeepSpeed {
-	newest := t.DeepSpeeds[0]
-	for _, d := range t.DeepSpeeds {
-		if s.DeepSpeed == "" || s.DeepSpeed == d.Version {
-			return d
+// search returns the best candidate against which nothing speaks, or nil.
+func (t *Tables) search(w *want) *attempt {
+	var best *attempt
+	var bestRank rank
+	for c, at := range t.candidates(w) {
+		r := t.rank(w, c, at)
+		if best != nil && slices.Compare(r[:5], bestRank[:5]) > 0 {
+			continue // without a closer look
+		}
+		a := t.try(w, c)
+		if len(a.why) > 0 {
+			continue
+		}
+		r[5] = len(a.tc.Left)
+		if best == nil || slices.Compare(r[:], bestRank[:]) < 0 {
+			best, bestRank = a, r
 		}
 	}
-	bad.add("--deepspeed "+newest.Version, "DeepSpeed %s is not in the tables of this dsbuild", s.DeepSpeed)
-	return newest
+	return best
 }
 
-// torch picks the newest release that is, or agrees with, what was asked.
-func (t *Tables) torch(s wheel.Spec, bad *conflicts) Torch {
-	newest := t.Torches[0]
-	if s.Torch == "" && s.CUDA == "" {
-		return newest
+// rank says how good a candidate is; at are its places in the tables.
+func (t *Tables) rank(w *want, c candidate, at [4]int) rank {
+	a := attempt{want: w, candidate: c}
+	r := rank{len(a.unserved()), 0, 0, at[0], 0, 0, at[1], at[2], at[3]}
+	if w.all && !c.road.Nvcc { // all ops is more than those without device code
+		r[1] = 1
 	}
-	for _, r := range t.Torches {
-		if (s.Torch == "" || s.Torch == r.Version) && (s.CUDA == "" || s.CUDA == r.CUDA) {
-			return r
+	if c.ground.CUDA != "" && c.road.Road != Found {
+		r[2] = 1
+	}
+	if firstTwo(a.toolkit()) != c.torch.CUDA {
+		r[4] = 1
+	}
+	return r
+}
+
+// candidates yields every combination of what is wanted by itself, with its
+// places in the tables: torch, road, ground, Python.
+func (t *Tables) candidates(w *want) func(func(candidate, [4]int) bool) {
+	return func(yield func(candidate, [4]int) bool) {
+		for i, torch := range t.Torches {
+			if !isTorch(w.spec.Torch, torch) || !isCUDA(w.spec.CUDA, torch.CUDA) {
+				continue
+			}
+			for k, g := range w.grounds {
+				if w.spec.Glibc != "" && older(w.spec.Glibc, g.Glibc) || g.foreign() {
+					continue
+				}
+				for j, road := range t.Roads {
+					if !road.serves(torch, g) {
+						continue
+					}
+					for l, python := range g.pythons(w.spec.Python, torch) {
+						if !yield(candidate{torch, road, g, python}, [4]int{i, j, k, l}) {
+							return
+						}
+					}
+				}
+			}
 		}
 	}
-	asked := strings.TrimSpace(or("torch ", s.Torch) + or(" with CUDA ", s.CUDA))
-	bad.add("--torch "+newest.Version, "%s is not in the tables of this dsbuild (there is torch %s with CUDA %s)", asked, newest.Version, newest.CUDA)
-	return newest
 }
 
-func or(prefix, s string) string {
-	if s == "" {
-		return ""
-	}
-	return prefix + s
-}
+// foreign reports whether no x86_64 wheel is built there.
+func (g Ground) foreign() bool { return g.Machine != "" && g.Machine != x86 }
 
-func python(s wheel.Spec, torch Torch, bad *conflicts) string {
-	if s.Python == "" || s.Python == basePython {
-		return basePython
+// pythons lists those that the ground has, torch has wheels for, and are the
+// one asked for. A ground of which none is known has the one asked for.
+func (g Ground) pythons(asked string, torch Torch) []string {
+	var out []string
+	have := g.Pythons
+	if len(have) == 0 && asked != "" {
+		have = []string{asked}
 	}
-	if !slices.Contains(torch.Pythons, s.Python) {
-		bad.add("--python "+basePython, "torch %s has no wheel for Python %s (it has %s)", torch.Version, s.Python, strings.Join(torch.Pythons, ", "))
-	} else {
-		bad.add("--python "+basePython, "the base in use has Python %s, not %s", basePython, s.Python)
-	}
-	return s.Python
-}
-
-// ops returns the table's rows for the ops asked, each once, in table order.
-func (t *Tables) ops(s wheel.Spec, bad *conflicts) []Op {
-	asked := s.Ops
-	if len(asked) == 0 {
-		asked = wheel.DefaultOps()
-	}
-	var known []string
-	var out []Op
-	for _, op := range t.Ops {
-		known = append(known, op.Name)
-		if slices.Contains(asked, op.Name) || slices.Contains(asked, AllOps) {
-			out = append(out, op)
-		}
-	}
-	for _, name := range asked {
-		if name != AllOps && !slices.Contains(known, name) {
-			bad.add("--ops takes "+strings.Join(known, ","), "op %q is not one dsbuild can build", name)
+	for _, p := range have {
+		if (asked == "" || asked == p) && slices.Contains(torch.Pythons, p) {
+			out = append(out, p)
 		}
 	}
 	return out
 }
 
-// archs checks the arch list against what the CUDA compiles for.
-func (t *Tables) archs(tc *Toolchain, bad *conflicts) {
-	i := slices.IndexFunc(t.CUDAs, func(c CUDA) bool { return c.Version == tc.CUDA })
-	if i < 0 {
-		bad.add("", "CUDA %s is not in the tables of this dsbuild", tc.CUDA)
-		return
+// closest returns, for each road that serves, the candidate against which
+// least speaks.
+func (t *Tables) closest(w *want) []*attempt {
+	type found struct {
+		*attempt
+		rank rank
 	}
-	cuda := t.CUDAs[i]
-	for _, a := range tc.Archs {
-		if !slices.Contains(cuda.Archs, a.Capability()) {
-			bad.add("--arch takes "+strings.Join(cuda.Archs, ", "), "CUDA %s, which torch %s needs, compiles nothing for arch %s", cuda.Version, tc.Torch, a.Capability())
+	byRoad := make([]*found, len(t.Roads))
+	for c, at := range t.candidates(w) {
+		a := t.try(w, c)
+		r := t.rank(w, c, at)
+		have := byRoad[at[1]]
+		if have == nil || cmp.Or(cmp.Compare(len(a.why), len(have.why)), slices.Compare(r[:], have.rank[:])) < 0 {
+			byRoad[at[1]] = &found{a, r}
 		}
 	}
-	if n := len(tc.Archs); n > 0 && tc.Archs[0].Major <= 7 && tc.Archs[n-1].Major > 7 {
-		tc.Remarks = append(tc.Remarks, fmt.Sprintf(
-			"arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability()))
-	}
-	device := slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
-	switch {
-	case device && len(tc.Archs) == 0:
-		bad.add("--arch 8.0 (A100), --arch 9.0 (H100)", "no arch is given and %s has device code", firstDevice(tc.Ops))
-	case !device && len(tc.Archs) > 0:
-		tc.Remarks = append(tc.Remarks, "--arch changes nothing here: none of these ops has device code, the wheel fits every GPU")
-		tc.Archs = nil
-	}
-}
-
-func firstDevice(ops []Op) string {
-	for _, o := range ops {
-		if o.DeviceCode {
-			return o.Name
+	var out []*attempt
+	for _, f := range byRoad {
+		if f != nil {
+			out = append(out, f.attempt)
 		}
 	}
-	return ""
+	return out
 }

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 //go:embed data/*.json
@@ -15,12 +16,21 @@ type DeepSpeed struct {
 	SHA256  string `json:"sha256"` // of the source distribution
 }
 
-// Torch is one release of torch.
+// Torch is one release of torch, as its wheels on the package index are.
 type Torch struct {
-	Version string   `json:"torch"`
-	CUDA    string   `json:"cuda"`    // X.Y
-	Toolkit string   `json:"toolkit"` // X.Y.Z of the matching CUDA toolkit
-	Pythons []string `json:"pythons"`
+	Version   string   `json:"torch"`
+	CUDA      string   `json:"cuda"`              // X.Y
+	Toolkit   string   `json:"toolkit,omitempty"` // X.Y.Z of the cuda-toolkit packages it pins, of CUDA 13 and newer
+	Pythons   []string `json:"pythons"`
+	OldestGCC string   `json:"oldest_gcc"`     // major that compiles its headers
+	Pins      []Pin    `json:"pins,omitempty"` // what it needs otherwise than pinned for all
+	Archs     []string `json:"archs"`          // compute capabilities its own binaries have code for
+}
+
+// Pin is a requirement in place of the one that every toolchain has.
+type Pin struct {
+	Requirement string `json:"requirement"`
+	FromPython  string `json:"from_python,omitempty"` // there is no such release for older ones
 }
 
 // CUDA is one release of the CUDA toolkit.
@@ -28,7 +38,43 @@ type CUDA struct {
 	Version   string   `json:"cuda"`
 	Archs     []string `json:"archs"`      // compute capabilities nvcc compiles for
 	NewestGCC string   `json:"newest_gcc"` // newest host compiler, major
-	Driver    string   `json:"driver"`     // oldest driver, major
+	Driver    string   `json:"driver"`     // oldest driver
+}
+
+// GPU is one product of NVIDIA.
+type GPU struct {
+	Name    string   `json:"gpu"`
+	Arch    string   `json:"arch"`              // compute capability
+	Class   string   `json:"class"`             // data centre, workstation, GeForce, Jetson
+	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with; "" is x86_64
+	Also    []string `json:"also,omitempty"`    // other names for it
+
+	keys  []string // of its names, see gpuKey
+	plain string   // of its name without the brand
+}
+
+// Base is a Ground that dsbuild knows by the name of its image.
+type Base struct {
+	Ground
+	Match     string `json:"match"`                // expression for the references of its images
+	NamedOnly bool   `json:"named_only,omitempty"` // never chosen, only recognised
+}
+
+// RoadInfo is what a road offers.
+type RoadInfo struct {
+	Road      Road   `json:"road"`
+	Title     string `json:"title"`
+	Nvcc      bool   `json:"nvcc"`
+	TorchCUDA string `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
+	CUDA      string `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
+	GCC       string `json:"gcc,omitempty"`        // major of the gcc it needs
+	Suite     string `json:"suite,omitempty"`      // the only release of a distribution that has it
+}
+
+// Origin says where a table is from.
+type Origin struct {
+	Source string `json:"source"`
+	Date   string `json:"date"`
 }
 
 // Tables are all the tables, read once by NewTables.
@@ -37,11 +83,51 @@ type Tables struct {
 	Torches    []Torch     // newest first
 	CUDAs      []CUDA      // newest first
 	Ops        []Op
+	GPUs       []GPU      // by class, newest first
+	Bases      []Base     // best first
+	Roads      []RoadInfo // best first
+	Images     []string   // references of images that bring a CUDA toolkit, newest first
+	Origins    map[string]Origin
+}
+
+func (t *Tables) torchVersions() []string {
+	var out []string
+	for _, r := range t.Torches {
+		out = append(out, r.Version)
+	}
+	return out
+}
+
+// torchCUDAs lists the CUDAs that torches are built for, newest first.
+func (t *Tables) torchCUDAs() []string {
+	var out []string
+	for _, r := range t.Torches {
+		out = append(out, r.CUDA)
+	}
+	return slices.Compact(out)
+}
+
+// pythons lists those that any torch has wheels for, oldest first.
+func (t *Tables) pythons() []string {
+	var out []string
+	for _, r := range t.Torches {
+		out = append(out, r.Pythons...)
+	}
+	slices.SortFunc(out, compareVersions)
+	return slices.Compact(out)
+}
+
+func (t *Tables) glibcs() []string {
+	var out []string
+	for _, b := range t.Bases {
+		out = append(out, b.Glibc)
+	}
+	return out
 }
 
 // NewTables reads the embedded tables.
 func NewTables() (*Tables, error) {
-	var t Tables
+	t := Tables{Origins: map[string]Origin{}}
 	for _, f := range []struct {
 		name string
 		into any
@@ -50,13 +136,30 @@ func NewTables() (*Tables, error) {
 		{"torch", &struct{ Releases *[]Torch }{&t.Torches}},
 		{"cuda", &struct{ Releases *[]CUDA }{&t.CUDAs}},
 		{"ops", &struct{ Ops *[]Op }{&t.Ops}},
+		{"gpus", &struct{ GPUs *[]GPU }{&t.GPUs}},
+		{"bases", &struct{ Bases *[]Base }{&t.Bases}},
+		{"toolchains", &struct {
+			Toolchains *[]RoadInfo
+			Images     *[]string
+		}{&t.Roads, &t.Images}},
 	} {
+		var origin Origin
 		text, err := data.ReadFile("data/" + f.name + ".json")
 		if err == nil {
 			err = json.Unmarshal(text, f.into)
 		}
+		if err == nil {
+			err = json.Unmarshal(text, &origin)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("table %s: %w", f.name, err)
+		}
+		t.Origins[f.name] = origin
+	}
+	for i, g := range t.GPUs {
+		t.GPUs[i].plain = gpuKey(g.Name, false)
+		for _, name := range append([]string{g.Name}, g.Also...) {
+			t.GPUs[i].keys = append(t.GPUs[i].keys, gpuKey(name, true))
 		}
 	}
 	return &t, nil

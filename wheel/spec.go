@@ -8,12 +8,13 @@ import (
 
 // Spec is what is wanted of a wheel. Empty fields are left to the resolver.
 type Spec struct {
-	DeepSpeed string   // version of a release
+	DeepSpeed string   // version of a release, or "latest"
+	Foreign   bool     // the sources are the caller's own: DeepSpeed is the version they say
 	Archs     []Arch   // sorted; see ParseArchs
 	GPUs      []string // names as NVIDIA sells them, for more archs
 	Ops       []string // op names as DeepSpeed's builders call them
-	Torch     string   // X.Y.Z
-	CUDA      string   // X.Y
+	Torch     string   // X.Y.Z, or X.Y for the newest of that minor
+	CUDA      string   // that torch is built for: X.Y, or X for any of that major
 	Python    string   // X.Y
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node

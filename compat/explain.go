@@ -1,0 +1,249 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// conflict makes the error for what cannot be resolved: values that are wrong
+// by themselves, what does not go together, and what works instead.
+func (t *Tables) conflict(w *want, bad []fault, rest bool) error {
+	e := &ConflictError{}
+	var options []choice
+	if !rest {
+		e.Conflicts = t.explain(w)
+		options = t.choices(w)
+	}
+	// What is chosen for the values that are wrong has to go with the first
+	// choice; of the others those stay that go with it too.
+	base := choice{spec: w.spec, grounds: given(w)}
+	if len(options) > 0 {
+		base = options[0]
+	}
+	var needed []change
+	var wrong []Conflict
+	for i, f := range bad {
+		c := Conflict{What: f.what}
+		for _, ch := range f.instead {
+			spec := base.spec
+			ch.apply(&spec)
+			if t.find(spec, base.grounds, i < len(bad)-1 || w.loose && len(spec.GPUs)+len(spec.Archs) == 0) != nil {
+				base.spec, c.Try = spec, ch.text
+				needed = append(needed, ch)
+				break
+			}
+		}
+		wrong = append(wrong, c)
+	}
+	e.Conflicts = append(wrong, e.Conflicts...)
+	for _, o := range options {
+		for _, ch := range needed {
+			ch.apply(&o.spec)
+		}
+		if t.find(o.spec, o.grounds, false) != nil {
+			e.Choices = append(e.Choices, o.text)
+		}
+	}
+	return e
+}
+
+// given are the grounds of the caller, none where they are of the tables.
+func given(w *want) []Ground {
+	if w.given {
+		return w.grounds
+	}
+	return nil
+}
+
+// explain says what does not go together. Each check takes what it found out
+// of w, so that the next ones see what else there is.
+func (t *Tables) explain(w *want) []Conflict {
+	var bad conflicts
+	rest := *w
+	for _, check := range []func(*want, *conflicts){t.explainTorch, t.explainGround, t.explainPythons, t.explainOps} {
+		check(&rest, &bad)
+	}
+	if len(bad) == 0 || t.search(&rest) == nil {
+		t.explainRoads(&rest, &bad)
+	}
+	return bad
+}
+
+// explainTorch holds torch, CUDA and Python against each other.
+func (t *Tables) explainTorch(w *want, bad *conflicts) {
+	torches := t.torches(w)
+	if len(torches) == 0 { // each is known, so both are given
+		have := t.torchNamed(w.spec.Torch)
+		bad.add("torch %s is built for CUDA %s, not %s", have.Version, have.CUDA, w.spec.CUDA)
+		w.spec.CUDA = ""
+		torches = t.torches(w)
+	}
+	if !slices.ContainsFunc(torches, func(r Torch) bool { return w.spec.Python == "" || slices.Contains(r.Pythons, w.spec.Python) }) {
+		bad.add("%s has no wheels for Python %s: they are for %s", w.torchWords(torches[0]), w.spec.Python, listed(torches[0].Pythons))
+		w.spec.Python = ""
+	}
+}
+
+func (t *Tables) torches(w *want) []Torch {
+	return slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool {
+		return !isTorch(w.spec.Torch, r) || !isCUDA(w.spec.CUDA, r.CUDA)
+	})
+}
+
+// torchNamed returns the newest release that is meant.
+func (t *Tables) torchNamed(asked string) Torch {
+	return t.Torches[slices.IndexFunc(t.Torches, func(r Torch) bool { return isTorch(asked, r) })]
+}
+
+// torchWords names the torches that are left, newest first.
+func (w *want) torchWords(newest Torch) string {
+	if w.spec.Torch != "" {
+		return "torch " + newest.Version
+	}
+	if w.spec.CUDA != "" {
+		return "torch for CUDA " + w.spec.CUDA
+	}
+	return "torch"
+}
+
+// explainGround holds machine, glibc and Python against the grounds.
+func (t *Tables) explainGround(w *want, bad *conflicts) {
+	if g := w.grounds[0]; g.foreign() { // more than one ground are never the caller's own
+		bad.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and those on x86_64", g.Name, g.Machine)
+		for i := range w.grounds {
+			w.grounds = slices.Clone(w.grounds)
+			w.grounds[i].Machine = ""
+		}
+	}
+	if p := w.spec.Python; p != "" && !slices.ContainsFunc(w.grounds, func(g Ground) bool { return g.hasPython(p) }) {
+		if w.given {
+			bad.add("%s has Python %s, not %s", w.grounds[0].Name, listed(w.grounds[0].Pythons), p)
+		} else {
+			bad.add("no base brings Python %s (%s): it takes an interpreter of your own, by --base IMAGE or --builder host", p, w.pythonsOf())
+		}
+		w.spec.Python = ""
+	}
+	if v := w.spec.Glibc; v != "" && !slices.ContainsFunc(w.grounds, func(g Ground) bool { return !older(v, g.Glibc) }) {
+		oldest := slices.MinFunc(w.grounds, func(a, b Ground) int { return compareVersions(a.Glibc, b.Glibc) })
+		bad.add("glibc %s: what is built on %s needs glibc %s%s", v, oldest.Name, oldest.Glibc, oldestWords(w))
+		w.spec.Glibc = ""
+	}
+	fits := func(g Ground) bool {
+		return g.hasPython(w.spec.Python) && (w.spec.Glibc == "" || !older(w.spec.Glibc, g.Glibc))
+	}
+	if !slices.ContainsFunc(w.grounds, fits) {
+		bad.add("no base with glibc %s or older brings Python %s: %s", w.spec.Glibc, w.spec.Python, w.pythonsOf())
+		w.spec.Glibc = ""
+	}
+}
+
+func oldestWords(w *want) string {
+	if w.given {
+		return ""
+	}
+	return ", and no base is older"
+}
+
+func (g Ground) hasPython(p string) bool {
+	return p == "" || len(g.Pythons) == 0 || slices.Contains(g.Pythons, p)
+}
+
+// pythonsOf says which grounds have which Python.
+func (w *want) pythonsOf() string {
+	var out []string
+	for _, g := range w.grounds {
+		name := g.Suite
+		if w.given || name == "" {
+			name = g.Name
+		}
+		out = append(out, fmt.Sprintf("%s has %s", name, listed(g.Pythons)))
+	}
+	return strings.Join(out, ", ")
+}
+
+// explainPythons finds that no Python is left which both the grounds and torch
+// have.
+func (t *Tables) explainPythons(w *want, bad *conflicts) {
+	torches := t.torches(w)
+	var grounds []Ground
+	for _, g := range w.grounds {
+		if w.spec.Glibc == "" || !older(w.spec.Glibc, g.Glibc) {
+			grounds = append(grounds, g)
+		}
+		for _, torch := range torches {
+			if (w.spec.Glibc == "" || !older(w.spec.Glibc, g.Glibc)) && len(g.pythons(w.spec.Python, torch)) > 0 {
+				return
+			}
+		}
+	}
+	if len(grounds[0].Pythons) == 0 {
+		bad.add("which Python %s has is not known: say --python", grounds[0].Name)
+		w.spec.Python = torches[0].Pythons[0]
+		return
+	}
+	rest := *w
+	rest.grounds = grounds
+	bad.add("%s has wheels for Python %s, of what can be built on here %s", w.torchWords(torches[0]), listed(torches[0].Pythons), rest.pythonsOf())
+	w.spec.Torch, w.spec.CUDA = "", ""
+}
+
+// explainOps holds the ops asked for by name against DeepSpeed and the archs.
+func (t *Tables) explainOps(w *want, bad *conflicts) {
+	var ops []Op
+	var byName []bool
+	for i, op := range w.ops {
+		why := ""
+		if w.byName[i] {
+			why = w.opRefused(op)
+		}
+		if why != "" {
+			bad.add("%s", why)
+			continue
+		}
+		ops, byName = append(ops, op), append(byName, w.byName[i])
+	}
+	w.ops, w.byName = ops, byName
+	if w.device() && len(w.archs) == 0 && !w.loose {
+		bad.add("no arch is given and %s has device code", w.ops[slices.IndexFunc(w.ops, func(o Op) bool { return o.DeviceCode })].Name)
+		w.loose = true
+	}
+}
+
+// opRefused says why an op cannot be built whatever the toolchain.
+func (w *want) opRefused(op Op) string {
+	if why := op.absent(w.deepspeed.Version); why != "" {
+		return why
+	}
+	var named []string
+	for _, a := range w.archs {
+		if op.takes(a.Capability()) {
+			return ""
+		}
+		named = append(named, w.called(a.Capability()))
+	}
+	if !op.DeviceCode || len(named) == 0 {
+		return ""
+	}
+	return op.archsRefused(named)
+}
+
+// explainRoads says for every road that serves what speaks against it.
+func (t *Tables) explainRoads(w *want, bad *conflicts) {
+	near := t.closest(w)
+	var lines []Conflict
+	for _, a := range near {
+		text := strings.Join(a.why, "; ")
+		if len(near) > 1 {
+			text = string(a.road.Road) + ": " + text
+		}
+		if text != "" {
+			lines = append(lines, Conflict{What: text})
+		}
+	}
+	if len(near) == 0 {
+		r := t.torches(w)[0]
+		lines = append(lines, Conflict{What: fmt.Sprintf("torch %s is built for CUDA %s: there is no toolkit for that here", r.Version, r.CUDA)})
+	}
+	*bad = append(*bad, lines...)
+}

@@ -1,0 +1,131 @@
+package compat
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// GPUsNamed returns the products that a name can mean. Names are taken as
+// people and nvidia-smi write them: "NVIDIA A100-SXM4-80GB", "rtx 4090",
+// "RTX 3070 Ti Laptop GPU". Several rows only where the name is ambiguous
+// ("RTX 6000" is a Quadro and an Ada).
+func (t *Tables) GPUsNamed(name string) []GPU {
+	keys := []string{gpuKey(name, true), gpuKey(name, false)}
+	keys = append(keys, "rtx"+keys[1], "gtx"+keys[1]) // "4090"
+	for _, key := range keys {
+		var found []GPU
+		for _, g := range t.GPUs {
+			if slices.Contains(g.keys, key) {
+				found = append(found, g)
+			}
+		}
+		if len(found) > 0 {
+			return found
+		}
+	}
+	// No product has this name: it may be given without its brand.
+	key := gpuKey(name, false)
+	var found []GPU
+	for _, g := range t.GPUs {
+		if key != "" && g.plain == key {
+			found = append(found, g)
+		}
+	}
+	return found
+}
+
+// foreign reports whether the GPU sits beside a CPU that no x86_64 wheel runs on.
+func (g GPU) foreign() bool { return g.Machine != "" && g.Machine != x86 }
+
+const x86 = "x86_64"
+
+var (
+	gpuWords = regexp.MustCompile(`[a-z0-9]+`)
+	// Memory ("80gb", "1g"), vGPU profiles ("48q"), form ("sxm4") and make.
+	gpuNoise = regexp.MustCompile(`^([0-9]+(gb?|[abcq])|sxm[0-9]*|pcie|nvl[0-9]*|nvlink|hbm[0-9]e?|3e|mig|fhhl|dgxs|cnx|grid|vgpu|` +
+		`r|tm|ac|corporation|nvidia|geforce|tesla|gpu|laptop|notebook|mobile|max|q|desktop|design|with|active|` +
+		`blackwell|generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx)$`)
+	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
+)
+
+// gpuKey reduces a name to what decides the arch. Quadro does ("Quadro RTX
+// 6000"), so it goes only without brand.
+func gpuKey(name string, brand bool) string {
+	var kept []string
+	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
+		if !gpuNoise.MatchString(word) && (brand || word != "quadro") {
+			kept = append(kept, word)
+		}
+	}
+	key := strings.Join(kept, "")
+	for _, glued := range []string{"nvidia", "geforce", "tesla"} {
+		key = strings.TrimPrefix(key, glued)
+	}
+	return gpuVariant.ReplaceAllString(key, "$1")
+}
+
+// nearestGPUs lists products of x86_64 machines whose names resemble one.
+func (t *Tables) nearestGPUs(name string) []string {
+	key := gpuKey(name, false)
+	rows := slices.Clone(t.GPUs)
+	slices.SortStableFunc(rows, func(a, b GPU) int {
+		return cmp.Compare(distance(key, a.plain), distance(key, b.plain))
+	})
+	return names(rows, 3)
+}
+
+// alikeGPUs lists products of x86_64 machines, those with the same arch first.
+func (t *Tables) alikeGPUs(arch string) []string {
+	rows := slices.Clone(t.GPUs)
+	slices.SortStableFunc(rows, func(a, b GPU) int {
+		return cmp.Compare(archDistance(a.Arch, arch), archDistance(b.Arch, arch))
+	})
+	return names(rows, 3)
+}
+
+func names(rows []GPU, most int) []string {
+	var out []string
+	for _, g := range rows {
+		if !g.foreign() && len(out) < most {
+			out = append(out, g.Name)
+		}
+	}
+	return out
+}
+
+func archDistance(a, b string) int {
+	ax, ay := parts(a)
+	bx, by := parts(b)
+	return max(ax*10+ay, bx*10+by) - min(ax*10+ay, bx*10+by)
+}
+
+// distance is Levenshtein's: how many letters have to change.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := before
+			if a[i] != b[j] {
+				change++
+			}
+			before = row[j+1]
+			row[j+1] = min(change, before+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// archOf turns a compute capability of the tables into an Arch.
+func archOf(capability string) wheel.Arch {
+	major, minor := parts(capability)
+	return wheel.Arch{Major: major, Minor: minor}
+}

@@ -1,0 +1,59 @@
+package compat
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// xy is a version of two numbers.
+var xy = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
+
+// compareVersions compares the release numbers of two versions: what follows
+// them (rc1, +cu128) does not count.
+func compareVersions(a, b string) int { return slices.Compare(release(a), release(b)) }
+
+var leadingNumbers = regexp.MustCompile(`^[0-9]+(\.[0-9]+)*`)
+
+// release returns a version's first three numbers.
+func release(version string) []int {
+	numbers := make([]int, 3)
+	for i, s := range strings.Split(leadingNumbers.FindString(version), ".") {
+		if i < len(numbers) {
+			numbers[i], _ = strconv.Atoi(s) // digits by the expression, or nothing: 0
+		}
+	}
+	return numbers
+}
+
+// nearestVersions sorts versions by how far they are from one; of two as far
+// the newer is nearer.
+func nearestVersions(from string, versions []string) []string {
+	place := func(v string) int {
+		n := release(v)
+		return (n[0]*1000+n[1])*1000 + n[2]
+	}
+	far := func(v string) int { return max(place(from)-place(v), place(v)-place(from)) }
+	out := slices.Clone(versions)
+	slices.SortStableFunc(out, func(a, b string) int {
+		return cmp.Or(cmp.Compare(far(a), far(b)), compareVersions(b, a))
+	})
+	return slices.Compact(out)
+}
+
+// major cuts a version to its first number.
+func major(version string) string {
+	first, _, _ := strings.Cut(version, ".")
+	return first
+}
+
+// listed joins words for a sentence: "3.9, 3.10 and 3.11".
+func listed(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}

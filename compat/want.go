@@ -1,0 +1,333 @@
+package compat
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// AllOps asks for every op in the tables.
+const AllOps = "all"
+
+// Latest asks for the newest release of DeepSpeed.
+const Latest = "latest"
+
+// want is a Spec in which every value is known by itself; whether they go
+// together is another question.
+type want struct {
+	spec      wheel.Spec // without the values that are wrong by themselves
+	grounds   []Ground
+	given     bool // the grounds are the caller's, not those of the tables
+	deepspeed DeepSpeed
+	archs     []wheel.Arch
+	ops       []Op   // in the order of the table
+	byName    []bool // whether each op was asked for by name, or is one of all
+	all       bool
+	loose     bool // the arch asked for is wrong: none is needed for the search
+	gpus      map[string][]string
+	remarks   []string
+}
+
+// fault is a value that is wrong by itself, and what to say instead: the
+// nearest first, each as a change of the Spec and in words.
+type fault struct {
+	what    string
+	instead []change
+}
+
+type change struct {
+	text  string
+	apply func(*wheel.Spec)
+}
+
+// read looks up every value of s by itself.
+func (t *Tables) read(s wheel.Spec, grounds []Ground) (*want, []fault) {
+	w := &want{spec: s, grounds: grounds, given: len(grounds) > 0, gpus: map[string][]string{}}
+	if !w.given {
+		w.grounds = t.chosenGrounds()
+	}
+	var bad []fault
+	for _, look := range []func(*want) []fault{t.readDeepSpeed, t.readTorch, t.readCUDA, t.readPython, t.readGlibc, t.readArchs, t.readGPUs, t.readOps} {
+		bad = append(bad, look(w)...)
+	}
+	w.loose = w.loose && len(w.archs) == 0
+	return w, bad
+}
+
+func (t *Tables) readDeepSpeed(w *want) []fault {
+	v := w.spec.DeepSpeed
+	if w.spec.Foreign {
+		w.deepspeed = DeepSpeed{Version: v}
+		return nil
+	}
+	i := slices.IndexFunc(t.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == v })
+	switch {
+	case i >= 0:
+		w.deepspeed = t.DeepSpeeds[i]
+		return nil
+	case v == "" || v == Latest:
+		w.deepspeed = t.DeepSpeeds[0]
+		return nil
+	}
+	w.deepspeed, w.spec.DeepSpeed = t.DeepSpeeds[0], ""
+	var all []string
+	for _, d := range t.DeepSpeeds {
+		all = append(all, d.Version)
+	}
+	what := fmt.Sprintf("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
+	return []fault{{what, versionChanges("--deepspeed", v, all, func(s *wheel.Spec, v string) { s.DeepSpeed = v })}}
+}
+
+// versionChanges are the versions known, those nearest to the wrong one first.
+func versionChanges(flag, wrong string, known []string, set func(*wheel.Spec, string)) []change {
+	var out []change
+	for _, v := range nearestVersions(wrong, known) {
+		out = append(out, change{flag + " " + v, func(s *wheel.Spec) { set(s, v) }})
+	}
+	return out
+}
+
+// isTorch reports whether a release is the one asked for: X.Y is any patch.
+func isTorch(asked string, r Torch) bool {
+	return asked == "" || asked == r.Version || strings.Count(asked, ".") == 1 && strings.HasPrefix(r.Version, asked+".")
+}
+
+// isCUDA reports whether a CUDA is the one asked for: X is any minor.
+func isCUDA(asked, cuda string) bool { return asked == "" || asked == cuda || asked == major(cuda) }
+
+func (t *Tables) readTorch(w *want) []fault {
+	asked, local, _ := strings.Cut(w.spec.Torch, "+")
+	if slices.ContainsFunc(t.Torches, func(r Torch) bool { return isTorch(asked, r) }) && local == "" {
+		return nil
+	}
+	all := t.torchVersions()
+	what := fmt.Sprintf("torch %s is not in the tables of this dsbuild, which knows %s to %s", w.spec.Torch, all[len(all)-1], all[0])
+	wrong := w.spec.Torch
+	w.spec.Torch = ""
+	return []fault{{what, versionChanges("--torch", wrong, all, func(s *wheel.Spec, v string) { s.Torch = v })}}
+}
+
+func (t *Tables) readCUDA(w *want) []fault {
+	if slices.ContainsFunc(t.Torches, func(r Torch) bool { return isCUDA(w.spec.CUDA, r.CUDA) }) {
+		return nil
+	}
+	all := t.torchCUDAs()
+	oldestFirst := slices.Clone(all)
+	slices.Reverse(oldestFirst)
+	wrong := w.spec.CUDA
+	w.spec.CUDA = ""
+	what := fmt.Sprintf("no torch on the package index is built for CUDA %s: there are torches for %s", wrong, listed(oldestFirst))
+	return []fault{{what, versionChanges("--cuda", wrong, all, func(s *wheel.Spec, v string) { s.CUDA = v })}}
+}
+
+func (t *Tables) readPython(w *want) []fault {
+	all := t.pythons()
+	wrong := w.spec.Python
+	if wrong == "" || slices.Contains(all, wrong) {
+		return nil
+	}
+	w.spec.Python = ""
+	what := fmt.Sprintf("no torch has wheels for Python %s: they are for %s", wrong, listed(all))
+	return []fault{{what, versionChanges("--python", wrong, all, func(s *wheel.Spec, v string) { s.Python = v })}}
+}
+
+func (t *Tables) readGlibc(w *want) []fault {
+	if w.spec.Glibc == "" || xy.MatchString(w.spec.Glibc) {
+		return nil
+	}
+	what := fmt.Sprintf("glibc %q is not a version such as 2.31 ('ldd --version' on the oldest node says it)", w.spec.Glibc)
+	wrong := w.spec.Glibc
+	w.spec.Glibc = ""
+	return []fault{{what, versionChanges("--glibc", wrong, t.glibcs(), func(s *wheel.Spec, v string) { s.Glibc = v })}}
+}
+
+// readArchs keeps the archs that some CUDA compiles for.
+func (t *Tables) readArchs(w *want) []fault {
+	var all []string
+	for _, c := range t.CUDAs {
+		all = append(all, c.Archs...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	var bad []fault
+	var good []wheel.Arch
+	for _, a := range w.spec.Archs {
+		if slices.Contains(all, a.Capability()) {
+			good = append(good, a)
+			continue
+		}
+		what := fmt.Sprintf("no CUDA in the tables of this dsbuild compiles for arch %s", a.Capability())
+		bad = append(bad, fault{what, archChanges(a, all)})
+	}
+	w.spec.Archs, w.archs, w.loose = good, slices.Clone(good), w.loose || len(bad) > 0
+	return bad
+}
+
+func archChanges(wrong wheel.Arch, known []string) []change {
+	near := slices.Clone(known)
+	slices.SortStableFunc(near, func(a, b string) int {
+		return cmp.Compare(archDistance(a, wrong.Capability()), archDistance(b, wrong.Capability()))
+	})
+	var out []change
+	for _, n := range near[:3] {
+		a := archOf(n)
+		a.PTX = wrong.PTX
+		out = append(out, change{"--arch " + a.String() + " instead of " + wrong.String(), func(s *wheel.Spec) { s.Archs = addArch(s.Archs, a) }})
+	}
+	return out
+}
+
+// addArch puts an arch into a sorted list.
+func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
+	out := slices.Clone(list)
+	for i, have := range out {
+		if have.Capability() == a.Capability() {
+			out[i].PTX = have.PTX || a.PTX
+			return out
+		}
+	}
+	out = append(out, a)
+	slices.SortFunc(out, func(a, b wheel.Arch) int {
+		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
+	})
+	return out
+}
+
+// readGPUs adds the archs of the GPUs named.
+func (t *Tables) readGPUs(w *want) []fault {
+	var bad []fault
+	var good []string
+	for _, name := range w.spec.GPUs {
+		rows := t.GPUsNamed(name)
+		what, near := t.gpuFault(name, rows)
+		if what == "" {
+			good = append(good, name)
+			w.archs = addArch(w.archs, archOf(rows[0].Arch))
+			w.gpus[rows[0].Arch] = append(w.gpus[rows[0].Arch], name)
+			continue
+		}
+		f := fault{what: what}
+		for _, n := range near {
+			f.instead = append(f.instead, change{"--gpu " + quoted(n) + " instead of " + quoted(name), func(s *wheel.Spec) { s.GPUs = append(slices.Clone(s.GPUs), n) }})
+		}
+		f.instead = append(f.instead, change{"without --gpu " + quoted(name), func(*wheel.Spec) {}})
+		bad = append(bad, f)
+	}
+	w.spec.GPUs, w.loose = good, w.loose || len(bad) > 0
+	return bad
+}
+
+// gpuFault says what is wrong with a GPU's name, and what is near to it.
+func (t *Tables) gpuFault(name string, rows []GPU) (what string, near []string) {
+	if len(rows) == 0 {
+		near = t.nearestGPUs(name)
+		return fmt.Sprintf("GPU %q is not in the tables of this dsbuild: the nearest names are %s ('dsbuild gpus' lists all; --arch takes the compute capability)", name, listed(near)), near
+	}
+	for _, g := range rows {
+		near = append(near, g.Name)
+		if g.Arch != rows[0].Arch {
+			return fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch), []string{rows[0].Name, g.Name}
+		}
+		if g.foreign() {
+			return fmt.Sprintf("GPU %s (arch %s): its CPU is %s; dsbuild builds x86_64 wheels, which do not run there", name, g.Arch, g.Machine), t.alikeGPUs(g.Arch)
+		}
+	}
+	return "", nil
+}
+
+func quoted(s string) string {
+	if strings.ContainsAny(s, " ;") {
+		return `"` + s + `"`
+	}
+	return s
+}
+
+// readOps looks the ops up. What nobody asked for by name, the default ops, is
+// left out where DeepSpeed does not have it.
+func (t *Tables) readOps(w *want) []fault {
+	asked := w.spec.Ops
+	if len(asked) == 0 {
+		asked = t.defaultOps(w)
+	}
+	w.all = slices.Contains(asked, AllOps)
+	var known []string
+	for _, op := range t.Ops {
+		known = append(known, op.Name)
+		named := slices.Contains(asked, op.Name)
+		if named || w.all {
+			w.ops, w.byName = append(w.ops, op), append(w.byName, named)
+		}
+	}
+	var bad []fault
+	for _, name := range asked {
+		if name == AllOps || slices.Contains(known, name) {
+			continue
+		}
+		bad = append(bad, opFault(name, known))
+		w.spec.Ops = slices.DeleteFunc(slices.Clone(w.spec.Ops), func(n string) bool { return n == name })
+	}
+	if len(w.ops) == 0 && len(bad) > 0 { // search for the default ones
+		w.loose = true
+		ops := w.spec.Ops
+		w.spec.Ops = nil
+		t.readOps(w)
+		w.spec.Ops = ops
+	}
+	return bad
+}
+
+// defaultOps are the default ones that the DeepSpeed wanted has.
+func (t *Tables) defaultOps(w *want) []string {
+	return slices.DeleteFunc(wheel.DefaultOps(), func(name string) bool {
+		i := slices.IndexFunc(t.Ops, func(o Op) bool { return o.Name == name })
+		absent := i >= 0 && t.Ops[i].absent(w.deepspeed.Version) != ""
+		if absent {
+			w.remarks = append(w.remarks, fmt.Sprintf("%s is left out: %s", name, t.Ops[i].absent(w.deepspeed.Version)))
+		}
+		return absent
+	})
+}
+
+func opFault(name string, known []string) fault {
+	near := slices.Clone(known)
+	slices.SortStableFunc(near, func(a, b string) int {
+		return cmp.Compare(distance(strings.ToLower(name), a), distance(strings.ToLower(name), b))
+	})
+	f := fault{what: fmt.Sprintf("op %q is not one dsbuild can build: there are %s", name, strings.Join(known, ", "))}
+	without := change{"without --ops " + name, func(*wheel.Spec) {}}
+	for _, n := range near {
+		if distance(strings.ToLower(name), n) > len(n)/2 { // not a slip of the pen
+			break
+		}
+		f.instead = append(f.instead, change{"--ops " + n + " instead of " + name, func(s *wheel.Spec) { s.Ops = append(slices.Clone(s.Ops), n) }})
+	}
+	f.instead = append(f.instead, without)
+	return f
+}
+
+// absent says why a release of DeepSpeed does not have the op, or "".
+func (o Op) absent(deepspeed string) string {
+	switch {
+	case o.Since != "" && compareVersions(deepspeed, o.Since) < 0:
+		return fmt.Sprintf("op %s is in DeepSpeed from %s on, not in %s", o.Name, o.Since, deepspeed)
+	case o.Until != "" && compareVersions(deepspeed, o.Until) >= 0:
+		return fmt.Sprintf("op %s left DeepSpeed with %s, it is not in %s", o.Name, o.Until, deepspeed)
+	}
+	return ""
+}
+
+// device reports whether anything asked for by name has device code.
+func (w *want) device() bool {
+	return slices.ContainsFunc(w.ops, func(o Op) bool { return o.DeviceCode })
+}
+
+// called names an arch as the person who asked did: "7.0 (V100)".
+func (w *want) called(capability string) string {
+	if by := w.gpus[capability]; len(by) > 0 {
+		return capability + " (" + strings.Join(by, ", ") + ")"
+	}
+	return capability
+}
