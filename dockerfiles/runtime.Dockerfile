@@ -18,3 +18,7 @@ ARG PINS
 COPY runtime.sh runtime.txt /opt/dsbuild/
 RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
     PYTHON="${PYTHON}" TORCH="${TORCH}" PINS="${PINS}" sh /opt/dsbuild/runtime.sh
+ARG REQUIRES
+COPY ops.sh /opt/dsbuild/
+RUN --mount=type=cache,id=dsbuild-uv,target=/cache/uv,sharing=shared --mount=type=secret,id=site \
+    REQUIRES="${REQUIRES}" PINS="${PINS}" sh /opt/dsbuild/ops.sh
