@@ -78,6 +78,7 @@ type Op struct {
 type Needs struct {
 	Debian  []string `json:"debian,omitempty"`  // packages of the distribution
 	Python  []string `json:"python,omitempty"`  // requirements
+	Node    []string `json:"node,omitempty"`    // requirements that also a node must meet, to run the op
 	Toolkit []string `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
 	Roads   []Road   `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
 }
@@ -117,11 +118,24 @@ func (tc Toolchain) Needs() Needs {
 	for _, o := range tc.Ops {
 		n.Debian = append(n.Debian, o.Needs.Debian...)
 		n.Python = append(n.Python, o.Needs.Python...)
+		n.Node = append(n.Node, o.Needs.Node...)
 		n.Toolkit = append(n.Toolkit, o.Needs.Toolkit...)
 	}
-	for _, list := range []*[]string{&n.Debian, &n.Python, &n.Toolkit} {
+	for _, list := range []*[]string{&n.Debian, &n.Python, &n.Node, &n.Toolkit} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
 	return n
+}
+
+// Patches lists the corrections to DeepSpeed's sources that the ops need, each
+// once.
+func (tc Toolchain) Patches() []string {
+	var names []string
+	for _, o := range tc.Ops {
+		if o.Patch != "" && !slices.Contains(names, o.Patch) {
+			names = append(names, o.Patch)
+		}
+	}
+	return names
 }

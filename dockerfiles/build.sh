@@ -54,10 +54,10 @@ EOF
     ;;
 toolkit-*) add -r "$here/build.txt" ;;
 ops-cuda13)
-    [ -z "$PACKAGES" ] || add $PACKAGES
+    [ -z "$PACKAGES" ] || add --no-deps $PACKAGES
     [ -z "$COMPONENTS" ] || add "cuda-toolkit[$(components $COMPONENTS)]==$TOOLKIT"
     link_names "$nvidia/cu13/lib"
     ;;
-ops-*) [ -z "$PACKAGES" ] || add $PACKAGES ;;
+ops-*) [ -z "$PACKAGES" ] || add --no-deps $PACKAGES ;;
 esac
 rm "$pins"

@@ -23,3 +23,7 @@ ARG PINS
 COPY runtime.sh runtime.txt /opt/dsbuild/
 RUN --mount=type=secret,id=site \
     PINS="${PINS}" sh /opt/dsbuild/runtime.sh
+ARG REQUIRES
+COPY ops.sh /opt/dsbuild/
+RUN --mount=type=secret,id=site \
+    REQUIRES="${REQUIRES}" PINS="${PINS}" sh /opt/dsbuild/ops.sh

@@ -151,7 +151,8 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	p.Manifest = wheel.Manifest{
 		Source:       src.Manifest(),
 		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
-		CPU: string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
+		Requires: tc.Needs().Node,
+		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain:  wheel.Toolchain{Name: string(tc.Road), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 		PlanDigest: p.Digest,
 	}
@@ -165,7 +166,7 @@ func arguments(tc compat.Toolchain) map[string]string {
 		"ROAD": string(tc.Road), "PYTHON": tc.Python, "TORCH": tc.Torch, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": cudaHome(tc), "PINS": strings.Join(tc.Pins, " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
-		"COMPONENTS": strings.Join(needs.Toolkit, " "),
+		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
 }
 
@@ -226,15 +227,15 @@ func sourceStep(src Source) Step {
 
 func compileStep(env map[string]string) Step {
 	return Step{
-		Name: "compile", Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
-		Scripts: []string{"cxx", "nvcc"}, Inputs: []string{SourceStep}, Compile: true, Env: env,
+		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
+		Scripts: append([]string{"build.py", "cxx", "libaio.map", "nvcc"}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
 
 func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
 		Name: StripStep, Title: "strip the ops, note what was installed", Image: Toolchain,
-		Script: "strip.py", Inputs: []string{"compile"}, Env: map[string]string{"DSBUILD_GCC": tc.GCC},
+		Script: "strip.py", Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC},
 	}
 	if opt.KeepDebug {
 		s.Title, s.Env[wheel.KeepDebugVariable] = "note what was installed", "1"
@@ -265,12 +266,13 @@ func manifestEnv(build map[string]string) map[string]string {
 // what was installed (a wheel.Build); in NotRunFile the last says why it could
 // not run the ops.
 const (
-	SourceStep = "source"
-	StripStep  = "strip"
-	PackStep   = "pack"
-	AuditStep  = "audit"
-	SmokeStep  = "smoke"
-	BuildFile  = "build.json"
+	SourceStep  = "source"
+	CompileStep = "compile"
+	StripStep   = "strip"
+	PackStep    = "pack"
+	AuditStep   = "audit"
+	SmokeStep   = "smoke"
+	BuildFile   = "build.json"
 
 	NotRunFile = "not-run"
 )
@@ -284,7 +286,7 @@ func auditStep() Step {
 func smokeStep(tc compat.Toolchain) Step {
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
-		Script: "smoke.sh", Scripts: []string{"smoke.py"}, Inputs: []string{PackStep},
+		Script: "smoke.sh", Scripts: []string{"smoke.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
 		Args: tc.OpNames(false),
 	}
@@ -300,7 +302,7 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 		"DS_BUILD_STRING":  "+" + src.local() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
 		"DSBUILD_CPU":      string(tc.CPU),
 		"DSBUILD_GCC":      tc.GCC,
-		"DSBUILD_OPS":      strings.Join(tc.OpNames(false), " "),
+		"DSBUILD_OPS":      opArchs(tc),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
 		// torch would put ccache before the wrapper, where it cannot see what
@@ -315,10 +317,34 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	for _, op := range tc.Ops {
 		env[op.Variable] = "1"
 	}
+	if names := tc.Patches(); len(names) > 0 {
+		env["DSBUILD_PATCHES"] = strings.Join(names, " ")
+	}
 	if opt.KeepDebug {
 		env[wheel.KeepDebugVariable] = "1"
 	}
 	return env
+}
+
+// opArchs names the ops, each with its archs where it does not get all.
+func opArchs(tc compat.Toolchain) string {
+	var words []string
+	for _, o := range tc.Ops {
+		if o.DeviceCode && !slices.Equal(o.Archs, tc.Archs) {
+			o.Name += "=" + wheel.ArchList(o.Archs)
+		}
+		words = append(words, o.Name)
+	}
+	return strings.Join(words, " ")
+}
+
+// patchFiles are the scripts' names of the patches in a build's environment.
+func patchFiles(env map[string]string) []string {
+	var files []string
+	for _, name := range strings.Fields(env["DSBUILD_PATCHES"]) {
+		files = append(files, "patches/"+name+".patch")
+	}
+	return files
 }
 
 // Audit opens the wheel at file and compares it with its own words and with
@@ -339,9 +365,14 @@ func (p *Plan) Audit(ctx context.Context, file string) error {
 }
 
 func (p *Plan) compare(c wheel.Contents) []string {
+	archs := map[string][]wheel.Arch{}
+	for _, o := range p.Toolchain.Ops {
+		if o.DeviceCode {
+			archs[o.Name] = o.Archs
+		}
+	}
 	return wheel.Audit(c, wheel.Want{
-		Ops: p.Toolchain.OpNames(false), DeviceOps: p.Toolchain.OpNames(true),
-		Archs: p.Toolchain.Archs, CPU: p.Toolchain.CPU, KeepDebug: p.Options.KeepDebug,
+		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU, KeepDebug: p.Options.KeepDebug,
 	})
 }
 

@@ -9,8 +9,7 @@ import (
 // Want is what an audit holds the contents against.
 type Want struct {
 	Ops       []string
-	DeviceOps []string // those of Ops with device code
-	Archs     []Arch
+	Archs     map[string][]Arch // of each op that is to have device code
 	CPU       CPULevel
 	KeepDebug bool // debug information was asked for
 }
@@ -65,9 +64,8 @@ func (w Want) audit(e Extension) []string {
 		return []string{fmt.Sprintf("op %s is inside but was not asked for", op)}
 	}
 	findings := e.compareCPU("asked for at most", w.CPU)
-	if slices.Contains(w.DeviceOps, op) {
-		findings = append(findings, e.compareArchs("asked for", Capabilities(w.Archs, false), Capabilities(w.Archs, true))...)
-	}
+	archs := w.Archs[op]
+	findings = append(findings, e.compareArchs("asked for", Capabilities(archs, false), Capabilities(archs, true))...)
 	if len(e.RPath) > 0 {
 		findings = append(findings, fmt.Sprintf("op %s looks for libraries in %s", op, strings.Join(e.RPath, ", ")))
 	}

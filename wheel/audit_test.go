@@ -15,8 +15,7 @@ func contents() Contents {
 
 func want() Want {
 	return Want{
-		Ops: []string{"cpu_adam", "fused_adam"}, DeviceOps: []string{"fused_adam"},
-		Archs: []Arch{{8, 0, false}}, CPU: CPUv3,
+		Ops: []string{"cpu_adam", "fused_adam"}, Archs: map[string][]Arch{"fused_adam": {{8, 0, false}}}, CPU: CPUv3,
 	}
 }
 
@@ -28,17 +27,19 @@ func TestAudit(t *testing.T) {
 		change func(*Contents, *Want)
 		want   string
 	}{
-		"op missing":    {func(c *Contents, _ *Want) { c.Extensions = c.Extensions[1:] }, "op cpu_adam was asked for and is not inside"},
-		"op too many":   {func(_ *Contents, w *Want) { w.Ops = w.Ops[:1] }, "op fused_adam is inside but was not asked for"},
-		"arch missing":  {func(c *Contents, _ *Want) { c.Extensions[1].SASS = nil }, "op fused_adam has SASS for nothing, asked for 8.0"},
-		"arch too many": {func(c *Contents, _ *Want) { c.Extensions[1].SASS = []string{"9.0", "8.0"} }, "op fused_adam has SASS for 8.0, 9.0, asked for 8.0"},
-		"PTX missing":   {func(_ *Contents, w *Want) { w.Archs[0].PTX = true }, "op fused_adam has PTX for nothing, asked for 8.0"},
-		"CPU too high":  {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam holds x86-64-v4 instructions, asked for at most x86-64-v3"},
-		"no CPU level":  {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"avx512_vnni"} }, "op cpu_adam holds instructions of no CPU level: avx512_vnni"},
-		"op twice":      {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam is inside 2 times"},
-		"no x86-64":     {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam holds no x86-64 code"},
-		"not stripped":  {func(c *Contents, _ *Want) { c.Extensions[0].Stripped = false }, "op cpu_adam is not stripped"},
-		"RPATH":         {func(c *Contents, _ *Want) { c.Extensions[0].RPath = []string{"/build/lib"} }, "op cpu_adam looks for libraries in /build/lib"},
+		"op missing":      {func(c *Contents, _ *Want) { c.Extensions = c.Extensions[1:] }, "op cpu_adam was asked for and is not inside"},
+		"op too many":     {func(_ *Contents, w *Want) { w.Ops = w.Ops[:1] }, "op fused_adam is inside but was not asked for"},
+		"arch missing":    {func(c *Contents, _ *Want) { c.Extensions[1].SASS = nil }, "op fused_adam has SASS for nothing, asked for 8.0"},
+		"arch too many":   {func(c *Contents, _ *Want) { c.Extensions[1].SASS = []string{"9.0", "8.0"} }, "op fused_adam has SASS for 8.0, 9.0, asked for 8.0"},
+		"PTX missing":     {func(_ *Contents, w *Want) { w.Archs["fused_adam"][0].PTX = true }, "op fused_adam has PTX for nothing, asked for 8.0"},
+		"another's archs": {func(_ *Contents, w *Want) { w.Archs["fused_adam"], w.Archs["other"] = nil, w.Archs["fused_adam"] }, "op fused_adam has SASS for 8.0, asked for nothing"},
+		"code not asked":  {func(c *Contents, _ *Want) { c.Extensions[0].PTX = []string{"8.0"} }, "op cpu_adam has PTX for 8.0, asked for nothing"},
+		"CPU too high":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam holds x86-64-v4 instructions, asked for at most x86-64-v3"},
+		"no CPU level":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"avx512_vnni"} }, "op cpu_adam holds instructions of no CPU level: avx512_vnni"},
+		"op twice":        {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam is inside 2 times"},
+		"no x86-64":       {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam holds no x86-64 code"},
+		"not stripped":    {func(c *Contents, _ *Want) { c.Extensions[0].Stripped = false }, "op cpu_adam is not stripped"},
+		"RPATH":           {func(c *Contents, _ *Want) { c.Extensions[0].RPath = []string{"/build/lib"} }, "op cpu_adam looks for libraries in /build/lib"},
 	} {
 		have, asked := contents(), want()
 		c.change(&have, &asked)

@@ -59,9 +59,13 @@ type CPU struct {
 }
 
 // Op returns the name of the op an extension is: DeepSpeed calls the file
-// <op>_op, and leaves out the suffix for a few (async_io, utils).
+// <op>_op, and leaves out the suffix for a few (ragged_ops). One is misplaced:
+// inference_core_ops lies in the folder above kernels, whose name its own has.
 func (e Extension) Op() string {
 	name, _, _ := strings.Cut(path.Base(e.Path), ".")
+	if rest, ok := strings.CutPrefix(name, "kernels"); ok && path.Dir(e.Path) == "deepspeed/inference/v2" {
+		name = rest
+	}
 	return strings.TrimSuffix(name, "_op")
 }
 
@@ -72,6 +76,23 @@ func (c Contents) Archs() (sass, ptx []string) {
 		sass, ptx = append(sass, e.SASS...), append(ptx, e.PTX...)
 	}
 	return sortedArchs(sass), sortedArchs(ptx)
+}
+
+// opArchs returns what ops with device code have that have not all of Archs.
+func (c Contents) opArchs() map[string]DeviceCode {
+	var out map[string]DeviceCode
+	sass, ptx := c.Archs()
+	for _, e := range c.Extensions {
+		own := DeviceCode{sortedArchs(e.SASS), sortedArchs(e.PTX)}
+		if len(own.Archs)+len(own.PTX) == 0 || slices.Equal(own.Archs, sass) && slices.Equal(own.PTX, ptx) {
+			continue
+		}
+		if out == nil {
+			out = map[string]DeviceCode{}
+		}
+		out[e.Op()] = own
+	}
+	return out
 }
 
 // CPU returns the lowest level that runs every extension; "" where none has

@@ -26,6 +26,15 @@ type Manifest struct {
 	Archs          []string `json:"archs"`
 	PTX            []string `json:"ptx"`
 	ArchsRequested []string `json:"archs_requested"`
+	// OpArchs says of ops that have not all of that what they have: some are
+	// not made for every GPU.
+	OpArchs map[string]DeviceCode `json:"op_archs,omitempty"`
+
+	// Requires are Python packages that ops need on a node, beside DeepSpeed's
+	// own: requirements that METADATA has, too.
+	Requires []string `json:"requires,omitempty"`
+	// Patches are the corrections that were made to DeepSpeed's sources.
+	Patches []string `json:"patches,omitempty"`
 
 	CPU      string `json:"cpu"`      // micro-architecture level: x86-64-v2, -v3, -v4
 	Python   string `json:"python"`   // X.Y
@@ -43,6 +52,12 @@ type Manifest struct {
 	PlanDigest string            `json:"plan_digest"`
 	Dsbuild    string            `json:"dsbuild,omitempty"`
 	BuiltAt    *time.Time        `json:"built_at,omitempty"`
+}
+
+// DeviceCode is what an op has for GPUs, as in Manifest.
+type DeviceCode struct {
+	Archs []string `json:"archs"`
+	PTX   []string `json:"ptx"`
 }
 
 // KeepDebugVariable is the build variable that leaves debug information in.
@@ -77,6 +92,14 @@ type Artifact struct {
 	Cached   bool     `json:"cached"`
 	Seconds  float64  `json:"seconds"`
 	Manifest Manifest `json:"manifest"`
+}
+
+// code is what the manifest says an op with device code has.
+func (m Manifest) code(op string) DeviceCode {
+	if c, ok := m.OpArchs[op]; ok {
+		return c
+	}
+	return DeviceCode{m.Archs, m.PTX}
 }
 
 // ParseManifest reads a manifest's JSON.

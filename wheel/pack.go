@@ -30,9 +30,10 @@ const PackFormat = "3"
 // saw itself.
 type Build struct {
 	GCC      string    `json:"gcc"`
-	Python   string    `json:"python"` // X.Y
-	Torch    string    `json:"torch"`  // X.Y.Z
-	CUDA     string    `json:"cuda"`   // X.Y
+	Python   string    `json:"python"`  // X.Y
+	Torch    string    `json:"torch"`   // X.Y.Z
+	CUDA     string    `json:"cuda"`    // X.Y
+	Patches  []string  `json:"patches"` // corrections that were made to the sources, by name
 	Packages []Package `json:"packages"`
 }
 
@@ -101,9 +102,10 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if err != nil {
 		return err
 	}
-	if p.changed[in("METADATA")], err = pinTorch(metadata, b.Torch); err != nil {
+	if metadata, err = pinTorch(metadata, b.Torch); err != nil {
 		return err
 	}
+	p.changed[in("METADATA")] = requireAlso(metadata, m.Requires)
 	tags, err := p.in.ReadFile(in("WHEEL"), maxText)
 	if err != nil {
 		return err
@@ -129,6 +131,8 @@ func (m Manifest) complete(c Contents, b Build, name string) Manifest {
 	m.Name, m.Version = name, c.Version
 	m.Ops = c.ops()
 	m.Archs, m.PTX = c.Archs()
+	m.OpArchs = c.opArchs()
+	m.Patches = b.Patches
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
 	m.GCC, m.Python, m.Torch, m.CUDA, m.CXX11ABI = b.GCC, b.Python, b.Torch, b.CUDA, c.cxx11ABI()
 	return m
@@ -154,6 +158,19 @@ func pinTorch(metadata []byte, torch string) ([]byte, error) {
 }
 
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
+
+// requireAlso adds requirements behind those that METADATA has.
+func requireAlso(metadata []byte, requires []string) []byte {
+	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
+	out := bytes.Clone(bytes.TrimRight(head, "\n"))
+	for _, r := range requires {
+		out = fmt.Appendf(out, "\nRequires-Dist: %s", r)
+	}
+	if split {
+		return slices.Concat(out, []byte("\n\n"), body)
+	}
+	return append(out, '\n')
+}
 
 // torchPin is the requirement of one minor of torch.
 func torchPin(torch string) (string, error) {

@@ -338,7 +338,8 @@ func (m Manifest) checkOps(c Contents) []string {
 	return damage
 }
 
-// checkArchs asks that every op with device code has it for every arch: what
+// checkArchs asks that every op with device code has it for every arch that is
+// said of it: what
 // another op has does not help it.
 func (m Manifest) checkArchs(c Contents) []string {
 	var damage []string
@@ -349,7 +350,7 @@ func (m Manifest) checkArchs(c Contents) []string {
 		}
 		if len(e.SASS)+len(e.PTX) > 0 {
 			device = true
-			damage = append(damage, e.compareArchs("the manifest says", m.Archs, m.PTX)...)
+			damage = append(damage, e.compareArchs("the manifest says", m.code(e.Op()).Archs, m.code(e.Op()).PTX)...)
 		}
 	}
 	if !device && len(m.Archs)+len(m.PTX) > 0 {

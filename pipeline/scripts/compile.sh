@@ -7,6 +7,19 @@ DSBUILD_SRC=$DSBUILD_WORK/src
 rm -rf "$DSBUILD_SRC"
 mkdir -p "$DSBUILD_SRC" "$DSBUILD_WORK/bin"
 tar -xzf "$DSBUILD_IN"/source/*.tar.gz -C "$DSBUILD_SRC" --strip-components=1
+cd "$DSBUILD_SRC"
+
+# What the ops asked for need corrected in these sources, where it is not.
+: >"$DSBUILD_OUT/patches"
+for name in ${DSBUILD_PATCHES-}; do
+    if patch -p1 -sf --dry-run -i "$DSBUILD_TOOLS/patches/$name.patch" >/dev/null; then
+        patch -p1 -sf -i "$DSBUILD_TOOLS/patches/$name.patch"
+        echo "$name" >>"$DSBUILD_OUT/patches"
+        echo "patch $name applied"
+    else
+        echo "patch $name is not for these sources, and not applied"
+    fi
+done
 
 DSBUILD_CC=$(command -v "gcc${DSBUILD_GCC:+-$DSBUILD_GCC}")
 DSBUILD_CXX=$(command -v "g++${DSBUILD_GCC:+-$DSBUILD_GCC}")
@@ -19,8 +32,23 @@ CC=$DSBUILD_WORK/bin/gcc CXX=$DSBUILD_WORK/bin/g++ PYTORCH_NVCC=$DSBUILD_WORK/bi
 CCACHE_BASEDIR=$DSBUILD_SRC
 export DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
 
-cd "$DSBUILD_SRC"
+# Ops are linked with the library of the GPU's driver, which no toolkit has. What
+# stands in for it goes on to the smoke step, whose machine may have no GPU.
+echo 'int cuGetErrorName(void) { return 3; /* not initialized */ }' >"$DSBUILD_WORK/driver.c"
+"$DSBUILD_CC" -shared -fPIC -s -Wl,-soname,libcuda.so.1 -o "$DSBUILD_OUT/libcuda.so.1" "$DSBUILD_WORK/driver.c"
+mkdir -p "$DSBUILD_WORK/lib"
+ln -sf "$DSBUILD_OUT/libcuda.so.1" "$DSBUILD_WORK/lib/libcuda.so"
+LIBRARY_PATH=$DSBUILD_WORK/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
+export LIBRARY_PATH
+
+# Headers and libraries in packages of Python that ops ask for by name alone.
+site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+for dir in "$site"/nvidia/nccl/include; do
+    [ ! -d "$dir" ] || export CPATH="$dir${CPATH:+:$CPATH}"
+done
+[ ! -d "$site/cutlass_library/source" ] || export CUTLASS_PATH="$site/cutlass_library/source"
+
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --zero-stats >/dev/null
-python setup.py bdist_wheel
+python "$DSBUILD_TOOLS/build.py" bdist_wheel
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --show-stats | sed -n '/[Hh]its\|[Mm]isses/p'
 cp dist/*.whl "$DSBUILD_OUT/"

@@ -1,10 +1,11 @@
 """Proof that an installed wheel works: every op loads from the wheel, nothing
-is compiled on the way, and one step of CPU Adam equals torch's. Where this CPU
+is compiled on the way, and those that run on a CPU do what they are for. Where this CPU
 is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
 DSBUILD_OUT/not-run says why.
 
 usage: smoke.py OP...
 """
+import ctypes
 import logging
 import os
 import sys
@@ -41,35 +42,130 @@ import torch  # noqa: E402
 from deepspeed.ops.op_builder.all_ops import ALL_OPS  # noqa: E402
 
 
-def adam_step():
-    """One step of DeepSpeedCPUAdam beside torch.optim.AdamW on the same values."""
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-    from deepspeed.utils import logger
+def stand_in_for_driver():
+    """An op that calls the GPU's driver by itself loads only where there is one.
+    Where there is none, what it was linked with takes its place: after all the
+    others, for torch would ask it for GPUs."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        ctypes.CDLL(os.path.join(os.environ["DSBUILD_IN"], "compile", "libcuda.so.1"))
+        return " (this machine has no GPU driver: with a stand-in for it)"
+    return ""
 
-    logger.setLevel(logging.INFO)  # then the op says which SIMD level it runs
 
+NEEDS_DRIVER = ["gds"]
+
+
+def one_step(name, ours, reference):
+    """One step of an optimizer beside the same step as torch computes it."""
     torch.manual_seed(0)
     start, grad = torch.randn(1 << 16), torch.randn(1 << 16)
     results = []
-    for optimizer in (DeepSpeedCPUAdam, torch.optim.AdamW):
+    for step in (ours, reference):
         p = torch.nn.Parameter(start.clone())
         p.grad = grad.clone()
-        optimizer([p], lr=1e-3, weight_decay=1e-2).step()
+        step(p)
         results.append(p.detach())
     worst = (results[0] - results[1]).abs().max().item()
     moved = (results[1] - start).abs().max().item()
     if not worst <= 1e-6 or not moved > 1e-4:
-        sys.exit(f"cpu_adam: one step differs from torch's by {worst:.2e} (step size {moved:.2e})")
-    print(f"cpu_adam: one step equals torch's within {worst:.1e}")
+        sys.exit(f"{name}: one step differs from torch's by {worst:.2e} (step size {moved:.2e})")
+    print(f"{name}: one step equals torch's within {worst:.1e}")
 
 
-for op in sys.argv[1:]:
+def adam(_):
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+    from deepspeed.utils import logger
+
+    logger.setLevel(logging.INFO)  # then the op says which SIMD level it runs
+    one_step(
+        "cpu_adam",
+        lambda p: DeepSpeedCPUAdam([p], lr=1e-3, weight_decay=1e-2).step(),
+        lambda p: torch.optim.AdamW([p], lr=1e-3, weight_decay=1e-2).step(),
+    )
+
+
+def adagrad(_):
+    from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
+
+    one_step(
+        "cpu_adagrad",
+        lambda p: DeepSpeedCPUAdagrad([p], lr=1e-2, weight_decay=1e-2).step(),
+        lambda p: torch.optim.Adagrad([p], lr=1e-2, weight_decay=1e-2).step(),
+    )
+
+
+def lion(_):
+    from deepspeed.ops.lion import DeepSpeedCPULion
+
+    def formula(p):
+        # Of its first step, whose momentum is 0 (arXiv 2302.06675, algorithm 2);
+        # torch has no Lion.
+        with torch.no_grad():
+            p.mul_(1 - 1e-3 * 1e-2).sub_(1e-3 * torch.sign(p.grad))
+
+    one_step("cpu_lion", lambda p: DeepSpeedCPULion([p], lr=1e-3, weight_decay=1e-2).step(), formula)
+
+
+def utils(op):
+    """Older releases flatten tensors here, newer ones show the bytes of some."""
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.ones(4)]
+    if hasattr(op, "flatten"):
+        back = op.unflatten(op.flatten(tensors), tensors)
+    else:
+        back = [b.view(torch.float32).reshape(t.shape) for b, t in zip(op.cast_to_byte_tensor(tensors), tensors)]
+    if not all(torch.equal(a, b) for a, b in zip(tensors, back)):
+        sys.exit(f"utils: {tensors} became {back}")
+    print("utils: tensors come back as they were")
+
+
+def direct_io(folder):
+    """Why async_io could not work on files in a folder, "" if it can: it reads
+    and writes around the page cache, by calls that not every kernel and file
+    system has."""
+    context = ctypes.c_ulong()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(206, 1, ctypes.byref(context)) != 0:  # io_setup, x86-64
+        return f"io_setup: {os.strerror(ctypes.get_errno())}"
+    libc.syscall(207, context)  # io_destroy
+    try:
+        os.close(os.open(os.path.join(folder, "probe"), os.O_RDWR | os.O_CREAT | os.O_DIRECT))
+    except OSError as e:
+        return f"O_DIRECT: {e.strerror}"
+    return ""
+
+
+def async_io(op):
+    with tempfile.TemporaryDirectory() as folder:
+        if why := direct_io(folder):
+            print("async_io: no file was written, for this machine cannot:", why)
+            return
+        file = os.path.join(folder, "tensor")
+        handle = op.aio_handle(1 << 20, 8, False, True, 1)  # block size, queue depth, single submit, overlap, threads
+        written = handle.new_cpu_locked_tensor(1 << 20, torch.empty(0, dtype=torch.float32))
+        read = handle.new_cpu_locked_tensor(1 << 20, torch.empty(0, dtype=torch.float32))
+        written.copy_(torch.randn(1 << 20))
+        handle.sync_pwrite(written, file, 0)
+        handle.sync_pread(read, file, 0)
+        if os.path.getsize(file) != 4 << 20 or not torch.equal(written, read):
+            sys.exit("async_io: what was read is not what was written")
+        for tensor in (written, read):
+            handle.free_cpu_locked_tensor(tensor)
+    print("async_io: 4 MiB written to a file and read back")
+
+
+# What runs without a GPU is run, each with its module.
+RUN = {"cpu_adam": adam, "cpu_adagrad": adagrad, "cpu_lion": lion, "utils": utils, "async_io": async_io}
+
+for op in sorted(sys.argv[1:], key=NEEDS_DRIVER.__contains__):
     if op not in ALL_OPS:
         sys.exit(f"{op}: DeepSpeed {deepspeed.__version__} does not offer this op here")
+    remark = stand_in_for_driver() if op in NEEDS_DRIVER else ""
     module = ALL_OPS[op].load()
-    print(f"{op}: loaded from {os.path.relpath(module.__file__, os.path.dirname(deepspeed.__file__))}")
-if "cpu_adam" in sys.argv[1:]:
-    adam_step()
+    print(f"{op}: loaded from {os.path.relpath(module.__file__, os.path.dirname(deepspeed.__file__))}{remark}")
+    if op in RUN:
+        RUN[op](module)
 if os.listdir(jit):
     sys.exit(f"compiled at first use instead of loaded from the wheel: {os.listdir(jit)}")
 print(f"deepspeed {deepspeed.__version__}, torch {torch.__version__}: {len(sys.argv) - 1} ops work")

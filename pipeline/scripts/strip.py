@@ -91,6 +91,7 @@ def facts():
         "python": sysconfig.get_python_version(),
         "torch": torch["__version__"].split("+")[0],
         "cuda": torch["cuda"],
+        "patches": pathlib.Path(os.environ["DSBUILD_IN"], "compile", "patches").read_text().split(),
         "packages": sorted([*python_packages(), *debian_packages()], key=lambda p: p["purl"]),
     }
 

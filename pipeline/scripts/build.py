@@ -1,0 +1,93 @@
+"""Runs DeepSpeed's setup.py with what it gets wrong when several ops are asked
+for: each op is compiled for its own archs, and an op that DeepSpeed would leave
+out silently is an error that says why.
+
+usage: build.py SETUP-ARGUMENT...       in the tree of DeepSpeed
+
+DSBUILD_OPS names the ops, joined by spaces: NAME, or NAME=ARCHS where it is to be
+compiled for others than those of TORCH_CUDA_ARCH_LIST.
+"""
+import contextlib
+import os
+import runpy
+import sys
+
+ARCHS = "TORCH_CUDA_ARCH_LIST"
+
+
+def asked():
+    """The ops asked for: their archs by name, "" for those of all."""
+    ops = {}
+    for word in os.environ["DSBUILD_OPS"].split():
+        name, _, archs = word.partition("=")
+        ops[name] = archs
+    return ops
+
+
+@contextlib.contextmanager
+def variable(name, value):
+    """The environment with another value of a variable, "" for the same, put
+    back afterwards as it was."""
+    before = os.environ.get(name)
+    if value:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+def keep_archs(builder_class, ops):
+    """Makes builder() of a class of DeepSpeed's work on the op's own archs. It
+    writes those it has left over to the environment, where every later op would
+    take them for what was asked."""
+    original = builder_class.builder
+
+    def builder(self):
+        with variable(ARCHS, ops.get(self.name, "")):
+            return original(self)
+
+    builder_class.builder = builder
+
+
+def why_not(builder):
+    """Why DeepSpeed would leave an op out, "" if it would not."""
+    try:
+        if builder.is_compatible(verbose=True):
+            return ""
+    except Exception as e:  # whatever it is, setup.py would end with it
+        return f"{type(e).__name__}: {e}"
+    return getattr(builder, "error_log", None) or "DeepSpeed does not say why"
+
+
+def left_out(ops, builders):
+    """What speaks against the ops asked for, one line for each."""
+    for name in ops:
+        if name not in builders:
+            yield f"op {name}: this DeepSpeed has none of that name for CUDA (it has {', '.join(sorted(builders))})"
+        elif why := why_not(builders[name]):
+            yield f"op {name} cannot be compiled here: {why}"
+
+
+def main():
+    # As python setup.py would have it: the tree, and not where this file lies.
+    sys.path[0] = os.getcwd()
+    ops = asked()
+    from op_builder import builder
+    from op_builder.all_ops import ALL_OPS
+
+    bad = list(left_out(ops, ALL_OPS))
+    if bad:
+        sys.exit("\n".join("error: " + line for line in bad))
+    for name in ("OpBuilder", "CUDAOpBuilder"):
+        if "builder" in vars(getattr(builder, name, object)):
+            keep_archs(getattr(builder, name), ops)
+    sys.argv[0] = "setup.py"
+    runpy.run_path("setup.py", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
