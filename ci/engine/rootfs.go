@@ -107,12 +107,12 @@ type source struct {
 // bootstrap runs mmdebstrap. Its mounts are in a namespace of their own and its
 // temporary files in ours: nothing of it can be left on the host.
 func bootstrap(ctx context.Context, l Layout, con *console, src source, packages []string, target string, options ...string) error {
-	list := l.tmp(src.name + ".list")
-	if err := os.WriteFile(list, []byte(src.list), 0o644); err != nil {
-		return err
-	}
 	scratch := l.tmp(src.name + ".d")
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
+		return err
+	}
+	list := filepath.Join(scratch, "base.list") // its name is in the result
+	if err := os.WriteFile(list, []byte(src.list), 0o644); err != nil {
 		return err
 	}
 	args := []string{
