@@ -101,7 +101,7 @@ func hostPackages(ctx context.Context, l Layout, con *console) error {
 		last := &lastLine{}
 		stop := con.beat("host", func() string { return "apt-get: " + last.get() })
 		err := command{
-			args: args, env: []string{"DEBIAN_FRONTEND=noninteractive"},
+			args: args, env: append(proxies(os.Environ()), "DEBIAN_FRONTEND=noninteractive"),
 			log: l.logOf(fmt.Sprintf("apt-%d", i+1)), line: last.set,
 		}.run(ctx)
 		stop()

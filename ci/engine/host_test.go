@@ -110,7 +110,7 @@ func TestGuestResolv(t *testing.T) {
 
 func TestEngineEnvKeepsProxiesOnly(t *testing.T) {
 	env := strings.Join(engineEnv([]string{"HTTPS_PROXY=http://p:1", "no_proxy=a,b", "SECRET=x", "PATH=/evil"}), "\n")
-	for _, want := range []string{"HTTPS_PROXY=http://p:1", "no_proxy=a,b"} {
+	for _, want := range []string{"HTTPS_PROXY=http://p:1", "https_proxy=http://p:1", "no_proxy=a,b", "NO_PROXY=a,b"} {
 		if !strings.Contains(env, want) {
 			t.Errorf("%s is missing", want)
 		}

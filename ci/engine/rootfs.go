@@ -125,7 +125,7 @@ func bootstrap(ctx context.Context, l Layout, con *console, src source, packages
 	defer stop()
 	err := command{
 		args: append(append(args, options...), src.suite, target, list),
-		dir:  "/", env: []string{"TMPDIR=" + scratch, "SOURCE_DATE_EPOCH=" + sourceDateEpoch, "LC_ALL=C.UTF-8"},
+		dir:  "/", env: append(aptProxies(os.Environ(), askApt), "TMPDIR="+scratch, "SOURCE_DATE_EPOCH="+sourceDateEpoch, "LC_ALL=C.UTF-8"),
 		log: l.logOf(src.name), private: true,
 		line: func(s string) {
 			if strings.HasPrefix(s, "I: ") {
