@@ -24,7 +24,7 @@ func newConsole(w io.Writer) *console { return &console{w: w, began: time.Now()}
 func (c *console) say(piece, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fmt.Fprintf(c.w, "%7.1fs  %-7s %s\n", time.Since(c.began).Seconds(), piece, fmt.Sprintf(format, args...))
+	fmt.Fprintf(c.w, "%7.1fs  %-13s %s\n", time.Since(c.began).Seconds(), piece, fmt.Sprintf(format, args...))
 }
 
 // beat says every few seconds what status returns, until stop is called.

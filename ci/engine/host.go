@@ -17,6 +17,12 @@ import (
 // compiler, and a first toolchain with CUDA in the engine's cache.
 const needFree = 25 << 30
 
+// hostRelease is the text that says what this host is, "" where there is none.
+func hostRelease() string {
+	text, _ := os.ReadFile("/etc/os-release")
+	return string(text)
+}
+
 // checkHost says why no engine can be installed on this machine, or nil.
 func checkHost(osRelease string) error {
 	if os.Geteuid() != 0 {
@@ -95,7 +101,7 @@ func hostPackages(ctx context.Context, l Layout, con *console) error {
 		last := &lastLine{}
 		stop := con.beat("host", func() string { return "apt-get: " + last.get() })
 		err := command{
-			args: args, env: []string{"DEBIAN_FRONTEND=noninteractive"},
+			args: args, env: append(proxies(os.Environ()), "DEBIAN_FRONTEND=noninteractive"),
 			log: l.logOf(fmt.Sprintf("apt-%d", i+1)), line: last.set,
 		}.run(ctx)
 		stop()

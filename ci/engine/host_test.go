@@ -83,7 +83,7 @@ Suites: trixie-security
 deb [signed-by=` + keyring + `] http://mirror.example/debian bookworm-updates main
 deb [signed-by=` + keyring + `] http://mirror.example/debian-security bookworm-security main
 `
-	if got := m.sourcesList(); got != want {
+	if got := m.sourcesList("bookworm"); got != want {
 		t.Errorf("sources.list:\n%s", got)
 	}
 	put(t, filepath.Join(etc, "sources.list.d", "debian.sources"), "")
@@ -110,7 +110,7 @@ func TestGuestResolv(t *testing.T) {
 
 func TestEngineEnvKeepsProxiesOnly(t *testing.T) {
 	env := strings.Join(engineEnv([]string{"HTTPS_PROXY=http://p:1", "no_proxy=a,b", "SECRET=x", "PATH=/evil"}), "\n")
-	for _, want := range []string{"HTTPS_PROXY=http://p:1", "no_proxy=a,b"} {
+	for _, want := range []string{"HTTPS_PROXY=http://p:1", "https_proxy=http://p:1", "no_proxy=a,b", "NO_PROXY=a,b"} {
 		if !strings.Contains(env, want) {
 			t.Errorf("%s is missing", want)
 		}
@@ -123,17 +123,30 @@ func TestEngineEnvKeepsProxiesOnly(t *testing.T) {
 // The inputs of a piece decide whether it is built again.
 func TestPieceInputs(t *testing.T) {
 	l, con := At(t.TempDir()), newConsole(&bytes.Buffer{})
-	m := mirrors{"http://a/debian", ""}
-	base := basePiece(l, con, m, map[string]string{"a.crt": "A"})
-	if base.digest != basePiece(At("/elsewhere"), con, m, map[string]string{"a.crt": "A"}).digest {
-		t.Error("the base depends on where it lies")
+	of := func(l Layout, suite string, change func(*ground)) string {
+		t.Helper()
+		g := ground{debian: mirrors{"http://a/debian", ""}, ubuntu: mirrors{"http://u", "http://s"}, cas: map[string]string{"a.crt": "A"}}
+		change(&g)
+		r, err := releaseOf(suite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return basePiece(l, con, g, r).digest
 	}
-	for what, other := range map[string]piece{
-		"another certificate": basePiece(l, con, m, map[string]string{"a.crt": "B"}),
-		"another mirror":      basePiece(l, con, mirrors{"http://b/debian", ""}, map[string]string{"a.crt": "A"}),
-	} {
-		if other.digest == base.digest {
-			t.Errorf("%s does not change the base", what)
+	same := func(*ground) {}
+	for _, suite := range []string{"trixie", "noble"} {
+		base := of(l, suite, same)
+		if base != of(At("/elsewhere"), suite, same) {
+			t.Error("the base depends on where it lies")
+		}
+		if base == of(l, suite, func(g *ground) { g.cas["a.crt"] = "B" }) {
+			t.Errorf("%s: another certificate does not change the base", suite)
+		}
+		if changed := base != of(l, suite, func(g *ground) { g.debian.main = "http://b/debian" }); changed != (suite == "trixie") {
+			t.Errorf("%s: with another Debian mirror it changes: %v", suite, changed)
+		}
+		if changed := base != of(l, suite, func(g *ground) { g.ubuntu.main = "http://b" }); changed != (suite == "noble") {
+			t.Errorf("%s: with another Ubuntu mirror it changes: %v", suite, changed)
 		}
 	}
 	src := t.TempDir()
@@ -191,10 +204,37 @@ func TestCommandErrorShowsTheEnd(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	var out, errs bytes.Buffer
-	for _, args := range [][]string{nil, {"bogus"}, {"up", "now"}} {
+	for _, args := range [][]string{nil, {"bogus"}, {"up", "now"}, {"base"}} {
 		errs.Reset()
 		if code := run(args, &out, &errs); code != 2 || !strings.HasPrefix(errs.String(), "usage: ") {
 			t.Errorf("%v: exit %d, %s", args, code, errs.String())
 		}
+	}
+}
+
+func TestUnknownSuite(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run([]string{"base", "sid"}, &out, &errs); code != 2 || out.Len() > 0 {
+		t.Errorf("exit %d, %s", code, out.String())
+	}
+	for _, r := range releases() {
+		if !strings.Contains(errs.String(), r.suite) || !strings.Contains(usage, r.suite) {
+			t.Errorf("%s is missing in %q or in the usage", r.suite, errs.String())
+		}
+	}
+}
+
+func TestUbuntuSources(t *testing.T) {
+	none := func(string) string { return "" }
+	want := `deb http://archive.ubuntu.com/ubuntu noble main universe
+deb http://archive.ubuntu.com/ubuntu noble-updates main universe
+deb http://security.ubuntu.com/ubuntu noble-security main universe
+`
+	if got := ubuntuMirrors(none).ubuntuList("noble"); got != want {
+		t.Errorf("sources.list:\n%s", got)
+	}
+	own := ubuntuMirrors(func(k string) string { return map[string]string{"DSBUILD_UBUNTU_MIRROR": "http://m/u"}[k] })
+	if got := own.ubuntuList("jammy"); strings.Contains(got, "ubuntu.com") || strings.Count(got, "deb http://m/u jammy") != 3 {
+		t.Errorf("sources.list with a mirror of the site:\n%s", got)
 	}
 }

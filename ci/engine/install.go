@@ -15,8 +15,11 @@ import (
 // Up installs every piece that is missing or whose inputs changed, then starts
 // the engine. With nothing to do it takes a fraction of a second.
 func Up(ctx context.Context, l Layout, con *console) error {
-	release, _ := os.ReadFile("/etc/os-release")
-	if err := checkHost(string(release)); err != nil {
+	if err := checkHost(hostRelease()); err != nil {
+		return err
+	}
+	g, err := readGround()
+	if err != nil {
 		return err
 	}
 	unlock, err := l.lock(ctx, con)
@@ -24,7 +27,7 @@ func Up(ctx context.Context, l Layout, con *console) error {
 		return err
 	}
 	defer unlock()
-	wanted, err := pieces(l, con, string(release))
+	wanted, err := pieces(l, con, g)
 	if err != nil {
 		return err
 	}
@@ -35,7 +38,7 @@ func Up(ctx context.Context, l Layout, con *console) error {
 		}
 	}
 	if len(stale) > 0 {
-		if err := build(ctx, l, con, stale); err != nil {
+		if err := build(ctx, l, con, stale, needFree); err != nil {
 			return err
 		}
 	}
@@ -52,8 +55,9 @@ func Up(ctx context.Context, l Layout, con *console) error {
 	return nil
 }
 
-// pieces lists what an installation consists of, with its inputs.
-func pieces(l Layout, con *console, release string) ([]piece, error) {
+// pieces lists what an installation consists of: tools, the engine's root, the
+// default base, and those other bases that were asked for once.
+func pieces(l Layout, con *console, g ground) ([]piece, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return nil, err
@@ -66,21 +70,19 @@ func pieces(l Layout, con *console, release string) ([]piece, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := hostMirrors("/etc/apt", parseRelease(release)["VERSION_CODENAME"])
-	if err != nil {
-		return nil, hint.With(err, "the engine's root is made from the Debian mirror this host uses: add it to /etc/apt")
+	all := []piece{tools, rootfsPiece(l, con, g.debian)}
+	for _, r := range releases() {
+		if _, err := os.Stat(l.Base(r.suite)); err == nil || r.suite == defaultBase {
+			all = append(all, basePiece(l, con, g, r))
+		}
 	}
-	cas, err := hostCAs(extraCAs)
-	if err != nil {
-		return nil, fmt.Errorf("reading the extra CA certificates: %w", err)
-	}
-	return []piece{tools, rootfsPiece(l, con, m), basePiece(l, con, m, cas)}, nil
+	return all, nil
 }
 
 // build makes the stale pieces, the tools beside the file systems, and puts
 // them into place. A running engine is stopped first if its own parts change.
-func build(ctx context.Context, l Layout, con *console, stale []piece) error {
-	if err := checkDisk(l.Root, needFree); err != nil {
+func build(ctx context.Context, l Layout, con *console, stale []piece, free uint64) error {
+	if err := checkDisk(l.Root, free); err != nil {
 		return err
 	}
 	if err := l.clean(); err != nil {
@@ -93,7 +95,7 @@ func build(ctx context.Context, l Layout, con *console, stale []piece) error {
 		return err
 	}
 	for _, p := range stale {
-		if p.name != "base" && Inspect(l).Running {
+		if p.inUse && Inspect(l).Running {
 			con.say("engine", "restarting it: its %s changed", p.name)
 			if err := stop(ctx, l, con); err != nil {
 				return err

@@ -40,9 +40,9 @@ func (l Layout) Bin(name string) string { return l.path("bin", name) }
 // Rootfs is the engine's own root file system.
 func (l Layout) Rootfs() string { return l.path("rootfs") }
 
-// Base is the tar from which workload containers start; its sha256 lies
-// beside it in Base() + ".sha256".
-func (l Layout) Base() string { return l.path("base", "bookworm.tar") }
+// Base is the tar of a release from which workload containers start; its
+// sha256 lies beside it in Base(suite) + ".sha256".
+func (l Layout) Base(suite string) string { return l.path("base", suite+".tar") }
 
 // Socket is where the engine listens.
 func (l Layout) Socket() string { return l.path("run", "engine.sock") }

@@ -5,6 +5,7 @@
 //	go run ./ci/engine up      # install what is missing, start, exit 0 when it answers
 //	go run ./ci/engine down    # stop it in peace: the cache survives
 //	go run ./ci/engine status  # one line; exit 0 when it runs, 1 otherwise
+//	go run ./ci/engine base trixie  # the tar that workloads start from, made if missing
 //
 // The engine belongs to the user, not to the checkout: everything lies in one
 // state directory (see Layout), together with a copy of this program called
@@ -24,12 +25,16 @@ import (
 )
 
 const usage = `usage: enginectl ensure|up|start|down|status
+       enginectl base SUITE
 
   ensure  say which engine dsbuild would use; without any, do what up does
   up      install what is missing or outdated, then start the engine
   start   start an installed engine; nothing is installed
   down    stop the engine; its cache is kept
   status  one line about it; exit 0 when it runs, 1 otherwise
+  base    print the root file system tar of a Debian or Ubuntu release from
+          which workloads start; one that is missing is made: bookworm,
+          bullseye, trixie, jammy, noble
 `
 
 // errQuiet makes the program exit 1 with nothing more to say.
@@ -52,8 +57,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if h := hint.Of(err); h != "" {
 		fmt.Fprintf(stderr, "hint: %s\n", h)
 	}
-	if errors.Is(err, context.Canceled) {
+	var coded interface{ ExitCode() int }
+	switch {
+	case errors.Is(err, context.Canceled):
 		return 130
+	case errors.As(err, &coded):
+		return coded.ExitCode()
 	}
 	return 1
 }
@@ -69,7 +78,8 @@ func dispatch(args []string, stdout, stderr io.Writer) error {
 			return inner(At(args[1]))
 		}
 	}
-	if len(args) != 1 {
+	wantBase := len(args) == 2 && args[0] == "base"
+	if len(args) != 1 && !wantBase {
 		return errUsage
 	}
 	l, err := Default()
@@ -79,6 +89,9 @@ func dispatch(args []string, stdout, stderr io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	con := newConsole(stderr)
+	if wantBase {
+		return MakeBase(ctx, l, con, stdout, args[1])
+	}
 	switch args[0] {
 	case "up":
 		return Up(ctx, l, con)

@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,12 +23,6 @@ const (
 func rootfsPackages() []string {
 	return strings.Fields(`iptables dnsmasq-base runc containernetworking-plugins fuse-overlayfs fuse3
 		ca-certificates git iproute2 procps util-linux mount openssh-client xz-utils pigz`)
-}
-
-// basePackages are in the base of workloads: a Python to build for. Compilers
-// come with the toolchain image.
-func basePackages() []string {
-	return strings.Fields("ca-certificates python3 python3-minimal python3-pip python3-venv python3-dev")
 }
 
 // rootfsLinks are symbolic links in the engine's root, where the engine looks.
@@ -55,7 +46,7 @@ func rootfsMountPoints() (dirs, files []string) {
 
 func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	work := l.tmp("rootfs")
-	inputs := append([]string{"1", m.sourcesList()}, rootfsPackages()...)
+	inputs := append([]string{"1", m.sourcesList(engineSuite)}, rootfsPackages()...)
 	links := rootfsLinks()
 	for _, k := range sorted(links) {
 		inputs = append(inputs, k, links[k])
@@ -63,10 +54,10 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	dirs, files := rootfsMountPoints()
 	inputs = append(append(inputs, dirs...), files...)
 	return piece{
-		name: "rootfs", digest: digestOf(inputs...), outputs: []string{l.Rootfs()},
+		name: "rootfs", inUse: true, digest: digestOf(inputs...), outputs: []string{l.Rootfs()},
 		build: func(ctx context.Context) error {
 			con.say("rootfs", "Debian root file system of the engine: %d packages and what they need", len(rootfsPackages()))
-			if err := bootstrap(ctx, l, con, "rootfs", m, rootfsPackages(), work); err != nil {
+			if err := bootstrap(ctx, l, con, source{"rootfs", engineSuite, m.sourcesList(engineSuite)}, rootfsPackages(), work, "--variant=minbase"); err != nil {
 				return err
 			}
 			return furnish(work)
@@ -106,108 +97,36 @@ func furnish(root string) error {
 	return nil
 }
 
-func basePiece(l Layout, con *console, m mirrors, cas map[string]string) piece {
-	work := l.tmp("base.tar")
-	inputs := append([]string{"1", m.sourcesList(), sourceDateEpoch}, baseOptions("")...)
-	for _, name := range sorted(cas) {
-		inputs = append(inputs, name, cas[name])
-	}
-	inputs = append(inputs, basePackages()...)
-	return piece{
-		name: "base", digest: digestOf(inputs...), outputs: []string{l.Base(), l.Base() + ".sha256"},
-		build: func(ctx context.Context) error {
-			con.say("base", "Debian %s with Python, from which workloads start; %d extra CA certificates of this host", suite, len(cas))
-			dir := l.tmp("ca")
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return err
-			}
-			for name, text := range cas {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-					return err
-				}
-			}
-			return bootstrap(ctx, l, con, "base", m, basePackages(), work, baseOptions(dir)...)
-		},
-		place: func() error { return placeBase(l, work) },
-	}
-}
-
-// baseOptions are the options that shape the workload base; ca is a directory
-// of certificates to bake in.
-func baseOptions(ca string) []string {
-	return []string{
-		"--format=tar",
-		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-		"--customize-hook=cp -r " + quote(ca) + `/. "$1` + extraCAs + `/"`,
-		`--customize-hook=chroot "$1" update-ca-certificates`,
-		// mmdebstrap's own cleaning leaves directories whose owner depends on
-		// whether the way to the scratch directory is open to everybody.
-		"--skip=cleanup/apt",
-		`--customize-hook=rm -rf "$1/var/lib/apt/lists" "$1/var/cache/apt"; mkdir -p "$1/var/lib/apt/lists" "$1/var/cache/apt/archives"`,
-	}
-}
-
-func placeBase(l Layout, work string) error {
-	f, err := os.Open(work)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(l.Base()), 0o755); err != nil {
-		return err
-	}
-	if err := os.Rename(work, l.Base()); err != nil {
-		return err
-	}
-	return writeFile(l.Base()+".sha256", hex.EncodeToString(h.Sum(nil))+"  "+filepath.Base(l.Base())+"\n", 0o644)
-}
-
-// hostCAs reads the certificates the host's owner added. Without them nothing
-// in a container could be downloaded where traffic is signed anew on its way.
-func hostCAs(dir string) (map[string]string, error) {
-	cas := map[string]string{}
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && p == dir {
-			return nil
-		}
-		if err != nil || d.IsDir() || filepath.Ext(p) != ".crt" {
-			return err
-		}
-		b, err := os.ReadFile(p)
-		rel, _ := filepath.Rel(dir, p)
-		cas[strings.ReplaceAll(rel, "/", "-")] = string(b)
-		return err
-	})
-	return cas, err
+// source is what a root file system is made of.
+type source struct {
+	name  string // of the piece
+	suite string
+	list  string // the text of its sources.list
 }
 
 // bootstrap runs mmdebstrap. Its mounts are in a namespace of their own and its
 // temporary files in ours: nothing of it can be left on the host.
-func bootstrap(ctx context.Context, l Layout, con *console, name string, m mirrors, packages []string, target string, options ...string) error {
-	list := l.tmp(name + ".list")
-	if err := os.WriteFile(list, []byte(m.sourcesList()), 0o644); err != nil {
-		return err
-	}
-	scratch := l.tmp(name + ".d")
+func bootstrap(ctx context.Context, l Layout, con *console, src source, packages []string, target string, options ...string) error {
+	scratch := l.tmp(src.name + ".d")
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
 		return err
 	}
+	list := filepath.Join(scratch, "base.list") // its name is in the result
+	if err := os.WriteFile(list, []byte(src.list), 0o644); err != nil {
+		return err
+	}
 	args := []string{
-		"mmdebstrap", "--mode=root", "--variant=minbase", "--skip=check/qemu",
+		"mmdebstrap", "--mode=root", "--skip=check/qemu",
 		`--aptopt=Apt::Install-Recommends "false"`, `--aptopt=Acquire::Retries "3"`,
 		"--include=" + strings.Join(packages, ","),
 	}
 	last := &lastLine{}
-	stop := con.beat(name, func() string { return last.get() })
+	stop := con.beat(src.name, func() string { return last.get() })
 	defer stop()
 	err := command{
-		args: append(append(args, options...), suite, target, list),
-		dir:  "/", env: []string{"TMPDIR=" + scratch, "SOURCE_DATE_EPOCH=" + sourceDateEpoch, "LC_ALL=C.UTF-8"},
-		log: l.logOf(name), private: true,
+		args: append(append(args, options...), src.suite, target, list),
+		dir:  "/", env: append(aptProxies(os.Environ(), askApt), "TMPDIR="+scratch, "SOURCE_DATE_EPOCH="+sourceDateEpoch, "LC_ALL=C.UTF-8"),
+		log: l.logOf(src.name), private: true,
 		line: func(s string) {
 			if strings.HasPrefix(s, "I: ") {
 				last.set(strings.TrimPrefix(s, "I: "))
@@ -217,7 +136,7 @@ func bootstrap(ctx context.Context, l Layout, con *console, name string, m mirro
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return hint.With(err, "mostly the mirror is out of reach or does not carry %s: %s", suite, m.main)
+	return hint.With(err, "mostly a mirror is out of reach or does not carry %s:\n%s", src.suite, strings.TrimSpace(src.list))
 }
 
 // quote makes s one word of a shell line.

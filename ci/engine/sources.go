@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// suite is the Debian release of the engine's root and of the workload base.
-const suite = "bookworm"
+// engineSuite is the Debian release of the engine's own root.
+const engineSuite = "bookworm"
 
 // keyring holds the keys of every Debian release still supported.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -101,12 +101,20 @@ func parseOneLine(text string) (out []aptSource) {
 	return out
 }
 
-// sourcesList is the sources.list of the new root.
-func (m mirrors) sourcesList() string {
+// sourcesList is the sources.list of a new Debian root. The names of the
+// security suites are those since Debian 11.
+func (m mirrors) sourcesList(suite string) string {
 	line := func(uri, s string) string { return fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, uri, s) }
 	text := line(m.main, suite) + line(m.main, suite+"-updates")
 	if m.security != "" {
 		text += line(m.security, suite+"-security")
 	}
 	return text
+}
+
+// ubuntuList is the sources.list of a new Ubuntu root. The keys are those that
+// the root trusts by itself: where they lie differs between releases.
+func (m mirrors) ubuntuList(suite string) string {
+	line := func(uri, s string) string { return fmt.Sprintf("deb %s %s main universe\n", uri, s) }
+	return line(m.main, suite) + line(m.main, suite+"-updates") + line(m.security, suite+"-security")
 }

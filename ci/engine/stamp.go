@@ -20,6 +20,7 @@ type piece struct {
 	outputs []string                    // what must exist
 	build   func(context.Context) error // builds under temporary names
 	place   func() error                // moves the result to its place
+	inUse   bool                        // a running engine holds it: it must be stopped to place it
 }
 
 // digestOf is the digest of a list of inputs. Their borders count: moving a

@@ -17,10 +17,6 @@ import (
 // startLimit is how long an engine may take until it answers.
 const startLimit = 90 * time.Second
 
-// engineConfig bounds the cache. One CUDA toolchain takes about 16 GB.
-const engineConfig = `{"logLevel":"info","gc":{"maxUsedSpace":"40GB","reservedSpace":"1GB","minFreeSpace":"10GB"}}
-`
-
 // groupConfig puts the containers' control groups below one of our own name, so
 // that exactly those can be removed afterwards.
 func groupConfig(cgroup string) string {
@@ -70,6 +66,9 @@ func start(ctx context.Context, l Layout, con *console) error {
 	}
 	began := time.Now()
 	con.say("engine", "starting Dagger %s", engineVersion)
+	if proxy := loopbackProxy(os.Environ()); proxy != "" {
+		con.say("engine", "%s is on this host's loopback, out of the engine's reach: give the proxy an address of this host", proxy)
+	}
 	gone, err := l.spawn()
 	if err != nil {
 		return fmt.Errorf("starting the engine: %w", err)
@@ -125,13 +124,30 @@ func (l Layout) configure() error {
 	if err := writeFile(filepath.Join(etc, "resolv.conf"), guestResolv(string(resolv)), 0o644); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(etc, "dagger", "engine.json"), engineConfig, 0o644); err != nil {
+	config, err := siteEngineConfig()
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(etc, "dagger", "engine.json"), config, 0o644); err != nil {
 		return err
 	}
 	if err := writeFile(filepath.Join(etc, "dagger", "engine.toml"), groupConfig(l.cgroup()), 0o644); err != nil {
 		return err
 	}
-	return copyFile(hostCertificates, filepath.Join(etc, "ssl", "certs", "ca-certificates.crt"), 0o644)
+	return copyFile(certificates(os.Getenv), filepath.Join(etc, "ssl", "certs", "ca-certificates.crt"), 0o644)
+}
+
+// siteEngineConfig is the engine's configuration with what the site adds to it.
+func siteEngineConfig() (string, error) {
+	path, err := siteFile()
+	if err != nil {
+		return "", err
+	}
+	site, err := readSite(path)
+	if err != nil {
+		return "", err
+	}
+	return engineConfig(site)
 }
 
 // guestResolv is the host's resolv.conf as it works behind slirp4netns: the
@@ -177,12 +193,6 @@ func (l Layout) spawn() (<-chan struct{}, error) {
 // engineEnv is the environment of the engine: what reaches the network by a
 // proxy stays, everything else of the caller does not.
 func engineEnv(host []string) []string {
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1"}
-	for _, kv := range host {
-		switch k, _, _ := strings.Cut(kv, "="); strings.ToLower(k) {
-		case "http_proxy", "https_proxy", "no_proxy", "all_proxy":
-			env = append(env, kv)
-		}
-	}
-	return env
+	return append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1"},
+		proxies(host)...)
 }

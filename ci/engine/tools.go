@@ -51,7 +51,7 @@ func toolsPiece(l Layout, con *console, src string) (piece, error) {
 		return piece{}, err
 	}
 	inputs = append(inputs, buildFlags()...)
-	p := piece{name: "tools", digest: digestOf(append(inputs, runtime.Version(), runtime.GOARCH)...)}
+	p := piece{name: "tools", inUse: true, digest: digestOf(append(inputs, runtime.Version(), runtime.GOARCH)...)}
 	for _, t := range tools() {
 		p.outputs = append(p.outputs, l.Bin(t.name))
 	}

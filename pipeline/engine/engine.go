@@ -57,16 +57,6 @@ func (e *NotFoundError) Hint() string {
 // Home is the directory of dsbuild's own engine.
 func Home() string { return filepath.Join(xdg.StateHome, "dsbuild", "engine") }
 
-// BaseTar is the root file system tar that dsbuild's own engine brings for
-// workloads, or "" if it is not installed.
-func BaseTar() string {
-	tar := filepath.Join(Home(), "base", "bookworm.tar")
-	if _, err := os.Stat(tar); err != nil {
-		return ""
-	}
-	return tar
-}
-
 // Finder looks for an engine.
 type Finder struct {
 	Flag string                       // --engine; "" if not given

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// baseFree is the disk that one base asks for, while it is made.
+const baseFree = 3 << 30
+
+// release is a release of Debian or Ubuntu from which workloads can start.
+type release struct {
+	suite, name string
+	ubuntu      bool
+	more        []string // packages beside those of every base
+}
+
+// releases are those for which bases are made, the default first. Debian's apt
+// brings its keys, Ubuntu's does not. Ubuntu 22.04 has a newer Python beside its
+// own, which people there use.
+func releases() []release {
+	return []release{
+		{suite: defaultBase, name: "Debian 12"},
+		{suite: "bullseye", name: "Debian 11"},
+		{suite: "trixie", name: "Debian 13"},
+		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: strings.Fields("ubuntu-keyring python3.11 python3.11-venv python3.11-dev")},
+		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"ubuntu-keyring"}},
+	}
+}
+
+// defaultBase is the one that every installation has.
+const defaultBase = "bookworm"
+
+// basePackages are in every base: a Python to build for. Compilers come with
+// the toolchain image.
+func basePackages() []string {
+	return strings.Fields("ca-certificates python3 python3-minimal python3-pip python3-venv python3-dev")
+}
+
+// suiteError is a suite for which no base is made.
+type suiteError struct{ suite string }
+
+func (e *suiteError) Error() string { return fmt.Sprintf("no base is made of the suite %q", e.suite) }
+
+// Hint lists those that are.
+func (e *suiteError) Hint() string {
+	var all []string
+	for _, r := range releases() {
+		all = append(all, r.suite)
+	}
+	return "the suites are " + strings.Join(all, ", ")
+}
+
+// ExitCode is that of wrong usage.
+func (e *suiteError) ExitCode() int { return 2 }
+
+func releaseOf(suite string) (release, error) {
+	for _, r := range releases() {
+		if r.suite == suite {
+			return r, nil
+		}
+	}
+	return release{}, &suiteError{suite}
+}
+
+// ubuntuMirrors are Ubuntu's own; a site with a mirror names it.
+func ubuntuMirrors(getenv func(string) string) mirrors {
+	if own := getenv("DSBUILD_UBUNTU_MIRROR"); own != "" {
+		return mirrors{own, own}
+	}
+	return mirrors{"http://archive.ubuntu.com/ubuntu", "http://security.ubuntu.com/ubuntu"}
+}
+
+// MakeBase prints the path of a release's base, which it makes first if it is
+// missing or its inputs changed. One that is there needs neither root nor lock.
+func MakeBase(ctx context.Context, l Layout, con *console, stdout io.Writer, suite string) error {
+	r, err := releaseOf(suite)
+	if err != nil {
+		return err
+	}
+	g, err := readGround()
+	if err != nil {
+		return err
+	}
+	p := basePiece(l, con, g, r)
+	if !l.current(p) {
+		err = makeBase(ctx, l, con, p)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, l.Base(suite))
+	return nil
+}
+
+func makeBase(ctx context.Context, l Layout, con *console, p piece) error {
+	if err := checkHost(hostRelease()); err != nil {
+		return err
+	}
+	unlock, err := l.lock(ctx, con)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l.current(p) { // another run made it meanwhile
+		return nil
+	}
+	return build(ctx, l, con, []piece{p}, baseFree)
+}
+
+// ground is what bases inherit from this host.
+type ground struct {
+	debian mirrors
+	ubuntu mirrors
+	cas    map[string]string // extra CA certificates by file name
+}
+
+func readGround() (g ground, err error) {
+	g.debian, err = hostMirrors("/etc/apt", parseRelease(hostRelease())["VERSION_CODENAME"])
+	if err != nil {
+		return g, hint.With(err, "the engine's root and its bases are made from the Debian mirror this host uses: add it to /etc/apt")
+	}
+	g.ubuntu = ubuntuMirrors(os.Getenv)
+	if g.cas, err = hostCAs(extraCAs); err != nil {
+		return g, fmt.Errorf("reading the extra CA certificates: %w", err)
+	}
+	return g, nil
+}
+
+// sourceOf is what the base of a release is made of.
+func (g ground) sourceOf(r release) source {
+	if r.ubuntu {
+		return source{baseName(r.suite), r.suite, g.ubuntu.ubuntuList(r.suite)}
+	}
+	return source{baseName(r.suite), r.suite, g.debian.sourcesList(r.suite)}
+}
+
+func baseName(suite string) string { return "base-" + suite }
+
+func basePiece(l Layout, con *console, g ground, r release) piece {
+	src := g.sourceOf(r)
+	work, packages := l.tmp(src.name+".tar"), append(basePackages(), r.more...)
+	inputs := append([]string{"1", src.list, sourceDateEpoch}, baseOptions("")...)
+	for _, name := range sorted(g.cas) {
+		inputs = append(inputs, name, g.cas[name])
+	}
+	inputs = append(inputs, packages...)
+	return piece{
+		name: src.name, digest: digestOf(inputs...), outputs: []string{l.Base(r.suite), l.Base(r.suite) + ".sha256"},
+		build: func(ctx context.Context) error {
+			con.say(src.name, "%s (%s) with Python, from which workloads start; %d extra CA certificates of this host", r.name, r.suite, len(g.cas))
+			cas := l.tmp(src.name + ".ca")
+			if err := writeCAs(cas, g.cas); err != nil {
+				return err
+			}
+			options := append([]string{"--variant=minbase"}, baseOptions(cas)...)
+			if r.ubuntu {
+				keys, err := ubuntuKeys(ctx, l, con, g)
+				if err != nil {
+					return fmt.Errorf("getting the keys of Ubuntu's archive: %w", err)
+				}
+				options = append(options, "--keyring="+keys)
+			}
+			return bootstrap(ctx, l, con, src, packages, work, options...)
+		},
+		place: func() error { return placeBase(work, l.Base(r.suite)) },
+	}
+}
+
+// keysSuite is the Debian release that has Ubuntu's keys: 12 has none.
+const keysSuite = "trixie"
+
+// ubuntuKeys takes the keys of Ubuntu's archive from Debian's package of them,
+// which Debian's own keys vouch for; nothing is installed on the host.
+func ubuntuKeys(ctx context.Context, l Layout, con *console, g ground) (string, error) {
+	const inside = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
+	src := source{"ubuntu-keys", keysSuite, g.debian.sourcesList(keysSuite)}
+	work := l.tmp(src.name)
+	if err := bootstrap(ctx, l, con, src, []string{"ubuntu-keyring"}, work, "--variant=extract", "--format=directory"); err != nil {
+		return "", err
+	}
+	return filepath.Join(work, inside), nil
+}
+
+// baseOptions are the options that shape the workload base; ca is a directory
+// of certificates to bake in.
+func baseOptions(ca string) []string {
+	return []string{
+		"--format=tar",
+		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
+		"--customize-hook=cp -r " + quote(ca) + `/. "$1` + extraCAs + `/"`,
+		`--customize-hook=chroot "$1" update-ca-certificates`,
+		// mmdebstrap's own cleaning leaves directories whose owner depends on
+		// whether the way to the scratch directory is open to everybody.
+		"--skip=cleanup/apt",
+		`--customize-hook=rm -rf "$1/var/lib/apt/lists" "$1/var/cache/apt"; mkdir -p "$1/var/lib/apt/lists" "$1/var/cache/apt/archives"`,
+	}
+}
+
+// placeBase moves a base to its place, with its sha256 beside it.
+func placeBase(work, to string) error {
+	f, err := os.Open(work)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(work, to); err != nil {
+		return err
+	}
+	return writeFile(to+".sha256", hex.EncodeToString(h.Sum(nil))+"  "+filepath.Base(to)+"\n", 0o644)
+}
+
+// hostCAs reads the certificates the host's owner added. Without them nothing
+// in a container could be downloaded where traffic is signed anew on its way.
+func hostCAs(dir string) (map[string]string, error) {
+	cas := map[string]string{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && p == dir {
+			return nil
+		}
+		if err != nil || d.IsDir() || filepath.Ext(p) != ".crt" {
+			return err
+		}
+		b, err := os.ReadFile(p)
+		rel, _ := filepath.Rel(dir, p)
+		cas[strings.ReplaceAll(rel, "/", "-")] = string(b)
+		return err
+	})
+	return cas, err
+}
+
+func writeCAs(dir string, cas map[string]string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, text := range cas {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// registry is what Dagger's engine.json says of an image registry.
+type registry struct {
+	Mirrors  []string `json:"mirrors,omitempty"`  // asked first, in order: host[:port][/path]
+	HTTP     *bool    `json:"http,omitempty"`     // no TLS
+	Insecure *bool    `json:"insecure,omitempty"` // TLS whose certificate is not verified
+}
+
+// siteConfig is what a site adds to the engine's configuration, in Dagger's own
+// format. The rest of it is not for it to say.
+type siteConfig struct {
+	Registries map[string]registry `json:"registries,omitempty"`
+}
+
+// siteFile is where it lies: ${XDG_CONFIG_HOME:-~/.config}/dsbuild/engine.json.
+// A file, and no variable: the engine is started by whoever needs it first.
+func siteFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "dsbuild", "engine.json"), nil
+}
+
+// readSite reads the file of a site; where there is none nothing is added.
+func readSite(path string) (c siteConfig, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&c); err != nil {
+		return c, hint.With(fmt.Errorf("%s: %w", path, err),
+			`it holds registries alone, each with mirrors, http or insecure: {"registries": {"docker.io": {"mirrors": ["mirror.example.org"]}}}; certificates belong in %s (then update-ca-certificates)`, extraCAs)
+	}
+	return c, nil
+}
+
+// engineConfig is the engine's engine.json. The cache is bounded: one CUDA
+// toolchain takes about 16 GB.
+func engineConfig(site siteConfig) (string, error) {
+	b, err := json.Marshal(struct {
+		LogLevel string            `json:"logLevel"`
+		GC       map[string]string `json:"gc"`
+		siteConfig
+	}{"info", map[string]string{"maxUsedSpace": "40GB", "reservedSpace": "1GB", "minFreeSpace": "10GB"}, site})
+	return string(b) + "\n", err
+}
+
+// certificates is the bundle that programs of this host trust: the one named by
+// SSL_CERT_FILE, as they do, else the system's.
+func certificates(getenv func(string) string) string {
+	if own := getenv("SSL_CERT_FILE"); own != "" {
+		return own
+	}
+	return hostCertificates
+}
+
+// proxyNames are the variables by which programs find the way out of a site.
+func proxyNames() []string {
+	return []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
+}
+
+// proxies are those of an environment, each in lower and upper case: apt reads
+// the one alone, the engine hands the other alone on to its containers.
+func proxies(env []string) (out []string) {
+	for _, name := range proxyNames() {
+		var value string
+		for _, spelling := range []string{name, strings.ToUpper(name)} { // which is the order of curl
+			i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, spelling+"=") })
+			if value == "" && i >= 0 {
+				_, value, _ = strings.Cut(env[i], "=")
+			}
+		}
+		if value != "" {
+			out = append(out, name+"="+value, strings.ToUpper(name)+"="+value)
+		}
+	}
+	return out
+}
+
+// aptProxies adds to an environment the proxies that apt of this host is told of
+// by its own configuration: the roots made here are fetched the same way.
+func aptProxies(env []string, ask func(key string) string) []string {
+	for _, scheme := range []string{"http", "https"} {
+		proxy := ask("Acquire::" + scheme + "::Proxy")
+		if proxy != "" && !strings.EqualFold(proxy, "direct") {
+			env = append(env, scheme+"_proxy="+proxy) // after those of the environment, which go first
+		}
+	}
+	return proxies(env)
+}
+
+// askApt asks the configuration of this host's apt.
+func askApt(key string) string {
+	out, err := exec.Command("apt-config", "--format", "%v%n", "dump", key).Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// loopbackProxy names a proxy of the environment that listens on this host
+// alone, where the engine, in a network of its own, cannot reach it; or "".
+// What it says of users and passwords is left out.
+func loopbackProxy(env []string) string {
+	for _, kv := range proxies(env) {
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "no_proxy" || name == "NO_PROXY" {
+			continue
+		}
+		if !strings.Contains(value, "://") {
+			value = "http://" + value
+		}
+		u, err := url.Parse(value)
+		if err != nil {
+			continue
+		}
+		if ip := net.ParseIP(u.Hostname()); u.Hostname() == "localhost" || ip != nil && ip.IsLoopback() {
+			return name + " (" + u.Host + ")"
+		}
+	}
+	return ""
+}

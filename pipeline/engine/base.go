@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Bases gives the root file system tars that dsbuild's own engine makes of
+// releases of Debian and Ubuntu, named by their suites: "bookworm", "jammy".
+// They serve with any engine, for they are sent to it.
+type Bases struct {
+	Home string               // directory of dsbuild's own engine
+	Root bool                 // whether the user may make one
+	Note func(string, ...any) // told what is made
+}
+
+// NewBases gives those of the user's own engine.
+func NewBases(note func(string, ...any)) *Bases {
+	return &Bases{Home: Home(), Root: os.Geteuid() == 0, Note: note}
+}
+
+// There is the tar of a suite if it has been made, else "". It makes nothing,
+// so a dry run names the image where a run would make a tar first.
+func (b *Bases) There(suite string) string {
+	tar := filepath.Join(b.Home, "base", suite+".tar")
+	if suite == "" || filepath.Base(suite) != suite {
+		return ""
+	}
+	if info, err := os.Stat(tar); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return tar
+}
+
+// Get is the tar of a suite. One that is missing is made, which takes a minute
+// or two, where dsbuild's own engine is installed and the user is root;
+// elsewhere it is "", and an image must serve. One that is there is taken as it
+// is: 'make engine' makes it anew when this host's mirrors or certificates have
+// changed.
+func (b *Bases) Get(ctx context.Context, suite string) (string, error) {
+	if tar := b.There(suite); tar != "" {
+		return tar, nil
+	}
+	control := filepath.Join(b.Home, "bin", "enginectl")
+	if _, err := os.Stat(control); err != nil || suite == "" {
+		return "", nil
+	}
+	if !b.Root {
+		b.Note("there is no base of %s in %s, and only root can make it: an image serves instead", suite, b.Home)
+		return "", nil
+	}
+	b.Note("making the base of %s: once, a minute or two", suite)
+	if err := b.make(ctx, control, suite); err != nil {
+		return "", fmt.Errorf("making the base of %s: %w", suite, err)
+	}
+	tar := b.There(suite)
+	if tar == "" {
+		return "", &fs.PathError{Op: "making the base of " + suite, Path: filepath.Join(b.Home, "base", suite+".tar"), Err: fs.ErrNotExist}
+	}
+	return tar, nil
+}
+
+// make runs the program that came with the engine. It is told to end, not
+// killed: it has a mmdebstrap to clean up after.
+func (b *Bases) make(ctx context.Context, control, suite string) error {
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, control, "base", suite)
+	cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+filepath.Dir(filepath.Dir(b.Home)))
+	cmd.Stderr = &said
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err == nil {
+		return nil
+	}
+	if cmd.ProcessState != nil && strings.HasPrefix(said.String(), "usage: ") {
+		return hint.With(fmt.Errorf("%s is of an older dsbuild", control), "renew it: make engine")
+	}
+	return controlError(err, said.String())
+}
+
+// controlError takes the error and its hint out of what enginectl printed.
+func controlError(err error, said string) error {
+	_, what, ok := strings.Cut("\n"+said, "\nerror: ")
+	if !ok {
+		return fmt.Errorf("%w: %s", err, lastLine(said))
+	}
+	what, advice, ok := strings.Cut(what, "\nhint: ")
+	err = fmt.Errorf("%s", strings.TrimSpace(what))
+	if !ok {
+		return err
+	}
+	return hint.With(err, "%s", strings.TrimSpace(advice))
+}
+
+// BaseTar is the tar that every installation of dsbuild's own engine brings,
+// or "" if it is not installed.
+func BaseTar() string { return NewBases(nil).There("bookworm") }
