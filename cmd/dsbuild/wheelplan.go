@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// wheelRequest says what one wheel shall be: the flags of dsbuild wheel that an
+// entry of a matrix has too.
+type wheelRequest struct {
+	archs     []string
+	gpus      []string
+	ops       []string
+	deepspeed string
+	torch     string
+	cuda      string
+	python    string
+	cpu       string
+	glibc     string
+	base      string
+	keepDebug bool
+}
+
+func (r *wheelRequest) flags(f *pflag.FlagSet) {
+	f.StringArrayVar(&r.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
+	f.StringArrayVar(&r.gpus, "gpu", nil, `GPU by name, repeatable: A100, "RTX 4090"`)
+	f.StringSliceVar(&r.ops, "ops", wheel.DefaultOps(), "operators to compile, or all that can be")
+	f.StringVar(&r.deepspeed, "deepspeed", "", "release, git+URL@REF, directory or source distribution (default: the newest release known)")
+	f.StringVar(&r.torch, "torch", "", "torch to build for, X.Y or X.Y.Z (default: the newest that serves)")
+	f.StringVar(&r.cuda, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
+	f.StringVar(&r.python, "python", "", "Python to build for, X.Y (default: that of the base)")
+	f.StringVar(&r.cpu, "cpu", "x86-64-v3", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: as this machine's")
+	f.StringVar(&r.glibc, "glibc", "", "glibc of the oldest node, X.Y: decides the base")
+	f.StringVar(&r.base, "base", "", "base: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
+	f.BoolVar(&r.keepDebug, "keep-debug", false, "leave debug information in the extensions")
+}
+
+// nativeCPU asks for the level of the machine dsbuild runs on.
+const nativeCPU = "native"
+
+// spec reads the request's values, or says what is wrong with them.
+func (r wheelRequest) spec(command string) (wheel.Spec, error) {
+	spec := wheel.Spec{GPUs: r.gpus, Ops: r.ops, Torch: r.torch, CUDA: r.cuda, Python: r.python, Glibc: r.glibc}
+	var err error
+	if spec.Archs, err = wheel.ParseArchs(r.archs); err != nil {
+		return spec, err
+	}
+	if r.cpu == nativeCPU {
+		spec.CPU, err = hostCPU()
+	} else {
+		spec.CPU, err = wheel.ParseCPULevel(r.cpu)
+	}
+	if err != nil {
+		return spec, usageErrorf(command, "--cpu: %w", err)
+	}
+	if len(r.ops) == 0 {
+		return spec, usageErrorf(command, "--ops: no operator is named")
+	}
+	return spec, nil
+}
+
+// planner turns requests into plans.
+type planner struct {
+	app     *app
+	command string
+	tables  *compat.Tables
+	place   *place
+	options pipeline.Options
+	dir     string // its own: clean copies of sources
+	dryRun  bool
+}
+
+func newPlanner(a *app, command string, at *place, opt pipeline.Options, dryRun bool) (*planner, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "dsbuild-")
+	return &planner{app: a, command: command, tables: tables, place: at, options: opt, dir: dir, dryRun: dryRun}, err
+}
+
+func (p *planner) close() { _ = os.RemoveAll(p.dir) } // temporary files
+
+// plan resolves what was asked and lists the steps.
+func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, error) {
+	spec, err := r.spec(p.command)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(p.dir, "source-")
+	if err != nil {
+		return nil, err
+	}
+	src := pipeline.Source{Kind: pipeline.SourceRelease}
+	if r.deepspeed != "" {
+		if src, err = pipeline.OpenSource(ctx, r.deepspeed, dir); err != nil {
+			return nil, err
+		}
+		spec.DeepSpeed, spec.Foreign = src.Version, src.Kind != pipeline.SourceRelease
+	}
+	base, grounds, err := p.ground(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	tc, err := p.tables.Resolve(spec, grounds...)
+	if err != nil {
+		return nil, err
+	}
+	if base.Ref == "" {
+		if base, err = p.place.base(ctx, tc.Ground, p.dryRun); err != nil {
+			return nil, err
+		}
+	}
+	if src.Kind == pipeline.SourceRelease {
+		src = pipeline.Release(tc.DeepSpeed, tc.Source)
+	}
+	opt := p.options
+	opt.KeepDebug = r.keepDebug
+	plan, err := pipeline.NewPlan(tc, src, base, opt)
+	if err == nil {
+		p.remark(plan)
+	}
+	return plan, err
+}
+
+func (p *planner) remark(plan *pipeline.Plan) {
+	for _, remark := range plan.Toolchain.Remarks {
+		p.app.reporter.Warn("%s", remark)
+	}
+	for _, left := range plan.Toolchain.Left {
+		p.app.reporter.Note("without %s: %s", left.Name, left.Why)
+	}
+}
+
+// ground looks at where the wheel will be built, where the user or the builder
+// decides that; elsewhere both are empty and the toolchain decides.
+func (p *planner) ground(ctx context.Context, r wheelRequest) (pipeline.Base, []compat.Ground, error) {
+	if host, err := p.place.isHost(ctx, p.dryRun); host || err != nil {
+		if err == nil && r.base != "" {
+			err = usageErrorf(p.command, "--base %s: the host builder builds on this machine", r.base)
+		}
+		if err != nil {
+			return pipeline.Base{}, nil, err
+		}
+		return p.place.host(ctx)
+	}
+	if r.base == "" {
+		return pipeline.Base{}, nil, nil
+	}
+	base, err := pipeline.NewBase(r.base)
+	if err != nil {
+		return base, nil, err
+	}
+	ground, known := p.tables.GroundOf(r.base)
+	if base.File == "" && base.Digest == "" && !p.dryRun {
+		if base, err = p.place.pin(ctx, base); err != nil {
+			return base, nil, err
+		}
+	}
+	if !known {
+		if ground, err = p.place.look(ctx, base); err != nil {
+			return base, nil, err
+		}
+	}
+	return base, []compat.Ground{ground}, nil
+}
