@@ -19,23 +19,58 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *Plan {
 	t.Helper()
-	tables, err := compat.NewTables()
-	if err != nil {
-		t.Fatal(err)
-	}
 	list, err := wheel.ParseArchs(archs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := tables.Resolve(wheel.Spec{Archs: list, Ops: ops})
+	return planFor(t, wheel.Spec{Archs: list, Ops: ops}, Source{}, base, opt)
+}
+
+// planFor is the plan of a release on the grounds dsbuild chooses among, or on
+// those given, and of sources of another kind where src is set.
+func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, grounds ...compat.Ground) *Plan {
+	t.Helper()
+	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), base, opt)
+	tc, err := tables.Resolve(spec, grounds...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if src.Kind == "" {
+		src = Release(tc.DeepSpeed, tc.Source)
+	}
+	if base.Ref == "" {
+		base.Ref = tc.Ground.Ref
+	}
+	p, err := NewPlan(tc, src, base, opt)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// known is the ground of an image that the tables know.
+func known(t *testing.T, ref string) compat.Ground {
+	t.Helper()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, ok := tables.GroundOf(ref)
+	if !ok {
+		t.Fatalf("%s is not in the tables", ref)
+	}
+	return g
+}
+
+// machine is a login node: a gcc from a module, a CUDA, no way to install.
+func machine() compat.Ground {
+	return compat.Ground{
+		Name: "Rocky Linux 9.4", Host: true, Glibc: "2.34", Pythons: []string{"3.12", "3.9"}, GCCs: []string{"12"},
+		CUDA: "12.6", CUDAHome: "/apps/cuda/12.6", Machine: "x86_64",
+	}
 }
 
 func image() Base { return Base{Ref: "debian:bookworm-slim"} }
@@ -44,6 +79,8 @@ func tarball() Base {
 	return Base{Ref: "bookworm.tar", File: "/somewhere/bookworm.tar", Digest: "sha256:" + strings.Repeat("ab", 32)}
 }
 
+const nvidia = "nvidia/cuda:12.8.1-devel-ubuntu22.04"
+
 // The plan that --dry-run prints, for every road.
 func TestPlanGolden(t *testing.T) {
 	for name, p := range map[string]*Plan{
@@ -51,6 +88,18 @@ func TestPlanGolden(t *testing.T) {
 		"a100-tar":    plan(t, tarball(), Options{}, nil, "8.0"),
 		"three-archs": plan(t, image(), Options{KeepDebug: true}, nil, "9.0+PTX", "8.0;8.6"),
 		"cpu-only":    plan(t, image(), Options{}, []string{"cpu_adam", "utils"}),
+
+		"cuda12":   planFor(t, wheel.Spec{Glibc: "2.31", Ops: []string{"cpu_adam", "utils"}}, Source{}, Base{}, Options{}),
+		"debian13": planFor(t, wheel.Spec{GPUs: []string{"V100"}}, Source{}, Base{}, Options{}),
+		"debian12": planFor(t, wheel.Spec{GPUs: []string{"A100"}, Torch: "2.0"}, Source{}, Base{}, Options{}),
+		"found":    planFor(t, wheel.Spec{GPUs: []string{"H100"}}, Source{}, Base{Ref: nvidia}, Options{}, known(t, nvidia)),
+		"host": planFor(t, wheel.Spec{GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
+			Base{Ref: "host", Digest: "sha256:" + strings.Repeat("01", 32), Host: true}, Options{}, machine()),
+		"all-ops": planFor(t, wheel.Spec{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
+		"git": planFor(t, wheel.Spec{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
+			Kind: SourceGit, Ref: "https://example.org/DeepSpeed@main", Version: "0.20.0",
+			Commit: strings.Repeat("c0ffee1", 6)[:40], SHA256: strings.Repeat("23", 32), File: "/tmp/x/deepspeed.tar.gz",
+		}, Base{}, Options{}),
 	} {
 		var got bytes.Buffer
 		if err := p.Print(&got); err != nil {
