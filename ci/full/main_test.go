@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,15 +14,23 @@ import (
 )
 
 func TestChoose(t *testing.T) {
-	for _, args := range [][]string{nil, {"inside"}, {"inside", "inside"}} {
-		got, err := choose(args)
-		if err != nil || len(got) != 1 || got[0].name != "inside" {
-			t.Errorf("%q: %v, %v", args, got, err)
+	for _, c := range []struct{ args, want []string }{
+		{nil, []string{"inside", "toolchains"}},
+		{[]string{"inside"}, []string{"inside"}},
+		{[]string{"toolchains", "inside", "inside"}, []string{"inside", "toolchains"}},
+	} {
+		got, err := choose(c.args)
+		var names []string
+		for _, p := range got {
+			names = append(names, p.name)
+		}
+		if err != nil || !slices.Equal(names, c.want) {
+			t.Errorf("%q: %q, %v", c.args, names, err)
 		}
 	}
 	var out bytes.Buffer
 	code := run(t.Context(), []string{"inside", "sideways"}, t.TempDir(), &out)
-	if want := "test-full: no part \"sideways\"; parts: inside\n"; code != 2 || out.String() != want {
+	if want := "test-full: no part \"sideways\"; parts: inside, toolchains\n"; code != 2 || out.String() != want {
 		t.Errorf("exit %d, says %q", code, out.String())
 	}
 }

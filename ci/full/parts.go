@@ -26,6 +26,14 @@ func parts() []part {
 			{"a Dagger engine", (*bench).engine},
 			{"a wheel of this checkout for A100", (*bench).wheel},
 		},
+	}, {
+		name:  "toolchains",
+		about: "any GPU, any op, any toolchain: real builds on every road",
+		tests: "TestFullToolchains",
+		needs: []need{
+			{"tools: cuobjdump", (*bench).tools},
+			{"a Dagger engine", (*bench).engine},
+		},
 	}}
 }
 

@@ -1,0 +1,110 @@
+//go:build full
+
+package main
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Each GPU of the table that teams copy from guide to guide, and one wheel for
+// several, with PTX for what comes after: NVIDIA's own tool finds in every wheel
+// what was asked for, and no more.
+func TestFullToolchainsArchs(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		sass []string
+		ptx  []string
+	}{
+		{[]string{"--arch", "7.5"}, []string{"7.5"}, nil},
+		{[]string{"--arch", "8.0"}, []string{"8.0"}, nil},
+		{[]string{"--gpu", "RTX 3090"}, []string{"8.6"}, nil},
+		{[]string{"--gpu", "RTX 4090"}, []string{"8.9"}, nil},
+		{[]string{"--arch", "8.0;8.6;9.0+PTX"}, []string{"8.0", "8.6", "9.0"}, []string{"9.0"}},
+		{[]string{"--gpu", "V100"}, []string{"7.0"}, nil},
+	} {
+		a := build(t, append(c.args, "-o", t.TempDir())...)
+		sass, ptx := cuobjdump(t, a.Path, "fused_adam_op")
+		if !slices.Equal(sass, c.sass) || !slices.Equal(ptx, c.ptx) {
+			t.Errorf("%v: cuobjdump finds SASS %v, PTX %v", c.args, sass, ptx)
+		}
+		for _, op := range []string{"cpu_adam_op", "utils_op"} {
+			if sass, ptx := cuobjdump(t, a.Path, op); len(sass)+len(ptx) > 0 {
+				t.Errorf("%v: %s has device code: %v %v", c.args, op, sass, ptx)
+			}
+		}
+		t.Logf("result: %s: SASS %s, PTX %s by cuobjdump; torch %s, %s", strings.Join(c.args, " "),
+			strings.Join(sass, ", "), orNone(ptx), a.Manifest.Torch, a.Manifest.Toolchain.Name)
+	}
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
+
+var cubin = regexp.MustCompile(`\.sm_(\d+)(\d)[a-z]?\.(cubin|ptx)`)
+
+// cuobjdump lists the archs that NVIDIA's program finds in an op of a wheel.
+func cuobjdump(t *testing.T, path, op string) (sass, ptx []string) {
+	t.Helper()
+	tmp := t.TempDir()
+	command(t, ".", "python3", "-m", "zipfile", "-e", path, tmp)
+	found, err := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", "*", op+".*so"))
+	if deeper, _ := filepath.Glob(filepath.Join(tmp, "deepspeed", "ops", op+".*so")); len(deeper) > 0 {
+		found = deeper
+	}
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s in %s: %v, %v", op, path, found, err)
+	}
+	contents, err := wheel.Inspect(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range contents.Extensions {
+		if e.Op()+"_op" == op && len(e.SASS)+len(e.PTX) == 0 {
+			return nil, nil // cuobjdump fails on a file without device code
+		}
+	}
+	for _, m := range cubin.FindAllStringSubmatch(fullTool(t, "cuobjdump", "--list-elf", "--list-ptx", found[0]), -1) {
+		list, arch := &sass, m[1]+"."+m[2]
+		if m[3] == "ptx" {
+			list = &ptx
+		}
+		if !slices.Contains(*list, arch) {
+			*list = append(*list, arch)
+		}
+	}
+	slices.Sort(sass)
+	slices.Sort(ptx)
+	return sass, ptx
+}
+
+// The toolchains for older nodes: each builds, and passes audit and smoke.
+func TestFullToolchainsOlder(t *testing.T) {
+	for _, c := range []struct {
+		args           []string
+		road, platform string
+	}{
+		// No nvcc for CUDA 12 comes as a package: ops without device code need none.
+		{[]string{"--glibc", "2.31", "--ops", "cpu_adam,utils"}, "cuda12", "manylinux_2_31_x86_64"},
+		{[]string{"--gpu", "A100", "--torch", "2.0"}, "debian12", "manylinux_2_35_x86_64"},
+	} {
+		a := build(t, append(c.args, "-o", t.TempDir())...)
+		m := a.Manifest
+		if m.Toolchain.Name != c.road || m.Toolchain.Nvcc == (c.road == "cuda12") {
+			t.Errorf("%v: %+v", c.args, m.Toolchain)
+		}
+		if !strings.HasSuffix(m.Name, "-"+c.platform+".whl") {
+			t.Errorf("%v: %s, want %s", c.args, m.Name, c.platform)
+		}
+		t.Logf("result: %s: %s, torch %s, CUDA %s, gcc %s", strings.Join(c.args, " "), m.Name, m.Torch, m.CUDA, m.GCC)
+	}
+}
