@@ -28,7 +28,7 @@ func (t *Tables) GroundOf(ref string) (Ground, bool) {
 	g := t.Bases[i].Ground
 	g.Ref = ref
 	if cuda != nil {
-		g.Name += " with NVIDIA's CUDA " + cuda[1]
+		g.Name += " of NVIDIA's CUDA images"
 	}
 	if cuda != nil && cuda[2] == "devel" { // the others have no nvcc
 		g.CUDA, g.CUDAHome = cuda[1], "/usr/local/cuda"

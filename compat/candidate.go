@@ -176,10 +176,9 @@ func (a *attempt) chooseOps() {
 	if len(a.tc.Ops) == 0 && a.all {
 		a.refuse("none of all ops can be built")
 	}
-	if !a.tc.HasDeviceCode() {
-		return
+	if a.tc.HasDeviceCode() {
+		a.tc.Archs = a.archs
 	}
-	a.tc.Archs = a.archs
 }
 
 // fitOp gives an op its archs, or says why it cannot be built.
@@ -246,11 +245,11 @@ func roadNames(roads []Road) []string {
 
 // checkArchs holds the arch list against what nvcc compiles for.
 func (a *attempt) checkArchs() {
+	if len(a.archs) == 0 && a.device() && !a.loose { // also where such ops would be left out
+		a.refuse("no arch is given and %s has device code", Toolchain{Ops: a.ops}.OpNames(true)[0])
+	}
 	if !a.tc.HasDeviceCode() {
 		return
-	}
-	if len(a.archs) == 0 && !a.loose {
-		a.refuse("no arch is given and %s has device code", a.tc.OpNames(true)[0])
 	}
 	for _, arch := range a.archs {
 		if c := arch.Capability(); !slices.Contains(a.cuda.Archs, c) {
@@ -305,7 +304,7 @@ func (a *attempt) chooseGCC() {
 	if len(gccs) > 0 {
 		limit := ""
 		if a.tc.HasDeviceCode() {
-			limit = fmt.Sprintf(", and CUDA %s none newer than %s", a.cuda.Version, newest)
+			limit = fmt.Sprintf(", and CUDA %s takes none newer than %s", a.cuda.Version, newest)
 		}
 		a.refuse("torch %s needs gcc %s or newer%s; %s has gcc %s", a.torch.Version, a.torch.OldestGCC, limit, a.ground.Name, listed(gccs))
 	}

@@ -139,7 +139,11 @@ func versions() []version {
 // loosenGround takes the bases of the tables in place of the caller's own, and
 // images with a CUDA toolkit.
 func (t *Tables) loosenGround(c choice) []choice {
+	host := len(c.grounds) > 0 && c.grounds[0].Host
 	sayBase := func(free *attempt, c *choice) {
+		if host {
+			c.say("--builder dagger")
+		}
 		c.grounds = []Ground{free.ground}
 		c.say("--base " + free.ground.Ref)
 	}

@@ -4,48 +4,51 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // conflict makes the error for what cannot be resolved: values that are wrong
 // by themselves, what does not go together, and what works instead.
-func (t *Tables) conflict(w *want, bad []fault, rest bool) error {
+func (t *Tables) conflict(w *want, bad []fault) error {
 	e := &ConflictError{}
-	var options []choice
-	if !rest {
-		e.Conflicts = t.explain(w)
-		options = t.choices(w)
-	}
-	// What is chosen for the values that are wrong has to go with the first
-	// choice; of the others those stay that go with it too.
-	base := choice{spec: w.spec, grounds: given(w)}
-	if len(options) > 0 {
-		base = options[0]
-	}
-	var needed []change
-	var wrong []Conflict
-	for i, f := range bad {
+	spec := w.spec
+	for _, f := range bad {
 		c := Conflict{What: f.what}
-		for _, ch := range f.instead {
-			spec := base.spec
-			ch.apply(&spec)
-			if t.find(spec, base.grounds, i < len(bad)-1 || w.loose && len(spec.GPUs)+len(spec.Archs) == 0) != nil {
-				base.spec, c.Try = spec, ch.text
-				needed = append(needed, ch)
-				break
-			}
+		if instead, ok := t.instead(spec, given(w), f); ok {
+			c.Try = instead.text
+			instead.apply(&spec)
 		}
-		wrong = append(wrong, c)
+		e.Conflicts = append(e.Conflicts, c)
 	}
-	e.Conflicts = append(wrong, e.Conflicts...)
-	for _, o := range options {
-		for _, ch := range needed {
-			ch.apply(&o.spec)
-		}
-		if t.find(o.spec, o.grounds, false) != nil {
-			e.Choices = append(e.Choices, o.text)
+	mended, _ := t.read(spec, given(w))
+	if t.search(mended) == nil {
+		e.Conflicts = append(e.Conflicts, t.explain(mended)...)
+		for _, c := range t.choices(mended) {
+			e.Choices = append(e.Choices, c.text)
 		}
 	}
 	return e
+}
+
+// instead picks what to say in place of a value that is wrong: the nearest
+// with which the rest works. Where the rest does not work anyway it is the
+// nearest.
+func (t *Tables) instead(spec wheel.Spec, grounds []Ground, f fault) (change, bool) {
+	if len(f.instead) == 0 {
+		return change{}, false
+	}
+	if t.find(spec, grounds, true) == nil {
+		return f.instead[0], true
+	}
+	for _, c := range f.instead {
+		changed := spec
+		c.apply(&changed)
+		if t.find(changed, grounds, true) != nil {
+			return c, true
+		}
+	}
+	return f.instead[0], true
 }
 
 // given are the grounds of the caller, none where they are of the tables.

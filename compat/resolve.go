@@ -21,7 +21,7 @@ func (t *Tables) Resolve(s wheel.Spec, grounds ...Ground) (Toolchain, error) {
 	if best != nil && len(bad) == 0 {
 		return best.toolchain(), nil
 	}
-	return Toolchain{}, t.conflict(w, bad, best != nil)
+	return Toolchain{}, t.conflict(w, bad)
 }
 
 // find is Resolve where the reasons do not matter.

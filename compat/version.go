@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -13,16 +12,23 @@ var xy = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
 
 // compareVersions compares the release numbers of two versions: what follows
 // them (rc1, +cu128) does not count.
-func compareVersions(a, b string) int { return slices.Compare(release(a), release(b)) }
+func compareVersions(a, b string) int {
+	x, y := release(a), release(b)
+	return slices.Compare(x[:], y[:])
+}
 
-var leadingNumbers = regexp.MustCompile(`^[0-9]+(\.[0-9]+)*`)
-
-// release returns a version's first three numbers.
-func release(version string) []int {
-	numbers := make([]int, 3)
-	for i, s := range strings.Split(leadingNumbers.FindString(version), ".") {
-		if i < len(numbers) {
-			numbers[i], _ = strconv.Atoi(s) // digits by the expression, or nothing: 0
+// release returns a version's first three numbers, 0 for those it lacks.
+func release(version string) [3]int {
+	var numbers [3]int
+	place := 0
+	for _, r := range version {
+		switch {
+		case r >= '0' && r <= '9':
+			numbers[place] = numbers[place]*10 + int(r-'0')
+		case r == '.' && place < len(numbers)-1:
+			place++
+		default:
+			return numbers
 		}
 	}
 	return numbers

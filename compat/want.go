@@ -124,11 +124,11 @@ func (t *Tables) readCUDA(w *want) []fault {
 }
 
 func (t *Tables) readPython(w *want) []fault {
-	all := t.pythons()
 	wrong := w.spec.Python
-	if wrong == "" || slices.Contains(all, wrong) {
+	if wrong == "" || slices.ContainsFunc(t.Torches, func(r Torch) bool { return slices.Contains(r.Pythons, wrong) }) {
 		return nil
 	}
+	all := t.pythons()
 	w.spec.Python = ""
 	what := fmt.Sprintf("no torch has wheels for Python %s: they are for %s", wrong, listed(all))
 	return []fault{{what, versionChanges("--python", wrong, all, func(s *wheel.Spec, v string) { s.Python = v })}}
@@ -296,7 +296,7 @@ func opFault(name string, known []string) fault {
 	slices.SortStableFunc(near, func(a, b string) int {
 		return cmp.Compare(distance(strings.ToLower(name), a), distance(strings.ToLower(name), b))
 	})
-	f := fault{what: fmt.Sprintf("op %q is not one dsbuild can build: there are %s", name, strings.Join(known, ", "))}
+	f := fault{what: fmt.Sprintf("op %q is not one dsbuild can build ('dsbuild ops' lists them)", name)}
 	without := change{"without --ops " + name, func(*wheel.Spec) {}}
 	for _, n := range near {
 		if distance(strings.ToLower(name), n) > len(n)/2 { // not a slip of the pen

@@ -1,0 +1,122 @@
+package compat
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// withOps are the tables with ops of the test's own, so that each rule is seen
+// whatever the ops of DeepSpeed are.
+func withOps(t *testing.T) *Tables {
+	t.Helper()
+	tt := tables(t)
+	tt.Ops = []Op{
+		{Name: "plain"},
+		{Name: "device", DeviceCode: true},
+		{Name: "modern", DeviceCode: true, MinArch: "8.0"},
+		{Name: "bounded", DeviceCode: true, MinArch: "8.0", MaxArch: "9.0"},
+		{Name: "packaged", Needs: Needs{Roads: []Road{CUDA13}}},
+		{Name: "young", Since: "0.19.5"},
+		{Name: "gone", Until: "0.19.7"},
+		{Name: "broken", DeviceCode: true, Broken: []Broken{{From: "13.1", To: "", Why: "its sources redeclare a name"}}},
+	}
+	return tt
+}
+
+func TestOps(t *testing.T) {
+	for _, c := range []struct {
+		what, flags string
+		want        string // the ops that are in, with their archs
+		left        string // those that are not, of all
+		remark      string // part of one
+		err         string // part of the error
+	}{
+		{what: "plain ops need no arch", flags: "--ops plain,young", want: "plain young"},
+		{what: "every op gets the archs", flags: "--ops device,plain --arch 7.5;8.0+PTX", want: "plain device:7.5;8.0+PTX"},
+		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", remark: "modern is compiled for 8.0 and not for 7.5: it takes archs from 8.0 on"},
+		{what: "a ceiling", flags: "--ops bounded --arch 7.5;9.0;10.0", want: "bounded:9.0", remark: "not for 7.5 and 10.0: it takes archs 8.0 to 9.0"},
+		{what: "a floor above all", flags: "--ops device,modern --arch 7.5", err: "op modern takes archs from 8.0 on, which leaves none of 7.5"},
+		{what: "all on CUDA 13", flags: "--ops all --arch 8.0", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young", left: "gone broken"},
+		{what: "all on an older CUDA 13", flags: "--ops all --arch 8.0 --torch 2.14", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged young broken:8.0", left: "gone"},
+		{what: "all for an old GPU", flags: "--ops all --gpu V100", want: "plain device:7.0 young broken:7.0", left: "modern bounded packaged gone"},
+		{what: "all for an older torch wants nvcc", flags: "--ops all --gpu A100 --torch 2.8", want: "plain device:8.0 modern:8.0 bounded:8.0 young broken:8.0", left: "packaged gone"},
+		{what: "all of an older release", flags: "--ops all --arch 8.0 --deepspeed 0.14.0", want: "plain device:8.0 modern:8.0 bounded:8.0 packaged gone", left: "young broken"},
+		{what: "all and no nvcc", flags: "--ops all --arch 8.0 --torch 2.8 --python 3.9", want: "plain young", left: "device modern bounded packaged gone broken"},
+		{what: "all, and one by name", flags: "--ops all,modern --gpu V100", err: "op modern takes archs from 8.0 on, which leaves none of 7.0 (V100)"},
+		{what: "all and no arch", flags: "--ops all", err: "no arch is given and device has device code"},
+		{what: "its road", flags: "--ops packaged --torch 2.10", err: "op packaged was made to work with cuda13 alone, not with cuda12"},
+		{what: "too young", flags: "--ops young --deepspeed 0.19.0", err: "op young is in DeepSpeed from 0.19.5 on, not in 0.19.0"},
+		{what: "gone", flags: "--ops gone", err: "op gone left DeepSpeed with 0.19.7, it is not in 0.19.8"},
+		{what: "broken here", flags: "--ops broken --arch 8.0 --torch 2.15", err: "op broken cannot be built with CUDA 13.2: its sources redeclare a name"},
+		{what: "broken, and a toolkit that is left", flags: "--ops broken --arch 8.0", want: "broken:8.0"},
+	} {
+		tt := withOps(t)
+		a := parse(t, tt, c.flags)
+		tc, err := tt.Resolve(a.spec, a.grounds...)
+		if c.err != "" {
+			var bad *ConflictError
+			if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.err) || bad.ExitCode() != 2 {
+				t.Errorf("%s: %v, want %q", c.what, err, c.err)
+				continue
+			}
+			for _, h := range alternatives(bad.Hint()) {
+				changed := a.follow(t, tt, h)
+				if _, err := tt.Resolve(changed.spec, changed.grounds...); err != nil {
+					t.Errorf("%s: hint %q: %v", c.what, h, err)
+				}
+			}
+			if bad.Hint() == "" {
+				t.Errorf("%s: no hint", c.what)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.what, err)
+			continue
+		}
+		var in, left []string
+		for _, op := range tc.Ops {
+			in = append(in, strings.TrimSuffix(op.Name+":"+wheel.ArchList(op.Archs), ":"))
+		}
+		for _, op := range tc.Left {
+			left = append(left, op.Name)
+			if op.Why == "" {
+				t.Errorf("%s: %s is left out and nobody knows why", c.what, op.Name)
+			}
+		}
+		if got := strings.Join(in, " "); got != c.want {
+			t.Errorf("%s: ops %s, want %s", c.what, got, c.want)
+		}
+		if got := strings.Join(left, " "); got != c.left {
+			t.Errorf("%s: left %s, want %s", c.what, got, c.left)
+		}
+		if !slices.ContainsFunc(tc.Remarks, func(r string) bool { return strings.Contains(r, c.remark) }) && c.remark != "" {
+			t.Errorf("%s: remarks %q", c.what, tc.Remarks)
+		}
+	}
+}
+
+// TestTogether: what is wrong by itself and what does not go together is said
+// in one message.
+func TestTogether(t *testing.T) {
+	tt := tables(t)
+	a := parse(t, tt, `--gpu V1000 --gpu V100 --deepspeed 0.1.0 --torch 2.15.0 --python 3.9 --cuda 12.8 --glibc 2.17 --ops fused_adam,nonsense`)
+	_, err := tt.Resolve(a.spec)
+	for _, want := range []string{`GPU "V1000"`, "DeepSpeed 0.1.0", `op "nonsense"`, "CUDA 13.2, not 12.8", "no wheels for Python 3.9", "glibc 2.17", "nothing for arch 7.0 (V100"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %s", err, want)
+		}
+	}
+}
+
+func TestForeignMachine(t *testing.T) {
+	tt := tables(t)
+	_, err := tt.Resolve(wheel.Spec{Archs: archs(t, "9.0")}, Ground{Name: "this machine", Host: true, Machine: "aarch64", Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}})
+	if err == nil || !strings.Contains(err.Error(), "this machine: its CPU is aarch64; dsbuild builds x86_64 wheels") {
+		t.Error(err)
+	}
+}

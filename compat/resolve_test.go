@@ -1,0 +1,256 @@
+package compat
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden file")
+
+// words splits a command line; quotes hold spaces together.
+func words(line string) []string {
+	var out []string
+	for _, w := range regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1) {
+		out = append(out, strings.Trim(w, `"`))
+	}
+	return out
+}
+
+// ask is what a command line says.
+type ask struct {
+	spec    wheel.Spec
+	grounds []Ground
+}
+
+func parse(t *testing.T, tt *Tables, line string) ask {
+	t.Helper()
+	var a ask
+	args := words(line)
+	for i := 0; i+1 < len(args); i += 2 {
+		a.set(t, tt, args[i], args[i+1])
+	}
+	return a
+}
+
+func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
+	t.Helper()
+	switch flag {
+	case "--gpu":
+		a.spec.GPUs = append(a.spec.GPUs, v)
+	case "--arch":
+		have := wheel.ArchList(a.spec.Archs)
+		a.spec.Archs = archs(t, strings.TrimPrefix(have+";"+v, ";"))
+	case "--ops":
+		a.spec.Ops = strings.Split(v, ",")
+	case "--torch":
+		a.spec.Torch = v
+	case "--cuda":
+		a.spec.CUDA = v
+	case "--python":
+		a.spec.Python = v
+	case "--glibc":
+		a.spec.Glibc = v
+	case "--deepspeed":
+		a.spec.DeepSpeed = v
+	case "--source":
+		a.spec.DeepSpeed, a.spec.Foreign = v, true
+	case "--builder": // a base is what comes with it
+	case "--base":
+		g, ok := tt.GroundOf(v)
+		if !ok {
+			t.Fatalf("--base %s is not known", v)
+		}
+		a.grounds = []Ground{g}
+	case "--host": // CUDA:GCC:PYTHON:GLIBC
+		f := strings.Split(v, ":")
+		a.grounds = []Ground{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
+	default:
+		t.Fatalf("flag %s", flag)
+	}
+}
+
+// remove takes one value of a list out.
+func (a *ask) remove(t *testing.T, flag, v string) {
+	t.Helper()
+	before := fmt.Sprint(a.spec)
+	is := func(s string) bool { return s == v }
+	switch flag {
+	case "--gpu":
+		a.spec.GPUs = slices.DeleteFunc(slices.Clone(a.spec.GPUs), is)
+	case "--ops":
+		a.spec.Ops = slices.DeleteFunc(slices.Clone(a.spec.Ops), is)
+	case "--arch":
+		a.spec.Archs = slices.DeleteFunc(slices.Clone(a.spec.Archs), func(x wheel.Arch) bool { return x.String() == v })
+	}
+	if fmt.Sprint(a.spec) == before {
+		t.Errorf("there is no %s %s to leave out", flag, v)
+	}
+}
+
+// follow does what a hint says, as a reader would: "--torch 2.10.0 with
+// --python 3.13", "without --gpu V100", "--gpu V100 instead of V10O".
+func (a ask) follow(t *testing.T, tt *Tables, hint string) ask {
+	t.Helper()
+	for len(hint) > 0 {
+		step := regexp.MustCompile(`^(without )?(--[a-z]+) ("[^"]*"|\S+)(?: instead of ("[^"]*"|\S+))?(?: (?:with|and) |$)`).FindStringSubmatch(hint)
+		if step == nil {
+			t.Fatalf("hint %q", hint)
+		}
+		hint = hint[len(step[0]):]
+		flag, value, instead := step[2], strings.Trim(step[3], `"`), strings.Trim(step[4], `"`)
+		if step[1] != "" {
+			a.remove(t, flag, value)
+			continue
+		}
+		if instead == "" {
+			a.set(t, tt, flag, value)
+			continue
+		}
+		a.remove(t, flag, instead)
+		if flag == "--ops" {
+			value = strings.Join(append(a.spec.Ops, value), ",")
+		}
+		a.set(t, tt, flag, value)
+	}
+	return a
+}
+
+// alternatives takes a hint apart: the steps that are needed, with each of
+// those of which one is enough.
+func alternatives(hint string) []string {
+	hint, ok := strings.CutPrefix(hint, "this works: ")
+	if !ok {
+		return nil
+	}
+	all := strings.Split(hint, ", or ")
+	needed := ""
+	if i := strings.LastIndex(all[0], " and "); i >= 0 && len(all) > 1 {
+		needed = all[0][:i] + " and "
+	}
+	for i := 1; i < len(all); i++ {
+		all[i] = needed + all[i]
+	}
+	return all
+}
+
+// answer is what Resolve says, in lines.
+func answer(tc Toolchain, err error) string {
+	var bad *ConflictError
+	if errors.As(err, &bad) {
+		var out []string
+		for _, c := range bad.Conflicts {
+			out = append(out, c.What)
+		}
+		return "  " + strings.Join(append(out, "hint: "+bad.Hint()), "\n  ") + "\n"
+	}
+	if err != nil {
+		return "  error: " + err.Error() + "\n"
+	}
+	where := tc.Ground.Suite
+	if where == "" {
+		where = tc.Ground.Name
+	}
+	out := fmt.Sprintf("  %s: torch %s, CUDA %s, toolkit %s, Python %s on %s", tc.Road, tc.Torch, tc.CUDA, tc.Toolkit, tc.Python, where)
+	for _, part := range [][2]string{
+		{"gcc ", tc.GCC}, {"", strings.Join(tc.Pins, " ")}, {"archs ", wheel.ArchList(tc.Archs)},
+	} {
+		if part[1] != "" {
+			out += ", " + part[0] + part[1]
+		}
+	}
+	for _, r := range tc.Remarks {
+		out += "\n  remark: " + r
+	}
+	return out + "\n"
+}
+
+// TestResolve resolves each command line of the golden file.
+func TestResolve(t *testing.T) {
+	const path = "testdata/resolve.golden"
+	golden, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tt := tables(t)
+	var now strings.Builder
+	lines := 0
+	for _, block := range strings.Split(string(golden), "\n--") {
+		line, _, _ := strings.Cut("--"+strings.TrimPrefix(block, "--"), "\n")
+		a := parse(t, tt, line)
+		want := strings.TrimPrefix(strings.TrimPrefix("--"+strings.TrimPrefix(block, "--"), line), "\n")
+		got := answer(tt.Resolve(a.spec, a.grounds...))
+		if strings.TrimSpace(got) != strings.TrimSpace(want) && !*update {
+			t.Errorf("%s:\n%swant\n%s", line, got, want)
+		}
+		now.WriteString(line + "\n" + got)
+		lines++
+	}
+	if lines < 60 {
+		t.Errorf("%d lines: at least 60 are promised", lines)
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(now.String()), 0o644); err != nil { //nolint:gosec // a file of the repository
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestHintsWork asks for anything at random; where that cannot be, every hint
+// has to work, done as it says.
+func TestHintsWork(t *testing.T) {
+	tt := tables(t)
+	pools := []struct {
+		flag   string
+		values []string
+	}{
+		{"--gpu", []string{"V100", "A100", "RTX 5090", "H100", "T4", "K80", "GH200", "P100", "V10O", "Jetson TX2", "B200", "RTX 6000", "M60"}},
+		{"--gpu", []string{"V100", "A100", "RTX 5090", "GB200", "nonsense"}},
+		{"--arch", []string{"7.0", "8.0+PTX", "12.0", "3.0", "9.0", "10.3"}},
+		{"--torch", []string{"2.15.0", "2.10", "2.8.0", "2.4.1", "2.0", "1.13.1", "3.0.0", "2.5.1"}},
+		{"--cuda", []string{"13", "12.8", "12.1", "11.7", "12.9", "10.2", "13.2"}},
+		{"--python", []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "2.7"}},
+		{"--glibc", []string{"2.17", "2.28", "2.31", "2.35", "2.36", "2.41", "new"}},
+		{"--deepspeed", []string{"0.14.0", "0.19.8", "0.1.0", "latest"}},
+		{"--ops", []string{"cpu_adam", "utils,fused_adam", "fused_adm", "all", "nonsense,cpu_adam", "fused_lamb,cpu_adam,bad"}},
+		{"--base", []string{"debian:bookworm", "debian:trixie", "ubuntu:22.04", "debian:bullseye", "ubuntu:20.04", "nvidia/cuda:12.1.1-devel-ubuntu22.04", "nvidia/cuda:11.8.0-devel-ubuntu20.04", "nvidia/cuda:13.0.2-devel-ubuntu24.04"}},
+	}
+	random := rand.New(rand.NewPCG(5, 2026)) //nolint:gosec // the same each time
+	refused := 0
+	for range 250 {
+		line := ""
+		for _, p := range pools {
+			if random.IntN(3) == 0 {
+				line += " " + p.flag + " " + quoted(p.values[random.IntN(len(p.values))])
+			}
+		}
+		a := parse(t, tt, line)
+		_, err := tt.Resolve(a.spec, a.grounds...)
+		var bad *ConflictError
+		if !errors.As(err, &bad) {
+			continue
+		}
+		refused++
+		hints := alternatives(bad.Hint())
+		if len(hints) == 0 {
+			t.Errorf("%s:\n%v\nno hint", line, err)
+		}
+		for _, h := range hints {
+			changed := a.follow(t, tt, h)
+			if _, err := tt.Resolve(changed.spec, changed.grounds...); err != nil {
+				t.Errorf("%s:\n%v\nof hint %q\n%q does not work:\n%v", line, bad, bad.Hint(), h, err)
+			}
+		}
+	}
+	if refused < 80 {
+		t.Errorf("%d refusals: too few to prove anything", refused)
+	}
+}
