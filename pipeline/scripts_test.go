@@ -53,6 +53,148 @@ func TestCompilerWrapper(t *testing.T) {
 	}
 }
 
+// What an extension is linked with is what a node has: no path of the building
+// machine, nothing it does not use of what a node may lack.
+func TestCompilerWrapperLinks(t *testing.T) {
+	cxx, dir := wrapper(t, "cxx")
+	archive := filepath.Join(dir, "libaio.a")
+	gcc := filepath.Join(dir, "gcc-12")
+	if err := os.WriteFile(gcc, []byte("#!/bin/sh\necho $ARCHIVE\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	asNeeded := func(lib string) string { return "-Wl,--push-state,--as-needed " + lib + " -Wl,--pop-state" }
+	static := archive + " -Wl,--exclude-libs,libaio.a -Wl,--version-script=/tools/libaio.map"
+	for _, c := range []struct{ archive, given, want string }{
+		{"", "-shared op.o -Wl,-rpath,/opt/x -L/opt/x -ldeepspeedft -o op.so", "-shared op.o -L/opt/x -ldeepspeedft -o op.so"},
+		{"", "-shared op.o -Wl,--enable-new-dtags,-rpath,/opt/x -Wl,-R/opt/x -Wl,-O1", "-shared op.o -Wl,-O1"},
+		{"", "-shared op.o -lcurand -lcudart -lcuda", "-shared op.o " + asNeeded("-lcurand") + " -lcudart " + asNeeded("-lcuda")},
+		{archive, "-shared op.o -laio", "-shared op.o " + static},
+		{"libaio.a", "-shared op.o -laio", "-shared op.o -laio"}, // what gcc prints where there is none
+		{archive, "probe.o -laio", "probe.o -laio"},
+	} {
+		cmd := exec.Command(cxx, strings.Fields(c.given)...)
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS=/tools",
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=" + gcc, "DSBUILD_CCACHE=ccache", "ARCHIVE=" + c.archive}
+		runs(t, cmd, gcc+" -ffile-prefix-map=/s=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "+c.want)
+	}
+}
+
+// An op linked with libaio.a, whose functions have versions of its own, loads by
+// itself and shows none of it.
+func TestCompilerWrapperLinksLibaio(t *testing.T) {
+	cxx, dir := wrapper(t, "cxx")
+	tools, err := filepath.Abs("scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"aio.c": "int io_submit(void) { return 1; }\nint io_getevents_0_4(void) { return 2; }\n" +
+			"__asm__(\".symver io_getevents_0_4,io_getevents@@LIBAIO_0.4\");\n",
+		"op.c": "int io_submit(void), io_getevents(void);\nint op(void) { return io_submit() + io_getevents(); }\n",
+		"gcc":  "#!/bin/sh\nexec gcc -B" + dir + " \"$@\"\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, line := range []string{
+		"gcc -c -fPIC aio.c && ar rc libaio.a aio.o && gcc -c -fPIC op.c",
+		cxx + " -shared op.o -laio -o op.so",
+	} {
+		cmd := exec.Command("sh", "-c", line)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools,
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX="+filepath.Join(dir, "gcc"), "DSBUILD_CCACHE=")
+		runs(t, cmd, "")
+	}
+	symbols, err := exec.Command("readelf", "--dyn-syms", "-dW", filepath.Join(dir, "op.so")).Output()
+	if err != nil || strings.Contains(string(symbols), "io_") || strings.Contains(string(symbols), "(NEEDED)             Shared library: [libaio") || !strings.Contains(string(symbols), " op\n") {
+		t.Errorf("%v\n%s", err, symbols)
+	}
+}
+
+// deepspeedTree is what build.py needs of DeepSpeed's: builders that, like its own, write
+// the archs they have left over to the environment.
+var deepspeedTree = map[string]string{
+	"op_builder/__init__.py": "",
+	"op_builder/builder.py": `import os
+class OpBuilder:
+    floor, error_log = 0, None
+    def __init__(self, name): self.name = name
+    def is_compatible(self, verbose=False): return True
+    def builder(self): return (self.name, "")
+class CUDAOpBuilder(OpBuilder):
+    def builder(self):
+        os.environ["TORCH_CUDA_ARCH_LIST"] = ";".join(a for a in os.environ["TORCH_CUDA_ARCH_LIST"].split(";") if float(a) >= self.floor)
+        return (self.name, os.environ["TORCH_CUDA_ARCH_LIST"])
+`,
+	"op_builder/all_ops.py": `from .builder import *
+class Ampere(CUDAOpBuilder): floor = 8
+class NoLibrary(OpBuilder):
+    def is_compatible(self, verbose=False):
+        if verbose: self.error_log = "async_io requires libaio"
+        return False
+class Crash(OpBuilder):
+    def is_compatible(self, verbose=False): raise RuntimeError("no CUDA_HOME")
+ALL_OPS = {b.name: b for b in (OpBuilder("utils"), CUDAOpBuilder("fused_adam"), Ampere("fp_quantizer"), CUDAOpBuilder("quantizer"), NoLibrary("async_io"), Crash("gds"))}
+`,
+	"setup.py": `import os, sys
+from op_builder.all_ops import ALL_OPS
+assert __name__ == "__main__" and sys.argv == ["setup.py", "bdist_wheel"], sys.argv
+print(*(ALL_OPS[n].builder() for n in ("utils", "fp_quantizer", "quantizer", "fused_adam")), os.environ["TORCH_CUDA_ARCH_LIST"])
+`,
+}
+
+// Each op is compiled for its own archs, whatever those before it left over.
+func TestBuildKeepsArchs(t *testing.T) {
+	for ops, want := range map[string]string{
+		"utils fused_adam":                  "('utils', '') ('fp_quantizer', '8.0') ('quantizer', '7.5;8.0') ('fused_adam', '7.5;8.0') 7.5;8.0",
+		"fused_adam=7.5 fp_quantizer=8.0":   "('utils', '') ('fp_quantizer', '8.0') ('quantizer', '7.5;8.0') ('fused_adam', '7.5') 7.5;8.0",
+		"quantizer=9.0;9.0 utils quantizer": "('utils', '') ('fp_quantizer', '8.0') ('quantizer', '7.5;8.0') ('fused_adam', '7.5;8.0') 7.5;8.0",
+	} {
+		runs(t, buildPy(t, ops), want)
+	}
+}
+
+// An op that DeepSpeed would leave out silently is an error with its reason.
+func TestBuildRefusesWhatIsLeftOut(t *testing.T) {
+	out, err := buildPy(t, "utils async_io gds fused_adamw").CombinedOutput()
+	want := "error: op async_io cannot be compiled here: async_io requires libaio\n" +
+		"error: op gds cannot be compiled here: RuntimeError: no CUDA_HOME\n" +
+		"error: op fused_adamw: this DeepSpeed has none of that name for CUDA (it has async_io, fp_quantizer, fused_adam, gds, quantizer, utils)\n"
+	if err == nil || string(out) != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
+	}
+}
+
+// buildPy runs build.py in a tree.
+func buildPy(t *testing.T, ops string) *exec.Cmd {
+	t.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	script, err := filepath.Abs("scripts/build.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range deepspeedTree {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("python3", "-B", script, "bdist_wheel")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DSBUILD_OPS="+ops, "TORCH_CUDA_ARCH_LIST=7.5;8.0")
+	return cmd
+}
+
 // Device code holds no line information unless debug information was asked
 // for: it would hold times.
 func TestNVCCWrapper(t *testing.T) {

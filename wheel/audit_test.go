@@ -55,3 +55,17 @@ func TestSortedArchs(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+func TestOpName(t *testing.T) {
+	for path, want := range map[string]string{
+		"deepspeed/ops/aio/async_io_op.cpython-311-x86_64-linux-gnu.so":                          "async_io",
+		"deepspeed/inference/v2/ragged_ops.cpython-311-x86_64-linux-gnu.so":                      "ragged_ops",
+		"deepspeed/inference/v2/kernelsinference_core_ops.cpython-311-x86_64-linux-gnu.so":       "inference_core_ops",
+		"deepspeed/inference/v2/kernels/cutlass_ops/cutlass_ops.cpython-311-x86_64-linux-gnu.so": "cutlass_ops",
+		"elsewhere/kernels_op.so": "kernels",
+	} {
+		if got := (Extension{Path: path}).Op(); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}

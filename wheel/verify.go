@@ -238,6 +238,11 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	if !slices.Equal(torch, []string{pin}) {
 		damage = append(damage, fmt.Sprintf("METADATA requires %s, the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
 	}
+	for _, r := range m.Requires {
+		if !slices.Contains(c.Requires, r) {
+			damage = append(damage, "the ops need "+r+", METADATA does not require it")
+		}
+	}
 	for _, f := range a.members {
 		if top, _, _ := strings.Cut(place(f.Name), "/"); strings.HasSuffix(strings.ToLower(top), ".egg-info") {
 			damage = append(damage, f.Name+" is metadata too, which Python may read instead")
@@ -348,8 +353,9 @@ func (m Manifest) checkArchs(c Contents) []string {
 		if e.Unread != "" {
 			damage = append(damage, fmt.Sprintf("op %s cannot be read: %s", e.Op(), e.Unread))
 		}
-		if len(e.SASS)+len(e.PTX) > 0 {
-			device = true
+		_, said := m.OpArchs[e.Op()]
+		if has := len(e.SASS)+len(e.PTX) > 0; has || said {
+			device = device || has
 			damage = append(damage, e.compareArchs("the manifest says", m.code(e.Op()).Archs, m.code(e.Op()).PTX)...)
 		}
 	}

@@ -202,6 +202,76 @@ func TestVerifyRenamed(t *testing.T) {
 	}
 }
 
+// Ops have the archs that are said of them, and not those of others.
+func TestVerifyArchsByOp(t *testing.T) {
+	ops := []wheeltest.Op{
+		{Name: "fp_quantizer", Dir: "fp_quantizer", SASS: []string{"8.0"}},
+		{Name: "quantizer", Dir: "quantizer", SASS: []string{"7.5", "8.0"}},
+		{Name: "utils", Dir: "."},
+	}
+	path := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{Ops: ops})
+	m, err := wheel.ReadManifest(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fp, ok := m.OpArchs["fp_quantizer"]; len(m.OpArchs) != 1 || !ok || !slices.Equal(fp.Archs, []string{"8.0"}) || len(fp.PTX) != 0 {
+		t.Errorf("%+v", m.OpArchs)
+	}
+	files := wheeltest.Read(t, path)
+	high, low := ops[0].Path("cp311"), ops[1].Path("cp311")
+	for _, c := range []struct{ high, low, want string }{
+		{files[high], files[low], ""},
+		{files[low], files[low], "archs: op fp_quantizer has SASS for 7.5, 8.0, the manifest says 8.0"},
+		{files[high], files[high], "archs: op quantizer has SASS for 8.0, the manifest says 7.5, 8.0"},
+		{files[ops[2].Path("cp311")], files[low], "archs: op fp_quantizer has SASS for nothing, the manifest says 8.0"},
+	} {
+		files[high], files[low] = c.high, c.low
+		wheeltest.Write(t, path, files)
+		v, err := wheel.Verify(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var archs []string
+		for _, f := range v.Findings() {
+			if strings.HasPrefix(f, "archs:") {
+				archs = append(archs, f)
+			}
+		}
+		if got := strings.Join(archs, "; "); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// What ops need on a node is required by the wheel.
+func TestPackRequires(t *testing.T) {
+	compiled := wheeltest.Compiled(t, t.TempDir(), wheeltest.Options{})
+	m := wheel.Manifest{CPU: "x86-64-v3", Requires: []string{"deepspeed-kernels==0.0.1.dev1698255861"}}
+	path, err := wheel.Pack(t.Context(), compiled, t.TempDir(), m, wheel.Build{Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Patches: []string{"transformer"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := wheel.Verify(t.Context(), path)
+	if err != nil || v.Err() != nil {
+		t.Fatal(err, v.Err())
+	}
+	want := []string{"torch<2.16,>=2.15", "deepspeed-kernels==0.0.1.dev1698255861"}
+	if !slices.Equal(v.Contents.Requires, want) || !slices.Equal(v.Manifest.Patches, []string{"transformer"}) {
+		t.Errorf("%q, patches %q", v.Contents.Requires, v.Manifest.Patches)
+	}
+	files := wheeltest.Read(t, path)
+	for name, text := range files {
+		if strings.HasSuffix(name, "/METADATA") {
+			files[name] = strings.Replace(text, "Requires-Dist: deepspeed-kernels==0.0.1.dev1698255861\n", "", 1)
+		}
+	}
+	wheeltest.Write(t, path, files)
+	v, err = wheel.Verify(t.Context(), path)
+	if err != nil || !strings.Contains(strings.Join(v.Findings(), "; "), "metadata: the ops need deepspeed-kernels==0.0.1.dev1698255861, METADATA does not require it") {
+		t.Errorf("%v %q", err, v.Findings())
+	}
+}
+
 // Packed twice, from other directories, a wheel has the same bytes.
 func TestPackIsReproducible(t *testing.T) {
 	sums := map[string]bool{}
