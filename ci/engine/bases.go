@@ -23,6 +23,7 @@ type release struct {
 	suite, name string
 	ubuntu      bool
 	more        []string // packages beside those of every base
+	options     []string // of mmdebstrap, likewise
 }
 
 // releases are those for which bases are made, the default first. Debian's apt
@@ -31,7 +32,7 @@ type release struct {
 func releases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
-		{suite: "bullseye", name: "Debian 11"},
+		{suite: "bullseye", name: "Debian 11", options: []string{recompile}},
 		{suite: "trixie", name: "Debian 13"},
 		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: strings.Fields("ubuntu-keyring python3.11 python3.11-venv python3.11-dev")},
 		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"ubuntu-keyring"}},
@@ -40,6 +41,12 @@ func releases() []release {
 
 // defaultBase is the one that every installation has.
 const defaultBase = "bookworm"
+
+// recompile is for a Python whose compiled modules hold sets in the order of
+// their hashes, which differs from run to run: it compiles them once more with
+// the hashes of always.
+const recompile = `--customize-hook=PYTHONHASHSEED=0 chroot "$1" python3 -c "import glob, py_compile, importlib.util as util
+for f in sorted(glob.glob('/usr/**/__pycache__/*.pyc', recursive=True)): py_compile.compile(util.source_from_cache(f), f, doraise=True)"`
 
 // basePackages are in every base: a Python to build for. Compilers come with
 // the toolchain image.
@@ -154,7 +161,7 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 	for _, name := range sorted(g.cas) {
 		inputs = append(inputs, name, g.cas[name])
 	}
-	inputs = append(inputs, packages...)
+	inputs = append(append(inputs, packages...), r.options...)
 	return piece{
 		name: src.name, digest: digestOf(inputs...), outputs: []string{l.Base(r.suite), l.Base(r.suite) + ".sha256"},
 		build: func(ctx context.Context) error {
@@ -163,7 +170,7 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 			if err := writeCAs(cas, g.cas); err != nil {
 				return err
 			}
-			options := append([]string{"--variant=minbase"}, baseOptions(cas)...)
+			options := append(append([]string{"--variant=minbase"}, r.options...), baseOptions(cas)...)
 			if r.ubuntu {
 				keys, err := ubuntuKeys(ctx, l, con, g)
 				if err != nil {

@@ -1,0 +1,212 @@
+//go:build linux
+
+// Package enginetest gives tests Dagger engines: dsbuild's own, a second one
+// beside it for as long as a test runs, and servers that these can reach.
+package enginetest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+)
+
+// Engine is a running engine of dsbuild's own kind.
+type Engine struct {
+	Home    string // its directory
+	Address string // unix://…
+}
+
+// CLI is the dagger program that came with it.
+func (e Engine) CLI() string { return filepath.Join(e.Home, "bin", "dagger") }
+
+// Found is the engine as package engine finds it.
+func (e Engine) Found() engine.Engine {
+	return engine.Engine{Address: e.Address, CLI: e.CLI(), How: "a test's engine"}
+}
+
+// Own returns the user's own engine, started if it is installed. Where there is
+// none the test is skipped, but fails where the variable CI is true.
+func Own(tb testing.TB) Engine {
+	tb.Helper()
+	f := engine.NewFinder("", tb.Logf)
+	f.Env = "" // whatever else there is
+	f.Look = func(string) (string, error) { return "", errors.New("not asked for") }
+	if os.Geteuid() != 0 {
+		missing(tb, "dsbuild's own engine needs root")
+	}
+	found, err := f.Find(tb.Context())
+	if err != nil {
+		missing(tb, "needs dsbuild's own engine (make engine): %v", err)
+	}
+	return Engine{Home: f.Home, Address: found.Address}
+}
+
+func missing(tb testing.TB, format string, args ...any) {
+	tb.Helper()
+	if os.Getenv("CI") == "true" {
+		tb.Fatalf(format, args...)
+	}
+	tb.Skipf(format, args...)
+}
+
+// Options are what a second engine has of its own.
+type Options struct {
+	Env  []string // variables that it is started with, beside those of the test
+	Site string   // the text of ${XDG_CONFIG_HOME}/dsbuild/engine.json; "" for none
+}
+
+// Second starts an engine beside the user's own and stops it when the test
+// ends. It has the programs of that one and a copy of its root, but a cache, a
+// network, a socket and control groups of its own, which are gone afterwards.
+func Second(tb testing.TB, opt Options) Engine {
+	tb.Helper()
+	own := Own(tb)
+	dir, err := os.MkdirTemp("", "dsbuild-engine-") // short: it holds a socket
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Errorf("removing the second engine: %v", err)
+		}
+	})
+	e := Engine{Home: filepath.Join(dir, "dsbuild", "engine")}
+	e.Address = "unix://" + filepath.Join(e.Home, "run", "engine.sock")
+	if err := e.furnish(own, dir, opt.Site); err != nil {
+		tb.Fatalf("furnishing a second engine: %v", err)
+	}
+	control := func(what string) error {
+		cmd := exec.Command(filepath.Join(e.Home, "bin", "enginectl"), what)
+		cmd.Env = append(append(os.Environ(), opt.Env...), "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+		out, err := cmd.CombinedOutput()
+		tb.Logf("second engine, %s:\n%s", what, out)
+		return err
+	}
+	tb.Cleanup(func() {
+		if err := control("down"); err != nil {
+			tb.Errorf("stopping the second engine: %v", err)
+		}
+	})
+	if err := control("start"); err != nil {
+		tb.Fatalf("starting a second engine: %v", err)
+	}
+	return e
+}
+
+// furnish makes the directory of an engine out of another's. The programs and
+// the files of the root are the same ones by hard links where the file system
+// allows; in etc the engine writes, so that is copied.
+func (e Engine) furnish(from Engine, config, site string) error {
+	if err := os.MkdirAll(e.Home, 0o700); err != nil {
+		return err
+	}
+	if site != "" {
+		if err := os.WriteFile(filepath.Join(config, "dsbuild", "engine.json"), []byte(site), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, part := range []string{"bin", "rootfs"} {
+		to := filepath.Join(e.Home, part)
+		if copyTree("-al", filepath.Join(from.Home, part), to) == nil {
+			continue
+		}
+		if err := errors.Join(os.RemoveAll(to), copyTree("-a", filepath.Join(from.Home, part), to)); err != nil {
+			return err
+		}
+	}
+	etc := filepath.Join(e.Home, "rootfs", "etc")
+	return errors.Join(os.RemoveAll(etc), copyTree("-a", filepath.Join(from.Home, "rootfs", "etc"), etc))
+}
+
+func copyTree(how, from, to string) error {
+	if out, err := exec.Command("cp", how, from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp %s %s %s: %w: %s", how, from, to, err, out)
+	}
+	return nil
+}
+
+// Listen opens a port in the engine's own network, where the engine and its
+// containers' images come from: nothing on this host's loopback is within its
+// reach. The listener is closed when the test ends.
+func (e Engine) Listen(tb testing.TB, address string) net.Listener {
+	tb.Helper()
+	pid, err := e.pid()
+	if err != nil {
+		tb.Fatalf("finding the engine's network: %v", err)
+	}
+	l, err := listenIn(fmt.Sprintf("/proc/%d/ns/net", pid), address)
+	if err != nil {
+		tb.Fatalf("listening on %s in the engine's network: %v", address, err)
+	}
+	tb.Cleanup(func() { l.Close() })
+	return l
+}
+
+// Serve answers HTTP in the engine's own network until the test ends and
+// returns the address, which for the engine is "127.0.0.1:PORT".
+func (e Engine) Serve(tb testing.TB, address string, handler http.Handler) string {
+	tb.Helper()
+	l := e.Listen(tb, address)
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	go srv.Serve(l) //nolint:errcheck // ends with the test
+	tb.Cleanup(func() { srv.Close() })
+	return l.Addr().String()
+}
+
+// pid is that of the engine, from the record that its supervisor keeps.
+func (e Engine) pid() (int, error) {
+	text, err := os.ReadFile(filepath.Join(e.Home, "run", "engine.json"))
+	if err != nil {
+		return 0, err
+	}
+	var record struct {
+		Engine struct{ PID int }
+	}
+	if err := json.Unmarshal(text, &record); err != nil {
+		return 0, err
+	}
+	if record.Engine.PID <= 0 {
+		return 0, fmt.Errorf("its record names no process")
+	}
+	return record.Engine.PID, nil
+}
+
+// listenIn opens a port in another network. A socket stays in the network in
+// which it was made, so only the thread that makes it goes there, and is not
+// used again.
+func listenIn(network, address string) (net.Listener, error) {
+	type result struct {
+		l   net.Listener
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		l, err := func() (net.Listener, error) {
+			ns, err := os.Open(network)
+			if err != nil {
+				return nil, err
+			}
+			defer ns.Close()
+			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+				return nil, fmt.Errorf("entering %s: %w", network, err)
+			}
+			return net.Listen("tcp", address)
+		}()
+		done <- result{l, err}
+	}()
+	r := <-done
+	return r.l, r.err
+}
