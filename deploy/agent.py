@@ -9,6 +9,7 @@
 # previous/ (what was before), journal.jsonl.
 import errno
 import fcntl
+import re
 import select
 import shutil
 import signal
@@ -170,6 +171,156 @@ def new_roots(wheel):
     return [inside(p) for p in roots]
 
 
+def outermost(paths):
+    """paths without those that lie in another of them: they are moved with it."""
+    kept = []
+    for path in sorted(set(paths), key=lambda p: p.split(os.sep)):
+        if not kept or not path.startswith(kept[-1] + os.sep):
+            kept.append(path)
+    return kept
+
+
+def normal(name):
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def named_infos():
+    """(normalised name, dist-info or egg-info) of everything in the environment."""
+    for place in sites():
+        for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
+            stem, ending = os.path.splitext(entry)
+            if ending in (".dist-info", ".egg-info"):
+                yield normal(stem.split("-")[0]), os.path.join(place, entry)
+
+
+def record_of(name):
+    """The sha256 of the RECORD of a distribution, "" where there is none."""
+    for found, info in named_infos():
+        if found == name:
+            return record_sha256(info)
+    return ""
+
+
+def check_wheel(wheel):
+    """The file must be the one that was sent."""
+    try:
+        got = file_sha256(wheel["file"]).hexdigest()
+    except OSError as e:
+        raise Failed("%s: %s" % (wheel["file"], e.strerror), "where exec_prefix enters a container, its Python must see the same path as the node")
+    if got != wheel["sha256"]:
+        raise Failed("%s has sha256 %s, not %s" % (wheel["file"], got, wheel["sha256"]))
+
+
+class Owners:
+    """Whose the files of the environment are. DeepSpeed's folder is its own, but
+    other packages share folders: of those, only what belongs to a package that
+    is replaced may be moved."""
+
+    def __init__(self, replaced):
+        self.replaced, self.own, self.others = set(replaced), set(), set()
+        for name, info in named_infos():
+            rows = record_rows(info) if os.path.isdir(info) else None
+            if name not in self.replaced:
+                self.others |= self.paths(info, rows)
+            elif rows is None:
+                raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name),
+                             "remove it there first, or install a version that satisfies with the tool that installed this one")
+            else:
+                self.own |= self.files(info, rows) | {info}
+        self.folders = folders(self.others)
+
+    @staticmethod
+    def files(info, rows):
+        return {os.path.normpath(os.path.join(os.path.dirname(info), row[0])) for row in rows}
+
+    def paths(self, info, rows):
+        """What belongs to a distribution; without a RECORD what its list of top
+        folders names."""
+        if rows is not None:
+            return self.files(info, rows)
+        try:
+            with open(os.path.join(info, "top_level.txt"), encoding="utf-8", errors="replace") as f:
+                return {os.path.join(os.path.dirname(info), line.strip(), "*") for line in f if line.strip()}
+        except OSError:
+            return set()
+
+    def roots(self, wheels):
+        """What is moved aside to install wheels: what is replaced, and what stands
+        where new files go."""
+        wanted = set(self.own)
+        for wheel in wheels:
+            wanted |= new_files(wheel)
+        mine = folders(self.own)
+        return [inside(self.root(path, mine)) for path in wanted]
+
+    def root(self, path, mine):
+        """The largest part of path that is nobody else's: a folder that is not
+        there yet, or one in which all belongs to what is replaced."""
+        for place in sites():
+            if not path.startswith(place + os.sep):
+                continue
+            folder = place
+            for part in path[len(place) + 1:].split(os.sep)[:-1]:
+                folder = os.path.join(folder, part)
+                if not exists(folder) or folder in mine and folder not in self.folders:
+                    return folder
+        return path
+
+
+def folders(paths):
+    """Every folder above the paths."""
+    above = set()
+    for path in paths:
+        path = os.path.dirname(path)
+        while path not in above and path != os.path.dirname(path):
+            above.add(path)
+            path = os.path.dirname(path)
+    return above
+
+
+def new_files(wheel):
+    """Every file that pip will make of a wheel, byte code and commands too."""
+    import configparser
+    import importlib.util
+    import sysconfig
+
+    files = set()
+    with zipfile.ZipFile(wheel) as z:
+        names = [n for n in z.namelist() if not n.endswith("/")]
+        texts = {n.split("/")[1]: z.read(n).decode("utf-8", "replace") for n in names
+                 if n.split("/")[0].endswith(".dist-info") and n.split("/")[1] in ("WHEEL", "entry_points.txt")}
+    pure = "root-is-purelib: true" in texts.get("WHEEL", "").lower()
+    site = os.path.realpath(sysconfig.get_path("purelib" if pure else "platlib"))
+    headers = sysconfig.get_path("include")
+    if sys.prefix != sys.base_prefix:
+        headers = os.path.join(sys.prefix, "include", "site", "python%d.%d" % sys.version_info[:2])
+    for name in names:
+        parts = name.split("/")
+        if not parts[0].endswith(".data") or len(parts) < 3:
+            files.add(os.path.join(site, *parts))
+        elif parts[1] in ("purelib", "platlib"):
+            files.add(os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:]))
+        elif parts[1] == "headers":
+            # pip puts a folder of the package's name between, however it is spelled.
+            stem = parts[0].split("-")[0]
+            files |= {os.path.join(headers, spelled, *parts[2:]) for spelled in (stem, stem.replace("_", "-"))}
+        elif parts[1] in ("scripts", "data"):
+            files.add(os.path.join(sysconfig.get_path(parts[1]), *parts[2:]))
+        else:
+            raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
+    commands = configparser.RawConfigParser(delimiters=("=",), strict=False)
+    commands.optionxform = str
+    try:
+        commands.read_string(texts.get("entry_points.txt", ""))
+    except configparser.Error:
+        pass  # pip will say what is wrong with it
+    for section in ("console_scripts", "gui_scripts"):
+        if commands.has_section(section):
+            files |= {os.path.join(sysconfig.get_path("scripts"), command) for command in commands.options(section)}
+    return files | {importlib.util.cache_from_source(f) for f in files if f.endswith(".py")}
+
+
 class Environment:
     """The environment under change."""
 
@@ -178,6 +329,7 @@ class Environment:
         self.recorded = False  # our change was made final: no way back
         self.dir = None
         self.lock = None
+        self.along = []  # what was installed beside DeepSpeed
 
     def begin(self):
         """Locks, repairs what an earlier run left, and makes room for the upload."""
@@ -245,24 +397,25 @@ class Environment:
         self.change = None
 
     def install(self, order, inbox):
-        """Moves the old DeepSpeed aside and lets pip install the new one."""
-        wheel = order["wheel"]
-        try:
-            got = file_sha256(wheel).hexdigest()
-        except OSError as e:
-            raise Failed("%s: %s" % (wheel, e.strerror), "where exec_prefix enters a container, its Python must see the same path as the node")
-        if got != order["sha256"]:
-            raise Failed("%s has sha256 %s, not %s" % (wheel, got, order["sha256"]))
-        self.start_change(old_roots() + new_roots(wheel), "kept-" + REQUEST["run"])
+        """Moves what is replaced aside and lets pip install the new wheels, the
+        first of which is DeepSpeed's: all of them, or none."""
+        for wheel in order["wheels"]:
+            check_wheel(wheel)
+        first, along = order["wheels"][0]["file"], order["wheels"][1:]
+        roots = old_roots() + new_roots(first)
+        if along:
+            roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
+        self.start_change(outermost(roots), "kept-" + REQUEST["run"])
         run_pip(order, self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
+        self.along = [{"name": w["name"], "record": record_of(w["name"])} for w in along]
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def record(self, order):
         """Makes the change final. From the first line on there is no way back."""
-        final = dict(self.change, done=True, installed=order["installed"], journal=order["journal"], forget=order["forget"])
+        final = dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"])
         try:
             save_json(CHANGE, final)
         except OSError:
@@ -297,10 +450,15 @@ class Environment:
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
             raise Failed("there is nothing to go back to", "only what dsbuild replaced itself is kept, one step back")
+        for other in last.get("along", []):
+            if record_of(other["name"]) != other["record"]:
+                raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"],
+                             "deploy the DeepSpeed you want instead")
         paths = [root["path"] for root in last["roots"]]
-        self.start_change(old_roots() + paths, "kept-" + REQUEST["run"])
+        self.start_change(outermost(old_roots() + paths), "kept-" + REQUEST["run"])
         for root, name in zip(last["roots"], range(len(last["roots"]))):
             if root["was"]:
+                os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
                 clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
         now = installed()
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
@@ -360,7 +518,7 @@ def run_pip(order, folder, inbox, lock):
     env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "install", "--no-deps", "--no-index",
-                                          "--no-user", "--force-reinstall", "--no-warn-script-location", order["wheel"]]
+                                          "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]]
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              start_new_session=True, pass_fds=(lock,), preexec_fn=die_with_parent)
     said, deadline, out = b"", time.monotonic() + order["limit_s"], child.stdout.fileno()

@@ -15,6 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Level is how much verify proves.
@@ -36,6 +37,7 @@ type Options struct {
 	Forks      int              // nodes at once; 0 means fanout.DefaultForks
 	TooMany    func(n int) bool // asked with the number of failed nodes; yes starts no more. nil: never
 	Force      bool
+	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Verify     Level
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
@@ -96,7 +98,7 @@ func (d *Deployment) Close() {
 // is to happen. It changes nothing and sends no file.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 	return d.survey(ctx, func(known []Known) (Plan, error) {
-		return NewPlan(known, d.opt.Wheels, PlanOptions{Force: d.opt.Force, NoPip: d.fetchPips(ctx)})
+		return NewPlan(known, d.opt.Wheels, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, NoPip: d.fetchPips(ctx)})
 	})
 }
 
@@ -183,7 +185,7 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 		switch u.plan.Action {
 		case Install:
 			first = append(first, u)
-			total += u.plan.Wheel.Manifest.Size
+			total += u.plan.Wheel.Manifest.Size + alongSize(u.plan.Along)
 		case Leave, Return:
 			first = append(first, u)
 		case Follow:
@@ -382,7 +384,7 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Before: u.before, After: u.after, Seconds: u.seconds, unfit: u.plan.Unfit}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, unfit: u.plan.Unfit}
 		if u.err != nil {
 			n.Error, n.Hint = u.err.Error(), hint.Of(u.err)
 		}

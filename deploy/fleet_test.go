@@ -80,8 +80,6 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 		"op compiles":         {map[string]string{"deepspeed/ops/op_builder/all_ops.py": "class B:\n    def jit_load(self): pass\n    def load(self): return self.jit_load()\nALL_OPS = {'cpu_adam': B()}\n"}, "would be compiled"},
 		"import fails":        {map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}, "No module named 'no_such_module'"},
 		"illegal instruction": {map[string]string{"deepspeed/ops/cpu_adam_loaded.py": "import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"}, "illegal instruction"},
-		"inside ours":         {map[string]string{"deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data/data/.dsbuild/evil": "x"}, "lies outside the environment"},
-		"unknown place":       {map[string]string{"deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data/nosuch/file": "x"}, "the wheel has files for 'nosuch'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: c.files}))

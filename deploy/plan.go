@@ -9,7 +9,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -39,6 +38,7 @@ type NodePlan struct {
 	Name    string
 	Action  Action
 	Wheel   *Wheel   // nil where none was chosen
+	Along   []Along  // wheels of the wheelhouse that are installed with it
 	Reasons []string // of a refusal or an absence
 	Unfit   bool     // a refusal because the wheel does not fit; else it is the node that lacks something
 	Remarks []string // worth knowing, refuses nothing
@@ -59,6 +59,8 @@ type PlanOptions struct {
 	Force bool
 	// NoPip says why no pip can be brought to a node whose Python, as X.Y, is the key.
 	NoPip map[string]error
+	// Bundle is the wheelhouse from which requirements are met; nil: a node that lacks one is refused.
+	Bundle *wheel.Bundle
 }
 
 // NewPlan decides what happens on each node. It is pure. The error is a
@@ -114,11 +116,15 @@ func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 		p.Action, p.Hint = Refuse, fmt.Sprintf("build a wheel for it: dsbuild wheel --torch %s --python %s …", cmp.Or(n.Facts.Torch, "X.Y"), cmp.Or(minor(n.Facts.Python), "X.Y"))
 		return p, nil
 	}
-	if d := n.Facts.DeepSpeed; d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force {
+	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)
+	d := n.Facts.DeepSpeed
+	// What a wheelhouse could mend is mended also where the wheel runs.
+	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && (opt.Bundle == nil || err == nil && len(along)+len(lacks) == 0) {
 		p.Action = Leave
 		return p, nil
 	}
-	if p.Reasons, p.Hint = unready(*w, n.Facts); len(p.Reasons) > 0 {
+	p.Along = along
+	if p.Reasons, p.Hint = unready(*w, n.Facts, along, lacks, err, opt); len(p.Reasons) > 0 {
 		p.Action = Refuse
 		return p, nil
 	}
@@ -165,25 +171,17 @@ const (
 )
 
 // unready is what an environment lacks for a wheel that fits it.
-func unready(w Wheel, f node.Facts) (reasons []string, hint string) {
-	missing, err := unmet(w.Requires, f)
+func unready(w Wheel, f node.Facts, along []Along, lacks []string, err error, opt PlanOptions) (reasons []string, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, err.Error()), "the wheel's METADATA is not understood: build it again"
-	case len(missing) > 0:
-		reasons = append(reasons, "requirements are missing: "+strings.Join(missing, ", "))
-		hint = "install them there: " + cmp.Or(f.Executable, "python") + " -m pip install " + requirementNames(missing)
+	case len(lacks) > 0:
+		var reason string
+		reason, hint = shortage(lacks, f, opt)
+		reasons = append(reasons, reason)
 	}
-	need := roomFactor*w.Manifest.Size + roomMargin
-	for _, place := range []struct {
-		dir  string
-		free int64
-	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
-		if place.free < need {
-			reasons = append(reasons, fmt.Sprintf("%s has %s free, %s are needed", place.dir, ui.Size(place.free), ui.Size(need)))
-			hint = cmp.Or(hint, "make room there: df -h "+place.dir)
-			break
-		}
+	if full, try := room(f, w.Manifest.Size+alongSize(along)); full != "" {
+		reasons, hint = append(reasons, full), cmp.Or(hint, try)
 	}
 	return reasons, hint
 }

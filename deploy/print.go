@@ -127,6 +127,10 @@ func (p Plan) Print(w io.Writer) error {
 		switch n.Action {
 		case Refuse, Absent:
 			why = n.Reasons
+		case Install:
+			if len(n.Along) > 0 {
+				why = append([]string{"with " + strings.Join(names(n.Along), ", ")}, why...)
+			}
 		case Follow:
 			why = append([]string{"shares its environment with " + p.Nodes[n.Leader].Name}, why...)
 		case Return:

@@ -5,6 +5,7 @@ package deploy_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // realWheel is the wheel that make test has built, named by DSBUILD_TEST_WHEEL.
@@ -146,4 +148,69 @@ func (d *lastConn) Dial(ctx context.Context, t remote.Target) (remote.Conn, erro
 	c, err := d.Dialer.Dial(ctx, t)
 	d.conn = c
 	return c, err
+}
+
+// TestRealBundleWithNoRoute fills a node that lacks some of what DeepSpeed
+// requires from a wheelhouse of the index's own wheels. Everything the node runs
+// is in a network namespace of its own, in which there is no way out.
+func TestRealBundleWithNoRoute(t *testing.T) {
+	t.Parallel()
+	wheels := realWheel(t)
+	fleet := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.WithTorch})
+	python := fleet.Nodes[0].Python
+	house := t.TempDir()
+	download := exec.CommandContext(t.Context(), "python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:",
+		"--python-version", wheels[0].Manifest.Python, "--dest", house, "hjson", "ninja", "pydantic", "annotated-types")
+	if out, err := download.CombinedOutput(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		t.Skipf("needs an index: %v\n%s", err, out)
+	}
+	bundle, err := wheel.WriteBundle(house, wheels[0].Manifest.Python, func(string) string { return wheel.Dependency })
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := siteOf(t, python)
+	for _, name := range []string{"hjson", "ninja"} {
+		found, _ := filepath.Glob(filepath.Join(site, name+"*"))
+		for _, f := range found {
+			if err := os.RemoveAll(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(found) < 2 {
+			t.Fatalf("%s was not there: %v", name, found)
+		}
+	}
+
+	opt := realOptions(t, fleet, wheels)
+	opt.Hosts[0].ExecPrefix = []string{"unshare", "--user", "--map-root-user", "--net"}
+	reach := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", python, "-c", "import socket; socket.create_connection(('192.0.2.1', 443), 5)")
+	if out, err := reach.CombinedOutput(); err == nil || !strings.Contains(string(out), "Network is unreachable") {
+		t.Fatalf("the node has a way out, or no namespace: %v\n%s", err, out)
+	}
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, "requirements are missing: hjson, ninja") {
+		t.Errorf("without the bundle: %+v", n)
+	}
+	opt.Bundle = &bundle
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; r.Err() != nil || !n.Changed || len(n.Along) != 2 || !strings.HasPrefix(n.Along[0], "hjson ") || !strings.HasPrefix(n.Along[1], "ninja ") {
+		t.Errorf("%v: %+v", r.Err(), n)
+	}
+	if r = back(t, opt); r.Err() != nil {
+		t.Errorf("rollback: %v", r.Err())
+	}
+	if left, _ := filepath.Glob(filepath.Join(site, "hjson*")); len(left) > 0 {
+		t.Errorf("after the rollback there is %v", left)
+	}
+}
+
+func siteOf(t *testing.T, python string) string {
+	t.Helper()
+	sites, _ := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(python)), "lib", "python3*", "site-packages"))
+	if len(sites) != 1 {
+		t.Fatalf("site-packages: %q", sites)
+	}
+	return sites[0]
 }

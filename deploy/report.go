@@ -53,6 +53,7 @@ type NodeReport struct {
 	Hint    string             `json:"hint"`
 	Changed bool               `json:"changed"`
 	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
+	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
 	Before  *Version           `json:"before"`
 	After   *Version           `json:"after"`
 	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions

@@ -5,38 +5,10 @@ import (
 	"regexp"
 	"strings"
 
-	"deps.dev/util/pypi"
 	"deps.dev/util/semver"
 
 	"github.com/dsbuild/dsbuild/node"
 )
-
-// unmet names every requirement of a wheel that a node does not meet. Extras
-// are not asked for, so what only they need does not count.
-func unmet(requires []string, f node.Facts) ([]string, error) {
-	var missing []string
-	for _, r := range requires {
-		d, err := pypi.ParseDependency(r)
-		if err != nil {
-			return nil, fmt.Errorf("requirement %q: %w", r, err)
-		}
-		needed, err := markerHolds(d.Environment, f)
-		if err != nil {
-			return nil, fmt.Errorf("requirement %q: %w", r, err)
-		}
-		if !needed {
-			continue
-		}
-		have, ok := f.Dists[pypi.CanonPackageName(d.Name)]
-		switch {
-		case !ok:
-			missing = append(missing, d.Name+d.Constraint)
-		case !satisfies(have, d.Constraint):
-			missing = append(missing, fmt.Sprintf("%s%s (this node has %s)", d.Name, d.Constraint, have))
-		}
-	}
-	return missing, nil
-}
 
 // satisfies reports whether a version meets a PEP 440 specifier. What is
 // installed may be a pre-release. A specifier that is none (a URL) is met.
@@ -68,12 +40,14 @@ type marker struct {
 	env   map[string]string
 }
 
-// markerHolds evaluates a marker for a node's Python; no marker always holds.
-func markerHolds(text string, f node.Facts) (bool, error) {
+// markerHolds evaluates a marker for a node's Python and one who asks for the
+// extra, "" for none; no marker always holds.
+func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 	if strings.TrimSpace(text) == "" {
 		return true, nil
 	}
 	m := marker{env: markerEnv(f)}
+	m.env["extra"] = extra
 	for rest := text; strings.TrimSpace(rest) != ""; {
 		loc := markerToken.FindStringSubmatchIndex(rest)
 		if loc == nil {

@@ -31,7 +31,7 @@ func TestUnmetRequirements(t *testing.T) {
 		"linx; platform_machine == 'x86_64' and platform_system != 'Windows'":                   "linx",
 		"here @ https://example.org/here-1.0-py3-none-any.whl":                                  "here@ https://example.org/here-1.0-py3-none-any.whl",
 	} {
-		got, err := unmet([]string{requirement}, f)
+		_, got, err := pick(Wheel{Requires: []string{requirement}}, f, nil, false)
 		if err != nil {
 			t.Errorf("%s: %v", requirement, err)
 			continue
@@ -45,7 +45,7 @@ func TestUnmetRequirements(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"x; colour == 'red'", "x; os_name ~ 'a'", "x; (os_name == 'posix'", "x; os_name == 'posix' or"} {
-		if _, err := unmet([]string{bad}, f); err == nil {
+		if _, _, err := pick(Wheel{Requires: []string{bad}}, f, nil, false); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
 	}
@@ -54,6 +54,6 @@ func TestUnmetRequirements(t *testing.T) {
 func FuzzMarker(f *testing.F) {
 	f.Add("python_version < '3.8' and (extra == 'doc' or os_name in \"posix\")")
 	f.Fuzz(func(_ *testing.T, text string) {
-		markerHolds(text, node.Facts{Python: "3.11.2"}) //nolint:errcheck // it must only not panic
+		markerHolds(text, node.Facts{Python: "3.11.2"}, "") //nolint:errcheck // it must only not panic
 	})
 }

@@ -61,20 +61,31 @@ func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !d.opt.Force {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !d.opt.Force && len(u.plan.Along) == 0 {
 		// Another deploy was faster. To install the wheel over itself would
 		// only push out of previous/ what a rollback should bring back.
 		u.change.end()
 		u.change = nil
 		return nil
 	}
-	if err := d.putFile(ctx, u, upload{u.plan.Wheel.Path, m.SHA256, m.Size}, sent); err != nil {
-		return err
+	for _, f := range append([]upload{{u.plan.Wheel.Path, m.SHA256, m.Size}}, uploads(u.plan.Along)...) {
+		if err := d.putFile(ctx, u, f, sent); err != nil {
+			return err
+		}
 	}
 	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
 		return d.putFile(ctx, u, pip, nil)
 	}
 	return nil
+}
+
+// uploads are the files of the wheels that go along.
+func uploads(along []Along) []upload {
+	files := make([]upload, len(along))
+	for i, a := range along {
+		files[i] = upload{a.Path, a.SHA256, a.Size}
+	}
+	return files
 }
 
 // begin starts the agent, which takes the lock and puts right what an earlier
@@ -121,7 +132,11 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 		Version string `json:"version"`
 		Record  string `json:"record"`
 	}
-	order := map[string]any{"do": "install", "wheel": path.Join(u.dir, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256, "pip": pip, "limit_s": installLimit.Seconds()}
+	wheels := []map[string]string{{"name": "deepspeed", "file": path.Join(u.dir, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
+	for _, a := range u.plan.Along {
+		wheels = append(wheels, map[string]string{"name": a.Name, "file": path.Join(u.dir, a.File), "sha256": a.SHA256})
+	}
+	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": installLimit.Seconds()}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
 	}
@@ -171,7 +186,16 @@ func (d *Deployment) verify(ctx context.Context, u *unit) error {
 		return d.verifyBack(ctx, u)
 	}
 	w := u.plan.Wheel
-	return runVerify(ctx, u, w.Manifest, map[string]any{"level": d.opt.Verify, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops})
+	return runVerify(ctx, u, w.Manifest, map[string]any{"level": d.opt.Verify, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops, "along": versions(u.plan.Along)})
+}
+
+// versions are the wheels that went along as a verification looks for them.
+func versions(along []Along) map[string]string {
+	out := map[string]string{}
+	for _, a := range along {
+		out[a.Name] = a.Version
+	}
+	return out
 }
 
 func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[string]any) error {
@@ -234,6 +258,7 @@ type entry struct {
 	Node   string   `json:"node"`
 	Wheel  string   `json:"wheel"`
 	SHA256 string   `json:"sha256"`
+	Along  []string `json:"along,omitempty"` // wheels installed with it
 	Before *Version `json:"before"`
 	Verify Level    `json:"verify"`
 }
@@ -244,6 +269,6 @@ func (d *Deployment) record(ctx context.Context, u *unit) error {
 	return u.change.ask(ctx, map[string]any{
 		"do": "record", "forget": false,
 		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.after.Version, "record": u.record, "at": at, "run": d.run},
-		"journal":   entry{"deploy", d.run, at, d.opt.By, u.host.Name, m.Name, m.SHA256, u.before, d.opt.Verify},
+		"journal":   entry{"deploy", d.run, at, d.opt.By, u.host.Name, m.Name, m.SHA256, names(u.plan.Along), u.before, d.opt.Verify},
 	}, nil)
 }

@@ -50,6 +50,20 @@ def check_files(place):
     return version
 
 
+def check_along():
+    """What was installed with the wheel must be what this user finds."""
+    from importlib import metadata
+
+    for name, want in sorted(REQUEST.get("along", {}).items()):
+        try:
+            dist = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            raise Failed("%s %s was installed, but is not found" % (name, want))
+        place = os.path.realpath(str(dist.locate_file("")))
+        if plain(dist.version) != plain(want):
+            raise Failed("%s %s was installed, but %s of %s is found" % (name, want, dist.version, place), shadow_hint(place))
+
+
 def plain(version):
     """A version as PEP 440 compares it, near enough for two spellings of one."""
     return version.lower().replace("-", ".").replace("_", ".")
@@ -111,6 +125,7 @@ def load_op(op, place):
 def verify():
     place = check_place()
     result = {"version": check_files(place), "torch": "", "cuda": ""}
+    check_along()
     if REQUEST["level"] == "load":
         result.update(check_ops(place))
     return result

@@ -99,10 +99,27 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	if !c.IsDeepSpeed() {
 		return Wheel{}, usage(buildHint, "%s: it is a wheel of %s, and only DeepSpeed is deployed", file, c.Name)
 	}
+	if err := onlyItsOwn(file); err != nil {
+		return Wheel{}, err
+	}
 	m := c.Manifest()
 	if v.Manifest != nil {
 		m = *v.Manifest
 	}
 	m.Name, m.SHA256, m.Size = filepath.Base(file), v.SHA256, v.Size
 	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires}, nil
+}
+
+// onlyItsOwn refuses a wheel of DeepSpeed that would put files into the
+// folders of other packages: on a node those would be moved aside.
+func onlyItsOwn(file string) error {
+	a, err := wheel.Open(file)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if foreign := a.ForeignTops(); len(foreign) > 0 {
+		return wheel.NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s", strings.Join(foreign[:min(len(foreign), 5)], ", ")))
+	}
+	return nil
 }

@@ -51,3 +51,21 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A wheel of DeepSpeed that brings files of others would have their folders
+// moved aside on every node.
+func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/nosuch/file", "DATA/headers/x.h",
+	} {
+		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
+		_, err := deploy.LoadWheels(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}))
+		var bad *wheel.AuditError
+		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
+		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/extra.py": "", "deepspeed_extra/__init__.py": ""}}))
+}

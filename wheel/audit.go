@@ -36,6 +36,11 @@ func NotAsked(wheel string, findings []string) error {
 	return &AuditError{wheel, findings, "the compile log names the ops DeepSpeed left out and why"}
 }
 
+// NotDeployable is the error of a wheel that must not be installed on nodes.
+func NotDeployable(wheel, finding string) error {
+	return &AuditError{wheel, []string{finding}, "build the wheel with dsbuild wheel"}
+}
+
 // Audit compares a wheel's contents with what was wanted and returns every
 // difference in words, none if all is as asked.
 func Audit(c Contents, w Want) []string {

@@ -29,6 +29,7 @@ type deployOptions struct {
 	forks     int
 	maxFail   string
 	deps      string
+	bundle    string
 	verify    string
 	reports   []string
 	dryRun    bool
@@ -49,6 +50,11 @@ environment and without touching any other package, and every op is loaded. If
 that fails, or is interrupted, the node is put back as it was. A node that
 already runs this very wheel is left alone.
 
+A node that lacks something DeepSpeed requires is refused. With --deps bundle it
+gets exactly what it lacks, and every companion, from the wheelhouse that
+dsbuild wheel --bundle made: in the same change, with no index asked. Torch and
+what comes with it are never changed.
+
 Nodes that share one environment are served once: the first of them installs and
 proves the wheel, then the others prove it. One of those that fails does not take
 the wheel away from all; dsbuild rollback does.`,
@@ -64,7 +70,8 @@ the wheel away from all; dsbuild rollback does.`,
 	addFleetFlags(cmd, &opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
-	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse` it, naming them")
+	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle` (name them, or install them from the wheelhouse)")
+	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
 	return cmd
@@ -90,6 +97,11 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	}
 	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel); err != nil {
 		return err
+	}
+	if deploy.Deps(opts.deps) == deploy.DepsBundle {
+		if fleet.Bundle, err = deploy.LoadBundle(opts.bundle, opts.wheel); err != nil {
+			return err
+		}
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -159,10 +171,12 @@ func (o deployOptions) check() error {
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
 	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
 		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
-	case o.deps == "index" || o.deps == "bundle":
-		return usageErrorf(o.command, "--deps %s is not available yet: only refuse is", o.deps)
-	case o.deps != "refuse":
-		return usageErrorf(o.command, "--deps %s: only refuse is available yet", o.deps)
+	case o.deps == "index":
+		return usageErrorf(o.command, "--deps index is not available yet: refuse or bundle")
+	case o.deps != string(deploy.DepsRefuse) && o.deps != string(deploy.DepsBundle):
+		return usageErrorf(o.command, "--deps %s: refuse or bundle", o.deps)
+	case o.bundle != "" && o.deps != string(deploy.DepsBundle):
+		return usageErrorf(o.command, "--bundle without --deps bundle: nothing would be taken from it")
 	}
 	if o.dryRun && len(o.reports) > 0 {
 		return usageErrorf(o.command, "--report with --dry-run: there is no report of what was not done")
@@ -220,6 +234,7 @@ type planEntry struct {
 	Name    string   `json:"name"`
 	Action  string   `json:"action"`
 	Wheel   string   `json:"wheel"`
+	Along   []string `json:"along"`
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
@@ -231,7 +246,10 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 	}
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{n.Name, string(n.Action), "", slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
+		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
+		for _, a := range n.Along {
+			e.Along = append(e.Along, a.String())
+		}
 		if n.Wheel != nil {
 			e.Wheel = n.Wheel.Manifest.Name
 		}

@@ -1,0 +1,292 @@
+package deploy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"deps.dev/util/pypi"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Deps says what to do about requirements that a node does not meet.
+type Deps string
+
+// The answers of --deps.
+const (
+	DepsRefuse Deps = "refuse" // name them and touch nothing
+	DepsBundle Deps = "bundle" // install them from a wheelhouse
+)
+
+// Along is a wheel that is installed together with DeepSpeed's.
+type Along struct {
+	wheel.BundleWheel
+	For string // why: the requirement it meets, or "companion"
+}
+
+func (a Along) String() string { return a.Name + " " + a.Version }
+
+// LoadBundle reads the wheelhouse at dir; "" means the one beside the wheel,
+// or the folder of wheels, at wheels.
+func LoadBundle(dir, wheels string) (*wheel.Bundle, error) {
+	if dir == "" {
+		if info, err := os.Stat(wheels); err != nil || !info.IsDir() {
+			wheels = filepath.Dir(wheels)
+		}
+		dir = filepath.Join(wheels, wheel.WheelhouseDir)
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, usage("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is no folder", dir)
+	}
+	b, err := wheel.ReadBundle(dir)
+	return &b, err
+}
+
+// demand is a requirement and who makes it.
+type demand struct {
+	requirement string
+	extras      []string // of the one who makes it, that were asked for
+}
+
+// picker finds out what a node needs beside the wheel, and what of it the
+// wheelhouse has.
+type picker struct {
+	facts  node.Facts
+	bundle *wheel.Bundle // nil: none
+	have   map[string]string
+	along  []Along
+	lacks  []string
+	queue  []demand
+	asked  map[string]bool
+}
+
+// pick returns the wheels that have to go along with w to a node, and every
+// requirement that neither the node nor the wheelhouse meets. Companions go
+// along unless the node has that very version; again with force.
+func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Along, lacks []string, err error) {
+	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
+	if p.have == nil {
+		p.have = map[string]string{}
+	}
+	p.demand(w.Requires, nil)
+	if bundle != nil {
+		for _, b := range bundle.Wheels {
+			if b.Why != wheel.Companion {
+				continue
+			}
+			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || force {
+				p.take(b, "companion")
+			}
+			p.demand(b.Requires, nil)
+		}
+	}
+	for len(p.queue) > 0 {
+		next := p.queue[0]
+		p.queue = p.queue[1:]
+		if err := p.meet(next); err != nil {
+			return nil, nil, err
+		}
+	}
+	slices.SortFunc(p.along, func(a, b Along) int { return strings.Compare(a.File, b.File) })
+	return p.along, p.lacks, nil
+}
+
+// demand queues requirements, each once.
+func (p *picker) demand(requires, extras []string) {
+	for _, r := range requires {
+		key := r + "\x00" + strings.Join(extras, ",")
+		if !p.asked[key] {
+			p.asked[key] = true
+			p.queue = append(p.queue, demand{r, extras})
+		}
+	}
+}
+
+// take adds a wheel of the wheelhouse, if it runs on the node.
+func (p *picker) take(b wheel.BundleWheel, why string) bool {
+	if !slices.ContainsFunc(b.Tags, func(t string) bool { return runs(t, p.facts) }) {
+		p.lacks = append(p.lacks, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc))
+		return false
+	}
+	p.along = append(p.along, Along{b, why})
+	p.have[b.Name] = b.Version
+	p.demand(b.Requires, nil)
+	return true
+}
+
+// meet sees to one requirement.
+func (p *picker) meet(want demand) error {
+	d, err := pypi.ParseDependency(want.requirement)
+	if err != nil {
+		return fmt.Errorf("requirement %q: %w", want.requirement, err)
+	}
+	needed, err := anyExtraHolds(d.Environment, p.facts, want.extras)
+	if err != nil || !needed {
+		return wrapRequirement(want.requirement, err)
+	}
+	name := pypi.CanonPackageName(d.Name)
+	have, ok := p.have[name]
+	there := p.inBundle(name)
+	if !ok || !satisfies(have, d.Constraint) {
+		what := d.Name + d.Constraint
+		if ok {
+			what += fmt.Sprintf(" (this node has %s)", have)
+		}
+		switch {
+		case p.taken(name):
+			p.lacks = append(p.lacks, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have))
+			return nil
+		case there == nil:
+			p.lacks = append(p.lacks, what)
+			return nil
+		case !satisfies(there.Version, d.Constraint):
+			p.lacks = append(p.lacks, what+fmt.Sprintf(" (the wheelhouse has %s)", there.Version))
+			return nil
+		case !p.take(*there, what):
+			return nil
+		}
+	}
+	// What an extra of it needs is known only of the version in the wheelhouse.
+	if extras := strings.FieldsFunc(d.Extras, func(r rune) bool { return r == ',' || r == ' ' }); len(extras) > 0 && there != nil && p.have[name] == there.Version {
+		p.demand(there.Requires, extras)
+	}
+	return nil
+}
+
+func wrapRequirement(requirement string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("requirement %q: %w", requirement, err)
+}
+
+func (p *picker) taken(name string) bool {
+	return slices.ContainsFunc(p.along, func(a Along) bool { return a.Name == name })
+}
+
+func (p *picker) inBundle(name string) *wheel.BundleWheel {
+	if p.bundle == nil {
+		return nil
+	}
+	for i := range p.bundle.Wheels {
+		if p.bundle.Wheels[i].Name == name {
+			return &p.bundle.Wheels[i]
+		}
+	}
+	return nil
+}
+
+// anyExtraHolds evaluates a marker for one who asks for extras.
+func anyExtraHolds(marker string, f node.Facts, extras []string) (bool, error) {
+	for _, extra := range append([]string{""}, extras...) {
+		holds, err := markerHolds(marker, f, extra)
+		if err != nil || holds {
+			return holds, err
+		}
+	}
+	return false, nil
+}
+
+// runs reports whether an installer on the node takes a wheel with this tag.
+func runs(tag string, f node.Facts) bool {
+	parts := strings.Split(tag, "-")
+	if len(parts) != 3 {
+		return false
+	}
+	return runsPython(parts[0], parts[1], f) && runsPlatform(parts[2], f)
+}
+
+// runsPython is the half of a tag about Python: "cp311-cp311", "cp38-abi3",
+// "py3-none", "py310-none".
+func runsPython(python, abi string, f node.Facts) bool {
+	kind, digits := python[:min(2, len(python))], python[min(2, len(python)):]
+	major, number := digits[:min(1, len(digits))], digits[min(1, len(digits)):]
+	if major != "3" || kind != "cp" && kind != "py" {
+		return false
+	}
+	_, own, _ := strings.Cut(minor(f.Python), ".")
+	have, err := strconv.Atoi(own)
+	if err != nil {
+		return false
+	}
+	want, err := strconv.Atoi(cmp.Or(number, "0"))
+	if err != nil {
+		return false
+	}
+	switch abi {
+	case "none":
+		return want <= have && (kind == "py" || want == have)
+	case "abi3":
+		return kind == "cp" && want <= have && !strings.HasSuffix(f.Tag, "t")
+	}
+	return kind == "cp" && want == have && abi == f.Tag
+}
+
+// runsPlatform is the other half: "any", "linux_x86_64", "manylinux_2_28_x86_64".
+func runsPlatform(platform string, f node.Facts) bool {
+	_, machine, _ := strings.Cut(f.Platform, "_")
+	if platform == "any" || platform == "linux_"+machine {
+		return true
+	}
+	floor, ok := strings.CutSuffix(platform, "_"+machine)
+	old := map[string]string{"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
+	floor = cmp.Or(old[floor], floor)
+	number, many := strings.CutPrefix(floor, "manylinux_2_")
+	_, have, _ := strings.Cut(f.Glibc, ".")
+	want, err := strconv.Atoi(number)
+	is, err2 := strconv.Atoi(have)
+	return ok && many && err == nil && (f.Glibc == "" || err2 == nil && want <= is)
+}
+
+// alongSize is how many bytes go to a node beside the wheel.
+func alongSize(along []Along) int64 {
+	var n int64
+	for _, a := range along {
+		n += a.Size
+	}
+	return n
+}
+
+// names are the wheels in words: "with numpy 2.3.2, hjson 3.1.0".
+func names(along []Along) []string {
+	out := make([]string, len(along))
+	for i, a := range along {
+		out[i] = a.String()
+	}
+	return out
+}
+
+// shortage says what is lacking, and what to try.
+func shortage(lacks []string, f node.Facts, opt PlanOptions) (reason, hint string) {
+	reason = "requirements are missing: " + strings.Join(lacks, ", ")
+	if opt.Bundle != nil {
+		reason = "requirements are missing, also in the wheelhouse: " + strings.Join(lacks, ", ")
+		if opt.Bundle.Python != minor(f.Python) {
+			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, minor(f.Python))
+		}
+		return reason, "make the wheelhouse anew: dsbuild wheel --bundle"
+	}
+	return reason, "install them there: " + cmp.Or(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
+}
+
+// room is what an environment must have free for size bytes of wheels.
+func room(f node.Facts, size int64) (reason, hint string) {
+	need := roomFactor*size + roomMargin
+	for _, place := range []struct {
+		dir  string
+		free int64
+	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
+		if place.free < need {
+			return fmt.Sprintf("%s has %s free, %s are needed", place.dir, ui.Size(place.free), ui.Size(need)), "make room there: df -h " + place.dir
+		}
+	}
+	return "", ""
+}

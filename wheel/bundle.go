@@ -1,0 +1,239 @@
+package wheel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"deps.dev/util/pypi"
+)
+
+// WheelhouseDir is the directory beside the wheels that holds a bundle, and
+// BundleName the file in it that lists them.
+const (
+	WheelhouseDir = "wheelhouse"
+	BundleName    = "bundle.json"
+)
+
+// The reasons for which a wheel is in a bundle.
+const (
+	Dependency = "dependency" // needed by DeepSpeed or a companion; a node may have it already
+	Companion  = "companion"  // asked for by name: every node gets this very version
+)
+
+// Bundle is a wheelhouse: what DeepSpeed needs beside torch for one Python, and
+// the companions that were built with it. Torch and what it brings are never
+// in it: a node has them already, and they are never changed.
+type Bundle struct {
+	Python string        `json:"python"` // X.Y
+	Wheels []BundleWheel `json:"wheels"` // sorted by file
+}
+
+// BundleWheel is one wheel of a bundle.
+type BundleWheel struct {
+	File    string `json:"file"` // in the wheelhouse: a name without a path
+	Name    string `json:"name"` // normalised as PEP 503 says
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"`
+	Size    int64  `json:"size"`
+	Why     string `json:"why"` // Dependency or Companion
+
+	Path     string   `json:"-"` // of the file, once read
+	Requires []string `json:"-"` // PEP 508, likewise
+	Tags     []string `json:"-"` // likewise
+}
+
+// maxBundle bounds how many wheels a bundle has.
+const maxBundle = 2000
+
+var bundlePython = regexp.MustCompile(`^3\.\d{1,2}$`)
+
+// FromTorch reports whether a distribution is torch or comes with it: such are
+// in no bundle. nvidia-ml-py, which DeepSpeed needs itself, only sounds so.
+func FromTorch(name string) bool {
+	name = pypi.CanonPackageName(name)
+	of := []string{"torch", "triton", "pytorch-triton", "cuda-toolkit", "cuda-bindings", "cuda-pathfinder"}
+	return slices.Contains(of, name) || strings.HasPrefix(name, "nvidia-") && name != "nvidia-ml-py"
+}
+
+// ReadBundle reads the wheelhouse at dir and compares every wheel in it with
+// what bundle.json says. Wheels that the list does not name are passed over.
+func ReadBundle(dir string) (Bundle, error) {
+	list := filepath.Join(dir, BundleName)
+	text, err := readBounded(list)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Bundle{}, &FileError{list, errors.New("no such file: the folder is no wheelhouse"), "make one with: dsbuild wheel --bundle"}
+	}
+	if err != nil {
+		return Bundle{}, &FileError{list, err, bundleHint}
+	}
+	b, err := parseBundle(text)
+	if err != nil {
+		return Bundle{}, &FileError{list, err, bundleHint}
+	}
+	for i := range b.Wheels {
+		if err := b.Wheels[i].read(dir); err != nil {
+			return Bundle{}, err
+		}
+	}
+	return b, nil
+}
+
+const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or make it anew with dsbuild wheel --bundle"
+
+// parseBundle reads the text of bundle.json, and believes none of it that
+// could mean another file or another distribution.
+func parseBundle(text []byte) (Bundle, error) {
+	var b Bundle
+	if err := json.Unmarshal(text, &b); err != nil {
+		return Bundle{}, err
+	}
+	if !bundlePython.MatchString(b.Python) {
+		return Bundle{}, fmt.Errorf("the Python %.20q is none", b.Python)
+	}
+	if len(b.Wheels) > maxBundle {
+		return Bundle{}, fmt.Errorf("it lists more than %d wheels", maxBundle)
+	}
+	seen := map[string]bool{}
+	for _, w := range b.Wheels {
+		if err := w.check(); err != nil {
+			return Bundle{}, err
+		}
+		if seen[w.Name] {
+			return Bundle{}, fmt.Errorf("it lists %s twice", w.Name)
+		}
+		seen[w.Name] = true
+	}
+	return b, nil
+}
+
+var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// check holds what the list says of a wheel against the name of its file,
+// which has no path in it if it is that of a wheel.
+func (w BundleWheel) check() error {
+	f, err := ParseFileName(w.File)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%.120q: %w", w.File, err)
+	case w.Name != pypi.CanonPackageName(w.Name) || !sameName(f.Name, w.Name) || !sameVersion(f.Version, w.Version):
+		return fmt.Errorf("%s: listed as %.80q, version %.80q", w.File, w.Name, w.Version)
+	case !hexSHA256.MatchString(w.SHA256) || w.Size <= 0:
+		return fmt.Errorf("%s: its sha256 or size is none", w.File)
+	case w.Why != Dependency && w.Why != Companion:
+		return fmt.Errorf("%s: %.40q is no reason to be there", w.File, w.Why)
+	case FromTorch(w.Name):
+		return fmt.Errorf("%s: torch, and what comes with it, is never replaced", w.File)
+	case w.Name == "deepspeed":
+		return fmt.Errorf("%s: DeepSpeed's own wheel lies beside the wheelhouse, not in it", w.File)
+	}
+	return nil
+}
+
+// read compares the file with the list and fills in what only it knows.
+func (w *BundleWheel) read(dir string) error {
+	w.Path = filepath.Join(dir, w.File)
+	if info, err := os.Stat(w.Path); err != nil || !info.Mode().IsRegular() {
+		return &FileError{w.Path, errors.New("no such file, but " + BundleName + " lists it"), bundleHint}
+	}
+	sum, size, err := HashFile(w.Path)
+	if err != nil {
+		return &FileError{w.Path, err, bundleHint}
+	}
+	if sum != w.SHA256 || size != w.Size {
+		return &FileError{w.Path, fmt.Errorf("it has sha256 %s and %d bytes, %s says %s and %d", sum, size, BundleName, w.SHA256, w.Size), bundleHint}
+	}
+	a, err := Open(w.Path)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	m, err := a.Metadata()
+	if err != nil {
+		return err
+	}
+	if foreign := a.foreign(func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
+		return &FileError{w.Path, fmt.Errorf("it would put files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle"}
+	}
+	f, _ := a.FileName()
+	w.Requires, w.Tags = m.RequiresDist, f.Tags
+	return nil
+}
+
+// torchFolder reports whether a folder of site-packages is torch's, or of what
+// comes with it.
+func torchFolder(top string) bool {
+	return slices.Contains([]string{"torch", "torchgen", "functorch", "triton", "nvidia"}, strings.ToLower(top))
+}
+
+// foreign lists the folders and files at the top of where a wheel is installed
+// that may not be there.
+func (a *Archive) foreign(may func(top string) bool) []string {
+	var out []string
+	for _, m := range a.members {
+		p := place(m.Name)
+		if p[0] == '/' {
+			continue // in the directory of a scheme: scripts, headers, data
+		}
+		top, _, _ := strings.Cut(p, "/")
+		if !may(strings.TrimSuffix(top, ".py")) && !slices.Contains(out, top) {
+			out = append(out, top)
+		}
+	}
+	return out
+}
+
+// ForeignTops lists what a wheel of DeepSpeed would put outside of its own
+// package, its metadata and its scripts; none for DeepSpeed's own.
+func (a *Archive) ForeignTops() []string {
+	out := a.foreign(func(top string) bool { return strings.HasPrefix(strings.ToLower(top), "deepspeed") })
+	for _, m := range a.members {
+		p := place(m.Name)
+		if p[0] == '/' && !strings.HasPrefix(p, "/scripts/") && !slices.Contains(out, m.Name) {
+			out = append(out, m.Name)
+		}
+	}
+	return out
+}
+
+// WriteBundle writes bundle.json for the wheels in dir, each for the reason
+// that why gives for its normalised name.
+func WriteBundle(dir, python string, why func(name string) string) (Bundle, error) {
+	entries, err := os.ReadDir(dir) // sorted
+	if err != nil {
+		return Bundle{}, err
+	}
+	b := Bundle{Python: python, Wheels: []BundleWheel{}}
+	for _, e := range entries {
+		if filepath.Ext(e.Name()) != ".whl" {
+			continue
+		}
+		f, err := ParseFileName(e.Name())
+		if err != nil {
+			return Bundle{}, &FileError{filepath.Join(dir, e.Name()), err, nameHint}
+		}
+		w := BundleWheel{File: e.Name(), Name: pypi.CanonPackageName(f.Name), Version: f.Version}
+		if w.SHA256, w.Size, err = HashFile(filepath.Join(dir, e.Name())); err != nil {
+			return Bundle{}, err
+		}
+		w.Why = why(w.Name)
+		b.Wheels = append(b.Wheels, w)
+	}
+	text, err := json.MarshalIndent(b, "", "  ")
+	if err != nil {
+		return Bundle{}, err
+	}
+	if _, err := parseBundle(text); err != nil {
+		return Bundle{}, &FileError{filepath.Join(dir, BundleName), err, ""}
+	}
+	if err := os.WriteFile(filepath.Join(dir, BundleName), append(text, '\n'), 0o644); err != nil {
+		return Bundle{}, err
+	}
+	return ReadBundle(dir)
+}
