@@ -36,11 +36,15 @@ toolkit-cuda12)
     # torch's own packages have the headers, but those that nvcc brings.
     add "nvidia-cuda-nvcc-cu12==$TOOLKIT.*" "nvidia-cuda-cccl-cu12==$TOOLKIT.*"
     mkdir -p "$DSBUILD_CUDA/bin" "$DSBUILD_CUDA/include" "$DSBUILD_CUDA/lib64"
-    for dir in "$nvidia"/*/include; do cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
-    for so in "$nvidia"/*/lib/lib*.so.*; do
-        name=${so##*/}
-        ln -sf "$so" "$DSBUILD_CUDA/lib64/$name"
-        ln -sf "$so" "$DSBUILD_CUDA/lib64/${name%%.so.*}.so"
+    # Where there is an environment beside this one, it is that one's torch.
+    printf '%s\n' "$nvidia" "$(printf '%s' "${DSBUILD_BESIDE-}" | tr ':' '\n' | sed '/./s|$|/nvidia|')" | while read -r from; do
+        for dir in "$from"/*/include; do [ ! -d "$dir" ] || cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
+        for so in "$from"/*/lib/lib*.so.*; do
+            [ -e "$so" ] || continue
+            name=${so##*/}
+            ln -sf "$so" "$DSBUILD_CUDA/lib64/$name"
+            ln -sf "$so" "$DSBUILD_CUDA/lib64/${name%%.so.*}.so"
+        done
     done
     # DeepSpeed asks nvcc for its version; ops without device code ask for no more.
     cat >"$DSBUILD_CUDA/bin/nvcc" <<EOF

@@ -6,5 +6,5 @@ set -eu
 [ -n "$REQUIRES" ] || exit 0
 pins=$(mktemp)
 printf '%s\n' $PINS >"$pins"
-uv pip install --python "$DSBUILD_ENV" --overrides "$pins" $REQUIRES
+uv pip install --python "$DSBUILD_ENV" ${DSBUILD_BESIDE:+--no-deps} --overrides "$pins" $REQUIRES
 rm "$pins"

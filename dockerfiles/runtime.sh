@@ -1,10 +1,24 @@
 #!/bin/sh
 # Adds to the environment DSBUILD_ENV what DeepSpeed needs beside torch. PINS are
 # requirements that take the place of those in runtime.txt, joined by spaces.
+# What is in an environment beside this one (DSBUILD_BESIDE) is not added: it is
+# what DeepSpeed will be run with. ninja's program is needed on PATH.
 set -eu
 here=$(dirname "$0")
 . "$here/site.sh"
 pins=$(mktemp)
+lacking=$(mktemp)
 printf '%s\n' $PINS >"$pins"
-uv pip install --python "$DSBUILD_ENV" --overrides "$pins" -r "$here/runtime.txt"
-rm "$pins"
+"$DSBUILD_ENV/bin/python" - "$here/runtime.txt" >"$lacking" <<'EOF'
+import importlib.metadata, os, re, sys
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+beside = [path for path in os.environ.get("DSBUILD_BESIDE", "").split(":") if path]
+there = {plain(d.metadata["Name"] or "") for d in importlib.metadata.distributions(path=beside)} - {"ninja"}
+with open(sys.argv[1]) as f:
+    sys.stdout.writelines(line for line in f if plain(re.match(r"[\w.-]*", line).group()) not in there)
+EOF
+uv pip install --python "$DSBUILD_ENV" ${DSBUILD_BESIDE:+--no-deps} --overrides "$pins" -r "$lacking"
+rm "$pins" "$lacking"

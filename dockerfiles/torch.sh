@@ -2,7 +2,15 @@
 # Makes the environment DSBUILD_ENV with the torch to build for.
 #
 # PYTHON (X.Y, or the path of an interpreter), TORCH (X.Y.Z)
+#
+# DSBUILD_BESIDE: package directories, joined by colons, of an environment that
+# has torch already. It is seen, behind what this one has itself, and not written to.
 set -eu
 . "$(dirname "$0")/site.sh"
 uv venv -q --python "$PYTHON" "$DSBUILD_ENV"
+if [ -n "${DSBUILD_BESIDE-}" ]; then
+    own=$("$DSBUILD_ENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf '%s\n' "$DSBUILD_BESIDE" | tr ':' '\n' >"$own/dsbuild-beside.pth"
+    exit 0
+fi
 uv pip install --python "$DSBUILD_ENV" "torch==$TORCH"

@@ -8,5 +8,10 @@ case $PYTHON in
 */*) python=$PYTHON ;;
 *) python=python$PYTHON ;;
 esac
-"$python" -m venv "$1"
-"$1/bin/python" -m pip -q install "uv==$UV_VERSION"
+if "$python" -c 'import ensurepip' 2>/dev/null && "$python" -m venv "$1"; then
+    "$1/bin/python" -m pip -q install "uv==$UV_VERSION"
+else
+    # A Python without ensurepip may have a pip that installs from outside.
+    "$python" -m venv --without-pip --clear "$1"
+    "$python" -m pip -q --python "$1/bin/python" install "uv==$UV_VERSION"
+fi

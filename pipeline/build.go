@@ -33,6 +33,9 @@ func (b *build) run(ctx context.Context, builder Builder) error {
 	if b.space, err = builder.Open(ctx, b.plan, b.log, b.rep); err != nil {
 		return err
 	}
+	if held, ok := b.space.(io.Closer); ok {
+		defer held.Close()
+	}
 	for _, s := range b.plan.Steps {
 		if s.Image == Here {
 			err = b.here(ctx, s)

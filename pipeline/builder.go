@@ -19,7 +19,8 @@ type Builder interface {
 }
 
 // Workspace is where the steps of one plan run. It keeps the output of each
-// under the step's name.
+// under the step's name. One that holds something of this machine is also an
+// io.Closer.
 type Workspace interface {
 	// Run runs a step, whose inputs are there.
 	Run(ctx context.Context, s Step) error

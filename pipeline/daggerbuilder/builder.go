@@ -203,44 +203,18 @@ func (r *run) watch(ctx context.Context, name, title string, do func(context.Con
 	return nil
 }
 
-// StepError is a step that failed, with the end of its output.
-type StepError struct {
-	Step string
-	Err  error
-	Tail string
-}
-
-func (e *StepError) Error() string {
-	msg := fmt.Sprintf("step %s: %v", e.Step, e.Err)
-	if e.Tail != "" {
-		msg += "\n" + e.Tail
-	}
-	return msg
-}
-
-func (e *StepError) Unwrap() error { return e.Err }
-
-// ExitCode is 4 for a wheel that does not work where it is installed, and
-// that of a failed run for every other step.
-func (e *StepError) ExitCode() int {
-	if e.Step == pipeline.SmokeStep {
-		return 4
-	}
-	return 1
-}
-
 // explain turns what the engine says of a failed exec into the exit code and
 // the last lines of its output.
 func (r *run) explain(step string, err error) error {
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
-		return &StepError{step, fmt.Errorf("exit code %d", exec.ExitCode), pipeline.Cause(exec.Stdout, exec.Stderr)}
+		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Tail: pipeline.Cause(exec.Stdout, exec.Stderr)}
 	}
 	fmt.Fprintln(r.log, err)
 	// The client puts its whole query before what went wrong.
 	if _, what, found := strings.Cut(err.Error(), "\nerror: "); found {
 		err = errors.New(what)
 	}
-	return &StepError{Step: step, Err: err}
+	return &pipeline.StepError{Step: step, Err: err}
 }

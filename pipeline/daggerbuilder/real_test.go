@@ -123,7 +123,7 @@ func TestRealStepFails(t *testing.T) {
 	b, tar := connect(t)
 	rep := &record{}
 	err := on(b, tar, rep, io.Discard).Run(t.Context(), step("echo x.cpp:1: error: no luck >&2; exit 7"))
-	var failed *StepError
+	var failed *pipeline.StepError
 	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "exit code 7") || !strings.Contains(failed.Tail, "error: no luck") {
 		t.Errorf("%v", err)
 	}

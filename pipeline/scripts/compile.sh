@@ -43,9 +43,11 @@ export LIBRARY_PATH
 
 # Headers and libraries in packages of Python that ops ask for by name alone.
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-for dir in "$site"/nvidia/nccl/include; do
-    [ ! -d "$dir" ] || export CPATH="$dir${CPATH:+:$CPATH}"
+IFS=:
+for dir in $site ${DSBUILD_BESIDE-}; do
+    [ ! -d "$dir/nvidia/nccl/include" ] || export CPATH="$dir/nvidia/nccl/include${CPATH:+:$CPATH}"
 done
+unset IFS
 [ ! -d "$site/cutlass_library/source" ] || export CUTLASS_PATH="$site/cutlass_library/source"
 
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --zero-stats >/dev/null

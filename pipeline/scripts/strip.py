@@ -43,8 +43,12 @@ def sha256(data):
 
 def python_packages():
     """Each by the RECORD its installer left, which has the hash of every file."""
+    seen = set()
     for dist in importlib.metadata.distributions():
         name, version = dist.metadata["Name"].lower().replace("_", "-"), dist.version
+        if name in seen:  # of an environment beside this one, behind it on the path
+            continue
+        seen.add(name)
         record = dist.read_text("RECORD") or ""
         yield {
             "purl": purl("pypi", name, version),

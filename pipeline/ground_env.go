@@ -1,0 +1,220 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+//go:embed ground_env.py
+var environmentSource string
+
+// Environment is what is known of a Python environment that has torch, the
+// one a wheel is for. Nothing in it is ever changed.
+type Environment struct {
+	node.Facts
+
+	Details EnvironmentDetails
+	Sites   []string // where its packages lie: what it has on its path beside the standard library
+	// CUDAHome is the CUDA toolkit that is part of it, Nvcc its version as
+	// X.Y; "" where it has none.
+	CUDAHome, Nvcc string
+}
+
+// EnvironmentDetails are the facts that concern only a build.
+type EnvironmentDetails struct {
+	Torch    string   `json:"torch"`    // whole, as in 2.6.0a0+ecf3bae40a.nv25.01
+	CXX11ABI *bool    `json:"cxx11abi"` // nil: it does not say
+	Header   bool     `json:"header"`   // whether Python.h is there
+	Parts    []string `json:"parts"`    // of venv, ensurepip, pip
+	Sites    []string `json:"sites"`
+	Nvcc     string   `json:"nvcc"` // version of a CUDA toolkit in its prefix, X.Y
+	Machine  string   `json:"machine"`
+}
+
+// EnvironmentError is an environment that no wheel can be built for.
+type EnvironmentError struct {
+	Python  string
+	Reasons []string
+	Try     string
+}
+
+func (e *EnvironmentError) Error() string {
+	if len(e.Reasons) == 1 {
+		return "environment of " + e.Python + ": " + e.Reasons[0]
+	}
+	return "environment of " + e.Python + ":\n  " + strings.Join(e.Reasons, "\n  ")
+}
+
+// Hint says what to give instead.
+func (e *EnvironmentError) Hint() string {
+	return cmp.Or(e.Try, "--env takes the python of an environment that has torch with CUDA: .../bin/python")
+}
+
+// ExitCode is that of wrong usage.
+func (e *EnvironmentError) ExitCode() int { return 2 }
+
+// ReadEnvironment reads the environment of an interpreter: a path, or a command
+// name. torch is read, not imported, and no file is written.
+func ReadEnvironment(ctx context.Context, python string) (Environment, error) {
+	file, err := exec.LookPath(python)
+	if err == nil {
+		file, err = filepath.Abs(file) // the link itself: what it leads to is the Python below an environment
+	}
+	if err != nil {
+		return Environment{}, &EnvironmentError{Python: python, Reasons: []string{err.Error()}}
+	}
+	facts, err := node.Probe(ctx, isolated{}, node.ProbeOptions{Python: file})
+	if err != nil {
+		return Environment{}, fmt.Errorf("environment of %s: %w", python, err)
+	}
+	e := Environment{Facts: facts}
+	if facts.Executable == "" || facts.Dists == nil {
+		return e, &EnvironmentError{Python: python, Reasons: facts.Missing}
+	}
+	script := node.Script{Python: facts.Executable, Source: environmentSource, Request: map[string]any{}}
+	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
+	if err != nil {
+		return e, fmt.Errorf("environment of %s: %w", python, err)
+	}
+	return e, e.check()
+}
+
+// sitePath is a directory that can stand in a list of paths, and in a .pth file.
+var sitePath = regexp.MustCompile(`^/[^:\n\r=,]*$`)
+
+// check takes over what the details say, or tells why nothing can be built.
+func (e *Environment) check() error {
+	bad := EnvironmentError{Python: e.Executable}
+	add := func(format string, args ...any) { bad.Reasons = append(bad.Reasons, fmt.Sprintf(format, args...)) }
+	switch {
+	case e.Details.Torch == "":
+		add("it has no torch")
+	case e.TorchCUDA == "":
+		add("its torch %s is built for the CPU alone", e.Details.Torch)
+	}
+	if e.Details.Machine != "x86_64" {
+		add("its machine is %s: dsbuild builds for x86_64", e.Details.Machine)
+	}
+	if e.Glibc == "" {
+		add("its C library is not glibc")
+	}
+	for _, site := range e.Details.Sites {
+		if !sitePath.MatchString(site) {
+			add("the name of its directory %q cannot stand in a list of paths", site)
+		}
+	}
+	e.Sites = e.Details.Sites
+	if e.Details.Nvcc != "" {
+		e.Nvcc, e.CUDAHome = e.Details.Nvcc, e.Prefix
+	}
+	if len(bad.Reasons) > 0 {
+		return &bad
+	}
+	return nil
+}
+
+// Interpreter is the environment's Python.
+func (e Environment) Interpreter() Interpreter {
+	parts := e.Details.Parts
+	if e.Details.Header {
+		parts = append(slices.Clone(parts), "Python.h")
+	}
+	return Interpreter{Version: e.Facts.Python, Path: e.Executable, Parts: parts}
+}
+
+// Identity is a text that differs where what is built would: by Python, torch
+// and its ABI, and what else is installed.
+func (e Environment) Identity() string {
+	text, err := json.Marshal(struct {
+		Executable string
+		Python     string
+		Details    EnvironmentDetails
+		CUDA       string
+		Dists      map[string]string
+	}{e.Executable, e.Facts.Python, e.Details, e.TorchCUDA, e.Dists})
+	if err != nil {
+		return e.Executable // strings alone: cannot happen
+	}
+	return string(text)
+}
+
+// Asked narrows what is asked for to this environment, or is an error that
+// names each flag that contradicts it.
+func (e Environment) Asked(s wheel.Spec) (wheel.Spec, error) {
+	bad := EnvironmentError{Python: e.Executable, Try: "leave out --python, --torch and --cuda: --env decides them"}
+	for _, f := range []struct {
+		flag  string
+		value *string
+		has   string
+	}{
+		{"--python", &s.Python, minor(e.Facts.Python)},
+		{"--torch", &s.Torch, e.Torch},
+		{"--cuda", &s.CUDA, e.TorchCUDA},
+	} {
+		if *f.value != "" && *f.value != f.has && !strings.HasPrefix(f.has, *f.value+".") {
+			bad.Reasons = append(bad.Reasons, fmt.Sprintf("%s %s was given, it has %s", f.flag, *f.value, f.has))
+		}
+		*f.value = f.has
+	}
+	if len(bad.Reasons) > 0 {
+		return s, &bad
+	}
+	return s, nil
+}
+
+// released is a torch that an index has, whatever local part its wheel carries
+// for the CUDA it was built with.
+var released = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
+
+// Released is nil where the same torch can be installed elsewhere, which a build
+// in a container does; else an error that names the builder that needs not.
+func (e Environment) Released() error {
+	if released.MatchString(e.Details.Torch) {
+		return nil
+	}
+	return &EnvironmentError{
+		Python:  e.Executable,
+		Reasons: []string{"no index has its torch " + e.Details.Torch + ", which a build in a container would install"},
+		Try:     "--builder host builds beside it, on a machine that has it",
+	}
+}
+
+// isolated runs a program of the environment as if no user's settings were
+// there, and in a directory whose files no Python mistakes for modules.
+type isolated struct{}
+
+// Run is that of a remote.Runner.
+func (isolated) Run(ctx context.Context, cmd remote.Command) error {
+	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
+	c.Dir = "/"
+	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PYTHON") {
+			c.Env = append(c.Env, v)
+		}
+	}
+	c.Env = append(c.Env, "PYTHONNOUSERSITE=1", "PYTHONDONTWRITEBYTECODE=1")
+	for k, v := range cmd.Env {
+		c.Env = append(c.Env, k+"="+v)
+	}
+	err := c.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &remote.ExitError{Code: exit.ExitCode()}
+	}
+	return err
+}

@@ -1,0 +1,360 @@
+package hostbuilder
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// Bounds on what is kept from build to build. An environment is 6 GB, most of
+// it links into the downloads.
+const (
+	keepEnvironments = 4
+	keepDownloads    = 40 << 30 // bytes
+)
+
+// entry is a toolchain's environments, in a directory named by all that decides
+// what is in them.
+type entry struct {
+	dir string
+}
+
+func (e entry) path(name string) string { return filepath.Join(e.dir, name) }
+
+// The parts of an entry.
+const (
+	scriptsDir   = "scripts"
+	runtimeEnv   = "runtime"
+	toolchainEnv = "toolchain"
+	cudaDir      = "cuda"
+	completeMark = "complete"
+)
+
+// complete reports whether the environments were made to the end.
+func (e entry) complete() bool {
+	_, err := os.Stat(e.path(completeMark))
+	return err == nil
+}
+
+// entryOf names the entry of a plan.
+func (b *Builder) entryOf(p *pipeline.Plan) (entry, error) {
+	text, err := json.Marshal(struct {
+		Args, Context map[string]string
+		Base          string
+	}{p.Args, p.Context, b.Base().Digest})
+	if err != nil {
+		return entry{}, err
+	}
+	sum := sha256.Sum256(text)
+	return entry{filepath.Join(b.environmentsDir(), hex.EncodeToString(sum[:8]))}, nil
+}
+
+func (b *Builder) environmentsDir() string { return filepath.Join(b.opt.Dir, "environments") }
+
+// environments takes or makes the environments of the plan; the run holds them
+// until it is closed.
+func (r *run) environments(ctx context.Context) error {
+	if err := os.MkdirAll(r.environmentsDir(), 0o700); err != nil {
+		return err
+	}
+	var err error
+	if r.entry, err = r.entryOf(r.plan); err != nil {
+		return err
+	}
+	if !r.entry.complete() {
+		r.prune()
+	}
+	unlock, err := waitLock(ctx, r.downloads()+".lock", syscall.LOCK_SH, func() { r.rep.Note("waiting for another build that removes old downloads") })
+	if err != nil {
+		return err
+	}
+	r.closers = append(r.closers, unlock)
+	lock := r.entry.dir + ".lock"
+	waiting := func() { r.rep.Note("waiting for another build that makes the same environment (%s)", lock) }
+	for {
+		unlock, err := waitLock(ctx, lock, syscall.LOCK_SH, waiting)
+		if err != nil {
+			return err
+		}
+		if r.entry.complete() {
+			r.closers = append(r.closers, unlock)
+			break
+		}
+		unlock()
+		if unlock, err = waitLock(ctx, lock, syscall.LOCK_EX, waiting); err != nil {
+			return err
+		}
+		err = r.make(ctx)
+		unlock()
+		if err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	_ = os.Chtimes(r.entry.dir, now, now) // only the order of pruning hangs on it
+	return nil
+}
+
+// make makes both environments of an entry whose lock is held, whole or not at
+// all. Another may have done so while this one waited.
+func (r *run) make(ctx context.Context) (err error) {
+	if r.entry.complete() {
+		return nil
+	}
+	if err := os.RemoveAll(r.entry.dir); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(r.entry.dir) // without the mark it counts for nothing
+		}
+	}()
+	if err := writeFiles(r.entry.path(scriptsDir), r.plan.Context); err != nil {
+		return err
+	}
+	if err := r.uv(ctx); err != nil {
+		return err
+	}
+	tc := r.plan.Toolchain
+	err = r.watch(ctx, string(pipeline.Runtime), fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch), func(ctx context.Context, out output) error {
+		for _, name := range []string{"torch.sh", "runtime.sh", "ops.sh"} {
+			if err := r.script(ctx, out, runtimeEnv, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = r.watch(ctx, string(pipeline.Toolchain), fmt.Sprintf("tools and CUDA %s (%s)", tc.Toolkit, tc.Road), func(ctx context.Context, out output) error {
+		if err := linkTree(ctx, r.entry.path(runtimeEnv), r.entry.path(toolchainEnv)); err != nil {
+			return err
+		}
+		for _, what := range []string{"toolkit", "ops"} {
+			if err := r.script(ctx, out, toolchainEnv, "build.sh", what); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.entry.path(completeMark), nil, 0o600)
+}
+
+// script runs one of the images' scripts on one of the entry's environments.
+func (r *run) script(ctx context.Context, out output, env, name string, args ...string) error {
+	v := clean(r.opt.Environ).site(r.opt.Environ).set(r.plan.Args).set(r.places(env))
+	v.set(map[string]string{
+		"PYTHON": r.python, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch,
+	})
+	argv := append([]string{"sh", filepath.Join(r.entry.path(scriptsDir), name)}, args...)
+	return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
+}
+
+func (b *Builder) downloads() string { return filepath.Join(b.opt.Dir, "uv-cache") }
+
+// places are what an image tells those who run in it: where the environment
+// and CUDA are, and where there is another environment, which that is.
+func (r *run) places(env string) variables {
+	dir := r.entry.path(env)
+	if filepath.IsAbs(env) {
+		dir = env
+	}
+	v := variables{
+		"DSBUILD_ENV": dir, "VIRTUAL_ENV": dir, "PYTHONNOUSERSITE": "1",
+		"PATH": strings.Join([]string{filepath.Join(dir, "bin"), r.bin, filepath.Join(r.uvDir(), "bin"), clean(r.opt.Environ)["PATH"]}, ":"),
+	}
+	if env == toolchainEnv {
+		cuda := r.plan.Args["CUDA_HOME"]
+		if road := r.plan.Toolchain.Road; road == compat.CUDA13 || road == compat.CUDA12 {
+			cuda = r.entry.path(cudaDir) // the packages'
+		}
+		v["CUDA_HOME"], v["DSBUILD_CUDA"] = cuda, cuda
+	}
+	if r.opt.Env != nil {
+		// Not a byte is written there, compiled modules included.
+		v["DSBUILD_BESIDE"], v["PYTHONDONTWRITEBYTECODE"] = strings.Join(r.opt.Env.Sites, ":"), "1"
+		v["DSBUILD_PYTHON"] = r.plan.Toolchain.Python
+	}
+	return v
+}
+
+func (b *Builder) uvDir() string {
+	return filepath.Join(b.opt.Dir, "uv-"+dockerfiles.UVVersion())
+}
+
+// uv installs uv where there is none of a fitting version on PATH.
+func (r *run) uv(ctx context.Context) error {
+	dir := r.uvDir()
+	if r.fittingUV(ctx) {
+		return nil
+	}
+	unlock, err := waitLock(ctx, dir+".lock", syscall.LOCK_EX, func() { r.rep.Note("waiting for another build that installs uv") })
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(filepath.Join(dir, completeMark)); err == nil {
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	python, found := r.installer()
+	if !found {
+		return &MissingError{Parts: []Part{{What: "uv " + dockerfiles.UVVersion() + " or newer", Try: "install uv, python3-venv or python3-pip"}}}
+	}
+	err = r.watch(ctx, "uv", "uv "+dockerfiles.UVVersion()+", which makes environments", func(ctx context.Context, out output) error {
+		v := clean(r.opt.Environ).site(r.opt.Environ)
+		v.set(map[string]string{"PYTHON": python.Path, "UV_VERSION": dockerfiles.UVVersion(), "TMPDIR": r.scratch})
+		return out.run(ctx, process{argv: []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}, dir: r.scratch, env: v.environ()})
+	})
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, completeMark), nil, 0o600)
+}
+
+// fittingUV reports whether PATH has a uv no older than the pinned one.
+func (r *run) fittingUV(ctx context.Context) bool {
+	var out strings.Builder
+	env := clean(r.opt.Environ)
+	err := process{argv: []string{"uv", "--version"}, dir: "/", env: env.environ(), stdout: &out, stderr: new(strings.Builder)}.run(ctx)
+	fields := strings.Fields(out.String())
+	return err == nil && len(fields) >= 2 && fields[0] == "uv" && !olderVersion(fields[1], dockerfiles.UVVersion())
+}
+
+// prune makes room for one environment more: it removes those that were not
+// used for longest, and the downloads where they are too many. What is in use
+// stays.
+func (r *run) prune() {
+	type aged struct {
+		entry
+		used time.Time
+	}
+	var all []aged
+	locks, _ := filepath.Glob(filepath.Join(r.environmentsDir(), "*.lock"))
+	for _, lock := range locks {
+		e := entry{strings.TrimSuffix(lock, ".lock")}
+		if info, err := os.Stat(e.dir); err == nil {
+			all = append(all, aged{e, info.ModTime()})
+		}
+	}
+	slices.SortFunc(all, func(a, b aged) int { return b.used.Compare(a.used) })
+	for _, e := range all[min(keepEnvironments-1, len(all)):] {
+		r.removeUnused(e.dir)
+	}
+	if size(r.downloads()) > keepDownloads {
+		r.removeUnused(r.downloads())
+	}
+}
+
+// removeUnused removes a directory unless a build holds its lock.
+func (r *run) removeUnused(dir string) {
+	unlock, err := tryLock(dir+".lock", syscall.LOCK_EX)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	if err := os.RemoveAll(dir); err != nil {
+		r.rep.Warn("%s of earlier builds stays: %v", dir, err)
+	}
+}
+
+// size is how many bytes the files below dir hold.
+func size(dir string) int64 {
+	var sum int64
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // what cannot be read does not count
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			sum += info.Size()
+		}
+		return nil
+	})
+	return sum
+}
+
+// linkTree makes dst the same tree as src, its files being links to those of
+// src where the file system has them.
+func linkTree(ctx context.Context, src, dst string) error {
+	return filepath.WalkDir(src, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || ctx.Err() != nil {
+			return errors.Join(err, ctx.Err())
+		}
+		rel, err := filepath.Rel(src, path)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dst, rel)
+		switch {
+		case e.IsDir():
+			return os.Mkdir(to, 0o755)
+		case e.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(target, to)
+		}
+		if os.Link(path, to) == nil {
+			return nil
+		}
+		return copyFile(path, to)
+	})
+}
+
+func copyFile(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	_, err = out.ReadFrom(in)
+	return errors.Join(err, out.Close())
+}
+
+// writeFiles writes files by name into a new directory.
+func writeFiles(dir string, files map[string]string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(files[name]), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

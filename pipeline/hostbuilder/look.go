@@ -1,0 +1,196 @@
+package hostbuilder
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// lookTime is more than a slow shared file system needs.
+const lookTime = 2 * time.Minute
+
+// Look tells what this machine has for a build.
+func Look(ctx context.Context, environ []string) (pipeline.Ground, error) {
+	script, err := pipeline.LookText()
+	if err != nil {
+		return pipeline.Ground{}, err
+	}
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("looking at this machine took longer than %s", lookTime))
+	defer cancel()
+	err = process{
+		argv: []string{"sh", "-c", script}, dir: "/", env: lookEnv(environ),
+		stdout: &out, stderr: &errs,
+	}.run(ctx)
+	if ctx.Err() != nil {
+		return pipeline.Ground{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return pipeline.Ground{}, fmt.Errorf("looking at this machine: %w: %s", err, ui.Clean(strings.TrimSpace(errs.String())))
+	}
+	g, err := pipeline.ParseGround(out.String())
+	g.Host = true
+	return g, err
+}
+
+// beside takes Python and CUDA of the environment that the wheel is for.
+func beside(g pipeline.Ground, env pipeline.Environment) pipeline.Ground {
+	i := env.Interpreter()
+	g.Interpreters, g.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
+	if env.Nvcc != "" {
+		g.CUDA, g.CUDAHome = env.Nvcc, env.CUDAHome
+	}
+	return g
+}
+
+// usable lists the Pythons that a build can use: one without its header
+// compiles nothing.
+func usable(g pipeline.Ground) []string {
+	var pythons []string
+	for _, i := range g.Interpreters {
+		if i.Has("Python.h") {
+			pythons = append(pythons, i.Minor())
+		}
+	}
+	return pythons
+}
+
+// Part is something that this machine lacks.
+type Part struct {
+	What string
+	Try  string
+}
+
+// MissingError names all that this machine lacks for any build.
+type MissingError struct {
+	Parts []Part
+}
+
+func (e *MissingError) Error() string {
+	lines := make([]string, len(e.Parts))
+	for i, p := range e.Parts {
+		lines[i] = p.What
+	}
+	if len(lines) == 1 {
+		return "this machine lacks what a build needs: " + lines[0]
+	}
+	return "this machine lacks what a build needs:\n  " + strings.Join(lines, "\n  ")
+}
+
+// Hint joins the ways to get it.
+func (e *MissingError) Hint() string {
+	var tries []string
+	for _, p := range e.Parts {
+		if !slices.Contains(tries, p.Try) {
+			tries = append(tries, p.Try)
+		}
+	}
+	return strings.Join(tries, "; ")
+}
+
+// ExitCode is that of a machine on which no toolchain exists.
+func (e *MissingError) ExitCode() int { return 2 }
+
+// missing names all that no build can do without.
+func (b *Builder) missing() error {
+	g := b.ground
+	var e MissingError
+	add := func(what, try string) { e.Parts = append(e.Parts, Part{what, try}) }
+	if g.Glibc == "" {
+		add("glibc (there is another C library, for which torch has no wheels)", "--builder dagger")
+	}
+	missingCompiler(g, add)
+	b.missingPython(add)
+	for _, tool := range []string{"strip", "tar"} {
+		if !slices.Contains(g.Tools, tool) {
+			add(tool, "install binutils and tar")
+		}
+	}
+	if len(e.Parts) == 0 {
+		return nil
+	}
+	return &e
+}
+
+func missingCompiler(g pipeline.Ground, add func(what, try string)) {
+	if slices.ContainsFunc(g.Compilers, pipeline.Compiler.Complete) {
+		return
+	}
+	const try = "module load gcc, or install gcc, g++ and libc6-dev (glibc-devel)"
+	if len(g.Compilers) == 0 {
+		add("gcc and g++ on PATH", try)
+	}
+	for _, c := range g.Compilers {
+		switch {
+		case c.CXX == "":
+			add(fmt.Sprintf("the g++ that belongs to %s (%s)", c.CC, c.Version), try)
+		case !c.Headers:
+			add(fmt.Sprintf("the headers of the C++ library for %s (%s)", c.CXX, c.Version), try)
+		}
+	}
+}
+
+func (b *Builder) missingPython(add func(what, try string)) {
+	g := b.ground
+	if len(usable(g)) > 0 {
+		if _, found := b.installer(); !found && !slices.Contains(g.Tools, "uv") {
+			add("uv, or a Python that can install it (one with venv and ensurepip, or with pip)", "install uv, python3-venv or python3-pip")
+		}
+		return
+	}
+	if len(g.Interpreters) == 0 {
+		add("Python (python3) on PATH", "module load python, install python3 python3-venv python3-dev, or --env PYTHON")
+	}
+	for _, i := range g.Interpreters {
+		add(fmt.Sprintf("Python.h of Python %s (%s)", i.Minor(), i.Path),
+			fmt.Sprintf("install python%s-dev (python3-devel), module load python, or --env PYTHON of an environment that has it (conda)", i.Minor()))
+	}
+}
+
+// installer is a Python that can install uv; any version serves.
+func (b *Builder) installer() (pipeline.Interpreter, bool) {
+	i := slices.IndexFunc(b.installers, func(i pipeline.Interpreter) bool {
+		return i.Has("venv") && (i.Has("ensurepip") || i.Has("pip"))
+	})
+	if i < 0 {
+		return pipeline.Interpreter{}, false
+	}
+	return b.installers[i], true
+}
+
+// systemPackages compares what the ops need of the distribution with what is
+// installed. Only a Debian can be asked by these names.
+func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
+	needs := p.Toolchain.Needs().Debian
+	if len(needs) == 0 {
+		return nil
+	}
+	query, err := exec.LookPath("dpkg-query")
+	if err != nil {
+		rep.Warn("the ops need what Debian calls %s: this build finds it here, or fails", strings.Join(needs, ", "))
+		return nil
+	}
+	var e MissingError
+	for _, name := range needs {
+		out, err := exec.CommandContext(ctx, query, "--show", "--showformat", "${db:Status-Status}\n", name).Output()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			return err
+		}
+		if !slices.Contains(strings.Fields(string(out)), "installed") {
+			e.Parts = append(e.Parts, Part{"the package " + name, "install " + name + ", leave out the ops that need it, or --builder dagger"})
+		}
+	}
+	if len(e.Parts) > 0 {
+		return &e
+	}
+	return nil
+}

@@ -1,0 +1,307 @@
+package hostbuilder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// run is one plan being run; it is a pipeline.Workspace. All it has of its own
+// lies in two directories that no other user can enter: dir, on the file system
+// of the environments, and scratch, where TMPDIR is.
+type run struct {
+	*Builder
+	plan *pipeline.Plan
+	log  io.Writer
+	rep  ui.Reporter
+
+	dir     string
+	scratch string
+	bin     string // programs of this run
+	python  string // the interpreter to make environments with
+	entry   entry
+	outputs map[string]string // directories of the steps' outputs
+	closers []func()          // in the order in which they came
+}
+
+// open makes the run's own directories and has the environments made.
+func (r *run) open(ctx context.Context) error {
+	var err error
+	if r.python, err = r.interpreter(r.plan.Toolchain.Python); err != nil {
+		return err
+	}
+	if err := r.ownDir(ctx); err != nil {
+		return err
+	}
+	if tmp := read(r.opt.Environ)["TMPDIR"]; tmp != "" {
+		if r.scratch, err = r.private(tmp, "dsbuild-"); err != nil {
+			return fmt.Errorf("TMPDIR: %w", err)
+		}
+	} else if r.scratch, err = r.made("tmp"); err != nil {
+		return err
+	}
+	if err := r.compilers(); err != nil {
+		return err
+	}
+	return r.environments(ctx)
+}
+
+// ownDir makes the run's directory, locked for as long as the run lives, and
+// removes those of runs that were ended with no chance to tidy up.
+func (r *run) ownDir(ctx context.Context) error {
+	unlock, err := waitLock(ctx, filepath.Join(r.opt.Dir, "runs.lock"), syscall.LOCK_EX, func() {})
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	left, _ := filepath.Glob(filepath.Join(r.opt.Dir, runPrefix+"*", lockName))
+	for _, lock := range left {
+		if unlock, err := tryLock(lock, syscall.LOCK_EX); err == nil {
+			_ = removeAll(filepath.Dir(lock)) // the next run tries again
+			unlock()
+		}
+	}
+	if r.dir, err = r.private(r.opt.Dir, runPrefix); err != nil {
+		return err
+	}
+	held, err := tryLock(filepath.Join(r.dir, lockName), syscall.LOCK_EX)
+	if err == nil {
+		r.closers = append(r.closers, held)
+	}
+	return err
+}
+
+// Names in the builder's directory and in a run's.
+const (
+	runPrefix = "run-"
+	lockName  = "lock"
+)
+
+// private makes a directory that ends with the run and that nobody else enters.
+func (r *run) private(parent, prefix string) (string, error) {
+	dir, err := os.MkdirTemp(parent, prefix) // mode 0700
+	if err != nil {
+		return "", err
+	}
+	r.closers = append(r.closers, func() {
+		if err := removeAll(dir); err != nil {
+			r.rep.Warn("%s stays: %v", dir, err)
+		}
+	})
+	return filepath.Abs(dir)
+}
+
+// removeAll removes a tree, directories that were made read-only included.
+func removeAll(dir string) error {
+	if os.RemoveAll(dir) == nil {
+		return nil
+	}
+	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			_ = os.Chmod(path, 0o700) // what cannot be helped is told below
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
+
+// made makes a directory of the run.
+func (r *run) made(elem ...string) (string, error) {
+	dir := filepath.Join(append([]string{r.dir}, elem...)...)
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+// compilers puts the gcc that the plan calls for on PATH, under the name by
+// which the steps know it, where it is the plain gcc: a module's has no other.
+func (r *run) compilers() error {
+	var err error
+	if r.bin, err = r.made("bin"); err != nil {
+		return err
+	}
+	major := r.plan.Toolchain.GCC
+	if major == "" {
+		return nil
+	}
+	for _, c := range r.ground.Compilers {
+		if c.Major() != major || !c.Complete() {
+			continue
+		}
+		for name, program := range map[string]string{"gcc-" + major: c.CC, "g++-" + major: c.CXX} {
+			// A link would not do: some compilers look for their parts beside it.
+			text := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", program)
+			if err := os.WriteFile(filepath.Join(r.bin, name), []byte(text), 0o700); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return &MissingError{Parts: []Part{{What: "gcc and g++ " + major, Try: "module load gcc/" + major + ", or install g++-" + major}}}
+}
+
+// Close removes all that is the run's own.
+func (r *run) Close() error {
+	for i := len(r.closers) - 1; i >= 0; i-- {
+		r.closers[i]()
+	}
+	r.closers = nil
+	return nil
+}
+
+// Run runs one step of the plan and keeps its output directory.
+func (r *run) Run(ctx context.Context, s pipeline.Step) error {
+	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
+		at, done, err := r.stepPlaces(s)
+		defer done()
+		if err != nil {
+			return err
+		}
+		env := toolchainEnv
+		if s.Image == pipeline.Runtime {
+			// What a step installs there must not be there for the next.
+			env = filepath.Join(r.dir, s.Name, "env")
+			if err := linkTree(ctx, r.entry.path(runtimeEnv), env); err != nil {
+				return err
+			}
+		}
+		v, err := r.stepEnv(s, at, env)
+		if err != nil {
+			return err
+		}
+		if err := out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()}); err != nil {
+			return err
+		}
+		r.outputs[s.Name] = at.Out
+		return nil
+	})
+}
+
+// stepPlaces makes the places of a step: its scripts, and of the outputs of
+// others those that it names. done removes all of them but its output.
+func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err error) {
+	root, work := filepath.Join(r.dir, s.Name), filepath.Join(r.scratch, "work-"+s.Name)
+	at = pipeline.Places{
+		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: filepath.Join(r.dir, "out", s.Name),
+		Work: work, Cache: filepath.Join(r.opt.Dir, "ccache"),
+	}
+	done = func() {
+		_ = removeAll(root) // what stays goes with the run
+		_ = removeAll(work)
+	}
+	for _, dir := range []string{at.In, at.Out, at.Work, at.Cache, filepath.Join(root, "home")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return at, done, err
+		}
+	}
+	for _, in := range s.Inputs {
+		if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
+			return at, done, err
+		}
+	}
+	files := map[string]string{}
+	for _, name := range s.AllScripts() {
+		files[name] = r.plan.Scripts[name]
+	}
+	return at, done, writeFiles(at.Tools, files)
+}
+
+// stepEnv is the environment of a step: clean, and the same as in an image but
+// for the places.
+func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variables, error) {
+	v := clean(r.opt.Environ)
+	if s.Network {
+		v.site(r.opt.Environ)
+	} else {
+		// Libraries keep caches and settings in the home.
+		v["HOME"] = filepath.Join(filepath.Dir(at.Tools), "home")
+	}
+	tmp := filepath.Join(at.Work, "tmp")
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return nil, err
+	}
+	v.set(r.places(env)).set(at.Env(s)).set(s.Env)
+	v.set(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink"})
+	if s.Compile {
+		n := r.plan.Options.Jobs
+		if n == 0 {
+			n = jobs()
+		}
+		v["MAX_JOBS"] = strconv.Itoa(n)
+	}
+	if r.plan.Options.NoCache && !s.Network {
+		v["CCACHE_RECACHE"] = "1"
+	}
+	return v, nil
+}
+
+// Export copies the output of a step to dir.
+func (r *run) Export(_ context.Context, step, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.CopyFS(dir, os.DirFS(r.outputs[step])); err != nil {
+		return fmt.Errorf("export of step %s: %w", step, err)
+	}
+	return nil
+}
+
+// Import takes dir for the output of a step.
+func (r *run) Import(step, dir string) error {
+	dir, err := filepath.Abs(dir)
+	r.outputs[step] = dir
+	return err
+}
+
+// output is where what a step's programs print goes.
+type output struct {
+	stdout, stderr *stream
+}
+
+// run runs a program with its output there.
+func (o output) run(ctx context.Context, p process) error {
+	p.stdout, p.stderr = o.stdout, o.stderr
+	return p.run(ctx)
+}
+
+// watch runs one step under the eyes of the reporter: its lines are shown and
+// kept, its time taken, and its failure explained.
+func (r *run) watch(ctx context.Context, name, title string, do func(context.Context, output) error) error {
+	shown := r.rep.Step(name + ": " + title)
+	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
+	out := output{&stream{log: r.log, step: shown}, &stream{log: r.log, step: shown}}
+	err := do(ctx, out)
+	out.stdout.end()
+	out.stderr.end()
+	switch {
+	case ctx.Err() != nil:
+		shown.End(ui.Failed, "interrupted")
+		return context.Cause(ctx)
+	case err != nil:
+		shown.End(ui.Failed, "")
+		return r.explain(name, err, out)
+	}
+	shown.End(ui.Done, "")
+	return nil
+}
+
+// explain turns the failure of a program into its exit code and the lines that
+// say why.
+func (r *run) explain(step string, err error, out output) error {
+	failed := &pipeline.StepError{Step: step, Err: err}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		failed.Err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
+		failed.Tail = pipeline.Cause(out.stdout.kept(), out.stderr.kept())
+	}
+	fmt.Fprintln(r.log, failed.Err)
+	return failed
+}

@@ -1,0 +1,96 @@
+#!/bin/sh
+# Tells what a build would find here: the machine, its C library and release,
+# every Python with the parts that a build needs, compilers, the CUDA toolkit.
+# One fact a line, its fields separated by tabs, "end" last (pipeline.ParseGround).
+# Changes nothing; needs a POSIX shell and what is in every base.
+set -u
+LC_ALL=C PYTHONDONTWRITEBYTECODE=1
+export LC_ALL PYTHONDONTWRITEBYTECODE
+tab=$(printf '\t')
+
+# fact KEY FIELD...: no field may hold what separates them.
+fact() {
+    line=$1
+    shift
+    for field do line=$line$tab$(printf '%s' "$field" | tr -d '\000-\037\177' | cut -c 1-300); done
+    printf '%s\n' "$line"
+}
+
+fact look 1
+fact machine "$(uname -m)"
+
+libc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed -n 's/^glibc //p')
+# Its own ldd names it in the last word of the first line; musl's does not.
+[ -n "$libc" ] || libc=$(ldd --version 2>/dev/null | sed -n '1s/^ldd .* \([0-9][0-9.]*\)$/\1/p')
+[ -z "$libc" ] || fact glibc "$libc"
+
+# In a shell of its own: the file sets what it likes.
+[ ! -r /etc/os-release ] || (
+    . /etc/os-release
+    fact os "${ID:-}" "${VERSION_CODENAME:-}" "${PRETTY_NAME:-}"
+) 2>/dev/null
+
+# each PATTERN...: the programs on PATH whose names match, in its order.
+each() (
+    IFS=:
+    for dir in $PATH; do
+        case $dir in /*) ;; *) continue ;; esac
+        for pattern do
+            IFS=
+            for file in "$dir"/$pattern; do
+                [ -f "$file" ] && [ -x "$file" ] && printf '%s\n' "$file"
+            done
+        done
+    done
+)
+
+ask_python='
+import os, sys, sysconfig
+parts = []
+for part in ("venv", "ensurepip", "pip"):
+    try:
+        __import__(part)
+        parts.append(part)
+    except Exception:
+        pass
+if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    parts.append("Python.h")
+print("%d.%d.%d" % sys.version_info[:3], sys.executable, ",".join(parts) or "-", sep="\t")
+'
+seen=
+{ each python3; each 'python3.[0-9]' 'python3.[0-9][0-9]'; } | while read -r file; do
+    told=$("$file" -I -c "$ask_python" 2>/dev/null </dev/null) || continue # a shim of a version manager, say
+    version=${told%%"$tab"*}
+    case " $seen " in *" ${version%.*} "*) continue ;; esac
+    seen="$seen ${version%.*}"
+    rest=${told#*"$tab"}
+    fact python "$version" "${rest%%"$tab"*}" "${rest#*"$tab"}"
+done
+
+# A compiler counts with its other half; headers say whether it can use the C library.
+seen=
+{ each gcc; each 'gcc-[0-9]' 'gcc-[0-9][0-9]'; } | while read -r gcc; do
+    suffix=${gcc##*/gcc}
+    case " $seen " in *" =$suffix "*) continue ;; esac
+    seen="$seen =$suffix"
+    version=$("$gcc" -dumpfullversion -dumpversion 2>/dev/null </dev/null) || continue
+    gxx=$(command -v "g++$suffix" 2>/dev/null) || gxx=-
+    headers=-
+    if [ "$gxx" != - ] && printf '#include <cmath>\n#include <unistd.h>\n' | "$gxx" -x c++ -E - >/dev/null 2>&1; then headers=headers; fi
+    fact gcc "$version" "$gcc" "$gxx" "$headers"
+done
+
+nvcc=$(command -v nvcc 2>/dev/null) && nvcc=$(readlink -f "$nvcc" 2>/dev/null) && nvcc=${nvcc%/bin/*}
+for home in "${CUDA_HOME-}" "${CUDA_PATH-}" "${nvcc-}" /usr/local/cuda; do
+    case $home in /*) ;; *) continue ;; esac
+    version=$("$home/bin/nvcc" -V 2>/dev/null </dev/null | sed -n 's/^.*release \([0-9][0-9]*\.[0-9][0-9]*\).*$/\1/p' | head -n 1)
+    if [ -n "$version" ]; then
+        fact cuda "$version" "$home"
+        break
+    fi
+done
+
+for tool in strip tar patch ccache uv; do
+    command -v "$tool" >/dev/null 2>&1 && fact tool "$tool"
+done
+fact end

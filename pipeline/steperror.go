@@ -1,0 +1,29 @@
+package pipeline
+
+import "fmt"
+
+// StepError is a step that failed, with the lines of its output that say why.
+type StepError struct {
+	Step string
+	Err  error
+	Tail string
+}
+
+func (e *StepError) Error() string {
+	msg := fmt.Sprintf("step %s: %v", e.Step, e.Err)
+	if e.Tail != "" {
+		msg += "\n" + e.Tail
+	}
+	return msg
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// ExitCode is 4 for a wheel that does not work where it is installed, and
+// that of a failed run for every other step.
+func (e *StepError) ExitCode() int {
+	if e.Step == SmokeStep {
+		return 4
+	}
+	return 1
+}
