@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -176,20 +177,26 @@ func (e Environment) Asked(s wheel.Spec) (wheel.Spec, error) {
 	return s, nil
 }
 
-// released is a torch that an index has, whatever local part its wheel carries
-// for the CUDA it was built with.
-var released = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
+// Tables are the tables for its torch, which they may not know.
+func (e Environment) Tables(t *compat.Tables) *compat.Tables {
+	return t.WithTorch(e.Torch, e.TorchCUDA, minor(e.Facts.Python))
+}
 
-// Released is nil where the same torch can be installed elsewhere, which a build
-// in a container does; else an error that names the builder that needs not.
-func (e Environment) Released() error {
-	if released.MatchString(e.Details.Torch) {
+// ofIndex is the torch of an index, whatever local part its wheel carries for
+// the CUDA it was built with.
+var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
+
+// Released is nil where the same torch can be installed elsewhere, as a build in
+// a container does; else an error that names the builder that needs not.
+func (e Environment) Released(t *compat.Tables) error {
+	if ofIndex.MatchString(e.Details.Torch) && t.HasTorch(e.Torch, e.TorchCUDA, minor(e.Facts.Python)) {
 		return nil
 	}
 	return &EnvironmentError{
-		Python:  e.Executable,
-		Reasons: []string{"no index has its torch " + e.Details.Torch + ", which a build in a container would install"},
-		Try:     "--builder host builds beside it, on a machine that has it",
+		Python: e.Executable,
+		Reasons: []string{fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, which a build in a container would install",
+			e.Details.Torch, e.TorchCUDA, minor(e.Facts.Python))},
+		Try: "--builder host builds beside the environment, on a machine that has it",
 	}
 }
 

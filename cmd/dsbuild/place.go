@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/daggerbuilder"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
+	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 )
 
 // The ways to build that --builder names.
@@ -25,9 +27,11 @@ type place struct {
 	way    string // auto, dagger or host; auto until an engine was looked for
 	engine string // --engine
 	found  engine.Engine
+	env    *pipeline.Environment // --env, for the host builder
 
 	builder *daggerbuilder.Builder
 	done    func() error
+	machine *hostbuilder.Builder
 }
 
 // isHost decides between engine and machine: auto takes the machine where no
@@ -80,7 +84,7 @@ func (p *place) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 // open returns the builder, for a pipeline.Runner.
 func (p *place) open(ctx context.Context) (pipeline.Builder, error) {
 	if p.way == builderHost {
-		return nil, errors.New("no host builder yet")
+		return p.host(ctx)
 	}
 	return p.connect(ctx)
 }
@@ -121,13 +125,17 @@ func (p *place) look(ctx context.Context, base pipeline.Base) (compat.Ground, er
 	if err != nil {
 		return compat.Ground{}, err
 	}
-	_ = builder
-	return compat.Ground{}, errors.New("no look yet")
+	return builder.Look(ctx, base)
 }
 
-// host looks at this machine.
-func (p *place) host(ctx context.Context) (pipeline.Base, []compat.Ground, error) {
-	return pipeline.Base{}, nil, errors.New("no host builder yet")
+// host returns the builder of this machine.
+func (p *place) host(ctx context.Context) (*hostbuilder.Builder, error) {
+	if p.machine != nil {
+		return p.machine, nil
+	}
+	var err error
+	p.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: os.Environ(), Env: p.env})
+	return p.machine, err
 }
 
 func (p *place) close() {

@@ -22,6 +22,7 @@ type wheelOptions struct {
 
 	builder string
 	engine  string
+	env     string
 	out     string
 	jobs    int
 	noCache bool
@@ -57,6 +58,7 @@ a V100.`,
 	f := cmd.Flags()
 	o.wheelRequest.flags(f)
 	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
+	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
 	f.StringVar(&o.engine, "engine", "", "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port")
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
 	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
@@ -81,6 +83,15 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 		return err
 	}
 	defer planner.close()
+	if o.env != "" {
+		env, err := pipeline.ReadEnvironment(ctx, o.env)
+		if err == nil {
+			err = planner.forEnvironment(env)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	plan, err := planner.plan(ctx, o.wheelRequest)
 	if err != nil {
 		return err

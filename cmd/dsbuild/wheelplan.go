@@ -72,7 +72,8 @@ type planner struct {
 	tables  *compat.Tables
 	place   *place
 	options pipeline.Options
-	dir     string // its own: clean copies of sources
+	env     *pipeline.Environment // --env, or nil
+	dir     string                // its own: clean copies of sources
 	dryRun  bool
 }
 
@@ -108,6 +109,9 @@ func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, err
 	if err != nil {
 		return nil, err
 	}
+	if spec, err = p.beside(spec, base); err != nil {
+		return nil, err
+	}
 	tc, err := p.tables.Resolve(spec, grounds...)
 	if err != nil {
 		return nil, err
@@ -129,6 +133,33 @@ func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, err
 	return plan, err
 }
 
+// forEnvironment makes it the environment that all wheels are for. One whose torch
+// no index has can only be built beside.
+func (p *planner) forEnvironment(env pipeline.Environment) error {
+	err := env.Released(p.tables)
+	if err != nil && p.place.way == builderAuto {
+		p.app.reporter.Note("building on this machine: %v", err)
+		p.place.way = builderHost
+	}
+	if err != nil && p.place.way != builderHost {
+		return err
+	}
+	p.env, p.place.env, p.tables = &env, &env, env.Tables(p.tables)
+	return nil
+}
+
+// beside narrows what is asked for to the environment of --env. A container must
+// have no newer glibc than that.
+func (p *planner) beside(spec wheel.Spec, base pipeline.Base) (wheel.Spec, error) {
+	if p.env == nil {
+		return spec, nil
+	}
+	if !base.Host && spec.Glibc == "" {
+		spec.Glibc = p.env.Glibc
+	}
+	return p.env.Asked(spec)
+}
+
 func (p *planner) remark(plan *pipeline.Plan) {
 	for _, remark := range plan.Toolchain.Remarks {
 		p.app.reporter.Warn("%s", remark)
@@ -148,7 +179,11 @@ func (p *planner) ground(ctx context.Context, r wheelRequest) (pipeline.Base, []
 		if err != nil {
 			return pipeline.Base{}, nil, err
 		}
-		return p.place.host(ctx)
+		builder, err := p.place.host(ctx)
+		if err != nil {
+			return pipeline.Base{}, nil, err
+		}
+		return builder.Base(), []compat.Ground{builder.Ground().Ground}, nil
 	}
 	if r.base == "" {
 		return pipeline.Base{}, nil, nil
@@ -167,6 +202,7 @@ func (p *planner) ground(ctx context.Context, r wheelRequest) (pipeline.Base, []
 		if ground, err = p.place.look(ctx, base); err != nil {
 			return base, nil, err
 		}
+		ground = p.tables.Offered(ground)
 	}
 	return base, []compat.Ground{ground}, nil
 }

@@ -78,7 +78,7 @@ func (r *run) toolchain(ctx context.Context) error {
 			_, err := r.client.Container().From(r.plan.Base.Ref).Sync(ctx)
 			return err
 		}
-		rootfs, err := r.rootfs().Sync(ctx)
+		rootfs, err := r.rootfs(r.plan.Base).Sync(ctx)
 		if err != nil {
 			return err
 		}
@@ -116,12 +116,12 @@ func (r *run) toolchain(ctx context.Context) error {
 
 // rootfs is the base's root file system tar. An OCI image is flattened to
 // one inside the engine, where owners are kept.
-func (r *run) rootfs() *dagger.File {
-	file := r.client.Host().File(r.plan.Base.File)
-	if !r.plan.Base.OCI {
+func (b *Builder) rootfs(base pipeline.Base) *dagger.File {
+	file := b.client.Host().File(base.File)
+	if !base.OCI {
 		return file
 	}
-	return r.client.Container().Import(file).
+	return b.client.Container().Import(file).
 		WithExec([]string{"sh", "-c", "tar --one-file-system --exclude=./proc --exclude=./sys --exclude=./dev --exclude=./tmp/rootfs.tar -C / -cf /tmp/rootfs.tar ."}).
 		File("/tmp/rootfs.tar")
 }
@@ -212,9 +212,14 @@ func (r *run) explain(step string, err error) error {
 		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Tail: pipeline.Cause(exec.Stdout, exec.Stderr)}
 	}
 	fmt.Fprintln(r.log, err)
-	// The client puts its whole query before what went wrong.
+	return &pipeline.StepError{Step: step, Err: withoutQuery(err)}
+}
+
+// withoutQuery leaves out the whole query that the client puts before what went
+// wrong.
+func withoutQuery(err error) error {
 	if _, what, found := strings.Cut(err.Error(), "\nerror: "); found {
-		err = errors.New(what)
+		return errors.New(what)
 	}
-	return &pipeline.StepError{Step: step, Err: err}
+	return err
 }

@@ -70,16 +70,10 @@ func on(b *Builder, tar string, rep ui.Reporter, log io.Writer) *run {
 	}
 	base := b.client.Container().From(dockerfiles.DefaultImage)
 	if tar != "" {
-		base = fromRootfs(b, r.rootfs())
+		base = b.root(r.plan.Base)
 	}
 	r.images = map[pipeline.Image]*dagger.Container{pipeline.Runtime: base}
 	return r
-}
-
-// fromRootfs is a container on a root file system tar.
-func fromRootfs(b *Builder, rootfs *dagger.File) *dagger.Container {
-	return b.client.Directory().WithNewFile("Dockerfile", dockerfiles.FromRootfs()).
-		WithFile(dockerfiles.RootfsName, rootfs).DockerBuild()
 }
 
 // step is one of a script, which it finds in its environment.
@@ -160,10 +154,18 @@ func TestRealOCIBase(t *testing.T) {
 	if err != nil || !base.OCI {
 		t.Fatalf("%+v, %v", base, err)
 	}
-	r := on(b, tar, &record{}, io.Discard)
-	r.plan.Base = base
-	out, err := fromRootfs(b, r.rootfs()).WithExec([]string{"stat", "-c", "%u:%g", "/srv/file"}).Stdout(t.Context())
+	out, err := b.root(base).WithExec([]string{"stat", "-c", "%u:%g", "/srv/file"}).Stdout(t.Context())
 	if err != nil || strings.TrimSpace(out) != "12:34" {
 		t.Errorf("owner %q, %v", out, err)
+	}
+}
+
+// What a base holds is read in it.
+func TestRealLook(t *testing.T) {
+	b, tar := connect(t)
+	base := pipeline.Base{Ref: dockerfiles.DefaultImage, File: tar}
+	g, err := b.Look(t.Context(), base)
+	if err != nil || g.Suite != "bookworm" || g.Glibc != "2.36" || g.Machine != "x86_64" || g.Host || g.CUDA != "" {
+		t.Errorf("%+v, %v", g, err)
 	}
 }

@@ -1,0 +1,39 @@
+package daggerbuilder
+
+import (
+	"context"
+
+	"dagger.io/dagger"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// Look tells what a base holds, by running a script in it that changes nothing.
+func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.Ground, error) {
+	script, err := pipeline.LookText()
+	if err != nil {
+		return compat.Ground{}, err
+	}
+	text, err := b.root(base).
+		WithNewFile("/dsbuild/"+pipeline.LookScript, script).
+		WithExec([]string{"sh", "/dsbuild/" + pipeline.LookScript}).Stdout(ctx)
+	if ctx.Err() != nil {
+		return compat.Ground{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return compat.Ground{}, &pipeline.BaseError{Arg: base.Ref, Err: withoutQuery(err)}
+	}
+	ground, err := pipeline.ParseGround(text)
+	return ground.Ground, err
+}
+
+// root is a container that holds a base and nothing else.
+func (b *Builder) root(base pipeline.Base) *dagger.Container {
+	if base.File == "" {
+		return b.client.Container().From(base.Ref)
+	}
+	return b.client.Directory().WithNewFile("Dockerfile", dockerfiles.FromRootfs()).
+		WithFile(dockerfiles.RootfsName, b.rootfs(base)).DockerBuild()
+}
