@@ -258,23 +258,47 @@ func (a *attempt) checkArchs() {
 	}
 }
 
-// whoCompiles names the CUDAs that compile for an arch.
+// whoCompiles names the CUDAs that compile for an arch, which some do.
 func (t *Tables) whoCompiles(capability string) string {
-	var with []string // newest first
-	for _, c := range t.CUDAs {
-		if slices.Contains(c.Archs, capability) {
-			with = append(with, c.Version)
-		}
-	}
+	with := t.Compilers(capability)
 	switch newest, oldest := t.CUDAs[0].Version, t.CUDAs[len(t.CUDAs)-1].Version; {
-	case len(with) == 0:
-		return "no CUDA in the tables does"
 	case with[0] == newest:
 		return "CUDA from " + with[len(with)-1] + " on does"
 	case with[len(with)-1] == oldest:
 		return "CUDA up to " + with[0] + " does"
 	}
 	return "CUDA " + with[len(with)-1] + " to " + with[0] + " does"
+}
+
+// Compilers lists the CUDAs that compile for an arch, newest first.
+func (t *Tables) Compilers(capability string) []string {
+	var with []string
+	for _, c := range t.CUDAs {
+		if slices.Contains(c.Archs, capability) {
+			with = append(with, c.Version)
+		}
+	}
+	return with
+}
+
+// NewestTorch returns the newest release of torch whose own binaries run on an
+// arch; "" if there is none.
+func (t *Tables) NewestTorch(capability string) string {
+	for _, r := range t.Torches {
+		if r.runsOn(archOf(capability)) {
+			return r.Version
+		}
+	}
+	return ""
+}
+
+// runsOn reports whether torch's own binaries have code that runs on an arch:
+// for it, or for a lower minor of the same major.
+func (t Torch) runsOn(arch wheel.Arch) bool {
+	return slices.ContainsFunc(t.Archs, func(have string) bool {
+		major, minor := parts(have)
+		return major == arch.Major && minor <= arch.Minor
+	})
 }
 
 // chooseGCC picks the first gcc of the ground that torch's headers and nvcc
@@ -339,11 +363,7 @@ func (a *attempt) toolchain() Toolchain {
 func (a *attempt) unserved() []string {
 	var out []string
 	for _, arch := range a.archs {
-		runs := slices.ContainsFunc(a.torch.Archs, func(have string) bool {
-			major, minor := parts(have)
-			return major == arch.Major && minor <= arch.Minor
-		})
-		if !runs {
+		if !a.torch.runsOn(arch) {
 			out = append(out, arch.Capability())
 		}
 	}

@@ -114,8 +114,8 @@ func (w *want) torchWords(newest Torch) string {
 func (t *Tables) explainGround(w *want, bad *conflicts) {
 	if g := w.grounds[0]; g.foreign() { // more than one ground are never the caller's own
 		bad.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and those on x86_64", g.Name, g.Machine)
+		w.grounds = slices.Clone(w.grounds)
 		for i := range w.grounds {
-			w.grounds = slices.Clone(w.grounds)
 			w.grounds[i].Machine = ""
 		}
 	}

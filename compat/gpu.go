@@ -68,8 +68,8 @@ func gpuKey(name string, brand bool) string {
 	return gpuVariant.ReplaceAllString(key, "$1")
 }
 
-// nearestGPUs lists products of x86_64 machines whose names resemble one.
-func (t *Tables) nearestGPUs(name string) []string {
+// NearestGPUs lists products of x86_64 machines whose names resemble one.
+func (t *Tables) NearestGPUs(name string) []string {
 	key := gpuKey(name, false)
 	rows := slices.Clone(t.GPUs)
 	slices.SortStableFunc(rows, func(a, b GPU) int {

@@ -27,14 +27,17 @@ func withOps(t *testing.T) *Tables {
 	return tt
 }
 
-func TestOps(t *testing.T) {
-	for _, c := range []struct {
-		what, flags string
-		want        string // the ops that are in, with their archs
-		left        string // those that are not, of all
-		remark      string // part of one
-		err         string // part of the error
-	}{
+// opCase is a command line and what becomes of its ops.
+type opCase struct {
+	what, flags string
+	want        string // the ops that are in, with their archs
+	left        string // those that are not, of all
+	remark      string // part of one
+	err         string // part of the error
+}
+
+func opCases() []opCase {
+	return []opCase{
 		{what: "plain ops need no arch", flags: "--ops plain,young", want: "plain young"},
 		{what: "every op gets the archs", flags: "--ops device,plain --arch 7.5;8.0+PTX", want: "plain device:7.5;8.0+PTX"},
 		{what: "a floor", flags: "--ops device,modern --arch 7.5;8.0+PTX", want: "device:7.5;8.0+PTX modern:8.0+PTX", remark: "modern is compiled for 8.0 and not for 7.5: it takes archs from 8.0 on"},
@@ -53,50 +56,63 @@ func TestOps(t *testing.T) {
 		{what: "gone", flags: "--ops gone", err: "op gone left DeepSpeed with 0.19.7, it is not in 0.19.8"},
 		{what: "broken here", flags: "--ops broken --arch 8.0 --torch 2.15", err: "op broken cannot be built with CUDA 13.2: its sources redeclare a name"},
 		{what: "broken, and a toolkit that is left", flags: "--ops broken --arch 8.0", want: "broken:8.0"},
-	} {
-		tt := withOps(t)
+	}
+}
+
+func TestOps(t *testing.T) {
+	tt := withOps(t)
+	for _, c := range opCases() {
 		a := parse(t, tt, c.flags)
 		tc, err := tt.Resolve(a.spec, a.grounds...)
-		if c.err != "" {
-			var bad *ConflictError
-			if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.err) || bad.ExitCode() != 2 {
-				t.Errorf("%s: %v, want %q", c.what, err, c.err)
-				continue
-			}
-			for _, h := range alternatives(bad.Hint()) {
-				changed := a.follow(t, tt, h)
-				if _, err := tt.Resolve(changed.spec, changed.grounds...); err != nil {
-					t.Errorf("%s: hint %q: %v", c.what, h, err)
-				}
-			}
-			if bad.Hint() == "" {
-				t.Errorf("%s: no hint", c.what)
-			}
-			continue
-		}
-		if err != nil {
+		switch {
+		case c.err != "":
+			refusesOps(t, tt, c, a, err)
+		case err != nil:
 			t.Errorf("%s: %v", c.what, err)
-			continue
+		default:
+			hasOps(t, c, tc)
 		}
-		var in, left []string
-		for _, op := range tc.Ops {
-			in = append(in, strings.TrimSuffix(op.Name+":"+wheel.ArchList(op.Archs), ":"))
+	}
+}
+
+// refusesOps checks the error, and that what it proposes works.
+func refusesOps(t *testing.T, tt *Tables, c opCase, a ask, err error) {
+	t.Helper()
+	var bad *ConflictError
+	if !errors.As(err, &bad) || !strings.Contains(err.Error(), c.err) || bad.ExitCode() != 2 || bad.Hint() == "" {
+		t.Errorf("%s: %v, want %q", c.what, err, c.err)
+		return
+	}
+	for _, h := range alternatives(bad.Hint()) {
+		changed := a.follow(t, tt, h)
+		if _, err := tt.Resolve(changed.spec, changed.grounds...); err != nil {
+			t.Errorf("%s: hint %q: %v", c.what, h, err)
 		}
-		for _, op := range tc.Left {
-			left = append(left, op.Name)
-			if op.Why == "" {
-				t.Errorf("%s: %s is left out and nobody knows why", c.what, op.Name)
-			}
+	}
+}
+
+// hasOps checks what is in, what is left out, and what is said of it.
+func hasOps(t *testing.T, c opCase, tc Toolchain) {
+	t.Helper()
+	var in, left []string
+	for _, op := range tc.Ops {
+		in = append(in, strings.TrimSuffix(op.Name+":"+wheel.ArchList(op.Archs), ":"))
+	}
+	for _, op := range tc.Left {
+		left = append(left, op.Name)
+		if op.Why == "" {
+			t.Errorf("%s: %s is left out and nobody knows why", c.what, op.Name)
 		}
-		if got := strings.Join(in, " "); got != c.want {
-			t.Errorf("%s: ops %s, want %s", c.what, got, c.want)
-		}
-		if got := strings.Join(left, " "); got != c.left {
-			t.Errorf("%s: left %s, want %s", c.what, got, c.left)
-		}
-		if !slices.ContainsFunc(tc.Remarks, func(r string) bool { return strings.Contains(r, c.remark) }) && c.remark != "" {
-			t.Errorf("%s: remarks %q", c.what, tc.Remarks)
-		}
+	}
+	if got := strings.Join(in, " "); got != c.want {
+		t.Errorf("%s: ops %s, want %s", c.what, got, c.want)
+	}
+	if got := strings.Join(left, " "); got != c.left {
+		t.Errorf("%s: left %s, want %s", c.what, got, c.left)
+	}
+	said := func(r string) bool { return strings.Contains(r, c.remark) }
+	if c.remark != "" && !slices.ContainsFunc(tc.Remarks, said) {
+		t.Errorf("%s: remarks %q", c.what, tc.Remarks)
 	}
 }
 
@@ -118,5 +134,28 @@ func TestForeignMachine(t *testing.T) {
 	_, err := tt.Resolve(wheel.Spec{Archs: archs(t, "9.0")}, Ground{Name: "this machine", Host: true, Machine: "aarch64", Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}})
 	if err == nil || !strings.Contains(err.Error(), "this machine: its CPU is aarch64; dsbuild builds x86_64 wheels") {
 		t.Error(err)
+	}
+}
+
+// TestDefaultOps: what nobody asked for by name is left out, and said, where
+// the release does not have it.
+func TestDefaultOps(t *testing.T) {
+	tt := tables(t)
+	for i := range tt.Ops {
+		if tt.Ops[i].Name == "utils" {
+			tt.Ops[i].Since = "0.17.1"
+		}
+	}
+	tc, err := tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), DeepSpeed: "0.17.0"})
+	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,fused_adam" {
+		t.Errorf("ops %s, %v", got, err)
+	}
+	if len(tc.Remarks) != 1 || tc.Remarks[0] != "utils is left out: op utils is in DeepSpeed from 0.17.1 on, not in 0.17.0" {
+		t.Errorf("remarks %q", tc.Remarks)
+	}
+	_, err = tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
+	var bad *ConflictError
+	if !errors.As(err, &bad) || !slices.Contains(bad.Choices, "--ops cpu_adam,fused_adam") {
+		t.Errorf("asked for by name: %v", err)
 	}
 }

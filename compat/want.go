@@ -223,7 +223,7 @@ func (t *Tables) readGPUs(w *want) []fault {
 // gpuFault says what is wrong with a GPU's name, and what is near to it.
 func (t *Tables) gpuFault(name string, rows []GPU) (what string, near []string) {
 	if len(rows) == 0 {
-		near = t.nearestGPUs(name)
+		near = t.NearestGPUs(name)
 		return fmt.Sprintf("GPU %q is not in the tables of this dsbuild: the nearest names are %s ('dsbuild gpus' lists all; --arch takes the compute capability)", name, listed(near)), near
 	}
 	for _, g := range rows {

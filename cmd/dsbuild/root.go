@@ -63,9 +63,12 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.SetErr(a.stderr)
 	root.AddCommand(
 		newDeployCommand(a),
+		newGPUsCommand(a),
 		newInspectCommand(a),
 		newNodesCommand(a),
+		newOpsCommand(a),
 		newRollbackCommand(a),
+		newToolchainsCommand(a),
 		newVerifyWheelCommand(a),
 		newVersionCommand(a),
 		newWheelCommand(a),

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func newOpsCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ops",
+		Short: "List DeepSpeed's operators and what each takes to compile",
+		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
+(only then does --arch matter), the archs they can be compiled for, the
+releases of DeepSpeed that have them, and what they need installed. Those with
+a * are compiled when --ops is not given.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return runOps(a, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	return cmd
+}
+
+// opsDocument is the JSON document of dsbuild ops --json.
+type opsDocument struct {
+	compat.Origin
+	Default []string    `json:"default"`
+	Ops     []compat.Op `json:"ops"`
+}
+
+func runOps(a *app, asJSON bool) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return ui.JSON(a.stdout, opsDocument{tables.Origins["ops"], wheel.DefaultOps(), tables.Ops})
+	}
+	var rows [][]string
+	for _, op := range tables.Ops {
+		name, code := op.Name, "C++"
+		if slices.Contains(wheel.DefaultOps(), op.Name) {
+			name += " *"
+		}
+		if op.DeviceCode {
+			code = "device"
+		}
+		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
+		rows = append(rows, []string{name, code, between(op.MinArch, op.MaxArch, "up to "), between(op.Since, op.Until, "before "), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
+	}
+	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "NEEDS", "WHAT IT IS"}, rows)
+}
+
+// between words a range of which either end can be open.
+func between(from, to, upTo string) string {
+	switch {
+	case from == "" && to == "":
+		return "all"
+	case to == "":
+		return "from " + from
+	case from == "":
+		return upTo + to
+	}
+	return "from " + from + ", " + upTo + to
+}

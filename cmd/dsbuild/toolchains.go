@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+func newToolchainsCommand(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "toolchains",
+		Short: "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
+		Long: `List what dsbuild chooses from: the toolchains (where nvcc and the CUDA headers
+come from), the bases with their glibc, Pythons and gcc, what each CUDA
+compiles for, and which CUDA and Pythons each torch is built for.
+
+dsbuild wheel picks a combination by what is asked for, and says why where
+there is none.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return runToolchains(a, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
+	return cmd
+}
+
+func runToolchains(a *app, asJSON bool) error {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return ui.JSON(a.stdout, newToolchainsDocument(tables))
+	}
+	for i, section := range []struct {
+		header []string
+		rows   [][]string
+	}{
+		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "WHERE CUDA COMES FROM"}, roadRows(tables)},
+		{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, baseRows(tables)},
+		{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, cudaRows(tables)},
+		{[]string{"TORCH", "CUDA", "PYTHON", "ITS OWN ARCHS"}, torchRows(tables)},
+	} {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if err := ui.Table(a.stdout, section.header, section.rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func roadRows(tables *compat.Tables) [][]string {
+	var rows [][]string
+	for _, r := range tables.Roads {
+		device := "no"
+		if r.Nvcc {
+			device = "yes"
+		}
+		cuda, torch := r.CUDA, r.TorchCUDA+".x"
+		if cuda == "" {
+			cuda = "that of torch"
+		}
+		if r.TorchCUDA == "" {
+			cuda, torch = "any", "same major"
+		}
+		rows = append(rows, []string{string(r.Road), cuda, device, torch, r.Title})
+	}
+	return rows
+}
+
+func baseRows(tables *compat.Tables) [][]string {
+	var rows [][]string
+	for _, b := range tables.Bases {
+		if !b.NamedOnly {
+			rows = append(rows, []string{b.Name, b.Ref, b.Glibc, strings.Join(b.Pythons, ", "), strings.Join(b.GCCs, ", ")})
+		}
+	}
+	return rows
+}
+
+func cudaRows(tables *compat.Tables) [][]string {
+	var rows [][]string
+	for _, c := range tables.CUDAs {
+		rows = append(rows, []string{c.Version, strings.Join(c.Archs, " "), c.NewestGCC, c.Driver})
+	}
+	return foldVersions(rows)
+}
+
+func torchRows(tables *compat.Tables) [][]string {
+	var rows [][]string
+	for _, t := range tables.Torches {
+		rows = append(rows, []string{t.Version, t.CUDA, t.Pythons[0] + " to " + t.Pythons[len(t.Pythons)-1], strings.Join(t.Archs, " ")})
+	}
+	return foldVersions(rows)
+}
+
+// foldVersions joins neighbours, newest first, that differ by version alone.
+func foldVersions(rows [][]string) [][]string {
+	var out [][]string
+	newest := ""
+	for _, row := range rows {
+		last := len(out) - 1
+		if last >= 0 && slices.Equal(out[last][1:], row[1:]) {
+			out[last][0] = row[0] + " to " + newest
+			continue
+		}
+		newest = row[0]
+		out = append(out, slices.Clone(row))
+	}
+	return out
+}
+
+// toolchainsDocument is the JSON document of dsbuild toolchains --json: each
+// table with its source and date.
+type toolchainsDocument struct {
+	Toolchains roadTable  `json:"toolchains"`
+	Bases      baseTable  `json:"bases"`
+	CUDA       cudaTable  `json:"cuda"`
+	Torch      torchTable `json:"torch"`
+	DeepSpeed  dsTable    `json:"deepspeed"`
+}
+
+type roadTable struct {
+	compat.Origin
+	Rows []compat.RoadInfo `json:"rows"`
+}
+
+type baseTable struct {
+	compat.Origin
+	Rows []compat.Base `json:"rows"`
+}
+
+type cudaTable struct {
+	compat.Origin
+	Rows []compat.CUDA `json:"rows"`
+}
+
+type torchTable struct {
+	compat.Origin
+	Rows []compat.Torch `json:"rows"`
+}
+
+type dsTable struct {
+	compat.Origin
+	Rows []compat.DeepSpeed `json:"rows"`
+}
+
+func newToolchainsDocument(t *compat.Tables) toolchainsDocument {
+	return toolchainsDocument{
+		roadTable{t.Origins["toolchains"], t.Roads},
+		baseTable{t.Origins["bases"], t.Bases},
+		cudaTable{t.Origins["cuda"], t.CUDAs},
+		torchTable{t.Origins["torch"], t.Torches},
+		dsTable{t.Origins["deepspeed"], t.DeepSpeeds},
+	}
+}
