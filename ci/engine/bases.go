@@ -45,8 +45,9 @@ const defaultBase = "bookworm"
 // recompile is for a Python whose compiled modules hold sets in the order of
 // their hashes, which differs from run to run: it compiles them once more with
 // the hashes of always.
-const recompile = `--customize-hook=PYTHONHASHSEED=0 chroot "$1" python3 -c "import glob, py_compile, importlib.util as util
-for f in sorted(glob.glob('/usr/**/__pycache__/*.pyc', recursive=True)): py_compile.compile(util.source_from_cache(f), f, doraise=True)"`
+const recompile = `--customize-hook=PYTHONHASHSEED=0 chroot "$1" python3 -c "import glob, py_compile
+for f in sorted(glob.glob('/usr/**/__pycache__/*.cpython-39.pyc', recursive=True)):
+    py_compile.compile(f.replace('__pycache__/', '').replace('.cpython-39.pyc', '.py'), f, doraise=True)"`
 
 // basePackages are in every base: a Python to build for. Compilers come with
 // the toolchain image.

@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -77,32 +79,53 @@ func Second(tb testing.TB, opt Options) Engine {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			tb.Errorf("removing the second engine: %v", err)
-		}
-	})
 	e := Engine{Home: filepath.Join(dir, "dsbuild", "engine")}
 	e.Address = "unix://" + filepath.Join(e.Home, "run", "engine.sock")
+	env := append(append(os.Environ(), opt.Env...), "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	guard(tb, env, filepath.Join(e.Home, "bin", "enginectl"), dir)
 	if err := e.furnish(own, dir, opt.Site); err != nil {
 		tb.Fatalf("furnishing a second engine: %v", err)
 	}
-	control := func(what string) error {
-		cmd := exec.Command(filepath.Join(e.Home, "bin", "enginectl"), what)
-		cmd.Env = append(append(os.Environ(), opt.Env...), "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-		out, err := cmd.CombinedOutput()
-		tb.Logf("second engine, %s:\n%s", what, out)
-		return err
-	}
-	tb.Cleanup(func() {
-		if err := control("down"); err != nil {
-			tb.Errorf("stopping the second engine: %v", err)
-		}
-	})
-	if err := control("start"); err != nil {
+	start := exec.Command(filepath.Join(e.Home, "bin", "enginectl"), "start")
+	start.Env = env
+	out, err := start.CombinedOutput()
+	tb.Logf("second engine:\n%s", out)
+	if err != nil {
 		tb.Fatalf("starting a second engine: %v", err)
 	}
 	return e
+}
+
+// guard ends the engine and removes its directory when the test has ended, in
+// whatever way: a process that waits for it lives on when a test is killed.
+func guard(tb testing.TB, env []string, control, dir string) {
+	tb.Helper()
+	said, err := os.CreateTemp("", "dsbuild-engine-*.log")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_ = os.Remove(said.Name())
+	cmd := exec.Command("sh", "-c", `read -r end; status=0; if [ -x "$1" ]; then "$1" down || status=$?; fi; rm -rf "$2"; exit $status`, "sh", control, dir)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, said, said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	living, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		tb.Fatalf("watching over a second engine: %v", err)
+	}
+	tb.Cleanup(func() {
+		living.Close()
+		err := cmd.Wait()
+		_, _ = said.Seek(0, io.SeekStart)
+		text, _ := io.ReadAll(said)
+		said.Close()
+		tb.Logf("second engine:\n%s", text)
+		if err != nil {
+			tb.Errorf("stopping the second engine: %v", err)
+		}
+	})
 }
 
 // furnish makes the directory of an engine out of another's. The programs and
