@@ -60,18 +60,15 @@ func (s small) write(t *testing.T, dir string) string {
 func wheelhouse(t *testing.T, wheels ...small) *wheel.Bundle {
 	t.Helper()
 	dir := t.TempDir()
-	companions := map[string]bool{}
+	companions := map[string]*wheel.Source{}
 	for _, w := range wheels {
 		w.write(t, dir)
-		companions[w.name] = w.companion
+		if w.companion {
+			companions[w.name] = nil
+		}
 	}
 	tag := pythonTag(t)
-	b, err := wheel.WriteBundle(dir, tag[2:3]+"."+tag[3:], func(name string) string {
-		if companions[name] {
-			return wheel.Companion
-		}
-		return wheel.Dependency
-	})
+	b, err := wheel.WriteBundle(dir, tag[2:3]+"."+tag[3:], companions)
 	if err != nil {
 		t.Fatal(err)
 	}

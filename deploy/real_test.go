@@ -167,7 +167,7 @@ func TestRealBundleWithNoRoute(t *testing.T) {
 		}
 		t.Skipf("needs an index: %v\n%s", err, out)
 	}
-	bundle, err := wheel.WriteBundle(house, wheels[0].Manifest.Python, func(string) string { return wheel.Dependency })
+	bundle, err := wheel.WriteBundle(house, wheels[0].Manifest.Python, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

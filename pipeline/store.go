@@ -150,19 +150,27 @@ func Place(p Product, dir string) (wheel.Artifact, error) {
 	return a, writeSums(dir)
 }
 
-// writeSums lists every wheel of dir, and what lies beside it, in the form
-// sha256sum -c reads.
+// writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,
+// in the form sha256sum -c reads.
 func writeSums(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	var b strings.Builder
+	var names []string
 	for _, e := range entries {
-		name := e.Name()
-		if strings.HasPrefix(name, ".") || !ofWheel(name) {
-			continue
+		if !strings.HasPrefix(e.Name(), ".") && ofWheel(e.Name()) {
+			names = append(names, e.Name())
 		}
+	}
+	house, _ := os.ReadDir(filepath.Join(dir, wheel.WheelhouseDir)) // not there: nothing of it is listed
+	for _, e := range house {
+		if ofWheel(e.Name()) || e.Name() == wheel.BundleName {
+			names = append(names, wheel.WheelhouseDir+"/"+e.Name())
+		}
+	}
+	var b strings.Builder
+	for _, name := range names {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.Mode().IsRegular() {
 			continue // a folder of that name, a pipe
 		}

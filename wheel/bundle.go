@@ -43,6 +43,9 @@ type BundleWheel struct {
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
 	Why     string `json:"why"` // Dependency or Companion
+	// Source is where the sources of a companion came from; nil for what an
+	// index has.
+	Source *Source `json:"source,omitempty"`
 
 	Path     string   `json:"-"` // of the file, once read
 	Requires []string `json:"-"` // PEP 508, likewise
@@ -202,9 +205,9 @@ func (a *Archive) ForeignTops() []string {
 	return out
 }
 
-// WriteBundle writes bundle.json for the wheels in dir, each for the reason
-// that why gives for its normalised name.
-func WriteBundle(dir, python string, why func(name string) string) (Bundle, error) {
+// WriteBundle writes bundle.json for the wheels in dir. The companions among
+// them are given by normalised name, each with its source, nil for the index.
+func WriteBundle(dir, python string, companions map[string]*Source) (Bundle, error) {
 	entries, err := os.ReadDir(dir) // sorted
 	if err != nil {
 		return Bundle{}, err
@@ -222,7 +225,10 @@ func WriteBundle(dir, python string, why func(name string) string) (Bundle, erro
 		if w.SHA256, w.Size, err = HashFile(filepath.Join(dir, e.Name())); err != nil {
 			return Bundle{}, err
 		}
-		w.Why = why(w.Name)
+		w.Why = Dependency
+		if source, ok := companions[w.Name]; ok {
+			w.Why, w.Source = Companion, source
+		}
 		b.Wheels = append(b.Wheels, w)
 	}
 	text, err := json.MarshalIndent(b, "", "  ")

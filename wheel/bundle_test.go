@@ -29,11 +29,8 @@ func pure(t *testing.T, dir, name, version string, files map[string]string) stri
 	return path
 }
 
-func because(name string) string {
-	if name == "my-companion" {
-		return wheel.Companion
-	}
-	return wheel.Dependency
+func because() map[string]*wheel.Source {
+	return map[string]*wheel.Source{"my-companion": {Kind: "git", Ref: "git+https://git.example/a", Commit: "0123"}}
 }
 
 func TestBundleIsReadAsWritten(t *testing.T) {
@@ -43,7 +40,7 @@ func TestBundleIsReadAsWritten(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	written, err := wheel.WriteBundle(dir, "3.11", because)
+	written, err := wheel.WriteBundle(dir, "3.11", because())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,14 +49,14 @@ func TestBundleIsReadAsWritten(t *testing.T) {
 		t.Fatalf("%+v, %v", read, err)
 	}
 	w := read.Wheels[0]
-	if w.Name != "my-companion" || w.Why != wheel.Companion || w.Version != "1.0+g1234567" || w.Path == "" || w.Tags[0] != "py3-none-any" || len(w.Requires) != 1 || read.Wheels[1].Why != wheel.Dependency {
+	if w.Name != "my-companion" || w.Why != wheel.Companion || w.Source == nil || w.Source.Commit != "0123" || w.Version != "1.0+g1234567" || w.Path == "" || w.Tags[0] != "py3-none-any" || len(w.Requires) != 1 || read.Wheels[1].Why != wheel.Dependency {
 		t.Errorf("%+v", read)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, wheel.BundleName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := wheel.WriteBundle(dir, "3.11", because); err != nil {
+	if _, err := wheel.WriteBundle(dir, "3.11", because()); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile(filepath.Join(dir, wheel.BundleName)); err != nil || string(again) != string(text) {
@@ -101,7 +98,7 @@ func TestHostileBundles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			pure(t, dir, "hjson", "3.1.0", map[string]string{"hjson/__init__.py": ""})
-			b, err := wheel.WriteBundle(dir, "3.11", because)
+			b, err := wheel.WriteBundle(dir, "3.11", because())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +158,7 @@ func TestTorchIsInNoBundle(t *testing.T) {
 	for _, name := range []string{"triton", "deepspeed"} {
 		dir := t.TempDir()
 		pure(t, dir, name, "1.0", nil)
-		if _, err := wheel.WriteBundle(dir, "3.11", because); err == nil {
+		if _, err := wheel.WriteBundle(dir, "3.11", because()); err == nil {
 			t.Errorf("%s was taken into a bundle", name)
 		}
 	}

@@ -1,0 +1,304 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// The steps that make a wheelhouse.
+const (
+	CompanionsStep = "companions" // the copies of companions' sources
+	WithStep       = "with"       // their wheels
+	BundleStep     = "bundle"     // what all of them require
+)
+
+// BundlePlan is what is done for a wheelhouse once the wheel is there. It is a
+// plan of its own, in the same images, so that the wheel is the same with and
+// without.
+type BundlePlan struct {
+	*Plan
+	Companions []Companion
+	wheel      *Plan
+}
+
+// NewBundlePlan lists the steps that build companions for the wheel of p, and
+// with dependencies gather what it and they require beside torch.
+func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
+	companions = slices.Clone(companions)
+	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
+	for i := 1; i < len(companions); i++ {
+		if companions[i].Name == companions[i-1].Name {
+			return nil, &SourceError{companions[i].Name, errors.New("asked for twice with --with"), companionForms}
+		}
+	}
+	own := *p
+	own.Scripts, own.Digest, own.Steps = map[string]string{}, "", []Step{{
+		Name: PackStep, Title: "take the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
+	}}
+	if len(companions) > 0 {
+		own.Steps = append(own.Steps, companionsStep(companions), withStep(p, companions))
+	}
+	if dependencies {
+		own.Steps = append(own.Steps, bundleStep(len(companions) > 0))
+	}
+	b := &BundlePlan{Plan: &own, Companions: companions, wheel: p}
+	return b, b.seal()
+}
+
+// companionsStep names every copy by its hash.
+func companionsStep(companions []Companion) Step {
+	s := Step{Name: CompanionsStep, Title: "take the sources of companions", Image: Here, Env: map[string]string{}}
+	for _, c := range companions {
+		if c.Source != nil {
+			s.Env[c.Name] = c.Source.SHA256
+		}
+	}
+	return s
+}
+
+// withStep builds companions with the compilers and the torch of the wheel, for
+// its CPU and its GPUs.
+func withStep(p *Plan, companions []Companion) Step {
+	s := Step{
+		Name: WithStep, Title: "build companions", Image: Toolchain, Script: "with.sh", Scripts: []string{siteScript, "wheels.py", "cxx", "libaio.map", "nvcc"},
+		Inputs: []string{CompanionsStep}, Network: true, Compile: true, Env: map[string]string{},
+	}
+	for _, step := range p.Steps {
+		if step.Name != CompileStep {
+			continue
+		}
+		for _, k := range []string{"DSBUILD_CPU", "DSBUILD_GCC", "TORCH_CUDA_ARCH_LIST", "TORCH_NO_COMPILER_WRAPPER", "CCACHE_MAXSIZE", "CCACHE_NOHASHDIR", "SOURCE_DATE_EPOCH", "PYTHONHASHSEED"} {
+			if v, ok := step.Env[k]; ok {
+				s.Env[k] = v
+			}
+		}
+	}
+	var names, assumed []string
+	for _, c := range companions {
+		s.Args = append(s.Args, c.spec())
+		names = append(names, c.spec())
+		if c.Source != nil {
+			assumed = append(assumed, c.Name+"="+c.assumed())
+		}
+	}
+	s.Title = "build companions: " + strings.Join(names, ", ")
+	s.Env["DSBUILD_ASSUMED"] = strings.Join(assumed, " ")
+	return s
+}
+
+func bundleStep(companions bool) Step {
+	s := Step{
+		Name: BundleStep, Title: "gather what they require", Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
+		Inputs: []string{PackStep}, Network: true, Env: map[string]string{"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"},
+	}
+	if companions {
+		s.Inputs = append(s.Inputs, WithStep)
+	}
+	return s
+}
+
+// last is the step whose output is the wheelhouse.
+func (b *BundlePlan) last() string { return b.Steps[len(b.Steps)-1].Name }
+
+// PrintSteps writes the steps for people, to follow those of the wheel.
+func (b *BundlePlan) PrintSteps(w io.Writer) error {
+	var text strings.Builder
+	for _, s := range b.Steps {
+		fmt.Fprintf(&text, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
+		printVariables(&text, s.Env)
+		if s.Image != Here {
+			fmt.Fprintf(&text, "             $ %s\n", strings.Join(append([]string{s.Script}, s.Args...), " "))
+		}
+	}
+	_, err := io.WriteString(w, text.String())
+	return err
+}
+
+// Bundle makes the wheelhouse of a plan beside the finished wheel a, in place of
+// the one that may be there: from the store where that has it.
+func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
+	kept := wheelhouses(r.Store)
+	if !b.Options.NoCache {
+		if bundle, err := wheel.ReadBundle(filepath.Join(kept.Dir, b.Digest)); err == nil {
+			r.Report.Step("bundle: from the store, plan "+b.Digest[:12]).End(ui.Cached, "")
+			return placeBundle(filepath.Join(kept.Dir, b.Digest), bundle, r.Dir)
+		}
+	}
+	tmp, err := os.MkdirTemp("", "dsbuild-")
+	if err != nil {
+		return wheel.Bundle{}, err
+	}
+	defer os.RemoveAll(tmp)
+	house := filepath.Join(tmp, wheel.WheelhouseDir)
+	if err := r.gather(ctx, b, a, tmp, house); err != nil {
+		return wheel.Bundle{}, err
+	}
+	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, b.sources())
+	if err != nil {
+		return wheel.Bundle{}, err
+	}
+	if err := b.complete(bundle); err != nil {
+		return wheel.Bundle{}, err
+	}
+	if err := keepBundle(kept, b.Digest, house, bundle); err != nil {
+		r.Report.Warn("the wheelhouse is in %s, but not in the store: %v", r.Dir, err)
+	}
+	return placeBundle(house, bundle, r.Dir)
+}
+
+// sources are the companions as WriteBundle wants them.
+func (b *BundlePlan) sources() map[string]*wheel.Source {
+	sources := map[string]*wheel.Source{}
+	for _, c := range b.Companions {
+		sources[c.Name] = nil
+		if c.Source != nil {
+			s := c.Source.Manifest()
+			sources[c.Name] = &s
+		}
+	}
+	return sources
+}
+
+// complete finds out whether every companion is there.
+func (b *BundlePlan) complete(bundle wheel.Bundle) error {
+	for _, c := range b.Companions {
+		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
+			return fmt.Errorf("companion %s: the step %s left no wheel of it", c.Name, WithStep)
+		}
+	}
+	return nil
+}
+
+// gather runs the steps, and copies the wheels of the last one into house.
+func (r Runner) gather(ctx context.Context, b *BundlePlan, a wheel.Artifact, tmp, house string) error {
+	builder, err := r.Builder(ctx)
+	if err != nil {
+		return err
+	}
+	log, err := createLog(r.Logs, b.Plan)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	err = func() error {
+		space, err := builder.Open(ctx, b.Plan, log, r.Report)
+		if err != nil {
+			return err
+		}
+		for _, s := range b.Steps {
+			if s.Image == Here {
+				err = b.hand(s, space, a, filepath.Join(tmp, s.Name))
+			} else {
+				err = space.Run(ctx, s)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return space.Export(ctx, b.last(), house)
+	}()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return hint.With(err, "the whole log is in %s", log.Name())
+}
+
+// hand gives the workspace what the steps begin with: the wheel, or the copies
+// of companions' sources.
+func (b *BundlePlan) hand(s Step, space Workspace, a wheel.Artifact, dir string) error {
+	files := []string{a.Path}
+	if s.Name == CompanionsStep {
+		files = nil
+		for _, c := range b.Companions {
+			if c.Source != nil {
+				files = append(files, c.Source.File)
+			}
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := copyWhole(file, filepath.Join(dir, filepath.Base(file))); err != nil {
+			return err
+		}
+	}
+	return space.Import(s.Name, dir)
+}
+
+// wheelhouses is the store of them, beside that of wheels.
+func wheelhouses(wheels Store) Store {
+	return Store{Dir: filepath.Join(filepath.Dir(wheels.Dir), "wheelhouses"), Keep: 20}
+}
+
+// keepBundle puts a wheelhouse into the store.
+func keepBundle(s Store, digest, house string, bundle wheel.Bundle) error {
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return err
+	}
+	if err := copyBundle(house, bundle, filepath.Join(s.Dir, digest)); err != nil {
+		return err
+	}
+	return s.prune()
+}
+
+// placeBundle puts a wheelhouse beside the wheels in dir.
+func placeBundle(house string, bundle wheel.Bundle, dir string) (wheel.Bundle, error) {
+	now := time.Now()
+	_ = os.Chtimes(house, now, now) // only the order of pruning hangs on it
+	to := filepath.Join(dir, wheel.WheelhouseDir)
+	if err := copyBundle(house, bundle, to); err != nil {
+		return wheel.Bundle{}, fmt.Errorf("wheelhouse: %w", err)
+	}
+	for i := range bundle.Wheels {
+		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
+	}
+	return bundle, writeSums(dir)
+}
+
+// copyBundle copies the files of a wheelhouse to a folder that appears whole,
+// in place of what was there.
+func copyBundle(from string, bundle wheel.Bundle, to string) error {
+	tmp, err := os.MkdirTemp(filepath.Dir(to), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	fresh, old := filepath.Join(tmp, "new"), filepath.Join(tmp, "old")
+	if err := os.Mkdir(fresh, 0o755); err != nil {
+		return err
+	}
+	files := []string{wheel.BundleName}
+	for _, w := range bundle.Wheels {
+		files = append(files, w.File)
+	}
+	for _, name := range files {
+		if err := copyWhole(filepath.Join(from, name), filepath.Join(fresh, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(to, old); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Rename(fresh, to)
+}
+
+func copyWhole(from, to string) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return writeWhole(to, f)
+}

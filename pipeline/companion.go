@@ -1,0 +1,81 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"deps.dev/util/pypi"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Companion is a further wheel that is built in the environment of DeepSpeed's,
+// with the same torch, and goes to the nodes with it.
+type Companion struct {
+	Name    string // normalised as PEP 503 says
+	Version string // of the index; "" where there is a Source
+	Source  *Source
+}
+
+const companionForms = "a companion is NAME==VERSION, NAME@VERSION, NAME@git+URL@REF or NAME@PATH (a directory, or a source distribution)"
+
+var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==|@)(.+)$`)
+
+// OpenCompanion reads a --with. Sources are copied into dir, which is the
+// caller's own, as OpenSource does it.
+func OpenCompanion(ctx context.Context, arg, dir string) (Companion, error) {
+	m := companionArg.FindStringSubmatch(arg)
+	if m == nil {
+		return Companion{}, &SourceError{redact(arg), errors.New("no companion"), companionForms}
+	}
+	c := Companion{Name: pypi.CanonPackageName(m[1])}
+	switch what := m[3]; {
+	case wheel.FromTorch(c.Name):
+		return c, &SourceError{c.Name, errors.New("torch, and what comes with it, is no companion: a node has it, and it is never changed"), "choose the torch to build for with --torch"}
+	case c.Name == "deepspeed":
+		return c, &SourceError{c.Name, errors.New("DeepSpeed is what is built, no companion of it"), "choose its sources with --deepspeed"}
+	case m[2] == "==" && !pep440.MatchString(what):
+		return c, &SourceError{redact(arg), fmt.Errorf("%.64q is no version", what), companionForms}
+	case m[2] == "==" || pep440.MatchString(what):
+		c.Version = what
+		return c, nil
+	default:
+		s, err := companionProject(c.Name).open(ctx, what, dir)
+		c.Source = &s
+		return c, err
+	}
+}
+
+// companionProject is the tree of any Python project.
+func companionProject(name string) project {
+	check := func(t *tree) (string, string, error) {
+		if !t.has("pyproject.toml") && !t.has("setup.py") {
+			return "", "", &SourceError{name, errors.New("no Python project: neither pyproject.toml nor setup.py is there"), companionForms}
+		}
+		return name, "", nil
+	}
+	return project{check: check, stale: staleProject}
+}
+
+var releaseTag = regexp.MustCompile(`@v?(\d+(?:\.\d+)+(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)$`)
+
+// assumed is the version of a companion whose project asks git for it: a copy
+// of the sources has no history to ask.
+func (c Companion) assumed() string {
+	if m := releaseTag.FindStringSubmatch(c.Source.Ref); m != nil && c.Source.Kind == SourceGit {
+		return m[1]
+	}
+	return "0.1.dev0+" + strings.TrimSuffix(c.Source.local(), ".")
+}
+
+// spec is a companion as the scripts are told of it: a requirement for the
+// index, or the name that its copy has.
+func (c Companion) spec() string {
+	if c.Source == nil {
+		return c.Name + "==" + c.Version
+	}
+	return c.Name
+}
