@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
 // nodeName is what nodes, groups and envs may be called: what needs no quoting
@@ -20,11 +22,11 @@ func checkName(s string) error {
 	case nodeName.MatchString(s):
 		return nil
 	case strings.Contains(s, "@"):
-		return fmt.Errorf("%q is no name: a user is given by the key user", clip(s))
+		return fmt.Errorf("%q is no name: a user is given by the key user", mistake.Clip(s))
 	case strings.Contains(s, ":"):
-		return fmt.Errorf("%q is no name: an address and a port are given by the keys address and port", clip(s))
+		return fmt.Errorf("%q is no name: an address and a port are given by the keys address and port", mistake.Clip(s))
 	}
-	return fmt.Errorf("%q is no name: letters, digits, '.', '_' and '-', not starting with '.' or '-'", clip(s))
+	return fmt.Errorf("%q is no name: letters, digits, '.', '_' and '-', not starting with '.' or '-'", mistake.Clip(s))
 }
 
 // checkWord refuses what could be taken for an option or break a line.
@@ -40,7 +42,7 @@ var loginName = regexp.MustCompile(`^[^\s@:/-][^\s@:/]*$`)
 
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
-		return fmt.Errorf("%q is no user name", clip(s))
+		return fmt.Errorf("%q is no user name", mistake.Clip(s))
 	}
 	return nil
 }
@@ -49,7 +51,7 @@ func checkAddress(s string) error {
 	if _, err := netip.ParseAddr(s); err == nil || nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
-	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", clip(s))
+	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", mistake.Clip(s))
 }
 
 // checkPython refuses interpreters that would be looked for relative to
@@ -59,7 +61,7 @@ func checkPython(s string) error {
 	case strings.ContainsAny(s, "\n\r"):
 		return errors.New("must be one line")
 	case strings.HasPrefix(s, "-"), strings.HasPrefix(s, "~"), strings.Contains(s, "/") && !strings.HasPrefix(s, "/"):
-		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", clip(s))
+		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", mistake.Clip(s))
 	}
 	return nil
 }
@@ -88,7 +90,7 @@ func checkJump(s string) error {
 			return fmt.Errorf("jump host: %w", err)
 		}
 		if n, err := strconv.Atoi(port); port != "" && (err != nil || n < 1 || n > 65535) {
-			return fmt.Errorf("jump host: port %s is out of range (1 to 65535)", clip(port))
+			return fmt.Errorf("jump host: port %s is out of range (1 to 65535)", mistake.Clip(port))
 		}
 	}
 	return nil

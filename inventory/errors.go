@@ -1,99 +1,13 @@
 package inventory
 
-import (
-	"fmt"
-	"strings"
-)
+import "github.com/dsbuild/dsbuild/internal/mistake"
 
 // Position is a place in an inventory file. Line and Column count from 1; a
 // Line of 0 means the file as a whole, an empty File no file at all.
-type Position struct {
-	File         string
-	Line, Column int
-}
-
-// String is file:line:column, as far as known.
-func (p Position) String() string {
-	if p.Line == 0 {
-		return p.File
-	}
-	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
-}
+type Position = mistake.Position
 
 // Problem is one thing wrong with an inventory.
-type Problem struct {
-	Position Position
-	Message  string
-	// Hint is what to try, or "".
-	Hint string
-	// Excerpt is the line of the file with a caret below the place, or "".
-	Excerpt string
-}
+type Problem = mistake.Problem
 
 // Error holds everything found wrong with an inventory, in the order of the file.
-type Error struct {
-	Problems []Problem
-	cause    error
-}
-
-// maxProblems bounds what is printed; Problems holds all.
-const maxProblems = 20
-
-// Error lists the problems, each with its place in the file.
-func (e *Error) Error() string {
-	var out strings.Builder
-	for i, p := range e.Problems {
-		if i == maxProblems {
-			fmt.Fprintf(&out, "and %d more problems\n", len(e.Problems)-i)
-			break
-		}
-		if at := p.Position.String(); at != "" {
-			out.WriteString(at + ": ")
-		}
-		out.WriteString(p.Message + "\n")
-		if p.Excerpt != "" {
-			out.WriteString(p.Excerpt + "\n")
-		}
-		// A single hint is printed by whoever prints the error.
-		if p.Hint != "" && len(e.Problems) > 1 {
-			out.WriteString("  hint: " + p.Hint + "\n")
-		}
-	}
-	return strings.TrimSuffix(out.String(), "\n")
-}
-
-// Hint is the hint of the only problem. With several problems each has its
-// hint in the text.
-func (e *Error) Hint() string {
-	if len(e.Problems) == 1 {
-		return e.Problems[0].Hint
-	}
-	return ""
-}
-
-// ExitCode is that of a wrong configuration.
-func (e *Error) ExitCode() int { return 2 }
-
-// Unwrap returns what kept the file from being read, if anything.
-func (e *Error) Unwrap() error { return e.cause }
-
-// excerptWidth is how much of a long line is shown.
-const excerptWidth = 100
-
-// excerpt shows a line of the source with a caret below the column (in runes).
-func excerpt(line string, number, column int) string {
-	runes := []rune(strings.TrimRight(line, "\r\n"))
-	at := min(max(column-1, 0), len(runes))
-	lead, tail := "", ""
-	if at > excerptWidth*3/4 {
-		cut := at - excerptWidth/2
-		runes, at, lead = runes[cut:], at-cut, "..."
-	}
-	if len(runes) > excerptWidth {
-		runes, tail = runes[:excerptWidth], "..."
-	}
-	text := strings.ReplaceAll(string(runes), "\t", " ")
-	margin := fmt.Sprintf("%5d | ", number)
-	return margin + lead + text + tail + "\n" +
-		strings.Repeat(" ", len(margin)-2) + "| " + strings.Repeat(" ", len(lead)+at) + "^"
-}
+type Error = mistake.Error

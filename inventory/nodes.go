@@ -27,7 +27,7 @@ func (r *reader) inventory(body ast.Node) *Inventory {
 		}
 	}
 	if nodes == nil {
-		if len(r.problems) == 0 {
+		if len(r.Problems) == 0 {
 			r.problem(r.place(body), "", "the inventory has no nodes")
 		}
 		return nil
@@ -130,10 +130,10 @@ func (l *nodeList) names(n ast.Node) []string {
 
 // inside is the position of a byte of a text, if it stands in the file as it is.
 func (l *nodeList) inside(n ast.Node, at Position, text string, offset int) Position {
-	if _, plain := n.(*ast.StringNode); !plain || at.Line > len(l.lines) {
+	if _, plain := n.(*ast.StringNode); !plain || at.Line > len(l.Lines) {
 		return at
 	}
-	line := []rune(l.lines[at.Line-1])
+	line := []rune(l.Lines[at.Line-1])
 	if at.Column > len(line) {
 		return at
 	}

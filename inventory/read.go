@@ -3,13 +3,11 @@ package inventory
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -18,6 +16,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
 // MaxSize bounds the size of an inventory file.
@@ -53,10 +53,10 @@ func Read(r io.Reader, path string) (*Inventory, error) {
 	}
 	if len(data) > MaxSize {
 		rd.problem(Position{File: rd.file}, "", "larger than %d MiB: this is no inventory", MaxSize>>20)
-		return nil, rd.failure()
+		return nil, rd.Err()
 	}
 	inv := rd.read(data)
-	if err := rd.failure(); err != nil {
+	if err := rd.Err(); err != nil {
 		return nil, err
 	}
 	inv.Path = path
@@ -71,7 +71,7 @@ func unreadable(path string, err error) *Error {
 	}
 	return &Error{
 		Problems: []Problem{{Position: Position{File: shown(path)}, Message: "cannot read the inventory: " + reason.Error()}},
-		cause:    err,
+		Cause:    err,
 	}
 }
 
@@ -85,11 +85,10 @@ func shown(path string) string {
 
 // reader turns one file into an Inventory and collects what is wrong with it.
 type reader struct {
-	file     string // what messages call it
-	dir      string // where relative paths start
-	home     string // "": unknown
-	lines    []string
-	problems []Problem
+	mistake.List
+	file string // what messages call it
+	dir  string // where relative paths start
+	home string // "": unknown
 }
 
 func newReader(path string) (*reader, error) {
@@ -110,24 +109,7 @@ func newReader(path string) (*reader, error) {
 
 // problem notes something wrong at a place.
 func (r *reader) problem(at Position, hint, format string, args ...any) {
-	p := Problem{Position: at, Message: fmt.Sprintf(format, args...), Hint: hint}
-	if at.Line > 0 && at.Line <= len(r.lines) && strings.TrimSpace(r.lines[at.Line-1]) != "" {
-		p.Excerpt = excerpt(r.lines[at.Line-1], at.Line, at.Column)
-	}
-	r.problems = append(r.problems, p)
-}
-
-func (r *reader) failure() error {
-	if len(r.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(r.problems, func(a, b Problem) int {
-		if a.Position.Line != b.Position.Line {
-			return a.Position.Line - b.Position.Line
-		}
-		return a.Position.Column - b.Position.Column
-	})
-	return &Error{Problems: r.problems}
+	r.Add(at, hint, format, args...)
 }
 
 // at is the position of a YAML token.
@@ -135,12 +117,12 @@ func (r *reader) at(t *token.Token) Position {
 	if t == nil || t.Position == nil {
 		return Position{File: r.file}
 	}
-	return Position{r.file, max(t.Position.Line, 1), max(t.Position.Column, 1)}
+	return Position{File: r.file, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
 }
 
 func (r *reader) read(data []byte) *Inventory {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	r.lines = strings.Split(string(data), "\n")
+	r.Lines = strings.Split(string(data), "\n")
 	if !r.plausible(data) {
 		return nil
 	}
@@ -166,7 +148,7 @@ func (r *reader) read(data []byte) *Inventory {
 	}
 	switch {
 	case len(docs) == 0:
-		r.problem(Position{r.file, 1, 1}, `give at least "nodes: [{hosts: NAME}]"`, "the inventory is empty")
+		r.problem(Position{File: r.file, Line: 1, Column: 1}, `give at least "nodes: [{hosts: NAME}]"`, "the inventory is empty")
 		return nil
 	case len(docs) > 1:
 		r.problem(r.place(docs[1].Body), "", "a second YAML document: an inventory is one")
@@ -184,13 +166,13 @@ func (r *reader) plausible(data []byte) bool {
 		r.problem(Position{File: r.file}, "", "no text in UTF-8: this is no inventory")
 		return false
 	}
-	for i, line := range r.lines {
+	for i, line := range r.Lines {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		if hostfileLine.MatchString(line) {
-			r.problem(Position{r.file, i + 1, 1},
+			r.problem(Position{File: r.file, Line: i + 1, Column: 1},
 				`write it as YAML: "nodes: [{hosts: NAME, slots: N}]"`,
 				"this is a hostfile (host slots=N), not an inventory in YAML")
 			return false

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
 // The schema must name the keys that the reader knows, place by place.
@@ -63,8 +65,8 @@ func TestSchemaNamesTheKeys(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"port", "proxy_jump", "python", "user"}
 	for word, want := range map[string]string{"prt": "port", "pyhton": "python", "proxyjump": "proxy_jump", "usr": "user", "x": "", "hostname": "", "": ""} {
-		if got := nearest(word, known); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", word, got, want)
+		if got := mistake.Nearest(word, known); got != want {
+			t.Errorf("mistake.Nearest(%q) = %q, want %q", word, got, want)
 		}
 	}
 }

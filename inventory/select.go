@@ -3,8 +3,9 @@ package inventory
 import (
 	"errors"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
 // Select returns the part of the inventory that expr names, in the order of
@@ -18,7 +19,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	}
 	index := inv.byName()
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
-	failure := &Error{}
+	var wrong mistake.List
 	excludeOnly := true
 	for _, term := range splitTerms(expr) {
 		target := chosen
@@ -27,12 +28,12 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		} else {
 			excludeOnly = false
 		}
-		for _, i := range inv.find(term, index, failure) {
+		for _, i := range inv.find(term, index, &wrong) {
 			target[i] = true
 		}
 	}
-	if len(failure.Problems) > 0 {
-		return nil, failure
+	if err := wrong.Err(); err != nil {
+		return nil, err
 	}
 	selected := *inv
 	selected.Hosts = nil
@@ -42,8 +43,8 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		}
 	}
 	if len(selected.Hosts) == 0 {
-		failure.add("the selection "+strconv.Quote(clip(expr))+" leaves no node", "")
-		return nil, failure
+		wrong.Add(Position{}, "", "the selection %q leaves no node", mistake.Clip(expr))
+		return nil, wrong.Err()
 	}
 	return &selected, nil
 }
@@ -64,21 +65,21 @@ func (inv *Inventory) byName() map[string][]int {
 }
 
 // find returns the indexes of the hosts that a term without "!" names.
-func (inv *Inventory) find(term string, index map[string][]int, failure *Error) []int {
+func (inv *Inventory) find(term string, index map[string][]int, failure *mistake.List) []int {
 	names, err := Expand(term)
 	var wrong *RangeError
 	if errors.As(err, &wrong) {
-		failure.add("the selection "+strconv.Quote(clip(term))+": "+wrong.Message, "")
+		failure.Add(Position{}, "", "the selection %q: %s", mistake.Clip(term), wrong.Message)
 		return nil
 	}
 	var found []int
 	for _, name := range names {
 		hosts, ok := index[name]
 		if !ok {
-			if len(failure.Problems) == maxProblems {
+			if len(failure.Problems) == mistake.Shown {
 				return found // enough to see what is wrong
 			}
-			failure.add("no node or group is called "+strconv.Quote(clip(name)), inv.suggest(name, index))
+			failure.Add(Position{}, inv.suggest(name, index), "no node or group is called %q", mistake.Clip(name))
 		}
 		found = append(found, hosts...)
 	}
@@ -92,14 +93,10 @@ func (inv *Inventory) suggest(name string, index map[string][]int) string {
 		known = append(known, k)
 	}
 	slices.Sort(known)
-	if near := nearest(name, known); near != "" {
+	if near := mistake.Nearest(name, known); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "dsbuild nodes " + inv.Path + " lists them"
-}
-
-func (e *Error) add(message, hint string) {
-	e.Problems = append(e.Problems, Problem{Message: message, Hint: hint})
 }
 
 // splitTerms splits at the commas outside brackets.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
 // pair is a key of a mapping and its value.
@@ -44,10 +46,10 @@ func (r *reader) pairs(n ast.Node, what string, known []string) []pair {
 			r.problem(at, "quote it", "a key in %s must be a text", what)
 		case known != nil && !slices.Contains(known, name.Value):
 			hint := "known keys: " + strings.Join(known, ", ")
-			if near := nearest(name.Value, known); near != "" {
+			if near := mistake.Nearest(name.Value, known); near != "" {
 				hint = "did you mean " + strconv.Quote(near) + "?"
 			}
-			r.problem(at, hint, "unknown key %q in %s", clip(name.Value), what)
+			r.problem(at, hint, "unknown key %q in %s", mistake.Clip(name.Value), what)
 		default:
 			all = append(all, pair{name.Value, at, v.Value})
 		}
@@ -125,7 +127,7 @@ func (r *reader) path(n ast.Node) optional[string] {
 		}
 		path = filepath.Join(r.home, path[1:])
 	} else if strings.HasPrefix(path, "~") {
-		r.problem(r.place(n), "write the path in full", "only ~/ is understood, not %s", strconv.Quote(clip(path)))
+		r.problem(r.place(n), "write the path in full", "only ~/ is understood, not %s", strconv.Quote(mistake.Clip(path)))
 		return optional[string]{}
 	}
 	if !filepath.IsAbs(path) {
@@ -143,7 +145,7 @@ func (r *reader) number(n ast.Node, low, high int) optional[int] {
 	}
 	value, err := strconv.Atoi(node.Token.Value)
 	if err != nil || value < low || value > high {
-		r.problem(r.place(n), "", "%s is out of range (%d to %d)", clip(node.Token.Value), low, high)
+		r.problem(r.place(n), "", "%s is out of range (%d to %d)", mistake.Clip(node.Token.Value), low, high)
 		return optional[int]{}
 	}
 	return some(value)
@@ -169,7 +171,7 @@ func (r *reader) variables(n ast.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.pairs(n, "env", nil) {
 		if !variableName.MatchString(p.key) {
-			r.problem(p.at, "", "%q is no name for an environment variable", clip(p.key))
+			r.problem(p.at, "", "%q is no name for an environment variable", mistake.Clip(p.key))
 			continue
 		}
 		switch v := p.value.(type) {
@@ -192,7 +194,7 @@ func (r *reader) stringOf(n ast.Node) (string, bool) {
 	case *ast.LiteralNode:
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		r.problem(r.place(n), "quote it", "must be a text, but YAML reads %s as something else", clip(n.GetToken().Value))
+		r.problem(r.place(n), "quote it", "must be a text, but YAML reads %s as something else", mistake.Clip(n.GetToken().Value))
 	default:
 		r.wrongType(n, "must be a text")
 	}
@@ -223,13 +225,4 @@ func (r *reader) wrongType(n ast.Node, want string) {
 		kind = "a tag, which is not supported"
 	}
 	r.problem(r.place(n), hint, "%s, but this is %s", want, kind)
-}
-
-// clip shortens foreign text for a message.
-func clip(s string) string {
-	const most = 60
-	if runes := []rune(s); len(runes) > most {
-		return string(runes[:most]) + "..."
-	}
-	return s
 }

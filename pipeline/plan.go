@@ -228,7 +228,7 @@ func sourceStep(src Source) Step {
 func compileStep(env map[string]string) Step {
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
-		Scripts: append([]string{"build.py", "cxx", "libaio.map", "nvcc"}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
+		Scripts: append([]string{siteScript, "build.py", "cxx", "libaio.map", "nvcc"}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
 

@@ -25,10 +25,17 @@ type Runner struct {
 	// Builder is asked for only when something has to be built.
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
+	Site    Site // whose secrets are kept out of all that is said and written
 }
 
 // Run returns the wheel of a plan.
 func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
+	r.Report = r.Site.Reporter(r.Report)
+	a, err := r.run(ctx, p)
+	return a, r.Site.Error(err)
+}
+
+func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return wheel.Artifact{}, fmt.Errorf("output directory: %w", err)
@@ -64,7 +71,7 @@ func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, err
 	}
 	defer os.RemoveAll(tmp)
-	b := &build{plan: p, dir: tmp, started: time.Now(), log: log, rep: r.Report}
+	b := &build{plan: p, dir: tmp, started: time.Now(), log: r.Site.Log(log), rep: r.Report}
 	err = b.run(ctx, builder)
 	if ctx.Err() != nil {
 		return wheel.Artifact{}, context.Cause(ctx)

@@ -33,7 +33,18 @@ func DefaultStore() Store {
 
 // Get copies the wheel of a plan into dir, with its manifest, and reports
 // whether there was one whose bytes are what they were.
-func (s Store) Get(digest, dir string) (wheel.Artifact, bool, error) {
+func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
+	if _, err := os.Stat(s.Dir); err != nil {
+		return wheel.Artifact{}, false, nil //nolint:nilerr // what cannot be seen is not there
+	}
+	err = locked(s.Dir, true, func() error {
+		a, ok, err = s.get(digest, dir)
+		return err
+	})
+	return a, ok, err
+}
+
+func (s Store) get(digest, dir string) (wheel.Artifact, bool, error) {
 	entry := filepath.Join(s.Dir, digest)
 	names, err := filepath.Glob(filepath.Join(entry, "*"+wheel.ManifestSuffix))
 	if err != nil || len(names) != 1 {
@@ -79,14 +90,16 @@ func (s Store) Put(digest string, a wheel.Artifact) error {
 	if _, err := Place(Product{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
 		return err
 	}
-	entry := filepath.Join(s.Dir, digest)
-	if err := os.RemoveAll(entry); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, entry); err != nil {
-		return err
-	}
-	return s.prune()
+	return locked(s.Dir, false, func() error {
+		entry := filepath.Join(s.Dir, digest)
+		if err := os.RemoveAll(entry); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, entry); err != nil {
+			return err
+		}
+		return s.prune()
+	})
 }
 
 func (s Store) prune() error {
@@ -122,32 +135,39 @@ type Product struct {
 }
 
 // Place puts a wheel, its manifest and its statement into dir, each whole or
-// not at all, and writes dir's SHA256SUMS anew.
+// not at all, and writes dir's SHA256SUMS anew. Several may do so at once.
 func Place(p Product, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
 	}
 	m := p.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
+	return a, locked(dir, false, func() error {
+		if err := p.write(a.Path); err != nil {
+			return err
+		}
+		return writeSums(dir)
+	})
+}
+
+// write copies the wheel to path and puts the rest beside it.
+func (p Product) write(path string) error {
 	src, err := os.Open(p.File)
 	if err != nil {
-		return a, err
+		return err
 	}
 	defer src.Close()
-	if err := writeWhole(a.Path, src); err != nil {
-		return a, err
+	if err := writeWhole(path, src); err != nil {
+		return err
 	}
-	text, err := json.MarshalIndent(m, "", "  ")
+	text, err := json.MarshalIndent(p.Manifest, "", "  ")
 	if err != nil {
-		return a, err
+		return err
 	}
-	if err := writeWhole(a.Path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n")); err != nil {
-		return a, err
+	if err := writeWhole(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n")); err != nil {
+		return err
 	}
-	if err := writeWhole(a.Path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance)); err != nil {
-		return a, err
-	}
-	return a, writeSums(dir)
+	return writeWhole(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance))
 }
 
 // writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -86,6 +87,41 @@ func TestPlaceBesideWhatIsNoFile(t *testing.T) {
 	}
 	if _, err := Place(Product{a.Path, a.Manifest, []byte("{}\n")}, dir); err != nil {
 		t.Error(err)
+	}
+}
+
+// Several builds put their wheels into one directory and one store at once:
+// the sums name every file there is, and are true.
+func TestPlaceAndPutAtOnce(t *testing.T) {
+	s := Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 100}
+	out := t.TempDir()
+	var wheels []wheel.Artifact
+	for i := range 24 {
+		wheels = append(wheels, artifact(t, fmt.Sprintf("a-%d.whl", i/2), fmt.Sprint("bytes ", i/2)))
+	}
+	var all sync.WaitGroup
+	start := make(chan struct{})
+	for i, a := range wheels {
+		all.Go(func() {
+			<-start
+			digest := fmt.Sprint("d", i/2) // each twice
+			if err := s.Put(digest, a); err != nil {
+				t.Error(err)
+			}
+			if _, ok, err := s.Get(digest, out); !ok || err != nil {
+				t.Errorf("%s: %v, %v", digest, ok, err)
+			}
+		})
+	}
+	close(start)
+	all.Wait()
+	check := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+	check.Dir = out
+	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), ": OK") != 12*3 {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if left, err := os.ReadDir(s.Dir); err != nil || len(left) != 12 {
+		t.Errorf("%v, %v", left, err)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 type Builder struct {
 	client *dagger.Client
 	steps  *receiver
+	site   pipeline.Site
 }
 
 // Name is what the manifest calls this builder.
@@ -103,7 +104,9 @@ func (r *run) toolchain(ctx context.Context) error {
 		{pipeline.Toolchain, fmt.Sprintf("gcc and CUDA %s (%s)", tc.Toolkit, tc.Road)},
 	} {
 		err := r.watch(ctx, string(image.name), image.title, func(ctx context.Context) (err error) {
-			ctr := build.DockerBuild(dagger.DirectoryDockerBuildOpts{Target: string(image.name), BuildArgs: args})
+			ctr := build.DockerBuild(dagger.DirectoryDockerBuildOpts{
+				Target: string(image.name), BuildArgs: args, Secrets: []*dagger.Secret{r.siteSecret()},
+			})
 			r.images[image.name], err = ctr.Sync(ctx)
 			return err
 		})
@@ -148,6 +151,9 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 			for _, k := range slices.Sorted(maps.Keys(env)) {
 				ctr = ctr.WithEnvVariable(k, env[k])
 			}
+		}
+		if s.Network || s.Compile {
+			ctr = ctr.WithMountedSecret(siteMount, r.siteSecret())
 		}
 		if s.Compile {
 			ctr = ctr.WithMountedCache(at.Cache, r.client.CacheVolume("dsbuild-ccache"))

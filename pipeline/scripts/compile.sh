@@ -3,6 +3,7 @@
 # Always from a clean copy at one place: a used tree keeps an old build.txt,
 # and paths would end up in the bytes.
 set -eu
+. "$DSBUILD_TOOLS/site.sh" # where the site keeps cached objects
 DSBUILD_SRC=$DSBUILD_WORK/src
 rm -rf "$DSBUILD_SRC"
 mkdir -p "$DSBUILD_SRC" "$DSBUILD_WORK/bin"

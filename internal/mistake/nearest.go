@@ -1,12 +1,15 @@
-package inventory
+package mistake
 
-// nearest returns the candidate most like word, or "" if none is close
+// maxWord is the longest word that is compared, in bytes.
+const maxWord = 255
+
+// Nearest returns the candidate most like word, or "" if none is close
 // enough to be a slip of the keyboard.
-func nearest(word string, candidates []string) string {
+func Nearest(word string, candidates []string) string {
 	best, bestDistance := "", max(len(word)/3, 1)+1
 	for _, c := range candidates {
 		// A long list of long names must not make an error slow.
-		if len(word) > maxName || len(c)-len(word) >= bestDistance || len(word)-len(c) >= bestDistance {
+		if len(word) > maxWord || len(c)-len(word) >= bestDistance || len(word)-len(c) >= bestDistance {
 			continue
 		}
 		if d := distance(word, c); d < bestDistance {

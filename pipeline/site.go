@@ -1,0 +1,204 @@
+package pipeline
+
+import (
+	"bytes"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Site is how the place of a build reaches what it needs: package indexes,
+// proxies, certificates, the distribution's mirror, caches. Every image and
+// every step that fetches or compiles is told it, as a secret. It is no part of
+// a plan: the same wheel comes out of any site. The zero Site knows nothing.
+type Site struct {
+	variables map[string]string
+	ca        string // certificates beside those of the system, PEM
+}
+
+// SiteOptions are what a user says of the site. What is left out is taken from
+// the environment, from the variables that pip, uv and others know.
+type SiteOptions struct {
+	IndexURL       string   // the package index
+	ExtraIndexURLs []string // others beside it
+	CA             string   // file of certificates to trust beside the system's
+}
+
+// SiteError is a setting of the site that cannot be used.
+type SiteError struct {
+	Name string // of the flag or variable
+	Why  string
+}
+
+func (e *SiteError) Error() string { return e.Name + ": " + e.Why }
+
+// ExitCode is that of wrong usage.
+func (e *SiteError) ExitCode() int { return 2 }
+
+// NewSite reads the settings of the site; getenv is os.Getenv.
+func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
+	s := Site{variables: map[string]string{}}
+	for _, name := range passed() {
+		if v := getenv(name); v != "" {
+			s.variables[name] = v
+		}
+	}
+	for _, name := range proxies() {
+		// Programs disagree about the case they read.
+		v := getenv(strings.ToLower(name))
+		if v == "" {
+			v = getenv(name)
+		}
+		if v != "" {
+			s.variables[name], s.variables[strings.ToLower(name)] = v, v
+		}
+	}
+	if err := s.indexes(o, getenv); err != nil {
+		return Site{}, err
+	}
+	if err := s.mirror(getenv(aptMirror)); err != nil {
+		return Site{}, err
+	}
+	return s, s.certificates(o.CA, getenv("SSL_CERT_FILE"))
+}
+
+// passed are variables that the programs of a build read as they are.
+func passed() []string {
+	return []string{
+		"PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_INDEX_STRATEGY",
+		"CCACHE_REMOTE_STORAGE", "CCACHE_SECONDARY_STORAGE", "CCACHE_REMOTE_ONLY", "CCACHE_RESHARE",
+	}
+}
+
+func proxies() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }
+
+// aptMirror names the prefix below which the archives of the distribution lie
+// under their usual names: debian, debian-security, ubuntu.
+const aptMirror = "DSBUILD_APT_MIRROR"
+
+// indexes settles the package indexes, for pip and for uv alike.
+func (s *Site) indexes(o SiteOptions, getenv func(string) string) error {
+	index, from := o.IndexURL, "--index-url"
+	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"} {
+		if index == "" {
+			index, from = getenv(name), name
+		}
+	}
+	extra, extraFrom := o.ExtraIndexURLs, "--extra-index-url"
+	for _, name := range []string{"UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL"} {
+		if len(extra) == 0 {
+			extra, extraFrom = strings.Fields(getenv(name)), name
+		}
+	}
+	if index != "" {
+		index = unnamed(index)
+		if err := checkURL(from, index); err != nil {
+			return err
+		}
+		s.variables["PIP_INDEX_URL"], s.variables["UV_DEFAULT_INDEX"] = index, index
+	}
+	all := make([]string, len(extra))
+	for i, e := range extra {
+		all[i] = unnamed(e)
+		if err := checkURL(extraFrom, all[i]); err != nil {
+			return err
+		}
+	}
+	if len(all) > 0 {
+		joined := strings.Join(all, " ")
+		s.variables["PIP_EXTRA_INDEX_URL"], s.variables["UV_INDEX"] = joined, joined
+	}
+	return nil
+}
+
+// unnamed takes the name off an index that uv knows by one: NAME=URL.
+func unnamed(index string) string {
+	if name, rest, ok := strings.Cut(index, "="); ok && !strings.ContainsAny(name, ":/") {
+		return rest
+	}
+	return index
+}
+
+func (s *Site) mirror(mirror string) error {
+	if mirror == "" {
+		return nil
+	}
+	if err := checkURL(aptMirror, mirror); err != nil {
+		return err
+	}
+	if strings.ContainsAny(mirror, `#&\ `) {
+		return &SiteError{aptMirror, `none of # & \ may be in it as it is: write them as %23, %26, %5C`}
+	}
+	s.variables[aptMirror] = strings.TrimRight(mirror, "/")
+	return nil
+}
+
+// checkURL never repeats what it refuses: a password may be in it.
+func checkURL(from, text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return &SiteError{from, "not a URL of http or https"}
+	}
+	return nil
+}
+
+// maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
+const maxCA = 4 << 20
+
+// certificates reads those of --ca, else those that the user's programs trust.
+func (s *Site) certificates(flag, variable string) error {
+	name, path := "--ca", flag
+	if path == "" {
+		name, path = "SSL_CERT_FILE", variable
+	}
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return &SiteError{name, err.Error()}
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxCA+1))
+	if err != nil {
+		return &SiteError{name, err.Error()}
+	}
+	if len(text) > maxCA {
+		return &SiteError{name, fmt.Sprintf("%s is larger than %d MiB: no file of certificates", path, maxCA>>20)}
+	}
+	var out bytes.Buffer
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" { // a key beside them is nobody's business
+			if err := pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes}); err != nil {
+				return err
+			}
+		}
+	}
+	if out.Len() == 0 {
+		return &SiteError{name, path + " holds no certificate in PEM"}
+	}
+	s.ca = out.String()
+	return nil
+}
+
+// Script is what dockerfiles/site.sh reads: the settings as shell assignments.
+// It holds passwords.
+func (s Site) Script() string {
+	var b strings.Builder
+	b.WriteString("# settings of the site\n")
+	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
+		fmt.Fprintf(&b, "export %s=%s\n", name, quote(s.variables[name]))
+	}
+	if s.ca != "" {
+		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", quote(s.ca))
+	}
+	return b.String()
+}
+
+// quote makes one word for a shell of any text.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

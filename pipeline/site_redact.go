@@ -1,0 +1,142 @@
+package pipeline
+
+import (
+	"cmp"
+	"encoding/base64"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// hidden stands where a secret was.
+const hidden = "***"
+
+// shortest is how long a secret must be to be looked for by itself: a shorter
+// one would take letters out of every line. With its name before it, as in a
+// URL, it is found whatever its length.
+const shortest = 4
+
+// Secrets are the texts of the site that nobody may read, the longest first:
+// who logs in at a URL and with which password, tokens, what a query holds.
+func (s Site) Secrets() []string {
+	var found []string
+	add := func(secret string, least int) {
+		if len(secret) >= least {
+			found = append(found, secret)
+		}
+	}
+	for _, value := range s.variables {
+		for _, word := range strings.Fields(value) {
+			address, attributes, _ := strings.Cut(word, "|") // as in CCACHE_REMOTE_STORAGE
+			for attribute := range strings.SplitSeq(attributes, "|") {
+				if name, v, ok := strings.Cut(attribute, "="); ok && slices.Contains([]string{"bearer-token", "header"}, name) {
+					add(v, 1)
+				}
+			}
+			u, err := url.Parse(address)
+			if err != nil || u.Host == "" {
+				continue
+			}
+			add(u.RawQuery, shortest)
+			if u.User == nil {
+				continue
+			}
+			add(u.User.String(), shortest)
+			name := u.User.Username()
+			password, both := u.User.Password()
+			if !both { // a token alone
+				add(name, shortest)
+				continue
+			}
+			add(name+":"+password, 1)
+			add(password, shortest)
+			add(url.PathEscape(password), shortest)
+			add(url.QueryEscape(password), shortest)
+			add(base64.StdEncoding.EncodeToString([]byte(name+":"+password)), shortest)
+		}
+		add(rawUser(value), 1)
+	}
+	slices.SortFunc(found, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	return slices.Compact(found)
+}
+
+// rawUser is what stands before the @ of a URL, as it is written.
+func rawUser(address string) string {
+	_, rest, ok := strings.Cut(address, "://")
+	if !ok {
+		return ""
+	}
+	authority, _, _ := strings.Cut(rest, "/")
+	i := strings.LastIndexByte(authority, '@')
+	if i < 0 {
+		return ""
+	}
+	return authority[:i]
+}
+
+// replacer takes the secrets out of a text; nil where there are none.
+func (s Site) replacer() *strings.Replacer {
+	var pairs []string
+	for _, secret := range s.Secrets() {
+		pairs = append(pairs, secret, hidden)
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// Reporter passes on to rep what holds no secret any more.
+func (s Site) Reporter(rep ui.Reporter) ui.Reporter {
+	if r := s.replacer(); r != nil {
+		return ui.Rewritten(rep, r.Replace)
+	}
+	return rep
+}
+
+// Log passes on to w what holds no secret any more. Who writes to it writes
+// whole lines.
+func (s Site) Log(w io.Writer) io.Writer {
+	if r := s.replacer(); r != nil {
+		return redactedLog{w, r}
+	}
+	return w
+}
+
+type redactedLog struct {
+	w io.Writer
+	r *strings.Replacer
+}
+
+func (l redactedLog) Write(p []byte) (int, error) {
+	if _, err := l.r.WriteString(l.w, string(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Error is err with no secret in its text; its kind and exit code stay.
+func (s Site) Error(err error) error {
+	r := s.replacer()
+	if err == nil || r == nil {
+		return err
+	}
+	text, advice := err.Error(), hint.Of(err)
+	if r.Replace(text) == text && r.Replace(advice) == advice {
+		return err
+	}
+	return &redactedError{err, r.Replace(text), r.Replace(advice)}
+}
+
+type redactedError struct {
+	err        error
+	text, hint string
+}
+
+func (e *redactedError) Error() string { return e.text }
+func (e *redactedError) Unwrap() error { return e.err }
+func (e *redactedError) Hint() string  { return e.hint }
