@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -30,7 +31,7 @@ type wheelRequest struct {
 func (r *wheelRequest) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&r.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
 	f.StringArrayVar(&r.gpus, "gpu", nil, `GPU by name, repeatable: A100, "RTX 4090"`)
-	f.StringSliceVar(&r.ops, "ops", wheel.DefaultOps(), "operators to compile, or all that can be")
+	f.StringSliceVar(&r.ops, "ops", nil, "operators to compile, or all that can be (default "+strings.Join(wheel.DefaultOps(), ",")+")")
 	f.StringVar(&r.deepspeed, "deepspeed", "", "release, git+URL@REF, directory or source distribution (default: the newest release known)")
 	f.StringVar(&r.torch, "torch", "", "torch to build for, X.Y or X.Y.Z (default: the newest that serves)")
 	f.StringVar(&r.cuda, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
@@ -59,7 +60,7 @@ func (r wheelRequest) spec(command string) (wheel.Spec, error) {
 	if err != nil {
 		return spec, usageErrorf(command, "--cpu: %w", err)
 	}
-	if len(r.ops) == 0 {
+	if r.ops != nil && len(r.ops) == 0 { // none at all is the default
 		return spec, usageErrorf(command, "--ops: no operator is named")
 	}
 	return spec, nil
