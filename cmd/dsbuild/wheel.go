@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,6 +25,8 @@ type wheelOptions struct {
 	engine  string
 	env     string
 	out     string
+	with    []string
+	bundle  bool
 	jobs    int
 	noCache bool
 	dryRun  bool
@@ -60,6 +63,8 @@ a V100.`,
 	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
 	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
 	f.StringVar(&o.engine, "engine", "", "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port")
+	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
+	f.BoolVar(&o.bundle, "bundle", false, "also gather what DeepSpeed and the companions require, beside torch, into a wheelhouse")
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
 	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
 	f.StringVarP(&o.out, "output", "o", "dist", "directory for the wheel")
@@ -96,39 +101,62 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 	if err != nil {
 		return err
 	}
-	if o.dryRun {
-		return printWheelPlan(a, o.json, plan)
-	}
-	artifact, err := pipeline.Runner{
-		Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version,
-		Builder: at.open, Report: a.reporter,
-	}.Run(ctx, plan)
+	house, err := planner.bundle(ctx, plan, o.with, o.bundle)
 	if err != nil {
 		return err
 	}
-	return printWheels(a, o.json, []wheel.Artifact{artifact})
+	if o.dryRun {
+		return printWheelPlan(a, o.json, plan, house)
+	}
+	runner := pipeline.Runner{
+		Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version,
+		Builder: at.open, Report: a.reporter,
+	}
+	artifact, err := runner.Run(ctx, plan)
+	if err != nil {
+		return err
+	}
+	var bundle *wheel.Bundle
+	if house != nil {
+		made, err := runner.Bundle(ctx, house, artifact)
+		if err != nil {
+			return err
+		}
+		bundle = &made
+	}
+	if o.json {
+		return ui.JSON(a.stdout, wheelsDocument{[]wheel.Artifact{artifact}, newWheelhouseDocument(o.out, bundle)})
+	}
+	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
 }
 
 // printWheelPlan prints what a run would do, for people or as one JSON document.
-func printWheelPlan(a *app, asJSON bool, p *pipeline.Plan) error {
+func printWheelPlan(a *app, asJSON bool, p *pipeline.Plan, house *pipeline.BundlePlan) error {
 	if !asJSON {
-		return p.Print(a.stdout)
+		err := p.Print(a.stdout)
+		if err == nil && house != nil {
+			err = house.PrintSteps(a.stdout)
+		}
+		return err
 	}
-	return ui.JSON(a.stdout, struct {
+	doc := struct {
 		Digest string `json:"plan_digest"`
 		*pipeline.Plan
-	}{p.Digest, p})
+		Wheelhouse []pipeline.Step `json:"wheelhouse,omitempty"`
+	}{Digest: p.Digest, Plan: p}
+	if house != nil {
+		doc.Wheelhouse = house.Steps
+	}
+	return ui.JSON(a.stdout, doc)
 }
 
 // wheelsDocument is the JSON that dsbuild wheel prints.
 type wheelsDocument struct {
-	Wheels []wheel.Artifact `json:"wheels"`
+	Wheels     []wheel.Artifact    `json:"wheels"`
+	Wheelhouse *wheelhouseDocument `json:"wheelhouse,omitempty"`
 }
 
-func printWheels(a *app, asJSON bool, artifacts []wheel.Artifact) error {
-	if asJSON {
-		return ui.JSON(a.stdout, wheelsDocument{artifacts})
-	}
+func printWheels(a *app, artifacts []wheel.Artifact) error {
 	for _, w := range artifacts {
 		cached := ""
 		if w.Cached {

@@ -1,0 +1,257 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+func TestOpenCompanion(t *testing.T) {
+	repo := newCheckout(t, map[string]string{"pyproject.toml": "[project]\n", "src/build.py": "", "build/old.py": "", "tiny/data.so": "kept"})
+	runGit(t, repo, "tag", "v4.57.0")
+	for arg, want := range map[string]Companion{
+		"transformers==4.57.0":        {Name: "transformers", Version: "4.57.0"},
+		"Flash_Attn@2.8.3":            {Name: "flash-attn", Version: "2.8.3"},
+		"tiny@git+file://" + repo:     {Name: "tiny", Source: &Source{Kind: SourceGit}},
+		"Tiny@" + repo:                {Name: "tiny", Source: &Source{Kind: SourcePath}},
+		"tiny@" + sdistOf(t, "a = 1"): {Name: "tiny", Source: &Source{Kind: SourceSdist}},
+	} {
+		c, err := OpenCompanion(t.Context(), arg, t.TempDir())
+		if err != nil || c.Name != want.Name || c.Version != want.Version || (c.Source == nil) != (want.Source == nil) {
+			t.Errorf("%s: %+v, %v", arg, c, err)
+			continue
+		}
+		if want.Source != nil && (c.Source.Kind != want.Source.Kind || filepath.Base(c.Source.File) != "tiny.tar.gz") {
+			t.Errorf("%s: %+v", arg, c.Source)
+		}
+	}
+	c, err := OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@v4.57.0", t.TempDir())
+	if err != nil || c.assumed() != "4.57.0" {
+		t.Errorf("%v, %+v", err, c)
+	}
+	if got := packed(t, *c.Source); got["tiny/data.so"] != "kept" || got["build/old.py"] != "" {
+		t.Errorf("%q", got)
+	}
+	if c, err = OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@main", t.TempDir()); err != nil || c.assumed() != "0.1.dev0+g"+c.Source.Commit[:7] {
+		t.Errorf("%v, %s", err, c.assumed())
+	}
+	for arg, want := range map[string]string{
+		"transformers": "no companion", "": "no companion", "-e@x": "no companion", "a b==1": "no companion",
+		"a==one": "is no version", "a==1;os_name=='x'": "is no version", "torch==2.9": "torch, and what comes with it", "nvidia-nccl-cu12==2": "torch, and what comes with it",
+		"Triton@git+https://git.example/x": "torch, and what comes with it", "deepspeed@0.19": "DeepSpeed is what is built",
+		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "not read by",
+	} {
+		_, err := OpenCompanion(t.Context(), arg, t.TempDir())
+		var bad *SourceError
+		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || hint.Of(err) == "" || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v (hint %q), want %s", arg, err, hint.Of(err), want)
+		}
+	}
+}
+
+// sdistOf is a source distribution of a project with one file.
+func sdistOf(t *testing.T, setup string) string {
+	t.Helper()
+	return sdist(t, map[string]string{"setup.py": setup})
+}
+
+// someCompanions are one of the index and one of sources.
+func someCompanions(t *testing.T) []Companion {
+	t.Helper()
+	c, err := OpenCompanion(t.Context(), "tiny@"+sdistOf(t, "a = 1"), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []Companion{c, {Name: "aside", Version: "1.0"}}
+}
+
+func bundlePlan(t *testing.T, p *Plan, companions []Companion, dependencies bool) *BundlePlan {
+	t.Helper()
+	b, err := NewBundlePlan(p, companions, dependencies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestBundlePlanGolden(t *testing.T) {
+	p := plan(t, image(), Options{}, nil, "8.0")
+	was := p.Digest
+	companions := someCompanions(t)
+	b := bundlePlan(t, p, companions, true)
+	var out bytes.Buffer
+	if err := b.PrintSteps(&out); err != nil {
+		t.Fatal(err)
+	}
+	out = *bytes.NewBufferString(strings.ReplaceAll(out.String(), p.Digest, "DIGEST")) // it changes with every script
+	golden := filepath.Join("testdata", "bundle.golden")
+	if *update {
+		if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil || string(want) != out.String() {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if p.Digest != was || p.Steps[0].Name != SourceStep {
+		t.Error("the plan of the wheel was changed")
+	}
+	digests := []string{b.Digest, p.Digest}
+	for name, other := range map[string]*BundlePlan{
+		"only companions": bundlePlan(t, p, companions, false), "one companion less": bundlePlan(t, p, companions[:1], true),
+		"none": bundlePlan(t, p, nil, true), "another wheel": bundlePlan(t, plan(t, image(), Options{}, nil, "9.0"), companions, true),
+	} {
+		if slices.Contains(digests, other.Digest) {
+			t.Errorf("%s: the same digest", name)
+		}
+		digests = append(digests, other.Digest)
+	}
+	companions[0], companions[1] = companions[1], companions[0]
+	if again := bundlePlan(t, p, companions, true); again.Digest != b.Digest {
+		t.Error("the order of companions changes the plan")
+	}
+	if _, err := NewBundlePlan(p, []Companion{companions[0], companions[0]}, true); err == nil || !strings.Contains(err.Error(), "asked for twice") {
+		t.Error(err)
+	}
+}
+
+// memory is a builder whose steps put files of the test into their output.
+type memory struct {
+	t       *testing.T
+	outputs map[string]map[string]string // by step
+	given   map[string][]string          // what was imported
+	ran     []string
+	fail    string
+}
+
+func (m *memory) Name() string { return "memory" }
+
+func (m *memory) Open(context.Context, *Plan, io.Writer, ui.Reporter) (Workspace, error) {
+	return m, nil
+}
+
+func (m *memory) Run(_ context.Context, s Step) error {
+	m.ran = append(m.ran, s.Name)
+	if s.Name == m.fail {
+		return errors.New("step " + s.Name + ": exit code 1")
+	}
+	return nil
+}
+
+func (m *memory) Export(_ context.Context, step, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, version := range m.outputs[step] {
+		info := name + "-" + version + ".dist-info/"
+		wheeltest.Write(m.t, filepath.Join(dir, name+"-"+version+"-py3-none-any.whl"), map[string]string{
+			info + "METADATA": "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n",
+			info + "WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		})
+	}
+	return nil
+}
+
+func (m *memory) Import(step, dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		m.given[step] = append(m.given[step], e.Name())
+	}
+	return err
+}
+
+func newMemory(t *testing.T) *memory {
+	return &memory{t: t, given: map[string][]string{}, outputs: map[string]map[string]string{
+		WithStep:   {"tiny": "1.0", "aside": "1.0"},
+		BundleStep: {"tiny": "1.0", "aside": "1.0", "hjson": "3.1.0"},
+	}}
+}
+
+func TestBundleIsMadeAndKept(t *testing.T) {
+	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
+	out := filepath.Dir(a.Path)
+	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), true)
+	m := newMemory(t)
+	runner := Runner{
+		Store: Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}, Dir: out, Logs: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
+		Builder: func(context.Context) (Builder, error) { return m, nil },
+	}
+	// Of another run: it goes as a whole.
+	writeTree(t, filepath.Join(out, "wheelhouse"), map[string]string{"old-1-py3-none-any.whl": ""})
+	made, err := runner.Bundle(t.Context(), b, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(m.ran, []string{WithStep, BundleStep}) || !slices.Equal(m.given[PackStep], []string{"a-1-py3-none-any.whl"}) || !slices.Equal(m.given[CompanionsStep], []string{"tiny.tar.gz"}) {
+		t.Errorf("ran %v, given %v", m.ran, m.given)
+	}
+	read, err := wheel.ReadBundle(filepath.Join(out, "wheelhouse"))
+	if err != nil || len(read.Wheels) != 3 || len(made.Wheels) != 3 || read.Python != b.Toolchain.Python || made.Wheels[0].Path != read.Wheels[0].Path {
+		t.Fatalf("%+v, %v", read, err)
+	}
+	for i, want := range []wheel.BundleWheel{{Name: "aside", Why: wheel.Companion}, {Name: "hjson", Why: wheel.Dependency}, {Name: "tiny", Why: wheel.Companion, Source: &wheel.Source{Kind: SourceSdist}}} {
+		got := read.Wheels[i]
+		if got.Name != want.Name || got.Why != want.Why || (got.Source == nil) != (want.Source == nil) || got.Source != nil && (got.Source.Kind != SourceSdist || got.Source.SHA256 == "") {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	check := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
+	check.Dir = out
+	if text, err := check.CombinedOutput(); err != nil || strings.Count(string(text), "wheelhouse/") != 4 {
+		t.Errorf("%v\n%s", err, text)
+	}
+
+	// Again it comes from the store, unless what is there was damaged.
+	runner.Dir = t.TempDir()
+	if again, err := runner.Bundle(t.Context(), b, a); err != nil || len(m.ran) != 2 || len(again.Wheels) != 3 {
+		t.Errorf("%+v, %v, ran %v", again, err, m.ran)
+	}
+	kept, err := filepath.Glob(filepath.Join(filepath.Dir(runner.Store.Dir), "wheelhouses", "*", "hjson*"))
+	if err != nil || len(kept) != 1 || os.WriteFile(kept[0], nil, 0o644) != nil {
+		t.Fatalf("%v, %v", kept, err)
+	}
+	if _, err := runner.Bundle(t.Context(), b, a); err != nil || len(m.ran) != 4 {
+		t.Errorf("%v, ran %v", err, m.ran)
+	}
+	b.Options.NoCache = true
+	if _, err := runner.Bundle(t.Context(), b, a); err != nil || len(m.ran) != 6 {
+		t.Errorf("%v, ran %v", err, m.ran)
+	}
+}
+
+func TestBundleThatFails(t *testing.T) {
+	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
+	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), false)
+	for want, change := range map[string]func(*memory){
+		"step with: exit code 1": func(m *memory) { m.fail = WithStep },
+		"companion tiny: the step with left no wheel of it": func(m *memory) { delete(m.outputs[WithStep], "tiny") },
+		"torch, and what comes with it":                     func(m *memory) { m.outputs[WithStep]["triton"] = "3.0" },
+	} {
+		m := newMemory(t)
+		change(m)
+		dir := t.TempDir()
+		runner := Runner{
+			Store: Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 2}, Dir: dir, Logs: t.TempDir(), Report: ui.New(io.Discard, ui.Options{}),
+			Builder: func(context.Context) (Builder, error) { return m, nil },
+		}
+		if _, err := runner.Bundle(t.Context(), b, a); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if left, _ := os.ReadDir(dir); len(left) > 0 {
+			t.Errorf("%s: left %v", want, left)
+		}
+	}
+}
