@@ -162,6 +162,7 @@ func (a *attempt) chooseOps() {
 		switch {
 		case why == "":
 			a.tc.Ops = append(a.tc.Ops, op)
+		case !a.byName[i] && !a.all: // this DeepSpeed does not bring it along
 		case !a.byName[i]:
 			a.tc.Left = append(a.tc.Left, LeftOp{op.Name, why})
 		case op.DeviceCode && !a.road.Nvcc:

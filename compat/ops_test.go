@@ -159,3 +159,23 @@ func TestDefaultOps(t *testing.T) {
 		t.Errorf("asked for by name: %v", err)
 	}
 }
+
+// An op that DeepSpeed adds to another is asked for with it, where there is one.
+func TestOpsBroughtAlong(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--ops bringer":                    "young bringer",
+		"--ops bringer --deepspeed 0.19.0": "bringer",
+		"--ops plain":                      "plain",
+	} {
+		tt := withOps(t)
+		tt.Ops = append(tt.Ops, Op{Name: "bringer", Brings: []string{"young"}})
+		a := parse(t, tt, flags)
+		tc, err := tt.Resolve(a.spec, a.grounds...)
+		if err != nil {
+			t.Fatal(flags, err)
+		}
+		if got := strings.Join(tc.OpNames(false), " "); got != want || len(tc.Left) > 0 {
+			t.Errorf("%s: %s, left %v; want %s", flags, got, tc.Left, want)
+		}
+	}
+}

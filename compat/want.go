@@ -257,7 +257,7 @@ func (t *Tables) readOps(w *want) []fault {
 	for _, op := range t.Ops {
 		known = append(known, op.Name)
 		named := slices.Contains(asked, op.Name)
-		if named || w.all {
+		if named || w.all || t.brought(op.Name, asked) {
 			w.ops, w.byName = append(w.ops, op), append(w.byName, named)
 		}
 	}
@@ -277,6 +277,13 @@ func (t *Tables) readOps(w *want) []fault {
 		w.spec.Ops = ops
 	}
 	return bad
+}
+
+// brought reports whether DeepSpeed adds an op to one of those asked for.
+func (t *Tables) brought(name string, asked []string) bool {
+	return slices.ContainsFunc(t.Ops, func(o Op) bool {
+		return slices.Contains(asked, o.Name) && slices.Contains(o.Brings, name)
+	})
 }
 
 // defaultOps are the default ones that the DeepSpeed wanted has.

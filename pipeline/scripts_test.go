@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
 )
 
 // wrapper puts a script that stands before a compiler into a folder of its own,
@@ -225,4 +227,25 @@ rows = ["torch/a.py,sha256=x,1", '"torch/b,c.py",sha256=y,2', "torch/__pycache__
         "torch-2.dist-info/INSTALLER,sha256=p,4", "torch-2.dist-info/RECORD,,"]
 print(strip.installed("\n".join(rows)) == strip.installed("\r\n".join(reversed(rows))), strip.installed("\n".join(rows)).count("\n"))`)
 	runs(t, cmd, "pkg:deb/debian/libstdc%2B%2B6@1:12.2.0-14%2Bb1~x pkg:pypi/torch@2.15.0%2Bcu132\nTrue 1")
+}
+
+// Every patch that an op asks for is there, says why above its first file, and
+// none is there for nobody.
+func TestPatches(t *testing.T) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := compat.Toolchain{Ops: tables.Ops}.Patches()
+	entries, err := scripts.ReadDir("scripts/patches")
+	if err != nil || len(asked) == 0 || len(entries) != len(asked) {
+		t.Errorf("%d patches, the ops ask for %q, %v", len(entries), asked, err)
+	}
+	for _, name := range asked {
+		text, err := scripts.ReadFile("scripts/patches/" + name + ".patch")
+		why, _, ok := strings.Cut(string(text), "--- a/")
+		if err != nil || !ok || len(why) < 80 {
+			t.Errorf("patch %s: %v, why: %q", name, err, why)
+		}
+	}
 }

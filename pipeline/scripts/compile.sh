@@ -12,6 +12,10 @@ cd "$DSBUILD_SRC"
 
 # What the ops asked for need corrected in these sources, where it is not.
 : >"$DSBUILD_OUT/patches"
+if [ -n "${DSBUILD_PATCHES-}" ] && ! command -v patch >/dev/null; then
+    echo "error: ops need DeepSpeed's sources corrected ($DSBUILD_PATCHES), and the program patch is not there" >&2
+    exit 1
+fi
 for name in ${DSBUILD_PATCHES-}; do
     if patch -p1 -sf --dry-run -i "$DSBUILD_TOOLS/patches/$name.patch" >/dev/null; then
         patch -p1 -sf -i "$DSBUILD_TOOLS/patches/$name.patch"
