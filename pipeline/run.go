@@ -26,6 +26,8 @@ type Runner struct {
 	Builder func(context.Context) (Builder, error)
 	Report  ui.Reporter
 	Site    Site // whose secrets are kept out of all that is said and written
+
+	claim func(name string) error // asked before a wheel of this name is put into Dir
 }
 
 // Run returns the wheel of a plan.
@@ -41,9 +43,9 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, fmt.Errorf("output directory: %w", err)
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.Get(p.Digest, r.Dir)
+		a, ok, err := r.Store.get(p.Digest, r.place)
 		if err != nil {
-			return a, fmt.Errorf("store: %w", err)
+			return a, err
 		}
 		if ok {
 			r.Report.Step("wheel: from the store, plan "+p.Digest[:12]).End(ui.Cached, "")
@@ -95,7 +97,7 @@ func (r Runner) finish(b *build, builder string) (wheel.Artifact, error) {
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	a, err := Place(Product{File: b.wheel, Manifest: m, Provenance: statement}, r.Dir)
+	a, err := r.place(Product{File: b.wheel, Manifest: m, Provenance: statement})
 	if err != nil {
 		return a, err
 	}
@@ -103,6 +105,16 @@ func (r Runner) finish(b *build, builder string) (wheel.Artifact, error) {
 		r.Report.Warn("the wheel is in %s, but not in the store: %v", r.Dir, err)
 	}
 	return a, nil
+}
+
+// place puts a finished wheel where it is wanted.
+func (r Runner) place(p Product) (wheel.Artifact, error) {
+	if r.claim != nil {
+		if err := r.claim(p.Manifest.Name); err != nil {
+			return wheel.Artifact{}, err
+		}
+	}
+	return Place(p, r.Dir)
 }
 
 // DefaultLogs is where the user's build logs are kept.

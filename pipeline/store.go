@@ -34,43 +34,54 @@ func DefaultStore() Store {
 // Get copies the wheel of a plan into dir, with its manifest, and reports
 // whether there was one whose bytes are what they were.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
+	return s.get(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
+}
+
+// get is Get with what becomes of the wheel left to place.
+func (s Store) get(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return wheel.Artifact{}, false, nil //nolint:nilerr // what cannot be seen is not there
 	}
 	err = locked(s.Dir, true, func() error {
-		a, ok, err = s.get(digest, dir)
+		p, there, err := s.find(digest)
+		if err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+		if there {
+			a, err = place(p)
+			a.Cached, ok = true, err == nil
+		}
 		return err
 	})
 	return a, ok, err
 }
 
-func (s Store) get(digest, dir string) (wheel.Artifact, bool, error) {
+// find is the stored wheel of a plan, if its bytes are what they were.
+func (s Store) find(digest string) (Product, bool, error) {
 	entry := filepath.Join(s.Dir, digest)
 	names, err := filepath.Glob(filepath.Join(entry, "*"+wheel.ManifestSuffix))
 	if err != nil || len(names) != 1 {
-		return wheel.Artifact{}, false, err
+		return Product{}, false, err
 	}
 	text, err := os.ReadFile(names[0])
 	if err != nil {
-		return wheel.Artifact{}, false, nil //nolint:nilerr // an entry that cannot be read is none
+		return Product{}, false, nil //nolint:nilerr // an entry that cannot be read is none
 	}
 	m, err := wheel.ParseManifest(text)
 	if err != nil {
-		return wheel.Artifact{}, false, nil //nolint:nilerr // likewise
+		return Product{}, false, nil //nolint:nilerr // likewise
 	}
 	kept := filepath.Join(entry, m.Name)
 	if sum, _, err := wheel.HashFile(kept); err != nil || sum != m.SHA256 {
-		return wheel.Artifact{}, false, os.RemoveAll(entry) // damaged: built again
+		return Product{}, false, os.RemoveAll(entry) // damaged: built again
 	}
 	statement, err := os.ReadFile(kept + wheel.ProvenanceSuffix)
 	if err != nil {
-		return wheel.Artifact{}, false, os.RemoveAll(entry) // likewise
+		return Product{}, false, os.RemoveAll(entry) // likewise
 	}
 	now := time.Now()
 	_ = os.Chtimes(entry, now, now) // only the order of pruning hangs on it
-	a, err := Place(Product{File: kept, Manifest: m, Provenance: statement}, dir)
-	a.Cached = true
-	return a, err == nil, err
+	return Product{File: kept, Manifest: m, Provenance: statement}, true, nil
 }
 
 // Put keeps a finished wheel under its plan's digest.

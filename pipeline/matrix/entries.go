@@ -1,0 +1,191 @@
+package matrix
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+)
+
+// value is what a key says: words, or yes or no.
+type value struct {
+	words []string
+	yes   bool
+	at    Position
+}
+
+// text is the value of a key that takes one word.
+func (v value) text() string { return strings.Join(v.words, ",") }
+
+// setting is a key with its value.
+type setting struct {
+	key string
+	value
+}
+
+// settings are what an entry says, in the order of the file.
+type settings []setting
+
+// entry lays what an entry says over the defaults.
+func (s settings) entry(name string, at Position, defaults settings) Entry {
+	e := Entry{Name: name, Position: at}
+	for _, said := range slices.Concat(defaults, s) {
+		for _, k := range keys() {
+			if k.name == said.key {
+				k.set(&e, said.value)
+			}
+		}
+	}
+	return e
+}
+
+// name is what an entry is called that has no name.
+func (s settings) name() string {
+	var words []string
+	for _, said := range s {
+		text := strings.Join(said.words, "+")
+		if said.words == nil {
+			text = map[bool]string{true: "true", false: "false"}[said.yes]
+		}
+		words = append(words, said.key+"="+text)
+	}
+	return strings.Join(words, ",")
+}
+
+// document reads the whole file.
+func (r *reader) document(body ast.Node) []Entry {
+	parts := map[string]pair{}
+	for _, p := range r.pairs(body, "the matrix file", []string{"defaults", "matrix", "exclude", "wheels"}) {
+		parts[p.key] = p
+	}
+	var defaults settings
+	if p, ok := parts["defaults"]; ok {
+		defaults, _ = r.settings(p.node, "defaults", false)
+	}
+	list := &entries{reader: r, first: map[string]Position{}}
+	if p, ok := parts["matrix"]; ok {
+		list.product(p, parts["exclude"], defaults)
+	} else if p, ok := parts["exclude"]; ok {
+		r.Add(p.at, "", "there is no matrix to exclude from")
+	}
+	if p, ok := parts["wheels"]; ok {
+		for _, n := range r.items(p.node, "wheels") {
+			before := len(r.Problems)
+			said, name := r.settings(n, "an entry of wheels", true)
+			if len(r.Problems) > before {
+				continue
+			}
+			if name == "" {
+				name = said.name()
+			}
+			if name == "" {
+				name = "wheel"
+			}
+			list.add(said.entry(name, r.place(n), defaults))
+		}
+	}
+	if len(list.all) == 0 && len(r.Problems) == 0 {
+		r.Add(r.place(body), `give "matrix" or "wheels"`, "the file asks for no wheel")
+	}
+	return list.all
+}
+
+// entries grows by what the file asks for.
+type entries struct {
+	*reader
+	all   []Entry
+	first map[string]Position // where a name was given first
+}
+
+func (l *entries) add(e Entry) {
+	if len(l.all) == MaxEntries {
+		l.Add(e.Position, "", "more than %d wheels", MaxEntries)
+	}
+	if len(l.all) >= MaxEntries {
+		return
+	}
+	if at, twice := l.first[e.Name]; twice {
+		l.Add(e.Position, "give each a name of its own", "a second entry called %q; the first is at %s", mistake.Clip(e.Name), at)
+		return
+	}
+	l.first[e.Name] = e.Position
+	l.all = append(l.all, e)
+}
+
+// settings reads an entry or the defaults of all; with named it may have a name.
+func (r *reader) settings(n ast.Node, what string, named bool) (said settings, name string) {
+	known := Keys()
+	if named {
+		known = append([]string{"name"}, known...)
+	}
+	for _, p := range r.pairs(n, what, known) {
+		v, ok := r.value(p.key, p.node)
+		switch {
+		case !ok:
+		case p.key == "name":
+			name = v.text()
+		default:
+			said = append(said, setting{p.key, v})
+		}
+	}
+	keysOf := func(s setting) bool { return s.key == "arch" }
+	if slices.ContainsFunc(said, keysOf) {
+		if i := slices.IndexFunc(said, func(s setting) bool { return s.key == "gpu" }); i >= 0 {
+			r.Add(said[i].at, "", "arch and gpu in %s say the same thing twice: give one", what)
+		}
+	}
+	return said, name
+}
+
+// maxText bounds a value: it becomes part of messages and names.
+const maxText = 500
+
+// value reads what a key says. Numbers are taken as they are written: 3.10 is a
+// version.
+func (r *reader) value(key string, n ast.Node) (value, bool) {
+	at := r.place(n)
+	if key == "keep-debug" {
+		b, ok := n.(*ast.BoolNode)
+		if !ok {
+			r.wrong(n, key+" must be true or false")
+			return value{}, false
+		}
+		return value{yes: b.Value, at: at}, true
+	}
+	nodes := []ast.Node{n}
+	if list, ok := n.(*ast.SequenceNode); ok && slices.Contains(lists(), key) {
+		nodes = r.items(list, key)
+	}
+	var words []string
+	for _, one := range nodes {
+		word, ok := scalar(one)
+		switch {
+		case !ok && slices.Contains(lists(), key):
+			r.wrong(one, key+" must be a text or a list of texts")
+			return value{}, false
+		case !ok:
+			r.wrong(one, key+" must be a text")
+			return value{}, false
+		case strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText:
+			r.Add(r.place(one), "", "%s must be one line of text", key)
+			return value{}, false
+		}
+		words = append(words, word)
+	}
+	return value{words: words, at: at}, len(words) > 0
+}
+
+// scalar is a text, or a number as it is written.
+func scalar(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}

@@ -1,0 +1,129 @@
+package matrix
+
+import (
+	"slices"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// axis is a key of the matrix with the values it takes.
+type axis struct {
+	key    string
+	values []value
+}
+
+// product adds every combination of the matrix but those that exclude names.
+func (l *entries) product(m, exclude pair, defaults settings) {
+	var axes []axis
+	total := 1
+	for _, p := range l.pairs(m.node, "matrix", Keys()) {
+		a := axis{key: p.key}
+		for _, n := range l.items(p.node, p.key) {
+			if v, ok := l.value(p.key, n); ok {
+				a.values = append(a.values, v)
+			}
+		}
+		axes = append(axes, a)
+		total = min(total*len(a.values), MaxEntries+1)
+	}
+	if total > MaxEntries {
+		l.Add(m.at, "", "the matrix asks for more than %d wheels", MaxEntries)
+		return
+	}
+	out := l.excluded(exclude, axes)
+	if len(axes) == 0 || len(l.Problems) > 0 {
+		return
+	}
+	used, kept := make([]bool, len(out)), 0
+	for _, combination := range combinations(axes) {
+		if l.leaves(combination, out, used) {
+			continue
+		}
+		kept++
+		l.add(combination.entry(short(combination, axes).name(), combination[0].at, defaults))
+	}
+	for i, u := range used {
+		if !u {
+			l.Add(out[i].at, "", "this excludes nothing: no combination of the matrix is like it")
+		}
+	}
+	if kept == 0 {
+		l.Add(m.at, "", "the matrix is empty: everything in it is excluded")
+	}
+}
+
+// combinations are all there are, the last axis running fastest.
+func combinations(axes []axis) []settings {
+	all := []settings{nil}
+	for _, a := range axes {
+		var next []settings
+		for _, head := range all {
+			for _, v := range a.values {
+				next = append(next, append(slices.Clone(head), setting{a.key, v}))
+			}
+		}
+		all = next
+	}
+	return all
+}
+
+// short leaves out what is the same in all combinations, for their names.
+func short(s settings, axes []axis) settings {
+	out := settings{}
+	for i, said := range s {
+		if len(axes[i].values) > 1 {
+			out = append(out, said)
+		}
+	}
+	if len(out) == 0 {
+		return s
+	}
+	return out
+}
+
+// exclusion is what one entry of exclude says.
+type exclusion struct {
+	settings
+	at Position
+}
+
+func (l *entries) excluded(p pair, axes []axis) []exclusion {
+	if p.node == nil {
+		return nil
+	}
+	var names []string
+	for _, a := range axes {
+		names = append(names, a.key)
+	}
+	var all []exclusion
+	for _, n := range l.items(p.node, "exclude") {
+		e := exclusion{at: l.place(n)}
+		for _, p := range l.pairs(n, "exclude, which takes the keys of the matrix", names) {
+			if v, ok := l.value(p.key, p.node); ok {
+				e.settings = append(e.settings, setting{p.key, v})
+			}
+		}
+		if m, empty := n.(*ast.MappingNode); empty && len(m.Values) == 0 {
+			l.Add(e.at, "", "an entry of exclude without a key would exclude everything")
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// leaves reports whether a combination is excluded, and notes by what.
+func (l *entries) leaves(s settings, out []exclusion, used []bool) bool {
+	left := false
+	for i, e := range out {
+		all := true
+		for _, want := range e.settings {
+			all = all && slices.ContainsFunc(s, func(said setting) bool {
+				return said.key == want.key && said.yes == want.yes && slices.Equal(said.words, want.words)
+			})
+		}
+		if all {
+			used[i], left = true, true
+		}
+	}
+	return left
+}
