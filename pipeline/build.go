@@ -28,25 +28,26 @@ type build struct {
 	wheel string      // path of the finished wheel
 }
 
-func (b *build) run(ctx context.Context, builder Builder) error {
-	var err error
-	if b.space, err = builder.Open(ctx, b.plan, b.log, b.rep); err != nil {
+func (b *build) run(ctx context.Context, space Workspace) error {
+	b.space = space
+	if err := runSteps(ctx, b.plan.Steps, space, b.here); err != nil {
 		return err
 	}
-	if held, ok := b.space.(io.Closer); ok {
-		defer held.Close()
-	}
-	for _, s := range b.plan.Steps {
+	return b.smoked(ctx)
+}
+
+// runSteps runs those in images in the workspace, and dsbuild's own by here.
+func runSteps(ctx context.Context, steps []Step, space Workspace, here func(context.Context, Step) error) error {
+	for _, s := range steps {
+		run := space.Run
 		if s.Image == Here {
-			err = b.here(ctx, s)
-		} else {
-			err = b.space.Run(ctx, s)
+			run = here
 		}
-		if err != nil {
+		if err := run(ctx, s); err != nil {
 			return err
 		}
 	}
-	return b.smoked(ctx)
+	return nil
 }
 
 // smoked warns where the smoke step could not run the ops on this machine.

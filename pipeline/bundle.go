@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -182,36 +181,16 @@ func (b *BundlePlan) complete(bundle wheel.Bundle) error {
 
 // gather runs the steps, and copies the wheels of the last one into house.
 func (r Runner) gather(ctx context.Context, b *BundlePlan, a wheel.Artifact, tmp, house string) error {
-	builder, err := r.Builder(ctx)
-	if err != nil {
-		return err
-	}
-	log, err := createLog(r.Logs, b.Plan)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	err = func() error {
-		space, err := builder.Open(ctx, b.Plan, log, r.Report)
+	_, err := r.within(ctx, b.Plan, func(space Workspace, _ io.Writer) error {
+		err := runSteps(ctx, b.Steps, space, func(_ context.Context, s Step) error {
+			return b.hand(s, space, a, filepath.Join(tmp, s.Name))
+		})
 		if err != nil {
 			return err
 		}
-		for _, s := range b.Steps {
-			if s.Image == Here {
-				err = b.hand(s, space, a, filepath.Join(tmp, s.Name))
-			} else {
-				err = space.Run(ctx, s)
-			}
-			if err != nil {
-				return err
-			}
-		}
 		return space.Export(ctx, b.last(), house)
-	}()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return hint.With(err, "the whole log is in %s", log.Name())
+	})
+	return err
 }
 
 // hand gives the workspace what the steps begin with: the wheel, or the copies

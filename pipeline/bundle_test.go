@@ -236,7 +236,7 @@ func TestBundleThatFails(t *testing.T) {
 	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
 	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), false)
 	for want, change := range map[string]func(*memory){
-		"step with: exit code 1": func(m *memory) { m.fail = WithStep },
+		"step with: exit code 1":                            func(m *memory) { m.fail = WithStep },
 		"companion tiny: the step with left no wheel of it": func(m *memory) { delete(m.outputs[WithStep], "tiny") },
 		"torch, and what comes with it":                     func(m *memory) { m.outputs[WithStep]["triton"] = "3.0" },
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -59,29 +60,52 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 }
 
 func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
-	builder, err := r.Builder(ctx)
-	if err != nil {
-		return wheel.Artifact{}, err
-	}
-	log, err := createLog(r.Logs, p)
-	if err != nil {
-		return wheel.Artifact{}, err
-	}
-	defer log.Close()
 	tmp, err := os.MkdirTemp("", "dsbuild-")
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
 	defer os.RemoveAll(tmp)
-	b := &build{plan: p, dir: tmp, started: time.Now(), log: r.Site.Log(log), rep: r.Report}
-	err = b.run(ctx, builder)
+	b := &build{plan: p, dir: tmp, started: time.Now(), rep: r.Report}
+	builder, err := r.within(ctx, p, func(space Workspace, log io.Writer) error {
+		b.log = log
+		return b.run(ctx, space)
+	})
+	if err != nil {
+		return wheel.Artifact{}, err
+	}
+	return r.finish(b, builder)
+}
+
+// within opens the workspace of a plan, with a log of its own, for as long as
+// use takes. It returns the name of the builder.
+func (r Runner) within(ctx context.Context, p *Plan, use func(Workspace, io.Writer) error) (string, error) {
+	builder, err := r.Builder(ctx)
+	if err != nil {
+		return "", err
+	}
+	file, err := createLog(r.Logs, p)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	err = func() error {
+		log := r.Site.Log(file)
+		space, err := builder.Open(ctx, p, log, r.Report)
+		if err != nil {
+			return err
+		}
+		if held, ok := space.(io.Closer); ok {
+			defer held.Close()
+		}
+		return use(space, log)
+	}()
 	if ctx.Err() != nil {
-		return wheel.Artifact{}, context.Cause(ctx)
+		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return wheel.Artifact{}, hint.With(err, "the whole log is in %s", log.Name())
+		return "", hint.With(err, "the whole log is in %s", file.Name())
 	}
-	return r.finish(b, builder.Name())
+	return builder.Name(), nil
 }
 
 // finish completes the manifest, writes the statement of where the wheel comes
