@@ -9,7 +9,6 @@
 # previous/ (what was before), journal.jsonl.
 import errno
 import fcntl
-import re
 import select
 import shutil
 import signal
@@ -178,28 +177,6 @@ def outermost(paths):
         if not kept or not path.startswith(kept[-1] + os.sep):
             kept.append(path)
     return kept
-
-
-def normal(name):
-    """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def named_infos():
-    """(normalised name, dist-info or egg-info) of everything in the environment."""
-    for place in sites():
-        for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
-            stem, ending = os.path.splitext(entry)
-            if ending in (".dist-info", ".egg-info"):
-                yield normal(stem.split("-")[0]), os.path.join(place, entry)
-
-
-def record_of(name):
-    """The sha256 of the RECORD of a distribution, "" where there is none."""
-    for found, info in named_infos():
-        if found == name:
-            return record_sha256(info)
-    return ""
 
 
 def check_wheel(wheel):
@@ -410,11 +387,15 @@ class Environment:
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
-        self.along = [{"name": w["name"], "record": record_of(w["name"])} for w in along]
+        self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def record(self, order):
         """Makes the change final. From the first line on there is no way back."""
+        if order["installed"] and self.along:
+            names = [other["name"] for other in self.along]
+            kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
+            order["installed"]["along"] = kept + self.along
         final = dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"])
         try:
             save_json(CHANGE, final)

@@ -70,7 +70,9 @@ type picker struct {
 
 // pick returns the wheels that have to go along with w to a node, and every
 // requirement that neither the node nor the wheelhouse meets. Companions go
-// along unless the node has that very version; again with force.
+// along unless the node has that very version, and not from another wheel that
+// dsbuild installed: two commits may say the same version. With force they do so
+// again.
 func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Along, lacks []string, err error) {
 	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
@@ -82,7 +84,8 @@ func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Alon
 			if b.Why != wheel.Companion {
 				continue
 			}
-			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || force {
+			noted, ours := f.Along[b.Name]
+			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || ours && noted != b.SHA256 || force {
 				p.take(b, "companion")
 			}
 			p.demand(b.Requires, nil)

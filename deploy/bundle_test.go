@@ -169,7 +169,29 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed || count.puts.Load() != 6 {
 		t.Errorf("second run: %+v", r.Nodes[0])
 	}
-	if r = back(t, opt); r.Err() != nil {
+	// Another commit of a companion, which says the same version.
+	newer := opt
+	newer.Bundle = wheelhouse(t, small{name: "space-one", version: "2.0", companion: true, files: map[string]string{"space/one/__init__.py": "v = 22\n"}})
+	if r = run(t, context.Background(), newer); r.Err() != nil || !slices.Equal(r.Nodes[0].Along, []string{"space-one 2.0"}) {
+		t.Errorf("%v: %+v", r.Err(), r.Nodes[0])
+	}
+	if r = back(t, newer); r.Err() != nil {
+		t.Errorf("rollback: %+v", r.Nodes[0])
+	}
+	e.mustBe(t, after)
+}
+
+func TestRollbackTakesBackWhatWentAlong(t *testing.T) {
+	t.Parallel()
+	e := lacking(t)
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
+	opt.Bundle = fullHouse(t)
+	was := e.snapshot(t)
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	if r := back(t, opt); r.Err() != nil {
 		t.Errorf("rollback: %+v", r.Nodes[0])
 	}
 	e.mustBe(t, was)
@@ -266,7 +288,7 @@ func TestPlanWithABundle(t *testing.T) {
 		{File: "a", Name: "einops", Version: "0.8.1", Requires: []string{"numpy>=2", "torch>=2"}, Tags: []string{"py3-none-any"}, Size: 1 << 20},
 		{File: "b", Name: "numpy", Version: "2.3.2", Tags: []string{"cp311-cp311-manylinux_2_36_x86_64"}, Size: 1 << 20},
 		{File: "c", Name: "hjson", Version: "3.1.0", Tags: []string{"py2.py3-none-any", "py3-none-any"}, Size: 1 << 20},
-		{File: "d", Name: "transformers", Version: "4.57.0.dev0", Why: wheel.Companion, Requires: []string{"safetensors"}, Tags: []string{"py3-none-any"}, Size: 1 << 20},
+		{File: "d", Name: "transformers", Version: "4.57.0.dev0", SHA256: "sha-d", Why: wheel.Companion, Requires: []string{"safetensors"}, Tags: []string{"py3-none-any"}, Size: 1 << 20},
 		{File: "e", Name: "safetensors", Version: "0.6", Tags: []string{"cp38-abi3-manylinux2014_x86_64"}, Size: 1 << 20},
 	}}
 	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
@@ -283,6 +305,8 @@ func TestPlanWithABundle(t *testing.T) {
 		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, deploy.Install, "transformers 4.57.0.dev0"},
 		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, deploy.Install, "hjson 3.1.0"},
 		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, deploy.Install, "transformers 4.57.0.dev0"},
+		"the same version":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Along = map[string]string{"transformers": "sha-d"} }, false, deploy.Install, ""},
+		"of another commit":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Along = map[string]string{"transformers": "other"} }, false, deploy.Install, "transformers 4.57.0.dev0"},
 		"older numpy":        {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, deploy.Install, "einops 0.8.1, numpy 2.3.2"},
 		"old glibc":          {func(f *node.Facts) { f.Glibc = "2.35" }, false, deploy.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
 		"other Python":       {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, deploy.Refuse, "built for Python 3.11"},

@@ -390,7 +390,7 @@ func (d *Deployment) Report() *Report {
 		}
 		if u.facts != nil {
 			f := *u.facts
-			f.Dists = nil
+			f.Dists, f.Along = nil, nil
 			n.Facts = &f
 		}
 		if w := u.plan.Wheel; w != nil {
