@@ -282,6 +282,49 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 	e.mustBe(t, was)
 }
 
+func TestIndexOfTheNode(t *testing.T) {
+	t.Parallel()
+	e := lacking(t)
+	index := t.TempDir()
+	for _, w := range []small{
+		{name: "einops", version: "0.8.1", requires: []string{"deep-one[fast]>=1"}}, {name: "deep-one", version: "1.5", requires: []string{"quick; extra == 'fast'", "torch>=2"}},
+		{name: "quick", version: "3"}, {name: "hjson", version: "3.1.0"}, {name: "hjson", version: "2.5"}, {name: "torch", version: "3.0"}, {name: "greedy", version: "1", requires: []string{"torch>=3"}},
+		{name: "thief", version: "1", files: map[string]string{"torch/stolen.py": ""}},
+	} {
+		w.write(t, index)
+	}
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	h.Env = map[string]string{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
+	was := e.snapshot(t)
+	for needs, want := range map[string]string{
+		"greedy": "from the node's own index: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
+		"thief": "would put files into a folder of torch",
+	} {
+		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{require: []string{needs}})), []*sshtest.Server{s}, h)
+		opt.Index = true
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status == deploy.OK || !strings.Contains(n.Error, want) {
+			t.Errorf("%s: %+v, want %s", needs, n, want)
+		}
+		e.mustBe(t, was)
+	}
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
+	opt.Index = true
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; r.Err() != nil || !slices.Equal(n.Along, []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3"}) {
+		t.Errorf("%v: %+v", r.Err(), n)
+	}
+	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed {
+		t.Errorf("second run: %+v", r.Nodes[0])
+	}
+	if left := e.leftovers(t); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	if r := back(t, opt); r.Err() != nil {
+		t.Errorf("rollback: %+v", r.Nodes[0])
+	}
+	e.mustBe(t, was)
+}
+
 func TestPlanWithABundle(t *testing.T) {
 	t.Parallel()
 	house := &wheel.Bundle{Python: "3.11", Wheels: []wheel.BundleWheel{
@@ -337,6 +380,10 @@ func TestPlanWithABundle(t *testing.T) {
 	plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
 	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, also in the wheelhouse: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
+	}
+	plan, err = deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{lacks}, deploy.PlanOptions{Index: true})
+	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[0].Reasons[0] != "requirements are missing: torch>=3 (this node has 2.15.0)" {
+		t.Errorf("torch from an index: %v, %+v", err, plan.Nodes[0])
 	}
 	var out strings.Builder
 	plan, _ = deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
