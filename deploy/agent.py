@@ -9,7 +9,6 @@
 # previous/ (what was before), journal.jsonl.
 import errno
 import fcntl
-import re
 import select
 import shutil
 import signal
@@ -180,28 +179,6 @@ def outermost(paths):
     return kept
 
 
-def normal(name):
-    """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def named_infos():
-    """(normalised name, dist-info or egg-info) of everything in the environment."""
-    for place in sites():
-        for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
-            stem, ending = os.path.splitext(entry)
-            if ending in (".dist-info", ".egg-info"):
-                yield normal(stem.split("-")[0]), os.path.join(place, entry)
-
-
-def record_of(name):
-    """The sha256 of the RECORD of a distribution, "" where there is none."""
-    for found, info in named_infos():
-        if found == name:
-            return record_sha256(info)
-    return ""
-
-
 def check_wheel(wheel):
     """The file must be the one that was sent."""
     try:
@@ -250,7 +227,11 @@ class Owners:
         where new files go."""
         wanted = set(self.own)
         for wheel in wheels:
-            wanted |= new_files(wheel)
+            files = new_files(wheel)
+            for place in sites():
+                if any(f.startswith(os.path.join(place, name + os.sep)) for f in files for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
+                    raise Failed("%s would put files into a folder of torch or DeepSpeed" % os.path.basename(wheel))
+            wanted |= files
         mine = folders(self.own)
         return [inside(self.root(path, mine)) for path in wanted]
 
@@ -406,15 +387,39 @@ class Environment:
         if along:
             roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
         self.start_change(outermost(roots), "kept-" + REQUEST["run"])
-        run_pip(order, self.dir, inbox, self.lock)
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]],
+                self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
-        self.along = [{"name": w["name"], "record": record_of(w["name"])} for w in along]
+        self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         return {"version": metadata_version(info), "record": record_sha256(info)}
+
+    def fetch(self, order, inbox):
+        """Downloads what is missing from this node's own index; nothing is changed.
+        pip itself finds out what that is, with torch and its like held fixed."""
+        fixed, report, place = (os.path.join(self.dir, name) for name in ("fixed.txt", "report.json", "fetched"))
+        with open(fixed, "w", encoding="utf-8") as f:
+            f.writelines("%s==%s\n" % pair for pair in sorted(order["fixed"].items()))
+        run_pip(order, ["install", "--dry-run", "--quiet", "--no-user", "--only-binary", ":all:", "-c", fixed, "--report", report] + order["needs"],
+                self.dir, inbox, self.lock, isolated=False)
+        wanted = [item["metadata"] for item in (load_json(report) or {}).get("install", [])]
+        changed = sorted(m["name"] for m in wanted if normal(m["name"]) in order["fixed"])
+        if changed:
+            raise Failed("pip would replace %s, which is never changed" % ", ".join(changed))
+        run_pip(order, ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", place] + ["%s==%s" % (m["name"], m["version"]) for m in wanted],
+                self.dir, inbox, self.lock, isolated=False)
+        wheels = [os.path.join(place, name) for name in sorted(os.listdir(place))]
+        versions = {normal(m["name"]): m["version"] for m in wanted}
+        names = [normal(os.path.basename(w).split("-")[0]) for w in wheels]
+        return {"wheels": [{"name": n, "version": versions.get(n, ""), "file": w, "sha256": file_sha256(w).hexdigest()} for n, w in zip(names, wheels)]}
 
     def record(self, order):
         """Makes the change final. From the first line on there is no way back."""
+        if order["installed"] and self.along:
+            names = [other["name"] for other in self.along]
+            kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
+            order["installed"]["along"] = kept + self.along
         final = dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"])
         try:
             save_json(CHANGE, final)
@@ -509,16 +514,16 @@ def die_with_parent():
         pass
 
 
-def run_pip(order, folder, inbox, lock):
+def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     """Runs pip in the private folder, watching the driver meanwhile. Should this
     program be killed, no pip may go on unseen: it dies too, and while it lives
     the lock is held."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PIP_") and k != "PYTHONPATH"}
-    # No configuration can send the wheel elsewhere, and a full /tmp does not matter.
-    env.update(PIP_CONFIG_FILE=os.devnull, PYTHONNOUSERSITE="1", TMPDIR=folder)
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not (isolated and k.startswith("PIP_"))}
+    if isolated:  # no configuration can send the wheel elsewhere
+        env["PIP_CONFIG_FILE"] = os.devnull
+    env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
-    argv = [sys.executable, "-s"] + pip + ["--isolated", "--no-input", "--no-cache-dir", "--disable-pip-version-check", "install", "--no-deps", "--no-index",
-                                          "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]]
+    argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              start_new_session=True, pass_fds=(lock,), preexec_fn=die_with_parent)
     said, deadline, out = b"", time.monotonic() + order["limit_s"], child.stdout.fileno()
@@ -609,6 +614,8 @@ def serve(env, inbox):
         number, do = order["number"], order["do"]
         if do == "install":
             answer(number, lambda: env.install(order, inbox))
+        elif do == "fetch":
+            answer(number, lambda: env.fetch(order, inbox))
         elif do == "roll_back":
             answer(number, env.roll_back)
         elif do == "record":

@@ -24,6 +24,7 @@ type Deps string
 const (
 	DepsRefuse Deps = "refuse" // name them and touch nothing
 	DepsBundle Deps = "bundle" // install them from a wheelhouse
+	DepsIndex  Deps = "index"  // install them from the node's own index
 )
 
 // Along is a wheel that is installed together with DeepSpeed's.
@@ -56,6 +57,21 @@ type demand struct {
 	extras      []string // of the one who makes it, that were asked for
 }
 
+// lack is a requirement that nothing meets.
+type lack struct {
+	requirement string // as pip takes it
+	why         string // the same for people, and what there is instead
+}
+
+// names of what is lacking, for people.
+func whys(lacks []lack) []string {
+	out := make([]string, len(lacks))
+	for i, l := range lacks {
+		out[i] = l.why
+	}
+	return out
+}
+
 // picker finds out what a node needs beside the wheel, and what of it the
 // wheelhouse has.
 type picker struct {
@@ -63,15 +79,17 @@ type picker struct {
 	bundle *wheel.Bundle // nil: none
 	have   map[string]string
 	along  []Along
-	lacks  []string
+	lacks  []lack
 	queue  []demand
 	asked  map[string]bool
 }
 
 // pick returns the wheels that have to go along with w to a node, and every
 // requirement that neither the node nor the wheelhouse meets. Companions go
-// along unless the node has that very version; again with force.
-func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Along, lacks []string, err error) {
+// along unless the node has that very version, and not from another wheel that
+// dsbuild installed: two commits may say the same version. With force they do so
+// again.
+func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Along, lacks []lack, err error) {
 	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
@@ -82,7 +100,8 @@ func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Alon
 			if b.Why != wheel.Companion {
 				continue
 			}
-			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || force {
+			noted, ours := f.Along[b.Name]
+			if have, ok := f.Dists[b.Name]; !ok || !satisfies(have, "=="+b.Version) || ours && noted != b.SHA256 || force {
 				p.take(b, "companion")
 			}
 			p.demand(b.Requires, nil)
@@ -113,7 +132,7 @@ func (p *picker) demand(requires, extras []string) {
 // take adds a wheel of the wheelhouse, if it runs on the node.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return runs(t, p.facts) }) {
-		p.lacks = append(p.lacks, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc))
+		p.lacks = append(p.lacks, lack{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
 		return false
 	}
 	p.along = append(p.along, Along{b, why})
@@ -136,19 +155,23 @@ func (p *picker) meet(want demand) error {
 	have, ok := p.have[name]
 	there := p.inBundle(name)
 	if !ok || !satisfies(have, d.Constraint) {
+		asked := d.Name + d.Constraint
+		if d.Extras != "" {
+			asked = d.Name + "[" + d.Extras + "]" + d.Constraint
+		}
 		what := d.Name + d.Constraint
 		if ok {
 			what += fmt.Sprintf(" (this node has %s)", have)
 		}
 		switch {
 		case p.taken(name):
-			p.lacks = append(p.lacks, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have))
+			p.lacks = append(p.lacks, lack{asked, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have)})
 			return nil
 		case there == nil:
-			p.lacks = append(p.lacks, what)
+			p.lacks = append(p.lacks, lack{asked, what})
 			return nil
 		case !satisfies(there.Version, d.Constraint):
-			p.lacks = append(p.lacks, what+fmt.Sprintf(" (the wheelhouse has %s)", there.Version))
+			p.lacks = append(p.lacks, lack{asked, what + fmt.Sprintf(" (the wheelhouse has %s)", there.Version)})
 			return nil
 		case !p.take(*there, what):
 			return nil
@@ -265,16 +288,42 @@ func names(along []Along) []string {
 }
 
 // shortage says what is lacking, and what to try.
-func shortage(lacks []string, f node.Facts, opt PlanOptions) (reason, hint string) {
-	reason = "requirements are missing: " + strings.Join(lacks, ", ")
+func shortage(lacks []lack, f node.Facts, opt PlanOptions) (reason, hint string) {
+	list := strings.Join(whys(lacks), ", ")
+	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
-		reason = "requirements are missing, also in the wheelhouse: " + strings.Join(lacks, ", ")
+		reason = "requirements are missing, also in the wheelhouse: " + list
 		if opt.Bundle.Python != minor(f.Python) {
 			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, minor(f.Python))
 		}
 		return reason, "make the wheelhouse anew: dsbuild wheel --bundle"
 	}
 	return reason, "install them there: " + cmp.Or(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
+}
+
+// fetchable are the requirements that a node's own index may meet, and what is
+// left: torch, and what comes with it, is never fetched.
+func fetchable(lacks []lack) (fetch []string, left []lack) {
+	for _, l := range lacks {
+		d, err := pypi.ParseDependency(l.requirement)
+		if err != nil || wheel.FromTorch(d.Name) {
+			left = append(left, l)
+			continue
+		}
+		fetch = append(fetch, l.requirement)
+	}
+	return fetch, left
+}
+
+// fixed are the distributions of a node that a resolution must leave as they are.
+func fixed(f node.Facts) map[string]string {
+	out := map[string]string{}
+	for name, version := range f.Dists {
+		if wheel.FromTorch(name) {
+			out[name] = version
+		}
+	}
+	return out
 }
 
 // room is what an environment must have free for size bytes of wheels.

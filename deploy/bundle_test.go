@@ -169,7 +169,29 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed || count.puts.Load() != 6 {
 		t.Errorf("second run: %+v", r.Nodes[0])
 	}
-	if r = back(t, opt); r.Err() != nil {
+	// Another commit of a companion, which says the same version.
+	newer := opt
+	newer.Bundle = wheelhouse(t, small{name: "space-one", version: "2.0", companion: true, files: map[string]string{"space/one/__init__.py": "v = 22\n"}})
+	if r = run(t, context.Background(), newer); r.Err() != nil || !slices.Equal(r.Nodes[0].Along, []string{"space-one 2.0"}) {
+		t.Errorf("%v: %+v", r.Err(), r.Nodes[0])
+	}
+	if r = back(t, newer); r.Err() != nil {
+		t.Errorf("rollback: %+v", r.Nodes[0])
+	}
+	e.mustBe(t, after)
+}
+
+func TestRollbackTakesBackWhatWentAlong(t *testing.T) {
+	t.Parallel()
+	e := lacking(t)
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
+	opt.Bundle = fullHouse(t)
+	was := e.snapshot(t)
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	if r := back(t, opt); r.Err() != nil {
 		t.Errorf("rollback: %+v", r.Nodes[0])
 	}
 	e.mustBe(t, was)
@@ -260,13 +282,56 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 	e.mustBe(t, was)
 }
 
+func TestIndexOfTheNode(t *testing.T) {
+	t.Parallel()
+	e := lacking(t)
+	index := t.TempDir()
+	for _, w := range []small{
+		{name: "einops", version: "0.8.1", requires: []string{"deep-one[fast]>=1"}}, {name: "deep-one", version: "1.5", requires: []string{"quick; extra == 'fast'", "torch>=2"}},
+		{name: "quick", version: "3"}, {name: "hjson", version: "3.1.0"}, {name: "hjson", version: "2.5"}, {name: "torch", version: "3.0"}, {name: "greedy", version: "1", requires: []string{"torch>=3"}},
+		{name: "thief", version: "1", files: map[string]string{"torch/stolen.py": ""}},
+	} {
+		w.write(t, index)
+	}
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	h.Env = map[string]string{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
+	was := e.snapshot(t)
+	for needs, want := range map[string]string{
+		"greedy": "from the node's own index: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
+		"thief": "would put files into a folder of torch",
+	} {
+		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{require: []string{needs}})), []*sshtest.Server{s}, h)
+		opt.Index = true
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status == deploy.OK || !strings.Contains(n.Error, want) {
+			t.Errorf("%s: %+v, want %s", needs, n, want)
+		}
+		e.mustBe(t, was)
+	}
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
+	opt.Index = true
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; r.Err() != nil || !slices.Equal(n.Along, []string{"deep-one 1.5", "einops 0.8.1", "hjson 3.1.0", "quick 3"}) {
+		t.Errorf("%v: %+v", r.Err(), n)
+	}
+	if r = run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed {
+		t.Errorf("second run: %+v", r.Nodes[0])
+	}
+	if left := e.leftovers(t); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	if r := back(t, opt); r.Err() != nil {
+		t.Errorf("rollback: %+v", r.Nodes[0])
+	}
+	e.mustBe(t, was)
+}
+
 func TestPlanWithABundle(t *testing.T) {
 	t.Parallel()
 	house := &wheel.Bundle{Python: "3.11", Wheels: []wheel.BundleWheel{
 		{File: "a", Name: "einops", Version: "0.8.1", Requires: []string{"numpy>=2", "torch>=2"}, Tags: []string{"py3-none-any"}, Size: 1 << 20},
 		{File: "b", Name: "numpy", Version: "2.3.2", Tags: []string{"cp311-cp311-manylinux_2_36_x86_64"}, Size: 1 << 20},
 		{File: "c", Name: "hjson", Version: "3.1.0", Tags: []string{"py2.py3-none-any", "py3-none-any"}, Size: 1 << 20},
-		{File: "d", Name: "transformers", Version: "4.57.0.dev0", Why: wheel.Companion, Requires: []string{"safetensors"}, Tags: []string{"py3-none-any"}, Size: 1 << 20},
+		{File: "d", Name: "transformers", Version: "4.57.0.dev0", SHA256: "sha-d", Why: wheel.Companion, Requires: []string{"safetensors"}, Tags: []string{"py3-none-any"}, Size: 1 << 20},
 		{File: "e", Name: "safetensors", Version: "0.6", Tags: []string{"cp38-abi3-manylinux2014_x86_64"}, Size: 1 << 20},
 	}}
 	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
@@ -283,6 +348,8 @@ func TestPlanWithABundle(t *testing.T) {
 		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, deploy.Install, "transformers 4.57.0.dev0"},
 		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, deploy.Install, "hjson 3.1.0"},
 		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, deploy.Install, "transformers 4.57.0.dev0"},
+		"the same version":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Along = map[string]string{"transformers": "sha-d"} }, false, deploy.Install, ""},
+		"of another commit":  {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Along = map[string]string{"transformers": "other"} }, false, deploy.Install, "transformers 4.57.0.dev0"},
 		"older numpy":        {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["einops"] = "0.1"; f.Dists["numpy"] = "1.26" }, false, deploy.Install, "einops 0.8.1, numpy 2.3.2"},
 		"old glibc":          {func(f *node.Facts) { f.Glibc = "2.35" }, false, deploy.Refuse, "numpy>=2 (the wheelhouse has b, which this node cannot install: Python 3.11.2, glibc 2.35)"},
 		"other Python":       {func(f *node.Facts) { f.Python, f.Tag = "3.12.1", "cp312" }, false, deploy.Refuse, "built for Python 3.11"},
@@ -313,6 +380,10 @@ func TestPlanWithABundle(t *testing.T) {
 	plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
 	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, also in the wheelhouse: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
+	}
+	plan, err = deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{lacks}, deploy.PlanOptions{Index: true})
+	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[0].Reasons[0] != "requirements are missing: torch>=3 (this node has 2.15.0)" {
+		t.Errorf("torch from an index: %v, %+v", err, plan.Nodes[0])
 	}
 	var out strings.Builder
 	plan, _ = deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})

@@ -38,6 +38,7 @@ type Options struct {
 	TooMany    func(n int) bool // asked with the number of failed nodes; yes starts no more. nil: never
 	Force      bool
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
+	Index      bool          // meet them from each node's own index
 	Verify     Level
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
@@ -98,7 +99,7 @@ func (d *Deployment) Close() {
 // is to happen. It changes nothing and sends no file.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 	return d.survey(ctx, func(known []Known) (Plan, error) {
-		return NewPlan(known, d.opt.Wheels, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, NoPip: d.fetchPips(ctx)})
+		return NewPlan(known, d.opt.Wheels, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, Index: d.opt.Index, NoPip: d.fetchPips(ctx)})
 	})
 }
 
@@ -390,7 +391,7 @@ func (d *Deployment) Report() *Report {
 		}
 		if u.facts != nil {
 			f := *u.facts
-			f.Dists = nil
+			f.Dists, f.Along = nil, nil
 			n.Facts = &f
 		}
 		if w := u.plan.Wheel; w != nil {

@@ -39,6 +39,7 @@ type NodePlan struct {
 	Action  Action
 	Wheel   *Wheel   // nil where none was chosen
 	Along   []Along  // wheels of the wheelhouse that are installed with it
+	Fetch   []string // requirements that the node gets from its own index
 	Reasons []string // of a refusal or an absence
 	Unfit   bool     // a refusal because the wheel does not fit; else it is the node that lacks something
 	Remarks []string // worth knowing, refuses nothing
@@ -61,6 +62,8 @@ type PlanOptions struct {
 	NoPip map[string]error
 	// Bundle is the wheelhouse from which requirements are met; nil: a node that lacks one is refused.
 	Bundle *wheel.Bundle
+	// Index has requirements met from the node's own index.
+	Index bool
 }
 
 // NewPlan decides what happens on each node. It is pure. The error is a
@@ -118,12 +121,16 @@ func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 	}
 	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)
 	d := n.Facts.DeepSpeed
-	// What a wheelhouse could mend is mended also where the wheel runs.
-	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && (opt.Bundle == nil || err == nil && len(along)+len(lacks) == 0) {
+	// What can be mended is mended also where the wheel runs.
+	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
+	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
 		p.Action = Leave
 		return p, nil
 	}
 	p.Along = along
+	if opt.Index {
+		p.Fetch, lacks = fetchable(lacks)
+	}
 	if p.Reasons, p.Hint = unready(*w, n.Facts, along, lacks, err, opt); len(p.Reasons) > 0 {
 		p.Action = Refuse
 		return p, nil
@@ -171,7 +178,7 @@ const (
 )
 
 // unready is what an environment lacks for a wheel that fits it.
-func unready(w Wheel, f node.Facts, along []Along, lacks []string, err error, opt PlanOptions) (reasons []string, hint string) {
+func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt PlanOptions) (reasons []string, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, err.Error()), "the wheel's METADATA is not understood: build it again"
@@ -186,11 +193,10 @@ func unready(w Wheel, f node.Facts, along []Along, lacks []string, err error, op
 	return reasons, hint
 }
 
-func requirementNames(missing []string) string {
-	names := make([]string, len(missing))
-	for i, m := range missing {
-		m, _, _ = strings.Cut(m, " (")
-		names[i] = "'" + m + "'"
+func requirementNames(lacks []lack) string {
+	names := make([]string, len(lacks))
+	for i, l := range lacks {
+		names[i] = "'" + l.requirement + "'"
 	}
 	return strings.Join(names, " ")
 }

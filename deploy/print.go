@@ -128,6 +128,9 @@ func (p Plan) Print(w io.Writer) error {
 		case Refuse, Absent:
 			why = n.Reasons
 		case Install:
+			if len(n.Fetch) > 0 {
+				why = append([]string{"from its index " + strings.Join(n.Fetch, ", ")}, why...)
+			}
 			if len(n.Along) > 0 {
 				why = append([]string{"with " + strings.Join(names(n.Along), ", ")}, why...)
 			}

@@ -31,12 +31,13 @@ func TestUnmetRequirements(t *testing.T) {
 		"linx; platform_machine == 'x86_64' and platform_system != 'Windows'":                   "linx",
 		"here @ https://example.org/here-1.0-py3-none-any.whl":                                  "here@ https://example.org/here-1.0-py3-none-any.whl",
 	} {
-		_, got, err := pick(Wheel{Requires: []string{requirement}}, f, nil, false)
+		_, lacks, err := pick(Wheel{Requires: []string{requirement}}, f, nil, false)
+		got := whys(lacks)
 		if err != nil {
 			t.Errorf("%s: %v", requirement, err)
 			continue
 		}
-		var wanted []string
+		wanted := []string{}
 		if want != "" {
 			wanted = []string{want}
 		}

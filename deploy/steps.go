@@ -61,7 +61,7 @@ func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
 		return err
 	}
 	m := u.plan.Wheel.Manifest
-	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !d.opt.Force && len(u.plan.Along) == 0 {
+	if b.Now != nil && b.Now.Intact && b.Now.SHA256 == m.SHA256 && !d.opt.Force && len(u.plan.Along)+len(u.plan.Fetch) == 0 {
 		// Another deploy was faster. To install the wheel over itself would
 		// only push out of previous/ what a rollback should bring back.
 		u.change.end()
@@ -136,12 +136,36 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 	for _, a := range u.plan.Along {
 		wheels = append(wheels, map[string]string{"name": a.Name, "file": path.Join(u.dir, a.File), "sha256": a.SHA256})
 	}
+	fetched, err := d.fetch(ctx, u, pip)
+	if err != nil {
+		return err
+	}
+	for _, f := range fetched {
+		wheels = append(wheels, map[string]string{"name": f.Name, "file": f.File, "sha256": f.SHA256})
+		u.plan.Along = append(u.plan.Along, Along{f, "index"})
+	}
 	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": installLimit.Seconds()}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
 	}
 	u.changed, u.after, u.record = true, &Version{done.Version, m.SHA256}, done.Record
 	return nil
+}
+
+// fetch has the node download what it lacks from its own index.
+func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.BundleWheel, error) {
+	if len(u.plan.Fetch) == 0 {
+		return nil, nil
+	}
+	var got struct {
+		Wheels []wheel.BundleWheel `json:"wheels"`
+	}
+	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": fixed(*u.facts), "pip": pip, "limit_s": installLimit.Seconds()}
+	err := u.change.ask(ctx, order, &got)
+	if err != nil {
+		err = fmt.Errorf("from the node's own index: %w", err)
+	}
+	return got.Wheels, err
 }
 
 // follow takes over what the node that shares this environment installed.

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import sys
 
 # The first entry is the working directory or "": a folder named deepspeed that
@@ -48,6 +49,28 @@ def dist_infos(places):
 def dist_info(places):
     """The first of them, or None."""
     return (dist_infos(places) + [None])[0]
+
+
+def normal(name):
+    """A distribution's name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def named_infos():
+    """(normalised name, dist-info or egg-info) of everything in the environment."""
+    for place in sites():
+        for entry in sorted(os.listdir(place) if os.path.isdir(place) else []):
+            stem, ending = os.path.splitext(entry)
+            if ending in (".dist-info", ".egg-info"):
+                yield normal(stem.split("-")[0]), os.path.join(place, entry)
+
+
+def record_of(name):
+    """The sha256 of the RECORD of a distribution, "" where there is none."""
+    for found, info in named_infos():
+        if found == name:
+            return record_sha256(info)
+    return ""
 
 
 def metadata_version(info):

@@ -26,6 +26,7 @@ type Facts struct {
 	Previous          *Previous         `json:"previous"`        // what a rollback would bring back; nil: nothing is kept
 	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
+	Along             map[string]string `json:"along,omitempty"` // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
 	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
 	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // where dsbuild keeps temporary files: in Prefix
 	Missing           []string          `json:"missing,omitempty"`

@@ -108,6 +108,15 @@ def distributions():
     return found
 
 
+def along():
+    """Name → sha256 of the wheels that dsbuild installed with DeepSpeed, those
+    that nobody has replaced since."""
+    noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
+    wheels = noted.get("along", []) if isinstance(noted, dict) else []
+    now = {name: record_sha256(info) for name, info in named_infos()} if wheels else {}
+    return {w["name"]: w["sha256"] for w in wheels if w["record"] and now.get(w["name"]) == w["record"]}
+
+
 def pip_version(places):
     """The version of the pip inside the environment, "" if it has none."""
     for place in places:
@@ -152,7 +161,7 @@ def probe():
         "pip": pip_version(places), "pip_wheel": pip_wheel(), "torch": torch, "torch_cuda": cuda, "dists": distributions(),
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),
     })
-    facts["previous"] = previous(home)
+    facts["previous"], facts["along"] = previous(home), along()
     facts["deepspeed"] = installed()
     if facts["deepspeed"]:
         facts["deepspeed"]["ops"] = installed_ops(facts["deepspeed"]["path"])

@@ -255,3 +255,40 @@ func TestBundleThatFails(t *testing.T) {
 		}
 	}
 }
+
+// wheelsPy runs lines of Python that know the functions of wheels.py.
+func wheelsPy(t *testing.T, lines string) string {
+	t.Helper()
+	cmd := exec.Command("python3", "-c", "import sys; sys.path.insert(0, 'scripts'); sys.dont_write_bytecode = True; from wheels import *\n"+lines)
+	for _, name := range []string{"ENV", "IN", "OUT", "WORK"} {
+		cmd.Env = append(cmd.Env, "DSBUILD_"+name+"="+t.TempDir())
+	}
+	cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// The script knows the same packages for torch's as dsbuild itself.
+func TestScriptAgreesOnWhatIsTorchs(t *testing.T) {
+	names := []string{"torch", "Triton", "nvidia_cublas_cu12", "nvidia-ml-py", "nvidia_ml_py", "pytorch_triton", "cuda.bindings", "cuda-toolkit", "torchvision", "numpy"}
+	got := strings.Fields(wheelsPy(t, "print(*[from_torch(n) for n in "+`"`+strings.Join(names, " ")+`".split()])`))
+	for i, name := range names {
+		if want := map[bool]string{true: "True", false: "False"}[wheel.FromTorch(name)]; i >= len(got) || got[i] != want {
+			t.Errorf("%s: the script says %v, dsbuild %s", name, got, want)
+		}
+	}
+}
+
+// What only torch requires stays out, but not what others require as well.
+func TestScriptLeavesOutWhatTorchBrings(t *testing.T) {
+	got := wheelsPy(t, `
+print(*sorted(needed({"deepspeed": (None, set()), "hjson": ("3", {"deepspeed"}), "torch": ("2", {"deepspeed", "mine"}), "nvidia-cublas": ("1", {"torch"}),
+	"sympy": ("1", {"torch"}), "typing-extensions": ("4", {"pydantic", "torch"}), "pydantic": ("2", {"deepspeed"}), "triton": ("3", {"mine", "torch"}),
+	"mine": (None, set()), "a": ("1", {"b"}), "b": ("1", {"mine", "a"})}, {"deepspeed", "mine"})))`)
+	if got != "a b hjson pydantic typing-extensions" {
+		t.Error(got)
+	}
+}

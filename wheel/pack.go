@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // PackFormat changes whenever Pack makes other bytes of the same input. It is
@@ -172,7 +173,9 @@ func requireAlso(metadata []byte, requires []string) []byte {
 	return append(out, '\n')
 }
 
-// torchPin is the requirement of one minor of torch.
+// torchPin is the requirement of one minor of torch. A build from before the
+// minor's release, as vendors make them (2.6.0a0), is none of it by its number,
+// and has to be named.
 func torchPin(torch string) (string, error) {
 	parts := strings.Split(torch, ".")
 	if len(parts) < 2 {
@@ -182,7 +185,11 @@ func torchPin(torch string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("torch %q: %w", torch, err)
 	}
-	return fmt.Sprintf("torch<%s.%d,>=%s.%d", parts[0], n+1, parts[0], n), nil
+	from := fmt.Sprintf("%s.%d", parts[0], n)
+	if public, _, _ := strings.Cut(torch, "+"); strings.ContainsFunc(public, unicode.IsLetter) {
+		from = public
+	}
+	return fmt.Sprintf("torch<%s.%d,>=%s", parts[0], n+1, from), nil
 }
 
 // write makes the zip file: sorted, dist-info last and RECORD at its end, one

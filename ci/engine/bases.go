@@ -26,16 +26,16 @@ type release struct {
 	options     []string // of mmdebstrap, likewise
 }
 
-// releases are those for which bases are made, the default first. Debian's apt
-// brings its keys, Ubuntu's does not. Ubuntu 22.04 has a newer Python beside its
-// own, which people there use.
+// releases are those for which bases are made, the default first. Ubuntu does not
+// require its apt, which brings its keys. Ubuntu 22.04 has a newer Python beside
+// its own, which people there use.
 func releases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
 		{suite: "bullseye", name: "Debian 11", options: []string{recompile}},
 		{suite: "trixie", name: "Debian 13"},
-		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: strings.Fields("ubuntu-keyring python3.11 python3.11-venv python3.11-dev")},
-		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"ubuntu-keyring"}},
+		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: strings.Fields("apt python3.11 python3.11-venv python3.11-dev")},
+		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"apt"}},
 	}
 }
 

@@ -52,8 +52,9 @@ already runs this very wheel is left alone.
 
 A node that lacks something DeepSpeed requires is refused. With --deps bundle it
 gets exactly what it lacks, and every companion, from the wheelhouse that
-dsbuild wheel --bundle made: in the same change, with no index asked. Torch and
-what comes with it are never changed.
+dsbuild wheel --bundle made: in the same change, with no index asked. With --deps
+index the node's own pip fetches them first. Torch and what comes with it are
+never changed.
 
 Nodes that share one environment are served once: the first of them installs and
 proves the wheel, then the others prove it. One of those that fails does not take
@@ -70,7 +71,7 @@ the wheel away from all; dsbuild rollback does.`,
 	addFleetFlags(cmd, &opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
-	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle` (name them, or install them from the wheelhouse)")
+	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse or from the node's own index)")
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
@@ -103,6 +104,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 			return err
 		}
 	}
+	fleet.Index = deploy.Deps(opts.deps) == deploy.DepsIndex
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return err
@@ -171,10 +173,8 @@ func (o deployOptions) check() error {
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
 	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
 		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
-	case o.deps == "index":
-		return usageErrorf(o.command, "--deps index is not available yet: refuse or bundle")
-	case o.deps != string(deploy.DepsRefuse) && o.deps != string(deploy.DepsBundle):
-		return usageErrorf(o.command, "--deps %s: refuse or bundle", o.deps)
+	case !slices.Contains([]deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle, deploy.DepsIndex}, deploy.Deps(o.deps)):
+		return usageErrorf(o.command, "--deps %s: refuse, bundle or index", o.deps)
 	case o.bundle != "" && o.deps != string(deploy.DepsBundle):
 		return usageErrorf(o.command, "--bundle without --deps bundle: nothing would be taken from it")
 	}
@@ -235,6 +235,7 @@ type planEntry struct {
 	Action  string   `json:"action"`
 	Wheel   string   `json:"wheel"`
 	Along   []string `json:"along"`
+	Fetch   []string `json:"fetch"`
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
@@ -246,7 +247,7 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 	}
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
+		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
 		for _, a := range n.Along {
 			e.Along = append(e.Along, a.String())
 		}

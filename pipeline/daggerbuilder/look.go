@@ -10,13 +10,17 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
+// systemPath is where the images look for programs: what a base adds to its PATH
+// is not used by a build, and must not be found.
+const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // Look tells what a base holds, by running a script in it that changes nothing.
 func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.Ground, error) {
 	script, err := pipeline.LookText()
 	if err != nil {
 		return compat.Ground{}, err
 	}
-	text, err := b.root(base).
+	text, err := b.root(base).WithEnvVariable("PATH", systemPath).
 		WithNewFile("/dsbuild/"+pipeline.LookScript, script).
 		WithExec([]string{"sh", "/dsbuild/" + pipeline.LookScript}).Stdout(ctx)
 	if ctx.Err() != nil {
