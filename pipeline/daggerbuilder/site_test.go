@@ -3,6 +3,7 @@ package daggerbuilder
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -72,7 +73,8 @@ func TestRealSiteIsASecret(t *testing.T) {
 	}
 	const secret, other = "geheim-4711", "anders-0815"
 	show := `echo "index $PIP_INDEX_URL"; test -n "$UV_DEFAULT_INDEX"; printf %s "${PIP_INDEX_URL#*@}" >`
-	p := tiny(t, "1", tar, show+"/host.image", show+`"$DSBUILD_OUT/host"`)
+	now := "; : " + rand.Text() // so that it runs, whatever ran before
+	p := tiny(t, "1", tar, show+"/host.image"+now, show+`"$DSBUILD_OUT/host"`+now)
 	said, dir, err := attempt(t, b, p, siteOf(t, secret))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
