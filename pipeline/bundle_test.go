@@ -128,8 +128,8 @@ func TestBundlePlanGolden(t *testing.T) {
 	}
 }
 
-// memory is a builder whose steps put files of the test into their output.
-type memory struct {
+// inMemory is a builder whose steps put files of the test into their output.
+type inMemory struct {
 	t       *testing.T
 	outputs map[string]map[string]string // by step
 	given   map[string][]string          // what was imported
@@ -137,13 +137,13 @@ type memory struct {
 	fail    string
 }
 
-func (m *memory) Name() string { return "memory" }
+func (m *inMemory) Name() string { return "inMemory" }
 
-func (m *memory) Open(context.Context, *Plan, io.Writer, ui.Reporter) (Workspace, error) {
+func (m *inMemory) Open(context.Context, *Plan, io.Writer, ui.Reporter) (Workspace, error) {
 	return m, nil
 }
 
-func (m *memory) Run(_ context.Context, s Step) error {
+func (m *inMemory) Run(_ context.Context, s Step) error {
 	m.ran = append(m.ran, s.Name)
 	if s.Name == m.fail {
 		return errors.New("step " + s.Name + ": exit code 1")
@@ -151,7 +151,7 @@ func (m *memory) Run(_ context.Context, s Step) error {
 	return nil
 }
 
-func (m *memory) Export(_ context.Context, step, dir string) error {
+func (m *inMemory) Export(_ context.Context, step, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (m *memory) Export(_ context.Context, step, dir string) error {
 	return nil
 }
 
-func (m *memory) Import(step, dir string) error {
+func (m *inMemory) Import(step, dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		m.given[step] = append(m.given[step], e.Name())
@@ -173,8 +173,8 @@ func (m *memory) Import(step, dir string) error {
 	return err
 }
 
-func newMemory(t *testing.T) *memory {
-	return &memory{t: t, given: map[string][]string{}, outputs: map[string]map[string]string{
+func newMemory(t *testing.T) *inMemory {
+	return &inMemory{t: t, given: map[string][]string{}, outputs: map[string]map[string]string{
 		WithStep:   {"tiny": "1.0", "aside": "1.0"},
 		BundleStep: {"tiny": "1.0", "aside": "1.0", "hjson": "3.1.0"},
 	}}
@@ -235,10 +235,10 @@ func TestBundleIsMadeAndKept(t *testing.T) {
 func TestBundleThatFails(t *testing.T) {
 	a := artifact(t, "a-1-py3-none-any.whl", "bytes")
 	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), false)
-	for want, change := range map[string]func(*memory){
-		"step with: exit code 1":                            func(m *memory) { m.fail = WithStep },
-		"companion tiny: the step with left no wheel of it": func(m *memory) { delete(m.outputs[WithStep], "tiny") },
-		"torch, and what comes with it":                     func(m *memory) { m.outputs[WithStep]["triton"] = "3.0" },
+	for want, change := range map[string]func(*inMemory){
+		"step with: exit code 1":                            func(m *inMemory) { m.fail = WithStep },
+		"companion tiny: the step with left no wheel of it": func(m *inMemory) { delete(m.outputs[WithStep], "tiny") },
+		"torch, and what comes with it":                     func(m *inMemory) { m.outputs[WithStep]["triton"] = "3.0" },
 	} {
 		m := newMemory(t)
 		change(m)

@@ -26,6 +26,7 @@ type place struct {
 	app    *app
 	way    string // auto, dagger or host; auto until an engine was looked for
 	engine string // --engine
+	site   pipeline.Site
 	found  engine.Engine
 	env    *pipeline.Environment // --env, for the host builder
 
@@ -77,8 +78,8 @@ func (p *place) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
 		return nil, err
 	}
 	step.End(ui.Done, "")
-	p.builder, p.done = builder, done
-	return builder, nil
+	p.builder, p.done = builder.WithSite(p.site), done
+	return p.builder, nil
 }
 
 // open returns the builder, for a pipeline.Runner.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -21,16 +22,20 @@ import (
 type wheelOptions struct {
 	wheelRequest
 
-	builder string
-	engine  string
-	env     string
-	out     string
-	with    []string
-	bundle  bool
-	jobs    int
-	noCache bool
-	dryRun  bool
-	json    bool
+	matrix      string // file of wheels, instead of one
+	builder     string
+	engines     []string
+	parallel    int // builds at once on each
+	env         string
+	out         string
+	with        []string
+	bundle      bool
+	jobs        int
+	noCache     bool
+	siteOptions pipeline.SiteOptions
+	site        pipeline.Site
+	dryRun      bool
+	json        bool
 }
 
 func newWheelCommand(a *app) *cobra.Command {
@@ -55,16 +60,30 @@ a V100.`,
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runWheel(cmd.Context(), a, o, cmd.CommandPath())
+			if err := o.check(cmd.Flags(), cmd.CommandPath()); err != nil {
+				return err
+			}
+			site, err := newSite(o.siteOptions)
+			if err != nil {
+				return err
+			}
+			o.site = site
+			if o.matrix != "" {
+				return site.Error(runMatrix(cmd.Context(), a, o, cmd.CommandPath()))
+			}
+			return site.Error(runWheel(cmd.Context(), a, o, cmd.CommandPath()))
 		},
 	}
 	f := cmd.Flags()
 	o.wheelRequest.flags(f)
 	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
 	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
-	f.StringVar(&o.engine, "engine", "", "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port")
+	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port; repeatable with --matrix")
+	f.StringVar(&o.matrix, "matrix", "", "file that asks for several wheels (docs/matrix.md)")
+	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, with --matrix (default: as cores and memory allow)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also gather what DeepSpeed and the companions require, beside torch, into a wheelhouse")
+	siteFlags(f, &o.siteOptions)
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
 	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
 	f.StringVarP(&o.out, "output", "o", "dist", "directory for the wheel")
@@ -73,30 +92,63 @@ a V100.`,
 	return cmd
 }
 
-// runWheel plans what was asked, and runs the plan or prints it.
-func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error {
+// check refuses what does not go together.
+func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
 	if !slices.Contains([]string{builderAuto, builderDagger, builderHost}, o.builder) {
 		return usageErrorf(command, "--builder %q: one of auto, dagger, host", o.builder)
 	}
 	if o.jobs < 0 {
 		return usageErrorf(command, "--jobs %d: a number of jobs is at least 1", o.jobs)
 	}
-	at := &place{app: a, way: o.builder, engine: o.engine}
+	if f.Changed("parallel") && o.parallel < 1 {
+		return usageErrorf(command, "--parallel %d: a number of builds is at least 1", o.parallel)
+	}
+	if o.matrix != "" {
+		if len(o.with) > 0 || o.bundle {
+			return usageErrorf(command, "--with and --bundle are for one wheel: a wheelhouse is for one Python and one torch")
+		}
+		return refuseEntryFlags(f, command)
+	}
+	if len(o.engines) > 1 || o.parallel > 0 {
+		return usageErrorf(command, "several engines, or builds at once, are for several wheels: --matrix")
+	}
+	return nil
+}
+
+// firstEngine is the engine that is asked while wheels are planned; "" where it
+// is to be found.
+func (o wheelOptions) firstEngine() string {
+	if len(o.engines) == 0 {
+		return ""
+	}
+	return o.engines[0]
+}
+
+// planner turns requests into plans for what these options say of all of them.
+func (o wheelOptions) planner(ctx context.Context, a *app, command string, at *place) (*planner, error) {
+	p, err := newPlanner(a, command, at, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache}, o.dryRun)
+	if err != nil || o.env == "" {
+		return p, err
+	}
+	env, err := pipeline.ReadEnvironment(ctx, o.env)
+	if err == nil {
+		err = p.forEnvironment(env)
+	}
+	if err != nil {
+		p.close()
+	}
+	return p, err
+}
+
+// runWheel plans what was asked, and runs the plan or prints it.
+func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error {
+	at := &place{app: a, way: o.builder, engine: o.firstEngine(), site: o.site}
 	defer at.close()
-	planner, err := newPlanner(a, command, at, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache}, o.dryRun)
+	planner, err := o.planner(ctx, a, command, at)
 	if err != nil {
 		return err
 	}
 	defer planner.close()
-	if o.env != "" {
-		env, err := pipeline.ReadEnvironment(ctx, o.env)
-		if err == nil {
-			err = planner.forEnvironment(env)
-		}
-		if err != nil {
-			return err
-		}
-	}
 	plan, err := planner.plan(ctx, o.wheelRequest)
 	if err != nil {
 		return err
@@ -110,7 +162,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 	}
 	runner := pipeline.Runner{
 		Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version,
-		Builder: at.open, Report: a.reporter,
+		Builder: at.open, Report: a.reporter, Site: o.site,
 	}
 	artifact, err := runner.Run(ctx, plan)
 	if err != nil {

@@ -84,3 +84,9 @@ func connectWithin(ctx context.Context, opts []dagger.ClientOpt) (*dagger.Client
 		return nil, context.Cause(ctx)
 	}
 }
+
+// Ping asks the engine whether it is still there.
+func (b *Builder) Ping(ctx context.Context) error {
+	_, err := b.client.Version(ctx)
+	return err
+}

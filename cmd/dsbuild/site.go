@@ -1,0 +1,21 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// siteFlags are the settings of the site that are worth a flag; the others are
+// taken from the environment (docs/airgap.md).
+func siteFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
+	f.StringVar(&o.IndexURL, "index-url", "", "package index to fetch from (default: as pip or uv is told by the environment)")
+	f.StringArrayVar(&o.ExtraIndexURLs, "extra-index-url", nil, "another index beside it, repeatable")
+	f.StringVar(&o.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
+}
+
+func newSite(o pipeline.SiteOptions) (pipeline.Site, error) {
+	return pipeline.NewSite(o, os.Getenv)
+}

@@ -1,0 +1,158 @@
+package daggerbuilder
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// siteOf is a site whose index has a password.
+func siteOf(t *testing.T, password string) pipeline.Site {
+	t.Helper()
+	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: "https://ci:" + password + "@index.example.org/simple"}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return site
+}
+
+// attempt runs a plan with a site and returns all that was said, and the folder
+// of what was written.
+func attempt(t *testing.T, b *Builder, p *pipeline.Plan, site pipeline.Site) (said, dir string, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	dir = t.TempDir()
+	console := ui.New(&out, ui.Options{})
+	_, err = pipeline.Runner{
+		Store: pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 9}, Dir: filepath.Join(dir, "out"), Logs: filepath.Join(dir, "logs"),
+		Report: console, Site: site,
+		Builder: func(context.Context) (pipeline.Builder, error) { return b.WithSite(site), nil },
+	}.Run(t.Context(), p)
+	console.Close()
+	return out.String(), dir, err
+}
+
+// clean fails where a secret is in a text, or in a file below dir.
+func clean(t *testing.T, secret, where, text, dir string) {
+	t.Helper()
+	if strings.Contains(text, secret) {
+		t.Errorf("the secret is in %s:\n%s", where, text)
+	}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if bytes.Contains(data, []byte(secret)) {
+			t.Errorf("the secret is in %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The image and the steps are told the site; what they print of it is not kept,
+// the wheel and what lies beside it do not know it, nor does any layer. Another
+// site finds all of it cached.
+func TestRealSiteIsASecret(t *testing.T) {
+	b, tar := connect(t)
+	if tar == "" {
+		t.Skip("needs the base of dsbuild's own engine")
+	}
+	const secret, other = "geheim-4711", "anders-0815"
+	show := `echo "index $PIP_INDEX_URL"; test -n "$UV_DEFAULT_INDEX"; printf %s "${PIP_INDEX_URL#*@}" >`
+	now := "; : " + rand.Text() // so that it runs, whatever ran before
+	p := tiny(t, "1", tar, show+"/host.image"+now, show+`"$DSBUILD_OUT/host"`+now)
+	said, dir, err := attempt(t, b, p, siteOf(t, secret))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatal(logs, err)
+	}
+	log, err := os.ReadFile(logs[0])
+	if err != nil || strings.Count(string(log), "index https://***@index.example.org/simple") != 2 {
+		t.Errorf("the log should hold what image and step printed, without the password: %v\n%s", err, log)
+	}
+	clean(t, secret, "what was said", said, dir)
+	layers := layersOf(t, b.WithSite(siteOf(t, secret)), p)
+	clean(t, secret, "the image", "", layers)
+	if _, err := os.Stat(filepath.Join(layers, "image.tar")); err != nil {
+		t.Fatal(err)
+	}
+
+	said, dir, err = attempt(t, b, p, siteOf(t, other))
+	if err != nil || !strings.Contains(said, "runtime: ") || strings.Count(said, "cached") < 5 {
+		t.Errorf("another site builds anew: %v\n%s", err, said)
+	}
+	clean(t, other, "what was said", said, dir)
+}
+
+// layersOf exports the toolchain image, whose layers are compressed, and unpacks
+// them into a folder beside it.
+func layersOf(t *testing.T, b *Builder, p *pipeline.Plan) string {
+	t.Helper()
+	w, err := b.Open(t.Context(), p, t.Output(), &record{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := w.(*run).images[pipeline.Toolchain]
+	dir := t.TempDir()
+	if _, err := image.AsTarball().Export(t.Context(), filepath.Join(dir, "image.tar")); err != nil {
+		t.Fatal(err)
+	}
+	unpack(t, dir)
+	return dir
+}
+
+// Where a step fails, its output is in the error and in the log.
+func TestRealSiteIsNotInErrors(t *testing.T) {
+	b, tar := connect(t)
+	if tar == "" {
+		t.Skip("needs the base of dsbuild's own engine")
+	}
+	const secret = "geheim-4711"
+	fail := `echo "error: no answer from $PIP_INDEX_URL, password $(echo "$PIP_INDEX_URL" | sed 's/.*ci:\(.*\)@.*/\1/')" >&2; exit 3`
+	for name, p := range map[string]*pipeline.Plan{
+		"image": tiny(t, "2", tar, fail, "true"), "step": tiny(t, "3", tar, "true", fail),
+	} {
+		said, dir, err := attempt(t, b, p, siteOf(t, secret))
+		if err == nil || !strings.Contains(err.Error(), "no answer from https://***@index.example.org/simple, password ***") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil {
+			clean(t, secret, "the error", err.Error()+hint.Of(err)+said, dir)
+		}
+	}
+}
+
+// unpack unpacks dir/image.tar, and what is compressed or packed in it.
+func unpack(t *testing.T, dir string) {
+	t.Helper()
+	script := `set -e; mkdir image; tar -xf image.tar -C image; cd image
+for blob in $(find . -type f); do
+    case $(head -c 2 "$blob" | od -An -tx1) in *"1f 8b"*) gzip -dc <"$blob" >"$blob.plain" ;; esac
+done; ls -R >../listing`
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	plain, err := filepath.Glob(filepath.Join(dir, "image", "blobs", "sha256", "*.plain"))
+	if err != nil || len(plain) < 2 {
+		t.Fatalf("layers %v, %v", plain, err)
+	}
+}
