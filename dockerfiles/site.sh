@@ -5,8 +5,11 @@ site=${DSBUILD_SITE:-/run/secrets/site}
 if [ -r "$site" ]; then
     . "$site"
 fi
-# /dev/shm is memory, and part of no layer.
-dsbuild_temporary() { mktemp -p /dev/shm "$@" 2>/dev/null || mktemp "$@"; }
+# /dev/shm is memory, and part of no layer. Where there are none TMPDIR is private,
+# and gone with the build.
+dsbuild_temporary() {
+    if [ -n "${DSBUILD_SITE-}" ]; then mktemp "$@"; else mktemp -p /dev/shm "$@" 2>/dev/null || mktemp "$@"; fi
+}
 for file in "${SSL_CERT_FILE-}" /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
     if [ -r "$file" ]; then
         export SSL_CERT_FILE="$file"

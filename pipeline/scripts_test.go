@@ -55,6 +55,32 @@ func TestCompilerWrapper(t *testing.T) {
 	}
 }
 
+// Sources are named by their way from where they are compiled, which is the same
+// on every machine; other files by their place.
+func TestCompilersNameSources(t *testing.T) {
+	src := t.TempDir()
+	from := filepath.Join(src, "build", "temp.linux")
+	if err := os.MkdirAll(from, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nvcc, dir := wrapper(t, "nvcc")
+	cxx, _ := wrapper(t, "cxx")
+	given := strings.Fields("-I" + src + "/csrc/includes -I" + src + " -I/env/include -c " + src + "/csrc/adam.cpp " + src + "/csrc/adam.cu -o " + src + "/build/adam.o")
+	const named = "-I../../csrc/includes -I../.. -I/env/include -c "
+	for _, c := range []struct{ program, dir, names, want string }{
+		{cxx, from, "", "g++ -ffile-prefix-map=" + src + "=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda " + named + "../../csrc/adam.cpp " + src + "/csrc/adam.cu -o " + src + "/build/adam.o"},
+		{nvcc, from, "", "/c/bin/nvcc " + named + src + "/csrc/adam.cpp ../../csrc/adam.cu -o " + src + "/build/adam.o"},
+		{nvcc, from, "yes", "/c/bin/nvcc " + named + src + "/csrc/adam.cpp -Xcudafe=--orig_src_path_name,/ds/csrc/adam.cu ../../csrc/adam.cu -o " + src + "/build/adam.o"},
+		{nvcc, "/", "yes", "/c/bin/nvcc " + strings.Join(given, " ")}, // not in the sources
+	} {
+		cmd := exec.Command(c.program, given...)
+		cmd.Dir = c.dir
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=" + src, "DSBUILD_NVCC_NAMES=" + c.names,
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=ccache"}
+		runs(t, cmd, c.want)
+	}
+}
+
 // What an extension is linked with is what a node has: no path of the building
 // machine, nothing it does not use of what a node may lack.
 func TestCompilerWrapperLinks(t *testing.T) {

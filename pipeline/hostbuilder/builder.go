@@ -28,6 +28,8 @@ type Options struct {
 	// PATH says which compilers are used, and its settings of proxies and
 	// indexes are passed on. TMPDIR is where scratch files go.
 	Environ []string
+	// Site is told to what fetches or compiles.
+	Site pipeline.Site
 	// Env is the environment that the wheel is for, with --env; else nil.
 	Env *pipeline.Environment
 }

@@ -9,7 +9,8 @@ import (
 
 // The steps run in a clean environment: what the user's shell has set would
 // decide what is built. Passed on are PATH and its companion for libraries,
-// which is what loading a module changes, and how the site reaches its indexes.
+// which is what loading a module changes, and how this user reaches the indexes,
+// beside what pipeline.Site says.
 
 // siteVariables are the settings of a site: proxies, certificates, indexes.
 var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{
@@ -17,7 +18,7 @@ var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{
 	`SSL_CERT_(FILE|DIR)`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `NETRC`, `XDG_CONFIG_(HOME|DIRS)`,
 	`PIP_(INDEX_URL|EXTRA_INDEX_URL|NO_INDEX|FIND_LINKS|TRUSTED_HOST|CERT|CLIENT_CERT|PROXY|CONFIG_FILE|DEFAULT_TIMEOUT|TIMEOUT|RETRIES|KEYRING_PROVIDER)`,
 	`UV_(DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|INDEX_STRATEGY|NO_INDEX|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|SYSTEM_CERTS|HTTP_TIMEOUT|HTTP_RETRIES|CONFIG_FILE|KEYRING_PROVIDER|OFFLINE|CONCURRENT_\w+)`,
-	`UV_INDEX_\w+_(USERNAME|PASSWORD)`, `DSBUILD_SITE`, `CCACHE_(REMOTE_STORAGE|SECONDARY_STORAGE|REMOTE_ONLY)`,
+	`UV_INDEX_\w+_(USERNAME|PASSWORD)`,
 }, `|`) + `)$`)
 
 // variables are an environment, as a map.

@@ -163,7 +163,7 @@ func (r *run) make(ctx context.Context) (err error) {
 func (r *run) script(ctx context.Context, out output, env, name string, args ...string) error {
 	v := clean(r.opt.Environ).site(r.opt.Environ).set(r.plan.Args).set(r.places(env))
 	v.set(map[string]string{
-		"PYTHON": r.python, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch,
+		"PYTHON": r.python, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch, "DSBUILD_SITE": r.site(),
 	})
 	argv := append([]string{"sh", filepath.Join(r.entry.path(scriptsDir), name)}, args...)
 	return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
@@ -224,7 +224,7 @@ func (r *run) uv(ctx context.Context) error {
 	}
 	err = r.watch(ctx, "uv", "uv "+dockerfiles.UVVersion()+", which makes environments", func(ctx context.Context, out output) error {
 		v := clean(r.opt.Environ).site(r.opt.Environ)
-		v.set(map[string]string{"PYTHON": python.Path, "UV_VERSION": dockerfiles.UVVersion(), "TMPDIR": r.scratch})
+		v.set(map[string]string{"PYTHON": python.Path, "UV_VERSION": dockerfiles.UVVersion(), "TMPDIR": r.scratch, "DSBUILD_SITE": r.site()})
 		return out.run(ctx, process{argv: []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}, dir: r.scratch, env: v.environ()})
 	})
 	if err != nil {

@@ -50,11 +50,18 @@ func (r *run) open(ctx context.Context) error {
 	} else if r.scratch, err = r.made("tmp"); err != nil {
 		return err
 	}
+	// It holds passwords.
+	if err := os.WriteFile(r.site(), []byte(r.opt.Site.Script()), 0o600); err != nil {
+		return err
+	}
 	if err := r.compilers(); err != nil {
 		return err
 	}
 	return r.environments(ctx)
 }
+
+// site is the file that scripts read the settings of the site from.
+func (r *run) site() string { return filepath.Join(r.dir, "site") }
 
 // ownDir makes the run's directory, locked for as long as the run lives, and
 // removes those of runs that were ended with no chance to tidy up.
@@ -218,6 +225,9 @@ func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err 
 // for the places.
 func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variables, error) {
 	v := clean(r.opt.Environ)
+	if s.Network || s.Compile {
+		v["DSBUILD_SITE"] = r.site()
+	}
 	if s.Network {
 		v.site(r.opt.Environ)
 	} else {

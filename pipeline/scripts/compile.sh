@@ -9,6 +9,7 @@ rm -rf "$DSBUILD_SRC"
 mkdir -p "$DSBUILD_SRC" "$DSBUILD_WORK/bin"
 tar -xzf "$DSBUILD_IN"/source/*.tar.gz -C "$DSBUILD_SRC" --strip-components=1
 cd "$DSBUILD_SRC"
+DSBUILD_SRC=$(pwd -P) # as programs that are started here see it
 
 # What the ops asked for need corrected in these sources, where it is not.
 : >"$DSBUILD_OUT/patches"
@@ -35,7 +36,9 @@ PATH=$DSBUILD_WORK/bin:$PATH
 # torch hands CC on to nvcc, which would look for one by itself.
 CC=$DSBUILD_WORK/bin/gcc CXX=$DSBUILD_WORK/bin/g++ PYTORCH_NVCC=$DSBUILD_WORK/bin/nvcc
 CCACHE_BASEDIR=$DSBUILD_SRC
-export DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
+echo >"$DSBUILD_WORK/name.cu"
+DSBUILD_NVCC_NAMES=$("$CUDA_HOME/bin/nvcc" --dryrun -c "$DSBUILD_WORK/name.cu" -o /dev/null 2>&1 | sed -n 's/.*cudafe++.* --orig_src_path_name .*/yes/p' | head -n 1)
+export DSBUILD_NVCC_NAMES DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
 
 # Ops are linked with the library of the GPU's driver, which no toolkit has. What
 # stands in for it goes on to the smoke step, whose machine may have no GPU.
