@@ -63,6 +63,9 @@ func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
+	if err := r.space(ctx, builder, p); err != nil {
+		return wheel.Artifact{}, err
+	}
 	log, err := createLog(r.Logs, p)
 	if err != nil {
 		return wheel.Artifact{}, err
@@ -82,6 +85,15 @@ func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, hint.With(err, "the whole log is in %s", log.Name())
 	}
 	return r.finish(b, builder.Name())
+}
+
+// space refuses a build for which there is no room.
+func (r Runner) space(ctx context.Context, builder Builder, p *Plan) error {
+	rooms := OwnRooms(r.Dir, r.Store.Dir)
+	if b, ok := builder.(Roomer); ok {
+		rooms = append(rooms, b.Rooms(ctx, p)...)
+	}
+	return CheckSpace(rooms, r.Report)
 }
 
 // finish completes the manifest, writes the statement of where the wheel comes
