@@ -59,12 +59,15 @@ func TestFullToolchainsFarm(t *testing.T) {
 		return pipeline.Farm{
 			Runner: pipeline.Runner{
 				Store: pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 99}, Dir: filepath.Join(dir, "out"),
-				Logs: filepath.Join(dir, "logs"), Report: ui.New(said, ui.Options{}),
+				Logs: filepath.Join(dir, "logs"), Report: ui.New(io.MultiWriter(said, t.Output()), ui.Options{}),
 			},
 			Yards: []pipeline.Yard{yardOn("own", own), yardOn("second", second)},
 		}
 	}
 	var said bytes.Buffer
+	warm := farm(&said) // a new engine has nothing of the image yet
+	warm.Yards = warm.Yards[1:]
+	builtOn(t, warm.Run(t.Context(), jobs("true")[:1]))
 	all := jobs("sleep 3")
 	spread := farm(&said).Run(t.Context(), all)
 	if n := builtOn(t, spread); n["own"] == 0 || n["second"] == 0 {
