@@ -20,6 +20,7 @@ if [ -n "${DSBUILD_CA-}" ]; then
     # Certificates of the site stand beside those there are. They are too long
     # for an environment.
     bundle=$(dsbuild_temporary)
+    trap 'rm -f "$bundle"' EXIT
     { [ -z "${SSL_CERT_FILE-}" ] || cat "$SSL_CERT_FILE"; printf '%s\n' "$DSBUILD_CA"; } >"$bundle"
     export SSL_CERT_FILE="$bundle" PIP_CERT="$bundle" REQUESTS_CA_BUNDLE="$bundle" CURL_CA_BUNDLE="$bundle"
     unset DSBUILD_CA

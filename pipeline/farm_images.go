@@ -70,3 +70,11 @@ func imagesKey(p *Plan) string {
 	key, _ := json.Marshal([]any{p.Base, p.Base.File, p.Dockerfile, p.Context, args})
 	return string(key)
 }
+
+// Rooms is what the builder says.
+func (s *shared) Rooms(ctx context.Context, p *Plan) []Room {
+	if b, ok := s.Builder.(Roomer); ok {
+		return b.Rooms(ctx, p)
+	}
+	return nil
+}

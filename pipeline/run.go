@@ -83,6 +83,9 @@ func (r Runner) within(ctx context.Context, p *Plan, use func(Workspace, io.Writ
 	if err != nil {
 		return "", err
 	}
+	if err := r.space(ctx, builder, p); err != nil {
+		return "", err
+	}
 	file, err := createLog(r.Logs, p)
 	if err != nil {
 		return "", err
@@ -106,6 +109,15 @@ func (r Runner) within(ctx context.Context, p *Plan, use func(Workspace, io.Writ
 		return "", hint.With(err, "the whole log is in %s", file.Name())
 	}
 	return builder.Name(), nil
+}
+
+// space refuses a build for which there is no room.
+func (r Runner) space(ctx context.Context, builder Builder, p *Plan) error {
+	rooms := OwnRooms(r.Dir, r.Store.Dir)
+	if b, ok := builder.(Roomer); ok {
+		rooms = append(rooms, b.Rooms(ctx, p)...)
+	}
+	return CheckSpace(rooms, r.Report)
 }
 
 // finish completes the manifest, writes the statement of where the wheel comes

@@ -27,8 +27,10 @@ type place struct {
 	way    string // auto, dagger or host; auto until an engine was looked for
 	engine string // --engine
 	site   pipeline.Site
-	found  engine.Engine
-	env    *pipeline.Environment // --env, for the host builder
+	// siteDir has the settings of the site for the host builder; "" if none.
+	siteDir string
+	found   engine.Engine
+	env     *pipeline.Environment // --env, for the host builder
 
 	builder *daggerbuilder.Builder
 	done    func() error
@@ -134,12 +136,16 @@ func (p *place) host(ctx context.Context) (*hostbuilder.Builder, error) {
 	if p.machine != nil {
 		return p.machine, nil
 	}
-	var err error
-	p.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: os.Environ(), Env: p.env})
+	environ, err := p.hostEnviron()
+	if err != nil {
+		return nil, err
+	}
+	p.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: environ, Env: p.env})
 	return p.machine, err
 }
 
 func (p *place) close() {
+	_ = os.RemoveAll(p.siteDir) // a temporary file
 	if p.done == nil {
 		return
 	}

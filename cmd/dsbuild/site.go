@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/pflag"
 
@@ -18,4 +19,22 @@ func siteFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
 
 func newSite(o pipeline.SiteOptions) (pipeline.Site, error) {
 	return pipeline.NewSite(o, os.Getenv)
+}
+
+// siteVariable names the file with the settings where there is no container.
+const siteVariable = "DSBUILD_SITE"
+
+// hostEnviron is this process's environment with the settings of the site, in a
+// file that close removes.
+func (p *place) hostEnviron() ([]string, error) {
+	dir, err := os.MkdirTemp("", "dsbuild-site-") // for its user alone
+	if err != nil {
+		return nil, err
+	}
+	p.siteDir = dir
+	file := filepath.Join(dir, "site")
+	if err := os.WriteFile(file, []byte(p.site.Script()), 0o600); err != nil {
+		return nil, err
+	}
+	return append(os.Environ(), siteVariable+"="+file), nil
 }

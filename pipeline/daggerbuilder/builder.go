@@ -17,12 +17,14 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
 // Builder runs plans through a connected client.
 type Builder struct {
 	client *dagger.Client
 	steps  *receiver
+	engine engine.Engine
 	site   pipeline.Site
 }
 

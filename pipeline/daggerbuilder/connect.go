@@ -38,7 +38,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 		steps.close()
 		return nil, nil, fmt.Errorf("dagger engine (%s): %w", e.How, err)
 	}
-	return &Builder{client: client, steps: steps}, func() error {
+	return &Builder{client: client, steps: steps, engine: e}, func() error {
 		defer steps.close()
 		return closeWithin(client, closeLimit)
 	}, nil

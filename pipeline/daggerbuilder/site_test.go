@@ -6,10 +6,11 @@ import (
 	"crypto/rand"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"dagger.io/dagger"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -88,11 +89,7 @@ func TestRealSiteIsASecret(t *testing.T) {
 		t.Errorf("the log should hold what image and step printed, without the password: %v\n%s", err, log)
 	}
 	clean(t, secret, "what was said", said, dir)
-	layers := layersOf(t, b.WithSite(siteOf(t, secret)), p)
-	clean(t, secret, "the image", "", layers)
-	if _, err := os.Stat(filepath.Join(layers, "image.tar")); err != nil {
-		t.Fatal(err)
-	}
+	clean(t, secret, "the image", "", layersOf(t, b.WithSite(siteOf(t, secret)), p))
 
 	said, dir, err = attempt(t, b, p, siteOf(t, other))
 	if err != nil || !strings.Contains(said, "runtime: ") || strings.Count(said, "cached") < 5 {
@@ -101,20 +98,24 @@ func TestRealSiteIsASecret(t *testing.T) {
 	clean(t, other, "what was said", said, dir)
 }
 
-// layersOf exports the toolchain image, whose layers are compressed, and unpacks
-// them into a folder beside it.
+// layersOf exports the toolchain image, with layers as they are, into a folder.
+// What the site is may stand in it where the build wrote it: so it can be read.
 func layersOf(t *testing.T, b *Builder, p *pipeline.Plan) string {
 	t.Helper()
 	w, err := b.Open(t.Context(), p, t.Output(), &record{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	image := w.(*run).images[pipeline.Toolchain]
 	dir := t.TempDir()
-	if _, err := image.AsTarball().Export(t.Context(), filepath.Join(dir, "image.tar")); err != nil {
+	file := filepath.Join(dir, "image.tar")
+	plain := dagger.ContainerAsTarballOpts{ForcedCompression: dagger.ImageLayerCompressionUncompressed}
+	if _, err := w.(*run).images[pipeline.Toolchain].AsTarball(plain).Export(t.Context(), file); err != nil {
 		t.Fatal(err)
 	}
-	unpack(t, dir)
+	data, err := os.ReadFile(file)
+	if err != nil || !bytes.Contains(data, []byte("index.example.org/simple")) {
+		t.Fatalf("the layers cannot be read: %v", err)
+	}
 	return dir
 }
 
@@ -136,23 +137,5 @@ func TestRealSiteIsNotInErrors(t *testing.T) {
 		if err != nil {
 			clean(t, secret, "the error", err.Error()+hint.Of(err)+said, dir)
 		}
-	}
-}
-
-// unpack unpacks dir/image.tar, and what is compressed or packed in it.
-func unpack(t *testing.T, dir string) {
-	t.Helper()
-	script := `set -e; mkdir image; tar -xf image.tar -C image; cd image
-for blob in $(find . -type f); do
-    case $(head -c 2 "$blob" | od -An -tx1) in *"1f 8b"*) gzip -dc <"$blob" >"$blob.plain" ;; esac
-done; ls -R >../listing`
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	plain, err := filepath.Glob(filepath.Join(dir, "image", "blobs", "sha256", "*.plain"))
-	if err != nil || len(plain) < 2 {
-		t.Fatalf("layers %v, %v", plain, err)
 	}
 }
