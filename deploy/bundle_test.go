@@ -37,7 +37,7 @@ func (s small) write(t *testing.T, dir string) string {
 	if tag == "" {
 		tag = "py3-none-any"
 	}
-	metadata := "Metadata-Version: 2.1\nName: " + s.name + "\nVersion: " + s.version + "\n"
+	metadata := "Metadata-Version: 2.1\nName: " + s.name + "\nVersion: " + s.version + "\nProvides-Extra: fast\n"
 	for _, r := range s.requires {
 		metadata += "Requires-Dist: " + r + "\n"
 	}
