@@ -112,7 +112,8 @@ func (b *BundlePlan) last() string { return b.Steps[len(b.Steps)-1].Name }
 
 // PrintSteps writes the steps for people, to follow those of the wheel.
 func (b *BundlePlan) PrintSteps(w io.Writer) error {
-	var text strings.Builder
+	text := strings.Builder{}
+	text.WriteString("\nthe wheelhouse\n")
 	for _, s := range b.Steps {
 		fmt.Fprintf(&text, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
 		printVariables(&text, s.Env)

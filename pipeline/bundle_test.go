@@ -48,7 +48,7 @@ func TestOpenCompanion(t *testing.T) {
 		t.Errorf("%v, %s", err, c.assumed())
 	}
 	for arg, want := range map[string]string{
-		"transformers": "no companion", "": "no companion", "-e@x": "no companion", "a b==1": "no companion",
+		"transformers": "it must say a version", "": "it must say a version", "-e@x": "it must say a version", "a b==1": "it must say a version",
 		"a==one": "is no version", "a==1;os_name=='x'": "is no version", "torch==2.9": "torch, and what comes with it", "nvidia-nccl-cu12==2": "torch, and what comes with it",
 		"Triton@git+https://git.example/x": "torch, and what comes with it", "deepspeed@0.19": "DeepSpeed is what is built",
 		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "not read by",

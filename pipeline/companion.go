@@ -29,7 +29,7 @@ var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9
 func OpenCompanion(ctx context.Context, arg, dir string) (Companion, error) {
 	m := companionArg.FindStringSubmatch(arg)
 	if m == nil {
-		return Companion{}, &SourceError{redact(arg), errors.New("no companion"), companionForms}
+		return Companion{}, &SourceError{redact(arg), errors.New("it must say a version, or where its sources are"), companionForms}
 	}
 	c := Companion{Name: pypi.CanonPackageName(m[1])}
 	switch what := m[3]; {

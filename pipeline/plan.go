@@ -388,7 +388,7 @@ func (p *Plan) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Python, tc.CPU)
 	fmt.Fprintf(&b, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
-	fmt.Fprintf(&b, "\nbase       %s %s\n", p.Base.Ref, p.Base.Digest)
+	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n", strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Ground.Name, tc.Ground.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.Road)
 	printVariables(&b, p.Args)
 	for _, s := range p.Steps {

@@ -87,7 +87,7 @@ a V100.`,
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
 	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
 	f.StringVarP(&o.out, "output", "o", "dist", "directory for the wheel")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop; it is that for an engine, but with --builder host")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	return cmd
 }

@@ -100,7 +100,7 @@ func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, err
 		return nil, err
 	}
 	src := pipeline.Source{Kind: pipeline.SourceRelease}
-	if r.deepspeed != "" {
+	if r.deepspeed != "" && r.deepspeed != compat.Latest {
 		if src, err = pipeline.OpenSource(ctx, r.deepspeed, dir); err != nil {
 			return nil, err
 		}

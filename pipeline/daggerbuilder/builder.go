@@ -15,6 +15,7 @@ import (
 	"dagger.io/dagger"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -39,9 +40,19 @@ func (b *Builder) ResolveBase(ctx context.Context, base pipeline.Base) (pipeline
 	}
 	ref, err := b.client.Container().From(base.Ref).ImageRef(ctx)
 	if err != nil {
-		return base, &pipeline.BaseError{Arg: base.Ref, Err: err}
+		return base, b.unfetched(base, err)
 	}
 	return pipeline.NewBase(ref)
+}
+
+// unfetched is the error of a base that the engine could not bring: an image
+// that does not exist, or a registry that does not answer.
+func (b *Builder) unfetched(base pipeline.Base, err error) error {
+	err = fmt.Errorf("base %s: %w", base.Ref, withoutQuery(err))
+	if base.File != "" {
+		return err
+	}
+	return hint.With(err, "the engine must reach the registry (docs/airgap.md); a root file system tar needs none")
 }
 
 // Open makes the images of p in the engine.

@@ -2,6 +2,8 @@ package daggerbuilder
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"dagger.io/dagger"
 
@@ -15,6 +17,7 @@ import (
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Look tells what a base holds, by running a script in it that changes nothing.
+// One that lacks what a build needs, and has no way to install it, is refused.
 func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.Ground, error) {
 	script, err := pipeline.LookText()
 	if err != nil {
@@ -27,9 +30,12 @@ func (b *Builder) Look(ctx context.Context, base pipeline.Base) (compat.Ground, 
 		return compat.Ground{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return compat.Ground{}, &pipeline.BaseError{Arg: base.Ref, Err: withoutQuery(err)}
+		return compat.Ground{}, b.unfetched(base, err)
 	}
 	ground, err := pipeline.ParseGround(text)
+	if err == nil && !slices.Contains(ground.Tools, "apt-get") {
+		err = &pipeline.BaseError{Arg: base.Ref, Err: errors.New("it has no apt-get, with which dsbuild installs compilers")}
+	}
 	return ground.Ground, err
 }
 

@@ -169,6 +169,9 @@ func (b *Builder) installer() (pipeline.Interpreter, bool) {
 // systemPackages compares what the ops need of the distribution with what is
 // installed. Only a Debian can be asked by these names.
 func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
+	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.ground.Tools, "patch") {
+		return &MissingError{Parts: []Part{{"patch, with which the sources of some ops are corrected", "install it, or leave out the ops that need it"}}}
+	}
 	needs := p.Toolchain.Needs().Debian
 	if len(needs) == 0 {
 		return nil

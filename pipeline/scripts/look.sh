@@ -90,7 +90,7 @@ for home in "${CUDA_HOME-}" "${CUDA_PATH-}" "${nvcc-}" /usr/local/cuda; do
     fi
 done
 
-for tool in strip tar patch ccache uv; do
+for tool in strip tar patch ccache uv apt-get; do
     command -v "$tool" >/dev/null 2>&1 && fact tool "$tool"
 done
 fact end
