@@ -85,8 +85,8 @@ func TestFullToolchainsFarm(t *testing.T) {
 	said.Reset()
 	dying := farm(&said)
 	dying.Yards[1].Connect = func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
-		b, _, err := Connect(ctx, second.Found(), io.Discard)
-		return &killer{b, func() { stop(t, second) }}, nil, err
+		b, done, err := Connect(ctx, second.Found(), io.Discard)
+		return &killer{b, func() { stop(t, second) }}, done, err
 	}
 	results := dying.Run(t.Context(), jobs("sleep 3"))
 	if n := builtOn(t, results); n["own"] != 6 || !strings.Contains(said.String(), "engine second is lost and left out") {
