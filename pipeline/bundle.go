@@ -130,9 +130,13 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
 	kept := wheelhouses(r.Store)
 	if !b.Options.NoCache {
-		if bundle, err := wheel.ReadBundle(filepath.Join(kept.Dir, b.Digest)); err == nil {
+		bundle, ok, err := storedBundle(kept, b.Digest, r.Dir)
+		if err != nil {
+			return bundle, fmt.Errorf("store: %w", err)
+		}
+		if ok {
 			r.Report.Step("bundle: from the store, plan "+b.Digest[:12]).End(ui.Cached, "")
-			return placeBundle(filepath.Join(kept.Dir, b.Digest), bundle, r.Dir)
+			return bundle, nil
 		}
 	}
 	tmp, err := os.MkdirTemp("", "dsbuild-")
@@ -227,10 +231,30 @@ func keepBundle(s Store, digest, house string, bundle wheel.Bundle) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	if err := copyBundle(house, bundle, filepath.Join(s.Dir, digest)); err != nil {
-		return err
+	return locked(s.Dir, false, func() error {
+		if err := copyBundle(house, bundle, filepath.Join(s.Dir, digest)); err != nil {
+			return err
+		}
+		return s.prune()
+	})
+}
+
+// storedBundle places the wheelhouse that the store has, if it has one whose
+// bytes are what they were.
+func storedBundle(s Store, digest, dir string) (bundle wheel.Bundle, ok bool, err error) {
+	if _, err := os.Stat(s.Dir); err != nil {
+		return bundle, false, nil //nolint:nilerr // what cannot be seen is not there
 	}
-	return s.prune()
+	err = locked(s.Dir, true, func() error {
+		house := filepath.Join(s.Dir, digest)
+		if bundle, err = wheel.ReadBundle(house); err != nil {
+			return nil //nolint:nilerr // not there, or damaged: it is made anew
+		}
+		ok = true
+		bundle, err = placeBundle(house, bundle, dir)
+		return err
+	})
+	return bundle, ok, err
 }
 
 // placeBundle puts a wheelhouse beside the wheels in dir.
@@ -238,13 +262,15 @@ func placeBundle(house string, bundle wheel.Bundle, dir string) (wheel.Bundle, e
 	now := time.Now()
 	_ = os.Chtimes(house, now, now) // only the order of pruning hangs on it
 	to := filepath.Join(dir, wheel.WheelhouseDir)
-	if err := copyBundle(house, bundle, to); err != nil {
-		return wheel.Bundle{}, fmt.Errorf("wheelhouse: %w", err)
-	}
 	for i := range bundle.Wheels {
 		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
 	}
-	return bundle, writeSums(dir)
+	return bundle, locked(dir, false, func() error {
+		if err := copyBundle(house, bundle, to); err != nil {
+			return fmt.Errorf("wheelhouse: %w", err)
+		}
+		return writeSums(dir)
+	})
 }
 
 // copyBundle copies the files of a wheelhouse to a folder that appears whole,
