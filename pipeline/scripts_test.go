@@ -232,7 +232,7 @@ func TestNVCCWrapper(t *testing.T) {
 		"1": "/cuda/bin/nvcc -O3 -lineinfo -DX=a b x.cu -g",
 	} {
 		cmd := exec.Command(nvcc, "-O3", "-lineinfo", "-DX=a b", "x.cu", "-g")
-		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "CUDA_HOME=/cuda", "DSBUILD_CCACHE=ccache", "DSBUILD_KEEP_DEBUG=" + keep}
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "CUDA_HOME=/cuda", "DSBUILD_SRC=/src", "DSBUILD_CCACHE=ccache", "DSBUILD_KEEP_DEBUG=" + keep}
 		runs(t, cmd, want)
 	}
 }
