@@ -122,9 +122,8 @@ func (c *Cluster) configuration() error {
 		Dir, Head  string
 		Nodes      []*Node
 		Partitions []string
-		DownAfter  int
 		Each       Options
-	}{c.Dir, headAddress, c.Nodes, c.Partitions, DownAfter, c.opt})
+	}{c.Dir, headAddress, c.Nodes, c.Partitions, c.opt})
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,12 @@ func (n *Node) KillSlurmd(ctx context.Context) error {
 func (n *Node) PowerOff(ctx context.Context) error {
 	// The file names the parent of the node's first process, which takes that
 	// with it, and this everything else.
-	const script = `pid=$(cat "$0") && read -r first <"/proc/$pid/task/$pid/children" && rm "$0" && kill -KILL "$pid" &&
-while [ -e "/proc/$first" ]; do sleep 0.02; done`
+	const script = `set -e
+pid=$(cat "$0")
+first=$(cat "/proc/$pid/task/$pid/children")
+rm "$0"
+kill -KILL "$pid"
+while [ -e "/proc/${first% }" ]; do sleep 0.02; done`
 	return output(n.cluster.enter(ctx, nil, "bash", "-c", script, n.pidFile()))
 }
 

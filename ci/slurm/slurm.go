@@ -32,10 +32,6 @@ const (
 	UserID = 61000
 )
 
-// DownAfter is after how many seconds without an answer a node is taken for
-// DOWN (SlurmdTimeout). It takes as long again at most until Slurm says so.
-const DownAfter = 6
-
 // Options say which cluster to run.
 type Options struct {
 	// Name is that of the cluster's folder; "" means one that no other has.
@@ -51,6 +47,10 @@ type Options struct {
 	MemoryMB int
 	// GPUs is how many GPUs a node says it has (gres gpu:N). They are files.
 	GPUs int
+	// DownAfter is after how many seconds without an answer a node is taken to
+	// be DOWN (SlurmdTimeout); 0 means 15. It takes some ten more until Slurm
+	// says so. The fewer, the likelier a machine with much to do is too slow.
+	DownAfter int
 	// DiskMB bounds what may be on the disk of a node, which is in memory; 0
 	// means 1024.
 	DiskMB int
@@ -105,6 +105,7 @@ func (o *Options) defaults() error {
 		{"CPUs per node", &o.CPUs, 16, 1024},
 		{"MB of memory per node", &o.MemoryMB, 4000, 1 << 30},
 		{"GPUs per node", &o.GPUs, 0, 64},
+		{"seconds until a node is down", &o.DownAfter, 15, 1 << 16},
 		{"MB of disk per node", &o.DiskMB, 1024, 1 << 20},
 	} {
 		if *d.value == 0 {

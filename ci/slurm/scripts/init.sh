@@ -8,7 +8,7 @@ mount -t proc proc proc
 mkdir -p mnt
 pivot_root . mnt
 cd /
-umount -l /mnt
+umount --lazy --no-mtab /mnt
 echo on >&3
 exec 3>&-
 slurmd -D </dev/null &
