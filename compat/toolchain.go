@@ -51,7 +51,8 @@ type Toolchain struct {
 	Archs     []wheel.Arch   // empty when no op has device code
 	Ops       []Op           // in the order of the table
 	Left      []LeftOp       // of --ops all: what cannot be built here
-	Remarks   []string       // what the person who asked should know
+	Remarks   []string       // what may hurt the person who asked
+	Notes     []string       // what is merely worth knowing
 }
 
 // Op is one of DeepSpeed's operators: a row of the table and, once resolved,
