@@ -37,7 +37,7 @@ func (t *Tables) try(w *want, c candidate) *attempt {
 	a.tc = Toolchain{
 		Road: c.road.Road, Ground: c.ground, Nvcc: c.road.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU,
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
 	if a.tc.CPU == "" {
 		a.tc.CPU = wheel.CPUv3
