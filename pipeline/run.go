@@ -44,7 +44,13 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, fmt.Errorf("output directory: %w", err)
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.get(p.Digest, r.place)
+		a, ok, err := r.Store.get(p.Digest, func(kept Product) (wheel.Artifact, error) {
+			// The same wheel, which may have been asked for newer nodes.
+			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
+				return wheel.Artifact{}, wheel.NotAsked(kept.Manifest.Name, findings)
+			}
+			return r.place(kept)
+		})
 		if err != nil {
 			return a, err
 		}

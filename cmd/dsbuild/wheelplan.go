@@ -76,6 +76,7 @@ type planner struct {
 	env     *pipeline.Environment // --env, or nil
 	dir     string                // its own: clean copies of sources
 	dryRun  bool
+	printed bool // plans are printed, and what they leave out with them
 }
 
 func newPlanner(a *app, command string, at *place, opt pipeline.Options, dryRun bool) (*planner, error) {
@@ -161,9 +162,16 @@ func (p *planner) beside(spec wheel.Spec, base pipeline.Base) (wheel.Spec, error
 	return p.env.Asked(spec)
 }
 
+// remark says of a plan what its user should know.
 func (p *planner) remark(plan *pipeline.Plan) {
 	for _, remark := range plan.Toolchain.Remarks {
 		p.app.reporter.Warn("%s", remark)
+	}
+	for _, note := range plan.Toolchain.Notes {
+		p.app.reporter.Note("%s", note)
+	}
+	if p.printed {
+		return
 	}
 	for _, left := range plan.Toolchain.Left {
 		p.app.reporter.Note("without %s: %s", left.Name, left.Why)
