@@ -230,7 +230,7 @@ func TestHintsWork(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(5, 2026)) //nolint:gosec // the same each time
 	refused := 0
-	for range 250 {
+	for range 180 {
 		line := ""
 		for _, p := range pools {
 			if random.IntN(3) == 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -66,12 +67,12 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 }
 
 func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
-	tmp, err := os.MkdirTemp("", "dsbuild-")
+	tmp, err := scratch.New("")
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	defer os.RemoveAll(tmp)
-	b := &build{plan: p, dir: tmp, started: time.Now(), rep: r.Report}
+	defer tmp.Close()
+	b := &build{plan: p, dir: tmp.Path, started: time.Now(), rep: r.Report}
 	builder, err := r.within(ctx, p, func(space Workspace, log io.Writer) error {
 		b.log = log
 		return b.run(ctx, space)

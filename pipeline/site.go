@@ -156,7 +156,7 @@ func urlLike(name string) string {
 	if name == aptMirror {
 		return "a URL such as https://mirror.example.org/apt, below which debian and ubuntu lie"
 	}
-	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; what is not plain in a password is written %40"
+	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; other than letters and digits, a password is written in percents: @ is %40"
 }
 
 // maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
