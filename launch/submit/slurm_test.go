@@ -104,7 +104,7 @@ func (l login) run(t *testing.T, what string, scripts map[string]string) seen {
 		t.Fatal(err)
 	}
 	for name, text := range scripts {
-		text = "#!/bin/bash\n#SBATCH --output=%x-%j.out\n#SBATCH --time=2\n" + text
+		text = "#!/bin/bash\n#SBATCH --job-name=try --output=%x-%j.out --time=2\n" + text
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
