@@ -51,6 +51,10 @@ func (k Key) Repeats() bool { return k.kind == list || k.kind == variables }
 // For reports whether a kind takes notice of the key.
 func (k Key) For(kind Kind) bool { return k.Kinds == nil || slices.Contains(k.Kinds, kind) }
 
+// TakesInventory reports whether a kind can be told its nodes: those whose nodes
+// nobody else chooses.
+func TakesInventory(kind Kind) bool { return slices.Contains(byHand(), kind) }
+
 // The kinds that are alike for some keys.
 func bySlurm() []Kind      { return []Kind{Slurm, JAX} }
 func byTorchrun() []Kind   { return []Kind{Slurm, Torchrun, AIStation, K8s, Docker} }

@@ -79,7 +79,9 @@ def _arguments(words):
     parser.add_argument("--num-processes", required=True, type=int, metavar="N")
     parser.add_argument("--process-id", required=True, type=int, metavar="I")
     parser.add_argument("--local-rank", default=0, type=int, metavar="L")
-    parser.add_argument("--local-devices", type=int, metavar="D", help="GPUs of each process (default: all of the node)")
+    parser.add_argument(
+        "--local-devices", type=int, metavar="D", help="GPUs of each process (default: all of the node)"
+    )
     options = parser.parse_args(words[:split])
     program = words[split + 1 :]
     if not program:

@@ -32,7 +32,7 @@ if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
   echo "MASTER_ADDR is localhost: each of the $NNODES nodes would wait for itself" >&2
   exit 2
 fi
-if [[ ! $NNODES =~ ^[1-9][0-9]*$ ]] || ((NODE_RANK >= NNODES)); then
+if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >= NNODES)); then
   echo "NODE_RANK is $NODE_RANK and NNODES is $NNODES: ranks are numbers from 0 to NNODES-1" >&2
   exit 2
 fi
