@@ -251,6 +251,7 @@ echo "sbatch ${*##*/} $MASTER_ADDR $MASTER_PORT $RDZV_ID $MASTER_JOB procid=${SL
 		s := newStage(t, files)
 		s.write(t, "bin/sbatch", sbatch)
 		s.write(t, "bin/squeue", squeue(state))
+		s.write(t, "bin/sleep", "#!/bin/bash\n")
 		s.write(t, "bin/scancel", "#!/bin/bash\necho scancel \"$@\" >>calls\n")
 		return s
 	}
