@@ -11,7 +11,7 @@ umask 022
 mount --make-rprivate /
 mount -t proc proc /proc
 hostname head
-for file in hosts passwd group; do
+for file in hosts nsswitch.conf passwd group; do
 	mount --bind "$DIR/etc/$file" "/etc/$file"
 done
 if [ -n "$PYENV" ]; then

@@ -52,9 +52,7 @@ system() {
 	mkdir "$root"/{dev,home,opt,proc,root,run,sys,tmp}
 	chmod 700 "$root/root"
 	chmod 1777 "$root/tmp"
-	cp "$DIR"/etc/{hosts,passwd,group} "$root/etc"
-	rm -f "$root/etc/resolv.conf" # it may be a link; nobody is there to be asked
-	touch "$root/etc/resolv.conf"
+	cp "$DIR"/etc/{hosts,nsswitch.conf,passwd,group} "$root/etc"
 	mkdir -p "$root/var/spool/slurmd"
 }
 
