@@ -137,7 +137,10 @@ func (c *Cluster) configuration() error {
 	if n := c.opt.GPUs; n > 0 {
 		gres = fmt.Sprintf("AutoDetect=off\nName=gpu File=/dev/nvidia[0-%d]\n", n-1)
 	}
+	// A node has no control groups, and is not to look for which kind.
+	const cgroup = "CgroupPlugin=cgroup/v1\n"
 	return errors.Join(
+		os.WriteFile(c.etc("cgroup.conf"), []byte(cgroup), 0o644),
 		os.WriteFile(c.etc("slurm.conf"), []byte(b.String()), 0o644),
 		os.WriteFile(c.etc("gres.conf"), []byte(gres), 0o644))
 }

@@ -8,6 +8,7 @@
 # line goes to 4 when nodes can be connected.
 set -eu
 umask 022
+: "${DIR:?}" "${HEAD:?}" "${PYENV?}"
 mount --make-rprivate /
 mount -t proc proc /proc
 hostname head

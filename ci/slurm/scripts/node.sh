@@ -10,6 +10,7 @@
 # It writes a line to file descriptor 3 when slurmd is about to start.
 set -eu
 umask 022
+: "${DIR:?}" "${NAME:?}" "${ADDRESS:?}" "${DISK:?}" "${GPUS:?}" "${PYENV?}"
 disk=$DIR/nodes/$NAME
 root=$disk/root
 
@@ -75,7 +76,6 @@ devices() {
 		mknod -m 666 "$root/dev/nvidia$device" c 1 3 # it is /dev/null
 	done
 	mount -t sysfs sysfs "$root/sys"
-	mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup" # slurmd looks for it
 }
 
 shared() {

@@ -26,7 +26,7 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 		tb.Skip(err)
 	}
 	if err != nil {
-		tb.Fatalf("starting a Slurm cluster: %v %s", err, hint.Of(err))
+		tb.Fatalf("starting a Slurm cluster: %v\nhint: %s", err, hint.Of(err))
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
