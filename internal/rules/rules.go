@@ -147,6 +147,12 @@ func innerRooms() []Rule {
 			Reason: "a place in a file is one whatever the file says",
 		},
 		{
+			Folder: "internal/scratch",
+			Deny:   []string{Module},
+			Allow:  ours("internal/scratch"),
+			Reason: "a temporary directory is one whatever lies in it",
+		},
+		{
 			Folder: "internal/hint",
 			Deny:   []string{Module},
 			Allow:  ours("internal/hint"),
