@@ -34,7 +34,7 @@ func (c *Cluster) furnish() error {
 			return err
 		}
 	}
-	return errors.Join(os.Chown(c.Home, UserID, UserID), c.munge(), c.scripts(), c.accounts(), c.hosts(), c.configuration())
+	return errors.Join(os.Chown(c.Home, UserID, UserID), c.munge(), c.scripts(), c.accounts(), c.names(), c.configuration())
 }
 
 // munge gives its folder and a key to the account that munged runs as.
@@ -103,13 +103,17 @@ func (c *Cluster) accounts() error {
 		os.WriteFile(c.etc("group"), fmt.Appendf(group, "%s:x:%d:\n", User, UserID), 0o644))
 }
 
-func (c *Cluster) hosts() error {
+// names are the cluster's hosts. Nobody else is asked: a name that is not there
+// is unknown at once.
+func (c *Cluster) names() error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "127.0.0.1 localhost\n%s head\n", headAddress)
 	for _, n := range c.Nodes {
 		fmt.Fprintf(&b, "%s %s\n", n.Address, n.Name)
 	}
-	return os.WriteFile(c.etc("hosts"), []byte(b.String()), 0o644)
+	return errors.Join(
+		os.WriteFile(c.etc("hosts"), []byte(b.String()), 0o644),
+		os.WriteFile(c.etc("nsswitch.conf"), []byte("passwd: files\ngroup: files\nhosts: files\n"), 0o644))
 }
 
 func (c *Cluster) configuration() error {
@@ -133,7 +137,10 @@ func (c *Cluster) configuration() error {
 	if n := c.opt.GPUs; n > 0 {
 		gres = fmt.Sprintf("AutoDetect=off\nName=gpu File=/dev/nvidia[0-%d]\n", n-1)
 	}
+	// A node has no control groups, and is not to look for which kind.
+	const cgroup = "CgroupPlugin=cgroup/v1\n"
 	return errors.Join(
+		os.WriteFile(c.etc("cgroup.conf"), []byte(cgroup), 0o644),
 		os.WriteFile(c.etc("slurm.conf"), []byte(b.String()), 0o644),
 		os.WriteFile(c.etc("gres.conf"), []byte(gres), 0o644))
 }

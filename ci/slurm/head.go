@@ -29,38 +29,31 @@ func (c *Cluster) startHead(lock *os.File) error {
 	if err := c.furnish(); err != nil {
 		return err
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
 	log, err := os.Create(c.log("head"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command("bash", filepath.Join(c.Dir, "scripts", "head.sh"))
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = "/", r, log, log
-	cmd.Env = append(c.Env(), "DIR="+c.Dir, "HEAD="+headAddress, "PYENV="+c.env)
 	ready, wait, err := readiness()
 	if err != nil {
-		w.Close()
 		return err
 	}
-	cmd.ExtraFiles = []*os.File{lock, ready}
+	r, w, err := os.Pipe()
+	if err != nil {
+		ready.Close()
+		return err
+	}
+	defer r.Close()
+	cmd := c.headCommand(r, log, lock, ready)
 	if c.opt.Stay {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, w) // so that its input never ends
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setsid:     true,
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
-	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	ready.Close()
+	if err != nil {
 		w.Close()
-		ready.Close()
 		return fmt.Errorf("making namespaces: %w", err)
 	}
-	ready.Close()
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	c.life.head, c.life.ended = cmd.Process.Pid, ended
@@ -76,6 +69,18 @@ func (c *Cluster) startHead(lock *os.File) error {
 		return errors.New("it could not be furnished: " + tail(c.log("head")))
 	}
 	return nil
+}
+
+// headCommand is the first process of the cluster, in namespaces of its own.
+func (c *Cluster) headCommand(input, log *os.File, extra ...*os.File) *exec.Cmd {
+	cmd := exec.Command("bash", filepath.Join(c.Dir, "scripts", "head.sh"))
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", input, log, log, extra
+	cmd.Env = append(c.Env(), "DIR="+c.Dir, "HEAD="+headAddress, "PYENV="+c.env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	return cmd
 }
 
 // readiness is a file to which a process writes a line when it is ready, and

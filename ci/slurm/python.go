@@ -49,24 +49,30 @@ func environment(ctx context.Context, opt Options) (string, error) {
 	if _, err := os.Stat(made); err == nil {
 		return dir, nil
 	}
-	uv, err := python.GetUV(ctx, opt.CacheDir, py, opt.Log)
-	if err != nil {
+	if err := makeEnvironment(ctx, opt, py, dir); err != nil {
 		return "", err
 	}
-	// It is used at another path than where it is made. Nobody who uses it can
-	// keep what is compiled, so all is.
+	return dir, os.WriteFile(made, nil, 0o644)
+}
+
+// makeEnvironment makes an environment that is used at another path than here.
+func makeEnvironment(ctx context.Context, opt Options, py, dir string) error {
+	uv, err := python.GetUV(ctx, opt.CacheDir, py, opt.Log)
+	if err != nil {
+		return err
+	}
 	if err := uv.Run(ctx, "venv", "--quiet", "--clear", "--no-project", "--relocatable", "--seed", "--python", py, dir); err != nil {
-		return "", err
+		return err
 	}
 	inside := filepath.Join(dir, "bin", "python")
 	if err := uv.Install(ctx, inside, opt.Log, opt.Packages...); err != nil {
-		return "", err
+		return err
 	}
+	// Nobody who uses it can keep what Python compiles, so all of it is now.
+	// What is for another Python does not compile, and nobody imports it.
 	opt.Log("compiling the environment's Python files (once) …")
-	if err := python.Run(ctx, nil, inside, "-m", "compileall", "-q", "-j", "0", filepath.Join(dir, "lib")); err != nil {
-		opt.Log(fmt.Sprintf("not all of them compile: %v", err)) // packages ship templates, too
-	}
-	return dir, os.WriteFile(made, nil, 0o644)
+	_ = python.Run(ctx, nil, inside, "-m", "compileall", "-qq", "-j", "0", filepath.Join(dir, "lib"))
+	return ctx.Err()
 }
 
 // systemPython finds an interpreter that nodes have, too.

@@ -8,10 +8,11 @@
 # line goes to 4 when nodes can be connected.
 set -eu
 umask 022
+: "${DIR:?}" "${HEAD:?}" "${PYENV?}"
 mount --make-rprivate /
 mount -t proc proc /proc
 hostname head
-for file in hosts passwd group; do
+for file in hosts nsswitch.conf passwd group; do
 	mount --bind "$DIR/etc/$file" "/etc/$file"
 done
 if [ -n "$PYENV" ]; then

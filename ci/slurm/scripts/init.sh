@@ -12,5 +12,5 @@ umount --lazy --no-mtab /mnt
 echo on >&3
 exec 3>&-
 slurmd -D </dev/null &
-sleep infinity </dev/null >/dev/null 2>&1 &
+sleep infinity >/dev/null 2>&1 &
 wait

@@ -10,6 +10,7 @@
 # It writes a line to file descriptor 3 when slurmd is about to start.
 set -eu
 umask 022
+: "${DIR:?}" "${NAME:?}" "${ADDRESS:?}" "${DISK:?}" "${GPUS:?}" "${PYENV?}"
 disk=$DIR/nodes/$NAME
 root=$disk/root
 
@@ -52,9 +53,7 @@ system() {
 	mkdir "$root"/{dev,home,opt,proc,root,run,sys,tmp}
 	chmod 700 "$root/root"
 	chmod 1777 "$root/tmp"
-	cp "$DIR"/etc/{hosts,passwd,group} "$root/etc"
-	rm -f "$root/etc/resolv.conf" # it may be a link; nobody is there to be asked
-	touch "$root/etc/resolv.conf"
+	cp "$DIR"/etc/{hosts,nsswitch.conf,passwd,group} "$root/etc"
 	mkdir -p "$root/var/spool/slurmd"
 }
 
@@ -77,7 +76,6 @@ devices() {
 		mknod -m 666 "$root/dev/nvidia$device" c 1 3 # it is /dev/null
 	done
 	mount -t sysfs sysfs "$root/sys"
-	mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup" # slurmd looks for it
 }
 
 shared() {

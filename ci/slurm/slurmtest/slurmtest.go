@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -25,7 +26,7 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 		tb.Skip(err)
 	}
 	if err != nil {
-		tb.Fatalf("starting a Slurm cluster: %v %s", err, hint.Of(err))
+		tb.Fatalf("starting a Slurm cluster: %v\nhint: %s", err, hint.Of(err))
 	}
 	tb.Cleanup(func() {
 		if tb.Failed() {
@@ -36,4 +37,15 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 		}
 	})
 	return c
+}
+
+// Eventually asks until the answer is yes, and ends the test if it is not
+// within the limit. What says what is waited for.
+func Eventually(tb testing.TB, limit time.Duration, what string, ask func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(limit); !ask(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("not after %s: %s", limit, what)
+		}
+	}
 }
