@@ -23,7 +23,8 @@ func newLaunchCommand(a *app) *cobra.Command {
 		Use:   "launch",
 		Short: "Render what starts a training job",
 		Long: `Render what starts a training job: scripts and manifests that run as they are,
-with every default explained in a comment. Nothing is started.
+with every default explained in a comment. Nothing is started, but for --submit,
+which gives the job to Slurm and stays with it to its end.
 
 A job is said by flags, by a file (-f job.yaml, whose keys are the flags' names),
 or by both; flags go before the file.`,
@@ -46,6 +47,8 @@ type launchOptions struct {
 	file      string
 	out       string
 	wheel     string
+	submit    bool
+	json      bool
 	said      launch.Settings // by flags
 	command   []string        // script and arguments
 }
@@ -75,6 +78,9 @@ folder of --output.`,
 	}
 	if kind.Kind == launch.DeepSpeed {
 		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
+	}
+	if kind.Kind == launch.Slurm || kind.Kind == launch.JAX {
+		addSubmitFlags(flags, &opts)
 	}
 	addJobFlags(flags, kind.Kind)
 	return cmd
@@ -161,6 +167,9 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	files, err := job.Render()
 	if err != nil {
 		return err
+	}
+	if opts.submit {
+		return submitJob(ctx, a, opts, job, files)
 	}
 	if opts.out == "" {
 		return printFiles(a.stdout, files)

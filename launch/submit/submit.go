@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,10 +26,9 @@ type Slurm struct {
 	Log io.Writer
 	// Poll is the time between two questions; 2 s if 0.
 	Poll time.Duration
-	// Env is the environment of sbatch, which a job inherits; that of this
-	// program if nil. What it says of a job that this program is itself part of
-	// is left out.
-	Env []string
+	// More is added to the environment of sbatch, which a job inherits. The rest
+	// is this program's, without what it says of a job that it is itself part of.
+	More []string
 	// Dir is where a job works and where it writes its output; the current
 	// folder if "".
 	Dir string
@@ -70,7 +68,7 @@ func (s Slurm) Cancel(ctx context.Context, ids ...string) error {
 // run runs one of Slurm's programs and returns what it says.
 func (s Slurm) run(ctx context.Context, stdin []byte, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(outside(s.environ()), "LC_ALL=C")
+	cmd.Env = append(outside(os.Environ()), s.More...)
 	cmd.Dir, cmd.Stdin, cmd.WaitDelay = s.Dir, bytes.NewReader(stdin), time.Second
 	out, err := cmd.CombinedOutput()
 	said := strings.TrimSpace(ui.Clean(string(out)))
@@ -85,13 +83,6 @@ func (s Slurm) run(ctx context.Context, stdin []byte, name string, args ...strin
 		return "", errors.New(said)
 	}
 	return said, nil
-}
-
-func (s Slurm) environ() []string {
-	if s.Env != nil {
-		return slices.Clone(s.Env)
-	}
-	return os.Environ()
 }
 
 func (s Slurm) poll() time.Duration {

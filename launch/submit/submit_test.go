@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
 // A job submitted from within a job is one of its own; the cluster stays.
@@ -15,6 +17,14 @@ func TestOutside(t *testing.T) {
 	want := []string{"PATH=/bin", "SLURM_CONF=/etc/slurm.conf", "SBATCH_ACCOUNT=mine", "A=SLURM_X=1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
+	}
+}
+
+func TestNoSlurm(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := Slurm{}.Test(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "there is no sbatch here") || !strings.Contains(hint.Of(err), "login node") {
+		t.Errorf("%v, hint %q", err, hint.Of(err))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -19,7 +20,7 @@ type Group struct {
 	Workers        int
 	// Tell returns what workers are told in their environment, as NAME=value, of
 	// a master with this id on this node.
-	Tell func(id, host string) []string
+	Tell func(id, host string) ([]string, error)
 	// Elastic: the others go on without one that fails.
 	Elastic bool
 }
@@ -36,11 +37,14 @@ func (s Slurm) Together(ctx context.Context, g Group) ([]Ended, error) {
 	s.Report.Note("master: job %s", master)
 	jobs := []string{master}
 	host, err := s.waitStart(ctx, master)
+	var tell []string
+	if err == nil {
+		tell, err = g.Tell(master, host)
+	}
+	s.More = append(slices.Clone(s.More), tell...)
 	for i := 0; err == nil && i < g.Workers; i++ {
-		told := s
-		told.Env = append(s.environ(), g.Tell(master, host)...)
 		var id string
-		if id, err = told.Submit(ctx, g.Worker); err == nil {
+		if id, err = s.Submit(ctx, g.Worker); err == nil {
 			jobs = append(jobs, id)
 		}
 	}
@@ -89,7 +93,7 @@ func (s Slurm) watchAll(ctx context.Context, jobs []string, elastic bool) ([]End
 			}
 			once.Do(func() {
 				s.Report.Warn("%s; the others are cancelled", ended[i])
-				errs[i] = s.Cancel(ctx, append(append([]string{}, jobs[:i]...), jobs[i+1:]...)...)
+				errs[i] = s.Cancel(ctx, slices.Delete(slices.Clone(jobs), i, i+1)...)
 			})
 		})
 	}

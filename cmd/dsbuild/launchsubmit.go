@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch"
+	"github.com/dsbuild/dsbuild/launch/submit"
+)
+
+func addSubmitFlags(flags *pflag.FlagSet, opts *launchOptions) {
+	flags.BoolVar(&opts.submit, "submit", false, "give the job to Slurm, print its output, and stay until its end: exit code 0 if it passed, else 1")
+	flags.BoolVar(&opts.json, "json", false, "with --submit: print how the job ended as JSON; its output goes to standard error")
+}
+
+// endedJob is a job of dsbuild launch --submit --json.
+type endedJob struct {
+	Job     string  `json:"job"`
+	State   string  `json:"state"`     // Slurm's word
+	Code    int     `json:"exit_code"` // of the batch script
+	Signal  int     `json:"signal"`
+	Nodes   string  `json:"nodes"`
+	Failed  string  `json:"failed_nodes,omitempty"` // where it went wrong first
+	Why     string  `json:"why,omitempty"`
+	Output  string  `json:"output"` // file
+	Seconds float64 `json:"seconds"`
+}
+
+// submitJob gives a rendered job to Slurm and stays with it.
+func submitJob(ctx context.Context, a *app, opts launchOptions, job *launch.Job, files []launch.File) error {
+	batch, ok := job.Batch(files)
+	if !ok {
+		return usageErrorf("dsbuild launch "+string(opts.kind), "this form of the job is not for Slurm: there is nothing to submit")
+	}
+	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
+	if opts.json {
+		s.Log = a.stderr
+	}
+	if err := writeBeside(a, opts, batch, files, &s); err != nil {
+		return err
+	}
+	for _, f := range []launch.File{batch.Script, batch.Worker} {
+		if f.Name == "" {
+			continue
+		}
+		said, err := s.Test(ctx, []byte(f.Text))
+		if err != nil {
+			return hint.With(err, "'sinfo' says which partitions and nodes there are; 'scontrol show partition' what they allow")
+		}
+		a.reporter.Note("%s: %s", f.Name, said)
+	}
+	ended, err := runJob(ctx, s, job, batch)
+	if err != nil {
+		return err
+	}
+	return reportEnded(a, opts, ended)
+}
+
+// writeBeside writes what was asked for, and what the script needs on all nodes.
+func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.File, s *submit.Slurm) error {
+	if opts.out == "" && len(batch.Beside) > 0 {
+		return usageErrorf("dsbuild launch "+string(opts.kind), "%s is run by all nodes: name a folder that they share with --output", batch.Beside[0].Name)
+	}
+	if opts.out == "" {
+		return nil
+	}
+	if err := writeFiles(a, opts.out, files); err != nil {
+		return err
+	}
+	if opts.kind != launch.JAX {
+		return nil
+	}
+	bootstrap, err := filepath.Abs(filepath.Join(opts.out, launch.BootstrapName))
+	if err != nil {
+		return err
+	}
+	s.More = append(s.More, "BOOTSTRAP="+bootstrap)
+	return nil
+}
+
+func runJob(ctx context.Context, s submit.Slurm, job *launch.Job, batch launch.Batch) ([]submit.Ended, error) {
+	if batch.Workers > 0 {
+		return s.Together(ctx, submit.Group{
+			Master: []byte(batch.Script.Text), Worker: []byte(batch.Worker.Text), Workers: batch.Workers,
+			Tell: job.Told, Elastic: job.Nodes.Elastic(),
+		})
+	}
+	id, err := s.Submit(ctx, []byte(batch.Script.Text))
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.Watch(ctx, id)
+	return []submit.Ended{e}, err
+}
+
+// reportEnded says how the jobs ended, the first last: it is the one that counts.
+func reportEnded(a *app, opts launchOptions, ended []submit.Ended) error {
+	if opts.json {
+		var all []endedJob
+		for _, e := range ended {
+			all = append(all, endedJob{
+				Job: e.ID, State: e.Name, Code: e.Code, Signal: e.Signal, Nodes: e.Nodes,
+				Failed: e.Blame.Nodes, Why: e.Blame.Why, Output: e.Output, Seconds: e.Wall.Seconds(),
+			})
+		}
+		if err := ui.JSON(a.stdout, map[string][]endedJob{"jobs": all}); err != nil {
+			return err
+		}
+	}
+	for _, e := range ended[1:] {
+		a.reporter.Note("worker: %s", e)
+	}
+	first := ended[0]
+	if !first.Passed() {
+		return errors.New(first.String())
+	}
+	a.reporter.Note("%s", first)
+	return nil
+}
