@@ -223,7 +223,8 @@ func masterAddrUnset(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
-		if !s.batch() && srun == nil || l.single(s.stepOf(l)) || l.Remote {
+		// A job of one node that waits for others is told by who submits it.
+		if !s.batch() && srun == nil || l.single(s.stepOf(l)) || s.job.nodes == 1 || l.Remote {
 			continue
 		}
 		host, _ := l.host()
