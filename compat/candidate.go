@@ -26,7 +26,9 @@ type attempt struct {
 	tc      Toolchain
 	cuda    CUDA // the row of the toolkit that compiles
 	why     []string
+	ruled   bool // out: the road is never one for this ground
 	remarks []string
+	notes   []string
 }
 
 // try makes a toolchain of a candidate, or says why it makes none.
@@ -35,13 +37,13 @@ func (t *Tables) try(w *want, c candidate) *attempt {
 	a.tc = Toolchain{
 		Road: c.road.Road, Ground: c.ground, Nvcc: c.road.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU,
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
 	if a.tc.CPU == "" {
 		a.tc.CPU = wheel.CPUv3
 	}
 	a.checkGround()
-	if !a.findCUDA() {
+	if a.ruled || !a.findCUDA() {
 		return a
 	}
 	a.chooseOps()
@@ -56,6 +58,10 @@ func (a *attempt) refuse(format string, args ...any) {
 
 func (a *attempt) remark(format string, args ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, args...))
+}
+
+func (a *attempt) note(format string, args ...any) {
+	a.notes = append(a.notes, fmt.Sprintf(format, args...))
 }
 
 func (t Torch) pins(python string) []string {
@@ -92,15 +98,16 @@ func (r RoadInfo) serves(torch Torch, g Ground) bool {
 
 // checkGround compares the ground with what the road installs there.
 func (a *attempt) checkGround() {
+	a.ruled = a.road.Suite != "" && (a.ground.Host || a.ground.Suite != a.road.Suite)
 	switch {
-	case a.road.Suite == "":
+	case !a.ruled:
 	case a.ground.Host:
 		a.refuse("%s is installed by root with the distribution's own tools, which the host builder does not use", a.road.Title)
-	case a.ground.Suite != a.road.Suite:
+	default:
 		a.refuse("%s", a.elsewhere())
 	}
 	if a.road.Road != Found && a.ground.CUDA != "" {
-		a.remark("%s has CUDA %s, which is not used: torch %s is built for CUDA %s", a.ground.Name, a.ground.CUDA, a.torch.Version, a.torch.CUDA)
+		a.note("%s has CUDA %s, which is not used: torch %s is built for CUDA %s", a.ground.Name, a.ground.CUDA, a.torch.Version, a.torch.CUDA)
 	}
 }
 
@@ -249,13 +256,27 @@ func (a *attempt) checkArchs() {
 	if len(a.archs) == 0 && a.device() && !a.loose { // also where such ops would be left out
 		a.refuse("no arch is given and %s has device code", Toolchain{Ops: a.ops}.OpNames(true)[0])
 	}
-	if !a.tc.HasDeviceCode() {
-		return
-	}
 	for _, arch := range a.archs {
-		if c := arch.Capability(); !slices.Contains(a.cuda.Archs, c) {
+		c := arch.Capability()
+		switch {
+		case a.tc.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c):
 			a.refuse("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.whose(), a.called(c), a.whoCompiles(c))
+		case len(a.gpus[c]) > 0 && !a.torch.runsOn(arch):
+			a.refuse("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.called(c), a.whoRuns(arch))
 		}
+	}
+}
+
+// whoRuns names the torches that run on an arch, which some do.
+func (t *Tables) whoRuns(arch wheel.Arch) string {
+	with := slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return !r.runsOn(arch) })
+	switch newest, oldest := with[0].Version, with[len(with)-1].Version; {
+	case newest == t.Torches[0].Version:
+		return "torch from " + oldest + " on does"
+	case oldest == t.Torches[len(t.Torches)-1].Version:
+		return "torch up to " + newest + " does"
+	default:
+		return "torch " + oldest + " to " + newest + " does"
 	}
 }
 
@@ -294,9 +315,10 @@ func (t *Tables) NewestTorch(capability string) string {
 }
 
 // runsOn reports whether torch's own binaries have code that runs on an arch:
-// for it, or for a lower minor of the same major.
+// for it, or for a lower minor of the same major. Where it is not known what
+// they hold, it is taken that they do.
 func (t Torch) runsOn(arch wheel.Arch) bool {
-	return slices.ContainsFunc(t.Archs, func(have string) bool {
+	return len(t.Archs) == 0 || slices.ContainsFunc(t.Archs, func(have string) bool {
 		major, minor := parts(have)
 		return major == arch.Major && minor <= arch.Minor
 	})
@@ -309,7 +331,7 @@ func (a *attempt) chooseGCC() {
 	gccs := a.ground.GCCs
 	if fixed := a.road.GCC; fixed != "" {
 		a.tc.GCC = fixed
-		if len(gccs) > 0 && !slices.Contains(gccs, fixed) && a.ground.Suite == a.road.Suite {
+		if len(gccs) > 0 && !slices.Contains(gccs, fixed) {
 			a.refuse("%s needs gcc %s, %s has %s", a.road.Title, fixed, a.ground.Name, listed(gccs))
 		}
 		return
@@ -348,15 +370,16 @@ func (a *attempt) toolchain() Toolchain {
 		a.remark("arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability())
 	}
 	if !device && len(a.archs) > 0 {
-		a.remark("--arch changes nothing here: none of these ops has device code, the wheel fits every GPU")
+		a.note("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
 	}
 	if device && a.cuda.Version != tc.CUDA {
-		a.remark("nvcc is %s and torch %s is built for CUDA %s: the same major, which works; torch warns of it while it builds", a.cuda.Version, tc.Torch, tc.CUDA)
+		a.note("nvcc is %s and torch %s is built for CUDA %s: the same major, which works; torch warns of it while it builds", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
-	for _, arch := range a.unserved() {
+	for _, arch := range a.unserved() { // of --arch alone: a torch of one's own may have it
 		a.remark("torch %s itself has no code for arch %s", tc.Torch, a.called(arch))
 	}
-	tc.Remarks = append(slices.Clone(a.want.remarks), a.remarks...)
+	tc.Remarks = a.remarks
+	tc.Notes = append(slices.Clone(a.want.notes), a.notes...)
 	return tc
 }
 

@@ -22,23 +22,42 @@ type pin func(free *attempt, c *choice)
 type loosener func(choice) []choice
 
 // choices looks for the fewest things to change so that it works: one of those
-// given, else two, and so on. Each is tried.
+// given, else two, and so on. Each is tried. Where giving up some GPUs or ops is
+// not enough, nearly all are.
 func (t *Tables) choices(w *want) []choice {
-	looseners := t.looseners(w)
-	for n := range looseners {
-		found := t.loosen(choice{spec: w.spec, grounds: given(w)}, looseners, n+1, w.loose)
-		served := slices.DeleteFunc(slices.Clone(found), func(c choice) bool {
-			a := t.find(c.spec, c.grounds, w.loose)
-			return len(a.unserved()) > 0
-		})
-		if len(served) > 0 {
-			found = served
-		}
-		if len(found) > 0 {
-			return found[:min(len(found), 4)]
+	common := t.looseners(w)
+	near := slices.Concat(common, w.drops(dropArch, dropOps(w)))
+	far := slices.Concat(common, w.drops(keepArch, dropAllOps))
+	for n := range near {
+		for _, looseners := range [][]loosener{near, far} {
+			if n >= len(looseners) {
+				continue
+			}
+			found := t.loosen(choice{spec: w.spec, grounds: given(w)}, looseners, n+1, w.loose)
+			if len(found) > 0 {
+				return t.best(found, w.loose)
+			}
 		}
 	}
 	return nil
+}
+
+// best are the first few choices, each once: those whose torch runs on the GPUs,
+// if any does.
+func (t *Tables) best(found []choice, loose bool) []choice {
+	served := slices.DeleteFunc(slices.Clone(found), func(c choice) bool {
+		return len(t.find(c.spec, c.grounds, loose).unserved()) > 0
+	})
+	if len(served) > 0 {
+		found = served
+	}
+	var out []choice
+	for _, c := range found {
+		if len(out) < 4 && !slices.ContainsFunc(out, func(o choice) bool { return o.text == c.text }) {
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // loosen applies n of the looseners, each way there is, and keeps what works.
@@ -58,21 +77,31 @@ func (t *Tables) loosen(c choice, looseners []loosener, n int, loose bool) []cho
 	return out
 }
 
-// settle resolves a choice and says what was found; said like that it has to
-// work once more.
+// settle resolves a choice and says what was found. Each thing said narrows what
+// is left for the next.
 func (t *Tables) settle(c choice, loose bool) (choice, bool) {
 	a := t.find(c.spec, c.grounds, loose)
-	if a == nil {
-		return c, false
-	}
 	for _, p := range c.pins {
+		if a == nil {
+			break
+		}
 		p(a, &c)
+		a = t.find(c.spec, c.grounds, loose)
 	}
-	return c, t.find(c.spec, c.grounds, loose) != nil
+	return c, a != nil
 }
 
+// say adds a change in words: "--torch 2.8.0 with --python 3.9", "--torch 2.8.0
+// without --gpu V100".
 func (c *choice) say(text string) {
-	c.text = strings.TrimPrefix(c.text+" with "+text, " with ")
+	switch {
+	case c.text == "":
+		c.text = text
+	case strings.HasPrefix(text, "without "):
+		c.text += " " + text
+	default:
+		c.text += " with " + text
+	}
 }
 
 // looseners are those for what was given, nearest to what was asked first.
@@ -91,13 +120,19 @@ func (t *Tables) looseners(w *want) []loosener {
 		out = append(out, addGPU)
 	}
 	out = append(out, t.loosenGround)
-	if len(s.Archs)+len(s.GPUs) > 1 {
-		out = append(out, dropArch)
-	}
 	if !s.Foreign {
 		out = append(out, t.otherDeepSpeed(w))
 	}
-	return append(out, dropOps(w))
+	return out
+}
+
+// drops are the looseners that give up GPUs and ops, of those there are.
+func (w *want) drops(archs, ops loosener) []loosener {
+	var out []loosener
+	if len(w.spec.Archs)+len(w.spec.GPUs) > 1 {
+		out = append(out, archs)
+	}
+	return append(out, ops)
 }
 
 // loosenValue takes a version out; what is then proposed is the nearest to it
@@ -141,11 +176,12 @@ func versions() []version {
 func (t *Tables) loosenGround(c choice) []choice {
 	host := len(c.grounds) > 0 && c.grounds[0].Host
 	sayBase := func(free *attempt, c *choice) {
-		if host {
-			c.say("--builder dagger")
-		}
 		c.grounds = []Ground{free.ground}
-		c.say("--base " + free.ground.Ref)
+		base := "--base " + free.ground.Ref
+		if host {
+			base = "--builder dagger " + base
+		}
+		c.say(base)
 	}
 	var out []choice
 	if len(c.grounds) > 0 {
@@ -155,7 +191,7 @@ func (t *Tables) loosenGround(c choice) []choice {
 		out = append(out, known)
 	}
 	images := c
-	images.grounds = t.imageGrounds()
+	images.grounds = t.images
 	images.pins = append(slices.Clone(c.pins), sayBase)
 	return append(out, images)
 }
@@ -178,17 +214,46 @@ func dropArch(c choice) []choice {
 	return out
 }
 
+// keepArch leaves all but one of the archs out.
+func keepArch(c choice) []choice {
+	var out []choice
+	n := len(c.spec.GPUs)
+	for keep := range n + len(c.spec.Archs) {
+		one := c
+		one.spec.GPUs, one.spec.Archs = nil, nil
+		for i, name := range c.spec.GPUs {
+			if i == keep {
+				one.spec.GPUs = []string{name}
+			} else {
+				one.say("without --gpu " + quoted(name))
+			}
+		}
+		for i, a := range c.spec.Archs {
+			if n+i == keep {
+				one.spec.Archs = []wheel.Arch{a}
+			} else {
+				one.say("without --arch " + a.String())
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
 // addGPU names an example, where none is given.
 func addGPU(c choice) []choice {
 	var out []choice
-	for _, name := range []string{"A100", "H100", "V100"} {
+	for _, g := range exampleGPUs() {
 		more := c
-		more.spec.GPUs = []string{name}
-		more.say("--gpu " + name)
+		more.spec.GPUs = []string{g[0]}
+		more.say("--gpu " + g[0])
 		out = append(out, more)
 	}
 	return out
 }
+
+// exampleGPUs are well known ones, with their archs.
+func exampleGPUs() [][2]string { return [][2]string{{"A100", "8.0"}, {"H100", "9.0"}, {"V100", "7.0"}} }
 
 // sayPython names one, for a ground of which none is known.
 func (t *Tables) sayPython(c choice) []choice {
@@ -217,23 +282,14 @@ func (t *Tables) otherDeepSpeed(w *want) loosener {
 	}
 }
 
-// dropOps leaves one of the ops out, or else all that have device code.
+// dropOps leaves one of the ops out, or those that no toolchain builds for these
+// archs, or all that have device code.
 func dropOps(w *want) loosener {
 	return func(c choice) []choice {
-		var lists [][]string
-		var plain []string
-		for i, op := range w.ops {
-			rest := slices.Delete(opNames(w.ops), i, i+1)
-			if len(w.spec.Ops) > 0 && !w.all {
-				lists = append(lists, rest)
-			}
-			if !op.DeviceCode {
-				plain = append(plain, op.Name)
-			}
-		}
 		var out []choice
-		for _, list := range append(lists, plain) {
+		for _, list := range w.fewerOps() {
 			if len(list) == 0 {
+				out = append(out, dropAllOps(c)...)
 				continue
 			}
 			less := c
@@ -245,4 +301,46 @@ func dropOps(w *want) loosener {
 	}
 }
 
-func opNames(ops []Op) []string { return Toolchain{Ops: ops}.OpNames(false) }
+// dropAllOps takes the default ones in place of those asked for.
+func dropAllOps(c choice) []choice {
+	if len(c.spec.Ops) == 0 {
+		return nil
+	}
+	c.say("without --ops " + strings.Join(c.spec.Ops, ","))
+	c.spec.Ops = nil
+	return []choice{c}
+}
+
+// fewerOps are the lists that leave something out of --ops, those that leave
+// out least first. Of the default ops only those without device code are any.
+func (w *want) fewerOps() [][]string {
+	var named, possible, plain []string
+	for i, op := range w.ops {
+		if w.byName[i] && !w.all && len(w.spec.Ops) > 0 {
+			named = append(named, op.Name)
+			if w.opRefused(op) == "" {
+				possible = append(possible, op.Name)
+			}
+		}
+		if !op.DeviceCode && (w.byName[i] || w.all) {
+			plain = append(plain, op.Name)
+		}
+	}
+	lists := without(named)
+	if len(possible) > 0 && len(named)-len(possible) > 1 {
+		lists = append(append(lists, possible), without(possible)...)
+	}
+	if len(plain) > 0 {
+		lists = append(lists, plain)
+	}
+	return lists
+}
+
+// without lists what is left of a list without each one of it.
+func without(list []string) [][]string {
+	var out [][]string
+	for i := range list {
+		out = append(out, slices.Delete(slices.Clone(list), i, i+1))
+	}
+	return out
+}

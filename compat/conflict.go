@@ -2,6 +2,7 @@ package compat
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -11,13 +12,18 @@ type ConflictError struct {
 	// Choices are changes of which any one makes it work, nearest first, in the
 	// words of the command line. Each has been resolved.
 	Choices []string
+	// Final says that no other value of the command line mends it: there is
+	// nothing to try, only advice.
+	Final bool
 }
 
 // Conflict is one reason. Try is what to say instead where one value by itself
-// is wrong; such changes are needed all together.
+// is wrong; such changes are needed all together. Advice is what remains beside
+// the command line: another machine, another GPU.
 type Conflict struct {
-	What string
-	Try  string
+	What   string
+	Try    string
+	Advice []string
 }
 
 func (e *ConflictError) Error() string {
@@ -32,21 +38,26 @@ func (e *ConflictError) Error() string {
 }
 
 // Hint says what works: the changes that are needed, then those of which any
-// one will do.
+// one will do; and the advice.
 func (e *ConflictError) Hint() string {
-	var steps []string
+	var steps, hints []string
 	for _, c := range e.Conflicts {
 		if c.Try != "" {
 			steps = append(steps, c.Try)
+		}
+		for _, advice := range c.Advice {
+			if !slices.Contains(hints, advice) {
+				hints = append(hints, advice)
+			}
 		}
 	}
 	if len(e.Choices) > 0 {
 		steps = append(steps, strings.Join(e.Choices, ", or "))
 	}
-	if len(steps) == 0 {
-		return ""
+	if len(steps) > 0 && !e.Final {
+		hints = append([]string{"this works: " + strings.Join(steps, " and ")}, hints...)
 	}
-	return "this works: " + strings.Join(steps, " and ")
+	return strings.Join(hints, "; ")
 }
 
 // ExitCode is that of a configuration for which no toolchain exists.
@@ -57,3 +68,6 @@ type conflicts []Conflict
 func (c *conflicts) add(format string, args ...any) {
 	*c = append(*c, Conflict{What: fmt.Sprintf(format, args...)})
 }
+
+// advise adds advice to the last one.
+func (c conflicts) advise(advice ...string) { c[len(c)-1].Advice = advice }

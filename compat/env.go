@@ -12,13 +12,9 @@ func (t *Tables) WithTorch(version, cuda, python string) *Tables {
 	}
 	near := nearestVersions(version, t.torchVersions())[0]
 	row := t.Torches[slices.IndexFunc(t.Torches, func(r Torch) bool { return r.Version == near })]
+	row.Archs = nil // what its binaries hold is not known: nothing is refused for it
 	if row.CUDA != cuda {
-		row.Toolkit, row.Archs = "", nil
-		for _, c := range t.CUDAs {
-			if c.Version == cuda {
-				row.Archs = c.Archs // what its binaries hold is not known: nothing is refused for it
-			}
-		}
+		row.Toolkit = ""
 		for _, r := range t.Torches {
 			if r.CUDA == cuda && row.Toolkit == "" {
 				row.Toolkit = r.Toolkit

@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +15,8 @@ func (t *Tables) conflict(w *want, bad []fault) error {
 	e := &ConflictError{}
 	spec := w.spec
 	for _, f := range bad {
-		c := Conflict{What: f.what}
+		c := Conflict{What: f.what, Advice: f.advice}
+		e.Final = e.Final || len(f.instead) == 0
 		if instead, ok := t.instead(spec, given(w), f); ok {
 			c.Try = instead.text
 			instead.apply(&spec)
@@ -22,8 +24,12 @@ func (t *Tables) conflict(w *want, bad []fault) error {
 		e.Conflicts = append(e.Conflicts, c)
 	}
 	mended, _ := t.read(spec, given(w))
+	mended.loose = e.Final && len(mended.archs) == 0
 	if t.search(mended) == nil {
 		e.Conflicts = append(e.Conflicts, t.explain(mended)...)
+		e.Final = e.Final || mended.foreignHost()
+	}
+	if t.search(mended) == nil && !e.Final {
 		for _, c := range t.choices(mended) {
 			e.Choices = append(e.Choices, c.text)
 		}
@@ -110,10 +116,17 @@ func (w *want) torchWords(newest Torch) string {
 	return "torch"
 }
 
+// foreignHost reports whether the build is to be on a machine that makes no
+// x86_64 wheels; nothing on the command line mends that.
+func (w *want) foreignHost() bool { return w.grounds[0].Host && w.grounds[0].foreign() }
+
 // explainGround holds machine, glibc and Python against the grounds.
 func (t *Tables) explainGround(w *want, bad *conflicts) {
 	if g := w.grounds[0]; g.foreign() { // more than one ground are never the caller's own
 		bad.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and those on x86_64", g.Name, g.Machine)
+		if g.Host {
+			bad.advise(buildThere(g.Machine), "for x86_64 run dsbuild on such a machine")
+		}
 		w.grounds = slices.Clone(w.grounds)
 		for i := range w.grounds {
 			w.grounds[i].Machine = ""
@@ -180,15 +193,38 @@ func (t *Tables) explainPythons(w *want, bad *conflicts) {
 			}
 		}
 	}
-	if len(grounds[0].Pythons) == 0 {
+	if len(grounds) > 0 && len(grounds[0].Pythons) == 0 {
 		bad.add("which Python %s has is not known: say --python", grounds[0].Name)
 		w.spec.Python = torches[0].Pythons[0]
 		return
 	}
 	rest := *w
 	rest.grounds = grounds
-	bad.add("%s has wheels for Python %s, of what can be built on here %s", w.torchWords(torches[0]), listed(torches[0].Pythons), rest.pythonsOf())
+	if w.spec.Glibc != "" && !w.given { // then the base is free, and the rest is seen
+		bad.add("glibc %s leaves Python %s (%s), and %s has no wheels for that", w.spec.Glibc, listed(pythonsAmong(grounds)), rest.suites(), w.torchWords(torches[0]))
+		w.spec.Glibc = ""
+		return
+	}
+	bad.add("%s has wheels for Python %s, but %s", w.torchWords(torches[0]), listed(torches[0].Pythons), rest.pythonsOf())
 	w.spec.Torch, w.spec.CUDA = "", ""
+}
+
+func pythonsAmong(grounds []Ground) []string {
+	var out []string
+	for _, g := range grounds {
+		out = union(out, g.Pythons)
+	}
+	slices.SortFunc(out, compareVersions)
+	return out
+}
+
+// suites names the bases shortly.
+func (w *want) suites() string {
+	var out []string
+	for _, g := range w.grounds {
+		out = append(out, g.Suite)
+	}
+	return listed(out)
 }
 
 // explainOps holds the ops asked for by name against DeepSpeed and the archs.
@@ -202,6 +238,7 @@ func (t *Tables) explainOps(w *want, bad *conflicts) {
 		}
 		if why != "" {
 			bad.add("%s", why)
+			bad.advise(w.gpusFor(op)...)
 			continue
 		}
 		ops, byName = append(ops, op), append(byName, w.byName[i])
@@ -211,6 +248,24 @@ func (t *Tables) explainOps(w *want, bad *conflicts) {
 		bad.add("no arch is given and %s has device code", w.ops[slices.IndexFunc(w.ops, func(o Op) bool { return o.DeviceCode })].Name)
 		w.loose = true
 	}
+}
+
+// gpusFor says what GPU an op needs that takes none of the archs.
+func (w *want) gpusFor(op Op) []string {
+	if op.absent(w.deepspeed.Version) != "" {
+		return nil
+	}
+	var such []string
+	for _, g := range exampleGPUs() {
+		if op.takes(g[1]) {
+			such = append(such, g[0])
+		}
+	}
+	what := op.MinArch + " or higher"
+	if op.MaxArch != "" {
+		what = cmp.Or(op.MinArch, "any") + " to " + op.MaxArch
+	}
+	return []string{fmt.Sprintf("%s needs a GPU of arch %s, such as %s", op.Name, what, strings.Join(such, " or "))}
 }
 
 // opRefused says why an op cannot be built whatever the toolchain.
@@ -231,22 +286,60 @@ func (w *want) opRefused(op Op) string {
 	return op.archsRefused(named)
 }
 
-// explainRoads says for every road that serves what speaks against it.
+// explainRoads says for every road that serves what speaks against it. Roads
+// that are never any for the one ground there is are worth no word.
 func (t *Tables) explainRoads(w *want, bad *conflicts) {
+	var texts [][2]string
 	near := t.closest(w)
-	var lines []Conflict
-	for _, a := range near {
-		text := strings.Join(a.why, "; ")
-		if len(near) > 1 {
-			text = string(a.road.Road) + ": " + text
+	for _, road := range t.Roads {
+		text := t.noWheels(w, road)
+		if i := slices.IndexFunc(near, func(a *attempt) bool { return a.road.Road == road.Road }); i >= 0 {
+			if near[i].ruled && w.given {
+				continue
+			}
+			text = strings.Join(near[i].why, "; ")
 		}
 		if text != "" {
-			lines = append(lines, Conflict{What: text})
+			texts = append(texts, [2]string{string(road.Road), text})
 		}
 	}
-	if len(near) == 0 {
-		r := t.torches(w)[0]
-		lines = append(lines, Conflict{What: fmt.Sprintf("torch %s is built for CUDA %s: there is no toolkit for that here", r.Version, r.CUDA)})
+	for _, text := range texts {
+		if len(texts) == 1 {
+			text[0] = ""
+		}
+		bad.add("%s", strings.TrimPrefix(text[0]+": "+text[1], ": "))
 	}
-	*bad = append(*bad, lines...)
+	if len(texts) == 0 {
+		r := t.torches(w)[0]
+		bad.add("torch %s is built for CUDA %s: there is no toolkit for that%s", r.Version, r.CUDA, w.onGround())
+	}
+}
+
+func (w *want) onGround() string {
+	if !w.given {
+		return " here"
+	}
+	return " on " + w.grounds[0].Name
+}
+
+// noWheels says that none of a road's torches has wheels for the Pythons that
+// are left; "" where the road has other reasons, or no torch at all.
+func (t *Tables) noWheels(w *want, road RoadInfo) string {
+	var theirs []string
+	for _, r := range t.torches(w) {
+		if road.Suite == "" && road.TorchCUDA == major(r.CUDA) {
+			theirs = union(theirs, r.Pythons)
+		}
+	}
+	ours := pythonsAmong(slices.DeleteFunc(slices.Clone(w.grounds), func(g Ground) bool {
+		return w.spec.Glibc != "" && older(w.spec.Glibc, g.Glibc)
+	}))
+	if w.spec.Python != "" {
+		ours = []string{w.spec.Python}
+	}
+	if len(theirs) == 0 || len(ours) == 0 {
+		return ""
+	}
+	slices.SortFunc(theirs, compareVersions)
+	return fmt.Sprintf("torch for CUDA %s has wheels for Python %s to %s, not %s", road.TorchCUDA, theirs[0], theirs[len(theirs)-1], listed(ours))
 }

@@ -2,7 +2,6 @@ package compat
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/node"
@@ -122,12 +121,20 @@ func older(a, b string) bool {
 
 // parts returns the first two numbers of a version; what is no number is 0.
 func parts(version string) (major, minor int) {
-	fields := strings.FieldsFunc(version, func(r rune) bool { return r < '0' || r > '9' })
-	if len(fields) > 0 {
-		major, _ = strconv.Atoi(fields[0])
+	var numbers [2]int
+	place, within := -1, false
+	for _, r := range version {
+		digit := r >= '0' && r <= '9'
+		if digit && !within {
+			place++
+		}
+		within = digit
+		if place >= len(numbers) {
+			break
+		}
+		if digit {
+			numbers[place] = numbers[place]*10 + int(r-'0')
+		}
 	}
-	if len(fields) > 1 {
-		minor, _ = strconv.Atoi(fields[1])
-	}
-	return major, minor
+	return numbers[0], numbers[1]
 }

@@ -68,31 +68,22 @@ func gpuKey(name string, brand bool) string {
 	return gpuVariant.ReplaceAllString(key, "$1")
 }
 
-// NearestGPUs lists products of x86_64 machines whose names resemble one.
+// NearestGPUs lists products that a name may be a slip of the pen for, nearest
+// first: one letter in four, and one at least. Most names resemble none.
 func (t *Tables) NearestGPUs(name string) []string {
 	key := gpuKey(name, false)
-	rows := slices.Clone(t.GPUs)
-	slices.SortStableFunc(rows, func(a, b GPU) int {
-		return cmp.Compare(distance(key, a.plain), distance(key, b.plain))
-	})
-	return names(rows, 3)
-}
-
-// alikeGPUs lists products of x86_64 machines, those with the same arch first.
-func (t *Tables) alikeGPUs(arch string) []string {
-	rows := slices.Clone(t.GPUs)
-	slices.SortStableFunc(rows, func(a, b GPU) int {
-		return cmp.Compare(archDistance(a.Arch, arch), archDistance(b.Arch, arch))
-	})
-	return names(rows, 3)
-}
-
-func names(rows []GPU, most int) []string {
-	var out []string
-	for _, g := range rows {
-		if !g.foreign() && len(out) < most {
-			out = append(out, g.Name)
+	far := func(g GPU) int {
+		least := distance(key, g.plain)
+		for _, k := range g.keys {
+			least = min(least, distance(key, k))
 		}
+		return least
+	}
+	rows := slices.DeleteFunc(slices.Clone(t.GPUs), func(g GPU) bool { return far(g) > max(1, len(key)/4) })
+	slices.SortStableFunc(rows, func(a, b GPU) int { return cmp.Compare(far(a), far(b)) })
+	var out []string
+	for _, g := range rows[:min(len(rows), 3)] {
+		out = append(out, g.Name)
 	}
 	return out
 }

@@ -135,6 +135,10 @@ func TestForeignMachine(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "this machine: its CPU is aarch64; dsbuild builds x86_64 wheels") {
 		t.Error(err)
 	}
+	var bad *ConflictError
+	if !errors.As(err, &bad) || strings.Contains(bad.Hint(), "this works") || !strings.Contains(bad.Hint(), "setup.py") {
+		t.Errorf("hint %v", bad)
+	}
 }
 
 // TestDefaultOps: what nobody asked for by name is left out, and said, where
@@ -150,8 +154,8 @@ func TestDefaultOps(t *testing.T) {
 	if got := strings.Join(tc.OpNames(false), ","); err != nil || got != "cpu_adam,fused_adam" {
 		t.Errorf("ops %s, %v", got, err)
 	}
-	if len(tc.Remarks) != 1 || tc.Remarks[0] != "utils is left out: op utils is in DeepSpeed from 0.17.1 on, not in 0.17.0" {
-		t.Errorf("remarks %q", tc.Remarks)
+	if len(tc.Notes) != 1 || tc.Notes[0] != "utils is left out: op utils is in DeepSpeed from 0.17.1 on, not in 0.17.0" {
+		t.Errorf("notes %q", tc.Notes)
 	}
 	_, err = tt.Resolve(wheel.Spec{Archs: archs(t, "8.0"), DeepSpeed: "0.17.0", Ops: wheel.DefaultOps()})
 	var bad *ConflictError

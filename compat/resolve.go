@@ -19,7 +19,11 @@ func (t *Tables) Resolve(s wheel.Spec, grounds ...Ground) (Toolchain, error) {
 	w, bad := t.read(s, grounds)
 	best := t.search(w)
 	if best != nil && len(bad) == 0 {
-		return best.toolchain(), nil
+		tc := best.toolchain()
+		if newer := t.newerTorch(best); newer != "" {
+			tc.Notes = append(tc.Notes, newer)
+		}
+		return tc, nil
 	}
 	return Toolchain{}, t.conflict(w, bad)
 }
@@ -121,6 +125,13 @@ func (g Ground) pythons(asked string, torch Torch) []string {
 	return out
 }
 
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // closest returns, for each road that serves, the candidate against which
 // least speaks.
 func (t *Tables) closest(w *want) []*attempt {
@@ -133,7 +144,7 @@ func (t *Tables) closest(w *want) []*attempt {
 		a := t.try(w, c)
 		r := t.rank(w, c, at)
 		have := byRoad[at[1]]
-		if have == nil || cmp.Or(cmp.Compare(len(a.why), len(have.why)), slices.Compare(r[:], have.rank[:])) < 0 {
+		if have == nil || cmp.Or(cmp.Compare(bit(a.ruled), bit(have.ruled)), cmp.Compare(len(a.why), len(have.why)), slices.Compare(r[:], have.rank[:])) < 0 {
 			byRoad[at[1]] = &found{a, r}
 		}
 	}

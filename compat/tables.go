@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 //go:embed data/*.json
@@ -88,6 +89,8 @@ type Tables struct {
 	Roads      []RoadInfo // best first
 	Images     []string   // references of images that bring a CUDA toolkit, newest first
 	Origins    map[string]Origin
+
+	images []Ground // of Images
 }
 
 func (t *Tables) torchVersions() []string {
@@ -156,11 +159,21 @@ func NewTables() (*Tables, error) {
 		}
 		t.Origins[f.name] = origin
 	}
+	t.nameGPUs()
+	t.images = t.imageGrounds()
+	return &t, nil
+}
+
+// nameGPUs reduces the names of the GPUs to what they are found by.
+func (t *Tables) nameGPUs() {
 	for i, g := range t.GPUs {
 		t.GPUs[i].plain = gpuKey(g.Name, false)
 		for _, name := range append([]string{g.Name}, g.Also...) {
-			t.GPUs[i].keys = append(t.GPUs[i].keys, gpuKey(name, true))
+			key := gpuKey(name, true)
+			t.GPUs[i].keys = append(t.GPUs[i].keys, key)
+			if bare := strings.TrimPrefix(key, "jetson"); bare != key { // "AGX Orin"
+				t.GPUs[i].keys = append(t.GPUs[i].keys, bare)
+			}
 		}
 	}
-	return &t, nil
 }

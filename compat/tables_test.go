@@ -109,7 +109,7 @@ func TestGPUsNamed(t *testing.T) {
 		"Quadro RTX 6000": "7.5", "NVIDIA RTX 6000 Ada Generation": "8.9", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "12.0", "RTX PRO 5000 Blackwell Generation Laptop GPU": "12.0",
 		"NVIDIA RTX A6000": "8.6", "RTX A6000-48Q": "8.6", "Quadro P4000": "6.1", "P4000": "6.1", "NVIDIA T1000 8GB": "7.5", "Quadro T2000": "7.5", "Quadro GV100": "7.0", "RTX 4000 SFF Ada Generation": "8.9",
 		"NVIDIA L40S": "8.9", "NVIDIA A10G": "8.6", "Tesla T4": "7.5", "Tesla P100-PCIE-16GB": "6.0", "Tesla K80": "3.7",
-		"Orin (nvgpu)": "8.7", "Jetson Orin Nano": "8.7", "NVIDIA Thor": "11.0", "Jetson AGX Xavier": "7.2", "Jetson TX2": "6.2", "NVIDIA GB10": "12.1",
+		"Orin (nvgpu)": "8.7", "Jetson Orin Nano": "8.7", "NVIDIA Thor": "11.0", "AGX Orin": "8.7", "NVIDIA Jetson AGX Orin Developer Kit": "8.7", "TX2": "6.2", "Jetson AGX Xavier": "7.2", "Jetson TX2": "6.2", "NVIDIA GB10": "12.1",
 		"": "", "NVIDIA": "", "RTX": "", "MI300X": "", "RTX 9090": "", "100": "",
 	} {
 		found := tt.GPUsNamed(name)
@@ -119,6 +119,11 @@ func TestGPUsNamed(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{"V10O": "V100", "RTX 409O": "RTX 4090", "AGX Oren": "Jetson AGX Orin", "foo": "", "MI300X": "", "nonsense": ""} {
+		if got := strings.Join(tt.NearestGPUs(name), ","); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("nearest to %s: %s, want %q", name, got, want)
 		}
 	}
 	if both := tt.GPUsNamed("RTX 6000"); len(both) != 2 {

@@ -48,10 +48,12 @@ type Toolchain struct {
 	Python    string         // X.Y
 	Pins      []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
 	CPU       wheel.CPULevel //
+	Glibc     string         // X.Y of the oldest node, which the wheel must not exceed; "" where none was named
 	Archs     []wheel.Arch   // empty when no op has device code
 	Ops       []Op           // in the order of the table
 	Left      []LeftOp       // of --ops all: what cannot be built here
-	Remarks   []string       // what the person who asked should know
+	Remarks   []string       // what may hurt the person who asked
+	Notes     []string       // what is merely worth knowing
 }
 
 // Op is one of DeepSpeed's operators: a row of the table and, once resolved,

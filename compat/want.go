@@ -28,14 +28,16 @@ type want struct {
 	all       bool
 	loose     bool // the arch asked for is wrong: none is needed for the search
 	gpus      map[string][]string
-	remarks   []string
+	notes     []string
 }
 
 // fault is a value that is wrong by itself, and what to say instead: the
-// nearest first, each as a change of the Spec and in words.
+// nearest first, each as a change of the Spec and in words. Where there is
+// nothing to say instead, advice is what remains.
 type fault struct {
 	what    string
 	instead []change
+	advice  []string
 }
 
 type change struct {
@@ -78,7 +80,7 @@ func (t *Tables) readDeepSpeed(w *want) []fault {
 		all = append(all, d.Version)
 	}
 	what := fmt.Sprintf("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
-	return []fault{{what, versionChanges("--deepspeed", v, all, func(s *wheel.Spec, v string) { s.DeepSpeed = v })}}
+	return []fault{{what: what, instead: versionChanges("--deepspeed", v, all, func(s *wheel.Spec, v string) { s.DeepSpeed = v })}}
 }
 
 // versionChanges are the versions known, those nearest to the wrong one first.
@@ -107,7 +109,7 @@ func (t *Tables) readTorch(w *want) []fault {
 	what := fmt.Sprintf("torch %s is not in the tables of this dsbuild, which knows %s to %s", w.spec.Torch, all[len(all)-1], all[0])
 	wrong := w.spec.Torch
 	w.spec.Torch = ""
-	return []fault{{what, versionChanges("--torch", wrong, all, func(s *wheel.Spec, v string) { s.Torch = v })}}
+	return []fault{{what: what, instead: versionChanges("--torch", wrong, all, func(s *wheel.Spec, v string) { s.Torch = v })}}
 }
 
 func (t *Tables) readCUDA(w *want) []fault {
@@ -120,7 +122,7 @@ func (t *Tables) readCUDA(w *want) []fault {
 	wrong := w.spec.CUDA
 	w.spec.CUDA = ""
 	what := fmt.Sprintf("no torch on the package index is built for CUDA %s: there are torches for %s", wrong, listed(oldestFirst))
-	return []fault{{what, versionChanges("--cuda", wrong, all, func(s *wheel.Spec, v string) { s.CUDA = v })}}
+	return []fault{{what: what, instead: versionChanges("--cuda", wrong, all, func(s *wheel.Spec, v string) { s.CUDA = v })}}
 }
 
 func (t *Tables) readPython(w *want) []fault {
@@ -131,7 +133,7 @@ func (t *Tables) readPython(w *want) []fault {
 	all := t.pythons()
 	w.spec.Python = ""
 	what := fmt.Sprintf("no torch has wheels for Python %s: they are for %s", wrong, listed(all))
-	return []fault{{what, versionChanges("--python", wrong, all, func(s *wheel.Spec, v string) { s.Python = v })}}
+	return []fault{{what: what, instead: versionChanges("--python", wrong, all, func(s *wheel.Spec, v string) { s.Python = v })}}
 }
 
 func (t *Tables) readGlibc(w *want) []fault {
@@ -141,7 +143,7 @@ func (t *Tables) readGlibc(w *want) []fault {
 	what := fmt.Sprintf("glibc %q is not a version such as 2.31 ('ldd --version' on the oldest node says it)", w.spec.Glibc)
 	wrong := w.spec.Glibc
 	w.spec.Glibc = ""
-	return []fault{{what, versionChanges("--glibc", wrong, t.glibcs(), func(s *wheel.Spec, v string) { s.Glibc = v })}}
+	return []fault{{what: what, instead: versionChanges("--glibc", wrong, t.glibcs(), func(s *wheel.Spec, v string) { s.Glibc = v })}}
 }
 
 // readArchs keeps the archs that some CUDA compiles for.
@@ -160,10 +162,15 @@ func (t *Tables) readArchs(w *want) []fault {
 			continue
 		}
 		what := fmt.Sprintf("no CUDA in the tables of this dsbuild compiles for arch %s", a.Capability())
-		bad = append(bad, fault{what, archChanges(a, all)})
+		bad = append(bad, fault{what: what, instead: archChanges(a, t.served(all))})
 	}
 	w.spec.Archs, w.archs, w.loose = good, slices.Clone(good), w.loose || len(bad) > 0
 	return bad
+}
+
+// served are those archs that some torch runs on.
+func (t *Tables) served(archs []string) []string {
+	return slices.DeleteFunc(slices.Clone(archs), func(c string) bool { return t.NewestTorch(c) == "" })
 }
 
 func archChanges(wrong wheel.Arch, known []string) []change {
@@ -172,7 +179,7 @@ func archChanges(wrong wheel.Arch, known []string) []change {
 		return cmp.Compare(archDistance(a, wrong.Capability()), archDistance(b, wrong.Capability()))
 	})
 	var out []change
-	for _, n := range near[:3] {
+	for _, n := range near[:min(len(near), 3)] {
 		a := archOf(n)
 		a.PTX = wrong.PTX
 		out = append(out, change{"--arch " + a.String() + " instead of " + wrong.String(), func(s *wheel.Spec) { s.Archs = addArch(s.Archs, a) }})
@@ -199,43 +206,95 @@ func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
 // readGPUs adds the archs of the GPUs named.
 func (t *Tables) readGPUs(w *want) []fault {
 	var bad []fault
-	var good []string
-	for _, name := range w.spec.GPUs {
+	var good, wrong []string
+	names := splitNames(w.spec.GPUs)
+	for _, name := range names {
 		rows := t.GPUsNamed(name)
-		what, near := t.gpuFault(name, rows)
-		if what == "" {
+		f := t.gpuFault(name, rows)
+		if f == nil {
 			good = append(good, name)
 			w.archs = addArch(w.archs, archOf(rows[0].Arch))
 			w.gpus[rows[0].Arch] = append(w.gpus[rows[0].Arch], name)
 			continue
 		}
-		f := fault{what: what}
-		for _, n := range near {
-			f.instead = append(f.instead, change{"--gpu " + quoted(n) + " instead of " + quoted(name), func(s *wheel.Spec) { s.GPUs = append(slices.Clone(s.GPUs), n) }})
+		bad, wrong = append(bad, *f), append(wrong, name)
+	}
+	others := len(names)+len(w.spec.Archs) > 1
+	left := len(good)+len(w.spec.Archs) > 0 || slices.ContainsFunc(bad, func(f fault) bool { return len(f.instead) > 0 })
+	for i := range bad {
+		if others && left {
+			bad[i].instead = append(bad[i].instead, change{"without --gpu " + quoted(wrong[i]), func(*wheel.Spec) {}})
 		}
-		f.instead = append(f.instead, change{"without --gpu " + quoted(name), func(*wheel.Spec) {}})
-		bad = append(bad, f)
 	}
 	w.spec.GPUs, w.loose = good, w.loose || len(bad) > 0
 	return bad
 }
 
-// gpuFault says what is wrong with a GPU's name, and what is near to it.
-func (t *Tables) gpuFault(name string, rows []GPU) (what string, near []string) {
+// splitNames takes "A100,H100" for the two that it is; each once.
+func splitNames(given []string) []string {
+	var out []string
+	for _, names := range given {
+		for _, name := range strings.Split(names, ",") {
+			if name = strings.TrimSpace(name); (name != "" || names == "") && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// gpuFault says what is wrong with a GPU's name, and what is near to it; nil
+// where nothing is.
+func (t *Tables) gpuFault(name string, rows []GPU) *fault {
 	if len(rows) == 0 {
-		near = t.NearestGPUs(name)
-		return fmt.Sprintf("GPU %q is not in the tables of this dsbuild: the nearest names are %s ('dsbuild gpus' lists all; --arch takes the compute capability)", name, listed(near)), near
+		return t.unknownGPU(name)
 	}
 	for _, g := range rows {
-		near = append(near, g.Name)
 		if g.Arch != rows[0].Arch {
-			return fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch), []string{rows[0].Name, g.Name}
+			what := fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)
+			return &fault{what: what, instead: gpuChanges(name, []string{rows[0].Name, g.Name})}
 		}
 		if g.foreign() {
-			return fmt.Sprintf("GPU %s (arch %s): its CPU is %s; dsbuild builds x86_64 wheels, which do not run there", name, g.Arch, g.Machine), t.alikeGPUs(g.Arch)
+			what := fmt.Sprintf("GPU %s (arch %s): its CPU is %s; dsbuild builds x86_64 wheels alone, so there is no wheel for it", name, g.Arch, g.Machine)
+			advice := []string{buildThere(g.Machine)}
+			if g.Class == "data centre" { // others are one piece with their CPU
+				advice = append(advice, "if the node has an x86_64 CPU after all, say --arch "+g.Arch)
+			}
+			return &fault{what: what, advice: advice}
+		}
+		if t.NewestTorch(g.Arch) == "" {
+			what := fmt.Sprintf("GPU %s (arch %s): no torch in the tables of this dsbuild has code for it, so none runs there", name, g.Arch)
+			advice := fmt.Sprintf("%s takes a torch built from source for arch %s, and --arch %s", name, g.Arch, g.Arch)
+			return &fault{what: what, advice: []string{advice}}
 		}
 	}
-	return "", nil
+	return nil
+}
+
+// buildThere says what remains for machines that no x86_64 wheel runs on.
+func buildThere(machine string) string {
+	return "for " + machine + " build on the machine itself with DeepSpeed's own setup.py"
+}
+
+// unknownGPU proposes what the name may be a slip of the pen for.
+func (t *Tables) unknownGPU(name string) *fault {
+	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
+	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
+	near := t.NearestGPUs(name)
+	near = slices.DeleteFunc(near, func(n string) bool { return t.gpuFault(n, t.GPUsNamed(n)) != nil })
+	if len(near) == 0 {
+		return &fault{what: what, advice: []string{lists}}
+	}
+	what += fmt.Sprintf(", which has %s (%s)", listed(near), lists)
+	return &fault{what: what, instead: gpuChanges(name, near)}
+}
+
+func gpuChanges(wrong string, near []string) []change {
+	var out []change
+	for _, n := range near {
+		out = append(out, change{"--gpu " + quoted(n) + " instead of " + quoted(wrong), func(s *wheel.Spec) { s.GPUs = append(slices.Clone(s.GPUs), n) }})
+	}
+	return out
 }
 
 func quoted(s string) string {
@@ -249,7 +308,8 @@ func quoted(s string) string {
 // left out where DeepSpeed does not have it.
 func (t *Tables) readOps(w *want) []fault {
 	asked := w.spec.Ops
-	if len(asked) == 0 {
+	byDefault := len(asked) == 0
+	if byDefault {
 		asked = t.defaultOps(w)
 	}
 	w.all = slices.Contains(asked, AllOps)
@@ -269,7 +329,7 @@ func (t *Tables) readOps(w *want) []fault {
 		bad = append(bad, opFault(name, known))
 		w.spec.Ops = slices.DeleteFunc(slices.Clone(w.spec.Ops), func(n string) bool { return n == name })
 	}
-	if len(w.ops) == 0 && len(bad) > 0 { // search for the default ones
+	if len(w.ops) == 0 && len(bad) > 0 && !byDefault { // search for the default ones
 		w.loose = true
 		ops := w.spec.Ops
 		w.spec.Ops = nil
@@ -292,7 +352,7 @@ func (t *Tables) defaultOps(w *want) []string {
 		i := slices.IndexFunc(t.Ops, func(o Op) bool { return o.Name == name })
 		absent := i >= 0 && t.Ops[i].absent(w.deepspeed.Version) != ""
 		if absent {
-			w.remarks = append(w.remarks, fmt.Sprintf("%s is left out: %s", name, t.Ops[i].absent(w.deepspeed.Version)))
+			w.notes = append(w.notes, fmt.Sprintf("%s is left out: %s", name, t.Ops[i].absent(w.deepspeed.Version)))
 		}
 		return absent
 	})

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -139,13 +140,13 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 			return bundle, nil
 		}
 	}
-	tmp, err := os.MkdirTemp("", "dsbuild-")
+	tmp, err := scratch.New("")
 	if err != nil {
 		return wheel.Bundle{}, err
 	}
-	defer os.RemoveAll(tmp)
-	house := filepath.Join(tmp, wheel.WheelhouseDir)
-	if err := r.gather(ctx, b, a, tmp, house); err != nil {
+	defer tmp.Close()
+	house := filepath.Join(tmp.Path, wheel.WheelhouseDir)
+	if err := r.gather(ctx, b, a, tmp.Path, house); err != nil {
 		return wheel.Bundle{}, err
 	}
 	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, b.sources())

@@ -76,7 +76,7 @@ func ReadEnvironment(ctx context.Context, python string) (Environment, error) {
 		file, err = filepath.Abs(file) // the link itself: what it leads to is the Python below an environment
 	}
 	if err != nil {
-		return Environment{}, &EnvironmentError{Python: python, Reasons: []string{err.Error()}}
+		return Environment{}, noInterpreter(python, err)
 	}
 	facts, err := node.Probe(ctx, isolated{}, node.ProbeOptions{Python: file})
 	if err != nil {
@@ -84,7 +84,7 @@ func ReadEnvironment(ctx context.Context, python string) (Environment, error) {
 	}
 	e := Environment{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
-		return e, &EnvironmentError{Python: python, Reasons: facts.Missing}
+		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer as a Python does: " + strings.Join(facts.Missing, "; ")}}
 	}
 	script := node.Script{Python: facts.Executable, Source: environmentSource, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
@@ -92,6 +92,33 @@ func ReadEnvironment(ctx context.Context, python string) (Environment, error) {
 		return e, fmt.Errorf("environment of %s: %w", python, err)
 	}
 	return e, e.check()
+}
+
+// noInterpreter says why nothing can be run by the name of python.
+func noInterpreter(python string, err error) error {
+	bad := &EnvironmentError{Python: python}
+	file, wrong := filepath.Abs(python)
+	if wrong != nil {
+		file = python
+	}
+	inside := filepath.Join(file, "bin", "python")
+	info, _ := os.Stat(file)
+	switch {
+	case !strings.Contains(python, "/") && errors.Is(err, exec.ErrNotFound):
+		bad.Reasons = []string{"no command of this name is on PATH"}
+	case info != nil && info.IsDir():
+		bad.Reasons = []string{file + " is a directory"}
+		if _, err := os.Stat(inside); err == nil {
+			bad.Try = "--env " + inside
+		}
+	case errors.Is(err, os.ErrNotExist):
+		bad.Reasons = []string{"there is no file " + file}
+	case errors.Is(err, os.ErrPermission):
+		bad.Reasons = []string{file + " may not be run: it is not executable"}
+	default:
+		bad.Reasons = []string{err.Error()}
+	}
+	return bad
 }
 
 // sitePath is a directory that can stand in a list of paths, and in a .pth file.

@@ -130,16 +130,22 @@ func relativeTo(t *testing.T, work, path string) string {
 
 func TestReadEnvironmentRefuses(t *testing.T) {
 	_, cpu := environment(t, "2.15.0+cpu", "None", nil)
+	prefix := filepath.Dir(filepath.Dir(cpu))
 	for python, want := range map[string]string{
 		cpu:                      "its torch 2.15.0+cpu is built for the CPU alone",
-		"/nowhere/bin/python":    "no such file",
-		"/bin/true":              "python",
-		"no-such-python-on-path": "not found",
+		prefix:                   prefix + " is a directory",
+		"/nowhere/bin/python":    "environment of /nowhere/bin/python: there is no file /nowhere/bin/python",
+		"/etc/passwd":            "/etc/passwd may not be run",
+		"/bin/true":              "it does not answer as a Python does",
+		"no-such-python-on-path": "environment of no-such-python-on-path: no command of this name is on PATH",
 	} {
 		_, err := pipeline.ReadEnvironment(t.Context(), python)
 		var bad *pipeline.EnvironmentError
 		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), want) || hint.Of(err) == "" {
 			t.Errorf("%s: %v", python, err)
+		}
+		if python == prefix && hint.Of(err) != "--env "+cpu {
+			t.Errorf("%s: hint %q", python, hint.Of(err))
 		}
 	}
 }

@@ -377,7 +377,7 @@ func (p *Plan) compare(c wheel.Contents) []string {
 		}
 	}
 	return wheel.Audit(c, wheel.Want{
-		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU, KeepDebug: p.Options.KeepDebug,
+		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU, Glibc: p.Toolchain.Glibc, KeepDebug: p.Options.KeepDebug,
 	})
 }
 

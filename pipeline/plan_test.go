@@ -189,6 +189,25 @@ func TestPlanCompares(t *testing.T) {
 	}
 }
 
+// The glibc of the oldest node that was named goes into the audit, and not into
+// the plan's digest: the wheel is the same.
+func TestPlanComparesGlibc(t *testing.T) {
+	asked := planFor(t, wheel.Spec{Ops: []string{"cpu_adam"}, Glibc: "2.36"}, Source{}, Base{}, Options{})
+	free := planFor(t, wheel.Spec{Ops: []string{"cpu_adam"}, Python: "3.11"}, Source{}, Base{}, Options{})
+	if asked.Digest != free.Digest {
+		t.Errorf("another plan: %s, %s", asked.Base.Ref, free.Base.Ref)
+	}
+	c := wheel.Contents{Extensions: []wheel.Extension{
+		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
+	}}
+	if found := asked.compare(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, asked for glibc 2.36"}) {
+		t.Error(found)
+	}
+	if found := free.compare(c); len(found) > 0 {
+		t.Error(found)
+	}
+}
+
 // A wheel that was tampered with after it was packed does not pass the audit.
 func TestPlanAuditNamesTheDamage(t *testing.T) {
 	p := plan(t, image(), Options{}, []string{"cpu_adam", "fused_adam"}, "8.0")

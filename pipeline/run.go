@@ -12,6 +12,7 @@ import (
 	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -44,7 +45,13 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 		return wheel.Artifact{}, fmt.Errorf("output directory: %w", err)
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.get(p.Digest, r.place)
+		a, ok, err := r.Store.get(p.Digest, func(kept Product) (wheel.Artifact, error) {
+			// The same wheel, which may have been asked for newer nodes.
+			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
+				return wheel.Artifact{}, wheel.NotAsked(kept.Manifest.Name, findings)
+			}
+			return r.place(kept)
+		})
 		if err != nil {
 			return a, err
 		}
@@ -60,12 +67,12 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 }
 
 func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
-	tmp, err := os.MkdirTemp("", "dsbuild-")
+	tmp, err := scratch.New("")
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	defer os.RemoveAll(tmp)
-	b := &build{plan: p, dir: tmp, started: time.Now(), rep: r.Report}
+	defer tmp.Close()
+	b := &build{plan: p, dir: tmp.Path, started: time.Now(), rep: r.Report}
 	builder, err := r.within(ctx, p, func(space Workspace, log io.Writer) error {
 		b.log = log
 		return b.run(ctx, space)

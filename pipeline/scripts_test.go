@@ -275,3 +275,32 @@ func TestPatches(t *testing.T) {
 		}
 	}
 }
+
+// What uv finds wrong in the environment of a node fails the smoke step, but for
+// what deepspeed-kernels says wrongly of itself.
+func TestSmokeChecksTheEnvironment(t *testing.T) {
+	const kernels = "The package `deepspeed-kernels` was built for a different platform"
+	const other = "The package `deepspeed` requires `hjson`, but it's not installed"
+	for _, c := range []struct{ said, want string }{
+		{"Using Python 3.11.7 environment at: /e\nChecked 3 packages in 78ms\nAll installed packages are compatible", ""},
+		{"Checked 3 packages in 78ms\nFound 1 incompatibility\n" + kernels, ""},
+		{"Checked 3 packages in 78ms\nFound 2 incompatibilities\n" + kernels + "\n" + other, other},
+		{"error: no such environment", "error: no such environment"},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{
+			"uv":     "#!/bin/sh\n[ $2 != check ] || cat <<'END' >&2\n" + c.said + "\nEND\n",
+			"python": "#!/bin/sh\n",
+		} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command("sh", "scripts/smoke.sh", "utils")
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_ENV=/e", "DSBUILD_IN=" + dir, "DSBUILD_TOOLS=" + dir}
+		out, err := cmd.CombinedOutput()
+		if got := strings.TrimSpace(string(out)); got != c.want || (err != nil) != (c.want != "") {
+			t.Errorf("uv says\n%s\nsmoke.sh: %v, %q, want %q", c.said, err, got, c.want)
+		}
+	}
+}

@@ -33,9 +33,13 @@ type SiteOptions struct {
 type SiteError struct {
 	Name string // of the flag or variable
 	Why  string
+	Try  string // what would do
 }
 
 func (e *SiteError) Error() string { return e.Name + ": " + e.Why }
+
+// Hint says what the setting takes.
+func (e *SiteError) Hint() string { return e.Name + " takes " + e.Try }
 
 // ExitCode is that of wrong usage.
 func (e *SiteError) ExitCode() int { return 2 }
@@ -132,7 +136,7 @@ func (s *Site) mirror(mirror string) error {
 		return err
 	}
 	if strings.ContainsAny(mirror, `#&\ `) {
-		return &SiteError{aptMirror, `none of # & \ may be in it as it is: write them as %23, %26, %5C`}
+		return &SiteError{aptMirror, `none of # & \ may be in it as it is: write them as %23, %26, %5C`, urlLike(aptMirror)}
 	}
 	s.variables[aptMirror] = strings.TrimRight(mirror, "/")
 	return nil
@@ -142,13 +146,24 @@ func (s *Site) mirror(mirror string) error {
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return &SiteError{from, "not a URL of http or https"}
+		return &SiteError{from, "not a URL of http or https", urlLike(from)}
 	}
 	return nil
 }
 
+// urlLike shows what the URL of a setting looks like.
+func urlLike(name string) string {
+	if name == aptMirror {
+		return "a URL such as https://mirror.example.org/apt, below which debian and ubuntu lie"
+	}
+	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; other than letters and digits, a password is written in percents: @ is %40"
+}
+
 // maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
 const maxCA = 4 << 20
+
+// caLike is what --ca takes.
+const caLike = "a file of certificates in PEM: lines of base64 between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
 
 // certificates reads those of --ca, else those that the user's programs trust.
 func (s *Site) certificates(flag, variable string) error {
@@ -161,15 +176,15 @@ func (s *Site) certificates(flag, variable string) error {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return &SiteError{name, err.Error()}
+		return &SiteError{name, err.Error(), caLike}
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxCA+1))
 	if err != nil {
-		return &SiteError{name, err.Error()}
+		return &SiteError{name, err.Error(), caLike}
 	}
 	if len(text) > maxCA {
-		return &SiteError{name, fmt.Sprintf("%s is larger than %d MiB: no file of certificates", path, maxCA>>20)}
+		return &SiteError{name, fmt.Sprintf("%s is larger than %d MiB: no file of certificates", path, maxCA>>20), caLike}
 	}
 	var out bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -180,7 +195,7 @@ func (s *Site) certificates(flag, variable string) error {
 		}
 	}
 	if out.Len() == 0 {
-		return &SiteError{name, path + " holds no certificate in PEM"}
+		return &SiteError{name, path + " holds no certificate in PEM", caLike}
 	}
 	s.ca = out.String()
 	return nil

@@ -134,7 +134,7 @@ func TestSiteErrors(t *testing.T) {
 	} {
 		_, err := NewSite(c.o, func(name string) string { return c.env[name] })
 		var bad *SiteError
-		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "geheim") {
+		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error()+hint.Of(err), "geheim") || !strings.HasPrefix(hint.Of(err), bad.Name+" takes ") {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}

@@ -176,6 +176,19 @@ func TestRunnerAnswersFromTheStore(t *testing.T) {
 	if a, err := r.Run(t.Context(), p); err != nil || !a.Cached {
 		t.Errorf("stored: %+v, %v", a, err)
 	}
+	if err := r.Store.Put(p.Digest, artifact(t, "a-1-cp311-cp311-manylinux_2_35_x86_64.whl", "bytes")); err != nil {
+		t.Fatal(err)
+	}
+	var bad *wheel.AuditError
+	for glibc, fits := range map[string]bool{"2.36": true, "2.34": false} {
+		p.Toolchain.Glibc = glibc
+		if _, err := r.Run(t.Context(), p); (err == nil) != fits || !fits && !errors.As(err, &bad) {
+			t.Errorf("stored, and asked for glibc %s: %v", glibc, err)
+		}
+	}
+	if bad == nil || bad.ExitCode() != 4 || !strings.Contains(bad.Hint(), "--base") {
+		t.Errorf("%v", bad)
+	}
 	p.Options.NoCache = true
 	if _, err := r.Run(t.Context(), p); err == nil {
 		t.Error("--no-cache read the store")
@@ -210,6 +223,7 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		want string
 	}{
 		"as asked":   {wheeltest.DefaultOps(), ""},
+		"glibc":      {wheeltest.DefaultOps(), ", asked for glibc 2.0"},
 		"op missing": {wheeltest.DefaultOps()[:1], "op fused_adam was asked for and is not inside"},
 	} {
 		f := &fake{compiled: func(dir string) {
@@ -225,6 +239,7 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		}
 		var said bytes.Buffer
 		r.Report = ui.New(&said, ui.Options{})
+		p.Toolchain.Glibc = map[string]string{"glibc": "2.0"}[name]
 		a, err := r.Run(t.Context(), p)
 		left, _ := os.ReadDir(r.Dir)
 		kept, _ := os.ReadDir(r.Store.Dir)

@@ -11,7 +11,8 @@ type Want struct {
 	Ops       []string
 	Archs     map[string][]Arch // of each op that is to have device code
 	CPU       CPULevel
-	KeepDebug bool // debug information was asked for
+	Glibc     string // X.Y of the oldest machine that is to run it; "" where none was named
+	KeepDebug bool   // debug information was asked for
 }
 
 // AuditError lists every way in which a wheel is not what it should be.
@@ -33,7 +34,11 @@ func (e *AuditError) ExitCode() int { return 4 }
 
 // NotAsked is the error of a wheel that was built and is not what was asked.
 func NotAsked(wheel string, findings []string) error {
-	return &AuditError{wheel, findings, "the compile log names the ops DeepSpeed left out and why"}
+	try := "the compile log names the ops DeepSpeed left out and why"
+	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
+		try = "code is as new as the libraries of its base: give an older --base, or --glibc alone, which chooses one"
+	}
+	return &AuditError{wheel, findings, try}
 }
 
 // NotDeployable is the error of a wheel that must not be installed on nodes.
@@ -77,7 +82,54 @@ func (w Want) audit(e Extension) []string {
 	if !e.Stripped && !w.KeepDebug {
 		findings = append(findings, fmt.Sprintf("op %s is not stripped", op))
 	}
-	return findings
+	return append(findings, e.compareGlibc(w.Glibc)...)
+}
+
+// askedGlibc is how every finding of compareGlibc and AuditTags ends, before the
+// version.
+const askedGlibc = ", asked for glibc "
+
+// compareGlibc holds what an extension needs of the C and C++ libraries against
+// the glibc of a machine. Newer parts of libstdc++ give the wheel a tag for which
+// pip refuses it there, whatever the C library.
+func (e Extension) compareGlibc(asked string) []string {
+	if asked == "" {
+		return nil
+	}
+	if compareVersions(e.Glibc, asked) > 0 {
+		return []string{fmt.Sprintf("op %s needs glibc %s", e.Op(), e.Glibc) + askedGlibc + asked}
+	}
+	f := Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}
+	platform, err := Platform(f)
+	if err != nil {
+		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
+	}
+	if !reaches(platform, asked) {
+		return []string{fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
+			e.Op(), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), platform) + askedGlibc + asked}
+	}
+	return nil
+}
+
+// reaches reports whether pip takes a platform tag on a machine with a glibc.
+func reaches(platform, glibc string) bool {
+	needs, promised := platformGlibc(platform)
+	return !promised || compareVersions(needs, glibc) <= 0
+}
+
+// AuditTags holds the tags of a finished wheel's name against the glibc that it
+// was asked for; "" is any.
+func AuditTags(name, glibc string) []string {
+	f, err := ParseFileName(name)
+	if err != nil || glibc == "" {
+		return nil
+	}
+	for _, tag := range f.Tags {
+		if platform := tag[strings.LastIndex(tag, "-")+1:]; !reaches(platform, glibc) {
+			return []string{"it is tagged " + platform + askedGlibc + glibc}
+		}
+	}
+	return nil
 }
 
 // compareCPU holds an extension's instructions against a level. DeepSpeed's ops

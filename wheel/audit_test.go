@@ -39,12 +39,32 @@ func TestAudit(t *testing.T) {
 		"op twice":        {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam is inside 2 times"},
 		"no x86-64":       {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam holds no x86-64 code"},
 		"not stripped":    {func(c *Contents, _ *Want) { c.Extensions[0].Stripped = false }, "op cpu_adam is not stripped"},
+		"glibc":           {func(_ *Contents, w *Want) { w.Glibc = "2.31" }, "op cpu_adam needs glibc 2.34, asked for glibc 2.31"},
+		"libstdc++":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.30", "2.34" }, "op fused_adam needs GLIBCXX 3.4.30, CXXABI nothing and libgcc nothing: that is manylinux_2_35_x86_64, asked for glibc 2.34"},
+		"no policy":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.99", "2.34" }, "op fused_adam: no manylinux policy offers glibc 2.4 with GLIBCXX 3.4.99"},
 		"RPATH":           {func(c *Contents, _ *Want) { c.Extensions[0].RPath = []string{"/build/lib"} }, "op cpu_adam looks for libraries in /build/lib"},
 	} {
 		have, asked := contents(), want()
 		c.change(&have, &asked)
 		if got := Audit(have, asked); len(got) != 1 || !strings.HasPrefix(got[0], c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A machine as old as was asked for takes the wheel.
+func TestAuditGlibc(t *testing.T) {
+	for _, glibc := range []string{"", "2.34", "2.41"} {
+		w := want()
+		w.Glibc = glibc
+		if got := Audit(contents(), w); len(got) > 0 {
+			t.Errorf("glibc %q: %q", glibc, got)
+		}
+	}
+	const name = "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl"
+	for glibc, want := range map[string]string{"": "", "2.36": "", "2.35": "", "2.34": "it is tagged manylinux_2_35_x86_64, asked for glibc 2.34"} {
+		if got := strings.Join(AuditTags(name, glibc), "; "); got != want {
+			t.Errorf("%s for glibc %q: %q, want %q", name, glibc, got, want)
 		}
 	}
 }

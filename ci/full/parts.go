@@ -28,12 +28,27 @@ func parts() []part {
 		},
 	}, {
 		name:  "toolchains",
-		about: "any GPU, any op, any toolchain: real builds on every road",
+		about: "any GPU, any toolchain: real builds on every road",
 		tests: "TestFullToolchains",
 		needs: []need{
 			{"tools: cuobjdump", (*bench).tools},
 			{"a Dagger engine", (*bench).engine},
 		},
+	}, {
+		name:  "ops",
+		about: "every op that can be built, each with its own archs",
+		tests: "TestFullOps",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
+	}, {
+		name:  "host",
+		about: "the host builder, not root, against the Dagger builder",
+		tests: "TestFullHost",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
+	}, {
+		name:  "farm",
+		about: "many wheels at once, on one engine and on two",
+		tests: "TestFullFarm",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
 	}}
 }
 

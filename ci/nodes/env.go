@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/dockerfiles"
@@ -93,17 +92,7 @@ func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
 	if err != nil {
 		return err
 	}
-	install := append([]string{"pip", "install", "--quiet", "--python", n.Python, "torch==" + opt.Torch}, needs...)
-	if uv.Run(ctx, append(install, "--offline")...) == nil {
-		return nil
-	}
-	opt.Log(fmt.Sprintf("downloading torch %s and DeepSpeed's dependencies (once, about 5 GB on disk) …", opt.Torch))
-	begin := time.Now()
-	if err := uv.Run(ctx, install...); err != nil {
-		return err
-	}
-	opt.Log(fmt.Sprintf("downloaded in %.0f s", time.Since(begin).Seconds()))
-	return nil
+	return uv.Install(ctx, n.Python, opt.Log, append(needs, "torch=="+opt.Torch)...)
 }
 
 func sameDevice(a, b string) bool {

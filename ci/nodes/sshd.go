@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dsbuild/dsbuild/ci/debian"
 )
 
 // sshd is the server program of this machine.
@@ -28,7 +30,7 @@ func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
 	path := lookSSHD()
 	if path == "" && os.Geteuid() == 0 {
 		log("installing openssh-server (apt-get) …")
-		if err := installSSHD(ctx); err != nil {
+		if err := debian.Ensure(ctx, func() bool { return lookSSHD() != "" }, "openssh-server"); err != nil {
 			return sshd{}, fmt.Errorf("%w, and installing it failed: %w", ErrNoSSHD, err)
 		}
 		path = lookSSHD()
@@ -60,43 +62,6 @@ func lookSSHD() string {
 		}
 	}
 	return ""
-}
-
-// installSSHD installs the package; a policy keeps it from starting a server
-// of the whole machine on port 22.
-func installSSHD(ctx context.Context) error {
-	// Several test programs may find it missing at once.
-	unlock, err := lock("/run/dsbuild-openssh-server.lock")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if lookSSHD() != "" {
-		return nil
-	}
-	const policy = "/usr/sbin/policy-rc.d"
-	if _, err := os.Stat(policy); errors.Is(err, os.ErrNotExist) {
-		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
-			return err
-		}
-		defer os.Remove(policy)
-	}
-	install := func(args ...string) error {
-		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, lastLine(out))
-		}
-		return nil
-	}
-	args := []string{"-o", "DPkg::Lock::Timeout=300", "install", "-y", "-q", "--no-install-recommends", "openssh-server"}
-	if install(args...) == nil {
-		return nil
-	}
-	if err := install("update", "-q"); err != nil {
-		return err
-	}
-	return install(args...)
 }
 
 func lastLine(b []byte) string {

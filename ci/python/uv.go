@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
@@ -65,4 +67,21 @@ func (u UV) Run(ctx context.Context, args ...string) error {
 // Venv makes an empty environment of the interpreter py in dir.
 func (u UV) Venv(ctx context.Context, py, dir string) error {
 	return u.Run(ctx, "venv", "--quiet", "--no-project", "--python", py, dir)
+}
+
+// Install installs packages into the environment of the interpreter py, from
+// the cache if all of them are there. log gets a line before a download, for
+// torch with what it needs are 5 GB on disk.
+func (u UV) Install(ctx context.Context, py string, log func(line string), packages ...string) error {
+	install := append([]string{"pip", "install", "--quiet", "--python", py}, packages...)
+	if u.Run(ctx, append(install, "--offline")...) == nil {
+		return nil
+	}
+	log(fmt.Sprintf("downloading (once): %s …", strings.Join(packages, " ")))
+	begin := time.Now()
+	if err := u.Run(ctx, install...); err != nil {
+		return err
+	}
+	log(fmt.Sprintf("downloaded in %.0f s", time.Since(begin).Seconds()))
+	return nil
 }

@@ -61,14 +61,22 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 	for _, name := range names {
 		found := tables.GPUsNamed(name)
 		if len(found) == 0 {
-			unknown = append(unknown, `"`+name+`" (the nearest names are `+strings.Join(tables.NearestGPUs(name), ", ")+")")
+			unknown = append(unknown, `"`+name+`"`+resembling(tables.NearestGPUs(name)))
 		}
 		gpus = append(gpus, found...)
 	}
 	if len(unknown) > 0 {
-		return nil, usageErrorf(command, "no such GPU in the tables: %s", strings.Join(unknown, "; "))
+		return nil, usageErrorf(command, "no such GPU in the tables: %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
 	}
 	return gpus, nil
+}
+
+// resembling names what may be meant; few words resemble a GPU.
+func resembling(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return " (do you mean " + strings.Join(names, ", ") + "?)"
 }
 
 // gpuRows are arch, class, CPU and name of each; folded, those that differ by

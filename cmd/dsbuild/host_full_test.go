@@ -94,7 +94,7 @@ func (l login) wheel(t *testing.T, args ...string) wheel.Artifact {
 // another user than root what the Dagger builder makes: the manifests differ in
 // builder, base, and what follows from the base; the extensions do in nothing.
 // For an environment with the same torch it makes them once more, beside it.
-func TestFullToolchainsHost(t *testing.T) {
+func TestFullHost(t *testing.T) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil || !strings.Contains(string(release), "VERSION_CODENAME=bookworm") {
 		t.Fatal("this compares builds on Debian 12 with builds in it: it needs a machine with Debian 12")

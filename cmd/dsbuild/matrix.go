@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -75,7 +76,7 @@ func planMatrix(ctx context.Context, a *app, p *planner, file *matrix.File) ([]p
 			return nil, fmt.Errorf("%s: %w", e.Name, err)
 		}
 		if err != nil {
-			wrong.Add(e.Position, hint.Of(err), "%s: %v", e.Name, err)
+			wrong.Add(e.Position, asKeys(hint.Of(err)), "%s: %s", e.Name, asKeys(err.Error()))
 			continue
 		}
 		if other, twice := first[plan.Digest]; twice {
@@ -86,6 +87,13 @@ func planMatrix(ctx context.Context, a *app, p *planner, file *matrix.File) ([]p
 		jobs = append(jobs, pipeline.Job{Name: e.Name, Plan: plan})
 	}
 	return jobs, wrong.Err()
+}
+
+// asKeys puts what is said of flags into the words of the file: "--torch 2.8.0"
+// is "torch: 2.8.0" there.
+func asKeys(text string) string {
+	flags := regexp.MustCompile(`\B--(` + strings.Join(matrix.Keys(), "|") + `)\b:?`)
+	return flags.ReplaceAllString(text, "$1:")
 }
 
 // entryRequest is what an entry asks for, as the flags would.

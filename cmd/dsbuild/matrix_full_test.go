@@ -16,7 +16,7 @@ import (
 
 // A file of three wheels is built on one engine, on a toolchain that is made
 // once; what is written beside them holds for all.
-func TestFullToolchainsMatrix(t *testing.T) {
+func TestFullFarmMatrix(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "wheels.yaml")
 	text := "defaults: {ops: [utils]}\nmatrix: {cpu: [x86-64-v2, x86-64-v3]}\nwheels: [{name: debug, keep-debug: true, cpu: x86-64-v4}]\n"

@@ -14,7 +14,7 @@ import (
 // --ops all builds every op of the table that the toolchain can build, which the
 // smoke step has loaded, and says of the others why not. What is in, and what is
 // not, is in the results.
-func TestFullToolchainsAllOps(t *testing.T) {
+func TestFullOpsAll(t *testing.T) {
 	a := build(t, "--ops", "all", "--arch", "8.0", "-o", t.TempDir())
 	c, err := wheel.Inspect(t.Context(), a.Path)
 	if err != nil {
@@ -29,7 +29,7 @@ func TestFullToolchainsAllOps(t *testing.T) {
 }
 
 // Ops with other floors have their own archs in one wheel, whatever their order.
-func TestFullToolchainsArchsByOp(t *testing.T) {
+func TestFullOpsArchs(t *testing.T) {
 	const ops, archs = "fused_adam,fp_quantizer,ragged_ops,quantizer", "7.5;8.0"
 	a := build(t, "--ops", ops, "--arch", archs, "-o", t.TempDir())
 	c, err := wheel.Inspect(t.Context(), a.Path)

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/daggerbuilder"
@@ -27,8 +27,8 @@ type place struct {
 	way    string // auto, dagger or host; auto until an engine was looked for
 	engine string // --engine
 	site   pipeline.Site
-	// siteDir has the settings of the site for the host builder; "" if none.
-	siteDir string
+	// siteDir has the settings of the site for the host builder; nil if none.
+	siteDir *scratch.Dir
 	found   engine.Engine
 	env     *pipeline.Environment // --env, for the host builder
 
@@ -145,7 +145,7 @@ func (p *place) host(ctx context.Context) (*hostbuilder.Builder, error) {
 }
 
 func (p *place) close() {
-	_ = os.RemoveAll(p.siteDir) // a temporary file
+	_ = p.siteDir.Close() // a temporary file
 	if p.done == nil {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
@@ -27,12 +28,11 @@ const siteVariable = "DSBUILD_SITE"
 // hostEnviron is this process's environment with the settings of the site, in a
 // file that close removes.
 func (p *place) hostEnviron() ([]string, error) {
-	dir, err := os.MkdirTemp("", "dsbuild-site-") // for its user alone
-	if err != nil {
+	var err error
+	if p.siteDir, err = scratch.New(""); err != nil {
 		return nil, err
 	}
-	p.siteDir = dir
-	file := filepath.Join(dir, "site")
+	file := filepath.Join(p.siteDir.Path, "site")
 	if err := os.WriteFile(file, []byte(p.site.Script()), 0o600); err != nil {
 		return nil, err
 	}

@@ -127,8 +127,12 @@ func (o wheelOptions) firstEngine() string {
 // planner turns requests into plans for what these options say of all of them.
 func (o wheelOptions) planner(ctx context.Context, a *app, command string, at *place) (*planner, error) {
 	p, err := newPlanner(a, command, at, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache}, o.dryRun)
-	if err != nil || o.env == "" {
-		return p, err
+	if err != nil {
+		return nil, err
+	}
+	p.printed = o.dryRun && !o.json
+	if o.env == "" {
+		return p, nil
 	}
 	env, err := pipeline.ReadEnvironment(ctx, o.env)
 	if err == nil {

@@ -19,7 +19,7 @@ func (p *planner) bundle(ctx context.Context, plan *pipeline.Plan, with []string
 	}
 	var companions []pipeline.Companion
 	for _, arg := range with {
-		dir, err := os.MkdirTemp(p.dir, "companion-")
+		dir, err := os.MkdirTemp(p.dir.Path, "companion-")
 		if err != nil {
 			return nil, err
 		}

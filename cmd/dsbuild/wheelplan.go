@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -74,8 +75,9 @@ type planner struct {
 	place   *place
 	options pipeline.Options
 	env     *pipeline.Environment // --env, or nil
-	dir     string                // its own: clean copies of sources
+	dir     *scratch.Dir          // its own: clean copies of sources
 	dryRun  bool
+	printed bool // plans are printed, and what they leave out with them
 }
 
 func newPlanner(a *app, command string, at *place, opt pipeline.Options, dryRun bool) (*planner, error) {
@@ -83,11 +85,11 @@ func newPlanner(a *app, command string, at *place, opt pipeline.Options, dryRun 
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "dsbuild-")
+	dir, err := scratch.New("")
 	return &planner{app: a, command: command, tables: tables, place: at, options: opt, dir: dir, dryRun: dryRun}, err
 }
 
-func (p *planner) close() { _ = os.RemoveAll(p.dir) } // temporary files
+func (p *planner) close() { _ = p.dir.Close() } // temporary files
 
 // plan resolves what was asked and lists the steps.
 func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, error) {
@@ -95,7 +97,7 @@ func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, err
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(p.dir, "source-")
+	dir, err := os.MkdirTemp(p.dir.Path, "source-")
 	if err != nil {
 		return nil, err
 	}
@@ -161,9 +163,16 @@ func (p *planner) beside(spec wheel.Spec, base pipeline.Base) (wheel.Spec, error
 	return p.env.Asked(spec)
 }
 
+// remark says of a plan what its user should know.
 func (p *planner) remark(plan *pipeline.Plan) {
 	for _, remark := range plan.Toolchain.Remarks {
 		p.app.reporter.Warn("%s", remark)
+	}
+	for _, note := range plan.Toolchain.Notes {
+		p.app.reporter.Note("%s", note)
+	}
+	if p.printed {
+		return
 	}
 	for _, left := range plan.Toolchain.Left {
 		p.app.reporter.Note("without %s: %s", left.Name, left.Why)

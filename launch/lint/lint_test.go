@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -114,6 +115,37 @@ func TestTemplates(t *testing.T) {
 		if _, lines := check(t, filepath.Base(file), text); lines != "" {
 			t.Errorf("a false alarm:\n%s", lines)
 		}
+	}
+}
+
+// What dsbuild itself renders is silent, but for what its user asked for.
+func TestOwnRenderings(t *testing.T) {
+	asked := map[string][]string{ // by the folder of the rendering
+		"slurm-all":             {"fixed-port", "nccl-debug-always"},
+		"slurm-workers-elastic": {"fixed-port", "rdzv-id-constant"},
+		"jax-slurm-procs":       {"nccl-debug-always"},
+		"aistation-elastic":     {"nccl-debug-always"},
+	}
+	scripts := 0
+	err := filepath.WalkDir("../testdata/golden", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".sh", ".sbatch"}, filepath.Ext(path)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		scripts++
+		found, _ := check(t, path, text)
+		for _, f := range found {
+			if !slices.Contains(asked[filepath.Base(filepath.Dir(path))], f.Rule) {
+				t.Errorf("%s: [%s] %s\n%s", f.Position, f.Rule, f.Message, f.Excerpt)
+			}
+		}
+		return nil
+	})
+	if err != nil || scripts < 20 {
+		t.Errorf("%d renderings: %v", scripts, err)
 	}
 }
 

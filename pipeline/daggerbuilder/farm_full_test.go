@@ -45,7 +45,7 @@ func builtOn(t *testing.T, results []pipeline.Result) map[string]int {
 // Plans of a small toolchain are spread over two engines, and make the same
 // wheels on either. One engine that dies is left out, and its job is done by the
 // other.
-func TestFullToolchainsFarm(t *testing.T) {
+func TestFullFarmEngines(t *testing.T) {
 	own, second := enginetest.Own(t), enginetest.Second(t, enginetest.Options{})
 	jobs := func(ran string) []pipeline.Job {
 		var all []pipeline.Job

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
@@ -44,8 +45,13 @@ func (r *run) open(ctx context.Context) error {
 		return err
 	}
 	if tmp := read(r.opt.Environ)["TMPDIR"]; tmp != "" {
-		if r.scratch, err = r.private(tmp, "dsbuild-"); err != nil {
+		own, err := scratch.New(tmp)
+		if err != nil {
 			return fmt.Errorf("TMPDIR: %w", err)
+		}
+		r.closers = append(r.closers, func() { r.closed(own.Path, own.Close()) })
+		if r.scratch, err = filepath.Abs(own.Path); err != nil {
+			return err
 		}
 	} else if r.scratch, err = r.made("tmp"); err != nil {
 		return err
@@ -74,7 +80,7 @@ func (r *run) ownDir(ctx context.Context) error {
 	left, _ := filepath.Glob(filepath.Join(r.opt.Dir, runPrefix+"*", lockName))
 	for _, lock := range left {
 		if unlock, err := tryLock(lock, syscall.LOCK_EX); err == nil {
-			_ = removeAll(filepath.Dir(lock)) // the next run tries again
+			_ = scratch.RemoveAll(filepath.Dir(lock)) // the next run tries again
 			unlock()
 		}
 	}
@@ -100,26 +106,15 @@ func (r *run) private(parent, prefix string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.closers = append(r.closers, func() {
-		if err := removeAll(dir); err != nil {
-			r.rep.Warn("%s stays: %v", dir, err)
-		}
-	})
+	r.closers = append(r.closers, func() { r.closed(dir, scratch.RemoveAll(dir)) })
 	return filepath.Abs(dir)
 }
 
-// removeAll removes a tree, directories that were made read-only included.
-func removeAll(dir string) error {
-	if os.RemoveAll(dir) == nil {
-		return nil
+// closed says of a directory that should be gone why it is not.
+func (r *run) closed(dir string, err error) {
+	if err != nil {
+		r.rep.Warn("%s stays: %v", dir, err)
 	}
-	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err == nil && e.IsDir() {
-			_ = os.Chmod(path, 0o700) // what cannot be helped is told below
-		}
-		return nil
-	})
-	return os.RemoveAll(dir)
 }
 
 // made makes a directory of the run.
@@ -201,8 +196,8 @@ func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err 
 		Work: work, Cache: filepath.Join(r.opt.Dir, "ccache"),
 	}
 	done = func() {
-		_ = removeAll(root) // what stays goes with the run
-		_ = removeAll(work)
+		_ = scratch.RemoveAll(root) // what stays goes with the run
+		_ = scratch.RemoveAll(work)
 	}
 	for _, dir := range []string{at.In, at.Out, at.Work, at.Cache, filepath.Join(root, "home")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

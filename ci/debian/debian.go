@@ -1,0 +1,68 @@
+// Package debian installs packages of Debian, and of what is made from it, on
+// this machine, for tests that need programs of it.
+package debian
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/lockedfile"
+)
+
+// Ensure installs packages by apt-get, as root, unless have says that what they
+// bring is there already. No server of theirs is started. Test programs that
+// find the same missing at once install it one after the other.
+func Ensure(ctx context.Context, have func() bool, packages ...string) error {
+	if have() {
+		return nil
+	}
+	unlock, err := lockedfile.MutexAt("/run/dsbuild-apt.lock").Lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if have() {
+		return nil
+	}
+	remove, err := refuseServers()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	args := append([]string{"install", "-y", "--no-install-recommends"}, packages...)
+	if aptGet(ctx, args...) == nil {
+		return nil
+	}
+	if err := aptGet(ctx, "update"); err != nil { // its lists may be old, or none
+		return err
+	}
+	return aptGet(ctx, args...)
+}
+
+// refuseServers puts a policy into place that keeps packages from starting
+// what they bring, if there is none.
+func refuseServers() (remove func(), err error) {
+	const policy = "/usr/sbin/policy-rc.d"
+	if _, err := os.Stat(policy); !errors.Is(err, os.ErrNotExist) {
+		return func() {}, err
+	}
+	return func() { os.Remove(policy) }, os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755)
+}
+
+func aptGet(ctx context.Context, args ...string) error {
+	options := []string{"-q", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"}
+	cmd := exec.CommandContext(ctx, "apt-get", append(options, args...)...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	out = bytes.TrimSpace(out)
+	last := out[bytes.LastIndexByte(out, '\n')+1:]
+	return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, last)
+}

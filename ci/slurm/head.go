@@ -1,0 +1,222 @@
+//go:build linux
+
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// life is what keeps a cluster alive, and ends it.
+type life struct {
+	head  int             // process of the head's first, as this machine counts
+	lease *os.File        // the cluster lives until this is closed; nil if it stays
+	guard *exec.Cmd       // removes the folder, whatever becomes of this program
+	ended <-chan struct{} // closed when the head's first process has; nil if it is not ours
+	once  sync.Once
+}
+
+// startHead writes the cluster's folder and starts its first process.
+func (c *Cluster) startHead(lock *os.File) error {
+	if err := c.furnish(); err != nil {
+		return err
+	}
+	log, err := os.Create(c.log("head"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, wait, err := readiness()
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		ready.Close()
+		return err
+	}
+	defer r.Close()
+	cmd := c.headCommand(r, log, lock, ready)
+	if c.opt.Stay {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, w) // so that its input never ends
+	}
+	err = cmd.Start()
+	ready.Close()
+	if err != nil {
+		w.Close()
+		return fmt.Errorf("making namespaces: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = cmd.Wait(); close(ended) }()
+	c.life.head, c.life.ended = cmd.Process.Pid, ended
+	if c.opt.Stay {
+		w.Close()
+	} else {
+		c.life.lease = w
+		if err := c.watch(r); err != nil {
+			return err
+		}
+	}
+	if !wait() {
+		return errors.New("it could not be furnished: " + tail(c.log("head")))
+	}
+	return nil
+}
+
+// headCommand is the first process of the cluster, in namespaces of its own.
+func (c *Cluster) headCommand(input, log *os.File, extra ...*os.File) *exec.Cmd {
+	cmd := exec.Command("bash", filepath.Join(c.Dir, "scripts", "head.sh"))
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", input, log, log, extra
+	cmd.Env = append(c.Env(), "DIR="+c.Dir, "HEAD="+headAddress, "PYENV="+c.env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	return cmd
+}
+
+// readiness is a file to which a process writes a line when it is ready, and
+// what waits for that. It is false if the process ended, or takes too long.
+func readiness() (ready *os.File, wait func() bool, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	return w, func() bool {
+		defer r.Close()
+		_ = r.SetReadDeadline(time.Now().Add(time.Minute))
+		n, _ := r.Read(make([]byte, 1))
+		return n == 1
+	}, nil
+}
+
+// watch starts the guard: a process that removes the folder when the cluster
+// has ended and whoever held the lease is gone, even if this program is killed.
+func (c *Cluster) watch(lease *os.File) error {
+	const script = `read -r _
+cd /
+while [ -e "$1/lock" ] && ! flock "$1/lock" rm -rf --one-file-system "$1"; do sleep 0.1; done
+rmdir "$2" 2>/dev/null
+exit 0`
+	c.life.guard = exec.Command("sh", "-c", script, "sh", c.Dir, home)
+	c.life.guard.Stdin = lease
+	c.life.guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C is not for it
+	return c.life.guard.Start()
+}
+
+// Down ends everything that runs in the cluster and removes its folder.
+func (c *Cluster) Down() (err error) {
+	c.life.once.Do(func() { err = c.down() })
+	return err
+}
+
+func (c *Cluster) down() error {
+	if c.life.head != 0 {
+		// Its number is good: it is a child of ours that ended at most a moment
+		// ago, or it has the lock.
+		_ = syscall.Kill(c.life.head, syscall.SIGKILL)
+	}
+	if c.life.ended != nil {
+		<-c.life.ended
+	}
+	if c.life.lease != nil {
+		c.life.lease.Close()
+	}
+	if c.life.guard != nil && c.life.guard.Process != nil {
+		_ = c.life.guard.Wait()
+	}
+	return c.removeFolder()
+}
+
+// removeFolder removes the folder if nobody has yet.
+func (c *Cluster) removeFolder() error {
+	f := folder(c.Name)
+	for range 100 {
+		if _, err := os.Stat(f.dir()); errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		lock, err := f.lock()
+		if err != nil {
+			return err
+		}
+		if lock != nil {
+			defer lock.Close()
+			return f.remove()
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return fmt.Errorf("the cluster in %s does not end", c.Dir)
+}
+
+func (c *Cluster) log(of string) string { return filepath.Join(c.Dir, "log", of+".log") }
+
+// Logs is the end of every log of the cluster, for an error: its folder does not
+// stay.
+func (c *Cluster) Logs() string {
+	var b strings.Builder
+	found, _ := filepath.Glob(c.log("*")) //nolint:errcheck // the pattern is right
+	for _, file := range found {
+		text, err := os.ReadFile(file)
+		if err != nil || len(text) == 0 {
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		for _, line := range lines[max(0, len(lines)-8):] {
+			fmt.Fprintf(&b, "\n    %s: %s", filepath.Base(file), line)
+		}
+	}
+	return b.String()
+}
+
+// ready waits until the controller says of all these nodes that they take jobs.
+func (c *Cluster) ready(ctx context.Context, nodes ...*Node) error {
+	for end := time.Now().Add(60 * time.Second); ; {
+		states, err := c.States(ctx)
+		missing := ""
+		for _, n := range nodes {
+			if states[n.Name] != "idle" {
+				missing += " " + n.Name + " (" + states[n.Name] + ")"
+			}
+		}
+		switch {
+		case err == nil && missing == "":
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(end):
+			return errors.Join(fmt.Errorf("these nodes do not get ready:%s", missing), err)
+		}
+		select {
+		case <-c.life.ended: // never, if nil
+			return errors.New("the login node ended")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// States are the nodes' states as sinfo tells them: "idle", "allocated",
+// "down*"; the asterisk says that the node does not respond.
+func (c *Cluster) States(ctx context.Context) (map[string]string, error) {
+	cmd := c.Command(ctx, "sinfo", "--noheader", "--Node", "--format=%N %T")
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("sinfo: %w: %s", err, strings.TrimSpace(said.String()))
+	}
+	states := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		if name, state, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			states[name] = state
+		}
+	}
+	return states, nil
+}

@@ -1,0 +1,125 @@
+//go:build linux
+
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Node is a compute node.
+type Node struct {
+	Name    string
+	Address string
+
+	cluster *Cluster
+}
+
+func (n *Node) disk() string    { return filepath.Join(n.cluster.Dir, "nodes", n.Name) }
+func (n *Node) pidFile() string { return filepath.Join(n.cluster.Dir, "run", n.Name+".pid") }
+
+// each does something on all nodes at once.
+func (c *Cluster) each(do func(n *Node) error) error {
+	errs := make([]error, len(c.Nodes))
+	var wg sync.WaitGroup
+	for i, n := range c.Nodes {
+		wg.Go(func() {
+			if err := do(n); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", n.Name, err)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// start makes the node's namespaces and what is in them, and returns when its
+// slurmd is about to start. From then on its processes are the cluster's.
+func (n *Node) start(ctx context.Context) error {
+	c := n.cluster
+	ready, wait, err := readiness()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	log, err := os.OpenFile(c.log(n.Name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	const script = `setsid unshare --mount --uts --ipc --net --propagation private bash "$0" </dev/null &`
+	cmd := c.enter(ctx, nil, "bash", "-c", script, filepath.Join(c.Dir, "scripts", "node.sh"))
+	cmd.Env = append(c.Env(), "DIR="+c.Dir, "NAME="+n.Name, "ADDRESS="+n.Address, "PYENV="+c.env,
+		"GPUS="+strconv.Itoa(c.opt.GPUs), "DISK="+strconv.Itoa(c.opt.DiskMB)+"m")
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{ready}
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	ready.Close()
+	if !wait() {
+		return errors.New("it could not be furnished: " + tail(c.log(n.Name)))
+	}
+	return nil
+}
+
+// tail is the last line of a file.
+func tail(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	text = []byte(strings.TrimSpace(string(text)))
+	return string(text[strings.LastIndexByte(string(text), '\n')+1:])
+}
+
+// Command is a command to be run on the node itself, past Slurm, as root at its
+// console. Its folder and environment are those of Cluster.Command.
+func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	enter := []string{filepath.Join(n.cluster.Dir, "scripts", "enter.sh"), n.pidFile(), name}
+	return n.cluster.enter(ctx, nil, append(enter, args...)...)
+}
+
+// KillSlurmd ends the node's slurmd at once. Jobs go on running on it.
+func (n *Node) KillSlurmd(ctx context.Context) error {
+	return output(n.Command(ctx, "sh", "-c", `kill -KILL "$(cat /run/slurmd.pid)"`))
+}
+
+// PowerOff ends everything on the node at once, without a word to anybody. What
+// was on its disk is gone.
+func (n *Node) PowerOff(ctx context.Context) error {
+	// The file names the parent of the node's first process, which takes that
+	// with it, and this everything else.
+	const script = `set -e
+pid=$(cat "$0")
+first=$(cat "/proc/$pid/task/$pid/children")
+rm "$0"
+kill -KILL "$pid"
+while [ -e "/proc/${first% }" ]; do sleep 0.02; done`
+	return output(n.cluster.enter(ctx, nil, "bash", "-c", script, n.pidFile()))
+}
+
+// PowerOn starts a node that was switched off and returns when it takes jobs.
+func (n *Node) PowerOn(ctx context.Context) error {
+	if _, err := os.Stat(n.pidFile()); err == nil {
+		return fmt.Errorf("%s is on", n.Name)
+	}
+	if err := n.start(ctx); err != nil {
+		return err
+	}
+	return n.cluster.ready(ctx, n)
+}
+
+// output runs a command that has nothing to say but errors.
+func output(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

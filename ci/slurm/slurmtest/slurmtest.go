@@ -1,0 +1,51 @@
+//go:build linux
+
+// Package slurmtest gives a test a real Slurm for as long as it runs.
+package slurmtest
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Up runs a cluster until the test ends. Where none can run, for want of root
+// or of Debian's packages, the test is skipped, but fails where the variable CI
+// is true.
+func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
+	tb.Helper()
+	if opt.Log == nil {
+		opt.Log = func(line string) { tb.Log(line) }
+	}
+	c, err := slurm.Up(tb.Context(), opt)
+	if errors.Is(err, slurm.ErrUnavailable) && os.Getenv("CI") != "true" {
+		tb.Skip(err)
+	}
+	if err != nil {
+		tb.Fatalf("starting a Slurm cluster: %v\nhint: %s", err, hint.Of(err))
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("the end of the cluster's logs:%s", c.Logs())
+		}
+		if err := c.Down(); err != nil {
+			tb.Errorf("stopping the Slurm cluster: %v", err)
+		}
+	})
+	return c
+}
+
+// Eventually asks until the answer is yes, and ends the test if it is not
+// within the limit. What says what is waited for.
+func Eventually(tb testing.TB, limit time.Duration, what string, ask func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(limit); !ask(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			tb.Fatalf("not after %s: %s", limit, what)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Group is a job of several one-node jobs that meet: a master, and workers that
+// are told where it runs.
+type Group struct {
+	Master, Worker []byte // the scripts
+	Workers        int
+	// Tell returns what workers are told in their environment, as NAME=value, of
+	// a master with this id on this node.
+	Tell func(id, host string) []string
+	// Elastic: the others go on without one that fails.
+	Elastic bool
+}
+
+// Together submits the master, waits until it runs, submits the workers and
+// watches all of them; what the master prints goes to the log. The first that
+// fails ends the others, unless the group is elastic. The master is the first of
+// those returned.
+func (s Slurm) Together(ctx context.Context, g Group) ([]Ended, error) {
+	master, err := s.Submit(ctx, g.Master)
+	if err != nil {
+		return nil, err
+	}
+	s.Report.Note("master: job %s", master)
+	jobs := []string{master}
+	host, err := s.waitStart(ctx, master)
+	for i := 0; err == nil && i < g.Workers; i++ {
+		told := s
+		told.Env = append(s.environ(), g.Tell(master, host)...)
+		var id string
+		if id, err = told.Submit(ctx, g.Worker); err == nil {
+			jobs = append(jobs, id)
+		}
+	}
+	if err != nil { // not all could be submitted: none is of use
+		return nil, errors.Join(err, s.Cancel(context.WithoutCancel(ctx), jobs...))
+	}
+	s.Report.Note("workers: jobs %s", strings.Join(jobs[1:], ", "))
+	return s.watchAll(ctx, jobs, g.Elastic)
+}
+
+// waitStart waits until a job runs, and returns the node of its script.
+func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
+	for said := ""; ; {
+		st, err := s.State(ctx, id)
+		switch {
+		case err != nil:
+			return "", err
+		case st.Ended():
+			return "", hint.With(fmt.Errorf("the master, job %s, ended before its workers came: %s", id, st.Name), "its output is %s", st.Output)
+		case st.Started():
+			return st.BatchHost, nil
+		case st.Reason != said:
+			said = st.Reason
+			s.Report.Note("job %s waits: %s", id, said)
+		}
+		if err := sleep(ctx, s.poll()); err != nil {
+			return "", err
+		}
+	}
+}
+
+// watchAll watches jobs that belong together, in their order.
+func (s Slurm) watchAll(ctx context.Context, jobs []string, elastic bool) ([]Ended, error) {
+	ended, errs := make([]Ended, len(jobs)), make([]error, len(jobs))
+	var all sync.WaitGroup
+	var once sync.Once
+	for i, id := range jobs {
+		one := s
+		if i > 0 {
+			one.Log, one.Report = io.Discard, ui.Prefixed(s.Report, "worker")
+		}
+		all.Go(func() {
+			ended[i], errs[i] = one.Watch(ctx, id)
+			if errs[i] != nil || ended[i].Passed() || (elastic && i > 0) {
+				return
+			}
+			once.Do(func() {
+				s.Report.Warn("%s; the others are cancelled", ended[i])
+				errs[i] = s.Cancel(ctx, append(append([]string{}, jobs[:i]...), jobs[i+1:]...)...)
+			})
+		})
+	}
+	all.Wait()
+	return ended, errors.Join(errs...)
+}

@@ -1,0 +1,162 @@
+package submit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Patience is for how long Slurm may not answer before watching is given up.
+const Patience = 5 * time.Minute
+
+// Ended is how a job ended.
+type Ended struct {
+	State
+	Blame Blame // empty where nothing points at a node
+	Wall  time.Duration
+}
+
+// String is what is said of the job last: its state, where, why, its code.
+func (e Ended) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "job %s %s after %s", e.ID, e.Name, ui.Duration(e.Wall))
+	switch where := e.where(); {
+	case where == "":
+	case e.Blame.Why != "":
+		fmt.Fprintf(&b, " on %s (%s)", where, e.Blame.Why)
+	default:
+		fmt.Fprintf(&b, " on %s", where)
+	}
+	fmt.Fprintf(&b, ": exit code %d", e.Code)
+	if e.Signal != 0 {
+		fmt.Fprintf(&b, ", signal %d", e.Signal)
+	}
+	return b.String()
+}
+
+func (e Ended) where() string {
+	if e.Blame.Nodes != "" {
+		return e.Blame.Nodes
+	}
+	return e.Nodes
+}
+
+// Passed reports whether the job did what it was for.
+func (e Ended) Passed() bool { return e.Name == "COMPLETED" }
+
+// Watch waits for the end of a job and passes on what it prints. Where ctx ends
+// first the job goes on.
+func (s Slurm) Watch(ctx context.Context, id string) (Ended, error) {
+	w := watch{Slurm: s, id: id, begin: time.Now(), heard: time.Now(), out: output{to: s.Log}}
+	w.Poll = s.poll()
+	defer func() { _ = w.out.close() }()
+	for {
+		ended, err := w.look(ctx)
+		if err != nil {
+			return Ended{}, err
+		}
+		if ended {
+			return w.end(ctx)
+		}
+		if err := sleep(ctx, w.Poll); err != nil {
+			return Ended{}, w.left(err)
+		}
+	}
+}
+
+// watch is what is known of a job that is watched.
+type watch struct {
+	Slurm
+	id    string
+	begin time.Time
+	heard time.Time // when Slurm last answered
+	last  State
+	out   output
+}
+
+// look asks once, and says what is new.
+func (w *watch) look(ctx context.Context) (ended bool, err error) {
+	st, err := w.State(ctx, w.id)
+	switch {
+	case ctx.Err() != nil:
+		return false, w.left(context.Cause(ctx))
+	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
+		return false, hint.With(fmt.Errorf("Slurm no longer knows job %s: it forgets jobs a while after their end (MinJobAge)", w.id), //nolint:staticcheck // a name
+			"'sacct -j %s' says how it ended, where there is accounting; its output is %s", w.id, w.last.Output)
+	case err != nil && time.Since(w.heard) > Patience:
+		return false, w.left(fmt.Errorf("Slurm has not answered for %s: %w", ui.Duration(Patience), err)) //nolint:staticcheck // a name
+	case err != nil:
+		w.Report.Warn("job %s: Slurm does not answer, asking again: %v", w.id, err)
+		return false, nil
+	}
+	w.heard, w.out.name = time.Now(), st.Output
+	w.say(st)
+	w.last = st
+	if !st.Started() {
+		return false, nil
+	}
+	return st.Ended(), w.out.more()
+}
+
+// say reports what has changed.
+func (w *watch) say(st State) {
+	before := w.last
+	if st.Restarts > before.Restarts {
+		w.out.blame = nil // of a run that does not count
+		w.Report.Warn("job %s was put back into the queue and begins anew", w.id)
+	}
+	switch {
+	case st.Name == before.Name && st.Reason == before.Reason && st.Nodes == before.Nodes:
+	case !st.Started() && st.Reason != "":
+		w.Report.Note("job %s waits: %s", w.id, st.Reason)
+	case !st.Started():
+		w.Report.Note("job %s waits", w.id)
+	case !before.Started() || before.Name == "":
+		w.Report.Note("job %s runs on %s; its output: %s", w.id, st.Nodes, st.Output)
+	}
+}
+
+// end reads the rest of the output, which may come late on a shared folder.
+func (w *watch) end(ctx context.Context) (Ended, error) {
+	for range 3 {
+		if err := w.out.more(); err != nil {
+			return Ended{}, err
+		}
+		if err := sleep(ctx, w.Poll/4); err != nil {
+			return Ended{}, w.left(err)
+		}
+	}
+	if err := w.out.close(); err != nil {
+		return Ended{}, err
+	}
+	if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
+		w.Report.Warn("job %s: its output in %s cannot be seen from here", w.id, w.last.Output)
+	}
+	w.out = output{blame: w.out.blame}
+	e := Ended{State: w.last, Wall: time.Since(w.begin)}
+	if w.out.blame != nil && !e.Passed() {
+		e.Blame = *w.out.blame
+	}
+	return e, nil
+}
+
+// left says that the job goes on without us.
+func (w *watch) left(err error) error {
+	return hint.With(err, "job %s goes on: 'squeue -j %s' shows it, 'scancel %s' ends it, its output is %s", w.id, w.id, w.id, w.last.Output)
+}
+
+// sleep waits, or says why ctx has ended.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
