@@ -34,6 +34,7 @@ or by both; flags go before the file.`,
 	for _, k := range launch.Kinds() {
 		cmd.AddCommand(newLaunchKindCommand(a, k))
 	}
+	cmd.AddCommand(newLintCommand(a))
 	refuseUnknown(cmd)
 	return cmd
 }

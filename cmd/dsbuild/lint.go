@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch/lint"
+)
+
+// lintOptions are the flags of dsbuild launch lint.
+type lintOptions struct {
+	files []string
+	json  bool
+	sarif bool
+	rules bool
+}
+
+func newLintCommand(a *app) *cobra.Command {
+	var opts lintOptions
+	cmd := &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Find the mistakes in launch scripts that hang a job or lose nodes",
+		Long: `lint reads launch scripts (sbatch, srun, torchrun, accelerate, JAX: any script of
+sh or bash) and finds the mistakes that make a job hang, or succeed on a part of
+its nodes. Nothing is run. FILE may be - for standard input.
+
+A comment silences a rule for the next command, or for the one before it on its
+line: # dsbuild: ignore RULE. --rules explains all rules.
+
+Exit codes: 0 nothing found, 1 something found, 2 a file cannot be read or is no
+shell script.`,
+		Example: `  dsbuild launch lint train.sbatch
+  dsbuild launch lint --sarif scripts/*.sh > lint.sarif
+  dsbuild launch lint --rules`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if opts.rules {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.files = args
+			if opts.rules {
+				return printRules(a, opts)
+			}
+			return runLint(cmd.Context(), a, opts)
+		},
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
+	cmd.Flags().BoolVar(&opts.sarif, "sarif", false, "print one SARIF 2.1.0 document, for CI")
+	cmd.Flags().BoolVar(&opts.rules, "rules", false, "list the rules, and read no file")
+	cmd.MarkFlagsMutuallyExclusive("json", "sarif")
+	cmd.MarkFlagsMutuallyExclusive("rules", "sarif")
+	return cmd
+}
+
+func runLint(ctx context.Context, a *app, opts lintOptions) error {
+	var all []lint.Finding
+	var failed []error
+	for _, file := range opts.files {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		found, err := a.lintFile(file)
+		all = append(all, found...)
+		failed = append(failed, err)
+	}
+	var err error
+	switch {
+	case opts.json:
+		err = ui.JSON(a.stdout, newLintDocument(opts.files, all))
+	case opts.sarif:
+		err = ui.JSON(a.stdout, lint.NewSARIF(a.version, all))
+	default:
+		err = printFindings(a.stdout, all)
+	}
+	failed = append(failed, err, mistakesFound(all))
+	return errors.Join(failed...)
+}
+
+// lintFile checks one file, "-" being standard input.
+func (a *app) lintFile(file string) ([]lint.Finding, error) {
+	if file == "-" {
+		return lint.Check("stdin", a.stdin)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, lint.Unreadable(file, err)
+	}
+	defer f.Close()
+	return lint.Check(file, f)
+}
+
+// mistakesFound is the error that makes the exit code 1.
+func mistakesFound(all []lint.Finding) error {
+	if len(all) == 0 {
+		return nil
+	}
+	return hint.With(fmt.Errorf("found %s", lint.Summary(all)), "# dsbuild: ignore RULE in front of a command silences a rule there")
+}
+
+// printFindings is for people: what was found several times is explained once.
+func printFindings(w io.Writer, all []lint.Finding) error {
+	type text struct{ rule, message string }
+	places := map[text][]lint.Finding{}
+	var order []text
+	for _, f := range all {
+		t := text{f.Rule, f.Message}
+		if places[t] == nil {
+			order = append(order, t)
+		}
+		places[t] = append(places[t], f)
+	}
+	var out strings.Builder
+	for i, t := range order {
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		first := places[t][0]
+		fmt.Fprintf(&out, "%s: %s: %s [%s]\n", first.Position, first.Severity, first.Message, first.Rule)
+		if first.Excerpt != "" {
+			out.WriteString(first.Excerpt + "\n")
+		}
+		for _, again := range places[t][1:] {
+			fmt.Fprintf(&out, "  also: %s\n", again.Position)
+		}
+		fmt.Fprintf(&out, "  fix: %s\n", first.Fix)
+	}
+	_, err := io.WriteString(w, ui.Clean(out.String()))
+	return err
+}
+
+// printRules lists the rules.
+func printRules(a *app, opts lintOptions) error {
+	if opts.json {
+		return ui.JSON(a.stdout, lint.Rules())
+	}
+	for i, r := range lint.Rules() {
+		if i > 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		if _, err := fmt.Fprintf(a.stdout, "%s (%s)\n  %s:\n  %s.\n  fix: %s\n", r.ID, r.Severity, r.Title, r.Why, r.Fix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lintDocument is the JSON document of dsbuild launch lint --json.
+type lintDocument struct {
+	Files    []string      `json:"files"`
+	Findings []lintFinding `json:"findings"`
+}
+
+type lintFinding struct {
+	Rule     string        `json:"rule"`
+	Severity lint.Severity `json:"severity"`
+	File     string        `json:"file"`
+	Line     int           `json:"line"`
+	Column   int           `json:"column"`
+	Message  string        `json:"message"`
+	Fix      string        `json:"fix"`
+}
+
+func newLintDocument(files []string, all []lint.Finding) lintDocument {
+	doc := lintDocument{Files: files, Findings: []lintFinding{}}
+	for _, f := range all {
+		doc.Findings = append(doc.Findings, lintFinding{f.Rule, f.Severity, f.Position.File, f.Position.Line, f.Position.Column, f.Message, f.Fix})
+	}
+	return doc
+}

@@ -1,0 +1,185 @@
+package lint
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// buildRules are about building DeepSpeed in front of a job.
+func buildRules() []Rule {
+	return []Rule{{
+		ID: "build-variables-lost", Severity: Error,
+		Title: "variables of a build stand on a line of their own without export",
+		Why:   "the build takes its defaults, compiles no operator, and succeeds",
+		Fix:   "write them in front of the command (NAME=value python setup.py ...), with a \\ at the end of the line, or export them.",
+		check: buildVariablesLost,
+	}, {
+		ID: "setup-py-jobs", Severity: Error,
+		Title: "DeepSpeed is built with build_ext -j",
+		Why:   "all extensions write one build.ninja, and race: object files are missing, or are another extension's",
+		Fix:   "DS_ENABLE_NINJA=1 MAX_JOBS=8 python setup.py bdist_wheel (or dsbuild wheel).",
+		check: setupPyJobs,
+	}, {
+		ID: "old-gcc", Severity: Warning,
+		Title: "a gcc is installed that is too old for torch's headers",
+		Why:   "torch 2 wants gcc 9, since 2.12 (C++20) gcc 11: extensions do not compile",
+		Fix:   "gcc-11 or newer; `dsbuild toolchains` shows which goes with a CUDA.",
+		check: oldGCC,
+	}, {
+		ID: "wheel-on-one-node", Severity: Warning,
+		Title: "a wheel is copied to nodes and installed on this one only",
+		Why:   "the other nodes keep what they have, and ranks with another DeepSpeed hang or crash in the middle",
+		Fix:   "install it on each node (srun --ntasks-per-node=1 pip install ..., or dsbuild deploy).",
+		check: wheelOnOneNode,
+	}}
+}
+
+var buildVariable = regexp.MustCompile(`^(DS_[A-Z0-9_]+|TORCH_CUDA_ARCH_LIST|MAX_JOBS|NVCC_[A-Z_]+)$`)
+
+func buildVariablesLost(s *subject) []hit {
+	var hits []hit
+	for _, a := range s.Assignments {
+		if !buildVariable.MatchString(a.Name) || a.Inherited || a.Depth > 0 {
+			continue
+		}
+		if b := s.buildBehind(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
+			hits = append(hits, hit{at: a.At, says: a.Name + " is set without export, and " + shown(b.Words[0]) + " does not get it"})
+		}
+	}
+	return hits
+}
+
+// buildBehind is the first build after a variable was set that is not given
+// the variable by itself.
+func (s *subject) buildBehind(a *script.Assignment) *script.Command {
+	for _, c := range s.Commands {
+		if c.Seq < a.Seq || !builds(c) {
+			continue
+		}
+		for _, own := range c.Env {
+			if own.Name == a.Name {
+				return nil
+			}
+		}
+		// PREFIX="DS_BUILD_OPS=$DS_BUILD_OPS"; env $PREFIX python setup.py
+		for _, starter := range c.Via {
+			for _, own := range starter.Env {
+				if own.Name == a.Name {
+					return nil
+				}
+			}
+		}
+		return c
+	}
+	return nil
+}
+
+// builds reports whether a command compiles a Python package.
+func builds(c *script.Command) bool {
+	name := c.Name()
+	switch {
+	case pythonName.MatchString(name):
+		return hasWord(c, "setup.py") || hasWord(c, "pip") && (hasWord(c, "install") || hasWord(c, "wheel")) || hasWord(c, "build")
+	case strings.HasPrefix(name, "pip"), name == "uv":
+		return hasWord(c, "install") || hasWord(c, "wheel") || hasWord(c, "build")
+	}
+	return false
+}
+
+func hasWord(c *script.Command, text string) bool {
+	return slices.ContainsFunc(c.Words[1:], func(w script.Word) bool { return w.Text() == text || strings.HasSuffix(w.Text(), "/"+text) })
+}
+
+func setupPyJobs(s *subject) []hit {
+	if !s.buildsDeepSpeed() {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.Commands {
+		if !builds(c) || !hasWord(c, "setup.py") || !hasWord(c, "build_ext") {
+			continue
+		}
+		for i, w := range c.Words {
+			if jobs, ok := jobsOption(c, i); ok && jobs != 1 {
+				hits = append(hits, hit{at: w.Origin()})
+			}
+		}
+	}
+	return hits
+}
+
+// jobsOption reads -j8, -j 8 and --parallel=8; an unknown number is 0.
+func jobsOption(c *script.Command, i int) (jobs int, ok bool) {
+	text := c.Words[i].Text()
+	value, ok := strings.CutPrefix(text, "-j")
+	if !ok {
+		value, ok = strings.CutPrefix(text, "--parallel")
+		value = strings.TrimPrefix(value, "=")
+	}
+	if !ok {
+		return 0, false
+	}
+	if value == "" && i+1 < len(c.Words) {
+		value = c.Words[i+1].Text()
+	}
+	jobs, _ = strconv.Atoi(value)
+	return jobs, true
+}
+
+// buildsDeepSpeed reports whether what the script builds is DeepSpeed.
+func (s *subject) buildsDeepSpeed() bool {
+	for a := range s.sets() {
+		if strings.HasPrefix(a.Name, "DS_BUILD_") {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.named("cd", "git", "pushd"), func(c *script.Command) bool {
+		return strings.Contains(strings.ToLower(c.Text()), "deepspeed")
+	})
+}
+
+var gccPackage = regexp.MustCompile(`^(?:gcc|g\+\+)-([0-9]+)$`)
+
+func oldGCC(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.named("apt", "apt-get", "aptitude") {
+		if !hasWord(c, "install") {
+			continue
+		}
+		for _, w := range c.Words {
+			m := gccPackage.FindStringSubmatch(w.Text())
+			if m == nil {
+				continue
+			}
+			if n, _ := strconv.Atoi(m[1]); n < 9 {
+				hits = append(hits, hit{at: w.Origin(), says: m[0] + " is too old for torch's headers"})
+				break
+			}
+		}
+	}
+	return hits
+}
+
+func wheelOnOneNode(s *subject) []hit {
+	copied := slices.ContainsFunc(s.named("scp", "rsync"), func(c *script.Command) bool {
+		return strings.Contains(c.Text(), ".whl") && strings.Contains(c.Text(), ":")
+	})
+	if !copied {
+		return nil
+	}
+	var here []hit
+	for _, c := range s.Commands {
+		if !builds(c) || !hasWord(c, "install") || !strings.Contains(c.Text(), ".whl") {
+			continue
+		}
+		if c.Depth > 0 {
+			return nil // on the nodes, too
+		}
+		here = append(here, hit{at: c.At})
+	}
+	return here
+}

@@ -1,0 +1,193 @@
+package lint
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// launch is a command that starts the processes of a training on a node, or on
+// all: torchrun, accelerate launch, deepspeed.
+type launch struct {
+	*script.Command
+	kind  string // torchrun, accelerate or deepspeed
+	flags map[string]flag
+	// open says that there may be flags that are not known.
+	open bool
+	// program are the words behind the flags.
+	program []script.Word
+}
+
+// flag is an option of a launcher; names are written with -.
+type flag struct {
+	value script.Word
+	at    int
+}
+
+// launcherFlags are the flags without a value, by launcher.
+func launcherFlags(kind string) []string {
+	switch kind {
+	case "torchrun":
+		return []string{"standalone", "module", "m", "no-python", "run-path", "use-env", "use_env", "virtual-local-rank", "help", "h"}
+	case "deepspeed":
+		return []string{"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "force-multi", "save-pid", "elastic-training", "bind-cores-to-rank", "help", "h"}
+	}
+	return []string{
+		"multi-gpu", "cpu", "tpu", "use-xpu", "use-deepspeed", "use-fsdp", "use-megatron-lm", "quiet", "q", "m", "module", "no-python",
+		"same-network", "debug", "use-parallelism-config", "enable-cpu-affinity", "standalone", "ipex", "help", "h", "use-mps-device",
+	}
+}
+
+// newLaunch reads a launcher's command line; nil if the command is none.
+func newLaunch(c *script.Command) *launch {
+	kind, words := launcher(c)
+	if kind == "" {
+		return nil
+	}
+	l := &launch{Command: c, kind: kind, flags: map[string]flag{}}
+	without := launcherFlags(kind)
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if r := w.Only(); r != nil && (r.Options() || i+1 < len(words) && words[i+1].HasPrefix("-")) {
+			l.open = true
+			continue
+		}
+		if !w.HasPrefix("-") || len(w.Chars) < 2 {
+			l.program = words[i:]
+			return l
+		}
+		name, value, found := w.Cut('=')
+		key := strings.ReplaceAll(strings.TrimLeft(name.Text(), "-"), "_", "-")
+		if !found && !slices.Contains(without, key) && i+1 < len(words) {
+			i++
+			value = words[i]
+		}
+		l.flags[key] = flag{value, w.Origin()}
+	}
+	return l
+}
+
+// launcher tells which one a command is, and where its flags begin.
+func launcher(c *script.Command) (kind string, words []script.Word) {
+	switch name := c.Name(); {
+	case name == "torchrun" || name == "deepspeed":
+		return name, c.Words[1:]
+	case name == "accelerate" && c.Arg(1) == "launch":
+		return "accelerate", c.Words[2:]
+	case !pythonName.MatchString(name):
+		return "", nil
+	}
+	for i := 1; i+1 < len(c.Words); i++ {
+		if c.Words[i].Text() != "-m" {
+			continue
+		}
+		switch c.Arg(i + 1) {
+		case "torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic_launch":
+			return "torchrun", c.Words[i+2:]
+		case "accelerate.commands.launch":
+			return "accelerate", c.Words[i+2:]
+		case "deepspeed.launcher.runner":
+			return "deepspeed", c.Words[i+2:]
+		}
+		return "", nil
+	}
+	return "", nil
+}
+
+// flag is the first of the flags that is given.
+func (l *launch) flag(names ...string) (flag, bool) {
+	for _, name := range names {
+		if f, ok := l.flags[name]; ok {
+			return f, true
+		}
+	}
+	return flag{}, false
+}
+
+func (l *launch) nnodes() (flag, bool)   { return l.flag("nnodes", "num-machines", "num-nodes") }
+func (l *launch) nproc() (flag, bool)    { return l.flag("nproc-per-node", "num-gpus") }
+func (l *launch) nodeRank() (flag, bool) { return l.flag("node-rank", "machine-rank") }
+
+// backend is the rendezvous of torchrun; static is what it takes by itself.
+func (l *launch) backend() string {
+	f, ok := l.flag("rdzv-backend")
+	if !ok {
+		return "static"
+	}
+	text, _ := f.value.Literal()
+	return text
+}
+
+// host and port are where the nodes meet. Either may be missing.
+func (l *launch) host() (script.Word, bool) {
+	if f, ok := l.flag("rdzv-endpoint"); ok && l.kind == "torchrun" {
+		host, _, found := f.value.CutLast(':')
+		if !found {
+			host = f.value
+		}
+		return host, true
+	}
+	if l.kind == "torchrun" && l.backend() != "static" {
+		return script.Word{}, false
+	}
+	f, ok := l.flag("master-addr", "main-process-ip")
+	return f.value, ok
+}
+
+func (l *launch) port() (script.Word, bool) {
+	if f, ok := l.flag("rdzv-endpoint"); ok && l.kind == "torchrun" {
+		_, port, found := f.value.CutLast(':')
+		return port, found
+	}
+	f, ok := l.flag("master-port", "main-process-port")
+	return f.value, ok
+}
+
+// nodes is the range of nodes that the launcher waits for; known is false
+// where it depends on the run.
+func (l *launch) nodes(job step) (low, high int, known bool) {
+	f, ok := l.nnodes()
+	if !ok {
+		return 1, 1, !l.open && l.kind == "torchrun"
+	}
+	first, second, found := f.value.Cut(':')
+	if !found {
+		second = first
+	}
+	low, high = job.resolve(first), job.resolve(second)
+	return low, high, low > 0 && high > 0
+}
+
+// several reports whether the launch is known to span more than one node.
+func (l *launch) several(job step) bool {
+	_, high, known := l.nodes(job)
+	return known && high > 1
+}
+
+// single reports whether the launch is known to be of one node.
+func (l *launch) single(job step) bool {
+	_, high, known := l.nodes(job)
+	return known && high == 1
+}
+
+// perTask reports whether the launcher starts one process, so that there may
+// be as many launchers as GPUs.
+func (l *launch) perTask() bool {
+	f, ok := l.nproc()
+	if !ok {
+		return l.kind == "torchrun" && !l.open
+	}
+	n, known := f.value.Int()
+	return known && n == 1
+}
+
+// trains reports whether a command starts a training: a launcher, or python
+// with a script.
+func trains(c *script.Command) bool {
+	if kind, _ := launcher(c); kind != "" {
+		return true
+	}
+	file, _ := python(c)
+	return file != ""
+}

@@ -1,0 +1,341 @@
+package lint_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/launch/lint"
+)
+
+var update = flag.Bool("update", false, "rewrite what the tests compare with")
+
+// check returns the findings of a script as lines.
+func check(t *testing.T, name string, text []byte) (found []lint.Finding, lines string) {
+	t.Helper()
+	found, err := lint.Check(name, bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	var out strings.Builder
+	for _, f := range found {
+		fmt.Fprintf(&out, "%s: %s: [%s] %s\n", f.Position, f.Severity, f.Rule, f.Message)
+	}
+	return found, out.String()
+}
+
+// golden compares the last file of an archive, called want, with got.
+func golden(t *testing.T, path string, archive *txtar.Archive, got string) {
+	t.Helper()
+	i := slices.IndexFunc(archive.Files, func(f txtar.File) bool { return f.Name == "want" })
+	if *update {
+		if i >= 0 {
+			archive.Files = slices.Delete(archive.Files, i, i+1)
+		}
+		archive.Files = append(archive.Files, txtar.File{Name: "want", Data: []byte(got)})
+		if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if i < 0 {
+		t.Fatalf("%s: no file want; -update makes it", path)
+	}
+	if want := string(archive.Files[i].Data); got != want {
+		t.Errorf("%s: found\n%swant\n%s", path, got, want)
+	}
+}
+
+// Every rule has scripts that show its mistake and nothing else, and others
+// that come near and are right.
+func TestRules(t *testing.T) {
+	for _, rule := range lint.Rules() {
+		t.Run(rule.ID, func(t *testing.T) {
+			path := filepath.Join("testdata", "rules", rule.ID+".txtar")
+			archive, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all strings.Builder
+			bad, good := 0, 0
+			for _, file := range archive.Files {
+				switch {
+				case strings.HasPrefix(file.Name, "bad"):
+					bad++
+					found, lines := check(t, file.Name, file.Data)
+					all.WriteString(lines)
+					if !slices.ContainsFunc(found, func(f lint.Finding) bool { return f.Rule == rule.ID }) {
+						t.Errorf("%s: not found", file.Name)
+					}
+				case strings.HasPrefix(file.Name, "good"):
+					good++
+					if _, lines := check(t, file.Name, file.Data); lines != "" {
+						t.Errorf("%s: a false alarm:\n%s", file.Name, lines)
+					}
+				case file.Name != "want":
+					t.Errorf("%s is neither bad nor good", file.Name)
+				}
+			}
+			if bad == 0 || good == 0 {
+				t.Errorf("%d scripts show the mistake, %d come near it", bad, good)
+			}
+			golden(t, path, archive, all.String())
+		})
+	}
+	files, err := filepath.Glob(filepath.Join("testdata", "rules", "*.txtar"))
+	if err != nil || len(files) != len(lint.Rules()) {
+		t.Errorf("%d files for %d rules (%v)", len(files), len(lint.Rules()), err)
+	}
+}
+
+// Scripts of the shapes that public templates have, written right, are
+// silent: launchers in strings and arrays, functions, containers, Ray.
+func TestTemplates(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "templates", "*.sh"))
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d templates (%v)", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, lines := check(t, filepath.Base(file), text); lines != "" {
+			t.Errorf("a false alarm:\n%s", lines)
+		}
+	}
+}
+
+// What dsbuild itself renders is silent, but for what its user asked for.
+func TestOwnRenderings(t *testing.T) {
+	asked := map[string][]string{ // by the folder of the rendering
+		"slurm-all":             {"fixed-port", "nccl-debug-always"},
+		"slurm-workers-elastic": {"fixed-port", "rdzv-id-constant"},
+		"jax-slurm-procs":       {"nccl-debug-always"},
+		"aistation-elastic":     {"nccl-debug-always"},
+	}
+	scripts := 0
+	err := filepath.WalkDir("../testdata/golden", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !slices.Contains([]string{".sh", ".sbatch"}, filepath.Ext(path)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		scripts++
+		found, _ := check(t, path, text)
+		for _, f := range found {
+			if !slices.Contains(asked[filepath.Base(filepath.Dir(path))], f.Rule) {
+				t.Errorf("%s: [%s] %s\n%s", f.Position, f.Rule, f.Message, f.Excerpt)
+			}
+		}
+		return nil
+	})
+	if err != nil || scripts < 20 {
+		t.Errorf("%d renderings: %v", scripts, err)
+	}
+}
+
+// The shapes of scripts that teams copy around, with their mistakes.
+func TestCopiedAround(t *testing.T) {
+	path := filepath.Join("testdata", "copied.txtar")
+	archive, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range archive.Files {
+		if file.Name != "want" {
+			_, lines := check(t, file.Name, file.Data)
+			all.WriteString(lines)
+		}
+	}
+	golden(t, path, archive, all.String())
+}
+
+// What is no shell script is said to be none, with the place.
+func TestNotAScript(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"open.sh", "srun bash -c 'torchrun\n", "open.sh:1:14: "},
+		{"if.sh", "#!/bin/bash\nif true; then\n  ls\n", "if.sh:2:1: "},
+		{"train.py", "#!/usr/bin/env python3\nimport torch\n", "train.py:1:1: not a script of sh or bash: its first line names /usr/bin/env python3"},
+		{"job.csh", "#!/bin/csh -f\n", "not a script of sh or bash"},
+		{"train.bin", "\x7fELF\x00\x01", "zero bytes"},
+		{"deep.sh", strings.Repeat("(", 5000), "nested more than"},
+		{"large.sh", strings.Repeat("# 345678\n", 20000), "too large"},
+	} {
+		_, err := lint.Check(c.name, strings.NewReader(c.text))
+		var wrong *mistake.Error
+		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || wrong.Hint() == "" {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
+// Columns are counted in characters, and a mark of the byte order is none.
+func TestPositions(t *testing.T) {
+	found, _ := check(t, "x.sh", []byte("\ufeff# ä\necho ä ö; export NCCL_DEBUG=INFO\r\n"))
+	if len(found) != 1 || found[0].Position.String() != "x.sh:2:18" || !strings.HasSuffix(found[0].Excerpt, "| "+strings.Repeat(" ", 17)+"^") {
+		t.Errorf("%+v", found)
+	}
+}
+
+// A comment silences its rule for one command, however many lines that has.
+func TestIgnore(t *testing.T) {
+	const launch = "srun torchrun --nnodes=2 \\\n  --nproc-per-node=8 --rdzv-backend=c10d \\\n  --rdzv-id=1 --rdzv-endpoint=\"$HEAD:$PORT\" train.py"
+	for _, c := range []struct {
+		name, text string
+		want       int
+	}{
+		{"nothing silenced", launch + "\n", 1},
+		{"line before", "# dsbuild: ignore rdzv-id-constant\n" + launch + "\n", 0},
+		{"with a reason", "# dsbuild: ignore rdzv-id-constant - one job at a time\n" + launch + "\n", 0},
+		{"two rules", "# dsbuild: ignore fixed-port, rdzv-id-constant\n# and a remark\n\n" + launch + "\n", 0},
+		{"behind", launch + " # dsbuild: ignore rdzv-id-constant\n", 0},
+		{"another rule", "# dsbuild: ignore fixed-port\n" + launch + "\n", 1},
+		{"another command", "# dsbuild: ignore rdzv-id-constant\ntrue\n" + launch + "\n", 1},
+		{"no comment", "echo '\n# dsbuild: ignore rdzv-id-constant'\n" + launch + "\n", 1},
+		{"a line of Slurm", "#SBATCH --output=$HOME/x # dsbuild: ignore variable-in-sbatch-line\n", 0},
+		{"before a line of Slurm", "# dsbuild: ignore variable-in-sbatch-line\n#SBATCH --output=$HOME/x\n", 0},
+	} {
+		found, lines := check(t, c.name, []byte(c.text))
+		if len(found) != c.want {
+			t.Errorf("%s: found\n%s", c.name, lines)
+		}
+	}
+}
+
+// A document of SARIF has what the schema requires, and what CI shows.
+func TestSARIF(t *testing.T) {
+	found, _ := check(t, "my job.sh", []byte("export NCCL_DEBUG=INFO\nexport GLOO_SOCKET_IFNAME=^lo\n"))
+	data, err := json.Marshal(lint.NewSARIF("1.2.3", found))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Schema  string `json:"$schema"`
+		Version string
+		Runs    []struct {
+			Tool struct {
+				Driver struct {
+					Name  string
+					Rules []struct {
+						ID               string
+						ShortDescription struct{ Text string }
+					}
+				}
+			}
+			Results []struct {
+				RuleID    string
+				RuleIndex int
+				Level     string
+				Message   struct{ Text string }
+				Locations []struct {
+					PhysicalLocation struct {
+						ArtifactLocation struct{ URI string }
+						Region           struct{ StartLine, StartColumn int }
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.Version != "2.1.0" || !strings.HasSuffix(doc.Schema, "sarif-schema-2.1.0.json") || len(doc.Runs) != 1 {
+		t.Fatalf("%s", data)
+	}
+	run := doc.Runs[0]
+	if run.Tool.Driver.Name == "" || len(run.Tool.Driver.Rules) != len(lint.Rules()) || len(run.Results) != 2 {
+		t.Fatalf("%s", data)
+	}
+	for i, level := range []string{"warning", "error"} {
+		r := run.Results[i]
+		place := r.Locations[0].PhysicalLocation
+		rule := run.Tool.Driver.Rules[r.RuleIndex]
+		if r.Level != level || r.Message.Text == "" || rule.ID != r.RuleID || rule.ShortDescription.Text == "" ||
+			place.ArtifactLocation.URI != "my%20job.sh" || place.Region.StartLine != i+1 || place.Region.StartColumn < 1 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if empty, err := json.Marshal(lint.NewSARIF("", nil)); err != nil || !bytes.Contains(empty, []byte(`"results":[]`)) {
+		t.Errorf("%s %v", empty, err)
+	}
+}
+
+// docs/lint.md is the list of the rules.
+func TestDocumented(t *testing.T) {
+	const path = "../../docs/lint.md"
+	const mark = "<!-- rules: go test ./launch/lint -update -->\n"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, found := strings.Cut(string(data), mark)
+	if !found {
+		t.Fatalf("%s has no %s", path, mark)
+	}
+	var out strings.Builder
+	out.WriteString(before + mark)
+	for _, r := range lint.Rules() {
+		fmt.Fprintf(&out, "\n### %s\n\n*%s.* %s%s: %s.\n\nInstead: %s\n", r.ID, r.Severity, strings.ToUpper(r.Title[:1]), r.Title[1:], r.Why, r.Fix)
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if out.String() != string(data) {
+		t.Errorf("%s does not list the rules as they are; -update writes it", path)
+	}
+}
+
+// FuzzCheck: whatever the text, there is no panic, no endless work, and every
+// place is in the file.
+func FuzzCheck(f *testing.F) {
+	for _, pattern := range []string{"testdata/rules/*.txtar", "testdata/*.txtar"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, script := range archive.Files {
+				f.Add(script.Data)
+			}
+		}
+	}
+	f.Add([]byte("A=aaaaaaaa; A=$A$A$A$A$A$A$A$A; A=$A$A$A$A$A$A$A$A; A=$A$A$A$A$A$A$A$A; A=$A$A$A$A$A$A$A$A; eval \"$A\""))
+	f.Add([]byte("f() { f; f; g; }\ng() { f \"$@\" x; bash -c \"$*\"; }\nf\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		start := time.Now()
+		found, err := lint.Check("x.sh", bytes.NewReader(text))
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%d bytes took %s", len(text), took)
+		}
+		if err != nil && found != nil {
+			t.Error("both findings and an error")
+		}
+		lines := bytes.Count(text, []byte("\n")) + 1
+		for _, one := range found {
+			if p := one.Position; p.Line < 1 || p.Line > lines || p.Column < 1 || p.Column > len(text)+1 {
+				t.Errorf("%v is not in the file", p)
+			}
+		}
+	})
+}

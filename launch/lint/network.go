@@ -1,0 +1,147 @@
+package lint
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// networkRules are about interfaces, ports and names.
+func networkRules() []Rule {
+	return []Rule{{
+		ID: "gloo-ifname", Severity: Error,
+		Title: "GLOO_SOCKET_IFNAME holds what only NCCL understands",
+		Why:   "gloo takes names of interfaces as they are (no ^, no =, no beginning of a name), and each of a list must exist on every node: otherwise it fails with \"Unable to find address\"",
+		Fix:   "one name that every node has: GLOO_SOCKET_IFNAME=eth0.",
+		check: glooInterface,
+	}, {
+		ID: "firewall-one-port", Severity: Warning,
+		Title: "a firewall is opened for the master port alone",
+		Why:   "NCCL and gloo use random ports between all pairs of nodes: the rendezvous succeeds, and the first collective hangs",
+		Fix:   "open everything between the nodes: ufw allow from 10.0.0.0/24.",
+		check: firewallOnePort,
+	}, {
+		ID: "port-test", Severity: Warning,
+		Title: "a network is tested with telnet or ping",
+		Why:   "telnet reaches a port only while something listens there, ping says nothing about ports, and NCCL needs random ones between all pairs",
+		Fix:   "run a small all_reduce over all nodes instead, with the backend of the job.",
+		check: portTest,
+	}, {
+		ID: "hosts-127-0-1-1", Severity: Error,
+		Title: "the host's own name is made 127.0.1.1",
+		Why:   "rank 0 then listens at, or tells the others, an address that only itself can reach",
+		Fix:   "give /etc/hosts the address that the other nodes use.",
+		check: hostsLoopback,
+	}}
+}
+
+func glooInterface(s *subject) []hit {
+	var hits []hit
+	for a := range s.sets() {
+		if a.Name != "GLOO_SOCKET_IFNAME" {
+			continue
+		}
+		text := a.Value.Text()
+		switch {
+		case strings.ContainsAny(text, "^="):
+			hits = append(hits, hit{at: a.Value.Origin(), says: "GLOO_SOCKET_IFNAME=" + shown(a.Value) + " has a pattern that only NCCL understands"})
+		case strings.Contains(text, ","):
+			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: "GLOO_SOCKET_IFNAME=" + shown(a.Value) + " is a list, of which NCCL would take what there is"})
+		}
+	}
+	return hits
+}
+
+func firewallOnePort(s *subject) []hit {
+	masters := s.masterPorts()
+	var hits []hit
+	for _, c := range s.named("ufw", "firewall-cmd", "iptables", "ip6tables", "nft") {
+		if slices.ContainsFunc(c.Words, func(w script.Word) bool {
+			return slices.Contains([]string{"deny", "reject", "delete", "-D", "DROP", "REJECT"}, w.Text()) || w.HasPrefix("--remove")
+		}) {
+			continue
+		}
+		for _, w := range c.Words[1:] {
+			if opensMaster(w, masters) {
+				hits = append(hits, hit{at: w.Origin(), says: "only the master port is opened"})
+			}
+		}
+	}
+	return hits
+}
+
+// opensMaster reports whether a word of a firewall's command is a master port.
+func opensMaster(w script.Word, masters []string) bool {
+	if _, value, found := w.Cut('='); found {
+		w = value
+	}
+	port, _, _ := w.Cut('/')
+	if r := port.Only(); r != nil {
+		return r.Name == "MASTER_PORT"
+	}
+	return slices.Contains(masters, port.Text())
+}
+
+// masterPorts are the ports at which the nodes meet.
+func (s *subject) masterPorts() []string {
+	ports := []string{"29500", "29400"}
+	add := func(w script.Word) {
+		if n, ok := w.Int(); ok {
+			ports = append(ports, strconv.Itoa(n))
+		}
+	}
+	for a := range s.sets() {
+		if a.Name == "MASTER_PORT" {
+			add(a.Value)
+			if r := a.Value.Only(); r != nil && r.Default != nil {
+				add(*r.Default)
+			}
+		}
+	}
+	for _, l := range s.launches {
+		if port, ok := l.port(); ok {
+			add(port)
+		}
+	}
+	return ports
+}
+
+func portTest(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.named("telnet") {
+		if len(c.Words) > 2 {
+			hits = append(hits, hit{at: c.At, says: "a port is tested with telnet", why: "it answers only while something listens there, which nothing does before the job; and NCCL needs random ports between all pairs of nodes"})
+		}
+	}
+	launches := len(s.launches) > 0 || len(s.steps()) > 0 || len(hits) > 0
+	for _, c := range s.named("ping") {
+		// Waiting until a name resolves and a host is up is something else.
+		if launches && !c.Loop && len(c.Words) > 1 {
+			hits = append(hits, hit{at: c.At, says: "a network is tested with ping", why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes"})
+		}
+	}
+	return hits
+}
+
+func hostsLoopback(s *subject) []hit {
+	writes := slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		if c.Name() == "tee" && slices.ContainsFunc(c.Words, func(w script.Word) bool { return w.Text() == "/etc/hosts" }) {
+			return true
+		}
+		return slices.ContainsFunc(c.Redirects, func(r script.Redirect) bool { return r.Word.Text() == "/etc/hosts" })
+	})
+	if !writes {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.named("echo", "printf") {
+		for _, w := range c.Words[1:] {
+			if w.HasPrefix("127.0.1.1") {
+				hits = append(hits, hit{at: w.Origin()})
+			}
+		}
+	}
+	return hits
+}

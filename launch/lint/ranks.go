@@ -1,0 +1,324 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// rankRules are about who is which rank, and how many there are.
+func rankRules() []Rule {
+	return []Rule{{
+		ID: "rank-on-batch-line", Severity: Error,
+		Title: "the rank of a task is expanded by the batch script",
+		Why:   "the batch script is task 0, so every node becomes rank 0 and the job hangs until the 600 s time-out",
+		Fix:   "let the shell of each task expand it, in single quotes: srun bash -c 'torchrun --node-rank \"$SLURM_NODEID\" ...'; or give no rank at all (--rdzv-backend=c10d).",
+		check: rankOnBatchLine,
+	}, {
+		ID: "tasks-per-node", Severity: Error,
+		Title: "several tasks per node each start a launcher that itself starts a process per GPU",
+		Why:   "every GPU gets as many processes as there are tasks, they fight for ports and ranks, and one node may form the whole world alone and exit 0",
+		Fix:   "--ntasks-per-node=1, with --cpus-per-task for all of the node's processes together.",
+		check: tasksPerNode,
+	}, {
+		ID: "python-runs-once", Severity: Error,
+		Title: "a batch script starts python itself",
+		Why:   "a batch script runs once, on the first node: the other tasks of the job do nothing, and nothing says so",
+		Fix:   "srun python ... (a process per task), or --ntasks-per-node=1 and srun torchrun --nproc-per-node=GPUS ...",
+		check: pythonRunsOnce,
+	}, {
+		ID: "torchrun-runs-once", Severity: Error,
+		Title: "a batch script starts torchrun itself in a job of several nodes",
+		Why:   "a batch script runs on the first node only: torchrun waits there for nodes that never come (600 s), or trains without them",
+		Fix:   "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" torchrun ..., with --ntasks-per-node=1.",
+		check: torchrunRunsOnce,
+	}, {
+		ID: "nnodes-mismatch", Severity: Error,
+		Title: "torchrun does not wait for as many nodes as the job step has",
+		Why:   "with too few each group trains alone, or the nodes left over fail; with too many all wait until the 600 s time-out",
+		Fix:   "--nnodes=\"$SLURM_NNODES\".",
+		check: nnodesMismatch,
+	}, {
+		ID: "workers-in-other-jobs", Severity: Warning,
+		Title: "torchrun waits for nodes that are in other jobs",
+		Why:   "jobs are queued one by one: the first gives up after 600 s while the others still wait for a node",
+		Fix:   "one job with --nodes=N, which Slurm allocates as a whole; if it must be several, --rdzv-conf=join_timeout=SECONDS (static: timeout=SECONDS) as long as the queue may take.",
+		check: workersInOtherJobs,
+	}, {
+		ID: "processes-exceed-gpus", Severity: Error,
+		Title: "more processes per node than GPUs are asked for",
+		Why:   "the processes above the number of GPUs fail with \"invalid device ordinal\", and the others hang",
+		Fix:   "--nproc-per-node=\"$SLURM_GPUS_ON_NODE\", or the number in --gres.",
+		check: processesExceedGPUs,
+	}}
+}
+
+// ofTask are the variables of Slurm that differ between tasks.
+func ofTask(name string) bool {
+	return name == "SLURM_PROCID" || name == "SLURM_NODEID" || name == "SLURM_LOCALID"
+}
+
+func rankOnBatchLine(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.Commands {
+		srun := c.Starter("srun")
+		if srun == nil && c.Name() == "srun" {
+			hits = append(hits, outerRanks(s, c, c.Env, nil, c.Depth+1)...)
+		}
+		if srun != nil {
+			hits = append(hits, outerRanks(s, srun, c.Env, c.Words, c.Depth)...)
+		}
+	}
+	return append(hits, exportedRanks(s)...)
+}
+
+// outerRanks finds what is expanded outside of a step and is meant inside.
+func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, words []script.Word, depth int) []hit {
+	if s.step(srun).tasks == 1 || srun.Captured {
+		return nil
+	}
+	for _, a := range env {
+		words = append(slices.Clip(words), a.Value)
+	}
+	var hits []hit
+	for _, w := range words {
+		for _, c := range w.Chars {
+			if c.Ref != nil && ofTask(c.Ref.Name) && c.Ref.Depth < depth && !s.ignoresRank(c.At) {
+				hits = append(hits, hit{at: c.At, says: "$" + c.Ref.Name + " is expanded by the batch script, not by the tasks of srun"})
+			}
+		}
+	}
+	return hits
+}
+
+// ignoresRank reports whether what comes from a place is the node rank of a
+// rendezvous that ignores it: c10d-with-node-rank.
+func (s *subject) ignoresRank(at int) bool {
+	return slices.ContainsFunc(s.launches, func(l *launch) bool {
+		f, ok := l.nodeRank()
+		return ok && l.backend() == "c10d" && slices.ContainsFunc(f.value.Chars, func(c script.Char) bool { return c.At == at })
+	})
+}
+
+// exportedRanks finds export RANK=$SLURM_PROCID in front of srun.
+func exportedRanks(s *subject) []hit {
+	var hits []hit
+	for _, a := range s.Assignments {
+		if !slices.Contains([]string{"RANK", "LOCAL_RANK", "NODE_RANK", "MACHINE_RANK", "GLOBAL_RANK", "GROUP_RANK"}, a.Name) || a.Depth > 0 || a.Exported == 0 {
+			continue
+		}
+		for _, c := range a.Value.Chars {
+			if c.Ref != nil && ofTask(c.Ref.Name) && s.stepsBehind(a) {
+				hits = append(hits, hit{at: c.At, says: a.Name + "=$" + c.Ref.Name + " is set by the batch script, not by the tasks of srun"})
+			}
+		}
+	}
+	return hits
+}
+
+// stepsBehind reports whether tasks are started that find the variable.
+func (s *subject) stepsBehind(a *script.Assignment) bool {
+	for _, c := range s.Commands {
+		srun := c.Starter("srun")
+		if srun == nil || srun.Captured || srun.Seq < a.Exported || s.step(srun).tasks == 1 || !trains(c) {
+			continue
+		}
+		if !slices.ContainsFunc(slices.Concat(c.Env, srun.Env), func(own *script.Assignment) bool { return own.Name == a.Name }) {
+			return true
+		}
+	}
+	return false
+}
+
+func tasksPerNode(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		srun := l.Starter("srun")
+		switch {
+		case srun != nil && !l.perTask():
+			st := s.step(srun)
+			if st.perNode > 1 {
+				hits = append(hits, hit{at: tasksAt(s, srun), says: fmt.Sprintf("%d tasks per node each start %s", st.perNode, l.kind)})
+			}
+		case l.Depth == 0 && s.batch() && s.job.perNode > 1 && l.kind == "torchrun" && !l.perTask() && l.several(s.job):
+			hits = append(hits, hit{
+				at: tasksAt(s, nil), severity: Warning,
+				says: fmt.Sprintf("%d tasks per node are asked for, and torchrun is one", s.job.perNode),
+				why:  "the CPUs are divided among tasks that do not exist, and once srun starts torchrun, each task starts its own",
+			})
+		}
+	}
+	return hits
+}
+
+// tasksAt is where the number of tasks is given.
+func tasksAt(s *subject, srun *script.Command) int {
+	var options []script.Option
+	if srun != nil {
+		options = srun.Options
+	}
+	for _, list := range [][]script.Option{options, s.Batch} {
+		for _, name := range []string{"ntasks-per-node", "ntasks"} {
+			if o, ok := find(list, name); ok {
+				return o.At
+			}
+		}
+	}
+	if srun != nil {
+		return srun.At
+	}
+	return 0
+}
+
+func pythonRunsOnce(s *subject) []hit {
+	if !s.batch() || !s.job.wantsGPUs() || len(s.launches) > 0 {
+		return nil
+	}
+	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus == 1) {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.Commands {
+		if c.Depth > 0 || len(s.named("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 || slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 && !c.Captured }) {
+			return nil
+		}
+		file, arguments := python(c)
+		if file == "" || c.Captured || c.Test || c.Background || prepares(file) || ofTasks(c, arguments) {
+			continue
+		}
+		hits = append(hits, hit{at: c.At, says: fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.size())})
+	}
+	return hits
+}
+
+// size words how large a job is.
+func (st *step) size() string {
+	switch {
+	case st.tasks > 0 && st.nodes > 1:
+		return fmt.Sprintf("%d tasks on %d nodes", st.tasks, st.nodes)
+	case st.nodes > 1:
+		return fmt.Sprintf("%d nodes", st.nodes)
+	}
+	return fmt.Sprintf("%d tasks per node", st.perNode)
+}
+
+// prepares reports whether a script is called like one that is run once before
+// a training.
+func prepares(file string) bool {
+	file = strings.ToLower(file)
+	for _, word := range []string{"prep", "download", "setup.py", "convert", "tokeniz", "launch", "submit", "plot", "collect", "merge", "zero_to_fp32", "config"} {
+		if strings.Contains(file, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// ofTasks reports whether a command is told which task it is, so that others
+// are started, too.
+func ofTasks(c *script.Command, arguments []script.Word) bool {
+	return c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 })
+}
+
+func torchrunRunsOnce(s *subject) []hit {
+	if !s.batch() || s.job.nodes < 2 {
+		return nil
+	}
+	var hits []hit
+	for _, l := range s.launches {
+		if l.kind != "torchrun" || l.Depth > 0 || l.Remote || l.Branch || l.Loop || l.Background || l.open {
+			continue
+		}
+		hits = append(hits, hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)})
+	}
+	return hits
+}
+
+func nnodesMismatch(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		srun := l.Starter("srun")
+		if l.kind != "torchrun" || srun == nil || srun.Captured || l.Branch || l.open || usesPET(s) {
+			continue
+		}
+		st := s.step(srun)
+		want := st.nodes
+		if l.perTask() {
+			want = st.tasks
+		}
+		low, high, known := l.nodes(st)
+		if !known || want == 0 || low <= want && want <= high {
+			continue
+		}
+		at, says := l.At, fmt.Sprintf("torchrun without --nnodes is of one node, and srun starts it %s", times(want))
+		if f, ok := l.nnodes(); ok {
+			at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", count(high, "node"), times(want))
+		}
+		hits = append(hits, hit{at: at, says: says})
+	}
+	return hits
+}
+
+func times(n int) string {
+	switch n {
+	case 1:
+		return "once"
+	case 2:
+		return "twice"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// usesPET reports whether flags of torchrun are given as PET_... variables.
+func usesPET(s *subject) bool {
+	for a := range s.sets() {
+		if strings.HasPrefix(a.Name, "PET_") {
+			return true
+		}
+	}
+	return false
+}
+
+func workersInOtherJobs(s *subject) []hit {
+	if !s.batch() || s.job.nodes != 1 {
+		return nil
+	}
+	var hits []hit
+	for _, l := range s.launches {
+		low, _, known := l.nodes(s.job)
+		f, ok := l.nnodes()
+		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || l.patient() || l.Remote {
+			continue
+		}
+		if srun := l.Starter("srun"); srun != nil && l.perTask() {
+			continue
+		}
+		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("the job has one node, and torchrun waits for %d", low)})
+	}
+	return hits
+}
+
+// patient reports whether the rendezvous has a time-out of its own.
+func (l *launch) patient() bool {
+	f, ok := l.flag("rdzv-conf")
+	return ok && strings.Contains(f.value.Text(), "timeout=")
+}
+
+func processesExceedGPUs(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		st := s.job
+		if srun := l.Starter("srun"); srun != nil {
+			st = s.step(srun)
+		}
+		f, ok := l.nproc()
+		n, known := f.value.Int()
+		if !ok || !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
+			continue
+		}
+		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, count(st.gpus, "GPU"))})
+	}
+	return hits
+}

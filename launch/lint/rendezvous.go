@@ -1,0 +1,340 @@
+package lint
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// masterRules are about where the nodes meet.
+func masterRules() []Rule {
+	return []Rule{{
+		ID: "fixed-port", Severity: Warning,
+		Title: "the master port is fixed",
+		Why:   "on a node that is shared a second job takes the same port: rank 0 of one fails, and its other nodes hang",
+		Fix:   "make it of the job's id, below the ephemeral ports: MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)); or take whole nodes with --exclusive.",
+		check: fixedPort,
+	}, {
+		ID: "master-addr-localhost", Severity: Error,
+		Title: "several nodes meet at localhost",
+		Why:   "each node waits for the others at its own address, and nothing is said for minutes (static time-out: 600 s)",
+		Fix:   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1), or the name of rank 0's node.",
+		check: masterAddrLocalhost,
+	}, {
+		ID: "master-addr-own-host", Severity: Error,
+		Title: "each task names its own host as the master",
+		Why:   "every node waits for the others at its own address until the time-out",
+		Fix:   "set MASTER_ADDR once, before srun: MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1).",
+		check: masterAddrOwnHost,
+	}, {
+		ID: "master-addr-fixed", Severity: Warning,
+		Title: "the master is a fixed host",
+		Why:   "Slurm chooses the nodes: with a host outside the job nothing is said for minutes, then all fail",
+		Fix:   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1), or ask for the host with --nodelist.",
+		check: masterAddrFixed,
+	}, {
+		ID: "master-addr-unset", Severity: Error,
+		Title: "MASTER_ADDR is used and never set",
+		Why:   "Slurm does not set it: the endpoint has no host, and each node waits at localhost",
+		Fix:   "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1).",
+		check: masterAddrUnset,
+	}}
+}
+
+// rendezvousRules are about how they do.
+func rendezvousRules() []Rule {
+	return []Rule{{
+		ID: "no-rendezvous", Severity: Error,
+		Title: "torchrun on several nodes is not told where they meet",
+		Why:   "torchrun does not read MASTER_ADDR: it takes 127.0.0.1 (c10d: localhost:29400), so each node waits for the others at its own address",
+		Fix:   "--rdzv-backend=c10d --rdzv-endpoint=\"$MASTER_ADDR:$MASTER_PORT\", or --master-addr, --master-port and --node-rank.",
+		check: noRendezvous,
+	}, {
+		ID: "rdzv-id-constant", Severity: Warning,
+		Title: "the rendezvous id is the same for every job",
+		Why:   "two jobs that meet at one endpoint take each other's nodes for their own",
+		Fix:   "--rdzv-id=\"$SLURM_JOB_ID\", or on a platform a name that no other running job has.",
+		check: rdzvIDConstant,
+	}, {
+		ID: "rendezvous-differs", Severity: Error,
+		Title: "each task makes up its own rendezvous id or port",
+		Why:   "no two nodes meet, and all wait until the time-out",
+		Fix:   "make it once, before srun, or of $SLURM_JOB_ID.",
+		check: rendezvousDiffers,
+	}, {
+		ID: "c10d-with-node-rank", Severity: Warning,
+		Title: "a node rank is given to the c10d rendezvous",
+		Why:   "it is ignored: c10d gives out the ranks as nodes arrive, so rank 0 may be on another node than the one meant",
+		Fix:   "leave --node-rank away, or use the static rendezvous: --master-addr, --master-port and --node-rank without --rdzv-backend.",
+		check: c10dWithNodeRank,
+	}, {
+		ID: "elastic-without-max-restarts", Severity: Warning,
+		Title: "an elastic range of nodes without --max-restarts",
+		Why:   "the default is 0: when a node is lost the survivors exit 1 instead of going on",
+		Fix:   "--max-restarts=3 (and a checkpoint to go on from), or one number for --nnodes.",
+		check: elasticWithoutMaxRestarts,
+	}}
+}
+
+func fixedPort(s *subject) []hit {
+	if s.job.exclusive() {
+		return nil
+	}
+	var hits []hit
+	add := func(port script.Word) {
+		text, known := port.Literal()
+		if n, err := strconv.Atoi(text); known && err == nil && n > 0 {
+			hits = append(hits, hit{at: port.Origin(), says: "the master port is always " + text})
+		}
+	}
+	for _, l := range s.launches {
+		srun := l.Starter("srun")
+		if port, ok := l.port(); ok && !l.Remote && (s.batch() || srun != nil) {
+			add(port)
+		}
+	}
+	for a := range s.sets() {
+		if a.Name == "MASTER_PORT" && (s.batch() || len(s.steps()) > 0 || a.Starter("srun") != nil) {
+			add(a.Value)
+		}
+	}
+	return hits
+}
+
+// here reports whether an address is that of the node itself.
+func here(host string) bool {
+	host = strings.Trim(host, "[]")
+	if host == "localhost" || strings.HasPrefix(host, "localhost.") || host == "ip6-localhost" {
+		return true
+	}
+	address, err := netip.ParseAddr(host)
+	return err == nil && (address.IsLoopback() || address.IsUnspecified())
+}
+
+func masterAddrLocalhost(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		st := s.stepOf(l)
+		if !l.several(st) || l.Branch {
+			continue
+		}
+		if f, ok := l.flag("standalone"); ok {
+			hits = append(hits, hit{at: f.at, says: "--standalone is for one node, and there are several"})
+		}
+		host, ok := l.host()
+		if text, known := host.Literal(); ok && known && here(text) && !l.rankZero() {
+			hits = append(hits, hit{at: host.Origin(), says: "several nodes meet at " + text})
+		}
+	}
+	for _, a := range s.Assignments {
+		text, known := a.Value.Literal()
+		if a.Name == "MASTER_ADDR" && known && here(text) && s.job.nodes > 1 && a.Exported > 0 && !a.Branch && s.stepsBehind(a) {
+			hits = append(hits, hit{at: a.Value.Origin(), says: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes)})
+		}
+	}
+	return hits
+}
+
+// rankZero reports whether this is the command of rank 0's node alone: static,
+// it may call itself localhost.
+func (l *launch) rankZero() bool {
+	f, ok := l.nodeRank()
+	n, known := f.value.Int()
+	return ok && known && n == 0 && l.backend() == "static" && l.Starter("srun") == nil
+}
+
+// stepOf is what the step that runs a launcher was asked for; without srun it
+// is the job.
+func (s *subject) stepOf(l *launch) step {
+	if srun := l.Starter("srun"); srun != nil {
+		return s.step(srun)
+	}
+	return s.job
+}
+
+func masterAddrOwnHost(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		st := s.stepOf(l)
+		host, ok := l.host()
+		if !ok || l.single(st) || st.nodes == 1 || l.Starter("srun") == nil {
+			continue
+		}
+		for _, c := range host.Chars {
+			if c.Ref != nil && c.Ref.Depth > 0 && ownHost(c.Ref) {
+				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " is each task's own host"})
+			}
+		}
+	}
+	return hits
+}
+
+func ownHost(r *script.Ref) bool {
+	if len(r.Output) > 0 {
+		return r.Output[0].Name() == "hostname"
+	}
+	return r.Name == "HOSTNAME" || r.Name == "SLURMD_NODENAME"
+}
+
+func masterAddrFixed(s *subject) []hit {
+	if !s.batch() {
+		return nil
+	}
+	var hits []hit
+	add := func(host script.Word) {
+		text, known := host.Literal()
+		if known && text != "" && !here(text) && !s.asksFor(text) {
+			hits = append(hits, hit{at: host.Origin(), says: "the master is always " + text})
+		}
+	}
+	for _, l := range s.launches {
+		if host, ok := l.host(); ok && !l.single(s.stepOf(l)) && !l.Remote {
+			add(host)
+		}
+	}
+	for _, a := range s.Assignments {
+		if a.Name == "MASTER_ADDR" && !a.Branch && len(a.Array) == 0 && s.job.nodes != 1 {
+			add(a.Value)
+		}
+	}
+	return hits
+}
+
+// asksFor reports whether the job asks for a node by name.
+func (s *subject) asksFor(host string) bool {
+	o, ok := find(s.Batch, "nodelist")
+	if !ok {
+		return false
+	}
+	names, err := inventory.Expand(o.Value.Text())
+	return err != nil || slices.Contains(names, host)
+}
+
+func masterAddrUnset(s *subject) []hit {
+	if s.assigns("MASTER_ADDR") || s.sourced() {
+		return nil
+	}
+	var hits []hit
+	for _, l := range s.launches {
+		srun := l.Starter("srun")
+		// A job of one node that waits for others is told by who submits it.
+		if !s.batch() && srun == nil || l.single(s.stepOf(l)) || s.job.nodes == 1 || l.Remote {
+			continue
+		}
+		host, _ := l.host()
+		for _, c := range host.Chars {
+			if c.Ref != nil && c.Ref.Name == "MASTER_ADDR" && c.Ref.Default == nil && !c.Ref.Required {
+				severity := Error
+				if !s.batch() {
+					severity = Warning // of the shell around it, perhaps
+				}
+				hits = append(hits, hit{at: c.At, severity: severity})
+			}
+		}
+	}
+	return hits
+}
+
+func noRendezvous(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		if l.kind != "torchrun" || l.open || !l.several(s.stepOf(l)) || l.Branch || usesPET(s) {
+			continue
+		}
+		if _, ok := l.flag("standalone"); ok {
+			continue // master-addr-localhost
+		}
+		if _, ok := l.host(); ok {
+			continue
+		}
+		says := "torchrun on several nodes has no --master-addr"
+		if b := l.backend(); b != "static" {
+			says = "torchrun on several nodes has no --rdzv-endpoint"
+			if _, ok := l.flag("master-addr"); ok {
+				says += " (" + b + " does not look at --master-addr)"
+			}
+		}
+		hits = append(hits, hit{at: l.At, says: says})
+	}
+	return hits
+}
+
+func rdzvIDConstant(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		f, ok := l.flag("rdzv-id")
+		if l.kind != "torchrun" || !ok || l.single(s.stepOf(l)) || l.backend() == "static" {
+			continue
+		}
+		if text, known := f.value.Literal(); known && text != "" {
+			hits = append(hits, hit{at: f.value.Origin(), says: "the rendezvous id is always " + mistake.Clip(text)})
+		}
+	}
+	return hits
+}
+
+func rendezvousDiffers(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		st := s.stepOf(l)
+		if l.Starter("srun") == nil || l.single(st) || st.nodes == 1 {
+			continue
+		}
+		id, _ := l.flag("rdzv-id")
+		port, _ := l.port()
+		for _, c := range slices.Concat(id.value.Chars, port.Chars) {
+			if c.Ref != nil && c.Ref.Depth > 0 && differs(c.Ref) {
+				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " is another one in each task"})
+			}
+		}
+	}
+	return hits
+}
+
+// differs reports whether every shell makes it anew.
+func differs(r *script.Ref) bool {
+	if len(r.Output) > 0 {
+		return slices.Contains([]string{"date", "uuidgen", "shuf", "mktemp", "openssl"}, r.Output[0].Name())
+	}
+	if slices.ContainsFunc(r.Uses, differs) {
+		return true
+	}
+	return slices.Contains([]string{"RANDOM", "SRANDOM", "BASHPID", "$", "EPOCHSECONDS"}, r.Name)
+}
+
+func c10dWithNodeRank(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		f, ok := l.nodeRank()
+		if l.kind != "deepspeed" && ok && l.backend() == "c10d" {
+			hits = append(hits, hit{at: f.at})
+		}
+	}
+	return hits
+}
+
+func elasticWithoutMaxRestarts(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		f, ok := l.nnodes()
+		if l.kind != "torchrun" || !ok || l.open {
+			continue
+		}
+		low, high, found := f.value.Cut(':')
+		if !found || low.Text() == high.Text() {
+			continue
+		}
+		restarts, given := l.flag("max-restarts")
+		if n, known := restarts.value.Int(); given && (!known || n > 0) {
+			continue
+		}
+		hits = append(hits, hit{at: f.value.Origin(), says: "--nnodes " + mistake.Clip(f.value.Text()) + " without --max-restarts"})
+	}
+	return hits
+}

@@ -1,0 +1,234 @@
+package script_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+func read(t *testing.T, text string) *script.Script {
+	t.Helper()
+	s, err := script.Read([]byte(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return s
+}
+
+// probes are the arguments of all commands called probe, as they are expanded
+// without running anything.
+func probes(t *testing.T, text string) []string {
+	t.Helper()
+	var all []string
+	for _, c := range read(t, text).Commands {
+		if c.Name() != "probe" {
+			continue
+		}
+		var line strings.Builder
+		for _, w := range c.Words[1:] {
+			text, known := w.Literal()
+			if !known {
+				t.Errorf("%s is not known in %s", w.Text(), c.Text())
+			}
+			line.WriteString("<" + text + ">")
+		}
+		all = append(all, line.String())
+	}
+	return all
+}
+
+// Words are expanded as bash itself expands them.
+func TestAsBashDoes(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for _, text := range []string{
+		`probe a 'b c' "d e" f\ g $'h\ti' ""`,
+		"X='a b'; probe $X \"$X\" '$X' \\$X \"\\$X\" x$X\"$X\"y",
+		"X=\"one \\\n  two\"; probe $X \"$X\"",
+		"probe a\\\nb \\\n  c",
+		"E=; probe $E \"$E\" ${E:-none} ${E:+some}x",
+		"A=(one 'two three' \"four\"); probe ${A[@]} \"${A[@]}\" \"${A[*]}\" $A ${A[1]} \"x${A[@]}y\"",
+		"A=(1 2); A+=(3 '4 5'); B=(\"${A[@]}\" 6); probe \"${B[@]}\" \"${B[3]}\"",
+		"X=a; X+=b; X+=\" c\"; probe $X",
+		"N=2; G=8; probe $((N * G)) $(($N*$G+1)) $(( (N+1) % 2 )) \"$((G/N))\"",
+		"f() { probe \"$1\" \"$2\" \"$@\"; g \"$@\"; }; g() { probe $2; }; f a 'b c'; f 'd e' f",
+		"X=1; (X=2; probe $X); probe $X; { X=3; }; probe $X",
+		"if false; then X=1; else X=1; fi; Y=0; probe $Y",
+		"export X='a b'; Y=hidden; bash -c 'probe \"$X\" x'; bash -c \"probe $Y\"",
+		"export X=1; X=2 bash -c 'probe $X'; probe $X; env X=3 Z=4 bash -c 'probe $X $Z'",
+		"set -a; X=5; bash -c 'probe $X'; set +a; Z=6; bash -c \"probe x$Z\"",
+		"CMD='probe \"a b\" c'; $CMD; eval $CMD; eval \"$CMD\"",
+		"L=\"probe a \\\\\\$HOMELESS 'b c'\"; bash -c \"$L\"",
+		"unset X Y; X=${X:-d e}; probe $X \"$X\"; probe ${Y:=z}; probe $Y",
+		"bash <<'END'\nX=1\nprobe $X '$X'\nEND\n",
+		"X=1\nbash <<END\nX=2\nprobe $X \\$X '$X'\nEND\n",
+		"probe a; true && probe b; false || probe c",
+		"unset X; probe x$X; X=1; unset X; probe \"x${X-unset}\"",
+		"probe a>/dev/stdout b; ! probe c; { probe d; }; (probe e)",
+	} {
+		cmd := exec.Command(bash, "-c", `probe() { for a; do printf '<%s>' "$a"; done; echo; }; export -f probe; `+"\n"+text)
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("bash: %v\n%s", err, text)
+			continue
+		}
+		want := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+		if got := probes(t, text); !slices.Equal(got, want) {
+			t.Errorf("%s\n got  %q\n bash %q", text, got, want)
+		}
+	}
+}
+
+// Slurm reads options in every form that getopt has, and directives up to the
+// first command.
+func TestDirectives(t *testing.T) {
+	s := read(t, `#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node 1   # a remark
+#SBATCH -c8 -t 1:00:00
+#SBATCH --job-name="two words" -o 'it is'\ %j
+##SBATCH --mem=1G
+# SBATCH --mem=2G
+ #SBATCH --mem=3G
+
+#SBATCH --exclusive --gres gpu:a100:4
+hostname
+#SBATCH --mem=5G
+`)
+	var got []string
+	for _, o := range s.Batch {
+		got = append(got, o.Name+"="+o.Value.Text())
+	}
+	want := []string{"nodes=2", "ntasks-per-node=1", "cpus-per-task=8", "time=1:00:00", "job-name=two words", "output=it is %j", "exclusive=", "gres=gpu:a100:4"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	if len(s.Late) != 1 || len(s.Directives) != 4 {
+		t.Errorf("%d and %d lines", len(s.Directives), len(s.Late))
+	}
+}
+
+// What starts what, in which shell, is what the rules ask about.
+func TestStarted(t *testing.T) {
+	s := read(t, `#!/bin/bash
+#SBATCH --nodes=2
+srun -lN2 --label --cpu-bind none -w "$HEAD" env A=1 numactl --interleave=all bash -lc 'cd /x && exec torchrun --a "$SLURM_PROCID"'
+timeout -k 5 60 python train.py "$SLURM_PROCID"
+ssh -p 22 host "torchrun --rank $X --id \$RANDOM"
+H=$(srun -n1 hostname)
+srun $ARGS -u python one.py &
+`)
+	var got []string
+	for _, c := range s.Commands {
+		var via []string
+		for _, v := range c.Via {
+			via = append(via, v.Name())
+		}
+		line := strings.Join(via, ">") + ": " + c.Text()
+		for _, w := range c.Words {
+			for _, r := range w.Refs() {
+				if r.Depth < c.Depth {
+					line += " [" + r.Name + " outside]"
+				}
+			}
+		}
+		if c.Captured {
+			line += " [captured]"
+		}
+		if c.Background {
+			line += " [background]"
+		}
+		if c.Remote {
+			line += " [remote]"
+		}
+		if c.Open {
+			line += " [open]"
+		}
+		got = append(got, line)
+	}
+	want := strings.Split(strings.TrimSpace(`
+: srun -lN2 --label --cpu-bind none -w $HEAD env A=1 numactl --interleave=all bash -lc cd /x && exec torchrun --a "$SLURM_PROCID"
+srun: env A=1 numactl --interleave=all bash -lc cd /x && exec torchrun --a "$SLURM_PROCID"
+srun>env: numactl --interleave=all bash -lc cd /x && exec torchrun --a "$SLURM_PROCID"
+srun>env>numactl: bash -lc cd /x && exec torchrun --a "$SLURM_PROCID"
+srun>env>numactl>bash: cd /x
+srun>env>numactl>bash: exec torchrun --a $SLURM_PROCID
+srun>env>numactl>bash>exec: torchrun --a $SLURM_PROCID
+: timeout -k 5 60 python train.py $SLURM_PROCID
+timeout: python train.py $SLURM_PROCID
+: ssh -p 22 host torchrun --rank $X --id $RANDOM
+ssh: torchrun --rank $X --id $RANDOM [X outside] [remote]
+: srun -n1 hostname [captured]
+srun: hostname [captured]
+: srun $ARGS -u python one.py [background] [open]
+srun: python one.py [background]`), "\n")
+	for i := range max(len(got), len(want)) {
+		if i >= len(got) || i >= len(want) || got[i] != want[i] {
+			t.Fatalf("command %d differs:\n%s\nwant\n%s", i, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+// Scripts within a script are scripts of their own.
+func TestInner(t *testing.T) {
+	s := read(t, `N=4
+sbatch --nodes=$N --wrap "python a.py"
+sbatch -c 2 <<END
+#!/bin/bash
+#SBATCH --nodes=$N
+python b.py "\$SLURM_JOB_ID"
+END
+cat >c.sh <<'END'
+#!/bin/sh
+python c.py
+END
+cat >notes.txt <<'END'
+python d.py
+END
+`)
+	var got []string
+	for _, inner := range s.Inner {
+		line := ""
+		for _, o := range inner.Batch {
+			if o.Name != "wrap" {
+				line += o.Name + "=" + o.Value.Text() + " "
+			}
+		}
+		for _, c := range inner.Commands {
+			line += c.Text()
+		}
+		got = append(got, line)
+	}
+	want := []string{"nodes=4 python a.py", "nodes=4 cpus-per-task=2 python b.py $SLURM_JOB_ID", "python c.py"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// Work is bounded, whatever the script.
+func TestBounded(t *testing.T) {
+	grow := "A=aaaaaaaaaaaaaaaa\n" + strings.Repeat("A=$A$A$A$A$A$A$A$A\n", 50) + strings.Repeat("probe $A $A $A\n", 500)
+	calls := "f() { f; f; f; bash -c 'echo x'; }\nexport -f f\nf\n"
+	shells := "X='eval \"$X\"; eval \"$X\"'\neval \"$X\"\n"
+	lists := "A=(1 2 3 4 5 6 7 8)\n" + strings.Repeat("A=(\"${A[@]}\" \"${A[@]}\" \"${A[@]}\")\n", 30) + "probe \"${A[@]}\"\n"
+	deep := strings.Repeat("( ", 900) + "true" + strings.Repeat(" )", 900)
+	for name, text := range map[string]string{"grow": grow, "calls": calls, "shells": shells, "lists": lists, "deep": deep} {
+		start := time.Now()
+		if _, err := script.Read([]byte(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("%s took %s", name, took)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package script
+
+import "strings"
+
+// Option is an option of a command with its long name: nodes, for -N 2,
+// -N2, --nodes 2 and --nodes=2.
+type Option struct {
+	Name  string
+	Value Word
+	At    int
+}
+
+// slurmOptions says how the options of sbatch, srun and salloc are written
+// (Slurm 22.05 to 25.11). Those that take a value in another word need not be
+// listed by their long name.
+type slurmOptions struct {
+	short map[byte]string // short option → long
+	flags map[string]bool // long options that take no value, or only behind =
+}
+
+func newSlurmOptions(batch bool) slurmOptions {
+	short := map[byte]string{
+		'A': "account", 'B': "extra-node-info", 'C': "constraint", 'D': "chdir", 'F': "nodefile", 'G': "gpus",
+		'H': "hold", 'I': "immediate", 'J': "job-name", 'K': "kill-on-bad-exit", 'L': "licenses", 'M': "clusters",
+		'N': "nodes", 'O': "overcommit", 'Q': "quiet", 'S': "core-spec", 'V': "version", 'b': "begin",
+		'c': "cpus-per-task", 'd': "dependency", 'e': "error", 'h': "help", 'i': "input", 'k': "no-kill",
+		'm': "distribution", 'n': "ntasks", 'o': "output", 'p': "partition", 'q': "qos", 's': "oversubscribe",
+		't': "time", 'v': "verbose", 'w': "nodelist", 'x': "exclude",
+	}
+	if batch {
+		short['a'], short['W'] = "array", "wait"
+	} else {
+		short['E'], short['T'], short['W'], short['X'], short['Z'] = "preserve-env", "threads", "wait", "disable-status", "no-allocate"
+		short['l'], short['r'], short['u'] = "label", "relative", "unbuffered"
+	}
+	flags := map[string]bool{}
+	for _, name := range strings.Fields(`bcast compress contiguous disable-status exact exclusive get-user-env
+		help hold ignore-pbs immediate interactive kill-on-bad-exit label multi-prog nice no-allocate no-bell no-kill
+		no-requeue no-shell overcommit overlap oversubscribe parsable preserve-env preserve-slurm-env propagate pty
+		quiet quit-on-interrupt reboot requeue resv-ports send-libs spread-job stepmgr test-only unbuffered usage
+		use-min-nodes verbose version x11`) {
+		flags[name] = true
+	}
+	if batch {
+		flags["wait"] = true
+	}
+	return slurmOptions{short, flags}
+}
+
+// parse splits the words behind a command's name into its options and the
+// rest: a program with its arguments. Open says that a variable among them may
+// hold more options.
+func (o slurmOptions) parse(words []Word) (options []Option, rest []Word, open bool) {
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		text := w.Text()
+		switch {
+		case text == "--":
+			return options, words[i+1:], open
+		case w.HasPrefix("--"):
+			name, value, found := w.Slice(2, len(w.Chars)).Cut('=')
+			option := Option{Name: name.Text(), Value: value, At: w.At}
+			if !found && !o.flags[option.Name] && i+1 < len(words) {
+				i++
+				option.Value = words[i]
+			}
+			options = append(options, option)
+		case w.HasPrefix("-") && len(w.Chars) > 1:
+			more, used := o.cluster(w, words[i+1:])
+			options = append(options, more...)
+			i += used
+		case w.Only().holdsOptions(words[i+1:]):
+			open = true
+		default:
+			return options, words[i:], open
+		}
+	}
+	return options, nil, open
+}
+
+// holdsOptions reports whether an unknown word among options, with others
+// behind it, is more of them: $SRUN_ARGS.
+func (r *Ref) holdsOptions(behind []Word) bool {
+	return r != nil && len(behind) > 0 && (r.Options() || behind[0].HasPrefix("-") || isProgram(behind[0]))
+}
+
+// Options reports whether a variable is called like one that holds options.
+func (r *Ref) Options() bool {
+	if r.Name == "@" || r.Name == "*" {
+		return true
+	}
+	name := strings.ToUpper(r.Name)
+	for _, part := range []string{"ARG", "OPT", "FLAG", "PARAM"} {
+		if strings.Contains(name, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// cluster reads -lN2 and the like; used is 1 if the value is the next word.
+func (o slurmOptions) cluster(w Word, next []Word) (options []Option, used int) {
+	for i := 1; i < len(w.Chars); i++ {
+		c := w.Chars[i]
+		if c.Ref != nil {
+			return options, 0
+		}
+		name, known := o.short[c.Byte]
+		if !known {
+			name = string(rune(c.Byte))
+		}
+		option := Option{Name: name, At: w.At, Value: Word{At: w.At}}
+		if o.flags[name] || !known {
+			options = append(options, option)
+			continue
+		}
+		switch {
+		case i+1 < len(w.Chars):
+			value := w.Slice(i+1, len(w.Chars))
+			if value.HasPrefix("=") {
+				value = value.Slice(1, len(value.Chars))
+			}
+			option.Value = value
+		case len(next) > 0:
+			option.Value, used = next[0], 1
+		}
+		return append(options, option), used
+	}
+	return options, 0
+}
+
+const directive = "#SBATCH"
+
+// directives finds the #SBATCH lines. Slurm reads those before the first line
+// that is neither empty nor a comment, and only where nothing stands before
+// the #.
+func directives(lines []Word) (before, after []Directive) {
+	started := false
+	for _, line := range lines {
+		text := line.Text()
+		switch {
+		case strings.HasPrefix(text, directive) && (len(text) == len(directive) || strings.ContainsRune(" \t", rune(text[len(directive)]))):
+			d := Directive{At: line.At, Words: directiveWords(line.Slice(min(len(directive), len(line.Chars)), len(line.Chars)))}
+			if started {
+				after = append(after, d)
+			} else {
+				before = append(before, d)
+			}
+		case strings.HasPrefix(strings.TrimSpace(text), "#"), strings.TrimSpace(text) == "":
+		default:
+			started = true
+		}
+	}
+	return before, after
+}
+
+// directiveWords splits as sbatch does: at blanks, with both quotes and
+// backslashes, up to a # that begins a word. Nothing is expanded.
+func directiveWords(line Word) []Word {
+	var words []Word
+	var current []Char
+	started, escaped := false, false
+	var quote byte
+	for i, c := range line.Chars {
+		b := c.Byte
+		switch {
+		case c.Ref != nil || escaped:
+			current, started, escaped = append(current, c), true, false
+		case b == '\\' && quote != '\'':
+			escaped = true
+		case quote != 0 && b == quote:
+			quote = 0
+		case quote == 0 && (b == '"' || b == '\''):
+			quote, started = b, true
+		case quote == 0 && (blank(b) || b == '\r'):
+			if started {
+				words = append(words, Word{Chars: current, At: wordStart(current, line, i)})
+			}
+			current, started = nil, false
+		case quote == 0 && !started && b == '#':
+			return words
+		default:
+			current, started = append(current, c), true
+		}
+	}
+	if started {
+		words = append(words, Word{Chars: current, At: wordStart(current, line, len(line.Chars))})
+	}
+	return words
+}
+
+func wordStart(current []Char, line Word, end int) int {
+	if len(current) > 0 {
+		return current[0].At
+	}
+	if end > 0 && end <= len(line.Chars) {
+		return line.Chars[end-1].At
+	}
+	return line.At
+}

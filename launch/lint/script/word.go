@@ -1,0 +1,237 @@
+package script
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Char is a byte of a word after the shell's expansions, or, where Ref is set,
+// something that only the run knows.
+type Char struct {
+	Byte byte
+	Ref  *Ref
+	// At is the byte of the file that it comes from: the value of a variable
+	// comes from where the variable was set.
+	At     int
+	kind   charKind
+	quoted bool // not split, and no syntax to a shell that reads the word again
+}
+
+type charKind uint8
+
+const (
+	charByte  charKind = iota
+	charRef            // Ref is set
+	charMark           // nothing, but it makes a word even of nothing else: ""
+	charBreak          // between the elements of an array: always a new word
+)
+
+// Ref stands for a text that is not known before the script runs.
+type Ref struct {
+	// Name is that of a variable, "" for the output of commands and for
+	// arithmetic.
+	Name string
+	// Default is what ${NAME:-default} says, or nil.
+	Default *Word
+	// Output are the commands whose output it is: $(...).
+	Output []*Command
+	// Uses are the unknown variables in an arithmetic expression.
+	Uses []*Ref
+	// Depth is Command.Depth of the shell that expands it.
+	Depth int
+	// Hidden is the assignment of a variable that the script sets without
+	// export, so that the shell that expands it here does not have it.
+	Hidden *Assignment
+	// Assigned says that the script sets the variable, but not to what.
+	Assigned bool
+	// Required says that the shell stops if the variable is not set: ${NAME:?}.
+	Required bool
+}
+
+// Word is a word after the shell's expansions.
+type Word struct {
+	Chars []Char
+	At    int // where in the file the word stands; its Chars may come from elsewhere
+}
+
+// Literal is the word's text, and whether all of it is known.
+func (w Word) Literal() (string, bool) {
+	var out strings.Builder
+	for _, c := range w.Chars {
+		if c.Ref != nil {
+			return "", false
+		}
+		out.WriteByte(c.Byte)
+	}
+	return out.String(), true
+}
+
+// Text is the word as a reader would write it: what is unknown as $NAME.
+func (w Word) Text() string {
+	var out strings.Builder
+	for _, c := range w.Chars {
+		if c.Ref == nil {
+			out.WriteByte(c.Byte)
+			continue
+		}
+		out.WriteString(c.Ref.String())
+	}
+	return out.String()
+}
+
+// String is the unknown text as it is written in a script.
+func (r *Ref) String() string {
+	switch {
+	case r.Name != "":
+		return "$" + r.Name
+	case len(r.Output) > 0:
+		return "$(" + r.Output[0].Text() + ")"
+	}
+	return "$((...))"
+}
+
+// Refs are the unknown parts of the word.
+func (w Word) Refs() []*Ref {
+	var refs []*Ref
+	for _, c := range w.Chars {
+		if c.Ref != nil {
+			refs = append(refs, c.Ref)
+		}
+	}
+	return refs
+}
+
+// Only is the unknown that the word is all of, or nil.
+func (w Word) Only() *Ref {
+	if len(w.Chars) == 1 {
+		return w.Chars[0].Ref
+	}
+	return nil
+}
+
+// Origin is where in the file the text of the word comes from.
+func (w Word) Origin() int {
+	if len(w.Chars) > 0 {
+		return w.Chars[0].At
+	}
+	return w.At
+}
+
+// Int is the word as a number.
+func (w Word) Int() (int, bool) {
+	text, ok := w.Literal()
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	return n, err == nil
+}
+
+// HasPrefix reports whether the word begins with the text.
+func (w Word) HasPrefix(prefix string) bool {
+	if len(w.Chars) < len(prefix) {
+		return false
+	}
+	for i := range len(prefix) {
+		if w.Chars[i].Ref != nil || w.Chars[i].Byte != prefix[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Slice is a part of the word.
+func (w Word) Slice(from, to int) Word {
+	part := Word{Chars: w.Chars[from:to], At: w.At}
+	if len(part.Chars) > 0 {
+		part.At = part.Chars[0].At
+	}
+	return part
+}
+
+// Cut splits the word at the first separator.
+func (w Word) Cut(separator byte) (before, after Word, found bool) {
+	for i, c := range w.Chars {
+		if c.Ref == nil && c.Byte == separator {
+			return w.Slice(0, i), w.Slice(i+1, len(w.Chars)), true
+		}
+	}
+	return w, Word{At: w.At}, false
+}
+
+// CutLast splits the word at the last separator.
+func (w Word) CutLast(separator byte) (before, after Word, found bool) {
+	for i := len(w.Chars) - 1; i >= 0; i-- {
+		if c := w.Chars[i]; c.Ref == nil && c.Byte == separator {
+			return w.Slice(0, i), w.Slice(i+1, len(w.Chars)), true
+		}
+	}
+	return w, Word{At: w.At}, false
+}
+
+// Fields splits the word at blanks.
+func (w Word) Fields() []Word {
+	loose := make([]Char, len(w.Chars))
+	for i, c := range w.Chars {
+		c.quoted = false
+		loose[i] = c
+	}
+	return split(loose, w.At)
+}
+
+// split cuts expanded text into words as the shell does. at is where the
+// expanded text stands.
+func split(chars []Char, at int) []Word {
+	var words []Word
+	var current []Char
+	started := false
+	flush := func() {
+		if started {
+			words = append(words, Word{Chars: current, At: at})
+		}
+		current, started = nil, false
+	}
+	for _, c := range chars {
+		switch {
+		case c.kind == charBreak, c.kind == charByte && !c.quoted && blank(c.Byte):
+			flush()
+		case c.kind == charMark:
+			started = true
+		default:
+			current, started = append(current, c), true
+		}
+	}
+	flush()
+	return words
+}
+
+func blank(b byte) bool { return b == ' ' || b == '\t' || b == '\n' }
+
+// whole is expanded text as one word, as in an assignment.
+func whole(chars []Char, at int) Word {
+	w := Word{At: at}
+	for _, c := range chars {
+		switch c.kind {
+		case charMark:
+		case charBreak:
+			w.Chars = append(w.Chars, Char{Byte: ' ', At: c.At})
+		default:
+			w.Chars = append(w.Chars, c)
+		}
+	}
+	return w
+}
+
+// join puts words together as the commands do that give them to a shell.
+func join(words []Word) Word {
+	var all Word
+	for i, w := range words {
+		if i == 0 {
+			all.At = w.At
+		} else {
+			all.Chars = append(all.Chars, Char{Byte: ' ', At: w.At})
+		}
+		all.Chars = append(all.Chars, w.Chars...)
+	}
+	return all
+}

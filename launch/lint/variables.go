@@ -1,0 +1,154 @@
+package lint
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// variableRules are about the variables of frameworks and of the shell.
+func variableRules() []Rule {
+	return []Rule{{
+		ID: "world-size-as-nodes", Severity: Warning,
+		Title: "WORLD_SIZE is used for the number of nodes",
+		Why:   "to every framework it is the number of processes: with 8 GPUs per node it is 8 times as many, and who sets it right makes torchrun wait for nodes that do not exist",
+		Fix:   "call the number of nodes NNODES: --nnodes=\"$NNODES\"; torchrun sets WORLD_SIZE for the processes itself.",
+		check: worldSizeAsNodes,
+	}, {
+		ID: "gpus-per-node-with-gres", Severity: Error,
+		Title: "SLURM_GPUS_PER_NODE is used without --gpus-per-node",
+		Why:   "Slurm sets it for that option alone; with --gres it is empty, and the next option is taken for its value",
+		Fix:   "$SLURM_GPUS_ON_NODE, or ask for GPUs with --gpus-per-node.",
+		check: gpusPerNodeWithGres,
+	}, {
+		ID: "not-exported", Severity: Error,
+		Title: "a variable is set without export and expanded by another shell",
+		Why:   "the shell in single quotes is another process that does not have it: it expands to nothing",
+		Fix:   "export it where it is set.",
+		check: notExported,
+	}, {
+		ID: "nccl-debug-always", Severity: Warning,
+		Title: "NCCL_DEBUG is on for every run",
+		Why:   "every rank writes hundreds of lines, and what matters is lost between them",
+		Fix:   "set it when something is looked for: NCCL_DEBUG=INFO sbatch job.sh; for good, WARN is enough.",
+		check: ncclDebugAlways,
+	}}
+}
+
+func worldSizeAsNodes(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		f, ok := l.flag("nnodes", "num-machines")
+		if !ok {
+			continue
+		}
+		for _, c := range f.value.Chars {
+			if c.Ref != nil && c.Ref.Name == "WORLD_SIZE" {
+				hits = append(hits, hit{at: c.At, says: "the number of nodes is $WORLD_SIZE"})
+			}
+		}
+	}
+	return append(hits, worldSizeOfNodes(s)...)
+}
+
+// worldSizeOfNodes finds WORLD_SIZE=$SLURM_NNODES where each node has several
+// processes, and WORLD_SIZE=2 that a launcher takes for nodes.
+func worldSizeOfNodes(s *subject) []hit {
+	var hits []hit
+	for a := range s.sets() {
+		if a.Name != "WORLD_SIZE" {
+			continue
+		}
+		r := a.Value.Only()
+		nodes := r != nil && slices.Contains([]string{"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES"}, r.Name)
+		if nodes && (s.job.perNode > 1 || slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })) {
+			hits = append(hits, hit{at: a.Value.Origin(), says: "WORLD_SIZE is set to the number of nodes, " + r.String()})
+		}
+		if _, number := a.Value.Int(); number {
+			for _, l := range s.launches {
+				f, ok := l.nnodes()
+				if ok && len(f.value.Chars) > 0 && f.value.Origin() == a.Value.Origin() {
+					hits = append(hits, hit{at: a.At, says: "WORLD_SIZE is set, and given to " + l.kind + " as the number of nodes"})
+				}
+			}
+		}
+	}
+	return hits
+}
+
+func gpusPerNodeWithGres(s *subject) []hit {
+	if _, ok := find(s.Batch, "gpus-per-node"); ok {
+		return nil
+	}
+	severity := Error
+	if !s.batch() {
+		severity = Warning // salloc may have been asked for it
+	}
+	var hits []hit
+	look := func(w script.Word, starter *script.Command) {
+		for _, c := range w.Chars {
+			if c.Ref == nil || c.Ref.Name != "SLURM_GPUS_PER_NODE" || c.Ref.Default != nil || c.Ref.Required || c.Ref.Assigned {
+				continue
+			}
+			if starter != nil {
+				if _, ok := find(starter.Options, "gpus-per-node"); ok {
+					continue
+				}
+			}
+			hits = append(hits, hit{at: c.At, severity: severity})
+		}
+	}
+	for _, c := range s.Commands {
+		srun := c.Starter("srun")
+		if !s.batch() && srun == nil || !trains(c) {
+			continue
+		}
+		for _, w := range c.Words {
+			look(w, srun)
+		}
+	}
+	if s.batch() {
+		for _, a := range s.Assignments {
+			look(a.Value, nil)
+		}
+	}
+	return hits
+}
+
+// inEnvironment are variables that every shell has, so that setting them
+// without export is enough.
+func inEnvironment(name string) bool {
+	return strings.HasPrefix(name, "SLURM_") || strings.HasPrefix(name, "LC_") ||
+		slices.Contains([]string{"PATH", "HOME", "USER", "SHELL", "LANG", "TMPDIR", "PWD", "OLDPWD", "IFS", "TERM", "HOSTNAME", "LD_LIBRARY_PATH", "PYTHONPATH"}, name)
+}
+
+func notExported(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.Commands {
+		for _, w := range c.Words {
+			for _, char := range w.Chars {
+				r := char.Ref
+				if r == nil || r.Hidden == nil || r.Default != nil || inEnvironment(r.Name) || c.Remote {
+					continue
+				}
+				hits = append(hits, hit{at: char.At, says: r.String() + " is set without export, and expanded by another shell"})
+			}
+		}
+	}
+	return hits
+}
+
+func ncclDebugAlways(s *subject) []hit {
+	var hits []hit
+	for a := range s.sets() {
+		if a.Name != "NCCL_DEBUG" || a.Branch || a.command == nil && a.Exported == 0 || a.command != nil && a.command.Branch {
+			continue
+		}
+		text, known := a.Value.Literal()
+		if level := strings.ToUpper(text); known && (level == "INFO" || level == "TRACE") {
+			hits = append(hits, hit{at: a.At, says: "NCCL_DEBUG=" + text + " is on for every run"})
+		}
+	}
+	return hits
+}
