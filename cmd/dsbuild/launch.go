@@ -21,10 +21,11 @@ import (
 func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch",
-		Short: "Render what starts a training job",
+		Short: "Render, submit and lint what starts a training job",
 		Long: `Render what starts a training job: scripts and manifests that run as they are,
 with every default explained in a comment. Nothing is started, but for --submit,
-which gives the job to Slurm and stays with it to its end.
+which gives the job to Slurm and stays with it to its end. 'launch lint' reads
+scripts that are there already.
 
 A job is said by flags, by a file (-f job.yaml, whose keys are the flags' names),
 or by both; flags go before the file.`,
