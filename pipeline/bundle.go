@@ -78,7 +78,7 @@ func withStep(p *Plan, companions []Companion) Step {
 		if step.Name != CompileStep {
 			continue
 		}
-		for _, k := range []string{"DSBUILD_CPU", "DSBUILD_GCC", "TORCH_CUDA_ARCH_LIST", "TORCH_NO_COMPILER_WRAPPER", "CCACHE_MAXSIZE", "CCACHE_NOHASHDIR", "SOURCE_DATE_EPOCH", "PYTHONHASHSEED"} {
+		for _, k := range []string{"DSBUILD_CPU", "DSBUILD_GCC", "TORCH_CUDA_ARCH_LIST", "TORCH_NO_COMPILER_WRAPPER", "CCACHE_MAXSIZE", "CCACHE_NOHASHDIR", "CCACHE_COMPILERCHECK", "SOURCE_DATE_EPOCH", "PYTHONHASHSEED"} {
 			if v, ok := step.Env[k]; ok {
 				s.Env[k] = v
 			}

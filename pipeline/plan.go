@@ -305,6 +305,9 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 		"DSBUILD_OPS":      opArchs(tc),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
+		// A compiler is its bytes, not when it was installed: a toolchain that is
+		// made anew, or on another machine, finds what another has compiled.
+		"CCACHE_COMPILERCHECK": "content",
 		// torch would put ccache before the wrapper, where it cannot see what
 		// the wrapper decides.
 		"TORCH_NO_COMPILER_WRAPPER": "1",
