@@ -275,23 +275,28 @@ func printReport(a *app, opts deployOptions, report *deploy.Report) error {
 	return errors.Join(errs...)
 }
 
-// writeReport writes a file whole or not at all.
+// writeReport writes a report.
 func writeReport(file string, report *deploy.Report) error {
 	data, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".report-*")
+	return writeWhole(file, append(data, '\n'), 0o644)
+}
+
+// writeWhole writes a file whole or not at all.
+func writeWhole(file string, data []byte, mode os.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".dsbuild-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(append(data, '\n'))
+	_, err = tmp.Write(data)
 	if closed := tmp.Close(); err == nil {
 		err = closed
 	}
 	if err == nil {
-		err = os.Chmod(tmp.Name(), 0o644)
+		err = os.Chmod(tmp.Name(), mode)
 	}
 	if err != nil {
 		return err

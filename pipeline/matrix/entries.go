@@ -7,6 +7,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
 // value is what a key says: words, or yes or no.
@@ -56,22 +57,22 @@ func (s settings) name() string {
 
 // document reads the whole file.
 func (r *reader) document(body ast.Node) []Entry {
-	parts := map[string]pair{}
-	for _, p := range r.pairs(body, "the matrix file", []string{"defaults", "matrix", "exclude", "wheels"}) {
-		parts[p.key] = p
+	parts := map[string]yamldoc.Pair{}
+	for _, p := range r.Pairs(body, "the matrix file", []string{"defaults", "matrix", "exclude", "wheels"}) {
+		parts[p.Key] = p
 	}
 	var defaults settings
 	if p, ok := parts["defaults"]; ok {
-		defaults, _ = r.settings(p.node, "defaults", false)
+		defaults, _ = r.settings(p.Node, "defaults", false)
 	}
 	list := &entries{reader: r, first: map[string]Position{}}
 	if p, ok := parts["matrix"]; ok {
 		list.product(p, parts["exclude"], defaults)
 	} else if p, ok := parts["exclude"]; ok {
-		r.Add(p.at, "", "there is no matrix to exclude from")
+		r.Add(p.At, "", "there is no matrix to exclude from")
 	}
 	if p, ok := parts["wheels"]; ok {
-		for _, n := range r.items(p.node, "wheels") {
+		for _, n := range r.Items(p.Node, "wheels") {
 			before := len(r.Problems)
 			said, name := r.settings(n, "an entry of wheels", true)
 			if len(r.Problems) > before {
@@ -83,11 +84,11 @@ func (r *reader) document(body ast.Node) []Entry {
 			if name == "" {
 				name = "wheel"
 			}
-			list.add(said.entry(name, r.place(n), defaults))
+			list.add(said.entry(name, r.Place(n), defaults))
 		}
 	}
 	if len(list.all) == 0 && len(r.Problems) == 0 {
-		r.Add(r.place(body), `give "matrix" or "wheels"`, "the file asks for no wheel")
+		r.Add(r.Place(body), `give "matrix" or "wheels"`, "the file asks for no wheel")
 	}
 	return list.all
 }
@@ -120,14 +121,14 @@ func (r *reader) settings(n ast.Node, what string, named bool) (said settings, n
 	if named {
 		known = append([]string{"name"}, known...)
 	}
-	for _, p := range r.pairs(n, what, known) {
-		v, ok := r.value(p.key, p.node)
+	for _, p := range r.Pairs(n, what, known) {
+		v, ok := r.value(p.Key, p.Node)
 		switch {
 		case !ok:
-		case p.key == "name":
+		case p.Key == "name":
 			name = v.text()
 		default:
-			said = append(said, setting{p.key, v})
+			said = append(said, setting{p.Key, v})
 		}
 	}
 	keysOf := func(s setting) bool { return s.key == "arch" }
@@ -145,47 +146,34 @@ const maxText = 500
 // value reads what a key says. Numbers are taken as they are written: 3.10 is a
 // version.
 func (r *reader) value(key string, n ast.Node) (value, bool) {
-	at := r.place(n)
+	at := r.Place(n)
 	if key == "keep-debug" {
 		b, ok := n.(*ast.BoolNode)
 		if !ok {
-			r.wrong(n, key+" must be true or false")
+			r.Wrong(n, key+" must be true or false")
 			return value{}, false
 		}
 		return value{yes: b.Value, at: at}, true
 	}
 	nodes := []ast.Node{n}
 	if list, ok := n.(*ast.SequenceNode); ok && slices.Contains(lists(), key) {
-		nodes = r.items(list, key)
+		nodes = r.Items(list, key)
 	}
 	var words []string
 	for _, one := range nodes {
-		word, ok := scalar(one)
+		word, ok := yamldoc.Scalar(one)
 		switch {
 		case !ok && slices.Contains(lists(), key):
-			r.wrong(one, key+" must be a text or a list of texts")
+			r.Wrong(one, key+" must be a text or a list of texts")
 			return value{}, false
 		case !ok:
-			r.wrong(one, key+" must be a text")
+			r.Wrong(one, key+" must be a text")
 			return value{}, false
 		case strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") || len(word) > maxText:
-			r.Add(r.place(one), "", "%s must be one line of text", key)
+			r.Add(r.Place(one), "", "%s must be one line of text", key)
 			return value{}, false
 		}
 		words = append(words, word)
 	}
 	return value{words: words, at: at}, len(words) > 0
-}
-
-// scalar is a text, or a number as it is written.
-func scalar(n ast.Node) (string, bool) {
-	switch n := n.(type) {
-	case *ast.StringNode:
-		return n.Value, true
-	case *ast.LiteralNode:
-		return n.Value.Value, true
-	case *ast.IntegerNode, *ast.FloatNode:
-		return n.GetToken().Value, true
-	}
-	return "", false
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
 // axis is a key of the matrix with the values it takes.
@@ -13,13 +15,13 @@ type axis struct {
 }
 
 // product adds every combination of the matrix but those that exclude names.
-func (l *entries) product(m, exclude pair, defaults settings) {
+func (l *entries) product(m, exclude yamldoc.Pair, defaults settings) {
 	var axes []axis
 	total := 1
-	for _, p := range l.pairs(m.node, "matrix", Keys()) {
-		a := axis{key: p.key}
-		for _, n := range l.items(p.node, p.key) {
-			if v, ok := l.value(p.key, n); ok {
+	for _, p := range l.Pairs(m.Node, "matrix", Keys()) {
+		a := axis{key: p.Key}
+		for _, n := range l.Items(p.Node, p.Key) {
+			if v, ok := l.value(p.Key, n); ok {
 				a.values = append(a.values, v)
 			}
 		}
@@ -27,7 +29,7 @@ func (l *entries) product(m, exclude pair, defaults settings) {
 		total = min(total*len(a.values), MaxEntries+1)
 	}
 	if total > MaxEntries {
-		l.Add(m.at, "", "the matrix asks for more than %d wheels", MaxEntries)
+		l.Add(m.At, "", "the matrix asks for more than %d wheels", MaxEntries)
 		return
 	}
 	out := l.excluded(exclude, axes)
@@ -48,7 +50,7 @@ func (l *entries) product(m, exclude pair, defaults settings) {
 		}
 	}
 	if kept == 0 {
-		l.Add(m.at, "", "the matrix is empty: everything in it is excluded")
+		l.Add(m.At, "", "the matrix is empty: everything in it is excluded")
 	}
 }
 
@@ -87,8 +89,8 @@ type exclusion struct {
 	at Position
 }
 
-func (l *entries) excluded(p pair, axes []axis) []exclusion {
-	if p.node == nil {
+func (l *entries) excluded(p yamldoc.Pair, axes []axis) []exclusion {
+	if p.Node == nil {
 		return nil
 	}
 	var names []string
@@ -96,11 +98,11 @@ func (l *entries) excluded(p pair, axes []axis) []exclusion {
 		names = append(names, a.key)
 	}
 	var all []exclusion
-	for _, n := range l.items(p.node, "exclude") {
-		e := exclusion{at: l.place(n)}
-		for _, p := range l.pairs(n, "exclude, which takes the keys of the matrix", names) {
-			if v, ok := l.value(p.key, p.node); ok {
-				e.settings = append(e.settings, setting{p.key, v})
+	for _, n := range l.Items(p.Node, "exclude") {
+		e := exclusion{at: l.Place(n)}
+		for _, p := range l.Pairs(n, "exclude, which takes the keys of the matrix", names) {
+			if v, ok := l.value(p.Key, p.Node); ok {
+				e.settings = append(e.settings, setting{p.Key, v})
 			}
 		}
 		if m, empty := n.(*ast.MappingNode); empty && len(m.Values) == 0 {

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/launch"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+func newLaunchCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "launch",
+		Short: "Render what starts a training job",
+		Long: `Render what starts a training job: scripts and manifests that run as they are,
+with every default explained in a comment. Nothing is started.
+
+A job is said by flags, by a file (-f job.yaml, whose keys are the flags' names),
+or by both; flags go before the file.`,
+		Example: `  dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
+  dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py`,
+	}
+	for _, k := range launch.Kinds() {
+		cmd.AddCommand(newLaunchKindCommand(a, k))
+	}
+	refuseUnknown(cmd)
+	return cmd
+}
+
+// launchOptions are the flags of dsbuild launch KIND that are not said about the
+// job itself.
+type launchOptions struct {
+	kind      launch.Kind
+	inventory string
+	limit     string
+	file      string
+	out       string
+	wheel     string
+	said      launch.Settings // by flags
+	command   []string        // script and arguments
+}
+
+func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
+	opts := launchOptions{kind: kind.Kind}
+	cmd := &cobra.Command{
+		Use:   string(kind.Kind) + " [flags] -- SCRIPT [ARGS...]",
+		Short: "Render " + kind.About,
+		Long: `Render ` + kind.About + `.
+It is printed; several files are each headed by their name, or written into the
+folder of --output.`,
+		Example: launchExample(kind.Kind),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command = args
+			opts.said = saidByFlags(cmd.Flags(), opts.kind)
+			return runLaunch(cmd.Context(), a, opts)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&opts.file, "file", "f", "", "job `FILE` in YAML, - for standard input")
+	flags.StringVarP(&opts.out, "output", "o", "", "write to `PATH`: a folder where there are several files")
+	if launch.TakesInventory(kind.Kind) {
+		flags.StringVarP(&opts.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
+		addLimitFlag(cmd, &opts.limit)
+	}
+	if kind.Kind == launch.DeepSpeed {
+		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
+	}
+	addJobFlags(flags, kind.Kind)
+	return cmd
+}
+
+func launchExample(kind launch.Kind) string {
+	examples := map[launch.Kind][]string{
+		launch.Slurm:     {"--preset small --partition gpu1 -- train.py --epochs 3", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
+		launch.Torchrun:  {"--gpus 4 -- train.py", "-i inventory.yaml --rendezvous c10d -o job -- train.py"},
+		launch.DeepSpeed: {"-i inventory.yaml --zero 3 --offload cpu --wheel dist/*.whl -o job -- train.py", "-i inventory.yaml --config ds_config.json -- train.py"},
+		launch.JAX:       {"--nodes 2 --gpus 8 -o job -- train.py", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
+		launch.AIStation: {"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py", "--nodes 2:8 -- main.py"},
+		launch.K8s:       {"--preset small --image registry.example/train:1 --mount data:/data -- train.py", "--form trainjob --nodes 4 --image registry.example/train:1 -- train.py"},
+		launch.Docker:    {"-i inventory.yaml --image registry.example/train:1 -o job -- train.py"},
+	}[kind]
+	var lines []string
+	for _, e := range examples {
+		lines = append(lines, "  dsbuild launch "+string(kind)+" "+e)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// addJobFlags gives a command a flag for each key that its kind takes notice of.
+func addJobFlags(flags *pflag.FlagSet, kind launch.Kind) {
+	for _, k := range launch.Keys() {
+		switch {
+		case !k.For(kind):
+		case k.YesNo():
+			flags.Bool(k.FlagName(), false, k.Help)
+		default:
+			flags.Var(&jobFlag{key: k}, k.FlagName(), k.Help)
+		}
+	}
+}
+
+// jobFlag takes what is said of a key as it is; package launch checks it, as it
+// does what a file says.
+type jobFlag struct {
+	key   launch.Key
+	words []string
+}
+
+// Set takes the last that is said, or all where the key has several.
+func (f *jobFlag) Set(word string) error {
+	if !f.key.Repeats() {
+		f.words = nil
+	}
+	f.words = append(f.words, word)
+	return nil
+}
+
+// String is what was said; before that "", so that the help shows no default.
+func (f *jobFlag) String() string { return strings.Join(f.words, " ") }
+
+// Type is what the help calls the value.
+func (f *jobFlag) Type() string { return f.key.Placeholder }
+
+// saidByFlags are the keys whose flags were given.
+func saidByFlags(flags *pflag.FlagSet, kind launch.Kind) launch.Settings {
+	var said launch.Settings
+	for _, k := range launch.Keys() {
+		f := flags.Lookup(k.FlagName())
+		if !k.For(kind) || !f.Changed {
+			continue
+		}
+		words := []string{f.Value.String()}
+		if v, ok := f.Value.(*jobFlag); ok {
+			words = v.words
+		}
+		said.Say(k.Name, "--"+k.FlagName(), words...)
+	}
+	return said
+}
+
+func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
+	request, err := launchRequest(ctx, a, opts)
+	if err != nil {
+		return err
+	}
+	job, err := launch.New(request)
+	if err != nil {
+		return err
+	}
+	files, err := job.Render()
+	if err != nil {
+		return err
+	}
+	if opts.out == "" {
+		return printFiles(a.stdout, files)
+	}
+	return writeFiles(a, opts.out, files)
+}
+
+// launchRequest reads all that the job is made of.
+func launchRequest(ctx context.Context, a *app, opts launchOptions) (launch.Request, error) {
+	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile}
+	var err error
+	if opts.file != "" {
+		if r.File, err = launch.Read(opts.file, a.stdin); err != nil {
+			return r, err
+		}
+	}
+	if opts.inventory != "" {
+		var inv *inventory.Inventory
+		if inv, err = a.loadInventory(opts.inventory, opts.limit); err != nil {
+			return r, err
+		}
+		r.Hosts = inv.Hosts
+	}
+	if opts.wheel != "" {
+		contents, err := wheel.Inspect(ctx, opts.wheel)
+		if err != nil {
+			return r, err
+		}
+		r.Ops = append([]string{}, contents.Ops...)
+	}
+	return r, nil
+}
+
+// printFiles prints one file as it is, and several each below its name.
+func printFiles(w io.Writer, files []launch.File) error {
+	for i, f := range files {
+		heading := ""
+		if len(files) > 1 {
+			heading = fmt.Sprintf("==> %s <==\n", f.Name)
+			if i > 0 {
+				heading = "\n" + heading
+			}
+		}
+		if _, err := io.WriteString(w, heading+f.Text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFiles writes one file to path, or several into the folder path.
+func writeFiles(a *app, path string, files []launch.File) error {
+	info, err := os.Stat(path)
+	folder := err == nil && info.IsDir() || strings.HasSuffix(path, "/")
+	if len(files) > 1 || folder {
+		if err == nil && !info.IsDir() {
+			return hint.With(fmt.Errorf("%s is a file, and the job is %d files", path, len(files)), "name a folder")
+		}
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, f := range files {
+		to := path
+		if len(files) > 1 || folder {
+			to = filepath.Join(path, f.Name)
+		}
+		if err := writeWhole(to, []byte(f.Text), f.Mode); err != nil {
+			return err
+		}
+		a.reporter.Note("%s", ui.Clean(to))
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+// Package yamldoc reads a YAML file of the user's, with the place of all that is
+// wrong in it. It knows how such a file is read, not what it says: keys that are
+// not known are mistakes, numbers are taken as they are written, anchors and tags
+// are refused.
+package yamldoc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+)
+
+const (
+	maxSize  = 1 << 20 // bytes of a file
+	maxDepth = 20      // levels of nesting; the parser descends once for each
+)
+
+// Reader reads one file and collects what is wrong with it.
+type Reader struct {
+	mistake.List
+	File string // what messages call it
+	Kind string // what it is, as in "a matrix"
+	// Least is the hint for an empty file.
+	Least string
+	// Share is the hint for who writes an anchor or an alias, or "".
+	Share string
+}
+
+// Load reads the file at path; in takes the place of a file called "-". The
+// body is nil where something is wrong with the whole.
+func (r *Reader) Load(path string, in io.Reader) (ast.Node, error) {
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, r.unreadable(err)
+		}
+		defer f.Close()
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxSize+1))
+	if err != nil {
+		return nil, r.unreadable(err)
+	}
+	return r.Body(data), nil
+}
+
+func (r *Reader) unreadable(err error) error {
+	reason := err
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		reason = at.Err
+	}
+	return &mistake.Error{
+		Problems: []mistake.Problem{{Position: mistake.Position{File: r.File}, Message: "cannot read the " + r.Kind + ": " + reason.Error()}},
+		Cause:    err,
+	}
+}
+
+// Body is what the file holds; nil where something is wrong with the whole.
+func (r *Reader) Body(data []byte) ast.Node {
+	whole := mistake.Position{File: r.File}
+	if len(data) > maxSize {
+		r.Add(whole, "", "larger than %d MiB: this is no %s", maxSize>>20, r.Kind)
+		return nil
+	}
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
+	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
+		r.Add(whole, "", "no text in UTF-8: this is no %s", r.Kind)
+		return nil
+	}
+	r.Lines = strings.Split(string(data), "\n")
+	tokens := lexer.Tokenize(string(data))
+	if !r.shallow(tokens) {
+		return nil
+	}
+	file, err := parser.Parse(tokens, 0)
+	var syntax *yaml.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		r.Add(r.at(syntax.Token), "", "%s", syntax.Message)
+		return nil
+	case err != nil:
+		r.Add(whole, "", "no YAML: %v", err)
+		return nil
+	}
+	var bodies []ast.Node
+	for _, doc := range file.Docs {
+		if doc.Body != nil {
+			bodies = append(bodies, doc.Body)
+		}
+	}
+	switch len(bodies) {
+	case 0:
+		r.Add(mistake.Position{File: r.File, Line: 1, Column: 1}, r.Least, "the %s is empty", r.Kind)
+		return nil
+	case 1:
+		return bodies[0]
+	}
+	r.Add(r.Place(bodies[1]), "", "a second YAML document: a %s is one", r.Kind)
+	return nil
+}
+
+// shallow refuses nesting that no such file has and that would exhaust the parser.
+func (r *Reader) shallow(tokens token.Tokens) bool {
+	flow, line, opened := 0, 0, 0
+	for _, t := range tokens {
+		if t.Position.Line != line {
+			line, opened = t.Position.Line, 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			flow++
+		case token.SequenceEndType, token.MappingEndType:
+			flow--
+		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
+			opened++
+		}
+		if flow > maxDepth || opened > maxDepth || t.Position.IndentNum > 200 {
+			r.Add(r.at(t), "", "nested too deeply")
+			return false
+		}
+	}
+	return true
+}
+
+// at is the position of a YAML token.
+func (r *Reader) at(t *token.Token) mistake.Position {
+	if t == nil || t.Position == nil {
+		return mistake.Position{File: r.File}
+	}
+	return mistake.Position{File: r.File, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
+}
+
+// Place is the position at which a value starts: for a mapping in block style
+// that of its first key.
+func (r *Reader) Place(n ast.Node) mistake.Position {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return r.at(n.Values[0].Key.GetToken())
+		}
+	case *ast.MappingValueNode:
+		return r.at(n.Key.GetToken())
+	}
+	return r.at(n.GetToken())
+}
+
+// Pair is a key of a mapping and its value.
+type Pair struct {
+	Key  string
+	At   mistake.Position
+	Node ast.Node
+}
+
+// Pairs returns the pairs of a mapping whose keys are known. what is what
+// messages call the mapping.
+func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
+	var values []*ast.MappingValueNode
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{n}
+	default:
+		r.Wrong(n, what+" must be a mapping (key: value)")
+		return nil
+	}
+	var all []Pair
+	for _, v := range values {
+		at := r.at(v.Key.GetToken())
+		name := v.Key.GetToken().Value
+		if s, ok := v.Key.(*ast.StringNode); ok {
+			name = s.Value
+		}
+		if r.Known(at, "key", name, what, known) {
+			all = append(all, Pair{name, at, v.Value})
+		}
+	}
+	return all
+}
+
+// Known reports whether a key is one that may stand there, and notes it if not.
+func (r *Reader) Known(at mistake.Position, kind, name, what string, known []string) bool {
+	for _, k := range known {
+		if k == name {
+			return true
+		}
+	}
+	advice := "known keys: " + strings.Join(known, ", ")
+	if near := mistake.Nearest(name, known); near != "" {
+		advice = fmt.Sprintf("did you mean %q?", near)
+	}
+	r.Add(at, advice, "unknown %s %q in %s", kind, mistake.Clip(name), what)
+	return false
+}
+
+// Items returns the entries of a list that must not be empty.
+func (r *Reader) Items(n ast.Node, what string) []ast.Node {
+	list, ok := n.(*ast.SequenceNode)
+	switch {
+	case !ok:
+		r.Wrong(n, what+" must be a list")
+		return nil
+	case len(list.Values) == 0:
+		r.Add(r.Place(n), "leave the key out instead", "%s is empty", what)
+	}
+	return list.Values
+}
+
+// Wrong notes that a value is of another kind than wanted.
+func (r *Reader) Wrong(n ast.Node, want string) {
+	advice, kind := "", "something else"
+	switch n.(type) {
+	case *ast.NullNode:
+		advice, kind = "leave the key out instead", "nothing"
+	case *ast.MappingNode, *ast.MappingValueNode:
+		kind = "a mapping"
+	case *ast.SequenceNode:
+		kind = "a list"
+	case *ast.StringNode, *ast.LiteralNode:
+		kind = "a text"
+	case *ast.IntegerNode, *ast.FloatNode:
+		kind = "a number"
+	case *ast.BoolNode:
+		kind = "true or false"
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		advice, kind = r.Share, "an anchor, alias or tag, which is not supported"
+	}
+	r.Add(r.Place(n), advice, "%s, but this is %s", want, kind)
+}
+
+// Scalar is a text, or a number as it is written.
+func Scalar(n ast.Node) (string, bool) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, true
+	case *ast.LiteralNode:
+		return n.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}

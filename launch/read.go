@@ -1,0 +1,175 @@
+package launch
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+)
+
+// Position is where something about a job was said: a place in a file, or the
+// name of a flag as its File.
+type Position = mistake.Position
+
+// Error holds everything found wrong with a job.
+type Error = mistake.Error
+
+// Word is one word that was said.
+type Word struct {
+	Text string
+	At   Position
+}
+
+// Setting is a key of a job and what was said of it.
+type Setting struct {
+	Key   string
+	Words []Word
+	At    Position
+}
+
+// Settings are what one source says about a job: a file, or the command line.
+type Settings struct {
+	All   []Setting
+	lines []string // of the file
+}
+
+// Say adds a setting that a flag gives.
+func (s *Settings) Say(key, flag string, words ...string) {
+	at := Position{File: flag}
+	said := Setting{Key: key, At: at}
+	for _, w := range words {
+		said.Words = append(said.Words, Word{w, at})
+	}
+	s.All = append(s.All, said)
+}
+
+// Read reads a job file; in takes the place of a file called "-". An error about
+// its contents is an *Error with all that is wrong.
+func Read(path string, in io.Reader) (Settings, error) {
+	name := path
+	if path == "-" {
+		name = "stdin"
+	}
+	r := &reader{yamldoc.Reader{File: name, Kind: "job", Least: `give at least "script: train.py"`}}
+	body, err := r.Load(path, in)
+	if err != nil {
+		return Settings{}, err
+	}
+	return r.read(body)
+}
+
+// reader turns a job file into settings.
+type reader struct{ yamldoc.Reader }
+
+func (r *reader) read(body ast.Node) (Settings, error) {
+	var s Settings
+	if body != nil {
+		for _, p := range r.Pairs(body, "the job file", fileKeys()) {
+			words, ok := r.words(p)
+			if ok {
+				s.All = append(s.All, Setting{Key: p.Key, Words: words, At: p.At})
+			}
+		}
+	}
+	s.lines = r.Lines
+	return s, r.Err()
+}
+
+// words reads the value of a key.
+func (r *reader) words(p yamldoc.Pair) ([]Word, bool) {
+	k := keyNamed(p.Key)
+	switch n := p.Node.(type) {
+	case *ast.BoolNode:
+		if k.kind == yesNo {
+			return []Word{{n.GetToken().Value, r.Place(n)}}, true
+		}
+	case *ast.SequenceNode:
+		if k.kind == list || k.kind == variables {
+			return r.items(p, n)
+		}
+	case *ast.MappingNode, *ast.MappingValueNode:
+		if k.kind == variables {
+			return r.variables(n)
+		}
+	}
+	if text, ok := yamldoc.Scalar(p.Node); ok && k.kind != yesNo {
+		return []Word{{text, r.Place(p.Node)}}, true
+	}
+	r.Wrong(p.Node, p.Key+" must be "+k.kind.String())
+	return nil, false
+}
+
+func (r *reader) items(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
+	words, ok := []Word{}, true
+	for _, item := range n.Values {
+		text, scalar := yamldoc.Scalar(item)
+		if !scalar {
+			r.Wrong(item, "what stands in "+p.Key+" must be a text")
+			ok = false
+			continue
+		}
+		words = append(words, Word{text, r.Place(item)})
+	}
+	return words, ok
+}
+
+// variables reads a mapping of names and values, as NAME=VALUE.
+func (r *reader) variables(n ast.Node) ([]Word, bool) {
+	values := []*ast.MappingValueNode{}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = append(values, n)
+	}
+	words, ok := []Word{}, true
+	for _, v := range values {
+		text, scalar := yamldoc.Scalar(v.Value)
+		if b, is := v.Value.(*ast.BoolNode); is {
+			text, scalar = b.GetToken().Value, true
+		}
+		if !scalar {
+			r.Wrong(v.Value, "the value of a variable must be a text")
+			ok = false
+			continue
+		}
+		words = append(words, Word{v.Key.GetToken().Value + "=" + text, r.Place(v.Key)})
+	}
+	return words, ok
+}
+
+// texts are the words alone.
+func (s Setting) texts() []string {
+	var all []string
+	for _, w := range s.Words {
+		all = append(all, w.Text)
+	}
+	return all
+}
+
+// text is the only word.
+func (s Setting) text() string { return strings.Join(s.texts(), " ") }
+
+// fileKeys are those that a file may have.
+func fileKeys() []string {
+	var names []string
+	for _, k := range Keys() {
+		names = append(names, k.Name)
+	}
+	return append(names, "script", "args")
+}
+
+func keyNamed(name string) Key {
+	switch name {
+	case "script":
+		return Key{Name: name, kind: text}
+	case "args":
+		return Key{Name: name, kind: list}
+	}
+	all := Keys()
+	return all[slices.IndexFunc(all, func(k Key) bool { return k.Name == name })]
+}

@@ -1,0 +1,44 @@
+#!/bin/bash
+# task-medical-qwen: 2 nodes, 1 GPU on each, on AIStation or a platform like it.
+# Rendered by "dsbuild launch aistation". Put it where all containers see it, and
+# give the form the command: bash path/to/train.sh
+#
+# A node is a container here: the master and each worker is one, also where two
+# run on one server.
+
+set -euo pipefail
+
+# From the platform, in every container of a Master/Worker job.
+: "${MASTER_ADDR:?is not set: choose Master/Worker as the kind of deployment}"
+: "${MASTER_PORT:?is not set: choose Master/Worker as the kind of deployment}"
+
+# From the form's environment variables. Master and workers together; fixed is
+# MIN = MAX, and NNODES alone says so.
+MIN_NNODES=${MIN_NNODES:-${NNODES:-2}}
+MAX_NNODES=${MAX_NNODES:-${NNODES:-2}}
+# Processes of a container: the GPUs that the form gives each node.
+NPROC_PER_NODE=${NPROC_PER_NODE:-1}
+# The name of the rendezvous. Two running jobs of one name would take each other's
+# nodes and mix their gradients.
+RDZV_ID=${RDZV_ID:-task-medical-qwen}
+if ((MIN_NNODES > MAX_NNODES)); then
+  echo "MIN_NNODES is $MIN_NNODES and MAX_NNODES is $MAX_NNODES" >&2
+  exit 2
+fi
+# Each lost node takes one restart of the others, from the last checkpoint. With 0,
+# torch's default, they end instead.
+if ((MIN_NNODES < MAX_NNODES)); then restarts=3; else restarts=0; fi
+MAX_RESTARTS=${MAX_RESTARTS:-$restarts}
+# The platform gives each container a rank; by c10d torch agrees on its own. RANK
+# and WORLD_SIZE of the platform count containers, those of torch processes.
+unset RANK WORLD_SIZE
+
+exec torchrun \
+  --nnodes="$MIN_NNODES:$MAX_NNODES" \
+  --nproc-per-node="$NPROC_PER_NODE" \
+  --rdzv-backend=c10d \
+  --rdzv-id="$RDZV_ID" \
+  --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+  --max-restarts="$MAX_RESTARTS" \
+  main.py \
+  "$@"

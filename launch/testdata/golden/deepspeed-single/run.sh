@@ -1,0 +1,25 @@
+#!/bin/bash
+# train: DeepSpeed's own launcher, 8 processes in all.
+# Rendered by "dsbuild launch deepspeed"; run it once, on the node.
+#
+# ds_config.json  the configuration of DeepSpeed, which the script must be given by
+#                 its own argument, on all nodes: --deepspeed ds_config.json for
+#                 the Trainer of Hugging Face, --deepspeed_config for others.
+#   batch         8 = 1 at once x 1 accumulated x 8 processes; DeepSpeed
+#                 refuses numbers that do not agree.
+#   optimizer     AdamW, 5e-5: used where the script passes none of its own.
+#   fp16          for GPUs before Ampere; the loss is scaled.
+#   ZeRO stage 2  gradients and optimizer are shared out.
+#   offload cpu   the optimizer in main memory; needs the operator cpu_adam.
+
+set -euo pipefail
+
+options=()
+# No hostfile: else /job/hostfile is read where there is one.
+options+=(--hostfile /dev/null --num_gpus 8)
+# 29500 is torch's own port; a second job on that node needs another.
+options+=(--master_port "${MASTER_PORT:-29500}")
+exec deepspeed "${options[@]}" \
+  train.py \
+  --epochs 3 \
+  --out 'my runs/a'

@@ -1,0 +1,39 @@
+#!/bin/bash
+# train: DeepSpeed's own launcher, 6 processes in all.
+# Rendered by "dsbuild launch deepspeed"; run it once, on a machine that reaches the nodes.
+#
+# hostfile        the nodes and the processes that each may have ("slots").
+# ds_config.json  the configuration of DeepSpeed, which the script must be given by
+#                 its own argument, on all nodes: --deepspeed ds_config.json for
+#                 the Trainer of Hugging Face, --deepspeed_config for others.
+#   batch         96 = 4 at once x 4 accumulated x 6 processes; DeepSpeed
+#                 refuses numbers that do not agree.
+#   optimizer     AdamW, 5e-5: used where the script passes none of its own.
+#   bf16          needs Ampere or newer; --precision fp16 for older GPUs.
+#   ZeRO stage 3  parameters, gradients and optimizer are shared out.
+#   offload nvme  optimizer and parameters on disk; needs async_io and cpu_adam
+#                 (not utils), and a disk of each node's own.
+
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+
+# The launcher logs in on each node by pdsh and ssh, without a password, and runs
+# the same interpreter in the same folder there. Without pdsh it would stop.
+command -v pdsh >/dev/null || { echo "pdsh is not installed here" >&2; exit 2; }
+
+options=()
+options+=(--hostfile "$here/hostfile")
+options+=(--exclude '192.168.1.101:2,3')
+# Where all meet: without it the first address that "hostname -I" prints there.
+options+=(--master_addr 192.168.1.100)
+options+=(--launcher_args='-l train')
+# 29500 is torch's own port; a second job on that node needs another.
+options+=(--master_port "${MASTER_PORT:-29500}")
+
+# A shell on each node reads the words once more; those that need it are quoted
+# for that.
+exec /opt/train/venv/bin/python -m deepspeed.launcher.runner "${options[@]}" \
+  train.py \
+  --epochs 3 \
+  --out 'my runs/a'

@@ -1,0 +1,51 @@
+#!/bin/bash
+# translation: DeepSpeed's own launcher, 8 processes in all.
+# Rendered by "dsbuild launch deepspeed"; run it once, on a machine that reaches the nodes.
+#
+# hostfile        the nodes and the processes that each may have ("slots").
+# .deepspeed_env  what is exported on the nodes. DeepSpeed knows no comments, empty
+#                 lines or quotes in it. It passes on by itself only what begins
+#                 with NCCL, PYTHON, MV2 or UCX.
+# ds_config.json  the configuration of DeepSpeed, which the script must be given by
+#                 its own argument, on all nodes: --deepspeed ds_config.json for
+#                 the Trainer of Hugging Face, --deepspeed_config for others.
+#   "auto"        filled in by the Trainer of Hugging Face from its arguments.
+#   ZeRO stage 2  gradients and optimizer are shared out.
+
+set -euo pipefail
+
+# Variables of the program, on all nodes.
+export TOKENIZERS_PARALLELISM=false
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+# Where DeepSpeed looks for variables; else in the home and the working folder.
+export DS_ENV_FILE="$here/.deepspeed_env"
+
+# The launcher logs in on each node by pdsh and ssh, without a password, and runs
+# the same interpreter in the same folder there. Without pdsh it would stop.
+command -v pdsh >/dev/null || { echo "pdsh is not installed here" >&2; exit 2; }
+
+options=()
+options+=(--hostfile "$here/hostfile")
+# Where all meet: without it the first address that "hostname -I" prints there.
+options+=(--master_addr 192.168.1.100)
+options+=(--launcher_args='-l train')
+# 29500 is torch's own port; a second job on that node needs another.
+options+=(--master_port "${MASTER_PORT:-29500}")
+
+# A shell on each node reads the words once more; those that need it are quoted
+# for that.
+exec /opt/train/venv/bin/python -m deepspeed.launcher.runner "${options[@]}" \
+  examples/pytorch/translation/run_translation.py \
+  --deepspeed ds_config.json \
+  --model_name_or_path t5-large \
+  --per_device_train_batch_size 4 \
+  --output_dir output_dir \
+  --do_train \
+  --do_eval \
+  --max_train_samples 500 \
+  --num_train_epochs 1 \
+  --dataset_name wmt16 \
+  --dataset_config_name ro-en \
+  --source_lang en \
+  --target_lang ro

@@ -1,0 +1,19 @@
+#!/bin/bash
+# train on gpu02: node 1 of 2. Run it there, beside docker.sh; all
+# nodes within the time that torch waits (600 s), in any order.
+
+# shellcheck disable=SC1090,SC1091
+{
+module load cuda
+} || { echo "the setup line failed" >&2; exit 1; }
+set -euo pipefail
+# The first node of the inventory, by the address that the inventory gives it.
+export MASTER_ADDR=192.168.1.100
+export MASTER_PORT=29500
+export NODE_RANK=1
+export NNODES=2
+export NPROC_PER_NODE=4
+# The address of this node for the others.
+export NODE_ADDR=192.168.1.101
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+exec bash "$here/docker.sh" "$@"

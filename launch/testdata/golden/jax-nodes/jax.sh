@@ -1,0 +1,71 @@
+#!/bin/bash
+# train: JAX, for one node or many; the same script on every node, beside
+# dsbuild_jax.py. Rendered by "dsbuild launch jax".
+#
+# One node:    bash jax.sh
+# Many nodes:  on each of them, with its own NODE_RANK and all else the same:
+#              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash jax.sh
+
+set -euo pipefail
+
+# What JAX runs on. Named, so that a GPU that is not found is an error and not a
+# program that is slow; JAX_PLATFORM_NAME is the old name.
+export JAX_PLATFORMS="${JAX_PLATFORMS:-cuda}"
+# XLA takes GPU memory as it needs it, and so leaves some to others.
+export XLA_PYTHON_CLIENT_PREALLOCATE="${XLA_PYTHON_CLIENT_PREALLOCATE:-false}"
+# And no more than this share of it; less (0.8) where something else on the GPU,
+# NCCL for one, runs out of memory.
+export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
+
+# The address of the first node, the same on all nodes. localhost serves for one
+# node only.
+MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
+# A port of the first node that is free; 29500 is torch's own default. Two jobs
+# on a node need two. An open MASTER_PORT is not enough for a firewall: NCCL and
+# gloo open further ports, which change, between all nodes.
+MASTER_PORT=${MASTER_PORT:-29500}
+# Which node this is: 0 for the first.
+NODE_RANK=${NODE_RANK:-0}
+# The number of nodes. WORLD_SIZE is the number of processes for every framework;
+# scripts that meant nodes by it are understood where NNODES is not set.
+if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
+  echo "warning: WORLD_SIZE=$WORLD_SIZE is taken for the number of nodes; set NNODES instead" >&2
+  NNODES=$WORLD_SIZE
+fi
+unset WORLD_SIZE
+NNODES=${NNODES:-2}
+# Processes of this node. One takes all its GPUs, which is what JAX is made for.
+NPROC_PER_NODE=${NPROC_PER_NODE:-1}
+
+if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
+  echo "MASTER_ADDR is localhost: each of the $NNODES nodes would wait for itself" >&2
+  exit 2
+fi
+if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >= NNODES)); then
+  echo "NODE_RANK is $NODE_RANK and NNODES is $NNODES: ranks are numbers from 0 to NNODES-1" >&2
+  exit 2
+fi
+PYTHON=${PYTHON:-python3}
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+
+# The processes of this node. When one ends badly the others are ended: they would
+# wait for it.
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
+trap 'exit 130' INT TERM
+for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
+  # JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR: the bootstrap is told.
+  "$PYTHON" "$here/dsbuild_jax.py" \
+    --coordinator-address="$MASTER_ADDR:$MASTER_PORT" \
+    --num-processes="$((NNODES * NPROC_PER_NODE))" \
+    --process-id="$((NODE_RANK * NPROC_PER_NODE + local_rank))" \
+    --local-rank="$local_rank" \
+    -- train.py \
+    --epochs 3 \
+    --out 'my runs/a' \
+    "$@" &
+  pids+=("$!")
+done
+for _ in "${pids[@]}"; do
+  wait -n || exit
+done

@@ -1,0 +1,60 @@
+#!/bin/bash
+# train: torchrun, for one node or many; the same script on every node.
+# Rendered by "dsbuild launch torchrun".
+#
+# One node:    NPROC_PER_NODE=4 bash torchrun.sh
+# Many nodes:  on each of them, with its own NODE_RANK and all else the same:
+#              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash torchrun.sh
+# What is given behind the script's name goes to the program, after what stands
+# below.
+
+set -euo pipefail
+
+# The address of the first node, the same on all nodes. localhost serves for one
+# node only.
+MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
+# A port of the first node that is free; 29500 is torch's own default. Two jobs
+# on a node need two. An open MASTER_PORT is not enough for a firewall: NCCL and
+# gloo open further ports, which change, between all nodes.
+MASTER_PORT=${MASTER_PORT:-29500}
+# Which node this is: 0 for the first.
+NODE_RANK=${NODE_RANK:-0}
+# The number of nodes. WORLD_SIZE is the number of processes for every framework;
+# scripts that meant nodes by it are understood where NNODES is not set.
+if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
+  echo "warning: WORLD_SIZE=$WORLD_SIZE is taken for the number of nodes; set NNODES instead" >&2
+  NNODES=$WORLD_SIZE
+fi
+unset WORLD_SIZE
+NNODES=${NNODES:-2}
+# Processes of this node.
+NPROC_PER_NODE=${NPROC_PER_NODE:-2}
+# The name of the rendezvous: two running jobs must not have the same.
+RDZV_ID=${RDZV_ID:-train}
+
+if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
+  echo "MASTER_ADDR is localhost: each of the $NNODES nodes would wait for itself" >&2
+  exit 2
+fi
+
+# The interpreter; without one the torchrun on PATH. It must have the same torch
+# on all nodes.
+PYTHON=${PYTHON:-}
+if [[ -n $PYTHON ]]; then launcher=("$PYTHON" -m torch.distributed.run); else launcher=(torchrun); fi
+
+# c10d: the nodes agree on their ranks, so that none is given. The address that
+# this node tells the others is its own name unless NODE_ADDR says another; where
+# /etc/hosts gives the name as 127.0.1.1 it must.
+local_addr=()
+if [[ -n ${NODE_ADDR:-} ]]; then local_addr=(--local-addr="$NODE_ADDR"); fi
+exec "${launcher[@]}" \
+  --nnodes="$NNODES" \
+  --nproc-per-node="$NPROC_PER_NODE" \
+  --rdzv-backend=c10d \
+  --rdzv-id="$RDZV_ID" \
+  --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+  "${local_addr[@]}" \
+  train.py \
+  --epochs 3 \
+  --out 'my runs/a' \
+  "$@"
