@@ -366,3 +366,172 @@ func launchExampleOfJAX(t *testing.T, c *slurm.Cluster) {
 		t.Errorf("not rank 0 alone logs and saves:\n%s", out)
 	}
 }
+
+// starts is a process's line in the elastic program, when it begins or begins anew.
+var starts = regexp.MustCompile(`rank (\d+) of (\d+) on (\S+): from step (\d+), agent (\d+), worker (\d+)`)
+
+// checkpoint is how far the elastic program has come, and with how many.
+type checkpoint struct{ Step, Present int }
+
+func (p ground) checkpoint() (c checkpoint) {
+	if text, err := os.ReadFile(filepath.Join(p.dir, "checkpoint.json")); err == nil {
+		_ = json.Unmarshal(text, &c)
+	}
+	return c
+}
+
+// underWay waits until so many processes have trained some steps together.
+func (p ground) underWay(t *testing.T, processes int, output func() string) {
+	t.Helper()
+	for end := time.Now().Add(longest); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if c := p.checkpoint(); c.Step >= 5 && c.Present == processes {
+			return
+		}
+	}
+	t.Fatalf("%d processes do not train: %+v\n%s", processes, p.checkpoint(), output())
+}
+
+// goneOn holds what the elastic program said against what it must: three began,
+// and after the loss two came to the end, from a step that the three had saved.
+func (p ground) goneOn(t *testing.T, out string, lost checkpoint) {
+	t.Helper()
+	began, again := map[string]bool{}, map[string]bool{}
+	for _, m := range starts.FindAllStringSubmatch(out, -1) {
+		step, _ := strconv.Atoi(m[4]) //nolint:errcheck // digits
+		switch {
+		case m[2] == "3" && step == 0:
+			began[m[3]] = true
+		case m[2] == "2" && step >= lost.Step:
+			again[m[3]] = true
+		default:
+			t.Errorf("unexpected: %s", m[0])
+		}
+	}
+	if len(began) != 3 || len(again) != 2 || !again["node01"] || !again["node02"] {
+		t.Errorf("three of %v began, two of %v went on", began, again)
+	}
+	for rank := range 2 {
+		if !strings.Contains(out, fmt.Sprintf("rank %d of 2 on ", rank)) || strings.Count(out, ": done at step 60") != 2 {
+			t.Errorf("rank %d of 2 did not come to the end", rank)
+		}
+	}
+	if c := p.checkpoint(); c != (checkpoint{60, 2}) {
+		t.Errorf("the last checkpoint is %+v", c)
+	}
+	if t.Failed() {
+		t.Fatal(out)
+	}
+}
+
+// One of three nodes is lost: the training goes on with two, from the last
+// checkpoint, and ends well.
+func TestFullLaunchElastic(t *testing.T) {
+	t.Run("agent killed", func(t *testing.T) {
+		c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: slurm.TorchAndJAX()})
+		e := newElastic(t, c)
+		begin := time.Now()
+		lost := e.kill(t)
+		ended := e.ended(t)
+		for i, code := range ended {
+			if want := map[bool]int{true: -1, false: 0}[i == 2]; code != want {
+				t.Errorf("%s ended with %d", c.Nodes[i].Name, code)
+			}
+		}
+		e.goneOn(t, e.output(), lost)
+		t.Logf("result: elastic 2:3 on a platform, an agent of three killed at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
+	})
+	t.Run("without restarts", func(t *testing.T) {
+		c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: slurm.TorchAndJAX()})
+		e := newElastic(t, c, "MAX_RESTARTS=0")
+		e.kill(t)
+		for i, code := range e.ended(t)[:2] {
+			if code != 1 {
+				t.Errorf("%s ended with %d\n%s", c.Nodes[i].Name, code, e.output())
+			}
+		}
+		if strings.Contains(e.output(), "done at step") {
+			t.Error(e.output())
+		}
+	})
+	t.Run("node of Slurm lost", func(t *testing.T) { launchElasticSlurm(t) })
+}
+
+// elastic is an elastic job of three containers of a platform, one on each node.
+type elastic struct {
+	ground
+	codes chan nodeCode
+}
+
+type nodeCode struct{ node, code int }
+
+func newElastic(t *testing.T, c *slurm.Cluster, variables ...string) elastic {
+	t.Helper()
+	e := elastic{newGround(t, c, "elastic.py"), make(chan nodeCode, 3)}
+	e.render(t, "aistation", "--nodes", "2:3", "--gpus", "0", "--procs", "1", "--", "elastic.py")
+	given := append([]string{"MASTER_ADDR=node01", "MASTER_PORT=29500", "WORLD_SIZE=3"}, variables...)
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	t.Cleanup(cancel)
+	for i, n := range c.Nodes {
+		line := fmt.Sprintf("exec env %s RANK=%d bash train.sh >%s.out 2>&1", strings.Join(given, " "), i, n.Name)
+		cmd := e.on(ctx, n, line)
+		go func() {
+			_ = cmd.Run()
+			e.codes <- nodeCode{i, cmd.ProcessState.ExitCode()}
+		}()
+	}
+	return e
+}
+
+// output is what all of the containers have written.
+func (e elastic) output() string {
+	var b strings.Builder
+	for _, n := range e.Nodes {
+		text, _ := os.ReadFile(filepath.Join(e.dir, n.Name+".out")) //nolint:errcheck // it may not have begun
+		b.Write(text)
+	}
+	return b.String()
+}
+
+// kill kills the agent of the third node with its worker, as the end of a
+// container does, when all three train.
+func (e elastic) kill(t *testing.T) checkpoint {
+	t.Helper()
+	e.underWay(t, 3, e.output)
+	for _, m := range starts.FindAllStringSubmatch(e.output(), -1) {
+		if m[3] == "node03" {
+			lost := e.checkpoint()
+			if out, err := e.Nodes[2].Command(t.Context(), "kill", "-KILL", m[5], m[6]).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return lost
+		}
+	}
+	t.Fatalf("nothing of node03 in %s", e.output())
+	return checkpoint{}
+}
+
+// ended waits for the ends on all nodes and returns their codes; -1 is a signal.
+func (e elastic) ended(t *testing.T) []int {
+	t.Helper()
+	codes := make([]int, len(e.Nodes))
+	for range codes {
+		c := <-e.codes
+		codes[c.node] = c.code
+	}
+	return codes
+}
+
+// launchElasticSlurm: the rendering for Slurm survives that a node is switched off.
+func launchElasticSlurm(t *testing.T) {
+	c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: slurm.TorchAndJAX()})
+	p := newGround(t, c, "elastic.py")
+	p.render(t, "slurm", "--nodes", "2:3", "--gpus", "0", "--procs", "1", "--", "elastic.py")
+	j := p.sbatch(t, "train.sbatch")
+	p.underWay(t, 3, func() string { return j.output(t) })
+	lost, begin := p.checkpoint(), time.Now()
+	if err := c.Nodes[2].PowerOff(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.goneOn(t, j.passes(t), lost)
+	t.Logf("result: elastic 2:3 by Slurm, a node of three switched off at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
+}
