@@ -255,7 +255,7 @@ func readConfig(data []byte) (config, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, &configFault{int(dec.InputOffset()), "more than one JSON value"}
 	}
-	if _, ok := c[""].value.(children); !ok {
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return nil, &configFault{0, "not a JSON object"}
 	}
 	return c, nil
@@ -284,7 +284,9 @@ func (c config) value(dec *json.Decoder, path string, offset, depth int) error {
 		c[path] = setTo{t, offset}
 		return nil
 	}
-	c[path] = setTo{children{}, offset}
+	if depth > 0 {
+		c[path] = setTo{children{}, offset}
+	}
 	for i := 0; dec.More(); i++ {
 		key, at := strconv.Itoa(i), int(dec.InputOffset())
 		if open == '{' {

@@ -177,3 +177,25 @@ func golden(t *testing.T, path string, f File) {
 		t.Errorf("%s differs; go test ./launch -update shows how:\n%s", path, f.Text)
 	}
 }
+
+// The renderings that the documentation shows are those that are made.
+func TestDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../docs/launch.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"slurm-translation/translation-train.sbatch", "deepspeed/ds_config.json"} {
+		want, err := os.ReadFile(filepath.Join("testdata/golden", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\n"+string(want)+"```") {
+			t.Errorf("docs/launch.md does not show %s as it is", path)
+		}
+	}
+	for _, k := range Kinds() {
+		if !strings.Contains(string(text), "\n### "+string(k.Kind)+"\n") {
+			t.Errorf("docs/launch.md says nothing of %s", k.Kind)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -20,13 +21,15 @@ type stage struct {
 	env []string
 }
 
-// tell is a program that prints its words and the variables that matter, as JSON.
+// tell is a program that says its words and the variables that matter, each ended
+// by a NUL, in base64.
 const tell = `#!/bin/bash
-exec python3 -c '
-import json, os, sys
-names = ("MASTER_ADDR", "MASTER_PORT", "RDZV_ID", "A", "MOTD", "OMP_NUM_THREADS", "SLURM_NODEID")
-print(json.dumps({"argv": sys.argv[1:], "env": {n: os.environ[n] for n in names if n in os.environ}}))
-' "$@"
+vars() {
+  for name in MASTER_ADDR MASTER_PORT RDZV_ID A MOTD OMP_NUM_THREADS SLURM_NODEID; do
+    [[ ! -v $name ]] || printf '%s=%s\0' "$name" "${!name}"
+  done
+}
+echo "told $(printf '%s\0' "$@" | base64 -w0) $(vars | base64 -w0)"
 `
 
 // srun runs its command once for each node, as Slurm does, and ends with the
@@ -93,15 +96,30 @@ func heard(t *testing.T, text string) []told {
 	t.Helper()
 	var all []told
 	for line := range strings.Lines(text) {
-		var one told
-		if err := json.Unmarshal([]byte(line), &one); err == nil {
-			all = append(all, one)
+		words := strings.Split(strings.TrimSuffix(line, "\n"), " ")
+		if len(words) != 3 || words[0] != "told" {
+			continue
 		}
+		one := told{Argv: unpacked(t, words[1]), Env: map[string]string{}}
+		for _, v := range unpacked(t, words[2]) {
+			name, value, _ := strings.Cut(v, "=")
+			one.Env[name] = value
+		}
+		all = append(all, one)
 	}
 	if len(all) == 0 {
 		t.Fatalf("no program was run:\n%s", text)
 	}
 	return all
+}
+
+func unpacked(t *testing.T, text string) []string {
+	t.Helper()
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
 }
 
 func sampleNamed(t *testing.T, name string) (*Job, []File) {
@@ -251,6 +269,7 @@ echo "sbatch ${*##*/} $MASTER_ADDR $MASTER_PORT $RDZV_ID $MASTER_JOB procid=${SL
 		s := newStage(t, files)
 		s.write(t, "bin/sbatch", sbatch)
 		s.write(t, "bin/squeue", squeue(state))
+		s.write(t, "bin/sleep", "#!/bin/bash\n")
 		s.write(t, "bin/scancel", "#!/bin/bash\necho scancel \"$@\" >>calls\n")
 		return s
 	}

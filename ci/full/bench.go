@@ -28,6 +28,7 @@ type bench struct {
 	ui    ui.Reporter
 	log   io.Writer
 	lock  *os.File
+	built string // the wheel of this checkout, where a part needs one
 }
 
 // newBench locks the folder: two runs would measure each other.

@@ -100,8 +100,12 @@ func (b *bench) wheel(ctx context.Context, step ui.Step) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, err := b.builtWheel()
-	return filepath.Base(file), err
+	built, err := filepath.Glob(b.path("run", "dist", "*.whl"))
+	if err != nil || len(built) != 1 {
+		return "", fmt.Errorf("%d wheels were built instead of one", len(built))
+	}
+	b.built = built[0]
+	return filepath.Base(b.built), nil
 }
 
 // commandTo runs a program whose standard output becomes a file in run.
@@ -112,12 +116,4 @@ func (b *bench) commandTo(ctx context.Context, step ui.Step, file, name string, 
 	}
 	defer out.Close()
 	return b.command(ctx, step, out, name, args...)
-}
-
-func (b *bench) builtWheel() (string, error) {
-	built, err := filepath.Glob(b.path("run", "dist", "*.whl"))
-	if err != nil || len(built) != 1 {
-		return "", fmt.Errorf("%d wheels were built instead of one", len(built))
-	}
-	return built[0], nil
 }

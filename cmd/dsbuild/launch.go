@@ -61,6 +61,12 @@ folder of --output.`,
 		Example: launchExample(kind.Kind),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range []string{"file", "inventory", "wheel"} {
+				// As where a variable of the shell that was meant has no value.
+				if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+					return usageErrorf(cmd.CommandPath(), "--%s names nothing", name)
+				}
+			}
 			opts.command = args
 			opts.said = saidByFlags(cmd.Flags(), opts.kind)
 			return runLaunch(cmd.Context(), a, opts)

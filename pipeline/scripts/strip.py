@@ -7,8 +7,8 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import platform
 import runpy
+import shlex
 import shutil
 import subprocess
 import sysconfig
@@ -64,6 +64,12 @@ def installed(record):
     return "\n".join(row for row in rows if not row.startswith("..") and ".dist-info/" not in row)
 
 
+def os_release():
+    """What this system calls itself; platform knows since Python 3.10."""
+    text = pathlib.Path("/etc/os-release").read_text()
+    return dict(word.split("=", 1) for word in shlex.split(text, comments=True) if "=" in word)
+
+
 def debian_packages():
     """Each by the list of md5 sums that came with it; none on other systems."""
     if not shutil.which("dpkg-query"):
@@ -72,7 +78,7 @@ def debian_packages():
         ["dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${Architecture}\t${Multi-Arch}\n"],
         stdout=subprocess.PIPE, text=True, check=True,
     ).stdout
-    distribution = platform.freedesktop_os_release()["ID"]
+    distribution = os_release()["ID"]
     for row in listing.splitlines():
         name, version, arch, multi = row.split("\t")
         stem = f"{name}:{arch}" if multi == "same" else name

@@ -1,0 +1,171 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// twoByFour are two nodes with four processes each.
+func twoByFour() []inventory.Host {
+	return []inventory.Host{{Name: "a", Node: "a", Address: "a", Slots: 4, Python: "python3"}, {Name: "b", Node: "b", Address: "b", Slots: 4, Python: "python3"}}
+}
+
+// checked checks a configuration for eight processes.
+func checked(text string, ops []string) error {
+	_, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf("ds-config=ds.json"), Ops: ops,
+		ReadFile: func(string) ([]byte, error) { return []byte(text), nil }})
+	return err
+}
+
+func TestGivenConfig(t *testing.T) {
+	all := []string{"cpu_adam", "fused_adam", "utils"}
+	for text, want := range map[string]string{
+		`{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}`: "",
+		`{"train_batch_size": 64}`:              "",
+		`{"train_micro_batch_size_per_gpu": 3}`: "",
+		`{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": "auto"}`:     "",
+		"{\n  \"train_batch_size\": 60,\n  \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}": "ds.json:2:3: train_batch_size is 60, which is not 4 (micro batch) x 2 (accumulation) x 8 processes\n    2 |   \"train_batch_size\": 60,\n      |   ^",
+		`{"train_batch_size": 20}`:                       "train_batch_size is 20, which is not 2 (micro batch) x 1 (accumulation) x 8 processes",
+		`{"gradient_accumulation_steps": 2}`:             "neither train_batch_size nor train_micro_batch_size_per_gpu is given",
+		`{"train_batch_size": 1.5}`:                      "train_batch_size is 1.5: it must be a whole number",
+		`{"train_batch_size": 8, "train_batch_size": 8}`: `"train_batch_size" stands there twice`,
+		`{"train_batch_size": 8,}`:                       "ds.json:1:",
+		`{"train_batch_size": 8`:                         "the JSON ends too early",
+		``:                                               "the JSON ends too early",
+		`[8]`:                                            "not a JSON object",
+		`{"train_batch_size": 8} {}`:                     "more than one JSON value",
+		strings.Repeat(`{"a":`, 100):                     "nested too deeply",
+		`{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}`:                                                     "bf16 and fp16 are both enabled",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 4}}`:                                                                        "the ZeRO stage is 4",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`:                                    "offload_param to cpu needs ZeRO stage 3, and the stage is 2",
+		`{"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}`:                                            "needs ZeRO stage 1, and the stage is 0",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}`:                               "offload_optimizer to nvme has no nvme_path",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}`:                               `is "disk": it must be cpu, nvme or none`,
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"}}}`:                "NVMe offload needs the operator async_io, and the wheel has cpu_adam, fused_adam, utils",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`:                                "",
+		`{"train_batch_size": 8, "optimizer": {"type": "Lion"}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`: "needs the operator cpu_lion",
+		`{"train_batch_size": 8, "optimizer": {"type": "Lamb"}}`:                                                                            "the optimizer Lamb needs the operator fused_lamb",
+		`{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}}}`:                                           "",
+	} {
+		err := checked(text, all)
+		var wrong *Error
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%s: %v", text, err)
+		case want != "" && (!errors.As(err, &wrong) || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s:\n%v\nwant\n%s", text, err, want)
+		}
+	}
+	// A wheel without operators is not one that is not known.
+	if err := checked(`{"train_batch_size": 8, "optimizer": {"type": "AdamW"}}`, []string{}); err == nil || !strings.Contains(err.Error(), "the wheel has none") {
+		t.Error(err)
+	}
+	if err := checked(`{"train_batch_size": 8, "optimizer": {"type": "AdamW"}}`, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is rendered is right by DeepSpeed's rule, whichever numbers were given.
+func TestRenderedBatches(t *testing.T) {
+	for flags, want := range map[string][3]int{ // train, micro, accumulation
+		"":                              {8, 1, 1},
+		"micro-batch=4":                 {32, 4, 1},
+		"micro-batch=4 accumulation=2":  {64, 4, 2},
+		"train-batch=64":                {64, 8, 1},
+		"train-batch=64 accumulation=2": {64, 4, 2},
+		"train-batch=64 micro-batch=2":  {64, 2, 4},
+		"train-batch=64 micro-batch=4 accumulation=2": {64, 4, 2},
+		"train-batch=60":                              {},
+		"train-batch=64 micro-batch=3":                {},
+		"train-batch=4":                               {},
+		"train-batch=64 micro-batch=4 accumulation=1": {},
+	} {
+		var words []string
+		if flags != "" {
+			words = strings.Split(flags, " ")
+		}
+		j, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(words...)})
+		if want == [3]int{} {
+			if err == nil || !strings.Contains(err.Error(), "is not micro-batch x accumulation x processes") {
+				t.Errorf("%q: %v", flags, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", flags, err)
+			continue
+		}
+		var c struct {
+			Train int `json:"train_batch_size"`
+			Micro int `json:"train_micro_batch_size_per_gpu"`
+			Acc   int `json:"gradient_accumulation_steps"`
+		}
+		if err := json.Unmarshal([]byte(j.configText()), &c); err != nil || [3]int{c.Train, c.Micro, c.Acc} != want || c.Micro*c.Acc*8 != c.Train {
+			t.Errorf("%q: %v %+v, want %v", flags, err, c, want)
+		}
+	}
+}
+
+func TestDeepSpeedMistakes(t *testing.T) {
+	different := twoByFour()
+	different[1].Python = "/other/python"
+	for _, c := range []struct {
+		flags []string
+		hosts []inventory.Host
+		ops   []string
+		want  string
+	}{
+		{[]string{"offload=nvme"}, twoByFour(), nil, "NVMe offload is part of ZeRO-3"},
+		{[]string{"offload=nvme", "zero=3"}, twoByFour(), nil, "NVMe offload needs a folder"},
+		{[]string{"offload=cpu", "zero=0"}, twoByFour(), nil, "there is nothing to offload"},
+		{[]string{"offload=cpu"}, twoByFour(), []string{"utils"}, "CPU offload of the optimizer needs the operator cpu_adam, and the wheel has utils"},
+		{nil, twoByFour(), []string{"cpu_adam"}, "the optimizer AdamW needs the operator fused_adam"},
+		{[]string{"include=c"}, twoByFour(), nil, `the hostfile has no node "c"`},
+		{[]string{"exclude=a:4"}, twoByFour(), nil, "a has no slot 4: it has 4"},
+		{[]string{"exclude=a@b"}, twoByFour(), nil, "no node is left"},
+		{nil, different, nil, "one python for all nodes: a has python3, b has /other/python"},
+		{[]string{"ds-config=x", "zero=3"}, twoByFour(), nil, "zero is for a configuration that is rendered"},
+		{[]string{"env=A= b"}, twoByFour(), nil, "takes spaces from both ends"},
+	} {
+		_, err := New(Request{Kind: DeepSpeed, Hosts: c.hosts, Command: []string{"t.py"}, Flags: flagsOf(c.flags...), Ops: c.ops,
+			ReadFile: func(string) ([]byte, error) { return []byte(`{"train_batch_size": 8}`), nil }})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.flags, err, c.want)
+		}
+	}
+	for _, word := range []string{"a\nb", ""} {
+		if _, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py", word}}); err == nil || !strings.Contains(err.Error(), "cannot pass") {
+			t.Errorf("%q: %v", word, err)
+		}
+	}
+}
+
+// Filters are read as DeepSpeed reads them, by names or addresses.
+func TestFilters(t *testing.T) {
+	for flag, want := range map[string]int{
+		"include=a": 4, "include=a:0,1@b": 6, "include=b:3": 1, "include=a:0@a:1": 2, "exclude=b": 4, "exclude=b:0": 7, "exclude=a@b:1,2": 2,
+	} {
+		j, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(flag)})
+		if err != nil || j.ActiveSlots() != want {
+			t.Errorf("%s: %v, %d processes, want %d", flag, err, j.ActiveSlots(), want)
+		}
+	}
+}
+
+// Whatever a configuration holds, it is read or refused with its place.
+func FuzzConfig(f *testing.F) {
+	for _, seed := range []string{`{"train_batch_size": 8}`, `{"a": {"b": [1, {"c": null}]}, "zero_optimization": {"stage": "x"}}`, `{"a":1,"a":2}`, "[", `{"\ud800": 1}`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		err := checked(text, []string{"utils"})
+		var wrong *Error
+		if err != nil && (!errors.As(err, &wrong) || wrong.Problems[0].Position.File == "") {
+			t.Errorf("%#v", err)
+		}
+	})
+}

@@ -1,0 +1,293 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// readText reads a job file that holds text.
+func readText(t *testing.T, text string) (Settings, error) {
+	t.Helper()
+	return Read("-", strings.NewReader(text))
+}
+
+// made is the job of a file and of flags.
+func made(t *testing.T, kind Kind, file string, flags []string, command ...string) (*Job, error) {
+	t.Helper()
+	r := Request{Kind: kind, Flags: flagsOf(flags...), Command: command, ReadFile: os.ReadFile}
+	if file != "" {
+		var err error
+		if r.File, err = readText(t, file); err != nil {
+			return nil, err
+		}
+	}
+	return New(r)
+}
+
+func TestFileAndFlags(t *testing.T) {
+	const file = `
+name: t5
+preset: small
+gpus: 4
+time: 2:00:00
+env: {HF_HOME: /data, DEBUG: true, N: 3.10}
+script: train.py
+args: [--lr, 5e-5, --name, x]
+jax-form: manual
+`
+	j, err := made(t, Slurm, file, []string{"env=HF_HOME=/other", "env=WANDB_API_KEY"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j.Nodes != (Nodes{2, 2}) || j.GPUs != 4 || j.Procs != 4 || j.CPUs != 6 || j.Time != "2:00:00" || j.WorldSize() != 8 {
+		t.Errorf("%+v", j)
+	}
+	if !slices.Equal(j.Args, []string{"--lr", "5e-5", "--name", "x"}) || j.Script != "train.py" {
+		t.Errorf("%q %q", j.Script, j.Args)
+	}
+	want := []Var{{Name: "DEBUG", Value: "true"}, {Name: "N", Value: "3.10"}, {Name: "HF_HOME", Value: "/other"}, {Name: "WANDB_API_KEY", Taken: true}}
+	if !slices.Equal(j.Env, want) {
+		t.Errorf("%+v", j.Env)
+	}
+	// A preset of a flag goes before what the file says of sizes.
+	if j, err = made(t, Slurm, file, []string{"preset=large", "nodes=3"}, "other.py"); err != nil || j.Nodes.Max != 3 || j.GPUs != 8 || j.Script != "other.py" || len(j.Args) != 0 {
+		t.Errorf("%v %+v", err, j)
+	}
+}
+
+// A number of processes says that they are no GPUs, but under JAX, where a
+// process may have several.
+func TestProcesses(t *testing.T) {
+	for _, c := range []struct {
+		kind               Kind
+		flags              []string
+		gpus, procs, world int
+	}{
+		{Slurm, nil, 8, 8, 8},
+		{Torchrun, nil, 4, 4, 4},
+		{AIStation, []string{"nodes=2:4"}, 1, 1, 4},
+		{Slurm, []string{"procs=2", "nodes=2"}, 0, 2, 4},
+		{Slurm, []string{"gpus=0"}, 0, 1, 1},
+		{Slurm, []string{"gpus=8", "procs=4"}, 8, 4, 4},
+		{JAX, nil, 8, 1, 1},
+		{JAX, []string{"procs=4", "nodes=2"}, 8, 4, 8},
+	} {
+		j, err := made(t, c.kind, "", c.flags, "train.py")
+		if err != nil || j.GPUs != c.gpus || j.Procs != c.procs || j.WorldSize() != c.world {
+			t.Errorf("%s %v: %v, %d GPUs, %d processes, %d in all", c.kind, c.flags, err, j.GPUs, j.Procs, j.WorldSize())
+		}
+	}
+}
+
+func TestInventory(t *testing.T) {
+	hosts := []inventory.Host{{Name: "a", Node: "a", Address: "10.0.0.1", Slots: 8}, {Name: "b", Node: "b", Address: "10.0.0.2", Slots: 4}}
+	j, err := New(Request{Kind: Torchrun, Hosts: hosts, Command: []string{"t.py"}})
+	if err != nil || j.Nodes.Max != 2 || j.Master != "10.0.0.1" || j.WorldSize() != 12 || j.ProcsOf(hosts[1]) != 4 {
+		t.Errorf("%v %+v", err, j)
+	}
+	j, err = New(Request{Kind: Torchrun, Hosts: hosts, Command: []string{"t.py"}, Flags: flagsOf("nodes=1", "gpus=2")})
+	if err != nil || len(j.Hosts) != 1 || j.WorldSize() != 2 {
+		t.Errorf("%v %+v", err, j)
+	}
+	for want, r := range map[string]Request{
+		"--nodes: the job wants 3 nodes, the inventory has 2": {Flags: flagsOf("nodes=3"), Hosts: hosts},
+		"a/x and a/y are the same node":                       {Hosts: []inventory.Host{{Name: "a/x", Node: "a", Address: "a"}, {Name: "a/y", Node: "a", Address: "a"}}},
+		"localhost is each node itself":                       {Hosts: []inventory.Host{{Name: "a", Node: "a", Address: "localhost"}, hosts[1]}},
+	} {
+		r.Kind, r.Command = Torchrun, []string{"t.py"}
+		if _, err := New(r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	// Several nodes on one machine do meet there.
+	local := []inventory.Host{{Name: "a", Node: "a", Address: "127.0.1.1"}, {Name: "b", Node: "b", Address: "127.0.1.2"}}
+	if _, err := New(Request{Kind: Torchrun, Hosts: local, Command: []string{"t.py"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFileMistakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"nodse: 2":               "stdin:1:1: unknown key \"nodse\" in the job file\n    1 | nodse: 2\n      | ^",
+		"partitoin: x":           "unknown key \"partitoin\"",
+		"gpus: [8]":              "stdin:1:7: gpus must be a text, but this is a list",
+		"env: a":                 "",
+		"env: [[a]]":             "stdin:1:7: what stands in env must be a text",
+		"env: {A: {B: c}}":       "the value of a variable must be a text",
+		"preallocate: perhaps":   "preallocate must be true or false",
+		"name: &a x":             "an anchor, alias or tag",
+		"mount: {a: b}":          "mount must be a list of texts, but this is a mapping",
+		"":                       "the job is empty",
+		"- a":                    "the job file must be a mapping",
+		"args: {a: b}":           "args must be a list of texts",
+		"name: a\n---\nname: b":  "a second YAML document",
+		"script: [a]":            "script must be a text",
+		"time: 20:00:00\nqos: 1": "",
+	} {
+		_, err := readText(t, text)
+		var wrong *Error
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (!errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q:\n%v\nwant\n%s", text, err, want)
+		}
+	}
+	if _, err := Read(filepath.Join(t.TempDir(), "no.yaml"), nil); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "cannot read the job") {
+		t.Error(err)
+	}
+	_, err := readText(t, "partitio: x")
+	var wrong *Error
+	if !errors.As(err, &wrong) || wrong.Hint() != `did you mean "partition"?` {
+		t.Error(err)
+	}
+}
+
+func TestJobMistakes(t *testing.T) {
+	for _, c := range []struct {
+		kind  Kind
+		flags string
+		want  string
+	}{
+		{Slurm, "nodes=0", "--nodes: nodes is \"0\": it must be N or MIN:MAX"},
+		{Slurm, "nodes=2-4", "it must be N or MIN:MAX"},
+		{Slurm, "nodes=4:2", "the fewest are more than the most"},
+		{Slurm, "preset=smal", "--preset: no preset is called \"smal\""},
+		{Slurm, "nodes=2:4 rendezvous=static", "MIN:MAX needs c10d"},
+		{Slurm, "nodes=2:4 max-restarts=0", "does not survive a lost node"},
+		{Slurm, "slurm-form=workers", "a master and at least one worker"},
+		{Slurm, "slurm-form=workers nodes=2 rendezvous=static", "one-node jobs have no ranks to give"},
+		{Slurm, "rendezvous=etcd", "must be one of static, c10d"},
+		{Slurm, "port=80", "--port: port is \"80\": it must be a number from 1024 to 65535"},
+		{Slurm, "name=$(id)", "name is \"$(id)\""},
+		{Slurm, "partition=a;b", "partition is \"a;b\""},
+		{Slurm, "nodelist=a`b", "nodelist is"},
+		{Slurm, "log=a#b", "log is \"a#b\""},
+		{Slurm, "time=1h", "time is \"1h\""},
+		{Slurm, "account=a\nb", "account is"},
+		{Slurm, "setup=a\nb", "setup must be one line of text"},
+		{Slurm, "env=1A=b", "cannot be the name of a variable"},
+		{Slurm, "env=A=b\nc", "must be one line of text"},
+		{Slurm, "env=WORLD_SIZE=8", "WORLD_SIZE is not for the environment"},
+		{Slurm, "env=MASTER_PORT=1", "MASTER_PORT is not for the environment"},
+		{Slurm, "env=HF_TOKEN=hf_abc", "HF_TOKEN looks like a secret"},
+		{Torchrun, "nodes=2 master=localhost", "localhost is each node itself"},
+		{Torchrun, "master=a b", "master is \"a b\""},
+		{JAX, "nodes=1:2", "JAX takes a fixed number of processes"},
+		{JAX, "gpus=8 procs=3", "8 GPUs cannot be shared by 3 processes"},
+		{K8s, "", "no image was named"},
+		{K8s, "image=a name=Train", "Kubernetes cannot call a job \"Train\""},
+		{K8s, "image=a k8s-form=trainjob nodes=1:2", "a TrainJob has a fixed number of nodes"},
+		{K8s, "image=a mount=UPPER:/d", "\"UPPER\" is neither"},
+		{K8s, "image=a rdzv-id=x", "only an elastic PyTorchJob"},
+		{Docker, "image=a mount=/a", "is no mount"},
+		{Docker, "image=-v", "image is \"-v\""},
+		{Docker, "", "no image was named"},
+		{DeepSpeed, "nodes=2", "a hostfile of 2 nodes needs their names"},
+		{DeepSpeed, "nodes=1:2", "DeepSpeed's launcher takes a fixed number of nodes"},
+		{DeepSpeed, "include=gpu01", "there is none"},
+		{DeepSpeed, "include=a exclude=b", "cannot be used together"},
+		{DeepSpeed, "env=HF_TOKEN", "cannot take HF_TOKEN from the environment"},
+	} {
+		flags := strings.Split(c.flags, " ")
+		if c.flags == "" {
+			flags = nil
+		}
+		if strings.HasPrefix(c.flags, "master=") {
+			flags = []string{c.flags}
+		}
+		_, err := made(t, c.kind, "", flags, "train.py")
+		var wrong *Error
+		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %q:\n%v\nwant\n%s", c.kind, c.flags, err, c.want)
+		}
+	}
+}
+
+func TestCommandMistakes(t *testing.T) {
+	for want, words := range map[string][]string{
+		"no script was named":  nil,
+		"looks like an option": {"-m", "train"},
+		"names 2 data sets and --dataset_config_name 1 configurations": {"p.py", "--dataset_name", "wikitext,b", "--dataset_config_name=wikitext-2-raw-v1"},
+		"a NUL byte": {"p.py", "a\x00b"},
+	} {
+		if _, err := made(t, Torchrun, "", nil, words...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", words, err, want)
+		}
+	}
+}
+
+// A file's mistakes are shown where they stand, those of flags by their names.
+func TestPlaces(t *testing.T) {
+	_, err := made(t, Slurm, "name: t\nenv:\n  RANK: 3\n  A: 1\nnodes: many\n", []string{"gpus=x"}, "train.py")
+	for _, want := range []string{"stdin:3:3: RANK is not", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: nodes is \"many\"", "--gpus: gpus is \"x\""} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in\n%v", want, err)
+		}
+	}
+}
+
+// Flags of the same name never belong to one kind, and each key has its words.
+func TestKeys(t *testing.T) {
+	for _, k := range Kinds() {
+		seen := map[string]bool{}
+		for _, key := range Keys() {
+			if !key.For(k.Kind) {
+				continue
+			}
+			if seen[key.FlagName()] {
+				t.Errorf("%s has two flags --%s", k.Kind, key.FlagName())
+			}
+			seen[key.FlagName()] = true
+			if key.Help == "" || key.set == nil || (key.Placeholder == "") != key.YesNo() {
+				t.Errorf("%s: %+v", key.Name, key)
+			}
+		}
+	}
+	for _, name := range fileKeys() {
+		if keyNamed(name).Name != name {
+			t.Error(name)
+		}
+	}
+}
+
+// Whatever a job file holds, it is a job that can be rendered, or a mistake with
+// its place.
+func FuzzJob(f *testing.F) {
+	for _, seed := range []string{
+		"script: a.py", "preset: small\nscript: t.py\nargs: ['$(x)', \"a'b\"]\nenv: {A: '`b`'}\n",
+		"nodes: 1:2\nscript: a\nslurm-form: workers\n", "image: a\nmount: [/a:/b:ro]\nscript: x\nk8s-form: trainjob\n",
+		"zero: 3\noffload: cpu\nscript: a\ntrain-batch: 8\n", "env: [A=b, C]\nscript: s\nsetup: module load x\n", "a: *b", "? x",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		settings, err := Read("-", strings.NewReader(string(data)))
+		for _, k := range Kinds() {
+			if err != nil {
+				break
+			}
+			var job *Job
+			if job, err = New(Request{Kind: k.Kind, File: settings, ReadFile: func(string) ([]byte, error) { return nil, os.ErrNotExist }}); err != nil {
+				break
+			}
+			files, renderErr := job.Render()
+			if renderErr != nil || len(files) == 0 {
+				t.Fatalf("%s: %v", k.Kind, renderErr)
+			}
+			if !strings.HasSuffix(files[0].Text, "\n") {
+				t.Errorf("%s: no newline at the end", k.Kind)
+			}
+		}
+		var wrong *Error
+		if err != nil && (!errors.As(err, &wrong) || len(wrong.Problems) == 0) {
+			t.Fatalf("%#v", err)
+		}
+	})
+}
