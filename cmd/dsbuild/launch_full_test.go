@@ -384,8 +384,11 @@ func (p ground) checkpoint() (c checkpoint) {
 func (p ground) underWay(t *testing.T, processes int, output func() string) {
 	t.Helper()
 	for end := time.Now().Add(longest); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if c := p.checkpoint(); c.Step >= 5 && c.Present == processes {
+		switch c := p.checkpoint(); {
+		case c.Step >= 5 && c.Present == processes:
 			return
+		case c.Step >= 60:
+			t.Fatalf("it was done by %d processes\n%s", c.Present, output())
 		}
 	}
 	t.Fatalf("%d processes do not train: %+v\n%s", processes, p.checkpoint(), output())
@@ -534,4 +537,68 @@ func launchElasticSlurm(t *testing.T) {
 	}
 	p.goneOn(t, j.passes(t), lost)
 	t.Logf("result: elastic 2:3 by Slurm, a node of three switched off at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
+}
+
+// One word of the rendering is changed to what many scripts say: the job hangs, or
+// one node forms the whole world and the others are not in it.
+func TestFullLaunchMistakes(t *testing.T) {
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, Packages: slurm.TorchAndJAX()})
+	right := newGround(t, c, "sum.py")
+	right.render(t, append([]string{"slurm", "--nodes", "2", "--gpus", "0", "--procs", "2"}, training("sum.py")...)...)
+	begin := time.Now()
+	together(t, right.sbatch(t, "train.sbatch").passes(t), 2, 2)
+	took := time.Since(begin)
+
+	const rank = `--node-rank="$SLURM_NODEID"`
+	t.Run("tasks", func(t *testing.T) {
+		j := right.changed(t, "--ntasks-per-node=1", "--ntasks-per-node=2", rank, `--node-rank="$SLURM_PROCID"`)
+		state := j.ended(t, longest)
+		ranks := map[string]bool{}
+		for _, m := range spoken.FindAllStringSubmatch(j.output(t), -1) {
+			ranks[m[1]+" of "+m[2]+" on "+m[3]+", "+m[4]] = true
+		}
+		for rank := range 4 {
+			if !ranks[fmt.Sprintf("%d of 4 on node01, 10", rank)] || len(ranks) != 4 {
+				t.Fatalf("node01 is not the world alone: %v\n%s", ranks, j.output(t))
+			}
+		}
+		t.Logf("result: mistake: a task for each process, the rank from SLURM_PROCID: node01 is all of the world of two nodes, the job ends %s", state)
+	})
+	t.Run("hang", func(t *testing.T) {
+		// Behind the quote that ends the words for the nodes it is expanded here.
+		batch := right.changed(t, rank, `--node-rank='"$SLURM_PROCID"'`)
+		local := right.changed(t, `MASTER_ADDR=${nodes%%$'\n'*}`, "MASTER_ADDR=localhost")
+		time.Sleep(2 * took)
+		for _, n := range c.Nodes {
+			// The brackets keep the pattern from finding itself.
+			out, err := n.Command(t.Context(), "sh", "-c", `cat /proc/*/cmdline | tr '\0' ' ' | grep -c -- '--[n]ode-rank=0 --master-addr=node01'`).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: no agent of %s is node 0: %s", err, n.Name, out)
+			}
+		}
+		for _, j := range []batchJob{batch, local} {
+			if state := j.ended(t, time.Second); state != "" || spoken.MatchString(j.output(t)) {
+				t.Errorf("it does not hang: %q\n%s", state, j.output(t))
+			}
+		}
+		t.Logf("result: mistakes: the rank on the batch line, MASTER_ADDR=localhost: no word for %.0f s, where the rendering is done in %.0f s", 2*took.Seconds(), took.Seconds())
+	})
+}
+
+// changed submits a rendering in which words were replaced, from a ground of its own.
+func (p ground) changed(t *testing.T, words ...string) batchJob {
+	t.Helper()
+	script, err := os.ReadFile(filepath.Join(p.dir, "train.sbatch"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(words); i += 2 {
+		if !bytes.Contains(script, []byte(words[i])) {
+			t.Fatalf("the rendering has no %s", words[i])
+		}
+	}
+	other := newGround(t, p.Cluster, "sum.py")
+	other.write(t, "train.sbatch", strings.NewReplacer(words...).Replace(string(script)))
+	other.give(t)
+	return other.sbatch(t, "train.sbatch")
 }
