@@ -12,12 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 )
@@ -161,7 +163,7 @@ var spoken = regexp.MustCompile(`rank (\d+) of (\d+) on (\S+): sum (\S+), given 
 // together holds what the processes said against what they must have: each
 // there once, as many on each node, all with the same right sum, and with the
 // arguments as they were given. It returns the node of each rank.
-func together(t *testing.T, out string, nodes, procs int) map[int]string {
+func together(t *testing.T, out string, nodes, procs int, words ...string) map[int]string {
 	t.Helper()
 	world := nodes * procs
 	where, each := map[int]string{}, map[string]int{}
@@ -176,7 +178,7 @@ func together(t *testing.T, out string, nodes, procs int) map[int]string {
 			t.Errorf("wrong: %s", m[0])
 		}
 		var given []string
-		if err := json.Unmarshal([]byte(m[5]), &given); err != nil || strings.Join(given, "|") != strings.Join(arguments(), "|") {
+		if err := json.Unmarshal([]byte(m[5]), &given); err != nil || !slices.Equal(given, words) {
 			t.Errorf("%v: rank %d was given %q", err, rank, given)
 		}
 	}
@@ -226,7 +228,7 @@ func TestFullLaunchSlurm(t *testing.T) {
 			begin := time.Now()
 			p := newGround(t, c, "sum.py")
 			p.render(t, append(append([]string{"slurm"}, form.args...), training("sum.py")...)...)
-			where := together(t, p.sbatch(t, "train.sbatch").passes(t), 4, 2)
+			where := together(t, p.sbatch(t, "train.sbatch").passes(t), 4, 2, arguments()...)
 			if form.ordered {
 				ordered(t, where, 2)
 			}
@@ -259,7 +261,7 @@ func launchWorkers(t *testing.T, c *slurm.Cluster) {
 	for _, m := range jobs {
 		out.WriteString(batchJob{p, m[1]}.passes(t))
 	}
-	together(t, out.String(), 4, 2)
+	together(t, out.String(), 4, 2, arguments()...)
 	t.Logf("result: Slurm, master and 3 workers of 2 processes: right sum on all ranks after %.0f s", time.Since(begin).Seconds())
 }
 
@@ -311,7 +313,7 @@ func TestFullLaunchTorchrun(t *testing.T) {
 			begin := time.Now()
 			p := newGround(t, c, "sum.py")
 			p.render(t, append([]string{"torchrun", "-i", p.inventory(t, 4, 2), "--rendezvous", rendezvous}, training("sum.py")...)...)
-			where := together(t, p.byHand(t, 4, block), 4, 2)
+			where := together(t, p.byHand(t, 4, block), 4, 2, arguments()...)
 			if rendezvous == "static" {
 				ordered(t, where, 2)
 			}
@@ -327,14 +329,14 @@ func TestFullLaunchJAX(t *testing.T) {
 		begin := time.Now()
 		p := newGround(t, c, "psum.py")
 		p.render(t, append([]string{"jax", "--nodes", "4", "--gpus", "0"}, training("psum.py")...)...)
-		ordered(t, together(t, p.sbatch(t, "train.sbatch").passes(t), 4, 1), 1)
+		ordered(t, together(t, p.sbatch(t, "train.sbatch").passes(t), 4, 1, arguments()...), 1)
 		t.Logf("result: JAX by Slurm, 4 nodes of 1 process: right psum on all ranks after %.0f s", time.Since(begin).Seconds())
 	})
 	t.Run("manual", func(t *testing.T) {
 		begin := time.Now()
 		p := newGround(t, c, "psum.py")
 		p.render(t, append([]string{"jax", "-i", p.inventory(t, 2, 2), "--gpus", "0", "--procs", "2"}, training("psum.py")...)...)
-		ordered(t, together(t, p.byHand(t, 2, block), 2, 2), 2)
+		ordered(t, together(t, p.byHand(t, 2, block), 2, 2, arguments()...), 2)
 		t.Logf("result: JAX by hand, 2 nodes of 2 processes: right psum on all ranks after %.0f s", time.Since(begin).Seconds())
 	})
 	t.Run("example", func(t *testing.T) { launchExampleOfJAX(t, c) })
@@ -455,6 +457,7 @@ func TestFullLaunchElastic(t *testing.T) {
 		if strings.Contains(e.output(), "done at step") {
 			t.Error(e.output())
 		}
+		t.Log("result: elastic 2:3 with MAX_RESTARTS=0, an agent of three killed: the others end with 1")
 	})
 	t.Run("node of Slurm lost", func(t *testing.T) { launchElasticSlurm(t) })
 }
@@ -546,7 +549,7 @@ func TestFullLaunchMistakes(t *testing.T) {
 	right := newGround(t, c, "sum.py")
 	right.render(t, append([]string{"slurm", "--nodes", "2", "--gpus", "0", "--procs", "2"}, training("sum.py")...)...)
 	begin := time.Now()
-	together(t, right.sbatch(t, "train.sbatch").passes(t), 2, 2)
+	together(t, right.sbatch(t, "train.sbatch").passes(t), 2, 2, arguments()...)
 	took := time.Since(begin)
 
 	const rank = `--node-rank="$SLURM_NODEID"`
@@ -601,4 +604,43 @@ func (p ground) changed(t *testing.T, words ...string) batchJob {
 	other.write(t, "train.sbatch", strings.NewReplacer(words...).Replace(string(script)))
 	other.give(t)
 	return other.sbatch(t, "train.sbatch")
+}
+
+// reachable runs OpenSSH on the first nodes, which root may enter from each other.
+func (p ground) reachable(t *testing.T, nodes int) {
+	t.Helper()
+	command(t, p.dir, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key")
+	const line = `umask 077; mkdir -p /run/sshd /root/.ssh && cp key /root/.ssh/id && ssh-keygen -q -t ed25519 -N '' -f /run/host_key &&
+printf 'IdentityFile /root/.ssh/id\nStrictHostKeyChecking no\nUserKnownHostsFile /root/.ssh/known\n' >/etc/ssh/ssh_config &&
+exec /usr/sbin/sshd -f /dev/null -h /run/host_key -o StrictModes=no -o AuthorizedKeysFile="$PWD/key.pub" -o PidFile=none`
+	for i := range nodes {
+		if out, err := p.on(t.Context(), p.Nodes[i], line).CombinedOutput(); err != nil {
+			t.Fatalf("sshd on %s: %v: %s", p.Nodes[i].Name, err, out)
+		}
+	}
+}
+
+// DeepSpeed's own launcher takes the hostfile, the variables and the words of the
+// rendering, and starts all processes by pdsh and ssh.
+func TestFullLaunchDeepSpeed(t *testing.T) {
+	if err := debian.Ensure(t.Context(), havePDSH, "pdsh", "openssh-server", "openssh-client"); err != nil {
+		t.Fatal(err)
+	}
+	c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: append(slurm.TorchAndJAX(), "deepspeed==0.19.8", "setuptools")})
+	begin := time.Now()
+	p := newGround(t, c, "sum.py")
+	p.reachable(t, 3)
+	const greeting = `it's 100% of "$HOME"`
+	words := arguments()[:2] // dsbuild refuses "", which pdsh cannot pass on
+	p.render(t, append([]string{"deepspeed", "-i", p.inventory(t, 3, 2), "--exclude", "node02", "--env", "DS_ACCELERATOR=cpu",
+		"--env", "GREETING=" + greeting, "--", "sum.py"}, words...)...)
+	out := p.byHand(t, 1, func(int) string { return "bash run.sh" })
+	together(t, out, 2, 2, append(words, greeting)...)
+	t.Logf("result: DeepSpeed's launcher, 2 of 3 nodes of the hostfile, 2 processes on each: right sum on all ranks after %.0f s", time.Since(begin).Seconds())
+}
+
+func havePDSH() bool {
+	_, err1 := exec.LookPath("pdsh")
+	_, err2 := exec.LookPath("sshd")
+	return err1 == nil && err2 == nil
 }
