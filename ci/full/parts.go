@@ -49,6 +49,10 @@ func parts() []part {
 		about: "many wheels at once, on one engine and on two",
 		tests: "TestFullFarm",
 		needs: []need{{"a Dagger engine", (*bench).engine}},
+	}, {
+		name:  "launch",
+		about: "what launch renders, run on a local Slurm with real torch and JAX",
+		tests: "TestFullLaunch",
 	}}
 }
 
