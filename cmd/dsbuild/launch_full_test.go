@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 )
@@ -443,7 +444,7 @@ func TestFullLaunchElastic(t *testing.T) {
 			}
 		}
 		e.goneOn(t, e.output(), lost)
-		t.Logf("result: elastic 2:3 on a platform, an agent of three killed at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
+		t.Logf("result: elastic 2 to 3 nodes on a platform, an agent of three killed at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
 	})
 	t.Run("without restarts", func(t *testing.T) {
 		c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: slurm.TorchAndJAX()})
@@ -457,7 +458,7 @@ func TestFullLaunchElastic(t *testing.T) {
 		if strings.Contains(e.output(), "done at step") {
 			t.Error(e.output())
 		}
-		t.Log("result: elastic 2:3 with MAX_RESTARTS=0, an agent of three killed: the others end with 1")
+		t.Log("result: elastic 2 to 3 nodes with MAX_RESTARTS=0, an agent of three killed: the others end with 1")
 	})
 	t.Run("node of Slurm lost", func(t *testing.T) { launchElasticSlurm(t) })
 }
@@ -539,7 +540,7 @@ func launchElasticSlurm(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.goneOn(t, j.passes(t), lost)
-	t.Logf("result: elastic 2:3 by Slurm, a node of three switched off at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
+	t.Logf("result: elastic 2 to 3 nodes by Slurm, a node of three switched off at step %d: ended 0 with two after %.0f s more", lost.Step, time.Since(begin).Seconds())
 }
 
 // One word of the rendering is changed to what many scripts say: the job hangs, or
@@ -626,7 +627,7 @@ func TestFullLaunchDeepSpeed(t *testing.T) {
 	if err := debian.Ensure(t.Context(), havePDSH, "pdsh", "openssh-server", "openssh-client"); err != nil {
 		t.Fatal(err)
 	}
-	c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: append(slurm.TorchAndJAX(), "deepspeed==0.19.8", "setuptools")})
+	c := slurmtest.Up(t, slurm.Options{Nodes: 3, Packages: []string{"torch==" + nodes.DefaultTorch, "numpy", "setuptools", "deepspeed==0.19.8"}})
 	begin := time.Now()
 	p := newGround(t, c, "sum.py")
 	p.reachable(t, 3)
