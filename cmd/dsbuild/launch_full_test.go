@@ -266,6 +266,77 @@ func launchWorkers(t *testing.T, c *slurm.Cluster) {
 	t.Logf("result: Slurm, master and 3 workers of 2 processes: right sum on all ranks after %.0f s", time.Since(begin).Seconds())
 }
 
+// submits runs dsbuild launch --submit on the login node, as from within another
+// job, and returns its exit code, what it printed and what it said beside.
+func (p ground) submits(t *testing.T, program string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), longest)
+	defer cancel()
+	words := append([]string{"SLURM_JOB_ID=999", "SLURM_NNODES=7", program, "launch", args[0], "--submit", "--python", p.Python}, args[1:]...)
+	cmd := p.UserCommand(ctx, "env", words...)
+	cmd.Dir = p.dir
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), said.String()
+}
+
+// dsbuild gives jobs to Slurm itself, prints what they print and says how they
+// ended, on which node.
+func TestFullLaunchSubmit(t *testing.T) {
+	c := slurmtest.Up(t, slurm.Options{GPUs: 2, Packages: slurm.TorchAndJAX()})
+	program := filepath.Join(c.Home, "dsbuild")
+	command(t, ".", "go", "build", "-trimpath", "-o", program, ".")
+	t.Run("passes", func(t *testing.T) {
+		p := newGround(t, c, "sum.py")
+		code, out, said := p.submits(t, program, append([]string{"slurm", "--nodes", "4", "--gpus", "2"}, training("sum.py")...)...)
+		together(t, out, 4, 2, arguments()...)
+		if last := lastLine(said); code != 0 || !strings.Contains(last, "COMPLETED") || !strings.HasSuffix(last, "exit code 0") {
+			t.Errorf("exit %d, says\n%s", code, said)
+		}
+		t.Logf("result: launch slurm --submit: %s", lastLine(said))
+	})
+	t.Run("fails on a node", func(t *testing.T) {
+		p := newGround(t, c)
+		p.write(t, "fail.py", "import os, sys, time\nif os.environ['RANK'] == '2': sys.exit(3)\ntime.sleep(60)\n")
+		code, out, said := p.submits(t, program, "slurm", "--nodes", "3", "--gpus", "0", "--procs", "1", "--", "fail.py")
+		if last := lastLine(said); code != 1 || !strings.Contains(last, "FAILED") || !strings.Contains(last, " on node03 (task 2: Exited with exit code 1)") {
+			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
+		}
+		t.Logf("result: a job of which a node fails: %s", lastLine(said))
+	})
+	t.Run("workers", func(t *testing.T) {
+		p := newGround(t, c, "sum.py")
+		code, out, said := p.submits(t, program, append([]string{"slurm", "--form", "workers", "--nodes", "3", "--gpus", "2"}, training("sum.py")...)...)
+		if code != 0 || strings.Count(said, "COMPLETED") != 3 || len(spoken.FindAllString(out, -1)) != 2 {
+			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
+		}
+	})
+	t.Run("JAX", func(t *testing.T) {
+		p := newGround(t, c, "psum.py")
+		code, out, said := p.submits(t, program, append([]string{"jax", "-o", "job/", "--nodes", "4", "--gpus", "0"}, training("psum.py")...)...)
+		together(t, out, 4, 1, arguments()...)
+		if code != 0 {
+			t.Errorf("exit %d, says\n%s", code, said)
+		}
+	})
+	t.Run("can never run", func(t *testing.T) {
+		code, out, said := newGround(t, c).submits(t, program, "slurm", "--nodes", "9", "--", "train.py")
+		if code != 1 || out != "" || !strings.Contains(said, "Slurm would not take this job") {
+			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
+		}
+	})
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
 // byHand runs a command on each of the first nodes at once, and returns what all
 // of them wrote. They must all end well.
 func (p ground) byHand(t *testing.T, nodes int, line func(i int) string) string {
