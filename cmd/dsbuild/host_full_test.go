@@ -87,7 +87,9 @@ func (l login) wheel(t *testing.T, args ...string) wheel.Artifact {
 	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
 		t.Fatalf("%v: %s", err, &stdout)
 	}
-	return doc.Wheels[0]
+	a := doc.Wheels[0]
+	a.Path = filepath.Join(l.home, a.Path) // was said from there
+	return a
 }
 
 // On Debian 12, which is what the default base is, the host builder makes as
