@@ -100,7 +100,7 @@ func (r *Report) complete() {
 		}
 		shas[n.Wheel] = after.SHA256
 	}
-	if len(node.Compare(facts)) > 0 {
+	if len(node.Compare(facts, node.Properties())) > 0 {
 		r.Consistent = false
 	}
 }

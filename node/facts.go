@@ -20,6 +20,13 @@ type Facts struct {
 	PipWheel          string            `json:"pip_wheel"`          // a pip wheel on the node to run pip from; "" if none
 	Torch             string            `json:"torch"`              // e.g. 2.15.0
 	TorchCUDA         string            `json:"torch_cuda"`         // e.g. 13.2; "" for a CPU build
+	Libstdcxx         string            `json:"libstdcxx"`          // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
+	CXX11ABI          *bool             `json:"cxx11abi"`           // of torch; nil: not known
+	NCCL              string            `json:"nccl"`               // that torch brings: X.Y.Z
+	Transformers      string            `json:"transformers"`       // version; "": none
+	Container         string            `json:"container"`          // what the commands run in: docker, podman, apptainer …; "": none seen
+	Environment       string            `json:"environment"`        // venv, conda or system
+	InUse             []Process         `json:"in_use,omitempty"`   // processes that run from this environment
 	GPUs              []GPU             `json:"gpus"`
 	Driver            string            `json:"driver"`
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
@@ -38,6 +45,14 @@ type GPU struct {
 	Arch string `json:"arch"` // compute capability X.Y
 }
 
+// Process is one that runs from the environment.
+type Process struct {
+	PID     int    `json:"pid"`
+	User    string `json:"user"`
+	Command string `json:"command"` // its program and script, without further words: those may hold secrets
+	Job     string `json:"job"`     // of the scheduler: "Slurm job 4711"; "" if it belongs to none
+}
+
 // Previous is what was there before the last deploy.
 type Previous struct {
 	Version string `json:"version"` // "": no DeepSpeed at all
@@ -49,7 +64,18 @@ type Installed struct {
 	Version string   `json:"version"`
 	SHA256  string   `json:"sha256"` // of the wheel it came from, by dsbuild's record; "" if unknown
 	Ops     []string `json:"ops"`
-	Path    string   `json:"path"`   // of the package
-	Record  string   `json:"record"` // sha256 of its RECORD; "" where there is none
-	Intact  bool     `json:"intact"` // came from dsbuild and every file is what RECORD says
+	Path    string   `json:"path"`              // of the package
+	Record  string   `json:"record"`            // sha256 of its RECORD; "" where there is none
+	Intact  bool     `json:"intact"`            // came from dsbuild and every file is what RECORD says
+	Altered []string `json:"altered,omitempty"` // files that are not what RECORD says, the first of them
+	Build   *Build   `json:"build"`             // what DeepSpeed's own build record says; nil: none
+}
+
+// Build is what DeepSpeed's build record (git_version_info_installed.py) says
+// that it was compiled for.
+type Build struct {
+	Torch       string `json:"torch"`       // X.Y
+	CUDA        string `json:"cuda"`        // X.Y; "": without
+	NCCL        string `json:"nccl"`        // X.Y
+	Accelerator string `json:"accelerator"` // cuda, cpu …
 }

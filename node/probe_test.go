@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -180,11 +181,15 @@ func TestScriptTellsWhyItFailed(t *testing.T) {
 
 func TestCompare(t *testing.T) {
 	same := node.Facts{Torch: "2.15.0", DeepSpeed: &node.Installed{Version: "1"}}
-	if d := node.Compare([]node.Facts{same, same}); len(d) != 0 {
+	if d := node.Compare([]node.Facts{same, same}, node.Properties()); len(d) != 0 {
 		t.Errorf("equal nodes differ: %v", d)
 	}
-	d := node.Compare([]node.Facts{same, {Torch: "2.14.0"}})
-	if len(d) != 2 || d[0].What != "deepspeed" || d[1].Values[1] != "2.14.0" {
+	d := node.Compare([]node.Facts{{Torch: "2.14.0"}, same, same}, node.Properties())
+	want := []node.Diff{
+		{What: "deepspeed", Values: []node.Value{{Value: "1", Nodes: []int{1, 2}}, {Value: "", Nodes: []int{0}}}},
+		{What: "torch", Values: []node.Value{{Value: "2.15.0", Nodes: []int{1, 2}}, {Value: "2.14.0", Nodes: []int{0}}}},
+	}
+	if !reflect.DeepEqual(d, want) {
 		t.Errorf("diffs: %v", d)
 	}
 }
