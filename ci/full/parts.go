@@ -53,6 +53,11 @@ func parts() []part {
 		name:  "launch",
 		about: "what launch renders, run on a local Slurm with real torch and JAX",
 		tests: "TestFullLaunch",
+	}, {
+		name:  "fleet",
+		about: "real nodes of several kinds: asked, served, compared",
+		tests: "TestFullFleet",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
 	}}
 }
 
