@@ -31,7 +31,11 @@ const unknown = -1
 type dataColumn struct {
 	Key   string `json:"key"`
 	Title string `json:"title"`
-	Norm  int    `json:"norm"` // unknown where nodes agree, or are not compared
+	Norm  int    `json:"norm"`  // unknown where nodes agree, or are not compared
+	Whose string `json:"whose"` // whose the norm is
+	// Compared are shown among the details, numbers stand to the right.
+	Compared bool `json:"compared"`
+	Number   bool `json:"number"`
 }
 
 type dataNode struct {
@@ -76,7 +80,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 		if c.Differs {
 			norm = words.of(shown(c.Norm))
 		}
-		d.Columns = append(d.Columns, dataColumn{c.Key, c.Title, norm})
+		d.Columns = append(d.Columns, dataColumn{c.Key, c.Title, norm, c.Whose, c.is != nil, c.Number})
 	}
 	for at, g := range groups {
 		d.Groups = append(d.Groups, dataGroup{words.of(g.names), places(g.cells, words)})
@@ -172,7 +176,7 @@ func ofEnvironment(known bool, f *node.Facts) []fact {
 		{"Container", f.Container},
 		{"Python tag", f.Tag},
 		{"site-packages", f.SitePackages},
-		{"Its identity", f.SiteID},
+		{"Identity of that", f.SiteID},
 		{"pip", f.Pip},
 		{"Writable", yes(known, f.Writable)},
 		{"Externally managed", yes(known && f.ExternallyManaged, true)},

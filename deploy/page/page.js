@@ -28,7 +28,7 @@
   function make(tag, attributes, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
-      if (value !== null && value !== false) element.setAttribute(name, value);
+      if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
     }
     element.append(...children);
     return element;
@@ -100,13 +100,13 @@
     data.columns.map((_, at) => at).filter((at) => !state.narrow || at === 0 || data.columns[at].norm >= 0);
 
   function head() {
-    const title = (text, column) => {
-      const sorted = state.sort.column === column;
-      const cell = make("th", { scope: "col", "aria-sort": sorted ? (state.sort.down ? "descending" : "ascending") : null });
-      cell.append(make("button", { type: "button", "data-sort": column }, text));
-      return cell;
+    const title = (text, column, number) => {
+      const sorted = state.sort.column === column && (state.sort.down ? "descending" : "ascending");
+      const button = make("button", { type: "button", "data-sort": column }, text);
+      return make("th", { scope: "col", class: number && "number", "aria-sort": sorted }, button);
     };
-    table.tHead.rows[0].replaceChildren(title("Node", -1), ...columns().map((at) => title(data.columns[at].title, at)));
+    const titles = columns().map((at) => title(data.columns[at].title, at, data.columns[at].number));
+    table.tHead.rows[0].replaceChildren(title("Node", -1), ...titles);
   }
 
   // version puts the local part of a version on a line of its own.
@@ -119,13 +119,13 @@
     if (data.columns[column].key === "status") {
       return make("td", null, make("span", { class: `status is-${status}` }, word(place)));
     }
-    if (!isOdd(place, column)) return make("td", null, ...version(word(place)));
-    const norm = word(data.columns[column].norm);
+    const { number, norm, whose } = data.columns[column];
+    if (!isOdd(place, column)) return make("td", { class: number && "number" }, ...version(word(place)));
     return make(
       "td",
-      { class: "odd", title: `most nodes: ${norm}` },
-      make("span", { "aria-hidden": "true" }, "≠ "),
-      make("span", { class: "aside" }, `differs from ${norm}: `),
+      { class: "odd", title: `${whose}: ${word(norm)}` },
+      make("span", { "aria-hidden": "true" }, "≠\u00a0"),
+      make("span", { class: "aside" }, `differs from ${word(norm)}: `),
       ...version(word(place)),
     );
   }
@@ -199,16 +199,22 @@
     return [make("ul", { class: "reasons" }, said)];
   }
 
+  // ended says at which step a node came to its end.
+  function ended(node) {
+    const step = word(node.cells[data.columns.findIndex((column) => column.key === "step")]);
+    return step && node.status !== "ok" && node.status !== "skipped" ? ` at ${step}` : "";
+  }
+
   function compared(node) {
     const rows = [];
     data.columns.forEach((column, at) => {
       const place = node.cells[at];
-      if (word(place) === "" || column.key === "status") return;
+      if (word(place) === "" || !column.compared) return;
       const has = make("td", null, word(place));
       if (isOdd(place, at)) {
         has.className = "odd";
         has.prepend("≠ ");
-        has.append(make("small", null, ` most nodes: ${word(column.norm)}`));
+        has.append(make("small", null, ` ${column.whose}: ${word(column.norm)}`));
       }
       rows.push(make("tr", null, make("th", { scope: "row" }, column.title), has));
     });
@@ -256,7 +262,7 @@
     dialog.replaceChildren(
       make("nav", null, turn(at - 1, "← previous"), turn(at + 1, "next →"), close),
       make("h2", { id: "node-name" }, node.name),
-      make("p", null, make("span", { class: `status is-${node.status}` }, word(node.cells[0]))),
+      make("p", null, make("span", { class: `status is-${node.status}` }, word(node.cells[0])), ended(node)),
       ...reasons(node),
       compared(node),
       ...steps(node),

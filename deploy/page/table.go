@@ -62,11 +62,11 @@ type column struct {
 	Must       bool // all nodes of one job must agree in it
 	Differs    bool
 	Norm       string // what most nodes have, where they differ
+	Whose      string // whose the norm is
+	Number     bool   // that each node has for itself: rows are folded over it
 
-	of   func(member) string
-	is   *node.Property
-	own  bool // no two nodes need have it alike: rows are folded over it
-	none string
+	of func(member) string
+	is *node.Property
 }
 
 // cell is what a column says of a node. What is not known is not the same as none.
@@ -100,7 +100,10 @@ func newTable(members []member, wheels int) *table {
 			continue
 		}
 		for _, d := range node.Compare(known, []node.Property{*c.is}) {
-			c.Differs, c.Norm = true, d.Values[0].Value
+			c.Differs, c.Norm, c.Whose = true, d.Values[0].Value, "most nodes"
+			if len(d.Values[0].Nodes) == len(d.Values[1].Nodes) {
+				c.Whose = "the first of them"
+			}
 			for v := range d.Values {
 				for n, at := range d.Values[v].Nodes {
 					d.Values[v].Nodes[n] = places[at]
@@ -151,8 +154,8 @@ func columns(wheels int) []column {
 	}
 	return append(
 		all,
-		column{Key: "free", Title: "Free", of: free, own: true},
-		column{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, own: true},
+		column{Key: "free", Title: "Free", of: free, Number: true},
+		column{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, Number: true},
 	)
 }
 
@@ -264,7 +267,7 @@ func (t *table) fold(members []member) []group {
 func (t *table) key(i int, m member) string {
 	words := []string{m.Error, m.Hint}
 	for at, c := range t.cells[i] {
-		if !t.columns[at].own {
+		if !t.columns[at].Number {
 			words = append(words, c.Text)
 		}
 	}
@@ -280,7 +283,7 @@ func (t *table) sum(g *group, members []member) {
 	g.names = ui.Clean(ui.FoldNames(names))
 	g.cells = slices.Clone(t.cells[g.members[0]])
 	for at, c := range t.columns {
-		if c.own {
+		if c.Number {
 			g.cells[at].Text = t.span(at, g.members)
 		}
 	}
@@ -306,6 +309,10 @@ func (t *table) span(at int, members []int) string {
 	return least + "–" + most
 }
 
+// mostValues is how many values of a property are listed: who has more has a
+// property of which no two nodes need be alike.
+const mostValues = 30
+
 // differences are the properties in which nodes differ, and in words those in
 // which they agree.
 func (t *table) differences(members []member, words *words) (all []difference, agree string) {
@@ -319,8 +326,9 @@ func (t *table) differences(members []member, words *words) (all []difference, a
 			same = append(same, c.Title)
 			continue
 		}
-		d := difference{Title: c.Title, Must: c.Must, Column: i}
-		for n, v := range diffs[0].Values {
+		d := difference{Title: c.Title, Must: c.Must, Whose: c.Whose, Column: i}
+		d.More = max(0, len(diffs[0].Values)-mostValues)
+		for n, v := range diffs[0].Values[:len(diffs[0].Values)-d.More] {
 			names := make([]string, len(v.Nodes))
 			for i, at := range v.Nodes {
 				names[i] = members[at].Name

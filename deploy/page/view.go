@@ -20,6 +20,7 @@ type view struct {
 	Differences []difference
 	Agree       string // in what all nodes agree
 	Reasons     []reason
+	More        int // reasons that are not among them
 	Columns     []column
 	Rows        []row
 	Data        data
@@ -43,9 +44,11 @@ type count struct {
 // difference is a property in which nodes differ.
 type difference struct {
 	Title  string
-	Must   bool // of those in which the nodes of one job must agree
+	Must   bool   // of those in which the nodes of one job must agree
+	Whose  string // whose the norm is
 	Column int
 	Values []value
+	More   int // values that are not among them
 }
 
 // value is what some nodes have; the norm is what most have.
@@ -88,9 +91,9 @@ func newView(r *deploy.Report, about deploy.About) view {
 		About:   head(about),
 		Total:   len(r.Nodes),
 		Counts:  counts(r),
-		Reasons: reasons(r),
 		Columns: t.columns,
 	}
+	v.Reasons, v.More = reasons(r)
 	for i, w := range r.Wheels {
 		v.Wheels = append(v.Wheels, wheel{i + 1, w})
 	}
@@ -143,8 +146,12 @@ func counts(r *deploy.Report) []count {
 	return some
 }
 
+// mostReasons is how many reasons are listed: nobody reads more, and the table
+// has them all.
+const mostReasons = 100
+
 // reasons puts together the nodes of which the same is said.
-func reasons(r *deploy.Report) []reason {
+func reasons(r *deploy.Report) (all []reason, more int) {
 	type said struct {
 		status            deploy.Status
 		step, error, hint string
@@ -165,11 +172,11 @@ func reasons(r *deploy.Report) []reason {
 		names[s] = append(names[s], n.Name)
 	}
 	slices.SortStableFunc(order, func(a, b said) int { return cmp.Compare(gravity(a.status), gravity(b.status)) })
-	var all []reason
-	for _, s := range order {
+	more = max(0, len(order)-mostReasons)
+	for _, s := range order[:len(order)-more] {
 		all = append(all, reason{s.status, ui.Clean(ui.FoldNames(names[s])), len(names[s]), ui.Clean(s.step), ui.Clean(s.error), newHint(s.hint)})
 	}
-	return all
+	return all, more
 }
 
 // gravity orders statuses: what needs somebody goes first.
