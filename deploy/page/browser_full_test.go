@@ -164,30 +164,6 @@ func details(t *testing.T, tab *browser.Tab) {
 	want(t, "closed", names(tab), folded)
 }
 
-// hostile is a fleet of which every word wants to run.
-func hostile() *deploy.Report {
-	const run = `</script><script>window.hacked="script"</script><img src=x onerror="window.hacked='img'"><svg onload=window.hacked=1>'"` +
-		"`${window.hacked=2}`" + `<!--<script>{{.}}javascript:hacked=3&lt;script&gt;` + "\u2028\u202e\x1b[31m"
-	r := mixed()
-	r.Wheels[0] = deploy.WheelRef{Name: run, SHA256: run, Version: run}
-	for i := range r.Nodes {
-		n := &r.Nodes[i]
-		n.Name = fmt.Sprintf("%s%d", run, i)
-		n.Error, n.Hint, n.Wheel = run, "do: dsbuild "+run, run
-		n.Along = []string{run}
-		n.Seconds[run] = 1
-		if n.After != nil {
-			n.After.Version = run
-		}
-		if f := n.Facts; f != nil {
-			f.Torch, f.TorchCUDA, f.Driver, f.Prefix, f.SitePackages = run, fmt.Sprint(run, i), run, run, run
-			f.GPUs[0].Name = run
-			f.Missing = []string{run}
-		}
-	}
-	return r
-}
-
 // Each of two walls holds by itself: what is escaped, and the policy.
 func TestFullFleetPageRunsNothingOfNodes(t *testing.T) {
 	tab := browser.Open(t)
@@ -300,31 +276,13 @@ func TestFullFleetPageOfThousands(t *testing.T) {
 	}
 }
 
-func thousands(n int, different bool) *deploy.Report {
-	r := mixed()
-	nodes := make([]deploy.NodeReport, 0, n)
-	for i := range n {
-		one := mixed().Nodes[i%len(r.Nodes)]
-		one.Name = fmt.Sprintf("rack%02d-gpu%03d", i/40, i%40)
-		if different {
-			one.Error = fmt.Sprintf("something of its own happened on %s at %d", one.Name, i*7919)
-			if one.Facts != nil {
-				one.Facts.Driver = fmt.Sprintf("590.%d", i)
-				one.Facts.FreeBytes += int64(i) << 27
-			}
-		}
-		nodes = append(nodes, one)
-	}
-	return counted(r.Wheels, nodes)
-}
-
 // TestFullFleetPicture takes the picture of the documentation, and with
 // -pictures those of everything else.
 func TestFullFleetPicture(t *testing.T) {
 	tab := browser.Open(t)
 	address := save(t, write(t, mixed()))
 	for _, scheme := range []string{"light", "dark"} {
-		tab.View(1280, 1500, "screen", scheme)
+		tab.View(1280, 1560, "screen", scheme)
 		tab.Go(address)
 		shot := tab.Picture()
 		keep(t, scheme+".png", shot)

@@ -54,10 +54,10 @@ type dataGroup struct {
 	Cells []int `json:"cells"`
 }
 
-// words are the texts of the data, each once.
+// words are the texts of the data, each once, and clean.
 type words struct {
 	list  []string
-	place map[string]int
+	place map[string]int // by the text as it came
 }
 
 func newWords() *words { return &words{[]string{}, map[string]int{}} }
@@ -67,14 +67,15 @@ func (w *words) of(text string) int {
 	at, seen := w.place[text]
 	if !seen {
 		at = len(w.list)
-		w.place[text], w.list = at, append(w.list, text)
+		w.place[text], w.list = at, append(w.list, ui.Clean(text))
 	}
 	return at
 }
 
 // newData prepares a report for the script.
 func newData(t *table, members []member, groups []group, words *words) data {
-	d := data{Steps: steps(members), Nodes: make([]dataNode, len(members))}
+	order := steps(members)
+	d := data{Steps: make([]string, len(order)), Nodes: make([]dataNode, len(members))}
 	for _, c := range t.columns {
 		norm := unknown
 		if c.Differs {
@@ -82,20 +83,25 @@ func newData(t *table, members []member, groups []group, words *words) data {
 		}
 		d.Columns = append(d.Columns, dataColumn{c.Key, c.Title, norm, c.Whose, c.is != nil, c.Number})
 	}
+	for i, s := range order {
+		d.Steps[i] = ui.Clean(s)
+	}
 	for at, g := range groups {
 		d.Groups = append(d.Groups, dataGroup{words.of(g.names), places(g.cells, words)})
 		for _, i := range g.members {
-			d.Nodes[i] = d.node(members[i], t.cells[i], at, words)
+			d.Nodes[i] = d.node(members[i], t.cells[i], order, words)
+			d.Nodes[i].Group = at
 		}
 	}
 	return d
 }
 
-func (d *data) node(m member, cells []cell, group int, words *words) dataNode {
-	n := dataNode{Name: words.of(ui.Clean(m.Name)), Status: string(m.Status), Group: group, Cells: places(cells, words), Error: words.of(ui.Clean(m.Error))}
+// node prepares a node; order is that of its steps.
+func (d *data) node(m member, cells []cell, order []string, words *words) dataNode {
+	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(m.Error)}
 	h := newHint(m.Hint)
 	n.Hint = [3]int{words.of(h.Before), words.of(h.Command), words.of(h.After)}
-	for _, s := range d.Steps {
+	for _, s := range order {
 		n.Seconds = append(n.Seconds, math.Round(m.Seconds[s]*100)/100)
 	}
 	all := details(m)
@@ -105,7 +111,7 @@ func (d *data) node(m member, cells []cell, group int, words *words) dataNode {
 		}
 	}
 	for _, f := range all {
-		n.Details = append(n.Details, words.of(ui.Clean(f.Text)))
+		n.Details = append(n.Details, words.of(f.Text))
 	}
 	return n
 }

@@ -132,3 +132,46 @@ func spoil(n *deploy.NodeReport, status deploy.Status, step, err, hint string) {
 		reached = reached || s == step
 	}
 }
+
+// hostile is a fleet of which every word wants to run.
+func hostile() *deploy.Report {
+	const run = `</script><script>window.hacked="script"</script><img src=x onerror="window.hacked='img'"><svg onload=window.hacked=1>'"` +
+		"`${window.hacked=2}`" + `<!--<script>{{.}}javascript:hacked=3&lt;script&gt;` + "\u2028\u202e\x1b[31m"
+	r := mixed()
+	r.Wheels[0] = deploy.WheelRef{Name: run, SHA256: run, Version: run}
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		n.Name = fmt.Sprintf("%s%d", run, i)
+		n.Error, n.Hint, n.Wheel = run, "do: dsbuild "+run, run
+		n.Along = []string{run}
+		n.Seconds[run] = 1
+		if n.After != nil {
+			n.After.Version = run
+		}
+		if f := n.Facts; f != nil {
+			f.Torch, f.TorchCUDA, f.Driver, f.Prefix, f.SitePackages = run, fmt.Sprint(run, i), run, run, run
+			f.GPUs[0].Name = run
+			f.Missing = []string{run}
+		}
+	}
+	return r
+}
+
+// thousands is a large fleet, of nodes nearly all alike or of none like another.
+func thousands(n int, different bool) *deploy.Report {
+	r := mixed()
+	nodes := make([]deploy.NodeReport, 0, n)
+	for i := range n {
+		one := mixed().Nodes[i%len(r.Nodes)]
+		one.Name = fmt.Sprintf("rack%02d-gpu%03d", i/40, i%40)
+		if different {
+			one.Error = fmt.Sprintf("something of its own happened on %s at %d", one.Name, i*7919)
+			if one.Facts != nil {
+				one.Facts.Driver = fmt.Sprintf("590.%d", i)
+				one.Facts.FreeBytes += int64(i) << 27
+			}
+		}
+		nodes = append(nodes, one)
+	}
+	return counted(r.Wheels, nodes)
+}

@@ -364,7 +364,11 @@
     const turn = { ArrowLeft: 0, ArrowRight: 1 }[event.key];
     if (turn !== undefined) dialog.querySelectorAll("nav button")[turn].click();
   });
-  addEventListener("beforeprint", () => paint(Infinity));
+  addEventListener("beforeprint", () => {
+    paint(Infinity);
+    for (const title of table.tHead.rows[0].cells) title.replaceChildren(title.textContent); // pages repeat no buttons
+  });
+  addEventListener("afterprint", head);
 
   for (const element of document.querySelectorAll(".tools, button.copy, button.only")) element.hidden = false;
   for (const button of document.querySelectorAll("[data-status]")) button.disabled = false;

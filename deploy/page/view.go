@@ -31,8 +31,8 @@ type fact struct{ Label, Text string }
 
 // wheel is one of those that were dealt with; in the table it is a number.
 type wheel struct {
-	Number int
-	deploy.WheelRef
+	Number       int
+	Name, SHA256 string
 }
 
 // count is how many nodes have a status; Before counts those left of it in the bar.
@@ -95,7 +95,7 @@ func newView(r *deploy.Report, about deploy.About) view {
 	}
 	v.Reasons, v.More = reasons(r)
 	for i, w := range r.Wheels {
-		v.Wheels = append(v.Wheels, wheel{i + 1, w})
+		v.Wheels = append(v.Wheels, wheel{i + 1, ui.Clean(w.Name), ui.Clean(w.SHA256)})
 	}
 	groups := t.fold(members)
 	for _, g := range groups {
