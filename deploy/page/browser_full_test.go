@@ -155,7 +155,7 @@ func details(t *testing.T, tab *browser.Tab) {
 	tab.Press(kb.Enter)
 	want(t, "a row of three opened", names(tab), slices.Concat(folded[:3], []string{"gpu09", "gpu10", "gpu11"}, folded[3:]))
 	tab.Press(kb.Tab + kb.Enter) // its first node
-	tab.Press(kb.ArrowRight)
+	tab.Press(kb.ArrowRight + kb.ArrowRight + kb.ArrowLeft)
 	if got := text(tab, "#node-name"); got != "gpu10" {
 		t.Errorf("the next node: %q", got)
 	}

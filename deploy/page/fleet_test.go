@@ -162,13 +162,14 @@ func thousands(n int, different bool) *deploy.Report {
 	r := mixed()
 	nodes := make([]deploy.NodeReport, 0, n)
 	for i := range n {
-		one := mixed().Nodes[i%len(r.Nodes)]
+		one := r.Nodes[i%len(r.Nodes)]
 		one.Name = fmt.Sprintf("rack%02d-gpu%03d", i/40, i%40)
 		if different {
 			one.Error = fmt.Sprintf("something of its own happened on %s at %d", one.Name, i*7919)
 			if one.Facts != nil {
-				one.Facts.Driver = fmt.Sprintf("590.%d", i)
-				one.Facts.FreeBytes += int64(i) << 27
+				facts := *one.Facts
+				facts.Driver, facts.FreeBytes = fmt.Sprintf("590.%d", i), facts.FreeBytes+int64(i)<<27
+				one.Facts = &facts
 			}
 		}
 		nodes = append(nodes, one)

@@ -12,6 +12,8 @@
   const dialog = get("node");
   const order = new Intl.Collator("en", { numeric: true });
   const slice = 200; // rows painted at once
+  const byName = -1; // where a column is asked for
+  const asGiven = -2; // as in the inventory
 
   const state = {
     statuses: new Set(), // none: all
@@ -20,15 +22,16 @@
     odd: false,
     narrow: false,
     fold: true,
-    sort: { column: -2, down: false }, // -2: as in the inventory; -1: by name
+    sort: { column: asGiven, down: false },
     open: new Set(), // groups whose nodes are shown
   };
 
-  // make makes an element; children are elements or texts.
+  // make makes an element; children are elements or texts. An attribute that is
+  // null is none.
   function make(tag, attributes, ...children) {
     const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes || {})) {
-      if (value !== undefined && value !== null && value !== false) element.setAttribute(name, value);
+    for (const [name, value] of Object.entries(attributes ?? {})) {
+      if (value !== null) element.setAttribute(name, value);
     }
     element.append(...children);
     return element;
@@ -41,9 +44,8 @@
     return norm >= 0 && cell >= 0 && cell !== norm;
   };
 
-  const nodes = data.nodes.map((node, index) => ({
+  const nodes = data.nodes.map((node) => ({
     ...node,
-    index,
     name: word(node.name),
     differs: node.status !== "ok" || node.cells.some(isOdd),
     text: [node.name, ...node.cells, node.error].map(word).join("\n").toLowerCase(),
@@ -68,45 +70,40 @@
       if (!found.has(node.group)) found.set(node.group, []);
       found.get(node.group).push(node);
     }
+    const single = (node) => ({ node, name: node.name, cells: node.cells });
     const all = [];
-    if (!state.fold) {
-      for (const node of matching) all.push({ node, name: node.name, cells: node.cells });
-    } else {
-      for (const [at, members] of found) {
-        const group = groups[at];
-        if (members.length > 1 && members.length === group.size) {
-          all.push({ group: at, name: group.name, cells: group.cells, members });
-        } else {
-          for (const node of members) all.push({ node, name: node.name, cells: node.cells });
-        }
-      }
+    for (const [at, members] of found) {
+      const { name, cells, size } = groups[at];
+      if (members.length > 1 && members.length === size) all.push({ group: at, name, cells, members });
+      else all.push(...members.map(single));
     }
-    sort(all);
-    return all.flatMap((row) => (row.members && state.open.has(row.group) ? [row, ...opened(row)] : [row]));
+    const sorted = sort(state.fold ? all : matching.map(single));
+    const open = (row) => row.members && state.open.has(row.group);
+    const below = (row) => row.members.map((node) => ({ ...single(node), member: true }));
+    return sorted.flatMap((row) => (open(row) ? [row, ...below(row)] : [row]));
   }
 
-  const opened = (row) => row.members.map((node) => ({ node, name: node.name, cells: node.cells, member: true }));
-
+  // sort orders rows by a column.
   function sort(all) {
     const { column, down } = state.sort;
-    if (column === -2) return;
-    const text = (row) => (column === -1 ? row.name : word(row.cells[column]));
-    all.sort((a, b) => (down ? -1 : 1) * order.compare(text(a), text(b)));
+    const text = (row) => (column === byName ? row.name : word(row.cells[column]));
+    return column === asGiven ? all : all.sort((a, b) => (down ? -1 : 1) * order.compare(text(a), text(b)));
   }
 
   // ---- the table ----
 
-  const columns = () =>
-    data.columns.map((_, at) => at).filter((at) => !state.narrow || at === 0 || data.columns[at].norm >= 0);
+  let columns = []; // the places of those that are shown
+  let current = []; // rows, painted or not
+  let painted = 0;
 
   function head() {
     const title = (text, column, number) => {
-      const sorted = state.sort.column === column && (state.sort.down ? "descending" : "ascending");
+      const sorted = state.sort.column !== column ? null : state.sort.down ? "descending" : "ascending";
       const button = make("button", { type: "button", "data-sort": column }, text);
-      return make("th", { scope: "col", class: number && "number", "aria-sort": sorted }, button);
+      return make("th", { scope: "col", class: number ? "number" : null, "aria-sort": sorted }, button);
     };
-    const titles = columns().map((at) => title(data.columns[at].title, at, data.columns[at].number));
-    table.tHead.rows[0].replaceChildren(title("Node", -1), ...titles);
+    const titles = columns.map((at) => title(data.columns[at].title, at, data.columns[at].number));
+    table.tHead.rows[0].replaceChildren(title("Node", byName), ...titles);
   }
 
   // version puts the local part of a version on a line of its own.
@@ -120,7 +117,7 @@
       return make("td", null, make("span", { class: `status is-${status}` }, word(place)));
     }
     const { number, norm, whose } = data.columns[column];
-    if (!isOdd(place, column)) return make("td", { class: number && "number" }, ...version(word(place)));
+    if (!isOdd(place, column)) return make("td", { class: number ? "number" : null }, ...version(word(place)));
     return make(
       "td",
       { class: "odd", title: `${whose}: ${word(norm)}` },
@@ -133,16 +130,14 @@
   function line(row, at) {
     const folded = row.members !== undefined;
     const open = folded && state.open.has(row.group);
-    const name = make("th", { scope: "row" });
-    name.append(make("button", { type: "button", "aria-expanded": folded ? open : null, "aria-haspopup": folded ? null : "dialog" }, row.name));
+    const opens = folded ? { "aria-expanded": open } : { "aria-haspopup": "dialog" };
+    const name = make("th", { scope: "row" }, make("button", { type: "button", ...opens }, row.name));
     if (folded) name.append(" ", make("small", null, `${row.members.length} nodes`));
     const kind = folded ? (open ? "group open" : "group") : row.member ? "member" : null;
-    const status = (row.node || row.members[0]).status;
-    return make("tr", { class: kind, "data-row": at }, name, ...columns().map((column) => cell(row.cells[column], column, status)));
+    const { status } = folded ? row.members[0] : row.node;
+    const cells = columns.map((column) => cell(row.cells[column], column, status));
+    return make("tr", { class: kind, "data-row": at }, name, ...cells);
   }
-
-  let current = []; // rows of the table, painted or not
-  let painted = 0;
 
   // paint adds a slice of rows; what is far below is painted once it is near.
   function paint(count = slice) {
@@ -152,10 +147,10 @@
     for (; painted < end; painted++) part.append(line(current[painted], painted));
     if (painted < current.length) {
       const more = make("button", { type: "button" }, `${current.length - painted} more rows`);
-      part.append(make("tr", { class: "more" }, make("td", { colspan: columns().length + 1 }, more)));
+      part.append(make("tr", { class: "more" }, make("td", { colspan: columns.length + 1 }, more)));
     }
     if (current.length === 0) {
-      part.append(make("tr", null, make("td", { colspan: columns().length + 1 }, "No node is like that.")));
+      part.append(make("tr", null, make("td", { colspan: columns.length + 1 }, "No node is like that.")));
     }
     body.append(part);
     const more = body.querySelector(".more");
@@ -169,6 +164,7 @@
   function show() {
     const matching = nodes.filter(matches);
     current = rows(matching);
+    columns = [...data.columns.keys()].filter((at) => !state.narrow || at === 0 || data.columns[at].norm >= 0);
     painted = 0;
     near.disconnect();
     body.replaceChildren();
@@ -178,7 +174,14 @@
     get("shown").textContent = `${some ? `${matching.length} of ` : ""}${nodes.length} nodes in ${current.length} rows`;
     get("pill").hidden = !state.only;
     if (state.only) get("pill").textContent = `${data.columns[state.only.column].title} = ${word(state.only.word)}`;
-    get("clear").hidden = !(some || state.sort.column !== -2 || state.narrow || !state.fold);
+    get("clear").hidden = !(
+      some ||
+      state.statuses.size ||
+      state.odd ||
+      state.narrow ||
+      !state.fold ||
+      state.sort.column !== asGiven
+    );
     for (const button of document.querySelectorAll("[data-status]")) {
       button.setAttribute("aria-pressed", state.statuses.has(button.dataset.status));
     }
@@ -188,7 +191,7 @@
 
   // reasons is what is said about a node, in the words of the report.
   function reasons(node) {
-    if (node.error < 0 || word(node.error) === "") return [];
+    if (word(node.error) === "") return [];
     const [before, command, after] = node.hint.map(word);
     const said = make("li", { class: `is-${node.status}` }, make("p", { class: "said" }, word(node.error)));
     if (before || command) {
@@ -227,9 +230,19 @@
       if (!node.seconds[at]) return [];
       const bar = make("span", { class: "took" });
       bar.style.width = `${(100 * node.seconds[at]) / longest}%`;
-      return [make("tr", null, make("th", { scope: "row" }, step), make("td", null, `${node.seconds[at].toFixed(1)} s`), make("td", { "aria-hidden": "true" }, bar))];
+      return [
+        make(
+          "tr",
+          null,
+          make("th", { scope: "row" }, step),
+          make("td", null, `${node.seconds[at].toFixed(1)} s`),
+          make("td", { "aria-hidden": "true" }, bar),
+        ),
+      ];
     });
-    return rows.length ? [make("h3", null, "Time by step"), make("table", { class: "steps" }, make("tbody", null, ...rows))] : [];
+    return rows.length
+      ? [make("h3", null, "Time by step"), make("table", { class: "steps" }, make("tbody", null, ...rows))]
+      : [];
   }
 
   function known(node) {
@@ -270,6 +283,7 @@
     );
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
+    dialog.focus(); // what had it may be gone
   }
 
   // ---- copying ----
@@ -305,7 +319,8 @@
     const [left, top] = [table.parentElement.scrollLeft, table.parentElement.scrollTop];
     show();
     table.parentElement.scrollTo(left, top);
-    body.querySelector(`[data-row="${current.findIndex((r) => r.group === row.group)}"] button`)?.focus({ preventScroll: true });
+    const at = current.findIndex((other) => other.group === row.group);
+    body.querySelector(`[data-row="${at}"] button`)?.focus({ preventScroll: true });
   }
 
   function sortBy(column) {
@@ -316,7 +331,14 @@
 
   function clear() {
     state.statuses.clear();
-    Object.assign(state, { search: [], only: null, odd: false, narrow: false, fold: true, sort: { column: -2, down: false } });
+    Object.assign(state, {
+      search: [],
+      only: null,
+      odd: false,
+      narrow: false,
+      fold: true,
+      sort: { column: asGiven, down: false },
+    });
     show();
   }
 
@@ -326,7 +348,9 @@
     if ((hit = at("[data-copy]"))) return copy(hit);
     if ((hit = at("[data-sort]"))) return sortBy(Number(hit.dataset.sort));
     if (at(".more")) return paint();
-    if ((hit = at("[data-row]")) && getSelection().isCollapsed) return choose(current[hit.dataset.row]);
+    // Who marks a text of a row does not choose the row.
+    if ((hit = at("[data-row]")) && (at("button") || getSelection().isCollapsed))
+      return choose(current[hit.dataset.row]);
     if ((hit = at("[data-status]"))) {
       const { status } = hit.dataset;
       state.statuses.has(status) ? state.statuses.delete(status) : state.statuses.add(status);
