@@ -282,7 +282,7 @@ func TestFullFleetPicture(t *testing.T) {
 	tab := browser.Open(t)
 	address := save(t, write(t, mixed()))
 	for _, scheme := range []string{"light", "dark"} {
-		tab.View(1280, 1560, "screen", scheme)
+		tab.View(1440, 1600, "screen", scheme)
 		tab.Go(address)
 		shot := tab.Picture()
 		keep(t, scheme+".png", shot)
