@@ -130,14 +130,21 @@ func (n NodeReport) junit(class string) junitCase {
 // junitOutput says what a node runs, and how long each step took.
 func (n NodeReport) junitOutput() string {
 	var lines []string
-	cells := n.cells()
-	for i, title := range []string{"status", "DeepSpeed", "torch", "CUDA"} {
-		if cells[i] != "-" {
-			lines = append(lines, title+": "+ui.Clean(cells[i]))
+	say := func(title, text string) {
+		if text != "" {
+			lines = append(lines, title+": "+ui.Clean(text))
 		}
 	}
+	say("status", string(n.Status))
+	if n.After != nil {
+		say("DeepSpeed", n.After.Version)
+	}
+	if n.Facts != nil {
+		say("torch", n.Facts.Torch)
+		say("CUDA", n.Facts.TorchCUDA)
+	}
 	for _, step := range slices.Sorted(maps.Keys(n.Seconds)) {
-		lines = append(lines, fmt.Sprintf("%s: %.1f s", step, n.Seconds[step]))
+		say(step, fmt.Sprintf("%.1f s", n.Seconds[step]))
 	}
 	return strings.Join(lines, "\n")
 }

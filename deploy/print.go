@@ -48,7 +48,7 @@ func (r *Report) Print(w io.Writer) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(w, r.Verdict())
+	_, err := fmt.Fprintln(w, r.verdict())
 	return err
 }
 
@@ -66,8 +66,8 @@ func (n NodeReport) cells() []string {
 	return []string{status, deepspeed, torch, cuda, cmp.Or(n.Step, "-")}
 }
 
-// Verdict is one line: what the fleet is in.
-func (r *Report) Verdict() string {
+// verdict is the last line: what the fleet is in.
+func (r *Report) verdict() string {
 	total := len(r.Nodes)
 	if r.Summary.OK < total {
 		parts := []string{fmt.Sprintf("%d of %d nodes ok", r.Summary.OK, total)}

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -26,15 +25,6 @@ type Report struct {
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
 	Nodes      []NodeReport `json:"nodes"` // in inventory order
-}
-
-// About says what a report is of. The JSON does without; what people look at
-// begins with it.
-type About struct {
-	Command   string // "dsbuild deploy"
-	Inventory string // as it was named: "-" is standard input
-	By        string // user@host
-	At        time.Time
 }
 
 // WheelRef names a wheel.
