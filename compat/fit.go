@@ -83,22 +83,35 @@ func (c *fitting) python() {
 		c.refuse("this node has no Python at the interpreter the inventory names")
 		return
 	}
-	own := cmp.Or(c.f.Tag, "cp"+strings.ReplaceAll(firstTwo(c.f.Python), ".", ""))
-	fits := c.m.Python == "" || own == "cp"+strings.ReplaceAll(c.m.Python, ".", "")
-	if stable, ok := strings.CutSuffix(c.m.Python, "+"); ok { // of that version or a newer one
-		fits = !older(c.f.Python, stable) && !freeThreaded(c.f)
+	if c.takesPython() {
+		return
 	}
-	if len(c.tags) > 0 && c.f.Tag != "" {
-		fits = fits && slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], c.f) })
+	built, have := cmp.Or(c.m.Python, c.pythonTags()), c.f.Python
+	if i := slices.IndexFunc(c.tags, func(tag [3]string) bool { return freeThreaded(tag[1]) }); i >= 0 {
+		built += " (" + c.tags[i][1] + ")"
 	}
-	if !fits {
-		have := c.f.Python
-		if freeThreaded(c.f) {
-			have += " without the global lock (" + c.f.Tag + ")"
-		}
-		c.refuse("built for Python %s, this node has %s", cmp.Or(c.m.Python, c.pythonTags()), have)
+	if freeThreaded(c.f.Tag) {
+		have += " without the global lock (" + c.f.Tag + ")"
 	}
+	c.refuse("built for Python %s, this node has %s", built, have)
 }
+
+// takesPython goes by the tags, as installers do; without any by the manifest.
+func (c *fitting) takesPython() bool {
+	f := c.f
+	f.Tag = cmp.Or(f.Tag, cpython(firstTwo(f.Python)))
+	stable, isStable := strings.CutSuffix(c.m.Python, "+") // of that version or a newer one
+	switch {
+	case len(c.tags) > 0:
+		return slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], f) })
+	case isStable:
+		return installsPython(cpython(stable), "abi3", f)
+	}
+	return c.m.Python == "" || f.Tag == cpython(c.m.Python)
+}
+
+// cpython is the tag of a Python X.Y: "cp311".
+func cpython(python string) string { return "cp" + strings.ReplaceAll(python, ".", "") }
 
 func (c *fitting) pythonTags() string {
 	var out []string

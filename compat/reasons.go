@@ -206,7 +206,7 @@ func (g *grouper) unusable(f node.Facts) (reason, hint string) {
 
 func (g *grouper) otherPython(f node.Facts) (reason, hint string) {
 	switch {
-	case freeThreaded(f):
+	case freeThreaded(f.Tag):
 		return fmt.Sprintf("its Python %s is without the global lock (%s), and dsbuild builds for the other kind alone", f.Python, f.Tag), ownHint(f)
 	case g.want.Python != "" && g.want.Python != firstTwo(f.Python):
 		return fmt.Sprintf("it has Python %s, %s is asked for", f.Python, g.want.Python), "leave --python out: each node gets a wheel for its own"

@@ -35,14 +35,14 @@ func installsPython(python, abi string, f node.Facts) bool {
 	case "none":
 		return want <= have && (kind == "py" || want == have)
 	case "abi3":
-		return kind == "cp" && want <= have && !freeThreaded(f)
+		return kind == "cp" && want <= have && !freeThreaded(f.Tag)
 	}
 	return kind == "cp" && want == have && abi == f.Tag
 }
 
-// freeThreaded reports whether the Python runs without the global lock: such a
-// one has an ABI of its own.
-func freeThreaded(f node.Facts) bool { return strings.HasSuffix(f.Tag, "t") }
+// freeThreaded reports whether a tag is that of a Python without the global
+// lock, which has an ABI of its own: "cp313t".
+func freeThreaded(tag string) bool { return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t") }
 
 // installsPlatform is the other half: "any", "linux_x86_64", "manylinux_2_28_x86_64".
 func installsPlatform(platform string, f node.Facts) bool {
