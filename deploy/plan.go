@@ -120,7 +120,7 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
 		p.Unfit = true
-		p.Action, p.Hint = Refuse, verdict.Hint
+		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p, nil
 	}
 	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)
