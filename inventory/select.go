@@ -12,10 +12,11 @@ import (
 // the file: a list, separated by commas, of nodes, ranges of nodes, node/env
 // names and groups; what follows a "!" is left out. Exclusions alone leave out
 // of everything. An empty expr is everything. What the inventory does not
-// know is an error, and so is a selection of nothing.
+// know is an error, and so is a selection of nothing, or of a node that cannot
+// be reached.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
-		return inv, nil
+		return inv.usable()
 	}
 	index := inv.byName()
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
@@ -46,7 +47,34 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		wrong.Add(Position{}, "", "the selection %q leaves no node", mistake.Clip(expr))
 		return nil, wrong.Err()
 	}
-	return &selected, nil
+	return selected.usable()
+}
+
+// usable refuses what dsbuild cannot reach, and keeps the remarks about what it
+// can.
+func (inv *Inventory) usable() (*Inventory, error) {
+	if len(inv.faults)+len(inv.Remarks) == 0 {
+		return inv, nil
+	}
+	there := make(map[string]bool, len(inv.Hosts))
+	for _, h := range inv.Hosts {
+		there[h.Node] = true
+	}
+	var wrong mistake.List
+	told := make(map[Problem]bool)
+	for _, f := range inv.faults {
+		if there[f.node] && !told[f.problem] {
+			told[f.problem] = true // once for all hosts of a line
+			wrong.Problems = append(wrong.Problems, f.problem)
+		}
+	}
+	if err := wrong.Err(); err != nil {
+		return nil, err
+	}
+	kept := *inv
+	kept.faults = nil
+	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
+	return &kept, nil
 }
 
 // byName maps every name that a selection may use to indexes into Hosts.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strconv"
 	"strings"
 
@@ -27,9 +28,9 @@ is contacted. INVENTORY is a YAML file, or - for standard input.`,
 		Example: `  dsbuild nodes inventory.yaml
   dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.inventory = args[0]
-			return runNodes(a, opts)
+			return runNodes(cmd.Context(), a, opts)
 		},
 	}
 	addLimitFlag(cmd, &opts.limit)
@@ -42,22 +43,31 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "", "only these `NODES`: names, ranges and groups, separated by commas; !NAME leaves out")
 }
 
-// loadInventory reads the inventory at path ("-" is standard input) and keeps
-// what --limit names.
-func (a *app) loadInventory(path, limit string) (*inventory.Inventory, error) {
-	read := func() (*inventory.Inventory, error) { return inventory.Load(path) }
-	if path == "-" {
-		read = func() (*inventory.Inventory, error) { return inventory.Read(a.stdin, path) }
-	}
-	inv, err := read()
+// loadInventory reads what a user gave as INVENTORY and keeps what --limit names.
+// What the inventory of another tool says in vain is noted.
+func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
+	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory()})
 	if err != nil {
 		return nil, err
 	}
-	return inv.Select(limit)
+	if inv, err = inv.Select(limit); err != nil {
+		return nil, err
+	}
+	remarks := make([]ui.Named, len(inv.Remarks))
+	for i, r := range inv.Remarks {
+		remarks[i] = ui.Named{Name: r.Node, Text: r.Text}
+	}
+	for _, r := range ui.Fold(remarks) {
+		if r.Names != "" {
+			r.Text = r.Names + ": " + r.Text
+		}
+		a.reporter.Note("%s", r.Text)
+	}
+	return inv, nil
 }
 
-func runNodes(a *app, opts nodesOptions) error {
-	inv, err := a.loadInventory(opts.inventory, opts.limit)
+func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
+	inv, err := a.loadInventory(ctx, opts.inventory, opts.limit)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,371 @@
+package inventory
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/inventory/ansible"
+)
+
+// fault is why a node of another tool's inventory cannot be used. Such an
+// inventory may hold what is no node of ours: only who selects it is told.
+type fault struct {
+	node    string
+	problem Problem
+}
+
+// fromAnsible turns hosts with variables into nodes.
+func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
+	inv := &Inventory{}
+	names := make(map[string]bool, len(found.Hosts))
+	for _, h := range found.Hosts {
+		names[h.Name] = true
+	}
+	known := make(map[string]bool)
+	for _, h := range found.Hosts {
+		v := varReader{reader: r, host: h, inv: inv}
+		s := v.settings()
+		s.groups = v.groups(names)
+		if !v.local {
+			known[v.knownHosts] = true
+		}
+		hosts := s.hosts(h.Name, h.At)
+		if len(inv.Hosts)+len(hosts) > MaxNames {
+			r.problem(h.At, "", "more than %d nodes", MaxNames)
+			return inv
+		}
+		inv.Hosts = append(inv.Hosts, hosts...)
+	}
+	r.oneKnownHosts(inv, known, found)
+	return inv
+}
+
+// oneKnownHosts takes the file of host keys that all nodes name.
+func (r *reader) oneKnownHosts(inv *Inventory, known map[string]bool, found *ansible.Inventory) {
+	if len(known) == 1 {
+		for file := range known {
+			inv.KnownHosts = file
+		}
+		return
+	}
+	for _, h := range found.Hosts {
+		v := varReader{reader: r, host: h, inv: &Inventory{}}
+		if v.settings(); v.knownHosts != "" {
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, "UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ"})
+		}
+	}
+}
+
+// varReader reads what the variables of one host say.
+type varReader struct {
+	*reader
+	host       ansible.Host
+	inv        *Inventory
+	local      bool   // reached without SSH by Ansible
+	knownHosts string // absolute; "": not given
+}
+
+// fault notes why the host cannot be used.
+func (v *varReader) fault(at Position, advice, format string, args ...any) {
+	list := mistake.List{Lines: v.Lines}
+	message := fmt.Sprintf(format, args...)
+	if at.Line == 0 {
+		message = "node " + mistake.Clip(v.host.Name) + ": " + message
+	}
+	list.Add(at, advice, "%s", message)
+	v.inv.faults = append(v.inv.faults, fault{v.host.Name, list.Problems[0]})
+}
+
+// remark notes what dsbuild does otherwise than Ansible.
+func (v *varReader) remark(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	v.inv.Remarks = append(v.inv.Remarks, Remark{v.host.Name, text})
+}
+
+// settings are what the variables say.
+func (v *varReader) settings() settings {
+	var s settings
+	if err := checkName(v.host.Name); err != nil {
+		v.fault(v.host.At, "give it a name, and its address as ansible_host", "%v", err)
+	}
+	v.connection()
+	s.address = v.text(checkAddress, "ansible_host", "ansible_ssh_host")
+	s.user = v.text(checkUser, "ansible_user", "ansible_ssh_user")
+	s.port = v.port("ansible_port", "ansible_ssh_port")
+	s.identityFile = v.path("ansible_private_key_file", "ansible_ssh_private_key_file")
+	v.sshArguments(&s)
+	s.python = v.python()
+	v.own(&s)
+	return s
+}
+
+// get returns the last of several variables that says something.
+func (v *varReader) get(names ...string) (name string, found ansible.Var, ok bool) {
+	for _, n := range names {
+		if one, has := v.host.Vars[n]; has && one.Value != nil && one.Value != "" {
+			name, found, ok = n, one, true
+		}
+	}
+	return name, found, ok
+}
+
+// text reads a variable as a text.
+func (v *varReader) text(check func(string) error, names ...string) optional[string] {
+	name, found, ok := v.get(names...)
+	if !ok {
+		return optional[string]{}
+	}
+	var text string
+	switch value := found.Value.(type) {
+	case string:
+		text = value
+	case int64:
+		text = strconv.FormatInt(value, 10)
+	case float64:
+		text = strconv.FormatFloat(value, 'f', -1, 64)
+	case ansible.Secret:
+		v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
+		return optional[string]{}
+	default:
+		v.fault(found.At, "", "%s must be a text", name)
+		return optional[string]{}
+	}
+	if ansible.IsTemplate(text) {
+		v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		return optional[string]{}
+	}
+	err := checkWord(text)
+	if err == nil && check != nil {
+		err = check(text)
+	}
+	if err != nil {
+		v.fault(found.At, "", "%s: %v", name, err)
+		return optional[string]{}
+	}
+	return some(text)
+}
+
+// port reads the port.
+func (v *varReader) port(names ...string) optional[int] {
+	text := v.text(nil, names...)
+	if !text.set {
+		return optional[int]{}
+	}
+	n, err := portNumber(text.value)
+	if err != nil {
+		name, found, _ := v.get(names...)
+		v.fault(found.At, "", "%s: %v", name, err)
+		return optional[int]{}
+	}
+	return some(n)
+}
+
+// path reads the name of a file on this machine; relative ones start, as with
+// Ansible, from the working directory.
+func (v *varReader) path(names ...string) optional[string] {
+	text := v.text(nil, names...)
+	if !text.set {
+		return text
+	}
+	path, err := v.absolute(text.value)
+	if err != nil {
+		name, found, _ := v.get(names...)
+		v.fault(found.At, "write the path in full", "%s: %v", name, err)
+		return optional[string]{}
+	}
+	return some(path)
+}
+
+func (v *varReader) absolute(path string) (string, error) {
+	path, err := v.expandHome(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
+// connection looks at how Ansible reaches the host, and as whom.
+func (v *varReader) connection() {
+	if name, found, ok := v.get("ansible_connection"); ok {
+		switch kind, _ := found.Value.(string); strings.TrimPrefix(kind, "ansible.builtin.") {
+		case "ssh", "smart", "paramiko", "paramiko_ssh":
+		case "local":
+			v.local = true
+			v.remark("%s=local is not honoured: dsbuild reaches every node over SSH", name)
+		default:
+			v.fault(found.At, v.leaveOut(), "%s is %s: dsbuild reaches nodes over SSH only", name, quoted(found.Value))
+		}
+	}
+	if _, found, ok := v.get("ansible_shell_type"); ok && (found.Value == "powershell" || found.Value == "cmd") {
+		v.fault(found.At, v.leaveOut(), "ansible_shell_type is %s: a node needs a POSIX shell", quoted(found.Value))
+	}
+	for _, pass := range [][]string{
+		{"ansible_password", "ansible_ssh_pass", "ansible_ssh_password"},
+		{"ansible_private_key", "ansible_ssh_private_key"},
+	} {
+		if name, _, ok := v.get(pass...); ok {
+			v.remark("%s is not honoured: dsbuild logs in with key files and the agent's keys", name)
+		}
+	}
+	if _, found, ok := v.get("ansible_become"); ok && isTrue(found.Value) {
+		v.remark("ansible_become is not honoured: commands run as the user who logs in")
+	}
+	for _, name := range []string{"ansible_host_key_checking", "ansible_ssh_host_key_checking"} {
+		if _, found, ok := v.get(name); ok && !isTrue(found.Value) {
+			v.remark("%s is not honoured: dsbuild always checks host keys", name)
+		}
+	}
+	if name, _, ok := v.get("ansible_ssh_executable"); ok {
+		v.remark("%s is not honoured: dsbuild speaks SSH itself", name)
+	}
+}
+
+func (v *varReader) leaveOut() string { return "leave it out: --limit '!" + v.host.Name + "'" }
+
+// quoted is a value for a message.
+func quoted(value any) string { return strconv.Quote(mistake.Clip(fmt.Sprint(value))) }
+
+// isTrue reports what Ansible takes for yes.
+func isTrue(value any) bool {
+	return slices.Contains([]string{"true", "yes", "on", "1", "t", "y"}, strings.ToLower(fmt.Sprint(value)))
+}
+
+// python is Ansible's own interpreter, where it names one: often that is not the
+// one of the training environment, which dsbuild_python names.
+func (v *varReader) python() optional[string] {
+	const name = "ansible_python_interpreter"
+	if _, own, ok := v.get("dsbuild_python", name); ok && own.Value == v.host.Vars["dsbuild_python"].Value {
+		return optional[string]{} // read with the others of dsbuild's
+	}
+	_, found, ok := v.get(name)
+	if !ok {
+		return optional[string]{}
+	}
+	text, isText := found.Value.(string)
+	switch {
+	case isText && slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
+		return optional[string]{}
+	case isText && ansible.IsTemplate(text):
+		v.remark("%s is a template, which only Ansible evaluates: python3 is taken; dsbuild_python says another", name)
+		return optional[string]{}
+	case isText && envPython.MatchString(text):
+		return some(envPython.FindStringSubmatch(text)[1])
+	}
+	return v.text(checkPython, name)
+}
+
+// envPython is an interpreter named by way of env.
+var envPython = regexp.MustCompile(`^/usr/bin/env\s+([A-Za-z0-9_.-]+)$`)
+
+// ownVars are the keys of a node that Ansible has no variable for. Each is one
+// with dsbuild_ before it.
+func ownVars() []string {
+	return []string{"env", "envs", "exec_prefix", "proxy_jump", "python", "setup", "slots"}
+}
+
+// own reads dsbuild's own variables, which mean what the keys of a node mean.
+func (v *varReader) own(s *settings) {
+	var names []string
+	for name := range v.host.Vars {
+		if strings.HasPrefix(name, "dsbuild_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		found := v.host.Vars[name]
+		key := strings.TrimPrefix(name, "dsbuild_")
+		switch {
+		case !slices.Contains(ownVars(), key):
+			v.fault(found.At, "known: dsbuild_"+strings.Join(ownVars(), ", dsbuild_"), "unknown variable %s", quoted(name))
+		case found.Value == nil:
+		case holds(found.Value, func(value any) bool { return value == ansible.Secret{} }):
+			v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
+		case holds(found.Value, func(value any) bool { text, _ := value.(string); return ansible.IsTemplate(text) }):
+			v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		default:
+			v.key(s, name, key, found)
+		}
+	}
+}
+
+// holds reports whether is says yes to a value or to one within it.
+func holds(value any, is func(any) bool) bool {
+	switch inner := value.(type) {
+	case []any:
+		return slices.ContainsFunc(inner, func(one any) bool { return holds(one, is) })
+	case map[string]any:
+		for k, one := range inner {
+			if is(k) || holds(one, is) {
+				return true
+			}
+		}
+		return false
+	}
+	return is(value)
+}
+
+// key reads one variable as the key of a node is read.
+func (v *varReader) key(s *settings, name, key string, found ansible.Var) {
+	value := found.Value
+	if text, ok := value.(string); ok && key == "exec_prefix" {
+		words, err := ansible.Split(text, false)
+		if err != nil {
+			v.fault(found.At, "", "%s: %v", name, err)
+			return
+		}
+		list := []any{}
+		for _, w := range words {
+			list = append(list, w.Text)
+		}
+		value = list
+	}
+	node, err := yaml.ValueToNode(value)
+	if err != nil {
+		v.fault(found.At, "", "%s: %v", name, err)
+		return
+	}
+	// The node has no place of its own: all is said of the variable's.
+	inner := &reader{file: v.file, dir: v.dir, home: v.home}
+	for _, k := range keys() {
+		if k.name == key {
+			k.read(inner, s, node)
+		}
+	}
+	for _, p := range inner.Problems {
+		v.fault(found.At, p.Hint, "%s: %s", name, p.Message)
+	}
+}
+
+// groups are the groups of the host that --limit can name.
+func (v *varReader) groups(nodes map[string]bool) []string {
+	var all []string
+	for _, g := range v.host.Groups {
+		switch {
+		case nodes[g]:
+			v.remark("the group %s is left out: --limit %s means the node of that name", g, g)
+		case checkName(g) != nil:
+			v.remark("the group %s is left out: --limit takes letters, digits, '.', '_' and '-'", quoted(g))
+		default:
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// beside tells of folders that only Ansible reads.
+func (r *reader) beside(inv *Inventory) {
+	for _, folder := range []string{"group_vars", "host_vars"} {
+		if entries, err := os.ReadDir(filepath.Join(r.dir, folder)); err == nil && len(entries) > 0 {
+			inv.Remarks = append(inv.Remarks, Remark{"", folder + " beside the inventory is not read: ansible-inventory reads it, and is asked where it is installed"})
+		}
+	}
+}
