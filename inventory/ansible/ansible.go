@@ -18,7 +18,7 @@ const MaxHosts = 100_000
 
 // maxWork bounds what an inventory may unfold to: memberships of hosts in
 // groups, and variables of groups for their hosts.
-const maxWork = 5_000_000
+const maxWork = 2_000_000
 
 // Inventory is what an inventory says, in the order in which Ansible lists it.
 type Inventory struct {

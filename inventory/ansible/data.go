@@ -75,11 +75,11 @@ func (d *data) addChild(parent, child *group, at mistake.Position) {
 // addHost puts a host into a group; the port counts where the host is new, as
 // in Ansible.
 func (d *data) addHost(name string, port int64, in *group, at mistake.Position) *host {
+	if d.full {
+		return nil
+	}
 	h := d.hosts[name]
 	if h == nil {
-		if d.full {
-			return nil
-		}
 		if len(d.hosts) == MaxHosts {
 			d.full = true
 			d.Add(at, "", "more than %d hosts", MaxHosts)
@@ -92,6 +92,10 @@ func (d *data) addHost(name string, port int64, in *group, at mistake.Position) 
 		}
 	}
 	if !in.has[h] {
+		if d.work++; d.work > maxWork {
+			d.tooLarge()
+			return nil
+		}
 		in.has[h] = true
 		in.hosts = append(in.hosts, h)
 		h.groups = append(h.groups, in)
@@ -137,36 +141,31 @@ func (d *data) inventory() *Inventory {
 	}
 	d.sortOut(all, ungrouped)
 	order := walk(all)
-	merged := map[string]map[string]Var{}
+	known := map[string]inherited{}
 	for _, h := range order {
-		groups := h.all()
-		if d.work += len(groups); d.work > maxWork {
-			d.tooLarge()
-			return inv
-		}
-		vars := d.inherited(groups, merged)
+		from := d.inherit(h, known)
+		vars := from.vars
 		if len(h.vars) > 0 {
-			if d.work += len(vars); d.work > maxWork {
-				d.tooLarge()
-				return inv
-			}
+			d.work += len(vars)
 			own := make(map[string]Var, len(vars)+len(h.vars))
 			maps.Copy(own, vars)
 			maps.Copy(own, h.vars)
 			vars = own
 		}
-		var names []string
-		for _, g := range groups {
-			if g != all && g != ungrouped {
-				names = append(names, g.name)
-			}
+		if d.work += len(from.groups); d.work > maxWork {
+			d.tooLarge()
+			return inv
 		}
-		inv.Hosts = append(inv.Hosts, Host{Name: h.name, Groups: names, Vars: vars, At: h.at})
+		inv.Hosts = append(inv.Hosts, Host{Name: h.name, Groups: slices.Clone(from.groups), Vars: vars, At: h.at})
 	}
 	return inv
 }
 
 func (d *data) tooLarge() {
+	if d.full {
+		return
+	}
+	d.full = true
 	d.Add(mistake.Position{File: d.file}, "", "hosts, groups and variables together are more than an inventory can have")
 }
 
@@ -252,40 +251,62 @@ func (d *data) depths() bool {
 	}
 }
 
-// all are the groups of a host and all above them, in the order of the walk.
-func (h *host) all() []*group {
-	var found []*group
+// inherited is what hosts of the same groups have in common.
+type inherited struct {
+	groups []string // but for "all" and "ungrouped"
+	vars   map[string]Var
+}
+
+// inherit returns what a host has from its groups; known are the answers so far.
+func (d *data) inherit(h *host, known map[string]inherited) inherited {
+	slices.SortFunc(h.groups, inOrder)
+	var key strings.Builder
+	for _, g := range h.groups {
+		key.WriteString(strconv.Itoa(g.place) + " ")
+	}
+	if from, ok := known[key.String()]; ok {
+		return from
+	}
+	groups := above(h.groups)
+	d.work += len(groups)
+	from := inherited{vars: d.merged(groups)}
+	for _, g := range groups {
+		if g.name != "all" && g.name != "ungrouped" {
+			from.groups = append(from.groups, g.name)
+		}
+	}
+	known[key.String()] = from
+	return from
+}
+
+func inOrder(a, b *group) int { return a.place - b.place }
+
+// above are groups and all that they are in, in the order of the walk.
+func above(groups []*group) []*group {
+	found := slices.Clone(groups)
 	seen := map[*group]bool{}
-	next := h.groups
-	for len(next) > 0 {
-		var above []*group
-		for _, g := range next {
-			if !seen[g] {
-				seen[g] = true
-				found = append(found, g)
-				above = append(above, g.parents...)
+	for _, g := range found {
+		seen[g] = true
+	}
+	for i := 0; i < len(found); i++ {
+		for _, p := range found[i].parents {
+			if !seen[p] {
+				seen[p] = true
+				found = append(found, p)
 			}
 		}
-		next = above
 	}
-	slices.SortFunc(found, func(a, b *group) int { return a.place - b.place })
+	slices.SortFunc(found, inOrder)
 	return found
 }
 
-// inherited are the variables of groups, laid over each other as Ansible does:
-// by depth, then priority, then name.
-func (d *data) inherited(groups []*group, merged map[string]map[string]Var) map[string]Var {
+// merged are the variables of groups, laid over each other as Ansible does: by
+// depth, then priority, then name.
+func (d *data) merged(groups []*group) map[string]Var {
 	with := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return len(g.vars) == 0 })
 	slices.SortFunc(with, func(a, b *group) int {
 		return cmp.Or(a.depth-b.depth, cmp.Compare(a.priority, b.priority), strings.Compare(a.name, b.name))
 	})
-	key := ""
-	for _, g := range with {
-		key += strconv.Itoa(g.place) + " "
-	}
-	if vars, ok := merged[key]; ok {
-		return vars
-	}
 	vars := map[string]Var{}
 	for _, g := range with {
 		if d.work += len(g.vars); d.work > maxWork {
@@ -293,7 +314,6 @@ func (d *data) inherited(groups []*group, merged map[string]map[string]Var) map[
 		}
 		maps.Copy(vars, g.vars)
 	}
-	merged[key] = vars
 	return vars
 }
 

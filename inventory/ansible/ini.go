@@ -40,6 +40,9 @@ func ReadINI(file string, lines []string, wrong *mistake.List) *Inventory {
 	for i, line := range lines {
 		r.line, r.text = i+1, strings.TrimSpace(line)
 		r.indent = utf8.RuneCountInString(line) - utf8.RuneCountInString(strings.TrimLeft(line, " \t"))
+		if r.full {
+			return &Inventory{} // too large, which is noted
+		}
 		if r.text != "" && !strings.ContainsAny(r.text[:1], "#;") {
 			r.read()
 		}

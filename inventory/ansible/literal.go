@@ -1,6 +1,7 @@
 package ansible
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -14,10 +15,31 @@ const maxNesting = 50
 func literal(text string) any {
 	p := literals{rest: strings.Trim(text, " \t")}
 	value, ok := p.value(0)
-	if p.space(); !ok || p.rest != "" {
+	if p.space(); ok && strings.HasPrefix(p.rest, ",") { // a tuple without its parentheses
+		value, ok = p.more(value)
+	}
+	if !ok || p.rest != "" && p.rest[0] != '#' { // a comment may follow
 		return text
 	}
 	return value
+}
+
+// more reads the rest of a tuple that has no parentheses.
+func (p *literals) more(first any) (any, bool) {
+	all := []any{first}
+	for strings.HasPrefix(p.rest, ",") {
+		p.rest = p.rest[1:]
+		if p.space(); p.rest == "" || p.rest[0] == '#' {
+			break
+		}
+		value, ok := p.value(0)
+		if !ok {
+			return nil, false
+		}
+		all = append(all, value)
+		p.space()
+	}
+	return all, true
 }
 
 // literals reads Python literals from the front of a text: numbers, texts,
@@ -46,13 +68,18 @@ func (p *literals) value(depth int) (any, bool) {
 
 // word reads a number or a constant.
 func (p *literals) word() (any, bool) {
+	sign := ""
+	if c := p.rest[0]; c == '+' || c == '-' {
+		sign, p.rest = p.rest[:1], p.rest[1:]
+		p.space()
+	}
 	end := strings.IndexFunc(p.rest, func(r rune) bool { return strings.ContainsRune(" \t\r\n\f,:]})[({'\"#", r) })
 	if end < 0 {
 		end = len(p.rest)
 	}
 	word := p.rest[:end]
 	p.rest = p.rest[end:]
-	switch word {
+	switch sign + word {
 	case "True":
 		return true, true
 	case "False":
@@ -60,31 +87,29 @@ func (p *literals) word() (any, bool) {
 	case "None":
 		return nil, true
 	}
-	return number(word)
+	return number(sign, word)
 }
 
+// The forms of Python's numbers; 007 is none.
+var (
+	wholeNumber = regexp.MustCompile(`^(?i:0x(_?[0-9a-f])+|0o(_?[0-7])+|0b(_?[01])+|0(_?0)*|[1-9](_?[0-9])*)$`)
+	realNumber  = regexp.MustCompile(`^([0-9](_?[0-9])*)?\.?([0-9](_?[0-9])*)?(?i:e[+-]?[0-9](_?[0-9])*)?$`)
+)
+
 // number reads a number as Python writes them.
-func number(word string) (any, bool) {
-	digits := strings.TrimLeft(word, "+-")
-	if len(word)-len(digits) > 1 || digits == "" || !strings.Contains("0123456789.", digits[:1]) {
+func number(sign, word string) (any, bool) {
+	if wholeNumber.MatchString(word) {
+		n, err := strconv.ParseInt(sign+word, 0, 64)
+		if strings.Trim(word, "0_") == "" {
+			n, err = 0, nil
+		}
+		return n, err == nil
+	}
+	if !realNumber.MatchString(word) || !strings.ContainsAny(word, "0123456789") || !strings.ContainsAny(word, ".eE") || strings.IndexAny(word, "eE") == 0 {
 		return nil, false
 	}
-	lower := strings.ToLower(digits)
-	based := len(lower) > 1 && lower[0] == '0' && strings.Contains("xob", lower[1:2])
-	if !based && strings.Trim(digits, "0") != "" && digits[0] == '0' && strings.Trim(digits, "0123456789_") == "" {
-		return nil, false // 007 is no number in Python
-	}
-	if n, err := strconv.ParseInt(word, 0, 64); err == nil && (based || strings.Trim(digits, "0123456789_") == "") {
-		return n, true
-	}
-	if based || strings.ContainsAny(lower, "xp") {
-		return nil, false
-	}
-	f, err := strconv.ParseFloat(strings.ReplaceAll(word, "_", ""), 64)
-	if err != nil || strings.Contains(word, "__") || strings.HasSuffix(word, "_") {
-		return nil, false
-	}
-	return f, true
+	f, err := strconv.ParseFloat(sign+strings.ReplaceAll(word, "_", ""), 64)
+	return f, err == nil
 }
 
 // texts reads texts in quotes; several one after the other are one.
