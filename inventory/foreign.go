@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,7 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/dsbuild/dsbuild/internal/mistake"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
@@ -20,6 +22,7 @@ import (
 type fault struct {
 	node    string
 	problem Problem
+	apart   bool // not a mistake: the node is just none of ours
 }
 
 // fromAnsible turns hosts with variables into nodes.
@@ -76,12 +79,14 @@ type varReader struct {
 // fault notes why the host cannot be used.
 func (v *varReader) fault(at Position, advice, format string, args ...any) {
 	list := mistake.List{Lines: v.Lines}
-	message := fmt.Sprintf(format, args...)
-	if at.Line == 0 {
-		message = "node " + mistake.Clip(v.host.Name) + ": " + message
-	}
-	list.Add(at, advice, "%s", message)
-	v.inv.faults = append(v.inv.faults, fault{v.host.Name, list.Problems[0]})
+	list.Add(at, advice, format, args...)
+	v.inv.faults = append(v.inv.faults, fault{node: v.host.Name, problem: list.Problems[0]})
+}
+
+// apart notes that the host is of a kind that dsbuild does not reach.
+func (v *varReader) apart(at Position, format string, args ...any) {
+	v.fault(at, "", format, args...)
+	v.inv.faults[len(v.inv.faults)-1].apart = true
 }
 
 // remark notes what dsbuild does otherwise than Ansible.
@@ -201,11 +206,11 @@ func (v *varReader) connection() {
 			v.local = true
 			v.remark("%s=local is not honoured: dsbuild reaches every node over SSH", name)
 		default:
-			v.fault(found.At, v.leaveOut(), "%s is %s: dsbuild reaches nodes over SSH only", name, quoted(found.Value))
+			v.apart(found.At, "%s is %s: dsbuild reaches nodes over SSH only", name, quoted(found.Value))
 		}
 	}
 	if _, found, ok := v.get("ansible_shell_type"); ok && (found.Value == "powershell" || found.Value == "cmd") {
-		v.fault(found.At, v.leaveOut(), "ansible_shell_type is %s: a node needs a POSIX shell", quoted(found.Value))
+		v.apart(found.At, "ansible_shell_type is %s: a node needs a POSIX shell", quoted(found.Value))
 	}
 	for _, pass := range [][]string{
 		{"ansible_password", "ansible_ssh_pass", "ansible_ssh_password"},
@@ -228,8 +233,6 @@ func (v *varReader) connection() {
 	}
 }
 
-func (v *varReader) leaveOut() string { return "leave it out: --limit '!" + v.host.Name + "'" }
-
 // quoted is a value for a message.
 func quoted(value any) string { return strconv.Quote(mistake.Clip(fmt.Sprint(value))) }
 
@@ -242,7 +245,7 @@ func isTrue(value any) bool {
 // one of the training environment, which dsbuild_python names.
 func (v *varReader) python() optional[string] {
 	const name = "ansible_python_interpreter"
-	if _, own, ok := v.get("dsbuild_python", name); ok && own.Value == v.host.Vars["dsbuild_python"].Value {
+	if _, _, own := v.get("dsbuild_python"); own {
 		return optional[string]{} // read with the others of dsbuild's
 	}
 	_, found, ok := v.get(name)
@@ -285,7 +288,11 @@ func (v *varReader) own(s *settings) {
 		key := strings.TrimPrefix(name, "dsbuild_")
 		switch {
 		case !slices.Contains(ownVars(), key):
-			v.fault(found.At, "known: dsbuild_"+strings.Join(ownVars(), ", dsbuild_"), "unknown variable %s", quoted(name))
+			advice := "known: dsbuild_" + strings.Join(ownVars(), ", dsbuild_")
+			if near := mistake.Nearest(key, ownVars()); near != "" {
+				advice = "did you mean dsbuild_" + near + "?"
+			}
+			v.fault(found.At, advice, "unknown variable %s", quoted(name))
 		case found.Value == nil:
 		case holds(found.Value, func(value any) bool { return value == ansible.Secret{} }):
 			v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
@@ -328,21 +335,44 @@ func (v *varReader) key(s *settings, name, key string, found ansible.Var) {
 		}
 		value = list
 	}
-	node, err := yaml.ValueToNode(value)
-	if err != nil {
-		v.fault(found.At, "", "%s: %v", name, err)
-		return
-	}
 	// The node has no place of its own: all is said of the variable's.
 	inner := &reader{file: v.file, dir: v.dir, home: v.home}
 	for _, k := range keys() {
 		if k.name == key {
-			k.read(inner, s, node)
+			k.read(inner, s, nodeOf(value))
 		}
 	}
 	for _, p := range inner.Problems {
 		v.fault(found.At, p.Hint, "%s: %s", name, p.Message)
 	}
+}
+
+// nodeOf is a value as YAML would have it.
+func nodeOf(value any) ast.Node {
+	at := func(text string) *token.Token { return token.String(text, text, &token.Position{}) }
+	switch v := value.(type) {
+	case string:
+		return ast.String(at(v))
+	case int64:
+		return ast.Integer(at(strconv.FormatInt(v, 10)))
+	case float64:
+		return ast.Float(at(strconv.FormatFloat(v, 'g', -1, 64)))
+	case bool:
+		return ast.Bool(at(strconv.FormatBool(v)))
+	case []any:
+		list := ast.Sequence(at("["), true)
+		for _, one := range v {
+			list.Values = append(list.Values, nodeOf(one))
+		}
+		return list
+	case map[string]any:
+		m := ast.Mapping(at("{"), true)
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			m.Values = append(m.Values, ast.MappingValue(at(":"), ast.String(at(k)), nodeOf(v[k])))
+		}
+		return m
+	}
+	return ast.Null(at("null"))
 }
 
 // groups are the groups of the host that --limit can name.

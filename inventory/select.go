@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Select returns the part of the inventory that expr names, in the order of
@@ -60,21 +61,44 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	for _, h := range inv.Hosts {
 		there[h.Node] = true
 	}
-	var wrong mistake.List
-	told := make(map[Problem]bool)
-	for _, f := range inv.faults {
-		if there[f.node] && !told[f.problem] {
-			told[f.problem] = true // once for all hosts of a line
-			wrong.Problems = append(wrong.Problems, f.problem)
-		}
-	}
-	if err := wrong.Err(); err != nil {
+	if err := inv.faulty(there); err != nil {
 		return nil, err
 	}
 	kept := *inv
 	kept.faults = nil
 	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
 	return &kept, nil
+}
+
+// faulty is an error of the faults of the nodes that are there; what is said of
+// several in one place is said once.
+func (inv *Inventory) faulty(there map[string]bool) error {
+	nodes := make(map[fault][]string)
+	var order []fault
+	for _, f := range inv.faults {
+		if !there[f.node] {
+			continue
+		}
+		name := f.node
+		f.node = ""
+		if nodes[f] == nil {
+			order = append(order, f)
+		}
+		nodes[f] = append(nodes[f], name)
+	}
+	var wrong mistake.List
+	for _, f := range order {
+		p := f.problem
+		names := ui.FoldNames(nodes[f])
+		if p.Position.Line == 0 {
+			p.Message = mistake.Clip(names) + ": " + p.Message
+		}
+		if f.apart {
+			p.Hint = "leave it out: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
+		}
+		wrong.Problems = append(wrong.Problems, p)
+	}
+	return wrong.Err()
 }
 
 // byName maps every name that a selection may use to indexes into Hosts.

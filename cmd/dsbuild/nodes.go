@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +17,7 @@ import (
 type nodesOptions struct {
 	inventory string
 	limit     string
+	to        string
 	json      bool
 }
 
@@ -22,19 +25,36 @@ func newNodesCommand(a *app) *cobra.Command {
 	var opts nodesOptions
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
-		Short: "List the nodes of an inventory",
-		Long: `List the nodes of an inventory with what is known about reaching them. Nothing
-is contacted. INVENTORY is a YAML file, or - for standard input.`,
+		Short: "List the nodes of an inventory, or convert it",
+		Long: `List the nodes of an inventory with what is known about reaching them. No node
+is contacted.
+
+As every INVENTORY, this is a file, - for standard input, or a Slurm node
+expression such as gpu[01-16],cpu1. A file is dsbuild's own YAML, a DeepSpeed
+hostfile, an Ansible inventory (INI or YAML; where ansible-inventory is installed
+it is asked, and so also reads folders, dynamic inventories and vaults), or what
+ansible-inventory --list prints. What it is shows in its contents.
+
+With --to the nodes are written in another notation: hostfile for DeepSpeed,
+slurm for Slurm, ansible for Ansible (INI), yaml for dsbuild. What a notation has
+no place for is said.`,
 		Example: `  dsbuild nodes inventory.yaml
-  dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json`,
+  dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
+  dsbuild nodes hosts.ini --to yaml > inventory.yaml
+  dsbuild nodes "$SLURM_JOB_NODELIST" --to ansible`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.inventory = args[0]
+			if cmd.Flags().Changed("to") && !slices.Contains(inventory.Writers(), opts.to) {
+				return usageErrorf(cmd.CommandPath(), "--to %s: %s", opts.to, strings.Join(inventory.Writers(), ", "))
+			}
 			return runNodes(cmd.Context(), a, opts)
 		},
 	}
 	addLimitFlag(cmd, &opts.limit)
+	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory as `"+strings.Join(inventory.Writers(), "|")+"`")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
+	cmd.MarkFlagsMutuallyExclusive("to", "json")
 	return cmd
 }
 
@@ -71,7 +91,10 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.json {
+	switch {
+	case opts.to != "":
+		return convert(a, inv, opts.to)
+	case opts.json:
 		return ui.JSON(a.stdout, newNodesDocument(inv))
 	}
 	rows := make([][]string, 0, len(inv.Hosts))
@@ -83,6 +106,38 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 		rows = append(rows, []string{h.Name, h.Address, port, orDash(h.User), h.Python, orDash(strings.Join(h.Groups, ","))})
 	}
 	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
+}
+
+// convert prints the inventory in another notation, and notes what that leaves out.
+func convert(a *app, inv *inventory.Inventory, notation string) error {
+	text, lost, err := inv.Write(notation)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(a.stdout, text); err != nil {
+		return err
+	}
+	// One line for the nodes that lose the same.
+	keys := make(map[string][]string)
+	var order []string
+	for _, l := range lost {
+		if keys[l.Node] == nil {
+			order = append(order, l.Node)
+		}
+		keys[l.Node] = append(keys[l.Node], l.Text)
+	}
+	said := make([]ui.Named, len(order))
+	for i, node := range order {
+		said[i] = ui.Named{Name: node, Text: strings.Join(keys[node], ", ")}
+	}
+	for _, f := range ui.Fold(said) {
+		of := ""
+		if f.Names != "" {
+			of = " of " + f.Names
+		}
+		a.reporter.Note("lost%s: %s (--to %s has no place for that)", of, f.Text, notation)
+	}
+	return nil
 }
 
 func orDash(s string) string {

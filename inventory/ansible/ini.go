@@ -127,7 +127,7 @@ func (r *iniReader) hosts() {
 		switch {
 		case !isVar:
 			r.Add(r.at(w.At), "a # begins a comment; a value with spaces needs quotes", "%s is no variable: NAME=VALUE is expected here", clip(w.Text))
-			ok = false
+			return
 		case kept(name):
 			vars[name] = Var{literal(value), r.at(w.At)}
 		}
