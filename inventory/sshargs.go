@@ -51,7 +51,7 @@ func sshOptions(words []string) (options []sshOption, rest []string, err error) 
 				continue
 			}
 			if strings.IndexByte(sshWithValue, letter) < 0 {
-				return nil, nil, fmt.Errorf("ssh has no option %q", "-"+string(letter))
+				return nil, nil, fmt.Errorf("%s is no option of ssh", quoted(w))
 			}
 			value := w[at+1:]
 			if value == "" {

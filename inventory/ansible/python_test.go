@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // reference is what Python itself makes of the lines of its input, and what the
@@ -132,4 +133,26 @@ func TestAsPython(t *testing.T) {
 	if literals < 500 {
 		t.Errorf("only %d of the texts are literals", literals)
 	}
+}
+
+// What is written is read again.
+func FuzzLiteral(f *testing.F) {
+	for _, text := range []string{"", "x", "it's", `"`, `'"\`, "a #b", "[1]", "007", "two\nlines", "None", "\u2028\u0085", " x", "{}"} {
+		f.Add(text, text)
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if !utf8.ValidString(a) || !utf8.ValidString(b) {
+			return
+		}
+		for _, value := range []any{a, []any{a, b}, map[string]any{a: b, b: []any{a}}} {
+			line := Literal(value)
+			if got := literal(strings.TrimSpace(line)); !reflect.DeepEqual(got, value) {
+				t.Errorf("%q is written %s and read %q", value, line, got)
+			}
+			words, err := Split("x="+Quote(line)+" y", true)
+			if err != nil || len(words) != 2 || words[0].Text != "x="+line {
+				t.Errorf("%s is quoted %s and read %v, %v", line, Quote(line), words, err)
+			}
+		}
+	})
 }
