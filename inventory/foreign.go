@@ -32,13 +32,24 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 	for _, h := range found.Hosts {
 		names[h.Name] = true
 	}
-	known := make(map[string]bool)
+	known := make(map[string][]string) // files of host keys, and whose they are
+	read := make(map[string]*varReader)
 	for _, h := range found.Hosts {
-		v := varReader{reader: r, host: h, inv: inv}
-		s := v.settings()
-		s.groups = v.groups(names)
+		key := sameVars(h.Vars)
+		v := read[key]
+		if v == nil {
+			v = &varReader{reader: r, vars: h.Vars}
+			v.read()
+			read[key] = v
+		}
+		v.tell(inv, h.Name)
+		s := v.said
+		s.groups = inv.groupsOf(h, names)
+		if err := checkName(h.Name); err != nil {
+			inv.faults = append(inv.faults, fault{node: h.Name, problem: r.about(h.At, "give it a name, and its address as ansible_host", "%v", err)})
+		}
 		if !v.local {
-			known[v.knownHosts] = true
+			known[v.knownHosts] = append(known[v.knownHosts], h.Name)
 		}
 		hosts := s.hosts(h.Name, h.At)
 		if len(inv.Hosts)+len(hosts) > MaxNames {
@@ -47,75 +58,101 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 		}
 		inv.Hosts = append(inv.Hosts, hosts...)
 	}
-	r.oneKnownHosts(inv, known, found)
+	inv.oneKnownHosts(known)
 	return inv
 }
 
-// oneKnownHosts takes the file of host keys that all nodes name.
-func (r *reader) oneKnownHosts(inv *Inventory, known map[string]bool, found *ansible.Inventory) {
-	if len(known) == 1 {
-		for file := range known {
-			inv.KnownHosts = file
+// sameVars is a text that is the same for variables that say the same: hosts of
+// one line are many.
+func sameVars(vars map[string]ansible.Var) string {
+	var key strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		v := vars[name]
+		if fmt.Fprintf(&key, "%q %d %d", name, v.At.Line, v.At.Column); v.At.Line == 0 {
+			fmt.Fprintf(&key, " %#v", v.Value)
 		}
-		return
 	}
-	for _, h := range found.Hosts {
-		v := varReader{reader: r, host: h, inv: &Inventory{}}
-		if v.settings(); v.knownHosts != "" {
-			inv.Remarks = append(inv.Remarks, Remark{h.Name, "UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ"})
+	return key.String()
+}
+
+// oneKnownHosts takes the file of host keys that all nodes name.
+func (inv *Inventory) oneKnownHosts(known map[string][]string) {
+	for file, nodes := range known {
+		if len(known) == 1 {
+			inv.KnownHosts = file
+			return
+		}
+		if file == "" {
+			continue
+		}
+		for _, n := range nodes {
+			inv.Remarks = append(inv.Remarks, Remark{n, "UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ"})
 		}
 	}
 }
 
-// varReader reads what the variables of one host say.
+// varReader reads what variables say, for all hosts that have them.
 type varReader struct {
 	*reader
-	host       ansible.Host
-	inv        *Inventory
+	vars       map[string]ansible.Var
+	said       settings
 	local      bool   // reached without SSH by Ansible
 	knownHosts string // absolute; "": not given
+	faults     []fault
+	remarks    []string
 }
 
-// fault notes why the host cannot be used.
-func (v *varReader) fault(at Position, advice, format string, args ...any) {
-	list := mistake.List{Lines: v.Lines}
+// tell says of a node what is wrong with its variables.
+func (v *varReader) tell(inv *Inventory, node string) {
+	for _, f := range v.faults {
+		f.node = node
+		inv.faults = append(inv.faults, f)
+	}
+	for _, text := range v.remarks {
+		inv.Remarks = append(inv.Remarks, Remark{node, text})
+	}
+}
+
+// about is a problem at a place.
+func (r *reader) about(at Position, advice, format string, args ...any) Problem {
+	list := mistake.List{Lines: r.Lines}
 	list.Add(at, advice, format, args...)
-	v.inv.faults = append(v.inv.faults, fault{node: v.host.Name, problem: list.Problems[0]})
+	return list.Problems[0]
+}
+
+// fault notes why hosts with these variables cannot be used.
+func (v *varReader) fault(at Position, advice, format string, args ...any) {
+	v.faults = append(v.faults, fault{problem: v.about(at, advice, format, args...)})
 }
 
 // apart notes that the host is of a kind that dsbuild does not reach.
 func (v *varReader) apart(at Position, format string, args ...any) {
 	v.fault(at, "", format, args...)
-	v.inv.faults[len(v.inv.faults)-1].apart = true
+	v.faults[len(v.faults)-1].apart = true
 }
 
 // remark notes what dsbuild does otherwise than Ansible.
 func (v *varReader) remark(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	v.inv.Remarks = append(v.inv.Remarks, Remark{v.host.Name, text})
+	v.remarks = append(v.remarks, fmt.Sprintf(format, args...))
 }
 
-// settings are what the variables say.
-func (v *varReader) settings() settings {
-	var s settings
-	if err := checkName(v.host.Name); err != nil {
-		v.fault(v.host.At, "give it a name, and its address as ansible_host", "%v", err)
-	}
+// read reads all variables.
+func (v *varReader) read() {
+	s := &v.said
 	v.connection()
 	s.address = v.text(checkAddress, "ansible_host", "ansible_ssh_host")
 	s.user = v.text(checkUser, "ansible_user", "ansible_ssh_user")
 	s.port = v.port("ansible_port", "ansible_ssh_port")
 	s.identityFile = v.path("ansible_private_key_file", "ansible_ssh_private_key_file")
-	v.sshArguments(&s)
+	v.sshArguments(s)
 	s.python = v.python()
-	v.own(&s)
-	return s
+	v.own(s)
 }
 
 // get returns the last of several variables that says something.
 func (v *varReader) get(names ...string) (name string, found ansible.Var, ok bool) {
 	for _, n := range names {
-		if one, has := v.host.Vars[n]; has && one.Value != nil && one.Value != "" {
+		if one, has := v.vars[n]; has && one.Value != nil && one.Value != "" {
 			name, found, ok = n, one, true
 		}
 	}
@@ -277,14 +314,14 @@ func ownVars() []string {
 // own reads dsbuild's own variables, which mean what the keys of a node mean.
 func (v *varReader) own(s *settings) {
 	var names []string
-	for name := range v.host.Vars {
+	for name := range v.vars {
 		if strings.HasPrefix(name, "dsbuild_") {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		found := v.host.Vars[name]
+		found := v.vars[name]
 		key := strings.TrimPrefix(name, "dsbuild_")
 		switch {
 		case !slices.Contains(ownVars(), key):
@@ -375,15 +412,15 @@ func nodeOf(value any) ast.Node {
 	return ast.Null(at("null"))
 }
 
-// groups are the groups of the host that --limit can name.
-func (v *varReader) groups(nodes map[string]bool) []string {
+// groupsOf are the groups of a host that --limit can name.
+func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 	var all []string
-	for _, g := range v.host.Groups {
+	for _, g := range h.Groups {
 		switch {
 		case nodes[g]:
-			v.remark("the group %s is left out: --limit %s means the node of that name", g, g)
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("the group %s is left out: --limit %s means the node of that name", g, g)})
 		case checkName(g) != nil:
-			v.remark("the group %s is left out: --limit takes letters, digits, '.', '_' and '-'", quoted(g))
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("the group %s is left out: --limit takes letters, digits, '.', '_' and '-'", quoted(g))})
 		default:
 			all = append(all, g)
 		}

@@ -90,7 +90,7 @@ func (v *varReader) sshArguments(s *settings) {
 		if !text.set {
 			continue
 		}
-		at := v.host.Vars[name].At
+		at := v.vars[name].At
 		words, err := ansible.Split(text.value, false)
 		var plain []string
 		for _, w := range words {
