@@ -137,7 +137,7 @@ func readAs(t *testing.T, text, path string) *inventory.Inventory {
 // but the order, which there follows the groups.
 func TestWrittenIsReadAgain(t *testing.T) {
 	t.Chdir("/")
-	for seed := range uint64(400) {
+	for seed := range uint64(150) {
 		inv := randomInventory(rand.New(rand.NewPCG(seed, 1)))
 		for _, c := range []struct {
 			notation, path string
