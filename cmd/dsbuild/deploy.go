@@ -94,7 +94,7 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	fleet, err := opts.fleet(a)
+	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -119,11 +119,11 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 
 // fleet checks the flags and reads the inventory: what every command that
 // changes nodes has in common.
-func (o deployOptions) fleet(a *app) (deploy.Options, error) {
+func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error) {
 	if err := o.check(); err != nil {
 		return deploy.Options{}, err
 	}
-	inv, err := a.loadInventory(o.inventory, o.limit)
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return deploy.Options{}, err
 	}
