@@ -138,9 +138,9 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 }
 
 // newDialer reaches nodes as ssh would; a connection that fails for a passing
-// reason is tried again.
+// reason is tried again, and the environments of a node share one.
 func newDialer() remote.Dialer {
-	return remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second)
+	return remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
