@@ -173,12 +173,13 @@ type Deviation struct {
 //
 // The norm is one that exists: of the nodes that agree with it in the weightier
 // properties, most have it also in the next. Where equally many have this and
-// that, there is no norm, and all are told so.
-func Deviations(facts []Facts, properties []Property) [][]Deviation {
+// that, there is no norm, and all are told so. votes says which nodes count for
+// the norm: those in which nothing else is wrong; with none of them all count.
+func Deviations(facts []Facts, properties []Property, votes []bool) [][]Deviation {
 	out := make([][]Deviation, len(facts))
-	normal := make([]bool, len(facts)) // agrees with the norm so far
-	for i := range normal {
-		normal[i] = true
+	normal := slices.Clone(votes) // agrees with the norm so far
+	if !slices.Contains(votes, true) {
+		normal = slices.Repeat([]bool{true}, len(facts))
 	}
 	for _, p := range properties {
 		if !p.Must {

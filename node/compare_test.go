@@ -93,7 +93,7 @@ func TestCompareWhatMustBeEqual(t *testing.T) {
 		if len(found) != 1 || found[0].What != property || found[0].Must != c.must {
 			t.Errorf("%s: %+v", what, found)
 		}
-		deviations := node.Deviations(facts, node.Properties())
+		deviations := node.Deviations(facts, node.Properties(), nil)
 		if len(deviations[0])+len(deviations[1]) > 0 || (len(deviations[2]) == 1) != c.must {
 			t.Errorf("%s: %+v", what, deviations)
 		}
@@ -102,7 +102,7 @@ func TestCompareWhatMustBeEqual(t *testing.T) {
 
 func TestDeviationsSayFromWhom(t *testing.T) {
 	facts := fleet(14, member(func(f *node.Facts) { f.Torch = "2.14.0" }), member(func(f *node.Facts) { f.Python = "3.11.9" }))
-	got := node.Deviations(facts, node.Properties())
+	got := node.Deviations(facts, node.Properties(), nil)
 	want := []node.Deviation{{What: "torch", Value: "2.14.0", Norm: "2.15.0", Most: 15, Of: 16}}
 	for i, d := range got {
 		if i == 14 && !reflect.DeepEqual(d, want) || i != 14 && len(d) > 0 {
@@ -111,10 +111,25 @@ func TestDeviationsSayFromWhom(t *testing.T) {
 	}
 }
 
+func TestDeviationsFromThoseThatVote(t *testing.T) {
+	other := func(f *node.Facts) { f.Torch = "2.14.0" }
+	facts := fleet(1, member(other), member(other))
+	for i, d := range node.Deviations(facts, node.Properties(), []bool{true, false, false}) {
+		if (len(d) == 1 && d[0].Norm == "2.15.0" && d[0].Most == 1) != (i > 0) {
+			t.Errorf("node %d: %+v", i, d)
+		}
+	}
+	for i, d := range node.Deviations(facts, node.Properties(), make([]bool, 3)) {
+		if (len(d) == 1 && d[0].Norm == "2.14.0") != (i == 0) {
+			t.Errorf("with no votes, node %d: %+v", i, d)
+		}
+	}
+}
+
 func TestDeviationsOfATie(t *testing.T) {
 	other := func(f *node.Facts) { f.Torch = "2.14.0" }
 	facts := fleet(2, member(other), member(other), member(func(f *node.Facts) { f.Torch = "2.13.0" }))
-	for i, d := range node.Deviations(facts, node.Properties()) {
+	for i, d := range node.Deviations(facts, node.Properties(), nil) {
 		if len(d) != 1 || d[0].What != "torch" || len(d[0].Tie) != 3 || d[0].Value != facts[i].Torch || !slices.Equal(d[0].Tie[1].Nodes, []int{2, 3}) {
 			t.Errorf("node %d: %+v", i, d)
 		}
@@ -127,7 +142,7 @@ func TestNormIsANodeThatExists(t *testing.T) {
 	b := func(f *node.Facts) { f.Torch, f.Python = "2.14.0", "3.12.1" }
 	c := func(f *node.Facts) { f.Torch, f.Python = "2.13.0", "3.12.1" }
 	facts := fleet(6, slices.Concat(slices.Repeat([]node.Facts{member(b)}, 5), slices.Repeat([]node.Facts{member(c)}, 5))...)
-	for i, d := range node.Deviations(facts, node.Properties()) {
+	for i, d := range node.Deviations(facts, node.Properties(), nil) {
 		switch {
 		case i < 6 && len(d) > 0:
 			t.Errorf("node %d is of the largest group: %+v", i, d)
@@ -145,7 +160,7 @@ func TestCompareManyNodes(t *testing.T) {
 	}
 	begin := time.Now()
 	node.Compare(facts, node.Properties())
-	node.Deviations(facts, node.Properties())
+	node.Deviations(facts, node.Properties(), nil)
 	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("20,000 nodes took %s", took)
 	}
