@@ -53,6 +53,7 @@ type Deployment struct {
 	pips  map[string]upload // by Python X.Y
 
 	rollback bool
+	reading  bool   // by Verify: nothing is changed
 	files    shared // verify: what nodes have of DeepSpeed
 }
 
@@ -304,7 +305,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.seconds[s.name] = time.Since(begin).Seconds()
 		if err != nil {
 			u.status, u.err = Failed, err
-			switch surveying := s.name == "connect" || s.name == "probe"; {
+			switch surveying := s.name == "connect" || s.name == "probe" || d.reading; {
 			case surveying && ctx.Err() != nil:
 				u.status = Skipped // nothing was wrong with the node
 			case s.name == "connect", surveying && errors.Is(err, remote.ErrLost):

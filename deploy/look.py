@@ -150,7 +150,11 @@ def wheel_tag(info):
 
 
 def look():
+    from importlib.util import find_spec
+
     infos = dist_infos(sites())
+    if not infos and find_spec("deepspeed") is None:
+        return
     place = []
     found = attempt(lambda: place.append(check_place()))
     if not infos:

@@ -36,7 +36,7 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 		return nil, err
 	}
 	d := New(opt)
-	defer d.Close()
+	d.reading = true
 	bar := opt.Reporter.Bar("verifying", int64(len(d.units)))
 	defer bar.Close()
 	results := fanout.Run(ctx, d.units, fanout.Options{Forks: opt.Forks}, func(ctx context.Context, u *unit) (struct{}, error) {
