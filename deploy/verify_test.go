@@ -78,24 +78,36 @@ type few struct {
 	wheel deploy.Wheel
 }
 
-// deployed deploys a wheel to n nodes. The options are without it.
+// deployed deploys a wheel to one node and copies its environment to n in all.
+// The options are without the wheel.
 func deployed(t *testing.T, n int) few {
 	t.Helper()
-	f := few{}
-	var hosts []inventory.Host
-	var servers []*sshtest.Server
-	for i := range n {
-		e := newEnvironment(t, "2.15.0")
+	first := newEnvironment(t, "2.15.0")
+	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
+	h, s := host(t, "gpu01", first, sshtest.Options{})
+	if r := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	f := few{envs: []environment{first}, wheel: wheels[0]}
+	hosts, servers := []inventory.Host{h}, []*sshtest.Server{s}
+	for i := 1; i < n; i++ {
+		e := first.copy(t)
 		h, s := host(t, fmt.Sprintf("gpu%02d", i+1), e, sshtest.Options{})
 		f.envs, hosts, servers = append(f.envs, e), append(hosts, h), append(servers, s)
 	}
-	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
-	f.opt, f.wheel = options(t, wheels, servers, hosts...), wheels[0]
-	if r := run(t, context.Background(), f.opt); r.Err() != nil {
-		t.Fatal(r.Err())
-	}
-	f.opt.Wheels = nil
+	f.opt = options(t, nil, servers, hosts...)
 	return f
+}
+
+// copy is the same environment at another place.
+func (e environment) copy(t *testing.T) environment {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "venv")
+	if out, err := exec.Command("cp", "-a", e.dir, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	move := func(path string) string { return dir + strings.TrimPrefix(path, e.dir) }
+	return environment{dir, move(e.python), move(e.site)}
 }
 
 func (f few) look(t *testing.T) *deploy.Report {
