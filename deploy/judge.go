@@ -269,13 +269,14 @@ func foldShort(names []string) string {
 		return folded
 	}
 	cut := strings.LastIndexByte(folded[:maxFolded], ',')
-	if open := strings.LastIndexByte(folded[:maxFolded], '['); open > strings.LastIndexByte(folded[:maxFolded], ']') {
-		cut = min(cut, strings.LastIndexByte(folded[:max(open, 0)], ','))
-	}
 	if cut <= 0 {
 		return nodes(len(names))
 	}
-	return fmt.Sprintf("%s … (%s)", folded[:cut], nodes(len(names)))
+	open := ""
+	if strings.LastIndexByte(folded[:cut], '[') > strings.LastIndexByte(folded[:cut], ']') {
+		open = "]"
+	}
+	return fmt.Sprintf("%s,…%s (%s)", folded[:cut], open, nodes(len(names)))
 }
 
 // judgeSource compares the wheel files that nodes with one version came from.

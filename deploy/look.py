@@ -1,5 +1,8 @@
 # Looks at the DeepSpeed that a node has, whoever installed it, and says all that
 # is wrong with it. Writes nothing: no byte code either.
+import base64
+import hashlib
+
 sys.dont_write_bytecode = True
 
 MOST_FILES = 20000  # of one package; more are not DeepSpeed's
@@ -72,8 +75,11 @@ def look_at_files(info):
             known.files[path] = file_sha256(os.path.join(known.site, path)).hexdigest()
         except OSError:
             pass
-    own = {path: sha256 for path, sha256 in known.files.items() if path.startswith("deepspeed" + os.sep)}
-    return {"files": dict(sorted(own.items())[:MOST_FILES]), "altered": some(known.altered), "missing": some(known.missing),
+    own = sorted((path, sha256) for path, sha256 in known.files.items() if path.startswith("deepspeed" + os.sep))[:MOST_FILES]
+    lines = "".join("%s\0%s\n" % pair for pair in own)
+    digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
+    # A list that another node sent already need not be sent again.
+    return {"digest": digest, "files": {} if digest in REQUEST["known"] else dict(own), "altered": some(known.altered), "missing": some(known.missing),
             "unknown": some([] if bare else code), "litter": some([] if bare else set(unknown) - set(code))}
 
 

@@ -118,7 +118,8 @@ type looked struct {
 	Tag     string            `json:"tag"`     // of the wheel that was installed
 	Record  string            `json:"record"`  // sha256 of RECORD; "" where there is none
 	Noted   *noted            `json:"noted"`   // nil: dsbuild has never installed here
-	Files   map[string]string `json:"files"`   // path → sha256 of what is there
+	Digest  string            `json:"digest"`  // of Files
+	Files   map[string]string `json:"files"`   // path → sha256 of what is there; not sent again where it is known
 	Altered paths             `json:"altered"` // not what RECORD says
 	Missing paths             `json:"missing"`
 	Unknown paths             `json:"unknown"` // code that RECORD does not know
@@ -168,7 +169,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	if s.wheel != nil && s.runs(s.wheel) {
 		ops, cuda, cpu = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA, s.wheel.Manifest.CPU
 	}
-	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops}}
+	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
 	op, done := "", false
 	err := script.Run(ctx, envRunner{u.runner, accelerator(cuda, s.facts)}, func(message json.RawMessage) error {
 		var m sighting
@@ -198,7 +199,7 @@ func (s *sight) add(m sighting, files *shared) {
 	switch {
 	case m.Looked != nil:
 		s.looked = m.Looked
-		s.digest, s.looked.Files = files.one(s.looked.Files)
+		s.digest, s.looked.Files = files.one(s.looked.Digest, s.looked.Files)
 	case m.Wrong != "":
 		s.differs = append(s.differs, finding{m.Wrong, m.Hint})
 	case m.Broken != "":
@@ -312,15 +313,37 @@ type shared struct {
 	kept map[string]map[string]string
 }
 
-// one is a digest of the list, and the list as it is kept.
-func (s *shared) one(files map[string]string) (string, map[string]string) {
+// maxKnown bounds how many digests a node is told.
+const maxKnown = 16
+
+// digests are those of the lists that need not be sent again.
+func (s *shared) digests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := []string{}
+	for digest := range s.kept {
+		if len(known) < maxKnown {
+			known = append(known, digest)
+		}
+	}
+	slices.Sort(known)
+	return known
+}
+
+// one is a digest of the list, and the list as it is kept. What a node says of
+// the digest counts only where it sent no list: it must not put another into
+// the place of a list that others are compared with.
+func (s *shared) one(said string, files map[string]string) (string, map[string]string) {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintf(h, "%q %q\n", name, files[name])
+		fmt.Fprintf(h, "%s\x00%s\n", name, files[name])
 	}
 	digest := hex.EncodeToString(h.Sum(nil))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if kept, ok := s.kept[said]; ok && len(files) == 0 {
+		return said, kept
+	}
 	if s.kept == nil {
 		s.kept = map[string]map[string]string{}
 	}
