@@ -79,12 +79,18 @@ func (s *sight) judgeItself() {
 		s.differ("wait for the deploy that runs, or deploy again", "a change of its environment is under way, or was cut off")
 	}
 	if s.facts.DeepSpeed == nil {
-		s.differ(deployHint, "it has no DeepSpeed")
 		s.other = true
+		if len(s.differs) == 0 { // else look.py has said where it has one
+			s.differ(deployHint, "it has no DeepSpeed")
+		}
 	}
 	l := s.looked
 	if l == nil {
 		return
+	}
+	if reasons := l.unfit(s.facts); s.wheel == nil && len(reasons) > 0 {
+		s.other = true
+		s.differ("build a wheel for it", "the DeepSpeed that it has does not fit it: %s", strings.Join(reasons, "; "))
 	}
 	try := byHandHint
 	if l.Noted != nil {
@@ -211,7 +217,9 @@ func compareAll(group []*sight, properties []node.Property, try func(*sight, nod
 	}
 	for i, deviations := range node.Deviations(facts, properties, votes) {
 		for _, d := range deviations {
-			if s := group[i]; d.What != "deepspeed" || s.facts.DeepSpeed != nil { // else it was said
+			s := group[i]
+			said := d.What == "deepspeed" && s.facts.DeepSpeed == nil || d.What == "cuda" && s.facts.Torch == ""
+			if !said {
 				s.differ(try(s, d), "%s", inWords(group, d))
 			}
 		}

@@ -70,6 +70,9 @@ def look_at_files(info):
     # What an import could find changes what runs; the rest only lies there.
     code = [path for path in unknown if path.endswith(tuple(all_suffixes()))]
     bare = record_rows(info) is None
+    outside = [path for path in known.altered if path.startswith(os.pardir + os.sep)]
+    if content_of(info, "INSTALLER").strip() == "conda":  # it writes the environment's place into commands
+        known.altered = [path for path in known.altered if path not in outside]
     for path in (unknown if bare else code)[:MOST_FILES]:
         try:
             known.files[path] = file_sha256(os.path.join(known.site, path)).hexdigest()
@@ -146,25 +149,34 @@ def look_at_ops(place, version):
     attempt(lambda: without_compiler(load_all), "broken")
 
 
-def wheel_tag(info):
-    """The tags of the wheel that was installed."""
+def content_of(info, name):
+    """The text of a small file of a dist-info, "" where there is none."""
     try:
-        with open(os.path.join(info, "WHEEL"), encoding="utf-8", errors="replace") as f:
-            return ",".join(sorted(line.split(":", 1)[1].strip() for line in f if line.lower().startswith("tag:")))
+        with open(os.path.join(info, name), encoding="utf-8", errors="replace") as f:
+            return f.read(1 << 20)
     except OSError:
         return ""
+
+
+def manifest(info):
+    """What dsbuild's manifest says that the wheel was built for, or None."""
+    whole = load_json(os.path.join(info, "dsbuild.json"))
+    keys = ("name", "version", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "glibc", "glibcxx", "cxx11abi")
+    return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None
 
 
 def look():
     from importlib.util import find_spec
 
     infos = dist_infos(sites())
-    if not infos and find_spec("deepspeed") is None:
+    if not infos:
+        spec = find_spec("deepspeed")
+        if spec is not None and spec.origin:
+            package = os.path.dirname(os.path.realpath(spec.origin))
+            emit({"wrong": "it has no DeepSpeed of its own: an import finds %s" % package, "hint": shadow_hint(os.path.dirname(package))})
         return
     place = []
     found = attempt(lambda: place.append(check_place()))
-    if not infos:
-        return
     info = infos[0]
     if len(infos) > 1:
         emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
@@ -172,7 +184,7 @@ def look():
     record = record_sha256(info)
     noted = noted_by_dsbuild(record)
     along = noted.pop("along", [])
-    looked = {"version": metadata_version(info), "tag": wheel_tag(info), "record": record, "noted": noted or None}
+    looked = {"version": metadata_version(info), "record": record, "noted": noted or None, "manifest": manifest(info)}
     looked.update(look_at_files(info))
     emit({"looked": looked})
     look_along(along)

@@ -41,10 +41,7 @@ func (r *Report) Print(w io.Writer) error {
 	if err := ui.Table(w, []string{"NODES", "STATUS", "DEEPSPEED", "TORCH", "CUDA", last, "SECONDS"}, table); err != nil {
 		return err
 	}
-	lines := []string{}
-	if r.verified {
-		lines = append(lines, r.differences()...)
-	}
+	lines := r.differences()
 	for _, f := range ui.Fold(errs) {
 		lines = append(lines, fmt.Sprintf("%s: %s", f.Names, f.Text))
 	}
@@ -86,15 +83,19 @@ const (
 	maxNames   = 60 // characters of folded names that most nodes may take
 )
 
-// differences are a line for each property in which nodes differ.
+// differences are a line for each property in which nodes differ. After a deploy
+// those that matter are told where every node is ok: else its reasons are said.
 func (r *Report) differences() []string {
 	var lines []string
 	for _, d := range r.Differences {
+		if !r.verified && (!d.Must || r.Summary.OK < len(r.Nodes)) {
+			continue
+		}
 		var sides []string
 		for i, v := range d.Values[:min(len(d.Values), maxValues)] {
 			value, who := cmp.Or(v.Value, "none"), foldShort(v.Nodes)
 			if d.What == "wheel" {
-				value = cmp.Or(short(v.Value), "not noted")
+				value = short(v.Value)
 			}
 			if i == 0 && len(who) > maxNames {
 				who = nodes(len(v.Nodes))

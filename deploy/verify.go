@@ -51,13 +51,16 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	note(d.units, results)
 	var all []*sight
 	for _, u := range d.units {
-		if u.sight != nil && u.err == nil {
+		if u.err != nil {
+			u.sight = nil // what was seen before it failed is half of it
+		}
+		if u.sight != nil {
 			all = append(all, u.sight)
 		}
 	}
 	judge(all, contents)
 	for _, u := range d.units {
-		if u.sight != nil && u.err == nil {
+		if u.sight != nil {
 			u.settle()
 		}
 	}
@@ -115,7 +118,6 @@ func (s *sight) remark(format string, args ...any) {
 // looked is what look.py says about the DeepSpeed that is registered.
 type looked struct {
 	Version string            `json:"version"`
-	Tag     string            `json:"tag"`     // of the wheel that was installed
 	Record  string            `json:"record"`  // sha256 of RECORD; "" where there is none
 	Noted   *noted            `json:"noted"`   // nil: dsbuild has never installed here
 	Digest  string            `json:"digest"`  // of Files
@@ -124,6 +126,18 @@ type looked struct {
 	Missing paths             `json:"missing"`
 	Unknown paths             `json:"unknown"` // code that RECORD does not know
 	Litter  paths             `json:"litter"`  // other files that it does not know
+
+	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
+}
+
+// unfit is why what is installed does not fit the node, by the manifest inside.
+func (l *looked) unfit(f node.Facts) []string {
+	var m wheel.Manifest
+	// A node may lie, or its dsbuild be another: what is not understood says nothing.
+	if err := json.Unmarshal(l.Manifest, &m); err != nil || m.Version == "" {
+		return nil
+	}
+	return compat.Fit(m, f).Reasons
 }
 
 // noted is what dsbuild wrote down when it installed.

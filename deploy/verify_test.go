@@ -349,6 +349,24 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	}
 }
 
+func TestVerifyOfCommands(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu01", e, sshtest.Options{})
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
+	f := few{envs: []environment{e}, opt: options(t, nil, []*sshtest.Server{s}, h)}
+	e.write(t, "../../../bin/ds_report", "#!/bin/sh\n")
+	differs(t, f.look(t), 0, "../../../bin/ds_report is not what RECORD says")
+	// conda changes them as it installs.
+	infos, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info"))
+	rewrite(t, e, filepath.Base(infos[0])+"/INSTALLER", "conda\n")
+	if r := f.look(t); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	e.write(t, adam, "edited = True\n")
+	differs(t, f.look(t), 0, adam+" is not what RECORD says")
+}
+
 func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 4)
@@ -362,6 +380,11 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	if d := r.Differences; len(d) != 1 || d[0].What != "torch" || !d[0].Must || fmt.Sprint(d[0].Values) != "[{2.15.0 [gpu01 gpu03 gpu04]} {2.15.1 [gpu02]}]" {
 		t.Errorf("%+v", d)
 	}
+	// A minor of torch is what its ops were compiled for.
+	f.envs[1].write(t, "torch/version.py", "__version__ = '2.14.0+cu132'\ncuda = '13.2'\n")
+	f.opt.Verify = deploy.VerifyFiles
+	differs(t, f.look(t), 1, "the DeepSpeed that it has does not fit it: built for torch 2.15.0, this node has 2.14.0", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
+	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	// Two against two: nobody can say who is odd.
 	f.envs[2].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	r = f.look(t)
@@ -399,6 +422,11 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	f.opt.Hosts = f.opt.Hosts[1:2]
 	if r := f.look(t); code(r.Err()) != 3 || r.Nodes[0].Error != "it has no DeepSpeed" || r.Nodes[0].After != nil {
 		t.Errorf("%v", r.Err())
+	}
+	// One elsewhere is not one of the environment.
+	f.opt.Hosts[0].Env = map[string]string{"PYTHONPATH": f.envs[2].site}
+	if n := f.look(t).Nodes[0]; n.Error != "it has no DeepSpeed of its own: an import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
+		t.Errorf("%s, hint %s", n.Error, n.Hint)
 	}
 	// Unreachable nodes do not hide the others.
 	gone := f.opt.Hosts[0]

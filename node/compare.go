@@ -119,26 +119,30 @@ type Value struct {
 	Nodes []int // places in what was given to Compare
 }
 
-// Compare names the properties in which nodes differ, and who has what. Of two
+// Compare names the properties in which nodes differ, and who has what; what is
+// not known of a node is no difference. Of two
 // values that equally many have, the one of the earlier node goes first.
 func Compare(facts []Facts, properties []Property) []Diff {
 	var diffs []Diff
 	for _, p := range properties {
-		values := group(facts, p.Of)
+		values := p.known(group(facts, p.Of))
 		if len(values) < 2 {
 			continue
 		}
 		d := Diff{What: p.Name, Values: values}
 		keys := map[string]bool{}
 		for _, v := range values {
-			if v.Value != "" || !p.Unknown {
-				keys[p.Key(v.Value)] = true
-			}
+			keys[p.Key(v.Value)] = true
 		}
 		d.Must = p.Must && len(keys) > 1
 		diffs = append(diffs, d)
 	}
 	return diffs
+}
+
+// known are values without what could not be found out.
+func (p Property) known(values []Value) []Value {
+	return slices.DeleteFunc(values, func(v Value) bool { return p.Unknown && v.Value == "" })
 }
 
 // group gathers the nodes by value, most nodes first.
@@ -185,10 +189,7 @@ func Deviations(facts []Facts, properties []Property, votes []bool) [][]Deviatio
 		if !p.Must {
 			continue
 		}
-		keys := group(facts, func(f Facts) string { return p.Key(p.Of(f)) })
-		if p.Unknown {
-			keys = slices.DeleteFunc(keys, func(v Value) bool { return v.Value == "" })
-		}
+		keys := p.known(group(facts, func(f Facts) string { return p.Key(p.Of(f)) }))
 		if len(keys) < 2 {
 			continue
 		}
