@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -53,8 +54,9 @@ type Deployment struct {
 	pips  map[string]upload // by Python X.Y
 
 	rollback bool
-	reading  bool   // by Verify: nothing is changed
-	files    shared // verify: what nodes have of DeepSpeed
+	reading  bool           // by Verify: nothing is changed
+	tables   *compat.Tables // verify
+	files    shared         // verify: what nodes have of DeepSpeed
 }
 
 // unit is one node on its way through the steps.

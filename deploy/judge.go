@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -23,9 +24,9 @@ const (
 // judge says of each node in what it is not what it should be: by itself, by the
 // wheel that it is to run, and by what most nodes are. files are those of the
 // wheels, by sha256. It is pure.
-func judge(all []*sight, files map[string]map[string]string) {
+func judge(tables *compat.Tables, all []*sight, files map[string]map[string]string) {
 	for _, s := range all {
-		s.judgeItself()
+		s.judgeItself(tables)
 		s.judgeWheel(files)
 	}
 	for _, group := range groupBy(all, func(s *sight) string { return s.group() }) {
@@ -70,7 +71,7 @@ func (s *sight) group() string {
 }
 
 // judgeItself is what can be said of a node without looking at any other.
-func (s *sight) judgeItself() {
+func (s *sight) judgeItself(tables *compat.Tables) {
 	if lacks := pythonless(s.facts); lacks != "" {
 		s.differ("set python: in the inventory to the interpreter of the environment (absolute)", "no usable Python: %s is missing", lacks)
 		return
@@ -88,7 +89,7 @@ func (s *sight) judgeItself() {
 	if l == nil {
 		return
 	}
-	if reasons := l.unfit(s.facts); s.wheel == nil && len(reasons) > 0 {
+	if reasons := l.unfit(tables, s.facts); s.wheel == nil && len(reasons) > 0 {
 		s.other = true
 		s.differ("build a wheel for it", "the DeepSpeed that it has does not fit it: %s", strings.Join(reasons, "; "))
 	}

@@ -35,8 +35,12 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return nil, err
+	}
 	d := New(opt)
-	d.reading = true
+	d.reading, d.tables = true, tables
 	bar := opt.Reporter.Bar("verifying", int64(len(d.units)))
 	defer bar.Close()
 	results := fanout.Run(ctx, d.units, fanout.Options{Forks: opt.Forks}, func(ctx context.Context, u *unit) (struct{}, error) {
@@ -58,7 +62,7 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 			all = append(all, u.sight)
 		}
 	}
-	judge(all, contents)
+	judge(tables, all, contents)
 	for _, u := range d.units {
 		if u.sight != nil {
 			u.settle()
@@ -131,13 +135,13 @@ type looked struct {
 }
 
 // unfit is why what is installed does not fit the node, by the manifest inside.
-func (l *looked) unfit(f node.Facts) []string {
+func (l *looked) unfit(tables *compat.Tables, f node.Facts) []string {
 	var m wheel.Manifest
 	// A node may lie, or its dsbuild be another: what is not understood says nothing.
 	if err := json.Unmarshal(l.Manifest, &m); err != nil || m.Version == "" {
 		return nil
 	}
-	return compat.Fit(m, f).Reasons
+	return tables.Fit(m, f).Reasons
 }
 
 // noted is what dsbuild wrote down when it installed.
@@ -237,7 +241,7 @@ func (d *Deployment) wanted(s *sight) (w *Wheel, reasons []string) {
 	case 0:
 		return nil, nil
 	case 1:
-		return &wheels[0], compat.Fit(wheels[0].Manifest, s.facts).Reasons
+		return &wheels[0], d.tables.Fit(wheels[0].Manifest, s.facts).Reasons
 	}
 	version := ""
 	if s.facts.DeepSpeed != nil {
@@ -245,7 +249,7 @@ func (d *Deployment) wanted(s *sight) (w *Wheel, reasons []string) {
 	}
 	var same *Wheel
 	for i := range wheels {
-		if !compat.Fit(wheels[i].Manifest, s.facts).OK() {
+		if !d.tables.Fit(wheels[i].Manifest, s.facts).OK() {
 			continue
 		}
 		if s.runs(&wheels[i]) {
@@ -258,7 +262,7 @@ func (d *Deployment) wanted(s *sight) (w *Wheel, reasons []string) {
 	if same != nil {
 		return same, nil
 	}
-	best, _, err := choose(wheels, s.facts)
+	best, _, err := choose(d.tables, wheels, s.facts)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}

@@ -44,7 +44,7 @@ func Properties() []Property {
 		{Name: "transformers", Must: true, Of: func(f Facts) string { return f.Transformers }},
 		// Several wheels may be right: who was given which, only the caller knows.
 		{Name: "wheel", Unknown: true, Of: func(f Facts) string { return installedOf(f).SHA256 }},
-		{Name: "gpus", Of: gpus},
+		{Name: "gpus", Of: Facts.Devices},
 		{Name: "driver", Of: func(f Facts) string { return f.Driver }},
 		{Name: "cpu", Of: func(f Facts) string { return f.CPU }},
 		{Name: "glibc", Of: func(f Facts) string { return f.Glibc }},
@@ -90,20 +90,21 @@ func abi(f Facts) string {
 	return strconv.FormatBool(*f.CXX11ABI)
 }
 
-// gpus are the devices in words: "8 NVIDIA A100-SXM4-80GB".
-func gpus(f Facts) string {
-	count := map[string]int{}
-	var names []string
+// Devices are the GPUs in words, equal ones once: "8 × A100-SXM4-80GB (8.0)".
+func (f Facts) Devices() string {
+	count := map[GPU]int{}
+	var kinds []GPU
 	for _, g := range f.GPUs {
-		if count[g.Name]++; count[g.Name] == 1 {
-			names = append(names, g.Name)
+		if count[g]++; count[g] == 1 {
+			kinds = append(kinds, g)
 		}
 	}
-	slices.Sort(names)
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%d %s", count[name], name)
+	words := make([]string, len(kinds))
+	for i, g := range kinds {
+		words[i] = fmt.Sprintf("%d × %s (%s)", count[g], strings.TrimPrefix(g.Name, "NVIDIA "), cmp.Or(g.Arch, "?"))
 	}
-	return strings.Join(names, ", ")
+	slices.Sort(words) // nvidia-smi's order says nothing
+	return strings.Join(words, ", ")
 }
 
 // Diff is one property in which nodes differ.
