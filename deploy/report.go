@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -25,6 +27,25 @@ type Report struct {
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
 	Nodes      []NodeReport `json:"nodes"` // in inventory order
+
+	// Differences are the properties in which the nodes that answered differ, the
+	// weightiest first, also those that may differ.
+	Differences []Difference `json:"differences"`
+
+	verified bool // by Verify: nothing was to be done
+}
+
+// Difference is a property in which nodes differ.
+type Difference struct {
+	What   string            `json:"what"` // as node.Properties call it
+	Must   bool              `json:"must"` // nodes that differ in it do not run the same thing
+	Values []DifferenceValue `json:"values"`
+}
+
+// DifferenceValue is what some nodes have; the value of most comes first.
+type DifferenceValue struct {
+	Value string   `json:"value"` // "": none, or not known
+	Nodes []string `json:"nodes"`
 }
 
 // WheelRef names a wheel.
@@ -51,6 +72,8 @@ type NodeReport struct {
 	Step    string             `json:"step"` // the last one begun
 	Error   string             `json:"error"`
 	Hint    string             `json:"hint"`
+	Differs []string           `json:"differs"` // verify: in what, each reason by itself
+	Remarks []string           `json:"remarks"` // verify: worth knowing, no fault
 	Changed bool               `json:"changed"`
 	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
 	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
@@ -59,7 +82,9 @@ type NodeReport struct {
 	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"` // by step
 
-	unfit bool // refused because the wheel does not fit it
+	unfit  bool     // refused because the wheel does not fit it
+	broken []string // verify: what does not work, beside what differs
+	proven bool     // verify: has the wheel's files, wherever they came from
 }
 
 // complete counts the nodes and compares them. Several wheels give several
@@ -95,14 +120,85 @@ func (r *Report) complete() {
 		f := *n.Facts
 		f.DeepSpeed = &node.Installed{Version: public(after.Version)}
 		facts = append(facts, f)
+		if n.proven && after.SHA256 == "" {
+			continue
+		}
 		if seen, ok := shas[n.Wheel]; ok && seen != after.SHA256 {
 			r.Consistent = false
 		}
 		shas[n.Wheel] = after.SHA256
 	}
-	if len(node.Compare(facts, node.Properties())) > 0 {
+	if len(node.Compare(facts, decisive())) > 0 {
 		r.Consistent = false
 	}
+}
+
+// decisive are the properties that make a fleet consistent, or not.
+func decisive() []node.Property {
+	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool {
+		return !slices.Contains([]string{"deepspeed", "torch", "cuda"}, p.Name)
+	})
+}
+
+// compareNodes says in what the nodes that answered differ. Those without a
+// usable Python would differ in everything that it knows.
+func compareNodes(units []*unit) []Difference {
+	var facts []node.Facts
+	var names []string
+	for _, u := range units {
+		if u.facts != nil && pythonless(*u.facts) == "" {
+			facts, names = append(facts, u.now()), append(names, u.host.Name)
+		}
+	}
+	diffs := []Difference{}
+	for _, d := range node.Compare(facts, append(node.Properties(), companions(facts)...)) {
+		diff := Difference{What: d.What, Must: d.Must}
+		for _, v := range d.Values {
+			value := DifferenceValue{Value: v.Value}
+			for _, i := range v.Nodes {
+				value.Nodes = append(value.Nodes, names[i])
+			}
+			diff.Values = append(diff.Values, value)
+		}
+		diffs = append(diffs, diff)
+	}
+	return diffs
+}
+
+// now are the facts of a node as they are after what was done to it.
+func (u *unit) now() node.Facts {
+	f := *u.facts
+	f.DeepSpeed = nil
+	if u.after != nil {
+		f.DeepSpeed = &node.Installed{Version: u.after.Version, SHA256: u.after.SHA256}
+	}
+	if u.changed && f.Dists != nil {
+		f.Dists = maps.Clone(f.Dists)
+		for _, a := range u.plan.Along {
+			f.Dists[a.Name] = a.Version
+			if a.Name == "transformers" {
+				f.Transformers = a.Version
+			}
+		}
+	}
+	return f
+}
+
+// companions are the versions of what came to some node with DeepSpeed. They may
+// differ: a node is given only what it lacks.
+func companions(facts []node.Facts) []node.Property {
+	names := map[string]bool{}
+	for _, f := range facts {
+		for name := range f.Along {
+			names[name] = true
+		}
+	}
+	delete(names, "transformers") // is among the others
+	var properties []node.Property
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		properties = append(properties, node.Property{Name: name, Of: func(f node.Facts) string { return f.Dists[name] }})
+	}
+	return properties
 }
 
 // Err is nil when every node is ok; else it carries the exit code: 4 when

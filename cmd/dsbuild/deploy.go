@@ -82,12 +82,19 @@ the wheel away from all; dsbuild rollback does.`,
 
 // addFleetFlags gives a command the flags of everything that changes nodes.
 func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
+	addReportFlags(cmd, opts)
+	flags := cmd.Flags()
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+}
+
+// addReportFlags gives a command the flags of everything that reaches nodes and
+// tells how they are.
+func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
@@ -118,7 +125,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 }
 
 // fleet checks the flags and reads the inventory: what every command that
-// changes nodes has in common.
+// reaches nodes has in common.
 func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error) {
 	if err := o.check(); err != nil {
 		return deploy.Options{}, err

@@ -198,7 +198,7 @@ func ofMachine(known bool, f *node.Facts) []fact {
 		{"# Machine", ""},
 		{"Platform", f.Platform},
 		{"libstdc++", f.Libstdcxx},
-		{"GPUs", gpus(f.GPUs)},
+		{"GPUs", f.Devices()},
 		{"Free, environment", ""},
 		{"Free, temporary", ""},
 		{"Not found out", strings.Join(f.Missing, "\n")},

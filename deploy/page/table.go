@@ -119,7 +119,7 @@ func (t *table) compare(members []member) {
 			continue
 		}
 		for _, d := range node.Compare(known, []node.Property{*c.is}) {
-			c.Differs, c.Norm, c.Whose = true, d.Values[0].Value, "most nodes"
+			c.Differs, c.Must, c.Norm, c.Whose = true, d.Must, d.Values[0].Value, "most nodes"
 			if len(d.Values[0].Nodes) == len(d.Values[1].Nodes) {
 				c.Whose = "the first of them"
 			}
@@ -145,7 +145,10 @@ func (t *table) row(m member) []cell {
 		default:
 			has := c.is.Of(*m.facts)
 			cells[i] = cell{Text: shown(has)}
-			if c.Differs && has != c.Norm {
+			switch {
+			case has == "" && c.is.Unknown:
+				cells[i] = cell{Unknown: true}
+			case c.Differs && has != c.Norm:
 				cells[i].Odd = c.weight()
 			}
 		}
@@ -185,22 +188,10 @@ func properties() []column {
 		"deepspeed": "DeepSpeed", "torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "transformers": "transformers",
 		"python": "Python", "glibc": "glibc", "driver": "Driver", "gpus": "GPUs", "cpu": "CPU",
 	}
-	must := node.Properties()
-	all := slices.Concat(must, []node.Property{
-		{Name: "nccl", Of: func(f node.Facts) string { return f.NCCL }},
-		{Name: "transformers", Of: func(f node.Facts) string { return f.Transformers }},
-		{Name: "python", Of: func(f node.Facts) string { return f.Python }},
-		{Name: "glibc", Of: func(f node.Facts) string { return f.Glibc }},
-		{Name: "driver", Of: func(f node.Facts) string { return f.Driver }},
-		{Name: "gpus", Of: func(f node.Facts) string { return gpus(f.GPUs) }},
-		{Name: "cpu", Of: func(f node.Facts) string { return f.CPU }},
-	})
 	var columns []column
-	for i, p := range all {
-		if !slices.ContainsFunc(columns, func(c column) bool { return c.Key == p.Name }) {
-			title, usual := titles[p.Name]
-			columns = append(columns, column{Key: p.Name, Title: cmp.Or(title, p.Name), Must: i < len(must), is: &p, rare: !usual})
-		}
+	for _, p := range node.Properties() {
+		title, usual := titles[p.Name]
+		columns = append(columns, column{Key: p.Name, Title: cmp.Or(title, p.Name), Must: p.Must, is: &p, rare: !usual})
 	}
 	return columns
 }
@@ -231,24 +222,6 @@ func total(seconds map[string]float64) float64 {
 		sum += s
 	}
 	return sum
-}
-
-// gpus names devices, equal ones once.
-func gpus(all []node.GPU) string {
-	var kinds []node.GPU
-	count := map[node.GPU]int{}
-	for _, g := range all {
-		if count[g] == 0 {
-			kinds = append(kinds, g)
-		}
-		count[g]++
-	}
-	var words []string
-	for _, g := range kinds {
-		name := strings.TrimPrefix(g.Name, "NVIDIA ")
-		words = append(words, fmt.Sprintf("%d × %s (%s)", count[g], name, cmp.Or(g.Arch, "?")))
-	}
-	return strings.Join(words, ", ")
 }
 
 // group is nodes that are one row.
