@@ -99,14 +99,14 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	lines := strings.Split(strings.TrimSpace(before), "\n")
 	why := strings.TrimSpace(lines[len(lines)-1])
 	if why != "" {
-		why = ": " + short(why)
+		why = ": " + bounded(why)
 	}
-	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", short(h.Setup), strings.TrimSpace(status), why),
+	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", bounded(h.Setup), strings.TrimSpace(status), why),
 		"it is said at %s; try it on %s in a shell that is not interactive: ssh %s 'LINE'", h.Position, h.Node, h.Address)
 }
 
-// short bounds foreign text in a message.
-func short(s string) string {
+// bounded cuts foreign text in a message.
+func bounded(s string) string {
 	if len(s) <= 200 {
 		return s
 	}
