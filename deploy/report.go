@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -25,6 +26,8 @@ type Report struct {
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
 	Nodes      []NodeReport `json:"nodes"` // in inventory order
+
+	given bool // each node was given its wheel: torch and CUDA need agree for each wheel alone
 }
 
 // WheelRef names a wheel.
@@ -100,9 +103,20 @@ func (r *Report) complete() {
 		}
 		shas[n.Wheel] = after.SHA256
 	}
-	if len(node.Compare(facts, node.Properties())) > 0 {
+	if len(node.Compare(facts, r.properties())) > 0 {
 		r.Consistent = false
 	}
+}
+
+// properties are those that all nodes must agree in. Where each was given its
+// wheel, whether torch and CUDA are those of the wheel has been verified, and
+// the wheels differ on purpose.
+func (r *Report) properties() []node.Property {
+	all := node.Properties()
+	if r.given {
+		all = slices.DeleteFunc(all, func(p node.Property) bool { return p.Name != "deepspeed" })
+	}
+	return all
 }
 
 // Err is nil when every node is ok; else it carries the exit code: 4 when

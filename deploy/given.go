@@ -1,0 +1,85 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Given is the wheel that a node gets, where that is not left to choose; or why
+// it gets none.
+type Given struct {
+	Wheel   *Wheel        // nodes that get the same one hold the same pointer
+	Bundle  *wheel.Bundle // wheelhouse to meet requirements from, for this wheel
+	Coming  bool          // it is not there yet: what can be told without it is planned
+	Reasons []string      // why no wheel can be one for this node
+	Hint    string        // what helps against that
+	Err     error         // why its wheel is missing: the node is left as it is
+}
+
+// errNoWheel is the error of a node that was given nothing.
+var errNoWheel = errors.New("there is no wheel for it")
+
+// Give is the end of the first phase, after Probe, for nodes of which each has
+// its wheel. It changes nothing and sends no file.
+func (d *Deployment) Give(ctx context.Context, given []Given) (Plan, error) {
+	d.given = true
+	for i, u := range d.units {
+		g := given[i]
+		if g.Wheel == nil && len(g.Reasons) == 0 && g.Err == nil {
+			g.Err = errNoWheel
+		}
+		if g.Err != nil && u.err == nil {
+			u.err, u.step = g.Err, "build"
+		}
+	}
+	return d.decide(ctx, func(known []Known) (Plan, error) { return NewGivenPlan(known, given, d.planOptions(ctx)), nil })
+}
+
+// NewGivenPlan decides what happens on each node with the wheel that is given
+// to it. It is pure.
+func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) Plan {
+	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	for i, n := range nodes {
+		plan.Nodes[i] = planGiven(n, given[i], opt)
+		plan.Nodes[i].Leader = i
+	}
+	share(plan.Nodes, nodes)
+	for _, g := range given {
+		if g.Wheel != nil && !slices.ContainsFunc(plan.Wheels, func(w Wheel) bool { return w.Manifest.SHA256 == g.Wheel.Manifest.SHA256 }) {
+			plan.Wheels = append(plan.Wheels, *g.Wheel)
+		}
+	}
+	return plan
+}
+
+func planGiven(n Known, g Given, opt PlanOptions) NodePlan {
+	p := NodePlan{Name: n.Name, Action: Refuse}
+	if n.Err == nil {
+		n.Err = g.Err
+	}
+	if n.Err != nil {
+		p.Action, p.Reasons, p.Hint = Absent, []string{n.Err.Error()}, hint.Of(n.Err)
+		return p
+	}
+	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
+		p.Reasons, p.Hint = unprepared(n.Facts, opt)
+	}
+	switch {
+	case len(p.Reasons) > 0:
+	case g.Wheel == nil:
+		p.Reasons, p.Hint, p.Unfit = g.Reasons, g.Hint, true
+	case g.Coming:
+		p.Action, p.Wheel = Install, g.Wheel
+	default:
+		if g.Bundle != nil {
+			opt.Bundle = g.Bundle
+		}
+		return planWheel(p, g.Wheel, compat.Fit(g.Wheel.Manifest, n.Facts), n, opt)
+	}
+	return p
+}
