@@ -27,11 +27,12 @@ var errNoWheel = errors.New("there is no wheel for it")
 // Give is the end of the first phase, after Probe, for nodes of which each has
 // its wheel. It changes nothing and sends no file.
 func (d *Deployment) Give(ctx context.Context, given []Given) (Plan, error) {
-	d.given = true
+	d.given, given = true, slices.Clone(given)
 	for i, u := range d.units {
 		g := given[i]
-		if g.Wheel == nil && len(g.Reasons) == 0 && g.Err == nil {
-			g.Err = errNoWheel
+		if g.Coming || g.Wheel == nil && len(g.Reasons) == 0 && g.Err == nil {
+			g = Given{Err: errNoWheel}
+			given[i] = g
 		}
 		if g.Err != nil && u.err == nil {
 			u.err, u.step = g.Err, "build"
@@ -74,7 +75,7 @@ func planGiven(n Known, g Given, opt PlanOptions) NodePlan {
 	case g.Wheel == nil:
 		p.Reasons, p.Hint, p.Unfit = g.Reasons, g.Hint, true
 	case g.Coming:
-		p.Action, p.Wheel = Install, g.Wheel
+		p.Action, p.Wheel, p.Remarks = Install, g.Wheel, []string{"once it is built"}
 	default:
 		if g.Bundle != nil {
 			opt.Bundle = g.Bundle

@@ -51,6 +51,9 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	_, err := fmt.Fprintln(w, r.verdict())
+	if err == nil && r.idle() {
+		_, err = fmt.Fprintln(w, r.idleVerdict())
+	}
 	return err
 }
 

@@ -25,7 +25,8 @@ type Report struct {
 	Wheels     []WheelRef   `json:"wheels"`
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
-	Nodes      []NodeReport `json:"nodes"` // in inventory order
+	Nodes      []NodeReport `json:"nodes"`            // in inventory order
+	Groups     []Group      `json:"groups,omitempty"` // of ship alone
 
 	given bool // each node was given its wheel: torch and CUDA need agree for each wheel alone
 }
