@@ -68,6 +68,19 @@ func gpuKey(name string, brand bool) string {
 	return gpuVariant.ReplaceAllString(key, "$1")
 }
 
+// ShortGPU is a GPU's name without make, memory and form: "RTX 2080 Ti" for
+// "NVIDIA GeForce RTX 2080 Ti", "A100" for "NVIDIA A100-SXM4-80GB".
+func ShortGPU(name string) string {
+	var kept []string
+	for _, word := range strings.FieldsFunc(name, func(r rune) bool { return r == ' ' || r == '-' }) {
+		parts := gpuWords.FindAllString(strings.ToLower(word), -1)
+		if slices.ContainsFunc(parts, func(p string) bool { return !gpuNoise.MatchString(p) }) {
+			kept = append(kept, word)
+		}
+	}
+	return cmp.Or(strings.Join(kept, " "), strings.TrimSpace(name))
+}
+
 // NearestGPUs lists products that a name may be a slip of the pen for, nearest
 // first: one letter in four, and one at least. Most names resemble none.
 func (t *Tables) NearestGPUs(name string) []string {

@@ -59,6 +59,8 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		a.spec.Python = v
 	case "--glibc":
 		a.spec.Glibc = v
+	case "--cpu":
+		a.spec.CPU = wheel.CPULevel(v)
 	case "--deepspeed":
 		a.spec.DeepSpeed = v
 	case "--source":

@@ -23,9 +23,10 @@ type Torch struct {
 	CUDA      string   `json:"cuda"`              // X.Y
 	Toolkit   string   `json:"toolkit,omitempty"` // X.Y.Z of the cuda-toolkit packages it pins, of CUDA 13 and newer
 	Pythons   []string `json:"pythons"`
-	OldestGCC string   `json:"oldest_gcc"`     // major that compiles its headers
-	Pins      []Pin    `json:"pins,omitempty"` // what it needs otherwise than pinned for all
-	Archs     []string `json:"archs"`          // compute capabilities its own binaries have code for
+	OldABI    bool     `json:"old_abi,omitempty"` // its std::string is the one before GCC 5
+	OldestGCC string   `json:"oldest_gcc"`        // major that compiles its headers
+	Pins      []Pin    `json:"pins,omitempty"`    // what it needs otherwise than pinned for all
+	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for
 }
 
 // Pin is a requirement in place of the one that every toolchain has.
@@ -40,6 +41,7 @@ type CUDA struct {
 	Archs     []string `json:"archs"`      // compute capabilities nvcc compiles for
 	NewestGCC string   `json:"newest_gcc"` // newest host compiler, major
 	Driver    string   `json:"driver"`     // oldest driver
+	PTXDriver string   `json:"ptx_driver"` // oldest driver that compiles its PTX
 }
 
 // GPU is one product of NVIDIA.

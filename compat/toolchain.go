@@ -69,6 +69,7 @@ type Op struct {
 	Needs      Needs    `json:"needs"`
 	Brings     []string `json:"brings,omitempty"` // ops that DeepSpeed adds to it
 	Broken     []Broken `json:"broken,omitempty"`
+	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; those with device code always are so
 	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
 	Kind       string   `json:"kind,omitempty"`  // how people know it, for the printed table
 
@@ -83,6 +84,22 @@ type Needs struct {
 	Node    []string `json:"node,omitempty"`    // requirements that also a node must meet, to run the op
 	Toolkit []string `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
 	Roads   []Road   `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
+}
+
+// Span is a range of releases of DeepSpeed; either end can be open.
+type Span struct {
+	Since string `json:"since,omitempty"` // from this on
+	Until string `json:"until,omitempty"` // up to before this
+}
+
+func (s Span) has(version string) bool {
+	return (s.Since == "" || compareVersions(version, s.Since) >= 0) && (s.Until == "" || compareVersions(version, s.Until) < 0)
+}
+
+// bound reports whether a release of DeepSpeed loads the op only under a torch
+// of the CUDA that it was compiled for.
+func (o Op) bound(deepspeed string) bool {
+	return o.DeviceCode || o.Bound != nil && o.Bound.has(deepspeed)
 }
 
 // Broken is a toolkit with which an op cannot be compiled.

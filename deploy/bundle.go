@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"deps.dev/util/pypi"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -131,7 +131,7 @@ func (p *picker) demand(requires, extras []string) {
 
 // take adds a wheel of the wheelhouse, if it runs on the node.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
-	if !slices.ContainsFunc(b.Tags, func(t string) bool { return runs(t, p.facts) }) {
+	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
 		p.lacks = append(p.lacks, lack{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
 		return false
 	}
@@ -216,57 +216,6 @@ func anyExtraHolds(marker string, f node.Facts, extras []string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// runs reports whether an installer on the node takes a wheel with this tag.
-func runs(tag string, f node.Facts) bool {
-	parts := strings.Split(tag, "-")
-	if len(parts) != 3 {
-		return false
-	}
-	return runsPython(parts[0], parts[1], f) && runsPlatform(parts[2], f)
-}
-
-// runsPython is the half of a tag about Python: "cp311-cp311", "cp38-abi3",
-// "py3-none", "py310-none".
-func runsPython(python, abi string, f node.Facts) bool {
-	kind, digits := python[:min(2, len(python))], python[min(2, len(python)):]
-	major, number := digits[:min(1, len(digits))], digits[min(1, len(digits)):]
-	if major != "3" || kind != "cp" && kind != "py" {
-		return false
-	}
-	_, own, _ := strings.Cut(minor(f.Python), ".")
-	have, err := strconv.Atoi(own)
-	if err != nil {
-		return false
-	}
-	want, err := strconv.Atoi(cmp.Or(number, "0"))
-	if err != nil {
-		return false
-	}
-	switch abi {
-	case "none":
-		return want <= have && (kind == "py" || want == have)
-	case "abi3":
-		return kind == "cp" && want <= have && !strings.HasSuffix(f.Tag, "t")
-	}
-	return kind == "cp" && want == have && abi == f.Tag
-}
-
-// runsPlatform is the other half: "any", "linux_x86_64", "manylinux_2_28_x86_64".
-func runsPlatform(platform string, f node.Facts) bool {
-	_, machine, _ := strings.Cut(f.Platform, "_")
-	if platform == "any" || platform == "linux_"+machine {
-		return true
-	}
-	floor, ok := strings.CutSuffix(platform, "_"+machine)
-	old := map[string]string{"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
-	floor = cmp.Or(old[floor], floor)
-	number, many := strings.CutPrefix(floor, "manylinux_2_")
-	_, have, _ := strings.Cut(f.Glibc, ".")
-	want, err := strconv.Atoi(number)
-	is, err2 := strconv.Atoi(have)
-	return ok && many && err == nil && (f.Glibc == "" || err2 == nil && want <= is)
 }
 
 // alongSize is how many bytes go to a node beside the wheel.

@@ -85,7 +85,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	}}
 	opt.Dialer, opt.Forks = count, 1
 	r := run(t, context.Background(), opt)
-	for i, want := range []string{"", "built for torch 2.15.0, this node has 2.14.0", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD", "PEP 668"} {
+	for i, want := range []string{"", "built against torch 2.15, node has 2.14", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD", "PEP 668"} {
 		n := r.Nodes[i]
 		switch {
 		case want == "" && n.Status != deploy.OK:

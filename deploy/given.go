@@ -38,15 +38,19 @@ func (d *Deployment) Give(ctx context.Context, given []Given) (Plan, error) {
 			u.err, u.step = g.Err, "build"
 		}
 	}
-	return d.decide(ctx, func(known []Known) (Plan, error) { return NewGivenPlan(known, given, d.planOptions(ctx)), nil })
+	return d.decide(ctx, func(known []Known) (Plan, error) { return NewGivenPlan(known, given, d.planOptions(ctx)) })
 }
 
 // NewGivenPlan decides what happens on each node with the wheel that is given
 // to it. It is pure.
-func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) Plan {
+func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) (Plan, error) {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Plan{}, err
+	}
 	for i, n := range nodes {
-		plan.Nodes[i] = planGiven(n, given[i], opt)
+		plan.Nodes[i] = planGiven(tables, n, given[i], opt)
 		plan.Nodes[i].Leader = i
 	}
 	share(plan.Nodes, nodes)
@@ -55,10 +59,10 @@ func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) Plan {
 			plan.Wheels = append(plan.Wheels, *g.Wheel)
 		}
 	}
-	return plan
+	return plan, nil
 }
 
-func planGiven(n Known, g Given, opt PlanOptions) NodePlan {
+func planGiven(t *compat.Tables, n Known, g Given, opt PlanOptions) NodePlan {
 	p := NodePlan{Name: n.Name, Action: Refuse}
 	if n.Err == nil {
 		n.Err = g.Err
@@ -80,7 +84,7 @@ func planGiven(n Known, g Given, opt PlanOptions) NodePlan {
 		if g.Bundle != nil {
 			opt.Bundle = g.Bundle
 		}
-		return planWheel(p, g.Wheel, compat.Fit(g.Wheel.Manifest, n.Facts), n, opt)
+		return planWheel(p, g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
 	}
 	return p
 }

@@ -70,9 +70,13 @@ type PlanOptions struct {
 // *UsageError when the wheels leave open which one a node should get.
 func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return Plan{}, err
+	}
 	var open []string
 	for i, n := range nodes {
-		p, err := planNode(n, wheels, opt)
+		p, err := planNode(tables, n, wheels, opt)
 		if err != nil {
 			open = append(open, fmt.Sprintf("%s: %v", n.Name, err))
 		}
@@ -96,7 +100,7 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 	return plan, nil
 }
 
-func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
+func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 	p := NodePlan{Name: n.Name}
 	if n.Err != nil {
 		p.Action, p.Reasons, p.Hint = Absent, []string{n.Err.Error()}, hint.Of(n.Err)
@@ -109,7 +113,7 @@ func planNode(n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 		p.Action = Refuse
 		return p, nil
 	}
-	w, verdict, err := choose(wheels, n.Facts)
+	w, verdict, err := choose(tables, wheels, n.Facts)
 	if err != nil {
 		return p, err
 	}
@@ -121,7 +125,7 @@ func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOp
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
 		p.Unfit = true
-		p.Action, p.Hint = Refuse, fmt.Sprintf("build a wheel for it: dsbuild wheel --torch %s --python %s …", cmp.Or(n.Facts.Torch, "X.Y"), cmp.Or(minor(n.Facts.Python), "X.Y"))
+		p.Action, p.Hint = Refuse, verdict.Hint
 		return p
 	}
 	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)
@@ -208,9 +212,9 @@ func requirementNames(lacks []lack) string {
 
 // choose picks the one wheel for a node. With a single wheel its verdict
 // decides; with several, one must fit better than all others.
-func choose(wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
+func choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
 	if len(wheels) == 1 {
-		return &wheels[0], compat.Fit(wheels[0].Manifest, f), nil
+		return &wheels[0], tables.Fit(wheels[0].Manifest, f), nil
 	}
 	type fitting struct {
 		w *Wheel
@@ -219,7 +223,7 @@ func choose(wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
 	var fits []fitting
 	var list []string
 	for i := range wheels {
-		v := compat.Fit(wheels[i].Manifest, f)
+		v := tables.Fit(wheels[i].Manifest, f)
 		if v.OK() {
 			fits = append(fits, fitting{&wheels[i], v})
 			continue

@@ -60,6 +60,22 @@ func (p policy) offers(f Floors) bool {
 		compareVersions(f.CXXABI, p.CXXABI) <= 0 && compareVersions(f.Libgcc, p.Libgcc) <= 0
 }
 
+// Offered returns the glibc of the newest manylinux platform (PEP 600) of which a
+// machine with this glibc and this libstdc++ has all: wheels tagged for it or an
+// older one run there. It is "" where no platform is old enough.
+func Offered(glibc, glibcxx string) string {
+	all := policies()
+	if newest := all[len(all)-1]; compareVersions(glibc, newest.Glibc) >= 0 && compareVersions(glibcxx, newest.GLIBCXX) >= 0 {
+		return glibc
+	}
+	for _, p := range slices.Backward(all) {
+		if compareVersions(p.Glibc, glibc) <= 0 && compareVersions(p.GLIBCXX, glibcxx) <= 0 {
+			return fmt.Sprintf("2.%d", p.Minor)
+		}
+	}
+	return ""
+}
+
 // legacyPlatforms are the names manylinux tags had before PEP 600 put the
 // glibc into them.
 func legacyPlatforms() map[string]string {

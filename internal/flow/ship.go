@@ -72,7 +72,10 @@ func (s *Ship) Survey(ctx context.Context) (*Plan, error) {
 	}
 	s.known, s.given = known, make([]deploy.Given, len(known))
 	s.plan = &Plan{Nodes: len(known), Keep: s.opt.Keep}
-	members, places := s.members()
+	members, places, err := s.members()
+	if err != nil {
+		return nil, err
+	}
 	grouping := s.opt.Group(members, s.opt.Want)
 	for _, l := range grouping.Left {
 		i := places[l.Node]
@@ -104,9 +107,10 @@ func (s *Ship) Survey(ctx context.Context) (*Plan, error) {
 
 // members are the nodes that a wheel is for, with their places among all. A
 // node that would refuse any wheel gets none built for it.
-func (s *Ship) members() (members []compat.Member, places []int) {
+func (s *Ship) members() (members []compat.Member, places []int, err error) {
 	coming := slices.Repeat([]deploy.Given{{Wheel: &deploy.Wheel{}, Coming: true}}, len(s.known))
-	for i, n := range deploy.NewGivenPlan(s.known, coming, deploy.PlanOptions{}).Nodes {
+	plan, err := deploy.NewGivenPlan(s.known, coming, deploy.PlanOptions{})
+	for i, n := range plan.Nodes {
 		refused := n.Action == deploy.Refuse && !s.opt.Keep
 		if refused {
 			s.given[i].Reasons, s.given[i].Hint = n.Reasons, n.Hint
@@ -118,7 +122,7 @@ func (s *Ship) members() (members []compat.Member, places []int) {
 		members = append(members, compat.Member{Name: s.known[i].Name, Facts: s.known[i].Facts})
 		places = append(places, i)
 	}
-	return members, places
+	return members, places, err
 }
 
 // leave notes that a node gets no wheel, and why.
@@ -168,11 +172,14 @@ func (s *Ship) Preview(ctx context.Context) (deploy.Plan, error) {
 	for _, w := range s.plan.Wheels {
 		s.give(ctx, w)
 	}
-	plan := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
-	if err := s.plan.nothing(); err != nil {
-		return plan, err
+	plan, err := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
+	if err == nil {
+		err = s.plan.nothing()
 	}
-	return plan, plan.Err()
+	if err == nil {
+		err = plan.Err()
+	}
+	return plan, err
 }
 
 // Build builds the wheels that are not there yet, and puts all that somebody is

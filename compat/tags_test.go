@@ -1,4 +1,4 @@
-package deploy
+package compat
 
 import (
 	"testing"
@@ -17,13 +17,13 @@ func TestTagsThatANodeInstalls(t *testing.T) {
 		"cp311-none-manylinux_2_17_x86_64": true, "cp39-none-any": false, "cp311-cp311t-linux_x86_64": false, "pp311-pypy311_pp73-linux_x86_64": false,
 		"": false, "py3": false, "c-a-any": false, "py3-none-win_amd64": false, "cp311-cp311-macosx_11_0_arm64": false,
 	} {
-		if got := runs(tag, f); got != want {
+		if got := Installs(tag, f); got != want {
 			t.Errorf("%s: %v", tag, got)
 		}
 	}
 	free := f
 	free.Tag = "cp311t"
-	if runs("cp38-abi3-linux_x86_64", free) || !runs("cp311-cp311t-linux_x86_64", free) {
+	if Installs("cp38-abi3-linux_x86_64", free) || !Installs("cp311-cp311t-linux_x86_64", free) {
 		t.Error("a Python without the lock")
 	}
 }

@@ -1,0 +1,92 @@
+package compat
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// Installs reports whether an installer on the node takes a wheel with this
+// tag, as PEP 425 and PEP 600 say. An unknown glibc is none that is too old.
+func Installs(tag string, f node.Facts) bool {
+	parts := strings.Split(tag, "-")
+	if len(parts) != 3 {
+		return false
+	}
+	return installsPython(parts[0], parts[1], f) && installsPlatform(parts[2], f)
+}
+
+// installsPython is the half of a tag about Python: "cp311-cp311", "cp38-abi3",
+// "py3-none", "py310-none".
+func installsPython(python, abi string, f node.Facts) bool {
+	kind, digits := python[:min(2, len(python))], python[min(2, len(python)):]
+	major, number := digits[:min(1, len(digits))], digits[min(1, len(digits)):]
+	if major != "3" || kind != "cp" && kind != "py" {
+		return false
+	}
+	_, have := parts(f.Python)
+	want, err := strconv.Atoi(cmp.Or(number, "0"))
+	if err != nil || f.Python == "" {
+		return false
+	}
+	switch abi {
+	case "none":
+		return want <= have && (kind == "py" || want == have)
+	case "abi3":
+		return kind == "cp" && want <= have && !freeThreaded(f.Tag)
+	}
+	return kind == "cp" && want == have && abi == f.Tag
+}
+
+// freeThreaded reports whether a tag is that of a Python without the global
+// lock, which has an ABI of its own: "cp313t".
+func freeThreaded(tag string) bool { return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t") }
+
+// installsPlatform is the other half: "any", "linux_x86_64", "manylinux_2_28_x86_64".
+func installsPlatform(platform string, f node.Facts) bool {
+	have := machineOf(f.Platform)
+	glibc, machine := splitPlatform(platform)
+	switch {
+	case platform == "any":
+		return true
+	case machine == "" || machine != have:
+		return false
+	}
+	return glibc == "" || f.Glibc == "" || !older(f.Glibc, glibc)
+}
+
+// splitPlatform reads a platform tag of Linux: the glibc it promises to run on,
+// "" where it promises none, and the machine, "" for any other tag.
+func splitPlatform(platform string) (glibc, machine string) {
+	for _, old := range [][2]string{{"manylinux1_", "manylinux_2_5_"}, {"manylinux2010_", "manylinux_2_12_"}, {"manylinux2014_", "manylinux_2_17_"}} {
+		if rest, ok := strings.CutPrefix(platform, old[0]); ok {
+			platform = old[1] + rest
+		}
+	}
+	if machine, ok := strings.CutPrefix(platform, "linux_"); ok {
+		return "", machine
+	}
+	rest, ok := strings.CutPrefix(platform, "manylinux_")
+	fields := strings.SplitN(rest, "_", 3)
+	if !ok || len(fields) < 3 {
+		return "", ""
+	}
+	for _, number := range fields[:2] {
+		if _, err := strconv.Atoi(number); err != nil {
+			return "", ""
+		}
+	}
+	return fields[0] + "." + fields[1], fields[2]
+}
+
+// machineOf is the machine of a node's platform: "x86_64" of "linux_x86_64".
+// What is not Linux is all of it.
+func machineOf(platform string) string {
+	machine, ok := strings.CutPrefix(platform, "linux_")
+	if !ok {
+		return platform
+	}
+	return machine
+}
