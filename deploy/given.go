@@ -84,7 +84,11 @@ func planGiven(t *compat.Tables, n Known, g Given, opt PlanOptions) NodePlan {
 		if g.Bundle != nil {
 			opt.Bundle = g.Bundle
 		}
-		return planWheel(p, g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
+		p = planWheel(p, g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
+		if p.Unfit { // it was chosen for this node
+			p.Hint = "the node is not any more what it was when it was asked: run the same command again"
+		}
+		return p
 	}
 	return p
 }

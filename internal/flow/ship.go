@@ -245,6 +245,12 @@ func (s *Ship) place(w *Wheel) {
 	if w.Artifact.Path != "" { // by the build
 		return
 	}
+	for _, other := range s.plan.Wheels {
+		if m := other.Artifact.Manifest; other.Artifact.Path != "" && m.Name == w.Artifact.Manifest.Name && m.SHA256 != w.Artifact.SHA256 {
+			w.fail(&pipeline.NameError{Name: m.Name, Owner: other.Name})
+			return
+		}
+	}
 	a, err := pipeline.Place(w.product, s.opt.Dir)
 	if err != nil {
 		w.fail(err)

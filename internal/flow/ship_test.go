@@ -125,7 +125,7 @@ func TestShipLooksAgainAfterABuild(t *testing.T) {
 		return errors.Join(f.Stop(0), f.Start(0))
 	}
 	_, r, err := f.run(t)
-	if code(err) != 3 || r.Nodes[0].Status != deploy.OK || r.Nodes[1].Status != deploy.Refused || !strings.Contains(r.Nodes[1].Error, "2.14.1") {
+	if code(err) != 3 || r.Nodes[0].Status != deploy.OK || r.Nodes[1].Status != deploy.Refused || !strings.Contains(r.Nodes[1].Error, "node has 2.14") || !strings.Contains(r.Nodes[1].Hint, "run the same command again") {
 		t.Errorf("%v, %+v", err, r.Nodes)
 	}
 }
