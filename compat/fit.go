@@ -12,16 +12,24 @@ import (
 )
 
 // Verdict says whether a wheel runs on a node. Reasons holds every refusal in
-// words; Remarks what is worth knowing but refuses nothing. Hint says how to
-// get a wheel that fits, where this one does not.
+// words; Remarks what is worth knowing but refuses nothing.
 type Verdict struct {
 	Reasons []string
 	Remarks []string
-	Hint    string
+	hint    func() string
 }
 
 // OK reports whether nothing speaks against the wheel.
 func (v Verdict) OK() bool { return len(v.Reasons) == 0 }
+
+// Hint says how to get a wheel that fits, where this one does not, or what else
+// would help. It looks for one, which takes longer than the verdict.
+func (v Verdict) Hint() string {
+	if v.OK() || v.hint == nil {
+		return ""
+	}
+	return v.hint()
+}
 
 // fitting is a wheel held against a node.
 type fitting struct {
@@ -47,9 +55,7 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 	for _, rule := range []func(){c.machine, c.python, c.torch, c.cuda, c.abi, c.glibc, c.libstdcxx, c.cpu, c.gpus, c.driver} {
 		rule()
 	}
-	if !c.OK() {
-		c.Hint = c.hint()
-	}
+	c.hint = c.remedy
 	return c.Verdict
 }
 
@@ -422,8 +428,8 @@ func parts(version string) (major, minor int) {
 	return numbers[0], numbers[1]
 }
 
-// hint says how to get a wheel that fits, or what else would help.
-func (c *fitting) hint() string {
+// remedy is a wheel that would fit, or what else would help.
+func (c *fitting) remedy() string {
 	var want wheel.Spec
 	release, _, _ := strings.Cut(c.m.Version, "+")
 	if i := slices.IndexFunc(c.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == release }); i > 0 { // the newest is the default

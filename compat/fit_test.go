@@ -172,8 +172,8 @@ func TestFit(t *testing.T) {
 		if !slices.Equal(v.Remarks, c.remarks) {
 			t.Errorf("%s\n  remarks %q\n  want    %q", at, v.Remarks, c.remarks)
 		}
-		if c.yes == (len(c.reasons) > 0) || v.OK() != (v.Hint == "") {
-			t.Errorf("%s: %v, %d reasons, hint %q", at, c.yes, len(c.reasons), v.Hint)
+		if c.yes == (len(c.reasons) > 0) || v.OK() != (v.Hint() == "") {
+			t.Errorf("%s: %v, %d reasons, hint %q", at, c.yes, len(c.reasons), v.Hint())
 		}
 	}
 	if answers[true] < 40 || answers[false] < 40 {

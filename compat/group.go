@@ -47,10 +47,10 @@ type Grouping struct {
 // glibc, if there is a toolchain for that; else they are split. Up to maxExact
 // kinds of nodes that is the fewest there can be, beyond it may not be.
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
-	g := &grouper{Tables: t, nodes: nodes, want: want, found: map[search]*attempt{}, archs: map[node.GPU]string{}}
+	g := &grouper{Tables: t, nodes: nodes, want: want, found: map[search]found{}, archs: map[node.GPU]string{}, levels: map[[2]string]string{}}
 	var bad []fault
 	if g.asked, bad = t.read(want, nil); len(bad) > 0 {
-		return g.none(t.conflict(g.asked, bad))
+		return g.none(bad)
 	}
 	var families []family
 	members := map[family][]*kind{}
@@ -86,8 +86,17 @@ type grouper struct {
 	nodes []Member
 	want  wheel.Spec
 	asked *want
-	found map[search]*attempt
-	archs map[node.GPU]string
+	// What was found out before, for many nodes are alike.
+	found  map[search]found
+	archs  map[node.GPU]string
+	levels map[[2]string]string // by glibc and libstdc++
+}
+
+// found is the toolchain for a search. A newer one is of a base with a newer
+// glibc than the nodes have.
+type found struct {
+	*attempt
+	newer bool
 }
 
 // family are nodes that one wheel may serve as far as Python and torch go.
@@ -111,14 +120,17 @@ type search struct {
 }
 
 // none leaves every node, because of what was asked.
-func (g *grouper) none(err error) Grouping {
-	e := err.(*ConflictError) //nolint:errorlint,forcetypeassert // conflict makes no other
-	var reasons []string
-	for _, c := range e.Conflicts {
-		reasons = append(reasons, c.What)
+func (g *grouper) none(bad []fault) Grouping {
+	var reasons, hints []string
+	for _, f := range bad {
+		reasons = append(reasons, f.what)
+		hints = append(hints, f.advice...)
+		if len(f.instead) > 0 {
+			hints = append(hints, "say "+f.instead[0].text)
+		}
 	}
 	for i := range g.nodes {
-		g.Left = append(g.Left, Left{i, reasons, e.Hint()})
+		g.Left = append(g.Left, Left{i, reasons, strings.Join(hints, "; ")})
 	}
 	return g.Grouping
 }
@@ -133,7 +145,7 @@ func (g *grouper) kind(i int) (*kind, *Left) {
 	k := &kind{family: family{python: firstTwo(f.Python), torch: firstTwo(f.Torch)}}
 	release := g.torchNamed(k.torch)
 	k.oldABI = release.OldABI
-	k.floor = g.floorOf(platformLevel(f))
+	k.floor = g.floorOf(g.platformLevel(f))
 	k.archs = strings.Join(g.archsOf(f), " ")
 	return k, nil
 }
@@ -161,12 +173,15 @@ func (g *grouper) archsOf(f node.Facts) []string {
 
 // platformLevel is the glibc of the newest manylinux platform of which a node
 // has all, libstdc++ too; "" where neither is known.
-func platformLevel(f node.Facts) string {
-	level := f.Glibc
-	if f.Libstdcxx != "" {
-		if offered := wheel.Offered(cmp.Or(f.Glibc, "2.999"), f.Libstdcxx); level == "" || older(offered, level) {
-			level = offered
-		}
+func (g *grouper) platformLevel(f node.Facts) string {
+	if f.Libstdcxx == "" {
+		return f.Glibc
+	}
+	has := [2]string{f.Glibc, f.Libstdcxx}
+	level, done := g.levels[has]
+	if !done {
+		level = wheel.Offered(cmp.Or(f.Glibc, "2.999"), f.Libstdcxx)
+		g.levels[has] = level
 	}
 	return level
 }
@@ -222,7 +237,7 @@ func (g *grouper) split(f family, kinds []*kind) {
 const maxExact = 10
 
 // serves reports whether there is a toolchain for one wheel for all the kinds.
-func (g *grouper) serves(kinds []*kind) bool { return g.attempt(kinds) != nil }
+func (g *grouper) serves(kinds []*kind) bool { return g.toolchain(kinds).attempt != nil }
 
 // fewest looks at every way to split the kinds, and takes the first of those
 // with the fewest groups.
@@ -271,20 +286,31 @@ func (g *grouper) greedy(kinds []*kind) [][]*kind {
 	return sets
 }
 
-// attempt is the toolchain of one wheel for all the kinds, nil if there is none.
-func (g *grouper) attempt(kinds []*kind) *attempt {
+// usualGlibc is what the code of DeepSpeed's operators was found to need at most,
+// libstdc++ counted in, also where it was built on a base with a newer one.
+const usualGlibc = "2.35"
+
+// toolchain is that of one wheel for all the kinds. Where no base that is old
+// enough has their Python, one that is newer does for nodes with usualGlibc:
+// what the wheel needs is seen when it is built.
+func (g *grouper) toolchain(kinds []*kind) found {
 	s := g.searchFor(kinds)
-	a, done := g.found[s]
-	if !done {
-		a = g.find(g.specFor(s), nil, false)
-		if a != nil && s.floor != "" && older(s.floor, a.ground.Glibc) {
-			spec := g.specFor(s)
-			spec.Glibc = s.floor
-			a = g.find(spec, nil, false)
-		}
-		g.found[s] = a
+	f, done := g.found[s]
+	if done {
+		return f
 	}
-	return a
+	spec := g.specFor(s)
+	f.attempt = g.find(spec, nil, false)
+	if f.attempt != nil && s.floor != "" && older(s.floor, f.ground.Glibc) {
+		spec.Glibc = s.floor
+		if a := g.find(spec, nil, false); a != nil || g.want.Glibc != "" || older(s.floor, usualGlibc) {
+			f.attempt = a
+		} else {
+			f.newer = true
+		}
+	}
+	g.found[s] = f
+	return f
 }
 
 func (g *grouper) searchFor(kinds []*kind) search {
@@ -341,19 +367,19 @@ func (g *grouper) plainOps(spec wheel.Spec) []string {
 // group is the wheel for some kinds, with its reasons.
 func (g *grouper) group(kinds []*kind) Group {
 	s := g.searchFor(kinds)
-	a := g.attempt(kinds)
+	made := g.toolchain(kinds)
 	var out Group
 	for _, k := range kinds {
 		out.Nodes = append(out.Nodes, k.nodes...)
 	}
 	slices.Sort(out.Nodes)
 	out.Spec = g.specFor(s)
-	r := &reasons{grouper: g, group: &out, made: a}
+	r := &reasons{grouper: g, group: &out, made: made}
 	r.torch()
 	r.archs()
 	r.cpu()
 	r.glibc(s)
-	for _, remark := range a.toolchain().Remarks {
+	for _, remark := range made.attempt.toolchain().Remarks {
 		r.say("%s", remark)
 	}
 	return out

@@ -1,12 +1,16 @@
 package compat
 
 import (
+	"errors"
 	"fmt"
+	"math/bits"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -98,7 +102,7 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 	t.Helper()
 	seen := map[int]int{}
 	for _, group := range g.Groups {
-		m, err := built(tt, group.Spec)
+		m, err := built(tt, group.Spec, slices.ContainsFunc(group.Reasons, func(r string) bool { return strings.Contains(r, "as a rule") }))
 		if err != nil {
 			t.Errorf("%v: %v", flags(group.Spec), err)
 			continue
@@ -129,24 +133,274 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 	}
 }
 
-// built is the manifest of the wheel that a Spec gives, whose code needs of the
-// base all that there is.
-func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
-	tc, err := tt.Resolve(spec)
-	if err != nil {
-		return wheel.Manifest{}, err
+// built is the manifest of the wheel that a Spec gives. Its code needs of the base
+// all that there is, or no more than it needs as a rule.
+func built(tt *Tables, spec wheel.Spec, asRule bool) (wheel.Manifest, error) {
+	a := tt.find(spec, nil, false)
+	if a == nil {
+		return wheel.Manifest{}, errors.New("cannot be built")
 	}
-	glibcxx := map[string]string{"2.31": "3.4.28", "2.35": "3.4.30", "2.36": "3.4.30", "2.39": "3.4.33", "2.41": "3.4.33"}[tc.Ground.Glibc]
-	platform, err := wheel.Platform(wheel.Floors{Glibc: tc.Ground.Glibc, GLIBCXX: glibcxx})
-	if err != nil {
-		return wheel.Manifest{}, err
+	tc := a.tc
+	glibc := tc.Ground.Glibc
+	if asRule && older(usualGlibc, glibc) {
+		glibc = usualGlibc
 	}
+	glibcxx := map[string]string{"2.31": "3.4.28", "2.35": "3.4.30", "2.36": "3.4.30", "2.39": "3.4.33", "2.41": "3.4.33"}[glibc]
+	platform := "manylinux_" + strings.ReplaceAll(glibc, ".", "_") + "_" + x86
 	tag := cpython(tc.Python)
 	release := tt.torchNamed(tc.Torch)
 	return wheel.Manifest{
 		Name: fmt.Sprintf("deepspeed-%s-%s-%s-%s.whl", tc.DeepSpeed, tag, tag, platform), Version: tc.DeepSpeed,
 		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
 		Python: tc.Python, Torch: tc.Torch, CUDA: tc.CUDA, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
-		Glibc: tc.Ground.Glibc, GLIBCXX: glibcxx, CXX11ABI: !release.OldABI,
+		Glibc: glibc, GLIBCXX: glibcxx, CXX11ABI: !release.OldABI,
 	}, nil
+}
+
+// divided are tables in which two toolkits for one torch compile for different
+// archs, so that a fleet can need more wheels than it has torches.
+func divided(t *testing.T) *Tables {
+	t.Helper()
+	tt := tables(t)
+	tt.Roads = append(tt.Roads, RoadInfo{Road: "other", Title: "another CUDA toolkit", Nvcc: true, TorchCUDA: "12", CUDA: "12.9", GCC: "14", Suite: "trixie"})
+	for i, c := range tt.CUDAs {
+		switch c.Version {
+		case "12.9":
+			tt.CUDAs[i].Archs = []string{"8.0", "9.0", "10.0", "12.0"}
+		case "12.4":
+			tt.CUDAs[i].Archs = []string{"6.0", "7.0", "7.5", "8.0"}
+		}
+	}
+	return tt
+}
+
+// fleetOf has nodes of one torch and Python, one for each list of archs.
+func fleetOf(archs ...string) []Member {
+	var nodes []Member
+	for i, list := range archs {
+		f := baseNode()
+		f.Python, f.Tag, f.Torch, f.TorchCUDA, f.Glibc, f.Libstdcxx, f.GPUs = "3.13.1", "cp313", "2.10.0", "12.8", "2.41", "3.4.33", nil
+		for _, a := range strings.Fields(list) {
+			f.GPUs = append(f.GPUs, node.GPU{Name: "GPU " + a, Arch: a})
+		}
+		nodes = append(nodes, Member{fmt.Sprintf("n%d", i), f})
+	}
+	return nodes
+}
+
+func TestGroupSplits(t *testing.T) {
+	tt := divided(t)
+	for want, archs := range map[string][]string{
+		"[0 1]":          {"7.0", "8.0"},
+		"[0 2] [1]":      {"7.0", "10.0", "8.0"},
+		"[0 2 3] [1 4]":  {"7.0", "9.0", "7.5", "8.0", "12.0"},
+		"[0 2] [1 3]":    {"12.0", "7.0", "", "6.0"},
+		"[0] [1] left 2": {"10.0", "7.0", "7.0 10.0"},
+		"left 0 1":       {"7.2", "5.0 12.0"},
+	} {
+		nodes := fleetOf(archs...)
+		g := tt.Group(nodes, wheel.Spec{})
+		complete(t, tt, nodes, wheel.Spec{}, g)
+		if got := shape(g); got != want {
+			t.Errorf("%q: %s, want %s", archs, got, want)
+		}
+		for _, group := range g.Groups {
+			apart := strings.Contains(strings.Join(group.Reasons, "; "), "a wheel of its own: no toolchain")
+			if apart != (len(g.Groups) > 1) {
+				t.Errorf("%q: %q", archs, group.Reasons)
+			}
+		}
+	}
+}
+
+// shape writes down who is with whom.
+func shape(g Grouping) string {
+	var out []string
+	for _, group := range g.Groups {
+		out = append(out, fmt.Sprint(group.Nodes))
+	}
+	for i, l := range g.Left {
+		if i == 0 {
+			out = append(out, "left")
+		}
+		out = append(out, fmt.Sprint(l.Node))
+	}
+	return strings.Join(out, " ")
+}
+
+// TestGroupManyKinds: beyond maxExact kinds nothing hangs, and it is said.
+func TestGroupManyKinds(t *testing.T) {
+	tt := divided(t)
+	all := []string{"6.0", "7.0", "7.5", "8.0", "9.0", "10.0", "12.0"}
+	var archs []string
+	for i, a := range all {
+		archs = append(archs, a)
+		for _, b := range all[i+1:] {
+			archs = append(archs, a+" "+b)
+		}
+	}
+	nodes := fleetOf(archs...)
+	g := tt.Group(nodes, wheel.Spec{})
+	complete(t, tt, nodes, wheel.Spec{}, g)
+	if len(g.Groups) != 2 || !strings.Contains(strings.Join(g.Groups[0].Reasons, "; "), "there may be a way with fewer") {
+		t.Errorf("%s: %q", shape(g), g.Groups[0].Reasons)
+	}
+}
+
+// randomFleet draws nodes whose properties lie close together, so that some can
+// share a wheel and some cannot.
+func randomFleet(r *rand.Rand, n int) []Member {
+	pick := func(list ...string) string { return list[r.IntN(len(list))] }
+	var nodes []Member
+	for i := range n {
+		f := baseNode()
+		f.Python = pick("3.9.2", "3.10.4", "3.11.7", "3.12.3", "3.13.1", "3.13.1", "3.13.1")
+		f.Tag = cpython(firstTwo(f.Python))
+		f.Torch = pick("2.15.0", "2.14.0", "2.14.1", "2.10.0", "2.10.0", "2.10.0", "2.8.0", "2.5.1")
+		f.TorchCUDA = map[string]string{"2.15.0": "13.2", "2.14.0": "13.0", "2.14.1": "13.0", "2.10.0": "12.8", "2.8.0": "12.8", "2.5.1": "12.4"}[f.Torch]
+		f.CXX11ABI = nil
+		f.CPU = level(pick("v2", "v3", "v4", ""))
+		f.Glibc, f.Libstdcxx = pick("2.31", "2.34", "2.35", "2.36", "2.41", "2.41", ""), pick("", "", "3.4.30", "3.4.33")
+		f.GPUs = nil
+		for range r.IntN(3) {
+			arch := pick("7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
+			f.GPUs = append(f.GPUs, node.GPU{Name: "GPU " + arch, Arch: arch})
+		}
+		nodes = append(nodes, Member{fmt.Sprintf("n%d", i), f})
+	}
+	return nodes
+}
+
+// wheelsFor counts by brute force the fewest wheels for the nodes, and those that
+// none serves: every way to divide them, every Spec that their properties suggest.
+func wheelsFor(t *testing.T, tt *Tables, nodes []Member) (wheels, left int) {
+	t.Helper()
+	one := make([]bool, 1<<len(nodes))
+	for mask := 1; mask < len(one); mask++ {
+		one[mask] = anySpec(tt, nodes, mask)
+	}
+	served := 0
+	for i := range nodes {
+		if one[1<<i] {
+			served |= 1 << i
+		}
+	}
+	best := make([]int, len(one))
+	for mask := 1; mask < len(one); mask++ {
+		best[mask] = len(nodes) + 1
+		for part := mask; part > 0; part = (part - 1) & mask {
+			if one[part] {
+				best[mask] = min(best[mask], best[mask&^part]+1)
+			}
+		}
+	}
+	return best[served], len(nodes) - bits.OnesCount(uint(served))
+}
+
+func anySpec(tt *Tables, nodes []Member, mask int) bool {
+	var set []Member
+	var archs []wheel.Arch
+	glibcs := []string{""}
+	for i, n := range nodes {
+		if mask&(1<<i) == 0 {
+			continue
+		}
+		set = append(set, n)
+		for _, g := range n.Facts.GPUs {
+			archs = addArch(archs, archOf(g.Arch))
+		}
+		glibcs = append(glibcs, "2.31", "2.35", "2.36", "2.39")
+	}
+	f := set[0].Facts
+	for _, glibc := range glibcs {
+		for _, asRule := range []bool{false, true} {
+			s := wheel.Spec{Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2, Glibc: glibc}
+			if len(archs) == 0 {
+				s.Ops = []string{"cpu_adam", "utils"}
+			}
+			m, err := built(tt, s, asRule)
+			if err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestGroupIsFewest holds Group against brute force on small fleets, and on larger
+// ones sees that no two of its wheels could be one.
+func TestGroupIsFewest(t *testing.T) {
+	tt := divided(t)
+	r := rand.New(rand.NewPCG(7, 2026))
+	several, lefts := 0, 0
+	for range 60 {
+		nodes := randomFleet(r, 1+r.IntN(5))
+		g := tt.Group(nodes, wheel.Spec{})
+		complete(t, tt, nodes, wheel.Spec{}, g)
+		wheels, left := wheelsFor(t, tt, nodes)
+		if len(g.Groups) != wheels || len(g.Left) != left {
+			t.Errorf("%d wheels and %d left, brute force finds %d and %d:\n%s", len(g.Groups), len(g.Left), wheels, left, show(nodes, g))
+		}
+		if wheels > 1 {
+			several++
+		}
+		lefts += left
+	}
+	if several < 20 || lefts < 20 {
+		t.Errorf("%d fleets took several wheels, %d nodes had none: the fleets show nothing", several, lefts)
+	}
+	for range 10 {
+		nodes := randomFleet(r, 60)
+		g := tt.Group(nodes, wheel.Spec{})
+		complete(t, tt, nodes, wheel.Spec{}, g)
+		for i := range g.Groups {
+			for j := range i {
+				var both []Member
+				for _, k := range slices.Concat(g.Groups[i].Nodes, g.Groups[j].Nodes) {
+					both = append(both, nodes[k])
+				}
+				if merged := tt.Group(both, wheel.Spec{}); len(merged.Groups) < 2 {
+					t.Errorf("wheels %d and %d could be one:\n%s", i, j, show(nodes, g))
+				}
+			}
+		}
+	}
+}
+
+// manyNodes is a fleet as large ones are: a few kinds of nodes, many of each.
+func manyNodes(n int) []Member {
+	r := rand.New(rand.NewPCG(1, 2))
+	kinds := randomFleet(r, 24)
+	var nodes []Member
+	for i := range n {
+		m := kinds[i%len(kinds)]
+		m.Name = fmt.Sprintf("gpu%04d", i)
+		nodes = append(nodes, m)
+	}
+	return nodes
+}
+
+func BenchmarkGroup2000(b *testing.B) {
+	tt, err := NewTables()
+	if err != nil {
+		b.Fatal(err)
+	}
+	nodes := manyNodes(2000)
+	for b.Loop() {
+		tt.Group(nodes, wheel.Spec{})
+	}
+}
+
+func BenchmarkFit2000(b *testing.B) {
+	tt, err := NewTables()
+	if err != nil {
+		b.Fatal(err)
+	}
+	nodes := manyNodes(2000)
+	c := fitCase{manifest: baseWheel()}
+	for b.Loop() {
+		for _, n := range nodes {
+			tt.Fit(c.manifest, n.Facts)
+		}
+	}
 }

@@ -14,7 +14,7 @@ import (
 // all its nodes.
 type reasons struct {
 	*grouper
-	made  *attempt
+	made  found
 	group *Group
 }
 
@@ -144,16 +144,21 @@ func (r *reasons) cpu() {
 // glibc is given only where the base that would be chosen without is too new.
 func (r *reasons) glibc(s search) {
 	spec := &r.group.Spec
-	if s.floor == "" || spec.Glibc == "" && r.made.spec.Glibc == "" {
+	if s.floor == "" || !r.made.newer && spec.Glibc == "" && r.made.spec.Glibc == "" {
 		return
 	}
 	lowest := spec.Glibc
 	for _, i := range r.group.Nodes {
-		if level := platformLevel(r.nodes[i].Facts); level != "" && (lowest == "" || older(level, lowest)) {
+		if level := r.platformLevel(r.nodes[i].Facts); level != "" && (lowest == "" || older(level, lowest)) {
 			lowest = level
 		}
 	}
-	by := r.having(func(f node.Facts) bool { return platformLevel(f) == lowest })
+	by := r.having(func(f node.Facts) bool { return r.platformLevel(f) == lowest })
+	if r.made.newer {
+		r.say("built on %s, whose glibc %s is newer than that of %s (%s): no older base brings this; the code of these operators needs %s as a rule, and where it needs more the nodes that lack it are refused",
+			r.made.ground.Name, r.made.ground.Glibc, several(by), lowest, usualGlibc)
+		return
+	}
 	spec.Glibc = lowest
 	switch {
 	case len(by) == 0:
@@ -298,6 +303,11 @@ func (g *grouper) whyNot(k *kind) (reasons []string, hint string) {
 	s := g.searchFor([]*kind{k})
 	spec := g.specFor(s)
 	spec.Glibc = s.floor
+	for _, i := range k.nodes { // the words are of what they have
+		if level := g.platformLevel(g.nodes[i].Facts); level != "" && older(s.floor, level) {
+			spec.Glibc = level
+		}
+	}
 	w, bad := g.read(spec, nil)
 	for capability, names := range g.gpuNames(k.nodes) {
 		w.gpus[capability] = names
@@ -330,8 +340,12 @@ func (g *grouper) remedy(spec wheel.Spec, k *kind) string {
 	}
 	other := spec
 	other.Torch, other.CUDA = "", ""
-	if a := g.find(other, nil, false); a != nil && a.torch.Version != spec.Torch {
-		ways = append(ways, fmt.Sprintf("install torch %s there", a.torch.Version))
+	chosen, image := g.find(other, nil, false), g.find(other, g.images, false)
+	switch {
+	case image != nil && image.torch.Version != spec.Torch && (chosen == nil || compareVersions(image.torch.Version, chosen.torch.Version) > 0):
+		ways = append(ways, fmt.Sprintf("install torch %s there, and build on --base %s", image.torch.Version, image.ground.Ref))
+	case chosen != nil && chosen.torch.Version != spec.Torch:
+		ways = append(ways, fmt.Sprintf("install torch %s there", chosen.torch.Version))
 	}
 	if len(ways) == 0 {
 		return ownHint(g.nodes[k.nodes[0]].Facts)

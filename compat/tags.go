@@ -42,7 +42,9 @@ func installsPython(python, abi string, f node.Facts) bool {
 
 // freeThreaded reports whether a tag is that of a Python without the global
 // lock, which has an ABI of its own: "cp313t".
-func freeThreaded(tag string) bool { return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t") }
+func freeThreaded(tag string) bool {
+	return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t")
+}
 
 // installsPlatform is the other half: "any", "linux_x86_64", "manylinux_2_28_x86_64".
 func installsPlatform(platform string, f node.Facts) bool {

@@ -125,7 +125,7 @@ func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOp
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
 		p.Unfit = true
-		p.Action, p.Hint = Refuse, verdict.Hint
+		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p
 	}
 	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)

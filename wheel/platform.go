@@ -69,8 +69,9 @@ func Offered(glibc, glibcxx string) string {
 		return glibc
 	}
 	for _, p := range slices.Backward(all) {
-		if compareVersions(p.Glibc, glibc) <= 0 && compareVersions(p.GLIBCXX, glibcxx) <= 0 {
-			return fmt.Sprintf("2.%d", p.Minor)
+		// An installer goes by the number in the tag, whatever the policy allows.
+		if tag := fmt.Sprintf("2.%d", p.Minor); compareVersions(tag, glibc) <= 0 && compareVersions(p.GLIBCXX, glibcxx) <= 0 {
+			return tag
 		}
 	}
 	return ""

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/page"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -84,7 +86,7 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
-	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE.json` (repeatable)")
+	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
@@ -182,12 +184,8 @@ func (o deployOptions) check() error {
 		return usageErrorf(o.command, "--report with --dry-run: there is no report of what was not done")
 	}
 	for _, r := range o.reports {
-		switch end := filepath.Ext(r); end {
-		case ".json":
-		case ".html", ".xml":
-			return usageErrorf(o.command, "--report %s: reports as %s are not available yet, only .json is", r, end)
-		default:
-			return usageErrorf(o.command, "--report %s: the name must end in .json", r)
+		if reportFormat(r) == nil {
+			return usageErrorf(o.command, "--report %s: the name must end in .json, .html or .xml", r)
 		}
 		if err := writable(r); err != nil {
 			return usageErrorf(o.command, "--report %s: it could not be written: %w", r, err)
@@ -271,21 +269,36 @@ func printReport(a *app, opts deployOptions, report *deploy.Report) error {
 	} else {
 		errs = append(errs, report.Print(a.stdout))
 	}
+	about := deploy.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
 	for _, file := range opts.reports {
-		if err := writeReport(file, report); err != nil {
+		if err := writeReport(file, report, about); err != nil {
 			errs = append(errs, fmt.Errorf("writing the report: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// writeReport writes a report.
-func writeReport(file string, report *deploy.Report) error {
-	data, err := json.MarshalIndent(report, "", "  ")
-	if err != nil {
+// reportFormat is what writes a report in the format that the ending of a name
+// asks for; nil for any other.
+func reportFormat(file string) func(io.Writer, *deploy.Report, deploy.About) error {
+	switch filepath.Ext(file) {
+	case ".json":
+		return func(w io.Writer, r *deploy.Report, _ deploy.About) error { return ui.JSON(w, r) }
+	case ".html":
+		return page.Write
+	case ".xml":
+		return func(w io.Writer, r *deploy.Report, about deploy.About) error { return r.JUnit(w, about) }
+	}
+	return nil
+}
+
+// writeReport writes a report in the format of the file's name.
+func writeReport(file string, report *deploy.Report, about deploy.About) error {
+	var text bytes.Buffer
+	if err := reportFormat(file)(&text, report, about); err != nil {
 		return err
 	}
-	return writeWhole(file, append(data, '\n'), 0o644)
+	return writeWhole(file, text.Bytes(), 0o644)
 }
 
 // writeWhole writes a file whole or not at all.

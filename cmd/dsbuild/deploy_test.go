@@ -34,6 +34,31 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	}
 }
 
+func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
+	t.Parallel()
+	report := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}
+	dir := t.TempDir()
+	opts := deployOptions{command: "dsbuild deploy", inventory: "fleet.yaml"}
+	begins := map[string]string{"r.json": "{\n", "r.html": "<!doctype html>", "r.xml": "<?xml"}
+	for name := range begins {
+		opts.reports = append(opts.reports, filepath.Join(dir, name))
+	}
+	if err := printReport(&app{stdout: io.Discard}, opts, report); err != nil {
+		t.Fatal(err)
+	}
+	for name, begin := range begins {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !strings.HasPrefix(string(text), begin) {
+			t.Errorf("%s: %v: %.60s", name, err, text)
+		}
+		for _, want := range []string{"op cpu_adam does not load", "dsbuild deploy", "fleet.yaml", localUser()} {
+			if !strings.Contains(string(text), want) && (name != "r.json" || want == "op cpu_adam does not load") {
+				t.Errorf("%s does not say %q", name, want)
+			}
+		}
+	}
+}
+
 func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(context.Background())

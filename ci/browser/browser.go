@@ -1,0 +1,191 @@
+// Package browser gives tests a real Chromium that knows no names: it opens what
+// a test wrote, or serves on 127.0.0.1.
+package browser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+
+	"github.com/dsbuild/dsbuild/ci/debian"
+)
+
+// errNone says that there is no Chromium.
+var errNone = errors.New("no Chromium on this machine: install chromium")
+
+// patience is how long anything in a tab may take.
+const patience = time.Minute
+
+// Tab is a tab of a browser of its own, with an empty profile. What goes wrong
+// in it fails the test.
+type Tab struct {
+	tb  testing.TB
+	ctx context.Context
+
+	mu       sync.Mutex
+	requests []string
+}
+
+// Open opens a tab for as long as the test runs. Where there is no Chromium the
+// test is skipped, but fails where the variable CI is true.
+func Open(tb testing.TB) *Tab {
+	tb.Helper()
+	path, err := find(tb.Context())
+	if errors.Is(err, errNone) && os.Getenv("CI") != "true" {
+		tb.Skip(err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, stop := chromedp.NewExecAllocator(tb.Context(), append(
+		chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path),
+		chromedp.UserDataDir(tb.TempDir()),
+		chromedp.NoSandbox, // root has none
+		chromedp.DisableGPU,
+		chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+		chromedp.Flag("font-render-hinting", "none"), // the same pictures everywhere
+	)...)
+	tb.Cleanup(stop)
+	ctx, end := chromedp.NewContext(ctx)
+	tb.Cleanup(end)
+	t := &Tab{tb: tb, ctx: ctx}
+	if err := chromedp.Listen(ctx, t.hear); err != nil {
+		tb.Fatalf("starting %s: %v", path, err)
+	}
+	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+// hear keeps what the tab asks the network, or a disk, for.
+func (t *Tab) hear(event any) {
+	if e, ok := event.(*network.EventRequestWillBeSent); ok {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.requests = append(t.requests, e.Request.URL)
+	}
+}
+
+// Requests are the addresses that the tab has asked for.
+func (t *Tab) Requests() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.requests)
+}
+
+// Go opens an address and waits until it is loaded.
+func (t *Tab) Go(url string) {
+	t.tb.Helper()
+	t.Do(chromedp.Navigate(url))
+}
+
+// Do does things in the tab, one after the other.
+func (t *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
+	t.tb.Helper()
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		t.tb.Fatal(err)
+	}
+}
+
+// Click clicks on the element of a CSS selector, as a mouse does.
+func (t *Tab) Click(selector string) {
+	t.tb.Helper()
+	t.Do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// Press presses keys, one after the other.
+func (t *Tab) Press(keys string) {
+	t.tb.Helper()
+	t.Do(chromedp.KeyEvent(keys))
+}
+
+// View gives the window a size, and the page a medium and a scheme of colours:
+// "light" or "dark".
+func (t *Tab) View(width, height int64, medium, scheme string) {
+	t.tb.Helper()
+	t.Do(chromedp.EmulateViewport(width, height))
+	media := emulation.SetEmulatedMediaParams{Media: medium, Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
+	if _, err := chromedp.Call(t.ctx, emulation.SetEmulatedMedia, media); err != nil {
+		t.tb.Fatal(err)
+	}
+}
+
+// NoScript keeps pages from running any script.
+func (t *Tab) NoScript() {
+	t.tb.Helper()
+	if _, err := chromedp.Call(t.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.tb.Fatal(err)
+	}
+}
+
+// Picture is what the window shows, as PNG.
+func (t *Tab) Picture() []byte {
+	t.tb.Helper()
+	return result(t, chromedp.CaptureScreenshot())
+}
+
+// Eval is what an expression of JavaScript comes to.
+func Eval[T any](t *Tab, expression string) T {
+	t.tb.Helper()
+	return result(t, chromedp.Evaluate[T](expression))
+}
+
+func result[T any](t *Tab, action chromedp.Action[T]) T {
+	t.tb.Helper()
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, action)
+	if err != nil {
+		t.tb.Fatal(err)
+	}
+	return value
+}
+
+// Version is the name and version of the browser.
+func (t *Tab) Version() string {
+	t.tb.Helper()
+	agent := Eval[string](t, "navigator.userAgent")
+	_, version, _ := strings.Cut(agent, "Chrome/")
+	version, _, _ = strings.Cut(version, " ")
+	return "Chromium " + version
+}
+
+// find looks for Chromium, and installs it where it may.
+func find(ctx context.Context) (string, error) {
+	have := func() bool { return look() != "" }
+	if !have() && os.Geteuid() == 0 {
+		if err := debian.Ensure(ctx, have, "chromium"); err != nil {
+			return "", fmt.Errorf("%w; installing it failed: %w", errNone, err)
+		}
+	}
+	if !have() {
+		return "", errNone
+	}
+	return look(), nil
+}
+
+func look() string {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}

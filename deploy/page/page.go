@@ -1,0 +1,65 @@
+// Package page writes the report of a fleet as one HTML page: a file that needs
+// nothing but a browser, says all that the report knows, and runs nothing that
+// came from a node.
+package page
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/deploy"
+)
+
+//go:embed page.html.tmpl page.css page.js
+var files embed.FS
+
+// Write writes the page of a report.
+//
+// All that nodes said goes through html/template or is JSON in a script of no
+// type that a browser runs. The policy of the page is the second wall: it allows
+// the one style and the one script that are ours, by their hashes, and nothing
+// else: no other script, no request.
+func Write(w io.Writer, r *deploy.Report, about deploy.About) error {
+	tmpl, err := template.ParseFS(files, "page.html.tmpl")
+	if err != nil {
+		return err
+	}
+	style, err := files.ReadFile("page.css")
+	if err != nil {
+		return err
+	}
+	script, err := files.ReadFile("page.js")
+	if err != nil {
+		return err
+	}
+	return tmpl.Execute(w, struct {
+		Policy string
+		Style  template.CSS
+		Script template.JS
+		view
+	}{policy(style, script), template.CSS(style), template.JS(script), newView(r, about)})
+}
+
+// policy is what the browser may do with the page.
+func policy(style, script []byte) string {
+	return strings.Join([]string{
+		"default-src 'none'",
+		"style-src " + source(style),
+		"script-src " + source(script),
+		"base-uri 'none'",
+		"form-action 'none'",
+		"require-trusted-types-for 'script'", // no text becomes markup, by no mistake of the script's
+		"trusted-types 'none'",
+	}, "; ")
+}
+
+// source names a text of the page by its hash.
+func source(text []byte) string {
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+}

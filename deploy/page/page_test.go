@@ -1,0 +1,193 @@
+package page_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// document is what is in a page, as a browser reads it.
+type document struct {
+	elements []*html.Node
+	text     string // of all but scripts and styles
+}
+
+func parse(t *testing.T, page []byte) document {
+	t.Helper()
+	root, err := html.Parse(bytes.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc document
+	var text strings.Builder
+	for n := range root.Descendants() {
+		switch {
+		case n.Type == html.ElementNode:
+			doc.elements = append(doc.elements, n)
+		case n.Type == html.TextNode && n.Parent.Data != "script" && n.Parent.Data != "style":
+			text.WriteString(n.Data)
+		}
+	}
+	doc.text = text.String()
+	return doc
+}
+
+// named are the elements of a name.
+func (d document) named(name string) []*html.Node {
+	return slices.DeleteFunc(slices.Clone(d.elements), func(n *html.Node) bool { return n.Data != name })
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func TestPageSaysWhatTheReportDoes(t *testing.T) {
+	t.Parallel()
+	r := mixed()
+	doc := parse(t, write(t, r))
+	for _, want := range []string{
+		r.Verdict(), "dsbuild deploy", "inventory.yaml", "train@head", "2026-11-22 09:30:00 UTC",
+		theWheel().Name, theWheel().SHA256,
+		"op cpu_adam does not load", "dsbuild wheel --torch 2.14.1 --python 3.11",
+		"gpu[22-24]", "2 × GeForce RTX 2080 Ti (7.5)", "gpu[09-11]", "2.27.5",
+		"All nodes that answered agree in Python, glibc.",
+	} {
+		if !strings.Contains(doc.text, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	var counts []string
+	for _, b := range doc.named("button") {
+		if status := attribute(b, "data-status"); status != "" {
+			counts = append(counts, b.FirstChild.FirstChild.Data+" "+status)
+		}
+	}
+	if want := []string{"17 ok", "5 refused", "1 unreachable", "1 failed"}; !slices.Equal(counts, want) {
+		t.Errorf("counts %q, want %q", counts, want)
+	}
+}
+
+// The policy allows exactly what is in the page, and the page asks for nothing.
+func TestPageNeedsNothingElse(t *testing.T) {
+	t.Parallel()
+	page := write(t, mixed())
+	doc := parse(t, page)
+	policy := ""
+	for _, m := range doc.named("meta") {
+		if attribute(m, "http-equiv") == "Content-Security-Policy" {
+			policy = attribute(m, "content")
+		}
+	}
+	hash := func(n *html.Node) string {
+		sum := sha256.Sum256([]byte(n.FirstChild.Data))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	for _, want := range []string{"default-src 'none'", "script-src " + hash(doc.named("script")[1]), "style-src " + hash(doc.named("style")[0])} {
+		if !slices.Contains(strings.Split(policy, "; "), want) {
+			t.Errorf("the policy lacks %s: %s", want, policy)
+		}
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Errorf("policy: %s", policy)
+	}
+	for _, n := range doc.elements {
+		for _, a := range n.Attr {
+			if slices.Contains([]string{"src", "href", "action", "style"}, a.Key) || strings.HasPrefix(a.Key, "on") {
+				t.Errorf("<%s %s=%q>", n.Data, a.Key, a.Val)
+			}
+		}
+	}
+	if rest := regexp.MustCompile(`https?://|url\(|@import`).FindAll(page, -1); len(rest) > 0 {
+		t.Errorf("the page names %q", rest)
+	}
+}
+
+// What a node says stays text, wherever it is put.
+func TestPageEscapesWhatNodesSay(t *testing.T) {
+	t.Parallel()
+	page := write(t, hostile())
+	doc := parse(t, page)
+	if n := len(doc.named("img")); n > 0 {
+		t.Errorf("%d images", n)
+	}
+	if n := len(doc.named("script")); n != 2 {
+		t.Fatalf("%d scripts, want the data and ours", n)
+	}
+	if n := len(doc.named("svg")); n != 1 {
+		t.Errorf("%d drawings, want the bar", n)
+	}
+	var data struct {
+		Words []string `json:"words"`
+		Nodes []struct {
+			Name int `json:"name"`
+		} `json:"nodes"`
+	}
+	if err := json.Unmarshal([]byte(doc.named("script")[0].FirstChild.Data), &data); err != nil {
+		t.Fatal(err)
+	}
+	name := data.Words[data.Nodes[0].Name]
+	if !strings.HasPrefix(name, `</script><script>window.hacked="script"</script><img`) {
+		t.Errorf("the name of a node: %q", name)
+	}
+	if bytes.ContainsAny(page, "\x1b\u202e\u2028") {
+		t.Error("what reorders or hides text is left")
+	}
+}
+
+func TestPageOfOddFleets(t *testing.T) {
+	t.Parallel()
+	one, two := good(1), good(2)
+	bare := deploy.NodeReport{Name: "gpu1", Status: deploy.Skipped, Error: "interrupted"}
+	gone := good(3) // rolled back to no DeepSpeed
+	gone.After = nil
+	two.Facts.Torch = "2.14.0"
+	for name, c := range map[string]struct {
+		report *deploy.Report
+		want   string
+	}{
+		"no node":            {counted(nil, nil), "Nothing that was compared."},
+		"nothing is known":   {counted(nil, []deploy.NodeReport{bare}), "interrupted"},
+		"rolled back":        {counted(nil, []deploy.NodeReport{gone}), "All nodes that answered agree in DeepSpeed"},
+		"as many as not":     {counted(nil, []deploy.NodeReport{one, two}), "the first of them"},
+		"facts without all":  {counted(nil, []deploy.NodeReport{{Name: "gpu1", Status: deploy.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
+		"a failed one of 1":  {counted(nil, mixed().Nodes[19:20]), "undefined symbol"},
+		"two wheels, agreed": {twoWheels(), "All nodes that answered agree in DeepSpeed"},
+	} {
+		if doc := parse(t, write(t, c.report)); !strings.Contains(doc.text, c.want) {
+			t.Errorf("%s: the page does not say %q", name, c.want)
+		}
+	}
+}
+
+// twoWheels is a fleet of two kinds of nodes, each with the wheel for it.
+func twoWheels() *deploy.Report {
+	one, two := good(1), good(2)
+	other := deploy.WheelRef{Name: "deepspeed-0.19.8+torch2.15.cu132.sm75.v3.whl", SHA256: strings.Repeat("75", 32), Version: "0.19.8+torch2.15.cu132.sm75.v3"}
+	two.Wheel, two.After = other.Name, &deploy.Version{Version: other.Version, SHA256: other.SHA256}
+	return counted([]deploy.WheelRef{theWheel(), other}, []deploy.NodeReport{one, two})
+}
+
+// Thousands of nodes are a page that a mail carries.
+func TestPageOfThousandsIsSmall(t *testing.T) {
+	t.Parallel()
+	for name, different := range map[string]bool{"alike": false, "all different": true} {
+		if size := len(write(t, thousands(2000, different))); size > 2_000_000 {
+			t.Errorf("%s: %d bytes", name, size)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package page
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// view is what the template shows.
+type view struct {
+	Verdict     string
+	Good        bool
+	About       []fact
+	Wheels      []wheel
+	Counts      []count
+	Total       int
+	Differences []difference
+	Agree       string // in what all nodes agree
+	Reasons     []reason
+	More        int // reasons that are not among them
+	Columns     []column
+	Rows        []row
+	Data        data
+}
+
+// fact is something said about one thing.
+type fact struct{ Label, Text string }
+
+// wheel is one of those that were dealt with; in the table it is a number.
+type wheel struct {
+	Number       int
+	Name, SHA256 string
+}
+
+// count is how many nodes have a status; Before counts those left of it in the bar.
+type count struct {
+	Status    deploy.Status
+	N, Before int
+}
+
+// difference is a property in which nodes differ.
+type difference struct {
+	Title  string
+	Must   bool   // of those in which the nodes of one job must agree
+	Whose  string // whose the norm is
+	Column int
+	Values []value
+	More   int // values that are not among them
+}
+
+// value is what some nodes have; the norm is what most have.
+type value struct {
+	Text  string
+	Norm  bool
+	Nodes string // folded
+	Count int
+	Word  int // its place among the words of the data
+}
+
+// reason is why nodes are not ok, in the words of the report.
+type reason struct {
+	Status deploy.Status
+	Nodes  string
+	Count  int
+	Step   string
+	Error  string
+	Hint   hint
+}
+
+// hint is a hint, with the command that is in it.
+type hint struct{ Before, Command, After string }
+
+// row is nodes of which everything is equal that the table shows, but for what
+// no two nodes have alike.
+type row struct {
+	Nodes string
+	Count int
+	Cells []cell
+}
+
+// newView prepares a report for the template.
+func newView(r *deploy.Report, about deploy.About) view {
+	members := newMembers(r)
+	t := newTable(members, len(r.Wheels))
+	v := view{
+		Verdict: ui.Clean(r.Verdict()),
+		Good:    r.Err() == nil,
+		About:   head(about),
+		Total:   len(r.Nodes),
+		Counts:  counts(r),
+		Columns: t.columns,
+	}
+	v.Reasons, v.More = reasons(r)
+	for i, w := range r.Wheels {
+		v.Wheels = append(v.Wheels, wheel{i + 1, ui.Clean(w.Name), ui.Clean(w.SHA256)})
+	}
+	groups := t.fold(members)
+	for _, g := range groups {
+		v.Rows = append(v.Rows, row{g.names, len(g.members), g.cells})
+	}
+	words := newWords()
+	v.Data = newData(t, members, groups, words)
+	v.Differences, v.Agree = t.differences(members, words)
+	v.Data.Words = words.list // the last: all above are in it
+	return v
+}
+
+// head says what was done, when, and by whom.
+func head(about deploy.About) []fact {
+	inventory := about.Inventory
+	if inventory == "-" {
+		inventory = "standard input"
+	}
+	var facts []fact
+	for _, f := range []fact{{"Command", about.Command}, {"Inventory", inventory}, {"By", about.By}, {"At", about.At.Format("2006-01-02 15:04:05 MST")}} {
+		if f.Text != "" {
+			facts = append(facts, fact{f.Label, ui.Clean(f.Text)})
+		}
+	}
+	return facts
+}
+
+// counts counts nodes by status, the worst last.
+func counts(r *deploy.Report) []count {
+	s := r.Summary
+	all := []count{
+		{Status: deploy.OK, N: s.OK},
+		{Status: deploy.Skipped, N: s.Skipped},
+		{Status: deploy.Differs, N: s.Differs},
+		{Status: deploy.Refused, N: s.Refused},
+		{Status: deploy.Unreachable, N: s.Unreachable},
+		{Status: deploy.Failed, N: s.Failed},
+	}
+	before := 0
+	var some []count
+	for _, c := range all {
+		if c.N > 0 {
+			c.Before = before
+			some = append(some, c)
+		}
+		before += c.N
+	}
+	return some
+}
+
+// mostReasons is how many reasons are listed: nobody reads more, and the table
+// has them all.
+const mostReasons = 100
+
+// reasons puts together the nodes of which the same is said.
+func reasons(r *deploy.Report) (all []reason, more int) {
+	type said struct {
+		status            deploy.Status
+		step, error, hint string
+	}
+	names := map[said][]string{}
+	var order []said
+	for _, n := range r.Nodes {
+		if n.Error == "" {
+			continue
+		}
+		s := said{n.Status, n.Step, n.Error, n.Hint}
+		if n.Status == deploy.Skipped {
+			s.step = "" // no step of it went wrong
+		}
+		if names[s] == nil {
+			order = append(order, s)
+		}
+		names[s] = append(names[s], n.Name)
+	}
+	slices.SortStableFunc(order, func(a, b said) int { return cmp.Compare(gravity(a.status), gravity(b.status)) })
+	more = max(0, len(order)-mostReasons)
+	for _, s := range order[:len(order)-more] {
+		all = append(all, reason{s.status, ui.Clean(ui.FoldNames(names[s])), len(names[s]), ui.Clean(s.step), ui.Clean(s.error), newHint(s.hint)})
+	}
+	return all, more
+}
+
+// gravity orders statuses: what needs somebody goes first.
+func gravity(s deploy.Status) int {
+	return slices.Index([]deploy.Status{deploy.Failed, deploy.Unreachable, deploy.Refused, deploy.Differs, deploy.Skipped}, s)
+}
+
+// newHint finds the command in a hint: what follows a colon, up to a remark in
+// parentheses.
+func newHint(text string) hint {
+	text = ui.Clean(text)
+	const program = "dsbuild "
+	at := strings.Index(text, ": "+program)
+	switch {
+	case at >= 0:
+		at += len(": ")
+	case strings.HasPrefix(text, program):
+		at = 0
+	default:
+		return hint{Before: text}
+	}
+	h := hint{Before: text[:at], Command: text[at:]}
+	if end := strings.IndexAny(h.Command, "(;\n"); end >= 0 {
+		h.Command, h.After = h.Command[:end], h.Command[end:]
+	}
+	trimmed := strings.TrimRight(h.Command, " ")
+	h.After = h.Command[len(trimmed):] + h.After
+	h.Command = trimmed
+	return h
+}
