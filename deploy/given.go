@@ -7,6 +7,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -15,7 +16,7 @@ import (
 type Given struct {
 	Wheel   *Wheel        // nodes that get the same one hold the same pointer
 	Bundle  *wheel.Bundle // wheelhouse to meet requirements from, for this wheel
-	Coming  bool          // it is not there yet: what can be told without it is planned
+	Coming  string        // it is not there yet, and why: what can be told without it is planned
 	Reasons []string      // why no wheel can be one for this node
 	Hint    string        // what helps against that
 	Err     error         // why its wheel is missing: the node is left as it is
@@ -30,7 +31,7 @@ func (d *Deployment) Give(ctx context.Context, given []Given) (Plan, error) {
 	d.given, given = true, slices.Clone(given)
 	for i, u := range d.units {
 		g := given[i]
-		if g.Coming || g.Wheel == nil && len(g.Reasons) == 0 && g.Err == nil {
+		if g.Coming != "" || g.Wheel == nil && len(g.Reasons) == 0 && g.Err == nil {
 			g = Given{Err: errNoWheel}
 			given[i] = g
 		}
@@ -62,6 +63,12 @@ func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) (Plan, error) {
 	return plan, nil
 }
 
+// Lacks are the requirements of a wheel that a node does not meet, in words.
+func Lacks(w Wheel, f node.Facts) ([]string, error) {
+	_, lacks, err := pick(w, f, nil, false)
+	return whys(lacks), err
+}
+
 func planGiven(t *compat.Tables, n Known, g Given, opt PlanOptions) NodePlan {
 	p := NodePlan{Name: n.Name, Action: Refuse}
 	if n.Err == nil {
@@ -78,8 +85,8 @@ func planGiven(t *compat.Tables, n Known, g Given, opt PlanOptions) NodePlan {
 	case len(p.Reasons) > 0:
 	case g.Wheel == nil:
 		p.Reasons, p.Hint, p.Unfit = g.Reasons, g.Hint, true
-	case g.Coming:
-		p.Action, p.Wheel, p.Remarks = Install, g.Wheel, []string{"once it is built"}
+	case g.Coming != "":
+		p.Action, p.Wheel, p.Remarks = Install, g.Wheel, []string{g.Coming}
 	default:
 		if g.Bundle != nil {
 			opt.Bundle = g.Bundle

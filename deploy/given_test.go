@@ -33,8 +33,8 @@ func TestGivenPlan(t *testing.T) {
 		{nil, deploy.Given{Wheel: &high}, deploy.Install, "high.whl", "", false},
 		{runs, deploy.Given{Wheel: &low}, deploy.Leave, "low.whl", "", false},
 		{runs, deploy.Given{Wheel: &high}, deploy.Install, "high.whl", "", false},
-		{nil, deploy.Given{Wheel: coming, Coming: true}, deploy.Install, "coming", "", false},
-		{managed, deploy.Given{Wheel: coming, Coming: true}, deploy.Refuse, "", "PEP 668", false},
+		{nil, deploy.Given{Wheel: coming, Coming: "soon"}, deploy.Install, "coming", "", false},
+		{managed, deploy.Given{Wheel: coming, Coming: "soon"}, deploy.Refuse, "", "PEP 668", false},
 		{managed, deploy.Given{Wheel: &low}, deploy.Refuse, "", "PEP 668", false},
 		{nil, deploy.Given{Reasons: []string{"too old"}}, deploy.Refuse, "", "too old", true},
 		{nil, deploy.Given{Err: errors.New("not built")}, deploy.Absent, "", "not built", false},
@@ -64,7 +64,7 @@ func TestGivenPlanOfASharedEnvironment(t *testing.T) {
 	if err != nil || plan.Nodes[0].Action != deploy.Install || plan.Nodes[1].Action != deploy.Follow || len(plan.Wheels) != 1 {
 		t.Errorf("%v, %+v", err, plan)
 	}
-	plan, err = deploy.NewGivenPlan(known, []deploy.Given{{Wheel: &a}, {Wheel: &b, Coming: true}}, deploy.PlanOptions{})
+	plan, err = deploy.NewGivenPlan(known, []deploy.Given{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
 	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[1].Action != deploy.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}

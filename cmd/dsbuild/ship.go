@@ -66,7 +66,7 @@ Nodes are changed as by dsbuild deploy, and dsbuild rollback goes back.`,
 	f.Lookup("cpu").Usage += " (default: as the oldest of its nodes)"
 	o.build.buildFlags(f)
 	addFleetFlags(cmd, &o.fleet)
-	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|index` (name them, or install them from the node's own index)")
+	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, gather them for these nodes and bring them, or install them from the node's own index)")
 	f.StringVar(&o.fleet.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone); by default load where a wheel is installed, files elsewhere")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
 	return cmd
@@ -107,6 +107,9 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	opt.Fleet = fleet
 	opt.Fleet.Force, opt.Fleet.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
 	opt.Fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
+	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
+		opt.Bundle = o.build.wheelhouses(a, at)
+	}
 	if !o.verifyGiven {
 		opt.Fleet.VerifyLeft = deploy.VerifyFiles
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 
 	"github.com/dsbuild/dsbuild/internal/flow"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -64,4 +66,27 @@ func (o wheelOptions) flow(ctx context.Context, a *app, at *place, p *planner) (
 		Want: groups.spec, Group: p.tables.Group, Plans: groups, Build: build,
 		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Report: a.reporter,
 	}, nil
+}
+
+// wheelhouses gathers what wheels require, for each in a folder of its name.
+func (o wheelOptions) wheelhouses(a *app, at *place) func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
+	return func(ctx context.Context, name string, p *pipeline.Plan, made wheel.Artifact) (*wheel.Bundle, error) {
+		plan, err := pipeline.NewBundlePlan(p, nil, true)
+		if err != nil {
+			return nil, err
+		}
+		dir := filepath.Join(o.out, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		runner := pipeline.Runner{
+			Store: pipeline.DefaultStore(), Dir: dir, Logs: pipeline.DefaultLogs(), Version: a.version,
+			Builder: at.open, Report: ui.Prefixed(a.reporter, name), Site: o.site,
+		}
+		if _, err := runner.Bundle(ctx, plan, made); err != nil {
+			return nil, err
+		}
+		b, err := wheel.ReadBundle(filepath.Join(dir, wheel.WheelhouseDir))
+		return &b, err
+	}
 }

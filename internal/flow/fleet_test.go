@@ -113,7 +113,7 @@ func (f *fleet) ship(t *testing.T) *flow.Ship {
 			Hosts: f.hosts, KnownHosts: f.known, Dialer: &f.dials, Reporter: rep, Forks: 4,
 			Verify: deploy.VerifyLoad, VerifyLeft: deploy.VerifyFiles, By: "tester", Force: f.force,
 		},
-		Want: f.want, Group: tables.Group, Plans: f.works, Build: f.works.build, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Report: rep,
+		Want: f.want, Group: tables.Group, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Report: rep,
 	})
 	t.Cleanup(s.Close)
 	return s
@@ -196,6 +196,9 @@ type works struct {
 	built  []string // names of wheels, in order
 	plans  func(name string) error
 	during func(name string) error
+
+	requires []string // of every wheel
+	bundle   func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error)
 }
 
 func newWorks(t *testing.T) *works {
@@ -261,7 +264,7 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 	}
 	compiled := wheeltest.Compiled(w.t, w.t.TempDir(), wheeltest.Options{
 		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU,
-		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}},
+		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires,
 		Files: map[string]string{
 			"deepspeed/ops/cpu_adam_loaded.py":     "",
 			"deepspeed/ops/op_builder/__init__.py": "",

@@ -34,6 +34,9 @@ type Options struct {
 	Plans Planner
 	// Build runs plans, several at once where there is room (pipeline.Farm).
 	Build func(context.Context, []pipeline.Job) []pipeline.Result
+	// Bundle gathers what a wheel requires, for nodes that lack some of it, in a
+	// wheelhouse of its own. nil: a node that lacks something is refused.
+	Bundle func(ctx context.Context, name string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error)
 	// Store is where finished wheels are found again.
 	Store pipeline.Store
 	// Dir is where wheels are put.
@@ -108,7 +111,7 @@ func (s *Ship) Survey(ctx context.Context) (*Plan, error) {
 // members are the nodes that a wheel is for, with their places among all. A
 // node that would refuse any wheel gets none built for it.
 func (s *Ship) members() (members []compat.Member, places []int, err error) {
-	coming := slices.Repeat([]deploy.Given{{Wheel: &deploy.Wheel{}, Coming: true}}, len(s.known))
+	coming := slices.Repeat([]deploy.Given{{Wheel: &deploy.Wheel{}, Coming: "asked"}}, len(s.known))
 	plan, err := deploy.NewGivenPlan(s.known, coming, deploy.PlanOptions{})
 	for i, n := range plan.Nodes {
 		refused := n.Action == deploy.Refuse && !s.opt.Keep
@@ -170,7 +173,9 @@ func (s *Ship) find(ctx context.Context, w *Wheel) error {
 // while wheels are still to be built. It changes nothing.
 func (s *Ship) Preview(ctx context.Context) (deploy.Plan, error) {
 	for _, w := range s.plan.Wheels {
-		s.give(ctx, w)
+		if s.give(ctx, w); s.opt.Bundle != nil {
+			s.awaitBundle(w)
+		}
 	}
 	plan, err := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
 	if err == nil {
@@ -269,7 +274,9 @@ func (s *Ship) Deploy(ctx context.Context) *deploy.Report {
 		}
 	}
 	for _, w := range s.plan.Wheels {
-		s.give(ctx, w)
+		if s.give(ctx, w); s.opt.Bundle != nil {
+			s.bundle(ctx, w)
+		}
 	}
 	if _, err := s.fleet.Give(ctx, s.given); err != nil {
 		return s.Report()
@@ -303,7 +310,7 @@ func (s *Ship) Run(ctx context.Context) (*deploy.Report, error) {
 
 // give gives a wheel to its nodes, or the reason why there is none.
 func (s *Ship) give(ctx context.Context, w *Wheel) {
-	g := deploy.Given{Wheel: &deploy.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: true}
+	g := deploy.Given{Wheel: &deploy.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
 	if w.Err == nil && w.State != ToBuild {
 		loaded, err := deploy.LoadWheels(ctx, w.path())
 		if err != nil {
@@ -317,6 +324,54 @@ func (s *Ship) give(ctx context.Context, w *Wheel) {
 	}
 	for _, i := range w.places {
 		s.given[i] = g
+	}
+}
+
+// lacking are the nodes of a wheel that lack something it requires; none where it
+// is still to come.
+func (s *Ship) lacking(w *Wheel) (places []int) {
+	for _, i := range w.places {
+		g := s.given[i]
+		if g.Wheel == nil || g.Coming != "" {
+			continue
+		}
+		if lacks, err := deploy.Lacks(*g.Wheel, s.known[i].Facts); err == nil && len(lacks) > 0 {
+			places = append(places, i)
+		}
+	}
+	return places
+}
+
+// awaitBundle notes of nodes that lack something that a wheelhouse will bring it.
+func (s *Ship) awaitBundle(w *Wheel) {
+	for _, i := range s.lacking(w) {
+		s.given[i].Coming = "with what it lacks, once that is gathered"
+	}
+}
+
+// bundle has the wheelhouse made for those nodes of a wheel that lack something.
+// Without it they are refused, and the others served.
+func (s *Ship) bundle(ctx context.Context, w *Wheel) {
+	lacking := s.lacking(w)
+	if len(lacking) == 0 || ctx.Err() != nil {
+		return
+	}
+	a := w.Artifact
+	a.Path = w.path()
+	p, err := w.Plan, error(nil)
+	if w.State != Built { // planned without an engine
+		p, err = s.opt.Plans.Plan(ctx, w.Name, w.Spec)
+	}
+	var b *wheel.Bundle
+	if err == nil {
+		b, err = s.opt.Bundle(ctx, w.Name, p, a)
+	}
+	if err != nil {
+		s.opt.Report.Warn("%s: no wheelhouse: %v", w.Name, err)
+		return
+	}
+	for _, i := range lacking {
+		s.given[i].Bundle = b
 	}
 }
 

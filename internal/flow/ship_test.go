@@ -13,22 +13,25 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/flow"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
-// Four nodes of three kinds get two wheels; asked again nothing is built or
+// Three nodes of three kinds get two wheels; asked again nothing is built or
 // sent, over one connection for each node; and what somebody changed is mended.
 func TestShip(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, a100, turing, older, a100)
+	f := newFleet(t, a100, turing, older)
 	plan, r, err := f.run(t)
-	if err != nil || !r.Consistent || r.Summary.OK != 4 || len(plan.Wheels) != 2 {
+	if err != nil || !r.Consistent || r.Summary.OK != 3 || len(plan.Wheels) != 2 {
 		t.Fatalf("%v, %+v", err, r.Summary)
 	}
-	if !sameNames(plan.Wheels[0].Nodes, "node1", "node2", "node4") || !sameNames(plan.Wheels[1].Nodes, "node3") {
+	if !sameNames(plan.Wheels[0].Nodes, "node1", "node2") || !sameNames(plan.Wheels[1].Nodes, "node3") {
 		t.Errorf("%v, %v", plan.Wheels[0].Nodes, plan.Wheels[1].Nodes)
 	}
 	dials, puts := f.dials.count()
-	if dials != 4 || len(puts) != 4 || len(f.works.built) != 2 {
+	if dials != 3 || len(puts) != 3 || len(f.works.built) != 2 {
 		t.Errorf("%d connections, files %q, built %q", dials, puts, f.works.built)
 	}
 	if !strings.Contains(plan.Wheels[0].Artifact.Manifest.Name, "+torch2.15.cu132.sm75.sm80.") {
@@ -41,11 +44,11 @@ func TestShip(t *testing.T) {
 	f.works.built, f.works.plans = nil, func(string) error { return errors.New("an engine was asked") }
 	_, r, err = f.run(t)
 	dials, puts = f.dials.count()
-	if err != nil || !r.Consistent || len(changed(r)) > 0 || len(f.works.built) > 0 || len(puts) > 0 || dials != 4 {
+	if err != nil || !r.Consistent || len(changed(r)) > 0 || len(f.works.built) > 0 || len(puts) > 0 || dials != 3 {
 		t.Errorf("again: %v, changed %q, built %q, %d connections, files %q", err, changed(r), f.works.built, dials, puts)
 	}
 	var out strings.Builder
-	if err := r.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nnothing to do: 4 nodes run what they need\n") {
+	if err := r.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nnothing to do: 3 nodes run what they need\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if entries, _ := os.ReadDir(f.dir); len(entries) > 0 {
@@ -195,5 +198,56 @@ func TestWheelsAlone(t *testing.T) {
 	}
 	if _, puts := f.dials.count(); len(puts) > 0 {
 		t.Errorf("files %q", puts)
+	}
+}
+
+// What a node lacks is gathered once, for those nodes alone that lack it.
+func TestShipGathersWhatNodesLack(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100)
+	house := t.TempDir()
+	wheeltest.Write(t, filepath.Join(house, "extra-1.2-py3-none-any.whl"), map[string]string{
+		"extra.py":                     "x = 1\n",
+		"extra-1.2.dist-info/METADATA": "Metadata-Version: 2.1\nName: extra\nVersion: 1.2\n",
+		"extra-1.2.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+	})
+	gathered := 0
+	f.works.requires = []string{"extra>=1"}
+	f.works.bundle = func(_ context.Context, _ string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error) {
+		gathered++
+		if _, err := os.Stat(a.Path); err != nil || p.Base.Digest == "" {
+			t.Errorf("a wheelhouse for %q of a plan on %+v", a.Path, p.Base)
+		}
+		if _, err := wheel.WriteBundle(house, "3.11", nil); err != nil {
+			return nil, err
+		}
+		b, err := wheel.ReadBundle(house)
+		return &b, err
+	}
+	_, r, err := f.run(t)
+	if err != nil || gathered != 1 || !slices.Equal(r.Nodes[0].Along, []string{"extra 1.2"}) {
+		t.Errorf("%v, gathered %d times, along %q", err, gathered, r.Nodes[0].Along)
+	}
+	_, r, err = f.run(t)
+	if err != nil || gathered != 1 || len(changed(r)) > 0 {
+		t.Errorf("again: %v, gathered %d times, changed %q", err, gathered, changed(r))
+	}
+
+	if err := os.RemoveAll(filepath.Join(f.site(0), "extra-1.2.dist-info")); err != nil {
+		t.Fatal(err)
+	}
+	s := f.ship(t)
+	if _, err := s.Survey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if preview, err := s.Preview(t.Context()); err != nil || preview.Nodes[0].Action != deploy.Install || gathered != 1 {
+		t.Errorf("preview: %v, %+v", err, preview.Nodes[0])
+	}
+	f.works.bundle = func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
+		return nil, errors.New("no index answers")
+	}
+	f.force = true // the wheel is there already
+	if _, r, err := f.run(t); code(err) != 3 || r.Nodes[0].Status != deploy.Refused || !strings.Contains(r.Nodes[0].Error, "extra>=1") {
+		t.Errorf("no wheelhouse: %v, %+v", err, r.Nodes[0])
 	}
 }
