@@ -63,7 +63,7 @@ Nodes are changed as by dsbuild deploy, and dsbuild rollback goes back.`,
 	}
 	f := cmd.Flags()
 	o.build.nodesFlags(f)
-	f.Lookup("cpu").Usage += " (default: as the oldest of its nodes)"
+	f.Lookup("cpu").Usage += " (default: v3, or as the oldest of its nodes)"
 	o.build.buildFlags(f)
 	addFleetFlags(cmd, &o.fleet)
 	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, gather them for these nodes and bring them, or install them from the node's own index)")

@@ -55,10 +55,12 @@ NVIDIA's number for what a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and A40, 8.9 i
 L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operators,
 dsbuild toolchains what they can be compiled with. What is not given is chosen so
 that all fits together: --gpu V100 takes the newest torch and CUDA that still know
-a V100.`,
+a V100. With --for the nodes of an inventory are asked instead, and the fewest wheels
+built that serve them all; dsbuild ship also puts them there.`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
+  dsbuild wheel --for inventory.yaml
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

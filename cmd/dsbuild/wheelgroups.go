@@ -12,18 +12,20 @@ import (
 )
 
 // groupPlanner plans the wheels for groups of nodes: what they have in common is
-// a request, and the sources are brought once. It is a flow.Planner.
+// a request, and the sources are brought once. What it says ends up in reports, so
+// secrets of the site are taken out of it here. It is a flow.Planner.
 type groupPlanner struct {
 	*planner
 	request wheelRequest
 	builder string // --builder
+	site    pipeline.Site
 	spec    wheel.Spec
 	source  pipeline.Source
 }
 
 func newGroupPlanner(ctx context.Context, p *planner, o wheelOptions) (*groupPlanner, error) {
 	spec, src, err := p.want(ctx, o.wheelRequest)
-	return &groupPlanner{p, o.wheelRequest, o.builder, spec, src}, err
+	return &groupPlanner{p, o.wheelRequest, o.builder, o.site, spec, src}, err
 }
 
 // Ask implements flow.Planner: the plan of a dry run.
@@ -32,7 +34,7 @@ func (g *groupPlanner) Ask(ctx context.Context, spec wheel.Spec) (*pipeline.Plan
 	dry.dryRun, dry.quiet = true, true
 	plan, err := dry.resolve(ctx, g.request, spec, g.source)
 	if err != nil {
-		return nil, "", err
+		return nil, "", g.site.Error(err)
 	}
 	request, err := pipeline.Request(plan, g.builder)
 	return plan, request, err
@@ -43,7 +45,8 @@ func (g *groupPlanner) Plan(ctx context.Context, name string, spec wheel.Spec) (
 	named, own := *g.app, *g.planner
 	named.reporter = ui.Prefixed(g.app.reporter, name)
 	own.app = &named
-	return own.resolve(ctx, g.request, spec, g.source)
+	plan, err := own.resolve(ctx, g.request, spec, g.source)
+	return plan, g.site.Error(err)
 }
 
 // flow prepares what o asks for of the nodes of a fleet. The sources are the

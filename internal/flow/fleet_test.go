@@ -262,30 +262,10 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 	for _, a := range tc.Archs {
 		archs = append(archs, a.Capability())
 	}
-	compiled := wheeltest.Compiled(w.t, w.t.TempDir(), wheeltest.Options{
-		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU,
-		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires,
-		Files: map[string]string{
-			"deepspeed/ops/cpu_adam_loaded.py":     "",
-			"deepspeed/ops/op_builder/__init__.py": "",
-			"deepspeed/ops/op_builder/all_ops.py":  "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_loaded\n        return cpu_adam_loaded\nALL_OPS = {'cpu_adam': Builder()}\n",
-		},
+	file, m, statement := wheeltest.Built(w.t, w.t.TempDir(), wheeltest.Options{
+		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
+		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires, Files: wheeltest.LoadedByPython(),
 	})
-	m, now := p.Manifest, time.Now().UTC().Truncate(time.Second)
-	m.OpsRequested = []string{"cpu_adam"}
-	facts := wheel.Build{GCC: "12.2.0", Python: tc.Python, Torch: tc.Torch, CUDA: tc.CUDA, Packages: []wheel.Package{{PURL: "pkg:pypi/torch@" + tc.Torch, File: "RECORD", SHA256: strings.Repeat("01", 32)}}}
-	file, err := wheel.Pack(w.t.Context(), compiled, w.t.TempDir(), m, facts)
-	if err != nil {
-		return wheel.Artifact{}, err
-	}
-	if m, err = wheel.ReadManifest(file); err != nil {
-		return wheel.Artifact{}, err
-	}
-	m.Builder, m.BuiltAt = "test", &now
-	statement, err := wheel.Provenance(m, facts, now, now)
-	if err != nil {
-		return wheel.Artifact{}, err
-	}
 	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, w.fleet.dir)
 	if err != nil {
 		return a, err
