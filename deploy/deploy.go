@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -54,7 +55,10 @@ type Deployment struct {
 	pips  map[string]upload // by Python X.Y
 
 	rollback bool
-	given    bool // each node was given its wheel
+	given    bool           // each node was given its wheel
+	reading  bool           // by Verify: nothing is changed
+	tables   *compat.Tables // verify
+	files    shared         // verify: what nodes have of DeepSpeed
 }
 
 // unit is one node on its way through the steps.
@@ -72,6 +76,8 @@ type unit struct {
 	changed bool
 	before  *Version
 	after   *Version
+	sight   *sight    // verify: what was seen of it
+	runs    *WheelRef // verify: the wheel that it runs, or is to run
 
 	status  Status
 	step    string
@@ -335,7 +341,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.seconds[s.name] += time.Since(begin).Seconds()
 		if err != nil {
 			u.status, u.err = Failed, err
-			switch surveying := s.name == "connect" || s.name == "probe"; {
+			switch surveying := s.name == "connect" || s.name == "probe" || d.reading; {
 			case surveying && ctx.Err() != nil:
 				u.status = Skipped // nothing was wrong with the node
 			case s.name == "connect", surveying && errors.Is(err, remote.ErrLost):
@@ -419,7 +425,10 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, unfit: u.plan.Unfit}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit}
+		if u.sight != nil {
+			u.sight.tell(&n)
+		}
 		if u.err != nil {
 			n.Error, n.Hint = u.err.Error(), hint.Of(u.err)
 		}
@@ -428,15 +437,20 @@ func (d *Deployment) Report() *Report {
 			f.Dists, f.Along = nil, nil
 			n.Facts = &f
 		}
+		ref := u.runs
 		if w := u.plan.Wheel; w != nil {
-			n.Wheel = w.Manifest.Name
-			if !seen[w.Manifest.SHA256] {
-				seen[w.Manifest.SHA256] = true
-				r.Wheels = append(r.Wheels, WheelRef{w.Manifest.Name, w.Manifest.SHA256, w.Version})
+			ref = &WheelRef{w.Manifest.Name, w.Manifest.SHA256, w.Version}
+		}
+		if ref != nil {
+			n.Wheel = ref.Name
+			if !seen[ref.SHA256] {
+				seen[ref.SHA256] = true
+				r.Wheels = append(r.Wheels, *ref)
 			}
 		}
 		r.Nodes[i] = n
 	}
+	r.Differences = compareNodes(d.units, d.given)
 	r.complete()
 	return r
 }

@@ -2,11 +2,16 @@ package deploy
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -53,7 +58,59 @@ func (h hostRunner) Run(ctx context.Context, cmd remote.Command) error {
 		cmd.Argv = slices.Concat(h.host.ExecPrefix, inner, cmd.Argv)
 		cmd.Env = nil
 	}
-	return h.Runner.Run(ctx, cmd)
+	if h.host.Setup == "" {
+		return h.Runner.Run(ctx, cmd)
+	}
+	said := &setupWatch{to: cmd.Stderr}
+	cmd.Stderr = said
+	err := h.Runner.Run(ctx, cmd)
+	if failed := said.failure(h.host); failed != nil && errors.As(err, new(*remote.ExitError)) {
+		return failed
+	}
+	return err
+}
+
+// setupWatch passes on what a command says on stderr and keeps the beginning: a
+// setup line that fails says so there, and nothing runs after it.
+type setupWatch struct {
+	to   io.Writer // nil: nobody
+	kept []byte
+}
+
+// setupMost bounds what is kept.
+const setupMost = 16 << 10
+
+// Write implements io.Writer.
+func (w *setupWatch) Write(p []byte) (int, error) {
+	w.kept = append(w.kept, p[:min(len(p), setupMost-len(w.kept))]...)
+	if w.to == nil {
+		return len(p), nil
+	}
+	return w.to.Write(p)
+}
+
+// failure is what became of the setup line of a host; nil if it did not fail.
+func (w *setupWatch) failure(h inventory.Host) error {
+	before, status, found := strings.Cut(ui.Clean(string(w.kept)), remote.SetupFailed)
+	if !found {
+		return nil
+	}
+	status, _, _ = strings.Cut(status, "\n")
+	lines := strings.Split(strings.TrimSpace(before), "\n")
+	why := strings.TrimSpace(lines[len(lines)-1])
+	if why != "" {
+		why = ": " + bounded(why)
+	}
+	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", bounded(h.Setup), strings.TrimSpace(status), why),
+		"it is said at %s; try it on %s in a shell that is not interactive: ssh %s 'LINE'", h.Position, h.Node, h.Address)
+}
+
+// bounded cuts foreign text in a message.
+func bounded(s string) string {
+	if len(s) <= 200 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:200], "") + "..."
 }
 
 // label is a node's name as part of a file name.

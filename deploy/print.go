@@ -15,12 +15,13 @@ import (
 const cellSep = "\x00"
 
 // Print writes the report for a person: a table in which equal nodes are one
-// row, then every failure once, then a verdict.
+// row, then every failure once, then a verdict. After verify it also says in what
+// the nodes differ, and what is worth knowing.
 func (r *Report) Print(w io.Writer) error {
 	var rows, errs []ui.Named
 	slowest := map[string]float64{}
 	for _, n := range r.Nodes {
-		row := strings.Join(n.cells(), cellSep)
+		row := strings.Join(n.cells(r.verified), cellSep)
 		rows = append(rows, ui.Named{Name: n.Name, Text: row})
 		total := 0.0
 		for _, s := range n.Seconds {
@@ -28,47 +29,134 @@ func (r *Report) Print(w io.Writer) error {
 		}
 		slowest[row] = max(slowest[row], total)
 		if n.Error != "" {
-			text := n.Step + ": " + n.Error
-			if n.Status == Skipped {
-				text = n.Error // no step of it went wrong
-			}
-			if n.Hint != "" {
-				text += "\n  hint: " + n.Hint
-			}
-			errs = append(errs, ui.Named{Name: n.Name, Text: text})
+			errs = append(errs, ui.Named{Name: n.Name, Text: n.complaint()})
 		}
 	}
 	var table [][]string
 	for _, f := range ui.Fold(rows) {
 		table = append(table, append(append([]string{f.Names}, strings.Split(f.Text, cellSep)...), fmt.Sprintf("%.1f", slowest[f.Text])))
 	}
-	if err := ui.Table(w, []string{"NODES", "STATUS", "DEEPSPEED", "TORCH", "CUDA", "STEP", "SECONDS"}, table); err != nil {
+	last := "STEP"
+	if r.verified {
+		last = "PYTHON"
+	}
+	if err := ui.Table(w, []string{"NODES", "STATUS", "DEEPSPEED", "TORCH", "CUDA", last, "SECONDS"}, table); err != nil {
 		return err
 	}
+	lines := r.differences()
 	for _, f := range ui.Fold(errs) {
-		if _, err := fmt.Fprintf(w, "%s: %s\n", f.Names, ui.Clean(f.Text)); err != nil {
+		lines = append(lines, fmt.Sprintf("%s: %s", f.Names, f.Text))
+	}
+	if r.verified {
+		lines = append(lines, r.remarks()...)
+	}
+	lines = append(lines, r.verdict())
+	if r.idle() {
+		lines = append(lines, r.idleVerdict())
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(w, r.verdict())
-	if err == nil && r.idle() {
-		_, err = fmt.Fprintln(w, r.idleVerdict())
-	}
-	return err
+	return nil
 }
 
-func (n NodeReport) cells() []string {
-	status, deepspeed, torch, cuda := string(n.Status), "-", "-", "-"
-	if n.Status == OK && !n.Changed {
+// complaint is what is wrong with a node, in words.
+func (n NodeReport) complaint() string {
+	text := n.Step + ": " + n.Error
+	switch {
+	case n.Status == Skipped:
+		text = n.Error // no step of it went wrong
+	case len(n.Differs) == 1:
+		text = n.Error
+	case len(n.Differs) > 1:
+		text = "it differs:\n  " + strings.Join(n.Differs, "\n  ")
+		for _, b := range n.broken {
+			text += "\n  " + b
+		}
+	}
+	if n.Hint != "" {
+		text += "\n  hint: " + n.Hint
+	}
+	return text
+}
+
+// What is printed of long lists; --json has all of it.
+const (
+	maxValues  = 6  // of one property
+	maxRemarks = 12 // different ones
+	maxNames   = 60 // characters of folded names that most nodes may take
+)
+
+// differences are a line for each property in which nodes differ. After a deploy
+// those that matter are told where every node is ok: else its reasons are said.
+func (r *Report) differences() []string {
+	var lines []string
+	for _, d := range r.Differences {
+		if !r.verified && (!d.Must || r.Summary.OK < len(r.Nodes)) {
+			continue
+		}
+		var sides []string
+		for i, v := range d.Values[:min(len(d.Values), maxValues)] {
+			value, who := cmp.Or(v.Value, "none"), foldShort(v.Nodes)
+			if d.What == "wheel" {
+				value = short(v.Value)
+			}
+			if i == 0 && len(who) > maxNames {
+				who = nodes(len(v.Nodes))
+			}
+			sides = append(sides, value+" on "+who)
+		}
+		if more := len(d.Values) - maxValues; more > 0 {
+			sides = append(sides, fmt.Sprintf("%d more values", more))
+		}
+		may := ""
+		if !d.Must {
+			may = " (may differ)"
+		}
+		lines = append(lines, title(d.What)+may+": "+strings.Join(sides, "; "))
+	}
+	return lines
+}
+
+// remarks are what is worth knowing about nodes.
+func (r *Report) remarks() []string {
+	var all []ui.Named
+	for _, n := range r.Nodes {
+		for _, text := range n.Remarks {
+			all = append(all, ui.Named{Name: n.Name, Text: text})
+		}
+	}
+	var lines []string
+	folded := ui.Fold(all)
+	for _, f := range folded[:min(len(folded), maxRemarks)] {
+		lines = append(lines, fmt.Sprintf("%s (remark): %s", f.Names, f.Text))
+	}
+	if more := len(folded) - maxRemarks; more > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d remarks more", more))
+	}
+	return lines
+}
+
+func (n NodeReport) cells(verified bool) []string {
+	status, deepspeed, torch, cuda, last := string(n.Status), "-", "-", "-", n.Step
+	if n.Status == OK && !n.Changed && !verified {
 		status += ", unchanged"
 	}
 	if n.After != nil {
 		deepspeed = n.After.Version
 	}
+	if verified {
+		last = ""
+	}
 	if n.Facts != nil {
 		torch, cuda = cmp.Or(n.Facts.Torch, "-"), cmp.Or(n.Facts.TorchCUDA, "-")
+		if verified {
+			last = n.Facts.Python
+		}
 	}
-	return []string{status, deepspeed, torch, cuda, cmp.Or(n.Step, "-")}
+	return []string{status, deepspeed, torch, cuda, cmp.Or(last, "-")}
 }
 
 // verdict is the last line: what the fleet is in.
@@ -80,7 +168,9 @@ func (r *Report) verdict() string {
 			n    int
 			what Status
 		}{{r.Summary.Failed, Failed}, {r.Summary.Unreachable, Unreachable}, {r.Summary.Refused, Refused}, {r.Summary.Differs, Differs}, {r.Summary.Skipped, Skipped}} {
-			if c.n > 0 {
+			if c.n > 1 && c.what == Differs {
+				parts = append(parts, fmt.Sprintf("%d differ", c.n))
+			} else if c.n > 0 {
 				parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
 			}
 		}
@@ -111,7 +201,19 @@ func (r *Report) verdict() string {
 	if cudas := r.values(func(f *node.Facts) string { return f.TorchCUDA }); cudas != "" {
 		line += ", CUDA " + cudas
 	}
-	return line
+	return line + r.others()
+}
+
+// others names what nodes that are all ok differ in, and may.
+func (r *Report) others() string {
+	var names []string
+	for _, d := range r.Differences {
+		names = append(names, title(d.What))
+	}
+	if !r.verified || len(names) == 0 {
+		return ""
+	}
+	return "; not equal: " + strings.Join(names, ", ")
 }
 
 // values are the different values of a fact, for a sentence.

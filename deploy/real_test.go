@@ -89,6 +89,8 @@ func TestRealDeploy(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 
+	verifyReal(t, fleet, opt, all[:3])
+
 	if err := fleet.Rekey(1); err != nil {
 		t.Fatal(err)
 	}

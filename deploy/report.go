@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/dsbuild/dsbuild/node"
@@ -28,7 +29,25 @@ type Report struct {
 	Nodes      []NodeReport `json:"nodes"`            // in inventory order
 	Groups     []Group      `json:"groups,omitempty"` // of ship alone
 
-	given bool // each node was given its wheel: torch and CUDA need agree for each wheel alone
+	// Differences are the properties in which the nodes that answered differ, the
+	// weightiest first, also those that may differ.
+	Differences []Difference `json:"differences"`
+
+	verified bool // by Verify: nothing was to be done
+	given    bool // each node was given its wheel: torch and CUDA need agree for each wheel alone
+}
+
+// Difference is a property in which nodes differ.
+type Difference struct {
+	What   string            `json:"what"` // as node.Properties call it
+	Must   bool              `json:"must"` // nodes that differ in it do not run the same thing
+	Values []DifferenceValue `json:"values"`
+}
+
+// DifferenceValue is what some nodes have; the value of most comes first.
+type DifferenceValue struct {
+	Value string   `json:"value"` // "": none, or not known
+	Nodes []string `json:"nodes"`
 }
 
 // WheelRef names a wheel.
@@ -55,6 +74,8 @@ type NodeReport struct {
 	Step    string             `json:"step"` // the last one begun
 	Error   string             `json:"error"`
 	Hint    string             `json:"hint"`
+	Differs []string           `json:"differs"` // verify: in what, each reason by itself
+	Remarks []string           `json:"remarks"` // verify: worth knowing, no fault
 	Changed bool               `json:"changed"`
 	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
 	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
@@ -63,7 +84,9 @@ type NodeReport struct {
 	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"` // by step
 
-	unfit bool // refused because the wheel does not fit it
+	unfit  bool     // refused because the wheel does not fit it
+	broken []string // verify: what does not work, beside what differs
+	proven bool     // verify: has the wheel's files, wherever they came from
 }
 
 // complete counts the nodes and compares them. Several wheels give several
@@ -99,6 +122,9 @@ func (r *Report) complete() {
 		f := *n.Facts
 		f.DeepSpeed = &node.Installed{Version: public(after.Version)}
 		facts = append(facts, f)
+		if n.proven && after.SHA256 == "" {
+			continue
+		}
 		if seen, ok := shas[n.Wheel]; ok && seen != after.SHA256 {
 			r.Consistent = false
 		}
@@ -109,15 +135,95 @@ func (r *Report) complete() {
 	}
 }
 
-// properties are those that all nodes must agree in. Where each was given its
-// wheel, whether torch and CUDA are those of the wheel has been verified, and
-// the wheels differ on purpose.
+// properties are those that make a fleet consistent, or not. Where each node was
+// given its wheel, whether torch and CUDA are those of the wheel has been
+// verified, and the wheels differ on purpose.
 func (r *Report) properties() []node.Property {
-	all := node.Properties()
+	decisive := []string{"deepspeed", "torch", "cuda"}
 	if r.given {
-		all = slices.DeleteFunc(all, func(p node.Property) bool { return p.Name != "deepspeed" })
+		decisive = decisive[:1]
 	}
-	return all
+	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(decisive, p.Name) })
+}
+
+// compareNodes says in what the nodes that answered differ. Those without a
+// usable Python would differ in everything that it knows. Where each was given
+// its wheel, nodes of different wheels may differ in all but DeepSpeed.
+func compareNodes(units []*unit, given bool) []Difference {
+	var facts []node.Facts
+	var names []string
+	var wheels []*Wheel
+	for _, u := range units {
+		if u.facts != nil && pythonless(*u.facts) == "" {
+			facts, names, wheels = append(facts, u.now()), append(names, u.host.Name), append(wheels, u.plan.Wheel)
+		}
+	}
+	diffs := []Difference{}
+	for _, d := range node.Compare(facts, append(node.Properties(), companions(facts)...)) {
+		diff := Difference{What: d.What, Must: d.Must && (!given || d.What == "deepspeed" || within(d, wheels))}
+		for _, v := range d.Values {
+			value := DifferenceValue{Value: v.Value}
+			for _, i := range v.Nodes {
+				value.Nodes = append(value.Nodes, names[i])
+			}
+			diff.Values = append(diff.Values, value)
+		}
+		diffs = append(diffs, diff)
+	}
+	return diffs
+}
+
+// within reports whether nodes of one wheel differ.
+func within(d node.Diff, wheels []*Wheel) bool {
+	value := map[*Wheel]string{}
+	for _, v := range d.Values {
+		for _, i := range v.Nodes {
+			if wheels[i] == nil {
+				continue
+			}
+			if seen, ok := value[wheels[i]]; ok && seen != v.Value {
+				return true
+			}
+			value[wheels[i]] = v.Value
+		}
+	}
+	return false
+}
+
+// now are the facts of a node as they are after what was done to it.
+func (u *unit) now() node.Facts {
+	f := *u.facts
+	f.DeepSpeed = nil
+	if u.after != nil {
+		f.DeepSpeed = &node.Installed{Version: u.after.Version, SHA256: u.after.SHA256}
+	}
+	if u.changed && f.Dists != nil {
+		f.Dists = maps.Clone(f.Dists)
+		for _, a := range u.plan.Along {
+			f.Dists[a.Name] = a.Version
+			if a.Name == "transformers" {
+				f.Transformers = a.Version
+			}
+		}
+	}
+	return f
+}
+
+// companions are the versions of what came to some node with DeepSpeed. They may
+// differ: a node is given only what it lacks.
+func companions(facts []node.Facts) []node.Property {
+	names := map[string]bool{}
+	for _, f := range facts {
+		for name := range f.Along {
+			names[name] = true
+		}
+	}
+	delete(names, "transformers") // is among the others
+	var properties []node.Property
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		properties = append(properties, node.Property{Name: name, Of: func(f node.Facts) string { return f.Dists[name] }})
+	}
+	return properties
 }
 
 // Err is nil when every node is ok; else it carries the exit code: 4 when

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -20,8 +21,13 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed verify.py
-var verifySource string
+// proof.py goes before verify.py and look.py.
+var (
+	//go:embed proof.py
+	proofSource string
+	//go:embed verify.py
+	verifySource string
+)
 
 // connect keeps a connection that is open.
 func (d *Deployment) connect(ctx context.Context, u *unit) error {
@@ -240,10 +246,10 @@ func versions(along []Along) map[string]string {
 }
 
 func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[string]any) error {
-	script := node.Script{Python: u.facts.Executable, Source: verifySource, Request: request}
+	script := node.Script{Python: u.facts.Executable, Source: proofSource + verifySource, Request: request}
 	var last verified
 	op := ""
-	err := script.Run(ctx, acceleratorRunner{u.runner, accelerator(m, *u.facts)}, func(message json.RawMessage) error {
+	err := script.Run(ctx, envRunner{u.runner, accelerator(m.CUDA, *u.facts)}, func(message json.RawMessage) error {
 		last = verified{}
 		err := node.Decode(message, &last)
 		if last.Op != "" {
@@ -251,12 +257,9 @@ func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[strin
 		}
 		return err
 	})
-	var exit *remote.ExitError
 	switch {
-	case errors.As(err, &exit) && op != "" && (exit.Signal == "ILL" || exit.Code == 128+4):
-		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", m.CPU, u.facts.CPU)
 	case err != nil && op != "":
-		return fmt.Errorf("while loading op %s: %w", op, err)
+		return whileLoading(err, op, m.CPU, u.facts.CPU)
 	case err != nil:
 		return err
 	case last.Failed != "":
@@ -267,26 +270,38 @@ func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[strin
 	return nil
 }
 
-// accelerator is what DS_ACCELERATOR must be on a node without a GPU: there
-// DeepSpeed takes the accelerator for "cpu" and finds none of the CUDA ops.
-func accelerator(m wheel.Manifest, f node.Facts) string {
-	if m.CUDA != "" && len(f.GPUs) == 0 {
-		return "cuda"
+// whileLoading is a program that ended while it loaded an op of a wheel for a CPU.
+func whileLoading(err error, op, needs, has string) error {
+	var exit *remote.ExitError
+	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
+		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
 	}
-	return ""
+	return fmt.Errorf("while loading op %s: %w", op, err)
 }
 
-// acceleratorRunner sets DS_ACCELERATOR for every command.
-type acceleratorRunner struct {
+// accelerator is what must be set on a node without a GPU where the ops are
+// for CUDA: there DeepSpeed takes the accelerator for "cpu" and finds none of them.
+func accelerator(cuda string, f node.Facts) map[string]string {
+	if cuda != "" && len(f.GPUs) == 0 {
+		return map[string]string{"DS_ACCELERATOR": "cuda"}
+	}
+	return nil
+}
+
+// envRunner sets variables for every command.
+type envRunner struct {
 	remote.Runner
-	accelerator string
+	env map[string]string
 }
 
 // Run implements remote.Runner.
-func (r acceleratorRunner) Run(ctx context.Context, cmd remote.Command) error {
-	if r.accelerator != "" {
-		cmd.Env = map[string]string{"DS_ACCELERATOR": r.accelerator}
+func (r envRunner) Run(ctx context.Context, cmd remote.Command) error {
+	env := maps.Clone(r.env)
+	if env == nil {
+		env = map[string]string{}
 	}
+	maps.Copy(env, cmd.Env)
+	cmd.Env = env
 	return r.Runner.Run(ctx, cmd)
 }
 

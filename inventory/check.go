@@ -66,6 +66,15 @@ func checkPython(s string) error {
 	return nil
 }
 
+// portNumber reads a TCP port.
+func portNumber(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > maxPort {
+		return 0, fmt.Errorf("port %s is out of range (1 to %d)", mistake.Clip(s), maxPort)
+	}
+	return n, nil
+}
+
 // checkJump reads [user@]host[:port][,...].
 func checkJump(s string) error {
 	for hop := range strings.SplitSeq(s, ",") {
@@ -89,8 +98,8 @@ func checkJump(s string) error {
 		if err := checkAddress(host); err != nil {
 			return fmt.Errorf("jump host: %w", err)
 		}
-		if n, err := strconv.Atoi(port); port != "" && (err != nil || n < 1 || n > 65535) {
-			return fmt.Errorf("jump host: port %s is out of range (1 to 65535)", mistake.Clip(port))
+		if _, err := portNumber(port); port != "" && err != nil {
+			return fmt.Errorf("jump host: %w", err)
 		}
 	}
 	return nil

@@ -8,7 +8,14 @@ type Inventory struct {
 	// KnownHosts is the file of accepted host keys, absolute; "" means the user's own.
 	KnownHosts string
 	Hosts      []Host
+	// Remarks are what the inventory of another tool says that dsbuild does not do.
+	Remarks []Remark
+
+	faults []fault // why nodes of another tool's inventory cannot be used: Select tells
 }
+
+// Remark is something to be known about a node, or with no node about the whole.
+type Remark struct{ Node, Text string }
 
 // Host is one node with one Python environment: the unit of work and of the
 // report. A node with several envs gives several Hosts named node/env.

@@ -22,13 +22,19 @@ type key struct {
 	read   func(*reader, *settings, ast.Node)
 }
 
+// The largest port, and how many GPUs a node may have.
+const (
+	maxPort  = 65535
+	maxSlots = 4096
+)
+
 // keys is the table of all keys that become settings. "hosts" of a node and
 // "name" of an env say whose settings they are and are read by themselves.
 // inventory/schema.json says the same to editors.
 func keys() []key {
 	return []key{
 		{"address", inNode, func(r *reader, s *settings, v ast.Node) { s.address = r.word(v, checkAddress) }},
-		{"port", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.port = r.number(v, 1, 65535) }},
+		{"port", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.port = r.number(v, 1, maxPort) }},
 		{"user", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.user = r.word(v, checkUser) }},
 		{"identity_file", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.identityFile = r.path(v) }},
 		{"proxy_jump", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.proxyJump = r.text(v, checkJump) }},
@@ -37,7 +43,7 @@ func keys() []key {
 		{"env", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.env = r.variables(v) }},
 		{"setup", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.setup = r.text(v, nil) }},
 		{"exec_prefix", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.execPrefix = r.list(v, checkWord) }},
-		{"slots", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.slots = r.number(v, 1, 4096) }},
+		{"slots", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.slots = r.number(v, 1, maxSlots) }},
 		{"envs", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.envs = r.environments(v) }},
 	}
 }

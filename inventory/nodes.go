@@ -52,6 +52,7 @@ type nodeList struct {
 	hosts    []Host
 	first    map[string]Position // where a node was given first
 	groups   []groupUse
+	remarks  []Remark
 	full     bool
 }
 
@@ -113,10 +114,16 @@ func (l *nodeList) names(n ast.Node) []string {
 		return nil
 	}
 	at := l.place(n)
-	names, err := Expand(expr.value)
+	return l.expand(expr.value, at, func(offset int) Position { return l.inside(n, at, expr.value, offset) })
+}
+
+// expand returns the names of a range expression that stands at a place; inside
+// is the place of one of its bytes.
+func (l *nodeList) expand(expr string, at Position, inside func(int) Position) []string {
+	names, err := Expand(expr)
 	var wrong *RangeError
 	if errors.As(err, &wrong) {
-		l.problem(l.inside(n, at, expr.value, wrong.Offset), "", "%s", wrong.Message)
+		l.problem(inside(wrong.Offset), "", "%s", wrong.Message)
 		return nil
 	}
 	for _, name := range names {

@@ -2,12 +2,14 @@ package inventory
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
 // MaxSize bounds the size of an inventory file.
@@ -26,23 +29,64 @@ const MaxSize = 16 << 20
 // maxDepth bounds the nesting of an inventory file, far above what one needs.
 const maxDepth = 50
 
-// Load reads the inventory file at path; "-" is standard input.
-func Load(path string) (*Inventory, error) {
-	if path == "-" {
-		return Read(os.Stdin, path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, unreadable(path, err)
-	}
-	defer file.Close()
-	return Read(file, path)
+// Options say how inventories are read. The zero value reads files alone.
+type Options struct {
+	// Stdin is what "-" names.
+	Stdin io.Reader
+	// Ansible returns what ansible-inventory --list says of the inventory at
+	// path: that program knows dynamic inventories, variables of other files and
+	// encrypted ones, which dsbuild does not. nil where it is not installed.
+	Ansible func(ctx context.Context, path string) ([]byte, error)
 }
 
-// Read reads an inventory from r. path is what messages call it, and its
-// folder is what relative paths in it start from; for "-" these are "stdin"
-// and the working directory. An error about the contents is an *Error with all that is wrong.
+// Open reads what a user names as an inventory: a file, "-" for standard input,
+// or a node expression such as gpu[01-16], in any format that is known.
+//
+// The inventory of another tool may hold nodes that dsbuild cannot reach: Select
+// refuses those that it selects.
+func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
+	if name == "-" {
+		return opt.read(ctx, opt.Stdin, name)
+	}
+	info, err := os.Stat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return named(name, err)
+	case err != nil:
+		return nil, unreadable(name, err)
+	case info.IsDir() && opt.Ansible != nil:
+		return opt.listed(ctx, name, nil)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, unreadable(name, err)
+	}
+	defer file.Close()
+	if info.Mode()&0o111 != 0 && info.Mode().IsRegular() {
+		if program, err := isProgram(file); err != nil {
+			return nil, unreadable(name, err)
+		} else if program {
+			return opt.dynamic(ctx, name)
+		}
+	}
+	return opt.read(ctx, file, name)
+}
+
+// Load reads the inventory file at path; "-" is standard input. No other program
+// is asked.
+func Load(path string) (*Inventory, error) {
+	return Open(context.Background(), path, Options{Stdin: os.Stdin})
+}
+
+// Read reads an inventory from r, in whatever format. path is what messages call
+// it, and its folder is what relative paths in it start from; for "-" these are
+// "stdin" and the working directory. An error about the contents is an *Error
+// with all that is wrong.
 func Read(r io.Reader, path string) (*Inventory, error) {
+	return Options{}.read(context.Background(), r, path)
+}
+
+func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory, error) {
 	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
 	if err != nil {
 		return nil, unreadable(path, err)
@@ -55,12 +99,29 @@ func Read(r io.Reader, path string) (*Inventory, error) {
 		rd.problem(Position{File: rd.file}, "", "larger than %d MiB: this is no inventory", MaxSize>>20)
 		return nil, rd.Err()
 	}
-	inv := rd.read(data)
-	if err := rd.Err(); err != nil {
+	doc := rd.recognise(data)
+	if rd.format.ofAnsible() && o.Ansible != nil && path != "-" {
+		return o.listed(ctx, path, func() error {
+			rd.read(doc)
+			return rd.err()
+		})
+	}
+	inv := rd.read(doc)
+	if err := rd.err(); err != nil {
 		return nil, err
 	}
 	inv.Path = path
 	return inv, nil
+}
+
+// err is all that is wrong with the file, and what it was taken for where that
+// was a guess.
+func (r *reader) err() error {
+	err := r.Err()
+	if err == nil || r.format == ownYAML || r.format == yamlFamily {
+		return err
+	}
+	return fmt.Errorf("%s was read as %s:\n%w", r.file, r.format, err)
 }
 
 func unreadable(path string, err error) *Error {
@@ -86,9 +147,10 @@ func shown(path string) string {
 // reader turns one file into an Inventory and collects what is wrong with it.
 type reader struct {
 	mistake.List
-	file string // what messages call it
-	dir  string // where relative paths start
-	home string // "": unknown
+	format format
+	file   string // what messages call it
+	dir    string // where relative paths start
+	home   string // "": unknown
 }
 
 func newReader(path string) (*reader, error) {
@@ -120,12 +182,69 @@ func (r *reader) at(t *token.Token) Position {
 	return Position{File: r.file, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
 }
 
-func (r *reader) read(data []byte) *Inventory {
+// document is an inventory before it is understood.
+type document struct {
+	text  []byte
+	lines []string
+	body  ast.Node // of YAML; nil where that has a mistake
+}
+
+// recognise finds out what the file is written in, and parses what is YAML.
+func (r *reader) recognise(data []byte) document {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	r.Lines = strings.Split(string(data), "\n")
-	if !r.plausible(data) {
-		return nil
+	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
+		r.problem(Position{File: r.file}, "", "no text in UTF-8: this is no inventory")
+		return document{}
 	}
+	doc := document{text: data, lines: strings.Split(string(data), "\n")}
+	r.Lines = doc.lines
+	ext := filepath.Ext(r.file)
+	r.format = guess(doc.lines, slices.Contains([]string{".yaml", ".yml", ".json"}, ext))
+	switch {
+	case r.format == ansibleINI:
+		r.Lines = withoutSecrets(doc.lines)
+	case r.format == yamlFamily && ansible.IsList(string(data)):
+		r.format, r.Lines = ansibleList, nil // one line of all secrets
+	case r.format == yamlFamily:
+		if doc.body = r.parse(data); doc.body == nil {
+			break
+		}
+		if r.format = yamlFormat(doc.body); r.format == ansibleYAML {
+			r.Lines = withoutSecrets(doc.lines)
+		}
+	}
+	return doc
+}
+
+// read understands what was recognised.
+func (r *reader) read(doc document) *Inventory {
+	var inv *Inventory
+	switch r.format {
+	case ownYAML:
+		return r.inventory(doc.body)
+	case hostfile:
+		inv = r.hostfile()
+	case expressions:
+		inv = r.nodeExpressions()
+	case ansibleINI:
+		inv = r.fromAnsible(ansible.ReadINI(r.file, doc.lines, &r.List))
+		r.beside(inv)
+	case ansibleYAML:
+		inv = r.fromAnsible(ansible.ReadYAML(r.file, doc.body, &r.List))
+		r.beside(inv)
+	case ansibleList:
+		inv = r.fromAnsible(ansible.ReadList(r.file, doc.text, &r.List))
+	default:
+		return nil // a mistake is noted
+	}
+	if len(inv.Hosts) == 0 && len(r.Problems) == 0 {
+		r.problem(Position{File: r.file}, "", "the inventory has no nodes")
+	}
+	return inv
+}
+
+// parse parses YAML; nil where that has a mistake.
+func (r *reader) parse(data []byte) ast.Node {
 	tokens := lexer.Tokenize(string(data))
 	if !r.shallow(tokens) {
 		return nil
@@ -154,32 +273,7 @@ func (r *reader) read(data []byte) *Inventory {
 		r.problem(r.place(docs[1].Body), "", "a second YAML document: an inventory is one")
 		return nil
 	}
-	return r.inventory(docs[0].Body)
-}
-
-// hostfileLine is a line of a DeepSpeed or MPI hostfile.
-var hostfileLine = regexp.MustCompile(`^[^\s:#]+\s+slots\s*=\s*\d+\s*(#.*)?$`)
-
-// plausible refuses what is plainly something other than an inventory.
-func (r *reader) plausible(data []byte) bool {
-	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		r.problem(Position{File: r.file}, "", "no text in UTF-8: this is no inventory")
-		return false
-	}
-	for i, line := range r.Lines {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if hostfileLine.MatchString(line) {
-			r.problem(Position{File: r.file, Line: i + 1, Column: 1},
-				`write it as YAML: "nodes: [{hosts: NAME, slots: N}]"`,
-				"this is a hostfile (host slots=N), not an inventory in YAML")
-			return false
-		}
-		break
-	}
-	return true
+	return docs[0].Body
 }
 
 // shallow refuses nesting that no inventory has and that would exhaust the

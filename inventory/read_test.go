@@ -146,8 +146,9 @@ func TestPaths(t *testing.T) {
 
 // Each file of testdata/bad has beside it what is said about it.
 func TestBadInventories(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "bad", "*.yaml"))
-	if err != nil || len(files) < 15 {
+	files, err := filepath.Glob(filepath.Join("testdata", "bad", "*"))
+	files = slices.DeleteFunc(files, func(file string) bool { return filepath.Ext(file) == ".golden" })
+	if err != nil || len(files) < 20 {
 		t.Fatalf("%d files, error %v", len(files), err)
 	}
 	for _, file := range files {
@@ -156,7 +157,10 @@ func TestBadInventories(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			inv, err := inventory.Read(bytes.NewReader(data), "inventory.yaml")
+			inv, err := inventory.Read(bytes.NewReader(data), "inventory"+filepath.Ext(file))
+			if err == nil {
+				inv, err = inv.Select("")
+			}
 			var wrong *inventory.Error
 			if !errors.As(err, &wrong) || inv != nil {
 				t.Fatalf("error is %v (%T)", err, err)
@@ -164,7 +168,7 @@ func TestBadInventories(t *testing.T) {
 			if wrong.ExitCode() != 2 {
 				t.Errorf("exit code %d", wrong.ExitCode())
 			}
-			got := wrong.Error() + "\n"
+			got := err.Error() + "\n"
 			if h := wrong.Hint(); h != "" {
 				got += "hint: " + h + "\n"
 			}

@@ -6,16 +6,18 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Select returns the part of the inventory that expr names, in the order of
 // the file: a list, separated by commas, of nodes, ranges of nodes, node/env
 // names and groups; what follows a "!" is left out. Exclusions alone leave out
 // of everything. An empty expr is everything. What the inventory does not
-// know is an error, and so is a selection of nothing.
+// know is an error, and so is a selection of nothing, or of a node that cannot
+// be reached.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
-		return inv, nil
+		return inv.usable()
 	}
 	index := inv.byName()
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
@@ -46,7 +48,57 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		wrong.Add(Position{}, "", "the selection %q leaves no node", mistake.Clip(expr))
 		return nil, wrong.Err()
 	}
-	return &selected, nil
+	return selected.usable()
+}
+
+// usable refuses what dsbuild cannot reach, and keeps the remarks about what it
+// can.
+func (inv *Inventory) usable() (*Inventory, error) {
+	if len(inv.faults)+len(inv.Remarks) == 0 {
+		return inv, nil
+	}
+	there := make(map[string]bool, len(inv.Hosts))
+	for _, h := range inv.Hosts {
+		there[h.Node] = true
+	}
+	if err := inv.faulty(there); err != nil {
+		return nil, err
+	}
+	kept := *inv
+	kept.faults = nil
+	kept.Remarks = slices.DeleteFunc(slices.Clone(inv.Remarks), func(r Remark) bool { return r.Node != "" && !there[r.Node] })
+	return &kept, nil
+}
+
+// faulty is an error of the faults of the nodes that are there; what is said of
+// several in one place is said once.
+func (inv *Inventory) faulty(there map[string]bool) error {
+	nodes := make(map[fault][]string)
+	var order []fault
+	for _, f := range inv.faults {
+		if !there[f.node] {
+			continue
+		}
+		name := f.node
+		f.node = ""
+		if nodes[f] == nil {
+			order = append(order, f)
+		}
+		nodes[f] = append(nodes[f], name)
+	}
+	var wrong mistake.List
+	for _, f := range order {
+		p := f.problem
+		names := ui.FoldNames(nodes[f])
+		if p.Position.Line == 0 {
+			p.Message = mistake.Clip(names) + ": " + p.Message
+		}
+		if f.apart {
+			p.Hint = "leave it out: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
+		}
+		wrong.Problems = append(wrong.Problems, p)
+	}
+	return wrong.Err()
 }
 
 // byName maps every name that a selection may use to indexes into Hosts.

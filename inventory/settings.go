@@ -77,7 +77,7 @@ func (s settings) host(name string, at Position) Host {
 		IdentityFile: s.identityFile.value,
 		ProxyJump:    s.proxyJump.value,
 		Groups:       slices.Clone(s.groups),
-		Python:       s.python.or(some("python3")).value,
+		Python:       s.python.or(some(defaultPython)).value,
 		Env:          maps.Clone(s.env),
 		Setup:        s.setup.value,
 		ExecPrefix:   slices.Clone(s.execPrefix.value),
@@ -85,6 +85,9 @@ func (s settings) host(name string, at Position) Host {
 		Position:     at.String(),
 	}
 }
+
+// defaultPython is the interpreter of a node that names none.
+const defaultPython = "python3"
 
 // hosts are the Hosts of a node called name: one, or one for each of its envs.
 func (s settings) hosts(name string, at Position) []Host {

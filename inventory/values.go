@@ -1,6 +1,8 @@
 package inventory
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -119,21 +121,29 @@ func (r *reader) path(n ast.Node) optional[string] {
 	if !value.set {
 		return value
 	}
-	path := value.value
-	if path == "~" || strings.HasPrefix(path, "~/") {
-		if r.home == "" {
-			r.problem(r.place(n), "write the path in full", "~ has no meaning: the home directory is unknown")
-			return optional[string]{}
-		}
-		path = filepath.Join(r.home, path[1:])
-	} else if strings.HasPrefix(path, "~") {
-		r.problem(r.place(n), "write the path in full", "only ~/ is understood, not %s", strconv.Quote(mistake.Clip(path)))
+	path, err := r.expandHome(value.value)
+	if err != nil {
+		r.problem(r.place(n), "write the path in full", "%v", err)
 		return optional[string]{}
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(r.dir, path)
 	}
 	return some(filepath.Clean(path))
+}
+
+// expandHome puts the home directory in place of a ~ at the front.
+func (r *reader) expandHome(path string) (string, error) {
+	switch {
+	case path != "~" && !strings.HasPrefix(path, "~/"):
+		if strings.HasPrefix(path, "~") {
+			return "", fmt.Errorf("only ~/ is understood, not %q", mistake.Clip(path))
+		}
+		return path, nil
+	case r.home == "":
+		return "", errors.New("~ has no meaning: the home directory is unknown")
+	}
+	return filepath.Join(r.home, path[1:]), nil
 }
 
 // number reads a whole number between low and high.

@@ -96,7 +96,7 @@ func (b *builder) checkRemote() {
 func (j *Job) Hostfile() string {
 	var out strings.Builder
 	for _, s := range j.pool() {
-		fmt.Fprintf(&out, "%s slots=%d\n", s.host, len(s.ids))
+		out.WriteString(inventory.HostfileLine(s.host, len(s.ids)))
 	}
 	return out.String()
 }

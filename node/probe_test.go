@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -176,20 +175,5 @@ func TestScriptTellsWhyItFailed(t *testing.T) {
 	}
 	if got.A != "it's \"é\"\n" {
 		t.Errorf("request arrived as %q", got.A)
-	}
-}
-
-func TestCompare(t *testing.T) {
-	same := node.Facts{Torch: "2.15.0", DeepSpeed: &node.Installed{Version: "1"}}
-	if d := node.Compare([]node.Facts{same, same}, node.Properties()); len(d) != 0 {
-		t.Errorf("equal nodes differ: %v", d)
-	}
-	d := node.Compare([]node.Facts{{Torch: "2.14.0"}, same, same}, node.Properties())
-	want := []node.Diff{
-		{What: "deepspeed", Values: []node.Value{{Value: "1", Nodes: []int{1, 2}}, {Value: "", Nodes: []int{0}}}},
-		{What: "torch", Values: []node.Value{{Value: "2.15.0", Nodes: []int{1, 2}}, {Value: "2.14.0", Nodes: []int{0}}}},
-	}
-	if !reflect.DeepEqual(d, want) {
-		t.Errorf("diffs: %v", d)
 	}
 }

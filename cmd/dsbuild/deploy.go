@@ -82,19 +82,26 @@ the wheel away from all; dsbuild rollback does.`,
 
 // addFleetFlags gives a command the flags of everything that changes nodes.
 func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
+	addReportFlags(cmd, opts)
+	flags := cmd.Flags()
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+}
+
+// addReportFlags gives a command the flags of everything that reaches nodes and
+// tells how they are.
+func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
-	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	fleet, err := opts.fleet(a)
+	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -118,12 +125,12 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 }
 
 // fleet checks the flags and reads the inventory: what every command that
-// changes nodes has in common.
-func (o deployOptions) fleet(a *app) (deploy.Options, error) {
+// reaches nodes has in common.
+func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error) {
 	if err := o.check(); err != nil {
 		return deploy.Options{}, err
 	}
-	inv, err := a.loadInventory(o.inventory, o.limit)
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return deploy.Options{}, err
 	}
@@ -138,9 +145,9 @@ func (o deployOptions) fleet(a *app) (deploy.Options, error) {
 }
 
 // newDialer reaches nodes as ssh would; a connection that fails for a passing
-// reason is tried again.
+// reason is tried again, and the environments of a node share one.
 func newDialer() remote.Dialer {
-	return remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second)
+	return remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.

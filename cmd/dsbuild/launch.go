@@ -196,7 +196,7 @@ func launchRequest(ctx context.Context, a *app, opts launchOptions) (launch.Requ
 	}
 	if opts.inventory != "" {
 		var inv *inventory.Inventory
-		if inv, err = a.loadInventory(opts.inventory, opts.limit); err != nil {
+		if inv, err = a.loadInventory(ctx, opts.inventory, opts.limit); err != nil {
 			return r, err
 		}
 		r.Hosts = inv.Hosts

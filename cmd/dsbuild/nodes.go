@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +17,7 @@ import (
 type nodesOptions struct {
 	inventory string
 	limit     string
+	to        string
 	json      bool
 }
 
@@ -21,19 +25,36 @@ func newNodesCommand(a *app) *cobra.Command {
 	var opts nodesOptions
 	cmd := &cobra.Command{
 		Use:   "nodes INVENTORY",
-		Short: "List the nodes of an inventory",
-		Long: `List the nodes of an inventory with what is known about reaching them. Nothing
-is contacted. INVENTORY is a YAML file, or - for standard input.`,
+		Short: "List the nodes of an inventory, or convert it",
+		Long: `List the nodes of an inventory with what is known about reaching them. No node
+is contacted.
+
+As every INVENTORY, this is a file, - for standard input, or a Slurm node
+expression such as gpu[01-16],cpu1. A file is dsbuild's own YAML, a DeepSpeed
+hostfile, an Ansible inventory (INI or YAML; where ansible-inventory is installed
+it is asked, and so also reads folders, dynamic inventories and vaults), or what
+ansible-inventory --list prints. What it is shows in its contents.
+
+With --to the nodes are written in another notation: hostfile for DeepSpeed,
+slurm for Slurm, ansible for Ansible (INI), yaml for dsbuild. What a notation has
+no place for is said.`,
 		Example: `  dsbuild nodes inventory.yaml
-  dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json`,
+  dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
+  dsbuild nodes hosts.ini --to yaml > inventory.yaml
+  dsbuild nodes "$SLURM_JOB_NODELIST" --to ansible`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.inventory = args[0]
-			return runNodes(a, opts)
+			if cmd.Flags().Changed("to") && !slices.Contains(inventory.Writers(), opts.to) {
+				return usageErrorf(cmd.CommandPath(), "--to %s: %s", opts.to, strings.Join(inventory.Writers(), ", "))
+			}
+			return runNodes(cmd.Context(), a, opts)
 		},
 	}
 	addLimitFlag(cmd, &opts.limit)
+	cmd.Flags().StringVar(&opts.to, "to", "", "write the inventory as `"+strings.Join(inventory.Writers(), "|")+"`")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON document")
+	cmd.MarkFlagsMutuallyExclusive("to", "json")
 	return cmd
 }
 
@@ -42,26 +63,38 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "", "only these `NODES`: names, ranges and groups, separated by commas; !NAME leaves out")
 }
 
-// loadInventory reads the inventory at path ("-" is standard input) and keeps
-// what --limit names.
-func (a *app) loadInventory(path, limit string) (*inventory.Inventory, error) {
-	read := func() (*inventory.Inventory, error) { return inventory.Load(path) }
-	if path == "-" {
-		read = func() (*inventory.Inventory, error) { return inventory.Read(a.stdin, path) }
-	}
-	inv, err := read()
+// loadInventory reads what a user gave as INVENTORY and keeps what --limit names.
+// What the inventory of another tool says in vain is noted.
+func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
+	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory()})
 	if err != nil {
 		return nil, err
 	}
-	return inv.Select(limit)
+	if inv, err = inv.Select(limit); err != nil {
+		return nil, err
+	}
+	remarks := make([]ui.Named, len(inv.Remarks))
+	for i, r := range inv.Remarks {
+		remarks[i] = ui.Named{Name: r.Node, Text: r.Text}
+	}
+	for _, r := range ui.Fold(remarks) {
+		if r.Names != "" {
+			r.Text = r.Names + ": " + r.Text
+		}
+		a.reporter.Note("%s", r.Text)
+	}
+	return inv, nil
 }
 
-func runNodes(a *app, opts nodesOptions) error {
-	inv, err := a.loadInventory(opts.inventory, opts.limit)
+func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
+	inv, err := a.loadInventory(ctx, opts.inventory, opts.limit)
 	if err != nil {
 		return err
 	}
-	if opts.json {
+	switch {
+	case opts.to != "":
+		return convert(a, inv, opts.to)
+	case opts.json:
 		return ui.JSON(a.stdout, newNodesDocument(inv))
 	}
 	rows := make([][]string, 0, len(inv.Hosts))
@@ -73,6 +106,38 @@ func runNodes(a *app, opts nodesOptions) error {
 		rows = append(rows, []string{h.Name, h.Address, port, orDash(h.User), h.Python, orDash(strings.Join(h.Groups, ","))})
 	}
 	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
+}
+
+// convert prints the inventory in another notation, and notes what that leaves out.
+func convert(a *app, inv *inventory.Inventory, notation string) error {
+	text, lost, err := inv.Write(notation)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(a.stdout, text); err != nil {
+		return err
+	}
+	// One line for the nodes that lose the same.
+	keys := make(map[string][]string)
+	var order []string
+	for _, l := range lost {
+		if keys[l.Node] == nil {
+			order = append(order, l.Node)
+		}
+		keys[l.Node] = append(keys[l.Node], l.Text)
+	}
+	said := make([]ui.Named, len(order))
+	for i, node := range order {
+		said[i] = ui.Named{Name: node, Text: strings.Join(keys[node], ", ")}
+	}
+	for _, f := range ui.Fold(said) {
+		of := ""
+		if f.Names != "" {
+			of = " of " + f.Names
+		}
+		a.reporter.Note("lost%s: %s (--to %s has no place for that)", of, f.Text, notation)
+	}
+	return nil
 }
 
 func orDash(s string) string {

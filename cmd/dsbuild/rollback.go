@@ -29,7 +29,7 @@ none. Nothing is sent: the files were kept on the node. One step back is kept.`,
 // runRollback rolls back as opts say.
 func runRollback(ctx context.Context, a *app, opts deployOptions) error {
 	opts.verify, opts.deps = string(deploy.VerifyFiles), "refuse"
-	fleet, err := opts.fleet(a)
+	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,7 @@ func (o *shipOptions) check(f *pflag.FlagSet) error {
 // runShip ships as o says. The report is printed and written also when builds
 // or nodes failed, or the run was interrupted.
 func runShip(ctx context.Context, a *app, o shipOptions) error {
-	fleet, err := o.fleet.fleet(a)
+	fleet, err := o.fleet.fleet(ctx, a)
 	if err != nil {
 		return err
 	}

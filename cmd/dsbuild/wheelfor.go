@@ -14,7 +14,7 @@ import (
 // runWheelFor builds the wheels that the nodes of an inventory need; the nodes
 // are asked, and stay as they are.
 func runWheelFor(ctx context.Context, a *app, o wheelOptions, command string) error {
-	inv, err := a.loadInventory(o.inventory, o.limit)
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return err
 	}

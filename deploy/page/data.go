@@ -33,6 +33,7 @@ type dataColumn struct {
 	Title string `json:"title"`
 	Norm  int    `json:"norm"`  // unknown where nodes agree, or are not compared
 	Whose string `json:"whose"` // whose the norm is
+	Odd   string `json:"odd"`   // what else than that is: "must" or "may"
 	// Compared are shown among the details, numbers stand to the right.
 	Compared bool `json:"compared"`
 	Number   bool `json:"number"`
@@ -81,7 +82,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 		if c.Differs {
 			norm = words.of(shown(c.Norm))
 		}
-		d.Columns = append(d.Columns, dataColumn{c.Key, c.Title, norm, c.Whose, c.is != nil, c.Number})
+		d.Columns = append(d.Columns, dataColumn{c.Key, c.Title, norm, c.Whose, c.weight(), c.is != nil, c.Number})
 	}
 	for i, s := range order {
 		d.Steps[i] = ui.Clean(s)
@@ -197,7 +198,7 @@ func ofMachine(known bool, f *node.Facts) []fact {
 		{"# Machine", ""},
 		{"Platform", f.Platform},
 		{"libstdc++", f.Libstdcxx},
-		{"GPUs", gpus(f.GPUs)},
+		{"GPUs", f.Devices()},
 		{"Free, environment", ""},
 		{"Free, temporary", ""},
 		{"Not found out", strings.Join(f.Missing, "\n")},

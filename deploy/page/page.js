@@ -116,11 +116,11 @@
     if (data.columns[column].key === "status") {
       return make("td", null, make("span", { class: `status is-${status}` }, word(place)));
     }
-    const { number, norm, whose } = data.columns[column];
+    const { number, norm, odd, whose } = data.columns[column];
     if (!isOdd(place, column)) return make("td", { class: number ? "number" : null }, ...version(word(place)));
     return make(
       "td",
-      { class: "odd", title: `${whose}: ${word(norm)}` },
+      { class: `odd ${odd}`, title: `${whose}: ${word(norm)}` },
       make("span", { "aria-hidden": "true" }, "≠\u00a0"),
       make("span", { class: "aside" }, `differs from ${word(norm)}: `),
       ...version(word(place)),
@@ -215,7 +215,7 @@
       if (word(place) === "" || !column.compared) return;
       const has = make("td", null, word(place));
       if (isOdd(place, at)) {
-        has.className = "odd";
+        has.className = `odd ${column.odd}`;
         has.prepend("≠ ");
         has.append(make("small", null, ` ${column.whose}: ${word(column.norm)}`));
       }

@@ -65,16 +65,16 @@ type column struct {
 	Whose      string // whose the norm is
 	Number     bool   // that each node has for itself: rows are folded over it
 
-	of func(member) string
-	is *node.Property
+	of   func(member) string
+	is   *node.Property
+	rare bool // shown only where nodes differ in it
 }
 
 // cell is what a column says of a node. What is not known is not the same as none.
 type cell struct {
 	Text    string
 	Unknown bool
-	Odd     bool // not what most nodes have
-	Norm    string
+	Odd     string // "must" or "may": it is not what most nodes have
 }
 
 // table is the columns, and what nodes have in them.
@@ -85,8 +85,27 @@ type table struct {
 }
 
 // newTable compares the nodes and fills the cells.
-func newTable(members []member, wheels int) *table {
-	t := &table{columns: columns(wheels)}
+func newTable(members []member) *table {
+	t := &table{columns: columns()}
+	t.compare(members)
+	t.columns = slices.DeleteFunc(t.columns, func(c column) bool { return c.needless(members) })
+	for _, m := range members {
+		t.cells = append(t.cells, t.row(m))
+	}
+	return t
+}
+
+// needless says that a column would tell nothing: it is empty, or one that is
+// shown only where nodes differ.
+func (c column) needless(members []member) bool {
+	if c.is != nil {
+		return c.rare && !c.Differs
+	}
+	return !slices.ContainsFunc(members, func(m member) bool { return c.of(m) != "" })
+}
+
+// compare finds out in which columns nodes differ.
+func (t *table) compare(members []member) {
 	var known []node.Facts
 	var places []int
 	for i, m := range members {
@@ -100,7 +119,7 @@ func newTable(members []member, wheels int) *table {
 			continue
 		}
 		for _, d := range node.Compare(known, []node.Property{*c.is}) {
-			c.Differs, c.Norm, c.Whose = true, d.Values[0].Value, "most nodes"
+			c.Differs, c.Must, c.Norm, c.Whose = true, d.Must, d.Values[0].Value, "most nodes"
 			if len(d.Values[0].Nodes) == len(d.Values[1].Nodes) {
 				c.Whose = "the first of them"
 			}
@@ -112,10 +131,6 @@ func newTable(members []member, wheels int) *table {
 			t.diffs = append(t.diffs, d)
 		}
 	}
-	for _, m := range members {
-		t.cells = append(t.cells, t.row(m))
-	}
-	return t
 }
 
 // row is the cells of a node.
@@ -129,10 +144,24 @@ func (t *table) row(m member) []cell {
 			cells[i] = cell{Unknown: true}
 		default:
 			has := c.is.Of(*m.facts)
-			cells[i] = cell{Text: shown(has), Odd: c.Differs && has != c.Norm, Norm: shown(c.Norm)}
+			cells[i] = cell{Text: shown(has)}
+			switch {
+			case has == "" && c.is.Unknown:
+				cells[i] = cell{Unknown: true}
+			case c.Differs && has != c.Norm:
+				cells[i].Odd = c.weight()
+			}
 		}
 	}
 	return cells
+}
+
+// weight says whether nodes that differ in a column run the same thing.
+func (c column) weight() string {
+	if c.Must {
+		return "must"
+	}
+	return "may"
 }
 
 // shown is a value as the page shows it.
@@ -140,23 +169,16 @@ func shown(value string) string { return cmp.Or(ui.Clean(value), "none") }
 
 // columns are those of the table: what was done, then what is compared, the
 // weightiest first, then what nodes have each for themselves.
-func columns(wheels int) []column {
-	all := []column{
-		{Key: "status", Title: "Status", of: status},
+func columns() []column {
+	return slices.Concat([]column{
+		{Key: "status", Title: "Status", of: func(m member) string { return string(m.Status) }},
 		{Key: "step", Title: "Step", of: func(m member) string { return m.Step }},
-	}
-	if wheels > 0 {
-		all = append(all, column{Key: "wheel", Title: "Wheel", of: func(m member) string { return m.wheel }})
-	}
-	all = append(all, column{Key: "before", Title: "Before", of: before})
-	for _, p := range properties() {
-		all = append(all, p)
-	}
-	return append(
-		all,
-		column{Key: "free", Title: "Free", of: free, Number: true},
-		column{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, Number: true},
-	)
+		{Key: "chosen", Title: "Wheel", of: func(m member) string { return m.wheel }},
+		{Key: "before", Title: "Before", of: before},
+	}, properties(), []column{
+		{Key: "free", Title: "Free", of: free, Number: true},
+		{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, Number: true},
+	})
 }
 
 // properties are the columns that are compared: what all nodes of one job must
@@ -164,41 +186,25 @@ func columns(wheels int) []column {
 func properties() []column {
 	titles := map[string]string{
 		"deepspeed": "DeepSpeed", "torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "transformers": "transformers",
-		"python": "Python", "glibc": "glibc", "libstdcxx": "libstdc++", "driver": "Driver", "gpus": "GPUs", "cpu": "CPU",
+		"python": "Python", "glibc": "glibc", "driver": "Driver", "gpus": "GPUs", "cpu": "CPU",
 	}
-	must := node.Properties()
-	all := slices.Concat(must, []node.Property{
-		{Name: "nccl", Of: func(f node.Facts) string { return f.NCCL }},
-		{Name: "transformers", Of: func(f node.Facts) string { return f.Transformers }},
-		{Name: "python", Of: func(f node.Facts) string { return f.Python }},
-		{Name: "glibc", Of: func(f node.Facts) string { return f.Glibc }},
-		{Name: "driver", Of: func(f node.Facts) string { return f.Driver }},
-		{Name: "gpus", Of: func(f node.Facts) string { return gpus(f.GPUs) }},
-		{Name: "cpu", Of: func(f node.Facts) string { return f.CPU }},
-	})
 	var columns []column
-	for i, p := range all {
-		if !slices.ContainsFunc(columns, func(c column) bool { return c.Key == p.Name }) {
-			columns = append(columns, column{Key: p.Name, Title: cmp.Or(titles[p.Name], p.Name), Must: i < len(must), is: &p})
-		}
+	for _, p := range node.Properties() {
+		title, usual := titles[p.Name]
+		columns = append(columns, column{Key: p.Name, Title: cmp.Or(title, p.Name), Must: p.Must, is: &p, rare: !usual})
 	}
 	return columns
 }
 
-func status(m member) string {
-	if m.Status == deploy.OK && !m.Changed {
-		return "ok, unchanged"
-	}
-	return string(m.Status)
-}
-
-// before is the DeepSpeed that was there, where that is another than now.
+// before is the DeepSpeed that was there before a change.
 func before(m member) string {
 	switch {
 	case m.Before == nil && m.Changed:
 		return "none"
-	case m.Before == nil, m.After != nil && *m.After == *m.Before:
+	case m.Before == nil:
 		return ""
+	case m.Status == deploy.OK && !m.Changed:
+		return "the same"
 	}
 	return m.Before.Version
 }
@@ -216,24 +222,6 @@ func total(seconds map[string]float64) float64 {
 		sum += s
 	}
 	return sum
-}
-
-// gpus names devices, equal ones once.
-func gpus(all []node.GPU) string {
-	var kinds []node.GPU
-	count := map[node.GPU]int{}
-	for _, g := range all {
-		if count[g] == 0 {
-			kinds = append(kinds, g)
-		}
-		count[g]++
-	}
-	var words []string
-	for _, g := range kinds {
-		name := strings.TrimPrefix(g.Name, "NVIDIA ")
-		words = append(words, fmt.Sprintf("%d × %s (%s)", count[g], name, cmp.Or(g.Arch, "?")))
-	}
-	return strings.Join(words, ", ")
 }
 
 // group is nodes that are one row.

@@ -90,8 +90,27 @@ func fleetTarget(f *nodes.Fleet, i int) remote.Target {
 	}
 }
 
+// TestConformanceShared is about a connection that another uses as well.
+func TestConformanceShared(t *testing.T) {
+	for _, sessions := range []int64{0, 12} {
+		shared := remote.WithSharing(dialer())
+		conformanceOf(t, shared, func(t *testing.T) (remote.Target, string) {
+			s := sshtest.Start(t, sshtest.Options{MaxSessions: sessions})
+			other := dial(t, shared, s.Target())
+			for range sessions { // no room: each gets one of its own
+				hold(t, other)
+			}
+			return s.Target(), s.Home
+		})
+	}
+}
+
 // conformance is what every Conn must do. start gives a node and a folder on it.
 func conformance(t *testing.T, start func(*testing.T) (remote.Target, string)) {
+	conformanceOf(t, dialer(), start)
+}
+
+func conformanceOf(t *testing.T, d remote.Dialer, start func(*testing.T) (remote.Target, string)) {
 	for name, test := range map[string]func(*testing.T, remote.Conn, string){
 		"run":               testRun,
 		"exit codes":        testExit,
@@ -109,7 +128,7 @@ func conformance(t *testing.T, start func(*testing.T) (remote.Target, string)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			target, dir := start(t)
-			test(t, dial(t, dialer(), target), dir)
+			test(t, dial(t, d, target), dir)
 		})
 	}
 }

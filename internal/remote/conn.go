@@ -156,13 +156,16 @@ func (c *sshConn) session() (*ssh.Session, error) {
 	return s, nil
 }
 
+// errNoSession is a session that was refused: nothing has begun.
+var errNoSession = errors.New("the node allows no further session on this connection")
+
 // sessionRefused is the error of a node that wants no further session, or nil.
 func sessionRefused(err error) error {
 	var refused *ssh.OpenChannelError
 	if !errors.As(err, &refused) {
 		return nil
 	}
-	return hint.With(fmt.Errorf("the node allows no further session on this connection: %s", refused.Message), "MaxSessions in its sshd_config")
+	return hint.With(fmt.Errorf("%w: %s", errNoSession, refused.Message), "MaxSessions in its sshd_config")
 }
 
 // Run implements Runner.

@@ -20,6 +20,10 @@ var (
 	plain = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-]+$`)
 )
 
+// SetupFailed is what a node says on stderr of a setup line that fails, before
+// its status; the command has not been run then.
+const SetupFailed = "the setup line ended with status"
+
 // commandLine is the line that the remote shell is given for cmd.
 func commandLine(cmd Command) (string, error) {
 	if len(cmd.Argv) == 0 {
@@ -30,7 +34,7 @@ func commandLine(cmd Command) (string, error) {
 		// The braces keep a setup line of several commands together, the
 		// newline ends a comment in it. A setup that fails must not let the
 		// program run in half an environment.
-		fmt.Fprintf(&b, "{ %s\n} || { c=$?; echo \"the setup line ended with status $c\" >&2; exit $c; }\n", cmd.Setup)
+		fmt.Fprintf(&b, "{ %s\n} || { c=$?; echo \"%s $c\" >&2; exit $c; }\n", cmd.Setup, SetupFailed)
 	}
 	if len(cmd.Env) > 0 {
 		b.WriteString("env ")

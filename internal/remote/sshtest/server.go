@@ -57,6 +57,8 @@ type Options struct {
 	CutAuths int
 	// RefuseAuth turns every key down.
 	RefuseAuth bool
+	// MaxSessions, if above 0, is how many sessions a connection may have open.
+	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
 	NoSFTP bool
 	// NoSpaceAfter, if above 0, is after how many bytes written to files the disk is full.
@@ -295,13 +297,22 @@ func (s *Server) serve(c net.Conn) {
 		return
 	}
 	defer conn.Close()
+	var open atomic.Int64
 	var handlers sync.WaitGroup
 	defer handlers.Wait()
 	handlers.Go(func() { ssh.DiscardRequests(reqs) })
 	for ch := range chans {
 		switch ch.ChannelType() {
 		case "session":
-			handlers.Go(func() { s.session(ch) })
+			if n := open.Add(1); s.opt.MaxSessions > 0 && n > s.opt.MaxSessions {
+				open.Add(-1)
+				ch.Reject(ssh.ConnectionFailed, "open failed") // as OpenSSH
+				continue
+			}
+			handlers.Go(func() {
+				defer open.Add(-1)
+				s.session(ch)
+			})
 		case "direct-tcpip":
 			handlers.Go(func() { forward(ch) })
 		default:

@@ -1,0 +1,382 @@
+package deploy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// What to try where a node is not as it should be.
+const (
+	deployHint = "dsbuild deploy brings it the wheel"
+	againHint  = "something changed them after the installation; dsbuild deploy puts the wheel back"
+	byHandHint = "something changed them after the installation: install that DeepSpeed again"
+	alikeHint  = "make the environments alike, with what made them: dsbuild changes DeepSpeed alone"
+	kindsHint  = "make the environments alike; where they are meant to differ, name their wheels with --wheel, or look at each kind with --limit"
+)
+
+// judge says of each node in what it is not what it should be: by itself, by the
+// wheel that it is to run, and by what most nodes are. files are those of the
+// wheels, by sha256. It is pure.
+func judge(tables *compat.Tables, all []*sight, files map[string]map[string]string) {
+	for _, s := range all {
+		s.judgeItself(tables)
+		s.judgeWheel(files)
+	}
+	for _, group := range groupBy(all, func(s *sight) string { return s.group() }) {
+		judgeProperties(group)
+	}
+	installed := slices.DeleteFunc(slices.Clone(all), func(s *sight) bool { return s.looked == nil })
+	for _, group := range groupBy(installed, func(s *sight) string { return s.looked.Version + " " + s.facts.Tag }) {
+		judgeAlong(group)
+		free := slices.DeleteFunc(slices.Clone(group), func(s *sight) bool { return s.wheel != nil })
+		if len(free) > 0 { // the others were compared with their wheel
+			judgeSource(free)
+			judgeFiles(free)
+		}
+	}
+	for _, s := range all {
+		s.judgeNote()
+	}
+}
+
+// groupBy gathers nodes by a key, in the order of the keys' first nodes.
+func groupBy(all []*sight, key func(*sight) string) [][]*sight {
+	var groups [][]*sight
+	place := map[string]int{}
+	for _, s := range all {
+		k := key(s)
+		at, ok := place[k]
+		if !ok {
+			at, groups = len(groups), append(groups, nil)
+			place[k] = at
+		}
+		groups[at] = append(groups[at], s)
+	}
+	return groups
+}
+
+// group names those that a node is compared with: all that are to run its wheel.
+func (s *sight) group() string {
+	if s.wheel == nil {
+		return ""
+	}
+	return s.wheel.Manifest.SHA256
+}
+
+// judgeItself is what can be said of a node without looking at any other.
+func (s *sight) judgeItself(tables *compat.Tables) {
+	if lacks := pythonless(s.facts); lacks != "" {
+		s.differ("set python: in the inventory to the interpreter of the environment (absolute)", "no usable Python: %s is missing", lacks)
+		return
+	}
+	if s.facts.Unfinished {
+		s.differ("wait for the deploy that runs, or deploy again", "a change of its environment is under way, or was cut off")
+	}
+	if s.facts.DeepSpeed == nil {
+		s.other = true
+		if len(s.differs) == 0 { // else look.py has said where it has one
+			s.differ(deployHint, "it has no DeepSpeed")
+		}
+	}
+	l := s.looked
+	if l == nil {
+		return
+	}
+	if reasons := l.unfit(tables, s.facts); s.wheel == nil && len(reasons) > 0 {
+		s.other = true
+		s.differ("build a wheel for it", "the DeepSpeed that it has does not fit it: %s", strings.Join(reasons, "; "))
+	}
+	try := byHandHint
+	if l.Noted != nil {
+		try = againHint
+	}
+	for _, c := range []struct {
+		p         paths
+		one, many string
+	}{{l.Altered, "is not what RECORD says", "are not what RECORD says"}, {l.Missing, "is missing", "are missing"}, {l.Unknown, "is code that RECORD does not know", "are code that RECORD does not know"}} {
+		if c.p.Count > 0 {
+			s.differ(try, "%s", c.p.say(c.one, c.many))
+		}
+	}
+	if l.Litter.Count > 0 {
+		s.remark("%s", l.Litter.say("lies in its folder, unknown to RECORD", "lie in its folder, unknown to RECORD"))
+	}
+	if l.Record == "" {
+		s.remark("its DeepSpeed has no RECORD: its files are compared with those of other nodes alone")
+	}
+}
+
+// mostPaths are named in a sentence; the rest is counted.
+const mostPaths = 5
+
+// say makes a sentence about paths.
+func (p paths) say(one, many string) string {
+	named := p.First[:min(len(p.First), mostPaths)]
+	switch more := p.Count - len(named); {
+	case more > 0:
+		return fmt.Sprintf("%s and %d more %s", strings.Join(named, ", "), more, many)
+	case p.Count == 1:
+		return named[0] + " " + one
+	}
+	return strings.Join(named, ", ") + " " + many
+}
+
+// some are paths for a sentence.
+func some(all []string) paths {
+	slices.Sort(all)
+	return paths{len(all), all}
+}
+
+// judgeWheel holds a node against the wheel that it is to run.
+func (s *sight) judgeWheel(files map[string]map[string]string) {
+	w, d := s.wheel, s.facts.DeepSpeed
+	if w == nil && len(s.unfit) > 0 {
+		s.differ("name one wheel with --wheel, or some nodes with --limit", "which wheel it is to run is not clear: %s", strings.Join(s.unfit, "; "))
+	}
+	if w == nil || d == nil || pythonless(s.facts) != "" {
+		return
+	}
+	name := w.Manifest.Name
+	s.other = d.Version != w.Version || len(s.unfit) > 0
+	if d.Version != w.Version {
+		s.differ(deployHint, "it runs DeepSpeed %s, not %s", d.Version, name)
+	}
+	if len(s.unfit) > 0 {
+		s.differ("build a wheel for it", "%s does not fit it: %s", name, strings.Join(s.unfit, "; "))
+	}
+	if d.Version != w.Version || s.looked == nil {
+		return
+	}
+	want := files[w.Manifest.SHA256]
+	if strays := s.strays(want); strays.Count > 0 {
+		s.differ(deployHint, "%s", strays.say("is not the wheel's", "are not the wheel's"))
+	}
+	s.proven = maps.Equal(want, s.looked.Files)
+	switch {
+	case s.runs(w):
+	case d.SHA256 != "":
+		s.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", d.SHA256, name, w.Manifest.SHA256)
+	case s.proven:
+		s.remark("dsbuild did not install it, but every file is that of %s", name)
+	}
+}
+
+// strays are the files in which a node is not as wanted, but for those that were
+// named already.
+func (s *sight) strays(want map[string]string) paths {
+	named := map[string]bool{}
+	for _, p := range []paths{s.looked.Altered, s.looked.Missing, s.looked.Unknown} {
+		for _, name := range p.First {
+			named[name] = true
+		}
+	}
+	var strays []string
+	for name, sum := range want {
+		if s.looked.Files[name] != sum && !named[name] {
+			strays = append(strays, name)
+		}
+	}
+	for name := range s.looked.Files {
+		if _, ok := want[name]; !ok && !named[name] {
+			strays = append(strays, name)
+		}
+	}
+	return some(strays)
+}
+
+// judgeProperties compares the facts of nodes that should be alike.
+func judgeProperties(group []*sight) {
+	properties := node.Properties()
+	if group[0].wheel != nil { // the wheel has said what DeepSpeed is to be
+		properties = slices.DeleteFunc(properties, func(p node.Property) bool { return p.Name == "deepspeed" })
+	}
+	group = slices.DeleteFunc(slices.Clone(group), func(s *sight) bool { return pythonless(s.facts) != "" })
+	compareAll(group, properties, func(s *sight, d node.Deviation) string {
+		switch {
+		case s.wheel != nil:
+			return alikeHint
+		case d.What == "deepspeed":
+			return deployHint
+		}
+		return kindsHint
+	})
+}
+
+// compareAll tells each of a group in what it is not what most are. Nodes that do
+// not run what they are to run have no say in what is normal.
+func compareAll(group []*sight, properties []node.Property, try func(*sight, node.Deviation) string) {
+	facts, votes := make([]node.Facts, len(group)), make([]bool, len(group))
+	for i, s := range group {
+		facts[i], votes[i] = s.facts, !s.other
+	}
+	for i, deviations := range node.Deviations(facts, properties, votes) {
+		for _, d := range deviations {
+			s := group[i]
+			said := d.What == "deepspeed" && s.facts.DeepSpeed == nil || d.What == "cuda" && s.facts.Torch == ""
+			if !said {
+				s.differ(try(s, d), "%s", inWords(group, d))
+			}
+		}
+	}
+}
+
+// mostSides of a tie are told in a sentence.
+const mostSides = 4
+
+// inWords says what a node has, and from whom it differs.
+func inWords(group []*sight, d node.Deviation) string {
+	what := title(d.What)
+	if d.Tie == nil {
+		return fmt.Sprintf("%s, where %d of %s have %s", orNone(what, d.Value), d.Most, nodes(d.Of), cmp.Or(d.Norm, "none"))
+	}
+	var sides []string
+	for _, side := range d.Tie[:min(len(d.Tie), mostSides)] {
+		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), fold(group, side.Nodes)))
+	}
+	if more := len(d.Tie) - mostSides; more > 0 {
+		sides = append(sides, fmt.Sprintf("%d others", more))
+	}
+	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
+}
+
+func orNone(what, value string) string {
+	if value == "" {
+		return "no " + what
+	}
+	return what + " " + value
+}
+
+// title is what a property is called in a sentence.
+func title(property string) string {
+	names := map[string]string{"deepspeed": "DeepSpeed", "cuda": "CUDA", "nccl": "NCCL", "python": "Python", "cxx11abi": "torch's C++11 ABI", "libstdcxx": "libstdc++", "cpu": "CPU", "gpus": "GPUs"}
+	return cmp.Or(names[property], property)
+}
+
+// fold names the nodes at some places of a group.
+func fold(group []*sight, places []int) string {
+	names := make([]string, len(places))
+	for i, at := range places {
+		names[i] = group[at].name
+	}
+	return foldShort(names)
+}
+
+// maxFolded is how long folded names may be in a sentence.
+const maxFolded = 200
+
+// foldShort folds names, and counts those for which there is no room.
+func foldShort(names []string) string {
+	folded := ui.FoldNames(names)
+	if len(folded) <= maxFolded {
+		return folded
+	}
+	cut := strings.LastIndexByte(folded[:maxFolded], ',')
+	if cut <= 0 {
+		return nodes(len(names))
+	}
+	open := ""
+	if strings.LastIndexByte(folded[:cut], '[') > strings.LastIndexByte(folded[:cut], ']') {
+		open = "]"
+	}
+	return fmt.Sprintf("%s,…%s (%s)", folded[:cut], open, nodes(len(names)))
+}
+
+// judgeSource compares the wheel files that nodes with one version came from.
+func judgeSource(group []*sight) {
+	came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
+		if f.DeepSpeed == nil {
+			return ""
+		}
+		return short(f.DeepSpeed.SHA256)
+	}}}
+	compareAll(group, came, func(*sight, node.Deviation) string { return deployHint })
+}
+
+// judgeAlong compares the wheels that were installed with DeepSpeed, where they
+// say that they are the same version.
+func judgeAlong(group []*sight) {
+	names := map[string]bool{}
+	for _, s := range group {
+		for name := range s.facts.Along {
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return short(f.Along[name]) }}}
+		for _, alike := range groupBy(group, func(s *sight) string { return s.facts.Dists[name] }) {
+			compareAll(alike, came, func(*sight, node.Deviation) string { return "deploy again with --deps bundle and --force" })
+		}
+	}
+}
+
+// short is a sha256 as people tell two apart.
+func short(sum string) string { return sum[:min(len(sum), 12)] }
+
+// judgeFiles compares the files of nodes that say they have one version.
+func judgeFiles(group []*sight) {
+	kinds, tie := kindsOfFiles(group)
+	norm := kinds[0][0]
+	// One of them came from dsbuild and is whole: all that are equal to it are proven.
+	proven := slices.ContainsFunc(kinds[0], func(s *sight) bool { return s.looked.Noted != nil && s.looked.Noted.Same && s.whole() })
+	for _, s := range group {
+		switch {
+		case s.digest != norm.digest && !tie:
+			if strays := s.strays(norm.looked.Files); strays.Count > 0 {
+				what := fmt.Sprintf("not what %d of %s with this version have, whatever RECORD says", len(kinds[0]), nodes(len(group)))
+				s.differ(deployHint, "%s", strays.say("is "+what, "are "+what))
+			}
+		case tie && s.whole():
+			other := norm
+			if s.digest == norm.digest {
+				other = kinds[1][0]
+			}
+			what := fmt.Sprintf("not what %s has with this version, whatever RECORD says: no majority", other.name)
+			s.differ(deployHint, "%s", s.strays(other.looked.Files).say("is "+what, "are "+what))
+		case s.digest == norm.digest:
+			s.proven = proven
+		}
+	}
+}
+
+// whole says that a node's files are what its RECORD says.
+func (s *sight) whole() bool {
+	return s.looked.Altered.Count+s.looked.Missing.Count+s.looked.Unknown.Count == 0
+}
+
+// kindsOfFiles groups nodes by their files, those that most have first; nodes
+// whose files are not what their RECORD says count only where there are no
+// others. A tie is two groups of one size.
+func kindsOfFiles(group []*sight) (kinds [][]*sight, tie bool) {
+	whole := slices.DeleteFunc(slices.Clone(group), func(s *sight) bool { return !s.whole() })
+	if len(whole) == 0 {
+		whole = group
+	}
+	kinds = groupBy(whole, func(s *sight) string { return s.digest })
+	slices.SortStableFunc(kinds, func(a, b []*sight) int { return cmp.Compare(len(b), len(a)) })
+	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
+}
+
+// judgeNote compares what dsbuild noted when it installed with what is there. A
+// RECORD that was made to agree with changed files shows here; so does an
+// installation by hand, which is none the worse if its files are proven.
+func (s *sight) judgeNote() {
+	if s.looked == nil || s.looked.Noted == nil || s.looked.Noted.Same {
+		return
+	}
+	n := s.looked.Noted
+	switch {
+	case n.Version != s.looked.Version:
+		s.remark("dsbuild had installed DeepSpeed %s there; this one came by other means", n.Version)
+	case s.proven:
+		s.remark("it was installed again by other means than dsbuild")
+	default:
+		s.differ(deployHint, "its RECORD is not the one that dsbuild noted when it installed %s", n.Wheel)
+	}
+}

@@ -1,0 +1,196 @@
+# Looks at the DeepSpeed that a node has, whoever installed it, and says all that
+# is wrong with it. Writes nothing: no byte code either.
+import base64
+import hashlib
+
+sys.dont_write_bytecode = True
+
+MOST_FILES = 20000  # of one package; more are not DeepSpeed's
+MOST_NAMED = 50  # files of one kind that are named
+
+
+def some(paths):
+    """Some paths for a message, and how many there are."""
+    return {"count": len(paths), "first": sorted(paths)[:MOST_NAMED]}
+
+
+def digest_of(path, algorithm):
+    """The digest of a file, hex and as RECORD writes it; sha256 too where that is another."""
+    digests = [hashlib.new(name) for name in {algorithm, "sha256"}]
+    with open(path, "rb") as f:
+        for block in iter(lambda: f.read(1 << 20), b""):
+            for digest in digests:
+                digest.update(block)
+    by_name = {digest.name: digest for digest in digests}
+    written = base64.urlsafe_b64encode(by_name[algorithm].digest()).rstrip(b"=").decode("ascii")
+    return by_name["sha256"].hexdigest(), written
+
+
+class Files:
+    """The files of a distribution, held against its RECORD."""
+
+    def __init__(self, info):
+        self.site = os.path.dirname(info)
+        self.files = {}  # path below site-packages → sha256
+        self.altered, self.missing, self.listed = [], [], set()
+        for row in record_rows(info) or []:
+            self.compare(row)
+
+    def compare(self, row):
+        path = os.path.normpath(row[0])
+        algorithm, _, want = (row[1] if len(row) > 1 else "").partition("=")
+        self.listed.add(path)
+        if algorithm not in ("sha256", "sha384", "sha512"):
+            return  # byte code, RECORD itself
+        try:
+            sha256, written = digest_of(os.path.join(self.site, path), algorithm)
+        except OSError:
+            self.missing.append(path)
+            return
+        self.files[path] = sha256
+        if written != want.rstrip("="):
+            self.altered.append(path)
+
+
+def walk(place, package):
+    """Every file of a package but cached byte code, as paths below place."""
+    for folder, folders, names in os.walk(os.path.join(place, package)):
+        if "__pycache__" in folders:
+            folders.remove("__pycache__")
+        for name in names:
+            yield os.path.relpath(os.path.join(folder, name), place)
+
+
+def look_at_files(info):
+    """The package's files, and what of them RECORD does not say."""
+    from importlib.machinery import all_suffixes
+
+    known = Files(info)
+    unknown = [path for path in walk(known.site, "deepspeed") if path not in known.listed]
+    # What an import could find changes what runs; the rest only lies there.
+    code = [path for path in unknown if path.endswith(tuple(all_suffixes()))]
+    bare = record_rows(info) is None
+    outside = [path for path in known.altered if path.startswith(os.pardir + os.sep)]
+    if content_of(info, "INSTALLER").strip() == "conda":  # it writes the environment's place into commands
+        known.altered = [path for path in known.altered if path not in outside]
+    for path in (unknown if bare else code)[:MOST_FILES]:
+        try:
+            known.files[path] = file_sha256(os.path.join(known.site, path)).hexdigest()
+        except OSError:
+            pass
+    own = sorted((path, sha256) for path, sha256 in known.files.items() if path.startswith("deepspeed" + os.sep))[:MOST_FILES]
+    lines = "".join("%s\0%s\n" % pair for pair in own)
+    digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
+    # A list that another node sent already need not be sent again.
+    return {"digest": digest, "files": {} if digest in REQUEST["known"] else dict(own), "altered": some(known.altered), "missing": some(known.missing),
+            "unknown": some([] if bare else code), "litter": some([] if bare else set(unknown) - set(code))}
+
+
+def noted_by_dsbuild(record):
+    """What dsbuild noted when it installed, and whether that is still what is there."""
+    noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
+    if not isinstance(noted, dict):
+        return {}
+    text = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}
+    text["same"] = bool(record) and noted.get("record") == record
+    along = noted.get("along")
+    text["along"] = [w for w in along if isinstance(w, dict)] if isinstance(along, list) else []
+    return text
+
+
+def look_along(wheels):
+    """What became of the wheels that dsbuild installed with DeepSpeed."""
+    infos = dict(reversed(list(named_infos())))
+    for wheel in wheels:
+        name = str(wheel.get("name", ""))
+        info = infos.get(name)
+        if info is None:
+            emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "hint": "deploy again with --deps bundle"})
+            continue
+        if record_sha256(info) != wheel.get("record"):
+            emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
+            continue
+        found = Files(info)
+        for paths, what in ((found.altered, "are not what RECORD says"), (found.missing, "are missing")):
+            if paths:
+                emit({"wrong": "files of %s %s: %s" % (name, what, brief(paths)), "hint": "something changed them after the installation; deploy with --force"})
+        attempt(lambda: check_found(name, metadata_version(info)))
+
+
+def brief(paths):
+    paths = sorted(paths)
+    return ", ".join(paths[:5]) + (" and %d more" % (len(paths) - 5) if len(paths) > 5 else "")
+
+
+def attempt(do, kind="wrong"):
+    """Does something and says what is wrong, if anything is. True if nothing is."""
+    try:
+        do()
+    except Failed as e:
+        emit({kind: str(e)[:2000], "hint": e.hint})
+        return False
+    return True
+
+
+def look_at_ops(place, version):
+    """Every op must load from the wheel. All that do not are named."""
+
+    def load_all():
+        try:
+            import deepspeed
+        except Exception as e:
+            raise Failed("import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:1000]))
+        if plain(deepspeed.__version__) != plain(version):
+            raise Failed("deepspeed.__version__ is %s, but %s is installed" % (deepspeed.__version__, version))
+        for op in REQUEST["ops"]:
+            emit({"op": op})
+            attempt(lambda: load_op(op, place), "broken")
+
+    attempt(lambda: without_compiler(load_all), "broken")
+
+
+def content_of(info, name):
+    """The text of a small file of a dist-info, "" where there is none."""
+    try:
+        with open(os.path.join(info, name), encoding="utf-8", errors="replace") as f:
+            return f.read(1 << 20)
+    except OSError:
+        return ""
+
+
+def manifest(info):
+    """What dsbuild's manifest says that the wheel was built for, or None."""
+    whole = load_json(os.path.join(info, "dsbuild.json"))
+    keys = ("name", "version", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "glibc", "glibcxx", "cxx11abi")
+    return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None
+
+
+def look():
+    from importlib.util import find_spec
+
+    infos = dist_infos(sites())
+    if not infos:
+        spec = find_spec("deepspeed")
+        if spec is not None and spec.origin:
+            package = os.path.dirname(os.path.realpath(spec.origin))
+            emit({"wrong": "it has no DeepSpeed of its own: an import finds %s" % package, "hint": shadow_hint(os.path.dirname(package))})
+        return
+    place = []
+    found = attempt(lambda: place.append(check_place()))
+    info = infos[0]
+    if len(infos) > 1:
+        emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
+              "hint": "an installation was cut off: remove both (python -m pip uninstall deepspeed, twice), then deploy again"})
+    record = record_sha256(info)
+    noted = noted_by_dsbuild(record)
+    along = noted.pop("along", [])
+    looked = {"version": metadata_version(info), "record": record, "noted": noted or None, "manifest": manifest(info)}
+    looked.update(look_at_files(info))
+    emit({"looked": looked})
+    look_along(along)
+    if found and REQUEST["level"] == "load":
+        look_at_ops(place[0], looked["version"])
+
+
+look()
+emit({"done": True})

@@ -1,0 +1,434 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+//go:embed look.py
+var lookSource string
+
+// Verify looks at every node, changes nothing, and says which of them run the
+// same and in what the others differ: from the wheels of opt, or without any
+// from what most nodes run. The report is complete also when ctx ends on the way;
+// the error is a wheel that cannot be read.
+func Verify(ctx context.Context, opt Options) (*Report, error) {
+	contents, err := filesOfAll(opt.Wheels)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return nil, err
+	}
+	d := New(opt)
+	d.reading, d.tables = true, tables
+	bar := opt.Reporter.Bar("verifying", int64(len(d.units)))
+	defer bar.Close()
+	results := fanout.Run(ctx, d.units, fanout.Options{Forks: opt.Forks}, func(ctx context.Context, u *unit) (struct{}, error) {
+		defer bar.Add(1)
+		defer u.hangUp()
+		return struct{}{}, d.walk(ctx, u, []step{
+			{name: "connect", limit: connectLimit, do: d.connectToRead}, // a connection, the host key checked
+			{name: "probe", limit: probeLimit, do: d.probe},             // the facts
+			{name: "verify", limit: verifyLimit, do: d.look},            // files against RECORD, ops loaded
+		})
+	})
+	note(d.units, results)
+	var all []*sight
+	for _, u := range d.units {
+		if u.err != nil {
+			u.sight = nil // what was seen before it failed is half of it
+		}
+		if u.sight != nil {
+			all = append(all, u.sight)
+		}
+	}
+	judge(tables, all, contents)
+	for _, u := range d.units {
+		if u.sight != nil {
+			u.settle()
+		}
+	}
+	r := d.Report()
+	r.verified = true
+	return r, nil
+}
+
+// hangUp closes a node's connection as soon as it is not needed: of a thousand
+// nodes only those in the window have one.
+func (u *unit) hangUp() {
+	if u.conn != nil {
+		u.conn.Close() //nolint:errcheck // nothing is under way
+		u.conn = nil
+	}
+}
+
+// connectToRead is connect for what must leave no trace: a Python that starts
+// or imports writes byte code beside what it finds.
+func (d *Deployment) connectToRead(ctx context.Context, u *unit) error {
+	if err := d.connect(ctx, u); err != nil {
+		return err
+	}
+	u.runner = envRunner{u.runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}}
+	return nil
+}
+
+// sight is what was seen of one node, and what is wrong with it.
+type sight struct {
+	name   string
+	facts  node.Facts
+	wheel  *Wheel   // that it is to run; nil: whatever most nodes do
+	unfit  []string // why that wheel does not fit it
+	looked *looked  // nil: it has no DeepSpeed, or no Python to ask
+	digest string   // of all its files; equal where they are
+
+	differs []finding // in what it is not what it should be
+	broken  []finding // what does not work on it
+	remarks []string  // worth knowing
+	other   bool      // it does not run what it is to run
+	proven  bool      // its files are those of the wheel, wherever they came from
+}
+
+// finding is something wrong with a node, and what to try.
+type finding struct{ what, hint string }
+
+func (s *sight) differ(hint, format string, args ...any) {
+	s.differs = append(s.differs, finding{fmt.Sprintf(format, args...), hint})
+}
+
+func (s *sight) remark(format string, args ...any) {
+	s.remarks = append(s.remarks, fmt.Sprintf(format, args...))
+}
+
+// looked is what look.py says about the DeepSpeed that is registered.
+type looked struct {
+	Version string            `json:"version"`
+	Record  string            `json:"record"`  // sha256 of RECORD; "" where there is none
+	Noted   *noted            `json:"noted"`   // nil: dsbuild has never installed here
+	Digest  string            `json:"digest"`  // of Files
+	Files   map[string]string `json:"files"`   // path → sha256 of what is there; not sent again where it is known
+	Altered paths             `json:"altered"` // not what RECORD says
+	Missing paths             `json:"missing"`
+	Unknown paths             `json:"unknown"` // code that RECORD does not know
+	Litter  paths             `json:"litter"`  // other files that it does not know
+
+	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
+}
+
+// unfit is why what is installed does not fit the node, by the manifest inside.
+func (l *looked) unfit(tables *compat.Tables, f node.Facts) []string {
+	var m wheel.Manifest
+	// A node may lie, or its dsbuild be another: what is not understood says nothing.
+	if err := json.Unmarshal(l.Manifest, &m); err != nil || m.Version == "" {
+		return nil
+	}
+	return tables.Fit(m, f).Reasons
+}
+
+// noted is what dsbuild wrote down when it installed.
+type noted struct {
+	Wheel   string `json:"wheel"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version"`
+	Same    bool   `json:"same"` // RECORD is still the one of then
+}
+
+// paths are some files, and how many there are.
+type paths struct {
+	Count int      `json:"count"`
+	First []string `json:"first"`
+}
+
+// sighting is one message of look.py.
+type sighting struct {
+	Looked *looked `json:"looked"`
+	Wrong  string  `json:"wrong"`  // it is not what it should be
+	Broken string  `json:"broken"` // it does not work
+	Hint   string  `json:"hint"`
+	Remark string  `json:"remark"`
+	Op     string  `json:"op"` // about to be loaded
+	Done   bool    `json:"done"`
+}
+
+// look has a node say all that there is to say about its DeepSpeed.
+func (d *Deployment) look(ctx context.Context, u *unit) error {
+	s := &sight{name: u.host.Name, facts: *u.facts}
+	u.sight = s
+	s.wheel, s.unfit = d.wanted(s)
+	if pythonless(s.facts) != "" {
+		return nil
+	}
+	ops, cuda, cpu := []string{}, s.facts.TorchCUDA, ""
+	if s.facts.DeepSpeed != nil {
+		ops = append(ops, s.facts.DeepSpeed.Ops...)
+		if b := s.facts.DeepSpeed.Build; b != nil && b.Accelerator != "" && b.Accelerator != "cuda" {
+			cuda = ""
+		}
+	}
+	if s.wheel != nil && s.runs(s.wheel) {
+		ops, cuda, cpu = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA, s.wheel.Manifest.CPU
+	}
+	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
+	op, done := "", false
+	err := script.Run(ctx, envRunner{u.runner, accelerator(cuda, s.facts)}, func(message json.RawMessage) error {
+		var m sighting
+		if err := node.Decode(message, &m); err != nil {
+			return err
+		}
+		op, done = m.Op, done || m.Done
+		s.add(m, &d.files)
+		return nil
+	})
+	var ended *remote.ExitError
+	switch {
+	case errors.As(err, &ended) && s.looked != nil && op != "":
+		// What was seen before still counts.
+		crash := whileLoading(err, op, cpu, s.facts.CPU)
+		s.broken = append(s.broken, finding{crash.Error(), hint.Of(crash)})
+	case err != nil:
+		return err
+	case !done:
+		return errors.New("the verification on the node gave no answer")
+	}
+	return nil
+}
+
+// add takes one message in. Nodes that have the same files share one list of them.
+func (s *sight) add(m sighting, files *shared) {
+	switch {
+	case m.Looked != nil:
+		s.looked = m.Looked
+		s.digest, s.looked.Files = files.one(s.looked.Digest, s.looked.Files)
+	case m.Wrong != "":
+		s.differs = append(s.differs, finding{m.Wrong, m.Hint})
+	case m.Broken != "":
+		s.broken = append(s.broken, finding{m.Broken, m.Hint})
+	case m.Remark != "":
+		s.remarks = append(s.remarks, m.Remark)
+	}
+}
+
+// runs says that dsbuild installed this very wheel, and nothing replaced it.
+func (s *sight) runs(w *Wheel) bool {
+	return s.facts.DeepSpeed != nil && s.facts.DeepSpeed.SHA256 == w.Manifest.SHA256
+}
+
+// wanted is the wheel that a node is to run: of those that fit it the one that
+// it runs, else the one that a deploy would choose. reasons say why none fits,
+// or why the only one does not.
+func (d *Deployment) wanted(s *sight) (w *Wheel, reasons []string) {
+	wheels := d.opt.Wheels
+	switch len(wheels) {
+	case 0:
+		return nil, nil
+	case 1:
+		return &wheels[0], d.tables.Fit(wheels[0].Manifest, s.facts).Reasons
+	}
+	version := ""
+	if s.facts.DeepSpeed != nil {
+		version = s.facts.DeepSpeed.Version
+	}
+	var same *Wheel
+	for i := range wheels {
+		if !d.tables.Fit(wheels[i].Manifest, s.facts).OK() {
+			continue
+		}
+		if s.runs(&wheels[i]) {
+			return &wheels[i], nil
+		}
+		if wheels[i].Version == version {
+			same = &wheels[i]
+		}
+	}
+	if same != nil {
+		return same, nil
+	}
+	best, _, err := choose(d.tables, wheels, s.facts)
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	return best, nil
+}
+
+// pythonless says what of Python a node lacks, "" for nothing.
+func pythonless(f node.Facts) string {
+	for _, m := range f.Missing {
+		if strings.HasPrefix(m, "python") {
+			return m
+		}
+	}
+	return ""
+}
+
+// tell puts what was seen into the report of a node.
+func (s *sight) tell(n *NodeReport) {
+	for _, f := range s.differs {
+		n.Differs = append(n.Differs, f.what)
+	}
+	for _, f := range s.broken {
+		n.broken = append(n.broken, f.what)
+	}
+	n.Remarks = append(n.Remarks, s.remarks...)
+	n.proven = s.proven
+}
+
+// settle makes of what was seen of a node its part of the report.
+func (u *unit) settle() {
+	s := u.sight
+	if l := s.looked; l != nil && u.facts.DeepSpeed != nil {
+		f := *u.facts.DeepSpeed
+		f.Altered = slices.Concat(l.Altered.First, l.Missing.First)
+		f.Intact = l.Noted != nil && l.Noted.Same && len(f.Altered) == 0
+		u.facts.DeepSpeed = &f
+		if l.Noted != nil && l.Noted.Same {
+			u.runs = &WheelRef{l.Noted.Wheel, l.Noted.SHA256, l.Version}
+		}
+	}
+	if s.wheel != nil {
+		u.runs = &WheelRef{s.wheel.Manifest.Name, s.wheel.Manifest.SHA256, s.wheel.Version}
+	}
+	findings := slices.Concat(s.differs, s.broken)
+	switch {
+	case len(s.differs) > 0:
+		u.status = Differs
+	case len(s.broken) > 0:
+		u.status = Failed
+	default:
+		u.status = OK
+		return
+	}
+	var words []string
+	try := ""
+	for _, f := range findings {
+		words = append(words, f.what)
+		try = cmp.Or(try, f.hint)
+	}
+	u.err = withHint(errors.New(strings.Join(words, "; ")), try)
+}
+
+// shared keeps each list of files once, however many nodes have it.
+type shared struct {
+	mu   sync.Mutex
+	kept map[string]map[string]string
+}
+
+// maxKnown bounds how many digests a node is told.
+const maxKnown = 16
+
+// digests are those of the lists that need not be sent again.
+func (s *shared) digests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := []string{}
+	for digest := range s.kept {
+		if len(known) < maxKnown {
+			known = append(known, digest)
+		}
+	}
+	slices.Sort(known)
+	return known
+}
+
+// one is a digest of the list, and the list as it is kept. What a node says of
+// the digest counts only where it sent no list: it must not put another into
+// the place of a list that others are compared with.
+func (s *shared) one(said string, files map[string]string) (string, map[string]string) {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%s\x00%s\n", name, files[name])
+	}
+	digest := hex.EncodeToString(h.Sum(nil))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kept, ok := s.kept[said]; ok && len(files) == 0 {
+		return said, kept
+	}
+	if s.kept == nil {
+		s.kept = map[string]map[string]string{}
+	}
+	if _, ok := s.kept[digest]; !ok {
+		s.kept[digest] = files
+	}
+	return digest, s.kept[digest]
+}
+
+// filesOfAll are the files of each wheel that belong to DeepSpeed's folder, by
+// the wheel's sha256.
+func filesOfAll(wheels []Wheel) (map[string]map[string]string, error) {
+	all := map[string]map[string]string{}
+	for _, w := range wheels {
+		files, err := filesOf(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		all[w.Manifest.SHA256] = files
+	}
+	return all, nil
+}
+
+// filesOf reads them from the wheel's RECORD, which LoadWheels has compared with
+// the files themselves.
+func filesOf(path string) (map[string]string, error) {
+	a, err := wheel.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	files := map[string]string{}
+	for _, m := range a.Members() {
+		if strings.Count(m.Name, "/") != 1 || !strings.HasSuffix(m.Name, ".dist-info/RECORD") {
+			continue
+		}
+		r, err := a.Open(m.Name)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		entries, err := wheel.ParseRecord(r)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			name := installedName(e.Path)
+			if sum, ok := recordSum(e); ok && strings.HasPrefix(name, "deepspeed/") {
+				files[name] = sum
+			}
+		}
+	}
+	return files, nil
+}
+
+// installedName is where a file of a wheel comes to lie below site-packages.
+func installedName(name string) string {
+	for _, scheme := range []string{"purelib", "platlib"} {
+		if _, rest, ok := strings.Cut(name, ".data/"+scheme+"/"); ok {
+			return rest
+		}
+	}
+	return name
+}
+
+// recordSum is the sha256 of a line of RECORD as nodes write it.
+func recordSum(e wheel.RecordEntry) (string, bool) {
+	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(e.Digest, "="))
+	return hex.EncodeToString(sum), err == nil && e.Algorithm == "sha256"
+}

@@ -1,0 +1,199 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// echoes are many nodes in one: each command is run once, for real, on this
+// machine; further nodes get the same answer, with words replaced for those
+// that are to differ.
+type echoes struct {
+	mu      sync.Mutex
+	answers map[string]answer
+	replace map[string]*strings.Replacer // by node
+	gone    string                       // a node that cannot be reached
+}
+
+type answer struct {
+	out  []byte
+	code int
+}
+
+// mark begins the messages of a program; it is another each time.
+var mark = regexp.MustCompile(`@@dsbuild-\w{12}`)
+
+func (e *echoes) Dial(_ context.Context, t remote.Target) (remote.Conn, error) {
+	if t.Name == e.gone {
+		return nil, remote.ErrDial
+	}
+	return echo{e, t.Name}, nil
+}
+
+type echo struct {
+	all  *echoes
+	name string
+}
+
+func (echo) Put(context.Context, remote.Upload) error { return errors.New("verify puts no file") }
+func (echo) Close() error                             { return nil }
+
+// Run implements remote.Runner.
+func (e echo) Run(ctx context.Context, cmd remote.Command) error {
+	var stdin []byte
+	if cmd.Stdin != nil {
+		var err error
+		if stdin, err = io.ReadAll(cmd.Stdin); err != nil {
+			return err
+		}
+	}
+	said := []byte(strings.Join(cmd.Argv, "\n") + fmt.Sprint(cmd.Env) + string(stdin))
+	a, err := e.all.answer(ctx, string(mark.ReplaceAll(said, nil)), cmd, stdin)
+	if err != nil {
+		return err
+	}
+	out := string(mark.ReplaceAll(a.out, mark.Find(said)))
+	if r := e.all.replace[e.name]; r != nil {
+		out = r.Replace(out)
+	}
+	if _, err := io.WriteString(cmd.Stdout, out); err != nil {
+		return err
+	}
+	if a.code != 0 {
+		return &remote.ExitError{Code: a.code}
+	}
+	return nil
+}
+
+func (e *echoes) answer(ctx context.Context, key string, cmd remote.Command, stdin []byte) (answer, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a, ok := e.answers[key]; ok {
+		return a, nil
+	}
+	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
+	c.Stdin = bytes.NewReader(stdin)
+	c.Env = c.Environ()
+	for k, v := range cmd.Env {
+		c.Env = append(c.Env, k+"="+v)
+	}
+	out, err := c.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return answer{}, err
+	}
+	a := answer{out, c.ProcessState.ExitCode()}
+	e.answers[key] = a
+	return a, nil
+}
+
+// many are n nodes, gpu001 and so on, of which some differ.
+func many(t *testing.T, n int, e environment, all *echoes) deploy.Options {
+	t.Helper()
+	all.answers = map[string]answer{}
+	opt := deploy.Options{Verify: deploy.VerifyFiles, Dialer: all, Reporter: ui.New(io.Discard, ui.Options{})}
+	for i := range n {
+		name := fmt.Sprintf("gpu%03d", i+1)
+		opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name, Python: e.python})
+	}
+	return opt
+}
+
+// TestVerifyOf800Nodes: the odd ones are found, and what is printed can be read.
+func TestVerifyOf800Nodes(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	files := map[string]string{}
+	for i := range 1000 { // as many as DeepSpeed has
+		files[fmt.Sprintf("deepspeed/some/folder/with/a/module_%03d.py", i)] = fmt.Sprintf("x = %d\n", i)
+	}
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{files: files}))
+	e.write(t, "deepspeed/ops/notes.txt", "")
+	edited := e.copy(t)
+	rewrite(t, edited, "deepspeed/some/folder/with/a/module_013.py", "x = 'another'\n")
+	glibc := strings.NewReplacer("2.36", "2.31")
+	all := &echoes{gone: "gpu800", replace: map[string]*strings.Replacer{
+		"gpu007": strings.NewReplacer("2.15.0", "2.14.0"), "gpu008": strings.NewReplacer("2.15.0", "2.14.0"),
+	}}
+	for i := range 60 { // every other one
+		all.replace[fmt.Sprintf("gpu%03d", 100+2*i)] = glibc
+	}
+	opt := many(t, 800, e, all)
+	opt.Hosts[665].Python = edited.python
+	begin := time.Now()
+	r, err := deploy.Verify(context.Background(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begin)
+	out := printed(t, r)
+	t.Logf("%s", took)
+	if took > time.Minute {
+		t.Errorf("800 nodes took %s", took)
+	}
+	if r.Summary.OK != 796 || r.Summary.Differs != 3 || r.Summary.Unreachable != 1 {
+		t.Errorf("%+v", r.Summary)
+	}
+	for _, want := range []string{
+		"\ngpu[007-008]   ", "\ntorch: 2.15.0 on gpu[001-006,009-799]; 2.14.0 on gpu[007-008]\n", "\nglibc (may differ): 2.36 on 739 nodes; 2.31 on gpu[100,102,104,", ",…] (60 nodes)\n",
+		"gpu[007-008]: torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
+		"\ngpu666: deepspeed/some/folder/with/a/module_013.py is not what 798 of 799 nodes with this version have, whatever RECORD says\n",
+		"\ngpu800: connect: no connection\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
+		"gpu[001-799] (remark): deepspeed/ops/notes.txt lies in its folder",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("not said: %q", want)
+		}
+	}
+	for line := range strings.Lines(out) {
+		if len(line) > 600 {
+			t.Errorf("a line of %d characters: %s", len(line), line)
+		}
+	}
+	if n := strings.Count(out, "\n"); n > 20 {
+		t.Errorf("%d lines", n)
+	}
+	data, err := json.Marshal(r)
+	if err != nil || len(data) > 8<<20 {
+		t.Errorf("%v: a report of %d bytes", err, len(data))
+	}
+}
+
+// TestVerifyOfNodesThatAreAllDifferent: what cannot be folded is counted.
+func TestVerifyOfNodesThatAreAllDifferent(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
+	all := &echoes{replace: map[string]*strings.Replacer{}}
+	opt := many(t, 300, e, all)
+	for i, h := range opt.Hosts {
+		all.replace[h.Name] = strings.NewReplacer("2.15.0", fmt.Sprintf("2.15.%d", i))
+	}
+	r, err := deploy.Verify(context.Background(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := printed(t, r)
+	if !strings.Contains(out, "\ngpu[001-300]: torch: no majority: 2.15.0 on gpu001, 2.15.1 on gpu002, 2.15.2 on gpu003, 2.15.3 on gpu004, 296 others\n") || strings.Count(out, "torch: 2.15.0 on gpu001") != 1 {
+		t.Error(out)
+	}
+	if slices.ContainsFunc(r.Nodes, func(n deploy.NodeReport) bool { return n.Status != deploy.Differs }) {
+		t.Errorf("%+v", r.Summary)
+	}
+}

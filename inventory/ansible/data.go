@@ -1,0 +1,320 @@
+package ansible
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+)
+
+// data grows while a file is read.
+type data struct {
+	*mistake.List
+	file   string
+	groups map[string]*group
+	order  []*group // as they were first named
+	hosts  map[string]*host
+	edges  map[[2]*group]mistake.Position // where a group is put into another
+	work   int
+	full   bool
+}
+
+// group is a group with what is said of it itself.
+type group struct {
+	name     string
+	at       mistake.Position
+	hosts    []*host
+	has      map[*host]bool
+	children []*group
+	parents  []*group
+	vars     map[string]Var
+	priority int
+	depth    int // longest way from "all"
+	place    int // in the order of the walk from "all"
+}
+
+// host is a host with what is said of it itself.
+type host struct {
+	name   string
+	at     mistake.Position
+	vars   map[string]Var
+	groups []*group
+}
+
+func newData(file string, wrong *mistake.List) *data {
+	d := &data{List: wrong, file: file, groups: map[string]*group{}, hosts: map[string]*host{}, edges: map[[2]*group]mistake.Position{}}
+	d.addChild(d.group("all", mistake.Position{}), d.group("ungrouped", mistake.Position{}), mistake.Position{})
+	return d
+}
+
+// group returns a group, new or not.
+func (d *data) group(name string, at mistake.Position) *group {
+	g := d.groups[name]
+	if g == nil {
+		g = &group{name: name, at: at, priority: 1, has: map[*host]bool{}}
+		d.groups[name] = g
+		d.order = append(d.order, g)
+	}
+	return g
+}
+
+// addChild makes child a part of parent.
+func (d *data) addChild(parent, child *group, at mistake.Position) {
+	edge := [2]*group{parent, child}
+	if _, known := d.edges[edge]; known {
+		return
+	}
+	d.edges[edge] = at
+	parent.children = append(parent.children, child)
+	child.parents = append(child.parents, parent)
+}
+
+// addHost puts a host into a group; the port counts where the host is new, as
+// in Ansible.
+func (d *data) addHost(name string, port int64, in *group, at mistake.Position) *host {
+	if d.full {
+		return nil
+	}
+	h := d.hosts[name]
+	if h == nil {
+		if len(d.hosts) == MaxHosts {
+			d.full = true
+			d.Add(at, "", "more than %d hosts", MaxHosts)
+			return nil
+		}
+		h = &host{name: name, at: at, vars: map[string]Var{}}
+		d.hosts[name] = h
+		if port != 0 {
+			h.vars["ansible_port"] = Var{port, at}
+		}
+	}
+	if !in.has[h] {
+		if d.work++; d.work > maxWork {
+			d.tooLarge()
+			return nil
+		}
+		in.has[h] = true
+		in.hosts = append(in.hosts, h)
+		h.groups = append(h.groups, in)
+	}
+	return h
+}
+
+// set notes a variable of a group.
+func (d *data) set(g *group, name string, v Var) {
+	if name != "ansible_group_priority" {
+		if kept(name) {
+			if g.vars == nil {
+				g.vars = map[string]Var{}
+			}
+			g.vars[name] = v
+		}
+		return
+	}
+	switch n := v.Value.(type) {
+	case int64:
+		g.priority = int(n)
+		return
+	case string:
+		if p, err := strconv.Atoi(n); err == nil {
+			g.priority = p
+			return
+		}
+	}
+	d.Add(v.At, "", "ansible_group_priority must be a whole number")
+}
+
+// inventory puts together what was read.
+func (d *data) inventory() *Inventory {
+	all, ungrouped := d.groups["all"], d.groups["ungrouped"]
+	for _, g := range d.order {
+		if g != all && len(g.parents) == 0 {
+			d.addChild(all, g, g.at)
+		}
+	}
+	inv := &Inventory{}
+	if !d.depths() {
+		return inv
+	}
+	d.sortOut(all, ungrouped)
+	order := walk(all)
+	known := map[string]inherited{}
+	for _, h := range order {
+		from := d.inherit(h, known)
+		vars := from.vars
+		if len(h.vars) > 0 {
+			d.work += len(vars)
+			own := make(map[string]Var, len(vars)+len(h.vars))
+			maps.Copy(own, vars)
+			maps.Copy(own, h.vars)
+			vars = own
+		}
+		if d.work += len(from.groups); d.work > maxWork {
+			d.tooLarge()
+			return inv
+		}
+		inv.Hosts = append(inv.Hosts, Host{Name: h.name, Groups: slices.Clone(from.groups), Vars: vars, At: h.at})
+	}
+	return inv
+}
+
+func (d *data) tooLarge() {
+	if d.full {
+		return
+	}
+	d.full = true
+	d.Add(mistake.Position{File: d.file}, "", "hosts, groups and variables together are more than an inventory can have")
+}
+
+// sortOut takes hosts out of "ungrouped" that are in another group, and puts
+// those in that are in none.
+func (d *data) sortOut(all, ungrouped *group) {
+	elsewhere := func(h *host) bool {
+		return slices.ContainsFunc(h.groups, func(g *group) bool { return g != all && g != ungrouped })
+	}
+	leave := func(h *host) bool { return elsewhere(h) }
+	for _, h := range ungrouped.hosts {
+		if leave(h) {
+			h.groups = slices.DeleteFunc(h.groups, func(g *group) bool { return g == ungrouped })
+			delete(ungrouped.has, h)
+		}
+	}
+	ungrouped.hosts = slices.DeleteFunc(ungrouped.hosts, leave)
+	for _, h := range all.hosts {
+		if !elsewhere(h) && !ungrouped.has[h] {
+			d.addHost(h.name, 0, ungrouped, h.at)
+		}
+	}
+}
+
+// walk numbers the groups and returns the hosts as Ansible lists them: group by
+// group, breadth first from "all".
+func walk(all *group) []*host {
+	queue := []*group{all}
+	seen := map[*group]bool{all: true}
+	var hosts []*host
+	listed := map[*host]bool{}
+	for i := 0; i < len(queue); i++ {
+		g := queue[i]
+		g.place = i
+		if g != all { // its own are in "ungrouped" or in a group of their own
+			for _, h := range g.hosts {
+				if !listed[h] {
+					listed[h] = true
+					hosts = append(hosts, h)
+				}
+			}
+		}
+		for _, c := range g.children {
+			if !seen[c] {
+				seen[c] = true
+				queue = append(queue, c)
+			}
+		}
+	}
+	return hosts
+}
+
+// depths finds for each group the longest way from "all", or notes that there
+// is none because a group contains itself.
+func (d *data) depths() bool {
+	missing := map[*group]int{}
+	var ready []*group
+	for _, g := range d.order {
+		if missing[g] = len(g.parents); missing[g] == 0 {
+			ready = append(ready, g)
+		}
+	}
+	done := 0
+	for ; done < len(ready); done++ {
+		for _, c := range ready[done].children {
+			c.depth = max(c.depth, ready[done].depth+1)
+			if missing[c]--; missing[c] == 0 {
+				ready = append(ready, c)
+			}
+		}
+	}
+	if done == len(d.order) {
+		return true
+	}
+	at := d.order[slices.IndexFunc(d.order, func(g *group) bool { return missing[g] > 0 })]
+	for seen := map[*group]bool{}; ; {
+		above := at.parents[slices.IndexFunc(at.parents, func(g *group) bool { return missing[g] > 0 })]
+		if seen[above] {
+			d.Add(d.edges[[2]*group{above, at}], "", "group %s contains itself by way of %s", clip(above.name), clip(at.name))
+			return false
+		}
+		seen[above], at = true, above
+	}
+}
+
+// inherited is what hosts of the same groups have in common.
+type inherited struct {
+	groups []string // but for "all" and "ungrouped"
+	vars   map[string]Var
+}
+
+// inherit returns what a host has from its groups; known are the answers so far.
+func (d *data) inherit(h *host, known map[string]inherited) inherited {
+	slices.SortFunc(h.groups, inOrder)
+	var key strings.Builder
+	for _, g := range h.groups {
+		key.WriteString(strconv.Itoa(g.place) + " ")
+	}
+	if from, ok := known[key.String()]; ok {
+		return from
+	}
+	groups := above(h.groups)
+	d.work += len(groups)
+	from := inherited{vars: d.merged(groups)}
+	for _, g := range groups {
+		if g.name != "all" && g.name != "ungrouped" {
+			from.groups = append(from.groups, g.name)
+		}
+	}
+	known[key.String()] = from
+	return from
+}
+
+func inOrder(a, b *group) int { return a.place - b.place }
+
+// above are groups and all that they are in, in the order of the walk.
+func above(groups []*group) []*group {
+	found := slices.Clone(groups)
+	seen := map[*group]bool{}
+	for _, g := range found {
+		seen[g] = true
+	}
+	for i := 0; i < len(found); i++ {
+		for _, p := range found[i].parents {
+			if !seen[p] {
+				seen[p] = true
+				found = append(found, p)
+			}
+		}
+	}
+	slices.SortFunc(found, inOrder)
+	return found
+}
+
+// merged are the variables of groups, laid over each other as Ansible does: by
+// depth, then priority, then name.
+func (d *data) merged(groups []*group) map[string]Var {
+	with := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return len(g.vars) == 0 })
+	slices.SortFunc(with, func(a, b *group) int {
+		return cmp.Or(a.depth-b.depth, cmp.Compare(a.priority, b.priority), strings.Compare(a.name, b.name))
+	})
+	vars := map[string]Var{}
+	for _, g := range with {
+		if d.work += len(g.vars); d.work > maxWork {
+			break // noted by the caller
+		}
+		maps.Copy(vars, g.vars)
+	}
+	return vars
+}
+
+func clip(s string) string { return strconv.Quote(mistake.Clip(s)) }

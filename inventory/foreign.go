@@ -1,0 +1,438 @@
+package inventory
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/inventory/ansible"
+)
+
+// fault is why a node of another tool's inventory cannot be used. Such an
+// inventory may hold what is no node of ours: only who selects it is told.
+type fault struct {
+	node    string
+	problem Problem
+	apart   bool // not a mistake: the node is just none of ours
+}
+
+// fromAnsible turns hosts with variables into nodes.
+func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
+	inv := &Inventory{}
+	names := make(map[string]bool, len(found.Hosts))
+	for _, h := range found.Hosts {
+		names[h.Name] = true
+	}
+	known := make(map[string][]string) // files of host keys, and whose they are
+	read := make(map[string]*varReader)
+	for _, h := range found.Hosts {
+		key := sameVars(h.Vars)
+		v := read[key]
+		if v == nil {
+			v = &varReader{reader: r, vars: h.Vars}
+			v.read()
+			read[key] = v
+		}
+		v.tell(inv, h.Name)
+		s := v.said
+		s.groups = inv.groupsOf(h, names)
+		if err := checkName(h.Name); err != nil {
+			inv.faults = append(inv.faults, fault{node: h.Name, problem: r.about(h.At, "give it a name, and its address as ansible_host", "%v", err)})
+		}
+		if !v.local {
+			known[v.knownHosts] = append(known[v.knownHosts], h.Name)
+		}
+		hosts := s.hosts(h.Name, h.At)
+		if len(inv.Hosts)+len(hosts) > MaxNames {
+			r.problem(h.At, "", "more than %d nodes", MaxNames)
+			return inv
+		}
+		inv.Hosts = append(inv.Hosts, hosts...)
+	}
+	inv.oneKnownHosts(known)
+	return inv
+}
+
+// sameVars is a text that is the same for variables that say the same: hosts of
+// one line are many.
+func sameVars(vars map[string]ansible.Var) string {
+	var key strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		v := vars[name]
+		if fmt.Fprintf(&key, "%q %d %d", name, v.At.Line, v.At.Column); v.At.Line == 0 {
+			fmt.Fprintf(&key, " %#v", v.Value)
+		}
+	}
+	return key.String()
+}
+
+// oneKnownHosts takes the file of host keys that all nodes name.
+func (inv *Inventory) oneKnownHosts(known map[string][]string) {
+	for file, nodes := range known {
+		if len(known) == 1 {
+			inv.KnownHosts = file
+			return
+		}
+		if file == "" {
+			continue
+		}
+		for _, n := range nodes {
+			inv.Remarks = append(inv.Remarks, Remark{n, "UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ"})
+		}
+	}
+}
+
+// varReader reads what variables say, for all hosts that have them.
+type varReader struct {
+	*reader
+	vars       map[string]ansible.Var
+	said       settings
+	local      bool   // reached without SSH by Ansible
+	knownHosts string // absolute; "": not given
+	faults     []fault
+	remarks    []string
+}
+
+// tell says of a node what is wrong with its variables.
+func (v *varReader) tell(inv *Inventory, node string) {
+	for _, f := range v.faults {
+		f.node = node
+		inv.faults = append(inv.faults, f)
+	}
+	for _, text := range v.remarks {
+		inv.Remarks = append(inv.Remarks, Remark{node, text})
+	}
+}
+
+// about is a problem at a place.
+func (r *reader) about(at Position, advice, format string, args ...any) Problem {
+	list := mistake.List{Lines: r.Lines}
+	list.Add(at, advice, format, args...)
+	return list.Problems[0]
+}
+
+// fault notes why hosts with these variables cannot be used.
+func (v *varReader) fault(at Position, advice, format string, args ...any) {
+	v.faults = append(v.faults, fault{problem: v.about(at, advice, format, args...)})
+}
+
+// apart notes that the host is of a kind that dsbuild does not reach.
+func (v *varReader) apart(at Position, format string, args ...any) {
+	v.fault(at, "", format, args...)
+	v.faults[len(v.faults)-1].apart = true
+}
+
+// remark notes what dsbuild does otherwise than Ansible.
+func (v *varReader) remark(format string, args ...any) {
+	v.remarks = append(v.remarks, fmt.Sprintf(format, args...))
+}
+
+// read reads all variables.
+func (v *varReader) read() {
+	s := &v.said
+	v.connection()
+	s.address = v.text(checkAddress, "ansible_host", "ansible_ssh_host")
+	s.user = v.text(checkUser, "ansible_user", "ansible_ssh_user")
+	s.port = v.port("ansible_port", "ansible_ssh_port")
+	s.identityFile = v.path("ansible_private_key_file", "ansible_ssh_private_key_file")
+	v.sshArguments(s)
+	s.python = v.python()
+	v.own(s)
+}
+
+// get returns the last of several variables that says something.
+func (v *varReader) get(names ...string) (name string, found ansible.Var, ok bool) {
+	for _, n := range names {
+		if one, has := v.vars[n]; has && one.Value != nil && one.Value != "" {
+			name, found, ok = n, one, true
+		}
+	}
+	return name, found, ok
+}
+
+// text reads a variable as a text.
+func (v *varReader) text(check func(string) error, names ...string) optional[string] {
+	name, found, ok := v.get(names...)
+	if !ok {
+		return optional[string]{}
+	}
+	var text string
+	switch value := found.Value.(type) {
+	case string:
+		text = value
+	case int64:
+		text = strconv.FormatInt(value, 10)
+	case float64:
+		text = strconv.FormatFloat(value, 'f', -1, 64)
+	case ansible.Secret:
+		v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
+		return optional[string]{}
+	default:
+		v.fault(found.At, "", "%s must be a text", name)
+		return optional[string]{}
+	}
+	if ansible.IsTemplate(text) {
+		v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		return optional[string]{}
+	}
+	err := checkWord(text)
+	if err == nil && check != nil {
+		err = check(text)
+	}
+	if err != nil {
+		v.fault(found.At, "", "%s: %v", name, err)
+		return optional[string]{}
+	}
+	return some(text)
+}
+
+// port reads the port.
+func (v *varReader) port(names ...string) optional[int] {
+	text := v.text(nil, names...)
+	if !text.set {
+		return optional[int]{}
+	}
+	n, err := portNumber(text.value)
+	if err != nil {
+		name, found, _ := v.get(names...)
+		v.fault(found.At, "", "%s: %v", name, err)
+		return optional[int]{}
+	}
+	return some(n)
+}
+
+// path reads the name of a file on this machine; relative ones start, as with
+// Ansible, from the working directory.
+func (v *varReader) path(names ...string) optional[string] {
+	text := v.text(nil, names...)
+	if !text.set {
+		return text
+	}
+	path, err := v.absolute(text.value)
+	if err != nil {
+		name, found, _ := v.get(names...)
+		v.fault(found.At, "write the path in full", "%s: %v", name, err)
+		return optional[string]{}
+	}
+	return some(path)
+}
+
+func (v *varReader) absolute(path string) (string, error) {
+	path, err := v.expandHome(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
+}
+
+// connection looks at how Ansible reaches the host, and as whom.
+func (v *varReader) connection() {
+	if name, found, ok := v.get("ansible_connection"); ok {
+		switch kind, _ := found.Value.(string); strings.TrimPrefix(kind, "ansible.builtin.") {
+		case "ssh", "smart", "paramiko", "paramiko_ssh":
+		case "local":
+			v.local = true
+			v.remark("%s=local is not honoured: dsbuild reaches every node over SSH", name)
+		default:
+			v.apart(found.At, "%s is %s: dsbuild reaches nodes over SSH only", name, quoted(found.Value))
+		}
+	}
+	if _, found, ok := v.get("ansible_shell_type"); ok && (found.Value == "powershell" || found.Value == "cmd") {
+		v.apart(found.At, "ansible_shell_type is %s: a node needs a POSIX shell", quoted(found.Value))
+	}
+	for _, pass := range [][]string{
+		{"ansible_password", "ansible_ssh_pass", "ansible_ssh_password"},
+		{"ansible_private_key", "ansible_ssh_private_key"},
+	} {
+		if name, _, ok := v.get(pass...); ok {
+			v.remark("%s is not honoured: dsbuild logs in with key files and the agent's keys", name)
+		}
+	}
+	if _, found, ok := v.get("ansible_become"); ok && isTrue(found.Value) {
+		v.remark("ansible_become is not honoured: commands run as the user who logs in")
+	}
+	for _, name := range []string{"ansible_host_key_checking", "ansible_ssh_host_key_checking"} {
+		if _, found, ok := v.get(name); ok && !isTrue(found.Value) {
+			v.remark("%s is not honoured: dsbuild always checks host keys", name)
+		}
+	}
+	if name, _, ok := v.get("ansible_ssh_executable"); ok {
+		v.remark("%s is not honoured: dsbuild speaks SSH itself", name)
+	}
+}
+
+// quoted is a value for a message.
+func quoted(value any) string { return strconv.Quote(mistake.Clip(fmt.Sprint(value))) }
+
+// isTrue reports what Ansible takes for yes.
+func isTrue(value any) bool {
+	return slices.Contains([]string{"true", "yes", "on", "1", "t", "y"}, strings.ToLower(fmt.Sprint(value)))
+}
+
+// python is Ansible's own interpreter, where it names one: often that is not the
+// one of the training environment, which dsbuild_python names.
+func (v *varReader) python() optional[string] {
+	const name = "ansible_python_interpreter"
+	if _, _, own := v.get("dsbuild_python"); own {
+		return optional[string]{} // read with the others of dsbuild's
+	}
+	_, found, ok := v.get(name)
+	if !ok {
+		return optional[string]{}
+	}
+	text, isText := found.Value.(string)
+	switch {
+	case isText && slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
+		return optional[string]{}
+	case isText && ansible.IsTemplate(text):
+		v.remark("%s is a template, which only Ansible evaluates: python3 is taken; dsbuild_python says another", name)
+		return optional[string]{}
+	case isText && envPython.MatchString(text):
+		return some(envPython.FindStringSubmatch(text)[1])
+	}
+	return v.text(checkPython, name)
+}
+
+// envPython is an interpreter named by way of env.
+var envPython = regexp.MustCompile(`^/usr/bin/env\s+([A-Za-z0-9_.-]+)$`)
+
+// ownVars are the keys of a node that Ansible has no variable for. Each is one
+// with dsbuild_ before it.
+func ownVars() []string {
+	return []string{"env", "envs", "exec_prefix", "proxy_jump", "python", "setup", "slots"}
+}
+
+// own reads dsbuild's own variables, which mean what the keys of a node mean.
+func (v *varReader) own(s *settings) {
+	var names []string
+	for name := range v.vars {
+		if strings.HasPrefix(name, "dsbuild_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		found := v.vars[name]
+		key := strings.TrimPrefix(name, "dsbuild_")
+		switch {
+		case !slices.Contains(ownVars(), key):
+			advice := "known: dsbuild_" + strings.Join(ownVars(), ", dsbuild_")
+			if near := mistake.Nearest(key, ownVars()); near != "" {
+				advice = "did you mean dsbuild_" + near + "?"
+			}
+			v.fault(found.At, advice, "unknown variable %s", quoted(name))
+		case found.Value == nil:
+		case holds(found.Value, func(value any) bool { return value == ansible.Secret{} }):
+			v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
+		case holds(found.Value, func(value any) bool { text, _ := value.(string); return ansible.IsTemplate(text) }):
+			v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		default:
+			v.key(s, name, key, found)
+		}
+	}
+}
+
+// holds reports whether is says yes to a value or to one within it.
+func holds(value any, is func(any) bool) bool {
+	switch inner := value.(type) {
+	case []any:
+		return slices.ContainsFunc(inner, func(one any) bool { return holds(one, is) })
+	case map[string]any:
+		for k, one := range inner {
+			if is(k) || holds(one, is) {
+				return true
+			}
+		}
+		return false
+	}
+	return is(value)
+}
+
+// key reads one variable as the key of a node is read.
+func (v *varReader) key(s *settings, name, key string, found ansible.Var) {
+	value := found.Value
+	if text, ok := value.(string); ok && key == "exec_prefix" {
+		words, err := ansible.Split(text, false)
+		if err != nil {
+			v.fault(found.At, "", "%s: %v", name, err)
+			return
+		}
+		list := []any{}
+		for _, w := range words {
+			list = append(list, w.Text)
+		}
+		value = list
+	}
+	// The node has no place of its own: all is said of the variable's.
+	inner := &reader{file: v.file, dir: v.dir, home: v.home}
+	for _, k := range keys() {
+		if k.name == key {
+			k.read(inner, s, nodeOf(value))
+		}
+	}
+	for _, p := range inner.Problems {
+		v.fault(found.At, p.Hint, "%s: %s", name, p.Message)
+	}
+}
+
+// nodeOf is a value as YAML would have it.
+func nodeOf(value any) ast.Node {
+	at := func(text string) *token.Token { return token.String(text, text, &token.Position{}) }
+	switch v := value.(type) {
+	case string:
+		return ast.String(at(v))
+	case int64:
+		return ast.Integer(at(strconv.FormatInt(v, 10)))
+	case float64:
+		return ast.Float(at(strconv.FormatFloat(v, 'g', -1, 64)))
+	case bool:
+		return ast.Bool(at(strconv.FormatBool(v)))
+	case []any:
+		list := ast.Sequence(at("["), true)
+		for _, one := range v {
+			list.Values = append(list.Values, nodeOf(one))
+		}
+		return list
+	case map[string]any:
+		m := ast.Mapping(at("{"), true)
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			m.Values = append(m.Values, ast.MappingValue(at(":"), ast.String(at(k)), nodeOf(v[k])))
+		}
+		return m
+	}
+	return ast.Null(at("null"))
+}
+
+// groupsOf are the groups of a host that --limit can name.
+func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
+	var all []string
+	for _, g := range h.Groups {
+		switch {
+		case nodes[g]:
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("the group %s is left out: --limit %s means the node of that name", g, g)})
+		case checkName(g) != nil:
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("the group %s is left out: --limit takes letters, digits, '.', '_' and '-'", quoted(g))})
+		default:
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// beside tells of folders that only Ansible reads.
+func (r *reader) beside(inv *Inventory) {
+	for _, folder := range []string{"group_vars", "host_vars"} {
+		if entries, err := os.ReadDir(filepath.Join(r.dir, folder)); err == nil && len(entries) > 0 {
+			inv.Remarks = append(inv.Remarks, Remark{"", folder + " beside the inventory is not read: ansible-inventory reads it, and is asked where it is installed"})
+		}
+	}
+}

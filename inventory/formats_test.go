@@ -1,0 +1,377 @@
+package inventory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// list is an inventory in a line: name@address:port of each host.
+func list(inv *inventory.Inventory) string {
+	var all []string
+	for _, h := range inv.Hosts {
+		s := h.Name
+		if h.Address != h.Node {
+			s += "@" + h.Address
+		}
+		if h.Port != 0 {
+			s += fmt.Sprintf(":%d", h.Port)
+		}
+		if h.Slots != 0 {
+			s += fmt.Sprintf("*%d", h.Slots)
+		}
+		all = append(all, s)
+	}
+	return strings.Join(all, " ")
+}
+
+// What a file is shows in its contents; only what could be anything is YAML if
+// its name says so.
+func TestRecognised(t *testing.T) {
+	for _, c := range []struct{ text, path, want string }{
+		{"gpu01 slots=8\n", "-", "gpu01*8"},
+		{"# a hostfile\n\ngpu01 slots=8 # eight\n\tuser@gpu02\tslots=4\r\n", "hosts.yaml", "gpu01*8 gpu02*4"},
+		{"gpu[01-02],cpu1\n", "-", "gpu01 gpu02 cpu1"},
+		{"a,b\nc\n# end\nx[1-2]\n", "-", "a b c x1 x2"},
+		{"gpu[01:02]\n", "-", "gpu01 gpu02"},
+		{"gpu01\ngpu02\n", "-", "gpu01 gpu02"},
+		{"gpu01:2222\n", "-", "gpu01:2222"},
+		{"\ufeff[a]\nx slots=8\n", "-", "x"},
+		{"; ini\nx ansible_host=1.2.3.4\n", "-", "x@1.2.3.4"},
+		{"[nodes]\nx\n", "x.yaml", "x"},
+		{"nodes: [{hosts: x}]", "hosts.ini", "x"},
+		{"{nodes: [{hosts: x}]}", "-", "x"},
+		{`{"nodes": [{"hosts": "x"}]}`, "x.json", "x"},
+		{"---\nnodes:\n- hosts: x\n", "-", "x"},
+		{"all: {hosts: {x: }}", "-", "x"},
+		{"nodes: {hosts: {x: }}", "-", "x"},
+		{"'my group':\n  hosts:\n    x:\n", "-", "x"},
+		{`{"_meta": {"hostvars": {}}, "g": ["x"]}`, "-", "x"},
+		{`{"_meta": {"hostvars": {"x": {"ansible_host": "h"}}}}`, "x.json", "x@h"},
+	} {
+		inv, err := inventory.Read(strings.NewReader(c.text), c.path)
+		if err != nil {
+			t.Errorf("%q as %s: %v", c.text, c.path, err)
+		} else if got := list(inv); got != c.want {
+			t.Errorf("%q as %s: %s, want %s", c.text, c.path, got, c.want)
+		}
+	}
+}
+
+// What cannot be read says what it was taken for.
+func TestTakenFor(t *testing.T) {
+	for text, want := range map[string]string{
+		"[g]\nx y\n":                     "was read as an Ansible inventory (INI)",
+		"x slots=8\ny\n":                 "was read as a DeepSpeed hostfile",
+		"x[1-\n":                         "was read as node expressions",
+		"all: {hosts: x, y: }":           "was read as an Ansible inventory (YAML)",
+		`{"_meta": {}, "g": 1}`:          "was read as the output of ansible-inventory --list",
+		"nodes: [{hosts: x, y: 1}]":      "x:1:20: unknown key",
+		"word\nanother word\n":           "was read as an Ansible inventory (INI)",
+		"plugin: aws_ec2":                "which only Ansible has",
+		"[g:vars]\nansible_user=x\n":     "there is no section [g]",
+		"all: {children: {g: {vars: }}}": "has no nodes",
+	} {
+		_, err := inventory.Read(strings.NewReader(text), "x")
+		var wrong *inventory.Error
+		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &wrong) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestNamesThatAreNoFiles(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"inventory.yaml", "hosts"} {
+		if err := os.WriteFile(name, []byte("nodes: [{hosts: x}]"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile("a,b", []byte("nodes: [{hosts: a-file}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"gpu[01-03]": "gpu01 gpu02 gpu03", "gpu[1-2],cpu1": "gpu1 gpu2 cpu1", "x[1-2]y[3]": "x1y3 x2y3", "b,a": "b a", "gpu[07]": "gpu07",
+		"a,b": "a-file", // a file goes first
+	} {
+		inv, err := inventory.Open(t.Context(), name, inventory.Options{})
+		if err != nil || list(inv) != want || inv.Path != name {
+			t.Errorf("%s: %v, error %v", name, inv, err)
+		}
+	}
+	for name, want := range map[string]string{
+		"inventroy.yaml":  "did you mean inventory.yaml?",
+		"./inventroy.yml": "did you mean inventory.yaml?",
+		"gpu01":           "INVENTORY is a file, - for standard input, or a node expression; a single node is gpu[01]",
+		"node":            "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"x/gpu[1-2]":      "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"a.yaml,b.yaml":   "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"":                "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+	} {
+		_, err := inventory.Open(t.Context(), name, inventory.Options{})
+		var wrong *inventory.Error
+		if !errors.Is(err, fs.ErrNotExist) || !errors.As(err, &wrong) || hint.Of(err) != want {
+			t.Errorf("%s: %v\nhint: %s", name, err, hint.Of(err))
+		}
+	}
+	_, err := inventory.Open(t.Context(), "gpu[3-1],x", inventory.Options{})
+	want := "gpu[3-1],x is no file, and was read as a node expression:\nnode expression:1:5: the range 3-1 runs backwards\n    1 | gpu[3-1],x\n      |     ^"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	if _, err := inventory.Open(t.Context(), "x[1-2],x1", inventory.Options{}); err == nil || !strings.Contains(err.Error(), "node x1 is given twice") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What Ansible's variables say.
+func TestAnsibleVariables(t *testing.T) {
+	t.Setenv("HOME", "/home/me")
+	t.Chdir("/")
+	inv := readAs(t, `
+[gpu]
+gpu[01:02] ansible_port=2222
+a ansible_ssh_host=10.0.0.1 ansible_ssh_port=22 ansible_ssh_user=u ansible_private_key_file=~/key ansible_host=lost
+b ansible_python_interpreter="/usr/bin/env python3.11" ansible_ssh_common_args='-o ProxyCommand="ssh -q -W %h:%p -p 2022 -l jump gate"'
+c ansible_python_interpreter=auto_silent ansible_ssh_common_args="-CqJ a@b:1,c" ansible_ssh_args="-o ControlMaster=auto -o 'ControlPersist 60s' -i keys/id -oUser=w -l x -p23"
+d ansible_python_interpreter=/usr/bin/python3 dsbuild_python=/opt/venv/bin/python dsbuild_slots=8 dsbuild_setup="module load 'gcc'" dsbuild_exec_prefix="apptainer exec '/my image.sif'" dsbuild_proxy_jump=z dsbuild_env="{'A': 1, 'B': True, 'C': 'x'}"
+e dsbuild_envs="[{'name': 'train', 'python': '/t'}, {'name': 'dev', 'env': {'X': 'y'}, 'setup': 's'}]" dsbuild_exec_prefix="['p', 'q r']" ansible_ssh_common_args="-o ProxyJump=none"
+f ansible_user=1000 ansible_host=10.0 ansible_ssh_common_args="-o ProxyCommand=none"
+[all:vars]
+ansible_user=all
+`, "-")
+	type said struct{ name, address, user, key, jump, python, setup, prefix, env, groups string }
+	var got []said
+	for _, h := range inv.Hosts {
+		got = append(got, said{
+			h.Name, fmt.Sprintf("%s:%d*%d", h.Address, h.Port, h.Slots), h.User, h.IdentityFile, h.ProxyJump, h.Python, h.Setup,
+			strings.Join(h.ExecPrefix, "|"), fmt.Sprint(h.Env), strings.Join(h.Groups, ","),
+		})
+	}
+	want := []said{
+		{"gpu01", "gpu01:2222*0", "all", "", "", "python3", "", "", "map[]", "gpu"},
+		{"gpu02", "gpu02:2222*0", "all", "", "", "python3", "", "", "map[]", "gpu"},
+		{"a", "10.0.0.1:22*0", "u", "/home/me/key", "", "python3", "", "", "map[]", "gpu"},
+		{"b", "b:0*0", "all", "", "jump@gate:2022", "python3.11", "", "", "map[]", "gpu"},
+		{"c", "c:23*0", "all", "/keys/id", "a@b:1,c", "python3", "", "", "map[]", "gpu"},
+		{"d", "d:0*8", "all", "", "z", "/opt/venv/bin/python", "module load 'gcc'", "apptainer|exec|/my image.sif", "map[A:1 B:true C:x]", "gpu"},
+		{"e/train", "e:0*0", "all", "", "", "/t", "", "p|q r", "map[]", "gpu"},
+		{"e/dev", "e:0*0", "all", "", "", "python3", "s", "p|q r", "map[X:y]", "gpu"},
+		{"f", "10:0*0", "1000", "", "", "python3", "", "", "map[]", "gpu"},
+	}
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			t.Errorf("got %d:\n%v\nwant\n%v", i, got[min(i, len(got)-1)], want[i])
+		}
+	}
+	if inv.Hosts[0].Position != "stdin:3:1" || len(inv.Remarks) != 0 {
+		t.Errorf("position %s, remarks %v", inv.Hosts[0].Position, inv.Remarks)
+	}
+}
+
+// What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
+func TestAnsibleRemarks(t *testing.T) {
+	const text = `
+localhost ansible_connection=local ansible_python_interpreter="{{ ansible_playbook_python }}"
+a ansible_ssh_pass=hunter2 ansible_become=yes ansible_host_key_checking=false
+b ansible_ssh_common_args="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o Ciphers=x -w 1"
+c ansible_ssh_executable=/usr/bin/dbclient ansible_ssh_private_key=x ansible_become=false ansible_ssh_common_args="-o UserKnownHostsFile=~/x"
+w ansible_connection=winrm
+[w-]
+a
+[c]
+a
+[x/y]
+b
+`
+	inv, err := inventory.Read(strings.NewReader(text), "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = inv.Select(""); err == nil || !strings.Contains(err.Error(), "SSH only") || hint.Of(err) != "leave it out: --limit '!w'" {
+		t.Errorf("got %v", err)
+	}
+	for limit, want := range map[string]string{
+		"localhost": "ansible_connection=local is not honoured: dsbuild reaches every node over SSH; " +
+			"ansible_python_interpreter is a template, which only Ansible evaluates: python3 is taken; dsbuild_python says another",
+		"a": "ansible_ssh_pass is not honoured: dsbuild logs in with key files and the agent's keys; " +
+			"ansible_become is not honoured: commands run as the user who logs in; ansible_host_key_checking is not honoured: dsbuild always checks host keys; " +
+			"the group c is left out: --limit c means the node of that name",
+		"b": `StrictHostKeyChecking=no is not honoured: dsbuild always checks host keys; UserKnownHostsFile=/dev/null is not honoured: dsbuild always checks host keys; ` +
+			`the option "ciphers" of ansible_ssh_common_args is not honoured; the option "-w" of ansible_ssh_common_args is not honoured; ` +
+			`the group "x/y" is left out: --limit takes letters, digits, '.', '_' and '-'`,
+		"c": "ansible_ssh_private_key is not honoured: dsbuild logs in with key files and the agent's keys; ansible_ssh_executable is not honoured: dsbuild speaks SSH itself; " +
+			"UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ",
+	} {
+		part, err := inv.Select(limit)
+		if err != nil {
+			t.Errorf("%s: %v", limit, err)
+			continue
+		}
+		var got []string
+		for _, r := range part.Remarks {
+			if r.Node != limit {
+				t.Errorf("%s: a remark about %s", limit, r.Node)
+			}
+			got = append(got, r.Text)
+		}
+		if joined := strings.Join(got, "; "); joined != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", limit, joined, want)
+		}
+	}
+	all, err := inv.Select("!w")
+	if err != nil || strings.Contains(fmt.Sprint(all.Remarks), "hunter2") {
+		t.Errorf("%v, %v", all.Remarks, err)
+	}
+	if inv, err = inventory.Read(strings.NewReader("a\nb\n[all:vars]\nansible_ssh_extra_args=-o UserKnownHostsFile=/etc/keys -J x"), "-"); err != nil || inv.KnownHosts != "/etc/keys" || inv.Hosts[1].ProxyJump != "x" {
+		t.Errorf("got %+v, %v", inv, err)
+	}
+}
+
+// Where ansible-inventory is installed it is asked, but for standard input.
+func TestAnsibleIsAsked(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	asked := ""
+	answer, failure := `{"_meta": {"hostvars": {"x": {"ansible_port": 1}, "y": {"ansible_port": 0}}}, "g": {"hosts": ["x", "y"]}}`, error(nil)
+	opt := inventory.Options{Stdin: strings.NewReader("[g]\nown\n"), Ansible: func(_ context.Context, path string) ([]byte, error) {
+		asked += filepath.Base(path) + " "
+		return []byte(answer), failure
+	}}
+	for _, path := range []string{write("hosts", "[g]\nown\n", 0o600), write("a.yml", "all: {hosts: {own: }}", 0o600), write("dynamic", "#!/bin/sh\n", 0o755), dir} {
+		inv, err := inventory.Open(t.Context(), path, opt)
+		if err != nil || list(inv) != "x:1 y" || inv.Hosts[0].Position != path || inv.Path != path {
+			t.Errorf("%s: %+v, %v", path, inv, err)
+			continue
+		}
+		if _, err = inv.Select(""); err == nil || err.Error() != path+": y: ansible_port: port 0 is out of range (1 to 65535)" {
+			t.Errorf("got %v", err)
+		}
+	}
+	for _, path := range []string{write("hostfile", "own slots=1\n", 0o600), write("own.yaml", "nodes: [{hosts: own}]", 0o755), write("comment", "#!not run\nown ansible_port=2\n", 0o600), "-"} {
+		inv, err := inventory.Open(t.Context(), path, opt)
+		if filepath.Base(path) != "comment" && (err != nil || list(inv) == "x:1 y") {
+			t.Errorf("%s: %+v, %v", path, inv, err)
+		}
+	}
+	if want := "hosts a.yml dynamic " + filepath.Base(dir) + " comment "; asked != want {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+	failure = errors.New("no vault password")
+	for name, want := range map[string]string{
+		"hosts": "hosts: cannot read the inventory: ansible-inventory: no vault password",
+		"bad":   "bad: cannot read the inventory: ansible-inventory: no vault password\nbad:2:3: \"y\" is no variable: NAME=VALUE is expected here",
+	} {
+		if name == "bad" {
+			write(name, "[g]\nx y\n", 0o600)
+		}
+		_, err := inventory.Open(t.Context(), filepath.Join(dir, name), opt)
+		var wrong *inventory.Error
+		if err == nil || !strings.HasPrefix(strings.ReplaceAll(err.Error(), dir+"/", ""), want) || !errors.As(err, &wrong) || wrong.ExitCode() != 2 {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	answer, failure = "no json", nil
+	if _, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt); err == nil || !strings.Contains(err.Error(), "no JSON object") {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("stopped")
+	cancel(stopped)
+	if _, err := inventory.Open(ctx, filepath.Join(dir, "hosts"), opt); !errors.Is(err, stopped) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Without it, what only it can read is told apart.
+func TestAnsibleIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"dynamic": "#!/bin/sh\n", "hosts": "x\n", "group_vars/all.yml": "ansible_user: u\n"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "hosts"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := inventory.Load(filepath.Join(dir, "dynamic"))
+	if err == nil || !strings.Contains(err.Error(), "only ansible-inventory runs it") || hint.Of(err) == "" {
+		t.Errorf("got %v", err)
+	}
+	if _, err := inventory.Load(dir); err == nil || !strings.Contains(err.Error(), "is a directory") {
+		t.Errorf("got %v", err)
+	}
+	inv, err := inventory.Load(filepath.Join(dir, "hosts"))
+	if err != nil || len(inv.Remarks) != 1 || !strings.HasPrefix(inv.Remarks[0].Text, "group_vars beside the inventory is not read") {
+		t.Errorf("got %+v, %v", inv, err)
+	}
+}
+
+// Whatever the text, it is an inventory that can be written and read again, or
+// its mistakes are told.
+func FuzzFormats(f *testing.F) {
+	for _, pattern := range []string{"testdata/good/*", "testdata/bad/*", "ansible/testdata/good/*", "ansible/testdata/bad/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			f.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			if !strings.HasPrefix(filepath.Base(file), "too-many") { // a second each
+				f.Add(string(data))
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		inv, err := inventory.Read(strings.NewReader(text), "-")
+		if err == nil {
+			inv, err = inv.Select("")
+		}
+		var wrong *inventory.Error
+		if err != nil {
+			if !errors.As(err, &wrong) || len(wrong.Problems) == 0 {
+				t.Fatalf("error without a problem: %v", err)
+			}
+			return
+		}
+		if len(inv.Hosts) > 1000 {
+			return
+		}
+		for _, notation := range inventory.Writers() {
+			out, lost, err := inv.Write(notation)
+			if err != nil {
+				continue
+			}
+			again, err := inventory.Read(strings.NewReader(out), "-")
+			if err == nil {
+				again, err = again.Select("")
+			}
+			switch {
+			case err != nil && notation != "slurm" && notation != "hostfile": // which have no place for every name
+				t.Fatalf("%s: %v\n%s", notation, err, out)
+			case notation == "yaml":
+				same(t, again, inv, true)
+			case notation == "ansible" && len(lost) == 0:
+				same(t, again, inv, false)
+			}
+		}
+	})
+}

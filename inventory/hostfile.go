@@ -1,0 +1,82 @@
+package inventory
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+)
+
+// slotsWord is what follows the name in a hostfile. DeepSpeed takes no space
+// around the sign, and does not look at what comes behind the number.
+var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)(\s.*)?$`)
+
+// hostfile reads the nodes of a DeepSpeed hostfile.
+func (r *reader) hostfile() *Inventory {
+	list := nodeList{reader: r, first: make(map[string]Position)}
+	for i, line := range r.Lines {
+		text := strings.TrimSpace(line)
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		at := Position{File: r.file, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+		m := slotsWord.FindStringSubmatch(text)
+		if m == nil {
+			r.problem(at, "", "not NAME slots=N, which DeepSpeed wants")
+			continue
+		}
+		list.hostLine(at, m)
+	}
+	return &Inventory{Hosts: list.hosts, Remarks: list.remarks}
+}
+
+// hostLine reads one line: its name, space, number and rest.
+func (l *nodeList) hostLine(at Position, m []string) {
+	name, s := m[1], settings{}
+	if user, host, found := strings.Cut(name, "@"); found {
+		if err := checkUser(user); err != nil {
+			l.problem(at, "", "%v", err)
+			return
+		}
+		name, s.user = host, some(user)
+	}
+	if err := checkName(name); err != nil {
+		l.problem(at, "give it a name in ~/.ssh/config (Host NAME, HostName ADDRESS)", "%v", err)
+		return
+	}
+	n, err := strconv.Atoi(m[3])
+	if err != nil || n < 1 || n > maxSlots {
+		at.Column += utf8.RuneCountInString(m[1] + m[2])
+		l.problem(at, "", "slots=%s is out of range (1 to %d)", mistake.Clip(m[3]), maxSlots)
+		return
+	}
+	s.slots = some(n)
+	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
+		l.remarks = append(l.remarks, Remark{name, fmt.Sprintf("what follows slots=N in a hostfile counts for nothing, as with DeepSpeed: %s", mistake.Clip(rest))})
+	}
+	l.addNode(name, at, s)
+}
+
+// nodeExpressions reads lines of node expressions.
+func (r *reader) nodeExpressions() *Inventory {
+	list := nodeList{reader: r, first: make(map[string]Position)}
+	for i, line := range r.Lines {
+		text := strings.TrimSpace(line)
+		if text == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		at := Position{File: r.file, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+		inside := func(offset int) Position {
+			there := at
+			there.Column += utf8.RuneCountInString(text[:offset])
+			return there
+		}
+		for _, name := range list.expand(text, at, inside) {
+			list.addNode(name, at, settings{})
+		}
+	}
+	return &Inventory{Hosts: list.hosts}
+}

@@ -1,0 +1,225 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/inventory/ansible"
+)
+
+// sshOption is an option of ssh: -o Name=Value, or a letter that stands for one.
+type sshOption struct{ name, value string }
+
+// The letters of ssh's options: those with a value, and those without.
+const (
+	sshWithValue = "BbcDEeFIiJLlmOopQRSWw"
+	sshAlone     = "46AaCfGgKkMNnqsTtVvXxYy"
+)
+
+// letterOptions are the letters that stand for options of ssh_config.
+func letterOptions() map[byte]string {
+	return map[byte]string{'i': "identityfile", 'J': "proxyjump", 'l': "user", 'p': "port", 'F': "-f", 'W': "-w"}
+}
+
+// harmless are options that do not decide how a node is reached, or that
+// dsbuild has its own way for.
+func harmless() []string {
+	return []string{
+		"addkeystoagent", "addressfamily", "batchmode", "compression", "connectionattempts", "connecttimeout",
+		"controlmaster", "controlpath", "controlpersist", "forwardagent", "forwardx11", "gssapiauthentication",
+		"identitiesonly", "kbdinteractiveauthentication", "loglevel", "numberofpasswordprompts", "passwordauthentication",
+		"preferredauthentications", "pubkeyauthentication", "requesttty", "serveralivecountmax", "serveraliveinterval",
+		"tcpkeepalive", "visualhostkey",
+	}
+}
+
+// sshOptions takes arguments of ssh apart; what is left are the words that are no options.
+func sshOptions(words []string) (options []sshOption, rest []string, err error) {
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if len(w) < 2 || w[0] != '-' {
+			// Behind the host comes what is to be run there.
+			rest = append(rest, w)
+			continue
+		}
+		for at := 1; at < len(w); at++ {
+			letter := w[at]
+			if strings.IndexByte(sshAlone, letter) >= 0 {
+				continue
+			}
+			if strings.IndexByte(sshWithValue, letter) < 0 {
+				return nil, nil, fmt.Errorf("%s is no option of ssh", quoted(w))
+			}
+			value := w[at+1:]
+			if value == "" {
+				if i++; i == len(words) {
+					return nil, nil, fmt.Errorf("-%c without its value", letter)
+				}
+				value = words[i]
+			}
+			options = append(options, option(letter, value))
+			break
+		}
+	}
+	return options, rest, nil
+}
+
+// option is the option that a letter with its value stands for.
+func option(letter byte, value string) sshOption {
+	if letter == 'o' {
+		name, value := value, ""
+		if i := strings.IndexAny(name, "= \t"); i >= 0 {
+			name, value = name[:i], strings.TrimLeft(name[i:], "= \t")
+		}
+		return sshOption{strings.ToLower(name), strings.Trim(value, `"`)}
+	}
+	if name, ok := letterOptions()[letter]; ok {
+		return sshOption{name, value}
+	}
+	return sshOption{"-" + string(letter), value}
+}
+
+// sshArguments reads what Ansible gives to ssh. As with ssh, the first that says
+// something about an option decides.
+func (v *varReader) sshArguments(s *settings) {
+	for _, name := range []string{"ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"} {
+		text := v.text(nil, name)
+		if !text.set {
+			continue
+		}
+		at := v.vars[name].At
+		words, err := ansible.Split(text.value, false)
+		var plain []string
+		for _, w := range words {
+			plain = append(plain, w.Text)
+		}
+		var options []sshOption
+		var rest []string
+		if err == nil {
+			options, rest, err = sshOptions(plain)
+		}
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("%s is no option of ssh", quoted(rest[0]))
+		}
+		if err != nil {
+			v.fault(at, "", "%s: %v", name, err)
+			continue
+		}
+		for _, o := range options {
+			v.sshOption(s, name, at, o)
+		}
+	}
+}
+
+// sshOption takes notice of one option.
+func (v *varReader) sshOption(s *settings, name string, at Position, o sshOption) {
+	refuse := func(err error) {
+		v.fault(at, "say it in ~/.ssh/config, or as dsbuild_proxy_jump", "%s: %v", name, err)
+	}
+	switch o.name {
+	case "proxyjump", "proxycommand":
+		jump, err := o.value, error(nil)
+		if o.name == "proxycommand" {
+			jump, err = jumpOf(o.value)
+		}
+		if strings.EqualFold(jump, "none") {
+			jump = ""
+		}
+		if err == nil && jump != "" {
+			err = checkJump(jump)
+		}
+		if err != nil {
+			refuse(err)
+		} else if !s.proxyJump.set {
+			s.proxyJump = some(jump)
+		}
+	case "identityfile":
+		file, err := v.absolute(o.value)
+		if err != nil {
+			refuse(err)
+		} else if !s.identityFile.set {
+			s.identityFile = some(file)
+		}
+	case "user":
+		if err := checkUser(o.value); err != nil {
+			refuse(err)
+		} else if !s.user.set {
+			s.user = some(o.value)
+		}
+	case "port":
+		if n, err := portNumber(o.value); err != nil {
+			refuse(err)
+		} else if !s.port.set {
+			s.port = some(n)
+		}
+	case "-f":
+		refuse(errors.New("a configuration of its own (-F), which dsbuild does not read"))
+	case "stricthostkeychecking":
+		if !slices.Contains([]string{"yes", "ask", "true"}, strings.ToLower(o.value)) {
+			v.remark("StrictHostKeyChecking=%s is not honoured: dsbuild always checks host keys", o.value)
+		}
+	case "userknownhostsfile":
+		v.userKnownHosts(o.value)
+	default:
+		if !slices.Contains(harmless(), o.name) {
+			v.remark("the option %s of %s is not honoured", quoted(o.name), name)
+		}
+	}
+}
+
+func (v *varReader) userKnownHosts(file string) {
+	path, err := v.absolute(file)
+	switch {
+	case file == "/dev/null":
+		v.remark("UserKnownHostsFile=/dev/null is not honoured: dsbuild always checks host keys")
+	case err != nil || strings.ContainsAny(file, " %"):
+		v.remark("UserKnownHostsFile=%s is not honoured: name one file", file)
+	case v.knownHosts == "":
+		v.knownHosts = path
+	}
+}
+
+// jumpOf is the jump host of a ProxyCommand that only stands for one: ssh -W
+// %h:%p [options] [user@]host.
+func jumpOf(command string) (string, error) {
+	other := fmt.Errorf("the ProxyCommand %s is no jump host (ssh -W %%h:%%p HOST)", quoted(command))
+	words, err := ansible.Split(command, false)
+	if err != nil || len(words) == 0 || path.Base(words[0].Text) != "ssh" {
+		if strings.EqualFold(command, "none") {
+			return "none", nil
+		}
+		return "", other
+	}
+	var plain []string
+	for _, w := range words[1:] {
+		plain = append(plain, w.Text)
+	}
+	options, rest, err := sshOptions(plain)
+	if err != nil || len(rest) != 1 {
+		return "", other
+	}
+	user, port, forwards := "", "", false
+	for _, o := range options {
+		switch o.name {
+		case "-w":
+			forwards = o.value == "%h:%p" || o.value == "[%h]:%p"
+		case "user":
+			user = o.value + "@"
+		case "port":
+			port = ":" + o.value
+		case "identityfile", "proxyjump", "proxycommand", "-f":
+			return "", fmt.Errorf("the ProxyCommand says more of the jump host than dsbuild can: %s", o.name)
+		}
+	}
+	if !forwards {
+		return "", other
+	}
+	host := rest[0]
+	if strings.Contains(host, "@") {
+		user = ""
+	}
+	return user + host + port, nil
+}

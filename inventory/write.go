@@ -1,0 +1,231 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Writers are the notations that an inventory can be written in, by name.
+func Writers() []string { return []string{"hostfile", "slurm", "ansible", "yaml"} }
+
+// Write writes the inventory in the notation of one of Writers. lost is what the
+// notation has no place for: for each node the key of an inventory in YAML.
+func (inv *Inventory) Write(notation string) (text string, lost []Remark, err error) {
+	nodes := inv.nodes()
+	switch notation {
+	case "hostfile":
+		text, err = inv.hostfile(nodes)
+		return text, losses(nodes, "slots"), err
+	case "slurm":
+		return inv.slurm(nodes) + "\n", losses(nodes), nil
+	case "ansible":
+		return inv.ansible(nodes)
+	case "yaml":
+		return inv.yaml(nodes), nil, nil
+	}
+	return "", nil, fmt.Errorf("an inventory cannot be written as %q", notation)
+}
+
+// envEntry is an environment of a node as YAML has it.
+type envEntry struct {
+	Name         string            `key:"name"`
+	User         string            `key:"user"`
+	IdentityFile string            `key:"identity_file"`
+	Python       string            `key:"python"`
+	Env          map[string]string `key:"env"`
+	Setup        string            `key:"setup"`
+	ExecPrefix   []string          `key:"exec_prefix"`
+}
+
+// nodeEntry is a node, or several that differ in nothing but their names.
+type nodeEntry struct {
+	Hosts        string            `key:"hosts"`
+	Address      string            `key:"address"`
+	Port         int               `key:"port"`
+	User         string            `key:"user"`
+	IdentityFile string            `key:"identity_file"`
+	ProxyJump    string            `key:"proxy_jump"`
+	Groups       []string          `key:"groups"`
+	Python       string            `key:"python"`
+	Env          map[string]string `key:"env"`
+	Setup        string            `key:"setup"`
+	ExecPrefix   []string          `key:"exec_prefix"`
+	Slots        int               `key:"slots"`
+	Envs         []envEntry        `key:"envs"`
+}
+
+// nodes puts the environments of each node together again.
+func (inv *Inventory) nodes() []nodeEntry {
+	hosts := make(map[string][]Host)
+	var order []string
+	for _, h := range inv.Hosts {
+		if hosts[h.Node] == nil {
+			order = append(order, h.Node)
+		}
+		hosts[h.Node] = append(hosts[h.Node], h)
+	}
+	all := make([]nodeEntry, len(order))
+	for i, name := range order {
+		all[i] = newNodeEntry(hosts[name])
+	}
+	return all
+}
+
+func newNodeEntry(hosts []Host) nodeEntry {
+	h := hosts[0]
+	n := nodeEntry{
+		Hosts: h.Node, Port: h.Port, ProxyJump: h.ProxyJump, Groups: h.Groups, Slots: h.Slots,
+	}
+	if h.Address != h.Node {
+		n.Address = h.Address
+	}
+	envs := make([]envEntry, len(hosts))
+	for i, h := range hosts {
+		envs[i] = envEntry{
+			Name: strings.TrimPrefix(h.Name, h.Node+"/"), User: h.User, IdentityFile: h.IdentityFile,
+			Python: h.Python, Env: h.Env, Setup: h.Setup, ExecPrefix: h.ExecPrefix,
+		}
+		if h.Python == defaultPython {
+			envs[i].Python = ""
+		}
+	}
+	// What all environments have in common is the node's.
+	share(envs, &n.User, func(e *envEntry) *string { return &e.User })
+	share(envs, &n.IdentityFile, func(e *envEntry) *string { return &e.IdentityFile })
+	share(envs, &n.Python, func(e *envEntry) *string { return &e.Python })
+	share(envs, &n.Env, func(e *envEntry) *map[string]string { return &e.Env })
+	share(envs, &n.Setup, func(e *envEntry) *string { return &e.Setup })
+	share(envs, &n.ExecPrefix, func(e *envEntry) *[]string { return &e.ExecPrefix })
+	if h.Name != h.Node {
+		n.Envs = envs
+	}
+	return n
+}
+
+// share moves a value that all of several have to the one that stands for all.
+func share[E, T any](all []E, to *T, of func(*E) *T) {
+	var none T
+	first := *of(&all[0])
+	for i := range all {
+		if !reflect.DeepEqual(*of(&all[i]), first) {
+			return
+		}
+	}
+	for i := range all {
+		*of(&all[i]) = none
+	}
+	*to = first
+}
+
+// keys are the keys of a node that say something, but for its name.
+func (n nodeEntry) keys() []string {
+	var all []string
+	v := reflect.ValueOf(n)
+	for i := range v.NumField() {
+		name := v.Type().Field(i).Tag.Get("key")
+		if name != "hosts" && !v.Field(i).IsZero() && (v.Field(i).Kind() != reflect.Slice || v.Field(i).Len() > 0) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// losses is what the nodes say, but for the keys that are kept.
+func losses(nodes []nodeEntry, kept ...string) []Remark {
+	var lost []Remark
+	for _, n := range nodes {
+		for _, key := range n.keys() {
+			if !slices.Contains(kept, key) {
+				lost = append(lost, Remark{n.Hosts, key})
+			}
+		}
+	}
+	return lost
+}
+
+// HostfileLine is a line of a hostfile as DeepSpeed's launcher reads it.
+func HostfileLine(host string, slots int) string { return fmt.Sprintf("%s slots=%d\n", host, slots) }
+
+// hostfile writes what DeepSpeed dials, and the slots that it needs to know.
+func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
+	var out strings.Builder
+	var without []string
+	var errs []error
+	at := make(map[string]string)
+	for _, n := range nodes {
+		address := n.Hosts
+		if n.Address != "" {
+			address = n.Address
+		}
+		if other, twice := at[address]; twice {
+			errs = append(errs, hint.With(fmt.Errorf("%s and %s are both at %s, and a hostfile has one line for each address", other, n.Hosts, address),
+				"give each a name in ~/.ssh/config, and as its address"))
+		}
+		at[address] = n.Hosts
+		if n.Slots == 0 {
+			without = append(without, n.Hosts)
+		}
+		out.WriteString(HostfileLine(address, n.Slots))
+	}
+	if len(without) > 0 {
+		errs = append(errs, hint.With(fmt.Errorf("%s: how many GPUs there are is not known, and a hostfile needs it", ui.FoldNames(without)),
+			"say it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
+	}
+	if len(errs) > 0 {
+		return "", &unwritable{errors.Join(errs...)}
+	}
+	return out.String(), nil
+}
+
+// unwritable is an inventory that does not say what a notation needs.
+type unwritable struct{ error }
+
+// ExitCode is that of a wrong inventory.
+func (u *unwritable) ExitCode() int { return 2 }
+
+// Unwrap returns what is wrong.
+func (u *unwritable) Unwrap() error { return u.error }
+
+// slurm writes the names as Slurm does: of a name only the number at its end
+// becomes a range. Slurm knows no text behind brackets, and puts what has
+// several into an order of its own.
+func (inv *Inventory) slurm(nodes []nodeEntry) string {
+	alike := make(map[string][]string)
+	var order []string
+	for _, n := range nodes {
+		stem := strings.TrimRight(n.Hosts, "0123456789")
+		if alike[stem] == nil {
+			order = append(order, stem)
+		}
+		alike[stem] = append(alike[stem], n.Hosts)
+	}
+	words := make([]string, len(order))
+	for i, stem := range order {
+		words[i] = ui.FoldNames(alike[stem])
+	}
+	return strings.Join(words, ",")
+}
+
+// common takes from nodes what all of them say.
+func common(nodes []nodeEntry) nodeEntry {
+	var all nodeEntry
+	if len(nodes) < 2 {
+		return all
+	}
+	share(nodes, &all.Port, func(n *nodeEntry) *int { return &n.Port })
+	share(nodes, &all.User, func(n *nodeEntry) *string { return &n.User })
+	share(nodes, &all.IdentityFile, func(n *nodeEntry) *string { return &n.IdentityFile })
+	share(nodes, &all.ProxyJump, func(n *nodeEntry) *string { return &n.ProxyJump })
+	share(nodes, &all.Python, func(n *nodeEntry) *string { return &n.Python })
+	share(nodes, &all.Env, func(n *nodeEntry) *map[string]string { return &n.Env })
+	share(nodes, &all.Setup, func(n *nodeEntry) *string { return &n.Setup })
+	share(nodes, &all.ExecPrefix, func(n *nodeEntry) *[]string { return &n.ExecPrefix })
+	share(nodes, &all.Slots, func(n *nodeEntry) *int { return &n.Slots })
+	return all
+}
