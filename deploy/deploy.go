@@ -41,6 +41,7 @@ type Options struct {
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
 	Verify     Level
+	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
@@ -54,6 +55,7 @@ type Deployment struct {
 	pips  map[string]upload // by Python X.Y
 
 	rollback bool
+	given    bool           // each node was given its wheel
 	reading  bool           // by Verify: nothing is changed
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed
@@ -104,30 +106,63 @@ func (d *Deployment) Close() {
 // Survey is the first phase: it reaches and probes every node and decides what
 // is to happen. It changes nothing and sends no file.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
-	return d.survey(ctx, func(known []Known) (Plan, error) {
-		return NewPlan(known, d.opt.Wheels, PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, Index: d.opt.Index, NoPip: d.fetchPips(ctx)})
-	})
+	if _, err := d.Probe(ctx); err != nil {
+		return Plan{}, err
+	}
+	return d.decide(ctx, func(known []Known) (Plan, error) { return NewPlan(known, d.opt.Wheels, d.planOptions(ctx)) })
+}
+
+func (d *Deployment) planOptions(ctx context.Context) PlanOptions {
+	return PlanOptions{Force: d.opt.Force, Bundle: d.opt.Bundle, Index: d.opt.Index, NoPip: d.fetchPips(ctx)}
 }
 
 // SurveyRollback is Survey for going back to what was there before the last
 // deploy; wheels play no part in it.
 func (d *Deployment) SurveyRollback(ctx context.Context) (Plan, error) {
 	d.rollback = true
-	return d.survey(ctx, func(known []Known) (Plan, error) { return NewRollbackPlan(known), nil })
+	if _, err := d.Probe(ctx); err != nil {
+		return Plan{}, err
+	}
+	return d.decide(ctx, func(known []Known) (Plan, error) { return NewRollbackPlan(known), nil })
 }
 
-func (d *Deployment) survey(ctx context.Context, decide func([]Known) (Plan, error)) (Plan, error) {
-	results := fanout.Run(ctx, d.units, fanout.Options{Forks: d.opt.Forks, StopWhen: d.opt.TooMany}, func(ctx context.Context, u *unit) (struct{}, error) {
+// Probe reaches every node and gathers its facts. Called again it looks anew,
+// over the connections that are open, or over new ones where those have ended;
+// a node that could not be reached before is not tried again.
+func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
+	var units []*unit
+	for _, u := range d.units {
+		if u.err == nil {
+			units = append(units, u)
+		}
+	}
+	before := len(d.units) - len(units)
+	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
+	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, []step{
 			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
 			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
 		})
 	})
-	note(d.units, results)
+	note(units, results)
 	if ctx.Err() != nil {
-		return Plan{}, d.cutOff(ctx)
+		return nil, d.cutOff(ctx)
 	}
-	plan, err := decide(d.known())
+	return d.known(), nil
+}
+
+// tooMany asks TooMany when some nodes have failed already; nil where nothing
+// is ever too many.
+func (d *Deployment) tooMany(before int) func(int) bool {
+	if d.opt.TooMany == nil {
+		return nil
+	}
+	return func(n int) bool { return before+n > 0 && d.opt.TooMany(before+n) }
+}
+
+// decide is the end of the first phase: every node gets its part of the plan.
+func (d *Deployment) decide(ctx context.Context, how func([]Known) (Plan, error)) (Plan, error) {
+	plan, err := how(d.known())
 	if ctx.Err() != nil { // what was decided may rest on a download that was cut off
 		return Plan{}, d.cutOff(ctx)
 	}
@@ -226,15 +261,14 @@ func (d *Deployment) progress(total int64) (sent func(int64), end func()) {
 
 // phase takes units through their steps, unless too many have failed.
 func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent func(int64)) {
-	tooMany := func(n int) bool { return d.opt.TooMany != nil && n > 0 && d.opt.TooMany(n) }
-	before := *failed
-	if tooMany(before) {
+	tooMany := d.tooMany(*failed)
+	if tooMany != nil && tooMany(0) {
 		for _, u := range units {
 			u.err = fanout.ErrStopped
 		}
 		return
 	}
-	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: func(n int) bool { return tooMany(before + n) }}
+	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: tooMany}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, d.steps(u, sent))
 	})
@@ -304,7 +338,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 			err = context.Cause(limited)
 		}
 		cancel()
-		u.seconds[s.name] = time.Since(begin).Seconds()
+		u.seconds[s.name] += time.Since(begin).Seconds()
 		if err != nil {
 			u.status, u.err = Failed, err
 			switch surveying := s.name == "connect" || s.name == "probe" || d.reading; {
@@ -388,7 +422,7 @@ func stays(after *Version, finished bool) string {
 
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
-	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units))}
+	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
 		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit}
@@ -416,7 +450,7 @@ func (d *Deployment) Report() *Report {
 		}
 		r.Nodes[i] = n
 	}
-	r.Differences = compareNodes(d.units)
+	r.Differences = compareNodes(d.units, d.given)
 	r.complete()
 	return r
 }

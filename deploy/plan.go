@@ -117,11 +117,16 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 	if err != nil {
 		return p, err
 	}
+	return planWheel(p, w, verdict, n, opt), nil
+}
+
+// planWheel decides what happens on a node with the wheel that is for it.
+func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOptions) NodePlan {
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
 		p.Unfit = true
 		p.Action, p.Hint = Refuse, verdict.Hint()
-		return p, nil
+		return p
 	}
 	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)
 	d := n.Facts.DeepSpeed
@@ -129,7 +134,7 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
 	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
 		p.Action = Leave
-		return p, nil
+		return p
 	}
 	p.Along = along
 	if opt.Index {
@@ -137,10 +142,10 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 	}
 	if p.Reasons, p.Hint = unready(*w, n.Facts, along, lacks, err, opt); len(p.Reasons) > 0 {
 		p.Action = Refuse
-		return p, nil
+		return p
 	}
 	p.Action = Install
-	return p, nil
+	return p
 }
 
 // unusable is what speaks against changing an environment at all.

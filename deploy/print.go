@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // cellSep separates the cells of a row while rows are folded.
@@ -48,7 +50,11 @@ func (r *Report) Print(w io.Writer) error {
 	if r.verified {
 		lines = append(lines, r.remarks()...)
 	}
-	for _, line := range append(lines, r.verdict()) {
+	lines = append(lines, r.verdict())
+	if r.idle() {
+		lines = append(lines, r.idleVerdict())
+	}
+	for _, line := range lines {
 		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
 			return err
 		}
@@ -175,7 +181,7 @@ func (r *Report) verdict() string {
 	}
 	first := r.Nodes[0]
 	equal := ", all equal"
-	if total == 1 {
+	if total == 1 || r.given && len(r.Wheels) > 1 {
 		equal = ""
 	}
 	what := "no deepspeed"
@@ -189,11 +195,11 @@ func (r *Report) verdict() string {
 		what = fmt.Sprintf("deepspeed %s in %d wheels", public(first.After.Version), len(r.Wheels))
 	}
 	line := fmt.Sprintf("%s ok%s: %s", nodes(total), equal, what)
-	if first.Facts.Torch != "" { // a rollback does not need one
-		line += ", torch " + first.Facts.Torch
+	if torches := r.values(func(f *node.Facts) string { return f.Torch }); torches != "" { // a rollback does not need one
+		line += ", torch " + torches
 	}
-	if first.Facts.TorchCUDA != "" {
-		line += ", CUDA " + first.Facts.TorchCUDA
+	if cudas := r.values(func(f *node.Facts) string { return f.TorchCUDA }); cudas != "" {
+		line += ", CUDA " + cudas
 	}
 	return line + r.others()
 }
@@ -208,6 +214,17 @@ func (r *Report) others() string {
 		return ""
 	}
 	return "; not equal: " + strings.Join(names, ", ")
+}
+
+// values are the different values of a fact, for a sentence.
+func (r *Report) values(of func(*node.Facts) string) string {
+	var all []string
+	for _, n := range r.Nodes {
+		if v := of(n.Facts); v != "" && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return strings.Join(all, " and ")
 }
 
 func nodes(n int) string {

@@ -26,13 +26,15 @@ type Report struct {
 	Wheels     []WheelRef   `json:"wheels"`
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
-	Nodes      []NodeReport `json:"nodes"` // in inventory order
+	Nodes      []NodeReport `json:"nodes"`            // in inventory order
+	Groups     []Group      `json:"groups,omitempty"` // of ship alone
 
 	// Differences are the properties in which the nodes that answered differ, the
 	// weightiest first, also those that may differ.
 	Differences []Difference `json:"differences"`
 
 	verified bool // by Verify: nothing was to be done
+	given    bool // each node was given its wheel: torch and CUDA need agree for each wheel alone
 }
 
 // Difference is a property in which nodes differ.
@@ -128,31 +130,37 @@ func (r *Report) complete() {
 		}
 		shas[n.Wheel] = after.SHA256
 	}
-	if len(node.Compare(facts, decisive())) > 0 {
+	if len(node.Compare(facts, r.properties())) > 0 {
 		r.Consistent = false
 	}
 }
 
-// decisive are the properties that make a fleet consistent, or not.
-func decisive() []node.Property {
-	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool {
-		return !slices.Contains([]string{"deepspeed", "torch", "cuda"}, p.Name)
-	})
+// properties are those that make a fleet consistent, or not. Where each node was
+// given its wheel, whether torch and CUDA are those of the wheel has been
+// verified, and the wheels differ on purpose.
+func (r *Report) properties() []node.Property {
+	decisive := []string{"deepspeed", "torch", "cuda"}
+	if r.given {
+		decisive = decisive[:1]
+	}
+	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(decisive, p.Name) })
 }
 
 // compareNodes says in what the nodes that answered differ. Those without a
-// usable Python would differ in everything that it knows.
-func compareNodes(units []*unit) []Difference {
+// usable Python would differ in everything that it knows. Where each was given
+// its wheel, nodes of different wheels may differ in all but DeepSpeed.
+func compareNodes(units []*unit, given bool) []Difference {
 	var facts []node.Facts
 	var names []string
+	var wheels []*Wheel
 	for _, u := range units {
 		if u.facts != nil && pythonless(*u.facts) == "" {
-			facts, names = append(facts, u.now()), append(names, u.host.Name)
+			facts, names, wheels = append(facts, u.now()), append(names, u.host.Name), append(wheels, u.plan.Wheel)
 		}
 	}
 	diffs := []Difference{}
 	for _, d := range node.Compare(facts, append(node.Properties(), companions(facts)...)) {
-		diff := Difference{What: d.What, Must: d.Must}
+		diff := Difference{What: d.What, Must: d.Must && (!given || d.What == "deepspeed" || within(d, wheels))}
 		for _, v := range d.Values {
 			value := DifferenceValue{Value: v.Value}
 			for _, i := range v.Nodes {
@@ -163,6 +171,23 @@ func compareNodes(units []*unit) []Difference {
 		diffs = append(diffs, diff)
 	}
 	return diffs
+}
+
+// within reports whether nodes of one wheel differ.
+func within(d node.Diff, wheels []*Wheel) bool {
+	value := map[*Wheel]string{}
+	for _, v := range d.Values {
+		for _, i := range v.Nodes {
+			if wheels[i] == nil {
+				continue
+			}
+			if seen, ok := value[wheels[i]]; ok && seen != v.Value {
+				return true
+			}
+			value[wheels[i]] = v.Value
+		}
+	}
+	return false
 }
 
 // now are the facts of a node as they are after what was done to it.

@@ -29,7 +29,11 @@ var (
 	verifySource string
 )
 
+// connect keeps a connection that is open.
 func (d *Deployment) connect(ctx context.Context, u *unit) error {
+	if u.conn != nil {
+		return nil
+	}
 	t, err := target(u.host, d.opt.KnownHosts)
 	if err != nil {
 		return err
@@ -44,6 +48,14 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 
 func (d *Deployment) probe(ctx context.Context, u *unit) error {
 	facts, err := node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python})
+	if errors.Is(err, remote.ErrLost) && u.facts != nil {
+		// It was open for long, and has ended since the node was last asked.
+		u.conn.Close() //nolint:errcheck // it is gone
+		u.conn = nil
+		if err = d.connect(ctx, u); err == nil {
+			facts, err = node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python})
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -217,7 +229,11 @@ func (d *Deployment) verify(ctx context.Context, u *unit) error {
 		return d.verifyBack(ctx, u)
 	}
 	w := u.plan.Wheel
-	return runVerify(ctx, u, w.Manifest, map[string]any{"level": d.opt.Verify, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops, "along": versions(u.plan.Along)})
+	level := d.opt.Verify
+	if u.plan.Action == Leave {
+		level = cmp.Or(d.opt.VerifyLeft, level)
+	}
+	return runVerify(ctx, u, w.Manifest, map[string]any{"level": level, "version": w.Version, "record": u.record, "ops": w.Manifest.Ops, "along": versions(u.plan.Along)})
 }
 
 // versions are the wheels that went along as a verification looks for them.

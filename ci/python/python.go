@@ -15,10 +15,12 @@ import (
 
 // Find finds an interpreter of the wanted major.minor version on this machine,
 // the system's own first: version managers put shims on PATH that depend on
-// the folder they are called from.
+// the folder they are called from, or run nothing; so pyenv's are looked for last
+// where they are.
 func Find(ctx context.Context, version string) (string, error) {
 	var tried []string
-	for _, c := range []string{"/usr/bin/python" + version, "/usr/bin/python3", "/usr/local/bin/python" + version, "python" + version, "python3"} {
+	candidates := []string{"/usr/bin/python" + version, "/usr/bin/python3", "/usr/local/bin/python" + version, "python" + version, "python3"}
+	for _, c := range append(candidates, pyenv(version)...) {
 		p, err := exec.LookPath(c)
 		if err != nil {
 			continue
@@ -39,6 +41,20 @@ func Find(ctx context.Context, version string) (string, error) {
 		return "", ctx.Err()
 	}
 	return "", fmt.Errorf("no Python %s here (%s): install python%s", version, strings.Join(tried, ", "), version)
+}
+
+// pyenv lists the interpreters of a version that pyenv has installed.
+func pyenv(version string) []string {
+	root := os.Getenv("PYENV_ROOT")
+	if root == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil
+		}
+		root = filepath.Join(home, ".pyenv")
+	}
+	found, _ := filepath.Glob(filepath.Join(root, "versions", version+".*", "bin", "python")) // a bad pattern finds none
+	return found
 }
 
 // Run runs a program; its error ends with what the program said last.

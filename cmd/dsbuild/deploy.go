@@ -250,6 +250,10 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 	if !opts.json {
 		return plan.Print(a.stdout)
 	}
+	return ui.JSON(a.stdout, newPlanDocument(plan))
+}
+
+func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
@@ -261,7 +265,7 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 		}
 		doc.Nodes = append(doc.Nodes, e)
 	}
-	return ui.JSON(a.stdout, doc)
+	return doc
 }
 
 // printReport prints first: what it says is seen also where a file cannot be written.

@@ -49,7 +49,8 @@ is inside it, puts it on every node, and proves that every node runs the same.
 Results go to standard output, progress and messages to standard error.
 Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 3 some nodes failed or differ, 4 the wheel is not what was asked, 130 interrupted.`,
-		Example: `  dsbuild wheel --arch 8.0
+		Example: `  dsbuild ship inventory.yaml
+  dsbuild wheel --gpu A100
   dsbuild deploy inventory.yaml`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
@@ -69,6 +70,7 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 		newNodesCommand(a),
 		newOpsCommand(a),
 		newRollbackCommand(a),
+		newShipCommand(a),
 		newToolchainsCommand(a),
 		newVerifyCommand(a),
 		newVerifyWheelCommand(a),

@@ -23,6 +23,8 @@ type wheelOptions struct {
 	wheelRequest
 
 	matrix      string // file of wheels, instead of one
+	inventory   string // --for: nodes to build for, instead of one wheel
+	limit       string // of these nodes
 	builder     string
 	engines     []string
 	parallel    int // builds at once on each
@@ -53,10 +55,12 @@ NVIDIA's number for what a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and A40, 8.9 i
 L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operators,
 dsbuild toolchains what they can be compiled with. What is not given is chosen so
 that all fits together: --gpu V100 takes the newest torch and CUDA that still know
-a V100.`,
+a V100. With --for the nodes of an inventory are asked instead, and the fewest wheels
+built that serve them all; dsbuild ship also puts them there.`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
+  dsbuild wheel --for inventory.yaml
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -71,29 +75,65 @@ a V100.`,
 			if o.matrix != "" {
 				return site.Error(runMatrix(cmd.Context(), a, o, cmd.CommandPath()))
 			}
+			if o.inventory != "" {
+				if !cmd.Flags().Changed("cpu") {
+					o.cpu = "" // as the nodes have it
+				}
+				return site.Error(runWheelFor(cmd.Context(), a, o, cmd.CommandPath()))
+			}
 			return site.Error(runWheel(cmd.Context(), a, o, cmd.CommandPath()))
 		},
 	}
 	f := cmd.Flags()
 	o.wheelRequest.flags(f)
-	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
+	o.buildFlags(f)
+	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`, which are asked what they are")
+	addLimitFlag(cmd, &o.limit)
 	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
-	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port; repeatable with --matrix")
 	f.StringVar(&o.matrix, "matrix", "", "file that asks for several wheels (docs/matrix.md)")
-	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, with --matrix (default: as cores and memory allow)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also gather what DeepSpeed and the companions require, beside torch, into a wheelhouse")
-	siteFlags(f, &o.siteOptions)
-	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
-	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
-	f.StringVarP(&o.out, "output", "o", "dist", "directory for the wheel")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop; it is that for an engine, but with --builder host")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	return cmd
 }
 
+// buildFlags are those that say how wheels are built, whatever they are.
+func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
+	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
+	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port; repeatable where several wheels are built")
+	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, of several wheels (default: as cores and memory allow)")
+	siteFlags(f, &o.siteOptions)
+	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
+	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
+	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
+}
+
 // check refuses what does not go together.
 func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
+	if err := o.checkBuild(f, command); err != nil {
+		return err
+	}
+	several := o.matrix != "" || o.inventory != ""
+	switch {
+	case o.matrix != "" && o.inventory != "":
+		return usageErrorf(command, "--for beside --matrix: either the nodes say which wheels there must be, or the file does")
+	case o.limit != "" && o.inventory == "":
+		return usageErrorf(command, "--limit without --for: there are no nodes to choose among")
+	case several && (len(o.with) > 0 || o.bundle):
+		return usageErrorf(command, "--with and --bundle are for one wheel: a wheelhouse is for one Python and one torch")
+	case o.inventory != "" && o.env != "":
+		return usageErrorf(command, "--env beside --for: the environments are those of the nodes")
+	case o.matrix != "":
+		return refuseEntryFlags(f, command)
+	case !several && (len(o.engines) > 1 || o.parallel > 0):
+		return usageErrorf(command, "several engines, or builds at once, are for several wheels: --matrix or --for")
+	}
+	return nil
+}
+
+// checkBuild finds what the flags of builds cannot say by their types.
+func (o wheelOptions) checkBuild(f *pflag.FlagSet, command string) error {
 	if !slices.Contains([]string{builderAuto, builderDagger, builderHost}, o.builder) {
 		return usageErrorf(command, "--builder %q: one of auto, dagger, host", o.builder)
 	}
@@ -102,15 +142,6 @@ func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
 	}
 	if f.Changed("parallel") && o.parallel < 1 {
 		return usageErrorf(command, "--parallel %d: a number of builds is at least 1", o.parallel)
-	}
-	if o.matrix != "" {
-		if len(o.with) > 0 || o.bundle {
-			return usageErrorf(command, "--with and --bundle are for one wheel: a wheelhouse is for one Python and one torch")
-		}
-		return refuseEntryFlags(f, command)
-	}
-	if len(o.engines) > 1 || o.parallel > 0 {
-		return usageErrorf(command, "several engines, or builds at once, are for several wheels: --matrix")
 	}
 	return nil
 }

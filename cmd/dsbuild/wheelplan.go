@@ -30,18 +30,28 @@ type wheelRequest struct {
 }
 
 func (r *wheelRequest) flags(f *pflag.FlagSet) {
+	r.nodesFlags(f)
+	f.StringVar(&r.torch, "torch", "", "torch to build for, X.Y or X.Y.Z (default: the newest that serves)")
+	f.StringVar(&r.cuda, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
+	f.StringVar(&r.python, "python", "", "Python to build for, X.Y (default: that of the base)")
+	f.StringVar(&r.glibc, "glibc", "", "glibc of the oldest node, X.Y: decides the base")
+	f.Lookup("cpu").DefValue, r.cpu = defaultCPU, defaultCPU
+}
+
+// nodesFlags are those that mean something also where the nodes say what a wheel
+// is for.
+func (r *wheelRequest) nodesFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&r.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
 	f.StringArrayVar(&r.gpus, "gpu", nil, `GPU by name, repeatable: A100, "RTX 4090"`)
 	f.StringSliceVar(&r.ops, "ops", nil, "operators to compile, or all that can be (default "+strings.Join(wheel.DefaultOps(), ",")+")")
 	f.StringVar(&r.deepspeed, "deepspeed", "", "release, git+URL@REF, directory or source distribution (default: the newest release known)")
-	f.StringVar(&r.torch, "torch", "", "torch to build for, X.Y or X.Y.Z (default: the newest that serves)")
-	f.StringVar(&r.cuda, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
-	f.StringVar(&r.python, "python", "", "Python to build for, X.Y (default: that of the base)")
-	f.StringVar(&r.cpu, "cpu", "x86-64-v3", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: as this machine's")
-	f.StringVar(&r.glibc, "glibc", "", "glibc of the oldest node, X.Y: decides the base")
+	f.StringVar(&r.cpu, "cpu", "", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: as this machine's")
 	f.StringVar(&r.base, "base", "", "base: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
 	f.BoolVar(&r.keepDebug, "keep-debug", false, "leave debug information in the extensions")
 }
+
+// defaultCPU is the level of wheels for nodes that nobody has asked.
+const defaultCPU = "x86-64-v3"
 
 // nativeCPU asks for the level of the machine dsbuild runs on.
 const nativeCPU = "native"
@@ -53,9 +63,11 @@ func (r wheelRequest) spec(command string) (wheel.Spec, error) {
 	if spec.Archs, err = wheel.ParseArchs(r.archs); err != nil {
 		return spec, err
 	}
-	if r.cpu == nativeCPU {
+	switch r.cpu {
+	case "": // as the nodes have it
+	case nativeCPU:
 		spec.CPU, err = hostCPU()
-	} else {
+	default:
 		spec.CPU, err = wheel.ParseCPULevel(r.cpu)
 	}
 	if err != nil {
@@ -78,6 +90,7 @@ type planner struct {
 	dir     *scratch.Dir          // its own: clean copies of sources
 	dryRun  bool
 	printed bool // plans are printed, and what they leave out with them
+	quiet   bool // nothing is said of plans
 }
 
 func newPlanner(a *app, command string, at *place, opt pipeline.Options, dryRun bool) (*planner, error) {
@@ -93,21 +106,35 @@ func (p *planner) close() { _ = p.dir.Close() } // temporary files
 
 // plan resolves what was asked and lists the steps.
 func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, error) {
-	spec, err := r.spec(p.command)
+	spec, src, err := p.want(ctx, r)
 	if err != nil {
 		return nil, err
+	}
+	return p.resolve(ctx, r, spec, src)
+}
+
+// want reads what was asked, and brings the sources if they are no release.
+func (p *planner) want(ctx context.Context, r wheelRequest) (wheel.Spec, pipeline.Source, error) {
+	src := pipeline.Source{Kind: pipeline.SourceRelease}
+	spec, err := r.spec(p.command)
+	if err != nil {
+		return spec, src, err
 	}
 	dir, err := os.MkdirTemp(p.dir.Path, "source-")
 	if err != nil {
-		return nil, err
+		return spec, src, err
 	}
-	src := pipeline.Source{Kind: pipeline.SourceRelease}
 	if r.deepspeed != "" && r.deepspeed != compat.Latest {
 		if src, err = pipeline.OpenSource(ctx, r.deepspeed, dir); err != nil {
-			return nil, err
+			return spec, src, err
 		}
 		spec.DeepSpeed, spec.Foreign = src.Version, src.Kind != pipeline.SourceRelease
 	}
+	return spec, src, nil
+}
+
+// resolve chooses what is left open and lists the steps.
+func (p *planner) resolve(ctx context.Context, r wheelRequest, spec wheel.Spec, src pipeline.Source) (*pipeline.Plan, error) {
 	base, grounds, err := p.ground(ctx, r)
 	if err != nil {
 		return nil, err
@@ -130,7 +157,7 @@ func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, err
 	opt := p.options
 	opt.KeepDebug = r.keepDebug
 	plan, err := pipeline.NewPlan(tc, src, base, opt)
-	if err == nil {
+	if err == nil && !p.quiet {
 		p.remark(plan)
 	}
 	return plan, err

@@ -182,6 +182,22 @@ func twoWheels() *deploy.Report {
 	return counted([]deploy.WheelRef{theWheel(), other}, []deploy.NodeReport{one, two})
 }
 
+// What the report calls no matter is none on the page: nodes that were given
+// wheels for two torches.
+func TestPageTakesWhatMustAgreeFromTheReport(t *testing.T) {
+	t.Parallel()
+	one, two := good(1), good(2)
+	two.Facts.Torch = "2.14.0"
+	r := counted(nil, []deploy.NodeReport{one, two})
+	if doc := parse(t, write(t, r)); !strings.Contains(doc.text, "torch must agree") {
+		t.Error("two torches need not agree")
+	}
+	r.Differences = []deploy.Difference{{What: "torch", Values: []deploy.DifferenceValue{{Value: "2.15.0", Nodes: []string{"gpu01"}}, {Value: "2.14.0", Nodes: []string{"gpu02"}}}}}
+	if doc := parse(t, write(t, r)); strings.Contains(doc.text, "must agree") {
+		t.Error("two torches must agree where each node has the wheel for its own")
+	}
+}
+
 // Thousands of nodes are a page that a mail carries.
 func TestPageOfThousandsIsSmall(t *testing.T) {
 	t.Parallel()

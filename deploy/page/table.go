@@ -84,10 +84,18 @@ type table struct {
 	cells   [][]cell    // by member
 }
 
-// newTable compares the nodes and fills the cells.
-func newTable(members []member) *table {
+// newTable compares the nodes and fills the cells. The report says what matters
+// of the differences: nodes that were given different wheels may differ in more.
+func newTable(members []member, said []deploy.Difference) *table {
 	t := &table{columns: columns()}
 	t.compare(members)
+	for _, d := range said {
+		for i := range t.columns {
+			if c := &t.columns[i]; c.Key == d.What && c.Differs {
+				c.Must = d.Must
+			}
+		}
+	}
 	t.columns = slices.DeleteFunc(t.columns, func(c column) bool { return c.needless(members) })
 	for _, m := range members {
 		t.cells = append(t.cells, t.row(m))

@@ -84,7 +84,7 @@ type row struct {
 // newView prepares a report for the template.
 func newView(r *deploy.Report, about deploy.About) view {
 	members := newMembers(r)
-	t := newTable(members)
+	t := newTable(members, r.Differences)
 	v := view{
 		Verdict: ui.Clean(r.Verdict()),
 		Good:    r.Err() == nil,

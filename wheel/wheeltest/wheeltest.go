@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -34,6 +35,7 @@ type Options struct {
 	Requires []string          // besides torch
 	Files    map[string]string // further files, or other contents of those there
 	Scripts  map[string]string // those of the wheel's data directory
+	Plan     string            // digest of its plan; "" means PlanDigest
 }
 
 // Op is one compiled op.
@@ -65,6 +67,7 @@ func (o Options) withDefaults() Options {
 	set(&o.Python, "cp311")
 	set(&o.Torch, "2.15.0")
 	set(&o.CUDA, "13.2")
+	set(&o.Plan, PlanDigest())
 	if o.CPU == "" {
 		o.CPU = wheel.CPUv3
 	}
@@ -137,10 +140,15 @@ func (op Op) Path(python string) string {
 // Packed makes a wheel as dsbuild wheel does, and returns its path.
 func Packed(t testing.TB, dir string, opt Options) string {
 	t.Helper()
-	opt = opt.withDefaults()
+	path, _ := pack(t, dir, opt.withDefaults())
+	return path
+}
+
+func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
+	t.Helper()
 	m := wheel.Manifest{
 		Source: wheel.Source{Kind: "release", Ref: opt.Version, SHA256: strings.Repeat("ab", 32)},
-		CPU:    string(opt.CPU), PlanDigest: PlanDigest(),
+		CPU:    string(opt.CPU), PlanDigest: opt.Plan,
 		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)},
 	}
 	for _, op := range opt.Ops {
@@ -154,7 +162,34 @@ func Packed(t testing.TB, dir string, opt Options) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return path, build
+}
+
+// Built makes a wheel that is as Packed makes them, with what lies beside it
+// once it is finished: its manifest and the statement of where it comes from.
+func Built(t testing.TB, dir string, opt Options) (path string, m wheel.Manifest, statement []byte) {
+	t.Helper()
+	path, build := pack(t, dir, opt.withDefaults())
+	m, err := wheel.ReadManifest(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	m.Builder, m.BuiltAt = "test", &now
+	if statement, err = wheel.Provenance(m, build, now, now); err != nil {
+		t.Fatal(err)
+	}
+	return path, m, statement
+}
+
+// LoadedByPython are files of a wheel whose only op, cpu_adam, is loaded as
+// DeepSpeed's builders load one, and yet is Python: for nodes whose torch is a stub.
+func LoadedByPython() map[string]string {
+	return map[string]string{
+		"deepspeed/ops/cpu_adam_loaded.py":     "",
+		"deepspeed/ops/op_builder/__init__.py": "",
+		"deepspeed/ops/op_builder/all_ops.py":  "class Builder:\n    def load(self):\n        from deepspeed.ops import cpu_adam_loaded\n        return cpu_adam_loaded\nALL_OPS = {'cpu_adam': Builder()}\n",
+	}
 }
 
 // PlanDigest is the digest of the plan that packed wheels name.

@@ -1,0 +1,110 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// program runs dsbuild as a process of its own with another home, and returns
+// what it printed. It must exit with this code.
+func program(t *testing.T, home string, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Args = append([]string{"dsbuild"}, args...)
+	cmd.Dir = home
+	// No engine: whoever asks for one is seen.
+	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "DSBUILD_ENGINE=unix://" + filepath.Join(home, "nowhere.sock")}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("dsbuild %s: exit %d (%v), want %d\n%s\n%s", strings.Join(args, " "), got, err, code, &out, &errs)
+	}
+	return out.String(), errs.String()
+}
+
+// A wheel that the store has is shipped with no engine: the plan that two nodes
+// lead to names it. Then there is nothing to do.
+func TestShipFromTheStore(t *testing.T) {
+	t.Parallel()
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	home := t.TempDir()
+	inv := fleet.Inventory
+	store(t, home, plannedFor(t, home, inv))
+	if out, _ := program(t, home, 0, "ship", inv, "--dry-run", "--ops", "cpu_adam"); !strings.HasPrefix(out, "2 nodes, 1 wheel: 1 in the store\n") || !strings.Contains(out, "\nnode[1-2]  install  deepspeed-0.19.8") {
+		t.Errorf("the plan is\n%s", out)
+	}
+
+	out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--json", "--report", "r.html")
+	var r deploy.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != 2 || !r.Nodes[1].Changed || len(r.Groups) != 1 || r.Groups[0].State != "store" || len(r.Groups[0].Why) == 0 {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(home, "dist", r.Groups[0].Wheel)); err != nil {
+		t.Error(err)
+	}
+	if page, err := os.ReadFile(filepath.Join(home, "r.html")); err != nil || !bytes.Contains(page, []byte("dsbuild ship")) {
+		t.Error("no page about dsbuild ship", err)
+	}
+
+	out, said := program(t, home, 0, "ship", inv, "--ops", "cpu_adam")
+	if !strings.HasSuffix(out, "\nnothing to do: 2 nodes run what they need\n") || !strings.HasPrefix(said, "2 nodes, 1 wheel: 1 running already\n") || strings.Contains(said, "engine") {
+		t.Errorf("%s\n%s", out, said)
+	}
+
+	out, _ = program(t, home, 0, "wheel", "--for", inv, "--ops", "cpu_adam", "--json", "-o", "out", "--limit", "node2")
+	var doc wheelsForDocument
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Wheels) != 1 || !slices.Equal(doc.Wheels[0].Nodes, []string{"node2"}) || !doc.Wheels[0].Cached {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(home, doc.Wheels[0].Path)); err != nil {
+		t.Error(err)
+	}
+}
+
+// plannedFor is the one wheel that an inventory leads to.
+func plannedFor(t *testing.T, home, inv string) deploy.Group {
+	t.Helper()
+	out, _ := program(t, home, 0, "wheel", "--for", inv, "--ops", "cpu_adam", "--dry-run", "--json")
+	var plan struct{ Groups []deploy.Group }
+	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Groups) != 1 || plan.Groups[0].State != "build" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return plan.Groups[0]
+}
+
+// store puts a wheel that is what was planned into the store of a home.
+func store(t *testing.T, home string, g deploy.Group) {
+	t.Helper()
+	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{
+		Python: "cp" + strings.ReplaceAll(g.Python, ".", ""), Torch: g.Torch, CUDA: g.CUDA, CPU: wheel.CPULevel(g.CPU), Plan: g.PlanDigest,
+		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}}, Files: wheeltest.LoadedByPython(),
+	})
+	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := pipeline.Store{Dir: filepath.Join(home, ".cache", "dsbuild", "wheels"), Keep: 10}
+	if err := kept.Put(g.PlanDigest, a); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/flow"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// runWheelFor builds the wheels that the nodes of an inventory need; the nodes
+// are asked, and stay as they are.
+func runWheelFor(ctx context.Context, a *app, o wheelOptions, command string) error {
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	if err != nil {
+		return err
+	}
+	at := &place{app: a, way: o.builder, engine: o.firstEngine(), site: o.site}
+	defer at.close()
+	planner, err := o.planner(ctx, a, command, at)
+	if err != nil {
+		return err
+	}
+	defer planner.close()
+	opt, err := o.flow(ctx, a, at, planner)
+	if err != nil {
+		return err
+	}
+	opt.Keep = true
+	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter}
+	s := flow.New(opt)
+	defer s.Close()
+	plan, err := s.Survey(ctx)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		return errors.Join(plan.Err(), printWheelsForPlan(a, o, plan))
+	}
+	for _, line := range plan.Lines() {
+		a.reporter.Note("%s", line)
+	}
+	s.Build(ctx)
+	failure := plan.Err()
+	if ctx.Err() != nil {
+		failure = context.Cause(ctx)
+	}
+	return errors.Join(failure, printWheelsFor(a, o, plan))
+}
+
+// printWheelsForPlan prints what would be built: in JSON the plans as --matrix
+// has them, with the nodes of each.
+func printWheelsForPlan(a *app, o wheelOptions, plan *flow.Plan) error {
+	if !o.json {
+		return plan.Print(a.stdout)
+	}
+	return ui.JSON(a.stdout, struct {
+		Groups []deploy.Group  `json:"groups"`
+		Left   []flow.Leftover `json:"left"`
+	}{plan.Groups(), plan.Leftovers()})
+}
+
+// wheelsForDocument is the JSON of dsbuild wheel --for: that of --matrix, with
+// the nodes that each wheel is for, and those that get none.
+type wheelsForDocument struct {
+	Wheels []wheelFor      `json:"wheels"`
+	Failed []failedFor     `json:"failed"`
+	Left   []flow.Leftover `json:"left"`
+}
+
+type wheelFor struct {
+	Nodes []string `json:"nodes"`
+	namedWheel
+}
+
+type failedFor struct {
+	Nodes []string `json:"nodes"`
+	failedWheel
+}
+
+func printWheelsFor(a *app, o wheelOptions, plan *flow.Plan) error {
+	doc := wheelsForDocument{Wheels: []wheelFor{}, Failed: []failedFor{}, Left: plan.Leftovers()}
+	var errs []error
+	for _, w := range plan.Wheels {
+		if w.Err != nil {
+			doc.Failed = append(doc.Failed, failedFor{w.Nodes, failedWheel{w.Name, ui.Clean(w.Err.Error()), ui.Clean(hint.Of(w.Err))}})
+			continue
+		}
+		doc.Wheels = append(doc.Wheels, wheelFor{w.Nodes, namedWheel{w.Name, w.Engine, w.Artifact}})
+		if !o.json {
+			errs = append(errs, printWheels(a, []wheel.Artifact{w.Artifact}))
+		}
+	}
+	if o.json {
+		return ui.JSON(a.stdout, doc)
+	}
+	return errors.Join(errs...)
+}

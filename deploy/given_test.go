@@ -1,0 +1,71 @@
+package deploy_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Every node gets the wheel that is given to it, also where another would suit
+// it better, or nothing, with the reason.
+func TestGivenPlan(t *testing.T) {
+	t.Parallel()
+	low := planWheel("low.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v2" })
+	high, alien := planWheel("high.whl", nil), planWheel("alien.whl", func(m *wheel.Manifest) { m.Torch = "2.8.0" })
+	coming := &deploy.Wheel{Manifest: wheel.Manifest{Name: "coming"}}
+	runs := func(f *node.Facts) {
+		f.DeepSpeed = &node.Installed{Version: "0.19.8", SHA256: "sha-low.whl", Record: "r", Intact: true}
+	}
+	managed := func(f *node.Facts) { f.ExternallyManaged = true }
+	for i, c := range []struct {
+		change func(*node.Facts)
+		given  deploy.Given
+		want   deploy.Action
+		wheel  string
+		why    string
+		unfit  bool
+	}{
+		{nil, deploy.Given{Wheel: &low}, deploy.Install, "low.whl", "", false},
+		{nil, deploy.Given{Wheel: &high}, deploy.Install, "high.whl", "", false},
+		{runs, deploy.Given{Wheel: &low}, deploy.Leave, "low.whl", "", false},
+		{runs, deploy.Given{Wheel: &high}, deploy.Install, "high.whl", "", false},
+		{nil, deploy.Given{Wheel: coming, Coming: "soon"}, deploy.Install, "coming", "", false},
+		{managed, deploy.Given{Wheel: coming, Coming: "soon"}, deploy.Refuse, "", "PEP 668", false},
+		{managed, deploy.Given{Wheel: &low}, deploy.Refuse, "", "PEP 668", false},
+		{nil, deploy.Given{Reasons: []string{"too old"}}, deploy.Refuse, "", "too old", true},
+		{nil, deploy.Given{Err: errors.New("not built")}, deploy.Absent, "", "not built", false},
+		{nil, deploy.Given{Wheel: &alien}, deploy.Refuse, "alien.whl", "torch 2.8", true},
+	} {
+		plan, err := deploy.NewGivenPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, []deploy.Given{c.given}, deploy.PlanOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, name := plan.Nodes[0], ""
+		if n.Wheel != nil {
+			name = n.Wheel.Manifest.Name
+		}
+		if n.Action != c.want || name != c.wheel || !strings.Contains(strings.Join(n.Reasons, "; "), c.why) || n.Unfit != c.unfit || len(n.Reasons) > 0 != (c.why != "") {
+			t.Errorf("case %d: %+v, wheel %q", i, n, name)
+		}
+	}
+}
+
+// Nodes that share an environment must be given one wheel.
+func TestGivenPlanOfASharedEnvironment(t *testing.T) {
+	t.Parallel()
+	a, b := planWheel("a.whl", nil), planWheel("b.whl", nil)
+	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })
+	known := []deploy.Known{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
+	plan, err := deploy.NewGivenPlan(known, []deploy.Given{{Wheel: &a}, {Wheel: &a}}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != deploy.Install || plan.Nodes[1].Action != deploy.Follow || len(plan.Wheels) != 1 {
+		t.Errorf("%v, %+v", err, plan)
+	}
+	plan, err = deploy.NewGivenPlan(known, []deploy.Given{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[1].Action != deploy.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
+		t.Errorf("%v, %+v", err, plan)
+	}
+}
