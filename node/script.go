@@ -45,7 +45,8 @@ exec(compile(b,"dsbuild","exec"))`
 type Script struct {
 	// Python is the interpreter on the node.
 	Python string
-	// Source is the program; emit, REQUEST and what else common.py defines are there.
+	// Source is the program; emit, REQUEST and what else common.py defines are
+	// there, and so are the modules csv, hashlib, json, os, re and sys.
 	Source string
 	// Request is what the program finds as REQUEST, by way of JSON.
 	Request any
@@ -77,7 +78,7 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source := fmt.Sprintf("MARK = %q\nREQUEST = __import__(\"json\").loads(%s)\n%s\n%s",
+	source := fmt.Sprintf("MARK = %q\nimport csv, hashlib, json, re\nREQUEST = json.loads(%s)\n%s\n%s",
 		mark, strconv.QuoteToASCII(string(request)), commonSource, s.Source)
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
