@@ -56,16 +56,43 @@ def emit(message):
         data = data[os.write(1, data):]
 
 
+def content(path, most=1 << 20):
+    """The beginning of a file, b"" where it cannot be read."""
+    data = b""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return data
+    try:
+        while len(data) < most:
+            block = os.read(fd, min(most, 1 << 16))
+            if not block:
+                break
+            data += block
+    except OSError:  # a directory, or what vanished while it was read
+        pass
+    finally:
+        os.close(fd)
+    return data
+
+
+def text(path):
+    """The beginning of a text file, "" where there is none."""
+    return content(path).decode("utf-8", "replace")
+
+
 def sites():
     """The directories that pip installs into, without doubles."""
-    import sysconfig
+    paths = []
+    if sys.prefix != getattr(sys, "base_prefix", sys.prefix):  # a venv, which looks the same everywhere: sysconfig reads all that Python was built with
+        tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in sys.abiflags else "")
+        paths = [os.path.join(sys.prefix, lib, tail) for lib in ("lib", getattr(sys, "platlibdir", "lib"))]
+    if not paths or not all(p in sys.path and os.path.isdir(p) for p in paths):
+        import sysconfig
 
-    found, paths = [], sysconfig.get_paths()
-    for name in ("purelib", "platlib"):
-        path = os.path.realpath(paths[name])
-        if path not in found:
-            found.append(path)
-    return found
+        paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    paths = [os.path.realpath(p) for p in paths]
+    return paths[:1] if paths[0] == paths[1] else paths
 
 
 def dist_infos(places):
@@ -103,46 +130,32 @@ def named_infos():
                 yield normal(stem.split("-")[0]), os.path.join(place, entry)
 
 
-def record_of(name):
-    """The sha256 of the RECORD of a distribution, "" where there is none."""
-    for found, info in named_infos():
-        if found == name:
-            return record_sha256(info)
-    return ""
-
-
 def metadata_of(info):
     """(name, version) in the headers of a dist-info, egg-info or egg-info file,
     "" for what it does not say."""
-    for part in ("METADATA", "PKG-INFO", ""):
-        try:
-            fd = os.open(os.path.join(info, part) if part else info, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            found, data = {}, os.read(fd, 4096)
-            read_headers(data, found)
-            if len(found) < 2 and len(data) == 4096:  # unusual order: the name behind a long description
-                read_headers(data + os.read(fd, 1 << 20), found)
+    for part in ("/METADATA", "/PKG-INFO", ""):
+        data = content(info + part, 4096)
+        if data:
+            found = headers(data)
+            if len(found) < 2 and len(data) >= 4096:  # an unusual order: they come after a long description
+                found = headers(content(info + part))
             return found.get(b"name", ""), found.get(b"version", "")
-        except OSError:  # a directory
-            continue
-        finally:
-            os.close(fd)
     return "", ""
 
 
-def read_headers(data, found):
-    """Adds the name and version of the headers that data begins with to found."""
+def headers(data):
+    """The name and version among the headers that data begins with."""
+    found = {}
     for line in data.split(b"\n"):
-        key, colon, value = line.rstrip(b"\r").partition(b":")
-        if not key and not colon:
-            return  # the headers end here
+        key, colon, value = line.partition(b":")
+        if not colon and not key.strip():
+            break  # the headers end here
         key = key.lower()
-        if colon and key in (b"name", b"version") and key not in found:
+        if key in (b"name", b"version") and key not in found:
             found[key] = value.strip().decode("utf-8", "replace")
             if len(found) == 2:
-                return
+                break
+    return found
 
 
 def metadata_version(info):
@@ -150,72 +163,21 @@ def metadata_version(info):
     return metadata_of(info)[1]
 
 
-def file_sha256(path, new=None):
-    """The sha256 of a file as a digest object."""
-    if new is None:
-        from hashlib import sha256 as new
-    digest = new()
-    with open(path, "rb") as f:
-        for block in iter(lambda: f.read(1 << 20), b""):
-            digest.update(block)
-    return digest
-
-
-def record_rows(info):
-    """The rows of a dist-info's RECORD, or None where there is none."""
-    try:
-        from _csv import reader
-    except ImportError:
-        from csv import reader
-    try:
-        with open(os.path.join(info, "RECORD"), newline="", encoding="utf-8") as f:
-            return [row for row in reader(f) if row and row[0]]
-    except OSError:
-        return None
-
-
-def altered(info):
-    """Files that are not what RECORD says, the first few of them."""
-    from binascii import b2a_base64
-
-    wrong = []
-    for row in record_rows(info) or []:
-        want = row[1] if len(row) > 1 else ""
-        if not want.startswith("sha256="):
-            continue
-        try:
-            digest = file_sha256(os.path.join(os.path.dirname(info), row[0])).digest()
-        except OSError:
-            wrong.append(row[0])
-            continue
-        if b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii") != want[len("sha256="):]:
-            wrong.append(row[0])
-        if len(wrong) > 4:
-            break
-    return wrong
-
-
 def record_sha256(info):
     """The sha256 of RECORD itself, "" where there is none."""
-    new = None  # one small file is not worth OpenSSL, which hashlib brings
-    for module in ("_sha2", "_sha256"):
-        try:
-            new = __import__(module).sha256
-            break
-        except ImportError:
-            pass
     try:
-        return file_sha256(os.path.join(info, "RECORD"), new).hexdigest()
-    except OSError:
-        return ""
+        new = __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256
+    except (ImportError, AttributeError):  # one small file is not worth OpenSSL, which hashlib brings
+        from hashlib import sha256 as new
+    data = content(os.path.join(info, "RECORD"), 1 << 26)
+    return new(data).hexdigest() if data else ""
 
 
 def load_json(path):
     """What a JSON file of dsbuild's holds, or None."""
     try:
-        with open(path, encoding="utf-8") as f:
-            return loads(f.read())
-    except (OSError, ValueError):
+        return loads(content(path, 1 << 26).decode("utf-8"))
+    except ValueError:
         return None
 
 

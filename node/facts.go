@@ -17,7 +17,7 @@ type Facts struct {
 	ExternallyManaged bool              `json:"externally_managed"`    // PEP 668
 	Writable          bool              `json:"writable"`              // the user may write into the environment
 	Pip               string            `json:"pip"`                   // version; "" if the environment has none
-	PipWheel          string            `json:"pip_wheel"`             // a pip wheel on the node to run pip from; "" if none
+	PipWheel          string            `json:"pip_wheel"`             // where Pip is "": a pip wheel on the node to run pip from; "" if none
 	Torch             string            `json:"torch"`                 // e.g. 2.15.0
 	TorchCUDA         string            `json:"torch_cuda"`            // e.g. 13.2; "" for a CPU build
 	Libstdcxx         string            `json:"libstdcxx"`             // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30

@@ -24,6 +24,9 @@ var probePython string
 //go:embed uses.py
 var usesPython string
 
+//go:embed judge.py
+var judgePython string
+
 // answered is the status with which Python ends once it has told all it knows.
 // Whatever else it ends with, the shell tells what it can.
 const answered = 93
@@ -54,6 +57,7 @@ type answer struct {
 // pythonFacts is what Python finds: Facts, and what Facts are made of.
 type pythonFacts struct {
 	Facts
+	texts
 	Machine string `json:"machine"`
 	Flags   string `json:"flags"`
 	Unseen  int    `json:"in_use_unseen"` // Python processes of others that cannot be looked into
@@ -81,15 +85,21 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 // probeCommand is a shell script as an argument and a Python program on
 // standard input: neither needs a file on the node.
 func probeCommand(mark string, opt ProbeOptions) remote.Command {
-	files := "False"
+	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + part + usesSource() + part
 	if opt.Files {
-		files = "True"
+		source += recordSource + "\nFILES = True\n" + part
 	}
-	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nREQUEST = {\"files\": %s}\n", mark, answered, files) + commonSource + usesPython + probePython
+	source += probePython
 	return remote.Command{
 		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source)), strconv.Itoa(answered)},
 		Stdin: strings.NewReader(source),
 	}
+}
+
+// usesSource is the Python program that finds the processes which use an
+// environment: users(), in two parts, of which it compiles the second if need be.
+func usesSource() string {
+	return usesPython + "\nJUDGE = " + strconv.QuoteToASCII(judgePython) + "\n"
 }
 
 // take reads one message: an object of Python's, or a word and a text of the shell's.
@@ -142,6 +152,7 @@ func (a *answer) facts(broken *ScriptError) Facts {
 	machine, flags, unseen := a.machine, a.flags, 0
 	if p := a.python; p != nil {
 		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
+		p.fill(&f)
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))
 	f.Glibc = cmp.Or(f.Glibc, a.libc)
