@@ -14,21 +14,19 @@ if sys.path and sys.path[0] in ("", os.getcwd()):
 
 def dumps(value):
     """value as JSON, in ASCII."""
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "{" + ",".join([dumps(str(k)) + ":" + dumps(v) for k, v in value.items()]) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join([dumps(v) for v in value]) + "]"
+    if isinstance(value, (int, float)):
+        return repr(value)
     try:
         from _json import encode_basestring_ascii as quote  # the part of json that is written in C
     except ImportError:
         from json import dumps as quote
-
-    def encode(v):
-        if v is None or v is True or v is False:
-            return {None: "null", True: "true", False: "false"}[v]
-        if isinstance(v, dict):
-            return "{" + ",".join([quote(str(k)) + ":" + encode(x) for k, x in v.items()]) + "}"
-        if isinstance(v, (list, tuple)):
-            return "[" + ",".join([encode(x) for x in v]) + "]"
-        return repr(v) if isinstance(v, (int, float)) else quote(v)
-
-    return encode(value)
+    return quote(value)
 
 
 def loads(source):
@@ -83,11 +81,11 @@ def text(path):
 
 def sites():
     """The directories that pip installs into, without doubles."""
-    paths = []
-    if sys.prefix != getattr(sys, "base_prefix", sys.prefix):  # a venv, which looks the same everywhere: sysconfig reads all that Python was built with
-        tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in sys.abiflags else "")
-        paths = [os.path.join(sys.prefix, lib, tail) for lib in ("lib", getattr(sys, "platlibdir", "lib"))]
-    if not paths or not all(p in sys.path and os.path.isdir(p) for p in paths):
+    # The same everywhere but in the Pythons of distributions, which sysconfig
+    # knows: it reads all that Python was built with, which takes long.
+    tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else "")
+    paths = [os.path.join(sys.prefix, lib, tail) for lib in ("lib", getattr(sys, "platlibdir", "lib"))]
+    if sys.prefix == "/usr" or not all(p in sys.path and os.path.isdir(p) for p in paths):
         import sysconfig
 
         paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]

@@ -18,7 +18,7 @@ def ancestors(pid):
 
 def is_dsbuild(pid):
     """Whether a process is a program of dsbuild's, from here or from another machine."""
-    return any('compile(p,"dsbuild","exec")' in word for word in words_of(pid, "cmdline")[1:5])
+    return any(word.startswith("#dsbuild\n") for word in words_of(pid, "cmdline")[1:5])
 
 
 def maps_packages(pid):

@@ -27,8 +27,9 @@ var usesPython string
 //go:embed judge.py
 var judgePython string
 
-// answered is the status with which Python ends once it has told all it knows.
-// Whatever else it ends with, the shell tells what it can.
+// answered is the status with which Python ends once it has told all; one more
+// if nvidia-smi told it nothing, two more if that did not end. With any other
+// the shell (probe.sh) tells what it can.
 const answered = 93
 
 // maxGPUs bounds what a node may claim to have.
@@ -58,9 +59,10 @@ type answer struct {
 type pythonFacts struct {
 	Facts
 	texts
-	Machine string `json:"machine"`
-	Flags   string `json:"flags"`
-	Unseen  int    `json:"in_use_unseen"` // Python processes of others that cannot be looked into
+	SMI     []string `json:"smi"` // lines of nvidia-smi
+	Machine string   `json:"machine"`
+	Flags   string   `json:"flags"`
+	Unseen  int      `json:"in_use_unseen"` // Python processes of others that cannot be looked into
 }
 
 // Probe gathers the facts of a node in one command. It changes nothing there.
@@ -91,7 +93,7 @@ func probeCommand(mark string, opt ProbeOptions) remote.Command {
 	}
 	source += probePython
 	return remote.Command{
-		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source)), strconv.Itoa(answered)},
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source))},
 		Stdin: strings.NewReader(source),
 	}
 }
@@ -109,17 +111,20 @@ func (a *answer) take(message json.RawMessage) error {
 		var m struct {
 			Python *pythonFacts `json:"python"`
 		}
-		err := Decode(message, &m)
+		if err := Decode(message, &m); err != nil || m.Python == nil {
+			return err
+		}
 		a.python = m.Python
-		return err
+		for _, line := range a.python.SMI {
+			a.smi(line)
+		}
+		return a.bounded()
 	}
 	key, value, _ := strings.Cut(clean(string(message)), " ")
 	value = strings.TrimSpace(value)
 	switch key {
 	case "smi":
-		if g, driver, ok := parseSMI(value); ok {
-			a.gpus, a.driver = append(a.gpus, g), driver
-		}
+		a.smi(value)
 	case "gpu":
 		a.gpus = append(a.gpus, GPU{Name: value})
 	case "driver":
@@ -140,6 +145,17 @@ func (a *answer) take(message json.RawMessage) error {
 	default:
 		return fmt.Errorf("the node's answer is not understood: %q", key)
 	}
+	return a.bounded()
+}
+
+// smi takes a line of nvidia-smi.
+func (a *answer) smi(line string) {
+	if g, driver, ok := parseSMI(line); ok {
+		a.gpus, a.driver = append(a.gpus, g), driver
+	}
+}
+
+func (a *answer) bounded() error {
 	if len(a.gpus) > maxGPUs {
 		return ErrTooMuch
 	}

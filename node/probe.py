@@ -1,5 +1,7 @@
-# What only the node's Python knows. Reads files and package metadata, imports
-# nothing that is not in the standard library, writes nothing.
+# What the node's Python knows. Reads files and package metadata, imports nothing
+# that is not in the standard library, writes nothing. nvidia-smi is the one program
+# it starts; what else there is to find out about GPUs is the shell's.
+QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "glusterfs", "fuse.glusterfs",
            "fuse.sshfs", "afs", "orangefs", "wekafs", "fuse.juicefs", "fuse.ceph", "panfs")
 
@@ -168,7 +170,7 @@ def nccl_files(torch, dists):
 
 
 def distributions():
-    """Name → version of what is importable, the first on the path winning."""
+    """The version of each distribution that is importable, the first on the path winning."""
     found = {}
     for place in sys.path:
         egg = place.lower().endswith(".egg")
@@ -196,7 +198,7 @@ def zipped(place, found):
 
 
 def along():
-    """Name → sha256 of the wheels that dsbuild installed with DeepSpeed, those
+    """The sha256, by name, of the wheels that dsbuild installed with DeepSpeed, those
     that nobody has replaced since."""
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
     wheels = noted.get("along", []) if isinstance(noted, dict) else []
@@ -242,6 +244,35 @@ def environment():
     return "conda" if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else "system"
 
 
+def start_smi():
+    """nvidia-smi, started: (pid, what it says); None where it cannot be."""
+    out, into = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, into, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
+    try:
+        return os.posix_spawnp(QUERY[0], QUERY, dict(os.environ, LC_ALL="C"), file_actions=actions), out
+    except OSError:
+        return None
+    finally:
+        os.close(into)
+
+
+def end_smi(pid, out):
+    """(the lines that it printed, how this program is to end)."""
+    from select import select
+
+    said = b""
+    while select([out], [], [], 20)[0]:
+        block = os.read(out, 1 << 16)
+        said += block
+        if not block:
+            os.waitpid(pid, 0)
+            rows = [row for row in said.decode("utf-8", "replace").split("\n") if row.count(",") > 1]
+            return rows[:1000], ANSWERED if rows else ANSWERED + 1
+    os.kill(pid, 9)  # a broken driver makes it hang for ever; then even this may not end it
+    return [], ANSWERED + 2
+
+
 def probe():
     """All of it: fields of Facts, and texts that Facts are read from elsewhere."""
     places, uname = sites(), os.uname()
@@ -249,7 +280,8 @@ def probe():
              "tag": "cp%d%d%s" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else ""),
              "machine": uname[4], "platform": (uname[0].lower() + "_" + uname[4]).replace("-", "_"), "flags": cpu_flags(), "site_packages": places[0], "site_id": site_id(places[0])}
     if sys.version_info < (3, 8):
-        return facts
+        return facts, ANSWERED + 1
+    smi = start_smi()
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
@@ -268,8 +300,10 @@ def probe():
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),
     })
     facts.update(users())
-    return facts
+    facts["smi"], status = end_smi(*smi) if smi else ([], ANSWERED + 1)
+    return facts, status
 
 
-emit({"python": probe()})
-os._exit(ANSWERED)  # taking Python down in good order takes as long as half of this
+found, status = probe()
+emit({"python": found})
+os._exit(status)  # taking Python down in good order takes as long as half of this

@@ -2,8 +2,8 @@
 # that does not answer is found with nothing but a POSIX shell. Every program
 # that is started costs, so there are few. Writes nothing.
 # Arguments: mark of a message, interpreter, how Python reads its program from
-# standard input, the program's size, the status with which it has answered.
-mark=$1 py=$2 boot=$3 size=$4 answered=$5
+# standard input, the program's size.
+mark=$1 py=$2 boot=$3 size=$4
 
 say() { printf '\n%s%s %s\n' "$mark" "$1" "$2"; }
 
@@ -43,15 +43,17 @@ smi() {
 }
 
 gpus() {
-	out=
-	if command -v nvidia-smi >/dev/null 2>&1; then
-		out=$(smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader)
-		[ $? = 124 ] && say hung nvidia-smi && names '' && return
-		case $out in
-		*,*,*) ;;
-		*) out=$(smi -L) ;;
+	out= code=0
+	if [ "$1" = hung ]; then
+		code=124
+	elif command -v nvidia-smi >/dev/null 2>&1; then
+		[ "$1" = again ] || out=$(smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader) || code=$?
+		case $code:$out in
+		124:* | *,*,*) ;;
+		*) out=$(smi -L) || code=$? ;;
 		esac
 	fi
+	[ $code = 124 ] && say hung nvidia-smi && out=
 	kept=$IFS IFS='
 '
 	set -f # a name is no pattern
@@ -99,15 +101,19 @@ alone() {
 	done </proc/cpuinfo
 }
 
-gpus
 container_of
+status=0
 if command -v "$py" >/dev/null 2>&1; then
 	"$py" -B -c "$boot" "$size"
 	status=$?
-	[ "$status" = "$answered" ] && exit 0
+	case $status in
+	93) exit 0 ;;                # Python has told all
+	94) gpus again && exit 0 ;;  # but nvidia-smi had nothing to say
+	95) gpus hung && exit 0 ;;   # or did not end
+	esac
 	say python "$(command -v "$py")"
-	alone
-	exit $status
 fi
+gpus
 alone
 say end
+exit $status

@@ -33,16 +33,18 @@ var commonSource string
 var recordSource string
 
 // boot reads the program from standard input, no byte more, so that what
-// follows there is left to the program. It compiles the program part by part:
-// memory that is used again costs less than new one. What a process of dsbuild's
-// is known by on a node (judge.py) is here, too.
-const boot = `import os,sys
+// follows there is left to the program. It compiles the program part by part, and
+// by exec alone: memory that is used again costs less than new one, and compile()
+// makes a type for every kind of syntax there is. Its first line is what a process
+// of dsbuild's is known by on a node (judge.py).
+const boot = `#dsbuild
+import os,sys
 n=int(sys.argv[1]);b=b""
 while len(b)<n:
  c=os.read(0,n-len(b))
  if not c:sys.exit("the program did not arrive whole: does the setup line read standard input?")
  b+=c
-for p in b.split(b"\f"):exec(compile(p,"dsbuild","exec"))`
+for p in b.split(b"\f"):exec(p)`
 
 // part ends a part of a program.
 const part = "\f\n"
