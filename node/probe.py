@@ -275,12 +275,13 @@ def end_smi(pid, out):
 
 def probe():
     """All of it: fields of Facts, and texts that Facts are read from elsewhere."""
-    places, uname = sites(), os.uname()
+    uname = os.uname()
     facts = {"python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable or "", "prefix": sys.prefix,
              "tag": "cp%d%d%s" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else ""),
-             "machine": uname[4], "platform": (uname[0].lower() + "_" + uname[4]).replace("-", "_"), "flags": cpu_flags(), "site_packages": places[0], "site_id": site_id(places[0])}
+             "machine": uname[4], "platform": (uname[0].lower() + "_" + uname[4]).replace("-", "_"), "flags": cpu_flags()}
     if sys.version_info < (3, 8):
-        return facts, ANSWERED + 1
+        return facts, 0  # the shell goes on
+    places = sites()
     smi = start_smi()
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -290,6 +291,7 @@ def probe():
     home, torch, dists = os.path.join(sys.prefix, ".dsbuild"), torch_home(), distributions()
     deepspeed = installed(FILES)
     facts.update({
+        "site_packages": places[0], "site_id": site_id(places[0]),
         "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "libstdcxx": newest_glibcxx(), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": all(os.access(p, os.W_OK) for p in places) and os.access(home if os.path.isdir(home) else sys.prefix, os.W_OK),

@@ -20,8 +20,13 @@ import (
 // and its site-packages.
 func venv(t *testing.T) (python, site string) {
 	t.Helper()
+	return venvOf(t, "python3")
+}
+
+func venvOf(t *testing.T, base string) (python, site string) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "venv")
-	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command(base, "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
 		t.Fatalf("no Python that makes environments: %v\n%s", err, out)
 	}
 	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
