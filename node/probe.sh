@@ -32,7 +32,8 @@ names() {
 		;;
 	esac
 	[ -r /proc/driver/nvidia/version ] || return 0
-	IFS= read -r line </proc/driver/nvidia/version && say driver "$line"
+	IFS= read -r line </proc/driver/nvidia/version
+	say driver "$line"
 }
 
 smi() {
@@ -74,7 +75,8 @@ container_of() {
 	elif [ -e /var/run/secrets/kubernetes.io ]; then say container kubernetes
 	elif [ -n "$container" ]; then say container "$container"
 	elif [ -r /run/systemd/container ]; then
-		IFS= read -r line </run/systemd/container && say container "$line"
+		IFS= read -r line </run/systemd/container
+		say container "$line"
 	elif [ -r /proc/self/cgroup ]; then
 		while IFS= read -r line; do
 			case $line in
