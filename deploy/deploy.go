@@ -39,6 +39,7 @@ type Options struct {
 	Force      bool
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
+	InUse      InUse         // what becomes of nodes whose environment is in use
 	Verify     Level
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
@@ -53,6 +54,7 @@ type Deployment struct {
 	pips  map[string]upload // by Python X.Y
 
 	rollback bool
+	until    time.Time // when waiting for processes to end is over
 }
 
 // unit is one node on its way through the steps.
@@ -128,6 +130,7 @@ func (d *Deployment) survey(ctx context.Context, decide func([]Known) (Plan, err
 	if err != nil {
 		return Plan{}, err
 	}
+	respect(plan.Nodes, d.known(), d.opt.InUse)
 	for i, u := range d.units {
 		u.plan = plan.Nodes[i]
 		switch u.plan.Action {
@@ -179,18 +182,23 @@ func (d *Deployment) known() []Known {
 // Apply is the second phase: it carries the plan of Survey out. The report is
 // complete also when ctx ends on the way.
 func (d *Deployment) Apply(ctx context.Context) *Report {
-	var first, followers []*unit
+	var rounds [2]struct{ first, followers []*unit } // those that wait come last, and keep nobody waiting
 	var total int64
 	failed := 0
+	d.until = time.Now().Add(d.opt.InUse.Wait)
 	for _, u := range d.units {
+		round := &rounds[0]
+		if u.plan.waits {
+			round = &rounds[1]
+		}
 		switch u.plan.Action {
 		case Install:
-			first = append(first, u)
+			round.first = append(round.first, u)
 			total += u.plan.Wheel.Manifest.Size + alongSize(u.plan.Along)
 		case Leave, Return:
-			first = append(first, u)
+			round.first = append(round.first, u)
 		case Follow:
-			followers = append(followers, u)
+			round.followers = append(round.followers, u)
 		}
 		if u.status == Failed || u.status == Unreachable {
 			failed++
@@ -198,8 +206,10 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 	}
 	sent, closeBar := d.progress(total)
 	defer closeBar()
-	d.phase(ctx, first, &failed, sent)
-	d.phase(ctx, followers, &failed, nil)
+	for _, round := range rounds {
+		d.phase(ctx, round.first, &failed, sent)
+		d.phase(ctx, round.followers, &failed, nil)
+	}
 	return d.Report()
 }
 
@@ -230,7 +240,11 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: func(n int) bool { return tooMany(before + n) }}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		return struct{}{}, d.walk(ctx, u, d.steps(u, sent))
+		err := d.walk(ctx, u, d.steps(u, sent))
+		if u.status == Refused {
+			err = nil // nothing went wrong
+		}
+		return struct{}{}, err
 	})
 	note(units, results)
 	for _, r := range results {
@@ -242,18 +256,27 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 
 // steps are what a node goes through after it was found to fit.
 func (d *Deployment) steps(u *unit, sent func(int64)) []step {
+	steps := d.changes(u, sent)
+	if u.plan.waits && u.plan.Action != Follow {
+		wait := step{name: "fit", limit: d.opt.InUse.Wait + probeLimit, do: d.free} // before a byte is sent
+		steps = append([]step{wait}, steps...)
+	}
+	return steps
+}
+
+func (d *Deployment) changes(u *unit, sent func(int64)) []step {
 	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
 			{name: "put", limit: putLimit, do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
-			{"install", installLimit, d.install, true}, // the old version moved aside, pip
+			{"install", d.opt.InUse.Wait + installLimit, d.install, true},                                               // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
 	case Return:
 		return []step{
-			{name: "rollback", limit: installLimit, do: d.goBack}, // the lock, the exchange
+			{name: "rollback", limit: d.opt.InUse.Wait + installLimit, do: d.goBack}, // the lock, the exchange
 			verify,
 			{"record", recordLimit, d.recordBack, true},
 		}
@@ -301,7 +324,9 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.seconds[s.name] = time.Since(begin).Seconds()
 		if err != nil {
 			u.status, u.err = Failed, err
-			switch surveying := s.name == "connect" || s.name == "probe"; {
+			switch surveying := s.name == "connect" || s.name == "probe" || s.name == "fit"; {
+			case isInUse(err):
+				u.status = Refused
 			case surveying && ctx.Err() != nil:
 				u.status = Skipped // nothing was wrong with the node
 			case s.name == "connect", surveying && errors.Is(err, remote.ErrLost):

@@ -30,6 +30,7 @@ type deployOptions struct {
 	limit     string
 	forks     int
 	maxFail   string
+	inUse     string
 	deps      string
 	bundle    string
 	verify    string
@@ -86,6 +87,7 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
@@ -123,6 +125,10 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err := o.check(); err != nil {
 		return deploy.Options{}, err
 	}
+	inUse, err := deploy.ParseInUse(o.inUse)
+	if err != nil {
+		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
+	}
 	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return deploy.Options{}, err
@@ -132,7 +138,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	return deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		InUse: inUse, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }
