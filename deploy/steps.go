@@ -47,13 +47,13 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) probe(ctx context.Context, u *unit) error {
-	facts, err := node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python})
+	facts, err := node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
 	if errors.Is(err, remote.ErrLost) && u.facts != nil {
 		// It was open for long, and has ended since the node was last asked.
 		u.conn.Close() //nolint:errcheck // it is gone
 		u.conn = nil
 		if err = d.connect(ctx, u); err == nil {
-			facts, err = node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python})
+			facts, err = node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
 		}
 	}
 	if err != nil {
@@ -163,6 +163,9 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 		wheels = append(wheels, map[string]string{"name": f.Name, "file": f.File, "sha256": f.SHA256})
 		u.plan.Along = append(u.plan.Along, Along{f, "index"})
 	}
+	if err := d.free(ctx, u); err != nil {
+		return err
+	}
 	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": installLimit.Seconds()}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
@@ -190,6 +193,9 @@ func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.Bu
 // follow takes over what the node that shares this environment installed.
 func (d *Deployment) follow(_ context.Context, u *unit) error {
 	leader := d.units[u.plan.Leader]
+	if leader.status == Refused {
+		return &InUseError{fmt.Sprintf("shares its environment with %s, which was refused: %v", leader.host.Name, leader.err)}
+	}
 	if leader.status != OK {
 		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
 	}
