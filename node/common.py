@@ -14,19 +14,19 @@ if sys.path and sys.path[0] in ("", os.getcwd()):
 
 def dumps(value):
     """value as JSON, in ASCII."""
-    if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, dict):
-        return "{" + ",".join([dumps(str(k)) + ":" + dumps(v) for k, v in value.items()]) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join([dumps(v) for v in value]) + "]"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    try:
-        from _json import encode_basestring_ascii as quote  # the part of json that is written in C
-    except ImportError:
-        from json import dumps as quote
-    return quote(value)
+    try:  # what of json is written in C
+        from _json import encode_basestring_ascii as quote, make_encoder
+
+        return "".join(make_encoder(None, None, quote, None, ":", ",", False, False, True)(value, 0))
+    except Exception:  # another Python's
+        import json
+
+        return json.dumps(value)
+
+
+class Plain:
+    """How the part of json that is written in C is to make values."""
+    strict, object_hook, object_pairs_hook, parse_float, parse_int, parse_constant = True, None, None, float, int, float
 
 
 def loads(source):
@@ -34,13 +34,10 @@ def loads(source):
     try:
         from _json import make_scanner
 
-        class Plain:
-            strict, object_hook, object_pairs_hook, parse_float, parse_int, parse_constant = True, None, None, float, int, float
-
         value, end = make_scanner(Plain)(source.strip(), 0)
         if end == len(source.strip()):
             return value
-    except Exception:  # another Python's scanner, or no JSON: the module says which
+    except Exception:  # another Python's, or no JSON: the module says which
         pass
     import json
 
@@ -173,8 +170,9 @@ def record_sha256(info):
 
 def load_json(path):
     """What a JSON file of dsbuild's holds, or None."""
+    source = content(path, 1 << 26)
     try:
-        return loads(content(path, 1 << 26).decode("utf-8"))
+        return loads(source.decode("utf-8")) if source else None
     except ValueError:
         return None
 

@@ -87,15 +87,31 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 // probeCommand is a shell script as an argument and a Python program on
 // standard input: neither needs a file on the node.
 func probeCommand(mark string, opt ProbeOptions) remote.Command {
-	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + part + usesSource() + part
+	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + usesSource()
 	if opt.Files {
-		source += recordSource + "\nFILES = True\n" + part
+		source += recordSource + "\nFILES = True\n"
 	}
-	source += probePython
+	source = inParts(source + probePython)
 	return remote.Command{
 		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source))},
 		Stdin: strings.NewReader(source),
 	}
+}
+
+// inParts divides a program where two blank lines separate functions. Python
+// takes its time to compile: small parts need less memory, which is used again.
+func inParts(source string) string {
+	const enough = 2000
+	var b strings.Builder
+	size := 0
+	for piece := range strings.SplitAfterSeq(source, "\n\n\n") {
+		b.WriteString(piece)
+		if size += len(piece); size >= enough {
+			b.WriteString(part)
+			size = 0
+		}
+	}
+	return b.String()
 }
 
 // usesSource is the Python program that finds the processes which use an

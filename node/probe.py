@@ -60,25 +60,25 @@ def free(path):
     return st.f_bavail * st.f_frsize
 
 
-def parts_of(path):
-    """A file of at most 16 MB in parts, each with the end of the one before: one
-    buffer, for memory that is new costs more than reading."""
+def behind(path, prefix, most):
+    """What follows each prefix in a library, up to a NUL: the names in it stand side
+    by side. One buffer, for memory that is new costs more than reading."""
+    found, buffer, at = [], bytearray(1 << 16), 0
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
-    buffer, at, overlap = bytearray(1 << 16), 0, 256
-    try:
         while at < 1 << 24:
-            n = os.preadv(fd, [buffer], at)
-            yield buffer if n == len(buffer) else buffer[:n]
-            if n < len(buffer):
-                return
-            at += n - overlap
+            n, before, i = os.preadv(fd, [buffer], at), len(found), buffer.find(prefix)
+            while 0 <= i and i + len(prefix) < n:
+                name, end, _ = bytes(buffer[i + len(prefix):min(n, i + 200)]).partition(b"\0")
+                if end:
+                    found.append(name.decode("ascii", "replace"))
+                i = buffer.find(prefix, i + 1)
+            if n < len(buffer) or len(found) >= most or found and len(found) == before:
+                break
+            at += n - 256
     except OSError:
         pass
-    finally:
-        os.close(fd)
+    return found[:1000]
 
 
 def listed(path):
@@ -97,18 +97,11 @@ def torch_home():
     return ""
 
 
-def cxx11abi(torch):
-    """Which std::string torch uses: True for the new one, None if unknown. Its CMake
-    file says so up to 2.6; later ones name a constructor that takes one."""
+def abi_text(torch):
+    """What shows which std::string torch uses: its CMake file says so up to 2.6, later
+    ones have a constructor that takes one."""
     said = text(os.path.join(torch, "share", "cmake", "Torch", "TorchConfig.cmake")).partition("_GLIBCXX_USE_CXX11_ABI=")[2][:1]
-    if said in ("0", "1"):
-        return said == "1"
-    symbol = b"_ZN3c105ErrorC2ENS_14SourceLocationE"
-    for data in parts_of(os.path.join(torch, "lib", "libc10.so")):
-        at = data.find(symbol) + len(symbol)
-        if at > len(symbol) and at + 16 < len(data):
-            return True if data.startswith(b"NSt7__cxx11", at) else False if data.startswith(b"Ss", at) else None
-    return None
+    return said or "".join(behind(os.path.join(torch, "lib", "libc10.so"), b"_ZN3c105ErrorC2ENS_14SourceLocationE", 1)[:1])
 
 
 def head_of(path):
@@ -143,21 +136,6 @@ def library(name):
         if os.path.isfile(path) and head_of(path) == mine:
             return path
     return ""
-
-
-def newest_glibcxx():
-    """The newest symbol version that the C++ library offers, "" if that is unknown."""
-    best, prefix = (), b"GLIBCXX_3."
-    for data in parts_of(library("libstdc++.so.6")):
-        at, seen = data.find(prefix), False
-        while at >= 0:
-            version, end, _ = bytes(data[at + 8:at + 32]).partition(b"\0")
-            if end and version.replace(b".", b"").isdigit():
-                best, seen = max(best, tuple(int(v) for v in version.split(b"."))), True
-            at = data.find(prefix, at + 1)
-        if best and not seen:
-            break  # they stand side by side
-    return ".".join(str(v) for v in best)
 
 
 def nccl_files(torch, dists):
@@ -292,11 +270,11 @@ def probe():
     deepspeed = installed(FILES)
     facts.update({
         "site_packages": places[0], "site_id": site_id(places[0]),
-        "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "libstdcxx": newest_glibcxx(), "environment": environment(),
+        "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
         "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": all(os.access(p, os.W_OK) for p in places) and os.access(home if os.path.isdir(home) else sys.prefix, os.W_OK),
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
-        "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "cxx11abi": cxx11abi(torch) if torch else None,
+        "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),

@@ -7,6 +7,41 @@ mark=$1 py=$2 boot=$3 size=$4
 
 say() { printf '\n%s%s %s\n' "$mark" "$1" "$2"; }
 
+if [ -n "$APPTAINER_CONTAINER" ]; then say container apptainer
+elif [ -n "$SINGULARITY_CONTAINER" ]; then say container singularity
+elif [ -e /.lock ] && [ -e /etc/rc ]; then say container enroot
+elif [ -e /run/.containerenv ]; then say container podman
+elif [ -e /.dockerenv ]; then say container docker
+elif [ -e /var/run/secrets/kubernetes.io ]; then say container kubernetes
+elif [ -n "$container" ]; then say container "$container"
+elif [ -r /run/systemd/container ]; then
+	IFS= read -r line </run/systemd/container
+	say container "$line"
+elif [ -r /proc/self/cgroup ]; then
+	while IFS= read -r line; do
+		case $line in
+		*/docker/* | */docker-*) say container docker ;;
+		*/libpod[-_]*) say container podman ;;
+		*/kubepods*) say container kubernetes ;;
+		*/lxc/* | */lxc.payload*) say container lxc ;;
+		*) continue ;;
+		esac
+		break
+	done </proc/self/cgroup
+fi
+
+status=0 told=
+if command -v "$py" >/dev/null 2>&1; then
+	"$py" -B -c "$boot" "$size"
+	status=$?
+	case $status in
+	93) exit 0 ;;           # it has told all
+	94) told=again ;;       # but nvidia-smi had nothing to say
+	95) told=hung ;;        # or did not end
+	*) say python "$(command -v "$py")" ;;
+	esac
+fi
+
 # The names alone: from drivers that do not know compute_cap, or from the kernel's
 # module where nvidia-smi is missing or finds its library to be of another version.
 names() {
@@ -66,31 +101,6 @@ gpus() {
 	IFS=$kept
 }
 
-container_of() {
-	if [ -n "$APPTAINER_CONTAINER" ]; then say container apptainer
-	elif [ -n "$SINGULARITY_CONTAINER" ]; then say container singularity
-	elif [ -e /.lock ] && [ -e /etc/rc ]; then say container enroot
-	elif [ -e /run/.containerenv ]; then say container podman
-	elif [ -e /.dockerenv ]; then say container docker
-	elif [ -e /var/run/secrets/kubernetes.io ]; then say container kubernetes
-	elif [ -n "$container" ]; then say container "$container"
-	elif [ -r /run/systemd/container ]; then
-		IFS= read -r line </run/systemd/container
-		say container "$line"
-	elif [ -r /proc/self/cgroup ]; then
-		while IFS= read -r line; do
-			case $line in
-			*/docker/* | */docker-*) say container docker ;;
-			*/libpod[-_]*) say container podman ;;
-			*/kubepods*) say container kubernetes ;;
-			*/lxc/* | */lxc.payload*) say container lxc ;;
-			*) continue ;;
-			esac
-			break
-		done </proc/self/cgroup
-	fi
-}
-
 # What Python would have said.
 alone() {
 	say machine "$(uname -m 2>/dev/null)"
@@ -103,19 +113,8 @@ alone() {
 	done </proc/cpuinfo
 }
 
-container_of
-status=0
-if command -v "$py" >/dev/null 2>&1; then
-	"$py" -B -c "$boot" "$size"
-	status=$?
-	case $status in
-	93) exit 0 ;;                # Python has told all
-	94) gpus again && exit 0 ;;  # but nvidia-smi had nothing to say
-	95) gpus hung && exit 0 ;;   # or did not end
-	esac
-	say python "$(command -v "$py")"
-fi
-gpus
+gpus "$told"
+[ -n "$told" ] && exit 0
 alone
 say end
 exit $status

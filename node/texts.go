@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -15,6 +16,9 @@ type texts struct {
 	Pip   string   `json:"pip_text"`   // pip/__init__.py
 	Build string   `json:"build_text"` // DeepSpeed's git_version_info_installed.py
 	NCCL  []string `json:"nccl_files"` // names of files that have NCCL's version in theirs
+
+	GLIBCXX []string `json:"glibcxx"`  // versions that libstdc++ offers, without the leading "3."
+	ABI     string   `json:"abi_text"` // 0, 1, or how a constructor's name goes on
 }
 
 // fill adds what the texts say to the facts of the same node.
@@ -24,12 +28,49 @@ func (t texts) fill(f *Facts) {
 		f.TorchCUDA = assigned(t.Torch, "cuda")
 		f.NCCL = ncclVersion(f.Dists, f.TorchCUDA, t.NCCL)
 	}
+	f.Libstdcxx, f.CXX11ABI = newestOf(t.GLIBCXX), cxx11ABI(t.ABI)
 	if t.Pip != "" {
 		f.Pip = cmp.Or(assigned(t.Pip, "__version__"), "unknown")
 	}
 	if d := f.DeepSpeed; d != nil {
 		d.Ops, d.Build = buildRecord(t.Build)
 	}
+}
+
+// cxx11ABI reads which std::string torch uses: from its own word, or from the
+// type of a constructor's argument; nil if neither says.
+func cxx11ABI(text string) *bool {
+	switch {
+	case text == "1", strings.HasPrefix(text, "NSt7__cxx11"):
+		return new(true)
+	case text == "0", strings.HasPrefix(text, "Ss"):
+		return new(false)
+	}
+	return nil
+}
+
+// newestOf is the highest of the versions whose tails are given, such as 3.4.30;
+// what is none is passed over.
+func newestOf(versions []string) string {
+	numbers := func(version string) []int {
+		var out []int
+		for part := range strings.SplitSeq(version, ".") {
+			n, err := strconv.Atoi(part)
+			if err != nil {
+				return nil
+			}
+			out = append(out, n)
+		}
+		return out
+	}
+	newest := ""
+	for _, v := range versions {
+		v = "3." + v
+		if slices.Compare(numbers(v), numbers(newest)) > 0 {
+			newest = v
+		}
+	}
+	return newest
 }
 
 // assigned is the string that a Python file assigns to a name at the beginning
