@@ -143,6 +143,9 @@ func (n NodeReport) junitOutput() string {
 		say("torch", n.Facts.Torch)
 		say("CUDA", n.Facts.TorchCUDA)
 	}
+	for _, text := range n.Remarks {
+		say("remark", text)
+	}
 	for _, step := range slices.Sorted(maps.Keys(n.Seconds)) {
 		say(step, fmt.Sprintf("%.1f s", n.Seconds[step]))
 	}

@@ -33,7 +33,7 @@ type dataColumn struct {
 	Title string `json:"title"`
 	Norm  int    `json:"norm"`  // unknown where nodes agree, or are not compared
 	Whose string `json:"whose"` // whose the norm is
-	Odd   string `json:"odd"`   // what else than that is: "must" or "may"
+	Must  []int  `json:"must"`  // values of nodes that do not run the same thing
 	// Compared are shown among the details, numbers stand to the right.
 	Compared bool `json:"compared"`
 	Number   bool `json:"number"`
@@ -53,6 +53,20 @@ type dataNode struct {
 type dataGroup struct {
 	Name  int   `json:"name"`
 	Cells []int `json:"cells"`
+}
+
+func newDataColumn(c column, words *words) dataColumn {
+	d := dataColumn{Key: ui.Clean(c.Key), Title: c.Title, Norm: unknown, Must: []int{}, Compared: c.is != nil, Number: c.Number}
+	if c.diff == nil {
+		return d
+	}
+	d.Norm, d.Whose = words.of(c.shown(c.norm())), c.whose()
+	for _, v := range c.diff.Values {
+		if c.weight(v.Value) == "must" {
+			d.Must = append(d.Must, words.of(c.shown(v.Value)))
+		}
+	}
+	return d
 }
 
 // words are the texts of the data, each once, and clean.
@@ -78,11 +92,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 	order := steps(members)
 	d := data{Steps: make([]string, len(order)), Nodes: make([]dataNode, len(members))}
 	for _, c := range t.columns {
-		norm := unknown
-		if c.Differs {
-			norm = words.of(shown(c.Norm))
-		}
-		d.Columns = append(d.Columns, dataColumn{c.Key, c.Title, norm, c.Whose, c.weight(), c.is != nil, c.Number})
+		d.Columns = append(d.Columns, newDataColumn(c, words))
 	}
 	for i, s := range order {
 		d.Steps[i] = ui.Clean(s)
@@ -99,7 +109,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 
 // node prepares a node; order is that of its steps.
 func (d *data) node(m member, cells []cell, order []string, words *words) dataNode {
-	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(m.Error)}
+	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(complaint(m.NodeReport))}
 	h := newHint(m.Hint)
 	n.Hint = [3]int{words.of(h.Before), words.of(h.Command), words.of(h.After)}
 	for _, s := range order {
@@ -171,6 +181,7 @@ func ofWheel(m member, f *node.Facts) []fact {
 		{"Files", integrity(f.DeepSpeed)},
 		{"Built for", builtFor(is.Build)},
 		{"Kept for a rollback", previous(f.Previous)},
+		{"Worth knowing", strings.Join(m.Remarks, "\n")},
 	}
 }
 

@@ -46,7 +46,38 @@ func counted(wheels []deploy.WheelRef, nodes []deploy.NodeReport) *deploy.Report
 			r.Summary.Skipped++
 		}
 	}
+	r.Differences = differences(nodes)
 	return r
+}
+
+// differences are those of nodes, as a deploy reports them.
+func differences(nodes []deploy.NodeReport) []deploy.Difference {
+	var facts []node.Facts
+	var names []string
+	for _, n := range nodes {
+		if n.Facts == nil {
+			continue
+		}
+		f := *n.Facts
+		f.DeepSpeed = nil
+		if n.After != nil {
+			f.DeepSpeed = &node.Installed{Version: n.After.Version, SHA256: n.After.SHA256}
+		}
+		facts, names = append(facts, f), append(names, n.Name)
+	}
+	var all []deploy.Difference
+	for _, d := range node.Compare(facts, node.Properties()) {
+		one := deploy.Difference{What: d.What, Must: d.Must}
+		for _, v := range d.Values {
+			value := deploy.DifferenceValue{Value: v.Value}
+			for _, at := range v.Nodes {
+				value.Nodes = append(value.Nodes, names[at])
+			}
+			one.Values = append(one.Values, value)
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // theWheel is the one of these tests.
@@ -99,9 +130,8 @@ func mixed() *deploy.Report {
 		case 9, 10, 11:
 			n.Facts.NCCL, n.Facts.Transformers = "2.27.5", "4.57.1"
 		case 15:
+			n.Facts, n.Wheel, n.Before = nil, "", nil
 			spoil(&n, deploy.Unreachable, "connect", "gpu15: dial tcp 10.0.0.15:22: connect: no route to host", "is the node switched on, and its address right in the inventory?")
-			n.Facts = nil
-			n.Wheel = ""
 		case 17, 18:
 			spoil(&n, deploy.Refused, "fit", "deepspeed needs hjson, which is not installed; deepspeed needs ninja, which is not installed",
 				"install what is missing, or bring it along: dsbuild deploy inventory.yaml --deps bundle")
@@ -118,10 +148,10 @@ func mixed() *deploy.Report {
 	return counted([]deploy.WheelRef{theWheel()}, nodes)
 }
 
-// spoil makes a node one on which it did not go well.
+// spoil makes a node one on which it did not go well, and that has what it had.
 func spoil(n *deploy.NodeReport, status deploy.Status, step, err, hint string) {
 	n.Status, n.Step, n.Error, n.Hint, n.Changed = status, step, err, hint, false
-	n.Before, n.After = nil, nil
+	n.After = n.Before
 	last := []string{"connect", "probe", "put", "install", "verify", "record"}
 	reached := false
 	for _, s := range last {
@@ -145,6 +175,7 @@ func hostile() *deploy.Report {
 		n.Error, n.Hint, n.Wheel = run, "do: dsbuild "+run, run
 		n.Along = []string{run}
 		n.Seconds[run] = 1
+		n.Differs, n.Remarks = []string{run, run}, []string{run}
 		if n.After != nil {
 			n.After.Version = run
 		}
@@ -154,6 +185,9 @@ func hostile() *deploy.Report {
 			f.Missing = []string{run}
 		}
 	}
+	r.Differences = append(differences(r.Nodes), deploy.Difference{What: run, Values: []deploy.DifferenceValue{
+		{Value: run, Nodes: []string{r.Nodes[0].Name}}, {Value: "", Nodes: []string{r.Nodes[1].Name}},
+	}})
 	return r
 }
 

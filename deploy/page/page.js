@@ -44,6 +44,9 @@
     return norm >= 0 && cell >= 0 && cell !== norm;
   };
 
+  // oddity is the class of a cell that is odd.
+  const oddity = (cell, column) => `odd ${data.columns[column].must.includes(cell) ? "must" : "may"}`;
+
   const nodes = data.nodes.map((node) => ({
     ...node,
     name: word(node.name),
@@ -116,11 +119,11 @@
     if (data.columns[column].key === "status") {
       return make("td", null, make("span", { class: `status is-${status}` }, word(place)));
     }
-    const { number, norm, odd, whose } = data.columns[column];
+    const { number, norm, whose } = data.columns[column];
     if (!isOdd(place, column)) return make("td", { class: number ? "number" : null }, ...version(word(place)));
     return make(
       "td",
-      { class: `odd ${odd}`, title: `${whose}: ${word(norm)}` },
+      { class: oddity(place, column), title: `${whose}: ${word(norm)}` },
       make("span", { "aria-hidden": "true" }, "≠\u00a0"),
       make("span", { class: "aside" }, `differs from ${word(norm)}: `),
       ...version(word(place)),
@@ -215,7 +218,7 @@
       if (word(place) === "" || !column.compared) return;
       const has = make("td", null, word(place));
       if (isOdd(place, at)) {
-        has.className = `odd ${column.odd}`;
+        has.className = oddity(place, at);
         has.prepend("≠ ");
         has.append(make("small", null, ` ${column.whose}: ${word(column.norm)}`));
       }

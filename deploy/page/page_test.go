@@ -153,6 +153,9 @@ func TestPageOfOddFleets(t *testing.T) {
 	t.Parallel()
 	one, two := good(1), good(2)
 	bare := deploy.NodeReport{Name: "gpu1", Status: deploy.Skipped, Error: "interrupted"}
+	edited := good(4)
+	edited.Status, edited.Differs = deploy.Differs, []string{"torch is 2.14.0", "deepspeed/a.py is edited"}
+	edited.Error, edited.Remarks = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
 	gone := good(3) // rolled back to no DeepSpeed
 	gone.After = nil
 	two.Facts.Torch = "2.14.0"
@@ -160,13 +163,15 @@ func TestPageOfOddFleets(t *testing.T) {
 		report *deploy.Report
 		want   string
 	}{
-		"no node":            {counted(nil, nil), "Nothing that was compared."},
-		"nothing is known":   {counted(nil, []deploy.NodeReport{bare}), "interrupted"},
-		"rolled back":        {counted(nil, []deploy.NodeReport{gone}), "All nodes that answered agree in DeepSpeed"},
-		"as many as not":     {counted(nil, []deploy.NodeReport{one, two}), "the first of them"},
-		"facts without all":  {counted(nil, []deploy.NodeReport{{Name: "gpu1", Status: deploy.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
-		"a failed one of 1":  {counted(nil, mixed().Nodes[19:20]), "undefined symbol"},
-		"two wheels, agreed": {twoWheels(), "All nodes that answered agree in DeepSpeed"},
+		"no node":           {counted(nil, nil), "Nothing that was compared."},
+		"nothing is known":  {counted(nil, []deploy.NodeReport{bare}), "interrupted"},
+		"rolled back":       {counted(nil, []deploy.NodeReport{gone}), "All nodes that answered agree in DeepSpeed"},
+		"differs":           {counted(nil, []deploy.NodeReport{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
+		"remarks":           {counted(nil, []deploy.NodeReport{edited}), "b.py.bak lies about: gpu04"},
+		"as many as not":    {counted(nil, []deploy.NodeReport{one, two}), "the first of them"},
+		"facts without all": {counted(nil, []deploy.NodeReport{{Name: "gpu1", Status: deploy.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
+		"a failed one of 1": {counted(nil, mixed().Nodes[19:20]), "undefined symbol"},
+		"two wheels":        {twoWheels(), "DeepSpeed may differ"},
 	} {
 		if doc := parse(t, write(t, c.report)); !strings.Contains(doc.text, c.want) {
 			t.Errorf("%s: the page does not say %q", name, c.want)

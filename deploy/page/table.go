@@ -19,9 +19,8 @@ type member struct {
 	wheel string      // its number among those of the report
 }
 
-// newMembers are the nodes of a report, with the DeepSpeed that each has now.
-// Where several wheels were dealt with, the local part of its version says which,
-// and is no difference.
+// newMembers are the nodes of a report. Facts are as probed, before anything was
+// done: the DeepSpeed is that of the end.
 func newMembers(r *deploy.Report) []member {
 	numbers := map[string]string{}
 	for i, w := range r.Wheels {
@@ -29,45 +28,31 @@ func newMembers(r *deploy.Report) []member {
 	}
 	members := make([]member, len(r.Nodes))
 	for i, n := range r.Nodes {
-		m := member{NodeReport: n, wheel: numbers[n.Wheel]}
-		if n.Facts != nil {
-			f := *n.Facts
-			f.DeepSpeed = now(n)
-			if f.DeepSpeed != nil && len(r.Wheels) > 1 {
-				f.DeepSpeed.Version, _, _ = strings.Cut(f.DeepSpeed.Version, "+")
-			}
-			m.facts = &f
+		members[i] = member{NodeReport: n, wheel: numbers[n.Wheel]}
+		if n.Facts == nil {
+			continue
 		}
-		members[i] = m
+		f := *n.Facts
+		f.DeepSpeed = nil
+		if n.After != nil {
+			f.DeepSpeed = &node.Installed{Version: n.After.Version, SHA256: n.After.SHA256}
+		}
+		members[i].facts = &f
 	}
 	return members
 }
 
-// now is the DeepSpeed that a node has at the end: facts are as probed, before
-// anything was done.
-func now(n deploy.NodeReport) *node.Installed {
-	switch {
-	case n.After != nil:
-		return &node.Installed{Version: n.After.Version, SHA256: n.After.SHA256}
-	case n.Status == deploy.OK || n.Before != nil || n.Facts.DeepSpeed == nil:
-		return nil
-	}
-	is := *n.Facts.DeepSpeed
-	return &is
-}
-
-// column is one thing said of every node. Those with a property are compared.
+// column is one thing said of every node. Those that are compared know in what
+// nodes differ.
 type column struct {
 	Key, Title string
-	Must       bool // all nodes of one job must agree in it
-	Differs    bool
-	Norm       string // what most nodes have, where they differ
-	Whose      string // whose the norm is
-	Number     bool   // that each node has for itself: rows are folded over it
+	Number     bool // that each node has for itself: rows are folded over it
 
 	of   func(member) string
-	is   *node.Property
-	rare bool // shown only where nodes differ in it
+	is   *node.Property     // nil: not compared
+	diff *deploy.Difference // nil: nodes agree
+	has  map[string]string  // by node, where they differ
+	rare bool               // shown only where nodes differ
 }
 
 // cell is what a column says of a node. What is not known is not the same as none.
@@ -80,22 +65,12 @@ type cell struct {
 // table is the columns, and what nodes have in them.
 type table struct {
 	columns []column
-	diffs   []node.Diff // Nodes are places among the members
-	cells   [][]cell    // by member
+	cells   [][]cell // by member
 }
 
-// newTable compares the nodes and fills the cells. The report says what matters
-// of the differences: nodes that were given different wheels may differ in more.
-func newTable(members []member, said []deploy.Difference) *table {
-	t := &table{columns: columns()}
-	t.compare(members)
-	for _, d := range said {
-		for i := range t.columns {
-			if c := &t.columns[i]; c.Key == d.What && c.Differs {
-				c.Must = d.Must
-			}
-		}
-	}
+// newTable fills the cells with what nodes have.
+func newTable(r *deploy.Report, members []member) *table {
+	t := &table{columns: columns(r.Differences)}
 	t.columns = slices.DeleteFunc(t.columns, func(c column) bool { return c.needless(members) })
 	for _, m := range members {
 		t.cells = append(t.cells, t.row(m))
@@ -107,38 +82,9 @@ func newTable(members []member, said []deploy.Difference) *table {
 // shown only where nodes differ.
 func (c column) needless(members []member) bool {
 	if c.is != nil {
-		return c.rare && !c.Differs
+		return c.rare && c.diff == nil
 	}
 	return !slices.ContainsFunc(members, func(m member) bool { return c.of(m) != "" })
-}
-
-// compare finds out in which columns nodes differ.
-func (t *table) compare(members []member) {
-	var known []node.Facts
-	var places []int
-	for i, m := range members {
-		if m.facts != nil {
-			known, places = append(known, *m.facts), append(places, i)
-		}
-	}
-	for i := range t.columns {
-		c := &t.columns[i]
-		if c.is == nil {
-			continue
-		}
-		for _, d := range node.Compare(known, []node.Property{*c.is}) {
-			c.Differs, c.Must, c.Norm, c.Whose = true, d.Must, d.Values[0].Value, "most nodes"
-			if len(d.Values[0].Nodes) == len(d.Values[1].Nodes) {
-				c.Whose = "the first of them"
-			}
-			for v := range d.Values {
-				for n, at := range d.Values[v].Nodes {
-					d.Values[v].Nodes[n] = places[at]
-				}
-			}
-			t.diffs = append(t.diffs, d)
-		}
-	}
 }
 
 // row is the cells of a node.
@@ -150,69 +96,117 @@ func (t *table) row(m member) []cell {
 			cells[i] = cell{Text: ui.Clean(c.of(m))}
 		case m.facts == nil:
 			cells[i] = cell{Unknown: true}
+		case c.diff == nil:
+			cells[i] = c.cell(c.is.Of(*m.facts))
 		default:
-			has := c.is.Of(*m.facts)
-			cells[i] = cell{Text: shown(has)}
-			switch {
-			case has == "" && c.is.Unknown:
-				cells[i] = cell{Unknown: true}
-			case c.Differs && has != c.Norm:
-				cells[i].Odd = c.weight()
-			}
+			has, answered := c.has[m.Name]
+			cells[i] = c.cell(has)
+			cells[i].Unknown = cells[i].Unknown || !answered
 		}
 	}
 	return cells
 }
 
-// weight says whether nodes that differ in a column run the same thing.
-func (c column) weight() string {
-	if c.Must {
+// cell is a value of a column that is compared.
+func (c column) cell(value string) cell {
+	if c.unknown(value) {
+		return cell{Unknown: true}
+	}
+	return cell{Text: c.shown(value), Odd: c.weight(value)}
+}
+
+// unknown says that a value is none: the property could not be found out.
+func (c column) unknown(value string) bool { return value == "" && c.is.Unknown }
+
+// weight says what it means that a node has a value: "" where it is that of most
+// nodes, "must" where such a node does not run the same thing, else "may".
+func (c column) weight(value string) string {
+	switch {
+	case c.diff == nil, c.unknown(value), value == c.norm():
+		return ""
+	case c.diff.Must && c.is.Key(value) != c.is.Key(c.norm()):
 		return "must"
 	}
 	return "may"
 }
 
+// norm is what most nodes have, of those that have anything.
+func (c column) norm() string { return c.known()[0].Value }
+
+// whose says whose the norm is.
+func (c column) whose() string {
+	if values := c.known(); len(values) > 1 && len(values[0].Nodes) == len(values[1].Nodes) {
+		return "the first of them"
+	}
+	return "most nodes"
+}
+
+// known are the values in which nodes differ, without what is not known.
+func (c column) known() []deploy.DifferenceValue {
+	return slices.DeleteFunc(slices.Clone(c.diff.Values), func(v deploy.DifferenceValue) bool { return c.unknown(v.Value) })
+}
+
 // shown is a value as the page shows it.
-func shown(value string) string { return cmp.Or(ui.Clean(value), "none") }
+func (c column) shown(value string) string {
+	if c.Key == "wheel" {
+		value = value[:min(len(value), 12)] // a sha256
+	}
+	none := "none"
+	if c.is.Unknown {
+		none = "not known"
+	}
+	return cmp.Or(ui.Clean(value), none)
+}
 
 // columns are those of the table: what was done, then what is compared, the
 // weightiest first, then what nodes have each for themselves.
-func columns() []column {
+func columns(differences []deploy.Difference) []column {
 	return slices.Concat([]column{
 		{Key: "status", Title: "Status", of: func(m member) string { return string(m.Status) }},
 		{Key: "step", Title: "Step", of: func(m member) string { return m.Step }},
 		{Key: "chosen", Title: "Wheel", of: func(m member) string { return m.wheel }},
 		{Key: "before", Title: "Before", of: before},
-	}, properties(), []column{
+	}, compared(differences), []column{
 		{Key: "free", Title: "Free", of: free, Number: true},
 		{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, Number: true},
 	})
 }
 
-// properties are the columns that are compared: what all nodes of one job must
-// agree in, and what else tells one machine from another.
-func properties() []column {
-	titles := map[string]string{
+// compared are the columns of the properties, and of what else nodes differ in.
+func compared(differences []deploy.Difference) []column {
+	usual := map[string]string{
 		"deepspeed": "DeepSpeed", "torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "transformers": "transformers",
 		"python": "Python", "glibc": "glibc", "driver": "Driver", "gpus": "GPUs", "cpu": "CPU",
 	}
+	rare := map[string]string{"wheel": "Wheel sha256", "cxx11abi": "CXX11 ABI", "libstdcxx": "libstdc++"}
 	var columns []column
 	for _, p := range node.Properties() {
-		title, usual := titles[p.Name]
-		columns = append(columns, column{Key: p.Name, Title: cmp.Or(title, p.Name), Must: p.Must, is: &p, rare: !usual})
+		title := cmp.Or(usual[p.Name], rare[p.Name], p.Name)
+		columns = append(columns, column{Key: p.Name, Title: title, is: &p, rare: usual[p.Name] == ""})
+	}
+	for i, d := range differences {
+		at := slices.IndexFunc(columns, func(c column) bool { return c.Key == d.What })
+		if at < 0 { // a package that came to some nodes with DeepSpeed
+			at, columns = len(columns), append(columns, column{Key: d.What, Title: ui.Clean(d.What), is: &node.Property{Name: d.What}})
+		}
+		c := &columns[at]
+		c.diff, c.has = &differences[i], map[string]string{}
+		for _, v := range d.Values {
+			for _, name := range v.Nodes {
+				c.has[name] = v.Value
+			}
+		}
 	}
 	return columns
 }
 
-// before is the DeepSpeed that was there before a change.
+// before is the DeepSpeed that was there before a change, and is no more.
 func before(m member) string {
 	switch {
 	case m.Before == nil && m.Changed:
 		return "none"
-	case m.Before == nil:
+	case m.Before == nil, m.After != nil && *m.After == *m.Before:
 		return ""
-	case m.Status == deploy.OK && !m.Changed:
-		return "the same"
 	}
 	return m.Before.Version
 }
@@ -311,27 +305,26 @@ const mostValues = 30
 
 // differences are the properties in which nodes differ, and in words those in
 // which they agree.
-func (t *table) differences(members []member, words *words) (all []difference, agree string) {
+func (t *table) differences(words *words) (all []difference, agree string) {
 	var same []string
-	diffs := t.diffs
 	for i, c := range t.columns {
 		switch {
 		case c.is == nil:
 			continue
-		case !c.Differs:
+		case c.diff == nil:
 			same = append(same, c.Title)
 			continue
 		}
-		d := difference{Title: c.Title, Must: c.Must, Whose: c.Whose, Column: i}
-		d.More = max(0, len(diffs[0].Values)-mostValues)
-		for n, v := range diffs[0].Values[:len(diffs[0].Values)-d.More] {
-			names := make([]string, len(v.Nodes))
-			for i, at := range v.Nodes {
-				names[i] = members[at].Name
+		d := difference{Title: c.Title, Must: c.diff.Must, Whose: c.whose(), Column: i}
+		d.More = max(0, len(c.diff.Values)-mostValues)
+		for _, v := range c.diff.Values[:len(c.diff.Values)-d.More] {
+			text := c.shown(v.Value)
+			one := value{text, v.Value == c.norm(), c.weight(v.Value), ui.Clean(ui.FoldNames(v.Nodes)), len(v.Nodes), unknown}
+			if !c.unknown(v.Value) {
+				one.Word = words.of(text)
 			}
-			d.Values = append(d.Values, value{shown(v.Value), n == 0, ui.Clean(ui.FoldNames(names)), len(names), words.of(shown(v.Value))})
+			d.Values = append(d.Values, one)
 		}
-		diffs = diffs[1:]
 		all = append(all, d)
 	}
 	return all, strings.Join(same, ", ")

@@ -21,6 +21,8 @@ type view struct {
 	Agree       string // in what all nodes agree
 	Reasons     []reason
 	More        int // reasons that are not among them
+	Remarks     []remark
+	MoreRemarks int
 	Columns     []column
 	Rows        []row
 	Data        data
@@ -55,9 +57,10 @@ type difference struct {
 type value struct {
 	Text  string
 	Norm  bool
+	Odd   string // as in a cell; "" also of what is not known
 	Nodes string // folded
 	Count int
-	Word  int // its place among the words of the data
+	Word  int // its place among the words of the data; unknown as itself
 }
 
 // reason is why nodes are not ok, in the words of the report.
@@ -68,6 +71,13 @@ type reason struct {
 	Step   string
 	Error  string
 	Hint   hint
+}
+
+// remark is what is worth knowing about nodes, and no fault.
+type remark struct {
+	Text  string
+	Nodes string
+	Count int
 }
 
 // hint is a hint, with the command that is in it.
@@ -84,7 +94,7 @@ type row struct {
 // newView prepares a report for the template.
 func newView(r *deploy.Report, about deploy.About) view {
 	members := newMembers(r)
-	t := newTable(members, r.Differences)
+	t := newTable(r, members)
 	v := view{
 		Verdict: ui.Clean(r.Verdict()),
 		Good:    r.Err() == nil,
@@ -94,6 +104,7 @@ func newView(r *deploy.Report, about deploy.About) view {
 		Columns: t.columns,
 	}
 	v.Reasons, v.More = reasons(r)
+	v.Remarks, v.MoreRemarks = remarks(r)
 	for i, w := range r.Wheels {
 		v.Wheels = append(v.Wheels, wheel{i + 1, ui.Clean(w.Name), ui.Clean(w.SHA256)})
 	}
@@ -103,7 +114,7 @@ func newView(r *deploy.Report, about deploy.About) view {
 	}
 	words := newWords()
 	v.Data = newData(t, members, groups, words)
-	v.Differences, v.Agree = t.differences(members, words)
+	v.Differences, v.Agree = t.differences(words)
 	v.Data.Words = words.list // the last: all above are in it
 	return v
 }
@@ -162,7 +173,7 @@ func reasons(r *deploy.Report) (all []reason, more int) {
 		if n.Error == "" {
 			continue
 		}
-		s := said{n.Status, n.Step, n.Error, n.Hint}
+		s := said{n.Status, n.Step, complaint(n), n.Hint}
 		if n.Status == deploy.Skipped {
 			s.step = "" // no step of it went wrong
 		}
@@ -175,6 +186,34 @@ func reasons(r *deploy.Report) (all []reason, more int) {
 	more = max(0, len(order)-mostReasons)
 	for _, s := range order[:len(order)-more] {
 		all = append(all, reason{s.status, ui.Clean(ui.FoldNames(names[s])), len(names[s]), ui.Clean(s.step), ui.Clean(s.error), newHint(s.hint)})
+	}
+	return all, more
+}
+
+// complaint is what is wrong with a node: what it differs in is a line each.
+func complaint(n deploy.NodeReport) string {
+	rest, ok := strings.CutPrefix(n.Error, strings.Join(n.Differs, "; "))
+	if !ok || len(n.Differs) < 2 {
+		return n.Error
+	}
+	return strings.Join(n.Differs, "\n") + strings.Replace(rest, "; ", "\n", 1)
+}
+
+// mostRemarks is how many remarks are listed.
+const mostRemarks = 30
+
+// remarks puts together the nodes of which the same is worth knowing.
+func remarks(r *deploy.Report) (all []remark, more int) {
+	var said []ui.Named
+	for _, n := range r.Nodes {
+		for _, text := range n.Remarks {
+			said = append(said, ui.Named{Name: n.Name, Text: text})
+		}
+	}
+	folded := ui.Fold(said)
+	more = max(0, len(folded)-mostRemarks)
+	for _, f := range folded[:len(folded)-more] {
+		all = append(all, remark{ui.Clean(f.Text), ui.Clean(f.Names), f.Count})
 	}
 	return all, more
 }
