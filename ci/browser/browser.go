@@ -25,7 +25,7 @@ import (
 var errNone = errors.New("no Chromium on this machine: install chromium")
 
 // patience is how long anything in a tab may take.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // Tab is a tab of a browser of its own, with an empty profile. What goes wrong
 // in it fails the test.

@@ -64,7 +64,7 @@ proves the wheel, then the others prove it. One of those that fails does not tak
 the wheel away from all; dsbuild rollback does.`,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
-  dsbuild deploy inventory.yaml --max-fail 5% --report deploy.json`,
+  dsbuild deploy inventory.yaml --max-fail 5% --report fleet.html`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]

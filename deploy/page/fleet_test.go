@@ -55,7 +55,7 @@ func differences(nodes []deploy.NodeReport) []deploy.Difference {
 	var facts []node.Facts
 	var names []string
 	for _, n := range nodes {
-		if n.Facts == nil {
+		if n.Facts == nil || n.Facts.Python == "" {
 			continue
 		}
 		f := *n.Facts

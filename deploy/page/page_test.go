@@ -179,6 +179,40 @@ func TestPageOfOddFleets(t *testing.T) {
 	}
 }
 
+// A node without Python was not asked what its Python knows: it has not none.
+func TestPageOfANodeWithoutPython(t *testing.T) {
+	t.Parallel()
+	n := deploy.NodeReport{Name: "gpu9", Status: deploy.Differs, Error: "no usable Python", Facts: &node.Facts{CPU: "x86-64-v4", GPUs: good(1).Facts.GPUs, Driver: "590.48.01"}}
+	doc := parse(t, write(t, counted(nil, []deploy.NodeReport{good(1), n})))
+	if !strings.Contains(doc.text, "no usable Python") || strings.Contains(doc.text, "none") {
+		t.Errorf("the page says none of what is not known")
+	}
+}
+
+// A command to copy is one that runs: what is said besides is not part of it.
+func TestPageFindsTheCommandOfAHint(t *testing.T) {
+	t.Parallel()
+	for hint, want := range map[string]string{
+		"build a wheel for it: dsbuild wheel --arch 7.5":                               "dsbuild wheel --arch 7.5",
+		"build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name it": "dsbuild wheel --arch 8.0",
+		"make one with: dsbuild wheel --bundle, or name one with --bundle DIR":         "dsbuild wheel --bundle",
+		"look there; to go back: dsbuild rollback INVENTORY --limit gpu1; or not":      "dsbuild rollback INVENTORY --limit gpu1",
+		"dsbuild deploy brings it the wheel":                                           "",
+		"is the node switched on?":                                                     "",
+	} {
+		n := mixed().Nodes[19]
+		n.Hint = hint
+		doc := parse(t, write(t, counted(nil, []deploy.NodeReport{n})))
+		got := ""
+		for _, code := range doc.named("code") {
+			got += code.FirstChild.Data
+		}
+		if got != want || !strings.Contains(doc.text, hint) {
+			t.Errorf("%q: %q, want %q", hint, got, want)
+		}
+	}
+}
+
 // twoWheels is a fleet of two kinds of nodes, each with the wheel for it.
 func twoWheels() *deploy.Report {
 	one, two := good(1), good(2)

@@ -96,20 +96,27 @@ func (t *table) row(m member) []cell {
 			cells[i] = cell{Text: ui.Clean(c.of(m))}
 		case m.facts == nil:
 			cells[i] = cell{Unknown: true}
-		case c.diff == nil:
-			cells[i] = c.cell(c.is.Of(*m.facts))
 		default:
-			has, answered := c.has[m.Name]
-			cells[i] = c.cell(has)
-			cells[i].Unknown = cells[i].Unknown || !answered
+			cells[i] = c.cell(c.value(m))
 		}
 	}
 	return cells
 }
 
+// value is what a node has of a property. One without a usable Python was not
+// asked, and has nothing that others could differ from.
+func (c column) value(m member) (value string, known bool) {
+	if c.diff == nil {
+		value = c.is.Of(*m.facts)
+		return value, value != "" || m.facts.Python != ""
+	}
+	value, known = c.has[m.Name]
+	return value, known
+}
+
 // cell is a value of a column that is compared.
-func (c column) cell(value string) cell {
-	if c.unknown(value) {
+func (c column) cell(value string, known bool) cell {
+	if !known || c.unknown(value) {
 		return cell{Unknown: true}
 	}
 	return cell{Text: c.shown(value), Odd: c.weight(value)}
@@ -212,8 +219,8 @@ func before(m member) string {
 }
 
 func free(m member) string {
-	if m.facts == nil {
-		return ""
+	if m.facts == nil || m.facts.FreeBytes == 0 {
+		return "" // unknown: no environment was found to look at
 	}
 	return fmt.Sprintf("%.1f GiB", float64(m.facts.FreeBytes)/(1<<30))
 }

@@ -223,26 +223,20 @@ func gravity(s deploy.Status) int {
 	return slices.Index([]deploy.Status{deploy.Failed, deploy.Unreachable, deploy.Refused, deploy.Differs, deploy.Skipped}, s)
 }
 
-// newHint finds the command in a hint: what follows a colon, up to a remark in
-// parentheses.
+// newHint finds the command in a hint: what follows a colon, up to what is said
+// besides.
 func newHint(text string) hint {
 	text = ui.Clean(text)
-	const program = "dsbuild "
-	at := strings.Index(text, ": "+program)
-	switch {
-	case at >= 0:
-		at += len(": ")
-	case strings.HasPrefix(text, program):
-		at = 0
-	default:
+	at := strings.Index(text, ": dsbuild ")
+	if at < 0 {
 		return hint{Before: text}
 	}
-	h := hint{Before: text[:at], Command: text[at:]}
-	if end := strings.IndexAny(h.Command, "(;\n"); end >= 0 {
-		h.Command, h.After = h.Command[:end], h.Command[end:]
+	at += len(": ")
+	end := len(text)
+	for _, mark := range []string{" (", ";", ", or ", "\n"} {
+		if i := strings.Index(text[at:], mark); i >= 0 {
+			end = min(end, at+i)
+		}
 	}
-	trimmed := strings.TrimRight(h.Command, " ")
-	h.After = h.Command[len(trimmed):] + h.After
-	h.Command = trimmed
-	return h
+	return hint{text[:at], text[at:end], text[end:]}
 }
