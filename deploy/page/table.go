@@ -185,7 +185,9 @@ func compared(differences []deploy.Difference) []column {
 		"deepspeed": "DeepSpeed", "torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "transformers": "transformers",
 		"python": "Python", "glibc": "glibc", "driver": "Driver", "gpus": "GPUs", "cpu": "CPU",
 	}
-	rare := map[string]string{"wheel": "Wheel sha256", "cxx11abi": "CXX11 ABI", "libstdcxx": "libstdc++"}
+	rare := map[string]string{
+		"wheel": "Wheel sha256", "cxx11abi": "CXX11 ABI", "libstdcxx": "libstdc++", "container": "Container", "environment": "Environment",
+	}
 	var columns []column
 	for _, p := range node.Properties() {
 		title := cmp.Or(usual[p.Name], rare[p.Name], p.Name)
