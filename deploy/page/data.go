@@ -60,7 +60,7 @@ func newDataColumn(c column, words *words) dataColumn {
 	if c.diff == nil {
 		return d
 	}
-	d.Norm, d.Whose = words.of(c.shown(c.norm())), c.whose()
+	d.Norm, d.Whose = words.of(c.shown(c.norm)), c.whose
 	for _, v := range c.diff.Values {
 		if c.weight(v.Value) == "must" {
 			d.Must = append(d.Must, words.of(c.shown(v.Value)))

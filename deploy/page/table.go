@@ -49,10 +49,12 @@ type column struct {
 	Number     bool // that each node has for itself: rows are folded over it
 
 	of   func(member) string
-	is   *node.Property     // nil: not compared
-	diff *deploy.Difference // nil: nodes agree
-	has  map[string]string  // by node, where they differ
-	rare bool               // shown only where nodes differ
+	is   *node.Property // nil: not compared
+	rare bool           // shown only where nodes differ
+
+	diff        *deploy.Difference // nil: nodes agree
+	has         map[string]string  // by node, where they differ
+	norm, whose string             // what most nodes have there, and whose it is
 }
 
 // cell is what a column says of a node. What is not known is not the same as none.
@@ -129,28 +131,22 @@ func (c column) unknown(value string) bool { return value == "" && c.is.Unknown 
 // nodes, "must" where such a node does not run the same thing, else "may".
 func (c column) weight(value string) string {
 	switch {
-	case c.diff == nil, c.unknown(value), value == c.norm():
+	case c.diff == nil, c.unknown(value), value == c.norm:
 		return ""
-	case c.diff.Must && c.is.Key(value) != c.is.Key(c.norm()):
+	case c.diff.Must && c.is.Key(value) != c.is.Key(c.norm):
 		return "must"
 	}
 	return "may"
 }
 
-// norm is what most nodes have, of those that have anything.
-func (c column) norm() string { return c.known()[0].Value }
-
-// whose says whose the norm is.
-func (c column) whose() string {
-	if values := c.known(); len(values) > 1 && len(values[0].Nodes) == len(values[1].Nodes) {
-		return "the first of them"
+// settle finds what most nodes have, of those that have anything, and whose it is
+// to be called.
+func (c *column) settle() {
+	known := slices.DeleteFunc(slices.Clone(c.diff.Values), func(v deploy.DifferenceValue) bool { return c.unknown(v.Value) })
+	c.norm, c.whose = known[0].Value, "most nodes"
+	if len(known) > 1 && len(known[0].Nodes) == len(known[1].Nodes) {
+		c.whose = "the first of them"
 	}
-	return "most nodes"
-}
-
-// known are the values in which nodes differ, without what is not known.
-func (c column) known() []deploy.DifferenceValue {
-	return slices.DeleteFunc(slices.Clone(c.diff.Values), func(v deploy.DifferenceValue) bool { return c.unknown(v.Value) })
 }
 
 // shown is a value as the page shows it.
@@ -200,6 +196,7 @@ func compared(differences []deploy.Difference) []column {
 		}
 		c := &columns[at]
 		c.diff, c.has = &differences[i], map[string]string{}
+		c.settle()
 		for _, v := range d.Values {
 			for _, name := range v.Nodes {
 				c.has[name] = v.Value
@@ -324,11 +321,11 @@ func (t *table) differences(words *words) (all []difference, agree string) {
 			same = append(same, c.Title)
 			continue
 		}
-		d := difference{Title: c.Title, Must: c.diff.Must, Whose: c.whose(), Column: i}
+		d := difference{Title: c.Title, Must: c.diff.Must, Whose: c.whose, Column: i}
 		d.More = max(0, len(c.diff.Values)-mostValues)
 		for _, v := range c.diff.Values[:len(c.diff.Values)-d.More] {
 			text := c.shown(v.Value)
-			one := value{text, v.Value == c.norm(), c.weight(v.Value), ui.Clean(ui.FoldNames(v.Nodes)), len(v.Nodes), unknown}
+			one := value{text, v.Value == c.norm, c.weight(v.Value), ui.Clean(ui.FoldNames(v.Nodes)), len(v.Nodes), unknown}
 			if !c.unknown(v.Value) {
 				one.Word = words.of(text)
 			}
