@@ -163,7 +163,7 @@ func (c *fitCase) setNode(key, value string) bool {
 func TestFit(t *testing.T) {
 	tt := tables(t)
 	cases := confusion(t)
-	answers := map[bool]int{}
+	answers, kept := map[bool]int{}, 0
 	for _, c := range cases {
 		v := tt.Fit(c.manifest, c.facts)
 		answers[c.yes]++
@@ -177,9 +177,27 @@ func TestFit(t *testing.T) {
 		if c.yes == (len(c.reasons) > 0) || v.OK() != (v.Hint() == "") {
 			t.Errorf("%s: %v, %d reasons, hint %q", at, c.yes, len(c.reasons), v.Hint())
 		}
+		if command, ok := strings.CutPrefix(v.Hint(), "build one that fits it: dsbuild wheel "); ok {
+			kept++
+			keeps(t, tt, at, command, c.facts)
+		}
+	}
+	if kept < 30 {
+		t.Errorf("%d hints name a wheel", kept)
 	}
 	if answers[true] < 40 || answers[false] < 40 {
 		t.Errorf("%d cases fit and %d do not", answers[true], answers[false])
 	}
 	t.Logf("result: %d wheels on nodes: %d fit, %d do not", len(cases), answers[true], answers[false])
+}
+
+// keeps checks that the wheel which a hint names runs on the node.
+func keeps(t *testing.T, tt *Tables, at, command string, f node.Facts) {
+	t.Helper()
+	m, err := built(tt, parse(t, tt, command).spec, true)
+	if err != nil {
+		t.Errorf("%s: %s: %v", at, command, err)
+	} else if v := tt.Fit(m, f); !v.OK() {
+		t.Errorf("%s: %s: %q", at, command, v.Reasons)
+	}
 }

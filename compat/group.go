@@ -171,6 +171,9 @@ func (g *grouper) archsOf(f node.Facts) []string {
 	return out
 }
 
+// tooOld is older than every platform of manylinux.
+const tooOld = "2.4"
+
 // platformLevel is the glibc of the newest manylinux platform of which a node
 // has all, libstdc++ too; "" where neither is known.
 func (g *grouper) platformLevel(f node.Facts) string {
@@ -180,7 +183,7 @@ func (g *grouper) platformLevel(f node.Facts) string {
 	has := [2]string{f.Glibc, f.Libstdcxx}
 	level, done := g.levels[has]
 	if !done {
-		level = wheel.Offered(cmp.Or(f.Glibc, "2.999"), f.Libstdcxx)
+		level = cmp.Or(wheel.Offered(cmp.Or(f.Glibc, "2.999"), f.Libstdcxx), tooOld)
 		g.levels[has] = level
 	}
 	return level

@@ -131,6 +131,20 @@ func TestGPUsNamed(t *testing.T) {
 	}
 }
 
+func TestShortGPU(t *testing.T) {
+	for name, want := range map[string]string{
+		"NVIDIA GeForce RTX 2080 Ti": "RTX 2080 Ti", "NVIDIA A100-SXM4-80GB": "A100", "NVIDIA A100 80GB PCIe": "A100", "Tesla V100-SXM2-32GB": "V100",
+		"NVIDIA H100 80GB HBM3": "H100", "NVIDIA H100 NVL": "H100", "NVIDIA B300 SXM6 AC": "B300", "NVIDIA RTX 6000 Ada Generation": "RTX 6000 Ada",
+		"Quadro RTX 6000": "Quadro RTX 6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000", "NVIDIA GeForce RTX 4090 Laptop GPU": "RTX 4090",
+		"NVIDIA A100-SXM4-40GB MIG 1g.5gb": "A100", "GRID A100-40C": "A100", "NVIDIA GH200 480GB": "GH200", "GeForce GTX 1660 SUPER": "GTX 1660 SUPER",
+		"Orin (nvgpu)": "Orin", "NVIDIA TITAN X (Pascal)": "TITAN X (Pascal)", "A100": "A100", "Graphics Device": "Graphics Device", "NVIDIA": "NVIDIA", "": "",
+	} {
+		if got := ShortGPU(name); got != want {
+			t.Errorf("%q is %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestGroundOf(t *testing.T) {
 	tt := tables(t)
 	for ref, want := range map[string]string{
