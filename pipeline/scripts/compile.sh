@@ -20,6 +20,11 @@ fi
 for name in ${DSBUILD_PATCHES-}; do
     if patch -p1 -sf --dry-run -i "$DSBUILD_TOOLS/patches/$name.patch" >/dev/null; then
         patch -p1 -sf -i "$DSBUILD_TOOLS/patches/$name.patch"
+        # What is installed with the ops, and loads them, is a link to these files
+        # in a checkout, and a copy of them in a source distribution.
+        if [ -d deepspeed/ops/op_builder ] && [ ! -L deepspeed/ops/op_builder ]; then
+            patch -p1 -sf -d deepspeed/ops -i "$DSBUILD_TOOLS/patches/$name.patch"
+        fi
         echo "$name" >>"$DSBUILD_OUT/patches"
         echo "patch $name applied"
     else
