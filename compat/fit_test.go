@@ -50,7 +50,9 @@ func confusion(t *testing.T) []fitCase {
 			settings(t, i+1, f[0], c.setWheel)
 			settings(t, i+1, f[1], c.setNode)
 			name := "deepspeed-" + c.manifest.Version + "-" + c.manifest.Name + ".whl"
-			if _, err := wheel.ParseFileName(name); err != nil {
+			if c.manifest.Name == "" {
+				name = "renamed.whl"
+			} else if _, err := wheel.ParseFileName(name); err != nil {
 				t.Fatalf("line %d: %v", i+1, err)
 			}
 			c.manifest.Name = name

@@ -157,21 +157,27 @@ func built(tt *Tables, spec wheel.Spec, asRule bool) (wheel.Manifest, error) {
 	}, nil
 }
 
-// divided are tables in which two toolkits for one torch compile for different
+// divided are tables in which several toolkits for one torch compile for different
 // archs, so that a fleet can need more wheels than it has torches.
-func divided(t *testing.T) *Tables {
+func divided(t *testing.T, archs map[string][]string) *Tables {
 	t.Helper()
 	tt := tables(t)
-	tt.Roads = append(tt.Roads, RoadInfo{Road: "other", Title: "another CUDA toolkit", Nvcc: true, TorchCUDA: "12", CUDA: "12.9", GCC: "14", Suite: "trixie"})
 	for i, c := range tt.CUDAs {
-		switch c.Version {
-		case "12.9":
-			tt.CUDAs[i].Archs = []string{"8.0", "9.0", "10.0", "12.0"}
-		case "12.4":
-			tt.CUDAs[i].Archs = []string{"6.0", "7.0", "7.5", "8.0"}
+		list, ok := archs[c.Version]
+		if !ok {
+			continue
+		}
+		tt.CUDAs[i].Archs = list
+		if c.Version != "12.4" { // that is Debian 13's own
+			tt.Roads = append(tt.Roads, RoadInfo{Road: Road("cuda" + c.Version), Title: "CUDA " + c.Version, Nvcc: true, TorchCUDA: "12", CUDA: c.Version, GCC: "13", Suite: "trixie"})
 		}
 	}
 	return tt
+}
+
+// halves are two toolkits that have 8.0 in common.
+func halves() map[string][]string {
+	return map[string][]string{"12.4": {"6.0", "7.0", "7.5", "8.0"}, "12.9": {"8.0", "9.0", "10.0", "12.0"}}
 }
 
 // fleetOf has nodes of one torch and Python, one for each list of archs.
@@ -189,7 +195,7 @@ func fleetOf(archs ...string) []Member {
 }
 
 func TestGroupSplits(t *testing.T) {
-	tt := divided(t)
+	tt := divided(t, halves())
 	for want, archs := range map[string][]string{
 		"[0 1]":          {"7.0", "8.0"},
 		"[0 2] [1]":      {"7.0", "10.0", "8.0"},
@@ -213,6 +219,27 @@ func TestGroupSplits(t *testing.T) {
 	}
 }
 
+// TestGroupLooksAtEveryWay: the first way that works is not the best.
+func TestGroupLooksAtEveryWay(t *testing.T) {
+	tt := divided(t, map[string][]string{"12.4": {"7.0", "8.0"}, "12.6": {"7.0", "9.0"}, "12.9": {"8.0", "10.0"}})
+	for want, archs := range map[string][]string{
+		"[0 2] [1 3]":         {"7.0", "8.0", "9.0", "10.0"},
+		"[0 1] [2 3]":         {"7.0", "9.0", "8.0", "10.0"},
+		"[0 1] [2]":           {"7.0", "8.0", "10.0"},
+		"[0 3 4] [1] [2]":     {"7.0", "9.0", "10.0", "8.0", "7.0 8.0"},
+		"[0 2 4] [1] [3]":     {"8.0", "8.0 10.0", "", "7.0 9.0", "7.0 8.0"},
+		"[0] [1 2] left 3":    {"10.0", "9.0", "7.0", "9.0 10.0"},
+		"[0 4 5] [1 2 3] [6]": {"8.0 10.0", "9.0", "7.0", "9.0 7.0", "10.0", "8.0", "8.0 7.0"},
+	} {
+		nodes := fleetOf(archs...)
+		g := tt.Group(nodes, wheel.Spec{})
+		complete(t, tt, nodes, wheel.Spec{}, g)
+		if got := shape(g); got != want {
+			t.Errorf("%q: %s, want %s", archs, got, want)
+		}
+	}
+}
+
 // shape writes down who is with whom.
 func shape(g Grouping) string {
 	var out []string
@@ -230,7 +257,7 @@ func shape(g Grouping) string {
 
 // TestGroupManyKinds: beyond maxExact kinds nothing hangs, and it is said.
 func TestGroupManyKinds(t *testing.T) {
-	tt := divided(t)
+	tt := divided(t, halves())
 	all := []string{"6.0", "7.0", "7.5", "8.0", "9.0", "10.0", "12.0"}
 	var archs []string
 	for i, a := range all {
@@ -330,7 +357,7 @@ func anySpec(tt *Tables, nodes []Member, mask int) bool {
 // TestGroupIsFewest holds Group against brute force on small fleets, and on larger
 // ones sees that no two of its wheels could be one.
 func TestGroupIsFewest(t *testing.T) {
-	tt := divided(t)
+	tt := divided(t, halves())
 	r := rand.New(rand.NewPCG(7, 2026))
 	several, lefts := 0, 0
 	for range 60 {

@@ -15,6 +15,9 @@ func Installs(tag string, f node.Facts) bool {
 	if len(parts) != 3 {
 		return false
 	}
+	if parts[2] == "any" && parts[1] != "none" { // what has an ABI has a platform
+		return false
+	}
 	return installsPython(parts[0], parts[1], f) && installsPlatform(parts[2], f)
 }
 
@@ -35,10 +38,13 @@ func installsPython(python, abi string, f node.Facts) bool {
 	case "none":
 		return want <= have && (kind == "py" || want == have)
 	case "abi3":
-		return kind == "cp" && want <= have && !freeThreaded(f.Tag)
+		return kind == "cp" && firstStable <= want && want <= have && !freeThreaded(f.Tag)
 	}
 	return kind == "cp" && want == have && abi == f.Tag
 }
+
+// firstStable is the minor of the first Python with a stable ABI.
+const firstStable = 2
 
 // freeThreaded reports whether a tag is that of a Python without the global
 // lock, which has an ABI of its own: "cp313t".

@@ -40,6 +40,7 @@ type Options struct {
 	Force      bool
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
+	InUse      InUse         // what becomes of nodes whose environment is in use
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
@@ -59,6 +60,7 @@ type Deployment struct {
 	reading  bool           // by Verify: nothing is changed
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed
+	until    time.Time      // when waiting for processes to end is over
 }
 
 // unit is one node on its way through the steps.
@@ -169,6 +171,7 @@ func (d *Deployment) decide(ctx context.Context, how func([]Known) (Plan, error)
 	if err != nil {
 		return Plan{}, err
 	}
+	respect(plan.Nodes, d.known(), d.opt.InUse)
 	for i, u := range d.units {
 		u.plan = plan.Nodes[i]
 		switch u.plan.Action {
@@ -220,18 +223,23 @@ func (d *Deployment) known() []Known {
 // Apply is the second phase: it carries the plan of Survey out. The report is
 // complete also when ctx ends on the way.
 func (d *Deployment) Apply(ctx context.Context) *Report {
-	var first, followers []*unit
+	var rounds [2]struct{ first, followers []*unit } // those that wait come last, and keep nobody waiting
 	var total int64
 	failed := 0
+	d.until = time.Now().Add(d.opt.InUse.Wait)
 	for _, u := range d.units {
+		round := &rounds[0]
+		if u.plan.waits {
+			round = &rounds[1]
+		}
 		switch u.plan.Action {
 		case Install:
-			first = append(first, u)
+			round.first = append(round.first, u)
 			total += u.plan.Wheel.Manifest.Size + alongSize(u.plan.Along)
 		case Leave, Return:
-			first = append(first, u)
+			round.first = append(round.first, u)
 		case Follow:
-			followers = append(followers, u)
+			round.followers = append(round.followers, u)
 		}
 		if u.status == Failed || u.status == Unreachable {
 			failed++
@@ -239,8 +247,10 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 	}
 	sent, closeBar := d.progress(total)
 	defer closeBar()
-	d.phase(ctx, first, &failed, sent)
-	d.phase(ctx, followers, &failed, nil)
+	for _, round := range rounds {
+		d.phase(ctx, round.first, &failed, sent)
+		d.phase(ctx, round.followers, &failed, nil)
+	}
 	return d.Report()
 }
 
@@ -270,7 +280,11 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: tooMany}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		return struct{}{}, d.walk(ctx, u, d.steps(u, sent))
+		err := d.walk(ctx, u, d.steps(u, sent))
+		if u.status == Refused {
+			err = nil // nothing went wrong
+		}
+		return struct{}{}, err
 	})
 	note(units, results)
 	for _, r := range results {
@@ -282,18 +296,27 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 
 // steps are what a node goes through after it was found to fit.
 func (d *Deployment) steps(u *unit, sent func(int64)) []step {
+	steps := d.changes(u, sent)
+	if u.plan.waits && u.plan.Action != Follow {
+		wait := step{name: "fit", limit: d.opt.InUse.Wait + probeLimit, do: d.free} // before a byte is sent
+		steps = append([]step{wait}, steps...)
+	}
+	return steps
+}
+
+func (d *Deployment) changes(u *unit, sent func(int64)) []step {
 	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
 			{name: "put", limit: putLimit, do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
-			{"install", installLimit, d.install, true}, // the old version moved aside, pip
+			{"install", d.opt.InUse.Wait + installLimit, d.install, true},                                               // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
 	case Return:
 		return []step{
-			{name: "rollback", limit: installLimit, do: d.goBack}, // the lock, the exchange
+			{name: "rollback", limit: d.opt.InUse.Wait + installLimit, do: d.goBack}, // the lock, the exchange
 			verify,
 			{"record", recordLimit, d.recordBack, true},
 		}
@@ -341,7 +364,9 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.seconds[s.name] += time.Since(begin).Seconds()
 		if err != nil {
 			u.status, u.err = Failed, err
-			switch surveying := s.name == "connect" || s.name == "probe" || d.reading; {
+			switch surveying := s.name == "connect" || s.name == "probe" || s.name == "fit" || d.reading; {
+			case isInUse(err):
+				u.status = Refused
 			case surveying && ctx.Err() != nil:
 				u.status = Skipped // nothing was wrong with the node
 			case s.name == "connect", surveying && errors.Is(err, remote.ErrLost):

@@ -46,6 +46,8 @@ type NodePlan struct {
 	Hint    string
 	Back    string // what a rollback brings back
 	Leader  int    // the index of the node that installs for it; its own if none else does
+
+	waits bool // until no process uses its environment
 }
 
 // Plan is what a deploy will do, in inventory order.

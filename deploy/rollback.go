@@ -47,6 +47,9 @@ func previousName(p *node.Previous) string {
 
 // goBack lets the agent exchange what is installed for what was before.
 func (d *Deployment) goBack(ctx context.Context, u *unit) error {
+	if err := d.free(ctx, u); err != nil {
+		return err
+	}
 	b, err := d.begin(ctx, u)
 	if err != nil {
 		return err

@@ -68,7 +68,7 @@ func (d *Deployment) probe(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
-	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python})
+	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
 }
 
 // upload is a local file with its digest.
@@ -166,6 +166,9 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 		wheels = append(wheels, map[string]string{"name": f.Name, "file": f.File, "sha256": f.SHA256})
 		u.plan.Along = append(u.plan.Along, Along{f, "index"})
 	}
+	if err := d.free(ctx, u); err != nil {
+		return err
+	}
 	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": installLimit.Seconds()}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
@@ -193,6 +196,9 @@ func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.Bu
 // follow takes over what the node that shares this environment installed.
 func (d *Deployment) follow(_ context.Context, u *unit) error {
 	leader := d.units[u.plan.Leader]
+	if leader.status == Refused {
+		return &InUseError{fmt.Sprintf("shares its environment with %s, which was refused: %v", leader.host.Name, leader.err)}
+	}
 	if leader.status != OK {
 		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
 	}

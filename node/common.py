@@ -1,11 +1,9 @@
 """Prepended to every program that dsbuild runs on a node: MARK and REQUEST are
-set above. Runs on Python 3.8 and later; parses on much older ones."""
-import base64
-import csv
-import hashlib
-import json
+set above. Runs on Python 3.8 and later; parses on much older ones.
+
+A probe must cost little more than the start of Python, and json, re and hashlib
+each take a third of that to import. So nothing here imports them for a few lines."""
 import os
-import re
 import sys
 
 # The first entry is the working directory or "": a folder named deepspeed that
@@ -14,23 +12,82 @@ if sys.path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
 
 
+def dumps(value):
+    """value as JSON, in ASCII."""
+    try:  # what of json is written in C
+        from _json import encode_basestring_ascii as quote, make_encoder
+
+        return "".join(make_encoder(None, None, quote, None, ":", ",", False, False, True)(value, 0))
+    except Exception:  # another Python's
+        import json
+
+        return json.dumps(value)
+
+
+class Plain:
+    """How the part of json that is written in C is to make values."""
+    strict, object_hook, object_pairs_hook, parse_float, parse_int, parse_constant = True, None, None, float, int, float
+
+
+def loads(source):
+    """What a JSON text holds."""
+    try:
+        from _json import make_scanner
+
+        value, end = make_scanner(Plain)(source.strip(), 0)
+        if end == len(source.strip()):
+            return value
+    except Exception:  # another Python's, or no JSON: the module says which
+        pass
+    import json
+
+    return json.loads(source)
+
+
 def emit(message):
     """Sends one message; what else reaches stdout is noise and passed over."""
-    data = ("\n" + MARK + json.dumps(message) + "\n").encode("ascii")
+    data = ("\n" + MARK + dumps(message) + "\n").encode("ascii")
     while data:
         data = data[os.write(1, data):]
 
 
+def content(path, most=1 << 20):
+    """The beginning of a file, b"" where it cannot be read."""
+    data = b""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return data
+    try:
+        while len(data) < most:
+            block = os.read(fd, min(most, 1 << 16))
+            if not block:
+                break
+            data += block
+    except OSError:  # a directory, or what vanished while it was read
+        pass
+    finally:
+        os.close(fd)
+    return data
+
+
+def text(path):
+    """The beginning of a text file, "" where there is none."""
+    return content(path).decode("utf-8", "replace")
+
+
 def sites():
     """The directories that pip installs into, without doubles."""
-    import sysconfig
+    # The same everywhere but in the Pythons of distributions, which sysconfig
+    # knows: it reads all that Python was built with, which takes long.
+    tail = "python%d.%d%s/site-packages" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else "")
+    paths = [os.path.join(sys.prefix, lib, tail) for lib in ("lib", getattr(sys, "platlibdir", "lib"))]
+    if sys.prefix == "/usr" or not all(p in sys.path and os.path.isdir(p) for p in paths):
+        import sysconfig
 
-    found = []
-    for name in ("purelib", "platlib"):
-        path = os.path.realpath(sysconfig.get_path(name))
-        if path not in found:
-            found.append(path)
-    return found
+        paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    paths = [os.path.realpath(p) for p in paths]
+    return paths[:1] if paths[0] == paths[1] else paths
 
 
 def dist_infos(places):
@@ -53,7 +110,10 @@ def dist_info(places):
 
 def normal(name):
     """A distribution's name as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    name = name.lower().replace("_", "-").replace(".", "-")
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name
 
 
 def named_infos():
@@ -65,92 +125,72 @@ def named_infos():
                 yield normal(stem.split("-")[0]), os.path.join(place, entry)
 
 
-def record_of(name):
-    """The sha256 of the RECORD of a distribution, "" where there is none."""
-    for found, info in named_infos():
-        if found == name:
-            return record_sha256(info)
-    return ""
+def metadata_of(info):
+    """(name, version) in the headers of a dist-info, egg-info or egg-info file,
+    "" for what it does not say."""
+    for part in ("/METADATA", "/PKG-INFO", ""):
+        data = content(info + part, 4096)
+        if data:
+            found = headers(data)
+            if len(found) < 2 and len(data) >= 4096:  # an unusual order: they come after a long description
+                found = headers(content(info + part))
+            return found.get(b"name", ""), found.get(b"version", "")
+    return "", ""
+
+
+def headers(data):
+    """The name and version among the headers that data begins with."""
+    found = {}
+    for line in data.split(b"\n"):
+        key, colon, value = line.partition(b":")
+        if not colon and not key.strip():
+            break  # the headers end here
+        key = key.lower()
+        if key in (b"name", b"version") and key not in found:
+            found[key] = value.strip().decode("utf-8", "replace")
+            if len(found) == 2:
+                break
+    return found
 
 
 def metadata_version(info):
     """The version that a dist-info names."""
-    for name in ("METADATA", "PKG-INFO"):
-        try:
-            with open(os.path.join(info, name), encoding="utf-8", errors="replace") as f:
-                for line in f:
-                    if line.lower().startswith("version:"):
-                        return line.split(":", 1)[1].strip()
-        except OSError:
-            pass
-    return ""
-
-
-def file_sha256(path):
-    """The sha256 of a file as a digest object."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as f:
-        for block in iter(lambda: f.read(1 << 20), b""):
-            digest.update(block)
-    return digest
-
-
-def record_rows(info):
-    """The rows of a dist-info's RECORD, or None where there is none."""
-    try:
-        with open(os.path.join(info, "RECORD"), newline="", encoding="utf-8") as f:
-            return [row for row in csv.reader(f) if row and row[0]]
-    except OSError:
-        return None
-
-
-def altered(info):
-    """Files that are not what RECORD says, the first few of them."""
-    wrong = []
-    for row in record_rows(info) or []:
-        want = row[1] if len(row) > 1 else ""
-        if not want.startswith("sha256="):
-            continue
-        try:
-            digest = file_sha256(os.path.join(os.path.dirname(info), row[0])).digest()
-        except OSError:
-            wrong.append(row[0])
-            continue
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii") != want[len("sha256="):]:
-            wrong.append(row[0])
-        if len(wrong) > 4:
-            break
-    return wrong
+    return metadata_of(info)[1]
 
 
 def record_sha256(info):
     """The sha256 of RECORD itself, "" where there is none."""
     try:
-        return file_sha256(os.path.join(info, "RECORD")).hexdigest()
-    except OSError:
-        return ""
+        new = __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256
+    except (ImportError, AttributeError):  # one small file is not worth OpenSSL, which hashlib brings
+        from hashlib import sha256 as new
+    data = content(os.path.join(info, "RECORD"), 1 << 26)
+    return new(data).hexdigest() if data else ""
 
 
 def load_json(path):
     """What a JSON file of dsbuild's holds, or None."""
+    source = content(path, 1 << 26)
     try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except (OSError, ValueError):
+        return loads(source.decode("utf-8")) if source else None
+    except ValueError:
         return None
 
 
-def installed():
-    """The DeepSpeed of this environment as {version, sha256, ...}, or None."""
+def installed(files=True):
+    """The DeepSpeed of this environment as {version, sha256, ...}, or None. Its
+    files are compared with RECORD unless files is False; then intact is too."""
     info = dist_info(sites())
     if info is None:
         return None
     found = {"version": metadata_version(info), "sha256": "", "path": os.path.join(os.path.dirname(info), "deepspeed"),
              "record": record_sha256(info), "intact": False}
+    if files:
+        found["altered"] = altered(info)
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
     if isinstance(noted, dict) and found["record"] and noted.get("record") == found["record"]:
         found["sha256"] = str(noted.get("sha256", ""))
-        found["intact"] = not altered(info)
+        found["intact"] = files and not found["altered"]
     return found
 
 

@@ -5,28 +5,29 @@ package node
 // Facts is what the probe found on a node. Missing parts are zero values and
 // named in Missing.
 type Facts struct {
-	Python            string            `json:"python"`             // X.Y.Z of the interpreter
-	Executable        string            `json:"executable"`         // sys.executable
-	Prefix            string            `json:"prefix"`             // sys.prefix: the environment's directory
-	Tag               string            `json:"tag"`                // e.g. cp311
-	Platform          string            `json:"platform"`           // e.g. linux_x86_64
-	Glibc             string            `json:"glibc"`              // X.Y
-	CPU               string            `json:"cpu"`                // highest level: x86-64-v3
-	SitePackages      string            `json:"site_packages"`      // purelib of the interpreter
-	SiteID            string            `json:"site_id"`            // identity of that directory, equal on nodes that share it
-	ExternallyManaged bool              `json:"externally_managed"` // PEP 668
-	Writable          bool              `json:"writable"`           // the user may write into the environment
-	Pip               string            `json:"pip"`                // version; "" if the environment has none
-	PipWheel          string            `json:"pip_wheel"`          // a pip wheel on the node to run pip from; "" if none
-	Torch             string            `json:"torch"`              // e.g. 2.15.0
-	TorchCUDA         string            `json:"torch_cuda"`         // e.g. 13.2; "" for a CPU build
-	Libstdcxx         string            `json:"libstdcxx"`          // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
-	CXX11ABI          *bool             `json:"cxx11abi"`           // of torch; nil: not known
-	NCCL              string            `json:"nccl"`               // that torch brings: X.Y.Z
-	Transformers      string            `json:"transformers"`       // version; "": none
-	Container         string            `json:"container"`          // what the commands run in: docker, podman, apptainer …; "": none seen
-	Environment       string            `json:"environment"`        // venv, conda or system
-	InUse             []Process         `json:"in_use,omitempty"`   // processes that run from this environment
+	Python            string            `json:"python"`                // X.Y.Z of the interpreter
+	Executable        string            `json:"executable"`            // sys.executable
+	Prefix            string            `json:"prefix"`                // sys.prefix: the environment's directory
+	Tag               string            `json:"tag"`                   // e.g. cp311
+	Platform          string            `json:"platform"`              // e.g. linux_x86_64
+	Glibc             string            `json:"glibc"`                 // X.Y
+	CPU               string            `json:"cpu"`                   // highest level: x86-64-v3
+	SitePackages      string            `json:"site_packages"`         // purelib of the interpreter
+	SiteID            string            `json:"site_id"`               // identity of that directory, equal on nodes that share it
+	ExternallyManaged bool              `json:"externally_managed"`    // PEP 668
+	Writable          bool              `json:"writable"`              // the user may write into the environment
+	Pip               string            `json:"pip"`                   // version; "" if the environment has none
+	PipWheel          string            `json:"pip_wheel"`             // where Pip is "": a pip wheel on the node to run pip from; "" if none
+	Torch             string            `json:"torch"`                 // e.g. 2.15.0
+	TorchCUDA         string            `json:"torch_cuda"`            // e.g. 13.2; "" for a CPU build
+	Libstdcxx         string            `json:"libstdcxx"`             // newest GLIBCXX of the libstdc++ that the loader finds: 3.4.30
+	CXX11ABI          *bool             `json:"cxx11abi"`              // of torch; nil: not known
+	NCCL              string            `json:"nccl"`                  // that torch brings: X.Y.Z
+	Transformers      string            `json:"transformers"`          // version; "": none
+	Container         string            `json:"container"`             // what the commands run in: docker, podman, apptainer …; "": none seen
+	Environment       string            `json:"environment"`           // venv, conda or system
+	InUse             []Process         `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
+	InUseMore         int               `json:"in_use_more,omitempty"` // how many more there are
 	GPUs              []GPU             `json:"gpus"`
 	Driver            string            `json:"driver"`
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none

@@ -12,15 +12,17 @@ import (
 
 // local is a Runner on this machine.
 type local struct {
-	env   []string // replaces the environment where set
-	noise string   // printed before each command
+	env    []string // replaces the environment where set
+	noise  string   // printed before each command
+	within []string // a command that runs the commands
 }
 
 func (l local) Run(ctx context.Context, cmd remote.Command) error {
 	if l.noise != "" && cmd.Stdout != nil {
 		cmd.Stdout.Write([]byte(l.noise)) //nolint:errcheck // a test's writer
 	}
-	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
+	argv := slices.Concat(l.within, cmd.Argv)
+	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
 	c.Env = os.Environ()
 	if l.env != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -19,29 +21,48 @@ var probeShell string
 //go:embed probe.py
 var probePython string
 
-// heredocEnd closes the Python part inside the shell part.
-const heredocEnd = "DSBUILD_END_OF_PYTHON"
+//go:embed uses.py
+var usesPython string
+
+//go:embed judge.py
+var judgePython string
+
+// answered is the status with which Python ends once it has told all; one more
+// if nvidia-smi told it nothing, two more if that did not end. With any other
+// the shell (probe.sh) tells what it can.
+const answered = 93
+
+// maxGPUs bounds what a node may claim to have.
+const maxGPUs = 512
 
 // ProbeOptions say what to look at on a node.
 type ProbeOptions struct {
 	// Python is the interpreter: absolute or a command name; "python3" if empty.
 	Python string
+	// Files has the files of an installed DeepSpeed compared with RECORD, which
+	// takes as long as reading them. Without it Installed.Intact stays false.
+	Files bool
 }
 
-// shellFacts is what the shell part finds.
-type shellFacts struct {
-	Machine string `json:"machine"`
-	Libc    string `json:"libc"`
-	Flags   string `json:"flags"`
-	GPUs    string `json:"gpus"`
-	Python  string `json:"python"`
-	End     string `json:"end"`
-}
-
-// answer is one message of the probe.
+// answer is what the messages of the probe add up to.
 type answer struct {
-	Shell  *shellFacts `json:"shell"`
-	Python *Facts      `json:"python"`
+	any bool // at least one message came
+
+	gpus                                           []GPU
+	driver, container, machine, libc, flags, found string // found: the interpreter's path
+	hung                                           bool   // nvidia-smi
+
+	python *pythonFacts
+}
+
+// pythonFacts is what Python finds: Facts, and what Facts are made of.
+type pythonFacts struct {
+	Facts
+	texts
+	SMI     []string `json:"smi"` // lines of nvidia-smi
+	Machine string   `json:"machine"`
+	Flags   string   `json:"flags"`
+	Unseen  int      `json:"in_use_unseen"` // Python processes of others that cannot be looked into
 }
 
 // Probe gathers the facts of a node in one command. It changes nothing there.
@@ -50,61 +71,178 @@ type answer struct {
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
 	mark := newMark()
 	var got answer
-	cmd := remote.Command{
-		Argv:  []string{"sh", "-s"},
-		Stdin: strings.NewReader(probeScript(mark, cmp.Or(opt.Python, "python3"))),
-	}
-	err := runMarked(ctx, r, cmd, mark, func(m json.RawMessage) error { return Decode(m, &got) })
+	err := runMarked(ctx, r, probeCommand(mark, opt), mark, got.take)
 	var broken *ScriptError
 	switch {
-	case errors.As(err, &broken) && got.Shell != nil:
+	case errors.As(err, &broken) && got.any:
 		// Python is there but did not answer: the shell's facts count.
 	case err != nil:
 		return Facts{}, fmt.Errorf("probe: %w", err)
-	case got.Shell == nil:
+	case !got.any:
 		return Facts{}, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
 	}
-	return facts(got, broken), nil
+	return got.facts(broken), nil
 }
 
-func probeScript(mark, python string) string {
-	return "mark=" + remote.Quote(mark) + "\npy=" + remote.Quote(python) + "\n" + probeShell +
-		"\"$py\" - <<'" + heredocEnd + "'\n" +
-		fmt.Sprintf("MARK = %q\nREQUEST = {}\n", mark) + commonSource + probePython + heredocEnd + "\n"
+// probeCommand is a shell script as an argument and a Python program on
+// standard input: neither needs a file on the node.
+func probeCommand(mark string, opt ProbeOptions) remote.Command {
+	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + usesSource()
+	if opt.Files {
+		source += recordSource + "\nFILES = True\n"
+	}
+	source = inParts(source + probePython)
+	return remote.Command{
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source))},
+		Stdin: strings.NewReader(source),
+	}
+}
+
+// inParts divides a program where two blank lines separate functions. Python
+// takes its time to compile: small parts need less memory, which is used again.
+func inParts(source string) string {
+	const enough = 2000
+	var b strings.Builder
+	size := 0
+	for piece := range strings.SplitAfterSeq(source, "\n\n\n") {
+		b.WriteString(piece)
+		if size += len(piece); size >= enough {
+			b.WriteString(part)
+			size = 0
+		}
+	}
+	return b.String()
+}
+
+// usesSource is the Python program that finds the processes which use an
+// environment: users(), in two parts, of which it compiles the second if need be.
+func usesSource() string {
+	return usesPython + "\nJUDGE = " + strconv.QuoteToASCII(judgePython) + "\n"
+}
+
+// take reads one message: an object of Python's, or a word and a text of the shell's.
+func (a *answer) take(message json.RawMessage) error {
+	a.any = true
+	if bytes.HasPrefix(message, []byte("{")) {
+		var m struct {
+			Python *pythonFacts `json:"python"`
+		}
+		if err := Decode(message, &m); err != nil || m.Python == nil {
+			return err
+		}
+		a.python = m.Python
+		for _, line := range a.python.SMI {
+			a.smi(line)
+		}
+		return a.bounded()
+	}
+	key, value, _ := strings.Cut(clean(string(message)), " ")
+	value = strings.TrimSpace(value)
+	switch key {
+	case "smi":
+		a.smi(value)
+	case "gpu":
+		a.gpus = append(a.gpus, GPU{Name: value})
+	case "driver":
+		a.driver = driverVersion(value)
+	case "hung":
+		a.hung = true
+	case "container":
+		a.container = value
+	case "machine":
+		a.machine = value
+	case "libc":
+		a.libc = strings.TrimPrefix(value, "glibc ")
+	case "flags":
+		a.flags = value
+	case "python":
+		a.found = value
+	case "end":
+	default:
+		return fmt.Errorf("the node's answer is not understood: %q", key)
+	}
+	return a.bounded()
+}
+
+// smi takes a line of nvidia-smi.
+func (a *answer) smi(line string) {
+	if g, driver, ok := parseSMI(line); ok {
+		a.gpus, a.driver = append(a.gpus, g), driver
+	}
+}
+
+func (a *answer) bounded() error {
+	if len(a.gpus) > maxGPUs {
+		return ErrTooMuch
+	}
+	return nil
 }
 
 // facts puts together what shell and Python found.
-func facts(got answer, broken *ScriptError) Facts {
+func (a *answer) facts(broken *ScriptError) Facts {
 	var f Facts
-	if got.Python != nil {
-		f = *got.Python
+	machine, flags, unseen := a.machine, a.flags, 0
+	if p := a.python; p != nil {
+		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
+		p.fill(&f)
 	}
-	sh := got.Shell
-	f.Missing = nil
-	f.CPU = cpuLevel(sh.Machine, strings.Fields(sh.Flags))
-	f.Glibc = cmp.Or(f.Glibc, strings.TrimPrefix(sh.Libc, "glibc "))
-	f.GPUs, f.Driver = parseSMI(sh.GPUs)
-	missing := func(what string, is bool) {
-		if is {
-			f.Missing = append(f.Missing, what)
-		}
+	f.CPU = cpuLevel(machine, strings.Fields(flags))
+	f.Glibc = cmp.Or(f.Glibc, a.libc)
+	f.GPUs, f.Driver, f.Container = a.gpus, a.driver, a.container
+	f.Missing = slices.Concat(a.missingPython(broken), f.missing())
+	if machine == "" || machine == x86 && flags == "" {
+		f.Missing = append(f.Missing, "cpu")
 	}
-	switch {
-	case sh.Python == "":
-		f.Missing = append(f.Missing, "python")
-	case got.Python == nil && broken != nil:
-		f.Missing = append(f.Missing, fmt.Sprintf("python (%s: %v)", sh.Python, broken))
-	case got.Python == nil:
-		f.Missing = append(f.Missing, fmt.Sprintf("python (%s gave no answer)", sh.Python))
-	case f.SitePackages == "" || f.Dists == nil:
-		f.Missing = append(f.Missing, fmt.Sprintf("python 3.8 or later (%s is %s)", sh.Python, f.Python))
-	default:
-		missing("torch", f.Torch == "")
-		missing("pip", f.Pip == "")
+	if a.hung {
+		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not answer)")
 	}
-	missing("glibc", f.Glibc == "")
+	if unseen > 0 {
+		f.Missing = append(f.Missing, fmt.Sprintf("in_use (%d Python processes of other users cannot be looked into)", unseen))
+	}
 	return f
 }
+
+// missingPython says what is wrong with the node's Python, if anything is.
+func (a *answer) missingPython(broken *ScriptError) []string {
+	switch {
+	case a.python != nil && (a.python.SitePackages == "" || a.python.Dists == nil):
+		return []string{fmt.Sprintf("python 3.8 or later (%s is %s)", cmp.Or(a.python.Executable, "it"), a.python.Python)}
+	case a.python != nil:
+		return nil
+	case a.found == "":
+		return []string{"python"}
+	case broken != nil:
+		return []string{fmt.Sprintf("python (%s: %v)", a.found, broken)}
+	}
+	return []string{fmt.Sprintf("python (%s gave no answer)", a.found)}
+}
+
+// missing names what else the probe could not find. What only Python can find
+// is not named where Python is missing.
+func (f Facts) missing() []string {
+	var names []string
+	for _, m := range []struct {
+		name string
+		is   bool
+	}{
+		{"torch", f.Dists != nil && f.Torch == ""},
+		{"pip", f.Dists != nil && f.Pip == ""},
+		{"cxx11abi", f.Torch != "" && f.CXX11ABI == nil},
+		{"nccl", f.TorchCUDA != "" && f.NCCL == ""},
+		{"libstdcxx", f.Dists != nil && f.Libstdcxx == ""},
+		{"glibc", f.Glibc == ""},
+		{"driver", len(f.GPUs) > 0 && f.Driver == ""},
+		{"compute capability", slices.ContainsFunc(f.GPUs, func(g GPU) bool { return g.Arch == "" })},
+	} {
+		if m.is {
+			names = append(names, m.name)
+		}
+	}
+	return names
+}
+
+// x86 is the machine whose processors have levels.
+const x86 = "x86_64"
 
 // levels are the x86-64 micro-architecture levels with the flags that
 // /proc/cpuinfo shows for what each adds (x86-64 psABI, table 3.1).
@@ -118,7 +256,7 @@ func levels() []struct{ name, flags string } {
 
 // cpuLevel is the highest level whose flags, and those of all below, are there.
 func cpuLevel(machine string, flags []string) string {
-	if machine != "x86_64" {
+	if machine != x86 {
 		return ""
 	}
 	level := "x86-64"
@@ -133,22 +271,36 @@ func cpuLevel(machine string, flags []string) string {
 	return level
 }
 
-// parseSMI reads "name, 8.0, 580.65" lines joined by ";".
-func parseSMI(out string) ([]GPU, string) {
-	var gpus []GPU
-	driver := ""
-	for line := range strings.SplitSeq(out, ";") {
-		cols := strings.Split(line, ",")
-		if len(cols) < 3 {
-			continue
-		}
-		n := len(cols)
-		arch := strings.TrimSpace(cols[n-2])
-		if arch == "" || strings.Trim(arch, "0123456789.") != "" {
-			continue // "[N/A]", or a driver too old to know compute_cap
-		}
-		gpus = append(gpus, GPU{Name: strings.TrimSpace(strings.Join(cols[:n-2], ",")), Arch: arch})
-		driver = strings.TrimSpace(cols[n-1])
+// parseSMI reads "name, 8.0, 580.65". The capability stays empty where
+// nvidia-smi says "[N/A]"; the name may hold commas.
+func parseSMI(line string) (g GPU, driver string, ok bool) {
+	cols := strings.Split(line, ",")
+	n := len(cols)
+	if n < 3 {
+		return GPU{}, "", false
 	}
-	return gpus, driver
+	g = GPU{Name: strings.TrimSpace(strings.Join(cols[:n-2], ","))}
+	if arch := strings.TrimSpace(cols[n-2]); isVersion(arch) {
+		g.Arch = arch
+	}
+	if driver = strings.TrimSpace(cols[n-1]); !isVersion(driver) {
+		driver = ""
+	}
+	return g, driver, true
+}
+
+// driverVersion finds the version in the line with which the kernel's module
+// introduces itself: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  …".
+func driverVersion(line string) string {
+	for word := range strings.FieldsSeq(line) {
+		if isVersion(word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// isVersion reports whether s is numbers with dots between them.
+func isVersion(s string) bool {
+	return strings.Contains(s, ".") && strings.Trim(s, "0123456789.") == ""
 }

@@ -1,39 +1,37 @@
-# What only the node's Python knows. Reads files and package metadata, imports
-# nothing that is not in the standard library, writes nothing.
-import re
-
+# What the node's Python knows. Reads files and package metadata, imports nothing
+# that is not in the standard library, writes nothing. nvidia-smi is the one program
+# it starts; what else there is to find out about GPUs is the shell's.
+QUERY = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 NETWORK = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "cifs", "smb3", "gpfs", "glusterfs", "fuse.glusterfs",
            "fuse.sshfs", "afs", "orangefs", "wekafs", "fuse.juicefs", "fuse.ceph", "panfs")
 
 
+def unescape(s):
+    """A path as mountinfo writes it."""
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")):
+        s = s.replace(code, char)
+    return s
+
+
 def mount_of(path):
     """(file system type, source) of the mount that holds path."""
-    unescape = lambda s: re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), s)
     best = ("", "", "")
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
-            for line in f:
-                left, _, right = line.rstrip("\n").partition(" - ")
-                point = unescape(left.split(" ")[4])
-                kind, source = right.split(" ")[:2]
-                inside = path == point or path.startswith(point.rstrip("/") + "/")
-                # Of two mounts on one point the later hides the earlier.
-                if inside and len(point) >= len(best[0]):
-                    best = (point, kind, unescape(source))
-    except (OSError, ValueError, IndexError):
-        pass
+    for line in os.fsdecode(content("/proc/self/mountinfo", 1 << 24)).split("\n"):
+        left, _, right = line.partition(" - ")
+        if len(left.split(" ")) < 5 or " " not in right:
+            continue
+        point = unescape(left.split(" ")[4])
+        kind, source = right.split(" ")[:2]
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        # Of two mounts on one point the later hides the earlier.
+        if inside and len(point) >= len(best[0]):
+            best = (point, kind, unescape(source))
     return best[1], best[2]
 
 
 def machine():
     """A name of the running kernel, equal in every container on it."""
-    for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
-        try:
-            with open(path) as f:
-                return f.read().strip()
-        except OSError:
-            pass
-    return os.uname()[1]
+    return (text("/proc/sys/kernel/random/boot_id") or text("/etc/machine-id")).strip() or os.uname()[1]
 
 
 def site_id(path):
@@ -62,110 +60,230 @@ def free(path):
     return st.f_bavail * st.f_frsize
 
 
-def text(path):
-    """The beginning of a text file, "" where there is none."""
+def behind(path, prefix, most):
+    """What follows each prefix in a library, up to a NUL: the names in it stand side
+    by side. One buffer, for memory that is new costs more than reading."""
+    found, buffer, at = [], bytearray(1 << 16), 0
     try:
-        with open(path, encoding="utf-8", errors="replace") as f:
-            return f.read(1 << 20)
+        fd = os.open(path, os.O_RDONLY)
+        while at < 1 << 24:
+            n, before, i = os.preadv(fd, [buffer], at), len(found), buffer.find(prefix)
+            while 0 <= i and i + len(prefix) < n:
+                name, end, _ = bytes(buffer[i + len(prefix):min(n, i + 200)]).partition(b"\0")
+                if end:
+                    found.append(name.decode("ascii", "replace"))
+                i = buffer.find(prefix, i + 1)
+            if n < len(buffer) or len(found) >= most or found and len(found) == before:
+                break
+            at += n - 256
     except OSError:
-        return ""
+        pass
+    return found[:1000]
 
 
-def torch_build():
-    """(version, CUDA) as torch/version.py on the path says; torch is not imported."""
-    for place in sys.path:
-        source = text(os.path.join(place, "torch", "version.py"))
-        version = re.search(r"^__version__\s*(?::[^=]*)?=\s*['\"]([^'\"]+)", source, re.M)
-        if version:
-            cuda = re.search(r"^cuda\s*(?::[^=]*)?=\s*['\"]([^'\"]+)", source, re.M)
-            return version.group(1).split("+")[0], cuda.group(1) if cuda else ""
-    return "", ""
-
-
-def installed_ops(package):
-    """The ops that DeepSpeed's own build record lists as compiled."""
-    import ast
-
-    match = re.search(r"^installed_ops\s*=\s*(\{[^}]*\})", text(os.path.join(package, "git_version_info_installed.py")), re.M)
+def listed(path):
+    """The names in a directory, in order; none where there is none."""
     try:
-        return sorted(str(k) for k, v in ast.literal_eval(match.group(1)).items() if v) if match else []
-    except (ValueError, SyntaxError):
+        return sorted(os.listdir(path))
+    except OSError:
         return []
 
 
-def distributions():
-    """Name → version of what is importable, the first on the path winning."""
-    from importlib import metadata
+def torch_home():
+    """Where the torch on the path lies, "" where there is none; it is not imported."""
+    for place in sys.path:
+        if os.path.isfile(os.path.join(place, "torch", "version.py")):
+            return os.path.join(place, "torch")
+    return ""
 
+
+def abi_text(torch):
+    """What shows which std::string torch uses: its CMake file says so up to 2.6, later
+    ones have a constructor that takes one."""
+    said = text(os.path.join(torch, "share", "cmake", "Torch", "TorchConfig.cmake")).partition("_GLIBCXX_USE_CXX11_ABI=")[2][:1]
+    return said or "".join(behind(os.path.join(torch, "lib", "libc10.so"), b"_ZN3c105ErrorC2ENS_14SourceLocationE", 1)[:1])
+
+
+def head_of(path):
+    """What the ELF header of a library says of its machine."""
+    head = content(path, 20)
+    return head[:6] + head[18:20] if head.startswith(b"\x7fELF") else b""
+
+
+def cached(name):
+    """Where the loader's cache says a library is, the first to be tried first."""
+    data = content("/etc/ld.so.cache", 1 << 24)
+    base = max(0, data.find(b"glibc-ld.so.cache"))  # offsets count from here
+    wanted, found, at = b"/" + name.encode("ascii") + b"\0", [], -1
+    while True:
+        at = data.find(wanted, at + 1)
+        if at < 0:
+            return [path for _, path in sorted(found)]
+        start = data.rfind(b"\0", 0, at) + 1
+        # An entry holds the offset of its path; entries are in the order of preference.
+        entry = data.find((start - base).to_bytes(4, sys.byteorder), base)
+        found.append((entry, os.fsdecode(data[start:at + len(wanted) - 1])))
+
+
+def library(name):
+    """The file that the loader takes for a library when this Python loads it, or "":
+    conda's own, what LD_LIBRARY_PATH names, then the system's."""
+    conda = [os.path.join(p, "lib") for p in (sys.prefix, sys.base_prefix) if os.path.isdir(os.path.join(p, "conda-meta"))]
+    named = [p for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
+    mine = head_of("/proc/self/exe") or head_of(sys.executable)
+    for path in [os.path.join(p, name) for p in conda + named] + cached(name) + \
+            [os.path.join(p, name) for p in ("/lib64", "/usr/lib64", "/lib", "/usr/lib")]:
+        if os.path.isfile(path) and head_of(path) == mine:
+            return path
+    return ""
+
+
+def nccl_files(torch, dists):
+    """Names of files that tell which NCCL torch uses, where no distribution does."""
+    if not torch or any(n.startswith("nvidia-nccl-") for n in dists):
+        return []
+    found = [n for place in (os.path.join(sys.prefix, "conda-meta"), os.path.join(torch, "lib")) for n in listed(place)
+             if n.startswith(("nccl-", "libnccl.so."))]
+    return found or [os.path.basename(os.path.realpath(library("libnccl.so.2")))]
+
+
+def distributions():
+    """The version of each distribution that is importable, the first on the path winning."""
     found = {}
-    for dist in metadata.distributions():
-        try:
-            name, version = dist.metadata["Name"], dist.version
-        except Exception:  # one broken dist-info must not hide the rest
-            continue
-        if name and version:
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)
+    for place in sys.path:
+        egg = place.lower().endswith(".egg")
+        for entry in listed(place):
+            low = entry.lower()
+            # pip moves what it replaces to names with a tilde, and leaves some behind.
+            if low.endswith((".dist-info", ".egg-info")) and low[0] != "~" or egg and low == "egg-info":
+                name, version = metadata_of(os.path.join(place, entry))
+                if name and version:
+                    found.setdefault(normal(name), version)
+        if os.path.isfile(place):
+            zipped(place, found)
     return found
 
 
+def zipped(place, found):
+    """Adds what an archive on the path holds."""
+    from importlib import metadata
+
+    for dist in metadata.distributions(path=[place]):
+        try:
+            found.setdefault(normal(dist.metadata["Name"]), dist.version)
+        except Exception:  # one broken dist-info must not hide the rest
+            pass
+
+
 def along():
-    """Name → sha256 of the wheels that dsbuild installed with DeepSpeed, those
+    """The sha256, by name, of the wheels that dsbuild installed with DeepSpeed, those
     that nobody has replaced since."""
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
     wheels = noted.get("along", []) if isinstance(noted, dict) else []
-    now = {name: record_sha256(info) for name, info in named_infos()} if wheels else {}
+    names = [w["name"] for w in wheels]
+    now = {name: record_sha256(info) for name, info in named_infos() if name in names} if names else {}
     return {w["name"]: w["sha256"] for w in wheels if w["record"] and now.get(w["name"]) == w["record"]}
 
 
-def pip_version(places):
-    """The version of the pip inside the environment, "" if it has none."""
+def pip_text(places):
+    """The source of the pip inside the environment, "" if it has none."""
     for place in places:
         if os.path.isfile(os.path.join(place, "pip", "__main__.py")):
-            match = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text(os.path.join(place, "pip", "__init__.py")), re.M)
-            return match.group(1) if match else "unknown"
+            return text(os.path.join(place, "pip", "__init__.py"))[:4000] or "?"
     return ""
 
 
 def pip_wheel():
     """The pip wheel that comes with this Python for making environments, or ""."""
-    import glob
-    import sysconfig
+    for place in (os.path.join(os.path.dirname(os.__file__), "ensurepip", "_bundled"), "/usr/share/python-wheels", None):
+        if place is None:
+            import sysconfig  # some Pythons are built to look elsewhere
 
-    for place in (os.path.join(sysconfig.get_path("stdlib"), "ensurepip", "_bundled"), sysconfig.get_config_var("WHEEL_PKG_DIR") or "", "/usr/share/python-wheels"):
-        for path in sorted(glob.glob(os.path.join(place, "pip-*.whl"))):
-            if os.access(path, os.R_OK):
-                return path
+            place = sysconfig.get_config_var("WHEEL_PKG_DIR") or ""
+        for name in listed(place):
+            if name.startswith("pip-") and name.endswith(".whl") and os.access(os.path.join(place, name), os.R_OK):
+                return os.path.join(place, name)
     return ""
 
 
-def probe():
-    """All of it, as the fields of Facts."""
-    import sysconfig
+def cpu_flags():
+    """What the first processor can do, as the kernel names it."""
+    # The whole file is long, and slow to make, where there are many processors.
+    for line in content("/proc/cpuinfo", 1 << 13).decode("ascii", "replace").split("\n"):
+        if line.startswith("flags"):
+            return line.partition(":")[2].strip()
+    return ""
 
-    places = sites()
+
+def environment():
+    """venv, conda or system."""
+    if os.path.isfile(os.path.join(sys.prefix, "pyvenv.cfg")):
+        return "venv"
+    return "conda" if os.path.isdir(os.path.join(sys.prefix, "conda-meta")) else "system"
+
+
+def start_smi():
+    """nvidia-smi, started: (pid, what it says); None where it cannot be."""
+    out, into = os.pipe()
+    null = os.open(os.devnull, os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, into, 1), (os.POSIX_SPAWN_DUP2, null, 2)]
+    try:
+        return os.posix_spawnp(QUERY[0], QUERY, dict(os.environ, LC_ALL="C"), file_actions=actions), out
+    except OSError:
+        return None
+    finally:
+        os.close(into)
+
+
+def end_smi(pid, out):
+    """(the lines that it printed, how this program is to end)."""
+    from select import select
+
+    said = b""
+    while select([out], [], [], 20)[0]:
+        block = os.read(out, 1 << 16)
+        said += block
+        if not block:
+            os.waitpid(pid, 0)
+            rows = [row for row in said.decode("utf-8", "replace").split("\n") if row.count(",") > 1]
+            return rows[:1000], ANSWERED if rows else ANSWERED + 1
+    os.kill(pid, 9)  # a broken driver makes it hang for ever; then even this may not end it
+    return [], ANSWERED + 2
+
+
+def probe():
+    """All of it: fields of Facts, and texts that Facts are read from elsewhere."""
+    uname = os.uname()
     facts = {"python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable or "", "prefix": sys.prefix,
              "tag": "cp%d%d%s" % (sys.version_info[0], sys.version_info[1], "t" if "t" in getattr(sys, "abiflags", "") else ""),
-             "platform": re.sub(r"[-.]", "_", sysconfig.get_platform()), "site_packages": places[0], "site_id": site_id(places[0])}
+             "machine": uname[4], "platform": (uname[0].lower() + "_" + uname[4]).replace("-", "_"), "flags": cpu_flags()}
     if sys.version_info < (3, 8):
-        return facts
+        return facts, 0  # the shell goes on
+    places = sites()
+    smi = start_smi()
     try:
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError):
         libc = ""
-    home = os.path.join(sys.prefix, ".dsbuild")
-    torch, cuda = torch_build()
+    pip = pip_text(places)
+    home, torch, dists = os.path.join(sys.prefix, ".dsbuild"), torch_home(), distributions()
+    deepspeed = installed(FILES)
     facts.update({
-        "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "",
-        "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
+        "site_packages": places[0], "site_id": site_id(places[0]),
+        "glibc": libc[len("glibc "):] if libc.startswith("glibc ") else "", "glibcxx": behind(library("libstdc++.so.6"), b"GLIBCXX_3.", 1000), "environment": environment(),
+        "externally_managed": sys.prefix == sys.base_prefix and os.path.exists(os.path.join(os.path.dirname(os.__file__), "EXTERNALLY-MANAGED")),
         "writable": all(os.access(p, os.W_OK) for p in places) and os.access(home if os.path.isdir(home) else sys.prefix, os.W_OK),
-        "pip": pip_version(places), "pip_wheel": pip_wheel(), "torch": torch, "torch_cuda": cuda, "dists": distributions(),
+        "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
+        "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
+        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
+        "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),
     })
-    facts["previous"], facts["along"] = previous(home), along()
-    facts["deepspeed"] = installed()
-    if facts["deepspeed"]:
-        facts["deepspeed"]["ops"] = installed_ops(facts["deepspeed"]["path"])
-    return facts
+    facts.update(users())
+    facts["smi"], status = end_smi(*smi) if smi else ([], ANSWERED + 1)
+    return facts, status
 
 
-emit({"python": probe()})
+found, status = probe()
+emit({"python": found})
+os._exit(status)  # taking Python down in good order takes as long as half of this

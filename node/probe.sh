@@ -1,23 +1,120 @@
-# Gathers what is to be known about a node with nothing but POSIX tools, then
-# hands over to the node's Python. Writes nothing. mark and py are set above.
-LC_ALL=C
-export LC_ALL
-field() {
-	printf '"%s":"%s",' "$1" "$(printf '%s' "$2" | tr '\n\t' ';;' | tr -d '\000-\037\177' | sed 's/[\\"]/\\&/g')"
+# Gathers what is to be known about a node, most of it by the node's Python; what
+# that does not answer is found with nothing but a POSIX shell. Every program
+# that is started costs, so there are few. Writes nothing.
+# Arguments: mark of a message, interpreter, how Python reads its program from
+# standard input, the program's size.
+mark=$1 py=$2 boot=$3 size=$4
+
+say() { printf '\n%s%s %s\n' "$mark" "$1" "$2"; }
+
+if [ -n "$APPTAINER_CONTAINER" ]; then say container apptainer
+elif [ -n "$SINGULARITY_CONTAINER" ]; then say container singularity
+elif [ -e /.lock ] && [ -e /etc/rc ]; then say container enroot
+elif [ -e /run/.containerenv ]; then say container podman
+elif [ -e /.dockerenv ]; then say container docker
+elif [ -e /var/run/secrets/kubernetes.io ]; then say container kubernetes
+elif [ -n "$container" ]; then say container "$container"
+elif [ -r /run/systemd/container ]; then
+	IFS= read -r line </run/systemd/container
+	say container "$line"
+elif [ -r /proc/self/cgroup ]; then
+	while IFS= read -r line; do
+		case $line in
+		*/docker/* | */docker-*) say container docker ;;
+		*/libpod[-_]*) say container podman ;;
+		*/kubepods*) say container kubernetes ;;
+		*/lxc/* | */lxc.payload*) say container lxc ;;
+		*) continue ;;
+		esac
+		break
+	done </proc/self/cgroup
+fi
+
+status=0 told=
+if command -v "$py" >/dev/null 2>&1; then
+	"$py" -B -c "$boot" "$size"
+	status=$?
+	case $status in
+	93) exit 0 ;;           # it has told all
+	94) told=again ;;       # but nvidia-smi had nothing to say
+	95) told=hung ;;        # or did not end
+	*) say python "$(command -v "$py")" ;;
+	esac
+fi
+
+# The names alone: from drivers that do not know compute_cap, or from the kernel's
+# module where nvidia-smi is missing or finds its library to be of another version.
+names() {
+	case $1 in
+	*"GPU "*" (UUID"*)
+		for line in $1; do
+			case $line in
+			"GPU "*)
+				line=${line#GPU *: }
+				say gpu "${line%% (UUID*}"
+				;;
+			esac
+		done
+		;;
+	*)
+		set +f
+		for file in /proc/driver/nvidia/gpus/*/information; do
+			[ -r "$file" ] || continue
+			while IFS=' 	' read -r key value; do
+				[ "$key" = Model: ] && say gpu "$value"
+			done <"$file"
+		done
+		;;
+	esac
+	[ -r /proc/driver/nvidia/version ] || return 0
+	IFS= read -r line </proc/driver/nvidia/version
+	say driver "$line"
 }
+
 smi() {
-	command -v nvidia-smi >/dev/null 2>&1 || return 0
 	# A broken driver makes it hang for ever.
 	limit=
 	command -v timeout >/dev/null 2>&1 && limit='timeout 20'
-	$limit nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null
+	LC_ALL=C $limit nvidia-smi "$@" </dev/null 2>/dev/null
 }
-found=$(command -v "$py" 2>/dev/null)
-printf '\n%s{"shell":{%s%s%s%s%s"end":""}}\n' "$mark" \
-	"$(field machine "$(uname -m 2>/dev/null)")" \
-	"$(field libc "$(getconf GNU_LIBC_VERSION 2>/dev/null)")" \
-	"$(field flags "$(sed -n 's/^flags[^:]*: *//p' /proc/cpuinfo 2>/dev/null | head -n 1)")" \
-	"$(field gpus "$(smi)")" \
-	"$(field python "$found")"
-[ -n "$found" ] || exit 0
-unset LC_ALL
+
+gpus() {
+	out= code=0
+	if [ "$1" = hung ]; then
+		code=124
+	elif command -v nvidia-smi >/dev/null 2>&1; then
+		[ "$1" = again ] || out=$(smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader) || code=$?
+		case $code:$out in
+		124:* | *,*,*) ;;
+		*) out=$(smi -L) || code=$? ;;
+		esac
+	fi
+	[ $code = 124 ] && say hung nvidia-smi && out=
+	kept=$IFS IFS='
+'
+	set -f # a name is no pattern
+	case $out in
+	*,*,*) for line in $out; do say smi "$line"; done ;;
+	*) names "$out" ;;
+	esac
+	set +f
+	IFS=$kept
+}
+
+# What Python would have said.
+alone() {
+	say machine "$(uname -m 2>/dev/null)"
+	say libc "$(getconf GNU_LIBC_VERSION 2>/dev/null)"
+	[ -r /proc/cpuinfo ] || return
+	while IFS= read -r line; do
+		case $line in
+		flags*) say flags "${line#*: }" && break ;;
+		esac
+	done </proc/cpuinfo
+}
+
+gpus "$told"
+[ -n "$told" ] && exit 0
+alone
+say end
+exit $status

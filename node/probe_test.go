@@ -19,8 +19,13 @@ import (
 // and its site-packages.
 func venv(t *testing.T) (python, site string) {
 	t.Helper()
+	return venvOf(t, "python3")
+}
+
+func venvOf(t *testing.T, base string) (python, site string) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "venv")
-	if out, err := exec.Command("python3", "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command(base, "-m", "venv", "--without-pip", dir).CombinedOutput(); err != nil {
 		t.Fatalf("no Python that makes environments: %v\n%s", err, out)
 	}
 	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
@@ -62,7 +67,7 @@ func TestProbeReadsTorchAndDistsWithoutImporting(t *testing.T) {
 	if f.ExternallyManaged || f.DeepSpeed != nil || f.Pip != "" || !strings.HasPrefix(f.CPU, "x86-64") || f.Glibc == "" {
 		t.Errorf("facts: %+v", f)
 	}
-	if !slices.Equal(f.Missing, []string{"pip"}) {
+	if !slices.Equal(f.Missing, []string{"pip", "cxx11abi", "nccl"}) {
 		t.Errorf("missing: %q", f.Missing)
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild")); err == nil {
@@ -106,7 +111,7 @@ func TestProbeReadsGPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}, {Name: "NVIDIA H200", Arch: "9.0"}}
+	want := []node.GPU{{Name: "NVIDIA A100-SXM4-80GB", Arch: "8.0"}, {Name: `NVIDIA "X", Y`}, {Name: "NVIDIA H200", Arch: "9.0"}}
 	if !slices.Equal(f.GPUs, want) || f.Driver != "580.65.06" {
 		t.Errorf("gpus %+v, driver %q", f.GPUs, f.Driver)
 	}
@@ -116,25 +121,26 @@ func TestProbeReadsGPUs(t *testing.T) {
 type answers func(mark string) string
 
 func (a answers) Run(_ context.Context, cmd remote.Command) error {
-	script := make([]byte, 64)
-	if _, err := cmd.Stdin.Read(script); err != nil {
-		return err
+	for _, word := range cmd.Argv {
+		if strings.HasPrefix(word, "@@dsbuild-") {
+			_, err := cmd.Stdout.Write([]byte(a(word)))
+			return err
+		}
 	}
-	_, rest, _ := strings.Cut(string(script), "'")
-	mark, _, _ := strings.Cut(rest, "'")
-	_, err := cmd.Stdout.Write([]byte(a(mark)))
-	return err
+	return errors.New("no mark in the command")
 }
 
 func TestProbeDistrustsTheNode(t *testing.T) {
-	const sh = `{"shell":{"machine":"x86_64","end":""}}` + "\n"
+	const sh = "machine x86_64\n"
 	for name, c := range map[string]struct {
 		out  answers
 		want string
 	}{
 		"nothing":       {func(string) string { return "hello\n" }, "gave no answer"},
 		"not JSON":      {func(m string) string { return m + "{\n" }, "no JSON"},
-		"unknown field": {func(m string) string { return m + `{"shell":{"colour":"red"}}` + "\n" }, "not understood"},
+		"unknown word":  {func(m string) string { return m + "colour red\n" }, "not understood"},
+		"unknown field": {func(m string) string { return m + `{"python":{"colour":"red"}}` + "\n" }, "not understood"},
+		"many GPUs":     {func(m string) string { return strings.Repeat(m+"gpu A100\n", 600) }, node.ErrTooMuch.Error()},
 		"wrong type":    {func(m string) string { return m + sh + m + `{"python":{"free_bytes":"many"}}` + "\n" }, "not understood"},
 		"endless line":  {func(m string) string { return m + strings.Repeat("x", 5<<20) }, node.ErrTooMuch.Error()},
 		"endless noise": {func(string) string { return strings.Repeat("x\n", 9<<20) }, node.ErrTooMuch.Error()},

@@ -29,15 +29,25 @@ var ErrTooMuch = errors.New("the node sends too much output")
 //go:embed common.py
 var commonSource string
 
+//go:embed record.py
+var recordSource string
+
 // boot reads the program from standard input, no byte more, so that what
-// follows there is left to the program.
-const boot = `import os,sys
+// follows there is left to the program. It compiles the program part by part, and
+// by exec alone: memory that is used again costs less than new one, and compile()
+// makes a type for every kind of syntax there is. Its first line is what a process
+// of dsbuild's is known by on a node (judge.py).
+const boot = `#dsbuild
+import os,sys
 n=int(sys.argv[1]);b=b""
 while len(b)<n:
  c=os.read(0,n-len(b))
  if not c:sys.exit("the program did not arrive whole: does the setup line read standard input?")
  b+=c
-exec(compile(b,"dsbuild","exec"))`
+for p in b.split(b"\f"):exec(p)`
+
+// part ends a part of a program.
+const part = "\f\n"
 
 // Script is a Python program run on a node over one command. It answers with
 // messages: each a line with a random mark and a JSON object, so that what
@@ -45,7 +55,8 @@ exec(compile(b,"dsbuild","exec"))`
 type Script struct {
 	// Python is the interpreter on the node.
 	Python string
-	// Source is the program; emit, REQUEST and what else common.py defines are there.
+	// Source is the program; emit, REQUEST and what else common.py and record.py
+	// define are there, and so are the modules csv, hashlib, json, os, re and sys.
 	Source string
 	// Request is what the program finds as REQUEST, by way of JSON.
 	Request any
@@ -77,8 +88,8 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source := fmt.Sprintf("MARK = %q\nREQUEST = __import__(\"json\").loads(%s)\n%s\n%s",
-		mark, strconv.QuoteToASCII(string(request)), commonSource, s.Source)
+	source := fmt.Sprintf("MARK = %q\nimport csv, hashlib, json, re\nREQUEST = json.loads(%s)\n%s\n%s\n%s",
+		mark, strconv.QuoteToASCII(string(request)), commonSource, recordSource, s.Source)
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)

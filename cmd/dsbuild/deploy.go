@@ -30,6 +30,7 @@ type deployOptions struct {
 	limit     string
 	forks     int
 	maxFail   string
+	inUse     string
 	deps      string
 	bundle    string
 	verify    string
@@ -85,6 +86,7 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	addReportFlags(cmd, opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 }
 
@@ -130,6 +132,10 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err := o.check(); err != nil {
 		return deploy.Options{}, err
 	}
+	inUse, err := deploy.ParseInUse(o.inUse)
+	if err != nil {
+		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
+	}
 	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return deploy.Options{}, err
@@ -139,7 +145,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	return deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		InUse: inUse, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }

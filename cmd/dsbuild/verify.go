@@ -42,7 +42,7 @@ Nodes for several wheels (two Pythons, say) need it: without, they differ.`,
 
 // runVerify compares nodes as opts say.
 func runVerify(ctx context.Context, a *app, opts deployOptions) error {
-	opts.deps = string(deploy.DepsRefuse)
+	opts.deps, opts.inUse = string(deploy.DepsRefuse), "refuse"
 	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
 		return err

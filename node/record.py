@@ -1,0 +1,54 @@
+# What is read of the files of a distribution: for what changes or verifies an
+# environment, and for a probe that is asked to.
+try:
+    from _csv import reader  # the part of csv that is written in C: the rest imports re
+except ImportError:
+    from csv import reader
+
+def record_of(name):
+    """The sha256 of the RECORD of a distribution, "" where there is none."""
+    for found, info in named_infos():
+        if found == name:
+            return record_sha256(info)
+    return ""
+
+
+def file_sha256(path):
+    """The sha256 of a file as a digest object."""
+    from hashlib import sha256
+
+    digest = sha256()
+    with open(path, "rb") as f:
+        for block in iter(lambda: f.read(1 << 20), b""):
+            digest.update(block)
+    return digest
+
+
+def record_rows(info):
+    """The rows of a dist-info's RECORD, or None where there is none."""
+    try:
+        with open(os.path.join(info, "RECORD"), newline="", encoding="utf-8") as f:
+            return [row for row in reader(f) if row and row[0]]
+    except OSError:
+        return None
+
+
+def altered(info):
+    """Files that are not what RECORD says, the first few of them."""
+    from binascii import b2a_base64
+
+    wrong = []
+    for row in record_rows(info) or []:
+        want = row[1] if len(row) > 1 else ""
+        if not want.startswith("sha256="):
+            continue
+        try:
+            digest = file_sha256(os.path.join(os.path.dirname(info), row[0])).digest()
+        except OSError:
+            wrong.append(row[0])
+            continue
+        if b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii") != want[len("sha256="):]:
+            wrong.append(row[0])
+        if len(wrong) > 4:
+            break
+    return wrong
