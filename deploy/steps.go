@@ -47,25 +47,28 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) probe(ctx context.Context, u *unit) error {
-	facts, err := node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
+	facts, err := d.facts(ctx, u)
 	if errors.Is(err, remote.ErrLost) && u.facts != nil {
 		// It was open for long, and has ended since the node was last asked.
 		u.conn.Close() //nolint:errcheck // it is gone
 		u.conn = nil
 		if err = d.connect(ctx, u); err == nil {
-			facts, err = node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
+			facts, err = d.facts(ctx, u)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	u.facts = &facts
+	u.facts, u.before, u.record = &facts, nil, ""
 	if ds := facts.DeepSpeed; ds != nil {
-		u.before = &Version{ds.Version, ds.SHA256}
-		u.after = u.before
-		u.record = ds.Record
+		u.before, u.record = &Version{ds.Version, ds.SHA256}, ds.Record
 	}
+	u.after = u.before
 	return nil
+}
+
+func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
+	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
 }
 
 // upload is a local file with its digest.

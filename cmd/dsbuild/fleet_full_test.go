@@ -86,17 +86,18 @@ func (f *realFleet) write(t *testing.T, fleets ...*nodes.Fleet) {
 	known := filepath.Join(f.dir, "known_hosts")
 	inventory := fmt.Sprintf("known_hosts: %s\nnodes:\n", known)
 	for i, n := range f.nodes {
-		bin, fleet := filepath.Join(n.Dir, "bin"), fleets[i/4]
+		bin, fleet, accelerator := filepath.Join(n.Dir, "bin"), fleets[i/4], ""
 		if err := os.MkdirAll(bin, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if n.gpu != "" {
+			accelerator = ", DS_ACCELERATOR: cuda" // which DeepSpeed would find, were the GPU there
 			if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte("#!/bin/sh\necho '"+n.gpu+"'\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
-		inventory += fmt.Sprintf("  - {hosts: %s, address: %s, port: %d, user: %s, identity_file: %s, python: %s, env: {PATH: %q}}\n",
-			n.name, n.Address, n.Port, fleet.User, fleet.IdentityFile, n.Python, bin+":/usr/local/bin:/usr/bin:/bin")
+		inventory += fmt.Sprintf("  - {hosts: %s, address: %s, port: %d, user: %s, identity_file: %s, python: %s, env: {PATH: %q%s}}\n",
+			n.name, n.Address, n.Port, fleet.User, fleet.IdentityFile, n.Python, bin+":/usr/local/bin:/usr/bin:/bin", accelerator)
 	}
 	for name, text := range map[string][]byte{known: keys, f.inventory: []byte(inventory)} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
