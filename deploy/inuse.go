@@ -65,10 +65,11 @@ func usedBy(all []node.Process, more int) string {
 	return strings.Join(names, "; ")
 }
 
-// respect holds a plan against the processes that use the environments which it
-// changes. A node with such is refused, or waits, or is changed with a remark;
-// of nodes that share an environment all count.
-func respect(plans []NodePlan, nodes []Known, policy InUse) {
+// Respect holds a plan for nodes against the processes that use the environments
+// which it changes. A node with such is refused, or waits, or is changed with a
+// remark; of nodes that share an environment all count.
+func (p Plan) Respect(nodes []Known, policy InUse) {
+	plans := p.Nodes
 	for leader := range plans {
 		if plans[leader].Action != Install && plans[leader].Action != Return {
 			continue
