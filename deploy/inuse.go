@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +76,11 @@ func (p Plan) Respect(nodes []Known, policy InUse) {
 			continue
 		}
 		members := membersOf(plans, leader)
+		for _, i := range members {
+			if at := slices.IndexFunc(nodes[i].Facts.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") }); at >= 0 {
+				plans[i].Remarks = append(plans[i].Remarks, "not known whether it is in use: "+nodes[i].Facts.Missing[at])
+			}
+		}
 		for _, i := range members {
 			if f := nodes[i].Facts; len(f.InUse) > 0 {
 				heed(plans, members, i, usedBy(f.InUse, f.InUseMore), policy)
