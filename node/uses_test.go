@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -204,6 +205,25 @@ child.wait()
 	if f := probe(t, local{}, node.ProbeOptions{Python: python}); len(f.InUse) > 0 {
 		t.Errorf("in use: %+v", f.InUse)
 	}
+}
+
+// Nodes of an inventory may be one machine with one environment: their probes
+// start and end while others look.
+func TestProbesDoNotSeeEachOther(t *testing.T) {
+	t.Parallel()
+	python, _ := venv(t)
+	var wait sync.WaitGroup
+	for range 6 {
+		wait.Go(func() {
+			for range 8 {
+				f, err := node.Probe(context.Background(), local{}, node.ProbeOptions{Python: python, Files: true})
+				if err != nil || len(f.InUse) > 0 || f.InUseMore > 0 {
+					t.Errorf("in use: %+v, %v", f.InUse, err)
+				}
+			}
+		})
+	}
+	wait.Wait()
 }
 
 func TestManyProcessesAreCounted(t *testing.T) {
