@@ -9,6 +9,7 @@
 # previous/ (what was before), journal.jsonl.
 import errno
 import fcntl
+import json
 import select
 import shutil
 import signal

@@ -171,7 +171,7 @@ func (d *Deployment) decide(ctx context.Context, how func([]Known) (Plan, error)
 	if err != nil {
 		return Plan{}, err
 	}
-	respect(plan.Nodes, d.known(), d.opt.InUse)
+	plan.Respect(d.known(), d.opt.InUse)
 	for i, u := range d.units {
 		u.plan = plan.Nodes[i]
 		switch u.plan.Action {

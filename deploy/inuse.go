@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,15 +66,21 @@ func usedBy(all []node.Process, more int) string {
 	return strings.Join(names, "; ")
 }
 
-// respect holds a plan against the processes that use the environments which it
-// changes. A node with such is refused, or waits, or is changed with a remark;
-// of nodes that share an environment all count.
-func respect(plans []NodePlan, nodes []Known, policy InUse) {
+// Respect holds a plan for nodes against the processes that use the environments
+// which it changes. A node with such is refused, or waits, or is changed with a
+// remark; of nodes that share an environment all count.
+func (p Plan) Respect(nodes []Known, policy InUse) {
+	plans := p.Nodes
 	for leader := range plans {
 		if plans[leader].Action != Install && plans[leader].Action != Return {
 			continue
 		}
 		members := membersOf(plans, leader)
+		for _, i := range members {
+			if at := slices.IndexFunc(nodes[i].Facts.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") }); at >= 0 {
+				plans[i].Remarks = append(plans[i].Remarks, "not known whether it is in use: "+nodes[i].Facts.Missing[at])
+			}
+		}
 		for _, i := range members {
 			if f := nodes[i].Facts; len(f.InUse) > 0 {
 				heed(plans, members, i, usedBy(f.InUse, f.InUseMore), policy)

@@ -16,9 +16,9 @@ def ancestors(pid):
     return found
 
 
-def is_dsbuild(pid):
-    """Whether a process is a program of dsbuild's, from here or from another machine."""
-    return any(word.startswith("#dsbuild\n") for word in words_of(pid, "cmdline")[1:5])
+def is_dsbuild(words):
+    """Whether a command line is that of a program of dsbuild's, run from here or from elsewhere."""
+    return any(word.startswith("#dsbuild\n") for word in words[1:5])
 
 
 def maps_packages(pid):
@@ -96,11 +96,13 @@ def judge(found):
     """Of processes that (may) use this environment, those that do, without dsbuild's own."""
     mine, users, unseen = set(ancestors(os.getpid())), [], 0
     for pid, words, used in found:
-        if pid in mine or any(is_dsbuild(p) for p in [pid] + ancestors(pid)):
+        if pid in mine or is_dsbuild(words) or any(is_dsbuild(words_of(p, "cmdline")) for p in ancestors(pid)):
             continue
         # A program that gave itself a title has hidden what it was called by, but
         # the module it did that with is mapped.
         used = maps_packages(pid) if used is None else used
+        if not os.path.isdir("/proc/%d" % pid):
+            continue  # it has ended meanwhile
         users += [(pid, words)] if used else []
         unseen += used is None
     return {"in_use": [{"pid": pid, "user": user_of(pid), "command": command_of(words), "job": job_of(pid)} for pid, words in users[:MOST]],

@@ -85,6 +85,28 @@ func TestProbeOfNodeWithoutPythonStillAnswers(t *testing.T) {
 	}
 }
 
+// counted is a Runner that counts its commands.
+type counted struct {
+	local
+	n int
+}
+
+func (c *counted) Run(ctx context.Context, cmd remote.Command) error {
+	c.n++
+	return c.local.Run(ctx, cmd)
+}
+
+func TestProbeIsOneCommand(t *testing.T) {
+	python, _ := venv(t)
+	env := with("PATH=" + fakeSMI(t, oldSMI) + ":" + os.Getenv("PATH"))
+	for _, p := range []string{python, "/nowhere/python", "/bin/true", "/bin/false"} {
+		c := &counted{local: local{env: env}}
+		if _, err := node.Probe(context.Background(), c, node.ProbeOptions{Python: p, Files: true}); err != nil || c.n != 1 {
+			t.Errorf("%s: %d commands, %v", p, c.n, err)
+		}
+	}
+}
+
 func TestProbeNamesABrokenPython(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "python")
 	write(t, broken, "#!/bin/sh\necho 'libpython3.11.so.1.0: cannot open shared object file' >&2\nexit 127\n")

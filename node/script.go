@@ -56,7 +56,7 @@ type Script struct {
 	// Python is the interpreter on the node.
 	Python string
 	// Source is the program; emit, REQUEST and what else common.py and record.py
-	// define are there, and so are the modules csv, hashlib, json, os, re and sys.
+	// define are there, and so are the modules json, os and sys.
 	Source string
 	// Request is what the program finds as REQUEST, by way of JSON.
 	Request any
@@ -88,7 +88,7 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source := fmt.Sprintf("MARK = %q\nimport csv, hashlib, json, re\nREQUEST = json.loads(%s)\n%s\n%s\n%s",
+	source := fmt.Sprintf("MARK = %q\nimport json\nREQUEST = json.loads(%s)\n%s\n%s\n%s",
 		mark, strconv.QuoteToASCII(string(request)), commonSource, recordSource, s.Source)
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {

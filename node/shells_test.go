@@ -84,6 +84,15 @@ func TestAnyPOSIXShellAnswers(t *testing.T) {
 			if !slices.Equal(f.Missing, []string{"python (/bin/python3 gave no answer)", "glibc", "compute capability"}) {
 				t.Errorf("missing: %q", f.Missing)
 			}
+			if name == "busybox" {
+				return // it has an uname of its own
+			}
+			// Only x86_64 has levels: elsewhere none is missing.
+			write(t, filepath.Join(root, "proc/cpuinfo"), "processor\t: 0\nFeatures\t: fp asimd\n")
+			write(t, filepath.Join(root, "bin/uname"), "#!/bin/sh\necho aarch64\n")
+			if f = probe(t, in, node.ProbeOptions{Python: "/nowhere"}); f.CPU != "" || !slices.Equal(f.Missing, []string{"python", "glibc", "compute capability"}) {
+				t.Errorf("aarch64: CPU %q, missing %q", f.CPU, f.Missing)
+			}
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -128,6 +129,33 @@ func TestProcessesOfTheEnvironmentAreNamed(t *testing.T) {
 	}
 }
 
+// Of somebody else's processes the command line can be read, and no more.
+func TestProcessesOfOthersAreFoundAsFarAsTheyShow(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	python, _ := venvOf(t, "/usr/bin/python3")
+	script := filepath.Join(filepath.Dir(filepath.Dir(python)), "train.py")
+	write(t, script, sleeper)
+	for dir := filepath.Dir(script); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shown := start(t, job{argv: []string{python, script}})
+	start(t, job{argv: []string{"sh", "-c", "exec python " + script}, env: []string{"PATH=" + filepath.Dir(python) + ":/usr/bin:/bin"}})
+	nobody := local{within: []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}}
+	f := probe(t, nobody, node.ProbeOptions{Python: python})
+	if len(f.InUse) != 1 || f.InUse[0].PID != shown || f.InUse[0].User != "root" {
+		t.Errorf("in use: %+v, want pid %d", f.InUse, shown)
+	}
+	unseen := func(m string) bool {
+		return strings.HasPrefix(m, "in_use (") && strings.HasSuffix(m, "of other users cannot be looked into)")
+	}
+	if !slices.ContainsFunc(f.Missing, unseen) {
+		t.Errorf("missing: %q", f.Missing)
+	}
+}
+
 // titled is a job that gave itself a title, by which it hides what it was called
 // by, as setproctitle does: only what it has mapped tells.
 func titled(python, site, title string) job {
@@ -177,6 +205,25 @@ child.wait()
 	if f := probe(t, local{}, node.ProbeOptions{Python: python}); len(f.InUse) > 0 {
 		t.Errorf("in use: %+v", f.InUse)
 	}
+}
+
+// Nodes of an inventory may be one machine with one environment: their probes
+// start and end while others look.
+func TestProbesDoNotSeeEachOther(t *testing.T) {
+	t.Parallel()
+	python, _ := venv(t)
+	var wait sync.WaitGroup
+	for range 6 {
+		wait.Go(func() {
+			for range 8 {
+				f, err := node.Probe(context.Background(), local{}, node.ProbeOptions{Python: python, Files: true})
+				if err != nil || len(f.InUse) > 0 || f.InUseMore > 0 {
+					t.Errorf("in use: %+v, %v", f.InUse, err)
+				}
+			}
+		})
+	}
+	wait.Wait()
 }
 
 func TestManyProcessesAreCounted(t *testing.T) {
