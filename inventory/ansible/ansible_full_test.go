@@ -65,7 +65,7 @@ func TestFullFleetAnsible(t *testing.T) {
 			t.Errorf("Ansible reads %s:\n%s", file, text)
 		}
 	}
-	const random = 40
+	const random = 25
 	for seed := range uint64(random) {
 		file := filepath.Join(t.TempDir(), "hosts.ini")
 		text := randomINI(rand.New(rand.NewPCG(seed, 2)))
