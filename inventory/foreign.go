@@ -159,6 +159,9 @@ func (v *varReader) get(names ...string) (name string, found ansible.Var, ok boo
 	return name, found, ok
 }
 
+// encryptedHint is for a value that ansible-inventory hands over as it is.
+const encryptedHint = "write it in the clear, or into a file that is encrypted as a whole: such a one ansible-inventory decrypts"
+
 // text reads a variable as a text.
 func (v *varReader) text(check func(string) error, names ...string) optional[string] {
 	name, found, ok := v.get(names...)
@@ -174,7 +177,7 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 	case float64:
 		text = strconv.FormatFloat(value, 'f', -1, 64)
 	case ansible.Secret:
-		v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
+		v.fault(found.At, encryptedHint, "%s is encrypted", name)
 		return optional[string]{}
 	default:
 		v.fault(found.At, "", "%s must be a text", name)
@@ -332,7 +335,7 @@ func (v *varReader) own(s *settings) {
 			v.fault(found.At, advice, "unknown variable %s", quoted(name))
 		case found.Value == nil:
 		case holds(found.Value, func(value any) bool { return value == ansible.Secret{} }):
-			v.fault(found.At, "ansible-inventory decrypts it where it is installed and given the password", "%s is encrypted", name)
+			v.fault(found.At, encryptedHint, "%s is encrypted", name)
 		case holds(found.Value, func(value any) bool { text, _ := value.(string); return ansible.IsTemplate(text) }):
 			v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
 		default:

@@ -12,7 +12,7 @@ import (
 
 // slotsWord is what follows the name in a hostfile. DeepSpeed takes no space
 // around the sign, and does not look at what comes behind the number.
-var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)(\s.*)?$`)
+var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)([\s#].*)?$`)
 
 // hostfile reads the nodes of a DeepSpeed hostfile.
 func (r *reader) hostfile() *Inventory {

@@ -105,6 +105,9 @@ func (o Options) listed(ctx context.Context, path string, own func() error) (*In
 	}
 	if err != nil {
 		failed := unreadable(path, fmt.Errorf("ansible-inventory: %w", err))
+		if own != nil {
+			failed.Problems[0].Hint = "from standard input (-) dsbuild reads it itself, and asks no other program"
+		}
 		var more *Error
 		if own != nil && errors.As(own(), &more) {
 			failed.Problems = append(failed.Problems, more.Problems...)

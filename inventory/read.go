@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -56,6 +57,10 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		return nil, unreadable(name, err)
 	case info.IsDir() && opt.Ansible != nil:
 		return opt.listed(ctx, name, nil)
+	case info.IsDir():
+		failed := unreadable(name, syscall.EISDIR)
+		failed.Problems[0].Hint = "a folder is read where ansible-inventory is installed; else name a file"
+		return nil, failed
 	}
 	file, err := os.Open(name)
 	if err != nil {

@@ -114,6 +114,7 @@ func TestViolation(t *testing.T) {
 		{"pipeline/daggerbuilder", "dagger.io/dagger", false},
 		{"pipeline/daggerbuilder", m + "inventory", true},
 		{"inventory", "net", true},
+		{"inventory/ansible", "os/exec", true},
 		{"inventory", "net/netip", false},
 		{"deploy", "golang.org/x/crypto/ssh/agent", true},
 		{"launch/lint", "os/exec", true},

@@ -1,0 +1,74 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/deploy"
+)
+
+// Real nodes are reached whatever the notation of the inventory: what one that
+// was written for Ansible says is enough, and where hostfiles and node
+// expressions say no more than names, ~/.ssh/config does.
+func TestFormatsReachRealNodes(t *testing.T) {
+	t.Parallel()
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	home := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(home, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(home, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// verify is in words what verify finds: of a node its status, Python and torch.
+	verify := func(inv string) string {
+		t.Helper()
+		out, _ := program(t, home, 3, "verify", inv, "--json") // no DeepSpeed anywhere
+		var r deploy.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, n := range r.Nodes {
+			if n.Facts == nil {
+				t.Fatalf("%s: %s at %s: %s", n.Name, n.Status, n.Step, n.Error)
+			}
+			all = append(all, fmt.Sprintf("%s %s torch %q", n.Name, n.Status, n.Facts.Torch))
+		}
+		return strings.Join(all, "\n")
+	}
+	want := verify(fleet.Inventory)
+	if !strings.Contains(want, "node2 differs torch \""+nodes.FakeTorchVersion) {
+		t.Fatalf("got %s", want)
+	}
+	for _, notation := range []string{"ansible", "yaml"} {
+		text, _ := program(t, home, 0, "nodes", fleet.Inventory, "--to", notation)
+		write("inventory."+notation, text)
+		if got := verify("inventory." + notation); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s\nwritten\n%s", notation, got, want, text)
+		}
+	}
+
+	config := ""
+	for _, n := range fleet.Nodes {
+		config += fmt.Sprintf("Host %s\n  HostName %s\n  Port %d\n  User %s\n  IdentityFile %s\n  UserKnownHostsFile %s\n", n.Name, n.Address, n.Port, fleet.User, fleet.IdentityFile, fleet.KnownHosts)
+	}
+	write(".ssh/config", config)
+	write("hostfile", "node1 slots=8\nnode2 slots=8\n")
+	for _, inv := range []string{"hostfile", "node[1-2]"} {
+		if got := verify(inv); !strings.HasPrefix(got, "node1 differs ") || strings.Count(got, "\n") != 1 {
+			t.Errorf("%s: got\n%s", inv, got)
+		}
+	}
+}
