@@ -120,9 +120,13 @@ const mostPaths = 5
 func (p paths) say(one, many string) string {
 	named := p.First[:min(len(p.First), mostPaths)]
 	switch more := p.Count - len(named); {
+	case len(named) == 0 && p.Count == 1: // a node may say so
+		return "a file " + one
+	case len(named) == 0:
+		return fmt.Sprintf("%d files %s", p.Count, many)
 	case more > 0:
 		return fmt.Sprintf("%s and %d more %s", strings.Join(named, ", "), more, many)
-	case p.Count == 1:
+	case len(named) == 1:
 		return named[0] + " " + one
 	}
 	return strings.Join(named, ", ") + " " + many

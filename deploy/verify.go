@@ -112,12 +112,15 @@ type sight struct {
 type finding struct{ what, hint string }
 
 func (s *sight) differ(hint, format string, args ...any) {
-	s.differs = append(s.differs, finding{fmt.Sprintf(format, args...), hint})
+	s.differs = append(s.differs, finding{oneLine(fmt.Sprintf(format, args...)), hint})
 }
 
 func (s *sight) remark(format string, args ...any) {
-	s.remarks = append(s.remarks, fmt.Sprintf(format, args...))
+	s.remarks = append(s.remarks, oneLine(fmt.Sprintf(format, args...)))
 }
+
+// oneLine keeps what a node says from looking like lines of dsbuild's own.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // looked is what look.py says about the DeepSpeed that is registered.
 type looked struct {
@@ -134,14 +137,23 @@ type looked struct {
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
 }
 
+// manifest is what the wheel inside says of itself, empty where it says nothing.
+func (l *looked) manifest() wheel.Manifest {
+	var m wheel.Manifest
+	// A node may lie, or its wheel be of another dsbuild: what is not understood
+	// says nothing.
+	if err := json.Unmarshal(l.Manifest, &m); err != nil {
+		return wheel.Manifest{}
+	}
+	return m
+}
+
 // unfit is why what is installed does not fit the node, by the manifest inside.
 func (l *looked) unfit(tables *compat.Tables, f node.Facts) []string {
-	var m wheel.Manifest
-	// A node may lie, or its dsbuild be another: what is not understood says nothing.
-	if err := json.Unmarshal(l.Manifest, &m); err != nil || m.Version == "" {
-		return nil
+	if m := l.manifest(); m.Version != "" {
+		return tables.Fit(m, f).Reasons
 	}
-	return tables.Fit(m, f).Reasons
+	return nil
 }
 
 // noted is what dsbuild wrote down when it installed.
@@ -177,7 +189,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	if pythonless(s.facts) != "" {
 		return nil
 	}
-	ops, cuda, cpu := []string{}, s.facts.TorchCUDA, ""
+	ops, cuda := []string{}, s.facts.TorchCUDA
 	if s.facts.DeepSpeed != nil {
 		ops = append(ops, s.facts.DeepSpeed.Ops...)
 		if b := s.facts.DeepSpeed.Build; b != nil && b.Accelerator != "" && b.Accelerator != "cuda" {
@@ -185,7 +197,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 		}
 	}
 	if s.wheel != nil && s.runs(s.wheel) {
-		ops, cuda, cpu = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA, s.wheel.Manifest.CPU
+		ops, cuda = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA
 	}
 	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
 	op, done := "", false
@@ -202,7 +214,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	switch {
 	case errors.As(err, &ended) && s.looked != nil && op != "":
 		// What was seen before still counts.
-		crash := whileLoading(err, op, cpu, s.facts.CPU)
+		crash := whileLoading(err, op, s.looked.manifest().CPU, s.facts.CPU)
 		s.broken = append(s.broken, finding{crash.Error(), hint.Of(crash)})
 	case err != nil:
 		return err
@@ -219,11 +231,11 @@ func (s *sight) add(m sighting, files *shared) {
 		s.looked = m.Looked
 		s.digest, s.looked.Files = files.one(s.looked.Digest, s.looked.Files)
 	case m.Wrong != "":
-		s.differs = append(s.differs, finding{m.Wrong, m.Hint})
+		s.differ(oneLine(m.Hint), "%s", m.Wrong)
 	case m.Broken != "":
-		s.broken = append(s.broken, finding{m.Broken, m.Hint})
+		s.broken = append(s.broken, finding{oneLine(m.Broken), oneLine(m.Hint)})
 	case m.Remark != "":
-		s.remarks = append(s.remarks, m.Remark)
+		s.remark("%s", m.Remark)
 	}
 }
 

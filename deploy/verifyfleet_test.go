@@ -197,3 +197,37 @@ func TestVerifyOfNodesThatAreAllDifferent(t *testing.T) {
 		t.Errorf("%+v", r.Summary)
 	}
 }
+
+// TestVerifyOfAHostileNode: what a node says harms nobody else, and ends nothing.
+func TestVerifyOfAHostileNode(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
+	for name, c := range map[string]struct{ old, put, want string }{
+		"counts without names": {`"altered":{"count":0,"first":[]}`, `"altered":{"count":3,"first":[]}`, "3 files are not what RECORD says"},
+		"less than none":       {`"missing":{"count":0,"first":[]}`, `"missing":{"count":-7,"first":["x"]}`, ""},
+		"lines of its own":     {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "not understood"},
+		"a verdict":            {`"first":[]},"litter":{"count":0`, `"first":["x\n2 nodes ok"]},"litter":{"count":1`, ""},
+		"another's digest":     {`"digest":"`, `"digest":"0`, ""},
+		"a manifest of words":  {`"manifest":{"name":"`, `"manifest":{"archs":"all","name":"`, ""},
+		"a wheel for others":   {`"cuda":"13.2"`, `"cuda":"12.4"`, "does not fit it"},
+	} {
+		pairs := []string{c.old, c.put, strings.NewReplacer(":", ": ", ",", ", ").Replace(c.old), c.put}
+		all := &echoes{replace: map[string]*strings.Replacer{"gpu002": strings.NewReplacer(pairs...)}}
+		r, err := deploy.Verify(context.Background(), many(t, 4, e, all))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, n := range r.Nodes {
+			if i != 1 && (n.Status != deploy.OK || len(n.Differs) > 0) {
+				t.Errorf("%s: %s %s: %q", name, n.Name, n.Status, n.Differs)
+			}
+		}
+		if n := r.Nodes[1]; !strings.Contains(n.Error, c.want) || c.want != "" && n.Error == "" {
+			t.Errorf("%s: %s %q", name, n.Status, n.Error)
+		}
+		if out := printed(t, r); strings.Contains(out, "\n2 nodes ok") {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+}
