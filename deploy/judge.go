@@ -14,9 +14,10 @@ import (
 
 // What to try where a node is not as it should be.
 const (
-	deployHint = "dsbuild deploy brings it the wheel"
-	againHint  = "something changed them after the installation; dsbuild deploy puts the wheel back"
+	deployHint = "bring it the wheel: dsbuild deploy INVENTORY"
+	againHint  = "something changed them after the installation; put the wheel back: dsbuild deploy INVENTORY"
 	byHandHint = "something changed them after the installation: install that DeepSpeed again"
+	fitHint    = "make its environment like that of the others, or have a wheel built for it: dsbuild ship INVENTORY"
 	alikeHint  = "make the environments alike, with what made them: dsbuild changes DeepSpeed alone"
 	kindsHint  = "make the environments alike; where they are meant to differ, name their wheels with --wheel, or look at each kind with --limit"
 )
@@ -91,7 +92,7 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	}
 	if reasons := l.unfit(tables, s.facts); s.wheel == nil && len(reasons) > 0 {
 		s.other = true
-		s.differ("build a wheel for it", "the DeepSpeed that it has does not fit it: %s", strings.Join(reasons, "; "))
+		s.differ(fitHint, "the DeepSpeed that it has does not fit it: %s", strings.Join(reasons, "; "))
 	}
 	try := byHandHint
 	if l.Noted != nil {
@@ -153,7 +154,7 @@ func (s *sight) judgeWheel(files map[string]map[string]string) {
 		s.differ(deployHint, "it runs DeepSpeed %s, not %s", d.Version, name)
 	}
 	if len(s.unfit) > 0 {
-		s.differ("build a wheel for it", "%s does not fit it: %s", name, strings.Join(s.unfit, "; "))
+		s.differ(fitHint, "%s does not fit it: %s", name, strings.Join(s.unfit, "; "))
 	}
 	if d.Version != w.Version || s.looked == nil {
 		return

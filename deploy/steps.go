@@ -68,7 +68,7 @@ func (d *Deployment) probe(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
-	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: true})
+	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: !d.reading})
 }
 
 // upload is a local file with its digest.
