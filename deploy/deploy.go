@@ -56,7 +56,7 @@ type Deployment struct {
 	pips  map[string]upload // by Python X.Y
 
 	rollback bool
-	given    bool           // each node was given its wheel
+	given    bool           // each node has its wheel on purpose
 	reading  bool           // by Verify: nothing is changed
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed

@@ -34,7 +34,7 @@ type Report struct {
 	Differences []Difference `json:"differences"`
 
 	verified bool // by Verify: nothing was to be done
-	given    bool // each node was given its wheel: torch and CUDA need agree for each wheel alone
+	given    bool // each node has its wheel on purpose: torch and CUDA need agree for each wheel alone
 }
 
 // Difference is a property in which nodes differ.

@@ -477,6 +477,32 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	}
 }
 
+// A fleet may have a wheel for each kind of its nodes. Named, they are what is
+// wanted; else nodes with another torch are odd ones.
+func TestVerifyOfAWheelForEachTorch(t *testing.T) {
+	t.Parallel()
+	var hosts []inventory.Host
+	var servers []*sshtest.Server
+	var wheels []deploy.Wheel
+	for i, torch := range []string{"2.15.0", "2.14.0"} {
+		h, s := host(t, fmt.Sprintf("gpu%d", i+1), newEnvironment(t, torch), sshtest.Options{})
+		hosts, servers = append(hosts, h), append(servers, s)
+		wheels = append(wheels, load(t, makeWheel(t, t.TempDir(), wheelOptions{torch: torch}))[0])
+	}
+	opt := options(t, wheels, servers, hosts...)
+	if r := run(t, context.Background(), opt); r.Summary.OK != 2 || r.Consistent {
+		t.Fatalf("after deploy: %v, %+v", r.Err(), r.Summary)
+	}
+	opt.Wheels = wheels
+	if r := look(t, opt); r.Err() != nil || !r.Consistent || len(r.Wheels) != 2 {
+		t.Errorf("with both wheels: %v\n%s", r.Err(), printed(t, r))
+	}
+	opt.Wheels = nil
+	if r := look(t, opt); code(r.Err()) != 3 || r.Summary.Differs != 2 {
+		t.Errorf("without: %v\n%s", r.Err(), printed(t, r))
+	}
+}
+
 func TestVerifyLoadsEveryOp(t *testing.T) {
 	t.Parallel()
 	broken := "raise ImportError('no kernel image')\n"
