@@ -46,6 +46,9 @@ func newRootCommand(a *app) *cobra.Command {
 		Long: `dsbuild builds the right DeepSpeed wheel once, in a clean container, proves what
 is inside it, puts it on every node, and proves that every node runs the same.
 
+INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for standard
+input, or nodes such as gpu[01-16]: see 'dsbuild nodes --help'.
+
 Results go to standard output, progress and messages to standard error.
 Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 3 some nodes failed or differ, 4 the wheel is not what was asked, 130 interrupted.`,
