@@ -15,7 +15,7 @@ import (
 // of starting the node's Python and nvidia-smi. What is compared ran in pairs; the
 // best of a few medians counts, for other programs only ever make things slower.
 func TestFullFleetProbeCost(t *testing.T) {
-	const pairs, tries, most = 41, 3, 2.0
+	const pairs, tries, most = 41, 5, 2.0
 	n := meter{env: withSMI(t), python: os.Getenv("DSBUILD_BENCH_PYTHON")}
 	if n.python == "" {
 		n.python = furnished(t)
