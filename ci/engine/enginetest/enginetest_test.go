@@ -113,8 +113,9 @@ func TestRegistry(t *testing.T) {
 	ref := own.Serve(t, "127.0.0.1:0", reg) + "/dsbuild/base:bookworm"
 	c := client(t, own)
 	pulled := c.Container().From(ref)
-	if got, err := pulled.ImageRef(t.Context()); err != nil || got != ref+"@"+digest {
-		t.Errorf("image %q, %v; want digest %s", got, err, digest)
+	// An engine that had these bytes from another registry names that one.
+	if got, err := pulled.ImageRef(t.Context()); err != nil || !strings.HasSuffix(got, "/dsbuild/base:bookworm@"+digest) {
+		t.Errorf("image %q, %v; want digest %s of %s", got, err, digest, ref)
 	}
 	if out := run(t, pulled, "python3 --version"); !strings.HasPrefix(out, "Python 3.11") {
 		t.Errorf("it has %q", out)
