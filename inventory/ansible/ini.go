@@ -14,7 +14,7 @@ var (
 	section   = regexp.MustCompile(`^\[([^:\]\s]+)(?::(\w+))?\]\s*(?:#.*)?$`)
 	groupName = regexp.MustCompile(`^([^:\]\s]+)\s*(?:#.*)?$`)
 	bracketed = regexp.MustCompile(`^\[(.+)\]:([0-9]+)$`)
-	hostPort  = regexp.MustCompile(`^((?:[^:\[\]]|\[[^\]]*\])*):([0-9]+)$`)
+	hostPort  = regexp.MustCompile(`^((?:[^:\[\]]|\[[^\]]*\])+):([0-9]+)$`)
 )
 
 // IsSection reports whether a line begins a section of an INI inventory.
