@@ -462,11 +462,7 @@ func (d *Deployment) Report() *Report {
 			f.Dists, f.Along = nil, nil
 			n.Facts = &f
 		}
-		ref := u.runs
-		if w := u.plan.Wheel; w != nil {
-			ref = &WheelRef{w.Manifest.Name, w.Manifest.SHA256, w.Version}
-		}
-		if ref != nil {
+		if ref := u.ref(); ref != nil {
 			n.Wheel = ref.Name
 			if !seen[ref.SHA256] {
 				seen[ref.SHA256] = true
@@ -478,6 +474,14 @@ func (d *Deployment) Report() *Report {
 	r.Differences = compareNodes(d.units, d.given)
 	r.complete()
 	return r
+}
+
+// ref names the wheel that is for a node, or that was found on it; nil: none.
+func (u *unit) ref() *WheelRef {
+	if w := u.plan.Wheel; w != nil {
+		return w.ref()
+	}
+	return u.runs
 }
 
 // public is a version without its local part.

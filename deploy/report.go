@@ -152,10 +152,10 @@ func (r *Report) properties() []node.Property {
 func compareNodes(units []*unit, given bool) []Difference {
 	var facts []node.Facts
 	var names []string
-	var wheels []*Wheel
+	var wheels []*WheelRef
 	for _, u := range units {
 		if u.facts != nil && pythonless(*u.facts) == "" {
-			facts, names, wheels = append(facts, u.now()), append(names, u.host.Name), append(wheels, u.plan.Wheel)
+			facts, names, wheels = append(facts, u.now()), append(names, u.host.Name), append(wheels, u.ref())
 		}
 	}
 	diffs := []Difference{}
@@ -174,17 +174,18 @@ func compareNodes(units []*unit, given bool) []Difference {
 }
 
 // within reports whether nodes of one wheel differ.
-func within(d node.Diff, wheels []*Wheel) bool {
-	value := map[*Wheel]string{}
+func within(d node.Diff, wheels []*WheelRef) bool {
+	value := map[string]string{} // by sha256
 	for _, v := range d.Values {
 		for _, i := range v.Nodes {
 			if wheels[i] == nil {
 				continue
 			}
-			if seen, ok := value[wheels[i]]; ok && seen != v.Value {
+			sum := wheels[i].SHA256
+			if seen, ok := value[sum]; ok && seen != v.Value {
 				return true
 			}
-			value[wheels[i]] = v.Value
+			value[sum] = v.Value
 		}
 	}
 	return false

@@ -317,7 +317,7 @@ func (u *unit) settle() {
 		}
 	}
 	if s.wheel != nil {
-		u.runs = &WheelRef{s.wheel.Manifest.Name, s.wheel.Manifest.SHA256, s.wheel.Version}
+		u.runs = s.wheel.ref()
 	}
 	findings := slices.Concat(s.differs, s.broken)
 	switch {

@@ -484,9 +484,11 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
 	var wheels []deploy.Wheel
+	var envs []environment
 	for i, torch := range []string{"2.15.0", "2.14.0"} {
-		h, s := host(t, fmt.Sprintf("gpu%d", i+1), newEnvironment(t, torch), sshtest.Options{})
-		hosts, servers = append(hosts, h), append(servers, s)
+		e := newEnvironment(t, torch)
+		h, s := host(t, fmt.Sprintf("gpu%d", i+1), e, sshtest.Options{})
+		envs, hosts, servers = append(envs, e), append(hosts, h), append(servers, s)
 		wheels = append(wheels, load(t, makeWheel(t, t.TempDir(), wheelOptions{torch: torch}))[0])
 	}
 	opt := options(t, wheels, servers, hosts...)
@@ -500,6 +502,19 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 	opt.Wheels = nil
 	if r := look(t, opt); code(r.Err()) != 3 || r.Summary.Differs != 2 {
 		t.Errorf("without: %v\n%s", r.Err(), printed(t, r))
+	}
+	// Nodes of one wheel must agree all the same.
+	third := envs[0].copy(t)
+	third.write(t, "transformers-5.2.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: transformers\nVersion: 5.2.0\n")
+	h, s := host(t, "gpu3", third, sshtest.Options{})
+	opt = options(t, wheels, append(servers, s), append(hosts, h)...)
+	r := look(t, opt)
+	must := map[string]bool{}
+	for _, d := range r.Differences {
+		must[d.What] = d.Must
+	}
+	if torch, ok := must["torch"]; !ok || torch || !must["transformers"] || r.Nodes[1].Status != deploy.OK || r.Nodes[2].Status != deploy.Differs {
+		t.Errorf("must: %v\n%s", must, printed(t, r))
 	}
 }
 

@@ -21,6 +21,9 @@ type Wheel struct {
 	Requires []string       // PEP 508, one requirement each
 }
 
+// ref names it as a report does.
+func (w Wheel) ref() *WheelRef { return &WheelRef{w.Manifest.Name, w.Manifest.SHA256, w.Version} }
+
 // UsageError is a choice that dsbuild cannot make for its user: exit code 2.
 type UsageError struct {
 	err  error
