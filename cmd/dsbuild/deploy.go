@@ -18,7 +18,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/page"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -149,12 +148,6 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		InUse: inUse, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
-}
-
-// newDialer reaches nodes as ssh would; a connection that fails for a passing
-// reason is tried again, and the environments of a node share one.
-func newDialer() remote.Dialer {
-	return remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
