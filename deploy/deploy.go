@@ -145,8 +145,8 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
-			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
+			{name: "connect", do: d.connect},                // a connection, the host key checked
+			{name: "probe", limit: probeLimit, do: d.probe}, // the facts
 		})
 	})
 	note(units, results)
@@ -333,14 +333,13 @@ func (d *Deployment) changes(u *unit, sent func(int64)) []step {
 // step is one thing done on a node.
 type step struct {
 	name  string
-	limit time.Duration
+	limit time.Duration // 0: what it does has limits of its own, as a dialer that may ask a person
 	do    func(context.Context, *unit) error
 	agent bool // only while the agent holds the environment: put lets go of one that is as wanted
 }
 
 // The time a step may take at most.
 const (
-	connectLimit = 2 * time.Minute
 	probeLimit   = 2 * time.Minute
 	putLimit     = 30 * time.Minute
 	installLimit = 15 * time.Minute
@@ -358,7 +357,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		}
 		u.step = s.name
 		begin := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
+		limited, cancel := bound(ctx, s.limit)
 		err := s.do(limited, u)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)
@@ -387,6 +386,14 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.change = nil
 	}
 	return nil
+}
+
+// bound is ctx with a limit, if that is not 0.
+func bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", ui.Duration(limit)))
 }
 
 // putBack undoes what was begun on a node, also after ctx has ended.

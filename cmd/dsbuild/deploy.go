@@ -159,7 +159,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	return deploy.Options{
-		InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(a), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }

@@ -30,7 +30,7 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions, command string) er
 		return err
 	}
 	opt.Keep = true
-	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter}
+	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(a), Reporter: a.reporter}
 	s := flow.New(opt)
 	defer s.Close()
 	plan, err := s.Survey(ctx)
