@@ -23,6 +23,8 @@ CHANGE = os.path.join(HOME, "change.json")
 INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
+SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
+PART, GONE = ".dsbuild-part", ".dsbuild-gone"  # what move leaves where it is cut off
 
 
 class Gone(Exception):
@@ -39,12 +41,38 @@ class Failed(Exception):
 
 def save_json(path, value):
     """Writes a file whole or not at all, and to the disk."""
-    with open(path + ".part", "w", encoding="utf-8") as f:
-        json.dump(value, f)
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(path + ".part", path)
+    part = path + ".part"
+    try:
+        with open(part, "w", encoding="utf-8") as f:
+            json.dump(value, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(part, path)
+    except OSError:
+        sweep(part)
+        raise
     sync_folder(os.path.dirname(path))
+
+
+def start_sync(places):
+    """Starts to bring to the disk what was written to the file systems of places,
+    else a power cut could leave empty files there, after all was reported as
+    well. One program for all of them: to sync one file after the other takes as
+    many writes of the file system's journal, seconds in place of a moment."""
+    try:
+        return subprocess.Popen(["sync", "-f"] + places, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:  # not every container has it: then the kernel does it in its own time
+        return None
+
+
+def end_sync(child):
+    """Waits for what start_sync started, but not for ever: somebody else's data
+    may have to go to the same disk first."""
+    try:
+        if child:
+            child.wait(SYNC_LIMIT)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def sync_folder(path):
@@ -91,6 +119,27 @@ def remove(path):
         pass
 
 
+def sweep(path):
+    """Removes what nobody needs any more, as far as that goes: NFS keeps a folder
+    whose files some process has open. The next run tries again."""
+    try:
+        remove(path)
+    except OSError:
+        pass
+
+
+def put_aside(path, aside):
+    """Takes path away under its name, at once, to be swept later."""
+    while exists(aside):
+        aside += "+"
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        pass
+    except OSError:  # another file system
+        remove(path)
+
+
 def move(source, target):
     """Renames; where that cannot be (a lower layer of an overlay, another file
     system) copies, in such an order that target appears whole and source
@@ -101,12 +150,13 @@ def move(source, target):
     except OSError as e:
         if e.errno != errno.EXDEV:
             raise
-    part, gone = target + ".dsbuild-part", source + ".dsbuild-gone"
+    part, gone = target + PART, source + GONE
     remove(part)
     if os.path.isdir(source) and not os.path.islink(source):
         shutil.copytree(source, part, symlinks=True)
     else:
         shutil.copy2(source, part, follow_symlinks=False)
+    end_sync(start_sync([os.path.dirname(part)]))
     os.rename(part, target)
     try:
         os.rename(source, gone)
@@ -309,6 +359,7 @@ class Environment:
     def __init__(self):
         self.change = None
         self.recorded = False  # our change was made final: no way back
+        self.syncing = None
         self.dir = None
         self.lock = None
         self.along = []  # what was installed beside DeepSpeed
@@ -319,8 +370,8 @@ class Environment:
         self.take_lock()
         repaired = self.repair()
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
-            if name.startswith(("run-", "kept-")):
-                remove(os.path.join(HOME, name))
+            if name.startswith(("run-", "kept-")) or name.endswith(".part"):
+                sweep(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
         os.mkdir(self.dir, 0o700)
         return {"dir": self.dir, "now": installed(), "previous": previous(HOME), "repaired": repaired}
@@ -340,8 +391,11 @@ class Environment:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
                     raise Failed("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
                 time.sleep(0.1)
-        os.ftruncate(self.lock, 0)
-        os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
+        try:
+            os.ftruncate(self.lock, 0)
+            os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
+        except OSError:  # the disk is full: what must be put back needs no room
+            pass
 
     def repair(self):
         """Ends a change that was cut off: forward once it was recorded, else back."""
@@ -369,14 +423,20 @@ class Environment:
     def restore(self):
         """Puts everything back as it was. Can be cut off and begun again."""
         for root in self.change["roots"]:
+            if exists(root["kept"]) or not root["was"]:
+                put_aside(root["path"], root["kept"] + GONE)
             if exists(root["kept"]):
-                remove(root["path"])
                 move(root["kept"], root["path"])
-            elif not root["was"]:
-                remove(root["path"])
+        self.sweep_roots()
         remove(CHANGE)
-        remove(self.change["kept"])
+        sweep(self.change["kept"])
         self.change = None
+
+    def sweep_roots(self):
+        """Removes what a move that was cut off has left among the packages."""
+        for root in self.change["roots"]:
+            for ending in (PART, GONE):
+                sweep(root["path"] + ending)
 
     def install(self, order, inbox):
         """Moves what is replaced aside and lets pip install the new wheels, the
@@ -394,6 +454,7 @@ class Environment:
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
+        self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def fetch(self, order, inbox):
@@ -421,16 +482,24 @@ class Environment:
             names = [other["name"] for other in self.along]
             kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
             order["installed"]["along"] = kept + self.along
-        final = dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"])
-        try:
-            save_json(CHANGE, final)
-        except OSError:
-            self.change = read_change(CHANGE) or self.change  # which of the two is there counts
-            self.recorded = self.change["done"]
-            raise
-        self.change, self.recorded = final, True
+        end_sync(self.syncing)
+        save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
+        self.look()
         self.finish()
         return {}
+
+    def look(self):
+        """Whether our change was made final, the file alone says: this program can
+        be told to leave, or meet a full disk, just after the file was replaced."""
+        try:
+            self.change = read_change(CHANGE) or self.change
+        except Failed:  # what is known of the change will do
+            pass
+        self.recorded = self.change["done"]
+
+    def sync(self):
+        """Starts to bring what was installed to the disk, while it is verified."""
+        self.syncing = start_sync(sorted({os.path.dirname(root["path"]) for root in self.change["roots"]}))
 
     def finish(self):
         """What is left to do once a change is recorded; harmless when repeated."""
@@ -439,17 +508,20 @@ class Environment:
             save_json(INSTALLED, change["installed"])
         else:
             remove(INSTALLED)
+        gone = change["kept"] + GONE
         if change["forget"]:
-            remove(change["kept"])
-            remove(PREVIOUS)
+            put_aside(PREVIOUS, gone)
         elif exists(change["kept"]):
             save_json(os.path.join(change["kept"], "change.json"), change)
-            remove(PREVIOUS)
+            put_aside(PREVIOUS, gone)
             os.rename(change["kept"], PREVIOUS)
-        with open(os.path.join(HOME, "journal.jsonl"), "a", encoding="utf-8") as f:
-            f.write(json.dumps(change["journal"]) + "\n")
+        note(change["journal"])
+        self.sweep_roots()
         remove(CHANGE)
         self.change = None
+        for name in os.listdir(HOME):
+            if name.startswith("kept-"):
+                sweep(os.path.join(HOME, name))
 
     def roll_back(self):
         """Exchanges what is installed for what was before the last deploy."""
@@ -466,12 +538,15 @@ class Environment:
             if root["was"]:
                 os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
                 clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
+        self.sync()
         now = installed()
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
 
     def undo(self):
         """Puts back what was, if anything was changed. What is recorded stays;
         then what is left of recording is tried once more."""
+        if self.change:
+            self.look()
         if self.change and self.recorded:
             try:
                 self.finish()
@@ -483,6 +558,23 @@ class Environment:
             remove(self.dir)
             self.dir = None
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
+
+
+def note(entry):
+    """Adds a line to the journal, unless it is the last one already: a finish that
+    was cut off is repeated. What is left of a line that was cut off goes."""
+    line, most = json.dumps(entry).encode("ascii") + b"\n", 1 << 16
+    with open(os.path.join(HOME, "journal.jsonl"), "a+b") as f:
+        size = f.seek(0, os.SEEK_END)
+        f.seek(max(0, size - most))
+        last = f.read()
+        whole = last[:last.rfind(b"\n") + 1]
+        if len(whole) < len(last):
+            f.truncate(size - len(last) + len(whole))
+        if whole.splitlines(True)[-1:] != [line]:
+            f.write(line)
+        f.flush()
+        os.fsync(f.fileno())
 
 
 def clone(source, target):
@@ -505,12 +597,14 @@ def before():
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def die_with_parent():
+def die_with_parent(parent):
     """Asks the kernel to end this process with its parent, where it can."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it was faster
+            os._exit(1)
     except Exception:  # then the lock, which pip holds too, keeps others away
         pass
 
@@ -525,8 +619,9 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
+    me = os.getpid()
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             start_new_session=True, pass_fds=(lock,), preexec_fn=die_with_parent)
+                             start_new_session=True, pass_fds=(lock,), preexec_fn=lambda: die_with_parent(me))
     said, deadline, out = b"", time.monotonic() + order["limit_s"], child.stdout.fileno()
     try:
         while True:

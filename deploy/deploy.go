@@ -322,9 +322,12 @@ func (d *Deployment) changes(u *unit, sent func(int64)) []step {
 		}
 	case Follow:
 		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
-	default:
-		return []step{verify}
+	case Leave:
+		if u.facts.Leftovers {
+			return []step{{name: "put", limit: putLimit, do: d.tidy}, verify} // files of a run that was cut off go
+		}
 	}
+	return []step{verify}
 }
 
 // step is one thing done on a node.

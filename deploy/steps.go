@@ -101,6 +101,20 @@ func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
 	return nil
 }
 
+// tidy removes what a run that was cut off has left on a node where nothing else
+// is to be done.
+func (d *Deployment) tidy(ctx context.Context, u *unit) error {
+	_, err := d.begin(ctx, u)
+	if errors.As(err, new(*refusal)) {
+		return nil // a deploy is at work, and the files are its own
+	}
+	if err == nil {
+		u.change.end()
+		u.change = nil
+	}
+	return err
+}
+
 // uploads are the files of the wheels that go along.
 func uploads(along []Along) []upload {
 	files := make([]upload, len(along))
