@@ -279,7 +279,7 @@ def probe():
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
-        "leftovers": any(name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
+        "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
     facts.update(users())
     facts["smi"], status = end_smi(*smi) if smi else ([], ANSWERED + 1)
