@@ -25,6 +25,7 @@ HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
 CHANGE = os.path.join(HOME, "change.json")
 INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
+JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
 PART = ".part"  # ends the name of an upload that is not whole
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
@@ -394,16 +395,20 @@ class Environment:
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
     def begin(self):
-        """Locks, repairs what an earlier run left, and makes room for the upload."""
+        """Locks, repairs what an earlier run left, and makes room for the upload,
+        unless there will be none."""
         os.makedirs(HOME, mode=0o755, exist_ok=True)
         self.take_lock()
         repaired = self.repair()
+        found = {"now": installed(), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
+        if REQUEST["look"]:
+            return dict(found, inbox="", arrived=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
             if name.startswith(("run-", "kept-")) or name.endswith(".part"):
                 sweep(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
         os.mkdir(self.dir, 0o700)
-        return {"inbox": INBOX, "arrived": self.arrived(), "now": installed(), "previous": previous(HOME), "repaired": repaired}
+        return dict(found, inbox=INBOX, arrived=self.arrived())
 
     def arrived(self):
         """Makes the inbox ready, and names the files that need not be sent again."""
@@ -617,18 +622,32 @@ class Environment:
 def note(entry):
     """Adds a line to the journal, unless it is the last one already: a finish that
     was cut off is repeated. What is left of a line that was cut off goes."""
-    line, most = json.dumps(entry).encode("ascii") + b"\n", 1 << 16
-    with open(os.path.join(HOME, "journal.jsonl"), "a+b") as f:
-        size = f.seek(0, os.SEEK_END)
-        f.seek(max(0, size - most))
-        last = f.read()
-        whole = last[:last.rfind(b"\n") + 1]
-        if len(whole) < len(last):
-            f.truncate(size - len(last) + len(whole))
-        if whole.splitlines(True)[-1:] != [line]:
+    line = json.dumps(entry).encode("ascii") + b"\n"
+    with open(JOURNAL, "a+b") as f:
+        last, end = last_line(f)
+        f.truncate(end)
+        if last != line:
             f.write(line)
         f.flush()
         os.fsync(f.fileno())
+
+
+def last_line(f, most=1 << 16):
+    """The last whole line of a file, and where it ends."""
+    size = f.seek(0, os.SEEK_END)
+    f.seek(max(0, size - most))
+    tail = f.read()
+    whole = tail[:tail.rfind(b"\n") + 1]
+    return (whole.splitlines(True) or [b""])[-1], size - len(tail) + len(whole)
+
+
+def last_run():
+    """The run that made the last change there was, "" where there was none."""
+    try:
+        with open(JOURNAL, "rb") as f:
+            return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
+    except (OSError, ValueError):
+        return ""
 
 
 def clone(source, target):
