@@ -56,10 +56,11 @@ type faultWheel struct {
 // ballast makes moments in the middle long enough to be hit.
 const ballast = 20 << 20
 
-// newFaultFleet has nodes that run the first of two versions.
-func newFaultFleet(t *testing.T, count int) *faultFleet {
+// newFaultFleet has nodes that run the first of two versions. Their folder may be
+// given.
+func newFaultFleet(t *testing.T, count int, dir string) *faultFleet {
 	t.Helper()
-	f := &faultFleet{Fleet: nodestest.Up(t, nodes.Options{Count: count, Env: nodes.FakeTorch}), home: t.TempDir()}
+	f := &faultFleet{Fleet: nodestest.Up(t, nodes.Options{Count: count, Env: nodes.FakeTorch, Dir: dir}), home: t.TempDir()}
 	for i, version := range []string{"0.19.7", "0.19.8"} {
 		f.wheels[i] = newFaultWheel(t, version)
 	}
@@ -424,7 +425,7 @@ func (f *faultFleet) interrupted(t *testing.T, i, was, is, target int, r deploy.
 
 func TestCtrlCAtRandomMoments(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2)
+	f := newFaultFleet(t, 2, "")
 	came, steps := f.interrupts(t, 4)
 	t.Logf("%s; at %s", came, steps)
 }
@@ -544,7 +545,145 @@ func (f *faultFleet) kills(t *testing.T, at []moment) (came counts, missed []str
 
 func TestKillOfTheProgram(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 1)
+	f := newFaultFleet(t, 1, "")
 	came, missed := f.kills(t, append(moments()[1:5], f.anyMoments(1)...))
 	t.Logf("%s; missed %q", came, missed)
+}
+
+// reboots takes node 0 away at each moment, as a power cut or a reset does, and
+// brings it back: while the run still goes on, or after it. The other nodes get what
+// they were to get, the report says no more of node 0 than can be known, and the
+// next run finds the old or the new version there once it has put it right.
+func (f *faultFleet) reboots(t *testing.T, at []moment, down func(t *testing.T), up func(t *testing.T)) (came counts, missed []string) {
+	t.Helper()
+	came = counts{}
+	has := f.all(t)
+	for n, m := range at {
+		target := f.other(has)
+		_, ended, stdout, stderr := f.start(t, f.deployArgs(target)...)
+		if !f.reach(m, ended) {
+			missed = append(missed, m.name)
+		}
+		down(t)
+		soon := n%2 == 0
+		if soon {
+			up(t)
+		}
+		<-ended
+		if !soon {
+			up(t)
+		}
+		var r deploy.Report
+		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || len(r.Nodes) != len(has) {
+			t.Fatalf("%v: %s\n%s", err, stdout, stderr)
+		}
+		for i, one := range r.Nodes[1:] {
+			if one.Status != deploy.OK || f.has(t, i+1) != target {
+				t.Errorf("node 0 went down %s, and of another: %+v", m.name, one)
+			}
+		}
+		came[f.afterReboot(t, m, r.Nodes[0], has[0], target)]++
+		if t.Failed() {
+			t.Fatalf("node 0 went down %s, back soon: %v\n%s\n%s", m.name, soon, stdout, stderr)
+		}
+		has = f.all(t)
+	}
+	return came, missed
+}
+
+// afterReboot has the next run put node 0 right, and compares what it finds with
+// what the one before has told.
+func (f *faultFleet) afterReboot(t *testing.T, m moment, told deploy.NodeReport, was, target int) string {
+	t.Helper()
+	cmd, stdout, stderr := f.command(t, f.deployArgs(target)...)
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("after node 0 went down %s: %v\n%s\n%s", m.name, err, stdout, stderr)
+	}
+	var r deploy.Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	found := ""
+	for w, name := range map[int]string{was: "old", target: "new"} {
+		if before := r.Nodes[0].Before; before != nil && before.SHA256 == f.wheels[w].sha256 && before.Version == f.wheels[w].version {
+			found = name
+		}
+	}
+	if found == "" {
+		t.Errorf("the next run found %+v, %+v", r.Nodes[0].Before, r.Nodes[0])
+	}
+	if told.Unseen {
+		found += " (not told)"
+	} else if told.After == nil || r.Nodes[0].Before == nil || *told.After != *r.Nodes[0].Before {
+		t.Errorf("told was %+v, the next run found %+v", told.After, r.Nodes[0].Before)
+	}
+	f.deploys(t, target)
+	return found
+}
+
+func (f *faultFleet) crash(t *testing.T) {
+	t.Helper()
+	if err := f.Kill(0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *faultFleet) boot(t *testing.T) {
+	t.Helper()
+	if err := f.Start(0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNodeThatReboots(t *testing.T) {
+	t.Parallel()
+	f := newFaultFleet(t, 2, "")
+	came, missed := f.reboots(t, moments()[3:5], f.crash, f.boot)
+	t.Logf("%s; missed %q", came, missed)
+}
+
+// crossing has two runs bring different wheels to the same nodes at once. Each node
+// ends with one of them, complete; whoever does not get the lock says who holds it.
+func (f *faultFleet) crossing(t *testing.T, times int) counts {
+	t.Helper()
+	came := counts{}
+	for range times {
+		var reports [2]deploy.Report
+		var ends [2]chan struct{}
+		var outs [2]*bytes.Buffer
+		for w := range f.wheels {
+			_, ends[w], outs[w], _ = f.start(t, f.deployArgs(w)...)
+			time.Sleep(time.Duration(mathrand.Float64() * float64(f.took) / 2))
+		}
+		for w := range f.wheels {
+			<-ends[w]
+			if err := json.Unmarshal(outs[w].Bytes(), &reports[w]); err != nil {
+				t.Fatalf("%v: %s", err, outs[w])
+			}
+		}
+		for i, n := range f.Nodes {
+			is := f.has(t, i)
+			if is < 0 || reports[is].Nodes[i].Status != deploy.OK {
+				t.Errorf("%s has %s, and the run that was to bring it says %+v", n.Name, f.name(is), reports[max(0, is)].Nodes[i])
+			}
+			if left := f.left(t, i); len(left) > 0 {
+				t.Errorf("%s: left behind: %q", n.Name, left)
+			}
+			switch other := reports[1-max(0, is)].Nodes[i]; {
+			case other.Status == deploy.OK:
+				came["one after the other"]++
+			case strings.Contains(other.Error, "another deploy is changing this environment (run ") && strings.Contains(other.Error, " by "):
+				came["one alone"]++
+			default:
+				t.Errorf("%s: the other run says %+v", n.Name, other)
+			}
+		}
+	}
+	return came
+}
+
+func TestTwoDeploysAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newFaultFleet(t, 2, "")
+	t.Log(f.crossing(t, 1))
 }
