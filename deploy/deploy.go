@@ -81,6 +81,7 @@ type unit struct {
 	changed bool
 	before  *Version
 	after   *Version
+	unseen  bool      // what it has now is not known
 	sight   *sight    // verify: what was seen of it
 	runs    *WheelRef // verify: the wheel that it runs, or is to run
 
@@ -325,9 +326,12 @@ func (d *Deployment) changes(u *unit, sent func(int64)) []step {
 		}
 	case Follow:
 		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
-	default:
-		return []step{verify}
+	case Leave:
+		if u.facts.Leftovers {
+			return []step{{name: "put", limit: putLimit, do: d.tidy}, verify} // files of a run that was cut off go
+		}
 	}
+	return []step{verify}
 }
 
 // step is one thing done on a node.
@@ -389,71 +393,12 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 	return nil
 }
 
-// putBack undoes what was begun on a node, also after ctx has ended.
-func (d *Deployment) putBack(ctx context.Context, u *unit) {
-	if u.change == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
-	defer cancel()
-	is, err := u.change.undo(ctx)
-	u.change.end()
-	u.change = nil
-	why := hint.Of(u.err)
-	switch {
-	case err != nil:
-		u.err, u.after = fmt.Errorf("%w; %s", u.err, unseen(u, err)), nil
-		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
-	case is.Recorded:
-		u.changed = true
-		u.err = fmt.Errorf("%w; %s", u.err, stays(u.after, is.Finished))
-	case is.Before == nil:
-		u.changed, u.after = false, nil
-		u.err = fmt.Errorf("%w; put back: no DeepSpeed, as before", u.err)
-	default:
-		u.changed, u.after = false, is.Before
-		u.err = fmt.Errorf("%w; put back: DeepSpeed %s, as before", u.err, is.Before.Version)
-	}
-	u.err = withHint(u.err, why)
-}
-
-// unseen says what is known of a node that was told to undo, and did not.
-func unseen(u *unit, err error) string {
-	var refused *refusal
-	switch {
-	case errors.As(err, &refused):
-		return fmt.Sprintf("its environment was not put back: %v; the next deploy does it first", err)
-	case u.step == "record":
-		return "it may run either version; deploy again"
-	case errors.Is(err, remote.ErrLost):
-		return "the node puts its environment back by itself, unseen"
-	}
-	why := " (" + err.Error() + ")"
-	if u.err.Error() == err.Error() {
-		why = ""
-	}
-	return "the state of its environment is unknown" + why + "; the next deploy repairs it"
-}
-
-// stays says what became of a change that was final when a later part of
-// recording it failed.
-func stays(after *Version, finished bool) string {
-	what := "no DeepSpeed"
-	if after != nil {
-		what = "DeepSpeed " + after.Version
-	}
-	if finished {
-		return what + " is installed and recorded"
-	}
-	return what + " is installed and stays; the next run finishes recording it"
-}
-
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
 	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}
