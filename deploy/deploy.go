@@ -81,10 +81,11 @@ type unit struct {
 	sight   *sight    // verify: what was seen of it
 	runs    *WheelRef // verify: the wheel that it runs, or is to run
 
-	status  Status
-	step    string
-	err     error
-	seconds map[string]float64
+	status    Status
+	step      string
+	err       error
+	aftermath string // the end of err that says what became of the node after it had failed
+	seconds   map[string]float64
 }
 
 // New prepares a deploy; nothing is done yet.
@@ -396,22 +397,23 @@ func (d *Deployment) putBack(ctx context.Context, u *unit) {
 	is, err := u.change.undo(ctx)
 	u.change.end()
 	u.change = nil
-	why := hint.Of(u.err)
+	why, after := hint.Of(u.err), ""
 	switch {
 	case err != nil:
-		u.err, u.after = fmt.Errorf("%w; %s", u.err, unseen(u, err)), nil
+		after, u.after = unseen(u, err), nil
 		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
 	case is.Recorded:
 		u.changed = true
-		u.err = fmt.Errorf("%w; %s", u.err, stays(u.after, is.Finished))
+		after = stays(u.after, is.Finished)
 	case is.Before == nil:
 		u.changed, u.after = false, nil
-		u.err = fmt.Errorf("%w; put back: no DeepSpeed, as before", u.err)
+		after = "put back: no DeepSpeed, as before"
 	default:
 		u.changed, u.after = false, is.Before
-		u.err = fmt.Errorf("%w; put back: DeepSpeed %s, as before", u.err, is.Before.Version)
+		after = fmt.Sprintf("put back: DeepSpeed %s, as before", is.Before.Version)
 	}
-	u.err = withHint(u.err, why)
+	u.aftermath = "; " + after
+	u.err = withHint(fmt.Errorf("%w%s", u.err, u.aftermath), why)
 }
 
 // unseen says what is known of a node that was told to undo, and did not.
@@ -450,7 +452,7 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}

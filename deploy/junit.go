@@ -73,6 +73,9 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	for _, wheel := range r.Wheels {
 		suite.Properties = append(suite.Properties, junitProperty{"wheel", wheel.Name + " sha256 " + wheel.SHA256})
 	}
+	for _, c := range Causes(r.Nodes) {
+		suite.Properties = append(suite.Properties, junitProperty{"cause", ui.Clean(c.String())})
+	}
 	total := 0.0
 	for _, n := range r.Nodes {
 		suite.Cases = append(suite.Cases, n.junit(about.Command))

@@ -139,6 +139,15 @@ func TestJUnitSaysWhatBecameOfEachNode(t *testing.T) {
 	if suite.attr["name"] != "dsbuild deploy" || suite.attr["timestamp"] != "2026-11-22T09:30:00" || suite.attr["hostname"] != "head" || suite.attr["time"] != "3.250" {
 		t.Errorf("suite: %v", suite.attr)
 	}
+	causes := 0
+	for _, p := range suite.all("properties")[0].all("property") {
+		if p.attr["name"] == "cause" {
+			causes++
+		}
+	}
+	if causes != 5 {
+		t.Errorf("%d causes", causes)
+	}
 	want := []struct{ name, outcome, message, text string }{
 		{"gpu1", "", "", ""},
 		{"gpu2", "failure", "op <cpu_adam> does not load]]>", "verify: op <cpu_adam> does not load]]>\nhint: try again"},

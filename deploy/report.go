@@ -26,6 +26,7 @@ type Report struct {
 	Wheels     []WheelRef   `json:"wheels"`
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
+	Causes     []Cause      `json:"causes"`           // why nodes are not ok, what most suffer from first
 	Nodes      []NodeReport `json:"nodes"`            // in inventory order
 	Groups     []Group      `json:"groups,omitempty"` // of ship alone
 
@@ -84,15 +85,16 @@ type NodeReport struct {
 	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"` // by step
 
-	unfit  bool     // refused because the wheel does not fit it
-	broken []string // verify: what does not work, beside what differs
-	proven bool     // verify: has the wheel's files, wherever they came from
+	unfit     bool     // refused because the wheel does not fit it
+	proven    bool     // verify: has the wheel's files, wherever they came from
+	aka       []string // what else it is called in messages
+	aftermath string   // the end of Error that says what became of it after it had failed
 }
 
 // complete counts the nodes and compares them. Several wheels give several
 // sha256, but one DeepSpeed version, torch and CUDA.
 func (r *Report) complete() {
-	r.Summary = Summary{}
+	r.Summary, r.Causes = Summary{}, Causes(r.Nodes)
 	shas := map[string]string{}
 	r.Consistent = len(r.Nodes) > 0
 	var facts []node.Facts

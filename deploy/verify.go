@@ -297,9 +297,6 @@ func (s *sight) tell(n *NodeReport) {
 	for _, f := range s.differs {
 		n.Differs = append(n.Differs, f.what)
 	}
-	for _, f := range s.broken {
-		n.broken = append(n.broken, f.what)
-	}
 	n.Remarks = append(n.Remarks, s.remarks...)
 	n.proven = s.proven
 }

@@ -109,7 +109,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 
 // node prepares a node; order is that of its steps.
 func (d *data) node(m member, cells []cell, order []string, words *words) dataNode {
-	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(complaint(m.NodeReport))}
+	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(m.Complaint())}
 	h := newHint(m.Hint)
 	n.Hint = [3]int{words.of(h.Before), words.of(h.Command), words.of(h.After)}
 	for _, s := range order {

@@ -17,6 +17,7 @@ type member struct {
 	deploy.NodeReport
 	facts *node.Facts // nil: nothing is known
 	wheel string      // its number among those of the report
+	cause int         // why it is not ok: nodes of one number for one reason; 0 of others
 }
 
 // newMembers are the nodes of a report. Facts are as probed, before anything was
@@ -26,9 +27,15 @@ func newMembers(r *deploy.Report) []member {
 	for i, w := range r.Wheels {
 		numbers[w.Name] = strconv.Itoa(i + 1)
 	}
+	causes := map[string]int{}
+	for i, c := range deploy.Causes(r.Nodes) {
+		for _, name := range c.Nodes {
+			causes[name] = i + 1
+		}
+	}
 	members := make([]member, len(r.Nodes))
 	for i, n := range r.Nodes {
-		members[i] = member{NodeReport: n, wheel: numbers[n.Wheel]}
+		members[i] = member{NodeReport: n, wheel: numbers[n.Wheel], cause: causes[n.Name]}
 		if n.Facts == nil {
 			continue
 		}
@@ -261,7 +268,7 @@ func (t *table) fold(members []member) []group {
 
 // key is equal for nodes that are one row.
 func (t *table) key(i int, m member) string {
-	words := []string{m.Error, m.Hint}
+	words := []string{strconv.Itoa(m.cause)}
 	for at, c := range t.cells[i] {
 		if !t.columns[at].Number {
 			words = append(words, c.Text)

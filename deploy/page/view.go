@@ -1,8 +1,6 @@
 package page
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/deploy"
@@ -65,12 +63,13 @@ type value struct {
 
 // reason is why nodes are not ok, in the words of the report.
 type reason struct {
-	Status deploy.Status
-	Nodes  string
-	Count  int
-	Step   string
-	Error  string
-	Hint   hint
+	Status  deploy.Status
+	Nodes   string
+	Count   int
+	Step    string
+	Error   string
+	Example string // whose words these are, where others said it in other words
+	Hint    hint
 }
 
 // remark is what is worth knowing about nodes, and no fault.
@@ -161,42 +160,18 @@ func counts(r *deploy.Report) []count {
 // has them all.
 const mostReasons = 100
 
-// reasons puts together the nodes of which the same is said.
+// reasons are the causes of the report.
 func reasons(r *deploy.Report) (all []reason, more int) {
-	type said struct {
-		status            deploy.Status
-		step, error, hint string
-	}
-	names := map[said][]string{}
-	var order []said
-	for _, n := range r.Nodes {
-		if n.Error == "" {
-			continue
+	causes := deploy.Causes(r.Nodes)
+	more = max(0, len(causes)-mostReasons)
+	for _, c := range causes[:len(causes)-more] {
+		one := reason{Status: c.Status, Nodes: ui.Clean(ui.FoldNames(c.Nodes)), Count: len(c.Nodes), Step: ui.Clean(c.Step), Error: ui.Clean(c.Said), Hint: newHint(c.Hint)}
+		if !c.Alike {
+			one.Example = ui.Clean(c.Node)
 		}
-		s := said{n.Status, n.Step, complaint(n), n.Hint}
-		if n.Status == deploy.Skipped {
-			s.step = "" // no step of it went wrong
-		}
-		if names[s] == nil {
-			order = append(order, s)
-		}
-		names[s] = append(names[s], n.Name)
-	}
-	slices.SortStableFunc(order, func(a, b said) int { return cmp.Compare(gravity(a.status), gravity(b.status)) })
-	more = max(0, len(order)-mostReasons)
-	for _, s := range order[:len(order)-more] {
-		all = append(all, reason{s.status, ui.Clean(ui.FoldNames(names[s])), len(names[s]), ui.Clean(s.step), ui.Clean(s.error), newHint(s.hint)})
+		all = append(all, one)
 	}
 	return all, more
-}
-
-// complaint is what is wrong with a node: what it differs in is a line each.
-func complaint(n deploy.NodeReport) string {
-	rest, ok := strings.CutPrefix(n.Error, strings.Join(n.Differs, "; "))
-	if !ok || len(n.Differs) < 2 {
-		return n.Error
-	}
-	return strings.Join(n.Differs, "\n") + strings.Replace(rest, "; ", "\n", 1)
 }
 
 // mostRemarks is how many remarks are listed.
@@ -216,11 +191,6 @@ func remarks(r *deploy.Report) (all []remark, more int) {
 		all = append(all, remark{ui.Clean(f.Text), ui.Clean(f.Names), f.Count})
 	}
 	return all, more
-}
-
-// gravity orders statuses: what needs somebody goes first.
-func gravity(s deploy.Status) int {
-	return slices.Index([]deploy.Status{deploy.Failed, deploy.Unreachable, deploy.Refused, deploy.Differs, deploy.Skipped}, s)
 }
 
 // newHint finds the command in a hint: what follows a colon, up to what is said
