@@ -5,8 +5,11 @@
 #
 # Everything of dsbuild's is in HOME: lock (held while this runs), change.json (a
 # change under way: enough to undo it after a power cut), kept-RUN/ (what was
-# moved aside), run-*/ (uploads), installed.json (what is installed now),
-# previous/ (what was before), journal.jsonl.
+# moved aside), inbox/ (uploads: what a lost connection leaves of them, the next
+# run goes on with), run-*/ (temporary files), installed.json (what is installed
+# now), previous/ (what was before), journal.jsonl.
+#
+# proof.py and verify.py go before it.
 import errno
 import fcntl
 import json
@@ -22,19 +25,13 @@ HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
 CHANGE = os.path.join(HOME, "change.json")
 INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
+INBOX = os.path.join(HOME, "inbox")
+PART = ".part"  # ends the name of an upload that is not whole
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 
 
 class Gone(Exception):
     """The driver went away or asked to undo."""
-
-
-class Failed(Exception):
-    """An order that cannot be done; hint is what to try."""
-
-    def __init__(self, why, hint=""):
-        Exception.__init__(self, why)
-        self.hint = hint
 
 
 def save_json(path, value):
@@ -180,14 +177,44 @@ def outermost(paths):
     return kept
 
 
-def check_wheel(wheel):
+class Digests:
+    """What was read once need not be read again while it is the same file."""
+
+    def __init__(self):
+        self.known = {}
+
+    def of(self, path, size=None):
+        """The sha256 of a file, or of its first bytes."""
+        st = os.stat(path)
+        size = st.st_size if size is None else size
+        key = (st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, size)
+        if key not in self.known:
+            import hashlib
+
+            sum, left = hashlib.sha256(), size
+            with open(path, "rb") as f:
+                while left > 0:
+                    block = f.read(min(left, 1 << 20))
+                    if not block:
+                        break
+                    sum.update(block)
+                    left -= len(block)
+            self.known[key] = sum.hexdigest()
+        return self.known[key]
+
+
+def check_wheel(wheel, digests):
     """The file must be the one that was sent."""
-    try:
-        got = file_sha256(wheel["file"]).hexdigest()
-    except OSError as e:
-        raise Failed("%s: %s" % (wheel["file"], e.strerror), "where exec_prefix enters a container, its Python must see the same path as the node")
+    got = digest_of(wheel["file"], digests)
     if got != wheel["sha256"]:
         raise Failed("%s has sha256 %s, not %s" % (wheel["file"], got, wheel["sha256"]))
+
+
+def digest_of(path, digests, size=None):
+    try:
+        return digests.of(path, size)
+    except OSError as e:
+        raise Failed("%s: %s" % (path, e.strerror), "where exec_prefix enters a container, its Python must see the same path as the node")
 
 
 class Owners:
@@ -312,6 +339,8 @@ class Environment:
         self.dir = None
         self.lock = None
         self.along = []  # what was installed beside DeepSpeed
+        self.digests = Digests()
+        self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
     def begin(self):
         """Locks, repairs what an earlier run left, and makes room for the upload."""
@@ -323,7 +352,30 @@ class Environment:
                 remove(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
         os.mkdir(self.dir, 0o700)
-        return {"dir": self.dir, "now": installed(), "previous": previous(HOME), "repaired": repaired}
+        return {"inbox": INBOX, "arrived": self.arrived(), "now": installed(), "previous": previous(HOME), "repaired": repaired}
+
+    def arrived(self):
+        """Makes the inbox ready, and names the files that need not be sent again."""
+        if os.path.islink(INBOX) or not os.path.isdir(INBOX):
+            remove(INBOX)
+            os.mkdir(INBOX, 0o700)
+        os.chmod(INBOX, 0o700)
+        wanted, whole = {f["name"]: f["sha256"] for f in REQUEST["files"]}, []
+        for name in os.listdir(INBOX):
+            path = os.path.join(INBOX, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                if name.endswith(PART) and name[:-len(PART)] in wanted:
+                    continue
+                if name in wanted and self.digests.of(path) == wanted[name]:
+                    whole.append(name)
+                    continue
+            remove(path)
+        return whole
+
+    def digest(self, order):
+        """The sha256 of the beginning of an upload."""
+        path = os.path.join(INBOX, os.path.basename(order["file"]))
+        return {"sha256": digest_of(path, self.digests, order["size"])}
 
     def take_lock(self):
         """Waits a little: a driver that was killed leaves an agent that tidies up."""
@@ -382,7 +434,7 @@ class Environment:
         """Moves what is replaced aside and lets pip install the new wheels, the
         first of which is DeepSpeed's: all of them, or none."""
         for wheel in order["wheels"]:
-            check_wheel(wheel)
+            check_wheel(wheel, self.digests)
         first, along = order["wheels"][0]["file"], order["wheels"][1:]
         roots = old_roots() + new_roots(first)
         if along:
@@ -482,6 +534,8 @@ class Environment:
         if self.dir:
             remove(self.dir)
             self.dir = None
+            if not self.keep:
+                remove(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
 
 
@@ -497,6 +551,15 @@ def clone(source, target):
         shutil.copytree(source, target, symlinks=True, copy_function=link)
     else:
         link(source, target)
+
+
+def verify_now(request):
+    """verify.py without a Python of its own: for files, which nothing here has
+    imported."""
+    import importlib
+
+    importlib.invalidate_caches()
+    return verify(request)
 
 
 def before():
@@ -615,8 +678,14 @@ def serve(env, inbox):
         number, do = order["number"], order["do"]
         if do == "install":
             answer(number, lambda: env.install(order, inbox))
+        elif do == "digest":
+            answer(number, lambda: env.digest(order))
         elif do == "fetch":
             answer(number, lambda: env.fetch(order, inbox))
+        elif do == "users":
+            answer(number, users)
+        elif do == "verify":
+            answer(number, lambda: verify_now(order["request"]))
         elif do == "roll_back":
             answer(number, env.roll_back)
         elif do == "record":
@@ -646,6 +715,7 @@ def main():
                 except Gone:
                     undo = [o for o in inbox.orders if o["do"] == "undo"]
                     if not undo or inbox.ended:
+                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
                         return  # nobody left to answer
                     inbox.orders = undo
     except Gone:

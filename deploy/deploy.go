@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -41,6 +43,7 @@ type Options struct {
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
 	InUse      InUse         // what becomes of nodes whose environment is in use
+	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
@@ -72,7 +75,7 @@ type unit struct {
 	plan   NodePlan
 
 	change  *change
-	dir     string // on the node, for uploads
+	inbox   string // on the node, for uploads
 	record  string // sha256 of the RECORD that is to be there
 	noted   any    // rollback: what dsbuild noted of the version put back
 	changed bool

@@ -165,7 +165,7 @@ func (d *Deployment) usersOf(ctx context.Context, u *unit) (string, error) {
 		if member != u && !follows {
 			continue
 		}
-		got, err := node.Users(ctx, member.runner, member.facts.Executable)
+		got, err := member.users(ctx)
 		switch {
 		case err != nil && member != u:
 			return "", fmt.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", member.host.Name, err)
@@ -179,6 +179,14 @@ func (d *Deployment) usersOf(ctx context.Context, u *unit) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// users asks the agent that is at work on a node, or else a program of its own.
+func (u *unit) users(ctx context.Context) (node.Uses, error) {
+	if u.change != nil {
+		return u.change.users(ctx)
+	}
+	return node.Users(ctx, u.runner, u.facts.Executable)
 }
 
 // isInUse reports whether a node was left as it is because it is in use.

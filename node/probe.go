@@ -87,7 +87,7 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 // probeCommand is a shell script as an argument and a Python program on
 // standard input: neither needs a file on the node.
 func probeCommand(mark string, opt ProbeOptions) remote.Command {
-	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + usesSource()
+	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + UsesSource()
 	if opt.Files {
 		source += recordSource + "\nFILES = True\n"
 	}
@@ -114,9 +114,9 @@ func inParts(source string) string {
 	return b.String()
 }
 
-// usesSource is the Python program that finds the processes which use an
+// UsesSource is the Python program that finds the processes which use an
 // environment: users(), in two parts, of which it compiles the second if need be.
-func usesSource() string {
+func UsesSource() string {
 	return usesPython + "\nJUDGE = " + strconv.QuoteToASCII(judgePython) + "\n"
 }
 

@@ -14,10 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/page"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -30,6 +33,7 @@ type deployOptions struct {
 	forks     int
 	maxFail   string
 	inUse     string
+	bwlimit   string
 	deps      string
 	bundle    string
 	verify    string
@@ -78,6 +82,7 @@ the wheel away from all; dsbuild rollback does.`,
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
+	addBandwidthFlag(cmd, &opts)
 	return cmd
 }
 
@@ -88,6 +93,11 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+}
+
+// addBandwidthFlag gives a command that sends files the flag that holds it back.
+func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
+	cmd.Flags().StringVar(&opts.bwlimit, "bwlimit", "", "send at most `SIZE` per second to all nodes together: 500KB, 100MB, 1GB")
 }
 
 // addReportFlags gives a command the flags of everything that reaches nodes and
@@ -144,8 +154,12 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err != nil {
 		return deploy.Options{}, err
 	}
+	bandwidth, err := parseBandwidth(o)
+	if err != nil {
+		return deploy.Options{}, err
+	}
 	return deploy.Options{
-		InUse: inUse, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }
@@ -228,6 +242,19 @@ func parseMaxFail(o deployOptions, total int) (func(int) bool, error) {
 		return func(failed int) bool { return failed*100 > n*total }, nil
 	}
 	return func(failed int) bool { return failed > n }, nil
+}
+
+// parseBandwidth turns --bwlimit into what holds all transfers back together.
+func parseBandwidth(o deployOptions) (*rate.Limiter, error) {
+	if o.bwlimit == "" {
+		return nil, nil
+	}
+	n, err := units.FromHumanSize(strings.TrimSuffix(o.bwlimit, "/s"))
+	if err != nil || n < remote.LimitBurst {
+		return nil, usageErrorf(o.command, "--bwlimit %s: bytes per second such as 500KB, 100MB or 1GB, at least 33KB", o.bwlimit)
+	}
+	// Nobody waits longer than a tenth of a second for the next packets.
+	return rate.NewLimiter(rate.Limit(n), int(max(n/10, remote.LimitBurst))), nil
 }
 
 // planDocument is the JSON document of dsbuild deploy --dry-run --json.
