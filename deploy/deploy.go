@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -37,8 +38,12 @@ type Options struct {
 	Wheels     []Wheel
 	Dialer     remote.Dialer
 	Reporter   ui.Reporter
-	Forks      int              // nodes at once; 0 means fanout.DefaultForks
-	TooMany    func(n int) bool // asked with the number of failed nodes; yes starts no more. nil: never
+	Forks      int    // nodes at once; 0 means fanout.DefaultForks
+	Serial     Serial // the groups in which nodes are changed; none: all at once
+	// TooMany is asked with the number of failed nodes, and of how many: of all, or
+	// of a group of Serial. Yes starts no more. nil: never, but for the next group after one
+	// with failures.
+	TooMany    func(failed, of int) bool
 	Force      bool
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
@@ -63,7 +68,6 @@ type Deployment struct {
 	reading  bool           // by Verify: nothing is changed
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed
-	until    time.Time      // when waiting for processes to end is over
 }
 
 // unit is one node on its way through the steps.
@@ -87,7 +91,9 @@ type unit struct {
 	status    Status
 	step      string
 	err       error
-	aftermath string // the end of err that says what became of the node after it had failed
+	serial    int       // the group of --serial in which it was changed, from 1
+	until     time.Time // when waiting for processes to end is over
+	aftermath string    // the end of err that says what became of the node after it had failed
 	seconds   map[string]float64
 }
 
@@ -163,7 +169,7 @@ func (d *Deployment) tooMany(before int) func(int) bool {
 	if d.opt.TooMany == nil {
 		return nil
 	}
-	return func(n int) bool { return before+n > 0 && d.opt.TooMany(before+n) }
+	return func(n int) bool { return before+n > 0 && d.opt.TooMany(before+n, len(d.units)) }
 }
 
 // decide is the end of the first phase: every node gets its part of the plan.
@@ -176,6 +182,7 @@ func (d *Deployment) decide(ctx context.Context, how func([]Known) (Plan, error)
 		return Plan{}, err
 	}
 	plan.Respect(d.known(), d.opt.InUse)
+	plan.Divide(d.opt.Serial)
 	for i, u := range d.units {
 		u.plan = plan.Nodes[i]
 		switch u.plan.Action {
@@ -227,35 +234,92 @@ func (d *Deployment) known() []Known {
 // Apply is the second phase: it carries the plan of Survey out. The report is
 // complete also when ctx ends on the way.
 func (d *Deployment) Apply(ctx context.Context) *Report {
-	var rounds [2]struct{ first, followers []*unit } // those that wait come last, and keep nobody waiting
+	order := newRollout(d.plans(), d.opt.Serial)
+	var left []*unit
 	var total int64
 	failed := 0
-	d.until = time.Now().Add(d.opt.InUse.Wait)
 	for _, u := range d.units {
-		round := &rounds[0]
-		if u.plan.waits {
-			round = &rounds[1]
-		}
-		switch u.plan.Action {
-		case Install:
-			round.first = append(round.first, u)
+		switch {
+		case u.plan.Action == Install:
 			total += u.plan.Wheel.Manifest.Size + alongSize(u.plan.Along)
-		case Leave, Return:
-			round.first = append(round.first, u)
-		case Follow:
-			round.followers = append(round.followers, u)
-		}
-		if u.status == Failed || u.status == Unreachable {
+		case u.plan.Action == Leave:
+			left = append(left, u)
+		case u.status == Failed || u.status == Unreachable:
 			failed++
 		}
 	}
 	sent, closeBar := d.progress(total)
 	defer closeBar()
-	for _, round := range rounds {
-		d.phase(ctx, round.first, &failed, sent)
-		d.phase(ctx, round.followers, &failed, nil)
+	start := time.Now()
+	for number := 1; ; number++ {
+		group := d.places(order.next())
+		if len(group)+len(left) == 0 {
+			return d.Report()
+		}
+		d.turn(ctx, group, left, start, &failed, sent)
+		left = nil
+		for _, u := range group {
+			if len(d.opt.Serial) > 0 && u.status != Skipped {
+				u.serial = number
+			}
+		}
+		if err := d.stop(number, group); err != nil && ctx.Err() == nil {
+			d.skip(order, err)
+			return d.Report()
+		}
+		if slices.ContainsFunc(group, func(u *unit) bool { return u.status == OK }) {
+			order.proven()
+		}
 	}
-	return d.Report()
+}
+
+// plans are those of all nodes.
+func (d *Deployment) plans() []NodePlan {
+	plans := make([]NodePlan, len(d.units))
+	for i, u := range d.units {
+		plans[i] = u.plan
+	}
+	return plans
+}
+
+// places are the nodes at some places.
+func (d *Deployment) places(at []int) []*unit {
+	units := make([]*unit, len(at))
+	for i, place := range at {
+		units[i] = d.units[place]
+	}
+	return units
+}
+
+// turn changes a group of nodes, and verifies those that are left alone with it.
+func (d *Deployment) turn(ctx context.Context, group, left []*unit, start time.Time, failed *int, sent func(int64)) {
+	var first, followers []*unit
+	for _, u := range group {
+		u.until = time.Now().Add(d.opt.InUse.Wait)
+		if u.plan.waits { // since all began
+			u.until = start.Add(d.opt.InUse.Wait)
+		}
+		if u.plan.Action == Follow {
+			followers = append(followers, u)
+		} else {
+			first = append(first, u)
+		}
+	}
+	d.phase(ctx, append(left, first...), failed, sent)
+	d.phase(ctx, followers, failed, nil)
+}
+
+// skip gives the nodes of all further groups the reason why they are not begun.
+func (d *Deployment) skip(order *rollout, why error) {
+	for {
+		rest := d.places(order.next())
+		if len(rest) == 0 {
+			return
+		}
+		for _, u := range rest {
+			u.err = why
+		}
+	}
 }
 
 // progress starts the one bar over all bytes, which ends with the last of them.
@@ -455,7 +519,7 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}

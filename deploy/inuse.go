@@ -137,11 +137,11 @@ func (d *Deployment) free(ctx context.Context, u *unit) error {
 			return err
 		case users == "":
 			return nil
-		case !time.Now().Before(d.until):
+		case !time.Now().Before(u.until):
 			return &InUseError{users}
 		case users != told:
 			told = users
-			d.opt.Reporter.Note("%s: %s; waiting until %s", u.host.Name, users, d.until.Format(time.TimeOnly))
+			d.opt.Reporter.Note("%s: %s; waiting until %s", u.host.Name, users, u.until.Format(time.TimeOnly))
 		}
 		select {
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -303,5 +304,34 @@ func (p Plan) Print(w io.Writer) error {
 		}
 		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
 	}
-	return ui.Table(w, []string{"NODES", "ACTION", "WHEEL", "WHY"}, table)
+	if err := ui.Table(w, []string{"NODES", "ACTION", "WHEEL", "WHY"}, table); err != nil {
+		return err
+	}
+	return p.printGroups(w)
+}
+
+// printGroups says in which groups nodes are to be changed, where in several.
+func (p Plan) printGroups(w io.Writer) error {
+	var sizes []int
+	for _, n := range p.Nodes {
+		for len(sizes) < n.Serial {
+			sizes = append(sizes, 0)
+		}
+		if n.Serial > 0 {
+			sizes[n.Serial-1]++
+		}
+	}
+	if len(sizes) == 0 {
+		return nil
+	}
+	const most = 8
+	words := make([]string, min(len(sizes), most))
+	for i := range words {
+		words[i] = strconv.Itoa(sizes[i])
+	}
+	if len(sizes) > most {
+		words[most-1] = "…, " + strconv.Itoa(sizes[len(sizes)-1])
+	}
+	_, err := fmt.Fprintf(w, "in %d groups, one after the other: %s nodes\n", len(sizes), strings.Join(words, ", "))
+	return err
 }

@@ -82,8 +82,9 @@ type NodeReport struct {
 	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
 	Before  *Version           `json:"before"`
 	After   *Version           `json:"after"`
-	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
-	Seconds map[string]float64 `json:"seconds"` // by step
+	Facts   *node.Facts        `json:"facts"`            // as probed, without its distributions
+	Seconds map[string]float64 `json:"seconds"`          // by step
+	Serial  int                `json:"serial,omitempty"` // the group of --serial in which it was changed, from 1
 
 	unfit     bool     // refused because the wheel does not fit it
 	proven    bool     // verify: has the wheel's files, wherever they came from

@@ -32,6 +32,7 @@ type deployOptions struct {
 	limit     string
 	forks     int
 	maxFail   string
+	serial    string
 	inUse     string
 	bwlimit   string
 	deps      string
@@ -68,7 +69,7 @@ proves the wheel, then the others prove it. One of those that fails does not tak
 the wheel away from all; dsbuild rollback does.`,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
-  dsbuild deploy inventory.yaml --max-fail 5% --report fleet.html`,
+  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.html`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
@@ -90,7 +91,8 @@ the wheel away from all; dsbuild rollback does.`,
 func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	addReportFlags(cmd, opts)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
+	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`, each completely before the next, and stop after one with failures; a list such as 1,10%,100% begins small")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 }
@@ -146,11 +148,17 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
 	}
-	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	tooMany, err := parseMaxFail(o)
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	tooMany, err := parseMaxFail(o, len(inv.Hosts))
+	var serial deploy.Serial
+	if o.serial != "" {
+		if serial, err = deploy.ParseSerial(o.serial); err != nil {
+			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
+		}
+	}
+	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return deploy.Options{}, err
 	}
@@ -160,7 +168,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	}
 	return deploy.Options{
 		InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
-		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
+		Forks: o.forks, TooMany: tooMany, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }
 
@@ -229,7 +237,7 @@ func writable(file string) error {
 }
 
 // parseMaxFail turns --max-fail into the question that is asked after each failure.
-func parseMaxFail(o deployOptions, total int) (func(int) bool, error) {
+func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
 	if o.maxFail == "" {
 		return nil, nil
 	}
@@ -239,9 +247,9 @@ func parseMaxFail(o deployOptions, total int) (func(int) bool, error) {
 		return nil, usageErrorf(o.command, "--max-fail %s: a number of nodes, or a percentage such as 5%%", o.maxFail)
 	}
 	if percent {
-		return func(failed int) bool { return failed*100 > n*total }, nil
+		return func(failed, of int) bool { return failed*100 > n*of }, nil
 	}
-	return func(failed int) bool { return failed > n }, nil
+	return func(failed, _ int) bool { return failed > n }, nil
 }
 
 // parseBandwidth turns --bwlimit into what holds all transfers back together.
@@ -271,6 +279,7 @@ type planEntry struct {
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
+	Serial  int      `json:"serial,omitempty"`
 }
 
 func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
@@ -283,7 +292,7 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
+		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
 		for _, a := range n.Along {
 			e.Along = append(e.Along, a.String())
 		}
