@@ -33,6 +33,7 @@ const (
 
 // Options are what a deploy is made with, as plain resolved values.
 type Options struct {
+	Command    string // of dsbuild, for the report: deploy, rollback, ship or verify
 	Hosts      []inventory.Host
 	KnownHosts string // "" means the user's own
 	Wheels     []Wheel
@@ -516,7 +517,7 @@ func stays(after *Version, finished bool) string {
 
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
-	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
+	r := &Report{Command: d.opt.Command, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
 		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}

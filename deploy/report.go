@@ -23,6 +23,7 @@ const (
 
 // Report is what became of a fleet: the JSON of --report and --json.
 type Report struct {
+	Command    string       `json:"command"` // deploy, rollback, ship or verify
 	Wheels     []WheelRef   `json:"wheels"`
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`

@@ -22,26 +22,28 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/page"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // deployOptions are the flags of dsbuild deploy.
 type deployOptions struct {
-	command   string // for messages about wrong usage
-	inventory string
-	wheel     string
-	limit     string
-	forks     int
-	maxFail   string
-	serial    string
-	inUse     string
-	bwlimit   string
-	deps      string
-	bundle    string
-	verify    string
-	reports   []string
-	dryRun    bool
-	force     bool
-	json      bool
+	command     string // for messages about wrong usage
+	inventory   string
+	wheel       string
+	limit       string
+	forks       int
+	maxFail     string
+	retryFailed string
+	serial      string
+	inUse       string
+	bwlimit     string
+	deps        string
+	bundle      string
+	verify      string
+	reports     []string
+	dryRun      bool
+	force       bool
+	json        bool
 }
 
 func newDeployCommand(a *app) *cobra.Command {
@@ -69,7 +71,8 @@ proves the wheel, then the others prove it. One of those that fails does not tak
 the wheel away from all; dsbuild rollback does.`,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
-  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.html`,
+  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json
+  dsbuild deploy inventory.yaml --retry-failed fleet.json --report fleet.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
@@ -83,6 +86,7 @@ the wheel away from all; dsbuild rollback does.`,
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
+	addRetryFlag(cmd, &opts)
 	addBandwidthFlag(cmd, &opts)
 	return cmd
 }
@@ -95,6 +99,11 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`, each completely before the next, and stop after one with failures; a list such as 1,10%,100% begins small")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+}
+
+// addRetryFlag gives a command the flag that goes on from an earlier run of it.
+func addRetryFlag(cmd *cobra.Command, opts *deployOptions) {
+	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "", "only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
 }
 
 // addBandwidthFlag gives a command that sends files the flag that holds it back.
@@ -117,7 +126,7 @@ func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
-		return err
+		return opts.unless(a, err)
 	}
 	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel); err != nil {
 		return err
@@ -158,7 +167,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
 		}
 	}
-	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	inv, err := o.nodes(ctx, a)
 	if err != nil {
 		return deploy.Options{}, err
 	}
@@ -167,9 +176,66 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	return deploy.Options{
-		InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		Command: o.name(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
+}
+
+// name is the command without that of the program.
+func (o deployOptions) name() string { return o.command[strings.LastIndexByte(o.command, ' ')+1:] }
+
+// nodes reads the inventory, and keeps what --limit and --retry-failed leave. An
+// inventory without nodes is a *nothingError.
+func (o deployOptions) nodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
+	if o.retryFailed == "" {
+		return a.loadInventory(ctx, o.inventory, o.limit)
+	}
+	past, err := deploy.LoadPast(o.retryFailed, o.name())
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.openInventory(ctx, o.inventory)
+	if err != nil {
+		return nil, err
+	}
+	inv, err := a.narrow(all, o.limit)
+	if err != nil {
+		return nil, err
+	}
+	again := *inv
+	var remarks []string
+	again.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range remarks {
+		a.reporter.Note("%s", r)
+	}
+	if len(again.Hosts) == 0 {
+		return nil, &nothingError{past.Nothing()}
+	}
+	return &again, nil
+}
+
+// nothingError is a run that is over before it began, for there is nothing to do.
+type nothingError struct{ why string }
+
+func (e *nothingError) Error() string { return e.why }
+
+// unless is err, but where that says that there is nothing to do: then this is
+// the result. Reports of before stay as they are.
+func (o deployOptions) unless(a *app, err error) error {
+	var nothing *nothingError
+	switch {
+	case !errors.As(err, &nothing):
+		return err
+	case !o.json:
+		_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
+		return err
+	case o.dryRun:
+		return printFleetPlan(a, o, deploy.Plan{})
+	}
+	return ui.JSON(a.stdout, deploy.New(deploy.Options{Command: o.name()}).Report())
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
