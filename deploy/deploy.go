@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -67,6 +66,7 @@ type Deployment struct {
 	rollback bool
 	given    bool           // each node has its wheel on purpose
 	reading  bool           // by Verify: nothing is changed
+	watch    *watch         // while nodes are at work
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed
 }
@@ -149,6 +149,8 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 			units = append(units, u)
 		}
 	}
+	d.watch = newWatch(d.opt.Reporter, "surveying", len(units), nil)
+	defer d.watch.close()
 	before := len(d.units) - len(units)
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
@@ -238,7 +240,7 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 	order := newRollout(d.plans(), d.opt.Serial)
 	var left []*unit
 	var total int64
-	failed := 0
+	var failed []string
 	for _, u := range d.units {
 		switch {
 		case u.plan.Action == Install:
@@ -246,18 +248,26 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 		case u.plan.Action == Leave:
 			left = append(left, u)
 		case u.status == Failed || u.status == Unreachable:
-			failed++
+			failed = append(failed, u.host.Name)
 		}
 	}
-	sent, closeBar := d.progress(total)
-	defer closeBar()
+	title := "deploying"
+	if d.rollback {
+		title = "rolling back"
+	}
+	d.watch = newWatch(d.opt.Reporter, title, order.total+len(left), failed)
+	d.watch.bytes = total
+	defer d.watch.close()
 	start := time.Now()
 	for number := 1; ; number++ {
 		group := d.places(order.next())
 		if len(group)+len(left) == 0 {
 			return d.Report()
 		}
-		d.turn(ctx, group, left, start, &failed, sent)
+		if len(d.opt.Serial) > 0 {
+			d.watch.turn(number)
+		}
+		d.turn(ctx, group, left, start)
 		left = nil
 		for _, u := range group {
 			if len(d.opt.Serial) > 0 && u.status != Skipped {
@@ -293,7 +303,7 @@ func (d *Deployment) places(at []int) []*unit {
 }
 
 // turn changes a group of nodes, and verifies those that are left alone with it.
-func (d *Deployment) turn(ctx context.Context, group, left []*unit, start time.Time, failed *int, sent func(int64)) {
+func (d *Deployment) turn(ctx context.Context, group, left []*unit, start time.Time) {
 	var first, followers []*unit
 	for _, u := range group {
 		u.until = time.Now().Add(d.opt.InUse.Wait)
@@ -306,8 +316,8 @@ func (d *Deployment) turn(ctx context.Context, group, left []*unit, start time.T
 			first = append(first, u)
 		}
 	}
-	d.phase(ctx, append(left, first...), failed, sent)
-	d.phase(ctx, followers, failed, nil)
+	d.phase(ctx, append(left, first...))
+	d.phase(ctx, followers)
 }
 
 // skip gives the nodes of all further groups the reason why they are not begun.
@@ -323,24 +333,9 @@ func (d *Deployment) skip(order *rollout, why error) {
 	}
 }
 
-// progress starts the one bar over all bytes, which ends with the last of them.
-func (d *Deployment) progress(total int64) (sent func(int64), end func()) {
-	if total == 0 {
-		return nil, func() {}
-	}
-	bar := d.opt.Reporter.Bar("sending", total)
-	var done atomic.Int64
-	return func(n int64) {
-		bar.Add(n)
-		if done.Add(n) >= total {
-			bar.Close()
-		}
-	}, bar.Close
-}
-
 // phase takes units through their steps, unless too many have failed.
-func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent func(int64)) {
-	tooMany := d.tooMany(*failed)
+func (d *Deployment) phase(ctx context.Context, units []*unit) {
+	tooMany := d.tooMany(d.failed())
 	if tooMany != nil && tooMany(0) {
 		for _, u := range units {
 			u.err = fanout.ErrStopped
@@ -349,23 +344,29 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: tooMany}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		err := d.walk(ctx, u, d.steps(u, sent))
+		err := d.walk(ctx, u, d.steps(u))
 		if u.status == Refused {
 			err = nil // nothing went wrong
 		}
 		return struct{}{}, err
 	})
 	note(units, results)
-	for _, r := range results {
-		if r.Started && r.Err != nil {
-			*failed++
+}
+
+// failed counts the nodes that have failed so far.
+func (d *Deployment) failed() int {
+	n := 0
+	for _, u := range d.units {
+		if u.status == Failed || u.status == Unreachable {
+			n++
 		}
 	}
+	return n
 }
 
 // steps are what a node goes through after it was found to fit.
-func (d *Deployment) steps(u *unit, sent func(int64)) []step {
-	steps := d.changes(u, sent)
+func (d *Deployment) steps(u *unit) []step {
+	steps := d.changes(u)
 	if u.plan.waits && u.plan.Action != Follow {
 		wait := step{name: "fit", limit: d.opt.InUse.Wait + probeLimit, do: d.free} // before a byte is sent
 		steps = append([]step{wait}, steps...)
@@ -373,13 +374,13 @@ func (d *Deployment) steps(u *unit, sent func(int64)) []step {
 	return steps
 }
 
-func (d *Deployment) changes(u *unit, sent func(int64)) []step {
+func (d *Deployment) changes(u *unit) []step {
 	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
-			{name: "put", limit: putLimit, do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
-			{"install", d.opt.InUse.Wait + installLimit, d.install, true},                                               // the old version moved aside, pip
+			{name: "put", limit: putLimit, do: d.put},                     // the lock, the file
+			{"install", d.opt.InUse.Wait + installLimit, d.install, true}, // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
@@ -418,11 +419,14 @@ const (
 // walk takes a node through steps. Titles, times, limits and putting back are
 // its business, not the steps'.
 func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
+	d.watch.begin(u, len(steps))
+	defer d.watch.end(u)
 	for _, s := range steps {
 		if s.agent && u.change == nil {
 			continue
 		}
 		u.step = s.name
+		d.watch.step(u, s.name)
 		begin := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
 		err := s.do(limited, u)
