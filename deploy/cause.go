@@ -17,6 +17,7 @@ type Cause struct {
 	Node   string   `json:"node"`  // the first of them: error, hint and log are its own
 	Error  string   `json:"error"` // in the words of that node
 	Hint   string   `json:"hint"`
+	Log    string   `json:"log,omitempty"` // of that node
 	Nodes  []string `json:"nodes"`
 
 	// Said is Error with each thing that the node differs in on a line of its own.
@@ -43,7 +44,7 @@ func Causes(nodes []NodeReport) []Cause {
 		at, seen := place[key]
 		if !seen {
 			at, place[key] = len(causes), len(causes)
-			causes = append(causes, Cause{Status: n.Status, Step: n.Step, Node: n.Name, Error: n.Error, Hint: n.Hint, Said: n.Complaint(), Alike: true})
+			causes = append(causes, Cause{Status: n.Status, Step: n.Step, Node: n.Name, Error: n.Error, Hint: n.Hint, Log: n.Log, Said: n.Complaint(), Alike: true})
 			if n.Status == Skipped {
 				causes[at].Step = "" // no step of it went wrong
 			}

@@ -49,6 +49,7 @@ type Options struct {
 	Index      bool          // meet them from each node's own index
 	InUse      InUse         // what becomes of nodes whose environment is in use
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Logs       Logs          // what is kept of all that nodes say
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
@@ -86,6 +87,7 @@ type unit struct {
 	changed bool
 	before  *Version
 	after   *Version
+	log     *nodeLog
 	sight   *sight    // verify: what was seen of it
 	runs    *WheelRef // verify: the wheel that it runs, or is to run
 
@@ -101,8 +103,9 @@ type unit struct {
 // New prepares a deploy; nothing is done yet.
 func New(opt Options) *Deployment {
 	d := &Deployment{opt: opt, run: time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6]), pips: map[string]upload{}}
+	book := newLogBook(opt, d.run)
 	for _, h := range opt.Hosts {
-		d.units = append(d.units, &unit{host: h, status: Skipped, seconds: map[string]float64{}})
+		d.units = append(d.units, &unit{host: h, log: book.of(h), status: Skipped, seconds: map[string]float64{}})
 	}
 	return d
 }
@@ -421,12 +424,14 @@ const (
 func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 	d.watch.begin(u, len(steps))
 	defer d.watch.end(u)
+	defer func() { u.log.settle(u.status == Failed || u.sight != nil && len(u.sight.broken) > 0) }()
 	for _, s := range steps {
 		if s.agent && u.change == nil {
 			continue
 		}
 		u.step = s.name
 		d.watch.step(u, s.name)
+		u.log.step(s.name)
 		begin := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
 		err := s.do(limited, u)
@@ -435,6 +440,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		}
 		cancel()
 		u.seconds[s.name] += time.Since(begin).Seconds()
+		u.log.ended(time.Since(begin), err)
 		if err != nil {
 			u.status, u.err = Failed, err
 			switch surveying := s.name == "connect" || s.name == "probe" || s.name == "fit" || d.reading; {
@@ -485,6 +491,7 @@ func (d *Deployment) putBack(ctx context.Context, u *unit) {
 		after = fmt.Sprintf("put back: DeepSpeed %s, as before", is.Before.Version)
 	}
 	u.aftermath = "; " + after
+	u.log.line("", after)
 	u.err = withHint(fmt.Errorf("%w%s", u.err, u.aftermath), why)
 }
 
@@ -524,7 +531,7 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Command: d.opt.Command, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
+		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, Log: u.log.path(), aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}

@@ -94,6 +94,9 @@ func (c Cause) String() string {
 	if c.Hint != "" {
 		text += "\n  hint: " + c.Hint
 	}
+	if c.Log != "" {
+		text += "\n  log: " + c.Log
+	}
 	return who + ": " + text
 }
 

@@ -86,6 +86,7 @@ type NodeReport struct {
 	Facts   *node.Facts        `json:"facts"`            // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"`          // by step
 	Serial  int                `json:"serial,omitempty"` // the group of --serial in which it was changed, from 1
+	Log     string             `json:"log,omitempty"`    // the file with all that it was asked and said
 
 	unfit     bool     // refused because the wheel does not fit it
 	proven    bool     // verify: has the wheel's files, wherever they came from

@@ -46,6 +46,7 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
+	u.conn = u.log.conn(u.conn)
 	u.runner = hostRunner{u.conn, u.host}
 	return nil
 }
@@ -171,7 +172,7 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	if again {
 		req.LockS = (silence + lockWait).Seconds()
 	}
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req)
+	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req, u.log.order)
 	if err != nil {
 		return begun{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/adrg/xdg"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
@@ -41,6 +42,7 @@ type deployOptions struct {
 	bundle      string
 	verify      string
 	reports     []string
+	logs        string
 	dryRun      bool
 	force       bool
 	json        bool
@@ -118,6 +120,7 @@ func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
+	flags.StringVar(&opts.logs, "logs", "", "keep all that every node is asked and says in `DIR`, a file each (default: of failed nodes, in dsbuild/logs of the state directory)")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
@@ -176,13 +179,22 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	return deploy.Options{
-		Command: o.name(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		Command: o.name(), Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }
 
 // name is the command without that of the program.
 func (o deployOptions) name() string { return o.command[strings.LastIndexByte(o.command, ' ')+1:] }
+
+// keep says which logs are kept: of all nodes where the user says so, else of
+// those that failed.
+func (o deployOptions) keep() deploy.Logs {
+	if o.logs != "" {
+		return deploy.Logs{Dir: o.logs}
+	}
+	return deploy.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
+}
 
 // nodes reads the inventory, and keeps what --limit and --retry-failed leave. An
 // inventory without nodes is a *nothingError.
@@ -284,6 +296,15 @@ func (o deployOptions) check() error {
 		}
 		if err := writable(r); err != nil {
 			return usageErrorf(o.command, "--report %s: it could not be written: %w", r, err)
+		}
+	}
+	if o.logs != "" {
+		err := os.MkdirAll(o.logs, 0o700)
+		if err == nil {
+			err = writable(filepath.Join(o.logs, "node.log"))
+		}
+		if err != nil {
+			return usageErrorf(o.command, "--logs %s: nothing could be written there: %w", o.logs, err)
 		}
 	}
 	return nil
