@@ -1,6 +1,8 @@
 package page
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/deploy"
@@ -17,6 +19,7 @@ type view struct {
 	Total       int
 	Differences []difference
 	Agree       string // in what all nodes agree
+	Groups      []group
 	Reasons     []reason
 	More        int // reasons that are not among them
 	Remarks     []remark
@@ -33,6 +36,20 @@ type fact struct{ Label, Text string }
 type wheel struct {
 	Number       int
 	Name, SHA256 string
+}
+
+// group is a wheel of a fleet that was asked what it needs: for whom it is, and
+// why it is what it is.
+type group struct {
+	Name, Nodes string
+	Count       int
+	State       string
+	Failed      bool
+	Running     string // nodes that ran it before; "" where all did, or none
+	For         string // what it was made for
+	Why         []string
+	Error       string
+	Hint        hint
 }
 
 // count is how many nodes have a status; Before counts those left of it in the bar.
@@ -70,6 +87,7 @@ type reason struct {
 	Error   string
 	Example string // whose words these are, where others said it in other words
 	Hint    hint
+	Log     string // a file on the machine that wrote the page
 }
 
 // remark is what is worth knowing about nodes, and no fault.
@@ -107,12 +125,15 @@ func newView(r *deploy.Report, about deploy.About) view {
 	for i, w := range r.Wheels {
 		v.Wheels = append(v.Wheels, wheel{i + 1, ui.Clean(w.Name), ui.Clean(w.SHA256)})
 	}
-	groups := t.fold(members)
-	for _, g := range groups {
-		v.Rows = append(v.Rows, row{g.names, len(g.members), g.cells})
+	folds := t.fold(members)
+	for _, f := range folds {
+		v.Rows = append(v.Rows, row{f.names, len(f.members), f.cells})
+	}
+	for _, g := range r.Groups {
+		v.Groups = append(v.Groups, newGroup(g))
 	}
 	words := newWords()
-	v.Data = newData(t, members, groups, words)
+	v.Data = newData(t, members, folds, words)
 	v.Differences, v.Agree = t.differences(words)
 	v.Data.Words = words.list // the last: all above are in it
 	return v
@@ -131,6 +152,29 @@ func head(about deploy.About) []fact {
 		}
 	}
 	return facts
+}
+
+// newGroup prepares a wheel of the report of ship.
+func newGroup(g deploy.Group) group {
+	words := map[string]string{"build": "to be built", "store": "was in the store", "placed": "was built before", "running": "ran on all of them", "built": fmt.Sprintf("built in %.0f s", g.Seconds), "failed": "failed"}
+	view := group{
+		Name: ui.Clean(g.Name), Nodes: ui.Clean(ui.FoldNames(g.Nodes)), Count: len(g.Nodes), State: cmp.Or(words[g.State], ui.Clean(g.State)), Failed: g.State == "failed",
+		Error: ui.Clean(g.Error), Hint: newHint(g.Hint),
+	}
+	if n := len(g.Running); n > 0 && n < len(g.Nodes) {
+		view.Running = ui.Clean(ui.FoldNames(g.Running))
+	}
+	var parts []string
+	for _, p := range []fact{{"Python", g.Python}, {"torch", g.Torch}, {"CUDA", g.CUDA}, {"arch", strings.Join(g.Archs, ";")}, {"", g.CPU}, {"ops", strings.Join(g.Ops, ", ")}} {
+		if p.Text != "" {
+			parts = append(parts, strings.TrimSpace(p.Label+" "+p.Text))
+		}
+	}
+	view.For = ui.Clean(strings.Join(parts, ", "))
+	for _, why := range g.Why {
+		view.Why = append(view.Why, ui.Clean(why))
+	}
+	return view
 }
 
 // counts counts nodes by status, the worst last.
@@ -169,6 +213,7 @@ func reasons(r *deploy.Report) (all []reason, more int) {
 		if !c.Alike {
 			one.Example = ui.Clean(c.Node)
 		}
+		one.Log = ui.Clean(c.Log)
 		all = append(all, one)
 	}
 	return all, more
