@@ -125,7 +125,7 @@ func heed(plans []NodePlan, members []int, on int, users string, policy InUse) {
 func (d *Deployment) free(ctx context.Context, u *unit) error {
 	if d.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			d.opt.Reporter.Warn("%s: its environment is used by %s; it is changed all the same", u.host.Name, usedBy(f.InUse, f.InUseMore))
+			d.watch.warn(u, "its environment is used by %s; it is changed all the same", usedBy(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
@@ -137,11 +137,11 @@ func (d *Deployment) free(ctx context.Context, u *unit) error {
 			return err
 		case users == "":
 			return nil
-		case !time.Now().Before(d.until):
+		case !time.Now().Before(u.until):
 			return &InUseError{users}
 		case users != told:
 			told = users
-			d.opt.Reporter.Note("%s: %s; waiting until %s", u.host.Name, users, d.until.Format(time.TimeOnly))
+			d.watch.note(u, "%s; waiting until %s", users, u.until.Format(time.TimeOnly))
 		}
 		select {
 		case <-ctx.Done():

@@ -50,6 +50,8 @@ type Command struct {
 	// Setup is a shell line run before, in the same shell (conda, modules). Not
 	// quoted: it is shell. If it fails, its status is the command's and nothing else runs.
 	Setup string
+	// About says what the program is asked by what Stdin brings, for a log; "" for nothing.
+	About string
 	// Stdin, Stdout and Stderr may each be nil.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
