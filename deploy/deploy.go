@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,7 @@ type Options struct {
 	Hosts      []inventory.Host
 	KnownHosts string // "" means the user's own
 	Wheels     []Wheel
-	Dialer     remote.Dialer
+	Dialer     remote.Dialer // closed by Close, if it is an io.Closer
 	Reporter   ui.Reporter
 	Forks      int              // nodes at once; 0 means fanout.DefaultForks
 	TooMany    func(n int) bool // asked with the number of failed nodes; yes starts no more. nil: never
@@ -49,6 +50,9 @@ type Options struct {
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
+	// ConnectWait is how long the dialer may have a node wait in a queue. Such waits
+	// take no place among the Forks.
+	ConnectWait time.Duration
 }
 
 // Deployment is one deploy: Survey, then Apply, then Close.
@@ -100,12 +104,15 @@ func New(opt Options) *Deployment {
 	return d
 }
 
-// Close closes every connection.
+// Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
 	for _, u := range d.units {
 		if u.conn != nil {
 			u.conn.Close() //nolint:errcheck // nothing is under way
 		}
+	}
+	if c, ok := d.opt.Dialer.(io.Closer); ok {
+		c.Close() //nolint:errcheck // likewise
 	}
 }
 
@@ -143,18 +150,44 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 		}
 	}
 	before := len(d.units) - len(units)
-	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
-	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
-			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
-		})
-	})
-	note(units, results)
+	d.reach(ctx, units, d.tooMany(before), d.connect, []step{
+		{name: "probe", limit: probeLimit, do: d.probe}, // the facts
+	}, func(*unit) {})
 	if ctx.Err() != nil {
 		return nil, d.cutOff(ctx)
 	}
 	return d.known(), nil
+}
+
+// reach connects to nodes, a host key checked, and takes each through steps, and last
+// to the end. Where connecting can be a wait in a queue, the window is for the rest.
+func (d *Deployment) reach(ctx context.Context, units []*unit, stop func(int) bool, connect func(context.Context, *unit) error, steps []step, last func(*unit)) {
+	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: stop}
+	var window chan struct{}
+	if d.opt.ConnectWait > 0 {
+		window = make(chan struct{}, d.forks())
+		opt.Forks = len(units)
+	}
+	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
+		defer last(u)
+		if err := d.walk(ctx, u, []step{{name: "connect", limit: connectLimit + d.opt.ConnectWait, do: connect}}); err != nil {
+			return struct{}{}, err
+		}
+		if window != nil {
+			window <- struct{}{} // those that have one end when ctx does
+			defer func() { <-window }()
+		}
+		return struct{}{}, d.walk(ctx, u, steps)
+	})
+	note(units, results)
+}
+
+// forks is how many nodes are worked on at once.
+func (d *Deployment) forks() int {
+	if d.opt.Forks > 0 {
+		return d.opt.Forks
+	}
+	return fanout.DefaultForks
 }
 
 // tooMany asks TooMany when some nodes have failed already; nil where nothing
@@ -249,6 +282,7 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 			failed++
 		}
 	}
+	d.announce()
 	sent, closeBar := d.progress(total)
 	defer closeBar()
 	for _, round := range rounds {
@@ -256,6 +290,25 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 		d.phase(ctx, round.followers, &failed, nil)
 	}
 	return d.Report()
+}
+
+// announce tells a dialer that can make use of it which nodes get the same files.
+func (d *Deployment) announce() {
+	s, ok := d.opt.Dialer.(remote.Spreader)
+	if !ok {
+		return
+	}
+	nodes := make(map[string][]string)
+	for _, u := range d.units {
+		if u.plan.Action == Install {
+			for _, f := range d.uploads(u) {
+				nodes[f.sha256] = append(nodes[f.sha256], u.host.Node)
+			}
+		}
+	}
+	for sha256, names := range nodes {
+		s.Announce(sha256, names)
+	}
 }
 
 // progress starts the one bar over all bytes, which ends with the last of them.

@@ -66,7 +66,7 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 // loadInventory reads what a user gave as INVENTORY and keeps what --limit names.
 // What the inventory of another tool says in vain is noted.
 func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
-	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory()})
+	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 	if err != nil {
 		return nil, err
 	}
