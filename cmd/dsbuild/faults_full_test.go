@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
 )
 
 func TestFullFleetFaultsCtrlC(t *testing.T) {
@@ -142,4 +141,3 @@ func TestFullFleetFaultsPowerCut(t *testing.T) {
 	}
 	t.Logf("result: the power cut right after a deploy has succeeded: the new version is there, complete, %d times of %d", kept, 10)
 }
-
