@@ -83,7 +83,7 @@ func (c *sshConn) isDead() bool {
 // broke reports whether err is that of a broken connection. Who meets the
 // break first may be ahead of the goroutine that notes it: so it is given a moment.
 func (c *sshConn) broke(err error) bool {
-	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) || errors.Is(err, errAborted) {
 		return true
 	}
 	select {
