@@ -676,6 +676,8 @@ def verify_now(request):
 def before():
     """The DeepSpeed of now as the report tells it."""
     found = installed()
+    if found and not (found["version"] and found["record"]):
+        raise Failed("%s cannot be read" % dist_info(sites()), "what does the node's kernel say of its disk? dmesg")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
