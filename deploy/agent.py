@@ -400,7 +400,7 @@ class Environment:
         os.makedirs(HOME, mode=0o755, exist_ok=True)
         self.take_lock()
         repaired = self.repair()
-        found = {"now": installed(), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
+        found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
             return dict(found, inbox="", arrived=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
@@ -505,11 +505,14 @@ class Environment:
         if along:
             roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
         self.start_change(outermost(roots), "kept-" + REQUEST["run"])
-        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]],
-                self.dir, inbox, self.lock)
+        code = None if along else byte_code(first)
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
+                [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
+        if code:
+            add_byte_code(os.path.dirname(info), *code)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
@@ -596,7 +599,7 @@ class Environment:
                 os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
                 clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
         self.sync()
-        now = installed()
+        now = installed(False)
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
 
     def undo(self):
@@ -617,6 +620,43 @@ class Environment:
             if not self.keep:
                 sweep(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
+
+
+MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
+
+
+def byte_code(wheel):
+    """The byte code that a wheel of dsbuild's brings for this Python: the names of its
+    modules, and the archive that has it. None: pip compiles."""
+    import importlib.util
+    import io
+
+    member = "/bytecode-%d.zip" % int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
+    if sys.pycache_prefix or sys.implementation.name != "cpython":
+        return None
+    with zipfile.ZipFile(wheel) as z:
+        names = set(z.namelist())
+        found = [n for n in names if n.endswith(".dist-info" + member) and n.count("/") == 1]
+        if len(found) != 1 or z.getinfo(found[0]).file_size > MOST_CODE:
+            return None
+        code = zipfile.ZipFile(io.BytesIO(z.read(found[0])))
+    modules = [i for i in code.infolist() if i.filename in names and i.filename.endswith(".py")]
+    return (modules, code) if sum(i.file_size for i in modules) <= MOST_CODE else None
+
+
+def add_byte_code(site, modules, code):
+    """Puts byte code beside its modules, as compiling them here would have done."""
+    import importlib.util
+
+    for info in modules:
+        path = os.path.join(site, info.filename)
+        st = os.stat(path)
+        target = importlib.util.cache_from_source(path)
+        if not exists(os.path.dirname(target)):
+            os.mkdir(os.path.dirname(target))
+        head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
+        with open(target, "wb") as f:
+            f.write(head + code.read(info))
 
 
 def note(entry):
@@ -675,7 +715,7 @@ def verify_now(request):
 
 def before():
     """The DeepSpeed of now as the report tells it."""
-    found = installed()
+    found = installed(False)
     if found and not (found["version"] and found["record"]):
         raise Failed("%s cannot be read" % dist_info(sites()), "what does the node's kernel say of its disk? dmesg")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None

@@ -72,7 +72,11 @@ func (d *Deployment) probe(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
-	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: !d.reading})
+	opt := node.ProbeOptions{Python: u.host.Python, Files: !d.reading && !d.rollback}
+	for _, w := range d.opt.Wheels {
+		opt.Of = append(opt.Of, w.Manifest.SHA256)
+	}
+	return node.Probe(ctx, u.runner, opt)
 }
 
 // upload is a local file with its digest.
