@@ -44,6 +44,7 @@ type Options struct {
 	Index      bool          // meet them from each node's own index
 	InUse      InUse         // what becomes of nodes whose environment is in use
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Timeout    time.Duration // how long sending, installing and verifying may each take on a node, and no step takes longer; 0: the usual limits
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
@@ -146,8 +147,8 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
 		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
-			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
+			{name: "connect", limit: d.within(connectLimit), do: d.connect}, // a connection, the host key checked
+			{name: "probe", limit: d.within(probeLimit), do: d.probe},       // the facts
 		})
 	})
 	note(units, results)
@@ -302,33 +303,33 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 func (d *Deployment) steps(u *unit, sent func(int64)) []step {
 	steps := d.changes(u, sent)
 	if u.plan.waits && u.plan.Action != Follow {
-		wait := step{name: "fit", limit: d.opt.InUse.Wait + probeLimit, do: d.free} // before a byte is sent
+		wait := step{name: "fit", limit: d.opt.InUse.Wait + d.within(probeLimit), do: d.free} // before a byte is sent
 		steps = append([]step{wait}, steps...)
 	}
 	return steps
 }
 
 func (d *Deployment) changes(u *unit, sent func(int64)) []step {
-	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
+	verify := step{name: "verify", limit: d.within(verifyLimit), do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
-			{name: "put", limit: putLimit, do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
-			{"install", d.opt.InUse.Wait + installLimit, d.install, true},                                               // the old version moved aside, pip
+			{name: "put", limit: d.within(putLimit), do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
+			{"install", d.opt.InUse.Wait + d.within(installLimit) + pipGrace, d.install, true},                                    // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
 	case Return:
 		return []step{
-			{name: "rollback", limit: d.opt.InUse.Wait + installLimit, do: d.goBack}, // the lock, the exchange
+			{name: "rollback", limit: d.opt.InUse.Wait + d.within(installLimit), do: d.goBack}, // the lock, the exchange
 			verify,
 			{"record", recordLimit, d.recordBack, true},
 		}
 	case Follow:
-		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
+		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: d.within(verifyLimit), do: d.verifyFollower}}
 	case Leave:
 		if u.facts.Leftovers {
-			return []step{{name: "put", limit: putLimit, do: d.tidy}, verify} // files of a run that was cut off go
+			return []step{{name: "put", limit: d.within(putLimit), do: d.tidy}, verify} // files of a run that was cut off go
 		}
 	}
 	return []step{verify}
@@ -351,7 +352,17 @@ const (
 	verifyLimit  = 15 * time.Minute
 	recordLimit  = 2 * time.Minute
 	undoLimit    = time.Minute
+	pipGrace     = 30 * time.Second // a pip that hangs is ended by the node, which then says so
 )
+
+// within is how long something may take that usually may take so long: what is long
+// as long as the user says, and nothing longer than that.
+func (d *Deployment) within(usual time.Duration) time.Duration {
+	if given := d.opt.Timeout; given > 0 && (usual >= installLimit || usual > given) {
+		return given
+	}
+	return usual
+}
 
 // walk takes a node through steps. Titles, times, limits and putting back are
 // its business, not the steps'.
@@ -362,7 +373,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		}
 		u.step = s.name
 		begin := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
+		limited, cancel := context.WithTimeoutCause(ctx, s.limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(s.limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
 		err := s.do(limited, u)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)

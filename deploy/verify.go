@@ -48,9 +48,9 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 		defer bar.Add(1)
 		defer u.hangUp()
 		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: connectLimit, do: d.connectToRead}, // a connection, the host key checked
-			{name: "probe", limit: probeLimit, do: d.probe},             // the facts
-			{name: "verify", limit: verifyLimit, do: d.look},            // files against RECORD, ops loaded
+			{name: "connect", limit: d.within(connectLimit), do: d.connectToRead}, // a connection, the host key checked
+			{name: "probe", limit: d.within(probeLimit), do: d.probe},             // the facts
+			{name: "verify", limit: d.within(verifyLimit), do: d.look},            // files against RECORD, ops loaded
 		})
 	})
 	note(d.units, results)

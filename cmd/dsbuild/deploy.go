@@ -34,6 +34,7 @@ type deployOptions struct {
 	maxFail   string
 	inUse     string
 	bwlimit   string
+	timeout   time.Duration
 	deps      string
 	bundle    string
 	verify    string
@@ -105,6 +106,7 @@ func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
 func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
 	flags := cmd.Flags()
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give a node up where sending, installing or verifying takes longer than this (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
@@ -159,7 +161,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	return deploy.Options{
-		InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
+		InUse: inUse, Bandwidth: bandwidth, Timeout: o.timeout, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
 	}, nil
 }
@@ -195,6 +197,8 @@ func (o deployOptions) check() error {
 	switch {
 	case o.forks < 1:
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+	case o.timeout != 0 && o.timeout < time.Second:
+		return usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
 	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
 		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
 	case !slices.Contains([]deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle, deploy.DepsIndex}, deploy.Deps(o.deps)):
