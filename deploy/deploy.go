@@ -51,6 +51,7 @@ type Options struct {
 	InUse      InUse         // what becomes of nodes whose environment is in use
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
 	Logs       Logs          // what is kept of all that nodes say
+	Timeout    time.Duration // how long sending, installing and verifying may each take on a node, and no step takes longer; 0: the usual limits
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
@@ -164,7 +165,7 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 	defer d.watch.close()
 	before := len(d.units) - len(units)
 	d.reach(ctx, units, d.tooMany(before), d.connect, []step{
-		{name: "probe", limit: probeLimit, do: d.probe}, // the facts
+		{name: "probe", limit: d.within(probeLimit), do: d.probe}, // the facts
 	}, func(*unit) {})
 	if ctx.Err() != nil {
 		return nil, d.cutOff(ctx)
@@ -185,7 +186,7 @@ func (d *Deployment) reach(ctx context.Context, units []*unit, stop func(int) bo
 		defer last(u)
 		d.watch.begin(u, 1+len(steps))
 		defer d.watch.end(u)
-		if err := d.walk(ctx, u, []step{{name: "connect", limit: connectLimit + d.opt.ConnectWait, do: connect}}); err != nil {
+		if err := d.walk(ctx, u, []step{{name: "connect", limit: d.within(connectLimit) + d.opt.ConnectWait, do: connect}}); err != nil {
 			return struct{}{}, err
 		}
 		if window != nil {
@@ -431,33 +432,33 @@ func (d *Deployment) failed() int {
 func (d *Deployment) steps(u *unit) []step {
 	steps := d.changes(u)
 	if u.plan.waits && u.plan.Action != Follow {
-		wait := step{name: "fit", limit: d.opt.InUse.Wait + probeLimit, do: d.free} // before a byte is sent
+		wait := step{name: "fit", limit: d.opt.InUse.Wait + d.within(probeLimit), do: d.free} // before a byte is sent
 		steps = append([]step{wait}, steps...)
 	}
 	return steps
 }
 
 func (d *Deployment) changes(u *unit) []step {
-	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
+	verify := step{name: "verify", limit: d.within(verifyLimit), do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
-			{name: "put", limit: putLimit, do: d.put},                     // the lock, the file
-			{"install", d.opt.InUse.Wait + installLimit, d.install, true}, // the old version moved aside, pip
+			{name: "put", limit: d.within(putLimit), do: d.put},                                // the lock, the file
+			{"install", d.opt.InUse.Wait + d.within(installLimit) + pipGrace, d.install, true}, // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
 	case Return:
 		return []step{
-			{name: "rollback", limit: d.opt.InUse.Wait + installLimit, do: d.goBack}, // the lock, the exchange
+			{name: "rollback", limit: d.opt.InUse.Wait + d.within(installLimit), do: d.goBack}, // the lock, the exchange
 			verify,
 			{"record", recordLimit, d.recordBack, true},
 		}
 	case Follow:
-		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
+		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: d.within(verifyLimit), do: d.verifyFollower}}
 	case Leave:
 		if u.facts.Leftovers {
-			return []step{{name: "put", limit: putLimit, do: d.tidy}, verify} // files of a run that was cut off go
+			return []step{{name: "put", limit: d.within(putLimit), do: d.tidy}, verify} // files of a run that was cut off go
 		}
 	}
 	return []step{verify}
@@ -480,7 +481,17 @@ const (
 	verifyLimit  = 15 * time.Minute
 	recordLimit  = 2 * time.Minute
 	undoLimit    = time.Minute
+	pipGrace     = 30 * time.Second // a pip that hangs is ended by the node, which then says so
 )
+
+// within is how long something may take that usually may take so long: what is long
+// as long as the user says, and nothing longer than that.
+func (d *Deployment) within(usual time.Duration) time.Duration {
+	if given := d.opt.Timeout; given > 0 && (usual >= installLimit || usual > given) {
+		return given
+	}
+	return usual
+}
 
 // walk takes a node through steps. Titles, times, limits and putting back are
 // its business, not the steps'.
@@ -494,7 +505,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		d.watch.step(u, s.name)
 		u.log.step(s.name)
 		begin := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
+		limited, cancel := context.WithTimeoutCause(ctx, s.limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(s.limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
 		err := s.do(limited, u)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)

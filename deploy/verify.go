@@ -45,8 +45,8 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
 	defer d.watch.close()
 	d.reach(ctx, d.units, nil, d.connectToRead, []step{
-		{name: "probe", limit: probeLimit, do: d.probe},  // the facts
-		{name: "verify", limit: verifyLimit, do: d.look}, // files against RECORD, ops loaded
+		{name: "probe", limit: d.within(probeLimit), do: d.probe},  // the facts
+		{name: "verify", limit: d.within(verifyLimit), do: d.look}, // files against RECORD, ops loaded
 	}, func(u *unit) {
 		u.hangUp()
 	})

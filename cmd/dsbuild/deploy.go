@@ -40,6 +40,7 @@ type deployOptions struct {
 	serial      string
 	inUse       string
 	bwlimit     string
+	timeout     time.Duration
 	deps        string
 	bundle      string
 	verify      string
@@ -121,6 +122,7 @@ func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
 	addWayFlags(cmd, &opts.wayOptions)
 	flags := cmd.Flags()
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give a node up where sending, installing or verifying takes longer than this (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.StringVar(&opts.logs, "logs", "", "keep all that every node is asked and says in `DIR`, a file each (default: of failed nodes, in dsbuild/logs of the state directory)")
@@ -183,7 +185,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	}
 	fleet := deploy.Options{
 		Command: o.name(), Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
-		Forks: o.forks, TooMany: tooMany, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
+		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
 	}
 	err = o.reach(ctx, a, inv, &fleet)
 	return fleet, err
@@ -291,6 +293,8 @@ func (o deployOptions) check() error {
 		return usageErrorf(o.command, "--bwlimit with --via slurm: Slurm sends the files, as fast as it can")
 	case o.forks < 1:
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+	case o.timeout != 0 && o.timeout < time.Second:
+		return usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
 	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
 		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
 	case !slices.Contains([]deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle, deploy.DepsIndex}, deploy.Deps(o.deps)):
