@@ -50,6 +50,7 @@ type change struct {
 // changeRequest is what the agent is started with.
 type changeRequest struct {
 	Files    []arrival `json:"files"` // that are to be sent
+	Look     bool      `json:"look"`  // nothing will be: say what there is, and end
 	Run      string    `json:"run"`
 	Label    string    `json:"label"` // the node, as part of a file name
 	By       string    `json:"by"`
@@ -71,6 +72,7 @@ type begun struct {
 	Now      *node.Installed `json:"now"`
 	Previous *node.Previous  `json:"previous"`
 	Repaired bool            `json:"repaired"`
+	Run      string          `json:"run"` // that made the last change that was recorded
 }
 
 // refusal is an order that the agent answered with a failure.

@@ -87,6 +87,7 @@ type unit struct {
 	changed bool
 	before  *Version
 	after   *Version
+	unseen  bool // what it has now is not known
 	log     *nodeLog
 	sight   *sight    // verify: what was seen of it
 	runs    *WheelRef // verify: the wheel that it runs, or is to run
@@ -395,9 +396,12 @@ func (d *Deployment) changes(u *unit) []step {
 		}
 	case Follow:
 		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
-	default:
-		return []step{verify}
+	case Leave:
+		if u.facts.Leftovers {
+			return []step{{name: "put", limit: putLimit, do: d.tidy}, verify} // files of a run that was cut off go
+		}
 	}
+	return []step{verify}
 }
 
 // step is one thing done on a node.
@@ -465,73 +469,16 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 	return nil
 }
 
-// putBack undoes what was begun on a node, also after ctx has ended.
-func (d *Deployment) putBack(ctx context.Context, u *unit) {
-	if u.change == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
-	defer cancel()
-	is, err := u.change.undo(ctx)
-	u.change.end()
-	u.change = nil
-	why, after := hint.Of(u.err), ""
-	switch {
-	case err != nil:
-		after, u.after = unseen(u, err), nil
-		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
-	case is.Recorded:
-		u.changed = true
-		after = stays(u.after, is.Finished)
-	case is.Before == nil:
-		u.changed, u.after = false, nil
-		after = "put back: no DeepSpeed, as before"
-	default:
-		u.changed, u.after = false, is.Before
-		after = fmt.Sprintf("put back: DeepSpeed %s, as before", is.Before.Version)
-	}
-	u.aftermath = "; " + after
-	u.log.line("", after)
-	u.err = withHint(fmt.Errorf("%w%s", u.err, u.aftermath), why)
-}
-
-// unseen says what is known of a node that was told to undo, and did not.
-func unseen(u *unit, err error) string {
-	var refused *refusal
-	switch {
-	case errors.As(err, &refused):
-		return fmt.Sprintf("its environment was not put back: %v; the next deploy does it first", err)
-	case u.step == "record":
-		return "it may run either version; deploy again"
-	case errors.Is(err, remote.ErrLost):
-		return "the node puts its environment back by itself, unseen"
-	}
-	why := " (" + err.Error() + ")"
-	if u.err.Error() == err.Error() {
-		why = ""
-	}
-	return "the state of its environment is unknown" + why + "; the next deploy repairs it"
-}
-
-// stays says what became of a change that was final when a later part of
-// recording it failed.
-func stays(after *Version, finished bool) string {
-	what := "no DeepSpeed"
-	if after != nil {
-		what = "DeepSpeed " + after.Version
-	}
-	if finished {
-		return what + " is installed and recorded"
-	}
-	return what + " is installed and stays; the next run finishes recording it"
-}
-
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
 	r := &Report{Command: d.opt.Command, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, Log: u.log.path(), aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
+		n := NodeReport{
+			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil,
+			Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
+			unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)},
+		}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}

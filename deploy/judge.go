@@ -80,6 +80,9 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	if s.facts.Unfinished {
 		s.differ("wait for the deploy that runs, or deploy again", "a change of its environment is under way, or was cut off")
 	}
+	if s.facts.Leftovers && !s.facts.Unfinished {
+		s.remark("files of a deploy that runs, or was cut off, lie in %s/.dsbuild; the next deploy removes them", s.facts.Prefix)
+	}
 	if s.facts.DeepSpeed == nil {
 		s.other = true
 		if len(s.differs) == 0 { // else look.py has said where it has one

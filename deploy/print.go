@@ -183,8 +183,11 @@ func (n NodeReport) cells(verified bool) []string {
 	if n.Status == OK && !n.Changed && !verified {
 		status += ", unchanged"
 	}
-	if n.After != nil {
+	switch {
+	case n.After != nil:
 		deepspeed = n.After.Version
+	case n.Unseen:
+		deepspeed = "?"
 	}
 	if verified {
 		last = ""

@@ -83,6 +83,7 @@ type NodeReport struct {
 	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
 	Before  *Version           `json:"before"`
 	After   *Version           `json:"after"`
+	Unseen  bool               `json:"unseen"`           // what it has now is not known: after says nothing
 	Facts   *node.Facts        `json:"facts"`            // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"`          // by step
 	Serial  int                `json:"serial,omitempty"` // the group of --serial in which it was changed, from 1

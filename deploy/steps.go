@@ -148,6 +148,20 @@ func (d *Deployment) putAll(ctx context.Context, u *unit, again bool) error {
 	return nil
 }
 
+// tidy removes what a run that was cut off has left on a node where nothing else
+// is to be done.
+func (d *Deployment) tidy(ctx context.Context, u *unit) error {
+	_, err := d.begin(ctx, u, nil, false)
+	if errors.As(err, new(*refusal)) {
+		return nil // a deploy is at work, and the files are its own
+	}
+	if err == nil {
+		u.change.end()
+		u.change = nil
+	}
+	return err
+}
+
 // uploads are what is sent to a node that installs.
 func (d *Deployment) uploads(u *unit) []upload {
 	m := u.plan.Wheel.Manifest

@@ -131,7 +131,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	if err != nil {
 		return opts.unless(a, err)
 	}
-	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel); err != nil {
+	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {
 		return err
 	}
 	if deploy.Deps(opts.deps) == deploy.DepsBundle {
@@ -252,6 +252,7 @@ func (o deployOptions) unless(a *app, err error) error {
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
 func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deployment, survey func(context.Context) (deploy.Plan, error)) error {
+	defer lightly()()
 	defer d.Close()
 	plan, err := survey(ctx)
 	switch {

@@ -52,10 +52,11 @@ func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 		return opts.unless(a, err)
 	}
 	if opts.wheel != "" {
-		if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel); err != nil {
+		if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {
 			return err
 		}
 	}
+	defer lightly()()
 	report, err := deploy.Verify(ctx, fleet)
 	if err != nil {
 		return err

@@ -202,6 +202,7 @@ func ofEnvironment(known bool, f *node.Facts) []fact {
 		{"CXX11 ABI", abi(f.CXX11ABI)},
 		{"In use by", processes(f.InUse)},
 		{"Unfinished change", yes(f.Unfinished, true)},
+		{"Files of a run cut off", yes(f.Leftovers, true)},
 	}
 }
 

@@ -97,18 +97,15 @@ func (p *put) guarded(ctx context.Context) error {
 	return err
 }
 
-// run is the upload as a straight line.
+// run is the upload as a straight line. Every question to the node is a way there
+// and back.
 func (p *put) run(ctx context.Context) error {
-	if p.up.Resume {
-		if err := p.goOn(ctx); err != nil {
-			return err
-		}
-	}
-	if err := p.room(); err != nil {
+	f, err := p.open(ctx)
+	if err != nil {
 		return err
 	}
-	if !p.created || p.at < p.up.Size {
-		if err := p.write(ctx); err != nil {
+	if f != nil {
+		if err := p.write(ctx, f); err != nil {
 			return err
 		}
 		if err := p.verify(ctx); err != nil {
@@ -118,16 +115,59 @@ func (p *put) run(ctx context.Context) error {
 	return p.rename()
 }
 
-// goOn finds out how much of the file is there from an earlier try: its longest
-// beginning that has the same bytes. What is not is taken away.
-func (p *put) goOn(ctx context.Context) error {
+// open opens the far file where the transfer begins; nil is one that is there
+// whole.
+func (p *put) open(ctx context.Context) (*sftp.File, error) {
+	if !p.up.Resume {
+		if err := p.room(); err != nil {
+			return nil, err
+		}
+		return p.create()
+	}
+	f, refused := p.create()
+	if refused == nil {
+		return f, nil
+	}
 	st, err := p.client.Lstat(p.tmp)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err != nil { // SFTP has no word for a file that is there already: it was not that
+		return nil, refused
+	}
+	switch err := p.goOn(ctx, st); {
+	case err != nil:
+		return nil, err
+	case p.at == 0:
+		return p.create()
+	case p.at == p.up.Size:
+		return nil, nil
+	}
+	f, err = p.client.OpenFile(p.tmp, os.O_WRONLY)
+	if err == nil {
+		_, err = f.Seek(p.at, io.SeekStart)
 	}
 	if err != nil {
-		return p.explain("looking at "+p.tmp, err)
+		return nil, p.explain(fmt.Sprintf("opening %s at byte %d", p.tmp, p.at), err)
 	}
+	return f, nil
+}
+
+// create makes the far file. Its mode is right while it is empty, so that nobody
+// reads what they should not.
+func (p *put) create() (*sftp.File, error) {
+	f, err := p.client.OpenFile(p.tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return nil, p.explain("creating a file in "+path.Dir(p.tmp), err)
+	}
+	p.created = true
+	if err := f.Chmod(p.up.Mode.Perm()); err != nil {
+		f.Close()
+		return nil, p.explain("setting the mode of "+p.tmp, err)
+	}
+	return f, nil
+}
+
+// goOn finds out how much of the file is there from an earlier try: its longest
+// beginning that has the same bytes. What is not is taken away.
+func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
 	if st.Mode().IsRegular() {
 		for _, n := range []int64{min(st.Size(), p.up.Size), min(st.Size(), p.up.Size) - inFlight} {
 			if n <= 0 {
@@ -201,17 +241,16 @@ func (p *put) room() error {
 	return nil
 }
 
-func (p *put) write(ctx context.Context) error {
+func (p *put) write(ctx context.Context, f *sftp.File) error {
+	defer f.Close()
 	local, err := p.up.Open()
 	if err != nil {
 		return err
 	}
 	defer local.Close()
-	f, err := p.open(local)
-	if err != nil {
-		return err
+	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
+		return fmt.Errorf("reading the local file: %w", err)
 	}
-	defer f.Close()
 	// One byte more than announced, so that a file that has grown shows.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
 	// ReadFrom would send one packet at a time, because m hides its length.
@@ -235,36 +274,6 @@ func (p *put) write(ctx context.Context) error {
 	return nil
 }
 
-// open opens both files where the transfer begins.
-func (p *put) open(local io.ReadSeeker) (*sftp.File, error) {
-	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	if p.at > 0 {
-		flags = os.O_WRONLY
-	}
-	f, err := p.client.OpenFile(p.tmp, flags)
-	if err != nil {
-		return nil, p.explain("creating a file in "+path.Dir(p.tmp), err)
-	}
-	if p.at == 0 {
-		p.created = true
-		// While it is empty, so that nobody reads what they should not.
-		if err := f.Chmod(p.up.Mode.Perm()); err != nil {
-			f.Close()
-			return nil, p.explain("setting the mode of "+p.tmp, err)
-		}
-		return f, nil
-	}
-	_, err = local.Seek(p.at, io.SeekStart)
-	if err == nil {
-		_, err = f.Seek(p.at, io.SeekStart)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("going on at byte %d: %w", p.at, err)
-	}
-	return f, nil
-}
-
 // changed is the error of a local file that is not what Size and SHA256 say.
 func (p *put) changed(n int64) error {
 	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, p.up.Size)
@@ -272,8 +281,10 @@ func (p *put) changed(n int64) error {
 
 // verify compares length and sha256 with what lies at the far end now.
 func (p *put) verify(ctx context.Context) error {
-	if err := p.length(p.up.Size); err != nil {
-		return err
+	if p.up.Sum == nil { // else it is a file that nobody but this program has written to
+		if err := p.length(p.up.Size); err != nil {
+			return err
+		}
 	}
 	there, err := p.farSum(ctx, p.up.Size)
 	if err != nil || there == p.up.SHA256 {
