@@ -542,7 +542,11 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Command: d.opt.Command, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, Log: u.log.path(), aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
+		n := NodeReport{
+			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil,
+			Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
+			unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)},
+		}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}
