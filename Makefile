@@ -3,7 +3,7 @@ SHELL := /bin/bash
 GO ?= go
 FUZZTIME ?= 10s
 
-.PHONY: help build quickstart test test-full fuzz engine engine-stop lint clean clean-caches
+.PHONY: help build quickstart test test-full bench fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,6 +28,9 @@ test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes
 
 test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 	$(GO) run ./ci/full $(PART)
+
+bench: build ## the fan-out beside pdsh, clush, parallel-ssh, Ansible, scp; or PART=growth
+	$(GO) run ./ci/bench $(PART)
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	$(GO) run ./ci/fuzz $(FUZZTIME)
