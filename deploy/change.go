@@ -41,6 +41,7 @@ type change struct {
 	err     error         // why; valid once ended
 	replies chan reply
 	stop    context.CancelFunc
+	asked   func(order []byte) // told of each order but pings
 
 	mu     sync.Mutex
 	number int
@@ -48,20 +49,30 @@ type change struct {
 
 // changeRequest is what the agent is started with.
 type changeRequest struct {
-	Run      string  `json:"run"`
-	Label    string  `json:"label"` // the node, as part of a file name
-	By       string  `json:"by"`
-	SilenceS float64 `json:"silence_s"`
-	LockS    float64 `json:"lock_s"`
+	Files    []arrival `json:"files"` // that are to be sent
+	Look     bool      `json:"look"`  // nothing will be: say what there is, and end
+	Run      string    `json:"run"`
+	Label    string    `json:"label"` // the node, as part of a file name
+	By       string    `json:"by"`
+	SilenceS float64   `json:"silence_s"`
+	LockS    float64   `json:"lock_s"`
+}
+
+// arrival is a file that is to arrive in the inbox.
+type arrival struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"`
 }
 
 // begun is the agent's first answer: what there is once the lock is held.
 // Another deploy may have been there since the probe.
 type begun struct {
-	Dir      string          `json:"dir"` // private, for uploads
+	Inbox    string          `json:"inbox"`   // private, for uploads
+	Arrived  []string        `json:"arrived"` // what need not be sent again
 	Now      *node.Installed `json:"now"`
 	Previous *node.Previous  `json:"previous"`
 	Repaired bool            `json:"repaired"`
+	Run      string          `json:"run"` // that made the last change that was recorded
 }
 
 // refusal is an order that the agent answered with a failure.
@@ -75,17 +86,22 @@ type reply struct {
 	OK     json.RawMessage `json:"ok"`
 	Failed string          `json:"failed"`
 	Hint   string          `json:"hint"`
+	Pip    []string        `json:"pip"` // what pip said, before the answer: for the log, which has it already
 }
 
 // startChange starts an agent and waits until it holds the lock. The agent
 // outlives ctx, so that it can be asked to undo; end ends it.
-func startChange(ctx context.Context, r remote.Runner, python string, req changeRequest) (*change, begun, error) {
-	req.SilenceS, req.LockS = silence.Seconds(), lockWait.Seconds()
+func startChange(ctx context.Context, r remote.Runner, python string, req changeRequest, asked func(order []byte)) (*change, begun, error) {
+	req.SilenceS = silence.Seconds()
+	if req.Files == nil {
+		req.Files = []arrival{} // not null
+	}
+	req.LockS = max(req.LockS, lockWait.Seconds())
 	out, in := io.Pipe()
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop}
+	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop, asked: asked}
 	go func() {
-		script := node.Script{Python: python, Source: agentSource, Request: req, More: out}
+		script := node.Script{Python: python, Source: proofSource + verifySource + node.UsesSource() + agentSource, Request: req, More: out}
 		c.err = script.Run(lasting, r, c.receive)
 		out.CloseWithError(io.ErrClosedPipe) // what still writes must not wait for a reader
 		close(c.ended)
@@ -101,7 +117,7 @@ func startChange(ctx context.Context, r remote.Runner, python string, req change
 
 func (c *change) receive(m json.RawMessage) error {
 	var r reply
-	if err := node.Decode(m, &r); err != nil {
+	if err := node.Decode(m, &r); err != nil || r.Pip != nil {
 		return err
 	}
 	select {
@@ -129,6 +145,9 @@ func (c *change) send(order map[string]any) error {
 	line, err := json.Marshal(order)
 	if err != nil {
 		return err
+	}
+	if order["do"] != "ping" {
+		c.asked(line)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,6 +205,22 @@ func (c *change) gone() error {
 	return fmt.Errorf("the program on the node ended: %w", c.err)
 }
 
+// digest is the sha256 of the first n bytes of a file in the inbox.
+func (c *change) digest(ctx context.Context, file string, n int64) (string, error) {
+	var got struct {
+		SHA256 string `json:"sha256"`
+	}
+	err := c.ask(ctx, map[string]any{"do": "digest", "file": file, "size": n}, &got)
+	return got.SHA256, err
+}
+
+// users are the processes that use the environment now.
+func (c *change) users(ctx context.Context) (node.Uses, error) {
+	var got node.Uses
+	err := c.ask(ctx, map[string]any{"do": "users"}, &got)
+	return got, err
+}
+
 // undone is the answer to undo.
 type undone struct {
 	Before   *Version `json:"before"`   // what is there now
@@ -202,7 +237,10 @@ func (c *change) undo(ctx context.Context) (undone, error) {
 
 // end ends the agent: its input ends, so what is not recorded is put back.
 func (c *change) end() {
-	go c.in.Close() // a write under way may hold the pipe
+	go func() { // a write under way may hold the pipe
+		c.send(map[string]any{"do": "end"}) //nolint:errcheck // an agent that is gone has ended
+		c.in.Close()
+	}()
 	select {
 	case <-c.ended:
 	case <-time.After(endGrace):

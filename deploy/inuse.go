@@ -125,7 +125,7 @@ func heed(plans []NodePlan, members []int, on int, users string, policy InUse) {
 func (d *Deployment) free(ctx context.Context, u *unit) error {
 	if d.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			d.opt.Reporter.Warn("%s: its environment is used by %s; it is changed all the same", u.host.Name, usedBy(f.InUse, f.InUseMore))
+			d.watch.warn(u, "its environment is used by %s; it is changed all the same", usedBy(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
@@ -137,11 +137,11 @@ func (d *Deployment) free(ctx context.Context, u *unit) error {
 			return err
 		case users == "":
 			return nil
-		case !time.Now().Before(d.until):
+		case !time.Now().Before(u.until):
 			return &InUseError{users}
 		case users != told:
 			told = users
-			d.opt.Reporter.Note("%s: %s; waiting until %s", u.host.Name, users, d.until.Format(time.TimeOnly))
+			d.watch.note(u, "%s; waiting until %s", users, u.until.Format(time.TimeOnly))
 		}
 		select {
 		case <-ctx.Done():
@@ -165,7 +165,7 @@ func (d *Deployment) usersOf(ctx context.Context, u *unit) (string, error) {
 		if member != u && !follows {
 			continue
 		}
-		got, err := node.Users(ctx, member.runner, member.facts.Executable)
+		got, err := member.users(ctx)
 		switch {
 		case err != nil && member != u:
 			return "", fmt.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", member.host.Name, err)
@@ -179,6 +179,14 @@ func (d *Deployment) usersOf(ctx context.Context, u *unit) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// users asks the agent that is at work on a node, or else a program of its own.
+func (u *unit) users(ctx context.Context) (node.Uses, error) {
+	if u.change != nil {
+		return u.change.users(ctx)
+	}
+	return node.Users(ctx, u.runner, u.facts.Executable)
 }
 
 // isInUse reports whether a node was left as it is because it is in use.

@@ -80,7 +80,7 @@ func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
 			none[python] = err
 			continue
 		}
-		d.pips[python] = upload{file, sum, size}
+		d.pips[python] = upload{path: file, sha256: sum, size: size}
 	}
 	return none
 }

@@ -46,6 +46,7 @@ type NodePlan struct {
 	Hint    string
 	Back    string // what a rollback brings back
 	Leader  int    // the index of the node that installs for it; its own if none else does
+	Serial  int    // the group of --serial in which it is to be changed, from 1; 0: none
 
 	waits bool // until no process uses its environment
 }

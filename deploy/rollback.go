@@ -50,7 +50,7 @@ func (d *Deployment) goBack(ctx context.Context, u *unit) error {
 	if err := d.free(ctx, u); err != nil {
 		return err
 	}
-	b, err := d.begin(ctx, u)
+	b, err := d.begin(ctx, u, nil, false)
 	if err != nil {
 		return err
 	}

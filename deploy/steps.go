@@ -12,7 +12,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -21,12 +23,14 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// proof.py goes before verify.py and look.py.
+// proof.py goes before verify.py and look.py, verify.py before verdict.py and agent.py.
 var (
 	//go:embed proof.py
 	proofSource string
 	//go:embed verify.py
 	verifySource string
+	//go:embed verdict.py
+	verdictSource string
 )
 
 // connect keeps a connection that is open.
@@ -42,6 +46,7 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
+	u.conn = u.log.conn(u.conn)
 	u.runner = hostRunner{u.conn, u.host}
 	return nil
 }
@@ -68,17 +73,52 @@ func (d *Deployment) probe(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
-	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: !d.reading})
+	opt := node.ProbeOptions{Python: u.host.Python, Files: !d.reading && !d.rollback}
+	for _, w := range d.opt.Wheels {
+		opt.Of = append(opt.Of, w.Manifest.SHA256)
+	}
+	return node.Probe(ctx, u.runner, opt)
 }
 
 // upload is a local file with its digest.
 type upload struct {
 	path, sha256 string
 	size         int64
+	counts       bool // for the progress
 }
 
-func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
-	b, err := d.begin(ctx, u)
+// putTries is how often a node is reached anew when its connection breaks while
+// files are sent. Nothing has been changed then, and what has arrived stays.
+const putTries = 5
+
+func (d *Deployment) put(ctx context.Context, u *unit) error {
+	for try := 1; ; try++ {
+		err := d.putAll(ctx, u, try > 1)
+		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
+			return err
+		}
+		d.watch.note(u, "%v; going on where it broke", err)
+		if err := d.reconnect(ctx, u); err != nil {
+			return err
+		}
+	}
+}
+
+// reconnect gives up the connection of a node, and the agent on it.
+func (d *Deployment) reconnect(ctx context.Context, u *unit) error {
+	if u.change != nil {
+		u.change.end()
+		u.change = nil
+	}
+	u.conn.Close() //nolint:errcheck // it is gone
+	u.conn = nil
+	return d.connect(ctx, u)
+}
+
+// putAll starts the agent and sends what has not arrived yet.
+func (d *Deployment) putAll(ctx context.Context, u *unit, again bool) error {
+	files := d.uploads(u)
+	b, err := d.begin(ctx, u, files, again)
 	if err != nil {
 		return err
 	}
@@ -90,55 +130,102 @@ func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
 		u.change = nil
 		return nil
 	}
-	for _, f := range append([]upload{{u.plan.Wheel.Path, m.SHA256, m.Size}}, uploads(u.plan.Along)...) {
-		if err := d.putFile(ctx, u, f, sent); err != nil {
+	for _, f := range files {
+		told := d.watch.send
+		if !f.counts {
+			told = nil
+		}
+		if slices.Contains(b.Arrived, filepath.Base(f.path)) {
+			if told != nil {
+				told(f.size)
+			}
+			continue
+		}
+		if err := d.putFile(ctx, u, f, told); err != nil {
 			return err
 		}
-	}
-	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
-		return d.putFile(ctx, u, pip, nil)
 	}
 	return nil
 }
 
-// uploads are the files of the wheels that go along.
-func uploads(along []Along) []upload {
-	files := make([]upload, len(along))
-	for i, a := range along {
-		files[i] = upload{a.Path, a.SHA256, a.Size}
+// tidy removes what a run that was cut off has left on a node where nothing else
+// is to be done.
+func (d *Deployment) tidy(ctx context.Context, u *unit) error {
+	_, err := d.begin(ctx, u, nil, false)
+	if errors.As(err, new(*refusal)) {
+		return nil // a deploy is at work, and the files are its own
+	}
+	if err == nil {
+		u.change.end()
+		u.change = nil
+	}
+	return err
+}
+
+// uploads are what is sent to a node that installs.
+func (d *Deployment) uploads(u *unit) []upload {
+	m := u.plan.Wheel.Manifest
+	files := []upload{{u.plan.Wheel.Path, m.SHA256, m.Size, true}}
+	for _, a := range u.plan.Along {
+		files = append(files, upload{a.Path, a.SHA256, a.Size, true})
+	}
+	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
+		files = append(files, pip)
 	}
 	return files
 }
 
 // begin starts the agent, which takes the lock and puts right what an earlier
-// run may have left.
-func (d *Deployment) begin(ctx context.Context, u *unit) (begun, error) {
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By})
+// run may have left. Again, it has to wait for the end of the one before, which may
+// not know yet that its connection is gone.
+func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again bool) (begun, error) {
+	req := changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By, Files: make([]arrival, len(files))}
+	for i, f := range files {
+		req.Files[i] = arrival{filepath.Base(f.path), f.sha256}
+	}
+	if again {
+		req.LockS = (silence + lockWait).Seconds()
+	}
+	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req, u.log.order)
 	if err != nil {
 		return begun{}, err
 	}
-	u.change, u.dir = c, b.Dir
+	u.change, u.inbox = c, b.Inbox
 	u.before, u.after, u.record = nil, nil, ""
 	if b.Now != nil {
 		u.before = &Version{b.Now.Version, b.Now.SHA256}
 		u.after, u.record = u.before, b.Now.Record
 	}
 	if b.Repaired {
-		d.opt.Reporter.Warn("%s: an earlier change that was cut off has been put right", u.host.Name)
+		d.watch.warn(u, "an earlier change that was cut off has been put right")
 	}
 	return b, nil
 }
 
+// putFile sends a file into the inbox; sent, if set, is told what is on its way.
 func (d *Deployment) putFile(ctx context.Context, u *unit, f upload, sent func(int64)) error {
-	return u.conn.Put(ctx, remote.Upload{
+	var told atomic.Int64
+	up := remote.Upload{
 		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.path) },
 		Size:   f.size,
 		SHA256: f.sha256,
-		Path:   path.Join(u.dir, filepath.Base(f.path)),
+		Path:   path.Join(u.inbox, filepath.Base(f.path)),
 		Mode:   0o600,
-
-		Progress: sent,
-	})
+		Resume: true,
+		Limit:  d.opt.Bandwidth,
+		Sum:    u.change.digest,
+	}
+	if sent != nil {
+		up.Progress = func(n int64) {
+			told.Add(n)
+			sent(n)
+		}
+	}
+	err := u.conn.Put(ctx, up)
+	if err != nil && sent != nil {
+		sent(-told.Load()) // it is sent again, or not at all
+	}
+	return err
 }
 
 func (d *Deployment) install(ctx context.Context, u *unit) error {
@@ -147,16 +234,16 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 	if u.facts.Pip == "" {
 		pip = u.facts.PipWheel
 		if brought, ok := d.pips[minor(u.facts.Python)]; ok && pip == "" {
-			pip = path.Join(u.dir, filepath.Base(brought.path))
+			pip = path.Join(u.inbox, filepath.Base(brought.path))
 		}
 	}
 	var done struct {
 		Version string `json:"version"`
 		Record  string `json:"record"`
 	}
-	wheels := []map[string]string{{"name": "deepspeed", "file": path.Join(u.dir, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
+	wheels := []map[string]string{{"name": "deepspeed", "file": path.Join(u.inbox, filepath.Base(u.plan.Wheel.Path)), "sha256": m.SHA256}}
 	for _, a := range u.plan.Along {
-		wheels = append(wheels, map[string]string{"name": a.Name, "file": path.Join(u.dir, a.File), "sha256": a.SHA256})
+		wheels = append(wheels, map[string]string{"name": a.Name, "file": path.Join(u.inbox, a.File), "sha256": a.SHA256})
 	}
 	fetched, err := d.fetch(ctx, u, pip)
 	if err != nil {
@@ -223,14 +310,17 @@ func (d *Deployment) verifyFollower(ctx context.Context, u *unit) error {
 
 // verified is the answer of verify.py.
 type verified struct {
-	Op       string `json:"op"` // about to be loaded
-	Failed   string `json:"failed"`
-	Hint     string `json:"hint"`
-	Verified *struct {
-		Version string `json:"version"`
-		Torch   string `json:"torch"`
-		CUDA    string `json:"cuda"`
-	} `json:"verified"`
+	Op       string  `json:"op"` // about to be loaded
+	Failed   string  `json:"failed"`
+	Hint     string  `json:"hint"`
+	Verified *proved `json:"verified"`
+}
+
+// proved is what a verification found.
+type proved struct {
+	Version string `json:"version"`
+	Torch   string `json:"torch"`
+	CUDA    string `json:"cuda"`
 }
 
 func (d *Deployment) verify(ctx context.Context, u *unit) error {
@@ -255,7 +345,10 @@ func versions(along []Along) map[string]string {
 }
 
 func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[string]any) error {
-	script := node.Script{Python: u.facts.Executable, Source: proofSource + verifySource, Request: request}
+	if u.change != nil && request["level"] == VerifyFiles {
+		return u.change.ask(ctx, map[string]any{"do": "verify", "request": request}, new(proved))
+	}
+	script := node.Script{Python: u.facts.Executable, Source: proofSource + verifySource + verdictSource, Request: request}
 	var last verified
 	op := ""
 	err := script.Run(ctx, envRunner{u.runner, accelerator(m.CUDA, *u.facts)}, func(message json.RawMessage) error {

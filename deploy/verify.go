@@ -42,10 +42,9 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	d := New(opt)
 	d.reading, d.tables = true, tables
 	d.given = len(opt.Wheels) > 1 // a fleet with several wheels on purpose: each is compared by itself
-	bar := opt.Reporter.Bar("verifying", int64(len(d.units)))
-	defer bar.Close()
+	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
+	defer d.watch.close()
 	results := fanout.Run(ctx, d.units, fanout.Options{Forks: opt.Forks}, func(ctx context.Context, u *unit) (struct{}, error) {
-		defer bar.Add(1)
 		defer u.hangUp()
 		return struct{}{}, d.walk(ctx, u, []step{
 			{name: "connect", limit: connectLimit, do: d.connectToRead}, // a connection, the host key checked
@@ -296,9 +295,6 @@ func pythonless(f node.Facts) string {
 func (s *sight) tell(n *NodeReport) {
 	for _, f := range s.differs {
 		n.Differs = append(n.Differs, f.what)
-	}
-	for _, f := range s.broken {
-		n.broken = append(n.broken, f.what)
 	}
 	n.Remarks = append(n.Remarks, s.remarks...)
 	n.proven = s.proven

@@ -3,15 +3,15 @@
 
 
 
-def check_files(place):
+def check_files(place, request):
     """RECORD must be the one that was installed, and every file what it says."""
     info = dist_info([place])
     if info is None or record_rows(info) is None:
         raise Failed("%s has no DeepSpeed with a RECORD" % place, "deploy again")
     version = metadata_version(info)
-    if version != REQUEST["version"]:
-        raise Failed("DeepSpeed %s is installed, not %s" % (version, REQUEST["version"]), "deploy again")
-    if record_sha256(info) != REQUEST["record"]:
+    if version != request["version"]:
+        raise Failed("DeepSpeed %s is installed, not %s" % (version, request["version"]), "deploy again")
+    if record_sha256(info) != request["record"]:
         raise Failed("%s/RECORD is not that of the wheel" % info, "this node sees another installation, or something changed it; deploy again")
     wrong = altered(info)
     if wrong:
@@ -19,22 +19,22 @@ def check_files(place):
     return version
 
 
-def check_along():
+def check_along(request):
     """What was installed with the wheel must be what this user finds."""
-    for name, want in sorted(REQUEST.get("along", {}).items()):
+    for name, want in sorted(request.get("along", {}).items()):
         check_found(name, want)
 
 
-def check_ops(place):
+def check_ops(place, request):
     """Every op must load from the wheel, and nothing may be compiled."""
 
     def load_all():
         import torch
         import deepspeed
 
-        if plain(deepspeed.__version__) != plain(REQUEST["version"]):
-            raise Failed("deepspeed.__version__ is %s, not %s" % (deepspeed.__version__, REQUEST["version"]))
-        for op in REQUEST["ops"]:
+        if plain(deepspeed.__version__) != plain(request["version"]):
+            raise Failed("deepspeed.__version__ is %s, not %s" % (deepspeed.__version__, request["version"]))
+        for op in request["ops"]:
             emit({"op": op})
             load_op(op, place)
         return {"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or ""}
@@ -42,18 +42,10 @@ def check_ops(place):
     return without_compiler(load_all)
 
 
-def verify():
+def verify(request):
     place = check_place()
-    result = {"version": check_files(place), "torch": "", "cuda": ""}
-    check_along()
-    if REQUEST["level"] == "load":
-        result.update(check_ops(place))
+    result = {"version": check_files(place, request), "torch": "", "cuda": ""}
+    check_along(request)
+    if request["level"] == "load":
+        result.update(check_ops(place, request))
     return result
-
-
-try:
-    emit({"verified": verify()})
-except Failed as e:
-    emit({"failed": str(e)[:2000], "hint": e.hint})
-except Exception as e:
-    emit({"failed": "import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:2000]), "hint": ""})

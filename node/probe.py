@@ -267,6 +267,7 @@ def probe():
         libc = ""
     pip = pip_text(places)
     home, torch, dists = os.path.join(sys.prefix, ".dsbuild"), torch_home(), distributions()
+    own = os.listdir(home) if os.path.isdir(home) and os.access(home, os.R_OK | os.X_OK) else []
     deepspeed = installed(FILES)
     facts.update({
         "site_packages": places[0], "site_id": site_id(places[0]),
@@ -277,7 +278,8 @@ def probe():
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
-        "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),
+        "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
+        "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
     facts.update(users())
     facts["smi"], status = end_smi(*smi) if smi else ([], ANSWERED + 1)

@@ -94,8 +94,11 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)
 	}
-	argv := []string{s.Python, "-c", boot, strconv.Itoa(len(source))}
-	return runMarked(ctx, r, remote.Command{Argv: argv, Stdin: stdin}, mark, each)
+	cmd := remote.Command{Argv: []string{s.Python, "-c", boot, strconv.Itoa(len(source))}, Stdin: stdin}
+	if s.Request != nil {
+		cmd.About = string(request)
+	}
+	return runMarked(ctx, r, cmd, mark, each)
 }
 
 // newMark makes the start of a message line. It is random, so that nothing

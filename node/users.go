@@ -19,7 +19,7 @@ type Uses struct {
 // environment of an interpreter, here the path of one that has answered.
 func Users(ctx context.Context, r remote.Runner, python string) (Uses, error) {
 	var got *Uses
-	s := Script{Python: python, Source: usesSource() + "\nemit(users())\n"}
+	s := Script{Python: python, Source: UsesSource() + "\nemit(users())\n"}
 	err := s.Run(ctx, r, func(m json.RawMessage) error {
 		got = &Uses{}
 		return Decode(m, got)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -82,5 +83,37 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 		if err := json.Unmarshal(data, &r); err != nil || r.Summary.Skipped != 2 || r.Nodes[1].Error != "interrupted (interrupt)" {
 			t.Errorf("%v: %s", err, data)
 		}
+	}
+}
+
+func TestMaxFailFlag(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flag       string
+		failed, of int
+		want       bool
+	}{{"0", 1, 2000, true}, {"2", 2, 2, false}, {"2", 3, 3, true}, {"5%", 100, 2000, false}, {"5%", 101, 2000, true}, {"5%", 1, 1, true}, {"100%", 9, 9, false}} {
+		tooMany, err := parseMaxFail(deployOptions{maxFail: c.flag})
+		if err != nil || tooMany(c.failed, c.of) != c.want {
+			t.Errorf("--max-fail %s: %d of %d: %v, %v", c.flag, c.failed, c.of, !c.want, err)
+		}
+	}
+}
+
+func TestBandwidthFlag(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]float64{"100MB": 1e8, "1GB": 1e9, "500KB/s": 5e5, "40000": 4e4} {
+		limit, err := parseBandwidth(deployOptions{bwlimit: text})
+		if err != nil || float64(limit.Limit()) != want || limit.Burst() < remote.LimitBurst {
+			t.Errorf("%s: %v, %v", text, limit, err)
+		}
+	}
+	for _, text := range []string{"fast", "-1MB", "0", "1KB", "1MB/h", "10 parrots"} {
+		if _, err := parseBandwidth(deployOptions{command: "dsbuild deploy", bwlimit: text}); exitCode(t.Context(), err) != exitUsage {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if limit, err := parseBandwidth(deployOptions{}); limit != nil || err != nil {
+		t.Errorf("without the flag: %v, %v", limit, err)
 	}
 }

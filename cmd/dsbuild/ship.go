@@ -66,6 +66,7 @@ Nodes are changed as by dsbuild deploy, and dsbuild rollback goes back.`,
 	f.Lookup("cpu").Usage += " (default: v3, or as the oldest of its nodes)"
 	o.build.buildFlags(f)
 	addFleetFlags(cmd, &o.fleet)
+	addBandwidthFlag(cmd, &o.fleet)
 	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, gather them for these nodes and bring them, or install them from the node's own index)")
 	f.StringVar(&o.fleet.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone); by default load where a wheel is installed, files elsewhere")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pkg/sftp"
+	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
@@ -25,6 +25,14 @@ import (
 // abortGrace is how long a cancelled upload may take to come to rest, and an
 // SFTP session to end, before the whole connection is given up.
 const abortGrace = 3 * time.Second
+
+// packet is the size of the packets that files are sent in: what every server
+// takes. Larger ones corrupted files elsewhere.
+const packet = 32 << 10
+
+// inFlight is how many bytes may be on their way at once. Where a connection
+// breaks, that many of a part's last bytes may have holes.
+const inFlight = 64 * packet
 
 // Put implements Conn.
 func (c *sshConn) Put(ctx context.Context, up Upload) error {
@@ -34,14 +42,18 @@ func (c *sshConn) Put(ctx context.Context, up Upload) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	p := &put{conn: c, up: up, tmp: path.Join(path.Dir(up.Path), ".dsbuild-"+rand.Text()[:16]+".part")}
+	p := &put{conn: c, up: up, tmp: path.Join(path.Dir(up.Path), ".dsbuild-"+rand.Text()[:16]+PartSuffix)}
+	if up.Resume {
+		p.tmp = up.Path + PartSuffix
+	}
 	err := p.guarded(ctx)
-	if err != nil && p.created {
-		if left := p.cleanUp(ctx); errors.Is(left, ErrLost) {
-			err = fmt.Errorf("%w (%s may be left there)", err, p.tmp)
-		} else if left != nil {
-			err = fmt.Errorf("%w (%s may be left there: %w)", err, p.tmp, left)
-		}
+	if err == nil || !p.created || up.Resume && errors.Is(err, ErrLost) {
+		return err
+	}
+	if left := p.cleanUp(ctx); errors.Is(left, ErrLost) {
+		err = fmt.Errorf("%w (%s may be left there)", err, p.tmp)
+	} else if left != nil {
+		err = fmt.Errorf("%w (%s may be left there: %w)", err, p.tmp, left)
 	}
 	return err
 }
@@ -53,6 +65,7 @@ type put struct {
 	tmp     string
 	client  *sftp.Client
 	created bool
+	at      int64 // so many bytes are there already, and are the right ones
 }
 
 // guarded runs the upload and ends it when ctx does. pkg/sftp knows no
@@ -84,45 +97,162 @@ func (p *put) guarded(ctx context.Context) error {
 	return err
 }
 
-// run is the upload as a straight line.
+// run is the upload as a straight line. Every question to the node is a way there
+// and back.
 func (p *put) run(ctx context.Context) error {
-	if err := p.room(); err != nil {
+	f, err := p.open(ctx)
+	if err != nil {
 		return err
 	}
-	if err := p.write(ctx); err != nil {
-		return err
-	}
-	if err := p.verify(ctx); err != nil {
-		return err
+	if f != nil {
+		if err := p.write(ctx, f); err != nil {
+			return err
+		}
+		if err := p.verify(ctx); err != nil {
+			return err
+		}
 	}
 	return p.rename()
 }
 
+// open opens the far file where the transfer begins; nil is one that is there
+// whole.
+func (p *put) open(ctx context.Context) (*sftp.File, error) {
+	if !p.up.Resume {
+		if err := p.room(); err != nil {
+			return nil, err
+		}
+		return p.create()
+	}
+	f, refused := p.create()
+	if refused == nil {
+		return f, nil
+	}
+	st, err := p.client.Lstat(p.tmp)
+	if err != nil { // SFTP has no word for a file that is there already: it was not that
+		return nil, refused
+	}
+	switch err := p.goOn(ctx, st); {
+	case err != nil:
+		return nil, err
+	case p.at == 0:
+		return p.create()
+	case p.at == p.up.Size:
+		return nil, nil
+	}
+	f, err = p.client.OpenFile(p.tmp, os.O_WRONLY)
+	if err == nil {
+		_, err = f.Seek(p.at, io.SeekStart)
+	}
+	if err != nil {
+		return nil, p.explain(fmt.Sprintf("opening %s at byte %d", p.tmp, p.at), err)
+	}
+	return f, nil
+}
+
+// create makes the far file. Its mode is right while it is empty, so that nobody
+// reads what they should not.
+func (p *put) create() (*sftp.File, error) {
+	f, err := p.client.OpenFile(p.tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return nil, p.explain("creating a file in "+path.Dir(p.tmp), err)
+	}
+	p.created = true
+	if err := f.Chmod(p.up.Mode.Perm()); err != nil {
+		f.Close()
+		return nil, p.explain("setting the mode of "+p.tmp, err)
+	}
+	return f, nil
+}
+
+// goOn finds out how much of the file is there from an earlier try: its longest
+// beginning that has the same bytes. What is not is taken away.
+func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
+	if st.Mode().IsRegular() {
+		for _, n := range []int64{min(st.Size(), p.up.Size), min(st.Size(), p.up.Size) - inFlight} {
+			if n <= 0 {
+				break
+			}
+			here, err := p.localSum(ctx, n)
+			if err != nil {
+				return err
+			}
+			there, err := p.farSum(ctx, n)
+			if err != nil {
+				return err
+			}
+			if here == there {
+				p.at, p.created = n, true
+				if p.up.Progress != nil {
+					p.up.Progress(n)
+				}
+				return p.cut(st.Size())
+			}
+		}
+	}
+	if err := p.client.Remove(p.tmp); err != nil {
+		return p.explain("removing "+p.tmp, err)
+	}
+	return nil
+}
+
+// cut ends the part, of size bytes, where it stops being right.
+func (p *put) cut(size int64) error {
+	if size == p.at {
+		return nil
+	}
+	if err := p.client.Truncate(p.tmp, p.at); err != nil {
+		return p.explain("cutting "+p.tmp, err)
+	}
+	return p.length(p.at)
+}
+
+// length makes sure that so many bytes lie at the far end: not every server cuts.
+func (p *put) length(want int64) error {
+	st, err := p.client.Stat(p.tmp)
+	if err != nil {
+		return p.explain("looking at "+p.tmp, err)
+	}
+	if st.Size() != want {
+		return fmt.Errorf("%s has %d bytes at the far end, not %d", p.tmp, st.Size(), want)
+	}
+	return nil
+}
+
+// localSum is the sha256 of the first n bytes of the local file.
+func (p *put) localSum(ctx context.Context, n int64) (string, error) {
+	local, err := p.up.Open()
+	if err != nil {
+		return "", err
+	}
+	defer local.Close()
+	h := sha256.New()
+	if _, err := io.CopyN(h, &meter{ctx: ctx, r: local}, n); err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("reading the local file: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
 // room refuses a file that cannot fit before a byte of it is sent.
 func (p *put) room() error {
-	if free, known := p.free(); known && free < p.up.Size {
+	if free, known := p.free(); known && free < p.up.Size-p.at {
 		return p.noSpace(free)
 	}
 	return nil
 }
 
-func (p *put) write(ctx context.Context) error {
+func (p *put) write(ctx context.Context, f *sftp.File) error {
+	defer f.Close()
 	local, err := p.up.Open()
 	if err != nil {
 		return err
 	}
 	defer local.Close()
-	f, err := p.client.OpenFile(p.tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
-	if err != nil {
-		return p.explain("creating a file in "+path.Dir(p.tmp), err)
+	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
+		return fmt.Errorf("reading the local file: %w", err)
 	}
-	p.created = true
-	defer f.Close()
-	// While it is empty, so that nobody reads what they should not.
-	if err := f.Chmod(p.up.Mode.Perm()); err != nil {
-		return p.explain("setting the mode of "+p.tmp, err)
-	}
-	m := &meter{ctx: ctx, r: local, sum: sha256.New(), told: p.up.Progress}
+	// One byte more than announced, so that a file that has grown shows.
+	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
 	// ReadFrom would send one packet at a time, because m hides its length.
 	if _, err := f.ReadFromWithConcurrency(m, 0); err != nil {
 		if m.err != nil {
@@ -130,10 +260,10 @@ func (p *put) write(ctx context.Context) error {
 		}
 		return p.explain("writing "+p.tmp, err)
 	}
-	if m.n != p.up.Size || hex.EncodeToString(m.sum.Sum(nil)) != p.up.SHA256 {
-		return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", m.n, p.up.Size)
+	if p.at+m.n != p.up.Size {
+		return p.changed(p.at + m.n)
 	}
-	if _, ok := p.client.HasExtension("fsync@openssh.com"); ok {
+	if _, ok := p.client.HasExtension("fsync@openssh.com"); ok && !p.up.Resume {
 		if err := f.Sync(); err != nil {
 			return p.explain("writing "+p.tmp+" to disk", err)
 		}
@@ -144,44 +274,56 @@ func (p *put) write(ctx context.Context) error {
 	return nil
 }
 
-// verify compares length and sha256 with what lies at the far end now.
-func (p *put) verify(ctx context.Context) error {
-	st, err := p.client.Stat(p.tmp)
-	if err != nil {
-		return p.explain("looking at "+p.tmp, err)
-	}
-	if st.Size() != p.up.Size {
-		return fmt.Errorf("%s has %d bytes at the far end, %d were sent", p.tmp, st.Size(), p.up.Size)
-	}
-	sum, err := p.farSum(ctx)
-	if err != nil {
-		return err
-	}
-	if sum != p.up.SHA256 {
-		return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", p.tmp, sum, p.up.SHA256),
-			"the node's disk or the way to it corrupts data")
-	}
-	return nil
+// changed is the error of a local file that is not what Size and SHA256 say.
+func (p *put) changed(n int64) error {
+	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, p.up.Size)
 }
 
-// sumScript prints the sha256 of $1 with whatever the node has for it.
-const sumScript = `if command -v sha256sum >/dev/null; then exec sha256sum <"$1"
-elif command -v shasum >/dev/null; then exec shasum -a 256 <"$1"
-elif command -v openssl >/dev/null; then exec openssl dgst -sha256 -r <"$1"
-elif command -v python3 >/dev/null; then exec python3 -c 'import hashlib,sys;print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())' <"$1"
-else exit 127; fi`
+// verify compares length and sha256 with what lies at the far end now.
+func (p *put) verify(ctx context.Context) error {
+	if p.up.Sum == nil { // else it is a file that nobody but this program has written to
+		if err := p.length(p.up.Size); err != nil {
+			return err
+		}
+	}
+	there, err := p.farSum(ctx, p.up.Size)
+	if err != nil || there == p.up.SHA256 {
+		return err
+	}
+	here, err := p.localSum(ctx, p.up.Size)
+	switch {
+	case err != nil:
+		return err
+	case here != p.up.SHA256:
+		return p.changed(p.up.Size)
+	}
+	return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", p.tmp, there, p.up.SHA256),
+		"the node's disk or the way to it corrupts data")
+}
 
-// farSum is the sha256 of the temporary file, computed on the node; a node
-// that cannot (no such program, an SFTP root that its shell does not see) has
-// the file read back instead.
-func (p *put) farSum(ctx context.Context) (string, error) {
+// sumScript prints the sha256 of the first $2 bytes of $1 with whatever the
+// node has for it.
+const sumScript = `if command -v sha256sum >/dev/null; then sum() { sha256sum; }
+elif command -v shasum >/dev/null; then sum() { shasum -a 256; }
+elif command -v openssl >/dev/null; then sum() { openssl dgst -sha256 -r; }
+elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'; }
+else exit 127; fi
+head -c "$2" <"$1" | sum`
+
+// farSum is the sha256 of the first n bytes of the temporary file, computed on
+// the node; a node that cannot (no such program, an SFTP root that its shell does
+// not see) has them read back instead.
+func (p *put) farSum(ctx context.Context, n int64) (string, error) {
+	if p.up.Sum != nil {
+		return p.up.Sum(ctx, p.tmp, n)
+	}
 	var out bytes.Buffer
-	err := p.conn.Run(ctx, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.tmp}, Stdout: &out})
+	err := p.conn.Run(ctx, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.tmp, strconv.FormatInt(n, 10)}, Stdout: &out})
 	if err == nil {
 		// Some node prints a greeting before every command: its last line is the answer.
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		sum, _, _ := strings.Cut(lines[len(lines)-1], " ")
-		if b, err := hex.DecodeString(sum); err == nil && len(b) == sha256.Size {
+		if b, err := hex.DecodeString(sum); err == nil && len(b) == sha256.Size && !(sum == emptySum && n > 0) {
 			return sum, nil
 		}
 	}
@@ -194,10 +336,30 @@ func (p *put) farSum(ctx context.Context) (string, error) {
 	}
 	defer f.Close()
 	h := sha256.New()
-	if _, err := f.WriteTo(h); err != nil {
+	if _, err := f.WriteTo(&first{h, n}); err != nil {
 		return "", p.explain("reading back "+p.tmp, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// emptySum is the sha256 of nothing: what the script says where the file or
+// head is missing.
+const emptySum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// first is a Writer that passes on the first left bytes.
+type first struct {
+	w    io.Writer
+	left int64
+}
+
+// Write implements io.Writer.
+func (f *first) Write(b []byte) (int, error) {
+	some := b[:min(int64(len(b)), f.left)]
+	f.left -= int64(len(some))
+	if _, err := f.w.Write(some); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 func (p *put) rename() error {
@@ -314,8 +476,7 @@ func (c *sshConn) sftp(ctx context.Context) (*sftp.Client, error) {
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
 	go func() {
-		// 32 KiB is what every server takes; larger packets corrupted files elsewhere.
-		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(32<<10), sftp.UseConcurrentWrites(true))
+		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(inFlight/packet), sftp.UseConcurrentWrites(true))
 		if err == nil {
 			opened <- cl
 		}
@@ -358,15 +519,15 @@ func (c *sshConn) endSFTP(client *sftp.Client) {
 	}
 }
 
-// meter counts and hashes a local file as it is read, and ends the reading
-// when ctx does.
+// meter counts the bytes of a local file as they are read, holds them back as
+// limit says, and ends the reading when ctx does.
 type meter struct {
-	ctx  context.Context
-	r    io.Reader
-	sum  hash.Hash
-	told func(int64)
-	n    int64
-	err  error
+	ctx   context.Context
+	r     io.Reader
+	limit *rate.Limiter
+	told  func(int64)
+	n     int64
+	err   error
 }
 
 // Read implements io.Reader.
@@ -376,9 +537,14 @@ func (m *meter) Read(b []byte) (int, error) {
 		return 0, m.err
 	}
 	n, err := m.r.Read(b)
+	if n > 0 && m.limit != nil {
+		if held := m.limit.WaitN(m.ctx, n); held != nil {
+			m.err = held
+			return 0, held
+		}
+	}
 	if n > 0 {
 		m.n += int64(n)
-		m.sum.Write(b[:n])
 		if m.told != nil {
 			m.told(int64(n))
 		}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+
+	"golang.org/x/time/rate"
 )
 
 // Target is everything needed to reach one node, as plain resolved values.
@@ -48,6 +50,8 @@ type Command struct {
 	// Setup is a shell line run before, in the same shell (conda, modules). Not
 	// quoted: it is shell. If it fails, its status is the command's and nothing else runs.
 	Setup string
+	// About says what the program is asked by what Stdin brings, for a log; "" for nothing.
+	About string
 	// Stdin, Stdout and Stderr may each be nil.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -63,9 +67,28 @@ type Upload struct {
 	// Path is the absolute path the file appears at, whole or not at all.
 	Path string
 	Mode fs.FileMode
-	// Progress, if set, is told how many more bytes are on their way, each time there are some.
+	// Progress, if set, is told how many more bytes are on their way, each time
+	// there are some; those that are there from an earlier try count too.
 	Progress func(n int64)
+	// Limit, if set, is how many bytes per second go out altogether to those
+	// that share it. Its burst must be at least LimitBurst.
+	Limit *rate.Limiter
+	// Sum, if set, says what the sha256 (hex) of the first n bytes of a file on
+	// the node is: for callers with a program there that can tell it. Without
+	// one a program is started for it.
+	Sum func(ctx context.Context, path string, n int64) (string, error)
+	// Resume is for a file on its way to elsewhere, in a folder that is the
+	// caller's alone. What a broken connection leaves of it stays under
+	// Path+PartSuffix, and the next try goes on from as much of that as is
+	// proven to be the same. It is not synced to the disk.
+	Resume bool
 }
+
+// PartSuffix ends the name of a file that has not arrived whole.
+const PartSuffix = ".part"
+
+// LimitBurst is the least burst of Upload.Limit: the size of a packet.
+const LimitBurst = packet
 
 // Runner runs a command on a node. A program that ends with another code than
 // 0 gives an *ExitError; a broken connection gives an error that is ErrLost.

@@ -146,6 +146,11 @@ func (h *files) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 func (h *files) Filecmd(r *sftp.Request) error {
 	switch r.Method {
 	case "Setstat":
+		if r.AttrFlags().Size {
+			if err := os.Truncate(r.Filepath, int64(r.Attributes().Size)); err != nil {
+				return err
+			}
+		}
 		if r.AttrFlags().Permissions {
 			return os.Chmod(r.Filepath, r.Attributes().FileMode().Perm())
 		}

@@ -1,0 +1,7 @@
+# Runs verify.py as a program of its own: what it imports, a training job would.
+try:
+    emit({"verified": verify(REQUEST)})
+except Failed as e:
+    emit({"failed": str(e)[:2000], "hint": e.hint})
+except Exception as e:
+    emit({"failed": "import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:2000]), "hint": ""})
