@@ -8,7 +8,7 @@ FUZZTIME ?= 10s
 DRIVERS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 OTHERS = darwin/arm64 windows/amd64
 
-.PHONY: help build drivers quickstart test test-full fuzz engine engine-stop lint clean clean-caches
+.PHONY: help build drivers quickstart test test-full bench fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,9 @@ test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes
 
 test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 	$(GO) run ./ci/full $(PART)
+
+bench: build ## the fan-out beside pdsh, clush, parallel-ssh, Ansible, scp; or PART=growth
+	$(GO) run ./ci/bench $(PART)
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	$(GO) run ./ci/fuzz $(FUZZTIME)

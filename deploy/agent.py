@@ -25,9 +25,12 @@ HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
 CHANGE = os.path.join(HOME, "change.json")
 INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
+JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
 PART = ".part"  # ends the name of an upload that is not whole
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
+SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
+COPY, GONE = ".dsbuild-copy", ".dsbuild-gone"  # what move leaves where it is cut off
 
 
 class Gone(Exception):
@@ -36,12 +39,38 @@ class Gone(Exception):
 
 def save_json(path, value):
     """Writes a file whole or not at all, and to the disk."""
-    with open(path + ".part", "w", encoding="utf-8") as f:
-        json.dump(value, f)
-        f.flush()
-        os.fsync(f.fileno())
-    os.rename(path + ".part", path)
+    part = path + ".part"
+    try:
+        with open(part, "w", encoding="utf-8") as f:
+            json.dump(value, f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.rename(part, path)
+    except OSError:
+        sweep(part)
+        raise
     sync_folder(os.path.dirname(path))
+
+
+def start_sync(places):
+    """Starts to bring to the disk what was written to the file systems of places,
+    else a power cut could leave empty files there, after all was reported as
+    well. One program for all of them: to sync one file after the other takes as
+    many writes of the file system's journal, seconds in place of a moment."""
+    try:
+        return subprocess.Popen(["sync", "-f"] + places, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:  # not every container has it: then the kernel does it in its own time
+        return None
+
+
+def end_sync(child):
+    """Waits for what start_sync started, but not for ever: somebody else's data
+    may have to go to the same disk first."""
+    try:
+        if child:
+            child.wait(SYNC_LIMIT)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def sync_folder(path):
@@ -88,6 +117,27 @@ def remove(path):
         pass
 
 
+def sweep(path):
+    """Removes what nobody needs any more, as far as that goes: NFS keeps a folder
+    whose files some process has open. The next run tries again."""
+    try:
+        remove(path)
+    except OSError:
+        pass
+
+
+def put_aside(path, aside):
+    """Takes path away under its name, at once, to be swept later."""
+    while exists(aside):
+        aside += "+"
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        pass
+    except OSError:  # another file system
+        remove(path)
+
+
 def move(source, target):
     """Renames; where that cannot be (a lower layer of an overlay, another file
     system) copies, in such an order that target appears whole and source
@@ -98,13 +148,14 @@ def move(source, target):
     except OSError as e:
         if e.errno != errno.EXDEV:
             raise
-    part, gone = target + ".dsbuild-part", source + ".dsbuild-gone"
-    remove(part)
+    copy, gone = target + COPY, source + GONE
+    remove(copy)
     if os.path.isdir(source) and not os.path.islink(source):
-        shutil.copytree(source, part, symlinks=True)
+        shutil.copytree(source, copy, symlinks=True)
     else:
-        shutil.copy2(source, part, follow_symlinks=False)
-    os.rename(part, target)
+        shutil.copy2(source, copy, follow_symlinks=False)
+    end_sync(start_sync([os.path.dirname(copy)]))
+    os.rename(copy, target)
     try:
         os.rename(source, gone)
     except OSError:
@@ -336,6 +387,7 @@ class Environment:
     def __init__(self):
         self.change = None
         self.recorded = False  # our change was made final: no way back
+        self.syncing = None
         self.dir = None
         self.lock = None
         self.along = []  # what was installed beside DeepSpeed
@@ -343,16 +395,20 @@ class Environment:
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
     def begin(self):
-        """Locks, repairs what an earlier run left, and makes room for the upload."""
+        """Locks, repairs what an earlier run left, and makes room for the upload,
+        unless there will be none."""
         os.makedirs(HOME, mode=0o755, exist_ok=True)
         self.take_lock()
         repaired = self.repair()
+        found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
+        if REQUEST["look"]:
+            return dict(found, inbox="", arrived=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
-            if name.startswith(("run-", "kept-")):
-                remove(os.path.join(HOME, name))
+            if name.startswith(("run-", "kept-")) or name.endswith(".part"):
+                sweep(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
         os.mkdir(self.dir, 0o700)
-        return {"inbox": INBOX, "arrived": self.arrived(), "now": installed(), "previous": previous(HOME), "repaired": repaired}
+        return dict(found, inbox=INBOX, arrived=self.arrived())
 
     def arrived(self):
         """Makes the inbox ready, and names the files that need not be sent again."""
@@ -392,8 +448,11 @@ class Environment:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
                     raise Failed("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
                 time.sleep(0.1)
-        os.ftruncate(self.lock, 0)
-        os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
+        try:
+            os.ftruncate(self.lock, 0)
+            os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
+        except OSError:  # the disk is full: what must be put back needs no room
+            pass
 
     def repair(self):
         """Ends a change that was cut off: forward once it was recorded, else back."""
@@ -421,14 +480,20 @@ class Environment:
     def restore(self):
         """Puts everything back as it was. Can be cut off and begun again."""
         for root in self.change["roots"]:
+            if exists(root["kept"]) or not root["was"]:
+                put_aside(root["path"], root["kept"] + GONE)
             if exists(root["kept"]):
-                remove(root["path"])
                 move(root["kept"], root["path"])
-            elif not root["was"]:
-                remove(root["path"])
+        self.sweep_roots()
         remove(CHANGE)
-        remove(self.change["kept"])
+        sweep(self.change["kept"])
         self.change = None
+
+    def sweep_roots(self):
+        """Removes what a move that was cut off has left among the packages."""
+        for root in self.change["roots"]:
+            for ending in (COPY, GONE):
+                sweep(root["path"] + ending)
 
     def install(self, order, inbox):
         """Moves what is replaced aside and lets pip install the new wheels, the
@@ -440,12 +505,16 @@ class Environment:
         if along:
             roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
         self.start_change(outermost(roots), "kept-" + REQUEST["run"])
-        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]],
-                self.dir, inbox, self.lock)
+        code = None if along else byte_code(first)
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
+                [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
+        if code:
+            add_byte_code(os.path.dirname(info), *code)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
+        self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
     def fetch(self, order, inbox):
@@ -473,16 +542,24 @@ class Environment:
             names = [other["name"] for other in self.along]
             kept = [other for other in (self.change["noted"] or {}).get("along", []) if other["name"] not in names]
             order["installed"]["along"] = kept + self.along
-        final = dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"])
-        try:
-            save_json(CHANGE, final)
-        except OSError:
-            self.change = read_change(CHANGE) or self.change  # which of the two is there counts
-            self.recorded = self.change["done"]
-            raise
-        self.change, self.recorded = final, True
+        end_sync(self.syncing)
+        save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
+        self.look()
         self.finish()
         return {}
+
+    def look(self):
+        """Whether our change was made final, the file alone says: this program can
+        be told to leave, or meet a full disk, just after the file was replaced."""
+        try:
+            self.change = read_change(CHANGE) or self.change
+        except Failed:  # what is known of the change will do
+            pass
+        self.recorded = self.change["done"]
+
+    def sync(self):
+        """Starts to bring what was installed to the disk, while it is verified."""
+        self.syncing = start_sync(sorted({os.path.dirname(root["path"]) for root in self.change["roots"]}))
 
     def finish(self):
         """What is left to do once a change is recorded; harmless when repeated."""
@@ -491,17 +568,20 @@ class Environment:
             save_json(INSTALLED, change["installed"])
         else:
             remove(INSTALLED)
+        gone = change["kept"] + GONE
         if change["forget"]:
-            remove(change["kept"])
-            remove(PREVIOUS)
+            put_aside(PREVIOUS, gone)
         elif exists(change["kept"]):
             save_json(os.path.join(change["kept"], "change.json"), change)
-            remove(PREVIOUS)
+            put_aside(PREVIOUS, gone)
             os.rename(change["kept"], PREVIOUS)
-        with open(os.path.join(HOME, "journal.jsonl"), "a", encoding="utf-8") as f:
-            f.write(json.dumps(change["journal"]) + "\n")
+        note(change["journal"])
+        self.sweep_roots()
         remove(CHANGE)
         self.change = None
+        for name in os.listdir(HOME):
+            if name.startswith("kept-"):
+                sweep(os.path.join(HOME, name))
 
     def roll_back(self):
         """Exchanges what is installed for what was before the last deploy."""
@@ -518,12 +598,15 @@ class Environment:
             if root["was"]:
                 os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
                 clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
-        now = installed()
+        self.sync()
+        now = installed(False)
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
 
     def undo(self):
         """Puts back what was, if anything was changed. What is recorded stays;
         then what is left of recording is tried once more."""
+        if self.change:
+            self.look()
         if self.change and self.recorded:
             try:
                 self.finish()
@@ -532,11 +615,79 @@ class Environment:
         elif self.change:
             self.restore()
         if self.dir:
-            remove(self.dir)
+            sweep(self.dir)
             self.dir = None
             if not self.keep:
-                remove(INBOX)
+                sweep(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
+
+
+MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
+
+
+def byte_code(wheel):
+    """The byte code that a wheel of dsbuild's brings for this Python: the names of its
+    modules, and the archive that has it. None: pip compiles."""
+    import importlib.util
+    import io
+
+    member = "/bytecode-%d.zip" % int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
+    if sys.pycache_prefix or sys.implementation.name != "cpython":
+        return None
+    with zipfile.ZipFile(wheel) as z:
+        names = set(z.namelist())
+        found = [n for n in names if n.endswith(".dist-info" + member) and n.count("/") == 1]
+        if len(found) != 1 or z.getinfo(found[0]).file_size > MOST_CODE:
+            return None
+        code = zipfile.ZipFile(io.BytesIO(z.read(found[0])))
+    modules = [i for i in code.infolist() if i.filename in names and i.filename.endswith(".py")]
+    return (modules, code) if sum(i.file_size for i in modules) <= MOST_CODE else None
+
+
+def add_byte_code(site, modules, code):
+    """Puts byte code beside its modules, as compiling them here would have done."""
+    import importlib.util
+
+    for info in modules:
+        path = os.path.join(site, info.filename)
+        st = os.stat(path)
+        target = importlib.util.cache_from_source(path)
+        if not exists(os.path.dirname(target)):
+            os.mkdir(os.path.dirname(target))
+        head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
+        with open(target, "wb") as f:
+            f.write(head + code.read(info))
+
+
+def note(entry):
+    """Adds a line to the journal, unless it is the last one already: a finish that
+    was cut off is repeated. What is left of a line that was cut off goes."""
+    line = json.dumps(entry).encode("ascii") + b"\n"
+    with open(JOURNAL, "a+b") as f:
+        last, end = last_line(f)
+        f.truncate(end)
+        if last != line:
+            f.write(line)
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def last_line(f, most=1 << 16):
+    """The last whole line of a file, and where it ends."""
+    size = f.seek(0, os.SEEK_END)
+    f.seek(max(0, size - most))
+    tail = f.read()
+    whole = tail[:tail.rfind(b"\n") + 1]
+    return (whole.splitlines(True) or [b""])[-1], size - len(tail) + len(whole)
+
+
+def last_run():
+    """The run that made the last change there was, "" where there was none."""
+    try:
+        with open(JOURNAL, "rb") as f:
+            return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
+    except (OSError, ValueError):
+        return ""
 
 
 def clone(source, target):
@@ -564,16 +715,20 @@ def verify_now(request):
 
 def before():
     """The DeepSpeed of now as the report tells it."""
-    found = installed()
+    found = installed(False)
+    if found and not (found["version"] and found["record"]):
+        raise Failed("%s cannot be read" % dist_info(sites()), "what does the node's kernel say of its disk? dmesg")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
-def die_with_parent():
+def die_with_parent(parent):
     """Asks the kernel to end this process with its parent, where it can."""
     try:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it was faster
+            os._exit(1)
     except Exception:  # then the lock, which pip holds too, keeps others away
         pass
 
@@ -588,8 +743,9 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     env.update(PYTHONNOUSERSITE="1", TMPDIR=folder)  # a full /tmp does not matter
     pip = [os.path.join(order["pip"], "pip")] if order["pip"] else ["-m", "pip"]
     argv = [sys.executable, "-s"] + pip + ["--isolated"] * isolated + ["--no-input", "--no-cache-dir", "--disable-pip-version-check"] + arguments
+    me = os.getpid()
     child = subprocess.Popen(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             start_new_session=True, pass_fds=(lock,), preexec_fn=die_with_parent)
+                             start_new_session=True, pass_fds=(lock,), preexec_fn=lambda: die_with_parent(me))
     said, deadline, out = b"", time.monotonic() + order["limit_s"], child.stdout.fileno()
     try:
         while True:
@@ -598,7 +754,7 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
                 block = os.read(out, 65536)
                 if not block:
                     break
-                said = (said + block)[-8192:]
+                said = (said + block)[-(1 << 17):]
             inbox.check()
             if time.monotonic() > deadline:
                 raise Failed("pip did not end within %d s" % order["limit_s"])
@@ -609,10 +765,12 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        if said and not inbox.silent():  # for the log of the driver, if it still listens
+            emit({"pip": said.decode("utf-8", "replace").splitlines()})
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
         lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
-        raise Failed("pip ended with status %d: %s" % (child.returncode, " ".join(lines)[:1000]))
+        raise Failed("pip ended with status %d: %s" % (child.returncode, " ".join(lines)[:1000]), no_room("".join(lines)))
 
 
 class Inbox:
@@ -666,16 +824,24 @@ def answer(number, make):
     except Failed as e:
         why, hint = str(e), e.hint
     except OSError as e:
-        hint = "make room on the node: df -h %s" % HOME if e.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        hint = no_room("[Errno %s]" % e.errno)
         why = "%s: %s" % (e.filename or HOME, e.strerror)
     emit({"to": number, "failed": why, "hint": hint})
+
+
+def no_room(text):
+    """What to try where an error is about a full disk, or one with no more room for
+    names, or a quota; "" for any other."""
+    if any("[Errno %d]" % number in text for number in (errno.ENOSPC, errno.EDQUOT)):
+        return "make room on the node: df -h %s; df -i %s; quota" % (HOME, HOME)
+    return ""
 
 
 def serve(env, inbox):
     """Obeys until told to end."""
     while True:
         order = inbox.take()
-        number, do = order["number"], order["do"]
+        number, do = order.get("number"), order["do"]  # "end" is not answered
         if do == "install":
             answer(number, lambda: env.install(order, inbox))
         elif do == "digest":

@@ -203,7 +203,7 @@ func pythonTag(t *testing.T) string {
 
 func load(t *testing.T, path string) []deploy.Wheel {
 	t.Helper()
-	wheels, err := deploy.LoadWheels(t.Context(), path)
+	wheels, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{})
 	if err != nil {
 		t.Fatal(err)
 	}

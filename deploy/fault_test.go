@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -268,26 +269,33 @@ func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
 		s.Cut()
 	}()
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, remote.ErrLost.Error()) {
+	// It is asked over another connection what came of it.
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || n.Unseen || !strings.Contains(n.Error, remote.ErrLost.Error()) || !strings.Contains(n.Error, "; put back: DeepSpeed 0.19.7") {
 		t.Errorf("%+v", n)
 	}
-	waitFor(t, "the node tidies up", func() bool { return len(e.leftovers(t)) == 0 })
 	e.mustBe(t, was)
+	if left := e.leftovers(t); !slices.Equal(left, []string{"inbox"}) {
+		t.Errorf("left behind: %q", left)
+	}
 }
 
 func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	was := e.snapshot(t)
-	_, remove := e.hook(t, "os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)")
+	// No other agent can look after it: as if the node had gone down.
+	_, remove := e.hook(t, "open(os.path.join(sys.prefix, 'down'), 'w').close()\n    os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)\nif os.path.exists(os.path.join(sys.prefix, 'down')):\n    os._exit(1)")
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.After != nil || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.After != nil || !n.Unseen || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
 		t.Errorf("%+v", n)
 	}
 	if e.version(t) != "" || len(e.leftovers(t)) == 0 {
 		t.Fatal("the test did not cut the change off")
 	}
 	remove()
+	if err := os.Remove(filepath.Join(e.dir, "down")); err != nil {
+		t.Fatal(err)
+	}
 	// The next run fails too, so what it finds after its repair is what comes back.
 	bad := opt
 	bad.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}}))
@@ -340,7 +348,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 		hosts, servers = append(hosts, h), append(servers, s)
 	}
 	opt := options(t, bad, servers, hosts...)
-	opt.Forks, opt.TooMany = 1, func(n int) bool { return n > 0 }
+	opt.Forks, opt.TooMany = 1, func(n, _ int) bool { return n > 0 }
 	r := run(t, context.Background(), opt)
 	if r.Summary.Failed != 1 || r.Summary.Skipped != 2 || code(r.Err()) != 3 {
 		t.Errorf("%+v, %v", r.Summary, r.Err())

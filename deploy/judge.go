@@ -80,6 +80,9 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	if s.facts.Unfinished {
 		s.differ("wait for the deploy that runs, or deploy again", "a change of its environment is under way, or was cut off")
 	}
+	if s.facts.Leftovers && !s.facts.Unfinished {
+		s.remark("files of a deploy that runs, or was cut off, lie in %s/.dsbuild; the next deploy removes them", s.facts.Prefix)
+	}
 	if s.facts.DeepSpeed == nil {
 		s.other = true
 		if len(s.differs) == 0 { // else look.py has said where it has one
@@ -278,19 +281,14 @@ const maxFolded = 200
 
 // foldShort folds names, and counts those for which there is no room.
 func foldShort(names []string) string {
-	folded := ui.FoldNames(names)
-	if len(folded) <= maxFolded {
+	folded, whole := ui.FoldWithin(names, maxFolded)
+	switch {
+	case whole:
 		return folded
-	}
-	cut := strings.LastIndexByte(folded[:maxFolded], ',')
-	if cut <= 0 {
+	case folded == "":
 		return nodes(len(names))
 	}
-	open := ""
-	if strings.LastIndexByte(folded[:cut], '[') > strings.LastIndexByte(folded[:cut], ']') {
-		open = "]"
-	}
-	return fmt.Sprintf("%s,…%s (%s)", folded[:cut], open, nodes(len(names)))
+	return fmt.Sprintf("%s (%s)", folded, nodes(len(names)))
 }
 
 // judgeSource compares the wheel files that nodes with one version came from.

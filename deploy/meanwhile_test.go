@@ -5,9 +5,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
@@ -61,7 +63,7 @@ func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
 	}
 }
 
-func TestConnectionLostWhileRecordingPromisesNothing(t *testing.T) {
+func TestConnectionLostWhileRecording(t *testing.T) {
 	t.Parallel()
 	e, opt, s := withOld(t)
 	opt.Hosts[0].ExecPrefix = []string{"setsid", "--wait"} // outlives its connection, as under OpenSSH
@@ -71,11 +73,29 @@ func TestConnectionLostWhileRecordingPromisesNothing(t *testing.T) {
 		waitFor(t, "recording begins", exists(started))
 		s.Cut()
 	}()
+	dead := &once{Dialer: opt.Dialer}
+	opt.Dialer = dead
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "record" || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
+	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "record" || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
 		t.Errorf("%+v", n)
 	}
 	waitFor(t, "the node finishes", func() bool { return len(e.leftovers(t)) == 0 })
+	if got := e.version(t); got != opt.Wheels[0].Version {
+		t.Errorf("an import finds %q", got)
+	}
+}
+
+// once is a Dialer that reaches a node no second time.
+type once struct {
+	remote.Dialer
+	dialled atomic.Bool
+}
+
+func (d *once) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
+	if d.dialled.Swap(true) {
+		return nil, remote.ErrDial
+	}
+	return d.Dialer.Dial(ctx, t)
 }
 
 func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {

@@ -46,6 +46,7 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
+	u.conn = u.log.conn(u.conn)
 	u.runner = hostRunner{u.conn, u.host}
 	return nil
 }
@@ -72,7 +73,11 @@ func (d *Deployment) probe(ctx context.Context, u *unit) error {
 }
 
 func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
-	return node.Probe(ctx, u.runner, node.ProbeOptions{Python: u.host.Python, Files: !d.reading})
+	opt := node.ProbeOptions{Python: u.host.Python, Files: !d.reading && !d.rollback}
+	for _, w := range d.opt.Wheels {
+		opt.Of = append(opt.Of, w.Manifest.SHA256)
+	}
+	return node.Probe(ctx, u.runner, opt)
 }
 
 // upload is a local file with its digest.
@@ -86,13 +91,13 @@ type upload struct {
 // files are sent. Nothing has been changed then, and what has arrived stays.
 const putTries = 5
 
-func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
+func (d *Deployment) put(ctx context.Context, u *unit) error {
 	for try := 1; ; try++ {
-		err := d.putAll(ctx, u, sent, try > 1)
+		err := d.putAll(ctx, u, try > 1)
 		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
 			return err
 		}
-		d.opt.Reporter.Note("%s: %v; going on where it broke", u.host.Name, err)
+		d.watch.note(u, "%v; going on where it broke", err)
 		if err := d.reconnect(ctx, u); err != nil {
 			return err
 		}
@@ -111,7 +116,7 @@ func (d *Deployment) reconnect(ctx context.Context, u *unit) error {
 }
 
 // putAll starts the agent and sends what has not arrived yet.
-func (d *Deployment) putAll(ctx context.Context, u *unit, sent func(int64), again bool) error {
+func (d *Deployment) putAll(ctx context.Context, u *unit, again bool) error {
 	files := d.uploads(u)
 	b, err := d.begin(ctx, u, files, again)
 	if err != nil {
@@ -126,7 +131,7 @@ func (d *Deployment) putAll(ctx context.Context, u *unit, sent func(int64), agai
 		return nil
 	}
 	for _, f := range files {
-		told := sent
+		told := d.watch.send
 		if !f.counts {
 			told = nil
 		}
@@ -141,6 +146,20 @@ func (d *Deployment) putAll(ctx context.Context, u *unit, sent func(int64), agai
 		}
 	}
 	return nil
+}
+
+// tidy removes what a run that was cut off has left on a node where nothing else
+// is to be done.
+func (d *Deployment) tidy(ctx context.Context, u *unit) error {
+	_, err := d.begin(ctx, u, nil, false)
+	if errors.As(err, new(*refusal)) {
+		return nil // a deploy is at work, and the files are its own
+	}
+	if err == nil {
+		u.change.end()
+		u.change = nil
+	}
+	return err
 }
 
 // uploads are what is sent to a node that installs.
@@ -167,7 +186,7 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	if again {
 		req.LockS = (silence + lockWait).Seconds()
 	}
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req)
+	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req, u.log.order)
 	if err != nil {
 		return begun{}, err
 	}
@@ -178,7 +197,7 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 		u.after, u.record = u.before, b.Now.Record
 	}
 	if b.Repaired {
-		d.opt.Reporter.Warn("%s: an earlier change that was cut off has been put right", u.host.Name)
+		d.watch.warn(u, "an earlier change that was cut off has been put right")
 	}
 	return b, nil
 }
@@ -237,7 +256,7 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 	if err := d.free(ctx, u); err != nil {
 		return err
 	}
-	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": installLimit.Seconds()}
+	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": d.within(installLimit).Seconds()}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
 	}
@@ -253,7 +272,7 @@ func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.Bu
 	var got struct {
 		Wheels []wheel.BundleWheel `json:"wheels"`
 	}
-	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": fixed(*u.facts), "pip": pip, "limit_s": installLimit.Seconds()}
+	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": fixed(*u.facts), "pip": pip, "limit_s": d.within(installLimit).Seconds()}
 	err := u.change.ask(ctx, order, &got)
 	if err != nil {
 		err = fmt.Errorf("from the node's own index: %w", err)

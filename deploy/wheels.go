@@ -46,8 +46,9 @@ func usage(hint, format string, args ...any) error {
 const buildHint = "build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name one with --wheel"
 
 // LoadWheels reads the wheel at path, or every wheel in the folder at path.
-// Copies of one wheel count once; a damaged one is an error with exit code 4.
-func LoadWheels(ctx context.Context, path string) ([]Wheel, error) {
+// Copies of one wheel count once; a damaged one is an error with exit code 4. What
+// known remembers is not taken apart again.
+func LoadWheels(ctx context.Context, path string, known Verified) ([]Wheel, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -74,9 +75,13 @@ func LoadWheels(ctx context.Context, path string) ([]Wheel, error) {
 	}
 	var wheels []Wheel
 	for _, file := range files {
-		w, err := loadWheel(ctx, file)
-		if err != nil {
-			return nil, err
+		w, ok := known.get(file)
+		if !ok {
+			var err error
+			if w, err = loadWheel(ctx, file); err != nil {
+				return nil, err
+			}
+			known.put(w)
 		}
 		if !slices.ContainsFunc(wheels, func(o Wheel) bool { return o.Manifest.SHA256 == w.Manifest.SHA256 }) {
 			wheels = append(wheels, w)

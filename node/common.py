@@ -179,18 +179,20 @@ def load_json(path):
 
 def installed(files=True):
     """The DeepSpeed of this environment as {version, sha256, ...}, or None. Its
-    files are compared with RECORD unless files is False; then intact is too."""
+    files are compared with RECORD if files is True, or holds the sha256 of the wheel it
+    came from; else intact is False."""
     info = dist_info(sites())
     if info is None:
         return None
     found = {"version": metadata_version(info), "sha256": "", "path": os.path.join(os.path.dirname(info), "deepspeed"),
              "record": record_sha256(info), "intact": False}
-    if files:
-        found["altered"] = altered(info)
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
-    if isinstance(noted, dict) and found["record"] and noted.get("record") == found["record"]:
+    ours = isinstance(noted, dict) and found["record"] and noted.get("record") == found["record"]
+    if ours:
         found["sha256"] = str(noted.get("sha256", ""))
-        found["intact"] = files and not found["altered"]
+    if files is True or ours and files and found["sha256"] in files:
+        found["altered"] = altered(info)
+        found["intact"] = ours and not found["altered"]
     return found
 
 

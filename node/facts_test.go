@@ -271,14 +271,20 @@ func TestProbeComparesFilesOnlyWhenAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(filepath.Dir(filepath.Dir(python)), ".dsbuild", "installed.json"), string(noted)+"\n")
-	ask := func(files bool) *node.Installed {
-		return probe(t, local{}, node.ProbeOptions{Python: python, Files: files}).DeepSpeed
+	ask := func(files bool, of ...string) *node.Installed {
+		return probe(t, local{}, node.ProbeOptions{Python: python, Files: files, Of: of}).DeepSpeed
 	}
 	if d := ask(true); !d.Intact || len(d.Altered) > 0 || d.SHA256 != "of the \"wheel\" é" || d.Record != hex(sum[:]) {
 		t.Errorf("as installed: %+v", d)
 	}
 	if d := ask(false); d.Intact || d.Altered != nil || d.SHA256 == "" {
 		t.Errorf("not asked: %+v", d)
+	}
+	if d := ask(true, "another"); d.Intact || d.Altered != nil || d.SHA256 == "" {
+		t.Errorf("asked of another wheel: %+v", d)
+	}
+	if d := ask(true, "another", "of the \"wheel\" é"); !d.Intact || len(d.Altered) > 0 {
+		t.Errorf("asked of this wheel: %+v", d)
 	}
 	write(t, filepath.Join(site, "deepspeed", "ops", "adam.py"), "x = 2\n")
 	if err := os.Remove(filepath.Join(site, "deepspeed", "gone.py")); err != nil {

@@ -42,6 +42,9 @@ type ProbeOptions struct {
 	// Files has the files of an installed DeepSpeed compared with RECORD, which
 	// takes as long as reading them. Without it Installed.Intact stays false.
 	Files bool
+	// Of, if not empty, has them compared only where dsbuild installed one of these
+	// wheels, by their sha256: what is going to be replaced anyhow is of no interest.
+	Of []string
 }
 
 // answer is what the messages of the probe add up to.
@@ -89,13 +92,25 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 func probeCommand(mark string, opt ProbeOptions) remote.Command {
 	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + UsesSource()
 	if opt.Files {
-		source += recordSource + "\nFILES = True\n"
+		source += recordSource + "\nFILES = " + pythonFiles(opt.Of) + "\n"
 	}
 	source = inParts(source + probePython)
 	return remote.Command{
 		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source))},
 		Stdin: strings.NewReader(source),
 	}
+}
+
+// pythonFiles is what installed() of common.py takes.
+func pythonFiles(of []string) string {
+	if len(of) == 0 {
+		return "True"
+	}
+	quoted := make([]string, len(of))
+	for i, sum := range of {
+		quoted[i] = strconv.QuoteToASCII(sum)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // inParts divides a program where two blank lines separate functions. Python

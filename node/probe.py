@@ -60,6 +60,14 @@ def free(path):
     return st.f_bavail * st.f_frsize
 
 
+def read_only(path):
+    """Whether the file system at path is mounted read-only."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def behind(path, prefix, most):
     """What follows each prefix in a library, up to a NUL: the names in it stand side
     by side. One buffer, for memory that is new costs more than reading."""
@@ -267,6 +275,7 @@ def probe():
         libc = ""
     pip = pip_text(places)
     home, torch, dists = os.path.join(sys.prefix, ".dsbuild"), torch_home(), distributions()
+    own = os.listdir(home) if os.path.isdir(home) and os.access(home, os.R_OK | os.X_OK) else []
     deepspeed = installed(FILES)
     facts.update({
         "site_packages": places[0], "site_id": site_id(places[0]),
@@ -277,7 +286,9 @@ def probe():
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
-        "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": os.path.exists(os.path.join(home, "change.json")),
+        "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
+        "read_only": read_only(places[0]),
+        "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
     facts.update(users())
     facts["smi"], status = end_smi(*smi) if smi else ([], ANSWERED + 1)

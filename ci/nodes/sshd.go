@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -174,11 +175,16 @@ func (n *Node) Pid() int {
 	if err != nil || pid < 2 {
 		return 0
 	}
-	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !bytes.Contains(cmd, []byte("sshd")) || !bytes.Contains(cmd, []byte(n.configFile())) {
+	if !n.listener(pid) {
 		return 0
 	}
 	return pid
+}
+
+// listener reports whether a process is an sshd with the node's configuration.
+func (n *Node) listener(pid int) bool {
+	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && bytes.Contains(cmd, []byte("sshd")) && bytes.Contains(cmd, []byte(n.configFile()))
 }
 
 // stop ends the node's sshd, its connections and what they left running.
@@ -227,13 +233,15 @@ func (n *Node) end(pid int) error {
 
 // gone waits for a process to end; a zombie has.
 func gone(pid int, limit time.Duration) bool {
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
 		state, _, ok := procStat(pid)
 		if !ok || state == "Z" {
 			return true
 		}
+		if !time.Now().Before(deadline) {
+			return false
+		}
 	}
-	return false
 }
 
 // procStat reads state and parent of a process.
@@ -316,6 +324,37 @@ func (f *Fleet) down() error {
 
 // Stop ends node i, connections included.
 func (f *Fleet) Stop(i int) error { return f.Nodes[i].stop() }
+
+// Kill ends node i with all that runs on it, at once and without a word, as a
+// power cut does. Its disk stays as it is.
+func (f *Fleet) Kill(i int) error {
+	n := f.Nodes[i]
+	for deadline, quiet := time.Now().Add(10*time.Second), 0; quiet < 2; {
+		pids := n.processes()
+		for _, pid := range allPids() { // the file that names it may be gone with the disk
+			if n.listener(pid) {
+				pids = append(append(pids, pid), descendants(pid)...)
+			}
+		}
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return gone(pid, 0) })
+		for _, pid := range pids {
+			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+		}
+		if quiet++; len(pids) > 0 {
+			quiet = 0
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v of %s do not end", pids, n.Name)
+		}
+	}
+	os.Remove(n.pidFile())
+	return nil
+}
+
+// Busy reports whether anything runs on node i but its sshd and connections.
+func (f *Fleet) Busy(i int) bool {
+	return len(withEnv(f.Nodes[i].marker())) > 0
+}
 
 // Start runs node i again after Stop.
 func (f *Fleet) Start(i int) error {

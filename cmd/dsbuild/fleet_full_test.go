@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -129,17 +128,6 @@ func (f *realFleet) dsbuild(t *testing.T, want int, env []string, args ...string
 		t.Fatalf("dsbuild %s: exit %d (%v), want %d\n%s\n%s", strings.Join(args, " "), code, err, want, &out, &errs)
 	}
 	return out.String(), errs.String(), took
-}
-
-func exitStatus(err error) int {
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit):
-		return exit.ExitCode()
-	}
-	return -1
 }
 
 // report runs a fleet command and reads its report.

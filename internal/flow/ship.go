@@ -179,6 +179,7 @@ func (s *Ship) Preview(ctx context.Context) (deploy.Plan, error) {
 	}
 	plan, err := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
 	plan.Respect(s.known, s.opt.Fleet.InUse)
+	plan.Divide(s.opt.Fleet.Serial)
 	if err == nil {
 		err = s.plan.nothing()
 	}
@@ -313,7 +314,7 @@ func (s *Ship) Run(ctx context.Context) (*deploy.Report, error) {
 func (s *Ship) give(ctx context.Context, w *Wheel) {
 	g := deploy.Given{Wheel: &deploy.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
 	if w.Err == nil && w.State != ToBuild {
-		loaded, err := deploy.LoadWheels(ctx, w.path())
+		loaded, err := deploy.LoadWheels(ctx, w.path(), deploy.DefaultVerified())
 		if err != nil {
 			w.fail(err)
 		} else {

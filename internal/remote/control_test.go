@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
@@ -92,7 +93,7 @@ func TestConformanceControlMaster(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	config := master(t, f, 0)
 	d := rider(config)
-	conformanceOf(t, d, func(*testing.T) (remote.Target, string) { return ridden(), f.Nodes[0].Home })
+	remotetest.Conformance(t, d, func(*testing.T) (remote.Target, string) { return ridden(), f.Nodes[0].Home })
 	log, err := os.ReadFile(f.Nodes[0].Log())
 	if err != nil {
 		t.Fatal(err)

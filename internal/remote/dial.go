@@ -263,15 +263,21 @@ func dialError(t Target, err error) error {
 	refused := (*ssh.OpenChannelError)(nil)
 	unmade := (*muxError)(nil)
 	switch {
+	case errors.As(err, &dns) && !dns.IsNotFound:
+		return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), dns),
+			"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
 	case errors.As(err, &dns):
 		return hint.With(fmt.Errorf("%w to %s: its name is not known: %w", ErrDial, hostPort(t), dns),
 			"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
+	case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
+		return hint.With(fmt.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, hostPort(t), refused.Message),
+			"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
 	case errors.As(err, &refused), errors.As(err, &unmade):
 		why := ""
-		if unmade != nil {
-			why = unmade.why
-		} else {
+		if refused != nil {
 			why = refused.Message
+		} else {
+			why = unmade.why
 		}
 		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), why),
 			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)

@@ -36,8 +36,8 @@ const inFlight = 64 * packet
 
 // Put implements Conn.
 func (c *sshConn) Put(ctx context.Context, up Upload) error {
-	if !path.IsAbs(up.Path) || strings.ContainsRune(up.Path, 0) {
-		return fmt.Errorf("%q is not an absolute path", up.Path)
+	if err := up.Check(); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -97,18 +97,15 @@ func (p *put) guarded(ctx context.Context) error {
 	return err
 }
 
-// run is the upload as a straight line.
+// run is the upload as a straight line. Every question to the node is a way there
+// and back.
 func (p *put) run(ctx context.Context) error {
-	if p.up.Resume {
-		if err := p.goOn(ctx); err != nil {
-			return err
-		}
-	}
-	if err := p.room(); err != nil {
+	f, err := p.open(ctx)
+	if err != nil {
 		return err
 	}
-	if !p.created || p.at < p.up.Size {
-		if err := p.write(ctx); err != nil {
+	if f != nil {
+		if err := p.write(ctx, f); err != nil {
 			return err
 		}
 		if err := p.verify(ctx); err != nil {
@@ -118,16 +115,59 @@ func (p *put) run(ctx context.Context) error {
 	return p.rename()
 }
 
-// goOn finds out how much of the file is there from an earlier try: its longest
-// beginning that has the same bytes. What is not is taken away.
-func (p *put) goOn(ctx context.Context) error {
+// open opens the far file where the transfer begins; nil is one that is there
+// whole.
+func (p *put) open(ctx context.Context) (*sftp.File, error) {
+	if !p.up.Resume {
+		if err := p.room(); err != nil {
+			return nil, err
+		}
+		return p.create()
+	}
+	f, refused := p.create()
+	if refused == nil {
+		return f, nil
+	}
 	st, err := p.client.Lstat(p.tmp)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err != nil { // SFTP has no word for a file that is there already: it was not that
+		return nil, refused
+	}
+	switch err := p.goOn(ctx, st); {
+	case err != nil:
+		return nil, err
+	case p.at == 0:
+		return p.create()
+	case p.at == p.up.Size:
+		return nil, nil
+	}
+	f, err = p.client.OpenFile(p.tmp, os.O_WRONLY)
+	if err == nil {
+		_, err = f.Seek(p.at, io.SeekStart)
 	}
 	if err != nil {
-		return p.explain("looking at "+p.tmp, err)
+		return nil, p.explain(fmt.Sprintf("opening %s at byte %d", p.tmp, p.at), err)
 	}
+	return f, nil
+}
+
+// create makes the far file. Its mode is right while it is empty, so that nobody
+// reads what they should not.
+func (p *put) create() (*sftp.File, error) {
+	f, err := p.client.OpenFile(p.tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return nil, p.explain("creating a file in "+path.Dir(p.tmp), err)
+	}
+	p.created = true
+	if err := f.Chmod(p.up.Mode.Perm()); err != nil {
+		f.Close()
+		return nil, p.explain("setting the mode of "+p.tmp, err)
+	}
+	return f, nil
+}
+
+// goOn finds out how much of the file is there from an earlier try: its longest
+// beginning that has the same bytes. What is not is taken away.
+func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
 	if st.Mode().IsRegular() {
 		for _, n := range []int64{min(st.Size(), p.up.Size), min(st.Size(), p.up.Size) - inFlight} {
 			if n <= 0 {
@@ -196,22 +236,21 @@ func (p *put) localSum(ctx context.Context, n int64) (string, error) {
 // room refuses a file that cannot fit before a byte of it is sent.
 func (p *put) room() error {
 	if free, known := p.free(); known && free < p.up.Size-p.at {
-		return p.noSpace(free)
+		return p.up.NoSpace(free)
 	}
 	return nil
 }
 
-func (p *put) write(ctx context.Context) error {
+func (p *put) write(ctx context.Context, f *sftp.File) error {
+	defer f.Close()
 	local, err := p.up.Open()
 	if err != nil {
 		return err
 	}
 	defer local.Close()
-	f, err := p.open(local)
-	if err != nil {
-		return err
+	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
+		return fmt.Errorf("reading the local file: %w", err)
 	}
-	defer f.Close()
 	// One byte more than announced, so that a file that has grown shows.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
 	// ReadFrom would send one packet at a time, because m hides its length.
@@ -222,7 +261,7 @@ func (p *put) write(ctx context.Context) error {
 		return p.explain("writing "+p.tmp, err)
 	}
 	if p.at+m.n != p.up.Size {
-		return p.changed(p.at + m.n)
+		return p.up.Changed(p.at + m.n)
 	}
 	if _, ok := p.client.HasExtension("fsync@openssh.com"); ok && !p.up.Resume {
 		if err := f.Sync(); err != nil {
@@ -235,45 +274,12 @@ func (p *put) write(ctx context.Context) error {
 	return nil
 }
 
-// open opens both files where the transfer begins.
-func (p *put) open(local io.ReadSeeker) (*sftp.File, error) {
-	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	if p.at > 0 {
-		flags = os.O_WRONLY
-	}
-	f, err := p.client.OpenFile(p.tmp, flags)
-	if err != nil {
-		return nil, p.explain("creating a file in "+path.Dir(p.tmp), err)
-	}
-	if p.at == 0 {
-		p.created = true
-		// While it is empty, so that nobody reads what they should not.
-		if err := f.Chmod(p.up.Mode.Perm()); err != nil {
-			f.Close()
-			return nil, p.explain("setting the mode of "+p.tmp, err)
-		}
-		return f, nil
-	}
-	_, err = local.Seek(p.at, io.SeekStart)
-	if err == nil {
-		_, err = f.Seek(p.at, io.SeekStart)
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("going on at byte %d: %w", p.at, err)
-	}
-	return f, nil
-}
-
-// changed is the error of a local file that is not what Size and SHA256 say.
-func (p *put) changed(n int64) error {
-	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, p.up.Size)
-}
-
 // verify compares length and sha256 with what lies at the far end now.
 func (p *put) verify(ctx context.Context) error {
-	if err := p.length(p.up.Size); err != nil {
-		return err
+	if p.up.Sum == nil { // else it is a file that nobody but this program has written to
+		if err := p.length(p.up.Size); err != nil {
+			return err
+		}
 	}
 	there, err := p.farSum(ctx, p.up.Size)
 	if err != nil || there == p.up.SHA256 {
@@ -284,10 +290,9 @@ func (p *put) verify(ctx context.Context) error {
 	case err != nil:
 		return err
 	case here != p.up.SHA256:
-		return p.changed(p.up.Size)
+		return p.up.Changed(p.up.Size)
 	}
-	return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", p.tmp, there, p.up.SHA256),
-		"the node's disk or the way to it corrupts data")
+	return p.up.Corrupted(p.tmp, there)
 }
 
 // sumScript prints the sha256 of the first $2 bytes of $1 with whatever the
@@ -414,31 +419,15 @@ func (p *put) freeByDF() (bytesFree int64, known bool) {
 	return kb * 1024, err == nil
 }
 
-func (p *put) noSpace(free int64) error {
-	err := fmt.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(p.up.Path), size(p.up.Size), size(free))
-	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(p.up.Path)), path.Dir(p.up.Path))
-}
-
-// size is a number of bytes for a person.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
-
 // explain turns what the SFTP server said into what happened. SFTP has no
 // code for a full disk, only "failure": so the disk is asked.
 func (p *put) explain(doing string, err error) error {
 	status := (*sftp.StatusError)(nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(p.up.Path)))
+		return p.up.NoFolder(doing)
 	case errors.Is(err, fs.ErrPermission):
-		return hint.With(fmt.Errorf("%s: %s may not write there", doing, p.conn.target.User), "who owns it? On the node: ls -ld %s", Quote(path.Dir(p.up.Path)))
+		return p.up.Forbidden(doing, p.conn.target.User)
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return p.conn.lost(doing)
 	case !errors.As(err, &status):
@@ -454,7 +443,7 @@ func (p *put) explain(doing string, err error) error {
 	// A file system says full while some blocks remain that it cannot give out.
 	const scraps = 1 << 20
 	if strings.Contains(strings.ToLower(err.Error()), "no space") || known && free < scraps {
-		return p.noSpace(free)
+		return p.up.NoSpace(free)
 	}
 	return hint.With(fmt.Errorf("%s: the node's SFTP server answers %q", doing, status.Error()),
 		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))

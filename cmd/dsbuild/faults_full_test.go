@@ -1,0 +1,169 @@
+//go:build full && linux
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFullFleetFaultsCtrlC(t *testing.T) {
+	f := newFaultFleet(t, 3, "")
+	const times = 100
+	came, steps := f.interrupts(t, times)
+	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, what they had then: %s; the report was right each time; nodes were at %s", times, came, steps)
+}
+
+func TestFullFleetFaultsKilledProgram(t *testing.T) {
+	f := newFaultFleet(t, 3, "")
+	at := append(moments(), f.anyMoments(23)...)
+	came, missed := f.kills(t, at)
+	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 3 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
+}
+
+func TestFullFleetFaultsReboot(t *testing.T) {
+	f := newFaultFleet(t, 3, "")
+	at := append(append(moments(), moments()...), f.anyMoments(6)...)
+	came, missed := f.reboots(t, at, f.crash, f.boot)
+	t.Logf("result: every process of 1 of 3 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
+}
+
+func TestFullFleetFaultsTwoDeploys(t *testing.T) {
+	f := newFaultFleet(t, 3, "")
+	const times = 10
+	t.Logf("result: two deploys at once, %d times to 3 nodes: %s", times, f.crossing(t, times))
+}
+
+func list(missed []string) string {
+	if len(missed) == 0 {
+		return "none"
+	}
+	return strings.Join(missed, ", ")
+}
+
+// alone runs a test once more as a program in a mount namespace of its own, where it
+// returns true: whoever starts another namespace elsewhere meanwhile would keep
+// what is mounted here from being unmounted.
+func alone(t *testing.T) bool {
+	t.Helper()
+	const variable = "DSBUILD_TEST_ALONE"
+	if os.Getenv(variable) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=50m")
+	cmd.Env = append(os.Environ(), variable+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if _, result, is := strings.Cut(line, ": result: "); is {
+			t.Logf("result: %s", strings.TrimSpace(result))
+		}
+	}
+	return false
+}
+
+// disk is a file system of its own that can lose its power.
+type disk struct{ image, dir string }
+
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	d := &disk{filepath.Join(t.TempDir(), "image"), t.TempDir()}
+	if err := os.WriteFile(d.image, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(d.image, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	command(t, ".", "mkfs.ext4", "-q", d.image)
+	d.mount(t)
+	t.Cleanup(func() { syscall.Unmount(d.dir, syscall.MNT_DETACH) }) //nolint:errcheck // a test's scratch
+	return d
+}
+
+// mount makes it ready. Metadata goes to the disk late, so that a power cut takes
+// much with it.
+func (d *disk) mount(t *testing.T) {
+	t.Helper()
+	command(t, ".", "mount", "-o", "loop,commit=60", d.image, d.dir)
+}
+
+// cut takes the power away: what has not been written to the disk is lost.
+func (d *disk) cut(t *testing.T) {
+	t.Helper()
+	f, err := os.Open(d.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const shutdown, noFlush = 0x8004587d, 2 // EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), shutdown, noFlush); err != nil {
+		t.Fatalf("taking the power away: %v", err)
+	}
+}
+
+// again is what a boot does: the journal is replayed.
+func (d *disk) again(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		err := syscall.Unmount(d.dir, 0)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("umount: %v", err)
+		}
+	}
+	if out, err := exec.Command("e2fsck", "-p", d.image).CombinedOutput(); err != nil && exitStatus(err) > 1 {
+		t.Fatalf("e2fsck: %v\n%s", err, out)
+	}
+	d.mount(t)
+}
+
+// A node's disk loses its power with everything on the way to it, in the middle of
+// a deploy and right after one.
+func TestFullFleetFaultsPowerCut(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	d := newDisk(t)
+	f := newFaultFleet(t, 1, d.dir)
+	syscall.Sync()
+	down := func(t *testing.T) {
+		f.crash(t)
+		d.cut(t)
+	}
+	up := func(t *testing.T) {
+		d.again(t)
+		f.boot(t)
+	}
+	at := append(append(moments(), f.anyMoments(6)...), moments()...)
+	came, missed := f.reboots(t, at, down, up)
+	t.Logf("result: the power of a node's disk cut at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
+
+	kept := 0
+	for range 10 {
+		has := f.all(t)
+		target := f.other(has)
+		cmd, stdout, stderr := f.command(t, f.deployArgs(target)...)
+		err := cmd.Run()
+		down(t)
+		up(t)
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, stdout, stderr)
+		}
+		if is := f.has(t, 0); is != target {
+			t.Fatalf("right after the deploy of %s the power was cut, and the node has %s", f.name(target), f.name(is))
+		}
+		kept++
+	}
+	t.Logf("result: the power cut right after a deploy has succeeded: the new version is there, complete, %d times of %d", kept, 10)
+}

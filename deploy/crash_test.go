@@ -1,0 +1,58 @@
+package deploy_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// crashes has the agent killed before every so-manieth thing that it does to the
+// file system, and then the next run while it repairs: so many pairs of points, all
+// if negative. It returns how many deaths there were.
+func crashes(t *testing.T, each, pairs int) (deaths int) {
+	t.Helper()
+	program, err := os.ReadFile("testdata/crash.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := agentDo(t, newEnvironment(t, ""), "", fmt.Sprintf("EACH, PAIRS = %d, %d\n%s", each, pairs, program))
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "WRONG ") {
+			t.Error(strings.TrimSpace(line))
+		} else {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	for _, m := range regexp.MustCompile(`(\d+) (?:points|pairs)`).FindAllStringSubmatch(out, -1) {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		deaths += n
+	}
+	return deaths
+}
+
+func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
+	t.Parallel()
+	if n := crashes(t, 5, 2); n < 250 {
+		t.Errorf("killed only %d times", n)
+	}
+}
+
+func TestFilesOfAKilledRunGo(t *testing.T) {
+	t.Parallel()
+	e, opt, _ := withOld(t)
+	e.write(t, "../../../.dsbuild/run-1-gpu1/deepspeed.whl", "half a wheel")
+	e.write(t, "../../../.dsbuild/kept-1/0", "what was aside")
+	e.write(t, "../../../.dsbuild/change.json.part", "{")
+	opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}))
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; r.Err() != nil || n.Changed || n.Step != "verify" || len(e.leftovers(t)) > 0 {
+		t.Errorf("%+v, left %q", n, e.leftovers(t))
+	}
+}
