@@ -96,7 +96,11 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 	if o.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again,
 		// and the environments of a node share one.
-		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
+		opt := remote.Options{}
+		if a.prompt != nil {
+			opt.Prompter = a.prompt
+		}
+		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(opt), 3, time.Second))
 		return nil
 	}
 	var nodes []string

@@ -57,6 +57,16 @@ type Options struct {
 	CutAuths int
 	// RefuseAuth turns every key down.
 	RefuseAuth bool
+	// Password, if set, is what it takes instead of a key.
+	Password string
+	// Ask, if set, is a login by keyboard-interactive, instead of a key or, with
+	// AfterKey, after one: it asks by challenge, and nil lets the user in.
+	Ask      func(user string, challenge ssh.KeyboardInteractiveChallenge) error
+	AfterKey bool
+	// Refuse, if set, is said to each connection in place of a version.
+	Refuse string
+	// NoForwarding is a jump host that is none (AllowTcpForwarding no).
+	NoForwarding bool
 	// MaxSessions, if above 0, is how many sessions a connection may have open.
 	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
@@ -70,8 +80,6 @@ type Options struct {
 	// IgnoreEOF leaves an SFTP session open after the client has ended it, until
 	// the connection ends.
 	IgnoreEOF bool
-	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
-	NoForward bool
 	// Rate, if above 0, is how many bytes a second come in, over each connection.
 	Rate int64
 	// Reset breaks each connection in the handshake, without a close.
@@ -103,6 +111,7 @@ type Server struct {
 	written     atomic.Int64
 	connections atomic.Int64
 	refused     atomic.Int64
+	denied      atomic.Int64
 	faults      atomic.Int64
 	auths       atomic.Int64
 	hushed      atomic.Bool
@@ -184,10 +193,35 @@ func (s *Server) keys(dir string) error {
 			s.refused.Add(1)
 			return nil, errors.New("unknown key")
 		}
+		if s.opt.AfterKey {
+			return nil, &ssh.PartialSuccessError{Next: ssh.ServerAuthCallbacks{KeyboardInteractiveCallback: s.ask}}
+		}
 		return nil, nil
 	}}
+	if s.opt.Password != "" {
+		s.config.PasswordCallback = s.password
+	}
+	if s.opt.Ask != nil && !s.opt.AfterKey {
+		s.config.KeyboardInteractiveCallback = s.ask
+	}
 	s.config.AddHostKey(host)
 	return nil
+}
+
+func (s *Server) password(_ ssh.ConnMetadata, typed []byte) (*ssh.Permissions, error) {
+	if string(typed) != s.opt.Password {
+		s.denied.Add(1)
+		return nil, errors.New("wrong password")
+	}
+	return nil, nil
+}
+
+func (s *Server) ask(c ssh.ConnMetadata, challenge ssh.KeyboardInteractiveChallenge) (*ssh.Permissions, error) {
+	if err := s.opt.Ask(c.User(), challenge); err != nil {
+		s.denied.Add(1)
+		return nil, err
+	}
+	return nil, nil
 }
 
 func newKey() (ssh.Signer, ssh.PublicKey, []byte, error) {
@@ -219,6 +253,9 @@ func (s *Server) Connections() int { return int(s.connections.Load()) }
 
 // Refused is how many keys it has turned down.
 func (s *Server) Refused() int { return int(s.refused.Load()) }
+
+// Denied is how many passwords and other answers were wrong.
+func (s *Server) Denied() int { return int(s.denied.Load()) }
 
 // Open is how many connections are open now.
 func (s *Server) Open() int {
@@ -292,6 +329,10 @@ func (s *Server) serve(c net.Conn) {
 		io.Copy(io.Discard, c)
 		return
 	}
+	if s.opt.Refuse != "" {
+		io.WriteString(c, s.opt.Refuse+"\r\n")
+		return
+	}
 	bad := &faulty{Conn: c, hushed: &s.hushed}
 	if n := s.faults.Add(1); s.opt.Cuts == 0 || int(n) <= s.opt.Cuts {
 		bad.opt = s.opt
@@ -331,7 +372,7 @@ func (s *Server) serve(c net.Conn) {
 				s.session(ch)
 			})
 		case "direct-tcpip":
-			if s.opt.NoForward {
+			if s.opt.NoForwarding {
 				ch.Reject(ssh.Prohibited, "open failed") // as OpenSSH
 				continue
 			}
