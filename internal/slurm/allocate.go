@@ -78,17 +78,19 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
-	why := make(map[string]string)
+	now := make(map[string]Node)
 	if listed, err := Nodes(ctx, part.name); err == nil {
 		for _, n := range listed {
-			why[n.Name] = n.down()
+			now[n.Name] = n
 		}
 	}
 	jobs, jobsErr := jobsOn(ctx, ui.FoldNames(names))
 	d.refuse(names, func(name string) error {
 		switch held := holders(jobs, name); {
-		case why[name] != "":
-			return downError(name, why[name])
+		case now[name].down() != "":
+			return downError(name, now[name].down())
+		case now[name].absent() != "":
+			return downError(name, now[name].absent())
 		case held != "":
 			return d.busy("busy (" + held + ")")
 		case jobsErr != nil:
