@@ -183,6 +183,8 @@ func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, tar
 // holder is a step on several nodes that holds a folder on each. It tells sbcast which
 // nodes are meant, and takes the folders away when it ends, however this program does.
 type holder struct {
+	alloc  *allocation
+	nodes  []string
 	cmd    *exec.Cmd
 	input  io.Closer
 	folder string
@@ -196,7 +198,7 @@ var heldLine = regexp.MustCompile(`^dsbuild-folder (\S+) (\d+) (\d+)$`)
 
 // hold makes the folders. A node that does not say that it has one has no free bytes.
 func (a *allocation) hold(ctx context.Context, nodes []string) (*holder, error) {
-	h := &holder{folder: path.Join(tmp, ".dsbuild-"+rand.Text()[:16]), free: make(map[string]int64), ended: make(chan struct{})}
+	h := &holder{alloc: a, nodes: nodes, folder: path.Join(tmp, ".dsbuild-"+rand.Text()[:16]), free: make(map[string]int64), ended: make(chan struct{})}
 	args := a.srun(ui.FoldNames(nodes), len(nodes), "--input=all", "--wait=0", "--kill-on-bad-exit=0", "/bin/sh", "-c", hold, "sh", h.folder)
 	h.cmd = exec.Command("srun", args...)
 	h.cmd.Env, h.cmd.WaitDelay = Environ(os.Environ()), 2*time.Second
@@ -252,11 +254,26 @@ func (h *holder) listen(r io.Reader, nodes int) {
 
 // end has the folders removed, and waits for that.
 func (h *holder) end() {
-	h.input.Close() //nolint:errcheck // it has ended, or will
+	if closed(h.ended) { // it was killed, and could not
+		h.sweep()
+		return
+	}
+	h.input.Close() //nolint:errcheck // it will end
 	select {
 	case <-h.ended:
 	case <-time.After(killGrace):
-		h.cmd.Process.Signal(endNow) //nolint:errcheck // likewise
+		h.cmd.Process.Signal(endNow) //nolint:errcheck // it may have ended
 		<-h.ended
 	}
+}
+
+// sweep removes the folders in a step of its own, where there is still a job for it.
+func (h *holder) sweep() {
+	if h.alloc.over() || len(h.free) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killGrace)
+	defer cancel()
+	args := h.alloc.srun(ui.FoldNames(h.nodes), len(h.nodes), "--input=none", "/bin/rm", "-rf", h.folder)
+	Program{Name: "srun", Args: args}.Output(ctx) //nolint:errcheck // a node that fails has lost it
 }
