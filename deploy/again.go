@@ -80,8 +80,8 @@ func (d *Deployment) tellBack(u *unit, is undone, err error) {
 		u.changed, u.after = false, is.Before
 		after = fmt.Sprintf("put back: DeepSpeed %s, as before", is.Before.Version)
 	}
-	u.aftermath = "; " + after
 	u.log.line("", after)
+	u.aftermath = "; " + after
 	u.err = withHint(fmt.Errorf("%w%s", u.err, u.aftermath), why)
 }
 

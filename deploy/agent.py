@@ -716,6 +716,8 @@ def verify_now(request):
 def before():
     """The DeepSpeed of now as the report tells it."""
     found = installed(False)
+    if found and not (found["version"] and found["record"]):
+        raise Failed("%s cannot be read" % dist_info(sites()), "what does the node's kernel say of its disk? dmesg")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
@@ -768,7 +770,7 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
         lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
-        raise Failed("pip ended with status %d: %s" % (child.returncode, " ".join(lines)[:1000]))
+        raise Failed("pip ended with status %d: %s" % (child.returncode, " ".join(lines)[:1000]), no_room("".join(lines)))
 
 
 class Inbox:
@@ -822,9 +824,17 @@ def answer(number, make):
     except Failed as e:
         why, hint = str(e), e.hint
     except OSError as e:
-        hint = "make room on the node: df -h %s" % HOME if e.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        hint = no_room("[Errno %s]" % e.errno)
         why = "%s: %s" % (e.filename or HOME, e.strerror)
     emit({"to": number, "failed": why, "hint": hint})
+
+
+def no_room(text):
+    """What to try where an error is about a full disk, or one with no more room for
+    names, or a quota; "" for any other."""
+    if any("[Errno %d]" % number in text for number in (errno.ENOSPC, errno.EDQUOT)):
+        return "make room on the node: df -h %s; df -i %s; quota" % (HOME, HOME)
+    return ""
 
 
 def serve(env, inbox):

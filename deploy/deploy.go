@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,7 @@ type Options struct {
 	Hosts      []inventory.Host
 	KnownHosts string // "" means the user's own
 	Wheels     []Wheel
-	Dialer     remote.Dialer
+	Dialer     remote.Dialer // closed by Close, if it is an io.Closer
 	Reporter   ui.Reporter
 	Forks      int    // nodes at once; 0 means fanout.DefaultForks
 	Serial     Serial // the groups in which nodes are changed; none: all at once
@@ -50,11 +51,15 @@ type Options struct {
 	InUse      InUse         // what becomes of nodes whose environment is in use
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
 	Logs       Logs          // what is kept of all that nodes say
+	Timeout    time.Duration // how long sending, installing and verifying may each take on a node, and no step takes longer; 0: the usual limits
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
+	// ConnectWait is how long the dialer may have a node wait in a queue. Such waits
+	// take no place among the Forks.
+	ConnectWait time.Duration
 }
 
 // Deployment is one deploy: Survey, then Apply, then Close.
@@ -111,12 +116,15 @@ func New(opt Options) *Deployment {
 	return d
 }
 
-// Close closes every connection.
+// Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
 	for _, u := range d.units {
 		if u.conn != nil {
 			u.conn.Close() //nolint:errcheck // nothing is under way
 		}
+	}
+	if c, ok := d.opt.Dialer.(io.Closer); ok {
+		c.Close() //nolint:errcheck // likewise
 	}
 }
 
@@ -156,18 +164,46 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 	d.watch = newWatch(d.opt.Reporter, "surveying", len(units), nil)
 	defer d.watch.close()
 	before := len(d.units) - len(units)
-	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
-	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: connectLimit, do: d.connect}, // a connection, the host key checked
-			{name: "probe", limit: probeLimit, do: d.probe},       // the facts
-		})
-	})
-	note(units, results)
+	d.reach(ctx, units, d.tooMany(before), d.connect, []step{
+		{name: "probe", limit: d.within(probeLimit), do: d.probe}, // the facts
+	}, func(*unit) {})
 	if ctx.Err() != nil {
 		return nil, d.cutOff(ctx)
 	}
 	return d.known(), nil
+}
+
+// reach connects to nodes, a host key checked, and takes each through steps, and last
+// to the end. Where connecting can be a wait in a queue, the window is for the rest.
+func (d *Deployment) reach(ctx context.Context, units []*unit, stop func(int) bool, connect func(context.Context, *unit) error, steps []step, last func(*unit)) {
+	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: stop}
+	var window chan struct{}
+	if d.opt.ConnectWait > 0 {
+		window = make(chan struct{}, d.forks())
+		opt.Forks = len(units)
+	}
+	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
+		defer last(u)
+		d.watch.begin(u, 1+len(steps))
+		defer d.watch.end(u)
+		if err := d.walk(ctx, u, []step{{name: "connect", limit: d.within(connectLimit) + d.opt.ConnectWait, do: connect}}); err != nil {
+			return struct{}{}, err
+		}
+		if window != nil {
+			window <- struct{}{} // those that have one end when ctx does
+			defer func() { <-window }()
+		}
+		return struct{}{}, d.walk(ctx, u, steps)
+	})
+	note(units, results)
+}
+
+// forks is how many nodes are worked on at once.
+func (d *Deployment) forks() int {
+	if d.opt.Forks > 0 {
+		return d.opt.Forks
+	}
+	return fanout.DefaultForks
 }
 
 // tooMany asks TooMany when some nodes have failed already; nil where nothing
@@ -288,6 +324,26 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 	}
 }
 
+// announce tells a dialer that can make use of it which nodes of a turn get
+// the same files.
+func (d *Deployment) announce(group []*unit) {
+	s, ok := d.opt.Dialer.(remote.Spreader)
+	if !ok {
+		return
+	}
+	nodes := make(map[string][]string)
+	for _, u := range group {
+		if u.plan.Action == Install {
+			for _, f := range d.uploads(u) {
+				nodes[f.sha256] = append(nodes[f.sha256], u.host.Node)
+			}
+		}
+	}
+	for sha256, names := range nodes {
+		s.Announce(sha256, names)
+	}
+}
+
 // plans are those of all nodes.
 func (d *Deployment) plans() []NodePlan {
 	plans := make([]NodePlan, len(d.units))
@@ -320,6 +376,7 @@ func (d *Deployment) turn(ctx context.Context, group, left []*unit, start time.T
 			first = append(first, u)
 		}
 	}
+	d.announce(first)
 	d.phase(ctx, append(left, first...))
 	d.phase(ctx, followers)
 }
@@ -348,7 +405,10 @@ func (d *Deployment) phase(ctx context.Context, units []*unit) {
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: tooMany}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		err := d.walk(ctx, u, d.steps(u))
+		steps := d.steps(u)
+		d.watch.begin(u, len(steps))
+		defer d.watch.end(u)
+		err := d.walk(ctx, u, steps)
 		if u.status == Refused {
 			err = nil // nothing went wrong
 		}
@@ -372,33 +432,33 @@ func (d *Deployment) failed() int {
 func (d *Deployment) steps(u *unit) []step {
 	steps := d.changes(u)
 	if u.plan.waits && u.plan.Action != Follow {
-		wait := step{name: "fit", limit: d.opt.InUse.Wait + probeLimit, do: d.free} // before a byte is sent
+		wait := step{name: "fit", limit: d.opt.InUse.Wait + d.within(probeLimit), do: d.free} // before a byte is sent
 		steps = append([]step{wait}, steps...)
 	}
 	return steps
 }
 
 func (d *Deployment) changes(u *unit) []step {
-	verify := step{name: "verify", limit: verifyLimit, do: d.verify} // what an import finds is the wheel
+	verify := step{name: "verify", limit: d.within(verifyLimit), do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
-			{name: "put", limit: putLimit, do: d.put},                     // the lock, the file
-			{"install", d.opt.InUse.Wait + installLimit, d.install, true}, // the old version moved aside, pip
+			{name: "put", limit: d.within(putLimit), do: d.put},                                // the lock, the file
+			{"install", d.opt.InUse.Wait + d.within(installLimit) + pipGrace, d.install, true}, // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
 	case Return:
 		return []step{
-			{name: "rollback", limit: d.opt.InUse.Wait + installLimit, do: d.goBack}, // the lock, the exchange
+			{name: "rollback", limit: d.opt.InUse.Wait + d.within(installLimit), do: d.goBack}, // the lock, the exchange
 			verify,
 			{"record", recordLimit, d.recordBack, true},
 		}
 	case Follow:
-		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: verifyLimit, do: d.verifyFollower}}
+		return []step{{name: "install", limit: installLimit, do: d.follow}, {name: "verify", limit: d.within(verifyLimit), do: d.verifyFollower}}
 	case Leave:
 		if u.facts.Leftovers {
-			return []step{{name: "put", limit: putLimit, do: d.tidy}, verify} // files of a run that was cut off go
+			return []step{{name: "put", limit: d.within(putLimit), do: d.tidy}, verify} // files of a run that was cut off go
 		}
 	}
 	return []step{verify}
@@ -421,13 +481,21 @@ const (
 	verifyLimit  = 15 * time.Minute
 	recordLimit  = 2 * time.Minute
 	undoLimit    = time.Minute
+	pipGrace     = 30 * time.Second // a pip that hangs is ended by the node, which then says so
 )
+
+// within is how long something may take that usually may take so long: what is long
+// as long as the user says, and nothing longer than that.
+func (d *Deployment) within(usual time.Duration) time.Duration {
+	if given := d.opt.Timeout; given > 0 && (usual >= installLimit || usual > given) {
+		return given
+	}
+	return usual
+}
 
 // walk takes a node through steps. Titles, times, limits and putting back are
 // its business, not the steps'.
 func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
-	d.watch.begin(u, len(steps))
-	defer d.watch.end(u)
 	defer func() { u.log.settle(u.status == Failed || u.sight != nil && len(u.sight.broken) > 0) }()
 	for _, s := range steps {
 		if s.agent && u.change == nil {
@@ -437,7 +505,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		d.watch.step(u, s.name)
 		u.log.step(s.name)
 		begin := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done within %s", ui.Duration(s.limit)))
+		limited, cancel := context.WithTimeoutCause(ctx, s.limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(s.limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
 		err := s.do(limited, u)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)
@@ -474,7 +542,11 @@ func (d *Deployment) Report() *Report {
 	r := &Report{Command: d.opt.Command, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit, aftermath: u.aftermath, Serial: u.serial, Log: u.log.path(), aka: []string{u.host.Node, u.host.Address, label(u.host.Name)}}
+		n := NodeReport{
+			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil,
+			Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
+			unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)},
+		}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}

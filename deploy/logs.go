@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // Logs say what is kept of all that nodes are asked and say: a file for each node.
@@ -43,6 +44,7 @@ const (
 	maxTail    = 16 << 10 // of the end of a program that says more
 	maxAnswer  = 64 << 10 // of an answer to dsbuild's programs
 	maxGlimpse = 2 << 10  // of one where only failures are kept
+	maxHeld    = 1 << 20  // of all that is held for a file there
 	maxRunLogs = 64 << 20 // of all files of a run where only failures are kept
 	keptRuns   = 10
 )
@@ -79,7 +81,7 @@ func (b *logBook) of(h inventory.Host) *nodeLog {
 }
 
 // name is that of a node's file, of no other node.
-func (b *logBook) name(node string) string {
+func (b *logBook) name(of string) string {
 	safe := strings.Map(func(r rune) rune {
 		switch {
 		case r == '/': // node/env; no name of a node has a plus
@@ -88,10 +90,10 @@ func (b *logBook) name(node string) string {
 			return r
 		}
 		return '_'
-	}, node)
+	}, of)
 	const most = 200
-	if strings.ReplaceAll(safe, "+", "/") != node || len(safe) > most || b.names[strings.ToLower(safe)] {
-		sum := sha256.Sum256([]byte(node))
+	if strings.ReplaceAll(safe, "+", "/") != of || len(safe) > most || b.names[strings.ToLower(safe)] {
+		sum := sha256.Sum256([]byte(of))
 		safe = safe[:min(len(safe), most)] + "-" + hex.EncodeToString(sum[:6])
 	}
 	b.names[strings.ToLower(safe)] = true
@@ -160,7 +162,11 @@ func (l *nodeLog) line(kind, text string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.written+l.text.Len() > maxLog && kind != "" {
+	most := maxLog
+	if l.book.failed {
+		most = maxHeld
+	}
+	if l.written+l.text.Len() > most && kind != "" {
 		return
 	}
 	at := time.Now().Format("15:04:05.000")
@@ -402,7 +408,7 @@ func (w *lines) take(b []byte) {
 	defer w.mu.Unlock()
 	for len(b) > 0 {
 		line, rest, whole := bytes.Cut(b, []byte("\n"))
-		room := min(len(line), maxWhole-len(w.line))
+		room := min(len(line), w.room())
 		w.line = append(w.line, line[:room]...)
 		w.long += len(line) - room
 		if b = rest; whole {
@@ -411,15 +417,26 @@ func (w *lines) take(b []byte) {
 	}
 }
 
-// mark begins the lines in which a node answers dsbuild's programs.
-var mark = regexp.MustCompile(`^@@dsbuild-[A-Z2-7]{12} `)
+// room is how much more of a line is kept while it comes. The answer to a probe
+// is long, and of most nodes nobody will look at it.
+func (w *lines) room() int {
+	most := maxWhole
+	if said, ok := node.Unmark(w.line); ok && w.log.book.failed && len(said) >= maxGlimpse && !bytes.HasPrefix(said, []byte(pipBegins)) {
+		most = maxGlimpse
+	}
+	return max(0, most-len(w.line))
+}
+
+// pipBegins begins the answer that brings what pip said.
+const pipBegins = `{"pip":`
 
 // note notes the line that is whole now.
 func (w *lines) note() {
 	kind, line, long := w.kind, string(w.line), w.long
+	answer, ok := node.Unmark(w.line)
 	w.line, w.long = w.line[:0], 0
-	if at := mark.FindString(line); at != "" {
-		kind, line = "answer", line[len(at):]
+	if ok {
+		kind, line = "answer", line[len(line)-len(answer):]
 		if pip := pipSaid(line); pip != nil && long == 0 {
 			kind, line = "pip", strings.Join(pip, "\n")
 		}
@@ -464,7 +481,7 @@ func (w *lines) end() {
 
 // pipSaid are the lines of pip that an answer brings; nil if it is none such.
 func pipSaid(answer string) []string {
-	if !strings.HasPrefix(answer, `{"pip":`) {
+	if !strings.HasPrefix(answer, pipBegins) {
 		return nil
 	}
 	var said struct {

@@ -256,7 +256,7 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 	if err := d.free(ctx, u); err != nil {
 		return err
 	}
-	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": installLimit.Seconds()}
+	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": d.within(installLimit).Seconds()}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.Bu
 	var got struct {
 		Wheels []wheel.BundleWheel `json:"wheels"`
 	}
-	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": fixed(*u.facts), "pip": pip, "limit_s": installLimit.Seconds()}
+	order := map[string]any{"do": "fetch", "needs": u.plan.Fetch, "fixed": fixed(*u.facts), "pip": pip, "limit_s": d.within(installLimit).Seconds()}
 	err := u.change.ask(ctx, order, &got)
 	if err != nil {
 		err = fmt.Errorf("from the node's own index: %w", err)

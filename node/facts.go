@@ -33,6 +33,7 @@ type Facts struct {
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
 	Previous          *Previous         `json:"previous"`        // what a rollback would bring back; nil: nothing is kept
 	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
+	ReadOnly          bool              `json:"read_only"`       // site-packages is on a file system that is mounted read-only
 	Leftovers         bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
 	Along             map[string]string `json:"along,omitempty"` // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name

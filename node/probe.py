@@ -60,6 +60,14 @@ def free(path):
     return st.f_bavail * st.f_frsize
 
 
+def read_only(path):
+    """Whether the file system at path is mounted read-only."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def behind(path, prefix, most):
     """What follows each prefix in a library, up to a NUL: the names in it stand side
     by side. One buffer, for memory that is new costs more than reading."""
@@ -279,6 +287,7 @@ def probe():
         "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
+        "read_only": read_only(places[0]),
         "leftovers": any(name == "inbox" or name.startswith(("run-", "kept-")) or name.endswith(".part") for name in own),
     })
     facts.update(users())

@@ -163,11 +163,16 @@ func (n *Node) Pid() int {
 	if err != nil || pid < 2 {
 		return 0
 	}
-	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !bytes.Contains(cmd, []byte("sshd")) || !bytes.Contains(cmd, []byte(n.configFile())) {
+	if !n.listener(pid) {
 		return 0
 	}
 	return pid
+}
+
+// listener reports whether a process is an sshd with the node's configuration.
+func (n *Node) listener(pid int) bool {
+	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && bytes.Contains(cmd, []byte("sshd")) && bytes.Contains(cmd, []byte(n.configFile()))
 }
 
 // stop ends the node's sshd, its connections and what they left running.
@@ -313,7 +318,13 @@ func (f *Fleet) Stop(i int) error { return f.Nodes[i].stop() }
 func (f *Fleet) Kill(i int) error {
 	n := f.Nodes[i]
 	for deadline, quiet := time.Now().Add(10*time.Second), 0; quiet < 2; {
-		pids := slices.DeleteFunc(n.processes(), func(pid int) bool { return gone(pid, 0) })
+		pids := n.processes()
+		for _, pid := range allPids() { // the file that names it may be gone with the disk
+			if n.listener(pid) {
+				pids = append(append(pids, pid), descendants(pid)...)
+			}
+		}
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return gone(pid, 0) })
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
 		}

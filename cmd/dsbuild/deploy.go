@@ -28,6 +28,8 @@ import (
 
 // deployOptions are the flags of dsbuild deploy.
 type deployOptions struct {
+	wayOptions
+
 	command     string // for messages about wrong usage
 	inventory   string
 	wheel       string
@@ -38,6 +40,7 @@ type deployOptions struct {
 	serial      string
 	inUse       string
 	bwlimit     string
+	timeout     time.Duration
 	deps        string
 	bundle      string
 	verify      string
@@ -117,7 +120,9 @@ func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
 // tells how they are.
 func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
+	addWayFlags(cmd, &opts.wayOptions)
 	flags := cmd.Flags()
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give a node up where sending, installing or verifying takes longer than this (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.StringVar(&opts.logs, "logs", "", "keep all that every node is asked and says in `DIR`, a file each (default: of failed nodes, in dsbuild/logs of the state directory)")
@@ -178,10 +183,12 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	return deploy.Options{
-		Command: o.name(), Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
-		Forks: o.forks, TooMany: tooMany, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
-	}, nil
+	fleet := deploy.Options{
+		Command: o.name(), Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
+		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
+	}
+	err = o.reach(ctx, a, inv, &fleet)
+	return fleet, err
 }
 
 // name is the command without that of the program.
@@ -278,9 +285,16 @@ func tell(ctx context.Context, a *app, opts deployOptions, report *deploy.Report
 
 // check finds what flags cannot say by their types.
 func (o deployOptions) check() error {
+	if err := o.wayOptions.check(o.command); err != nil {
+		return err
+	}
 	switch {
+	case o.via == viaSlurm && o.bwlimit != "":
+		return usageErrorf(o.command, "--bwlimit with --via slurm: Slurm sends the files, as fast as it can")
 	case o.forks < 1:
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+	case o.timeout != 0 && o.timeout < time.Second:
+		return usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
 	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
 		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
 	case !slices.Contains([]deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle, deploy.DepsIndex}, deploy.Deps(o.deps)):

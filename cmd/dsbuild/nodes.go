@@ -74,7 +74,7 @@ func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory
 
 // openInventory reads what a user gave as INVENTORY.
 func (a *app) openInventory(ctx context.Context, name string) (*inventory.Inventory, error) {
-	return inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory()})
+	return inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 }
 
 // narrow keeps what --limit names of an inventory. What the inventory of another

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -209,13 +208,19 @@ func dialError(t Target, err error) error {
 	dns := (*net.DNSError)(nil)
 	refused := (*ssh.OpenChannelError)(nil)
 	switch {
+	case errors.As(err, &dns) && !dns.IsNotFound:
+		return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), dns),
+			"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
 	case errors.As(err, &dns):
 		return hint.With(fmt.Errorf("%w to %s: its name is not known: %w", ErrDial, hostPort(t), dns),
 			"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
+	case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
+		return hint.With(fmt.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, hostPort(t), refused.Message),
+			"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
 	case errors.As(err, &refused):
 		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), refused.Message),
 			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, errRefused):
 		return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
 			"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
 	case errors.Is(err, context.DeadlineExceeded):

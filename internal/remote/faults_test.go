@@ -452,6 +452,19 @@ func TestJumpHostCannotReach(t *testing.T) {
 	wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "AllowTcpForwarding")
 }
 
+func TestJumpHostForbidsForwarding(t *testing.T) {
+	bastion := sshtest.Start(t, sshtest.Options{NoForward: true})
+	target := sshtest.Start(t, sshtest.Options{}).Target()
+	target.Jump = []remote.Target{bastion.Target()}
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, "the jump host forwards no connection there", "AllowTcpForwarding and PermitOpen")
+}
+
+func TestResetInTheHandshake(t *testing.T) {
+	_, err := quick().Dial(t.Context(), sshtest.Start(t, sshtest.Options{Reset: true}).Target())
+	wantError(t, err, remote.ErrDial, "the node ended the handshake: .*reset by peer", "MaxStartups")
+}
+
 func TestStalledNodeBehindAJumpHost(t *testing.T) {
 	t.Parallel()
 	bastion := sshtest.Start(t, sshtest.Options{})

@@ -76,6 +76,12 @@ type Options struct {
 	// IgnoreEOF leaves an SFTP session open after the client has ended it, until
 	// the connection ends.
 	IgnoreEOF bool
+	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
+	NoForward bool
+	// Rate, if above 0, is how many bytes a second come in, over each connection.
+	Rate int64
+	// Reset breaks each connection in the handshake, without a close.
+	Reset bool
 	// Latency is added to everything that the server sends.
 	Latency time.Duration
 }
@@ -105,6 +111,7 @@ type Server struct {
 	refused     atomic.Int64
 	faults      atomic.Int64
 	auths       atomic.Int64
+	hushed      atomic.Bool
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -244,6 +251,10 @@ func (s *Server) Cut() {
 	}
 }
 
+// Hush makes the server fall silent: nothing that comes in on any connection is
+// heard, nothing is said, and yet none is closed. So does a network that is cut.
+func (s *Server) Hush() { s.hushed.Store(true) }
+
 // Stop closes everything and waits until nothing of the server runs any more.
 func (s *Server) Stop() {
 	s.mu.Lock()
@@ -287,14 +298,20 @@ func (s *Server) forget(c net.Conn) {
 }
 
 func (s *Server) serve(c net.Conn) {
+	if s.opt.Reset {
+		c.Read(make([]byte, 1))
+		c.(*net.TCPConn).SetLinger(0)
+		return
+	}
 	if s.opt.StallOnAccept {
 		io.Copy(io.Discard, c)
 		return
 	}
-	wire := net.Conn(c)
+	bad := &faulty{Conn: c, hushed: &s.hushed}
 	if n := s.faults.Add(1); s.opt.Cuts == 0 || int(n) <= s.opt.Cuts {
-		wire = &faulty{Conn: wire, opt: s.opt}
+		bad.opt = s.opt
 	}
+	wire := net.Conn(bad)
 	if s.opt.Latency > 0 {
 		slow := newDelayed(wire, s.opt.Latency)
 		defer slow.stop()
@@ -329,6 +346,10 @@ func (s *Server) serve(c net.Conn) {
 				s.session(ch)
 			})
 		case "direct-tcpip":
+			if s.opt.NoForward {
+				ch.Reject(ssh.Prohibited, "open failed") // as OpenSSH
+				continue
+			}
 			handlers.Go(func() { forward(ch) })
 		default:
 			ch.Reject(ssh.UnknownChannelType, ch.ChannelType())
@@ -369,25 +390,37 @@ func forward(nc ssh.NewChannel) {
 	back.Wait()
 }
 
-// faulty is a connection that breaks or stalls after so many bytes.
+// faulty is a connection that is slow, breaks or stalls after so many bytes, or
+// with the whole server.
 type faulty struct {
 	net.Conn
-	opt Options
-	n   atomic.Int64
+	opt    Options
+	n      atomic.Int64
+	hushed *atomic.Bool
+}
+
+func (f *faulty) silent() bool {
+	return f.hushed.Load() || f.opt.StallAfter > 0 && f.n.Load() >= f.opt.StallAfter
 }
 
 func (f *faulty) Read(b []byte) (int, error) {
-	if k := f.opt.StallAfter; k > 0 && f.n.Load() >= k {
-		// Silent, but open, until the client gives up or the server stops.
-		void := make([]byte, 4096)
-		for {
-			time.Sleep(10 * time.Millisecond)
-			if _, err := f.Conn.Read(void); err != nil {
-				return 0, err
-			}
+	if f.opt.Rate > 0 {
+		b = b[:min(len(b), int(f.opt.Rate/20)+1)]
+	}
+	n := 0
+	err := error(nil)
+	if !f.silent() {
+		n, err = f.Conn.Read(b)
+	}
+	for f.silent() { // but open, until the client gives up or the server stops
+		time.Sleep(10 * time.Millisecond)
+		if _, err := f.Conn.Read(make([]byte, 4096)); err != nil {
+			return 0, err
 		}
 	}
-	n, err := f.Conn.Read(b)
+	if f.opt.Rate > 0 {
+		time.Sleep(time.Duration(n) * time.Second / time.Duration(f.opt.Rate))
+	}
 	total := f.n.Add(int64(n))
 	if k := f.opt.CutAfter; k > 0 && total >= k {
 		f.Conn.Close()
@@ -397,7 +430,7 @@ func (f *faulty) Read(b []byte) (int, error) {
 }
 
 func (f *faulty) Write(b []byte) (int, error) {
-	if k := f.opt.StallAfter; k > 0 && f.n.Load() >= k {
+	if f.silent() {
 		return len(b), nil // never arrives
 	}
 	return f.Conn.Write(b)
