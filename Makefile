@@ -3,7 +3,12 @@ SHELL := /bin/bash
 GO ?= go
 FUZZTIME ?= 10s
 
-.PHONY: help build quickstart test test-full fuzz engine engine-stop lint clean clean-caches
+# What dsbuild is driven from, and which of them make test compiles: one of each
+# system that CI itself is not. Another processor changes no line of dsbuild's.
+DRIVERS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
+OTHERS = darwin/arm64 windows/amd64
+
+.PHONY: help build drivers quickstart test test-full bench fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -13,12 +18,17 @@ build: ## compile bin/dsbuild
 	@echo "==> compiling dsbuild (the first time a minute or two)"
 	@$(GO) build -trimpath -o bin/dsbuild ./cmd/dsbuild
 
+drivers: ## compile bin/dsbuild-OS-ARCH for every system it is driven from
+	@for t in $(DRIVERS); do echo "==> $$t"; \
+	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -trimpath -o bin/dsbuild-$${t/\//-}$$([[ $$t != windows/* ]] || echo .exe) ./cmd/dsbuild || exit 1; done
+
 quickstart: build ## a real wheel for A100, built and deployed to three local nodes
 	$(GO) run ./ci/quickstart
 
 test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes at most)
 	@unformatted=$$(gofmt -l .) && test -z "$$unformatted" || { echo "gofmt -w: $$unformatted"; exit 1; }
 	$(GO) vet -tags full ./...
+	@for t in $(OTHERS); do echo "==> compiling for $$t"; GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/dsbuild || exit 1; done
 	rm -rf .test && mkdir .test
 	$(GO) run ./ci/engine ensure >.test/engine
 	bin/dsbuild wheel --arch 8.0 --no-cache --json -o .test/dist >.test/wheel.json
@@ -28,6 +38,9 @@ test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes
 
 test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 	$(GO) run ./ci/full $(PART)
+
+bench: build ## the fan-out beside pdsh, clush, parallel-ssh, Ansible, scp; or PART=growth
+	$(GO) run ./ci/bench $(PART)
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	$(GO) run ./ci/fuzz $(FUZZTIME)

@@ -7,12 +7,14 @@ require (
 	deps.dev/util/pypi v0.0.0-20260727054525-2946ae4a6141
 	deps.dev/util/semver v0.0.0-20241230231135-52b7655a522f
 	github.com/CycloneDX/cyclonedx-go v0.12.0
+	github.com/Microsoft/go-winio v0.6.4
 	github.com/adrg/xdg v0.5.3
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/creack/pty v1.1.24
 	github.com/docker/go-units v0.5.0
 	github.com/goccy/go-yaml v1.19.2
+	github.com/gofrs/flock v0.13.1
 	github.com/google/go-containerregistry v0.22.1
 	github.com/in-toto/attestation v1.2.0
 	github.com/kevinburke/ssh_config v1.6.0

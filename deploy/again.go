@@ -51,7 +51,7 @@ func (d *Deployment) lookAgain(ctx context.Context, u *unit, lost error) (undone
 			return undone{}, err
 		}
 	}
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By, Look: true})
+	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By, Look: true}, u.log.order)
 	if err != nil {
 		return undone{}, err
 	}
@@ -65,22 +65,24 @@ func (d *Deployment) lookAgain(ctx context.Context, u *unit, lost error) (undone
 
 // tellBack adds to the error of a node what became of its environment.
 func (d *Deployment) tellBack(u *unit, is undone, err error) {
-	why := hint.Of(u.err)
+	why, after := hint.Of(u.err), ""
 	switch {
 	case err != nil:
-		u.err, u.after, u.unseen = fmt.Errorf("%w; %s", u.err, unseen(u, err)), nil, true
+		after, u.after, u.unseen = unseen(u, err), nil, true
 		why = strings.TrimPrefix(why+"; deploy again once the node answers", "; ")
 	case is.Recorded:
 		u.changed = true
-		u.err = fmt.Errorf("%w; %s", u.err, stays(u.after, is.Finished))
+		after = stays(u.after, is.Finished)
 	case is.Before == nil:
 		u.changed, u.after = false, nil
-		u.err = fmt.Errorf("%w; put back: no DeepSpeed, as before", u.err)
+		after = "put back: no DeepSpeed, as before"
 	default:
 		u.changed, u.after = false, is.Before
-		u.err = fmt.Errorf("%w; put back: DeepSpeed %s, as before", u.err, is.Before.Version)
+		after = fmt.Sprintf("put back: DeepSpeed %s, as before", is.Before.Version)
 	}
-	u.err = withHint(u.err, why)
+	u.log.line("", after)
+	u.aftermath = "; " + after
+	u.err = withHint(fmt.Errorf("%w%s", u.err, u.aftermath), why)
 }
 
 // unseen says what is known of a node that was told to undo, and did not.

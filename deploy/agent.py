@@ -754,7 +754,7 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
                 block = os.read(out, 65536)
                 if not block:
                     break
-                said = (said + block)[-8192:]
+                said = (said + block)[-(1 << 17):]
             inbox.check()
             if time.monotonic() > deadline:
                 raise Failed("pip did not end within %d s" % order["limit_s"])
@@ -765,6 +765,8 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+        if said and not inbox.silent():  # for the log of the driver, if it still listens
+            emit({"pip": said.decode("utf-8", "replace").splitlines()})
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
         lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
@@ -839,7 +841,7 @@ def serve(env, inbox):
     """Obeys until told to end."""
     while True:
         order = inbox.take()
-        number, do = order["number"], order["do"]
+        number, do = order.get("number"), order["do"]  # "end" is not answered
         if do == "install":
             answer(number, lambda: env.install(order, inbox))
         elif do == "digest":

@@ -41,6 +41,7 @@ type change struct {
 	err     error         // why; valid once ended
 	replies chan reply
 	stop    context.CancelFunc
+	asked   func(order []byte) // told of each order but pings
 
 	mu     sync.Mutex
 	number int
@@ -85,16 +86,20 @@ type reply struct {
 	OK     json.RawMessage `json:"ok"`
 	Failed string          `json:"failed"`
 	Hint   string          `json:"hint"`
+	Pip    []string        `json:"pip"` // what pip said, before the answer: for the log, which has it already
 }
 
 // startChange starts an agent and waits until it holds the lock. The agent
 // outlives ctx, so that it can be asked to undo; end ends it.
-func startChange(ctx context.Context, r remote.Runner, python string, req changeRequest) (*change, begun, error) {
+func startChange(ctx context.Context, r remote.Runner, python string, req changeRequest, asked func(order []byte)) (*change, begun, error) {
 	req.SilenceS = silence.Seconds()
+	if req.Files == nil {
+		req.Files = []arrival{} // not null
+	}
 	req.LockS = max(req.LockS, lockWait.Seconds())
 	out, in := io.Pipe()
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop}
+	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop, asked: asked}
 	go func() {
 		script := node.Script{Python: python, Source: proofSource + verifySource + node.UsesSource() + agentSource, Request: req, More: out}
 		c.err = script.Run(lasting, r, c.receive)
@@ -112,7 +117,7 @@ func startChange(ctx context.Context, r remote.Runner, python string, req change
 
 func (c *change) receive(m json.RawMessage) error {
 	var r reply
-	if err := node.Decode(m, &r); err != nil {
+	if err := node.Decode(m, &r); err != nil || r.Pip != nil {
 		return err
 	}
 	select {
@@ -140,6 +145,9 @@ func (c *change) send(order map[string]any) error {
 	line, err := json.Marshal(order)
 	if err != nil {
 		return err
+	}
+	if order["do"] != "ping" {
+		c.asked(line)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

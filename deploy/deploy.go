@@ -5,8 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -32,24 +33,33 @@ const (
 
 // Options are what a deploy is made with, as plain resolved values.
 type Options struct {
+	Command    string // of dsbuild, for the report: deploy, rollback, ship or verify
 	Hosts      []inventory.Host
 	KnownHosts string // "" means the user's own
 	Wheels     []Wheel
-	Dialer     remote.Dialer
+	Dialer     remote.Dialer // closed by Close, if it is an io.Closer
 	Reporter   ui.Reporter
-	Forks      int              // nodes at once; 0 means fanout.DefaultForks
-	TooMany    func(n int) bool // asked with the number of failed nodes; yes starts no more. nil: never
+	Forks      int    // nodes at once; 0 means fanout.DefaultForks
+	Serial     Serial // the groups in which nodes are changed; none: all at once
+	// TooMany is asked with the number of failed nodes, and of how many: of all, or
+	// of a group of Serial. Yes starts no more. nil: never, but for the next group after one
+	// with failures.
+	TooMany    func(failed, of int) bool
 	Force      bool
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
 	InUse      InUse         // what becomes of nodes whose environment is in use
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
+	Logs       Logs          // what is kept of all that nodes say
 	Timeout    time.Duration // how long sending, installing and verifying may each take on a node, and no step takes longer; 0: the usual limits
 	Verify     Level
 	VerifyLeft Level  // what is proved of nodes that are left alone; "" means Verify
 	By         string // who deploys, for the journal
 	// PipWheel returns the path of a pip wheel for a Python X.Y, for nodes whose environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
+	// ConnectWait is how long the dialer may have a node wait in a queue. Such waits
+	// take no place among the Forks.
+	ConnectWait time.Duration
 }
 
 // Deployment is one deploy: Survey, then Apply, then Close.
@@ -62,9 +72,9 @@ type Deployment struct {
 	rollback bool
 	given    bool           // each node has its wheel on purpose
 	reading  bool           // by Verify: nothing is changed
+	watch    *watch         // while nodes are at work
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed
-	until    time.Time      // when waiting for processes to end is over
 }
 
 // unit is one node on its way through the steps.
@@ -82,31 +92,39 @@ type unit struct {
 	changed bool
 	before  *Version
 	after   *Version
-	unseen  bool      // what it has now is not known
+	unseen  bool // what it has now is not known
+	log     *nodeLog
 	sight   *sight    // verify: what was seen of it
 	runs    *WheelRef // verify: the wheel that it runs, or is to run
 
-	status  Status
-	step    string
-	err     error
-	seconds map[string]float64
+	status    Status
+	step      string
+	err       error
+	serial    int       // the group of --serial in which it was changed, from 1
+	until     time.Time // when waiting for processes to end is over
+	aftermath string    // the end of err that says what became of the node after it had failed
+	seconds   map[string]float64
 }
 
 // New prepares a deploy; nothing is done yet.
 func New(opt Options) *Deployment {
 	d := &Deployment{opt: opt, run: time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6]), pips: map[string]upload{}}
+	book := newLogBook(opt, d.run)
 	for _, h := range opt.Hosts {
-		d.units = append(d.units, &unit{host: h, status: Skipped, seconds: map[string]float64{}})
+		d.units = append(d.units, &unit{host: h, log: book.of(h), status: Skipped, seconds: map[string]float64{}})
 	}
 	return d
 }
 
-// Close closes every connection.
+// Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
 	for _, u := range d.units {
 		if u.conn != nil {
 			u.conn.Close() //nolint:errcheck // nothing is under way
 		}
+	}
+	if c, ok := d.opt.Dialer.(io.Closer); ok {
+		c.Close() //nolint:errcheck // likewise
 	}
 }
 
@@ -143,19 +161,49 @@ func (d *Deployment) Probe(ctx context.Context) ([]Known, error) {
 			units = append(units, u)
 		}
 	}
+	d.watch = newWatch(d.opt.Reporter, "surveying", len(units), nil)
+	defer d.watch.close()
 	before := len(d.units) - len(units)
-	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: d.tooMany(before)}
-	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: d.within(connectLimit), do: d.connect}, // a connection, the host key checked
-			{name: "probe", limit: d.within(probeLimit), do: d.probe},       // the facts
-		})
-	})
-	note(units, results)
+	d.reach(ctx, units, d.tooMany(before), d.connect, []step{
+		{name: "probe", limit: d.within(probeLimit), do: d.probe}, // the facts
+	}, func(*unit) {})
 	if ctx.Err() != nil {
 		return nil, d.cutOff(ctx)
 	}
 	return d.known(), nil
+}
+
+// reach connects to nodes, a host key checked, and takes each through steps, and last
+// to the end. Where connecting can be a wait in a queue, the window is for the rest.
+func (d *Deployment) reach(ctx context.Context, units []*unit, stop func(int) bool, connect func(context.Context, *unit) error, steps []step, last func(*unit)) {
+	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: stop}
+	var window chan struct{}
+	if d.opt.ConnectWait > 0 {
+		window = make(chan struct{}, d.forks())
+		opt.Forks = len(units)
+	}
+	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
+		defer last(u)
+		d.watch.begin(u, 1+len(steps))
+		defer d.watch.end(u)
+		if err := d.walk(ctx, u, []step{{name: "connect", limit: d.within(connectLimit) + d.opt.ConnectWait, do: connect}}); err != nil {
+			return struct{}{}, err
+		}
+		if window != nil {
+			window <- struct{}{} // those that have one end when ctx does
+			defer func() { <-window }()
+		}
+		return struct{}{}, d.walk(ctx, u, steps)
+	})
+	note(units, results)
+}
+
+// forks is how many nodes are worked on at once.
+func (d *Deployment) forks() int {
+	if d.opt.Forks > 0 {
+		return d.opt.Forks
+	}
+	return fanout.DefaultForks
 }
 
 // tooMany asks TooMany when some nodes have failed already; nil where nothing
@@ -164,7 +212,7 @@ func (d *Deployment) tooMany(before int) func(int) bool {
 	if d.opt.TooMany == nil {
 		return nil
 	}
-	return func(n int) bool { return before+n > 0 && d.opt.TooMany(before+n) }
+	return func(n int) bool { return before+n > 0 && d.opt.TooMany(before+n, len(d.units)) }
 }
 
 // decide is the end of the first phase: every node gets its part of the plan.
@@ -177,6 +225,7 @@ func (d *Deployment) decide(ctx context.Context, how func([]Known) (Plan, error)
 		return Plan{}, err
 	}
 	plan.Respect(d.known(), d.opt.InUse)
+	plan.Divide(d.opt.Serial)
 	for i, u := range d.units {
 		u.plan = plan.Nodes[i]
 		switch u.plan.Action {
@@ -228,55 +277,126 @@ func (d *Deployment) known() []Known {
 // Apply is the second phase: it carries the plan of Survey out. The report is
 // complete also when ctx ends on the way.
 func (d *Deployment) Apply(ctx context.Context) *Report {
-	var rounds [2]struct{ first, followers []*unit } // those that wait come last, and keep nobody waiting
+	order := newRollout(d.plans(), d.opt.Serial)
+	var left []*unit
 	var total int64
-	failed := 0
-	d.until = time.Now().Add(d.opt.InUse.Wait)
+	var failed []string
 	for _, u := range d.units {
-		round := &rounds[0]
-		if u.plan.waits {
-			round = &rounds[1]
-		}
-		switch u.plan.Action {
-		case Install:
-			round.first = append(round.first, u)
+		switch {
+		case u.plan.Action == Install:
 			total += u.plan.Wheel.Manifest.Size + alongSize(u.plan.Along)
-		case Leave, Return:
-			round.first = append(round.first, u)
-		case Follow:
-			round.followers = append(round.followers, u)
-		}
-		if u.status == Failed || u.status == Unreachable {
-			failed++
+		case u.plan.Action == Leave:
+			left = append(left, u)
+		case u.status == Failed || u.status == Unreachable:
+			failed = append(failed, u.host.Name)
 		}
 	}
-	sent, closeBar := d.progress(total)
-	defer closeBar()
-	for _, round := range rounds {
-		d.phase(ctx, round.first, &failed, sent)
-		d.phase(ctx, round.followers, &failed, nil)
+	title := "deploying"
+	if d.rollback {
+		title = "rolling back"
 	}
-	return d.Report()
+	d.watch = newWatch(d.opt.Reporter, title, order.total+len(left), failed)
+	d.watch.bytes = total
+	defer d.watch.close()
+	start := time.Now()
+	for number := 1; ; number++ {
+		group := d.places(order.next())
+		if len(group)+len(left) == 0 {
+			return d.Report()
+		}
+		if len(d.opt.Serial) > 0 {
+			d.watch.turn(number)
+		}
+		d.turn(ctx, group, left, start)
+		left = nil
+		for _, u := range group {
+			if len(d.opt.Serial) > 0 && u.status != Skipped {
+				u.serial = number
+			}
+		}
+		if err := d.stop(number, group); err != nil && ctx.Err() == nil {
+			d.skip(order, err)
+			return d.Report()
+		}
+		if slices.ContainsFunc(group, func(u *unit) bool { return u.status == OK }) {
+			order.proven()
+		}
+	}
 }
 
-// progress starts the one bar over all bytes, which ends with the last of them.
-func (d *Deployment) progress(total int64) (sent func(int64), end func()) {
-	if total == 0 {
-		return nil, func() {}
+// announce tells a dialer that can make use of it which nodes of a turn get
+// the same files.
+func (d *Deployment) announce(group []*unit) {
+	s, ok := d.opt.Dialer.(remote.Spreader)
+	if !ok {
+		return
 	}
-	bar := d.opt.Reporter.Bar("sending", total)
-	var done atomic.Int64
-	return func(n int64) {
-		bar.Add(n)
-		if done.Add(n) >= total {
-			bar.Close()
+	nodes := make(map[string][]string)
+	for _, u := range group {
+		if u.plan.Action == Install {
+			for _, f := range d.uploads(u) {
+				nodes[f.sha256] = append(nodes[f.sha256], u.host.Node)
+			}
 		}
-	}, bar.Close
+	}
+	for sha256, names := range nodes {
+		s.Announce(sha256, names)
+	}
+}
+
+// plans are those of all nodes.
+func (d *Deployment) plans() []NodePlan {
+	plans := make([]NodePlan, len(d.units))
+	for i, u := range d.units {
+		plans[i] = u.plan
+	}
+	return plans
+}
+
+// places are the nodes at some places.
+func (d *Deployment) places(at []int) []*unit {
+	units := make([]*unit, len(at))
+	for i, place := range at {
+		units[i] = d.units[place]
+	}
+	return units
+}
+
+// turn changes a group of nodes, and verifies those that are left alone with it.
+func (d *Deployment) turn(ctx context.Context, group, left []*unit, start time.Time) {
+	var first, followers []*unit
+	for _, u := range group {
+		u.until = time.Now().Add(d.opt.InUse.Wait)
+		if u.plan.waits { // since all began
+			u.until = start.Add(d.opt.InUse.Wait)
+		}
+		if u.plan.Action == Follow {
+			followers = append(followers, u)
+		} else {
+			first = append(first, u)
+		}
+	}
+	d.announce(first)
+	d.phase(ctx, append(left, first...))
+	d.phase(ctx, followers)
+}
+
+// skip gives the nodes of all further groups the reason why they are not begun.
+func (d *Deployment) skip(order *rollout, why error) {
+	for {
+		rest := d.places(order.next())
+		if len(rest) == 0 {
+			return
+		}
+		for _, u := range rest {
+			u.err = why
+		}
+	}
 }
 
 // phase takes units through their steps, unless too many have failed.
-func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent func(int64)) {
-	tooMany := d.tooMany(*failed)
+func (d *Deployment) phase(ctx context.Context, units []*unit) {
+	tooMany := d.tooMany(d.failed())
 	if tooMany != nil && tooMany(0) {
 		for _, u := range units {
 			u.err = fanout.ErrStopped
@@ -285,23 +405,32 @@ func (d *Deployment) phase(ctx context.Context, units []*unit, failed *int, sent
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: tooMany}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
-		err := d.walk(ctx, u, d.steps(u, sent))
+		steps := d.steps(u)
+		d.watch.begin(u, len(steps))
+		defer d.watch.end(u)
+		err := d.walk(ctx, u, steps)
 		if u.status == Refused {
 			err = nil // nothing went wrong
 		}
 		return struct{}{}, err
 	})
 	note(units, results)
-	for _, r := range results {
-		if r.Started && r.Err != nil {
-			*failed++
+}
+
+// failed counts the nodes that have failed so far.
+func (d *Deployment) failed() int {
+	n := 0
+	for _, u := range d.units {
+		if u.status == Failed || u.status == Unreachable {
+			n++
 		}
 	}
+	return n
 }
 
 // steps are what a node goes through after it was found to fit.
-func (d *Deployment) steps(u *unit, sent func(int64)) []step {
-	steps := d.changes(u, sent)
+func (d *Deployment) steps(u *unit) []step {
+	steps := d.changes(u)
 	if u.plan.waits && u.plan.Action != Follow {
 		wait := step{name: "fit", limit: d.opt.InUse.Wait + d.within(probeLimit), do: d.free} // before a byte is sent
 		steps = append([]step{wait}, steps...)
@@ -309,13 +438,13 @@ func (d *Deployment) steps(u *unit, sent func(int64)) []step {
 	return steps
 }
 
-func (d *Deployment) changes(u *unit, sent func(int64)) []step {
+func (d *Deployment) changes(u *unit) []step {
 	verify := step{name: "verify", limit: d.within(verifyLimit), do: d.verify} // what an import finds is the wheel
 	switch u.plan.Action {
 	case Install:
 		return []step{
-			{name: "put", limit: d.within(putLimit), do: func(ctx context.Context, u *unit) error { return d.put(ctx, u, sent) }}, // the lock, the file
-			{"install", d.opt.InUse.Wait + d.within(installLimit) + pipGrace, d.install, true},                                    // the old version moved aside, pip
+			{name: "put", limit: d.within(putLimit), do: d.put},                                // the lock, the file
+			{"install", d.opt.InUse.Wait + d.within(installLimit) + pipGrace, d.install, true}, // the old version moved aside, pip
 			verify,
 			{"record", recordLimit, d.record, true}, // final; the journal
 		}
@@ -367,11 +496,14 @@ func (d *Deployment) within(usual time.Duration) time.Duration {
 // walk takes a node through steps. Titles, times, limits and putting back are
 // its business, not the steps'.
 func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
+	defer func() { u.log.settle(u.status == Failed || u.sight != nil && len(u.sight.broken) > 0) }()
 	for _, s := range steps {
 		if s.agent && u.change == nil {
 			continue
 		}
 		u.step = s.name
+		d.watch.step(u, s.name)
+		u.log.step(s.name)
 		begin := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, s.limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(s.limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
 		err := s.do(limited, u)
@@ -380,6 +512,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		}
 		cancel()
 		u.seconds[s.name] += time.Since(begin).Seconds()
+		u.log.ended(time.Since(begin), err)
 		if err != nil {
 			u.status, u.err = Failed, err
 			switch surveying := s.name == "connect" || s.name == "probe" || s.name == "fit" || d.reading; {
@@ -406,10 +539,14 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 
 // Report sums up what has been done so far.
 func (d *Deployment) Report() *Report {
-	r := &Report{Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
+	r := &Report{Command: d.opt.Command, Wheels: []WheelRef{}, Nodes: make([]NodeReport, len(d.units)), given: d.given}
 	seen := map[string]bool{}
 	for i, u := range d.units {
-		n := NodeReport{Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil, Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, unfit: u.plan.Unfit}
+		n := NodeReport{
+			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil,
+			Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
+			unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)},
+		}
 		if u.sight != nil {
 			u.sight.tell(&n)
 		}

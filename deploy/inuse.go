@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
@@ -125,7 +126,7 @@ func heed(plans []NodePlan, members []int, on int, users string, policy InUse) {
 func (d *Deployment) free(ctx context.Context, u *unit) error {
 	if d.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			d.opt.Reporter.Warn("%s: its environment is used by %s; it is changed all the same", u.host.Name, usedBy(f.InUse, f.InUseMore))
+			d.watch.warn(u, "its environment is used by %s; it is changed all the same", usedBy(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
@@ -137,11 +138,11 @@ func (d *Deployment) free(ctx context.Context, u *unit) error {
 			return err
 		case users == "":
 			return nil
-		case !time.Now().Before(d.until):
+		case !time.Now().Before(u.until):
 			return &InUseError{users}
 		case users != told:
 			told = users
-			d.opt.Reporter.Note("%s: %s; waiting until %s", u.host.Name, users, d.until.Format(time.TimeOnly))
+			d.watch.note(u, "%s; waiting until %s", users, u.until.Format(time.TimeOnly))
 		}
 		select {
 		case <-ctx.Done():
@@ -160,12 +161,17 @@ const (
 // usersOf says who uses the environment of a node now, on it or on another that
 // shares it; "" if nobody does.
 func (d *Deployment) usersOf(ctx context.Context, u *unit) (string, error) {
-	for _, member := range d.units {
-		follows := member.plan.Action == Follow && d.units[member.plan.Leader] == u
-		if member != u && !follows {
-			continue
+	members := []*unit{u}
+	for _, other := range d.units {
+		if other.plan.Action == Follow && d.units[other.plan.Leader] == u {
+			members = append(members, other)
 		}
-		got, err := member.users(ctx)
+	}
+	results := fanout.Run(ctx, members, fanout.Options{Forks: d.opt.Forks}, func(ctx context.Context, member *unit) (node.Uses, error) {
+		return member.users(ctx)
+	})
+	for i, member := range members {
+		got, err := results[i].Value, results[i].Err
 		switch {
 		case err != nil && member != u:
 			return "", fmt.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", member.host.Name, err)

@@ -281,19 +281,14 @@ const maxFolded = 200
 
 // foldShort folds names, and counts those for which there is no room.
 func foldShort(names []string) string {
-	folded := ui.FoldNames(names)
-	if len(folded) <= maxFolded {
+	folded, whole := ui.FoldWithin(names, maxFolded)
+	switch {
+	case whole:
 		return folded
-	}
-	cut := strings.LastIndexByte(folded[:maxFolded], ',')
-	if cut <= 0 {
+	case folded == "":
 		return nodes(len(names))
 	}
-	open := ""
-	if strings.LastIndexByte(folded[:cut], '[') > strings.LastIndexByte(folded[:cut], ']') {
-		open = "]"
-	}
-	return fmt.Sprintf("%s,…%s (%s)", folded[:cut], open, nodes(len(names)))
+	return fmt.Sprintf("%s (%s)", folded, nodes(len(names)))
 }
 
 // judgeSource compares the wheel files that nodes with one version came from.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -73,9 +74,12 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	for _, wheel := range r.Wheels {
 		suite.Properties = append(suite.Properties, junitProperty{"wheel", wheel.Name + " sha256 " + wheel.SHA256})
 	}
-	total := 0.0
+	for _, c := range Causes(r.Nodes) {
+		suite.Properties = append(suite.Properties, junitProperty{"cause", ui.Clean(c.String())})
+	}
+	total, logs := 0.0, maxJUnitLogs
 	for _, n := range r.Nodes {
-		suite.Cases = append(suite.Cases, n.junit(about.Command))
+		suite.Cases = append(suite.Cases, n.junit(about.Command, &logs))
 		total += n.total()
 	}
 	if r.Summary.OK == len(r.Nodes) && !r.Consistent {
@@ -103,8 +107,8 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 }
 
 // junit is the test that a node is.
-func (n NodeReport) junit(class string) junitCase {
-	c := junitCase{Name: ui.Clean(n.Name), Class: class, Time: junitTime(n.total()), SystemOut: n.junitOutput()}
+func (n NodeReport) junit(class string, logs *int) junitCase {
+	c := junitCase{Name: ui.Clean(n.Name), Class: class, Time: junitTime(n.total()), SystemOut: n.junitOutput() + n.junitLog(logs)}
 	message := ui.Clean(n.Error)
 	text := message
 	if n.Step != "" && n.Status != Skipped {
@@ -150,6 +154,53 @@ func (n NodeReport) junitOutput() string {
 		say(step, fmt.Sprintf("%.1f s", n.Seconds[step]))
 	}
 	return strings.Join(lines, "\n")
+}
+
+// What is taken of logs: of one node, and of all.
+const (
+	maxJUnitLog  = 8 << 10
+	maxJUnitLogs = 4 << 20
+)
+
+// junitLog is the end of the log of a node that is not ok, as long as there is
+// room for it.
+func (n NodeReport) junitLog(room *int) string {
+	if n.Status == OK || n.Log == "" {
+		return ""
+	}
+	text := "\nlog: " + ui.Clean(n.Log)
+	if *room <= 0 {
+		return text
+	}
+	end, err := endOf(n.Log, maxJUnitLog)
+	if err != nil { // it may be gone
+		return text
+	}
+	*room -= len(end)
+	return text + "\n" + ui.Clean(end)
+}
+
+// endOf is the end of a text file, in whole lines.
+func endOf(file string, most int64) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	from := max(0, info.Size()-most)
+	text, err := io.ReadAll(io.NewSectionReader(f, from, most))
+	if err != nil {
+		return "", err
+	}
+	if from == 0 {
+		return string(text), nil
+	}
+	_, whole, _ := strings.Cut(string(text), "\n")
+	return "[…]\n" + whole, nil
 }
 
 // total is how long a node took.

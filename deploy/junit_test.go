@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +142,15 @@ func TestJUnitSaysWhatBecameOfEachNode(t *testing.T) {
 	if suite.attr["name"] != "dsbuild deploy" || suite.attr["timestamp"] != "2026-11-22T09:30:00" || suite.attr["hostname"] != "head" || suite.attr["time"] != "3.250" {
 		t.Errorf("suite: %v", suite.attr)
 	}
+	causes := 0
+	for _, p := range suite.all("properties")[0].all("property") {
+		if p.attr["name"] == "cause" {
+			causes++
+		}
+	}
+	if causes != 5 {
+		t.Errorf("%d causes", causes)
+	}
 	want := []struct{ name, outcome, message, text string }{
 		{"gpu1", "", "", ""},
 		{"gpu2", "failure", "op <cpu_adam> does not load]]>", "verify: op <cpu_adam> does not load]]>\nhint: try again"},
@@ -162,6 +174,36 @@ func TestJUnitSaysWhatBecameOfEachNode(t *testing.T) {
 	}
 	if out := cases[0].all("system-out"); cases[0].attr["time"] != "3.250" || len(out) != 1 || !strings.Contains(out[0].text, "DeepSpeed: 0.19.8\ntorch: 2.15.0\nput: 1.2 s\nverify: 2.0 s") {
 		t.Errorf("gpu1: %v %+v", cases[0].attr, out)
+	}
+}
+
+// The end of a log is there for those that have none of the machine's files.
+func TestJUnitHasTheEndOfLogs(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "gpu1.log")
+	var text strings.Builder
+	for i := range 9000 {
+		fmt.Fprintf(&text, "line %d \x1b[31m\n", i)
+	}
+	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &deploy.Report{Summary: deploy.Summary{OK: 1, Failed: 2}, Nodes: []deploy.NodeReport{
+		{Name: "gpu1", Status: deploy.Failed, Error: "no", Log: file},
+		{Name: "gpu2", Status: deploy.Failed, Error: "no", Log: file + ".gone"},
+		{Name: "gpu3", Status: deploy.OK, Log: file},
+	}}
+	suites := parseJUnit(t, r)
+	checkJUnit(t, suites)
+	var out []string
+	for _, c := range suites.all("testsuite")[0].all("testcase") {
+		out = append(out, c.all("system-out")[0].text)
+	}
+	if !strings.HasPrefix(out[0], "status: failed\nlog: "+file+"\n[…]\nline ") || !strings.HasSuffix(out[0], "\nline 8999 \n") || len(out[0]) > 10_000 || strings.Contains(out[0], "\x1b") {
+		t.Errorf("gpu1: %d bytes: %.200s", len(out[0]), out[0])
+	}
+	if out[1] != "status: failed\nlog: "+file+".gone" || strings.Contains(out[2], "log") {
+		t.Errorf("gpu2: %q, gpu3: %q", out[1], out[2])
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -46,6 +47,7 @@ type NodePlan struct {
 	Hint    string
 	Back    string // what a rollback brings back
 	Leader  int    // the index of the node that installs for it; its own if none else does
+	Serial  int    // the group of --serial in which it is to be changed, from 1; 0: none
 
 	waits bool // until no process uses its environment
 }
@@ -76,21 +78,17 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	var open []string
+	var open []ui.Named
 	for i, n := range nodes {
 		p, err := planNode(tables, n, wheels, opt)
 		if err != nil {
-			open = append(open, fmt.Sprintf("%s: %v", n.Name, err))
+			open = append(open, ui.Named{Name: n.Name, Text: err.Error()})
 		}
 		p.Leader = i
 		plan.Nodes[i] = p
 	}
 	if len(open) > 0 {
-		const most = 10
-		if len(open) > most {
-			open = append(open[:most], fmt.Sprintf("… and %d nodes more", len(open)-most))
-		}
-		return Plan{}, usage("name one wheel with --wheel, or some nodes with --limit", "which wheel for which node is not clear:\n  %s", strings.Join(open, "\n  "))
+		return Plan{}, usage("name one wheel with --wheel, or some nodes with --limit", "which wheel for which node is not clear:\n  %s", strings.Join(tellOpen(open), "\n  "))
 	}
 	share(plan.Nodes, nodes)
 	for i := range wheels {
@@ -100,6 +98,20 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 		}
 	}
 	return plan, nil
+}
+
+// tellOpen says of which nodes it is open what they should get, and why.
+func tellOpen(open []ui.Named) []string {
+	const most = 10
+	var lines []string
+	more := len(open)
+	for _, f := range ui.FoldAlike(open) {
+		if len(lines) == most {
+			return append(lines, fmt.Sprintf("… and %s more", nodes(more)))
+		}
+		lines, more = append(lines, toldOf(f)), more-f.Count
+	}
+	return lines
 }
 
 func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {

@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -148,5 +149,26 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 	nodes[3].Facts = shared("x86-64-v2")
 	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Refuse, deploy.Install, deploy.Refuse}) {
 		t.Errorf("one of those that share does not fit: %v", got)
+	}
+}
+
+// TestOpenChoicesAreFolded: for 300 nodes the same question is asked once.
+func TestOpenChoicesAreFolded(t *testing.T) {
+	t.Parallel()
+	wheels := []deploy.Wheel{planWheel("a.whl", nil), planWheel("b.whl", nil)}
+	var known []deploy.Known
+	for i := range 300 {
+		known = append(known, deploy.Known{Name: fmt.Sprintf("gpu%03d", i+1), Facts: facts(nil)})
+	}
+	for i := range 12 { // each has another one, and no wheel for it
+		known[100+i].Facts = facts(func(f *node.Facts) { f.Torch = fmt.Sprintf("1.%d.0", i) })
+	}
+	_, err := deploy.NewPlan(known, wheels, deploy.PlanOptions{})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	text := err.Error()
+	if !strings.Contains(text, "gpu[001-100,113-300] (288 nodes): these fit it equally well: a.whl, b.whl\n") || strings.Count(text, "no wheel fits it") != 9 || !strings.HasSuffix(text, "\n  … and 3 nodes more") {
+		t.Error(text)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -18,23 +19,19 @@ const cellSep = "\x00"
 // row, then every failure once, then a verdict. After verify it also says in what
 // the nodes differ, and what is worth knowing.
 func (r *Report) Print(w io.Writer) error {
-	var rows, errs []ui.Named
-	slowest := map[string]float64{}
+	var rows []string // equal for nodes that are one row
+	names, slowest := map[string][]string{}, map[string]float64{}
 	for _, n := range r.Nodes {
 		row := strings.Join(n.cells(r.verified), cellSep)
-		rows = append(rows, ui.Named{Name: n.Name, Text: row})
-		total := 0.0
-		for _, s := range n.Seconds {
-			total += s
+		if names[row] == nil {
+			rows = append(rows, row)
 		}
-		slowest[row] = max(slowest[row], total)
-		if n.Error != "" {
-			errs = append(errs, ui.Named{Name: n.Name, Text: n.complaint()})
-		}
+		names[row] = append(names[row], n.Name)
+		slowest[row] = max(slowest[row], n.total())
 	}
 	var table [][]string
-	for _, f := range ui.Fold(rows) {
-		table = append(table, append(append([]string{f.Names}, strings.Split(f.Text, cellSep)...), fmt.Sprintf("%.1f", slowest[f.Text])))
+	for _, row := range rows {
+		table = append(table, append(append([]string{foldTight(names[row])}, strings.Split(row, cellSep)...), fmt.Sprintf("%.1f", slowest[row])))
 	}
 	last := "STEP"
 	if r.verified {
@@ -43,10 +40,7 @@ func (r *Report) Print(w io.Writer) error {
 	if err := ui.Table(w, []string{"NODES", "STATUS", "DEEPSPEED", "TORCH", "CUDA", last, "SECONDS"}, table); err != nil {
 		return err
 	}
-	lines := r.differences()
-	for _, f := range ui.Fold(errs) {
-		lines = append(lines, fmt.Sprintf("%s: %s", f.Names, f.Text))
-	}
+	lines := slices.Concat(r.differences(), r.causes())
 	if r.verified {
 		lines = append(lines, r.remarks()...)
 	}
@@ -62,24 +56,66 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// complaint is what is wrong with a node, in words.
-func (n NodeReport) complaint() string {
-	text := n.Step + ": " + n.Error
-	switch {
-	case n.Status == Skipped:
-		text = n.Error // no step of it went wrong
-	case len(n.Differs) == 1:
-		text = n.Error
-	case len(n.Differs) > 1:
-		text = "it differs:\n  " + strings.Join(n.Differs, "\n  ")
-		for _, b := range n.broken {
-			text += "\n  " + b
-		}
+// causes tells why nodes are not ok: each cause once, with its nodes, an example
+// of their words, and what to try.
+func (r *Report) causes() []string {
+	var lines []string
+	causes := Causes(r.Nodes)
+	for _, c := range causes[:min(len(causes), maxCauses)] {
+		lines = append(lines, c.String())
 	}
-	if n.Hint != "" {
-		text += "\n  hint: " + n.Hint
+	more := 0
+	for _, c := range causes[len(lines):] {
+		more += len(c.Nodes)
 	}
-	return text
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d causes more, on %s: --report FILE.html has them all", len(causes)-len(lines), nodes(more)))
+	}
+	return lines
+}
+
+// String is a cause for people: its nodes, how many they are, what went wrong
+// and what to try.
+func (c Cause) String() string {
+	who, _ := ui.FoldWithin(c.Nodes, maxFolded)
+	if len(c.Nodes) > 1 {
+		who = strings.TrimSpace(fmt.Sprintf("%s (%s)", who, nodes(len(c.Nodes))))
+	}
+	if !c.Alike {
+		who += ", as on " + c.Node
+	}
+	text := clip(c.Said, maxSaid)
+	switch lines := strings.Split(text, "\n"); {
+	case c.Status == Differs && len(lines) > 1:
+		text = "it differs:\n  " + strings.Join(lines, "\n  ")
+	case c.Step != "" && c.Status != Differs:
+		text = c.Step + ": " + text
+	}
+	if c.Hint != "" {
+		text += "\n  hint: " + c.Hint
+	}
+	if c.Log != "" {
+		text += "\n  log: " + c.Log
+	}
+	return who + ": " + text
+}
+
+// clip cuts a long text in the middle: its end says what became of the node.
+func clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	head, tail := text[:most*2/3], text[len(text)-most/3:]
+	return strings.ToValidUTF8(head, "") + " […] " + strings.ToValidUTF8(tail, "")
+}
+
+// foldTight folds names for a cell of a table.
+func foldTight(names []string) string {
+	folded, whole := ui.FoldWithin(names, maxCell)
+	if whole {
+		return folded
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names)))
 }
 
 // What is printed of long lists; --json has all of it.
@@ -87,6 +123,9 @@ const (
 	maxValues  = 6  // of one property
 	maxRemarks = 12 // different ones
 	maxNames   = 60 // characters of folded names that most nodes may take
+	maxCell    = 48 // characters of folded names in a table
+	maxCauses  = 20
+	maxSaid    = 900 // characters of what went wrong
 )
 
 // differences are a line for each property in which nodes differ. After a deploy
@@ -265,8 +304,40 @@ func (p Plan) Print(w io.Writer) error {
 		rows = append(rows, ui.Named{Name: n.Name, Text: strings.Join([]string{string(n.Action), wheel, cmp.Or(strings.Join(why, "; "), "-")}, cellSep)})
 	}
 	var table [][]string
-	for _, f := range ui.Fold(rows) {
+	for _, f := range ui.FoldAlike(rows) {
+		if f.Example != "" {
+			f.Text += " (as on " + f.Example + ")"
+		}
 		table = append(table, append([]string{f.Names}, strings.Split(f.Text, cellSep)...))
 	}
-	return ui.Table(w, []string{"NODES", "ACTION", "WHEEL", "WHY"}, table)
+	if err := ui.Table(w, []string{"NODES", "ACTION", "WHEEL", "WHY"}, table); err != nil {
+		return err
+	}
+	return p.printGroups(w)
+}
+
+// printGroups says in which groups nodes are to be changed, where in several.
+func (p Plan) printGroups(w io.Writer) error {
+	var sizes []int
+	for _, n := range p.Nodes {
+		for len(sizes) < n.Serial {
+			sizes = append(sizes, 0)
+		}
+		if n.Serial > 0 {
+			sizes[n.Serial-1]++
+		}
+	}
+	if len(sizes) == 0 {
+		return nil
+	}
+	const most = 8
+	words := make([]string, min(len(sizes), most))
+	for i := range words {
+		words[i] = strconv.Itoa(sizes[i])
+	}
+	if len(sizes) > most {
+		words[most-1] = "…, " + strconv.Itoa(sizes[len(sizes)-1])
+	}
+	_, err := fmt.Fprintf(w, "in %d groups, one after the other: %s nodes\n", len(sizes), strings.Join(words, ", "))
+	return err
 }

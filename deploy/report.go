@@ -23,9 +23,11 @@ const (
 
 // Report is what became of a fleet: the JSON of --report and --json.
 type Report struct {
+	Command    string       `json:"command"` // deploy, rollback, ship or verify
 	Wheels     []WheelRef   `json:"wheels"`
 	Consistent bool         `json:"consistent"` // every node ok, and all run the same
 	Summary    Summary      `json:"summary"`
+	Causes     []Cause      `json:"causes"`           // why nodes are not ok, what most suffer from first
 	Nodes      []NodeReport `json:"nodes"`            // in inventory order
 	Groups     []Group      `json:"groups,omitempty"` // of ship alone
 
@@ -81,19 +83,22 @@ type NodeReport struct {
 	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
 	Before  *Version           `json:"before"`
 	After   *Version           `json:"after"`
-	Unseen  bool               `json:"unseen"`  // what it has now is not known: after says nothing
-	Facts   *node.Facts        `json:"facts"`   // as probed, without its distributions
-	Seconds map[string]float64 `json:"seconds"` // by step
+	Unseen  bool               `json:"unseen"`           // what it has now is not known: after says nothing
+	Facts   *node.Facts        `json:"facts"`            // as probed, without its distributions
+	Seconds map[string]float64 `json:"seconds"`          // by step
+	Serial  int                `json:"serial,omitempty"` // the group of --serial in which it was changed, from 1
+	Log     string             `json:"log,omitempty"`    // the file with all that it was asked and said
 
-	unfit  bool     // refused because the wheel does not fit it
-	broken []string // verify: what does not work, beside what differs
-	proven bool     // verify: has the wheel's files, wherever they came from
+	unfit     bool     // refused because the wheel does not fit it
+	proven    bool     // verify: has the wheel's files, wherever they came from
+	aka       []string // what else it is called in messages
+	aftermath string   // the end of Error that says what became of it after it had failed
 }
 
 // complete counts the nodes and compares them. Several wheels give several
 // sha256, but one DeepSpeed version, torch and CUDA.
 func (r *Report) complete() {
-	r.Summary = Summary{}
+	r.Summary, r.Causes = Summary{}, Causes(r.Nodes)
 	shas := map[string]string{}
 	r.Consistent = len(r.Nodes) > 0
 	var facts []node.Facts

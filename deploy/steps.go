@@ -46,6 +46,7 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
+	u.conn = u.log.conn(u.conn)
 	u.runner = hostRunner{u.conn, u.host}
 	return nil
 }
@@ -90,13 +91,13 @@ type upload struct {
 // files are sent. Nothing has been changed then, and what has arrived stays.
 const putTries = 5
 
-func (d *Deployment) put(ctx context.Context, u *unit, sent func(int64)) error {
+func (d *Deployment) put(ctx context.Context, u *unit) error {
 	for try := 1; ; try++ {
-		err := d.putAll(ctx, u, sent, try > 1)
+		err := d.putAll(ctx, u, try > 1)
 		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
 			return err
 		}
-		d.opt.Reporter.Note("%s: %v; going on where it broke", u.host.Name, err)
+		d.watch.note(u, "%v; going on where it broke", err)
 		if err := d.reconnect(ctx, u); err != nil {
 			return err
 		}
@@ -115,7 +116,7 @@ func (d *Deployment) reconnect(ctx context.Context, u *unit) error {
 }
 
 // putAll starts the agent and sends what has not arrived yet.
-func (d *Deployment) putAll(ctx context.Context, u *unit, sent func(int64), again bool) error {
+func (d *Deployment) putAll(ctx context.Context, u *unit, again bool) error {
 	files := d.uploads(u)
 	b, err := d.begin(ctx, u, files, again)
 	if err != nil {
@@ -130,7 +131,7 @@ func (d *Deployment) putAll(ctx context.Context, u *unit, sent func(int64), agai
 		return nil
 	}
 	for _, f := range files {
-		told := sent
+		told := d.watch.send
 		if !f.counts {
 			told = nil
 		}
@@ -185,7 +186,7 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	if again {
 		req.LockS = (silence + lockWait).Seconds()
 	}
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req)
+	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req, u.log.order)
 	if err != nil {
 		return begun{}, err
 	}
@@ -196,7 +197,7 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 		u.after, u.record = u.before, b.Now.Record
 	}
 	if b.Repaired {
-		d.opt.Reporter.Warn("%s: an earlier change that was cut off has been put right", u.host.Name)
+		d.watch.warn(u, "an earlier change that was cut off has been put right")
 	}
 	return b, nil
 }

@@ -16,7 +16,6 @@ import (
 	"sync"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
@@ -40,20 +39,17 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 		return nil, err
 	}
 	d := New(opt)
+	defer d.Close()
 	d.reading, d.tables = true, tables
 	d.given = len(opt.Wheels) > 1 // a fleet with several wheels on purpose: each is compared by itself
-	bar := opt.Reporter.Bar("verifying", int64(len(d.units)))
-	defer bar.Close()
-	results := fanout.Run(ctx, d.units, fanout.Options{Forks: opt.Forks}, func(ctx context.Context, u *unit) (struct{}, error) {
-		defer bar.Add(1)
-		defer u.hangUp()
-		return struct{}{}, d.walk(ctx, u, []step{
-			{name: "connect", limit: d.within(connectLimit), do: d.connectToRead}, // a connection, the host key checked
-			{name: "probe", limit: d.within(probeLimit), do: d.probe},             // the facts
-			{name: "verify", limit: d.within(verifyLimit), do: d.look},            // files against RECORD, ops loaded
-		})
+	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
+	defer d.watch.close()
+	d.reach(ctx, d.units, nil, d.connectToRead, []step{
+		{name: "probe", limit: d.within(probeLimit), do: d.probe},  // the facts
+		{name: "verify", limit: d.within(verifyLimit), do: d.look}, // files against RECORD, ops loaded
+	}, func(u *unit) {
+		u.hangUp()
 	})
-	note(d.units, results)
 	var all []*sight
 	for _, u := range d.units {
 		if u.err != nil {
@@ -296,9 +292,6 @@ func pythonless(f node.Facts) string {
 func (s *sight) tell(n *NodeReport) {
 	for _, f := range s.differs {
 		n.Differs = append(n.Differs, f.what)
-	}
-	for _, f := range s.broken {
-		n.broken = append(n.broken, f.what)
 	}
 	n.Remarks = append(n.Remarks, s.remarks...)
 	n.proven = s.proven

@@ -394,7 +394,7 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 		}
 	}
 	out = printed(t, r)
-	if !strings.Contains(out, "\ngpu[01-04]: torch: no majority") || !strings.HasSuffix(out, "\n0 of 4 nodes ok, 4 differ\n") {
+	if !strings.Contains(out, "\ngpu[01-04] (4 nodes): torch: no majority") || !strings.HasSuffix(out, "\n0 of 4 nodes ok, 4 differ\n") {
 		t.Error(out)
 	}
 	data, err := json.Marshal(r)

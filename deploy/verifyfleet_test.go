@@ -152,7 +152,7 @@ func TestVerifyOf800Nodes(t *testing.T) {
 	}
 	for _, want := range []string{
 		"\ngpu[007-008]   ", "\ntorch: 2.15.0 on gpu[001-006,009-799]; 2.14.0 on gpu[007-008]\n", "\nglibc (may differ): 2.36 on 739 nodes; 2.31 on gpu[100,102,104,", ",…] (60 nodes)\n",
-		"gpu[007-008]: torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
+		"gpu[007-008] (2 nodes): torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
 		"\ngpu666: deepspeed/some/folder/with/a/module_013.py is not what 798 of 799 nodes with this version have, whatever RECORD says\n",
 		"\ngpu800: connect: no connection\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
 		"gpu[001-799] (remark): deepspeed/ops/notes.txt lies in its folder",
@@ -190,7 +190,7 @@ func TestVerifyOfNodesThatAreAllDifferent(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := printed(t, r)
-	if !strings.Contains(out, "\ngpu[001-300]: torch: no majority: 2.15.0 on gpu001, 2.15.1 on gpu002, 2.15.2 on gpu003, 2.15.3 on gpu004, 296 others\n") || strings.Count(out, "torch: 2.15.0 on gpu001") != 1 {
+	if !strings.Contains(out, "\ngpu[001-300] (300 nodes): torch: no majority: 2.15.0 on gpu001, 2.15.1 on gpu002, 2.15.2 on gpu003, 2.15.3 on gpu004, 296 others\n") || strings.Count(out, "torch: 2.15.0 on gpu001") != 1 {
 		t.Error(out)
 	}
 	if slices.ContainsFunc(r.Nodes, func(n deploy.NodeReport) bool { return n.Status != deploy.Differs }) {

@@ -38,10 +38,14 @@ type Options struct {
 	// path: that program knows dynamic inventories, variables of other files and
 	// encrypted ones, which dsbuild does not. nil where it is not installed.
 	Ansible func(ctx context.Context, path string) ([]byte, error)
+	// Slurm returns the nodes of a partition, or of several with commas between
+	// them; "" is the default one.
+	Slurm func(ctx context.Context, partition string) ([]SlurmNode, error)
 }
 
-// Open reads what a user names as an inventory: a file, "-" for standard input,
-// or a node expression such as gpu[01-16], in any format that is known.
+// Open reads what a user names as an inventory: a file, "-" for standard input, a
+// node expression such as gpu[01-16], in any format that is known, or a partition
+// of Slurm's as slurm:NAME.
 //
 // The inventory of another tool may hold nodes that dsbuild cannot reach: Select
 // refuses those that it selects.
@@ -51,6 +55,8 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	}
 	info, err := os.Stat(name)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(name, slurmPrefix):
+		return opt.fromSlurm(ctx, name)
 	case errors.Is(err, fs.ErrNotExist):
 		return named(name, err)
 	case err != nil:

@@ -94,13 +94,30 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)
 	}
-	argv := []string{s.Python, "-c", boot, strconv.Itoa(len(source))}
-	return runMarked(ctx, r, remote.Command{Argv: argv, Stdin: stdin}, mark, each)
+	cmd := remote.Command{Argv: []string{s.Python, "-c", boot, strconv.Itoa(len(source))}, Stdin: stdin}
+	if s.Request != nil {
+		cmd.About = string(request)
+	}
+	return runMarked(ctx, r, cmd, mark, each)
 }
+
+const (
+	markBegins = "@@dsbuild-"
+	markSize   = len(markBegins) + 12 + len(" ")
+)
 
 // newMark makes the start of a message line. It is random, so that nothing
 // printed earlier can pass for an answer.
-func newMark() string { return "@@dsbuild-" + rand.Text()[:12] + " " }
+func newMark() string { return markBegins + rand.Text()[:12] + " " }
+
+// Unmark takes the mark off a line with a message, for who only looks on: ok is
+// false of any other line.
+func Unmark(line []byte) (message []byte, ok bool) {
+	if len(line) < markSize || !bytes.HasPrefix(line, []byte(markBegins)) || line[markSize-1] != ' ' {
+		return nil, false
+	}
+	return line[markSize:], true
+}
 
 // runMarked runs a command and hands on the marked lines of its output.
 func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark string, each func(json.RawMessage) error) error {

@@ -1,9 +1,12 @@
 package pipeline
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/gofrs/flock"
 )
 
 // lockName is the file that is locked where a directory itself cannot be.
@@ -13,34 +16,31 @@ const lockName = ".dsbuild.lock"
 // others that want no more than to read. It holds between goroutines and
 // between processes.
 func locked(dir string, shared bool, do func() error) error {
-	how := syscall.LOCK_EX
-	if shared {
-		how = syscall.LOCK_SH
-	}
-	f, err := os.Open(dir)
-	if err != nil {
+	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
-	defer f.Close() // which unlocks
-	if flock(f, how) == nil {
-		return do()
+	lock := flock.New(dir, flock.SetFlag(os.O_RDONLY))
+	if wait(lock, shared) != nil {
+		// NFS locks only what is open for writing, and Windows only files.
+		lock = flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
+		if err := wait(lock, shared); err != nil {
+			return &os.PathError{Op: "lock", Path: dir, Err: err}
+		}
 	}
-	// NFS locks only what is open for writing.
-	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := flock(file, how); err != nil {
-		return &os.PathError{Op: "lock", Path: dir, Err: err}
-	}
+	defer lock.Close()
 	return do()
 }
 
-// flock waits for the lock through signals, which the Go runtime sends itself.
-func flock(f *os.File, how int) error {
+// wait waits for the lock through signals, which the Go runtime sends itself.
+func wait(lock *flock.Flock, shared bool) error {
 	for {
-		if err := syscall.Flock(int(f.Fd()), how); err != syscall.EINTR { //nolint:errorlint // a bare errno
+		err := error(nil)
+		if shared {
+			err = lock.RLock()
+		} else {
+			err = lock.Lock()
+		}
+		if !errors.Is(err, syscall.EINTR) {
 			return err
 		}
 	}

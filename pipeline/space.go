@@ -3,11 +3,9 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -113,7 +111,7 @@ func (e *SpaceError) Hint() string {
 // on one file system share what is free there.
 func CheckSpace(rooms []Room, rep ui.Reporter) error {
 	var bad SpaceError
-	taken := map[uint64]int64{} // by file system
+	taken := map[string]int64{} // by file system
 	for _, r := range rooms {
 		free, device, err := r.free()
 		if err != nil {
@@ -137,24 +135,16 @@ func CheckSpace(rooms []Room, rep ui.Reporter) error {
 }
 
 // free is how much there is, and on which file system.
-func (r Room) free() (bytes int64, device uint64, err error) {
+func (r Room) free() (bytes int64, device string, err error) {
 	if r.Free != nil {
 		bytes, err = r.Free()
-		return bytes, 0, err
+		return bytes, "", err
 	}
 	path, err := existing(r.Path)
 	if err != nil {
-		return 0, 0, err
+		return 0, "", err
 	}
-	var fsys syscall.Statfs_t
-	if err := syscall.Statfs(path, &fsys); err != nil {
-		return 0, 0, &fs.PathError{Op: "statfs", Path: path, Err: err}
-	}
-	var at syscall.Stat_t
-	if err := syscall.Stat(path, &at); err != nil {
-		return 0, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return int64(fsys.Bavail) * int64(fsys.Bsize), uint64(at.Dev), nil //nolint:unconvert // types differ between systems
+	return freeAt(path)
 }
 
 // existing is path, or the nearest directory above it that is there already.

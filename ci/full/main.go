@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -96,19 +95,17 @@ func (b *bench) prove(ctx context.Context, p part) error {
 	r.preparing = time.Since(begin)
 	r.results, err = b.test(limited, p)
 	r.wall = time.Since(begin)
-	if now, _ := commit(ctx); now != r.commit { // somebody worked here meanwhile
-		r.commit = strings.TrimSuffix(r.commit, changes) + changes
-	}
+	r.origin.Close(ctx)
 	if err != nil && limited.Err() == nil {
 		b.ui.Note("%s", r)
 	}
 	if err != nil {
 		return because(limited, err)
 	}
-	if err := r.save(resultsFile); err != nil {
+	if err := document().Save(r.part, r.String()); err != nil {
 		return err
 	}
-	b.ui.Note("part %s passed in %s: %d tests, results in %s", p.name, ui.Duration(r.wall), len(r.results.tests), resultsFile)
+	b.ui.Note("part %s passed in %s: %d tests, results in %s", p.name, ui.Duration(r.wall), len(r.results.tests), document().File)
 	return nil
 }
 

@@ -2,24 +2,23 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dsbuild/dsbuild/ci/ledger"
 )
 
-func sample() *record {
-	return &record{
-		part: "inside", when: time.Date(2026, 11, 21, 7, 5, 9, 0, time.UTC), commit: "7cd6131+changes",
-		machine: "2 cores, 23.4 GiB of memory, Debian", preparing: 250 * time.Second, wall: 843 * time.Second,
+func TestSection(t *testing.T) {
+	r := &record{
+		part: "inside", preparing: 250 * time.Second, wall: 843 * time.Second,
+		origin: ledger.Origin{When: time.Date(2026, 11, 21, 7, 5, 9, 0, time.UTC), Commit: "7cd6131+changes", Machine: "2 cores, 23.4 GiB of memory, Debian"},
 		results: results{
 			tests: []outcome{{"github.com/dsbuild/dsbuild/wheel", "TestFullInsideA", "pass", 12.34}},
 			facts: []fact{{"peak memory", "63 MiB, 3<5 | 4"}},
 		},
 	}
-}
-
-const section = `### inside
+	const want = `### inside
 
 2026-11-21 07:05 UTC, commit 7cd6131+changes; 2 cores, 23.4 GiB of memory, Debian; 14m03s, of which 4m10s were preparation.
 
@@ -29,46 +28,8 @@ const section = `### inside
 
 - peak memory: 63 MiB, 3&lt;5 \| 4
 `
-
-func TestSave(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "testing.md")
-	const head, foot = "# Testing\n\n### inside\n\nis a title here too\n\n", "\nThe end.\n"
-	later := "### speed\n\nas it was\n\n| a | b |\n"
-	if err := os.WriteFile(file, []byte(head+resultsBegin+resultsEnd+foot), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	check := func(want string) {
-		t.Helper()
-		got, err := os.ReadFile(file)
-		if err != nil || string(got) != want {
-			t.Errorf("%v, got\n%s", err, got)
-		}
-	}
-	for range 2 { // the second time it replaces its own
-		if err := sample().save(file); err != nil {
-			t.Fatal(err)
-		}
-		check(head + resultsBegin + "\n" + section + "\n" + resultsEnd + foot)
-	}
-	// A part of another time stays, behind those that there are.
-	if err := os.WriteFile(file, []byte(head+resultsBegin+"\n"+later+"\n### inside\n\nold\n\n"+resultsEnd+foot), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := sample().save(file); err != nil {
-		t.Fatal(err)
-	}
-	check(head + resultsBegin + "\n" + section + "\n" + later + "\n" + resultsEnd + foot)
-	left, err := os.ReadDir(filepath.Dir(file))
-	if err != nil || len(left) != 1 {
-		t.Errorf("%v, left behind: %v", err, left)
-	}
-}
-
-func TestRewriteNeedsItsMarks(t *testing.T) {
-	for _, doc := range []string{"", resultsBegin, resultsEnd, resultsEnd + resultsBegin, resultsBegin + resultsBegin + resultsEnd} {
-		if got, err := rewrite(doc, "inside", section); err == nil || !strings.Contains(err.Error(), "docs/testing.md") {
-			t.Errorf("%q becomes %q, %v", doc, got, err)
-		}
+	if got := r.String(); got != want {
+		t.Errorf("got\n%s", got)
 	}
 }
 
@@ -82,7 +43,7 @@ func TestNewRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.commit == "" || !strings.Contains(r.machine, " cores, ") || time.Since(r.when) > time.Minute {
+	if r.origin.Commit == "" || !strings.Contains(r.origin.Machine, " cores, ") || time.Since(r.origin.When) > time.Minute {
 		t.Errorf("%+v", r)
 	}
 }

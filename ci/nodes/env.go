@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -42,7 +43,7 @@ func envMark(e Env, opt Options) string {
 	switch e {
 	case WithTorch:
 		needs, _ := dockerfiles.RuntimeRequirements() // an error shows when they are installed
-		return fmt.Sprintf("%s %s python %s %s\n", e, opt.Torch, opt.Python, strings.Join(needs, " "))
+		return fmt.Sprintf("%s %s python %s %s\n", e, opt.Torch, opt.Python, strings.Join(slices.Concat(needs, opt.Packages), " "))
 	case FakeTorch:
 		return fmt.Sprintf("%s %s python %s\n", e, FakeTorchVersion, opt.Python)
 	case NoPython:
@@ -92,7 +93,7 @@ func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
 	if err != nil {
 		return err
 	}
-	return uv.Install(ctx, n.Python, opt.Log, append(needs, "torch=="+opt.Torch)...)
+	return uv.Install(ctx, n.Python, opt.Log, slices.Concat(needs, opt.Packages, []string{"torch==" + opt.Torch})...)
 }
 
 func sameDevice(a, b string) bool {

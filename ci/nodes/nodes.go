@@ -71,6 +71,8 @@ type Options struct {
 	Each map[int]Env
 	// Torch is the version for WithTorch; "" means DefaultTorch.
 	Torch string
+	// Packages go into WithTorch besides torch and what DeepSpeed needs.
+	Packages []string
 	// Python is the major.minor version of the interpreters; "" means 3.11.
 	Python string
 	// CacheDir holds uv and its cache; "" means dsbuild's folder in the user's cache.

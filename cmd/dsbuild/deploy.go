@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/adrg/xdg"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
@@ -22,26 +23,32 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/page"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // deployOptions are the flags of dsbuild deploy.
 type deployOptions struct {
-	command   string // for messages about wrong usage
-	inventory string
-	wheel     string
-	limit     string
-	forks     int
-	maxFail   string
-	inUse     string
-	bwlimit   string
-	timeout   time.Duration
-	deps      string
-	bundle    string
-	verify    string
-	reports   []string
-	dryRun    bool
-	force     bool
-	json      bool
+	wayOptions
+
+	command     string // for messages about wrong usage
+	inventory   string
+	wheel       string
+	limit       string
+	forks       int
+	maxFail     string
+	retryFailed string
+	serial      string
+	inUse       string
+	bwlimit     string
+	timeout     time.Duration
+	deps        string
+	bundle      string
+	verify      string
+	reports     []string
+	logs        string
+	dryRun      bool
+	force       bool
+	json        bool
 }
 
 func newDeployCommand(a *app) *cobra.Command {
@@ -69,7 +76,8 @@ proves the wheel, then the others prove it. One of those that fails does not tak
 the wheel away from all; dsbuild rollback does.`,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
-  dsbuild deploy inventory.yaml --max-fail 5% --report fleet.html`,
+  dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json
+  dsbuild deploy inventory.yaml --retry-failed fleet.json --report fleet.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.command, opts.inventory = cmd.CommandPath(), args[0]
@@ -83,6 +91,7 @@ the wheel away from all; dsbuild rollback does.`,
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
+	addRetryFlag(cmd, &opts)
 	addBandwidthFlag(cmd, &opts)
 	return cmd
 }
@@ -91,9 +100,15 @@ the wheel away from all; dsbuild rollback does.`,
 func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	addReportFlags(cmd, opts)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed")
+	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
+	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`, each completely before the next, and stop after one with failures; a list such as 1,10%,100% begins small")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
+}
+
+// addRetryFlag gives a command the flag that goes on from an earlier run of it.
+func addRetryFlag(cmd *cobra.Command, opts *deployOptions) {
+	cmd.Flags().StringVar(&opts.retryFailed, "retry-failed", "", "only the nodes that were not ok in `REPORT.json`, written by this command before; --report may write the same file anew")
 }
 
 // addBandwidthFlag gives a command that sends files the flag that holds it back.
@@ -105,10 +120,12 @@ func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
 // tells how they are.
 func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
+	addWayFlags(cmd, &opts.wayOptions)
 	flags := cmd.Flags()
 	flags.DurationVar(&opts.timeout, "timeout", 0, "give a node up where sending, installing or verifying takes longer than this (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
+	flags.StringVar(&opts.logs, "logs", "", "keep all that every node is asked and says in `DIR`, a file each (default: of failed nodes, in dsbuild/logs of the state directory)")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
@@ -117,7 +134,7 @@ func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
-		return err
+		return opts.unless(a, err)
 	}
 	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {
 		return err
@@ -148,11 +165,17 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
 	}
-	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
+	tooMany, err := parseMaxFail(o)
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	tooMany, err := parseMaxFail(o, len(inv.Hosts))
+	var serial deploy.Serial
+	if o.serial != "" {
+		if serial, err = deploy.ParseSerial(o.serial); err != nil {
+			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
+		}
+	}
+	inv, err := o.nodes(ctx, a)
 	if err != nil {
 		return deploy.Options{}, err
 	}
@@ -160,10 +183,78 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	return deploy.Options{
-		InUse: inUse, Bandwidth: bandwidth, Timeout: o.timeout, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter,
-		Forks: o.forks, TooMany: tooMany, Verify: deploy.Level(o.verify), By: localUser(),
-	}, nil
+	fleet := deploy.Options{
+		Command: o.name(), Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
+		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
+	}
+	err = o.reach(ctx, a, inv, &fleet)
+	return fleet, err
+}
+
+// name is the command without that of the program.
+func (o deployOptions) name() string { return o.command[strings.LastIndexByte(o.command, ' ')+1:] }
+
+// keep says which logs are kept: of all nodes where the user says so, else of
+// those that failed.
+func (o deployOptions) keep() deploy.Logs {
+	if o.logs != "" {
+		return deploy.Logs{Dir: o.logs}
+	}
+	return deploy.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
+}
+
+// nodes reads the inventory, and keeps what --limit and --retry-failed leave. An
+// inventory without nodes is a *nothingError.
+func (o deployOptions) nodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
+	if o.retryFailed == "" {
+		return a.loadInventory(ctx, o.inventory, o.limit)
+	}
+	past, err := deploy.LoadPast(o.retryFailed, o.name())
+	if err != nil {
+		return nil, err
+	}
+	all, err := a.openInventory(ctx, o.inventory)
+	if err != nil {
+		return nil, err
+	}
+	inv, err := a.narrow(all, o.limit)
+	if err != nil {
+		return nil, err
+	}
+	again := *inv
+	var remarks []string
+	again.Hosts, remarks, err = past.Retry(inv.Hosts, all.Hosts)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range remarks {
+		a.reporter.Note("%s", r)
+	}
+	if len(again.Hosts) == 0 {
+		return nil, &nothingError{past.Nothing()}
+	}
+	return &again, nil
+}
+
+// nothingError is a run that is over before it began, for there is nothing to do.
+type nothingError struct{ why string }
+
+func (e *nothingError) Error() string { return e.why }
+
+// unless is err, but where that says that there is nothing to do: then this is
+// the result. Reports of before stay as they are.
+func (o deployOptions) unless(a *app, err error) error {
+	var nothing *nothingError
+	switch {
+	case !errors.As(err, &nothing):
+		return err
+	case !o.json:
+		_, err = fmt.Fprintln(a.stdout, ui.Clean(nothing.why))
+		return err
+	case o.dryRun:
+		return printFleetPlan(a, o, deploy.Plan{})
+	}
+	return ui.JSON(a.stdout, deploy.New(deploy.Options{Command: o.name()}).Report())
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
@@ -194,7 +285,12 @@ func tell(ctx context.Context, a *app, opts deployOptions, report *deploy.Report
 
 // check finds what flags cannot say by their types.
 func (o deployOptions) check() error {
+	if err := o.wayOptions.check(o.command); err != nil {
+		return err
+	}
 	switch {
+	case o.via == viaSlurm && o.bwlimit != "":
+		return usageErrorf(o.command, "--bwlimit with --via slurm: Slurm sends the files, as fast as it can")
 	case o.forks < 1:
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
@@ -217,6 +313,15 @@ func (o deployOptions) check() error {
 			return usageErrorf(o.command, "--report %s: it could not be written: %w", r, err)
 		}
 	}
+	if o.logs != "" {
+		err := os.MkdirAll(o.logs, 0o700)
+		if err == nil {
+			err = writable(filepath.Join(o.logs, "node.log"))
+		}
+		if err != nil {
+			return usageErrorf(o.command, "--logs %s: nothing could be written there: %w", o.logs, err)
+		}
+	}
 	return nil
 }
 
@@ -234,7 +339,7 @@ func writable(file string) error {
 }
 
 // parseMaxFail turns --max-fail into the question that is asked after each failure.
-func parseMaxFail(o deployOptions, total int) (func(int) bool, error) {
+func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
 	if o.maxFail == "" {
 		return nil, nil
 	}
@@ -244,9 +349,9 @@ func parseMaxFail(o deployOptions, total int) (func(int) bool, error) {
 		return nil, usageErrorf(o.command, "--max-fail %s: a number of nodes, or a percentage such as 5%%", o.maxFail)
 	}
 	if percent {
-		return func(failed int) bool { return failed*100 > n*total }, nil
+		return func(failed, of int) bool { return failed*100 > n*of }, nil
 	}
-	return func(failed int) bool { return failed > n }, nil
+	return func(failed, _ int) bool { return failed > n }, nil
 }
 
 // parseBandwidth turns --bwlimit into what holds all transfers back together.
@@ -276,6 +381,7 @@ type planEntry struct {
 	Reasons []string `json:"reasons"`
 	Remarks []string `json:"remarks"`
 	Hint    string   `json:"hint"`
+	Serial  int      `json:"serial,omitempty"`
 }
 
 func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
@@ -288,7 +394,7 @@ func printFleetPlan(a *app, opts deployOptions, plan deploy.Plan) error {
 func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
-		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint}
+		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
 		for _, a := range n.Along {
 			e.Along = append(e.Along, a.String())
 		}

@@ -86,6 +86,20 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	}
 }
 
+func TestMaxFailFlag(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flag       string
+		failed, of int
+		want       bool
+	}{{"0", 1, 2000, true}, {"2", 2, 2, false}, {"2", 3, 3, true}, {"5%", 100, 2000, false}, {"5%", 101, 2000, true}, {"5%", 1, 1, true}, {"100%", 9, 9, false}} {
+		tooMany, err := parseMaxFail(deployOptions{maxFail: c.flag})
+		if err != nil || tooMany(c.failed, c.of) != c.want {
+			t.Errorf("--max-fail %s: %d of %d: %v, %v", c.flag, c.failed, c.of, !c.want, err)
+		}
+	}
+}
+
 func TestBandwidthFlag(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]float64{"100MB": 1e8, "1GB": 1e9, "500KB/s": 5e5, "40000": 4e4} {

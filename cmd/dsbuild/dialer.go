@@ -1,17 +1,169 @@
 package main
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/slurm"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// newDialer reaches nodes as ssh would; a connection that fails for a passing
-// reason is tried again, and the environments of a node share one.
-func newDialer() remote.Dialer {
-	return remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
+// The ways to nodes.
+const (
+	viaSSH   = "ssh"
+	viaSlurm = "slurm"
+)
+
+// wayOptions are the flags that say by which way nodes are reached.
+type wayOptions struct {
+	via       string
+	partition string
+	account   string
+	qos       string
+	time      string
+	wait      time.Duration
+	salloc    []string
+}
+
+// slurmWait is how long nodes are waited for if nothing is said.
+const slurmWait = time.Minute
+
+// addWayFlags gives a command the flags of everything that reaches nodes.
+func addWayFlags(cmd *cobra.Command, opts *wayOptions) {
+	flags := cmd.Flags()
+	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
+	flags.StringVar(&opts.partition, "partition", "", "with --via slurm: ask for the nodes in this `PARTITION` (default: one that each is in)")
+	flags.StringVar(&opts.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
+	flags.StringVar(&opts.qos, "qos", "", "with --via slurm: the job's `QOS`")
+	flags.StringVar(&opts.time, "time", "", "with --via slurm: the job's limit, as `TIME` is written for Slurm: 30, 2:00:00")
+	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for nodes that are busy, as `DURATION`: 90s, 2h")
+	flags.StringArrayVar(&opts.salloc, "salloc", nil, "with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
+}
+
+// check finds what flags cannot say by their types.
+func (o wayOptions) check(command string) error {
+	switch o.via {
+	case viaSlurm:
+		if o.wait < time.Second {
+			return usageErrorf(command, "--slurm-wait %s: at least 1s, in which Slurm answers", o.wait)
+		}
+		for _, option := range o.salloc {
+			if why := sallocRefusal(option); why != "" {
+				return usageErrorf(command, "--salloc=%s: %s", option, why)
+			}
+		}
+		return nil
+	case viaSSH:
+	default:
+		return usageErrorf(command, "--via %s: ssh or slurm", o.via)
+	}
+	for flag, given := range map[string]bool{
+		"partition": o.partition != "", "account": o.account != "", "qos": o.qos != "", "time": o.time != "",
+		"slurm-wait": o.wait != slurmWait, "salloc": len(o.salloc) > 0,
+	} {
+		if given {
+			return usageErrorf(command, "--%s without --via slurm: nothing is asked of Slurm", flag)
+		}
+	}
+	return nil
+}
+
+// sallocRefusal says why an option cannot be passed to salloc; "" if it can.
+func sallocRefusal(option string) string {
+	name, _, hasValue := strings.Cut(option, "=")
+	switch {
+	case !strings.HasPrefix(option, "--") || strings.ContainsAny(name, " \t"):
+		return "a long option, with its value after a sign: --salloc=--gres=gpu:1"
+	case slices.Contains([]string{"--partition", "--account", "--qos", "--time"}, name) && hasValue:
+		return "say " + option + " to dsbuild"
+	case slices.Contains([]string{"--nodes", "--nodelist", "--exclude", "--nodefile", "--jobid", "--no-shell", "--immediate", "--kill-command", "--ntasks", "--ntasks-per-node", "--cpus-per-task"}, name):
+		return "dsbuild says that itself"
+	}
+	return ""
+}
+
+// reach gives a fleet its way to the nodes of an inventory.
+func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory, fleet *deploy.Options) error {
+	if o.via != viaSlurm {
+		// As ssh would: a connection that fails for a passing reason is tried again,
+		// and the environments of a node share one.
+		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
+		return nil
+	}
+	var nodes []string
+	for _, h := range inv.Hosts {
+		if !slices.Contains(nodes, h.Node) {
+			nodes = append(nodes, h.Node)
+		}
+	}
+	a.noteUnused(inv)
+	// Nothing is tried again, and nothing shared: what is busy waits in Slurm's own
+	// queue, and a connection is no more than the right to start programs in a job.
+	d, err := slurm.New(ctx, slurm.Options{
+		Nodes: nodes, Partition: o.partition, Account: o.account, QOS: o.qos, Time: o.time,
+		More: o.salloc, Wait: o.wait, Report: a.reporter,
+	})
+	if err != nil {
+		return err
+	}
+	fleet.Dialer, fleet.ConnectWait = d, o.wait
+	return nil
+}
+
+// noteUnused says what of an inventory Slurm has no use for.
+func (a *app) noteUnused(inv *inventory.Inventory) {
+	var said []ui.Named
+	for _, h := range inv.Hosts {
+		var keys []string
+		for key, given := range map[string]bool{
+			"address": h.Address != h.Node, "port": h.Port != 0, "user": h.User != "",
+			"identity_file": h.IdentityFile != "", "proxy_jump": h.ProxyJump != "",
+		} {
+			if given {
+				keys = append(keys, key)
+			}
+		}
+		if len(keys) > 0 {
+			slices.Sort(keys)
+			said = append(said, ui.Named{Name: h.Node, Text: strings.Join(keys, ", ")})
+		}
+	}
+	for _, f := range ui.Fold(said) {
+		a.reporter.Note("%s: %s of the inventory is for SSH: Slurm reaches nodes by their names, as you", f.Names, f.Text)
+	}
+}
+
+// slurmInventory asks Slurm for the nodes of a partition, or of the default one.
+func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNode, error) {
+	listed, err := slurm.Nodes(ctx, partition)
+	if err != nil {
+		return nil, err
+	}
+	var nodes []inventory.SlurmNode
+	for _, n := range listed {
+		groups := slices.Concat(n.Features, n.GPUTypes)
+		isDefault := false
+		for _, p := range n.Partitions {
+			groups = append(groups, p.Name)
+			isDefault = isDefault || p.Default
+		}
+		if partition != "" || isDefault {
+			nodes = append(nodes, inventory.SlurmNode{Name: n.Name, Slots: n.GPUs, Groups: groups})
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, slurm.NoNodes(partition)
+	}
+	return nodes, nil
 }
 
 // lightly makes this process a modest one while nodes are at work: a driver waits,

@@ -64,13 +64,24 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 }
 
 // loadInventory reads what a user gave as INVENTORY and keeps what --limit names.
-// What the inventory of another tool says in vain is noted.
 func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
-	inv, err := inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory()})
+	inv, err := a.openInventory(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	if inv, err = inv.Select(limit); err != nil {
+	return a.narrow(inv, limit)
+}
+
+// openInventory reads what a user gave as INVENTORY.
+func (a *app) openInventory(ctx context.Context, name string) (*inventory.Inventory, error) {
+	return inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
+}
+
+// narrow keeps what --limit names of an inventory. What the inventory of another
+// tool says in vain is noted.
+func (a *app) narrow(inv *inventory.Inventory, limit string) (*inventory.Inventory, error) {
+	inv, err := inv.Select(limit)
+	if err != nil {
 		return nil, err
 	}
 	remarks := make([]ui.Named, len(inv.Remarks))

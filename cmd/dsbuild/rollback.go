@@ -23,6 +23,7 @@ none. Nothing is sent: the files were kept on the node. One step back is kept.`,
 		},
 	}
 	addFleetFlags(cmd, &opts)
+	addRetryFlag(cmd, &opts)
 	return cmd
 }
 
@@ -31,7 +32,7 @@ func runRollback(ctx context.Context, a *app, opts deployOptions) error {
 	opts.verify, opts.deps = string(deploy.VerifyFiles), "refuse"
 	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
-		return err
+		return opts.unless(a, err)
 	}
 	d := deploy.New(fleet)
 	return runFleet(ctx, a, opts, d, d.SurveyRollback)

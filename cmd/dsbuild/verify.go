@@ -34,6 +34,7 @@ Nodes for several wheels (two Pythons, say) need it: without, they differ.`,
 		},
 	}
 	addReportFlags(cmd, &opts)
+	addRetryFlag(cmd, &opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node is to run, or a folder with the one for each (default: what most nodes run)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
@@ -43,9 +44,12 @@ Nodes for several wheels (two Pythons, say) need it: without, they differ.`,
 // runVerify compares nodes as opts say.
 func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 	opts.deps, opts.inUse = string(deploy.DepsRefuse), "refuse"
+	if opts.retryFailed != "" && opts.wheel == "" {
+		return usageErrorf(opts.command, "--retry-failed without --wheel: what most of the odd ones run would pass for what all should")
+	}
 	fleet, err := opts.fleet(ctx, a)
 	if err != nil {
-		return err
+		return opts.unless(a, err)
 	}
 	if opts.wheel != "" {
 		if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {

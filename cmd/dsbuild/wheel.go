@@ -21,6 +21,7 @@ import (
 // wheelOptions are the flags of dsbuild wheel.
 type wheelOptions struct {
 	wheelRequest
+	wayOptions // to the nodes of inventory
 
 	matrix      string // file of wheels, instead of one
 	inventory   string // --for: nodes to build for, instead of one wheel
@@ -89,6 +90,7 @@ built that serve them all; dsbuild ship also puts them there.`,
 	o.buildFlags(f)
 	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`, which are asked what they are")
 	addLimitFlag(cmd, &o.limit)
+	addWayFlags(cmd, &o.wayOptions)
 	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
 	f.StringVar(&o.matrix, "matrix", "", "file that asks for several wheels (docs/matrix.md)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
@@ -114,12 +116,17 @@ func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
 	if err := o.checkBuild(f, command); err != nil {
 		return err
 	}
+	if err := o.wayOptions.check(command); err != nil {
+		return err
+	}
 	several := o.matrix != "" || o.inventory != ""
 	switch {
 	case o.matrix != "" && o.inventory != "":
 		return usageErrorf(command, "--for beside --matrix: either the nodes say which wheels there must be, or the file does")
 	case o.limit != "" && o.inventory == "":
 		return usageErrorf(command, "--limit without --for: there are no nodes to choose among")
+	case o.via != viaSSH && o.inventory == "":
+		return usageErrorf(command, "--via without --for: there are no nodes to reach")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle are for one wheel: a wheelhouse is for one Python and one torch")
 	case o.inventory != "" && o.env != "":

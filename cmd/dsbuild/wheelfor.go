@@ -30,7 +30,10 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions, command string) er
 		return err
 	}
 	opt.Keep = true
-	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Dialer: newDialer(), Reporter: a.reporter}
+	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
+	if err := o.reach(ctx, a, inv, &opt.Fleet); err != nil {
+		return err
+	}
 	s := flow.New(opt)
 	defer s.Close()
 	plan, err := s.Survey(ctx)

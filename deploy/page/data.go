@@ -88,7 +88,7 @@ func (w *words) of(text string) int {
 }
 
 // newData prepares a report for the script.
-func newData(t *table, members []member, groups []group, words *words) data {
+func newData(t *table, members []member, folds []fold, words *words) data {
 	order := steps(members)
 	d := data{Steps: make([]string, len(order)), Nodes: make([]dataNode, len(members))}
 	for _, c := range t.columns {
@@ -97,7 +97,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 	for i, s := range order {
 		d.Steps[i] = ui.Clean(s)
 	}
-	for at, g := range groups {
+	for at, g := range folds {
 		d.Groups = append(d.Groups, dataGroup{words.of(g.names), places(g.cells, words)})
 		for _, i := range g.members {
 			d.Nodes[i] = d.node(members[i], t.cells[i], order, words)
@@ -109,7 +109,7 @@ func newData(t *table, members []member, groups []group, words *words) data {
 
 // node prepares a node; order is that of its steps.
 func (d *data) node(m member, cells []cell, order []string, words *words) dataNode {
-	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(complaint(m.NodeReport))}
+	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(m.Complaint())}
 	h := newHint(m.Hint)
 	n.Hint = [3]int{words.of(h.Before), words.of(h.Command), words.of(h.After)}
 	for _, s := range order {
@@ -182,6 +182,7 @@ func ofWheel(m member, f *node.Facts) []fact {
 		{"Built for", builtFor(is.Build)},
 		{"Kept for a rollback", previous(f.Previous)},
 		{"Worth knowing", strings.Join(m.Remarks, "\n")},
+		{"Log", m.Log},
 	}
 }
 

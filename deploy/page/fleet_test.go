@@ -173,7 +173,7 @@ func hostile() *deploy.Report {
 		n := &r.Nodes[i]
 		n.Name = fmt.Sprintf("%s%d", run, i)
 		n.Error, n.Hint, n.Wheel = run, "do: dsbuild "+run, run
-		n.Along = []string{run}
+		n.Along, n.Log = []string{run}, run
 		n.Seconds[run] = 1
 		n.Differs, n.Remarks = []string{run, run}, []string{run}
 		if n.After != nil {
@@ -185,6 +185,7 @@ func hostile() *deploy.Report {
 			f.Missing = []string{run}
 		}
 	}
+	r.Groups = []deploy.Group{{Name: run, State: run, Nodes: []string{run}, Running: []string{run}, Why: []string{run}, Python: run, Ops: []string{run}, Error: run, Hint: "do: dsbuild " + run}}
 	r.Differences = append(differences(r.Nodes), deploy.Difference{What: run, Values: []deploy.DifferenceValue{
 		{Value: run, Nodes: []string{r.Nodes[0].Name}}, {Value: "", Nodes: []string{r.Nodes[1].Name}},
 	}})

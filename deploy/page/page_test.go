@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -114,6 +115,69 @@ func TestPageNeedsNothingElse(t *testing.T) {
 	}
 	if rest := regexp.MustCompile(`https?://|url\(|@import`).FindAll(page, -1); len(rest) > 0 {
 		t.Errorf("the page names %q", rest)
+	}
+}
+
+func TestPageOfShip(t *testing.T) {
+	t.Parallel()
+	r := mixed()
+	r.Groups = []deploy.Group{
+		{Name: "cp311-torch2.15.0-sm80-v3", State: "built", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, Why: []string{"8.0 for A100", "Python 3.11: what these nodes have"}, Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Archs: []string{"8.0"}, CPU: "x86-64-v3", Ops: []string{"cpu_adam", "utils"}, Seconds: 87.4},
+		{Name: "cp39-torch2.8.0-v3", State: "failed", Nodes: []string{"gpu04"}, Error: "<b>gcc</b> ended with status 1", Hint: "build it by itself: dsbuild wheel --python 3.9"},
+	}
+	doc := parse(t, write(t, r))
+	for _, want := range []string{
+		"For whom, and why", "cp311-torch2.15.0-sm80-v3 built in 87 s: gpu[01-03] 3 nodes", "It ran before on gpu02.",
+		"Python 3.11, torch 2.15.0, CUDA 13.2, arch 8.0, x86-64-v3, ops cpu_adam, utils", "8.0 for A100",
+		"cp39-torch2.8.0-v3 failed: gpu04", "<b>gcc</b> ended with status 1", "dsbuild wheel --python 3.9",
+	} {
+		if !strings.Contains(doc.text, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "For whom") {
+		t.Error("a deploy has no wheels that were built for it")
+	}
+}
+
+// The groups of --serial are a column, and do not keep equal nodes apart.
+func TestPageOfSerialGroupsAndLogs(t *testing.T) {
+	t.Parallel()
+	var nodes []deploy.NodeReport
+	for i := 1; i <= 20; i++ {
+		n := good(i)
+		n.Serial = (i + 8) / 10
+		if i == 20 {
+			spoil(&n, deploy.Failed, "install", "pip ended with status 1", "")
+			n.Log = "/home/train/.local/state/dsbuild/logs/20261122T093000-abcdef/gpu20.log"
+		}
+		nodes = append(nodes, n)
+	}
+	page := write(t, counted(nil, nodes))
+	doc := parse(t, page)
+	if rows := doc.named("tbody"); strings.Count(doc.text, "1–2") != 1 || len(rows) == 0 {
+		t.Error("equal nodes of two groups are not one row")
+	}
+	if n := strings.Count(string(page), "/logs/20261122T093000-abcdef/gpu20.log"); n != 2 { // the reason, the details
+		t.Errorf("the log is named %d times", n)
+	}
+	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "Group") {
+		t.Error("without --serial there are no groups")
+	}
+}
+
+// Nodes that failed for one reason are one row, whatever their own words.
+func TestPageFoldsByCause(t *testing.T) {
+	t.Parallel()
+	var nodes []deploy.NodeReport
+	for i := 1; i <= 20; i++ {
+		n := good(i)
+		spoil(&n, deploy.Failed, "install", fmt.Sprintf("gpu%02d: pip (pid %d) ended with status 1", i, 4000+i), "")
+		nodes = append(nodes, n)
+	}
+	doc := parse(t, write(t, counted(nil, nodes)))
+	if n := strings.Count(doc.text, "gpu[01-20]"); n != 2 || strings.Count(doc.text, "(pid 4001)") != 1 || !strings.Contains(doc.text, "on gpu01") {
+		t.Errorf("%d times gpu[01-20]", n)
 	}
 }
 

@@ -17,6 +17,7 @@ type member struct {
 	deploy.NodeReport
 	facts *node.Facts // nil: nothing is known
 	wheel string      // its number among those of the report
+	cause int         // why it is not ok: nodes of one number for one reason; 0 of others
 }
 
 // newMembers are the nodes of a report. Facts are as probed, before anything was
@@ -26,9 +27,15 @@ func newMembers(r *deploy.Report) []member {
 	for i, w := range r.Wheels {
 		numbers[w.Name] = strconv.Itoa(i + 1)
 	}
+	causes := map[string]int{}
+	for i, c := range deploy.Causes(r.Nodes) {
+		for _, name := range c.Nodes {
+			causes[name] = i + 1
+		}
+	}
 	members := make([]member, len(r.Nodes))
 	for i, n := range r.Nodes {
-		members[i] = member{NodeReport: n, wheel: numbers[n.Wheel]}
+		members[i] = member{NodeReport: n, wheel: numbers[n.Wheel], cause: causes[n.Name]}
 		if n.Facts == nil {
 			continue
 		}
@@ -170,6 +177,7 @@ func columns(differences []deploy.Difference) []column {
 		{Key: "chosen", Title: "Wheel", of: func(m member) string { return m.wheel }},
 		{Key: "before", Title: "Before", of: before},
 	}, compared(differences), []column{
+		{Key: "serial", Title: "Group", of: serial, Number: true},
 		{Key: "free", Title: "Free", of: free, Number: true},
 		{Key: "seconds", Title: "Seconds", of: func(m member) string { return fmt.Sprintf("%.1f", total(m.Seconds)) }, Number: true},
 	})
@@ -217,6 +225,14 @@ func before(m member) string {
 	return m.Before.Version
 }
 
+// serial is the group of --serial in which a node was changed.
+func serial(m member) string {
+	if m.Serial == 0 {
+		return ""
+	}
+	return strconv.Itoa(m.Serial)
+}
+
 func free(m member) string {
 	if m.facts == nil || m.facts.FreeBytes == 0 {
 		return "" // unknown: no environment was found to look at
@@ -232,8 +248,8 @@ func total(seconds map[string]float64) float64 {
 	return sum
 }
 
-// group is nodes that are one row.
-type group struct {
+// fold is nodes that are one row.
+type fold struct {
 	names   string
 	members []int
 	cells   []cell
@@ -241,15 +257,15 @@ type group struct {
 
 // fold puts nodes together of which everything is equal but what each has for
 // itself; of that the row shows the span.
-func (t *table) fold(members []member) []group {
+func (t *table) fold(members []member) []fold {
 	places := map[string]int{}
-	var groups []group
+	var groups []fold
 	for i, m := range members {
 		key := t.key(i, m)
 		at, seen := places[key]
 		if !seen {
 			at, places[key] = len(groups), len(groups)
-			groups = append(groups, group{})
+			groups = append(groups, fold{})
 		}
 		groups[at].members = append(groups[at].members, i)
 	}
@@ -261,7 +277,7 @@ func (t *table) fold(members []member) []group {
 
 // key is equal for nodes that are one row.
 func (t *table) key(i int, m member) string {
-	words := []string{m.Error, m.Hint}
+	words := []string{strconv.Itoa(m.cause)}
 	for at, c := range t.cells[i] {
 		if !t.columns[at].Number {
 			words = append(words, c.Text)
@@ -271,7 +287,7 @@ func (t *table) key(i int, m member) string {
 }
 
 // sum gives a group its names and cells.
-func (t *table) sum(g *group, members []member) {
+func (t *table) sum(g *fold, members []member) {
 	names := make([]string, len(g.members))
 	for i, at := range g.members {
 		names[i] = members[at].Name
@@ -287,9 +303,14 @@ func (t *table) sum(g *group, members []member) {
 
 // span is the least and the most of what nodes have in a column of numbers.
 func (t *table) span(at int, members []int) string {
-	texts := make([]string, len(members))
-	for i, m := range members {
-		texts[i] = t.cells[m][at].Text
+	var texts []string
+	for _, m := range members {
+		if text := t.cells[m][at].Text; text != "" {
+			texts = append(texts, text)
+		}
+	}
+	if len(texts) == 0 {
+		return ""
 	}
 	number := func(text string) float64 {
 		digits, _, _ := strings.Cut(text, " ")

@@ -2,7 +2,7 @@ package page
 
 import (
 	"cmp"
-	"slices"
+	"fmt"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/deploy"
@@ -19,6 +19,7 @@ type view struct {
 	Total       int
 	Differences []difference
 	Agree       string // in what all nodes agree
+	Groups      []group
 	Reasons     []reason
 	More        int // reasons that are not among them
 	Remarks     []remark
@@ -35,6 +36,20 @@ type fact struct{ Label, Text string }
 type wheel struct {
 	Number       int
 	Name, SHA256 string
+}
+
+// group is a wheel of a fleet that was asked what it needs: for whom it is, and
+// why it is what it is.
+type group struct {
+	Name, Nodes string
+	Count       int
+	State       string
+	Failed      bool
+	Running     string // nodes that ran it before; "" where all did, or none
+	For         string // what it was made for
+	Why         []string
+	Error       string
+	Hint        hint
 }
 
 // count is how many nodes have a status; Before counts those left of it in the bar.
@@ -65,12 +80,14 @@ type value struct {
 
 // reason is why nodes are not ok, in the words of the report.
 type reason struct {
-	Status deploy.Status
-	Nodes  string
-	Count  int
-	Step   string
-	Error  string
-	Hint   hint
+	Status  deploy.Status
+	Nodes   string
+	Count   int
+	Step    string
+	Error   string
+	Example string // whose words these are, where others said it in other words
+	Hint    hint
+	Log     string // a file on the machine that wrote the page
 }
 
 // remark is what is worth knowing about nodes, and no fault.
@@ -108,12 +125,15 @@ func newView(r *deploy.Report, about deploy.About) view {
 	for i, w := range r.Wheels {
 		v.Wheels = append(v.Wheels, wheel{i + 1, ui.Clean(w.Name), ui.Clean(w.SHA256)})
 	}
-	groups := t.fold(members)
-	for _, g := range groups {
-		v.Rows = append(v.Rows, row{g.names, len(g.members), g.cells})
+	folds := t.fold(members)
+	for _, f := range folds {
+		v.Rows = append(v.Rows, row{f.names, len(f.members), f.cells})
+	}
+	for _, g := range r.Groups {
+		v.Groups = append(v.Groups, newGroup(g))
 	}
 	words := newWords()
-	v.Data = newData(t, members, groups, words)
+	v.Data = newData(t, members, folds, words)
 	v.Differences, v.Agree = t.differences(words)
 	v.Data.Words = words.list // the last: all above are in it
 	return v
@@ -132,6 +152,29 @@ func head(about deploy.About) []fact {
 		}
 	}
 	return facts
+}
+
+// newGroup prepares a wheel of the report of ship.
+func newGroup(g deploy.Group) group {
+	words := map[string]string{"build": "to be built", "store": "was in the store", "placed": "was built before", "running": "ran on all of them", "built": fmt.Sprintf("built in %.0f s", g.Seconds), "failed": "failed"}
+	view := group{
+		Name: ui.Clean(g.Name), Nodes: ui.Clean(ui.FoldNames(g.Nodes)), Count: len(g.Nodes), State: cmp.Or(words[g.State], ui.Clean(g.State)), Failed: g.State == "failed",
+		Error: ui.Clean(g.Error), Hint: newHint(g.Hint),
+	}
+	if n := len(g.Running); n > 0 && n < len(g.Nodes) {
+		view.Running = ui.Clean(ui.FoldNames(g.Running))
+	}
+	var parts []string
+	for _, p := range []fact{{"Python", g.Python}, {"torch", g.Torch}, {"CUDA", g.CUDA}, {"arch", strings.Join(g.Archs, ";")}, {"", g.CPU}, {"ops", strings.Join(g.Ops, ", ")}} {
+		if p.Text != "" {
+			parts = append(parts, strings.TrimSpace(p.Label+" "+p.Text))
+		}
+	}
+	view.For = ui.Clean(strings.Join(parts, ", "))
+	for _, why := range g.Why {
+		view.Why = append(view.Why, ui.Clean(why))
+	}
+	return view
 }
 
 // counts counts nodes by status, the worst last.
@@ -161,42 +204,19 @@ func counts(r *deploy.Report) []count {
 // has them all.
 const mostReasons = 100
 
-// reasons puts together the nodes of which the same is said.
+// reasons are the causes of the report.
 func reasons(r *deploy.Report) (all []reason, more int) {
-	type said struct {
-		status            deploy.Status
-		step, error, hint string
-	}
-	names := map[said][]string{}
-	var order []said
-	for _, n := range r.Nodes {
-		if n.Error == "" {
-			continue
+	causes := deploy.Causes(r.Nodes)
+	more = max(0, len(causes)-mostReasons)
+	for _, c := range causes[:len(causes)-more] {
+		one := reason{Status: c.Status, Nodes: ui.Clean(ui.FoldNames(c.Nodes)), Count: len(c.Nodes), Step: ui.Clean(c.Step), Error: ui.Clean(c.Said), Hint: newHint(c.Hint)}
+		if !c.Alike {
+			one.Example = ui.Clean(c.Node)
 		}
-		s := said{n.Status, n.Step, complaint(n), n.Hint}
-		if n.Status == deploy.Skipped {
-			s.step = "" // no step of it went wrong
-		}
-		if names[s] == nil {
-			order = append(order, s)
-		}
-		names[s] = append(names[s], n.Name)
-	}
-	slices.SortStableFunc(order, func(a, b said) int { return cmp.Compare(gravity(a.status), gravity(b.status)) })
-	more = max(0, len(order)-mostReasons)
-	for _, s := range order[:len(order)-more] {
-		all = append(all, reason{s.status, ui.Clean(ui.FoldNames(names[s])), len(names[s]), ui.Clean(s.step), ui.Clean(s.error), newHint(s.hint)})
+		one.Log = ui.Clean(c.Log)
+		all = append(all, one)
 	}
 	return all, more
-}
-
-// complaint is what is wrong with a node: what it differs in is a line each.
-func complaint(n deploy.NodeReport) string {
-	rest, ok := strings.CutPrefix(n.Error, strings.Join(n.Differs, "; "))
-	if !ok || len(n.Differs) < 2 {
-		return n.Error
-	}
-	return strings.Join(n.Differs, "\n") + strings.Replace(rest, "; ", "\n", 1)
 }
 
 // mostRemarks is how many remarks are listed.
@@ -216,11 +236,6 @@ func remarks(r *deploy.Report) (all []remark, more int) {
 		all = append(all, remark{ui.Clean(f.Text), ui.Clean(f.Names), f.Count})
 	}
 	return all, more
-}
-
-// gravity orders statuses: what needs somebody goes first.
-func gravity(s deploy.Status) int {
-	return slices.Index([]deploy.Status{deploy.Failed, deploy.Unreachable, deploy.Refused, deploy.Differs, deploy.Skipped}, s)
 }
 
 // newHint finds the command in a hint: what follows a colon, up to what is said

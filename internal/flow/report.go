@@ -68,9 +68,12 @@ func (p *Plan) Lines() []string {
 		}
 		left = append(left, ui.Named{Name: l.Node, Text: text})
 	}
-	for i, f := range ui.Fold(left) {
+	for i, f := range ui.FoldAlike(left) {
 		if i == 0 {
 			lines = append(lines, "left out")
+		}
+		if f.Example != "" {
+			f.Names += ", as on " + f.Example
 		}
 		lines = append(lines, strings.Split("  "+f.Names+": "+f.Text, "\n")...)
 	}

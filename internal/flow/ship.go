@@ -179,6 +179,7 @@ func (s *Ship) Preview(ctx context.Context) (deploy.Plan, error) {
 	}
 	plan, err := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
 	plan.Respect(s.known, s.opt.Fleet.InUse)
+	plan.Divide(s.opt.Fleet.Serial)
 	if err == nil {
 		err = s.plan.nothing()
 	}

@@ -2,8 +2,10 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -91,7 +93,7 @@ func (d *SSH) agentFor(t Target) string {
 	case "none":
 		return ""
 	case "":
-		return os.Getenv("SSH_AUTH_SOCK")
+		return cmp.Or(os.Getenv("SSH_AUTH_SOCK"), defaultAgent)
 	}
 	return socket
 }
@@ -100,7 +102,10 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	if socket == "" {
 		return nil
 	}
-	c, err := net.DialTimeout("unix", socket, 2*time.Second)
+	c, err := dialAgent(socket, 2*time.Second)
+	if err != nil && socket == defaultAgent && errors.Is(err, fs.ErrNotExist) {
+		return nil // nobody has named one
+	}
 	if err != nil {
 		k.notes = append(k.notes, fmt.Sprintf("no agent answers at %s", socket))
 		return nil

@@ -33,7 +33,7 @@ func (c *clientConfig) load() {
 		if home, err := os.UserHomeDir(); err == nil {
 			c.files = append(c.files, filepath.Join(home, ".ssh", "config"))
 		}
-		c.files = append(c.files, "/etc/ssh/ssh_config")
+		c.files = append(c.files, filepath.Join(os.ExpandEnv(systemSSH), "ssh_config"))
 	}
 	for _, f := range c.files {
 		b, err := os.ReadFile(f)
@@ -241,7 +241,7 @@ func fillKnownHosts(t *Target, set settings) {
 	if list == "" {
 		list = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 	}
-	t.KnownHosts = append(expandAll(words(list), t), "/etc/ssh/ssh_known_hosts")
+	t.KnownHosts = append(expandAll(words(list), t), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
 }
 
 // expandAll expands file names; "none" is no file.
@@ -338,15 +338,17 @@ func splitPort(s string) (host string, port int, err error) {
 // expand resolves ~ and the tokens of ssh_config that can stand in a file name.
 func expand(f string, t *Target) string {
 	home, _ := os.UserHomeDir()
-	if f == "~" || strings.HasPrefix(f, "~/") {
+	if f == "~" || strings.HasPrefix(f, "~/") || strings.HasPrefix(f, "~"+string(filepath.Separator)) {
 		f = home + f[1:]
 	}
 	return strings.NewReplacer("%%", "%", "%d", home, "%h", t.Address, "%r", t.User, "%u", localUser(), "%p", strconv.Itoa(t.Port)).Replace(f)
 }
 
+// localUser is the user's name, on Windows without the domain's.
 func localUser() string {
+	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {
-		return u.Username
+		name = u.Username
 	}
-	return os.Getenv("USER")
+	return name[strings.LastIndexByte(name, '\\')+1:]
 }

@@ -83,7 +83,7 @@ func (c *sshConn) isDead() bool {
 // broke reports whether err is that of a broken connection. Who meets the
 // break first may be ahead of the goroutine that notes it: so it is given a moment.
 func (c *sshConn) broke(err error) bool {
-	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) || errors.Is(err, errAborted) {
 		return true
 	}
 	select {
@@ -170,7 +170,7 @@ func sessionRefused(err error) error {
 
 // Run implements Runner.
 func (c *sshConn) Run(ctx context.Context, cmd Command) error {
-	line, err := commandLine(cmd)
+	line, err := CommandLine(cmd)
 	if err != nil {
 		return err
 	}
@@ -179,10 +179,10 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	}
 	// When Run has returned, nothing may touch the caller's streams any more,
 	// though a session that was abandoned can still be closing.
-	out, errs, in := &gate{w: cmd.Stdout}, &gate{w: cmd.Stderr}, &gate{r: cmd.Stdin}
-	defer out.close()
-	defer errs.close()
-	defer in.shut.Store(true)
+	out, errs, in := WriteGate(cmd.Stdout), WriteGate(cmd.Stderr), ReadGate(cmd.Stdin)
+	defer out.Close()
+	defer errs.Close()
+	defer in.Close()
 	done := make(chan error, 1)
 	go func() { done <- c.exec(ctx, line, in, out, errs) }()
 	return c.await(ctx, done, "running a command")
@@ -210,7 +210,7 @@ func (c *sshConn) await(ctx context.Context, done <-chan error, doing string) er
 }
 
 // exec runs a line in a session of its own, to its end.
-func (c *sshConn) exec(ctx context.Context, line string, in, out, errs *gate) error {
+func (c *sshConn) exec(ctx context.Context, line string, in, out, errs *Gate) error {
 	s, err := c.session()
 	if err != nil {
 		return err
@@ -255,37 +255,4 @@ func (c *sshConn) exitError(err error) error {
 		return &ExitError{Code: -1, Signal: exit.Signal()}
 	}
 	return &ExitError{Code: exit.ExitStatus()}
-}
-
-// gate stands between a session and a stream of the caller's; once shut it
-// lets nothing through.
-type gate struct {
-	mu   sync.Mutex
-	shut atomic.Bool
-	w    io.Writer
-	r    io.Reader
-}
-
-func (g *gate) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.shut.Store(true)
-}
-
-// Write implements io.Writer.
-func (g *gate) Write(b []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.w == nil || g.shut.Load() {
-		return len(b), nil
-	}
-	return g.w.Write(b)
-}
-
-// Read implements io.Reader.
-func (g *gate) Read(b []byte) (int, error) {
-	if g.shut.Load() {
-		return 0, io.EOF
-	}
-	return g.r.Read(b)
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -221,7 +220,7 @@ func dialError(t Target, err error) error {
 	case errors.As(err, &refused):
 		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), refused.Message),
 			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, errRefused):
 		return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
 			"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
 	case errors.Is(err, context.DeadlineExceeded):

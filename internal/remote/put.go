@@ -36,8 +36,8 @@ const inFlight = 64 * packet
 
 // Put implements Conn.
 func (c *sshConn) Put(ctx context.Context, up Upload) error {
-	if !path.IsAbs(up.Path) || strings.ContainsRune(up.Path, 0) {
-		return fmt.Errorf("%q is not an absolute path", up.Path)
+	if err := up.Check(); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -236,7 +236,7 @@ func (p *put) localSum(ctx context.Context, n int64) (string, error) {
 // room refuses a file that cannot fit before a byte of it is sent.
 func (p *put) room() error {
 	if free, known := p.free(); known && free < p.up.Size-p.at {
-		return p.noSpace(free)
+		return p.up.NoSpace(free)
 	}
 	return nil
 }
@@ -261,7 +261,7 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 		return p.explain("writing "+p.tmp, err)
 	}
 	if p.at+m.n != p.up.Size {
-		return p.changed(p.at + m.n)
+		return p.up.Changed(p.at + m.n)
 	}
 	if _, ok := p.client.HasExtension("fsync@openssh.com"); ok && !p.up.Resume {
 		if err := f.Sync(); err != nil {
@@ -272,11 +272,6 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 		return p.explain("closing "+p.tmp, err)
 	}
 	return nil
-}
-
-// changed is the error of a local file that is not what Size and SHA256 say.
-func (p *put) changed(n int64) error {
-	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, p.up.Size)
 }
 
 // verify compares length and sha256 with what lies at the far end now.
@@ -295,10 +290,9 @@ func (p *put) verify(ctx context.Context) error {
 	case err != nil:
 		return err
 	case here != p.up.SHA256:
-		return p.changed(p.up.Size)
+		return p.up.Changed(p.up.Size)
 	}
-	return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", p.tmp, there, p.up.SHA256),
-		"the node's disk or the way to it corrupts data")
+	return p.up.Corrupted(p.tmp, there)
 }
 
 // sumScript prints the sha256 of the first $2 bytes of $1 with whatever the
@@ -425,31 +419,15 @@ func (p *put) freeByDF() (bytesFree int64, known bool) {
 	return kb * 1024, err == nil
 }
 
-func (p *put) noSpace(free int64) error {
-	err := fmt.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(p.up.Path), size(p.up.Size), size(free))
-	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(p.up.Path)), path.Dir(p.up.Path))
-}
-
-// size is a number of bytes for a person.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
-
 // explain turns what the SFTP server said into what happened. SFTP has no
 // code for a full disk, only "failure": so the disk is asked.
 func (p *put) explain(doing string, err error) error {
 	status := (*sftp.StatusError)(nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(p.up.Path)))
+		return p.up.NoFolder(doing)
 	case errors.Is(err, fs.ErrPermission):
-		return hint.With(fmt.Errorf("%s: %s may not write there", doing, p.conn.target.User), "who owns it? On the node: ls -ld %s", Quote(path.Dir(p.up.Path)))
+		return p.up.Forbidden(doing, p.conn.target.User)
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return p.conn.lost(doing)
 	case !errors.As(err, &status):
@@ -465,7 +443,7 @@ func (p *put) explain(doing string, err error) error {
 	// A file system says full while some blocks remain that it cannot give out.
 	const scraps = 1 << 20
 	if strings.Contains(strings.ToLower(err.Error()), "no space") || known && free < scraps {
-		return p.noSpace(free)
+		return p.up.NoSpace(free)
 	}
 	return hint.With(fmt.Errorf("%s: the node's SFTP server answers %q", doing, status.Error()),
 		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))

@@ -24,8 +24,8 @@ var (
 // its status; the command has not been run then.
 const SetupFailed = "the setup line ended with status"
 
-// commandLine is the line that the remote shell is given for cmd.
-func commandLine(cmd Command) (string, error) {
+// CommandLine is the line that the remote shell is given for cmd.
+func CommandLine(cmd Command) (string, error) {
 	if len(cmd.Argv) == 0 {
 		return "", fmt.Errorf("no command to run")
 	}

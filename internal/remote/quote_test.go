@@ -24,7 +24,7 @@ func FuzzQuoting(f *testing.F) {
 		f.Add(s, s)
 	}
 	f.Fuzz(func(t *testing.T, word, value string) {
-		line, err := commandLine(Command{Argv: []string{"sh", "-c", `printf '%s|%s|' "$1" "$V"`, "sh", word}, Env: map[string]string{"V": value}})
+		line, err := CommandLine(Command{Argv: []string{"sh", "-c", `printf '%s|%s|' "$1" "$V"`, "sh", word}, Env: map[string]string{"V": value}})
 		if strings.ContainsRune(word+value, 0) {
 			if err == nil {
 				t.Fatal("a NUL byte was accepted")
@@ -50,26 +50,26 @@ func TestCommandLine(t *testing.T) {
 		{"variables in order", Command{Argv: []string{"env"}, Env: map[string]string{"B": "2", "A": "it's"}}, `env A='it'\''s' B='2' 'env'`},
 		{"a program like an assignment", Command{Argv: []string{"A=b"}}, `'A=b'`},
 	} {
-		if got, err := commandLine(c.cmd); err != nil || got != c.want {
+		if got, err := CommandLine(c.cmd); err != nil || got != c.want {
 			t.Errorf("%s: %s, %v; want %s", c.name, got, err, c.want)
 		}
 	}
 	for _, bad := range []Command{{}, {Argv: []string{"x"}, Env: map[string]string{"A;id": ""}}, {Argv: []string{"x"}, Env: map[string]string{"": ""}}} {
-		if line, err := commandLine(bad); err == nil {
+		if line, err := CommandLine(bad); err == nil {
 			t.Errorf("%+v gave %s", bad, line)
 		}
 	}
 }
 
 func TestSetupLine(t *testing.T) {
-	line, err := commandLine(Command{Setup: "X=from-setup; export X # a comment", Argv: []string{"sh", "-c", "echo $X"}})
+	line, err := CommandLine(Command{Setup: "X=from-setup; export X # a comment", Argv: []string{"sh", "-c", "echo $X"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := throughShell(t, line); got != "from-setup\n" {
 		t.Errorf("the program saw %q", got)
 	}
-	line, err = commandLine(Command{Setup: "false", Argv: []string{"echo", "ran"}})
+	line, err = CommandLine(Command{Setup: "false", Argv: []string{"echo", "ran"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 type Target struct {
 	// Name is what messages call the node.
 	Name string
+	// Node is the node's own name, for ways to it that know nodes by their names.
+	Node string
 	// Address is the host name or IP address to dial; known_hosts is searched for it.
 	Address string
 	// Port is the TCP port; 0 means 22.
@@ -50,6 +52,8 @@ type Command struct {
 	// Setup is a shell line run before, in the same shell (conda, modules). Not
 	// quoted: it is shell. If it fails, its status is the command's and nothing else runs.
 	Setup string
+	// About says what the program is asked by what Stdin brings, for a log; "" for nothing.
+	About string
 	// Stdin, Stdout and Stderr may each be nil.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -104,9 +108,17 @@ type Conn interface {
 	Close() error
 }
 
-// Dialer opens connections. Errors wrap one of the sentinels below.
+// Dialer opens connections. Errors wrap one of the sentinels below. One that holds
+// something beyond its connections is an io.Closer.
 type Dialer interface {
 	Dial(ctx context.Context, t Target) (Conn, error)
+}
+
+// Spreader is what a Dialer can be that brings a file to many nodes in one go.
+type Spreader interface {
+	// Announce says that the file with this digest is going to be put on these
+	// nodes, by Target.Node. It only makes the uploads cheaper.
+	Announce(sha256 string, nodes []string)
 }
 
 // Sentinels for what went wrong between here and a node. ErrDial and ErrLost

@@ -21,6 +21,9 @@ type retryDialer struct {
 	pause    time.Duration
 }
 
+// Close closes the dialer below, if that holds something.
+func (r *retryDialer) Close() error { return closeDialer(r.Dialer) }
+
 // Dial implements Dialer.
 func (r *retryDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	pause := r.pause

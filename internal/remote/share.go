@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 )
@@ -18,6 +19,17 @@ const perConn = 4
 // another connection.
 func WithSharing(d Dialer) Dialer {
 	return &sharingDialer{dialer: d, open: map[string][]*sharedDial{}}
+}
+
+// Close closes the dialer below, if that holds something.
+func (d *sharingDialer) Close() error { return closeDialer(d.dialer) }
+
+// closeDialer closes a dialer that holds something beyond its connections.
+func closeDialer(d Dialer) error {
+	if c, ok := d.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
 }
 
 type sharingDialer struct {

@@ -135,6 +135,11 @@ func innerRooms() []Rule {
 			Reason: "a connection runs commands and puts files, whatever they are for",
 		},
 		{
+			Folder: "internal/slurm",
+			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Reason: "Slurm runs commands and brings files, whatever they are for",
+		},
+		{
 			Folder: "internal/fanout",
 			Deny:   []string{Module},
 			Allow:  ours("internal/fanout"),

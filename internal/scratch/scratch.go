@@ -4,11 +4,11 @@ package scratch
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // Dir is a directory of this process alone, that no other user can enter.
 type Dir struct {
 	Path string
-	held *os.File
+	held *flock.Flock
 }
 
 // New makes a directory in parent, which is os.TempDir() where it is "", and
@@ -35,11 +35,12 @@ func New(parent string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	held, err := lock(path)
-	if held == nil {
-		return nil, errors.Join(err, os.Remove(path))
+	// Where the file system has no locks nobody takes it for left.
+	held := lockOf(path)
+	if ok, err := held.TryLock(); !ok && err == nil {
+		return nil, errors.New("lock " + path + ": another process holds it")
 	}
-	return &Dir{path, held}, nil // without a lock where the file system has none: then nobody takes it for left
+	return &Dir{path, held}, nil
 }
 
 // Close removes the directory with all that is in it.
@@ -47,18 +48,8 @@ func (d *Dir) Close() error {
 	if d == nil {
 		return nil
 	}
-	defer d.held.Close() // which unlocks
-	return RemoveAll(d.Path)
-}
-
-// lock opens a directory and locks it; the lock ends with the process, however
-// that ends. With an error the file may be open all the same.
-func lock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	return f, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	// Before: what is open cannot be removed everywhere.
+	return errors.Join(d.held.Close(), RemoveAll(d.Path))
 }
 
 // sweep removes what is left. What cannot be removed is tried again next time.
@@ -69,20 +60,18 @@ func sweep(parent string) {
 		if err != nil || !ours(info) || time.Since(info.ModTime()) < kept {
 			continue
 		}
-		f, err := lock(path)
-		if err == nil {
+		// The lock ends with its process, however that ends.
+		if lock := lockOf(path); free(lock) {
+			_ = lock.Close()
 			_ = RemoveAll(path)
-		}
-		if f != nil {
-			f.Close()
 		}
 	}
 }
 
-// ours reports whether it is a directory as New makes them, for this user.
-func ours(info fs.FileInfo) bool {
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	return ok && info.Mode() == fs.ModeDir|0o700 && int(owner.Uid) == os.Geteuid()
+// free takes a lock that nobody holds.
+func free(lock *flock.Flock) bool {
+	ok, err := lock.TryLock()
+	return ok && err == nil
 }
 
 // RemoveAll removes a tree, directories that were made read-only included.

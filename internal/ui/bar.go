@@ -9,9 +9,10 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// plainBarEvery is how often a bar that moves prints a line where there is no
-// terminal: a short transfer leaves its last line only.
-const plainBarEvery = 5 * time.Second
+// plainBarFirst is after what time a bar that moves prints its first line where
+// there is no terminal: what is short leaves its last line only. The time until
+// the next line doubles up to that of a sign of life.
+const plainBarFirst = 5 * time.Second
 
 // plainLogWidth is how much of a step's newest line a reminder shows there.
 const plainLogWidth = 100
@@ -21,7 +22,7 @@ const plainLogWidth = 100
 type bar struct {
 	console *Console
 	title   string
-	text    string // what Describe said
+	text    []string // what Describe said, by line
 	total   int64
 	done    int64
 	start   time.Time
@@ -33,13 +34,14 @@ type bar struct {
 	// elsewhere
 	printed     int64 // percent in the last plain line
 	printedTime time.Time
+	printEvery  time.Duration // while it moves
 }
 
 func newBar(c *Console, title string, total int64) *bar {
 	b := &bar{console: c, title: title, total: total, start: time.Now()}
-	b.printedTime = b.start
+	b.printedTime, b.printEvery = b.start, plainBarFirst
 	if c.opts.Terminal && total > 0 {
-		theme := progressbar.ThemeUnicode
+		theme := progressbar.ThemeDefault
 		if c.opts.ASCII {
 			theme = progressbar.ThemeASCII
 		}
@@ -67,7 +69,10 @@ func (b *bar) Add(n int64) {
 func (b *bar) Describe(text string) {
 	b.console.mu.Lock()
 	defer b.console.mu.Unlock()
-	b.text = cleanLine(text)
+	b.text = b.text[:0]
+	for line := range strings.SplitSeq(Clean(text), "\n") {
+		b.text = append(b.text, cleanLine(line))
+	}
 }
 
 // Close ends the bar and leaves one line about it.
@@ -94,8 +99,8 @@ func (b *bar) percent() int64 {
 }
 
 func (b *bar) described(line string) string {
-	if b.text != "" {
-		return line + "  " + b.text
+	if text := strings.Join(b.text, "; "); text != "" {
+		return line + "  " + text
 	}
 	return line
 }
@@ -109,20 +114,38 @@ func (b *bar) plain(now time.Time) string {
 	return b.described(fmt.Sprintf("%s: %d%%", b.title, b.printed))
 }
 
-func (b *bar) line(now time.Time, width int) string {
+func (b *bar) lines(now time.Time, width int) []string {
+	lines := []string{b.drawn(now)}
+	for i, text := range b.text {
+		switch {
+		case text == "":
+		case i == 0:
+			lines[0] += "  " + text
+		default:
+			lines = append(lines, "  "+text)
+		}
+	}
+	for i := range lines {
+		lines[i] = truncate(lines[i], width)
+	}
+	return lines
+}
+
+// drawn is the bar itself.
+func (b *bar) drawn(now time.Time) string {
 	if b.drawing == nil {
-		return truncate(b.described(b.title+"  "+Duration(now.Sub(b.start))), width)
+		return b.title + "  " + Duration(now.Sub(b.start))
 	}
 	// Neither call can fail: the writer is io.Discard and done is kept in bounds.
 	_ = b.drawing.Set64(min(max(b.done, 0), b.total))
 	_ = b.drawing.RenderBlank()
-	drawn := strings.TrimSpace(strings.Trim(b.drawing.String(), "\r"))
-	return truncate(b.described(drawn), width)
+	return strings.TrimSpace(strings.Trim(b.drawing.String(), "\r"))
 }
 
 func (b *bar) remind(now time.Time) string {
 	since := now.Sub(b.printedTime)
-	if moved := b.percent() != b.printed; moved && since >= plainBarEvery || since >= b.console.opts.StillEvery {
+	if moved := b.percent() != b.printed; moved && since >= b.printEvery || since >= b.console.opts.StillEvery {
+		b.printEvery = min(2*b.printEvery, b.console.opts.StillEvery)
 		return b.plain(now)
 	}
 	return ""

@@ -30,8 +30,8 @@ type Console struct {
 
 // liveLine is a running step or bar.
 type liveLine interface {
-	// line is its line on a terminal, at most width columns wide.
-	line(now time.Time, width int) string
+	// lines are its lines on a terminal, at most width columns wide.
+	lines(now time.Time, width int) []string
 	// remind is the plain line that is due now, or "".
 	remind(now time.Time) string
 }
@@ -191,10 +191,15 @@ func (c *Console) liveLines() []string {
 	now := time.Now()
 	var lines []string
 	for i, l := range c.live {
-		if left := len(c.live) - i; len(lines) == height-1 && left > 1 {
+		left, room := len(c.live)-i, height-len(lines)
+		if left > 1 {
+			room-- // for the others
+		}
+		if room == 0 {
 			return append(lines, truncate(fmt.Sprintf("  and %d more", left), width))
 		}
-		lines = append(lines, l.line(now, width))
+		shown := l.lines(now, width)
+		lines = append(lines, shown[:min(len(shown), room)]...)
 	}
 	return lines
 }

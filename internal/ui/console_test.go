@@ -80,6 +80,28 @@ func TestPlainBar(t *testing.T) {
 	})
 }
 
+// TestPlainBarIsSeldom: a bar that moves all the time says so less and less often.
+func TestPlainBarIsSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := ui.New(&out, ui.Options{})
+		defer c.Close()
+		b := c.Bar("deploying", 1000)
+		b.Describe("7 of 9 nodes\nslowest gpu1: put 3s\n1 failed: gpu2")
+		for range 240 {
+			b.Add(4)
+			time.Sleep(time.Second)
+		}
+		if got := strings.Count(out.String(), "\n"); got != 9 { // after 5, 15, 35, 65, 95 … 215 s
+			t.Errorf("%d lines in 4 minutes:\n%s", got, out.String())
+		}
+		if want := "deploying: 2%  7 of 9 nodes; slowest gpu1: put 3s; 1 failed: gpu2\n"; !strings.HasPrefix(out.String(), want) {
+			t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+		}
+		b.Close()
+	})
+}
+
 func TestBarOfUnknownTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -214,6 +236,29 @@ func TestLiveView(t *testing.T) {
 		t.Errorf("no %q in %q", want, got)
 	}
 	c.Close()
+}
+
+// TestBarWithLinesBelow: what is said of a bar stands below it, as far as there is
+// room, and goes with it.
+func TestBarWithLinesBelow(t *testing.T) {
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	t.Setenv("LC_ALL", "C.UTF-8")
+	tty, await := openTerminal(t)
+	c := ui.New(tty, ui.FromEnvironment(tty))
+	t.Cleanup(c.Close)
+	b := c.Bar("deploying", 200)
+	b.Describe("\nslowest gpu07: \x1b[2Jput 3m05s\n" + "2 failed: gpu[" + strings.Repeat("01,", 50) + "02]\n3\n4\n5\n6")
+	got := await("\r\n  4")
+	if !strings.Contains(got, "\r\n  slowest gpu07: put 3m05s\r\n  2 failed: gpu[01,") || strings.Contains(got, "  5") {
+		t.Errorf("%q", got)
+	}
+	b.Describe("")
+	b.Close()
+	c.Note("end")
+	if got := await("end\r\n"); !strings.Contains(got, strings.Repeat("\x1b[A\x1b[K", 4)) {
+		t.Errorf("the lines below were not taken away: %q", got)
+	}
 }
 
 func TestNoColorStillRedraws(t *testing.T) {

@@ -12,9 +12,10 @@ type Named struct{ Name, Text string }
 
 // Folded is something said about several nodes.
 type Folded struct {
-	Names string // as FoldNames writes them
-	Count int
-	Text  string
+	Names   string // as FoldNames writes them
+	Count   int
+	Text    string
+	Example string // of FoldAlike: whose words Text is, where others said it in other words
 }
 
 // Fold puts together what was said about several nodes in the same words, in
@@ -30,7 +31,7 @@ func Fold(all []Named) []Folded {
 	}
 	folded := make([]Folded, 0, len(texts))
 	for _, text := range texts {
-		folded = append(folded, Folded{FoldNames(names[text]), len(names[text]), text})
+		folded = append(folded, Folded{Names: FoldNames(names[text]), Count: len(names[text]), Text: text})
 	}
 	return folded
 }
@@ -59,6 +60,25 @@ func FoldNames(names []string) string {
 		words[i] = p.String()
 	}
 	return strings.Join(words, ",")
+}
+
+// FoldWithin folds names as far as there is room for: whole says that all of
+// them are named. What is left out leaves a mark; where not even one pattern
+// has room there is nothing.
+func FoldWithin(names []string, width int) (folded string, whole bool) {
+	folded = FoldNames(names)
+	if len(folded) <= width {
+		return folded, true
+	}
+	cut := strings.LastIndexByte(folded[:width], ',')
+	if cut <= 0 {
+		return "", false
+	}
+	open := ""
+	if strings.LastIndexByte(folded[:cut], '[') > strings.LastIndexByte(folded[:cut], ']') {
+		open = "]"
+	}
+	return folded[:cut] + ",…" + open, false
 }
 
 // namePattern is names that differ in numbers only: every combination of them.

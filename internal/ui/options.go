@@ -33,7 +33,7 @@ func FromEnvironment(w io.Writer) Options {
 		return opts
 	}
 	fd := int(file.Fd())
-	if !term.IsTerminal(fd) || os.Getenv("TERM") == "dumb" {
+	if !term.IsTerminal(fd) || os.Getenv("TERM") == "dumb" || !understandsEscapes(fd) {
 		return opts
 	}
 	opts.Terminal = true

@@ -95,7 +95,7 @@ func TestFold(t *testing.T) {
 		{"gpu3", "ok"},
 		{"gpu4", "ok"},
 	})
-	want := []ui.Folded{{"gpu[1,3-4]", 3, "ok"}, {"gpu2", 1, "no gcc"}}
+	want := []ui.Folded{{Names: "gpu[1,3-4]", Count: 3, Text: "ok"}, {Names: "gpu2", Count: 1, Text: "no gcc"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -53,13 +53,13 @@ func (s *step) closing(outcome Outcome, detail string) string {
 	return strings.Join(parts, "  ")
 }
 
-func (s *step) line(now time.Time, width int) string {
+func (s *step) lines(now time.Time, width int) []string {
 	spinner := s.console.marks.spinner
 	text := spinner[s.console.frame%len(spinner)] + " " + s.title + "  " + Duration(now.Sub(s.start))
 	if s.newest != "" {
 		text += "  " + s.newest
 	}
-	return truncate(text, width)
+	return []string{truncate(text, width)}
 }
 
 func (s *step) remind(now time.Time) string {

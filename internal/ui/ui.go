@@ -45,6 +45,7 @@ type Bar interface {
 	// Add counts n more bytes (or items) as done.
 	Add(n int64)
 	// Describe replaces the text behind the bar (the slowest node, failures).
+	// What follows a newline stands below the bar where there is a terminal.
 	Describe(text string)
 	// Close ends the bar; calls after the first do nothing.
 	Close()

@@ -4,17 +4,13 @@
 package submit
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -65,24 +61,10 @@ func (s Slurm) Cancel(ctx context.Context, ids ...string) error {
 	return err
 }
 
-// run runs one of Slurm's programs and returns what it says.
+// run runs one of Slurm's programs and returns what it says: its answer last.
 func (s Slurm) run(ctx context.Context, stdin []byte, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(outside(os.Environ()), s.More...)
-	cmd.Dir, cmd.Stdin, cmd.WaitDelay = s.Dir, bytes.NewReader(stdin), time.Second
-	out, err := cmd.CombinedOutput()
-	said := strings.TrimSpace(ui.Clean(string(out)))
-	switch {
-	case errors.Is(err, exec.ErrNotFound):
-		return "", hint.With(fmt.Errorf("there is no %s here", name), "run this on a login node of the cluster, or 'module load slurm' first")
-	case ctx.Err() != nil:
-		return "", context.Cause(ctx)
-	case err != nil && said == "":
-		return "", fmt.Errorf("%s: %w", name, err)
-	case err != nil:
-		return "", errors.New(said)
-	}
-	return said, nil
+	out, said, err := slurm.Program{Name: name, Args: args, Dir: s.Dir, More: s.More, Stdin: stdin}.Output(ctx)
+	return strings.TrimSpace(said + "\n" + out), err
 }
 
 func (s Slurm) poll() time.Duration {
@@ -90,17 +72,4 @@ func (s Slurm) poll() time.Duration {
 		return s.Poll
 	}
 	return 2 * time.Second
-}
-
-// outside leaves out of an environment what makes sbatch believe that the new
-// job is part of another: a job submitted from within one would inherit its nodes,
-// tasks and GPUs. SLURM_CONF says which cluster is meant, and stays.
-func outside(env []string) []string {
-	var out []string
-	for _, v := range env {
-		if name, _, _ := strings.Cut(v, "="); name == "SLURM_CONF" || !strings.HasPrefix(name, "SLURM") {
-			out = append(out, v)
-		}
-	}
-	return out
 }

@@ -3,22 +3,12 @@ package submit
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
-
-// A job submitted from within a job is one of its own; the cluster stays.
-func TestOutside(t *testing.T) {
-	got := outside([]string{"PATH=/bin", "SLURM_JOB_ID=7", "SLURM_CONF=/etc/slurm.conf", "SLURMD_NODENAME=n1", "SBATCH_ACCOUNT=mine", "A=SLURM_X=1"})
-	want := []string{"PATH=/bin", "SLURM_CONF=/etc/slurm.conf", "SBATCH_ACCOUNT=mine", "A=SLURM_X=1"}
-	if !slices.Equal(got, want) {
-		t.Errorf("%q", got)
-	}
-}
 
 func TestNoSlurm(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -79,7 +78,7 @@ func (r *run) environments(ctx context.Context) error {
 	if !r.entry.complete() {
 		r.prune()
 	}
-	unlock, err := waitLock(ctx, r.downloads()+".lock", syscall.LOCK_SH, func() { r.rep.Note("waiting for another build that removes old downloads") })
+	unlock, err := waitLock(ctx, r.downloads()+".lock", shared, func() { r.rep.Note("waiting for another build that removes old downloads") })
 	if err != nil {
 		return err
 	}
@@ -87,7 +86,7 @@ func (r *run) environments(ctx context.Context) error {
 	lock := r.entry.dir + ".lock"
 	waiting := func() { r.rep.Note("waiting for another build that makes the same environment (%s)", lock) }
 	for {
-		unlock, err := waitLock(ctx, lock, syscall.LOCK_SH, waiting)
+		unlock, err := waitLock(ctx, lock, shared, waiting)
 		if err != nil {
 			return err
 		}
@@ -96,7 +95,7 @@ func (r *run) environments(ctx context.Context) error {
 			break
 		}
 		unlock()
-		if unlock, err = waitLock(ctx, lock, syscall.LOCK_EX, waiting); err != nil {
+		if unlock, err = waitLock(ctx, lock, alone, waiting); err != nil {
 			return err
 		}
 		err = r.make(ctx)
@@ -207,7 +206,7 @@ func (r *run) uv(ctx context.Context) error {
 	if r.fittingUV(ctx) {
 		return nil
 	}
-	unlock, err := waitLock(ctx, dir+".lock", syscall.LOCK_EX, func() { r.rep.Note("waiting for another build that installs uv") })
+	unlock, err := waitLock(ctx, dir+".lock", alone, func() { r.rep.Note("waiting for another build that installs uv") })
 	if err != nil {
 		return err
 	}
@@ -270,7 +269,7 @@ func (r *run) prune() {
 
 // removeUnused removes a directory unless a build holds its lock.
 func (r *run) removeUnused(dir string) {
-	unlock, err := tryLock(dir+".lock", syscall.LOCK_EX)
+	unlock, err := tryLock(dir+".lock", alone)
 	if err != nil {
 		return
 	}

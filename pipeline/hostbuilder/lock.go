@@ -4,34 +4,42 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"syscall"
 	"time"
+
+	"github.com/gofrs/flock"
 )
 
 // errBusy is a lock that another process holds.
 var errBusy = errors.New("another build holds it")
 
-// tryLock takes the lock of a file (LOCK_SH or LOCK_EX), or returns errBusy.
-// Locks end with the process that holds them, however that ends.
-func tryLock(path string, how int) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
+// hold is how a lock is held.
+type hold bool
+
+const (
+	alone  hold = false
+	shared hold = true // along with others that want no more than to read
+)
+
+// tryLock takes the lock of a file, or returns errBusy. Locks end with the
+// process that holds them, however that ends.
+func tryLock(path string, how hold) (unlock func(), err error) {
+	lock := flock.New(path)
+	take := lock.TryLock
+	if how == shared {
+		take = lock.TryRLock
 	}
-	err = syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+	got, err := take()
+	if err == nil && !got {
 		err = errBusy
 	}
 	if err != nil {
-		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	return func() { f.Close() }, nil
+	return func() { lock.Close() }, nil
 }
 
 // waitLock waits for a lock; told is called once if that takes any time.
-func waitLock(ctx context.Context, path string, how int, told func()) (unlock func(), err error) {
+func waitLock(ctx context.Context, path string, how hold, told func()) (unlock func(), err error) {
 	for first := true; ; first = false {
 		unlock, err := tryLock(path, how)
 		if !errors.Is(err, errBusy) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +20,9 @@ const lookTime = 2 * time.Minute
 
 // Look tells what this machine has for a build.
 func Look(ctx context.Context, environ []string) (pipeline.Ground, error) {
+	if runtime.GOOS != "linux" {
+		return pipeline.Ground{}, &MissingError{[]Part{{"Linux, for which wheels are (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
+	}
 	script, err := pipeline.LookText()
 	if err != nil {
 		return pipeline.Ground{}, err

@@ -44,7 +44,7 @@ func (p process) run(ctx context.Context) error {
 	// user's mask is. What is private lies in directories that are.
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022; exec "$@"`, "sh", path}, p.argv[1:]...)...)
 	cmd.Dir, cmd.Env = p.dir, p.env
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = ownSession()
 	copied, err := pipes(cmd, p.stdout, p.stderr)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func end(sid int) error {
 				// Each once, for some count; new ones as they come.
 				if !asked[pid] {
 					asked[pid] = true
-					_ = syscall.Kill(pid, round.signal) // it may have ended by itself
+					kill(pid, round.signal)
 				}
 			}
 			if time.Now().After(deadline) {

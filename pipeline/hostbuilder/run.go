@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -72,14 +71,14 @@ func (r *run) site() string { return filepath.Join(r.dir, "site") }
 // ownDir makes the run's directory, locked for as long as the run lives, and
 // removes those of runs that were ended with no chance to tidy up.
 func (r *run) ownDir(ctx context.Context) error {
-	unlock, err := waitLock(ctx, filepath.Join(r.opt.Dir, "runs.lock"), syscall.LOCK_EX, func() {})
+	unlock, err := waitLock(ctx, filepath.Join(r.opt.Dir, "runs.lock"), alone, func() {})
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	left, _ := filepath.Glob(filepath.Join(r.opt.Dir, runPrefix+"*", lockName))
 	for _, lock := range left {
-		if unlock, err := tryLock(lock, syscall.LOCK_EX); err == nil {
+		if unlock, err := tryLock(lock, alone); err == nil {
 			_ = scratch.RemoveAll(filepath.Dir(lock)) // the next run tries again
 			unlock()
 		}
@@ -87,7 +86,7 @@ func (r *run) ownDir(ctx context.Context) error {
 	if r.dir, err = r.private(r.opt.Dir, runPrefix); err != nil {
 		return err
 	}
-	held, err := tryLock(filepath.Join(r.dir, lockName), syscall.LOCK_EX)
+	held, err := tryLock(filepath.Join(r.dir, lockName), alone)
 	if err == nil {
 		r.closers = append(r.closers, held)
 	}

@@ -59,7 +59,7 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 	cmd.Stdout, cmd.Stderr = ch, ch.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second // a busy machine takes its time to read what a program said last
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return

@@ -1,0 +1,124 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// deployed is how many nodes get a wheel.
+const deployed = 16
+
+// install is what the other tools run on a node. Each has its environment
+// beside its home.
+const install = `INSTALL=$HOME/../venv/bin/python -m pip install -q --no-deps --no-index --force-reinstall %[1]s && $HOME/../venv/bin/python -c 'import importlib.metadata as m; print(m.version("deepspeed"))'`
+
+// deployPlaybook is the same for Ansible.
+const deployPlaybook = `- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.copy:
+        src: "{{ wheel }}"
+        dest: "~/"
+        mode: "0600"
+    - ansible.builtin.pip:
+        name: "./{{ wheel | basename }}"
+        chdir: "~"
+        state: forcereinstall
+        extra_args: --no-deps --no-index
+    - ansible.builtin.command:
+        argv: ["{{ ansible_python_interpreter }}", -c, "import importlib.metadata as m; print(m.version('deepspeed'))"]
+      changed_when: false
+`
+
+// names of contenders that texts speak of.
+const (
+	dsbuildName = "dsbuild"
+	pdshName    = "pdcp + pdsh"
+	scpName     = "scp + ssh"
+	ansibleName = "ansible"
+	floorName   = "pip alone"
+)
+
+// deployers put a wheel on the first n nodes, install it and ask for the version.
+func deployers(n int) []contender {
+	nodes := fmt.Sprintf("node[1-%d]", n)
+	fill := func(line string) string {
+		return strings.NewReplacer("{nodes}", "'"+nodes+"'", "{n}", fmt.Sprint(n)).Replace(line)
+	}
+	pdsh := func(name, config string) contender {
+		return contender{name, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL"`),
+			[]string{"PDSH_SSH_ARGS_APPEND=-F " + config}}
+	}
+	return []contender{
+		{dsbuildName, fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify files --forks {n} --report report.json`), nil},
+		pdsh(pdshName, "ssh_config"),
+		pdsh(pdshName+", as shipped", "ssh_config.shipped"),
+		{"clush", fill(`clush -S -q -f {n} -w {nodes} -o '-F ssh_config' --copy "$WHEEL" --dest . && clush -S -b -f {n} -w {nodes} -o '-F ssh_config' "$INSTALL"`), nil},
+		{"parallel-ssh", fill(`parallel-scp -h <(head -{n} hosts) -p {n} -t 0 -x '-F ssh_config' "$WHEEL" ./ && parallel-ssh -h <(head -{n} hosts) -p {n} -t 0 -x '-F ssh_config' "$INSTALL"`), nil},
+		{scpName, fill(`head -{n} hosts | xargs -P {n} -IHOST sh -c 'scp -q -F ssh_config "$WHEEL" HOST: && ssh -F ssh_config HOST "$INSTALL"'`), nil},
+		{ansibleName, fill(`ansible-playbook -i ansible.ini -l $(head -{n} hosts | paste -sd,) -f {n} -e wheel="$WHEEL" deploy.yml`), ansibleEnv()},
+		{floorName, fill(`head -{n} hosts | xargs -P {n} -IHOST sh -c 'nodes/HOST/venv/bin/python -m pip install -q --no-deps --no-index --force-reinstall "$WHEEL"'`), nil},
+	}
+}
+
+// ansibleEnv keeps Ansible's connections and files to one run: they would be
+// there still in the next round.
+func ansibleEnv() []string {
+	return []string{"ANSIBLE_HOME=ansible/home", "ANSIBLE_SSH_ARGS=-C -o ControlMaster=auto -o ControlPersist=60s -F ssh_config"}
+}
+
+// deploy compares putting a wheel on nodes.
+func (y *yard) deploy(ctx context.Context) (finding, error) {
+	n := 0
+	var wheel string
+	r := race{
+		title: fmt.Sprintf("a wheel to %d nodes", deployed), nodes: deployed, rounds: 5, contenders: deployers,
+		before: func(int) ([]string, error) {
+			n++
+			wheel = y.real[n%len(y.real)]
+			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, y.emptyHomes()
+		},
+		after: func(nodes int) error { return y.mustRun(nodes, wheel) },
+	}
+	rank, err := y.run(ctx, r)
+	if err != nil {
+		return finding{}, err
+	}
+	text := strings.Join([]string{
+		"![walls of a deploy, by dsbuild's](bench-deploy.svg)\n", rank.String(), rank.floor(floorName),
+		rank.leanness(pdshName, "clush", "parallel-ssh", scpName, ansibleName), y.tools(),
+		rank.commands("export WHEEL=wheels/8.0/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
+	}, "\n")
+	return finding{text, map[string]string{"bench-deploy.svg": rank.picture(fmt.Sprintf("Push, pip install, ask for the version: %d nodes, wall by dsbuild's", deployed))}}, nil
+}
+
+// emptyHomes removes what others left there: Ansible sends no file that is
+// there already.
+func (y *yard) emptyHomes() error {
+	var err error
+	for _, node := range y.fleet.Nodes {
+		left, _ := filepath.Glob(filepath.Join(node.Home, "*.whl")) // a bad pattern finds none
+		for _, file := range left {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}
+	return err
+}
+
+// mustRun makes sure that the first n nodes have the DeepSpeed of a wheel.
+func (y *yard) mustRun(n int, wheel string) error {
+	version := strings.Split(filepath.Base(wheel), "-")[1]
+	for _, node := range y.fleet.Nodes[:n] {
+		found, _ := filepath.Glob(filepath.Join(node.Dir, "venv", "lib", "python3*", "site-packages", "deepspeed-*.dist-info")) // a bad pattern finds none
+		if len(found) != 1 || filepath.Base(found[0]) != "deepspeed-"+version+".dist-info" {
+			return fmt.Errorf("%s has %v, not %s", node.Name, found, version)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+)
+
+// gauge reads the CPU time of the nodes: of their servers, and of everything
+// that ran below them. What outlives its connection falls to this process, which
+// is made to inherit it.
+type gauge struct {
+	fleet   *nodes.Fleet
+	orphans time.Duration // of those that have ended
+}
+
+// inherit makes what nodes leave behind fall to this process, if it is called
+// before they are started.
+func inherit() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
+// settleLimit is how long nodes may be at work after the last command has ended.
+const settleLimit = time.Minute
+
+// read waits until nothing runs on the nodes any more, and returns the CPU time
+// that they have used since they were started.
+func (g *gauge) read() (time.Duration, error) {
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go runs on
+	for deadline := time.Now().Add(settleLimit); ; time.Sleep(5 * time.Millisecond) {
+		all := processes()
+		servers, busy, err := g.sort(all)
+		if err != nil {
+			return 0, err
+		}
+		if len(busy) == 0 {
+			used := g.orphans
+			for _, p := range servers {
+				used += time.Duration(p.ticks) * tick
+			}
+			return used, nil
+		}
+		if time.Now().After(deadline) {
+			return 0, fmt.Errorf("%s after the command has ended there still run %v on the nodes", settleLimit, busy)
+		}
+	}
+}
+
+// sort finds the servers among all processes, and what else runs on the nodes.
+// Orphans that have ended are waited for.
+func (g *gauge) sort(all []process) (servers, busy []process, err error) {
+	var pids []int
+	for _, n := range g.fleet.Nodes {
+		if pid := n.Pid(); pid != 0 {
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) != len(g.fleet.Nodes) {
+		return nil, nil, fmt.Errorf("%d of %d nodes run", len(pids), len(g.fleet.Nodes))
+	}
+	below := map[int]bool{os.Getpid(): true}
+	for _, pid := range pids {
+		below[pid] = true
+	}
+	for _, p := range all {
+		switch {
+		case slices.Contains(pids, p.pid):
+			servers = append(servers, p)
+		case p.parent == os.Getpid() && p.state == "Z":
+			var u syscall.Rusage
+			if pid, err := syscall.Wait4(p.pid, nil, syscall.WNOHANG, &u); pid == p.pid && err == nil {
+				g.orphans += cpuOf(u)
+			}
+		case below[p.parent]: // enough to know that something is at work
+			busy = append(busy, p)
+		}
+	}
+	return servers, busy, nil
+}

@@ -1,0 +1,93 @@
+//go:build linux
+
+// Command bench is `make bench`: what dsbuild's fan-out costs, beside the tools
+// that a team would use instead, as installed from their packages, on the same
+// nodes in the same run.
+//
+//	go run ./ci/bench                    # all parts
+//	go run ./ci/bench growth             # one of them
+//	go run ./ci/bench -rounds 3 deploy
+//
+// The nodes are real OpenSSH servers on this machine (ci/nodes). What it finds is
+// written into docs/benchmarks.md and docs/bench-*.svg.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == meterWord {
+		if err := meter(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "meter:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
+}
+
+// run works in the checkout that is the current folder.
+func run(ctx context.Context, args []string, cache string, w io.Writer) int {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(w)
+	rounds := flags.Int("rounds", 0, "measure each tool so often (default: as the part says)")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	chosen, err := choose(flags.Args())
+	if err == nil && *rounds < 0 {
+		err = fmt.Errorf("-rounds %d: at least 1", *rounds)
+	}
+	if err != nil {
+		fmt.Fprintf(w, "bench: %v\n", err)
+		return 2
+	}
+	err = measureAll(ctx, chosen, *rounds, cache, w)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(w, "interrupted")
+		return 130
+	case err != nil:
+		ui.PrintError(w, err)
+		return 1
+	}
+	return 0
+}
+
+// measureAll goes on with the next part after one has failed.
+func measureAll(ctx context.Context, chosen []part, rounds int, cache string, w io.Writer) error {
+	if err := inherit(); err != nil {
+		return err
+	}
+	console := ui.New(w, ui.FromEnvironment(w))
+	defer console.Close()
+	y, err := newYard(cache, rounds, console)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, p := range chosen {
+		if err := y.perform(ctx, p); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("part %s: %w", p.name, err))
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(failed, y.close())
+}

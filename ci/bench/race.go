@@ -1,0 +1,139 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// contender is a tool with the command that does the work which is compared.
+type contender struct {
+	name string
+	line string   // for bash
+	env  []string // K=V, besides those that all have
+}
+
+// sample is one measurement of a contender.
+type sample struct {
+	cost
+	Nodes float64 // seconds of CPU time on the nodes
+}
+
+// race measures contenders in turns, so that what changes on this machine
+// meanwhile meets all of them.
+type race struct {
+	title  string
+	nodes  int // the work is done on the first so many
+	rounds int
+	// contenders with their commands for so many nodes.
+	contenders func(nodes int) []contender
+	// before and after, if set, surround each measurement; env is what the
+	// command finds besides.
+	before func(nodes int) (env []string, err error)
+	after  func(nodes int) error
+}
+
+// run returns the samples of each contender, in the order of rounds. To warm up
+// each has done the work on one node.
+func (y *yard) run(ctx context.Context, r race) (ranking, error) {
+	rounds := cmp.Or(y.rounds, r.rounds)
+	out := ranking{title: r.title, contenders: r.contenders(r.nodes), samples: map[string][]sample{}}
+	for round := range rounds + 1 {
+		title, n := fmt.Sprintf("%s, round %d of %d", r.title, round, rounds), r.nodes
+		if round == 0 {
+			title, n = r.title+", warming up", 1
+		}
+		step := y.ui.Step(title)
+		var walls []string
+		for _, c := range r.contenders(n) {
+			s, err := y.sample(ctx, r, c, n)
+			if err != nil {
+				step.End(ui.Failed, "")
+				return out, fmt.Errorf("%s: %w", c.name, err)
+			}
+			walls = append(walls, fmt.Sprintf("%s %.1fs", c.name, s.Wall))
+			if round > 0 {
+				out.samples[c.name] = append(out.samples[c.name], s)
+			}
+		}
+		step.End(ui.Done, strings.Join(walls, ", "))
+	}
+	return out, nil
+}
+
+// commandLimit is how long one command may take.
+const commandLimit = 10 * time.Minute
+
+// sample measures a contender once.
+func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (sample, error) {
+	env := c.env
+	if r.before != nil {
+		more, err := r.before(nodes)
+		if err != nil {
+			return sample{}, err
+		}
+		env = append(slices.Clone(env), more...)
+	}
+	begin, err := y.gauge.read()
+	if err != nil {
+		return sample{}, err
+	}
+	fmt.Fprintf(y.log, "\n$ %s\n", c.line)
+	limited, cancel := context.WithTimeoutCause(ctx, commandLimit, fmt.Errorf("not done within %s", commandLimit))
+	defer cancel()
+	took, err := metered(limited, y.dir, y.environ(env...), y.log, c.line)
+	if err != nil {
+		return sample{}, cmp.Or(context.Cause(limited), err)
+	}
+	end, err := y.gauge.read()
+	if err != nil {
+		return sample{}, err
+	}
+	if took.Status != 0 {
+		return sample{}, fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, filepath.Join(y.dir, "log"))
+	}
+	s := sample{took, (end - begin).Seconds()}
+	if r.after != nil {
+		err = r.after(nodes)
+	}
+	return s, err
+}
+
+// spread is the median of some figures, and what lies around it.
+type spread struct{ median, least, most float64 }
+
+func spreadOf(v []float64) spread {
+	v = slices.Sorted(slices.Values(v))
+	n := len(v)
+	return spread{(v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1]}
+}
+
+// each is a figure of all samples.
+func each(samples []sample, figure func(sample) float64) []float64 {
+	out := make([]float64, len(samples))
+	for i, s := range samples {
+		out[i] = figure(s)
+	}
+	return out
+}
+
+func wall(s sample) float64      { return s.Wall }
+func driverCPU(s sample) float64 { return s.CPU }
+func nodesCPU(s sample) float64  { return s.Nodes }
+
+// ratios are the walls of a contender by those of another, round by round.
+func ratios(of, by []sample) spread {
+	v := make([]float64, len(of))
+	for i := range of {
+		v[i] = of[i].Wall / by[i].Wall
+	}
+	return spreadOf(v)
+}

@@ -1,0 +1,99 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"html"
+	"runtime"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/ci/ledger"
+)
+
+// ranking is what came of a race.
+type ranking struct {
+	title      string
+	contenders []contender
+	samples    map[string][]sample // by their names, in the order of rounds
+}
+
+// String is the table: the walls and what they are by dsbuild's, and where CPU
+// time went.
+func (r ranking) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", r.title, dsbuildName)
+	for _, c := range r.contenders {
+		s := r.samples[c.name]
+		ratio := "1"
+		if c.name != dsbuildName {
+			ratio = aroundMedian(ratios(s, r.samples[dsbuildName]), "%.2f")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", ledger.Markdown(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
+			aroundMedian(spreadOf(each(s, driverCPU)), "%.2f"), aroundMedian(spreadOf(each(s, nodesCPU)), "%.1f"))
+	}
+	return b.String()
+}
+
+// aroundMedian is a median with the least and the most.
+func aroundMedian(s spread, format string) string {
+	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.median, s.least, s.most)
+}
+
+// picture has a bar for each wall by dsbuild's.
+func (r ranking) picture(title string) string {
+	var bars []bar
+	for _, c := range r.contenders {
+		s := ratios(r.samples[c.name], r.samples[dsbuildName])
+		bars = append(bars, bar{c.name, s, fmt.Sprintf("%.2f (%.1f s)", s.median, spreadOf(each(r.samples[c.name], wall)).median), c.name == dsbuildName})
+	}
+	return drawBars(title, bars)
+}
+
+// commands are those that were run, word for word.
+func (r ranking) commands(common ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "<details><summary>What was run: %s</summary>\n\n", html.EscapeString(r.title))
+	if len(common) > 0 {
+		fmt.Fprintf(&b, "Set for all:\n\n```sh\n%s\n```\n\n", strings.Join(common, "\n"))
+	}
+	for _, c := range r.contenders {
+		fmt.Fprintf(&b, "%s:\n\n```sh\n", c.name)
+		for _, kv := range c.env {
+			k, v, _ := strings.Cut(kv, "=")
+			fmt.Fprintf(&b, "export %s='%s'\n", k, v)
+		}
+		fmt.Fprintf(&b, "%s\n```\n\n", c.line)
+	}
+	b.WriteString("</details>\n")
+	return b.String()
+}
+
+// median of a figure of a contender.
+func (r ranking) median(name string, figure func(sample) float64) float64 {
+	return spreadOf(each(r.samples[name], figure)).median
+}
+
+// floor says what the CPU time of contender name, whatever does the rest, takes
+// on this machine.
+func (r ranking) floor(name string) string {
+	cpu := r.median(name, driverCPU)
+	return fmt.Sprintf("The floor: %s takes %.1f s of CPU time, which is %.1f s of wall on %d cores.\n", name, cpu, cpu/float64(runtime.NumCPU()), runtime.NumCPU())
+}
+
+// leanness compares the driver's CPU time with the least of the others.
+func (r ranking) leanness(others ...string) string {
+	best, least := "", 0.0
+	for _, name := range others {
+		if cpu := r.median(name, driverCPU); best == "" || cpu < least {
+			best, least = name, cpu
+		}
+	}
+	ours := r.median(dsbuildName, driverCPU)
+	return fmt.Sprintf("The driver's CPU time: dsbuild %.2f s, the best of the others with the same key exchange (%s) %.2f s: %.2f of it.\n", ours, best, least, ours/least)
+}
+
+// tools names what exactly was compared.
+func (y *yard) tools() string {
+	return "Compared: " + ledger.Markdown(strings.Join(y.versions, "; ")) + ".\n"
+}

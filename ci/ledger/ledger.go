@@ -1,0 +1,104 @@
+// Package ledger keeps what was proved or measured in a document: between two
+// marks, a section for each part, with when, where and of which commit.
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Document is a file of the checkout with a place for results.
+type Document struct {
+	// File is relative to the checkout's root.
+	File string
+	// Begin and End are the lines that the results stand between.
+	Begin, End string
+	// Order are the titles of sections in the order in which they are written
+	// down; one that is not among them comes last.
+	Order []string
+}
+
+// Check finds out whether there is a place for results, before an hour is
+// spent on them.
+func (d Document) Check() error {
+	text, err := os.ReadFile(d.File)
+	if err != nil {
+		return hint.With(err, "run it in the root of a checkout")
+	}
+	_, err = d.rewrite(string(text), "", "")
+	return err
+}
+
+// Save writes the section with that title, "### title" and what follows, whole
+// or not at all. The others stay as they are.
+func (d Document) Save(title, section string) error {
+	old, err := os.ReadFile(d.File)
+	if err != nil {
+		return err
+	}
+	text, err := d.rewrite(string(old), title, section)
+	if err != nil {
+		return err
+	}
+	return Write(d.File, text)
+}
+
+// Write writes a text file whole or not at all.
+func Write(file, text string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".ledger-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.WriteString(text)
+	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+// rewrite puts a section in its place.
+func (d Document) rewrite(text, title, section string) (string, error) {
+	before, rest, found := strings.Cut(text, d.Begin)
+	old, after, closed := strings.Cut(rest, d.End)
+	if !found || !closed || strings.Contains(rest, d.Begin) {
+		return "", fmt.Errorf("%s: the results belong between one line %q and one line %q", d.File,
+			strings.TrimSpace(d.Begin), strings.TrimSpace(d.End))
+	}
+	sections := map[string]string{}
+	var titles []string
+	for _, s := range strings.Split("\n"+old, "\n### ")[1:] {
+		t, _, _ := strings.Cut(s, "\n")
+		sections[t] = "### " + strings.TrimSpace(s) + "\n"
+		titles = append(titles, t)
+	}
+	if !slices.Contains(titles, title) {
+		titles = append(titles, title)
+	}
+	sections[title] = section
+	slices.SortStableFunc(titles, func(a, b string) int { return d.rank(a) - d.rank(b) })
+	var out strings.Builder
+	for _, t := range titles {
+		out.WriteString("\n" + sections[t])
+	}
+	return before + d.Begin + out.String() + "\n" + d.End + after, nil
+}
+
+// rank is where a section stands.
+func (d Document) rank(title string) int {
+	if i := slices.Index(d.Order, title); i >= 0 {
+		return i
+	}
+	return len(d.Order)
+}
+
+// Markdown is text that ends no table cell and no mark.
+func Markdown(text string) string {
+	return strings.NewReplacer("<", "&lt;", "|", `\|`).Replace(text)
+}

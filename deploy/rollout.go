@@ -1,0 +1,138 @@
+package deploy
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Serial are the sizes of the groups in which nodes are changed, one group
+// completely before the next; the last size is that of all further groups. None
+// is one group of all.
+type Serial []GroupSize
+
+// GroupSize is a number of nodes, or a percentage of those that are to be changed.
+type GroupSize struct {
+	N       int
+	Percent bool
+}
+
+// ParseSerial reads the value of --serial: 5, 10% or a list such as 1,10%,100%.
+func ParseSerial(s string) (Serial, error) {
+	var serial Serial
+	for word := range strings.SplitSeq(s, ",") {
+		digits, percent := strings.CutSuffix(word, "%")
+		n, err := strconv.Atoi(digits)
+		if err != nil || n < 1 || percent && n > 100 || digits[0] == '+' {
+			return nil, fmt.Errorf("%s: numbers of nodes or percentages such as 5, 10%% or 1,10%%,100%%", s)
+		}
+		serial = append(serial, GroupSize{n, percent})
+	}
+	return serial, nil
+}
+
+// of is the size in nodes of so many that are to be changed: at least one.
+func (s GroupSize) of(total int) int {
+	if s.Percent {
+		return max(1, total*s.N/100)
+	}
+	return s.N
+}
+
+// rollout is the order in which nodes are changed. Nodes that share an
+// environment are in one group, and those that wait for running jobs in the last
+// ones, so that they keep nobody else waiting.
+type rollout struct {
+	ready, waiting [][]int // places of the nodes of an environment each, its leader first
+	sizes          Serial
+	at             int // of the next size
+	total          int // nodes
+}
+
+// newRollout finds the order for plans. Nodes on which nothing is to be changed
+// are in no group.
+func newRollout(plans []NodePlan, sizes Serial) *rollout {
+	r := &rollout{sizes: sizes}
+	members := map[int][]int{}
+	for i, p := range plans {
+		if p.Action == Follow {
+			members[p.Leader] = append(members[p.Leader], i)
+		}
+	}
+	for i, p := range plans {
+		if p.Action != Install && p.Action != Return {
+			continue
+		}
+		all := append([]int{i}, members[i]...)
+		r.total += len(all)
+		if p.waits {
+			r.waiting = append(r.waiting, all)
+		} else {
+			r.ready = append(r.ready, all)
+		}
+	}
+	return r
+}
+
+// next takes the next group; there is none where all have been taken.
+func (r *rollout) next() []int {
+	from := &r.ready
+	if len(*from) == 0 {
+		from = &r.waiting
+	}
+	most := r.total
+	if len(r.sizes) > 0 {
+		most = r.sizes[min(r.at, len(r.sizes)-1)].of(r.total)
+	}
+	var group []int
+	for len(*from) > 0 && (len(group) == 0 || len(group)+len((*from)[0]) <= most) {
+		group, *from = append(group, (*from)[0]...), (*from)[1:]
+	}
+	return group
+}
+
+// proven has the next group be of the next size: a node of the last one is ok.
+func (r *rollout) proven() { r.at++ }
+
+// Divide notes of each node in which group of --serial it is to be changed. It
+// is how it goes where all goes well.
+func (p Plan) Divide(serial Serial) {
+	if len(serial) == 0 {
+		return
+	}
+	order := newRollout(p.Nodes, serial)
+	for number := 1; ; number++ {
+		group := order.next()
+		if len(group) == 0 {
+			return
+		}
+		for _, i := range group {
+			p.Nodes[i].Serial = number
+		}
+		order.proven()
+	}
+}
+
+// stop is why no further group is begun after one, nil if there is no reason.
+func (d *Deployment) stop(number int, group []*unit) error {
+	if len(d.opt.Serial) == 0 {
+		return nil
+	}
+	var failed []string
+	for _, u := range group {
+		if u.status == Failed || u.status == Unreachable {
+			failed = append(failed, u.host.Name)
+		}
+	}
+	tooMany := len(failed) > 0
+	if d.opt.TooMany != nil {
+		tooMany = tooMany && d.opt.TooMany(len(failed), len(group))
+	}
+	if !tooMany {
+		return nil
+	}
+	return hint.With(fmt.Errorf("not started: in group %d of --serial %d of %s failed (%s)", number, len(failed), nodes(len(group)), foldShort(failed)),
+		"mend that and run again: what is done is left alone; --max-fail says how many may fail")
+}

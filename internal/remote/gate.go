@@ -1,0 +1,51 @@
+package remote
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+)
+
+// Gate stands between what runs on a node and a stream of the caller's, which may
+// be nil. Once closed it lets nothing through: a command that was abandoned can
+// still be ending after Run has returned.
+type Gate struct {
+	mu   sync.Mutex
+	shut atomic.Bool
+	w    io.Writer
+	r    io.Reader
+}
+
+// WriteGate lets through what is written to w.
+func WriteGate(w io.Writer) *Gate { return &Gate{w: w} }
+
+// ReadGate lets through what is read from r.
+func ReadGate(r io.Reader) *Gate { return &Gate{r: r} }
+
+// Close closes it: nothing is written any more when it has returned. It does not
+// wait for a reader.
+func (g *Gate) Close() {
+	if g.w != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+	}
+	g.shut.Store(true)
+}
+
+// Write implements io.Writer.
+func (g *Gate) Write(b []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.w == nil || g.shut.Load() {
+		return len(b), nil
+	}
+	return g.w.Write(b)
+}
+
+// Read implements io.Reader.
+func (g *Gate) Read(b []byte) (int, error) {
+	if g.r == nil || g.shut.Load() {
+		return 0, io.EOF
+	}
+	return g.r.Read(b)
+}

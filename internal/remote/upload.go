@@ -1,0 +1,58 @@
+package remote
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Check says what is wrong with an upload before anything is done.
+func (u Upload) Check() error {
+	if !path.IsAbs(u.Path) || strings.ContainsRune(u.Path, 0) {
+		return fmt.Errorf("%q is not an absolute path", u.Path)
+	}
+	return nil
+}
+
+// What can go wrong with an upload is said alike, whatever way it took.
+
+// NoSpace is the error of a node with too little room.
+func (u Upload) NoSpace(free int64) error {
+	err := fmt.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), size(free))
+	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), path.Dir(u.Path))
+}
+
+// NoFolder is the error of a node that lacks the folder.
+func (u Upload) NoFolder(doing string) error {
+	return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(u.Path)))
+}
+
+// Forbidden is the error of a folder that the user may not write to.
+func (u Upload) Forbidden(doing, user string) error {
+	return hint.With(fmt.Errorf("%s: %s may not write there", doing, user), "who owns it? On the node: ls -ld %s", Quote(path.Dir(u.Path)))
+}
+
+// Changed is the error of a local file that is not what Size and SHA256 say: n
+// bytes of it were read.
+func (u Upload) Changed(n int64) error {
+	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, u.Size)
+}
+
+// Corrupted is the error of a file that arrived as another one, at part.
+func (u Upload) Corrupted(part, sum string) error {
+	return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", part, sum, u.SHA256),
+		"the node's disk or the way to it corrupts data")
+}
+
+// size is a number of bytes for a person.
+func size(n int64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%.0f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

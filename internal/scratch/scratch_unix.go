@@ -1,0 +1,22 @@
+//go:build unix
+
+package scratch
+
+import (
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/gofrs/flock"
+)
+
+// lockOf is the lock of a directory: that of the directory itself.
+func lockOf(dir string) *flock.Flock {
+	return flock.New(dir, flock.SetFlag(os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW))
+}
+
+// ours reports whether it is a directory as New makes them, for this user.
+func ours(info fs.FileInfo) bool {
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.Mode() == fs.ModeDir|0o700 && int(owner.Uid) == os.Geteuid()
+}

@@ -1,0 +1,346 @@
+package slurm
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// obtain asks Slurm for nodes, until each has an allocation or a reason why not.
+func (d *Dialer) obtain(names []string) {
+	ctx, cancel := context.WithTimeoutCause(d.asking, d.opt.Wait, errNotInTime)
+	defer cancel()
+	listed, err := Nodes(ctx, d.opt.Partition)
+	if err != nil {
+		d.refuse(names, func(string) error { return unreachable(err) })
+		return
+	}
+	parts, unknown := d.byPartition(names, listed)
+	d.refuse(unknown, func(string) error { return unreachable(errors.New("Slurm does not know it any more")) }) //nolint:staticcheck // a name
+	var all sync.WaitGroup
+	for _, part := range parts {
+		for _, n := range part.nodes {
+			if why := n.down(); why != "" {
+				d.refuse([]string{n.Name}, func(string) error { return downError(n.Name, why) })
+			}
+		}
+		all.Go(func() { d.obtainIn(ctx, part) })
+	}
+	all.Wait()
+}
+
+// errNotInTime ends the wait for nodes that are busy.
+var errNotInTime = errors.New("not allocated in time")
+
+// pauseBetween is the least time between two jobs for nodes that become free one by
+// one, as those of a large job do that ends.
+const pauseBetween = time.Second
+
+// obtainIn asks for the nodes of a partition: with one job for as many of them as
+// are free now, then with the next one for the rest.
+func (d *Dialer) obtainIn(ctx context.Context, part partition) {
+	for left := part.usable(); len(left) > 0; {
+		a, err := d.allocate(ctx, part, left)
+		if err != nil {
+			d.turnDown(ctx, part, left, err)
+			return
+		}
+		d.grant(a)
+		left = slices.DeleteFunc(left, func(name string) bool { return slices.Contains(a.nodes, name) })
+		select {
+		case <-time.After(pauseBetween):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// turnDown says why nodes were not allocated.
+func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, err error) {
+	if !errors.Is(err, errNotInTime) {
+		d.refuse(names, func(string) error { return unreachable(err) })
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	why := make(map[string]string)
+	if listed, err := Nodes(ctx, part.name); err == nil {
+		for _, n := range listed {
+			why[n.Name] = n.down()
+		}
+	}
+	jobs, jobsErr := jobsOn(ctx, ui.FoldNames(names))
+	d.refuse(names, func(name string) error {
+		switch held := holders(jobs, name); {
+		case why[name] != "":
+			return downError(name, why[name])
+		case held != "":
+			return d.busy("busy (" + held + ")")
+		case jobsErr != nil:
+			return d.busy("busy")
+		}
+		var late *notInTime
+		if errors.As(err, &late) && late.reason != "" {
+			return d.busy("not allocated (Slurm says " + late.reason + ")")
+		}
+		return d.busy("not allocated")
+	})
+}
+
+// holders names the jobs on a node, the first of them in full.
+func holders(jobs []job, node string) string {
+	on := slices.DeleteFunc(slices.Clone(jobs), func(j job) bool { return !slices.Contains(j.nodes, node) })
+	if len(on) == 0 {
+		return ""
+	}
+	text := on[0].String()
+	if len(on) > 1 {
+		text += fmt.Sprintf("; and %d more", len(on)-1)
+	}
+	return text
+}
+
+// busy is the error of a node that was not free in time.
+func (d *Dialer) busy(what string) error {
+	return hint.With(unreachable(fmt.Errorf("%s, and not free within %s", what, ui.Duration(d.opt.Wait))),
+		"run again later, for nodes that are done are left alone; --slurm-wait 1h waits longer")
+}
+
+// downError is the error of a node that Slurm starts nothing on.
+func downError(name, why string) error {
+	return hint.With(unreachable(errors.New(why)), "Slurm starts no job there: scontrol show node %s", name)
+}
+
+// unreachable marks an error as one of a node that cannot be reached.
+func unreachable(err error) error { return &noWay{err} }
+
+type noWay struct{ error }
+
+func (e *noWay) Unwrap() error { return e.error }
+
+// Is says which of the sentinels of remote it is.
+func (e *noWay) Is(target error) bool { return target == remote.ErrDial }
+
+// allocation is a job that holds nodes, for as long as its salloc runs.
+type allocation struct {
+	job    string
+	nodes  []string
+	salloc *salloc
+	ended  chan struct{} // closed when the job has ended
+	why    string        // valid then
+	ours   atomic.Bool   // it was ended here
+
+	mu      sync.Mutex
+	spreads map[string]*spread // by sha256
+}
+
+// watchdog runs salloc for as long as its own input lasts.
+//
+//go:embed watchdog.sh
+var watchdog string
+
+// reporter is what runs, here, in an allocation: it says what was allocated and
+// stays. Its line begins with a word that no greeting has.
+const (
+	reporter = `echo "dsbuild-allocation $SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >/dev/null`
+	reported = "dsbuild-allocation "
+)
+
+// allocate gets as many of these nodes as are free, and waits until one is.
+func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (*allocation, error) {
+	s, err := startSalloc(slices.Concat(d.jobOptions(part, names), []string{"--no-bell", "--kill-command=TERM"}))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case line := <-s.line:
+		if line == "" {
+			<-s.ended
+			return nil, failed("salloc", s.said.text(), s.err)
+		}
+		return d.allocated(s, line)
+	case <-ctx.Done():
+	}
+	err = context.Cause(ctx)
+	if errors.Is(err, errNotInTime) {
+		err = &notInTime{s.waitsFor()}
+	}
+	s.end() // should it have got them just now, they are free again
+	return nil, err
+}
+
+// notInTime is an allocation that was not granted in time.
+type notInTime struct{ reason string } // of Slurm; "" for none
+
+func (e *notInTime) Error() string { return errNotInTime.Error() }
+func (e *notInTime) Unwrap() error { return errNotInTime }
+
+// salloc is salloc at work.
+type salloc struct {
+	cmd   *exec.Cmd
+	input io.Closer
+	said  *tail
+	line  chan string   // gets what reporter says, or "" if it says nothing
+	ended chan struct{} // closed when it has ended
+	err   error         // valid then
+}
+
+func startSalloc(options []string) (*salloc, error) {
+	if _, err := exec.LookPath("salloc"); err != nil {
+		return nil, failed("salloc", "", err)
+	}
+	args := slices.Concat([]string{"-c", watchdog, "sh"}, options, []string{"sh", "-c", reporter})
+	s := &salloc{cmd: exec.Command("sh", args...), said: &tail{most: complaintMost}, line: make(chan string, 1), ended: make(chan struct{})}
+	s.cmd.Env, s.cmd.Stderr, s.cmd.WaitDelay = Environ(os.Environ()), s.said, 2*time.Second
+	detach(s.cmd)
+	var err error
+	if s.input, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	answer, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	s.cmd.Stdout = w
+	err = s.cmd.Start()
+	w.Close()
+	if err != nil {
+		answer.Close()
+		return nil, err
+	}
+	go func() {
+		s.err = s.cmd.Wait()
+		close(s.ended)
+	}()
+	go func() {
+		defer answer.Close()
+		s.line <- reportIn(answer)
+	}()
+	return s, nil
+}
+
+// reportIn finds reporter's line; "" if it does not come.
+func reportIn(r io.Reader) string {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		if line, ok := strings.CutPrefix(lines.Text(), reported); ok {
+			return line
+		}
+	}
+	return ""
+}
+
+// sallocEnd is how long salloc may take to give a job back.
+const sallocEnd = 10 * time.Second
+
+// end ends the job and waits until salloc has.
+func (s *salloc) end() {
+	s.input.Close() //nolint:errcheck // it has ended, or will
+	select {
+	case <-s.ended:
+	case <-time.After(sallocEnd):
+		s.cmd.Process.Kill() //nolint:errcheck // likewise
+		<-s.ended
+	}
+}
+
+var pendingJob = regexp.MustCompile(`Pending job allocation (\d+)`)
+
+// waitsFor is why Slurm lets the job wait; "" if that is not known.
+func (s *salloc) waitsFor() string {
+	m := pendingJob.FindStringSubmatch(s.said.text())
+	if m == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, reason, err := stateOf(ctx, m[1])
+	if err != nil {
+		return ""
+	}
+	return reason
+}
+
+// allocated makes an allocation of what reporter says.
+func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
+	id, list, _ := strings.Cut(line, " ")
+	names, err := inventory.Expand(list)
+	if err != nil {
+		s.end()
+		return nil, fmt.Errorf("job %s has nodes %q, which is not understood: %w", id, list, err)
+	}
+	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string]*spread)}
+	d.pending.Go(func() {
+		<-s.ended
+		if !a.ours.Load() {
+			d.gone(a)
+		}
+		close(a.ended)
+	})
+	return a, nil
+}
+
+// gone finds out why Slurm has ended a job. No other is asked for: whoever ended it
+// had a reason, and what its time was too short for it is so for the next one.
+func (d *Dialer) gone(a *allocation) {
+	a.why = "Slurm has ended it"
+	for range 30 { // while it is ending, Slurm does not say why
+		state, _, err := stateOf(d.life, a.job)
+		if err == nil && state == "COMPLETING" {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		switch {
+		case err != nil || state == "":
+		case state == "CANCELLED":
+			a.why = "somebody cancelled it"
+		case state == "TIMEOUT":
+			a.why = "its time was over (--time gives it more)"
+		default:
+			a.why = "Slurm says " + state
+		}
+		break
+	}
+	d.stop(a.lost("before a command"))
+}
+
+// end ends the job, unless it has ended.
+func (a *allocation) end() {
+	a.ours.Store(true)
+	a.dropSpreads()
+	a.salloc.end()
+	<-a.ended
+}
+
+// over reports whether the job has ended.
+func (a *allocation) over() bool { return closed(a.ended) }
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// lost is the error of what was under way when the job ended.
+func (a *allocation) lost(when string) error {
+	return hint.With(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "running the same command again is safe")
+}

@@ -1,0 +1,187 @@
+package slurm
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// Node is a node as sinfo tells it.
+type Node struct {
+	Name string
+	// Partitions are those that it is in, the default one first.
+	Partitions []Partition
+	// State is sinfo's word, such as idle, mixed or drained*.
+	State string
+	// Reason is why it is down or drained; "" for none.
+	Reason   string
+	MemoryMB int // that may be asked for; 1 where nobody wrote it down
+	GPUs     int
+	GPUTypes []string
+	Features []string
+}
+
+// Partition is a partition as sinfo tells it.
+type Partition struct {
+	Name    string
+	Default bool
+	Up      bool // it starts jobs
+}
+
+// sinfoFields are the columns that listed asks for; the reason may hold anything.
+const sinfoFields = "%N|%P|%a|%T|%G|%b|%m|%E"
+
+// Nodes lists the nodes of a partition, or of a list of partitions with commas
+// between them; "" is all that this user sees.
+func Nodes(ctx context.Context, partition string) ([]Node, error) {
+	args := []string{"--noheader", "--Node", "--format=" + sinfoFields}
+	if partition != "" {
+		args = append(args, "--partition="+partition)
+	}
+	out, said, err := Program{Name: "sinfo", Args: args}.Output(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("asking Slurm for its nodes: %w", err)
+	}
+	nodes, err := parseNodes(out)
+	if err == nil && len(nodes) == 0 && said != "" {
+		err = fmt.Errorf("asking Slurm for its nodes: %s", said)
+	}
+	return nodes, err
+}
+
+// parseNodes reads sinfo's lines: one for each node and partition.
+func parseNodes(text string) ([]Node, error) {
+	var nodes []Node
+	place := make(map[string]int)
+	for line := range strings.Lines(text) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", strings.Count(sinfoFields, "|")+1)
+		if len(f) != strings.Count(sinfoFields, "|")+1 || f[0] == "" {
+			return nil, fmt.Errorf("sinfo says what cannot be understood: %.200q", line)
+		}
+		name, isDefault := strings.CutSuffix(f[1], "*")
+		i, seen := place[f[0]]
+		if !seen {
+			i = len(nodes)
+			place[f[0]] = i
+			n := Node{Name: f[0], State: f[3], Features: words(f[5])}
+			n.GPUs, n.GPUTypes = gpus(f[4])
+			n.MemoryMB, _ = strconv.Atoi(strings.TrimSuffix(f[6], "+")) //nolint:errcheck // 0 is less than any job asks for
+			if f[7] != "none" {
+				n.Reason = f[7]
+			}
+			nodes = append(nodes, n)
+		}
+		p := Partition{Name: name, Default: isDefault, Up: f[2] == "up"}
+		if isDefault {
+			nodes[i].Partitions = slices.Insert(nodes[i].Partitions, 0, p)
+		} else {
+			nodes[i].Partitions = append(nodes[i].Partitions, p)
+		}
+	}
+	return nodes, nil
+}
+
+// words are those of a list of Slurm's, which says "(null)" for none.
+func words(list string) []string {
+	var out []string
+	for w := range strings.SplitSeq(list, ",") {
+		if w != "" && w != "(null)" && w != "N/A" {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// gresItem is one of gres, as gpu:2, gpu:a100:8(S:0-1) or gpu:tesla:no_consume:4.
+var gresItem = regexp.MustCompile(`(?:^|,)gpu((?::[A-Za-z][A-Za-z0-9_.-]*)*):(\d+)`)
+
+// gpus counts the GPUs of a list of gres, and names their types.
+func gpus(list string) (count int, types []string) {
+	for _, m := range gresItem.FindAllStringSubmatch(list, -1) {
+		n, err := strconv.Atoi(m[2])
+		if err != nil {
+			continue
+		}
+		count += n
+		for t := range strings.SplitSeq(m[1], ":") {
+			if t != "" && t != "no_consume" && !slices.Contains(types, t) {
+				types = append(types, t)
+			}
+		}
+	}
+	return count, types
+}
+
+// down says why no job can be started on a node, whoever waits; "" where one can,
+// now or later.
+func (n Node) down() string {
+	state := strings.TrimRight(n.State, "*~#!%$@^-+")
+	flags := n.State[len(state):]
+	why := ""
+	switch {
+	case strings.Contains(flags, "*"):
+		why = strings.TrimSuffix(state, "*") + ", and does not respond to Slurm"
+	case strings.ContainsAny(flags, "~!%"):
+		return "powered down" // to wake it may take long, and cost money
+	case strings.ContainsAny(flags, "@^"):
+		why = "to be rebooted"
+	case slices.Contains([]string{"idle", "mixed", "allocated", "completing", "planned", "reserved", "maint"}, state):
+		return ""
+	default:
+		why = state
+	}
+	if n.Reason != "" {
+		why += ": " + n.Reason
+	}
+	return why
+}
+
+// job is a job that runs on nodes.
+type job struct {
+	id, user, name string
+	nodes          []string
+}
+
+func (j job) String() string { return fmt.Sprintf("job %s of %s: %s", j.id, j.user, j.name) }
+
+// jobsOn lists the jobs that hold some of these nodes.
+func jobsOn(ctx context.Context, folded string) ([]job, error) {
+	out, _, err := Program{Name: "squeue", Args: []string{
+		"--noheader", "--nodelist=" + folded, "--states=RUNNING,COMPLETING,SUSPENDED,CONFIGURING,STOPPED", "--format=%i|%u|%N|%j",
+	}}.Output(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var jobs []job
+	for line := range strings.Lines(out) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 4)
+		if len(f) != 4 {
+			return nil, fmt.Errorf("squeue says what cannot be understood: %.200q", line)
+		}
+		names, err := inventory.Expand(f[2])
+		if err != nil {
+			return nil, fmt.Errorf("squeue says what cannot be understood: %.200q: %w", line, err)
+		}
+		jobs = append(jobs, job{f[0], f[1], f[3], names})
+	}
+	return jobs, nil
+}
+
+// stateOf is Slurm's word for the state of a job, and its reason for that.
+func stateOf(ctx context.Context, id string) (state, reason string, err error) {
+	out, _, err := Program{Name: "squeue", Args: []string{"--noheader", "--jobs=" + id, "--states=all", "--format=%T|%r"}}.Output(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	line, _, _ := strings.Cut(out, "\n")
+	state, reason, _ = strings.Cut(line, "|")
+	if reason == "None" {
+		reason = ""
+	}
+	return state, reason, nil
+}

@@ -1,0 +1,56 @@
+# Brings a file to its place: from $1, a file on the node, or from its input where
+# that is "-", under a name of its own, $2, to $3. $4 is the mode, set while it is
+# empty, $5 the size, $6 the sha256. It ends with 0, or says with its status what is
+# wrong (put.go), and prints what is to be known about that; nothing is left then.
+source=$1 part=$2 target=$3 mode=$4 size=$5 sha256=$6
+LC_ALL=C
+export LC_ALL
+made=
+trap 'fail 143' HUP INT TERM
+
+fail() {
+	code=$1
+	shift
+	[ -z "$made" ] || rm -f "$part"
+	[ $# = 0 ] || printf '%s\n' "$*"
+	exit "$code"
+}
+
+# free is how many bytes may be written to the folder; a lot if that is not known.
+free() {
+	kilobytes=$(df -Pk "$folder" 2>/dev/null | awk 'END { print $4 }')
+	case $kilobytes in
+	'' | *[!0-9]*) echo 9223372036854775807 ;;
+	*) echo $((kilobytes * 1024)) ;;
+	esac
+}
+
+folder=$(dirname "$target")
+[ -d "$folder" ] || fail 81
+[ "$source" = - ] || [ -r "$source" ] || fail 82
+[ ! -d "$target" ] || fail 83 "$target is a folder"
+room=$(free)
+[ "$room" -ge "$size" ] || fail 84 "$room"
+said=$( (set -C && umask 077 && : >"$part") 2>&1) || { [ -w "$folder" ] && fail 83 "$said"; fail 85; }
+made=yes
+said=$(chmod "$mode" "$part" 2>&1) || fail 83 "$said"
+# A file system says full while some blocks remain that it cannot give out.
+said=$(cat -- "$source" 2>&1 >"$part") || {
+	room=$(free)
+	[ "$room" -ge 1048576 ] || fail 84 "$room"
+	case $said in *"No space"* | *"quota"*) fail 84 "$room" ;; esac
+	fail 83 "$said"
+}
+is=$(wc -c <"$part")
+[ "$is" -eq "$size" ] || fail 86 "$is"
+if command -v sha256sum >/dev/null; then
+	is=$(sha256sum <"$part")
+else
+	is=$(openssl dgst -sha256 -r <"$part")
+fi
+is=${is%% *}
+[ -n "$is" ] || fail 83 "neither sha256sum nor openssl is there"
+[ "$is" = "$sha256" ] || fail 87 "$is"
+sync "$part" 2>/dev/null # older ones know no single file
+said=$(mv -f "$part" "$target" 2>&1) || fail 83 "$said"
+made=

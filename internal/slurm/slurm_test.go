@@ -1,0 +1,305 @@
+//go:build linux
+
+package slurm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ci "github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+	"github.com/dsbuild/dsbuild/internal/slurm"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// inside says that this program runs on the login node of a cluster: it is copied
+// there to call Slurm as a user's dsbuild would.
+const inside = "DSBUILD_TEST_INSIDE"
+
+// A real Slurm of four nodes, of which the last is drained, and an ordinary user.
+func TestSlurm(t *testing.T) {
+	if os.Getenv(inside) != "" {
+		onLoginNode(t)
+		return
+	}
+	c := slurmtest.Up(t, ci.Options{GPUs: 2, Partitions: []string{"batch", "gpu"}})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(c.Home, "slurm.test")
+	succeed(t, exec.Command("cp", self, program))
+	succeed(t, c.Command(t.Context(), "scontrol", "update", "NodeName=node04", "State=DRAIN", "Reason=bad | disk"))
+	cmd := c.UserCommand(t.Context(), program, "-test.run=^TestSlurm$", "-test.v")
+	// As from within another job, and with a care for secrets: nothing of it may
+	// reach a node.
+	cmd.Env = append(cmd.Env, inside+"=1", "SLURM_JOB_ID=999", "SLURM_NTASKS=50", "SECRET=1", "TMPDIR="+c.Home)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Run(); err != nil {
+		t.Error(err)
+	}
+	if left := succeed(t, c.Command(t.Context(), "squeue", "--noheader", "--states=all", "--name=dsbuild", "--format=%T")); strings.Contains(left, "RUNNING") || strings.Contains(left, "PENDING") {
+		t.Errorf("jobs that are left: %s", left)
+	}
+	for _, n := range c.Nodes {
+		look := n.Command(t.Context(), "sh", "-c", "ls -A /tmp; ps -e -o user:20,args | grep '^user ' || :")
+		if out := succeed(t, look); strings.TrimSpace(out) != "" {
+			t.Errorf("%s is left with\n%s", n.Name, out)
+		}
+	}
+}
+
+// succeed runs a command that must do well, and returns what it printed.
+func succeed(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", cmd.Args, err, out)
+	}
+	return string(out)
+}
+
+func onLoginNode(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"conformance":      conformance,
+		"environment":      environment,
+		"time to tidy up":  tidyUp,
+		"spread":           spread,
+		"refusals":         refusals,
+		"busy and drained": busyAndDrained,
+		"cancelled":        cancelled,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// options are those for some nodes.
+func options(t *testing.T, nodes ...string) slurm.Options {
+	return slurm.Options{Nodes: nodes, Wait: 20 * time.Second, Report: ui.New(t.Output(), ui.Options{})}
+}
+
+// newDialer is open for as long as the test runs.
+func newDialer(t *testing.T, opt slurm.Options) *slurm.Dialer {
+	t.Helper()
+	d, err := slurm.New(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func target(node string) remote.Target { return remote.Target{Name: node + "/env", Node: node} }
+
+func conformance(t *testing.T) {
+	d := newDialer(t, options(t, "node01"))
+	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) {
+		dir, err := os.MkdirTemp("", "dir-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return target("node01"), dir
+	})
+}
+
+// What a program finds on a node is what sshd would give it.
+func environment(t *testing.T) {
+	c := remotetest.Dial(t, newDialer(t, options(t, "node01")), target("node01"))
+	out, errs, err := remotetest.Output(t, c, remote.Command{Argv: []string{"sh", "-c", "env; pwd; umask; ulimit -c; hostname"}})
+	if err != nil || errs != "" {
+		t.Fatalf("%v: %s", err, errs)
+	}
+	for _, want := range []string{"\nnode01\n", "\n0022\n", "HOME=" + os.Getenv("HOME") + "\n", "\n" + os.Getenv("HOME") + "\n", "USER=user\n", "LOGNAME=user\n", "PATH="} {
+		if !strings.Contains("\n"+out, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+	for _, no := range []string{"SLURM", "SECRET"} {
+		if strings.Contains(out, no) {
+			t.Errorf("%s is there:\n%s", no, out)
+		}
+	}
+}
+
+// A program that is given up gets SIGTERM and the end of its input, and the time to
+// put right what it was about.
+func tidyUp(t *testing.T) {
+	d := newDialer(t, options(t, "node01"))
+	c := remotetest.Dial(t, d, target("node01"))
+	done := filepath.Join(t.TempDir(), "done")
+	program := `trap 'sleep 2; echo tidy >"$1"; exit' TERM; echo on; while :; do sleep 0.1; done`
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe() // an input that does not end
+	defer w.Close()
+	begin := time.Now()
+	err := c.Run(ctx, remote.Command{
+		Argv: []string{"sh", "-c", program, "sh", done}, Stdin: r,
+		Stdout: remotetest.WriterFunc(func(b []byte) (int, error) { cancel(); return len(b), nil }),
+	})
+	if !errors.Is(err, context.Canceled) || time.Since(begin) > 10*time.Second {
+		t.Errorf("%v after %s", err, time.Since(begin))
+	}
+	if _, err := os.Stat(done); err == nil {
+		t.Error("Run waited for the program")
+	}
+	d.Close() // waits for it, and does not take the node away before
+	if text, err := os.ReadFile(done); string(text) != "tidy\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// A file that is announced is brought to all nodes at once.
+func spread(t *testing.T) {
+	nodes := []string{"node01", "node02", "node03"}
+	d := newDialer(t, options(t, nodes...))
+	_, data := remotetest.Blob(20<<20, "")
+	local := filepath.Join(t.TempDir(), "local file")
+	if err := os.WriteFile(local, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conns := make([]remote.Conn, len(nodes))
+	for i, n := range nodes {
+		conns[i] = remotetest.Dial(t, d, target(n))
+	}
+	up, _ := remotetest.Blob(20<<20, "")
+	up.Open = func() (io.ReadSeekCloser, error) { return os.Open(local) }
+	d.Announce(up.SHA256, nodes)
+	var all sync.WaitGroup
+	for i := range nodes {
+		up := up
+		up.Path = fmt.Sprintf("/tmp/arrived-%d", i)
+		all.Go(func() {
+			if err := conns[i].Put(t.Context(), up); err != nil {
+				t.Errorf("%s: %v", nodes[i], err)
+			}
+		})
+	}
+	all.Wait()
+	for i, c := range conns {
+		out, errs, err := remotetest.Output(t, c, remote.Command{Argv: []string{"sh", "-c", "sha256sum </tmp/arrived-" + fmt.Sprint(i) + "; ls -A /tmp; rm /tmp/arrived-*"}})
+		if err != nil || !strings.HasPrefix(out, up.SHA256) {
+			t.Errorf("%s: %v %s %s", nodes[i], err, out, errs)
+		}
+		if held := strings.Contains(out, ".dsbuild-"); !held {
+			t.Errorf("%s did not get it by the broadcast:\n%s", nodes[i], out)
+		}
+	}
+}
+
+// What cannot be is said before anything is asked for.
+func refusals(t *testing.T) {
+	for _, c := range []struct {
+		spoil func(*slurm.Options)
+		want  string
+	}{
+		{func(o *slurm.Options) { o.Nodes = append(o.Nodes, "gpu7", "gpu8") }, "Slurm knows no node gpu[7-8]"},
+		{func(o *slurm.Options) { o.Partition = "nope" }, "Slurm has no nodes in partition nope"},
+		{func(o *slurm.Options) { o.Time = "soon" }, "Slurm would not take a job for these nodes: "},
+		{func(o *slurm.Options) { o.More = []string{"--gres=gpu:9"} }, "Slurm would not take a job for these nodes: "},
+	} {
+		opt := options(t, "node01")
+		c.spoil(&opt)
+		_, err := slurm.New(t.Context(), opt)
+		var wrong *slurm.ConfigError
+		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.want) || wrong.ExitCode() != 2 || hint.Of(err) == "" {
+			t.Errorf("%q: %v, hint %q", c.want, err, hint.Of(err))
+		}
+	}
+	t.Setenv("PATH", t.TempDir())
+	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "there is no sinfo here") || !strings.Contains(hint.Of(err), "login node") {
+		t.Errorf("%v, hint %q", err, hint.Of(err))
+	}
+}
+
+// Nodes that are free are there while others are waited for; one that becomes free
+// joins them, and one that does not is named with its job.
+func busyAndDrained(t *testing.T) {
+	long, short := batch(t, "node02"), batch(t, "node03")
+	opt := options(t, "node01", "node02", "node03", "node04")
+	opt.Wait = 15 * time.Second
+	d := newDialer(t, opt)
+	answers := make(map[string]chan error)
+	for _, node := range opt.Nodes {
+		answer := make(chan error, 1)
+		answers[node] = answer
+		go func() { answer <- hostname(t, d, node) }()
+	}
+	if err := <-answers["node01"]; err != nil {
+		t.Errorf("a node that is free: %v", err)
+	}
+	if err := <-answers["node04"]; err == nil || err.Error() != "drained: bad | disk" {
+		t.Errorf("a node that is drained: %v", err)
+	}
+	if len(answers["node02"])+len(answers["node03"]) > 0 {
+		t.Error("nodes that are free came after those that are busy")
+	}
+	succeed(t, exec.Command("scancel", short))
+	if err := <-answers["node03"]; err != nil {
+		t.Errorf("a node that becomes free: %v", err)
+	}
+	if len(answers["node02"]) > 0 {
+		t.Error("a node that becomes free came after one that is busy")
+	}
+	err := <-answers["node02"]
+	if want := "busy (job " + long + " of user: wrap), and not free within 15.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(hint.Of(err), "--slurm-wait") {
+		t.Errorf("a node that is busy: %v, hint %q", err, hint.Of(err))
+	}
+}
+
+// hostname asks a node for its name.
+func hostname(t *testing.T, d *slurm.Dialer, node string) error {
+	c, err := d.Dial(t.Context(), target(node))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var out bytes.Buffer
+	if err := c.Run(t.Context(), remote.Command{Argv: []string{"hostname"}, Stdout: &out}); err != nil || out.String() != node+"\n" {
+		return fmt.Errorf("%s says it is %q: %w", node, &out, err)
+	}
+	return nil
+}
+
+// A job that somebody cancels is not asked for again.
+func cancelled(t *testing.T) {
+	d := newDialer(t, options(t, "node01", "node02"))
+	c := remotetest.Dial(t, d, target("node01"))
+	err := c.Run(t.Context(), remote.Command{
+		Argv: []string{"sh", "-c", "echo on; sleep 300"},
+		Stdout: remotetest.WriterFunc(func(b []byte) (int, error) {
+			go exec.Command("scancel", "--name=dsbuild").Run()
+			return len(b), nil
+		}),
+	})
+	if !errors.Is(err, remote.ErrLost) || !strings.Contains(err.Error(), "somebody cancelled it") {
+		t.Error(err)
+	}
+	if _, err := d.Dial(t.Context(), target("node02")); err == nil || !strings.Contains(err.Error(), "somebody cancelled it") {
+		t.Errorf("another one is asked for: %v", err)
+	}
+}
+
+// batch starts a job that has a node for itself, until the test ends.
+func batch(t *testing.T, node string) (id string) {
+	t.Helper()
+	id = strings.TrimSpace(succeed(t, exec.Command("sbatch", "--parsable", "--exclusive", "--output=/dev/null", "--nodelist="+node, "--wrap=sleep 300")))
+	t.Cleanup(func() { exec.Command("scancel", id).Run() })
+	slurmtest.Eventually(t, 20*time.Second, "the job runs", func() bool {
+		out, _ := exec.Command("squeue", "--noheader", "--jobs="+id, "--format=%T").Output()
+		return strings.TrimSpace(string(out)) == "RUNNING"
+	})
+	return id
+}

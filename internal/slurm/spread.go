@@ -1,0 +1,262 @@
+package slurm
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+//go:embed hold.sh
+var hold string
+
+// spread is a file that is brought to many nodes of an allocation in one go, to their
+// own disks. From there each takes its copy.
+type spread struct {
+	path  string
+	nodes []string
+	ready chan struct{} // closed once it is there, or no more will be
+	stop  context.CancelFunc
+	gone  chan struct{} // closed once nothing of it is left on the nodes
+	there map[string]bool
+}
+
+const (
+	// spreadTries is how often a file is brought anew without the nodes that had no
+	// room for it, or failed. Those get it one by one, and say why not.
+	spreadTries = 3
+	// spreadSpare is what must stay free on a node besides the file.
+	spreadSpare = 64 << 20
+	// spreadTimeout is how long a node may take for a block of a file, in seconds.
+	spreadTimeout = 60
+	// holdLimit is how long nodes may take to say that they are ready for a file.
+	holdLimit = time.Minute
+	// tmp is on a node's own disk, or in its memory.
+	tmp = "/tmp"
+)
+
+// brought brings a file to all nodes that it was announced for, or waits until that
+// is done, and returns where it is on this one; "" if it is not there.
+func (d *Dialer) brought(ctx context.Context, a *allocation, node string, up remote.Upload) (string, error) {
+	d.mu.Lock()
+	nodes := slices.DeleteFunc(slices.Clone(a.nodes), func(n string) bool { return !slices.Contains(d.announced[up.SHA256], n) })
+	d.mu.Unlock()
+	if len(nodes) < 2 || !slices.Contains(nodes, node) {
+		return "", nil
+	}
+	a.mu.Lock()
+	if a.spreads == nil { // the job is about to end
+		a.mu.Unlock()
+		return "", nil
+	}
+	s := a.spreads[up.SHA256]
+	if s == nil {
+		local, err := up.Open()
+		if err != nil {
+			a.mu.Unlock()
+			return "", err
+		}
+		file, ok := local.(*os.File)
+		if !ok { // sbcast reads a file by its name
+			a.mu.Unlock()
+			return "", local.Close()
+		}
+		var lasting context.Context
+		s = &spread{nodes: nodes, ready: make(chan struct{}), gone: make(chan struct{}), there: make(map[string]bool)}
+		lasting, s.stop = context.WithCancel(context.Background())
+		a.spreads[up.SHA256] = s
+		// The first to give up must not take the file from the others.
+		go func() {
+			defer file.Close()
+			s.run(lasting, a, file, up.Size)
+		}()
+	}
+	a.mu.Unlock()
+	select {
+	case <-s.ready:
+	case <-a.ended:
+		return "", a.lost("while sending a file")
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if !s.there[node] {
+		return "", nil
+	}
+	return s.path, nil
+}
+
+// dropSpreads ends what brings files, and waits until the nodes have removed them.
+func (a *allocation) dropSpreads() {
+	a.mu.Lock()
+	all := a.spreads
+	a.spreads = nil
+	a.mu.Unlock()
+	for _, s := range all {
+		s.stop()
+	}
+	for _, s := range all {
+		<-s.gone
+	}
+}
+
+// run brings the file, and holds it there until ctx ends.
+func (s *spread) run(ctx context.Context, a *allocation, file *os.File, size int64) {
+	defer close(s.gone)
+	left := s.nodes
+	for range spreadTries {
+		if len(left) < 2 || ctx.Err() != nil || a.over() {
+			break
+		}
+		var held *holder
+		if held, left = s.bring(ctx, a, left, file, size); held == nil {
+			continue
+		}
+		s.path = path.Join(held.folder, "file")
+		for _, n := range left {
+			s.there[n] = true
+		}
+		close(s.ready)
+		select {
+		case <-ctx.Done():
+		case <-a.ended:
+		}
+		held.end()
+		return
+	}
+	close(s.ready)
+}
+
+// bring makes one try. Without success it returns the nodes that may be tried again.
+func (s *spread) bring(ctx context.Context, a *allocation, nodes []string, file *os.File, size int64) (*holder, []string) {
+	h, err := a.hold(ctx, nodes)
+	if err != nil {
+		return nil, nil
+	}
+	able := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return h.free[n] < size+spreadSpare })
+	if len(able) == len(nodes) {
+		failed, err := a.sbcast(ctx, h.step, file, path.Join(h.folder, "file"))
+		if err == nil {
+			return h, nodes
+		}
+		able = slices.DeleteFunc(able, func(n string) bool { return slices.Contains(failed, n) })
+		if len(able) == len(nodes) {
+			able = nil // it cannot be told which of them are to blame
+		}
+	}
+	h.end()
+	return nil, able
+}
+
+// failedBroadcast names nodes in what sbcast says.
+var failedBroadcast = regexp.MustCompile(`REQUEST_FILE_BCAST\(([^)]+)\)`)
+
+// sbcast sends a file to the nodes of a step; without success it names those that
+// are to blame.
+func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, target string) (failed []string, err error) {
+	name, err := filepath.Abs(file.Name())
+	if err != nil {
+		return nil, err
+	}
+	_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + step, "--timeout=" + strconv.Itoa(spreadTimeout), name, target}}.Output(ctx)
+	if err != nil {
+		for _, m := range failedBroadcast.FindAllStringSubmatch(err.Error(), -1) {
+			failed = append(failed, m[1])
+		}
+	}
+	return failed, err
+}
+
+// holder is a step on several nodes that holds a folder on each. It tells sbcast which
+// nodes are meant, and takes the folders away when it ends, however this program does.
+type holder struct {
+	cmd    *exec.Cmd
+	input  io.Closer
+	folder string
+	step   string
+	free   map[string]int64 // bytes on each node that has the folder
+	ended  chan struct{}
+}
+
+// heldLine is what hold.sh says on each node.
+var heldLine = regexp.MustCompile(`^dsbuild-folder (\S+) (\d+) (\d+)$`)
+
+// hold makes the folders. A node that does not say that it has one has no free bytes.
+func (a *allocation) hold(ctx context.Context, nodes []string) (*holder, error) {
+	h := &holder{folder: path.Join(tmp, ".dsbuild-"+rand.Text()[:16]), free: make(map[string]int64), ended: make(chan struct{})}
+	args := a.srun(ui.FoldNames(nodes), len(nodes), "--input=all", "--wait=0", "--kill-on-bad-exit=0", "/bin/sh", "-c", hold, "sh", h.folder)
+	h.cmd = exec.Command("srun", args...)
+	h.cmd.Env, h.cmd.WaitDelay = Environ(os.Environ()), 2*time.Second
+	detach(h.cmd)
+	input, err := h.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	h.input = input
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	h.cmd.Stdout = w
+	err = h.cmd.Start()
+	w.Close()
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	go func() {
+		h.cmd.Wait() //nolint:errcheck // what it said counts
+		close(h.ended)
+	}()
+	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Now()) }) //nolint:errcheck // it ends later then
+	defer stop()
+	r.SetReadDeadline(time.Now().Add(holdLimit)) //nolint:errcheck // it is a pipe
+	h.listen(r, len(nodes))
+	go func() {
+		defer r.Close()
+		r.SetReadDeadline(time.Time{}) //nolint:errcheck // likewise
+		io.Copy(io.Discard, r)         //nolint:errcheck // nothing more is of interest
+	}()
+	if len(h.free) == 0 {
+		h.end()
+		return nil, errors.New("no node answers")
+	}
+	return h, nil
+}
+
+// listen hears what so many nodes say, or those that do in time.
+func (h *holder) listen(r io.Reader, nodes int) {
+	lines := bufio.NewScanner(r)
+	for len(h.free) < nodes && lines.Scan() {
+		if m := heldLine.FindStringSubmatch(strings.TrimSpace(lines.Text())); m != nil {
+			kilobytes, err := strconv.ParseInt(m[3], 10, 64)
+			if err == nil {
+				h.step, h.free[m[1]] = m[2], kilobytes<<10
+			}
+		}
+	}
+}
+
+// end has the folders removed, and waits for that.
+func (h *holder) end() {
+	h.input.Close() //nolint:errcheck // it has ended, or will
+	select {
+	case <-h.ended:
+	case <-time.After(killGrace):
+		h.cmd.Process.Signal(endNow) //nolint:errcheck // likewise
+		<-h.ended
+	}
+}

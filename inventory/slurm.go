@@ -1,0 +1,80 @@
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// slurmPrefix begins the name of an inventory that Slurm has: a partition, or a list
+// of partitions, or with nothing behind it the default one.
+const slurmPrefix = "slurm:"
+
+// SlurmNode is a node as Slurm tells it.
+type SlurmNode struct {
+	Name   string
+	Slots  int      // GPUs; 0: none, or not told
+	Groups []string // partitions, features, types of GPU
+}
+
+// fromSlurm reads the nodes of a partition.
+func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error) {
+	rd, err := newReader("-")
+	if err != nil {
+		return nil, unreadable(name, err)
+	}
+	rd.file = name
+	partition := strings.TrimPrefix(name, slurmPrefix)
+	if o.Slurm == nil {
+		return nil, unreadable(name, fmt.Errorf("Slurm is not asked here")) //nolint:staticcheck // a name
+	}
+	found, err := o.Slurm(ctx, partition)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		failed := unreadable(name, err)
+		failed.Problems[0].Hint = hint.Of(err)
+		return nil, failed
+	}
+	inv := rd.slurmNodes(found)
+	if err := rd.Err(); err != nil {
+		return nil, err
+	}
+	inv.Path = name
+	return inv, nil
+}
+
+// slurmNodes makes nodes of those that Slurm tells.
+func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
+	at := Position{File: r.file}
+	list := nodeList{reader: r, first: make(map[string]Position)}
+	names := make(map[string]bool, len(found))
+	for _, n := range found {
+		names[n.Name] = true
+	}
+	for _, n := range found {
+		if err := checkName(n.Name); err != nil {
+			r.problem(at, "", "%v", err)
+			continue
+		}
+		var s settings
+		if n.Slots > 0 {
+			s.slots = some(n.Slots)
+		}
+		for _, g := range n.Groups {
+			// A group that --limit cannot name, or that is called like a node, is no use.
+			if checkName(g) == nil && !names[g] && !slices.Contains(s.groups, g) {
+				s.groups = append(s.groups, g)
+			}
+		}
+		list.addNode(n.Name, at, s)
+	}
+	if len(found) == 0 {
+		r.problem(at, "", "the inventory has no nodes")
+	}
+	return &Inventory{Hosts: list.hosts}
+}

@@ -1,0 +1,11 @@
+//go:build unix
+
+package hostbuilder
+
+import "syscall"
+
+// ownSession is how a program gets a session of its own.
+func ownSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
+// kill sends a signal to a process, which may have ended by itself.
+func kill(pid int, signal syscall.Signal) { _ = syscall.Kill(pid, signal) }
