@@ -98,7 +98,7 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 		// and the environments of a node share one.
 		opt := remote.Options{}
 		if a.prompt != nil {
-			opt.Prompter = a.prompt
+			opt.Prompter, fleet.Asks = a.prompt, true
 		}
 		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(opt), 3, time.Second))
 		return nil

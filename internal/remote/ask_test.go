@@ -433,14 +433,6 @@ func TestBannedAndTurnedAway(t *testing.T) {
 	}
 }
 
-func TestJumpHostForwardsNothing(t *testing.T) {
-	bastion := sshtest.Start(t, sshtest.Options{NoForwarding: true})
-	target := sshtest.Start(t, sshtest.Options{}).Target()
-	target.Jump = []remote.Target{bastion.Target()}
-	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "AllowTcpForwarding")
-}
-
 var secrets = regexp.MustCompile(`secret|123456`)
 
 // Nothing that was typed comes back in an error.

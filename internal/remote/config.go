@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -181,7 +182,7 @@ func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, erro
 	case limited.Err() != nil:
 		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "does a Match exec in ~/.ssh/config hang?")
 	case err != nil:
-		return nil, hint.With(fmt.Errorf("%w; nor does ssh -G resolve it: %w", c.broken, err), "what does ssh -G %s say?", Quote(alias))
+		return nil, hint.With(fmt.Errorf("%w, so ssh -G was asked, and failed: %s", c.broken, complaint(err)), "what does ssh -G %s say?", Quote(alias))
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
@@ -189,6 +190,16 @@ func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, erro
 		s[k] = append(s[k], v)
 	}
 	return s, nil
+}
+
+// complaint is what a program said last when it failed.
+func complaint(err error) string {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || len(bytes.TrimSpace(exit.Stderr)) == 0 {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
 
 // Resolve fills what t leaves empty from the OpenSSH client configuration,

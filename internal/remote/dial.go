@@ -274,10 +274,10 @@ func dialError(t Target, err error) error {
 			"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
 	case errors.As(err, &refused), errors.As(err, &unmade):
 		why := ""
-		if unmade != nil {
-			why = unmade.why
-		} else {
+		if refused != nil {
 			why = refused.Message
+		} else {
+			why = unmade.why
 		}
 		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), why),
 			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)

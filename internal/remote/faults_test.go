@@ -466,7 +466,7 @@ func TestJumpHostCannotReach(t *testing.T) {
 }
 
 func TestJumpHostForbidsForwarding(t *testing.T) {
-	bastion := sshtest.Start(t, sshtest.Options{NoForwarding: true})
+	bastion := sshtest.Start(t, sshtest.Options{NoForward: true})
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
 	_, err := quick().Dial(t.Context(), target)

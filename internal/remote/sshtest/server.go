@@ -61,6 +61,8 @@ type Options struct {
 	Unknown bool
 	// CutAuths is how many connections are closed while a key is being tried.
 	CutAuths int
+	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
+	NoForward bool
 	// RefuseAuth turns every key down.
 	RefuseAuth bool
 	// Password, if set, is what it takes instead of a key.
@@ -71,8 +73,6 @@ type Options struct {
 	AfterKey bool
 	// Refuse, if set, is said to each connection in place of a version.
 	Refuse string
-	// NoForwarding is a jump host that is none (AllowTcpForwarding no).
-	NoForwarding bool
 	// MaxSessions, if above 0, is how many sessions a connection may have open.
 	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
@@ -387,7 +387,7 @@ func (s *Server) serve(c net.Conn) {
 				s.session(ch)
 			})
 		case "direct-tcpip":
-			if s.opt.NoForwarding {
+			if s.opt.NoForward {
 				ch.Reject(ssh.Prohibited, "open failed") // as OpenSSH
 				continue
 			}
