@@ -148,7 +148,7 @@ type allocation struct {
 	ours   atomic.Bool   // it was ended here
 
 	mu      sync.Mutex
-	spreads map[string]*spread // by sha256
+	spreads map[string][]*spread // by sha256; nil once it is about to end
 }
 
 // watchdog runs salloc for as long as its own input lasts.
@@ -287,7 +287,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 		s.end()
 		return nil, fmt.Errorf("job %s has nodes %q, which is not understood: %w", id, list, err)
 	}
-	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string]*spread)}
+	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string][]*spread)}
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
