@@ -41,12 +41,6 @@ func TestSlurm(t *testing.T) {
 		return
 	}
 	c := slurmtest.Up(t, ci.Options{GPUs: 2, Partitions: []string{"batch", "gpu"}})
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(c.Home, "slurm.test")
-	succeed(t, exec.Command("cp", self, program))
 	succeed(t, c.Command(t.Context(), "scontrol", "update", "NodeName=node04", "State=DRAIN", "Reason=bad | disk"))
 	var all sync.WaitGroup
 	for _, n := range c.Nodes[:3] {
@@ -57,7 +51,20 @@ func TestSlurm(t *testing.T) {
 		})
 	}
 	all.Wait()
-	cmd := c.UserCommand(t.Context(), program, "-test.run=^TestSlurm$", "-test.v")
+	asUser(t, c)
+}
+
+// asUser runs the test that calls it on the login node of a cluster, as an ordinary
+// user, and checks that nothing is left of that.
+func asUser(t *testing.T, c *ci.Cluster) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(c.Home, "slurm.test")
+	succeed(t, exec.Command("cp", self, program))
+	cmd := c.UserCommand(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.v")
 	// As from within another job, and with a care for secrets: nothing of it may
 	// reach a node.
 	cmd.Env = append(cmd.Env, inside+"=1", "SLURM_JOB_ID=999", "SLURM_NTASKS=50", "SECRET=1", "TMPDIR="+c.Home)
@@ -65,7 +72,7 @@ func TestSlurm(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Error(err)
 	}
-	if left := succeed(t, c.Command(t.Context(), "squeue", "--noheader", "--states=all", "--name=dsbuild", "--format=%T")); strings.Contains(left, "RUNNING") || strings.Contains(left, "PENDING") {
+	if left := succeed(t, c.Command(t.Context(), "squeue", "--noheader", "--name=dsbuild")); left != "" {
 		t.Errorf("jobs that are left: %s", left)
 	}
 	for _, n := range c.Nodes {
@@ -142,10 +149,25 @@ func environment(t *testing.T) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}
-	for _, no := range []string{"SLURM", "SECRET"} {
+	for _, no := range []string{"SLURM", "SECRET", "DSBUILD"} {
 		if strings.Contains(out, no) {
 			t.Errorf("%s is there:\n%s", no, out)
 		}
+	}
+	// What is set for a program on a node is not for everybody here to read.
+	mine := remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 1; echo $TOKEN"}, Env: map[string]string{"TOKEN": "a b\nc,d=e"}}
+	var said bytes.Buffer
+	mine.Stdout = remotetest.WriterFunc(func(b []byte) (int, error) {
+		if string(b) == "on\n" {
+			here := succeed(t, exec.Command("ps", "-C", "srun,salloc", "-o", "args"))
+			if strings.Contains(here, "c,d=e") || !strings.Contains(here, "\nsrun ") {
+				t.Errorf("here is seen\n%s", here)
+			}
+		}
+		return said.Write(b)
+	})
+	if err := c.Run(t.Context(), mine); err != nil || said.String() != "on\na b c,d=e\n" {
+		t.Errorf("%v: %q", err, &said)
 	}
 }
 
