@@ -104,8 +104,10 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 		return nil
 	}
 	var nodes []string
+	seen := make(map[string]bool)
 	for _, h := range inv.Hosts {
-		if !slices.Contains(nodes, h.Node) {
+		if !seen[h.Node] {
+			seen[h.Node] = true
 			nodes = append(nodes, h.Node)
 		}
 	}

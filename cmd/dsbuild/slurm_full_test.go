@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/deploy"
@@ -25,7 +24,7 @@ import (
 // Everything here goes by Slurm: the nodes have no sshd, and disks of their own. Who
 // calls dsbuild is an ordinary user on the login node.
 
-// slurmFleet is four nodes of a cluster with two environments each, in an inventory.
+// slurmFleet is the nodes of a cluster with two environments each, in an inventory.
 type slurmFleet struct {
 	*slurm.Cluster
 	inventory string
@@ -38,25 +37,10 @@ type slurmFleet struct {
 // slurmEnvs are the environments of each node.
 var slurmEnvs = []string{"train", "dev"}
 
-// makeEnvironment makes environments with the stub of a torch, as root would.
-const makeEnvironment = `set -e
-umask 022
-for name in train dev; do
-	venv=/opt/$name
-	python3 -m venv --without-pip "$venv"
-	site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-	mkdir "$site/torch" "$site/torch-$1.dist-info" "$site/einops-0.8.0.dist-info"
-	printf '__version__ = "%s"\ncuda = "%s"\nhip = None\n' "$1" "$2" >"$site/torch/version.py"
-	printf 'from . import version\n__version__ = version.__version__\n' >"$site/torch/__init__.py"
-	printf 'Metadata-Version: 2.1\nName: torch\nVersion: %s\n' "$1" >"$site/torch-$1.dist-info/METADATA"
-	printf 'Metadata-Version: 2.1\nName: einops\nVersion: 0.8.0\n' >"$site/einops-0.8.0.dist-info/METADATA"
-	chown -R "$3" "$venv"
-done`
-
-// newSlurmFleet has nodes without a DeepSpeed.
-func newSlurmFleet(t *testing.T) *slurmFleet {
+// newSlurmFleet has so many nodes without a DeepSpeed.
+func newSlurmFleet(t *testing.T, count int) *slurmFleet {
 	t.Helper()
-	f := &slurmFleet{Cluster: slurmtest.Up(t, slurm.Options{GPUs: 1, DownAfter: 5, Partitions: []string{"batch", "gpu"}})}
+	f := &slurmFleet{Cluster: slurmtest.Up(t, slurm.Options{Nodes: count, GPUs: 1, DownAfter: 5, Partitions: []string{"batch", "gpu"}})}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +48,7 @@ func newSlurmFleet(t *testing.T) *slurmFleet {
 	f.program = filepath.Join(f.Home, "dsbuild") // by this name it is the program
 	command(t, ".", "cp", self, f.program)
 	f.inventory = filepath.Join(f.Home, "inventory.yaml")
-	text := "nodes:\n  - {hosts: 'node[01-04]', envs: [{name: train, python: /opt/train/bin/python}, {name: dev, python: /opt/dev/bin/python}]}\n"
+	text := fmt.Sprintf("nodes:\n  - {hosts: 'node[01-%02d]', envs: [{name: train, python: /opt/train/bin/python}, {name: dev, python: /opt/dev/bin/python}]}\n", count)
 	if err := os.WriteFile(f.inventory, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -77,19 +61,14 @@ func newSlurmFleet(t *testing.T) *slurmFleet {
 	}
 	command(t, ".", "chown", "-R", strconv.Itoa(slurm.UserID), f.Home)
 	for _, n := range f.Nodes {
-		f.furnish(t, n)
+		for _, env := range slurmEnvs {
+			if err := n.FakeTorch(t.Context(), "/opt/"+env); err != nil {
+				t.Fatal(err)
+			}
+		}
 		f.roots = append(f.roots, f.root(t, n))
 	}
 	return f
-}
-
-// furnish makes the environments of a node.
-func (f *slurmFleet) furnish(t *testing.T, n *slurm.Node) {
-	t.Helper()
-	cmd := n.Command(t.Context(), "sh", "-c", makeEnvironment, "sh", nodes.FakeTorchVersion, nodes.FakeTorchCUDA, slurm.User)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", n.Name, err, out)
-	}
 }
 
 // root is where this machine sees the disk of a node: at the root of a process there.
@@ -231,7 +210,7 @@ func (f *slurmFleet) broadcasts(t *testing.T, n *slurm.Node) int {
 // Four nodes of two environments go from nothing to a version, to the next one and
 // back, without a connection but Slurm's.
 func TestFullFleetSlurm(t *testing.T) {
-	f := newSlurmFleet(t)
+	f := newSlurmFleet(t, 4)
 	r, _ := f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	t.Logf("result: deploy of %d MB to 4 nodes of 2 environments by Slurm: %.1f s, %d file brought to each node by sbcast", ballast>>20, f.took.Seconds(), f.broadcasts(t, f.Nodes[0]))
 	if r.Summary.OK != 8 || !r.Consistent || len(changedNodes(r)) != 8 {
@@ -253,8 +232,11 @@ func TestFullFleetSlurm(t *testing.T) {
 	}
 	t.Logf("result: verify: %.1f s", f.took.Seconds())
 
-	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path)
+	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--serial", "1,100%")
 	f.have(t, 1)
+	if got := f.broadcasts(t, f.Nodes[3]); got != 2 {
+		t.Errorf("%d files were brought to the nodes of the second group", got)
+	}
 	if r, _ := f.report(t, 0, "rollback", f.inventory); len(changedNodes(r)) != 8 {
 		t.Errorf("rollback changed %q", changedNodes(r))
 	}
@@ -283,7 +265,7 @@ func (f *slurmFleet) have(t *testing.T, w int) {
 // A node that trains and one that is drained are named with the reason, and the
 // others are served; the next run serves them too.
 func TestFullFleetSlurmBusyAndDrained(t *testing.T) {
-	f := newSlurmFleet(t)
+	f := newSlurmFleet(t, 4)
 	out, err := f.UserCommand(t.Context(), "sbatch", "--parsable", "--exclusive", "--nodelist=node02", "--job-name=train", "--wrap=sleep 600").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -319,24 +301,29 @@ func TestFullFleetSlurmBusyAndDrained(t *testing.T) {
 // the job is gone, every environment has one version, complete, and the next run
 // succeeds.
 func TestFullFleetSlurmFaults(t *testing.T) {
-	f := newSlurmFleet(t)
+	f := newSlurmFleet(t, 2)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--force")
-	whole := f.took
-	for what, strike := range map[string]func(t *testing.T, pid int){
-		"kill -9":           func(_ *testing.T, pid int) { syscall.Kill(pid, syscall.SIGKILL) },
-		"Ctrl-C":            func(_ *testing.T, pid int) { syscall.Kill(pid, syscall.SIGINT) },
-		"scancel":           func(t *testing.T, _ int) { f.Command(t.Context(), "scancel", "--name=dsbuild").Run() },
-		"kill -9 srun":      func(t *testing.T, pid int) { f.killPrograms(t, pid, "srun") },
-		"kill -9 of salloc": func(t *testing.T, pid int) { f.killPrograms(t, pid, "salloc") },
+	all := append(moments(), slurmMoments(f.took)...)
+	for _, c := range []struct {
+		what   string
+		at     []moment
+		strike func(t *testing.T, pid int)
+	}{
+		{"kill -9 of dsbuild", all, func(_ *testing.T, pid int) { syscall.Kill(pid, syscall.SIGKILL) }},
+		{"Ctrl-C", all, func(_ *testing.T, pid int) { syscall.Kill(pid, syscall.SIGINT) }},
+		{"scancel", all[:7], func(t *testing.T, _ int) { f.Command(t.Context(), "scancel", "--name=dsbuild").Run() }},
+		{"kill -9 of salloc", all[3:5], func(t *testing.T, pid int) { f.killPrograms(t, pid, "salloc") }},
+		// Then nobody tells the nodes, and the agents there wait for a word first.
+		{"kill -9 of every srun", all[:1], func(t *testing.T, pid int) { f.killPrograms(t, pid, "srun") }},
 	} {
-		t.Run(what, func(t *testing.T) {
+		t.Run(c.what, func(t *testing.T) {
 			came, missed := counts{}, []string{}
-			for _, m := range append(moments(), slurmMoments(whole)...) {
-				f.struck(t, m, strike, came, &missed)
+			for _, m := range c.at {
+				f.struck(t, m, c.strike, came, &missed)
 			}
-			t.Logf("result: %s at %d moments of a deploy by Slurm to 4 nodes of 2 environments: %s; the job was gone each time, and the next run succeeded; missed: %s",
-				what, len(moments())+len(slurmMoments(whole)), came, list(missed))
+			t.Logf("result: %s at %d moments of a deploy by Slurm to 2 nodes of 2 environments, what they had then: %s; the job was gone each time, and the next run succeeded and left nothing; missed: %s",
+				c.what, len(c.at), came, list(missed))
 		})
 	}
 }
@@ -409,7 +396,9 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 	if t.Failed() {
 		t.Fatalf("%s:\n%s\n%s", m.name, stdout, stderr)
 	}
+	begin := time.Now()
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[target].path)
+	t.Logf("%s: the next run took %.1f s", m.name, time.Since(begin).Seconds())
 	f.have(t, target)
 }
 
@@ -448,7 +437,7 @@ func (f *slurmFleet) calm(t *testing.T) {
 
 // A node that dies in the middle takes nobody along.
 func TestFullFleetSlurmNodeDown(t *testing.T) {
-	f := newSlurmFleet(t)
+	f := newSlurmFleet(t, 4)
 	cmd, stdout, stderr := f.command(t, "deploy", f.inventory, "--via", "slurm", "--wheel", f.wheels[0].path, "--json")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

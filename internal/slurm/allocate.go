@@ -84,7 +84,12 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 			now[n.Name] = n
 		}
 	}
-	jobs, jobsErr := jobsOn(ctx, ui.FoldNames(names))
+	jobs, _ := jobsOn(ctx, ui.FoldNames(names)) //nolint:errcheck // then they are not named
+	says := ""
+	var late *notInTime
+	if errors.As(err, &late) && !slices.Contains([]string{"", "Resources", "Priority"}, late.reason) {
+		says = " (Slurm says " + late.reason + ")"
+	}
 	d.refuse(names, func(name string) error {
 		switch held := holders(jobs, name); {
 		case now[name].down() != "":
@@ -92,15 +97,9 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 		case now[name].absent() != "":
 			return downError(name, now[name].absent())
 		case held != "":
-			return d.busy("busy (" + held + ")")
-		case jobsErr != nil:
-			return d.busy("busy")
+			return d.busy("busy (" + held + ")" + says)
 		}
-		var late *notInTime
-		if errors.As(err, &late) && late.reason != "" {
-			return d.busy("not allocated (Slurm says " + late.reason + ")")
-		}
-		return d.busy("not allocated")
+		return d.busy("not allocated" + says)
 	})
 }
 
@@ -148,7 +147,7 @@ type allocation struct {
 	ours   atomic.Bool   // it was ended here
 
 	mu      sync.Mutex
-	spreads map[string]*spread // by sha256
+	spreads map[string][]*spread // by sha256; nil once it is about to end
 }
 
 // watchdog runs salloc for as long as its own input lasts.
@@ -287,7 +286,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 		s.end()
 		return nil, fmt.Errorf("job %s has nodes %q, which is not understood: %w", id, list, err)
 	}
-	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string]*spread)}
+	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string][]*spread)}
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
