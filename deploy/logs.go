@@ -150,6 +150,7 @@ type nodeLog struct {
 	text    bytes.Buffer // not written yet
 	written int
 	begun   bool
+	talked  bool // there is more to tell than that it failed
 }
 
 // off says that nothing is kept.
@@ -169,6 +170,7 @@ func (l *nodeLog) line(kind, text string) {
 	if l.written+l.text.Len() > most && kind != "" {
 		return
 	}
+	l.talked = l.talked || kind != ""
 	at := time.Now().Format("15:04:05.000")
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
 		fmt.Fprintf(&l.text, "%s %-6s %s\n", at, kind, line)
@@ -205,10 +207,10 @@ func (l *nodeLog) settle(failed bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if failed || !l.book.failed {
+	if failed && l.talked || !l.book.failed {
 		l.write()
 	}
-	l.text = bytes.Buffer{}
+	l.text, l.talked = bytes.Buffer{}, false
 }
 
 // path is where the log lies; "" if there is none.
