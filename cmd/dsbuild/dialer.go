@@ -144,7 +144,7 @@ func (a *app) noteUnused(inv *inventory.Inventory) {
 		}
 	}
 	for _, f := range ui.Fold(said) {
-		a.reporter.Note("%s: %s of the inventory is for SSH: Slurm reaches nodes by their names, as you", f.Names, f.Text)
+		a.reporter.Note("%s: %s: not used, for Slurm reaches nodes by their names and runs commands as you", f.Names, f.Text)
 	}
 }
 

@@ -391,7 +391,16 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 		*missed = append(*missed, m.name)
 	}
 	f.calm(t)
+	var r deploy.Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil && stdout.Len() > 0 {
+		t.Fatalf("%s: %v: %s", m.name, err, stdout)
+	}
 	for i, is := range f.all(t) {
+		if len(r.Nodes) > 0 { // what the report says is so, or it says that nobody saw it
+			if n := r.Nodes[i]; !n.Unseen && (n.After == nil || n.After.Version != f.wheels[max(is, 0)].version) {
+				t.Errorf("%s: %s has %d, and the report says %+v", m.name, n.Name, is, n)
+			}
+		}
 		switch is {
 		case has[i]:
 			came["old"]++
