@@ -60,6 +60,9 @@ type Options struct {
 	// ConnectWait is how long the dialer may have a node wait in a queue. Such waits
 	// take no place among the Forks.
 	ConnectWait time.Duration
+	// Asks is a dialer that may ask a person, who is not to be hurried: it has
+	// limits of its own.
+	Asks bool
 }
 
 // Deployment is one deploy: Survey, then Apply, then Close.
@@ -186,7 +189,7 @@ func (d *Deployment) reach(ctx context.Context, units []*unit, stop func(int) bo
 		defer last(u)
 		d.watch.begin(u, 1+len(steps))
 		defer d.watch.end(u)
-		if err := d.walk(ctx, u, []step{{name: "connect", limit: d.within(connectLimit) + d.opt.ConnectWait, do: connect}}); err != nil {
+		if err := d.walk(ctx, u, []step{{name: "connect", limit: d.connectLimit(), do: connect}}); err != nil {
 			return struct{}{}, err
 		}
 		if window != nil {
@@ -196,6 +199,14 @@ func (d *Deployment) reach(ctx context.Context, units []*unit, stop func(int) bo
 		return struct{}{}, d.walk(ctx, u, steps)
 	})
 	note(units, results)
+}
+
+// connectLimit is the time that a connection may take; 0 is no limit.
+func (d *Deployment) connectLimit() time.Duration {
+	if d.opt.Asks {
+		return 0
+	}
+	return d.within(connectLimit) + d.opt.ConnectWait
 }
 
 // forks is how many nodes are worked on at once.
@@ -467,7 +478,7 @@ func (d *Deployment) changes(u *unit) []step {
 // step is one thing done on a node.
 type step struct {
 	name  string
-	limit time.Duration
+	limit time.Duration // 0: none
 	do    func(context.Context, *unit) error
 	agent bool // only while the agent holds the environment: put lets go of one that is as wanted
 }
@@ -505,7 +516,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		d.watch.step(u, s.name)
 		u.log.step(s.name)
 		begin := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, s.limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(s.limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
+		limited, cancel := bound(ctx, s.limit)
 		err := s.do(limited, u)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)
@@ -535,6 +546,14 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 		u.change = nil
 	}
 	return nil
+}
+
+// bound is ctx with a limit, if that is not 0.
+func bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
 }
 
 // Report sums up what has been done so far.

@@ -381,10 +381,10 @@ func whileLoading(err error, op, needs, has string) error {
 	return fmt.Errorf("while loading op %s: %w", op, err)
 }
 
-// accelerator is what must be set on a node without a GPU where the ops are
-// for CUDA: there DeepSpeed takes the accelerator for "cpu" and finds none of them.
+// accelerator is what must be set where no GPU can be used and the ops are for CUDA:
+// there DeepSpeed takes the accelerator for "cpu" and finds none of them.
 func accelerator(cuda string, f node.Facts) map[string]string {
-	if cuda != "" && len(f.GPUs) == 0 {
+	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsWithheld) {
 		return map[string]string{"DS_ACCELERATOR": "cuda"}
 	}
 	return nil

@@ -91,6 +91,8 @@ type Node struct {
 	Python  string // what the inventory says
 	Env     Env
 	HostKey string // fingerprint
+
+	configured []string // lines of its sshd_config
 }
 
 // Fleet is a set of running nodes.

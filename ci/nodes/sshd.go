@@ -85,7 +85,16 @@ func (n *Node) marker() string { return "DSBUILD_TEST_NODE=" + n.Dir }
 // a forced command would do too, but it turns signals off.
 func (n *Node) config(s sshd, user string) string {
 	var b strings.Builder
-	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		key, _, _ := strings.Cut(text, " ")
+		for _, other := range n.configured {
+			if theirs, _, _ := strings.Cut(other, " "); theirs == key {
+				return
+			}
+		}
+		b.WriteString(text + "\n")
+	}
 	line("ListenAddress %s", n.Address)
 	line("Port %d", n.Port)
 	line("HostKey %s", n.hostKeyFile())
@@ -106,6 +115,9 @@ func (n *Node) config(s sshd, user string) string {
 	line(`SetEnv "HOME=%s" "TMPDIR=%s" "XDG_CACHE_HOME=%s" "%s"`, n.Home, n.tmp(), filepath.Join(n.Home, ".cache"), n.marker())
 	if s.major > 9 || s.major == 9 && s.minor >= 8 {
 		line("PerSourcePenalties no") // tests fail to log in on purpose
+	}
+	for _, other := range n.configured {
+		b.WriteString(other + "\n")
 	}
 	return b.String()
 }
@@ -351,6 +363,13 @@ func (f *Fleet) Start(i int) error {
 		return err
 	}
 	return f.Nodes[i].start(s, f)
+}
+
+// Configure puts lines into the sshd_config of node i, in place of those with the
+// same keywords, and restarts it. None takes them out again.
+func (f *Fleet) Configure(i int, lines ...string) error {
+	f.Nodes[i].configured = lines
+	return f.Start(i)
 }
 
 // Rekey gives node i another host key, as a reinstalled node has one, and

@@ -96,12 +96,18 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 	if o.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again,
 		// and the environments of a node share one.
-		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{}), 3, time.Second))
+		opt := remote.Options{}
+		if a.prompt != nil {
+			opt.Prompter, fleet.Asks = a.prompt, true
+		}
+		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(opt), 3, time.Second))
 		return nil
 	}
 	var nodes []string
+	seen := make(map[string]bool)
 	for _, h := range inv.Hosts {
-		if !slices.Contains(nodes, h.Node) {
+		if !seen[h.Node] {
+			seen[h.Node] = true
 			nodes = append(nodes, h.Node)
 		}
 	}

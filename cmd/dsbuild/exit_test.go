@@ -57,7 +57,7 @@ func TestExitCode(t *testing.T) {
 func TestFirstInterruptCancels(t *testing.T) {
 	var stderr strings.Builder
 	console := ui.New(&stderr, ui.Options{})
-	ctx, stop := withInterrupt(t.Context(), console)
+	ctx, stop := withInterrupt(t.Context(), console, func() {})
 	defer stop()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)

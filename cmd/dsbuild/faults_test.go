@@ -551,10 +551,11 @@ func TestKillOfTheProgram(t *testing.T) {
 }
 
 // reboots takes node 0 away at each moment, as a power cut or a reset does, and
-// brings it back: while the run still goes on, or after it. The other nodes get what
-// they were to get, the report says no more of node 0 than can be known, and the
-// next run finds the old or the new version there once it has put it right.
-func (f *faultFleet) reboots(t *testing.T, at []moment, down func(t *testing.T), up func(t *testing.T)) (came counts, missed []string) {
+// brings it back: every other time while the run still goes on, unless that is to be
+// late always. The other nodes get what they were to get, the report says no more of
+// node 0 than can be known, and the next run finds the old or the new version there
+// once it has put it right.
+func (f *faultFleet) reboots(t *testing.T, at []moment, down, up func(t *testing.T), late bool) (came counts, missed []string) {
 	t.Helper()
 	came = counts{}
 	has := f.all(t)
@@ -565,7 +566,7 @@ func (f *faultFleet) reboots(t *testing.T, at []moment, down func(t *testing.T),
 			missed = append(missed, m.name)
 		}
 		down(t)
-		soon := n%2 == 0
+		soon := !late && n%2 == 0
 		if soon {
 			up(t)
 		}
@@ -638,7 +639,7 @@ func (f *faultFleet) boot(t *testing.T) {
 func TestNodeThatReboots(t *testing.T) {
 	t.Parallel()
 	f := newFaultFleet(t, 2, "")
-	came, missed := f.reboots(t, moments()[3:5], f.crash, f.boot)
+	came, missed := f.reboots(t, moments()[3:5], f.crash, f.boot, false)
 	t.Logf("%s; missed %q", came, missed)
 }
 

@@ -16,8 +16,8 @@ type interruptError struct{ signal os.Signal }
 func (e *interruptError) Error() string { return "interrupted (" + e.signal.String() + ")" }
 
 // withInterrupt returns a context that the first SIGINT or SIGTERM cancels, so
-// that commands can tidy up. The second ends the process at once.
-func withInterrupt(parent context.Context, reporter ui.Reporter) (context.Context, func()) {
+// that commands can tidy up. The second ends the process at once, after last.
+func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -32,6 +32,7 @@ func withInterrupt(parent context.Context, reporter ui.Reporter) (context.Contex
 		}
 		select {
 		case <-signals:
+			last()
 			os.Exit(exitInterrupted)
 		case <-done:
 		}

@@ -19,6 +19,7 @@ type app struct {
 	stdout   io.Writer   // results
 	stderr   io.Writer   // progress and log; prefer reporter
 	reporter ui.Reporter // closed by run, not by commands
+	prompt   *ui.Prompt  // asks the person there; nil: nobody is. Closed by run
 	version  string
 }
 
@@ -26,11 +27,13 @@ type app struct {
 // exit code. The error is printed here and nowhere else.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	console := ui.New(stderr, ui.FromEnvironment(stderr))
-	ctx, stop := withInterrupt(ctx, console)
+	prompt := ui.FindPrompt(console)
+	ctx, stop := withInterrupt(ctx, console, prompt.Close)
 	defer stop()
 
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, version: buildVersion()}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, prompt: prompt, version: buildVersion()}
 	err := execute(ctx, newRootCommand(a), args)
+	prompt.Close()
 	console.Close()
 	if err != nil {
 		ui.PrintError(stderr, readable(ctx, err))

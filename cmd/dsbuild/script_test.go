@@ -91,7 +91,7 @@ func makeWheel(t *testing.T, dir string, damage []string) {
 
 // stubborn is a program that takes no notice of its cancelled context.
 func stubborn() {
-	ctx, stop := withInterrupt(context.Background(), ui.New(os.Stderr, ui.Options{}))
+	ctx, stop := withInterrupt(context.Background(), ui.New(os.Stderr, ui.Options{}), func() {})
 	defer stop()
 	fmt.Println("ready")
 	<-ctx.Done()

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -42,18 +43,26 @@ type keySet struct {
 	signers []ssh.Signer
 	labels  []string // one for each signer
 	notes   []string // keys that could not be used, and why
-	locked  []string // identity files that need a passphrase
+	locked  []string // identity files that need a passphrase, which nobody can be asked for
 	agent   net.Conn
 	certs   []*ssh.Certificate // of CertificateFile, each goes before its key
+
+	// unlock opens an encrypted identity file; nil where nobody can be asked.
+	unlock func(file string, text []byte) (ssh.Signer, error)
 }
 
 // keysFor gathers the keys for t: the identity files that were named, each by
 // way of the agent if that holds it, then, unless they are to be the only ones,
 // what else the agent holds. Named
 // files go first because a node ends the connection after about six keys. An
-// empty set is an error before anything is dialled.
-func (d *SSH) keysFor(t Target) (*keySet, error) {
+// empty set is an error before anything is dialled, unless there is somebody to
+// ask for a password. asking tells when a passphrase is asked for.
+func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	k := &keySet{}
+	attended := d.answers.attended(t)
+	if attended {
+		k.unlock = func(file string, text []byte) (ssh.Signer, error) { return d.answers.unlock(ctx, file, text) }
+	}
 	held := k.openAgent(d.agentFor(t))
 	k.loadCerts(t.CertificateFiles)
 	others := held
@@ -73,15 +82,15 @@ func (d *SSH) keysFor(t Target) (*keySet, error) {
 	if named {
 		k.addAgent(others)
 	}
-	if len(k.signers) > 0 {
+	if len(k.signers) > 0 || attended && !(t.NoPassword && t.NoInteractive) {
 		return k, nil
 	}
 	defer k.close()
-	err := fmt.Errorf("%w for %s: there is no key to try%s", ErrAuth, login(t), k.because())
+	err := fmt.Errorf("%w for %s: there is no key to try%s", ErrAuth, loginName(t), k.because())
 	return nil, hint.With(err, "%s", k.advice())
 }
 
-func login(t Target) string { return t.User + "@" + hostPort(t) }
+func loginName(t Target) string { return t.User + "@" + hostPort(t) }
 
 // agentFor is the socket of the agent for t; "" is none.
 func (d *SSH) agentFor(t Target) string {
@@ -192,11 +201,34 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 		return
 	}
 	if missing != nil {
-		k.locked = append(k.locked, file)
-		k.notes = append(k.notes, file+" is encrypted and no agent holds it")
+		k.addLocked(file, b, pub)
 		return
 	}
 	k.notes = append(k.notes, fmt.Sprintf("%s is not a private key: %v", file, err))
+}
+
+// addLocked adds the key of an encrypted identity file. One that does not say
+// which key it is has to be opened for that.
+func (k *keySet) addLocked(file string, text []byte, pub ssh.PublicKey) {
+	if k.unlock == nil {
+		k.locked = append(k.locked, file)
+		k.notes = append(k.notes, file+" is encrypted and no agent holds it; there is no terminal to ask for its passphrase at")
+		return
+	}
+	open := func() (ssh.Signer, error) { return k.unlock(file, text) }
+	if pub == nil {
+		opened, err := open()
+		if err != nil {
+			k.notes = append(k.notes, err.Error())
+			return
+		}
+		pub = opened.PublicKey()
+	}
+	s := &lockedKey{pub, open}
+	if cert := certSigner(file, s); cert != nil {
+		k.addOne(cert, file+"-cert.pub")
+	}
+	k.add(s, file)
 }
 
 // byAgent adds the key of an identity file if the agent holds it.
@@ -253,24 +285,6 @@ func readCert(file string) (*ssh.Certificate, error) {
 
 func samePublic(a, b ssh.PublicKey) bool { return bytes.Equal(a.Marshal(), b.Marshal()) }
 
-// refused says which keys the node turned down. It must not be retried:
-// sshd bans addresses that fail too often.
-func (k *keySet) refused(t Target, text string, offered *[]string) error {
-	accepts := ""
-	if offered != nil && len(*offered) > 0 {
-		accepts = "; the node accepts " + strings.Join(*offered, ", ")
-	}
-	if strings.Contains(strings.ToLower(text), "too many") {
-		err := fmt.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, login(t), len(k.signers), k.because())
-		return hint.With(err, "name the one key that fits (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): it is tried first")
-	}
-	if !strings.HasPrefix(text, "ssh: unable") {
-		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
-	}
-	err := fmt.Errorf("%w by %s: tried %s%s%s", ErrAuth, login(t), strings.Join(k.labels, ", "), k.because(), accepts)
-	return hint.With(err, "%s", k.advice())
-}
-
 func (k *keySet) because() string {
 	if len(k.notes) == 0 {
 		return ""
@@ -280,7 +294,7 @@ func (k *keySet) because() string {
 
 func (k *keySet) advice() string {
 	if len(k.locked) > 0 {
-		return fmt.Sprintf("unlock the key for the agent first: eval \"$(ssh-agent)\"; ssh-add %s", k.locked[0])
+		return fmt.Sprintf("unlock the key for the agent first: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
 	}
 	return "the public half of one of these keys belongs into ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), or name another key: identity_file: in the inventory"
 }

@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,11 +26,20 @@ import (
 
 // clientConfig looks settings up in OpenSSH client configurations.
 type clientConfig struct {
-	files []string // nil: the user's and the system's
+	files  []string      // nil: the user's and the system's
+	asking chan struct{} // held while ssh is asked
 
 	once   sync.Once
 	parsed []*ssh_config.Config
-	broken error
+	broken error // why the parser's answer will not do
+	lacks  error // why ssh cannot be asked
+}
+
+// askers is how many ssh may be asked at once: each is a process.
+const askers = 4
+
+func newClientConfig(files []string) *clientConfig {
+	return &clientConfig{files: files, asking: make(chan struct{}, askers)}
 }
 
 func (c *clientConfig) load() {
@@ -35,6 +49,7 @@ func (c *clientConfig) load() {
 		}
 		c.files = append(c.files, filepath.Join(os.ExpandEnv(systemSSH), "ssh_config"))
 	}
+	_, c.lacks = exec.LookPath("ssh")
 	for _, f := range c.files {
 		b, err := os.ReadFile(f)
 		if os.IsNotExist(err) {
@@ -50,7 +65,49 @@ func (c *clientConfig) load() {
 			return
 		}
 		c.parsed = append(c.parsed, cfg)
+		if c.lacks == nil && matches(f, b, 0) {
+			c.broken = fmt.Errorf("%s has a Match", f)
+		}
 	}
+}
+
+// matches reports whether a configuration, or one that it includes, has a Match
+// that OpenSSH alone understands in full: the parser knows nothing of HostName
+// when it compares hosts.
+func matches(file string, text []byte, depth int) bool {
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.ReplaceAll(strings.TrimSpace(line), "=", " "), " ")
+		value = strings.TrimSpace(value)
+		switch {
+		case strings.EqualFold(key, "Match") && !strings.EqualFold(value, "all"):
+			return true
+		case strings.EqualFold(key, "Include") && depth < 16: // as deep as ssh goes
+			for _, f := range included(file, value) {
+				if b, err := os.ReadFile(f); err == nil && matches(f, b, depth+1) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// included are the files of an Include in file.
+func included(file, value string) []string {
+	var all []string
+	for _, pattern := range words(value) {
+		pattern = expand(pattern, tokens{})
+		if !filepath.IsAbs(pattern) {
+			dir := filepath.Dir(file)
+			if home, err := os.UserHomeDir(); err == nil && !strings.HasPrefix(dir, os.ExpandEnv(systemSSH)) {
+				dir = filepath.Join(home, ".ssh")
+			}
+			pattern = filepath.Join(dir, pattern)
+		}
+		found, _ := filepath.Glob(pattern)
+		all = append(all, found...)
+	}
+	return all
 }
 
 // settings are all values of each key for one host, the first of most import.
@@ -63,10 +120,18 @@ func (s settings) first(key string) string {
 	return ""
 }
 
+// says reports whether a flag is yes, or no.
+func (s settings) says(key, answer string) bool {
+	other := map[string]string{"yes": "true", "no": "false"}[answer]
+	v := s.first(key)
+	return strings.EqualFold(v, answer) || strings.EqualFold(v, other)
+}
+
 // wantedSettings are the keys that are honoured; docs/design.md lists them.
 var wantedSettings = []string{
 	"hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
-	"proxyjump", "proxycommand", "userknownhostsfile", "hostkeyalias",
+	"proxyjump", "proxycommand", "userknownhostsfile", "hostkeyalias", "controlpath",
+	"batchmode", "passwordauthentication", "kbdinteractiveauthentication", "challengeresponseauthentication",
 }
 
 // askLimit is how long ssh may take to resolve a name.
@@ -93,6 +158,15 @@ func (c *clientConfig) lookup(ctx context.Context, alias string) (settings, erro
 }
 
 func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, error) {
+	if c.lacks != nil {
+		return nil, hint.With(fmt.Errorf("%w, and there is no ssh here that could say what it means: %w", c.broken, c.lacks), "of Match dsbuild itself knows all and host; for others install the OpenSSH client")
+	}
+	select {
+	case c.asking <- struct{}{}:
+		defer func() { <-c.asking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	args := []string{"-G"}
 	if home, _ := os.UserHomeDir(); c.files[0] != filepath.Join(home, ".ssh", "config") {
 		args = append(args, "-F", c.files[0])
@@ -108,7 +182,7 @@ func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, erro
 	case limited.Err() != nil:
 		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "does a Match exec in ~/.ssh/config hang?")
 	case err != nil:
-		return nil, hint.With(fmt.Errorf("%w; nor does ssh -G resolve it: %w", c.broken, err), "what does ssh -G %s say?", Quote(alias))
+		return nil, hint.With(fmt.Errorf("%w, so ssh -G was asked, and failed: %s", c.broken, complaint(err)), "what does ssh -G %s say?", Quote(alias))
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
@@ -116,6 +190,16 @@ func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, erro
 		s[k] = append(s[k], v)
 	}
 	return s, nil
+}
+
+// complaint is what a program said last when it failed.
+func complaint(err error) string {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || len(bytes.TrimSpace(exit.Stderr)) == 0 {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
 
 // Resolve fills what t leaves empty from the OpenSSH client configuration,
@@ -144,20 +228,22 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	if err := fillLogin(&t, alias, set); err != nil {
 		return t, err
 	}
-	given := t.KnownHosts
-	fillKeys(&t, set)
-	fillKnownHosts(&t, set)
 	if t.Jump == nil {
 		if t.Jump, err = jumpOf(alias, set); err != nil {
 			return t, err
 		}
 	}
+	given := t.KnownHosts
+	names := tokensOf(t, alias)
+	fillKeys(&t, set, names)
+	fillKnownHosts(&t, set, names)
+	fillControl(&t, set, names)
 	t.Jump, err = d.resolveJumps(ctx, t, given, depth)
 	t.resolved = err == nil
 	return t, err
 }
 
-// fillLogin fills address, port and user.
+// fillLogin fills address, port, user, and the name that known_hosts has for it.
 func fillLogin(t *Target, alias string, set settings) error {
 	t.Address = alias
 	if h := set.first("hostname"); h != "" {
@@ -182,6 +268,9 @@ func fillLogin(t *Target, alias string, set settings) error {
 	if t.User == "" {
 		t.User = localUser()
 	}
+	if t.HostKeyAlias == "" {
+		t.HostKeyAlias = strings.ToLower(set.first("hostkeyalias")) // as ssh does
+	}
 	return nil
 }
 
@@ -200,24 +289,27 @@ func jumpOf(alias string, set settings) ([]Target, error) {
 }
 
 // fillKeys fills what there is to authenticate with.
-func fillKeys(t *Target, set settings) {
+func fillKeys(t *Target, set settings, names tokens) {
 	if len(t.IdentityFiles) == 0 {
-		t.IdentityFiles = expandAll(set["identityfile"], t)
+		t.IdentityFiles = expandAll(set["identityfile"], names)
 	}
 	if len(t.CertificateFiles) == 0 {
-		t.CertificateFiles = expandAll(set["certificatefile"], t)
+		t.CertificateFiles = expandAll(set["certificatefile"], names)
 	}
-	if v := set.first("identitiesonly"); strings.EqualFold(v, "yes") || strings.EqualFold(v, "true") {
+	if set.says("identitiesonly", "yes") {
 		t.IdentitiesOnly = true
 	}
 	if t.Agent == "" {
-		t.Agent = agentOf(set.first("identityagent"), t)
+		t.Agent = agentOf(set.first("identityagent"), names)
 	}
+	t.BatchMode = t.BatchMode || set.says("batchmode", "yes")
+	t.NoPassword = t.NoPassword || set.says("passwordauthentication", "no")
+	t.NoInteractive = t.NoInteractive || set.says("kbdinteractiveauthentication", "no") || set.says("challengeresponseauthentication", "no")
 }
 
 // agentOf reads an IdentityAgent: a path, none, SSH_AUTH_SOCK, or $ and the
 // name of another variable.
-func agentOf(v string, t *Target) string {
+func agentOf(v string, names tokens) string {
 	switch {
 	case v == "" || v == "SSH_AUTH_SOCK":
 		return ""
@@ -226,14 +318,11 @@ func agentOf(v string, t *Target) string {
 	case strings.HasPrefix(v, "$") && !strings.Contains(v, "/"):
 		return cmp.Or(os.Getenv(strings.Trim(v, "${}")), "none")
 	}
-	return expand(v, t)
+	return expand(v, names)
 }
 
-// fillKnownHosts fills where a node's key is looked up, and under which name.
-func fillKnownHosts(t *Target, set settings) {
-	if t.HostKeyAlias == "" {
-		t.HostKeyAlias = strings.ToLower(set.first("hostkeyalias")) // as ssh does
-	}
+// fillKnownHosts fills where a node's key is looked up.
+func fillKnownHosts(t *Target, set settings, names tokens) {
 	if len(t.KnownHosts) > 0 {
 		return
 	}
@@ -241,15 +330,15 @@ func fillKnownHosts(t *Target, set settings) {
 	if list == "" {
 		list = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 	}
-	t.KnownHosts = append(expandAll(words(list), t), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
+	t.KnownHosts = append(expandAll(words(list), names), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
 }
 
 // expandAll expands file names; "none" is no file.
-func expandAll(files []string, t *Target) []string {
+func expandAll(files []string, names tokens) []string {
 	var list []string
 	for _, f := range files {
 		if !strings.EqualFold(f, "none") {
-			list = append(list, expand(f, t))
+			list = append(list, expand(f, names))
 		}
 	}
 	return list
@@ -335,13 +424,75 @@ func splitPort(s string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// expand resolves ~ and the tokens of ssh_config that can stand in a file name.
-func expand(f string, t *Target) string {
+// fillControl fills where an OpenSSH may have a connection to t.
+func fillControl(t *Target, set settings, names tokens) {
+	path := set.first("controlpath")
+	if t.ControlPaths != nil {
+		return
+	}
+	t.ControlPaths = []string{}
+	if path == "" || strings.EqualFold(path, "none") {
+		return
+	}
+	for _, hash := range names.hashes() {
+		names["%C"] = hash
+		if f := expand(path, names); !slices.Contains(t.ControlPaths, f) {
+			t.ControlPaths = append(t.ControlPaths, f)
+		}
+	}
+}
+
+// tokens are what stands for something in values of ssh_config.
+type tokens map[string]string
+
+// tokensOf are those for a target that was called alias.
+func tokensOf(t Target, alias string) tokens {
 	home, _ := os.UserHomeDir()
+	host, _ := os.Hostname()
+	short, _, _ := strings.Cut(host, ".")
+	jump := ""
+	if n := len(t.Jump); n > 0 {
+		jump = t.Jump[n-1].Address
+	}
+	return tokens{
+		"%%": "%", "%d": home, "%h": t.Address, "%i": userID(), "%j": jump, "%k": cmp.Or(t.HostKeyAlias, alias),
+		"%L": short, "%l": host, "%n": alias, "%p": strconv.Itoa(t.Port), "%r": t.User, "%u": localUser(),
+	}
+}
+
+// hashes are what %C can stand for: that of OpenSSH from 9.6 on knows of the
+// jump host.
+func (names tokens) hashes() []string {
+	var all []string
+	for _, jump := range []string{names["%j"], ""} {
+		sum := sha1.Sum([]byte(names["%l"] + names["%h"] + names["%p"] + names["%r"] + jump)) // as OpenSSH names sockets
+		all = append(all, hex.EncodeToString(sum[:]))
+	}
+	return all
+}
+
+var (
+	tokenForm = regexp.MustCompile(`%.`)
+	envForm   = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
+)
+
+// expand resolves ~, variables and tokens in the name of a file.
+func expand(f string, names tokens) string {
 	if f == "~" || strings.HasPrefix(f, "~/") || strings.HasPrefix(f, "~"+string(filepath.Separator)) {
+		home, _ := os.UserHomeDir()
 		f = home + f[1:]
 	}
-	return strings.NewReplacer("%%", "%", "%d", home, "%h", t.Address, "%r", t.User, "%u", localUser(), "%p", strconv.Itoa(t.Port)).Replace(f)
+	f = envForm.ReplaceAllStringFunc(f, func(v string) string { return os.Getenv(v[2 : len(v)-1]) })
+	return tokenForm.ReplaceAllStringFunc(f, func(token string) string { return cmp.Or(names[token], token) })
+}
+
+// userID is the number of the user, or on Windows the identifier.
+func userID() string {
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	return u.Uid
 }
 
 // localUser is the user's name, on Windows without the domain's.

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -130,6 +131,94 @@ func TestResolveMatchExec(t *testing.T) {
 	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
 	if err != nil || got.User != "by-exec" || got.Port != 2200 || got.Address != "gpu1" {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// What a Match means, OpenSSH says: it compares with what HostName says, and it
+// may stand in an included file.
+func TestResolveMatch(t *testing.T) {
+	if _, err := exec.LookPath("ssh"); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	more := filepath.Join(dir, "more")
+	if err := os.WriteFile(more, []byte("Match host *.example originalhost cpu*\n User nobody\nMatch host *.example\n User by-name\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := configured(t, "Host gpu*\n HostName %h.example\n IdentityFile ~/k-%h-%r\nInclude "+dir+"/mo*\nMatch host gpu1\n Port 1\n")
+	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
+	if err != nil || got.User != "by-name" || got.Port != 22 || got.Address != "gpu1.example" {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if want := os.Getenv("HOME") + "/k-gpu1.example-by-name"; len(got.IdentityFiles) != 1 || got.IdentityFiles[0] != want {
+		t.Errorf("identities %q, want %q", got.IdentityFiles, want)
+	}
+}
+
+func TestResolveSaysWhatSSHSays(t *testing.T) {
+	if _, err := exec.LookPath("ssh"); err != nil {
+		t.Skip(err)
+	}
+	d := configured(t, "Match nonsense\n User x\n")
+	_, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
+	if err == nil || !strings.Contains(err.Error(), "so ssh -G was asked, and failed: ") || !strings.Contains(err.Error(), "config") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Without an ssh some of it is known, and the rest is said to be unknown.
+func TestResolveMatchWithoutSSH(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	d := configured(t, "Match host gpu*\n User by-host\nMatch all\n Port 2200\n")
+	for name, user := range map[string]string{"gpu1": "by-host", "cpu1": ""} {
+		got, err := d.Resolve(t.Context(), remote.Target{Address: name})
+		if err != nil || got.Port != 2200 || (got.User == "by-host") != (user != "") {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+	d = configured(t, "Match user train\n Port 2200\n")
+	_, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
+	if err == nil || !strings.Contains(err.Error(), "there is no ssh here that could say what it means") || !strings.Contains(hint.Of(err), "install the OpenSSH client") {
+		t.Errorf("got %v, hint %q", err, hint.Of(err))
+	}
+}
+
+// A thousand nodes are no thousand processes.
+func TestResolveAsksFewAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	script := `#!/bin/sh
+mkdir "$0.d/$$"; ls "$0.d" | wc -l >>"$0.most"
+sleep .05
+rmdir "$0.d/$$"; echo user asked
+`
+	ssh := filepath.Join(dir, "ssh")
+	if err := errors.Join(os.WriteFile(ssh, []byte(script), 0o700), os.Mkdir(ssh+".d", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	d := configured(t, "Match user x\n Port 1\n")
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			got, err := d.Resolve(t.Context(), remote.Target{Address: fmt.Sprintf("gpu%d", i)})
+			if err != nil || got.User != "asked" {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	counts, err := os.ReadFile(ssh + ".most")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(counts))
+	for _, n := range lines {
+		if n != "1" && n != "2" && n != "3" && n != "4" {
+			t.Errorf("%s at once", n)
+		}
+	}
+	if len(lines) != 30 {
+		t.Errorf("asked %d times", len(lines))
 	}
 }
 

@@ -1,11 +1,13 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,11 +18,20 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// aliveConn remembers when the node was last heard of.
+// aliveConn remembers when the node was last heard of, and what it said first.
 type aliveConn struct {
 	net.Conn
 	heard atomic.Int64
+	ended func() // if set, called when the other side has ended it
+
+	closed  atomic.Bool // on this side
+	greeted atomic.Bool // its version has come, or more than anybody says before
+	mu      sync.Mutex
+	first   []byte // what came before
 }
+
+// mostFirst is more than a node says before its version.
+const mostFirst = 1 << 10
 
 func newAliveConn(c net.Conn) *aliveConn {
 	a := &aliveConn{Conn: c}
@@ -28,12 +39,45 @@ func newAliveConn(c net.Conn) *aliveConn {
 	return a
 }
 
+// Read implements io.Reader.
 func (a *aliveConn) Read(b []byte) (int, error) {
 	n, err := a.Conn.Read(b)
 	if n > 0 {
 		a.heard.Store(time.Now().UnixNano())
+		a.remember(b[:n])
+	}
+	if err != nil && a.ended != nil && !a.closed.Load() {
+		a.ended()
 	}
 	return n, err
+}
+
+// Close implements io.Closer.
+func (a *aliveConn) Close() error {
+	a.closed.Store(true)
+	return a.Conn.Close()
+}
+
+// remember keeps what a node says before its version.
+func (a *aliveConn) remember(b []byte) {
+	if a.greeted.Load() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.first = append(a.first, b...)
+	if len(a.first) > mostFirst || bytes.HasPrefix(a.first, []byte("SSH-")) || bytes.Contains(a.first, []byte("\nSSH-")) {
+		a.first = nil
+		a.greeted.Store(true)
+	}
+}
+
+// said is the last line that a node has said in place of its version, or "".
+func (a *aliveConn) said() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(a.first)), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
 
 func (a *aliveConn) silence() time.Duration { return time.Since(time.Unix(0, a.heard.Load())) }
@@ -43,29 +87,37 @@ type sshConn struct {
 	target  Target
 	client  *ssh.Client
 	alive   *aliveConn
-	release func() // gives the jump host back
+	ask     func() error // has the node answer something
+	forward dialFunc     // connects to an address from the node
+	hangUp  func() error // ends it in an orderly way
+	release func()       // gives the jump host back
 	verdict atomic.Pointer[string]
 	dead    chan struct{} // closed once the connection has ended
+	ended   sync.Once
 	once    sync.Once
 }
 
-func newConn(t Target, client *ssh.Client, alive *aliveConn, opt Options) *sshConn {
-	c := &sshConn{target: t, client: client, alive: alive, release: func() {}, dead: make(chan struct{})}
+func newConn(t Target, client *ssh.Client, alive *aliveConn, ask func() error, opt Options) *sshConn {
+	c := &sshConn{target: t, client: client, alive: alive, ask: ask, forward: client.DialContext, release: func() {}, dead: make(chan struct{})}
+	c.hangUp = func() error { return errors.Join(client.Close(), alive.Close()) }
 	go func() {
 		client.Wait() //nolint:errcheck // why it ended is told by what was running
-		close(c.dead)
+		c.end()
 	}()
 	go c.keepAlive(opt.KeepAlive, opt.KeepAliveMax)
 	return c
 }
+
+// end notes that the connection has ended.
+func (c *sshConn) end() { c.ended.Do(func() { close(c.dead) }) }
 
 // Close ends the connection; what runs on it gets ErrLost.
 func (c *sshConn) Close() error {
 	c.once.Do(func() {
 		why := "it was closed here"
 		c.verdict.CompareAndSwap(nil, &why)
-		c.client.Close() //nolint:errcheck // already closed by the node is fine
-		c.alive.Close()  //nolint:errcheck // likewise
+		c.end()
+		c.hangUp() //nolint:errcheck // already closed by the node is fine
 		c.release()
 	})
 	return nil
@@ -83,7 +135,7 @@ func (c *sshConn) isDead() bool {
 // broke reports whether err is that of a broken connection. Who meets the
 // break first may be ahead of the goroutine that notes it: so it is given a moment.
 func (c *sshConn) broke(err error) bool {
-	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) || errors.Is(err, errAborted) {
+	if cut(err) {
 		return true
 	}
 	select {
@@ -92,6 +144,12 @@ func (c *sshConn) broke(err error) bool {
 	case <-time.After(250 * time.Millisecond):
 		return false
 	}
+}
+
+// cut reports whether err is that of a socket that has broken; it is closed here
+// where it could not be written to.
+func cut(err error) bool {
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) || errors.Is(err, errAborted)
 }
 
 // keepAlive asks a silent node for a sign of life and gives it up after limit
@@ -118,7 +176,7 @@ func (c *sshConn) keepAlive(every time.Duration, limit int) {
 		select {
 		case asked <- struct{}{}:
 			go func() {
-				c.client.SendRequest("keepalive@openssh.com", true, nil) //nolint:errcheck // any answer will do, and none is judged above
+				c.ask() //nolint:errcheck // any answer will do, and none is judged above
 				<-asked
 			}()
 		default: // one question is open already

@@ -1,14 +1,15 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -31,6 +32,11 @@ type Options struct {
 	KeepAlive time.Duration
 	// KeepAliveMax is after how many silent intervals a connection counts as lost. 0 means 3.
 	KeepAliveMax int
+	// Pause is how long to wait before a node is asked again that turned a connection
+	// away, as sshd does when too many knock at once. It doubles. 0 means 500 ms.
+	Pause time.Duration
+	// Prompter asks for passphrases, passwords and codes; nil asks nobody.
+	Prompter Prompter
 }
 
 // SSH opens connections over SSH. Targets that share a jump host share one
@@ -40,6 +46,9 @@ type SSH struct {
 	config   *clientConfig
 	hostKeys *hostKeys
 	jumps    *pool
+	doors    *doors
+	masters  *masters
+	answers  *answers
 }
 
 var _ Dialer = (*SSH)(nil)
@@ -55,11 +64,17 @@ func NewSSH(opt Options) *SSH {
 	if opt.KeepAliveMax == 0 {
 		opt.KeepAliveMax = 3
 	}
+	if opt.Pause == 0 {
+		opt.Pause = 500 * time.Millisecond
+	}
 	return &SSH{
 		opt:      opt,
-		config:   &clientConfig{files: opt.ConfigFiles},
+		config:   newClientConfig(opt.ConfigFiles),
 		hostKeys: &hostKeys{},
 		jumps:    &pool{shared: map[string]*sharedConn{}},
+		doors:    &doors{open: map[string]*door{}},
+		masters:  &masters{taken: map[string]int{}},
+		answers:  newAnswers(opt.Prompter),
 	}
 }
 
@@ -78,7 +93,10 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 
 // dial connects to a resolved target; it calls itself for jump hosts.
 func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
-	keys, err := d.keysFor(t)
+	if c := d.ride(ctx, t); c != nil {
+		return c, nil
+	}
+	keys, err := d.keysFor(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -89,12 +107,12 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	release := func() {}
 	if n := len(t.Jump); n > 0 {
 		last := t.Jump[n-1]
-		last.Jump = t.Jump[:n-1]
+		last.Jump, last.jump = t.Jump[:n-1], true
 		jump, done, err := d.jumps.get(ctx, jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return d.dial(ctx, last) })
 		if err != nil {
 			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
 		}
-		hop, release = jump.client.DialContext, done
+		hop, release = jump.forward, done
 	}
 	c, err := d.connect(ctx, t, hop, keys)
 	if err != nil {
@@ -107,18 +125,45 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// connect is one hop: TCP and handshake under one deadline.
+// knocks is how often a node may turn a connection away before it has heard who
+// calls. It does so where too many knock at once, and counts it against nobody.
+const knocks = 5
+
+// connect is one hop, as often as the node asks to come again.
 func (d *SSH) connect(ctx context.Context, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
-	hop, cancel := context.WithTimeout(ctx, d.opt.Timeout)
-	defer cancel()
-	nc, err := dial(hop, "tcp", hostPort(t))
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+	next := d.opt.Pause
+	for n := 1; ; n++ {
+		c, err := d.knock(ctx, t, dial, keys)
+		if n == knocks || !errors.Is(err, errTurnedAway) {
+			return c, err
 		}
+		if err := pause(ctx, around(next)); err != nil {
+			return nil, err
+		}
+		next *= 2
+	}
+}
+
+// knock is one attempt at a hop: TCP and handshake under one deadline.
+func (d *SSH) knock(ctx context.Context, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
+	leave, err := d.doors.enter(ctx, jumpKey(t.Jump)+hostPort(t))
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	clock := newDeadline(ctx, d.opt.Timeout)
+	defer clock.end()
+	nc, err := dial(clock, "tcp", hostPort(t))
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case clock.expired():
+		return nil, dialError(t, context.DeadlineExceeded)
+	default:
 		return nil, dialError(t, err)
 	}
-	c, err := d.handshake(hop, nc, t, keys)
+	c, err := d.handshake(clock, nc, t, keys)
 	if err == nil {
 		return c, nil
 	}
@@ -126,7 +171,7 @@ func (d *SSH) connect(ctx context.Context, t Target, dial dialFunc, keys *keySet
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case hop.Err() != nil:
+	case clock.expired():
 		err = fmt.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, hostPort(t), d.opt.Timeout)
 		return nil, hint.With(err, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 	}
@@ -134,25 +179,30 @@ func (d *SSH) connect(ctx context.Context, t Target, dial dialFunc, keys *keySet
 }
 
 // handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not
-// bound it, so nc is closed when ctx ends; through a jump host even that may
-// not wake the reader at once, so nobody waits for it.
-func (d *SSH) handshake(ctx context.Context, nc net.Conn, t Target, keys *keySet) (*sshConn, error) {
+// bound it, so nc is closed when the time is over; through a jump host even that
+// may not wake the reader at once, so nobody waits for it.
+func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*sshConn, error) {
 	check, err := d.hostKeys.checker(t)
 	if err != nil {
 		return nil, err
 	}
-	defer context.AfterFunc(ctx, func() { nc.Close() })()
-	var offered atomic.Pointer[[]string]
+	defer context.AfterFunc(clock, func() { nc.Close() })()
+	alive := newAliveConn(nc)
+	// Who is asked something need not answer a node that has gone.
+	asking, stop := context.WithCancelCause(clock)
+	defer stop(nil)
+	alive.ended = func() { stop(errHungUp) }
+	login := &login{target: t, keys: keys, answers: d.answers, ctx: asking, clock: clock}
+	if keys.unlock != nil {
+		keys.unlock = login.unlock
+	}
 	cfg := &ssh.ClientConfig{
 		User:              t.User,
-		Auth:              []ssh.AuthMethod{ssh.PublicKeys(keys.signers...)},
 		HostKeyCallback:   check.callback,
 		HostKeyAlgorithms: check.algorithms,
 		ClientVersion:     "SSH-2.0-dsbuild",
-		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
-			offered.Store(&c.AllowedMethods)
-			return nil, nil
-		},
+		AuthCallback:      login.next,
+		BannerCallback:    login.banner,
 	}
 	cfg.KeyExchanges = []string{
 		ssh.KeyExchangeCurve25519, ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeECDHP256,
@@ -164,27 +214,31 @@ func (d *SSH) handshake(ctx context.Context, nc net.Conn, t Target, keys *keySet
 	}
 	done := make(chan result, 1)
 	go func() {
-		alive := newAliveConn(nc)
 		cc, chans, reqs, err := ssh.NewClientConn(alive, knownAs(t), cfg)
 		if err != nil {
+			err = handshakeError(t, err, check, login, alive)
+			login.end(err)
 			done <- result{nil, err}
 			return
 		}
-		done <- result{newConn(t, ssh.NewClient(cc, chans, reqs), alive, d.opt), nil}
+		login.end(nil)
+		client := ssh.NewClient(cc, chans, reqs)
+		ask := func() error {
+			_, _, err := client.SendRequest("keepalive@openssh.com", true, nil)
+			return err
+		}
+		done <- result{newConn(t, client, alive, ask, d.opt), nil}
 	}()
 	select {
 	case r := <-done:
-		if r.err != nil {
-			return nil, handshakeError(t, r.err, check, keys, offered.Load())
-		}
-		return r.conn, nil
-	case <-ctx.Done():
+		return r.conn, r.err
+	case <-clock.Done():
 		go func() {
 			if r := <-done; r.conn != nil {
 				r.conn.Close()
 			}
 		}()
-		return nil, ctx.Err()
+		return nil, clock.Err()
 	}
 }
 
@@ -207,6 +261,7 @@ func dialError(t Target, err error) error {
 	}
 	dns := (*net.DNSError)(nil)
 	refused := (*ssh.OpenChannelError)(nil)
+	unmade := (*muxError)(nil)
 	switch {
 	case errors.As(err, &dns) && !dns.IsNotFound:
 		return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), dns),
@@ -217,8 +272,14 @@ func dialError(t Target, err error) error {
 	case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
 		return hint.With(fmt.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, hostPort(t), refused.Message),
 			"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
-	case errors.As(err, &refused):
-		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), refused.Message),
+	case errors.As(err, &refused), errors.As(err, &unmade):
+		why := ""
+		if refused != nil {
+			why = refused.Message
+		} else {
+			why = unmade.why
+		}
+		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), why),
 			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
 	case errors.Is(err, errRefused):
 		return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
@@ -230,8 +291,16 @@ func dialError(t Target, err error) error {
 	return fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), cause)
 }
 
+// Errors of handshakes that came to nothing before the node knew who calls.
+var (
+	// errTurnedAway is a node that wants to be asked again.
+	errTurnedAway = errors.New("turned away")
+	// errHungUp is the end of a connection while a person was asked.
+	errHungUp = errors.New("the node closed the connection before there was an answer")
+)
+
 // handshakeError sorts what ssh.NewClientConn says into the sentinels.
-func handshakeError(t Target, err error, check *hostKeyCheck, keys *keySet, offered *[]string) error {
+func handshakeError(t Target, err error, check *hostKeyCheck, login *login, alive *aliveConn) error {
 	if check.failed != nil {
 		return check.failed
 	}
@@ -243,12 +312,30 @@ func handshakeError(t Target, err error, check *hostKeyCheck, keys *keySet, offe
 		return fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), neg.What, strings.Join(neg.RequestedAlgorithms, ", "))
 	}
 	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
-	if offered != nil && refusal(text) {
-		return keys.refused(t, text, offered)
+	switch begun := login.offered.Load() != nil; {
+	case errors.Is(login.gaveUp, errHungUp):
+		return hint.With(fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), errHungUp), "LoginGraceTime in its sshd_config is how long it waits")
+	case begun && (login.gaveUp != nil || refusal(text)):
+		return login.refused(text)
+	case !begun && alive.said() == notAllowed:
+		return hint.With(fmt.Errorf("%w: sshd at %s says %q", ErrBanned, hostPort(t), notAllowed),
+			"too many logins from here have failed (PerSourcePenalties): wait some minutes, and find out which; PerSourcePenaltyExemptList in its sshd_config spares this machine")
+	case !begun && brokeOff(err):
+		err = fmt.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, hostPort(t), errTurnedAway, cmp.Or(alive.said(), text))
+	default:
+		err = fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), text)
 	}
-	return hint.With(fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), text),
-		"its sshd log says why; MaxStartups and PerSourcePenalties make sshd turn away many connections at once")
+	return hint.With(err, "its sshd log says why; MaxStartups makes sshd turn away many connections at once")
 }
+
+// brokeOff reports whether err is that of a connection that has ended, and not
+// of words that make no sense.
+func brokeOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)
+}
+
+// notAllowed is what sshd says to those whom it has banned for a while.
+const notAllowed = "Not allowed at this time"
 
 // refusals are the errors of an authentication that came to a verdict: none
 // is left to try, the node says so itself, or no signature can be made.

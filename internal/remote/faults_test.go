@@ -29,7 +29,7 @@ import (
 func quick() *remote.SSH {
 	return remote.NewSSH(remote.Options{
 		ConfigFiles: []string{}, AgentSocket: "none",
-		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 3,
+		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 3, Pause: 5 * time.Millisecond,
 	})
 }
 
@@ -178,18 +178,31 @@ func TestEncryptedKeyWithoutAgent(t *testing.T) {
 	wantError(t, err, remote.ErrAuth, "locked is encrypted and no agent holds it", "ssh-add .*locked")
 }
 
-func TestRetryHelpsAfterACut(t *testing.T) {
-	s := sshtest.Start(t, sshtest.Options{CutAfter: 1, Cuts: 2})
-	c, err := remote.WithRetry(quick(), 3, time.Millisecond).Dial(t.Context(), s.Target())
-	if err != nil {
-		t.Fatal(err)
+// A node that turns connections away before it knows who calls is asked again,
+// but not for ever.
+func TestTurnedAway(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{CutAfter: 1, Cuts: 3})
+	dial(t, quick(), s.Target())
+	if s.Connections() != 4 {
+		t.Errorf("%d connections", s.Connections())
 	}
-	c.Close()
+	s = sshtest.Start(t, sshtest.Options{CutAfter: 1})
+	_, err := remote.WithRetry(quick(), 3, time.Millisecond).Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrDial, "turned away: .*ended the handshake", "MaxStartups")
+	if s.Connections() != 5 {
+		t.Errorf("%d connections", s.Connections())
+	}
+}
+
+// A connection that breaks later is tried again by whoever wants that.
+func TestRetryHelpsAfterACut(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{CutAuths: 2})
+	dial(t, remote.WithRetry(quick(), 3, time.Millisecond), s.Target())
 	if s.Connections() != 3 {
 		t.Errorf("%d connections", s.Connections())
 	}
-	_, err = remote.WithRetry(quick(), 2, time.Millisecond).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAfter: 1}).Target())
-	wantError(t, err, remote.ErrDial, "ended the handshake", "MaxStartups")
+	_, err := remote.WithRetry(quick(), 2, time.Millisecond).Dial(t.Context(), sshtest.Start(t, sshtest.Options{CutAuths: 9}).Target())
+	wantError(t, err, remote.ErrDial, "ended the handshake", "sshd log")
 }
 
 func TestCutWhileRunning(t *testing.T) {

@@ -3,7 +3,9 @@
 package remote
 
 import (
+	"io/fs"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -22,4 +24,10 @@ const (
 // dialAgent connects to an agent.
 func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 	return net.DialTimeout("unix", socket, limit)
+}
+
+// ours reports whether a file belongs to this user.
+func ours(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
 }

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"io/fs"
 	"net"
 	"strings"
 	"time"
@@ -28,3 +29,8 @@ func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 	}
 	return net.DialTimeout("unix", socket, limit)
 }
+
+// ours is asked of the sockets of OpenSSH's masters, which Windows has none of.
+func ours(fs.FileInfo) bool { return false }
+
+func forwardBy(string) dialFunc { return nil }

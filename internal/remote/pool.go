@@ -22,14 +22,15 @@ type sharedConn struct {
 	conn  *sshConn
 	err   error
 	users int
+	stop  context.CancelFunc // ends the attempt
 }
 
 // jumpKey tells jump chains apart.
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
-		fmt.Fprintf(&b, "%s %q %q %q %t %q %q\x00", login(t), t.IdentityFiles, t.KnownHosts,
-			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias)
+		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t\x00", loginName(t), t.IdentityFiles, t.KnownHosts,
+			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias, t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive)
 	}
 	return b.String()
 }
@@ -43,7 +44,9 @@ func (p *pool) get(ctx context.Context, key string, dial func(context.Context) (
 		s = &sharedConn{ready: make(chan struct{})}
 		p.shared[key] = s
 		// The first node to give up must not take the jump host from the others.
-		go p.open(context.WithoutCancel(ctx), key, s, dial)
+		var lasting context.Context
+		lasting, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+		go p.open(lasting, key, s, dial)
 	}
 	s.users++
 	p.mu.Unlock()
@@ -79,13 +82,17 @@ func (p *pool) open(ctx context.Context, key string, s *sharedConn, dial func(co
 func (p *pool) release(key string, s *sharedConn) {
 	p.mu.Lock()
 	s.users--
-	last := s.users == 0 && s.conn != nil
-	if last && p.shared[key] == s {
+	last := s.users == 0
+	if last && !final(s.err) && p.shared[key] == s {
 		delete(p.shared, key)
 	}
+	conn := s.conn
 	p.mu.Unlock()
 	if last {
-		s.conn.Close()
+		s.stop()
+	}
+	if last && conn != nil {
+		conn.Close()
 	}
 }
 
@@ -95,4 +102,6 @@ func (s *sharedConn) broken() bool {
 }
 
 // final reports whether trying again can only do harm.
-func final(err error) bool { return errors.Is(err, ErrAuth) || errors.Is(err, ErrHostKey) }
+func final(err error) bool {
+	return errors.Is(err, ErrAuth) || errors.Is(err, ErrHostKey) || errors.Is(err, ErrBanned)
+}

@@ -40,7 +40,15 @@ type Target struct {
 	// Jump are the hosts to go through, the nearest first.
 	Jump []Target
 
+	// ControlPaths are sockets at which an OpenSSH that is connected to the node
+	// lets others ride along; none: not nil, and empty.
+	ControlPaths []string
+	// BatchMode asks a person nothing, NoPassword and NoInteractive not by the
+	// methods password and keyboard-interactive.
+	BatchMode, NoPassword, NoInteractive bool
+
 	resolved bool // the client configuration has had its say: it must not be asked twice
+	jump     bool // it is on the way to others
 }
 
 // Command is one program run on a node.
@@ -122,10 +130,11 @@ type Spreader interface {
 }
 
 // Sentinels for what went wrong between here and a node. ErrDial and ErrLost
-// may be retried; ErrAuth, ErrHostKey and ErrNoSpace may not.
+// may be retried; ErrAuth, ErrBanned, ErrHostKey and ErrNoSpace may not.
 var (
 	ErrDial    = errors.New("no connection")
 	ErrAuth    = errors.New("authentication refused")
+	ErrBanned  = errors.New("this machine is banned for a while")
 	ErrHostKey = errors.New("host key not accepted")
 	ErrLost    = errors.New("connection lost")
 	ErrNoSpace = errors.New("no space left on the node")

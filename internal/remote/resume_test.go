@@ -32,6 +32,9 @@ func TestCutAnywhereThenResume(t *testing.T) {
 		up, want := blob(size, filepath.Join(s.Home, "file"))
 		up.Resume = true
 		err := tryPut(t, s, up)
+		if err == nil && k == 1 {
+			continue // it was turned away, and came again
+		}
 		if err == nil {
 			t.Logf("byte %d lies behind the transfer", k)
 			break

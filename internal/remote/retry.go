@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 )
 
@@ -26,17 +25,15 @@ func (r *retryDialer) Close() error { return closeDialer(r.Dialer) }
 
 // Dial implements Dialer.
 func (r *retryDialer) Dial(ctx context.Context, t Target) (Conn, error) {
-	pause := r.pause
+	next := r.pause
 	for n := 1; ; n++ {
 		c, err := r.Dialer.Dial(ctx, t)
-		if err == nil || n >= r.attempts || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
+		if err == nil || n >= r.attempts || errors.Is(err, errTurnedAway) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
 			return c, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(pause/2 + rand.N(pause+1)):
+		if err := pause(ctx, around(next)); err != nil {
+			return nil, err
 		}
-		pause *= 2
+		next *= 2
 	}
 }

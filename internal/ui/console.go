@@ -25,6 +25,8 @@ type Console struct {
 	drawn  int           // live lines on the screen now
 	frame  int           // counts redraws, for the spinner
 	stop   chan struct{} // ends the ticker; nil while none runs
+	paused bool          // the terminal is somebody else's
+	held   strings.Builder
 	closed bool
 }
 
@@ -75,7 +77,44 @@ func (c *Console) Close() {
 	c.closed = true
 	c.live = nil
 	c.stopTicker()
+	c.unpause()
 	c.write("")
+}
+
+// Pause takes the live lines off the terminal and holds back what is reported,
+// until resume is called: so that a person can be asked something there.
+func (c *Console) Pause() (resume func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.opts.Terminal || c.paused || c.closed {
+		return func() {}
+	}
+	c.erase()
+	c.paused = true
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.unpause()
+	})
+}
+
+// unpause is the end of a pause. The caller holds the lock.
+func (c *Console) unpause() {
+	if !c.paused {
+		return
+	}
+	c.paused = false
+	text := c.held.String()
+	c.held.Reset()
+	c.write(text)
+}
+
+// erase takes the live lines off the screen. The caller holds the lock.
+func (c *Console) erase() {
+	live := c.live
+	c.live = nil
+	c.write("")
+	c.live = live
 }
 
 // print writes finished lines above the live ones.
@@ -164,6 +203,12 @@ func (c *Console) beat() {
 // terminal, redraws the live lines below it, all in one Write. Errors are
 // dropped: there is nowhere left to report them. The caller holds the lock.
 func (c *Console) write(text string) {
+	if c.paused {
+		if text != "" {
+			c.held.WriteString(strings.TrimSuffix(text, "\n") + "\n")
+		}
+		return
+	}
 	var out bytes.Buffer
 	if c.drawn > 0 {
 		out.WriteString("\r\x1b[K" + strings.Repeat("\x1b[A\x1b[K", c.drawn-1))

@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,11 @@ import (
 type Options struct {
 	// Address to listen on; "" means 127.0.0.1. All of 127.0.0.0/8 will do on Linux.
 	Address string
+	// Port to listen on; 0 means any.
+	Port int
+	// Key is the public key that is let in; nil means one whose private half is
+	// in Server.IdentityFile.
+	Key ssh.PublicKey
 	// Name of the node in messages; "" means "node".
 	Name string
 	// Home is where commands start and what HOME is; "" means a fresh folder.
@@ -55,8 +61,18 @@ type Options struct {
 	Unknown bool
 	// CutAuths is how many connections are closed while a key is being tried.
 	CutAuths int
+	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
+	NoForward bool
 	// RefuseAuth turns every key down.
 	RefuseAuth bool
+	// Password, if set, is what it takes instead of a key.
+	Password string
+	// Ask, if set, is a login by keyboard-interactive, instead of a key or, with
+	// AfterKey, after one: it asks by challenge, and nil lets the user in.
+	Ask      func(user string, challenge ssh.KeyboardInteractiveChallenge) error
+	AfterKey bool
+	// Refuse, if set, is said to each connection in place of a version.
+	Refuse string
 	// MaxSessions, if above 0, is how many sessions a connection may have open.
 	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
@@ -70,8 +86,6 @@ type Options struct {
 	// IgnoreEOF leaves an SFTP session open after the client has ended it, until
 	// the connection ends.
 	IgnoreEOF bool
-	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
-	NoForward bool
 	// Rate, if above 0, is how many bytes a second come in, over each connection.
 	Rate int64
 	// Reset breaks each connection in the handshake, without a close.
@@ -103,6 +117,7 @@ type Server struct {
 	written     atomic.Int64
 	connections atomic.Int64
 	refused     atomic.Int64
+	denied      atomic.Int64
 	faults      atomic.Int64
 	auths       atomic.Int64
 	hushed      atomic.Bool
@@ -115,7 +130,7 @@ type Server struct {
 // Start runs a server until the test ends.
 func Start(tb testing.TB, opt Options) *Server {
 	tb.Helper()
-	s, err := start(tb.TempDir(), opt)
+	s, err := Run(tb.TempDir(), opt)
 	if err != nil {
 		tb.Fatalf("starting an SSH server: %v", err)
 	}
@@ -123,7 +138,8 @@ func Start(tb testing.TB, opt Options) *Server {
 	return s
 }
 
-func start(dir string, opt Options) (*Server, error) {
+// Run runs a server until Stop. Its files lie in dir, which is there already.
+func Run(dir string, opt Options) (*Server, error) {
 	if opt.Address == "" {
 		opt.Address = "127.0.0.1"
 	}
@@ -138,7 +154,7 @@ func start(dir string, opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, User: "train", Home: opt.Home, Address: opt.Address, conns: map[net.Conn]struct{}{}}
 	var err error
-	if s.listener, err = net.Listen("tcp", net.JoinHostPort(opt.Address, "0")); err != nil {
+	if s.listener, err = net.Listen("tcp", net.JoinHostPort(opt.Address, strconv.Itoa(opt.Port))); err != nil {
 		return nil, err
 	}
 	s.Port = s.listener.Addr().(*net.TCPAddr).Port
@@ -157,13 +173,11 @@ func (s *Server) keys(dir string) error {
 	if err != nil {
 		return err
 	}
-	_, clientPub, clientPEM, err := newKey()
-	if err != nil {
-		return err
-	}
-	s.IdentityFile = filepath.Join(dir, "id_ed25519")
-	if err := os.WriteFile(s.IdentityFile, clientPEM, 0o600); err != nil {
-		return err
+	clientPub := s.opt.Key
+	if clientPub == nil {
+		if clientPub, err = s.identity(dir); err != nil {
+			return err
+		}
 	}
 	line := knownhosts.Line([]string{fmt.Sprintf("[%s]:%d", s.Address, s.Port)}, hostPub) + "\n"
 	if s.opt.Unknown {
@@ -184,10 +198,45 @@ func (s *Server) keys(dir string) error {
 			s.refused.Add(1)
 			return nil, errors.New("unknown key")
 		}
+		if s.opt.AfterKey {
+			return nil, &ssh.PartialSuccessError{Next: ssh.ServerAuthCallbacks{KeyboardInteractiveCallback: s.ask}}
+		}
 		return nil, nil
 	}}
+	if s.opt.Password != "" {
+		s.config.PasswordCallback = s.password
+	}
+	if s.opt.Ask != nil && !s.opt.AfterKey {
+		s.config.KeyboardInteractiveCallback = s.ask
+	}
 	s.config.AddHostKey(host)
 	return nil
+}
+
+func (s *Server) password(_ ssh.ConnMetadata, typed []byte) (*ssh.Permissions, error) {
+	if string(typed) != s.opt.Password {
+		s.denied.Add(1)
+		return nil, errors.New("wrong password")
+	}
+	return nil, nil
+}
+
+func (s *Server) ask(c ssh.ConnMetadata, challenge ssh.KeyboardInteractiveChallenge) (*ssh.Permissions, error) {
+	if err := s.opt.Ask(c.User(), challenge); err != nil {
+		s.denied.Add(1)
+		return nil, err
+	}
+	return nil, nil
+}
+
+// identity makes the key that is let in.
+func (s *Server) identity(dir string) (ssh.PublicKey, error) {
+	_, pub, pem, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	s.IdentityFile = filepath.Join(dir, "id_ed25519")
+	return pub, os.WriteFile(s.IdentityFile, pem, 0o600)
 }
 
 func newKey() (ssh.Signer, ssh.PublicKey, []byte, error) {
@@ -219,6 +268,9 @@ func (s *Server) Connections() int { return int(s.connections.Load()) }
 
 // Refused is how many keys it has turned down.
 func (s *Server) Refused() int { return int(s.refused.Load()) }
+
+// Denied is how many passwords and other answers were wrong.
+func (s *Server) Denied() int { return int(s.denied.Load()) }
 
 // Open is how many connections are open now.
 func (s *Server) Open() int {
@@ -290,6 +342,10 @@ func (s *Server) serve(c net.Conn) {
 	}
 	if s.opt.StallOnAccept {
 		io.Copy(io.Discard, c)
+		return
+	}
+	if s.opt.Refuse != "" {
+		io.WriteString(c, s.opt.Refuse+"\r\n")
 		return
 	}
 	bad := &faulty{Conn: c, hushed: &s.hushed}

@@ -1,0 +1,445 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// person answers questions, and remembers them.
+type person struct {
+	answer func(ctx context.Context, question string, echo bool) (string, error)
+
+	mu    sync.Mutex
+	asked []string
+	open  atomic.Int64
+}
+
+func (p *person) Ask(ctx context.Context, question string, echo bool) (string, error) {
+	if p.open.Add(1) > 1 {
+		return "", errors.New("two questions at once")
+	}
+	defer p.open.Add(-1)
+	p.mu.Lock()
+	p.asked = append(p.asked, question)
+	p.mu.Unlock()
+	return p.answer(ctx, question, echo)
+}
+
+func (p *person) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.asked)
+}
+
+// says answers all questions alike.
+func says(text string) *person {
+	return &person{answer: func(context.Context, string, bool) (string, error) { return text, nil }}
+}
+
+// inTurn gives one answer after the other.
+func inTurn(texts ...string) *person {
+	var n atomic.Int64
+	return &person{answer: func(context.Context, string, bool) (string, error) {
+		if i := int(n.Add(1)); i <= len(texts) {
+			return texts[i-1], nil
+		}
+		return "", errors.New("asked too often")
+	}}
+}
+
+// attended is a dialer with a person at it.
+func attended(t *testing.T, p remote.Prompter) *remote.SSH {
+	t.Helper()
+	t.Setenv("HOME", t.TempDir())
+	return remote.NewSSH(remote.Options{
+		ConfigFiles: []string{}, AgentSocket: "none", Timeout: 2 * time.Second, Pause: 5 * time.Millisecond, Prompter: p,
+	})
+}
+
+// all dials every target at once.
+func all(t *testing.T, d remote.Dialer, targets []remote.Target) []error {
+	t.Helper()
+	errs := make([]error, len(targets))
+	var wg sync.WaitGroup
+	for i, target := range targets {
+		wg.Go(func() {
+			c, err := d.Dial(t.Context(), target)
+			errs[i] = err
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// keyless is a target without a key.
+func keyless(s *sshtest.Server) remote.Target {
+	target := s.Target()
+	target.IdentityFiles = nil
+	return target
+}
+
+func TestPassphraseIsAskedOnce(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	target := s.Target()
+	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
+	targets := make([]remote.Target, 12)
+	for i := range targets {
+		targets[i] = target
+	}
+	p := inTurn("a slip", "secret")
+	for _, err := range all(t, attended(t, p), targets) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	want := target.IdentityFiles[0] + ": passphrase: |" + target.IdentityFiles[0] + ": that was not it; passphrase: "
+	if got := strings.Join(p.asked, "|"); got != want {
+		t.Errorf("asked %q, want %q", got, want)
+	}
+
+	p = says("a slip")
+	for _, err := range all(t, attended(t, p), targets) {
+		wantError(t, err, remote.ErrAuth, "locked is encrypted, and its passphrase was not typed", "ssh-add")
+	}
+	if p.count() != 3 {
+		t.Errorf("asked %d times", p.count())
+	}
+}
+
+// Nobody is asked for a passphrase that leads nowhere, or that the agent spares.
+func TestPassphraseIsNotAsked(t *testing.T) {
+	p := says("secret")
+	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
+	target := s.Target()
+	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
+	_, err := attended(t, p).Dial(t.Context(), target)
+	wantError(t, err, remote.ErrAuth, "tried .*locked; the node accepts publickey", "")
+
+	s = sshtest.Start(t, sshtest.Options{})
+	target = s.Target()
+	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
+	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: serveAgent(t, readKey(t, s.IdentityFile)), Prompter: p})
+	dial(t, d, target)
+	if p.count() != 0 {
+		t.Errorf("asked %q", p.asked)
+	}
+}
+
+// code is a login with a password and a code that nobody can know.
+func code(user string, challenge ssh.KeyboardInteractiveChallenge) error {
+	got, err := challenge("", "", []string{"Password: "}, []bool{false})
+	if err != nil || len(got) != 1 || got[0] != "secret" {
+		return fmt.Errorf("password: %v %w", got, err)
+	}
+	got, err = challenge("Second factor", "Look at\rtoken 7", []string{"Code for " + user + ": ", "PIN: "}, []bool{true, false})
+	if err != nil || len(got) != 2 || got[0] != "123456" || got[1] != "0000" {
+		return fmt.Errorf("code: %v %w", got, err)
+	}
+	_, err = challenge("", "welcome", nil, nil)
+	return err
+}
+
+func knows(ctx context.Context, question string, echo bool) (string, error) {
+	for ends, answer := range map[string]string{"Password: ": "secret", "password: ": "secret", "Code for train: ": "123456", "PIN: ": "0000"} {
+		if strings.HasSuffix(question, ends) && echo == (ends == "Code for train: ") {
+			return answer, nil
+		}
+	}
+	return "", fmt.Errorf("what is %q?", question)
+}
+
+// A jump host with one-time codes is asked once, for all nodes behind it.
+func TestCodeOfAJumpHost(t *testing.T) {
+	for _, afterKey := range []bool{false, true} {
+		bastion := sshtest.Start(t, sshtest.Options{Ask: code, AfterKey: afterKey, RefuseAuth: !afterKey})
+		by := bastion.Target() // with an identity of its own, or it gets each node's
+		var targets []remote.Target
+		for range 6 {
+			target := sshtest.Start(t, sshtest.Options{}).Target()
+			target.Jump = []remote.Target{by}
+			targets = append(targets, target)
+		}
+		p := &person{answer: knows}
+		for _, err := range all(t, attended(t, p), targets) {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		from := fmt.Sprintf("jump host train@127.0.0.1:%d", bastion.Port)
+		want := []string{
+			from + ": Password: ",
+			from + " says:\n  | Second factor\n  | Look at\n  | token 7\n" + from + ": Code for train: ",
+			from + ": PIN: ",
+		}
+		if strings.Join(p.asked, "\x00") != strings.Join(want, "\x00") {
+			t.Errorf("asked %q, want %q", p.asked, want)
+		}
+		if bastion.Connections() != 1 || bastion.Denied() != 0 {
+			t.Errorf("%d connections to the jump host, %d answers were wrong", bastion.Connections(), bastion.Denied())
+		}
+	}
+}
+
+// The password of a user is typed once, and told to nobody before it is known to
+// be right; codes are asked for each node, one after the other.
+func TestPasswordOfNodes(t *testing.T) {
+	var targets []remote.Target
+	var servers []*sshtest.Server
+	for i := range 6 {
+		opt := sshtest.Options{Password: "secret"}
+		if i%2 == 1 {
+			opt = sshtest.Options{Ask: code}
+		}
+		s := sshtest.Start(t, opt)
+		servers = append(servers, s)
+		targets = append(targets, keyless(s))
+	}
+	p := &person{answer: knows}
+	for _, err := range all(t, attended(t, p), targets) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if p.count() != 1+3*2 {
+		t.Errorf("asked %q", p.asked)
+	}
+	for i, s := range servers {
+		if s.Connections() != 1 || s.Denied() != 0 {
+			t.Errorf("node %d: %d connections, %d wrong answers", i, s.Connections(), s.Denied())
+		}
+	}
+}
+
+func TestOtherPasswordOfOneNode(t *testing.T) {
+	first, odd := sshtest.Start(t, sshtest.Options{Password: "secret"}), sshtest.Start(t, sshtest.Options{Password: "other", Name: "gpu07"})
+	p := inTurn("secret", "other")
+	d := attended(t, p)
+	dial(t, d, keyless(first))
+	dial(t, d, keyless(odd))
+	if odd.Denied() != 1 || odd.Connections() != 1 {
+		t.Errorf("%d wrong answers over %d connections", odd.Denied(), odd.Connections())
+	}
+	if want := fmt.Sprintf("gpu07 (train@127.0.0.1:%d): password: ", odd.Port); p.asked[1] != want {
+		t.Errorf("asked %q, want %q", p.asked[1], want)
+	}
+	dial(t, d, keyless(first)) // what held for others still does
+}
+
+// What was refused is told to no other node, and not asked for again.
+func TestWrongPasswordStaysWithOneNode(t *testing.T) {
+	var targets []remote.Target
+	var servers []*sshtest.Server
+	for range 5 {
+		s := sshtest.Start(t, sshtest.Options{Password: "secret"})
+		servers = append(servers, s)
+		targets = append(targets, keyless(s))
+	}
+	p := says("a slip")
+	d := attended(t, p)
+	for _, err := range all(t, remote.WithRetry(d, 3, time.Millisecond), targets) {
+		wantError(t, err, remote.ErrAuth, "tried what was typed; the node accepts password|the password that was typed for .* was refused there, and is tried nowhere else", "")
+	}
+	denied, tried := 0, 0
+	for _, s := range servers {
+		denied += s.Denied()
+		if s.Denied() > 0 {
+			tried++
+		}
+	}
+	if p.count() != 3 || denied != 3 || tried != 1 {
+		t.Errorf("asked %d times; %d wrong answers on %d nodes", p.count(), denied, tried)
+	}
+}
+
+// However long a person thinks, the node's time does not run.
+func TestThinkingTakesNoTime(t *testing.T) {
+	slow := &person{answer: func(context.Context, string, bool) (string, error) {
+		time.Sleep(600 * time.Millisecond)
+		return "secret", nil
+	}}
+	t.Setenv("HOME", t.TempDir())
+	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: 400 * time.Millisecond, Prompter: slow})
+	var targets []remote.Target
+	for range 4 { // those that wait for the first have time as well
+		targets = append(targets, keyless(sshtest.Start(t, sshtest.Options{Password: "secret"})))
+	}
+	for _, err := range all(t, d, targets) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	stalled := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
+	begin := time.Now()
+	_, err := d.Dial(t.Context(), keyless(stalled))
+	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within 400ms", "")
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+// A question ends with those who want to know: the run, or the node itself.
+func TestQuestionEnds(t *testing.T) {
+	began := make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	silent := &person{answer: func(ctx context.Context, _ string, _ bool) (string, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- ctx.Err()
+		return "", ctx.Err()
+	}}
+	bastion := sshtest.Start(t, sshtest.Options{Password: "secret"})
+	behind := sshtest.Start(t, sshtest.Options{}).Target()
+	behind.Jump = []remote.Target{keyless(bastion)}
+	for name, target := range map[string]remote.Target{"node": keyless(bastion), "jump host": behind} {
+		d := attended(t, silent)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := d.Dial(ctx, target)
+			done <- err
+		}()
+		<-began
+		cancel()
+		for _, c := range []chan error{done, ended} {
+			select {
+			case err := <-c:
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%s: %v", name, err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("%s: still asking", name)
+			}
+		}
+		go func() {
+			_, err := d.Dial(t.Context(), target)
+			done <- err
+		}()
+		<-began
+		bastion.Cut()
+		select {
+		case err := <-done:
+			wantError(t, err, remote.ErrDial, "closed the connection before there was an answer", "LoginGraceTime")
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s: still waiting", name)
+		}
+		<-ended
+	}
+}
+
+// Without anybody to ask the error says so at once.
+func TestNobodyToAsk(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{Password: "secret"})
+	_, err := quick().Dial(t.Context(), keyless(s))
+	wantError(t, err, remote.ErrAuth, "there is no key to try", "")
+	target := s.Target()
+	other := sshtest.Start(t, sshtest.Options{})
+	target.IdentityFiles = []string{other.IdentityFile}
+	_, err = quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrAuth, "the node accepts publickey, password|the node accepts password, publickey", "from a terminal dsbuild asks")
+
+	for _, config := range []string{"BatchMode yes", "PasswordAuthentication no\nKbdInteractiveAuthentication no"} {
+		p := says("secret")
+		file := filepath.Join(t.TempDir(), "config")
+		if err := os.WriteFile(file, []byte("Host *\n"+config+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d := remote.NewSSH(remote.Options{ConfigFiles: []string{file}, AgentSocket: "none", Prompter: p})
+		_, err := d.Dial(t.Context(), target)
+		if !errors.Is(err, remote.ErrAuth) || p.count() != 0 {
+			t.Errorf("%s: %v, asked %q", config, err, p.asked)
+		}
+	}
+	// One who has left is not asked again.
+	left := &person{answer: func(context.Context, string, bool) (string, error) { return "", errors.New("he has left") }}
+	d := attended(t, left)
+	for range 3 {
+		_, err := d.Dial(t.Context(), keyless(s))
+		wantError(t, err, remote.ErrAuth, "he has left", "")
+	}
+	if left.count() != 1 {
+		t.Errorf("asked %d times", left.count())
+	}
+}
+
+// No more logins than eight knock at one sshd at a time.
+func TestLoginsAbreast(t *testing.T) {
+	var now, most atomic.Int64
+	s := sshtest.Start(t, sshtest.Options{Ask: func(_ string, challenge ssh.KeyboardInteractiveChallenge) error {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(20 * time.Millisecond)
+		_, err := challenge("", "", nil, nil)
+		return err
+	}})
+	targets := make([]remote.Target, 40)
+	for i := range targets {
+		targets[i] = keyless(s)
+	}
+	for _, err := range all(t, attended(t, says("")), targets) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if most.Load() > 8 {
+		t.Errorf("%d at once", most.Load())
+	}
+}
+
+// sshd says to whom it has banned, and to whom it has no room for.
+func TestBannedAndTurnedAway(t *testing.T) {
+	banned := sshtest.Start(t, sshtest.Options{Refuse: "Not allowed at this time"})
+	behind := sshtest.Start(t, sshtest.Options{}).Target()
+	behind.Jump = []remote.Target{banned.Target()}
+	d := remote.WithRetry(quick(), 3, time.Millisecond)
+	_, err := d.Dial(t.Context(), banned.Target())
+	wantError(t, err, remote.ErrBanned, `says "Not allowed at this time"`, "PerSourcePenalties")
+	if banned.Connections() != 1 {
+		t.Errorf("%d connections to one who has banned us", banned.Connections())
+	}
+	for range 3 {
+		_, err = d.Dial(t.Context(), behind)
+		wantError(t, err, remote.ErrBanned, "through jump host", "")
+	}
+	if banned.Connections() != 2 {
+		t.Errorf("%d connections to a jump host that has banned us", banned.Connections()-1)
+	}
+	crowded := sshtest.Start(t, sshtest.Options{Refuse: "Exceeded MaxStartups"})
+	_, err = d.Dial(t.Context(), crowded.Target())
+	wantError(t, err, remote.ErrDial, "turned away: .*: Exceeded MaxStartups", "MaxStartups")
+	if errors.Is(err, remote.ErrBanned) || crowded.Connections() != 5 {
+		t.Errorf("%v after %d connections", err, crowded.Connections())
+	}
+}
+
+var secrets = regexp.MustCompile(`secret|123456`)
+
+// Nothing that was typed comes back in an error.
+func TestSecretsStaySecret(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{Password: "right"})
+	_, err := attended(t, says("secret")).Dial(t.Context(), keyless(s))
+	if err == nil || secrets.MatchString(err.Error()+hint.Of(err)) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,314 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// master runs an OpenSSH that is connected to node i of a fleet and lets others
+// ride along, with these words of ssh_config besides; it returns the configuration.
+// Its socket has a name of many tokens.
+func master(t *testing.T, f *nodes.Fleet, i int) (config string) {
+	t.Helper()
+	if _, err := exec.LookPath("ssh"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	n := f.Nodes[i]
+	dir, err := os.MkdirTemp("", "cm") // a socket's name is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	config = filepath.Join(dir, "config")
+	text := fmt.Sprintf(`
+Host gpu*
+  HostName %s
+  Port %d
+  User %s
+  ControlPath %s/%%C-%%n-%%L-%%i
+`, n.Address, n.Port, f.User, dir)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ssh := func(args ...string) ([]byte, error) {
+		args = append([]string{"-F", config, "-i", f.IdentityFile, "-o", "UserKnownHostsFile=" + f.KnownHosts, "-o", "BatchMode=yes"}, args...)
+		return exec.CommandContext(t.Context(), "ssh", args...).CombinedOutput()
+	}
+	cmd := exec.CommandContext(t.Context(), "ssh", "-F", config, "-i", f.IdentityFile, "-o", "UserKnownHostsFile="+f.KnownHosts, "-o", "BatchMode=yes", "-M", "-N", "gpu1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		out, err := ssh("-O", "check", "gpu1")
+		if err == nil {
+			return config
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no master: %v %s", err, out)
+		}
+	}
+}
+
+// rider has no other way to log in than a master's.
+func rider(config string) *remote.SSH {
+	return remote.NewSSH(remote.Options{
+		ConfigFiles: []string{config}, AgentSocket: "none",
+		Timeout: 5 * time.Second, KeepAlive: 400 * time.Millisecond, KeepAliveMax: 8,
+	})
+}
+
+// ridden is the node that a master is connected to.
+func ridden() remote.Target {
+	return remote.Target{Name: "gpu1", IdentityFiles: []string{"/no/such/key"}}
+}
+
+// Whatever a connection does, one that rides on OpenSSH's does as well.
+func TestConformanceControlMaster(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	config := master(t, f, 0)
+	d := rider(config)
+	remotetest.Conformance(t, d, func(*testing.T) (remote.Target, string) { return ridden(), f.Nodes[0].Home })
+	log, err := os.ReadFile(f.Nodes[0].Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(log), "Accepted publickey"); n != 1 {
+		t.Errorf("%d logins", n)
+	}
+}
+
+// The way to a node may lead over a jump host that a master is connected to.
+func TestControlMasterOfAJumpHost(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	d := rider(master(t, f, 0))
+	target := fleetTarget(f, 1)
+	target.Jump = []remote.Target{{Address: "gpu1"}}
+	c := dial(t, d, target)
+	o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
+	if err != nil || strings.TrimSpace(o) != f.Nodes[1].Home {
+		t.Errorf("got %q, %v", o, err)
+	}
+	up, b := blob(3<<20, filepath.Join(f.Nodes[1].Home, "file"))
+	if err := c.Put(t.Context(), up); err != nil {
+		t.Error(err)
+	} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	// A node that is down costs the others nothing, nor the master its life.
+	down := target
+	down.Port = 1
+	for range 3 {
+		_, err = d.Dial(t.Context(), down)
+		wantError(t, err, remote.ErrDial, "the jump host cannot reach it", "try from the jump host")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	stalled := target
+	stalled.Address, stalled.Port = "127.0.0.1", sshtest.Start(t, sshtest.Options{StallOnAccept: true}).Port
+	if _, err = d.Dial(ctx, stalled); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	runTrue(t, c)
+	c.Close()
+	runTrue(t, dial(t, d, target))
+}
+
+// A silent program is left alone: a master passes on what shows that the node is there.
+func TestControlMasterSilentProgram(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	c := dial(t, rider(master(t, f, 0)), ridden())
+	if _, _, err := output(t, c, remote.Command{Argv: []string{"sleep", "4"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that falls silent is given up, though its master lives on.
+func TestControlMasterOfASilentNode(t *testing.T) {
+	t.Parallel()
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	d := rider(master(t, f, 0))
+	c := dial(t, d, ridden())
+	pids := children(t, f.Nodes[0].Pid())
+	signal := func(s syscall.Signal) {
+		for _, pid := range pids {
+			syscall.Kill(pid, s) // sshd's half of a connection
+		}
+	}
+	var once sync.Once
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
+		once.Do(func() { signal(syscall.SIGSTOP) })
+		return len(b), nil
+	})})
+	wantError(t, err, remote.ErrLost, "no sign of life", "")
+	// The next one asks the node itself.
+	dial(t, d, fleetTarget(f, 0))
+	signal(syscall.SIGCONT)
+}
+
+// A master outlives those who ride along, wherever they leave, and has room left
+// for its owner, who may have ten sessions.
+func TestControlMasterStays(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	d := rider(master(t, f, 0))
+	for i := range 20 {
+		c := dial(t, d, ridden())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Millisecond/2)
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() { c.Run(ctx, remote.Command{Argv: []string{"sleep", ".1"}}) })
+		}
+		all.Wait()
+		c.Close()
+		cancel()
+	}
+	c := dial(t, d, ridden())
+	for range 8 {
+		hold(t, c)
+	}
+	if err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "needs room for others") {
+		t.Errorf("the ninth session: %v", err)
+	}
+	// Others log in by themselves.
+	if _, err := d.Dial(t.Context(), ridden()); !errors.Is(err, remote.ErrAuth) {
+		t.Errorf("another connection: %v", err)
+	}
+}
+
+// children are the processes that a process has started.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range stats {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		var child, parent int
+		var state string
+		fmt.Sscanf(string(text), "%d", &child)
+		fmt.Sscanf(string(text[bytes.LastIndexByte(text, ')')+1:]), "%s %d", &state, &parent)
+		if parent == pid {
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// A socket that nobody listens at, that says nothing, or that another user's
+// could be, is none.
+func TestStaleControlMaster(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	l, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rude := filepath.Join(dir, "rude")
+	l, err = net.Listen("unix", rude)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte("\x00\x00\x00\x04what"))
+			c.Close()
+		}
+	}()
+	target := fleetTarget(f, 0)
+	target.ControlPaths = []string{filepath.Join(dir, "none"), stale, file, rude}
+	dial(t, quick(), target)
+	foreign := target
+	foreign.IdentityFiles = []string{"/no/such/key"}
+	if _, err := quick().Dial(t.Context(), foreign); !errors.Is(err, remote.ErrAuth) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestControlPath(t *testing.T) {
+	d := configured(t, `
+Host gpu1
+  HostName 10.0.0.1
+  User train
+  Port 2200
+  ControlPath ~/%h-%p-%r-%n-${CM_TEST}-%%
+Host gpu2
+  ControlPath none
+Host gpu3
+  ProxyJump ops@b1,b2:2200
+  User train
+  ControlPath /tmp/%C
+`)
+	t.Setenv("CM_TEST", "x")
+	for name, want := range map[string]string{
+		"gpu1": os.Getenv("HOME") + "/10.0.0.1-2200-train-gpu1-x-%", "gpu2": "", "gpu4": "",
+	} {
+		got, err := d.Resolve(t.Context(), remote.Target{Address: name})
+		if err != nil || strings.Join(got.ControlPaths, " ") != want {
+			t.Errorf("%s: %q, %v; want %q", name, got.ControlPaths, err, want)
+		}
+	}
+	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu3"})
+	if err != nil || len(got.ControlPaths) != 2 {
+		t.Fatalf("got %q, %v", got.ControlPaths, err)
+	}
+	// One of them is what this machine's OpenSSH says.
+	config := filepath.Join(t.TempDir(), "config")
+	text := "Host gpu3\n ProxyJump ops@b1,b2:2200\n User train\n ControlPath /tmp/%C\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(context.Background(), "ssh", "-F", config, "-G", "gpu3").Output()
+	if err != nil {
+		t.Skip(err)
+	}
+	if !strings.Contains(string(out), "controlpath "+got.ControlPaths[0]+"\n") && !strings.Contains(string(out), "controlpath "+got.ControlPaths[1]+"\n") {
+		t.Errorf("none of %q is that of ssh: %s", got.ControlPaths, out)
+	}
+	given, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1", ControlPaths: []string{}})
+	if err != nil || len(given.ControlPaths) != 0 {
+		t.Errorf("got %q, %v", given.ControlPaths, err)
+	}
+}

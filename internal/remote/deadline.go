@@ -1,0 +1,68 @@
+package remote
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// deadline is a context that ends after some time, of which the time in which a
+// person is asked something does not count.
+type deadline struct {
+	context.Context
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	timer *time.Timer
+	until time.Time
+	left  time.Duration // while it is held
+	holds int
+	over  bool
+}
+
+func newDeadline(ctx context.Context, limit time.Duration) *deadline {
+	d := &deadline{until: time.Now().Add(limit)}
+	d.Context, d.cancel = context.WithCancel(ctx)
+	d.timer = time.AfterFunc(limit, d.expire)
+	return d
+}
+
+func (d *deadline) expire() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.holds == 0 {
+		d.over = true
+		d.cancel()
+	}
+}
+
+// end frees what it holds.
+func (d *deadline) end() {
+	d.timer.Stop()
+	d.cancel()
+}
+
+// expired reports whether the time is over.
+func (d *deadline) expired() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.over
+}
+
+// hold stops the clock until release is called.
+func (d *deadline) hold() (release func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.holds++; d.holds == 1 {
+		d.timer.Stop()
+		d.left = time.Until(d.until)
+	}
+	return sync.OnceFunc(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.holds--; d.holds == 0 && !d.over {
+			d.until = time.Now().Add(d.left)
+			d.timer.Reset(max(d.left, 0))
+		}
+	})
+}

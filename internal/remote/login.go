@@ -1,0 +1,233 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// rounds is how many times one login may come to nothing for what was typed.
+const rounds = 3
+
+// login is one authentication: the keys first, then what a person is asked.
+// Only what the node says it takes is tried.
+type login struct {
+	target  Target
+	keys    *keySet
+	answers *answers
+	ctx     context.Context // ends with the connection
+	clock   *deadline       // stands while a person is asked
+
+	offered atomic.Pointer[[]string]
+
+	said   string // by the node, and not shown yet
+	asked  int    // rounds in which something was asked
+	asks   bool   // something was asked in this one
+	mute   bool   // keyboard-interactive asks nothing here
+	last   string // the method under way
+	loan   *loan  // of a password that holds for other nodes too
+	gaveUp error
+}
+
+// methods of RFC 4252 and 4256.
+const (
+	byKey         = "publickey"
+	interactively = "keyboard-interactive"
+	byPassword    = "password"
+)
+
+// next chooses the method to try next; it is an ssh.ClientAuthCallback.
+func (l *login) next(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
+	l.offered.Store(&c.AllowedMethods)
+	if l.gaveUp != nil {
+		return nil, l.gaveUp
+	}
+	if l.last == interactively && !l.asks {
+		l.mute = true
+	}
+	l.asks = false
+	method := l.choose(c)
+	l.last = method
+	switch method {
+	case byKey:
+		return ssh.PublicKeys(l.keys.signers...), nil
+	case interactively:
+		return ssh.KeyboardInteractive(l.challenge), nil
+	case byPassword:
+		return ssh.PasswordCallback(l.password), nil
+	}
+	return nil, nil // nothing is left
+}
+
+func (l *login) choose(c *ssh.ClientAuthContext) string {
+	takes := func(method string) bool { return slices.Contains(c.AllowedMethods, method) }
+	attended := l.answers.attended(l.target) && l.asked < rounds
+	switch {
+	case takes(byKey) && len(l.keys.signers) > 0 && !slices.Contains(c.TriedMethods, byKey):
+		return byKey
+	case takes(interactively) && attended && !l.target.NoInteractive && !l.mute:
+		return interactively
+	case takes(byPassword) && attended && !l.target.NoPassword:
+		return byPassword
+	}
+	return ""
+}
+
+// attended reports whether a person can be asked on behalf of t.
+func (a *answers) attended(t Target) bool { return a.prompter != nil && !t.BatchMode }
+
+// challenge answers one round of keyboard-interactive, which has any number of
+// questions; none where the node only has something to say.
+func (l *login) challenge(name, instruction string, prompts []string, echos []bool) ([]string, error) {
+	l.said = strings.TrimSpace(l.said + "\n" + name + "\n" + instruction)
+	answers := make([]string, len(prompts))
+	for i, prompt := range prompts {
+		var err error
+		if answers[i], err = l.answer(prompt, echos[i]); err != nil {
+			l.gaveUp = err
+			return nil, err
+		}
+	}
+	return answers, nil
+}
+
+// password answers the method of that name.
+func (l *login) password() (string, error) {
+	text, err := l.answer("password:", false)
+	if err != nil {
+		l.gaveUp = err
+	}
+	return text, err
+}
+
+// banner keeps what the node says before it asks.
+func (l *login) banner(message string) error {
+	l.said = message
+	return nil
+}
+
+// unlock opens an identity file that the node takes.
+func (l *login) unlock(file string, text []byte) (ssh.Signer, error) {
+	defer l.clock.hold()()
+	s, err := l.answers.unlock(l.ctx, file, text)
+	if err != nil {
+		l.gaveUp = err
+	}
+	return s, err
+}
+
+// passwordPrompt is a prompt for what is the same on every node for one user.
+// Anything else, as a one-time code, or a password that has expired, is asked for
+// each node.
+var passwordPrompt = regexp.MustCompile(`^(?i:((ssh|unix|ldap|login|kerberos) )?password( for \S+)?) ?:?$`)
+
+// answer asks what a node wants to know. A password that another node of this
+// user has accepted is offered once; a jump host's is for that host alone.
+func (l *login) answer(prompt string, echo bool) (string, error) {
+	defer l.clock.hold()()
+	if !l.asks {
+		l.asks = true
+		l.asked++
+	}
+	said := l.said
+	l.said = ""
+	ask := func() (string, error) {
+		text, err := l.answers.ask(l.ctx, question(l.who(), said, prompt), echo)
+		if err == nil && text == "" && !echo {
+			err = errNoAnswer
+		}
+		return text, err
+	}
+	if echo || !passwordPrompt.MatchString(strings.TrimSpace(prompt)) {
+		return ask()
+	}
+	if l.loan != nil { // it was wrong here
+		text, err := ask()
+		if err == nil && l.loan.first {
+			l.loan.text = text
+		}
+		return text, err
+	}
+	key := "password of " + l.target.User
+	if l.target.jump {
+		key += " at " + hostPort(l.target)
+	}
+	var err error
+	if l.loan, err = l.answers.borrow(l.ctx, key, ask); err != nil {
+		return "", err
+	}
+	return l.loan.text, nil
+}
+
+// who is the node as a person knows it.
+func (l *login) who() string {
+	t := l.target
+	at := t.User + "@" + t.Address
+	if t.Port != 22 {
+		at = loginName(t)
+	}
+	switch {
+	case t.jump:
+		return "jump host " + at
+	case t.Name != "" && t.Name != t.Address:
+		return fmt.Sprintf("%s (%s)", t.Name, at)
+	}
+	return at
+}
+
+// end settles what was lent to the login; err is how it ended.
+func (l *login) end(err error) {
+	switch {
+	case l.loan == nil:
+	case err == nil:
+		l.loan.prove()
+	case errors.Is(err, ErrAuth):
+		l.loan.refuse(fmt.Errorf("the password that was typed for %s was refused there, and is tried nowhere else", l.who()))
+	default:
+		l.loan.giveBack()
+	}
+}
+
+// refused is the error of a login that the node turned down, and must not be
+// tried again: sshd bans addresses that fail too often.
+func (l *login) refused(text string) error {
+	t, k := l.target, l.keys
+	accepts := ""
+	if offered := l.offered.Load(); offered != nil && len(*offered) > 0 {
+		accepts = "; the node accepts " + strings.Join(*offered, ", ")
+	}
+	if l.gaveUp != nil {
+		return fmt.Errorf("%w by %s: %w%s%s", ErrAuth, loginName(t), l.gaveUp, k.because(), accepts)
+	}
+	if strings.Contains(strings.ToLower(text), "too many") {
+		err := fmt.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, loginName(t), len(k.signers), k.because())
+		return hint.With(err, "name the one key that fits (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): it is tried first")
+	}
+	if !strings.HasPrefix(text, "ssh: unable") {
+		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
+	}
+	tried := slices.Clone(k.labels)
+	if l.asked > 0 {
+		tried = append(tried, "what was typed")
+	}
+	err := fmt.Errorf("%w by %s: tried %s%s%s", ErrAuth, loginName(t), strings.Join(tried, ", "), k.because(), accepts)
+	advice := k.advice()
+	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
+		advice += "; from a terminal dsbuild asks for what this node wants to know"
+	}
+	return hint.With(err, "%s", advice)
+}
+
+// takes reports whether the node has offered a method.
+func (l *login) takes(method string) bool {
+	offered := l.offered.Load()
+	return offered != nil && slices.Contains(*offered, method)
+}

@@ -1,0 +1,176 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// keygen runs ssh-keygen, which writes and signs what OpenSSH reads.
+func keygen(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "ssh-keygen", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ssh-keygen %s: %v %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// write makes a file in a folder of its own.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// configure puts lines into a node's sshd_config.
+func configure(t *testing.T, f *nodes.Fleet, i int, lines ...string) {
+	t.Helper()
+	if err := f.Configure(i, lines...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The ways in which known_hosts can say who a node is, as OpenSSH writes them.
+func TestOpenSSHKnownHosts(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	known := read(t, f.KnownHosts)
+	target := fleetTarget(f, 0)
+	with := func(file string) error {
+		target.KnownHosts = []string{file}
+		c, err := quick().Dial(t.Context(), target)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+
+	hashed := write(t, "hashed", known)
+	keygen(t, "-H", "-f", hashed)
+	if strings.Contains(read(t, hashed), f.Nodes[0].Address) {
+		t.Fatal("it is not hashed")
+	}
+	if err := with(hashed); err != nil {
+		t.Errorf("hashed: %v", err)
+	}
+	target.Address = "127.0.1.2" // hashed, and another node's
+	if err := with(hashed); err != nil {
+		t.Errorf("hashed, the other: %v", err)
+	}
+	target.Address = f.Nodes[0].Address
+
+	key := strings.Join(strings.Fields(strings.Split(known, "\n")[0])[1:3], " ")
+	err := with(write(t, "revoked", known+"@revoked * "+key+"\n"))
+	wantError(t, err, remote.ErrHostKey, "revoked:3 marks as revoked", "")
+
+	// A node that shows a certificate is known by who signed that.
+	ca := filepath.Join(t.TempDir(), "ca")
+	keygen(t, "-q", "-t", "ed25519", "-N", "", "-f", ca)
+	host := filepath.Join(f.Nodes[0].Dir, "host_ed25519")
+	sign := func(principal, serial string) {
+		keygen(t, "-q", "-s", ca, "-I", "node1", "-h", "-n", principal, "-z", serial, host+".pub")
+		configure(t, f, 0, "HostCertificate "+host+"-cert.pub")
+	}
+	signer := read(t, ca+".pub")
+	sign("127.0.1.1", "1")
+	for _, hosts := range []string{"*", "10.0.0.1,127.0.1.*", fmt.Sprintf("[127.0.1.*]:%d", target.Port)} {
+		if err := with(write(t, "authority", "@cert-authority "+hosts+" "+signer)); err != nil {
+			t.Errorf("@cert-authority %s: %v", hosts, err)
+		}
+	}
+	other := filepath.Join(t.TempDir(), "other")
+	keygen(t, "-q", "-t", "ed25519", "-N", "", "-f", other)
+	err = with(write(t, "authority", "@cert-authority * "+read(t, other+".pub")))
+	wantError(t, err, remote.ErrHostKey, "127.0.1.1", "")
+	err = with(write(t, "authority", "@cert-authority * "+signer+"@revoked * "+signer))
+	wantError(t, err, remote.ErrHostKey, "revoked", "")
+	sign("10.0.0.1", "2") // as another node
+	err = with(write(t, "authority", "@cert-authority * "+signer))
+	wantError(t, err, remote.ErrHostKey, "127.0.1.1", "")
+}
+
+// A user's certificate, and the configuration that leads to a node over two
+// others, with all that it can be written in.
+func TestOpenSSHCertificateAndConfiguration(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.NoPython})
+	dir := t.TempDir()
+	ca, id := filepath.Join(dir, "ca"), filepath.Join(dir, "id")
+	keygen(t, "-q", "-t", "ed25519", "-N", "", "-f", ca)
+	keygen(t, "-q", "-t", "ed25519", "-N", "", "-f", id)
+	keygen(t, "-q", "-s", ca, "-I", "somebody", "-n", f.User, "-V", "-1m:+1h", id+".pub")
+	for i := range f.Nodes {
+		configure(t, f, i, "TrustedUserCAKeys "+ca+".pub", "AuthorizedKeysFile none")
+	}
+	more := filepath.Join(dir, "conf.d")
+	if err := os.Mkdir(more, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	included := fmt.Sprintf("Host gpu*\n HostName %s\n ProxyJump hop1,hop2\nHost hop1\n HostName %s\nHost hop2\n HostName %s\n",
+		f.Nodes[2].Address, f.Nodes[0].Address, f.Nodes[1].Address)
+	if err := os.WriteFile(filepath.Join(more, "nodes"), []byte(included), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := fmt.Sprintf("Include %s/*\nHost *\n Port %d\n User %s\n IdentityFile %s/%%%%d\n IdentityFile %s/i${CONN_TEST}\n UserKnownHostsFile %s\n",
+		more, f.Nodes[0].Port, f.User, dir, dir, f.KnownHosts)
+	t.Setenv("CONN_TEST", "d")
+	for name, text := range map[string]string{"by dsbuild": config, "by ssh -G": config + "Match host 127.0.1.* user " + f.User + " exec true\n IdentitiesOnly yes\n"} {
+		d := configured(t, text)
+		c := dial(t, d, remote.Target{Name: "gpu1"})
+		o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
+		if err != nil || strings.TrimSpace(o) != f.Nodes[2].Home {
+			t.Errorf("%s: got %q, %v", name, o, err)
+		}
+	}
+	log := read(t, f.Nodes[2].Log())
+	if n := strings.Count(log, "ED25519-CERT"); n < 2 {
+		t.Errorf("the node has seen %d certificates: %s", n, log)
+	}
+}
+
+// sshd that takes few logins at a time gets them all.
+func TestOpenSSHMaxStartups(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	configure(t, f, 0, "MaxStartups 3:100:3")
+	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Pause: 300 * time.Millisecond})
+	targets := make([]remote.Target, 16)
+	for i := range targets {
+		targets[i] = fleetTarget(f, 0)
+	}
+	for _, err := range all(t, d, targets) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if log := read(t, f.Nodes[0].Log()); !strings.Contains(log, "past MaxStartups") {
+		t.Errorf("nobody was turned away: %s", log)
+	}
+}
+
+func TestOpenSSHForwardsNothing(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	configure(t, f, 0, "AllowTcpForwarding no")
+	target := fleetTarget(f, 1)
+	target.Jump = []remote.Target{fleetTarget(f, 0)}
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrDial, "the jump host forwards no connection there", "AllowTcpForwarding")
+}

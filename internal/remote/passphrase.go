@@ -1,0 +1,74 @@
+package remote
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// lockedKey is an encrypted identity file. Its passphrase is asked for when a
+// node takes the key, and not before.
+type lockedKey struct {
+	pub  ssh.PublicKey
+	open func() (ssh.Signer, error)
+}
+
+// PublicKey implements ssh.Signer.
+func (k *lockedKey) PublicKey() ssh.PublicKey { return k.pub }
+
+// Sign implements ssh.Signer.
+func (k *lockedKey) Sign(rand io.Reader, data []byte) (*ssh.Signature, error) {
+	return k.SignWithAlgorithm(rand, data, "")
+}
+
+// SignWithAlgorithm implements ssh.AlgorithmSigner.
+func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm string) (*ssh.Signature, error) {
+	s, err := k.open()
+	if err != nil {
+		return nil, err
+	}
+	if as, ok := s.(ssh.AlgorithmSigner); ok && algorithm != "" {
+		return as.SignWithAlgorithm(rand, data, algorithm)
+	}
+	return s.Sign(rand, data)
+}
+
+// unlock opens an identity file, which text is, with a passphrase that is asked
+// for once in a run: decrypting a key takes long on purpose, too.
+func (a *answers) unlock(ctx context.Context, file string, text []byte) (ssh.Signer, error) {
+	var opened ssh.Signer
+	again := ""
+	ask := func() (string, error) {
+		for n := 0; n < rounds; n++ {
+			typed, err := a.ask(ctx, question(file, "", again+"passphrase:"), false)
+			if err != nil {
+				return "", err
+			}
+			if typed == "" {
+				break
+			}
+			opened, err = ssh.ParsePrivateKeyWithPassphrase(text, []byte(typed))
+			if err == nil || !errors.Is(err, x509.IncorrectPasswordError) {
+				return typed, err
+			}
+			again = "that was not it; "
+		}
+		return "", hint.With(fmt.Errorf("%s is encrypted, and its passphrase was not typed", file), "unlock it for the agent: ssh-add %s", Quote(file))
+	}
+	l, err := a.borrow(ctx, "passphrase of "+filepath.Clean(file), ask)
+	if err != nil {
+		return nil, err
+	}
+	if opened != nil {
+		l.secret.key = opened
+		l.prove()
+	}
+	return l.secret.key, nil
+}

@@ -1,0 +1,166 @@
+package ui
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Prompt asks the person at the terminal that the process was started from,
+// whatever its standard streams are: standard input may be an inventory. It asks
+// one question at a time, and takes a console's live lines away meanwhile.
+//
+// As with ssh, the program that SSH_ASKPASS names asks in its place where there
+// is no terminal, and always where SSH_ASKPASS_REQUIRE is force or prefer.
+type Prompt struct {
+	console *Console
+	askpass string // "": the terminal
+
+	asking chan struct{} // held while a question is open
+	closed chan struct{}
+
+	in      *bufio.Reader // of the terminal, once it was needed
+	tty     *terminal
+	typed   chan line
+	reading bool // somebody waits for a line, though nobody may want it any more
+}
+
+type line struct {
+	text string
+	err  error
+}
+
+// FindPrompt finds out how somebody can be asked: nil if nobody can.
+func FindPrompt(c *Console) *Prompt {
+	p := &Prompt{console: c, asking: make(chan struct{}, 1), closed: make(chan struct{}), typed: make(chan line, 1)}
+	program, require := os.Getenv("SSH_ASKPASS"), os.Getenv("SSH_ASKPASS_REQUIRE")
+	if program != "" && (require == "force" || require == "prefer") {
+		p.askpass = program
+		return p
+	}
+	if t, err := openTerminal(); err == nil {
+		t.Close()
+		return p
+	}
+	if program == "" || require == "never" {
+		return nil
+	}
+	p.askpass = program
+	return p
+}
+
+// Close ends a question that is open, with the terminal as it was before; no
+// other is asked. It waits a moment for that.
+func (p *Prompt) Close() {
+	if p == nil {
+		return
+	}
+	select {
+	case <-p.closed:
+		return
+	default:
+		close(p.closed)
+	}
+	select {
+	case p.asking <- struct{}{}:
+	case <-time.After(time.Second):
+	}
+}
+
+// errClosed is a question after the last one.
+var errClosed = errors.New("dsbuild is ending")
+
+// Ask shows a question, whose last line is the prompt, and returns the line that
+// was typed; without echo that is not to be seen. It ends with ctx.
+func (p *Prompt) Ask(ctx context.Context, question string, echo bool) (string, error) {
+	select {
+	case <-p.closed:
+		return "", errClosed
+	default:
+	}
+	select {
+	case p.asking <- struct{}{}:
+		defer func() { <-p.asking }()
+	case <-p.closed:
+		return "", errClosed
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	question = Clean(question)
+	if p.askpass != "" {
+		return p.askProgram(ctx, question)
+	}
+	defer p.console.Pause()()
+	return p.askTerminal(ctx, question, echo)
+}
+
+func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (string, error) {
+	if p.tty == nil {
+		t, err := openTerminal()
+		if err != nil {
+			return "", err
+		}
+		p.tty, p.in = t, bufio.NewReader(t)
+	}
+	restore, err := p.tty.prepare(echo)
+	if err != nil {
+		return "", fmt.Errorf("the terminal: %w", err)
+	}
+	defer restore()
+	fmt.Fprint(p.tty, question)
+	if !p.reading {
+		p.reading = true
+		go func() {
+			text, err := p.in.ReadString('\n')
+			p.typed <- line{text, err}
+		}()
+	}
+	select {
+	case l := <-p.typed:
+		p.reading = false
+		if !echo || l.err != nil {
+			fmt.Fprintln(p.tty)
+		}
+		if errors.Is(l.err, io.EOF) {
+			l.err = errors.New("no answer was given at the terminal")
+		}
+		return strings.TrimRight(l.text, "\r\n"), l.err
+	case <-p.closed:
+		err = errClosed
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	// A line that is typed from now on answers the next question, or none.
+	fmt.Fprintln(p.tty)
+	return "", err
+}
+
+// askProgram has SSH_ASKPASS ask.
+func (p *Prompt) askProgram(ctx context.Context, question string) (string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.closed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	cmd := exec.CommandContext(ctx, p.askpass, question)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err != nil {
+		return "", fmt.Errorf("no answer was given to %s: %w", p.askpass, err)
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimRight(first, "\r"), nil
+}
