@@ -18,28 +18,28 @@ import (
 	"github.com/dsbuild/dsbuild/deploy"
 )
 
-func TestFullFleetFaultsCtrlC(t *testing.T) {
+func TestFullFaultsCtrlC(t *testing.T) {
 	f := newFaultFleet(t, 3, "")
 	const times = 100
 	came, steps := f.interrupts(t, times)
 	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, what they had then: %s; the report was right each time; nodes were at %s", times, came, steps)
 }
 
-func TestFullFleetFaultsKilledProgram(t *testing.T) {
+func TestFullFaultsKilledProgram(t *testing.T) {
 	f := newFaultFleet(t, 3, "")
 	at := append(moments(), f.anyMoments(23)...)
 	came, missed := f.kills(t, at)
 	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 3 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
 }
 
-func TestFullFleetFaultsReboot(t *testing.T) {
+func TestFullFaultsReboot(t *testing.T) {
 	f := newFaultFleet(t, 3, "")
 	at := append(append(moments(), moments()...), f.anyMoments(6)...)
 	came, missed := f.reboots(t, at, f.crash, f.boot, false)
 	t.Logf("result: every process of 1 of 3 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
 }
 
-func TestFullFleetFaultsTwoDeploys(t *testing.T) {
+func TestFullFaultsTwoDeploys(t *testing.T) {
 	f := newFaultFleet(t, 3, "")
 	const times = 10
 	t.Logf("result: two deploys at once, %d times to 3 nodes: %s", times, f.crossing(t, times))
@@ -134,7 +134,7 @@ func (d *disk) again(t *testing.T) {
 
 // A node's disk loses its power with everything on the way to it, in the middle of
 // a deploy and right after one.
-func TestFullFleetFaultsPowerCut(t *testing.T) {
+func TestFullFaultsPowerCut(t *testing.T) {
 	if !alone(t) {
 		return
 	}
@@ -174,7 +174,7 @@ func TestFullFleetFaultsPowerCut(t *testing.T) {
 
 // A node's disk fails in the middle of a deploy: it answers every question with an
 // error, or takes nothing any more. The report does not claim what nobody can know.
-func TestFullFleetFaultsFailingDisk(t *testing.T) {
+func TestFullFaultsFailingDisk(t *testing.T) {
 	if !alone(t) {
 		return
 	}
@@ -210,7 +210,7 @@ func (d *disk) stop(t *testing.T) {
 
 // A driver that is frozen, as a laptop that sleeps is, says nothing and closes
 // nothing. The node puts itself right all the same; awake again, the driver asks it.
-func TestFullFleetFaultsFrozenDriver(t *testing.T) {
+func TestFullFaultsFrozenDriver(t *testing.T) {
 	f := newFaultFleet(t, 2, "")
 	for _, m := range []moment{moments()[4], moments()[0]} {
 		has := f.all(t)

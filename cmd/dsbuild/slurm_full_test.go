@@ -209,7 +209,7 @@ func (f *slurmFleet) broadcasts(t *testing.T, n *slurm.Node) int {
 
 // Four nodes of two environments go from nothing to a version, to the next one and
 // back, without a connection but Slurm's.
-func TestFullFleetSlurm(t *testing.T) {
+func TestFullSlurm(t *testing.T) {
 	f := newSlurmFleet(t, 4)
 	r, _ := f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	t.Logf("result: deploy of %d MB to 4 nodes of 2 environments by Slurm: %.1f s, %d file brought to each node by sbcast", ballast>>20, f.took.Seconds(), f.broadcasts(t, f.Nodes[0]))
@@ -272,7 +272,7 @@ func (f *slurmFleet) have(t *testing.T, w int) {
 
 // A node that trains and one that is drained are named with the reason, and the
 // others are served; the next run serves them too.
-func TestFullFleetSlurmBusyAndDrained(t *testing.T) {
+func TestFullSlurmBusyAndDrained(t *testing.T) {
 	f := newSlurmFleet(t, 4)
 	out, err := f.UserCommand(t.Context(), "sbatch", "--parsable", "--exclusive", "--nodelist=node02", "--job-name=train", "--wrap=sleep 600").Output()
 	if err != nil {
@@ -308,7 +308,7 @@ func TestFullFleetSlurmBusyAndDrained(t *testing.T) {
 // The program is killed, interrupted, and its job cancelled, at moments of a deploy:
 // the job is gone, every environment has one version, complete, and the next run
 // succeeds.
-func TestFullFleetSlurmFaults(t *testing.T) {
+func TestFullSlurmFaults(t *testing.T) {
 	f := newSlurmFleet(t, 2)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--force")
@@ -453,7 +453,7 @@ func (f *slurmFleet) calm(t *testing.T) {
 }
 
 // A node that dies in the middle takes nobody along.
-func TestFullFleetSlurmNodeDown(t *testing.T) {
+func TestFullSlurmNodeDown(t *testing.T) {
 	f := newSlurmFleet(t, 4)
 	cmd, stdout, stderr := f.command(t, "deploy", f.inventory, "--via", "slurm", "--wheel", f.wheels[0].path, "--json")
 	if err := cmd.Start(); err != nil {
