@@ -138,7 +138,7 @@ func TestSecondDeployNamesTheFirst(t *testing.T) {
 	second.By = "another"
 	second.InUse = deploy.InUse{Ignore: true}
 	n := run(t, context.Background(), second).Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "put" || n.Changed || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
+	if n.Status != deploy.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	cancel(errors.New("enough"))

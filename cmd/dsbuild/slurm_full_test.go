@@ -243,6 +243,14 @@ func TestFullFleetSlurm(t *testing.T) {
 	t.Logf("result: rollback: %.1f s", f.took.Seconds())
 	f.have(t, 0)
 
+	// The commands that build ask the nodes in the same way.
+	for _, args := range [][]string{{"ship", f.inventory, "--dry-run"}, {"wheel", "--for", f.inventory, "--dry-run"}} {
+		cmd, stdout, stderr := f.command(t, append(args, "--via", "slurm")...)
+		if code := exitStatus(cmd.Run()); code != 0 || !strings.Contains(stdout.String(), "for node[01-04]") {
+			t.Errorf("dsbuild %q: exit %d\n%s\n%s", args, code, stdout, stderr)
+		}
+	}
+
 	// The partition as an inventory: its Python is the system's, which has no DeepSpeed.
 	r, _ = f.report(t, 3, "verify", "slurm:gpu", "--limit", "node[01-02]")
 	if len(r.Nodes) != 2 || r.Nodes[1].Name != "node02" || r.Nodes[1].Status != deploy.Differs {
@@ -383,7 +391,16 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 		*missed = append(*missed, m.name)
 	}
 	f.calm(t)
+	var r deploy.Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil && stdout.Len() > 0 {
+		t.Fatalf("%s: %v: %s", m.name, err, stdout)
+	}
 	for i, is := range f.all(t) {
+		if len(r.Nodes) > 0 { // what the report says is so, or it says that nobody saw it
+			if n := r.Nodes[i]; !n.Unseen && (n.After == nil || n.After.Version != f.wheels[max(is, 0)].version) {
+				t.Errorf("%s: %s has %d, and the report says %+v", m.name, n.Name, is, n)
+			}
+		}
 		switch is {
 		case has[i]:
 			came["old"]++
