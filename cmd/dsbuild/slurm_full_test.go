@@ -53,7 +53,7 @@ func newSlurmFleet(t *testing.T, count int) *slurmFleet {
 		t.Fatal(err)
 	}
 	for i, version := range []string{"0.19.7", "0.19.8"} {
-		f.wheels[i] = newFaultWheel(t, version)
+		f.wheels[i] = newFaultWheel(t, version, ballast)
 		dir := filepath.Join(f.Home, version)
 		command(t, ".", "mkdir", dir)
 		command(t, ".", "cp", f.wheels[i].path, dir)
