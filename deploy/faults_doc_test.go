@@ -52,7 +52,7 @@ func TestFaultsHaveTheTestsThatAreNamed(t *testing.T) {
 		}
 	}
 	for _, test := range tests {
-		if strings.HasPrefix(test, "TestFullFleetFaults") && !strings.Contains(table, "`"+test+"`") {
+		if strings.HasPrefix(test, "TestFullFaults") && !strings.Contains(table, "`"+test+"`") {
 			t.Errorf("%s is not in the table", test)
 		}
 	}

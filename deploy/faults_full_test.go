@@ -18,7 +18,7 @@ import (
 // 10% of 200 nodes are dead, in every way in which a node can be: each is named with
 // its reason, none keeps the others from their wheel, and the next run over those
 // that live has nothing to do.
-func TestFullFleetFaultsDeadNodes(t *testing.T) {
+func TestFullFaultsDeadNodes(t *testing.T) {
 	const total, each = 200, 10 // every tenth is dead
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	first := newEnvironment(t, "2.15.0")

@@ -60,9 +60,9 @@ func TestFullFleetHungDriver(t *testing.T) {
 	}
 }
 
-// TestFullFleetWithheldGPUs: a job of Slurm's that asked for no GPU may not open them,
+// TestFullSlurmWithheldGPUs: a job of Slurm's that asked for no GPU may not open them,
 // and is told so by the kernel with EPERM, as for files that nobody may change.
-func TestFullFleetWithheldGPUs(t *testing.T) {
+func TestFullSlurmWithheldGPUs(t *testing.T) {
 	for name, shell := range shells(t) {
 		root := bareRoot(t, shell)
 		write(t, filepath.Join(root, "proc/driver/nvidia/gpus/0000:01:00.0/information"), "Model: \t\t NVIDIA A100-SXM4-80GB\n")

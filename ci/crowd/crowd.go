@@ -63,19 +63,22 @@ func Up(opt Options) (*Crowd, error) {
 		n := &node{name: fmt.Sprintf("node%d", i+1), wheel: inside}
 		dir := filepath.Join(opt.Dir, n.name)
 		if err := os.Mkdir(dir, 0o700); err != nil {
-			return nil, errors.Join(err, c.Stop())
+			c.Stop()
+			return nil, err
 		}
 		n.server, err = sshtest.Run(dir, sshtest.Options{
 			Name: n.name, Address: fmt.Sprintf("127.1.%d.%d", i/250, i%250+1), Port: port, Key: key, Exec: n.exec,
 		})
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", n.name, err), c.Stop())
+			c.Stop()
+			return nil, fmt.Errorf("%s: %w", n.name, err)
 		}
 		c.nodes = append(c.nodes, n)
 		port = n.server.Port
 	}
 	if err := c.write(identity); err != nil {
-		return nil, errors.Join(err, c.Stop())
+		c.Stop()
+		return nil, err
 	}
 	return c, nil
 }
@@ -125,17 +128,9 @@ func (c *Crowd) Deployed() int {
 	return count
 }
 
-// Forget makes all nodes as they were before a deploy.
-func (c *Crowd) Forget() {
-	for _, n := range c.nodes {
-		n.set(false)
-	}
-}
-
 // Stop ends the servers, and waits until nothing of them runs any more.
-func (c *Crowd) Stop() error {
+func (c *Crowd) Stop() {
 	for _, n := range c.nodes {
 		n.server.Stop()
 	}
-	return nil
 }

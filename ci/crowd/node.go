@@ -40,12 +40,6 @@ func (n *node) runs() bool {
 	return n.installed
 }
 
-func (n *node) set(installed bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.installed = installed
-}
-
 var (
 	sizeArgument = regexp.MustCompile(`(\d+)$`)
 	markLine     = regexp.MustCompile(`(?m)^MARK = (".*")$`)
@@ -210,7 +204,9 @@ func (n *node) obey(o order) (object, error) {
 	case "verify":
 		return object{"version": n.wheel.version, "torch": "", "cuda": ""}, nil
 	case "record":
-		n.set(true)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.installed = true
 		return object{}, nil
 	case "undo":
 		return object{"before": nil, "recorded": n.runs(), "finished": true}, nil

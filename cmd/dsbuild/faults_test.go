@@ -316,7 +316,7 @@ func (f *faultFleet) litter(t *testing.T, i int) []string {
 // settle waits until a node is left alone by what a killed run has started there.
 func (f *faultFleet) settle(t *testing.T, i int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.Busy(i); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.Busy(i); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s does not come to rest", f.Nodes[i].Name)
 		}
@@ -442,8 +442,9 @@ func (f *faultFleet) anyMoments(n int) []moment {
 	return all
 }
 
-// moments are those that were thought of, in their order.
-func (f *faultFleet) moments() []moment {
+// moments are those that were thought of, in their order, of wheels with so much
+// ballast.
+func moments(size int64) []moment {
 	some := func(pattern string, size int64) bool {
 		files, _ := filepath.Glob(pattern)
 		for _, file := range files {
@@ -456,7 +457,7 @@ func (f *faultFleet) moments() []moment {
 	change := func(own string) bool { return some(filepath.Join(own, "change.json"), 1) }
 	return []moment{
 		{name: "while the wheel is sent", is: func(own, _ string) bool { return some(filepath.Join(own, "inbox", "*.part"), 1<<20) }},
-		{name: "between upload and rename", is: func(own, _ string) bool { return some(filepath.Join(own, "inbox", "*.part"), f.size) }},
+		{name: "between upload and rename", is: func(own, _ string) bool { return some(filepath.Join(own, "inbox", "*.part"), size) }},
 		{name: "between rename and install", is: func(own, _ string) bool { return some(filepath.Join(own, "inbox", "*.whl"), 1) }},
 		{name: "the old version is being moved aside", is: func(own, _ string) bool { return change(own) }},
 		{name: "pip installs", is: func(own, site string) bool {
@@ -482,7 +483,7 @@ func (f *faultFleet) reach(m moment, ended <-chan struct{}) bool {
 		select {
 		case <-ended:
 			return false
-		case <-time.After(200 * time.Microsecond):
+		case <-time.After(time.Millisecond):
 		}
 	}
 }
@@ -673,12 +674,13 @@ func TestFaultsOfAFleet(t *testing.T) {
 		came, steps := f.interrupts(t, 2)
 		t.Logf("%s; at %s", came, steps)
 	})
+	at := moments(f.size)
 	t.Run("killed", func(t *testing.T) {
-		came, missed := f.kills(t, []moment{f.moments()[1], f.moments()[4]})
+		came, missed := f.kills(t, []moment{at[1], at[4]})
 		t.Logf("%s; missed %q", came, missed)
 	})
 	t.Run("a node reboots", func(t *testing.T) {
-		came, missed := f.reboots(t, f.moments()[4:5], f.crash, f.boot, false)
+		came, missed := f.reboots(t, at[4:5], f.crash, f.boot, false)
 		t.Logf("%s; missed %q", came, missed)
 	})
 	t.Run("two deploys at once", func(t *testing.T) { t.Log(f.crossing(t, 1)) })

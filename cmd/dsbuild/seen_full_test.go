@@ -178,6 +178,11 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 	if len(r.Causes) != 4 || len(r.Causes[3].Nodes) != 1 {
 		t.Errorf("%d causes", len(r.Causes))
 	}
+	for _, c := range r.Causes[:3] {
+		if c.Log != "" { // there is nothing in it that is not said
+			t.Errorf("%s has a log: %s", c.Node, c.Log)
+		}
+	}
 	if log, err := os.ReadFile(r.Causes[3].Log); err != nil || !strings.Contains(string(log), "pip    ERROR: this pip does not work") {
 		t.Errorf("the log of %s: %v\n%s", r.Causes[3].Node, err, log)
 	}

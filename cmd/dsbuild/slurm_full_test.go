@@ -209,7 +209,7 @@ func (f *slurmFleet) broadcasts(t *testing.T, n *slurm.Node) int {
 
 // Four nodes of two environments go from nothing to a version, to the next one and
 // back, without a connection but Slurm's.
-func TestFullFleetSlurm(t *testing.T) {
+func TestFullSlurm(t *testing.T) {
 	f := newSlurmFleet(t, 4)
 	r, _ := f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	t.Logf("result: deploy of %d MB to 4 nodes of 2 environments by Slurm: %.1f s, %d file brought to each node by sbcast", ballast>>20, f.took.Seconds(), f.broadcasts(t, f.Nodes[0]))
@@ -243,6 +243,14 @@ func TestFullFleetSlurm(t *testing.T) {
 	t.Logf("result: rollback: %.1f s", f.took.Seconds())
 	f.have(t, 0)
 
+	// The commands that build ask the nodes in the same way.
+	for _, args := range [][]string{{"ship", f.inventory, "--dry-run"}, {"wheel", "--for", f.inventory, "--dry-run"}} {
+		cmd, stdout, stderr := f.command(t, append(args, "--via", "slurm")...)
+		if code := exitStatus(cmd.Run()); code != 0 || !strings.Contains(stdout.String(), "for node[01-04]") {
+			t.Errorf("dsbuild %q: exit %d\n%s\n%s", args, code, stdout, stderr)
+		}
+	}
+
 	// The partition as an inventory: its Python is the system's, which has no DeepSpeed.
 	r, _ = f.report(t, 3, "verify", "slurm:gpu", "--limit", "node[01-02]")
 	if len(r.Nodes) != 2 || r.Nodes[1].Name != "node02" || r.Nodes[1].Status != deploy.Differs {
@@ -264,7 +272,7 @@ func (f *slurmFleet) have(t *testing.T, w int) {
 
 // A node that trains and one that is drained are named with the reason, and the
 // others are served; the next run serves them too.
-func TestFullFleetSlurmBusyAndDrained(t *testing.T) {
+func TestFullSlurmBusyAndDrained(t *testing.T) {
 	f := newSlurmFleet(t, 4)
 	out, err := f.UserCommand(t.Context(), "sbatch", "--parsable", "--exclusive", "--nodelist=node02", "--job-name=train", "--wrap=sleep 600").Output()
 	if err != nil {
@@ -300,11 +308,11 @@ func TestFullFleetSlurmBusyAndDrained(t *testing.T) {
 // The program is killed, interrupted, and its job cancelled, at moments of a deploy:
 // the job is gone, every environment has one version, complete, and the next run
 // succeeds.
-func TestFullFleetSlurmFaults(t *testing.T) {
+func TestFullSlurmFaults(t *testing.T) {
 	f := newSlurmFleet(t, 2)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--force")
-	all := append(moments(), slurmMoments(f.took)...)
+	all := append(moments(ballast), slurmMoments(f.took)...)
 	for _, c := range []struct {
 		what   string
 		at     []moment
@@ -383,7 +391,16 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 		*missed = append(*missed, m.name)
 	}
 	f.calm(t)
+	var r deploy.Report
+	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil && stdout.Len() > 0 {
+		t.Fatalf("%s: %v: %s", m.name, err, stdout)
+	}
 	for i, is := range f.all(t) {
+		if len(r.Nodes) > 0 { // what the report says is so, or it says that nobody saw it
+			if n := r.Nodes[i]; !n.Unseen && (n.After == nil || n.After.Version != f.wheels[max(is, 0)].version) {
+				t.Errorf("%s: %s has %d, and the report says %+v", m.name, n.Name, is, n)
+			}
+		}
 		switch is {
 		case has[i]:
 			came["old"]++
@@ -436,7 +453,7 @@ func (f *slurmFleet) calm(t *testing.T) {
 }
 
 // A node that dies in the middle takes nobody along.
-func TestFullFleetSlurmNodeDown(t *testing.T) {
+func TestFullSlurmNodeDown(t *testing.T) {
 	f := newSlurmFleet(t, 4)
 	cmd, stdout, stderr := f.command(t, "deploy", f.inventory, "--via", "slurm", "--wheel", f.wheels[0].path, "--json")
 	if err := cmd.Start(); err != nil {
@@ -444,7 +461,7 @@ func TestFullFleetSlurmNodeDown(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	if !f.reach(moments()[3], ended) {
+	if !f.reach(moments(ballast)[3], ended) {
 		t.Fatalf("it ended before\n%s\n%s", stdout, stderr)
 	}
 	begin := time.Now()

@@ -23,7 +23,7 @@ type Options struct {
 	More []string
 	// Wait is how long a node that is busy is waited for.
 	Wait time.Duration
-	// Report hears of jobs that wait and of nodes that are given back.
+	// Report hears of jobs, and of nodes that are given back.
 	Report ui.Reporter
 }
 
@@ -255,6 +255,7 @@ func (d *Dialer) grant(a *allocation) {
 		return
 	}
 	defer d.mu.Unlock()
+	d.opt.Report.Note("Slurm job %s has %s", a.job, ui.FoldNames(a.nodes))
 	d.held = append(d.held, a)
 	for _, name := range a.nodes {
 		if p := d.places[name]; p != nil && p.asked != nil {

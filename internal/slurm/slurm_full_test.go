@@ -18,7 +18,7 @@ import (
 
 // Nodes on which nothing runs are given back, and got again, over the same connection,
 // when there is something to do. One that was busy meanwhile is said to be.
-func TestFullFleetSlurmGivesBack(t *testing.T) {
+func TestFullSlurmGivesBack(t *testing.T) {
 	if os.Getenv(inside) == "" {
 		asUser(t, slurmtest.Up(t, ci.Options{Nodes: 2}))
 		return

@@ -20,6 +20,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 //go:embed hold.sh
@@ -180,6 +181,19 @@ func (s *spread) bring(ctx context.Context, a *allocation, nodes []string, file 
 // failedBroadcast names nodes in what sbcast says.
 var failedBroadcast = regexp.MustCompile(`REQUEST_FILE_BCAST\(([^)]+)\)`)
 
+// blamed are the nodes that sbcast names.
+func blamed(said string) []string {
+	var names []string
+	for _, m := range failedBroadcast.FindAllStringSubmatch(said, -1) {
+		some, err := inventory.Expand(m[1])
+		if err != nil {
+			return nil
+		}
+		names = append(names, some...)
+	}
+	return names
+}
+
 // sbcast sends a file to the nodes of a step; without success it names those that
 // are to blame.
 func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, target string) (failed []string, err error) {
@@ -189,9 +203,7 @@ func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, tar
 	}
 	_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + step, "--timeout=" + strconv.Itoa(spreadTimeout), name, target}}.Output(ctx)
 	if err != nil {
-		for _, m := range failedBroadcast.FindAllStringSubmatch(err.Error(), -1) {
-			failed = append(failed, m[1])
-		}
+		failed = blamed(err.Error())
 	}
 	return failed, err
 }
