@@ -142,6 +142,14 @@ func (f *faultFleet) site(i int) string {
 }
 func (f *faultFleet) own(i int) string { return filepath.Join(f.venv(i), ".dsbuild") }
 
+// first is the fleet without its other nodes.
+func (f *faultFleet) first() *faultFleet {
+	fleet, one := *f.Fleet, *f
+	fleet.Nodes = fleet.Nodes[:1]
+	one.Fleet = &fleet
+	return &one
+}
+
 // command prepares the program.
 func (f *faultFleet) command(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
 	t.Helper()
@@ -159,7 +167,11 @@ func (f *faultFleet) command(t *testing.T, args ...string) (cmd *exec.Cmd, stdou
 
 // deployArgs are those that bring a wheel to every node, whatever they have.
 func (f *faultFleet) deployArgs(w int, more ...string) []string {
-	return append([]string{"deploy", f.Inventory, "--wheel", f.wheels[w].path, "--force", "--json"}, more...)
+	var names []string
+	for _, n := range f.Nodes {
+		names = append(names, n.Name)
+	}
+	return append([]string{"deploy", f.Inventory, "--limit", strings.Join(names, ","), "--wheel", f.wheels[w].path, "--force", "--json"}, more...)
 }
 
 // deploys brings a wheel to every node, which must succeed.
@@ -671,12 +683,12 @@ func TestFaultsOfAFleet(t *testing.T) {
 	t.Parallel()
 	f := newFaultFleet(t, 2, 8<<20, "")
 	t.Run("Ctrl-C", func(t *testing.T) {
-		came, steps := f.interrupts(t, 2)
+		came, steps := f.first().interrupts(t, 3)
 		t.Logf("%s; at %s", came, steps)
 	})
 	at := moments(f.size)
 	t.Run("killed", func(t *testing.T) {
-		came, missed := f.kills(t, []moment{at[1], at[4]})
+		came, missed := f.first().kills(t, []moment{at[1], at[4]})
 		t.Logf("%s; missed %q", came, missed)
 	})
 	t.Run("a node reboots", func(t *testing.T) {
