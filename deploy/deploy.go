@@ -530,6 +530,7 @@ func (d *Deployment) walk(ctx context.Context, u *unit, steps []step) error {
 				u.status = Refused
 			case surveying && ctx.Err() != nil:
 				u.status = Skipped // nothing was wrong with the node
+			case errors.Is(err, remote.ErrSudo): // it was reached
 			case s.name == "connect", surveying && errors.Is(err, remote.ErrLost):
 				u.status = Unreachable
 			}

@@ -21,7 +21,7 @@ func target(h inventory.Host, knownHosts string) (remote.Target, error) {
 	if err != nil {
 		return remote.Target{}, err
 	}
-	t := remote.Target{Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Jump: jump}
+	t := remote.Target{Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Sudo: h.Sudo, Jump: jump}
 	if h.IdentityFile != "" {
 		t.IdentityFiles = []string{h.IdentityFile}
 	}

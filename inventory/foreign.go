@@ -146,6 +146,7 @@ func (v *varReader) read() {
 	s.identityFile = v.path("ansible_private_key_file", "ansible_ssh_private_key_file")
 	v.sshArguments(s)
 	s.python = v.python()
+	s.sudo = v.become()
 	v.own(s)
 }
 
@@ -260,9 +261,6 @@ func (v *varReader) connection() {
 			v.remark("%s is not honoured: dsbuild logs in with key files and the agent's keys", name)
 		}
 	}
-	if _, found, ok := v.get("ansible_become"); ok && isTrue(found.Value) {
-		v.remark("ansible_become is not honoured: commands run as the user who logs in")
-	}
 	for _, name := range []string{"ansible_host_key_checking", "ansible_ssh_host_key_checking"} {
 		if _, found, ok := v.get(name); ok && !isTrue(found.Value) {
 			v.remark("%s is not honoured: dsbuild always checks host keys", name)
@@ -271,6 +269,31 @@ func (v *varReader) connection() {
 	if name, _, ok := v.get("ansible_ssh_executable"); ok {
 		v.remark("%s is not honoured: dsbuild speaks SSH itself", name)
 	}
+}
+
+// become is as whom Ansible runs commands.
+func (v *varReader) become() optional[string] {
+	name, found, ok := v.get("ansible_become")
+	if _, _, own := v.get("dsbuild_sudo"); own || !ok {
+		return optional[string]{}
+	}
+	if text, _ := found.Value.(string); ansible.IsTemplate(text) {
+		v.fault(found.At, "write it out, or say dsbuild_sudo", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		return optional[string]{}
+	}
+	if !isTrue(found.Value) {
+		return some("")
+	}
+	method := v.text(nil, "ansible_become_method").or(some("sudo"))
+	if strings.TrimPrefix(method.value, "ansible.builtin.") != "sudo" {
+		_, found, _ := v.get("ansible_become_method")
+		v.fault(found.At, "dsbuild_sudo: false runs commands as the user who logs in", "ansible_become_method is %s: dsbuild knows sudo only", quoted(method.value))
+		return optional[string]{}
+	}
+	if name, _, ok := v.get("ansible_become_password", "ansible_become_pass"); ok {
+		v.remark("%s is not honoured: what sudo wants to know is asked at the terminal", name)
+	}
+	return v.text(checkUser, "ansible_become_user").or(some("root"))
 }
 
 // quoted is a value for a message.
@@ -311,7 +334,7 @@ var envPython = regexp.MustCompile(`^/usr/bin/env\s+([A-Za-z0-9_.-]+)$`)
 // ownVars are the keys of a node that Ansible has no variable for. Each is one
 // with dsbuild_ before it.
 func ownVars() []string {
-	return []string{"env", "envs", "exec_prefix", "proxy_jump", "python", "setup", "slots"}
+	return []string{"env", "envs", "exec_prefix", "proxy_jump", "python", "setup", "slots", "sudo"}
 }
 
 // own reads dsbuild's own variables, which mean what the keys of a node mean.

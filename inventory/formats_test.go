@@ -177,6 +177,46 @@ ansible_user=all
 	}
 }
 
+// Ansible's become is sudo; dsbuild's own variable goes before it.
+func TestAnsibleBecome(t *testing.T) {
+	const text = `
+a ansible_become=true
+b ansible_become=yes ansible_become_user=ops ansible_become_method=ansible.builtin.sudo
+c ansible_become=false ansible_become_user=ops
+d ansible_become_user=ops
+e ansible_become=true dsbuild_sudo=False
+f ansible_become=true ansible_become_method=su dsbuild_sudo=ops
+g ansible_become=true ansible_become_pass=hunter2
+h ansible_become=true ansible_become_method=doas
+i ansible_become="{{ x }}"
+[all:vars]
+dsbuild_python=/venv/bin/python
+`
+	inv, err := inventory.Read(strings.NewReader(text), "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := inv.Select("!h,!i")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, h := range part.Hosts {
+		got = append(got, h.Name+"="+h.Sudo)
+	}
+	if want := "a=root b=ops c= d= e= f=ops g=root"; strings.Join(got, " ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if len(part.Remarks) != 1 || part.Remarks[0].Node != "g" || !strings.Contains(part.Remarks[0].Text, "asked at the terminal") || strings.Contains(part.Remarks[0].Text, "hunter2") {
+		t.Errorf("remarks: %v", part.Remarks)
+	}
+	for limit, want := range map[string]string{"h": "dsbuild knows sudo only", "i": "a template"} {
+		if _, err := inv.Select(limit); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", limit, err)
+		}
+	}
+}
+
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
 func TestAnsibleRemarks(t *testing.T) {
 	const text = `
@@ -203,7 +243,7 @@ b
 		"localhost": "ansible_connection=local is not honoured: dsbuild reaches every node over SSH; " +
 			"ansible_python_interpreter is a template, which only Ansible evaluates: python3 is taken; dsbuild_python says another",
 		"a": "ansible_ssh_pass is not honoured: dsbuild logs in with key files and the agent's keys; " +
-			"ansible_become is not honoured: commands run as the user who logs in; ansible_host_key_checking is not honoured: dsbuild always checks host keys; " +
+			"ansible_host_key_checking is not honoured: dsbuild always checks host keys; " +
 			"the group c is left out: --limit c means the node of that name",
 		"b": `StrictHostKeyChecking=no is not honoured: dsbuild always checks host keys; UserKnownHostsFile=/dev/null is not honoured: dsbuild always checks host keys; ` +
 			`the option "ciphers" of ansible_ssh_common_args is not honoured; the option "-w" of ansible_ssh_common_args is not honoured; ` +

@@ -25,6 +25,7 @@ type Host struct {
 	Address      string            // what to dial; the node's name if not given
 	Port         int               // 0: not given
 	User         string            // "": not given
+	Sudo         string            // as whom commands run there, by sudo; "": as who logs in
 	IdentityFile string            // absolute; "": not given
 	ProxyJump    string            // [user@]host[:port][,...]; "": not given
 	Groups       []string          //

@@ -36,6 +36,7 @@ func keys() []key {
 		{"address", inNode, func(r *reader, s *settings, v ast.Node) { s.address = r.word(v, checkAddress) }},
 		{"port", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.port = r.number(v, 1, maxPort) }},
 		{"user", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.user = r.word(v, checkUser) }},
+		{"sudo", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.sudo = r.sudo(v) }},
 		{"identity_file", inDefaults | inNode | inEnv, func(r *reader, s *settings, v ast.Node) { s.identityFile = r.path(v) }},
 		{"proxy_jump", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.proxyJump = r.text(v, checkJump) }},
 		{"groups", inDefaults | inNode, func(r *reader, s *settings, v ast.Node) { s.groups = r.list(v, checkName).value }},

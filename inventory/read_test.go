@@ -44,7 +44,7 @@ func TestDesignExample(t *testing.T) {
 	dir, _ := filepath.Abs(filepath.Dir(path))
 	gpu := func(name string) inventory.Host {
 		return inventory.Host{
-			Name: name, Node: name, Address: name, Port: 22, User: "train",
+			Name: name, Node: name, Address: name, Port: 22, User: "train", Sudo: "root",
 			IdentityFile: filepath.Join(dir, "keys", "id_ed25519"), ProxyJump: "bastion.example.org",
 			Groups: []string{"a100"}, Python: "/opt/train/venv/bin/python", Position: path + ":5:12",
 		}
@@ -54,7 +54,7 @@ func TestDesignExample(t *testing.T) {
 			Name: "cpu1/" + env, Node: "cpu1", Address: "10.0.0.7", User: "train", Python: python,
 			Env:   map[string]string{"LD_LIBRARY_PATH": "/opt/cuda/lib64"},
 			Setup: "module load gcc/12", ExecPrefix: []string{"apptainer", "exec", "/images/train.sif"},
-			Slots: 8, Position: path + ":10:12",
+			Slots: 8, Position: path + ":11:12",
 		}
 	}
 	want := &inventory.Inventory{Path: path, KnownHosts: "/home/me/.ssh/known_hosts", Hosts: []inventory.Host{
@@ -62,6 +62,30 @@ func TestDesignExample(t *testing.T) {
 	}}
 	if !reflect.DeepEqual(inv, want) {
 		t.Errorf("got:\n%+v\nwant:\n%+v", inv, want)
+	}
+}
+
+// sudo is nobody's, root's, or some user's; false takes back a default.
+func TestSudo(t *testing.T) {
+	inv := read(t, `
+defaults: {sudo: true}
+nodes:
+  - hosts: a
+  - {hosts: b, sudo: false}
+  - {hosts: c, sudo: ops}
+  - {hosts: d, sudo: ops, envs: [{name: e, sudo: false}, {name: f, sudo: true}, {name: g}]}
+`)
+	var got []string
+	for _, h := range inv.Hosts {
+		got = append(got, h.Name+"="+h.Sudo)
+	}
+	if want := "a=root b= c=ops d/e= d/f=root d/g=ops"; strings.Join(got, " ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, bad := range []string{`"true"`, "yes", `""`, "1", "[a]", "-x", "a b"} {
+		if _, err := inventory.Read(strings.NewReader("nodes: [{hosts: a, sudo: "+bad+"}]"), "x.yaml"); err == nil {
+			t.Errorf("%s was read", bad)
+		}
 	}
 }
 

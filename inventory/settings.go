@@ -24,6 +24,7 @@ func (o optional[T]) or(fallback optional[T]) optional[T] {
 // settings are the keys that defaults, nodes and envs may hold.
 type settings struct {
 	address, user, identityFile, proxyJump, python, setup optional[string]
+	sudo                                                  optional[string] // "" is nobody
 	port, slots                                           optional[int]
 	execPrefix                                            optional[[]string]
 	groups                                                []string
@@ -43,6 +44,7 @@ func (s settings) over(base settings) settings {
 	merged := settings{
 		address:      s.address.or(base.address),
 		user:         s.user.or(base.user),
+		sudo:         s.sudo.or(base.sudo),
 		identityFile: s.identityFile.or(base.identityFile),
 		proxyJump:    s.proxyJump.or(base.proxyJump),
 		python:       s.python.or(base.python),
@@ -74,6 +76,7 @@ func (s settings) host(name string, at Position) Host {
 		Address:      s.address.or(some(name)).value,
 		Port:         s.port.value,
 		User:         s.user.value,
+		Sudo:         s.sudo.value,
 		IdentityFile: s.identityFile.value,
 		ProxyJump:    s.proxyJump.value,
 		Groups:       slices.Clone(s.groups),

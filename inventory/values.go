@@ -115,6 +115,22 @@ func (r *reader) word(n ast.Node, check func(string) error) optional[string] {
 	return value
 }
 
+// sudo reads as whom commands run: true is root, false nobody but who logs in.
+func (r *reader) sudo(n ast.Node) optional[string] {
+	if yes, ok := n.(*ast.BoolNode); ok {
+		if yes.Value {
+			return some("root")
+		}
+		return some("")
+	}
+	return r.word(n, func(s string) error {
+		if slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, strings.ToLower(s)) {
+			return fmt.Errorf("%q is a text here: true, false, or the name of a user", s)
+		}
+		return checkUser(s)
+	})
+}
+
 // path reads a file name on this machine and makes it absolute.
 func (r *reader) path(n ast.Node) optional[string] {
 	value := r.word(n, nil)

@@ -36,6 +36,7 @@ func (inv *Inventory) Write(notation string) (text string, lost []Remark, err er
 type envEntry struct {
 	Name         string            `key:"name"`
 	User         string            `key:"user"`
+	Sudo         string            `key:"sudo"`
 	IdentityFile string            `key:"identity_file"`
 	Python       string            `key:"python"`
 	Env          map[string]string `key:"env"`
@@ -49,6 +50,7 @@ type nodeEntry struct {
 	Address      string            `key:"address"`
 	Port         int               `key:"port"`
 	User         string            `key:"user"`
+	Sudo         string            `key:"sudo"`
 	IdentityFile string            `key:"identity_file"`
 	ProxyJump    string            `key:"proxy_jump"`
 	Groups       []string          `key:"groups"`
@@ -88,7 +90,7 @@ func newNodeEntry(hosts []Host) nodeEntry {
 	envs := make([]envEntry, len(hosts))
 	for i, h := range hosts {
 		envs[i] = envEntry{
-			Name: strings.TrimPrefix(h.Name, h.Node+"/"), User: h.User, IdentityFile: h.IdentityFile,
+			Name: strings.TrimPrefix(h.Name, h.Node+"/"), User: h.User, Sudo: h.Sudo, IdentityFile: h.IdentityFile,
 			Python: h.Python, Env: h.Env, Setup: h.Setup, ExecPrefix: h.ExecPrefix,
 		}
 		if h.Python == defaultPython {
@@ -97,6 +99,7 @@ func newNodeEntry(hosts []Host) nodeEntry {
 	}
 	// What all environments have in common is the node's.
 	share(envs, &n.User, func(e *envEntry) *string { return &e.User })
+	share(envs, &n.Sudo, func(e *envEntry) *string { return &e.Sudo })
 	share(envs, &n.IdentityFile, func(e *envEntry) *string { return &e.IdentityFile })
 	share(envs, &n.Python, func(e *envEntry) *string { return &e.Python })
 	share(envs, &n.Env, func(e *envEntry) *map[string]string { return &e.Env })
@@ -220,6 +223,7 @@ func common(nodes []nodeEntry) nodeEntry {
 	}
 	share(nodes, &all.Port, func(n *nodeEntry) *int { return &n.Port })
 	share(nodes, &all.User, func(n *nodeEntry) *string { return &n.User })
+	share(nodes, &all.Sudo, func(n *nodeEntry) *string { return &n.Sudo })
 	share(nodes, &all.IdentityFile, func(n *nodeEntry) *string { return &n.IdentityFile })
 	share(nodes, &all.ProxyJump, func(n *nodeEntry) *string { return &n.ProxyJump })
 	share(nodes, &all.Python, func(n *nodeEntry) *string { return &n.Python })

@@ -29,6 +29,7 @@ func randomInventory(r *rand.Rand) *inventory.Inventory {
 	maybe := func(s string) string { return []string{"", s}[r.IntN(2)] }
 	settings := func(h *inventory.Host) {
 		h.User = maybe("train")
+		h.Sudo = []string{"", "root", "ops"}[r.IntN(3)]
 		h.IdentityFile = maybe("/keys/" + []string{"id_ed25519", "my key"}[r.IntN(2)])
 		h.Python = []string{"python3", "/opt/venv/bin/python", "/opt/my venv/bin/python"}[r.IntN(3)]
 		h.Setup = maybe(word())

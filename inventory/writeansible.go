@@ -95,6 +95,8 @@ func (n nodeEntry) variables(known string) []variable {
 	add("ansible_host", n.Address, n.Address != "")
 	add("ansible_port", n.Port, n.Port != 0)
 	add("ansible_user", n.User, n.User != "")
+	add("ansible_become", "true", n.Sudo != "")
+	add("ansible_become_user", n.Sudo, n.Sudo != "" && n.Sudo != "root")
 	add("ansible_ssh_private_key_file", n.IdentityFile, n.IdentityFile != "")
 	args := sshArguments(strings.ReplaceAll(n.ProxyJump, " ", ""), known)
 	add(sshArgs, args, args != "")
@@ -114,7 +116,7 @@ func (n nodeEntry) variables(known string) []variable {
 // mapping is an environment as the value of a variable.
 func (e envEntry) mapping() map[string]any {
 	all := map[string]any{"name": e.Name}
-	for key, text := range map[string]string{"user": e.User, "identity_file": e.IdentityFile, "python": e.Python, "setup": e.Setup} {
+	for key, text := range map[string]string{"user": e.User, "sudo": e.Sudo, "identity_file": e.IdentityFile, "python": e.Python, "setup": e.Setup} {
 		if text != "" {
 			all[key] = text
 		}

@@ -96,11 +96,13 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 	if o.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again,
 		// and the environments of a node share one.
-		opt := remote.Options{}
+		var asks remote.Prompter
 		if a.prompt != nil {
-			opt.Prompter, fleet.Asks = a.prompt, true
+			asks, fleet.Asks = a.prompt, true
 		}
-		fleet.Dialer = remote.WithSharing(remote.WithRetry(remote.NewSSH(opt), 3, time.Second))
+		answers := remote.NewAnswers(asks)
+		ssh := remote.WithRetry(remote.NewSSH(remote.Options{Answers: answers}), 3, time.Second)
+		fleet.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)
 		return nil
 	}
 	var nodes []string
@@ -131,7 +133,7 @@ func (a *app) noteUnused(inv *inventory.Inventory) {
 	for _, h := range inv.Hosts {
 		var keys []string
 		for key, given := range map[string]bool{
-			"address": h.Address != h.Node, "port": h.Port != 0, "user": h.User != "",
+			"address": h.Address != h.Node, "port": h.Port != 0, "user": h.User != "", "sudo": h.Sudo != "",
 			"identity_file": h.IdentityFile != "", "proxy_jump": h.ProxyJump != "",
 		} {
 			if given {

@@ -173,6 +173,7 @@ type nodeEntry struct {
 	Address      string            `json:"address"`
 	Port         int               `json:"port,omitempty"`
 	User         string            `json:"user,omitempty"`
+	Sudo         string            `json:"sudo,omitempty"`
 	IdentityFile string            `json:"identity_file,omitempty"`
 	ProxyJump    string            `json:"proxy_jump,omitempty"`
 	Groups       []string          `json:"groups"`

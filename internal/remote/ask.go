@@ -24,9 +24,9 @@ type Prompter interface {
 // patience is how long a question stays open: as long as sshd waits for a login.
 const patience = 2 * time.Minute
 
-// answers are what a person was asked in this run, so that nothing is asked
-// twice. They are held in memory, and shown to nobody but whom they are for.
-type answers struct {
+// Answers are what a person was asked in a run, so that nothing is asked twice.
+// They are held in memory, and shown to nobody but whom they are for.
+type Answers struct {
 	prompter Prompter // nil: nobody is there
 
 	one chan struct{} // held while a question is open
@@ -36,12 +36,13 @@ type answers struct {
 	given  map[string]*secret
 }
 
-func newAnswers(p Prompter) *answers {
-	return &answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
+// NewAnswers returns the answers of whom p asks; nil is nobody.
+func NewAnswers(p Prompter) *Answers {
+	return &Answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
 }
 
 // ask puts a question; one at a time, so that a person can follow.
-func (a *answers) ask(ctx context.Context, question string, echo bool) (string, error) {
+func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, error) {
 	select {
 	case a.one <- struct{}{}:
 		defer func() { <-a.one }()
@@ -66,7 +67,7 @@ func (a *answers) ask(ctx context.Context, question string, echo bool) (string, 
 }
 
 // away remembers that nobody answers, and tells why.
-func (a *answers) away(err error) error {
+func (a *Answers) away(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.absent == nil {
@@ -95,7 +96,7 @@ const (
 
 // loan is a secret in somebody's hands.
 type loan struct {
-	answers *answers
+	answers *Answers
 	key     string
 	secret  *secret
 	text    string
@@ -105,7 +106,7 @@ type loan struct {
 // borrow returns the secret called key, asking for it if nobody has. Until it
 // has been proven one alone has it, and the others wait: a slip of the finger
 // is not to be told to a thousand nodes, of which each counts it.
-func (a *answers) borrow(ctx context.Context, key string, ask func() (string, error)) (*loan, error) {
+func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, error)) (*loan, error) {
 	for {
 		a.mu.Lock()
 		s := a.given[key]

@@ -35,8 +35,8 @@ type Options struct {
 	// Pause is how long to wait before a node is asked again that turned a connection
 	// away, as sshd does when too many knock at once. It doubles. 0 means 500 ms.
 	Pause time.Duration
-	// Prompter asks for passphrases, passwords and codes; nil asks nobody.
-	Prompter Prompter
+	// Answers has passphrases, passwords and codes asked for; nil asks nobody.
+	Answers *Answers
 }
 
 // SSH opens connections over SSH. Targets that share a jump host share one
@@ -48,7 +48,7 @@ type SSH struct {
 	jumps    *pool
 	doors    *doors
 	masters  *masters
-	answers  *answers
+	answers  *Answers
 }
 
 var _ Dialer = (*SSH)(nil)
@@ -64,6 +64,9 @@ func NewSSH(opt Options) *SSH {
 	if opt.KeepAliveMax == 0 {
 		opt.KeepAliveMax = 3
 	}
+	if opt.Answers == nil {
+		opt.Answers = NewAnswers(nil)
+	}
 	if opt.Pause == 0 {
 		opt.Pause = 500 * time.Millisecond
 	}
@@ -74,7 +77,7 @@ func NewSSH(opt Options) *SSH {
 		jumps:    &pool{shared: map[string]*sharedConn{}},
 		doors:    &doors{open: map[string]*door{}},
 		masters:  &masters{taken: map[string]int{}},
-		answers:  newAnswers(opt.Prompter),
+		answers:  opt.Answers,
 	}
 }
 

@@ -22,7 +22,7 @@ const rounds = 3
 type login struct {
 	target  Target
 	keys    *keySet
-	answers *answers
+	answers *Answers
 	ctx     context.Context // ends with the connection
 	clock   *deadline       // stands while a person is asked
 
@@ -82,7 +82,7 @@ func (l *login) choose(c *ssh.ClientAuthContext) string {
 }
 
 // attended reports whether a person can be asked on behalf of t.
-func (a *answers) attended(t Target) bool { return a.prompter != nil && !t.BatchMode }
+func (a *Answers) attended(t Target) bool { return a.prompter != nil && !t.BatchMode }
 
 // challenge answers one round of keyboard-interactive, which has any number of
 // questions; none where the node only has something to say.

@@ -42,7 +42,7 @@ func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm str
 
 // unlock opens an identity file, which text is, with a passphrase that is asked
 // for once in a run: decrypting a key takes long on purpose, too.
-func (a *answers) unlock(ctx context.Context, file string, text []byte) (ssh.Signer, error) {
+func (a *Answers) unlock(ctx context.Context, file string, text []byte) (ssh.Signer, error) {
 	var opened ssh.Signer
 	again := ""
 	ask := func() (string, error) {

@@ -221,16 +221,8 @@ func (p *put) length(want int64) error {
 
 // localSum is the sha256 of the first n bytes of the local file.
 func (p *put) localSum(ctx context.Context, n int64) (string, error) {
-	local, err := p.up.Open()
-	if err != nil {
-		return "", err
-	}
-	defer local.Close()
-	h := sha256.New()
-	if _, err := io.CopyN(h, &meter{ctx: ctx, r: local}, n); err != nil && !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("reading the local file: %w", err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	sum, _, err := p.up.localSum(ctx, n)
+	return sum, err
 }
 
 // room refuses a file that cannot fit before a byte of it is sent.

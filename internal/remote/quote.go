@@ -26,16 +26,30 @@ const SetupFailed = "the setup line ended with status"
 
 // CommandLine is the line that the remote shell is given for cmd.
 func CommandLine(cmd Command) (string, error) {
+	program, err := programLine(cmd)
+	if err != nil {
+		return "", err
+	}
+	return checkLine(setupLine(cmd.Setup) + program)
+}
+
+// setupLine is what goes before a program's line.
+func setupLine(setup string) string {
+	if setup == "" {
+		return ""
+	}
+	// The braces keep a setup line of several commands together, the newline ends
+	// a comment in it. A setup that fails must not let the program run in half an
+	// environment.
+	return fmt.Sprintf("{ %s\n} || { c=$?; echo \"%s $c\" >&2; exit $c; }\n", setup, SetupFailed)
+}
+
+// programLine is the program itself, with its variables.
+func programLine(cmd Command) (string, error) {
 	if len(cmd.Argv) == 0 {
 		return "", fmt.Errorf("no command to run")
 	}
 	var b strings.Builder
-	if cmd.Setup != "" {
-		// The braces keep a setup line of several commands together, the
-		// newline ends a comment in it. A setup that fails must not let the
-		// program run in half an environment.
-		fmt.Fprintf(&b, "{ %s\n} || { c=$?; echo \"%s $c\" >&2; exit $c; }\n", cmd.Setup, SetupFailed)
-	}
 	if len(cmd.Env) > 0 {
 		b.WriteString("env ")
 		for _, k := range sortedKeys(cmd.Env) {
@@ -56,7 +70,10 @@ func CommandLine(cmd Command) (string, error) {
 		// The first word is always quoted: bare, it could be a reserved word or an alias.
 		b.WriteString(Quote(w))
 	}
-	line := b.String()
+	return b.String(), nil
+}
+
+func checkLine(line string) (string, error) {
 	if strings.ContainsRune(line, 0) {
 		return "", fmt.Errorf("a NUL byte in a command")
 	}

@@ -40,6 +40,10 @@ type Target struct {
 	// Jump are the hosts to go through, the nearest first.
 	Jump []Target
 
+	// Sudo is the user that everything on the node is done as, for dialers that
+	// know of it; "" is the one that logs in.
+	Sudo string
+
 	// ControlPaths are sockets at which an OpenSSH that is connected to the node
 	// lets others ride along; none: not nil, and empty.
 	ControlPaths []string
@@ -130,12 +134,13 @@ type Spreader interface {
 }
 
 // Sentinels for what went wrong between here and a node. ErrDial and ErrLost
-// may be retried; ErrAuth, ErrBanned, ErrHostKey and ErrNoSpace may not.
+// may be retried; the others may not.
 var (
 	ErrDial    = errors.New("no connection")
 	ErrAuth    = errors.New("authentication refused")
 	ErrBanned  = errors.New("this machine is banned for a while")
 	ErrHostKey = errors.New("host key not accepted")
+	ErrSudo    = errors.New("sudo refused")
 	ErrLost    = errors.New("connection lost")
 	ErrNoSpace = errors.New("no space left on the node")
 )

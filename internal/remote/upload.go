@@ -1,7 +1,12 @@
 package remote
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strings"
 
@@ -14,6 +19,22 @@ func (u Upload) Check() error {
 		return fmt.Errorf("%q is not an absolute path", u.Path)
 	}
 	return nil
+}
+
+// localSum is the sha256 of the first n bytes of the local file, and how many of
+// those there are.
+func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64, err error) {
+	local, err := u.Open()
+	if err != nil {
+		return "", 0, err
+	}
+	defer local.Close()
+	h := sha256.New()
+	there, err = io.CopyN(h, &meter{ctx: ctx, r: local}, n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", 0, fmt.Errorf("reading the local file: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), there, nil
 }
 
 // What can go wrong with an upload is said alike, whatever way it took.

@@ -43,6 +43,8 @@ type Options struct {
 	Home string
 	// Env are further variables of every command, as K=V.
 	Env []string
+	// Shell runs a command, its last word; nil means /bin/sh -c.
+	Shell []string
 	// Exec, if set, answers commands instead of a shell.
 	Exec func(command string, stdin io.Reader, stdout, stderr io.Writer) int
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -53,7 +54,11 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 		status(ch, s.opt.Exec(line, ch, ch, ch.Stderr()))
 		return
 	}
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", line)
+	shell := s.opt.Shell
+	if shell == nil {
+		shell = []string{"/bin/sh", "-c"}
+	}
+	cmd := exec.CommandContext(ctx, shell[0], append(slices.Clone(shell[1:]), line)...)
 	cmd.Dir = s.Home
 	cmd.Env = append([]string{"HOME=" + s.Home, "PATH=" + os.Getenv("PATH"), "USER=" + s.User}, s.opt.Env...)
 	cmd.Stdout, cmd.Stderr = ch, ch.Stderr()

@@ -1,12 +1,14 @@
 # Brings a file to its place: from $1, a file on the node, or from its input where
 # that is "-", under a name of its own, $2, to $3. $4 is the mode, set while it is
-# empty, $5 the size, $6 the sha256. It ends with 0, or says with its status what is
-# wrong (put.go), and prints what is to be known about that; nothing is left then.
-source=$1 part=$2 target=$3 mode=$4 size=$5 sha256=$6
+# empty, $5 the size, $6 the sha256. $7, if not empty, is how much of it is there
+# already, and right: then what comes too short stays for the next time. It ends
+# with 0, or says with its status what is wrong (receive.go), and prints what is to
+# be known about that; else nothing is left then.
+source=$1 part=$2 target=$3 mode=$4 size=$5 sha256=$6 there=$7
 LC_ALL=C
 export LC_ALL
 made=
-trap 'fail 143' HUP INT TERM
+trap '[ -z "$there" ] || made=; fail 143' HUP INT TERM
 
 fail() {
 	code=$1
@@ -30,18 +32,27 @@ folder=$(dirname "$target")
 [ "$source" = - ] || [ -r "$source" ] || fail 82
 [ ! -d "$target" ] || fail 83 "$target is a folder"
 room=$(free)
-[ "$room" -ge "$size" ] || fail 84 "$room"
-said=$( (set -C && umask 077 && : >"$part") 2>&1) || { [ -w "$folder" ] && fail 83 "$said"; fail 85; }
-made=yes
-said=$(chmod "$mode" "$part" 2>&1) || fail 83 "$said"
+[ "$room" -ge $((size - ${there:-0})) ] || fail 84 "$room"
+if [ "${there:-0}" = 0 ]; then
+	said=$( (set -C && umask 077 && : >"$part") 2>&1) || { [ -w "$folder" ] && fail 83 "$said"; fail 85; }
+	made=yes
+	said=$(chmod "$mode" "$part" 2>&1) || fail 83 "$said"
+else
+	made=yes
+	is=$(wc -c <"$part")
+	[ "$is" -eq "$there" ] || fail 86 "$is"
+fi
 # A file system says full while some blocks remain that it cannot give out.
-said=$(cat -- "$source" 2>&1 >"$part") || {
+said=$(cat -- "$source" 2>&1 >>"$part") || {
 	room=$(free)
 	[ "$room" -ge 1048576 ] || fail 84 "$room"
 	case $said in *"No space"* | *"quota"*) fail 84 "$room" ;; esac
 	fail 83 "$said"
 }
 is=$(wc -c <"$part")
+if [ -n "$there" ] && [ "$is" -lt "$size" ]; then
+	made= # the connection has ended
+fi
 [ "$is" -eq "$size" ] || fail 86 "$is"
 if command -v sha256sum >/dev/null; then
 	is=$(sha256sum <"$part")
@@ -51,6 +62,6 @@ fi
 is=${is%% *}
 [ -n "$is" ] || fail 83 "neither sha256sum nor openssl is there"
 [ "$is" = "$sha256" ] || fail 87 "$is"
-sync "$part" 2>/dev/null # older ones know no single file
+[ -n "$there" ] || sync "$part" 2>/dev/null # older ones know no single file
 said=$(mv -f "$part" "$target" 2>&1) || fail 83 "$said"
 made=

@@ -1,0 +1,329 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// other is a user that every system has.
+const other = nodestest.SudoUser
+
+func otherID(t *testing.T) (uid, gid int) {
+	t.Helper()
+	u, err := user.Lookup(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err = strconv.Atoi(u.Uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gid, err = strconv.Atoi(u.Gid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uid, gid
+}
+
+// othersDir is a folder that the other user alone may write to.
+func othersDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	uid, gid := otherID(t)
+	if err := errors.Join(os.Chown(dir, uid, gid), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// unattended is a dialer that does by sudo what it can without a password.
+func unattended() remote.Dialer {
+	return remote.WithSudo(remote.WithSharing(quick()), remote.NewAnswers(nil), remote.SudoLimit)
+}
+
+// Whatever a connection does, it does as another user: real sudo, behind OpenSSH.
+func TestConformanceSudo(t *testing.T) {
+	nodestest.Sudo(t)
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	target := fleetTarget(f, 0)
+	target.Sudo = other
+	d := remote.WithSudo(remote.WithSharing(dialer()), remote.NewAnswers(nil), remote.SudoLimit)
+	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) { return target, othersDir(t) })
+}
+
+// What is made belongs to the other user, who starts at home.
+func TestSudoIsTheOther(t *testing.T) {
+	nodestest.Sudo(t)
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	target := fleetTarget(f, 0)
+	target.Sudo = other
+	c := dial(t, unattended(), target)
+	u, err := user.Lookup(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, e, err := output(t, c, remote.Command{
+		Argv: []string{"sh", "-c", `echo "$(id -un) $HOME $PWD $A"; cat; echo said >&2`}, Env: map[string]string{"A": "it's"},
+		Setup: "B=1", Stdin: strings.NewReader("read\n"),
+	})
+	if want := fmt.Sprintf("%s %s %s it's\nread\n", other, u.HomeDir, u.HomeDir); err != nil || o != want || e != "said\n" {
+		t.Errorf("got %q, %q, %v; want %q", o, e, err, want)
+	}
+	dir := othersDir(t)
+	up, b := blob(1<<20, filepath.Join(dir, "file"))
+	up.Mode = 0o640
+	if err := c.Put(t.Context(), up); err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(up.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, _ := otherID(t)
+	if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) || st.Mode() != 0o640 || int(st.Sys().(*syscall.Stat_t).Uid) != uid {
+		t.Errorf("%d bytes, %v, %v", len(got), st.Mode(), err)
+	}
+	up.Path = "/root/dsbuild-test"
+	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "daemon may not write there") && !strings.Contains(err.Error(), "no such folder") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A transfer that broke goes on, also as another user.
+func TestSudoResumes(t *testing.T) {
+	nodestest.Sudo(t)
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	target := fleetTarget(f, 0)
+	target.Sudo = other
+	const size = 4 << 20
+	for name, before := range map[string]func(want []byte) []byte{
+		"nothing":  func([]byte) []byte { return nil },
+		"half":     func(want []byte) []byte { return want[:size/2] },
+		"all":      func(want []byte) []byte { return want },
+		"another":  func(want []byte) []byte { return append(bytes.Clone(want[:size/2-1]), want[size/2-1]^1) },
+		"too much": func(want []byte) []byte { return append(bytes.Clone(want), 0) },
+	} {
+		c := dial(t, unattended(), target)
+		dir := othersDir(t)
+		up, want := blob(size, filepath.Join(dir, "file"))
+		up.Resume = true
+		uid, gid := otherID(t)
+		part := up.Path + remote.PartSuffix
+		if there := before(want); there != nil {
+			if err := errors.Join(os.WriteFile(part, there, 0o640), os.Chown(part, uid, gid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var told, first atomic.Int64
+		up.Progress = func(n int64) {
+			if told.Add(n) == n {
+				first.Store(n)
+			}
+		}
+		if err := c.Put(t.Context(), up); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, want) || told.Load() != size {
+			t.Errorf("%s: %d bytes, %v; told %d", name, len(got), err, told.Load())
+		}
+		if _, err := os.Stat(part); err == nil {
+			t.Errorf("%s: the part is still there", name)
+		}
+		if went := first.Load() >= size/2; went != (name == "half" || name == "all") {
+			t.Errorf("%s: went on: %v", name, went)
+		}
+	}
+	// One that breaks leaves what it has brought.
+	s := sshtest.Start(t, sshtest.Options{CutAfter: size * 3 / 4, Cuts: 1, Rate: size})
+	target = s.Target()
+	target.Sudo = "root"
+	up, want := blob(size, filepath.Join(t.TempDir(), "file"))
+	up.Resume = true
+	d := remote.WithSudo(quick(), remote.NewAnswers(nil), remote.SudoLimit)
+	if err := dial(t, d, target).Put(t.Context(), up); !errors.Is(err, remote.ErrLost) {
+		t.Fatalf("cut: %v", err)
+	}
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if st, err := os.Stat(up.Path + remote.PartSuffix); err == nil && st.Size() > 1<<20 {
+			break
+		}
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("no part was left")
+		}
+	}
+	if err := dial(t, d, target).Put(t.Context(), up); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// realSudo is a node where the user daemon logs in, with real sudo.
+func realSudo(t *testing.T, sudoers string) *sshtest.Server {
+	t.Helper()
+	return sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, sudoers)})
+}
+
+// sudoAt is a dialer with somebody to ask, and a node that is to be root's.
+func sudoAt(s *sshtest.Server, p remote.Prompter) (remote.Dialer, remote.Target) {
+	target := s.Target()
+	target.Name, target.Sudo = "gpu01", "root"
+	return remote.WithSudo(quick(), remote.NewAnswers(p), remote.SudoLimit), target
+}
+
+// sudo's password is asked for once, goes to sudo alone and only when it asks, and
+// what the program reads is exactly what it was given.
+func TestSudoPassword(t *testing.T) {
+	s := realSudo(t, other+" ALL=(ALL) ALL")
+	p := inTurn("a slip", "secret")
+	d, target := sudoAt(s, p)
+	c := dial(t, d, target)
+	in := strings.Repeat("secret\n\x00\xff binary", 1<<15)
+	for range 3 {
+		o, e, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "id -un; cat; echo said >&2"}, Stdin: strings.NewReader(in)})
+		if err != nil || o != "root\n"+in || e != "said\n" {
+			t.Fatalf("got %d bytes %q, %q, %v", len(o), o[:min(len(o), 40)], e, err)
+		}
+	}
+	up, b := blob(1<<20, filepath.Join(t.TempDir(), "file"))
+	if err := c.Put(t.Context(), up); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	dial(t, d, target) // another node
+	if want := "gpu01: password of daemon for sudo: "; len(p.asked) != 2 || p.asked[0] != want || p.asked[1] != want {
+		t.Errorf("asked %q", p.asked)
+	}
+}
+
+func TestSudoRefuses(t *testing.T) {
+	s := realSudo(t, other+" ALL=(ALL) ALL")
+	p := says("a slip")
+	d, target := sudoAt(s, p)
+	for range 3 {
+		_, err := d.Dial(t.Context(), target)
+		wantError(t, err, remote.ErrSudo, "on gpu01: .*(incorrect password|was refused there, and is tried nowhere else)", "")
+		if secrets.MatchString(fmt.Sprint(err)) {
+			t.Error(err)
+		}
+	}
+	if p.count() != 3 {
+		t.Errorf("asked %d times", p.count())
+	}
+	d, target = sudoAt(s, nil)
+	_, err := d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal dsbuild asks for it; or train needs none: NOPASSWD")
+
+	d, target = sudoAt(realSudo(t, "nobody ALL=(ALL) ALL"), says("secret"))
+	_, err = d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrSudo, "not in the sudoers|may not run sudo", "train ALL=\\(root\\) NOPASSWD: ALL")
+
+	d, target = sudoAt(realSudo(t, other+" ALL=(ALL) NOPASSWD: ALL"), nil)
+	runTrue(t, dial(t, d, target))
+	target.Sudo = "no-such-user"
+	_, err = d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrSudo, "unknown user", "names a user of the node")
+}
+
+// fakeSudo is a node where sudo is a script.
+func fakeSudo(t *testing.T, script string) *sshtest.Server {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "sudo"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return sshtest.Start(t, sshtest.Options{Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}})
+}
+
+// behind is what a script calls to go on as sudo does.
+const behind = `while [ "$1" != -- ]; do [ "$1" = -p ] && prompt=$2; shift; done; shift
+prompt=$(printf %s "$prompt" | sed s/%p/train/)
+`
+
+func TestSudoOddities(t *testing.T) {
+	for name, c := range map[string]struct{ script, want, asked string }{
+		"its prompt in pieces": {behind + `while [ -n "$prompt" ]; do rest=${prompt#?}; printf %s "${prompt%"$rest"}" >&2; prompt=$rest; done
+read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
+		"a lecture, and no prompt": {behind + `seq 1 20000 >&2; exec "$@"`, "", "0"},
+		"twice":                    {behind + `for i in 1 2; do printf %s "$prompt" >&2; read x; done; exec "$@"`, "", "2"},
+		"another question":         {behind + `printf 'Passcode: ' >&2; read x; exec "$@"`, `it ran no command within .* and says "Passcode:"`, "0"},
+		"hangs up":                 {"exit 1", "it ended with exit status 1", "0"},
+		"mute":                     {behind + `printf %s "$prompt" >&2; cat >/dev/null; exit 1`, "it ran no command", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := says("secret")
+			_, target := sudoAt(fakeSudo(t, c.script), p)
+			limit := remote.SudoLimit
+			if strings.Contains(c.want, "no command") {
+				limit = time.Second
+			}
+			conn, err := remote.WithSudo(quick(), remote.NewAnswers(p), limit).Dial(t.Context(), target)
+			if c.want == "" && err == nil {
+				conn.Close()
+			}
+			if c.want == "" && err != nil {
+				t.Error(err)
+			} else if c.want != "" {
+				wantError(t, err, remote.ErrSudo, c.want, "")
+			}
+			if fmt.Sprint(p.count()) != c.asked {
+				t.Errorf("asked %q", p.asked)
+			}
+		})
+	}
+	missing := sshtest.Start(t, sshtest.Options{Env: []string{"PATH=/nowhere"}})
+	d, target := sudoAt(missing, nil)
+	_, err := d.Dial(t.Context(), target)
+	wantError(t, err, remote.ErrSudo, "not found", "is sudo installed there")
+}
+
+// Cancelled, nothing goes on asking or waiting.
+func TestSudoCancelled(t *testing.T) {
+	began := make(chan struct{})
+	silent := &person{answer: func(ctx context.Context, _ string, _ bool) (string, error) {
+		close(began)
+		<-ctx.Done()
+		return "", ctx.Err()
+	}}
+	d, target := sudoAt(fakeSudo(t, behind+`printf %s "$prompt" >&2; read x`), silent)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.Dial(ctx, target)
+		done <- err
+	}()
+	<-began
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("still there")
+	}
+}
