@@ -40,7 +40,7 @@ func fullDisk(t *testing.T) string {
 // cannot pass for success.
 func TestFaultsOfTheDriver(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 1, "")
+	f := newFaultFleet(t, 1, 1<<20, "")
 	t.Run("report on a full disk", func(t *testing.T) { f.reportOnFullDisk(t) })
 	t.Run("nobody reads the output", func(t *testing.T) { f.outputNowhere(t) })
 	t.Run("no room at home", func(t *testing.T) { f.homeOnFullDisk(t) })
@@ -149,7 +149,7 @@ func (f *faultFleet) noNameServer(t *testing.T) {
 // A node whose clock is wrong by decades is served and verified all the same.
 func TestNodesWithWrongClocks(t *testing.T) {
 	t.Parallel()
-	f := newFaultFleet(t, 2, "")
+	f := newFaultFleet(t, 2, 1<<20, "")
 	library := wrongClock(t)
 	text, err := os.ReadFile(f.Inventory)
 	if err != nil {

@@ -19,28 +19,28 @@ import (
 )
 
 func TestFullFaultsCtrlC(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
+	f := newFaultFleet(t, 3, ballast, "")
 	const times = 100
 	came, steps := f.interrupts(t, times)
 	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, what they had then: %s; the report was right each time; nodes were at %s", times, came, steps)
 }
 
 func TestFullFaultsKilledProgram(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
-	at := append(moments(), f.anyMoments(23)...)
+	f := newFaultFleet(t, 3, ballast, "")
+	at := append(moments(ballast), f.anyMoments(23)...)
 	came, missed := f.kills(t, at)
 	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 3 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
 }
 
 func TestFullFaultsReboot(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
-	at := append(append(moments(), moments()...), f.anyMoments(6)...)
+	f := newFaultFleet(t, 3, ballast, "")
+	at := append(append(moments(ballast), moments(ballast)...), f.anyMoments(6)...)
 	came, missed := f.reboots(t, at, f.crash, f.boot, false)
 	t.Logf("result: every process of 1 of 3 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
 }
 
 func TestFullFaultsTwoDeploys(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
+	f := newFaultFleet(t, 3, ballast, "")
 	const times = 10
 	t.Logf("result: two deploys at once, %d times to 3 nodes: %s", times, f.crossing(t, times))
 }
@@ -139,7 +139,7 @@ func TestFullFaultsPowerCut(t *testing.T) {
 		return
 	}
 	d := newDisk(t)
-	f := newFaultFleet(t, 1, d.dir)
+	f := newFaultFleet(t, 1, ballast, d.dir)
 	syscall.Sync()
 	down := func(t *testing.T) {
 		f.crash(t)
@@ -149,7 +149,7 @@ func TestFullFaultsPowerCut(t *testing.T) {
 		d.again(t)
 		f.boot(t)
 	}
-	at := append(append(moments(), f.anyMoments(6)...), moments()...)
+	at := append(append(moments(ballast), f.anyMoments(6)...), moments(ballast)...)
 	came, missed := f.reboots(t, at, down, up, false)
 	t.Logf("result: the power of a node's disk cut at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
 
@@ -179,7 +179,7 @@ func TestFullFaultsFailingDisk(t *testing.T) {
 		return
 	}
 	d := newDisk(t)
-	f := newFaultFleet(t, 1, d.dir)
+	f := newFaultFleet(t, 1, ballast, d.dir)
 	syscall.Sync()
 	up := func(t *testing.T) {
 		f.crash(t)
@@ -187,7 +187,7 @@ func TestFullFaultsFailingDisk(t *testing.T) {
 		f.boot(t)
 	}
 	for name, fail := range map[string]func(t *testing.T){"answers with errors": d.cut, "is read-only": d.stop} {
-		came, missed := f.reboots(t, moments()[:6], fail, up, true)
+		came, missed := f.reboots(t, moments(ballast)[:6], fail, up, true)
 		t.Logf("result: a disk that %s from 6 moments on, what the next run found there: %s; missed: %s", name, came, list(missed))
 	}
 }
@@ -211,8 +211,8 @@ func (d *disk) stop(t *testing.T) {
 // A driver that is frozen, as a laptop that sleeps is, says nothing and closes
 // nothing. The node puts itself right all the same; awake again, the driver asks it.
 func TestFullFaultsFrozenDriver(t *testing.T) {
-	f := newFaultFleet(t, 2, "")
-	for _, m := range []moment{moments()[4], moments()[0]} {
+	f := newFaultFleet(t, 2, ballast, "")
+	for _, m := range []moment{moments(ballast)[4], moments(ballast)[0]} {
 		has := f.all(t)
 		cmd, ended, stdout, stderr := f.start(t, f.deployArgs(f.other(has))...)
 		if !f.reach(m, ended) {

@@ -53,7 +53,7 @@ func newSlurmFleet(t *testing.T, count int) *slurmFleet {
 		t.Fatal(err)
 	}
 	for i, version := range []string{"0.19.7", "0.19.8"} {
-		f.wheels[i] = newFaultWheel(t, version)
+		f.wheels[i] = newFaultWheel(t, version, ballast)
 		dir := filepath.Join(f.Home, version)
 		command(t, ".", "mkdir", dir)
 		command(t, ".", "cp", f.wheels[i].path, dir)
@@ -312,7 +312,7 @@ func TestFullSlurmFaults(t *testing.T) {
 	f := newSlurmFleet(t, 2)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[0].path)
 	f.report(t, 0, "deploy", f.inventory, "--wheel", f.wheels[1].path, "--force")
-	all := append(moments(), slurmMoments(f.took)...)
+	all := append(moments(ballast), slurmMoments(f.took)...)
 	for _, c := range []struct {
 		what   string
 		at     []moment
@@ -461,7 +461,7 @@ func TestFullSlurmNodeDown(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	if !f.reach(moments()[3], ended) {
+	if !f.reach(moments(ballast)[3], ended) {
 		t.Fatalf("it ended before\n%s\n%s", stdout, stderr)
 	}
 	begin := time.Now()
