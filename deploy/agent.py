@@ -37,6 +37,10 @@ class Gone(Exception):
     """The driver went away or asked to undo."""
 
 
+class Busy(Failed):
+    """Another deploy holds the lock."""
+
+
 def save_json(path, value):
     """Writes a file whole or not at all, and to the disk."""
     part = path + ".part"
@@ -446,7 +450,7 @@ class Environment:
                     raise Failed("%s: no lock: %s" % (HOME, e.strerror), "the file system of the environment must have file locks (NFS: mount without nolock)")
                 if time.monotonic() > deadline:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
-                    raise Failed("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
+                    raise Busy("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
                 time.sleep(0.1)
         try:
             os.ftruncate(self.lock, 0)
@@ -818,15 +822,16 @@ class Inbox:
 
 def answer(number, make):
     """Sends what make returns, or why it failed."""
+    busy = False
     try:
         emit({"to": number, "ok": make()})
         return
     except Failed as e:
-        why, hint = str(e), e.hint
+        why, hint, busy = str(e), e.hint, isinstance(e, Busy)
     except OSError as e:
         hint = no_room("[Errno %s]" % e.errno)
         why = "%s: %s" % (e.filename or HOME, e.strerror)
-    emit({"to": number, "failed": why, "hint": hint})
+    emit({"to": number, "failed": why, "hint": hint, "busy": busy})
 
 
 def no_room(text):

@@ -59,6 +59,15 @@ func Causes(nodes []NodeReport) []Cause {
 	return causes
 }
 
+// Why is why nodes are not ok. Of a report that was put together by hand the
+// causes are looked for now.
+func (r *Report) Why() []Cause {
+	if r.Causes == nil {
+		return Causes(r.Nodes)
+	}
+	return r.Causes
+}
+
 // causeKey is equal for nodes that suffer from the same. What became of the
 // node after it had failed is told apart, but not to which version it went back.
 func (n NodeReport) causeKey(like ui.Likeness) string {

@@ -76,7 +76,10 @@ type begun struct {
 }
 
 // refusal is an order that the agent answered with a failure.
-type refusal struct{ why string }
+type refusal struct {
+	why  string
+	busy bool // another deploy is at work there
+}
 
 func (r *refusal) Error() string { return r.why }
 
@@ -86,6 +89,7 @@ type reply struct {
 	OK     json.RawMessage `json:"ok"`
 	Failed string          `json:"failed"`
 	Hint   string          `json:"hint"`
+	Busy   bool            `json:"busy"`
 	Pip    []string        `json:"pip"` // what pip said, before the answer: for the log, which has it already
 }
 
@@ -181,7 +185,7 @@ func (c *change) await(ctx context.Context, number int, into any) error {
 				continue // the answer to an order given up
 			}
 			if r.OK == nil {
-				return withHint(&refusal{r.Failed}, r.Hint)
+				return withHint(&refusal{r.Failed, r.Busy}, r.Hint)
 			}
 			if into == nil {
 				return nil

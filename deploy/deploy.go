@@ -122,9 +122,7 @@ func New(opt Options) *Deployment {
 // Close closes every connection, and the dialer.
 func (d *Deployment) Close() {
 	for _, u := range d.units {
-		if u.conn != nil {
-			u.conn.Close() //nolint:errcheck // nothing is under way
-		}
+		u.hangUp()
 	}
 	if c, ok := d.opt.Dialer.(io.Closer); ok {
 		c.Close() //nolint:errcheck // likewise
@@ -416,6 +414,7 @@ func (d *Deployment) phase(ctx context.Context, units []*unit) {
 	}
 	opt := fanout.Options{Forks: d.opt.Forks, StopWhen: tooMany}
 	results := fanout.Run(ctx, units, opt, func(ctx context.Context, u *unit) (struct{}, error) {
+		defer u.hangUp()
 		steps := d.steps(u)
 		d.watch.begin(u, len(steps))
 		defer d.watch.end(u)

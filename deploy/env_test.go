@@ -64,6 +64,17 @@ func newEnvironmentIn(t *testing.T, parent, torch string) environment {
 	return e
 }
 
+// copied is another environment with the same files, in a folder.
+func (e environment) copied(t *testing.T, parent string) environment {
+	t.Helper()
+	dir := filepath.Join(parent, "venv")
+	if out, err := exec.Command("cp", "-a", e.dir, dir).CombinedOutput(); err != nil {
+		t.Fatalf("copying an environment: %v\n%s", err, out)
+	}
+	move := func(path string) string { return dir + strings.TrimPrefix(path, e.dir) }
+	return environment{dir, move(e.python), move(e.site)}
+}
+
 func (e environment) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(e.site, name)

@@ -102,7 +102,7 @@ func (w *setupWatch) failure(h inventory.Host) error {
 		why = ": " + bounded(why)
 	}
 	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", bounded(h.Setup), strings.TrimSpace(status), why),
-		"it is said at %s; try it on %s in a shell that is not interactive: ssh %s 'LINE'", h.Position, h.Node, h.Address)
+		"it is said at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 
 // bounded cuts foreign text in a message.

@@ -74,7 +74,7 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	for _, wheel := range r.Wheels {
 		suite.Properties = append(suite.Properties, junitProperty{"wheel", wheel.Name + " sha256 " + wheel.SHA256})
 	}
-	for _, c := range Causes(r.Nodes) {
+	for _, c := range r.Why() {
 		suite.Properties = append(suite.Properties, junitProperty{"cause", ui.Clean(c.String())})
 	}
 	total, logs := 0.0, maxJUnitLogs

@@ -148,8 +148,10 @@ type nodeLog struct {
 
 	mu      sync.Mutex
 	text    bytes.Buffer // not written yet
+	hidden  secrets
 	written int
 	begun   bool
+	talked  bool // there is more to tell than that it failed
 }
 
 // off says that nothing is kept.
@@ -169,6 +171,7 @@ func (l *nodeLog) line(kind, text string) {
 	if l.written+l.text.Len() > most && kind != "" {
 		return
 	}
+	l.talked = l.talked || kind != ""
 	at := time.Now().Format("15:04:05.000")
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
 		fmt.Fprintf(&l.text, "%s %-6s %s\n", at, kind, line)
@@ -179,8 +182,15 @@ func (l *nodeLog) line(kind, text string) {
 	}
 }
 
-// step notes that a step begins.
-func (l *nodeLog) step(name string) { l.line("", "== "+name) }
+// step notes that a step begins, so that who looks meanwhile sees it.
+func (l *nodeLog) step(name string) {
+	l.line("", "== "+name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.off() && !l.book.failed {
+		l.write()
+	}
+}
 
 // ended notes how a step ended.
 func (l *nodeLog) ended(took time.Duration, err error) {
@@ -205,10 +215,10 @@ func (l *nodeLog) settle(failed bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if failed || !l.book.failed {
+	if failed && l.talked || !l.book.failed {
 		l.write()
 	}
-	l.text = bytes.Buffer{}
+	l.text, l.talked = bytes.Buffer{}, false
 }
 
 // path is where the log lies; "" if there is none.
@@ -223,7 +233,10 @@ func (l *nodeLog) path() string {
 
 // write appends to the file what is not there yet.
 func (l *nodeLog) write() {
-	text := ui.Clean(l.secrets().hide(l.text.String()))
+	if l.hidden.words == nil {
+		l.hidden = l.secrets()
+	}
+	text := ui.Clean(l.hidden.hide(l.text.String()))
 	l.text.Reset()
 	if text == "" || !l.book.take(len(text)) {
 		return

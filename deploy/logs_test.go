@@ -221,3 +221,25 @@ func TestLogsHaveNamesOfTheirOwn(t *testing.T) {
 		t.Errorf("%v, %d files", err, len(files))
 	}
 }
+
+// TestLogOfAVerification: nothing went wrong with asking the node, and yet what it
+// said of an operator is worth keeping.
+func TestLogOfAVerification(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{
+		"deepspeed/ops/cpu_adam_loaded.py": "import sys\nsys.stderr.write('symbol lookup: the long story\\n')\nraise ImportError('undefined symbol')\n",
+	}}))
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, nil, []*sshtest.Server{s}, h)
+	opt.Logs = deploy.Logs{Dir: t.TempDir(), Failed: true}
+	r, err := deploy.Verify(t.Context(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := r.Nodes[0]
+	if n.Status != deploy.Failed || n.Log == "" || strings.Contains(n.Error, "the long story") {
+		t.Fatalf("%+v", n)
+	}
+	inOrder(t, logOf(t, n.Log), "== probe", "== verify", "symbol lookup: the long story", "undefined symbol")
+}

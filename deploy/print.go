@@ -60,7 +60,7 @@ func (r *Report) Print(w io.Writer) error {
 // of their words, and what to try.
 func (r *Report) causes() []string {
 	var lines []string
-	causes := Causes(r.Nodes)
+	causes := r.Why()
 	for _, c := range causes[:min(len(causes), maxCauses)] {
 		lines = append(lines, c.String())
 	}

@@ -188,8 +188,13 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	}
 	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req, u.log.order)
 	if err != nil {
+		// What the probe saw is being changed, by that deploy or by a repair.
+		if refused := (*refusal)(nil); errors.As(err, &refused) && refused.busy || u.facts.Unfinished {
+			u.after, u.unseen = nil, true
+		}
 		return begun{}, err
 	}
+	u.unseen = false
 	u.change, u.inbox = c, b.Inbox
 	u.before, u.after, u.record = nil, nil, ""
 	if b.Now != nil {
@@ -283,13 +288,13 @@ func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.Bu
 // follow takes over what the node that shares this environment installed.
 func (d *Deployment) follow(_ context.Context, u *unit) error {
 	leader := d.units[u.plan.Leader]
+	u.changed, u.before, u.after, u.record, u.unseen = leader.changed, leader.before, leader.after, leader.record, leader.unseen
 	if leader.status == Refused {
 		return &InUseError{fmt.Sprintf("shares its environment with %s, which was refused: %v", leader.host.Name, leader.err)}
 	}
 	if leader.status != OK {
 		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
 	}
-	u.changed, u.before, u.after, u.record = leader.changed, leader.before, leader.after, leader.record
 	return nil
 }
 
@@ -381,10 +386,10 @@ func whileLoading(err error, op, needs, has string) error {
 	return fmt.Errorf("while loading op %s: %w", op, err)
 }
 
-// accelerator is what must be set on a node without a GPU where the ops are
-// for CUDA: there DeepSpeed takes the accelerator for "cpu" and finds none of them.
+// accelerator is what must be set where no GPU can be used and the ops are for CUDA:
+// there DeepSpeed takes the accelerator for "cpu" and finds none of them.
 func accelerator(cuda string, f node.Facts) map[string]string {
-	if cuda != "" && len(f.GPUs) == 0 {
+	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsWithheld) {
 		return map[string]string{"DS_ACCELERATOR": "cuda"}
 	}
 	return nil

@@ -74,8 +74,8 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 // nodes only those in the window have one.
 func (u *unit) hangUp() {
 	if u.conn != nil {
-		u.conn.Close() //nolint:errcheck // nothing is under way
-		u.conn = nil
+		u.conn.Close()              //nolint:errcheck // nothing is under way
+		u.conn, u.runner = nil, nil // with what it holds
 	}
 }
 

@@ -29,6 +29,7 @@ type Facts struct {
 	InUse             []Process         `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
 	InUseMore         int               `json:"in_use_more,omitempty"` // how many more there are
 	GPUs              []GPU             `json:"gpus"`
+	GPUsWithheld      bool              `json:"gpus_withheld,omitempty"` // they are there, and a job that asked for none may not use them
 	Driver            string            `json:"driver"`
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
 	Previous          *Previous         `json:"previous"`        // what a rollback would bring back; nil: nothing is kept

@@ -4,6 +4,8 @@ package node_test
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -55,5 +57,30 @@ func TestFullFleetHungDriver(t *testing.T) {
 				t.Errorf("took %s", took)
 			}
 		})
+	}
+}
+
+// TestFullSlurmWithheldGPUs: a job of Slurm's that asked for no GPU may not open them,
+// and is told so by the kernel with EPERM, as for files that nobody may change.
+func TestFullSlurmWithheldGPUs(t *testing.T) {
+	for name, shell := range shells(t) {
+		root := bareRoot(t, shell)
+		write(t, filepath.Join(root, "proc/driver/nvidia/gpus/0000:01:00.0/information"), "Model: \t\t NVIDIA A100-SXM4-80GB\n")
+		device := filepath.Join(root, "dev/nvidia0")
+		write(t, device, "")
+		in := local{within: []string{"chroot", root}, env: []string{"PATH=/bin"}}
+		if f := probe(t, in, node.ProbeOptions{}); len(f.GPUs) != 1 || f.GPUsWithheld {
+			t.Errorf("%s: GPUs %+v, withheld %v", name, f.GPUs, f.GPUsWithheld)
+		}
+		if out, err := exec.Command("chattr", "+i", device).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		f := probe(t, in, node.ProbeOptions{})
+		if out, err := exec.Command("chattr", "-i", device).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if len(f.GPUs) != 1 || !f.GPUsWithheld {
+			t.Errorf("%s: GPUs %+v, withheld %v", name, f.GPUs, f.GPUsWithheld)
+		}
 	}
 }

@@ -54,6 +54,7 @@ type answer struct {
 	gpus                                           []GPU
 	driver, container, machine, libc, flags, found string // found: the interpreter's path
 	hung                                           bool   // nvidia-smi
+	withheld                                       bool   // GPUs from these commands
 
 	python *pythonFacts
 }
@@ -162,6 +163,8 @@ func (a *answer) take(message json.RawMessage) error {
 		a.driver = driverVersion(value)
 	case "hung":
 		a.hung = true
+	case "withheld":
+		a.withheld = true
 	case "container":
 		a.container = value
 	case "machine":
@@ -203,7 +206,7 @@ func (a *answer) facts(broken *ScriptError) Facts {
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))
 	f.Glibc = cmp.Or(f.Glibc, a.libc)
-	f.GPUs, f.Driver, f.Container = a.gpus, a.driver, a.container
+	f.GPUs, f.GPUsWithheld, f.Driver, f.Container = a.gpus, a.withheld, a.driver, a.container
 	f.Missing = slices.Concat(a.missingPython(broken), f.missing())
 	if machine == "" || machine == x86 && flags == "" {
 		f.Missing = append(f.Missing, "cpu")

@@ -64,6 +64,11 @@ names() {
 				[ "$key" = Model: ] && say gpu "$value"
 			done <"$file"
 		done
+		# A job that asked for none may not open them.
+		for file in /dev/nvidia[0-9]*; do
+			[ -e "$file" ] || continue
+			case $(LC_ALL=C && : 2>&1 <>"$file") in *"not permitted"*) say withheld "$file" && break ;; esac
+		done
 		;;
 	esac
 	[ -r /proc/driver/nvidia/version ] || return 0

@@ -40,17 +40,20 @@ const deployPlaybook = `- hosts: all
 const (
 	dsbuildName = "dsbuild"
 	pdshName    = "pdcp + pdsh"
+	pdcpName    = "pdcp"
 	scpName     = "scp + ssh"
 	ansibleName = "ansible"
 	floorName   = "pip alone"
 )
 
+// filler puts the first n nodes, and how many may be at work at once, into lines.
+func filler(n int) func(line string) string {
+	return strings.NewReplacer("{nodes}", fmt.Sprintf("'node[1-%d]'", n), "{n}", fmt.Sprint(n), "{window}", fmt.Sprint(min(n, window))).Replace
+}
+
 // deployers put a wheel on the first n nodes, install it and ask for the version.
 func deployers(n int) []contender {
-	nodes := fmt.Sprintf("node[1-%d]", n)
-	fill := func(line string) string {
-		return strings.NewReplacer("{nodes}", "'"+nodes+"'", "{n}", fmt.Sprint(n)).Replace(line)
-	}
+	fill := filler(n)
 	pdsh := func(name, config string) contender {
 		return contender{name, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL"`),
 			[]string{"PDSH_SSH_ARGS_APPEND=-F " + config}}
@@ -103,9 +106,9 @@ func (y *yard) deploy(ctx context.Context) (finding, error) {
 func (y *yard) emptyHomes() error {
 	var err error
 	for _, node := range y.fleet.Nodes {
-		left, _ := filepath.Glob(filepath.Join(node.Home, "*.whl")) // a bad pattern finds none
-		for _, file := range left {
-			err = errors.Join(err, os.Remove(file))
+		wheels, _ := filepath.Glob(filepath.Join(node.Home, "*.whl")) // a bad pattern finds none
+		for _, file := range append(wheels, filepath.Join(node.Home, bigFile)) {
+			err = errors.Join(err, os.RemoveAll(file))
 		}
 	}
 	return err

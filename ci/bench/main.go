@@ -29,9 +29,9 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 2 && os.Args[1] == meterWord {
-		if err := meter(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "meter:", err)
+	if inner := innerProgram(os.Args[1:]); inner != nil {
+		if err := inner(os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[1], err)
 			os.Exit(1)
 		}
 		return
@@ -39,6 +39,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
+}
+
+// innerProgram is what this program is when it calls itself; nil: the benchmarks.
+func innerProgram(args []string) func(args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return map[string]func([]string) error{meterWord: meter, crowdWord: runCrowd, driveWord: drive, putWord: put}[args[0]]
 }
 
 // run works in the checkout that is the current folder.

@@ -40,6 +40,10 @@ func parts() []part {
 	wheels := need{"two wheels of DeepSpeed", (*yard).realWheels}
 	return []part{
 		{"deploy", []need{checkout, peers, fleet, wheels}, (*yard).deploy},
+		{"load", []need{checkout, peers, fleet, wheels}, (*yard).load},
+		{"copy", []need{checkout, peers, fleet}, (*yard).copying},
+		{"verify", []need{checkout, peers, fleet, wheels}, (*yard).verify},
+		{"growth", []need{checkout, wheels}, (*yard).growth},
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -82,6 +83,7 @@ func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (samp
 		}
 		env = append(slices.Clone(env), more...)
 	}
+	syscall.Sync() // what others have written is not for this one to wait for
 	begin, err := y.gauge.read()
 	if err != nil {
 		return sample{}, err
@@ -128,12 +130,3 @@ func each(samples []sample, figure func(sample) float64) []float64 {
 func wall(s sample) float64      { return s.Wall }
 func driverCPU(s sample) float64 { return s.CPU }
 func nodesCPU(s sample) float64  { return s.Nodes }
-
-// ratios are the walls of a contender by those of another, round by round.
-func ratios(of, by []sample) spread {
-	v := make([]float64, len(of))
-	for i := range of {
-		v[i] = of[i].Wall / by[i].Wall
-	}
-	return spreadOf(v)
-}

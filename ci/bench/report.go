@@ -27,7 +27,7 @@ func (r ranking) String() string {
 		s := r.samples[c.name]
 		ratio := "1"
 		if c.name != dsbuildName {
-			ratio = aroundMedian(ratios(s, r.samples[dsbuildName]), "%.2f")
+			ratio = aroundMedian(r.ratio(c.name, dsbuildName), "%.2f")
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", ledger.Markdown(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
 			aroundMedian(spreadOf(each(s, driverCPU)), "%.2f"), aroundMedian(spreadOf(each(s, nodesCPU)), "%.1f"))
@@ -44,7 +44,7 @@ func aroundMedian(s spread, format string) string {
 func (r ranking) picture(title string) string {
 	var bars []bar
 	for _, c := range r.contenders {
-		s := ratios(r.samples[c.name], r.samples[dsbuildName])
+		s := r.ratio(c.name, dsbuildName)
 		bars = append(bars, bar{c.name, s, fmt.Sprintf("%.2f (%.1f s)", s.median, spreadOf(each(r.samples[c.name], wall)).median), c.name == dsbuildName})
 	}
 	return drawBars(title, bars)
@@ -67,6 +67,15 @@ func (r ranking) commands(common ...string) string {
 	}
 	b.WriteString("</details>\n")
 	return b.String()
+}
+
+// ratio is the wall of a contender by that of another, round by round.
+func (r ranking) ratio(of, by string) spread {
+	v := make([]float64, len(r.samples[of]))
+	for i := range v {
+		v[i] = r.samples[of][i].Wall / r.samples[by][i].Wall
+	}
+	return spreadOf(v)
 }
 
 // median of a figure of a contender.

@@ -31,6 +31,7 @@ const fleetSize = 64
 //	nodes/     the fleet, with inventory.yaml and known_hosts
 //	wheels/    that are deployed
 //	ansible/   Ansible's environment
+//	bin/bench  this program
 //	log        what the tools said in the last run
 type yard struct {
 	cache  string // dsbuild's folder in the user's cache
@@ -86,7 +87,16 @@ func (y *yard) program(ctx context.Context, _ ui.Step) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	y.dsbuild = path
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(y.dir, "bin")
+	err = errors.Join(os.RemoveAll(bin), os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "bench")))
+	if err != nil {
+		return "", err
+	}
+	y.dsbuild, y.path = path, strings.Join([]string{bin, filepath.Dir(path), os.Getenv("PATH")}, ":")
 	return y.version(ctx, path, "version")
 }
 
@@ -120,7 +130,7 @@ func (y *yard) peers(ctx context.Context, step ui.Step) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	y.path = strings.Join([]string{filepath.Dir(y.dsbuild), bin, os.Getenv("PATH")}, ":")
+	y.path = bin + ":" + y.path
 	return "", y.askVersions(ctx)
 }
 

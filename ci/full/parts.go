@@ -58,6 +58,14 @@ func parts() []part {
 		about: "real nodes of several kinds: asked, served, compared",
 		tests: "TestFullFleet",
 		needs: []need{{"a Dagger engine", (*bench).engine}},
+	}, {
+		name:  "faults",
+		about: "what goes wrong on the way to a node, at every moment",
+		tests: "TestFullFaults",
+	}, {
+		name:  "slurm",
+		about: "nodes reached by a real Slurm, without SSH",
+		tests: "TestFullSlurm",
 	}}
 }
 

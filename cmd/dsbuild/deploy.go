@@ -152,6 +152,7 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	fleet.Force = opts.force
 	fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
 	d := deploy.New(fleet)
+	defer lightly(len(fleet.Hosts))()
 	return runFleet(ctx, a, opts, d, d.Survey)
 }
 
@@ -259,7 +260,6 @@ func (o deployOptions) unless(a *app, err error) error {
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
 func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deployment, survey func(context.Context) (deploy.Plan, error)) error {
-	defer lightly()()
 	defer d.Close()
 	plan, err := survey(ctx)
 	switch {

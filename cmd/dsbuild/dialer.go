@@ -106,8 +106,10 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 		return nil
 	}
 	var nodes []string
+	seen := make(map[string]bool)
 	for _, h := range inv.Hosts {
-		if !slices.Contains(nodes, h.Node) {
+		if !seen[h.Node] {
+			seen[h.Node] = true
 			nodes = append(nodes, h.Node)
 		}
 	}
@@ -144,7 +146,7 @@ func (a *app) noteUnused(inv *inventory.Inventory) {
 		}
 	}
 	for _, f := range ui.Fold(said) {
-		a.reporter.Note("%s: %s of the inventory is for SSH: Slurm reaches nodes by their names, as you", f.Names, f.Text)
+		a.reporter.Note("%s: %s: not used, for Slurm reaches nodes by their names and runs commands as you", f.Names, f.Text)
 	}
 }
 
@@ -172,13 +174,17 @@ func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNod
 	return nodes, nil
 }
 
-// lightly makes this process a modest one while nodes are at work: a driver waits,
-// and what the runtime does to wait less costs more than it brings. restore ends it.
-func lightly() (restore func()) {
+// lightly makes this process a modest one while so many nodes are at work: a driver
+// waits, and what the runtime does to wait less costs more than it brings. Memory is
+// collected late while there is little of it. restore ends it.
+func lightly(nodes int) (restore func()) {
+	const base, each = 44 << 20, 64 << 10 // what it takes without a node, and for each
 	threads := runtime.GOMAXPROCS(min(max(runtime.NumCPU()/2, 1), 4))
 	percent := debug.SetGCPercent(400)
+	limit := debug.SetMemoryLimit(base + each*int64(nodes))
 	return func() {
 		runtime.GOMAXPROCS(threads)
 		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
 	}
 }

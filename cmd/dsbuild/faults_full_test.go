@@ -3,6 +3,8 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,31 +14,33 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dsbuild/dsbuild/deploy"
 )
 
-func TestFullFleetFaultsCtrlC(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
+func TestFullFaultsCtrlC(t *testing.T) {
+	f := newFaultFleet(t, 3, ballast, "")
 	const times = 100
 	came, steps := f.interrupts(t, times)
 	t.Logf("result: Ctrl-C at %d random moments of a deploy to 3 nodes, what they had then: %s; the report was right each time; nodes were at %s", times, came, steps)
 }
 
-func TestFullFleetFaultsKilledProgram(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
-	at := append(moments(), f.anyMoments(23)...)
+func TestFullFaultsKilledProgram(t *testing.T) {
+	f := newFaultFleet(t, 3, ballast, "")
+	at := append(moments(ballast), f.anyMoments(23)...)
 	came, missed := f.kills(t, at)
 	t.Logf("result: kill -9 of dsbuild at %d moments of a deploy to 3 nodes, what they had once they had come to rest: %s; each next run succeeded and left nothing; missed: %s", len(at), came, list(missed))
 }
 
-func TestFullFleetFaultsReboot(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
-	at := append(append(moments(), moments()...), f.anyMoments(6)...)
-	came, missed := f.reboots(t, at, f.crash, f.boot)
+func TestFullFaultsReboot(t *testing.T) {
+	f := newFaultFleet(t, 3, ballast, "")
+	at := append(append(moments(ballast), moments(ballast)...), f.anyMoments(6)...)
+	came, missed := f.reboots(t, at, f.crash, f.boot, false)
 	t.Logf("result: every process of 1 of 3 nodes killed at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
 }
 
-func TestFullFleetFaultsTwoDeploys(t *testing.T) {
-	f := newFaultFleet(t, 3, "")
+func TestFullFaultsTwoDeploys(t *testing.T) {
+	f := newFaultFleet(t, 3, ballast, "")
 	const times = 10
 	t.Logf("result: two deploys at once, %d times to 3 nodes: %s", times, f.crossing(t, times))
 }
@@ -93,7 +97,7 @@ func newDisk(t *testing.T) *disk {
 // much with it.
 func (d *disk) mount(t *testing.T) {
 	t.Helper()
-	command(t, ".", "mount", "-o", "loop,commit=60", d.image, d.dir)
+	command(t, ".", "mount", "-o", "loop,commit=60,errors=remount-ro", d.image, d.dir)
 }
 
 // cut takes the power away: what has not been written to the disk is lost.
@@ -130,12 +134,12 @@ func (d *disk) again(t *testing.T) {
 
 // A node's disk loses its power with everything on the way to it, in the middle of
 // a deploy and right after one.
-func TestFullFleetFaultsPowerCut(t *testing.T) {
+func TestFullFaultsPowerCut(t *testing.T) {
 	if !alone(t) {
 		return
 	}
 	d := newDisk(t)
-	f := newFaultFleet(t, 1, d.dir)
+	f := newFaultFleet(t, 1, ballast, d.dir)
 	syscall.Sync()
 	down := func(t *testing.T) {
 		f.crash(t)
@@ -145,8 +149,8 @@ func TestFullFleetFaultsPowerCut(t *testing.T) {
 		d.again(t)
 		f.boot(t)
 	}
-	at := append(append(moments(), f.anyMoments(6)...), moments()...)
-	came, missed := f.reboots(t, at, down, up)
+	at := append(append(moments(ballast), f.anyMoments(6)...), moments(ballast)...)
+	came, missed := f.reboots(t, at, down, up, false)
 	t.Logf("result: the power of a node's disk cut at %d moments, what the next run found there: %s; missed: %s", len(at), came, list(missed))
 
 	kept := 0
@@ -166,4 +170,81 @@ func TestFullFleetFaultsPowerCut(t *testing.T) {
 		kept++
 	}
 	t.Logf("result: the power cut right after a deploy has succeeded: the new version is there, complete, %d times of %d", kept, 10)
+}
+
+// A node's disk fails in the middle of a deploy: it answers every question with an
+// error, or takes nothing any more. The report does not claim what nobody can know.
+func TestFullFaultsFailingDisk(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	d := newDisk(t)
+	f := newFaultFleet(t, 1, ballast, d.dir)
+	syscall.Sync()
+	up := func(t *testing.T) {
+		f.crash(t)
+		d.again(t)
+		f.boot(t)
+	}
+	for name, fail := range map[string]func(t *testing.T){"answers with errors": d.cut, "is read-only": d.stop} {
+		came, missed := f.reboots(t, moments(ballast)[:6], fail, up, true)
+		t.Logf("result: a disk that %s from 6 moments on, what the next run found there: %s; missed: %s", name, came, list(missed))
+	}
+}
+
+// stop has the kernel take the disk for broken: nothing is written any more.
+func (d *disk) stop(t *testing.T) {
+	t.Helper()
+	var st syscall.Stat_t
+	if err := syscall.Stat(d.dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	device, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err == nil {
+		err = os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"), []byte("1"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A driver that is frozen, as a laptop that sleeps is, says nothing and closes
+// nothing. The node puts itself right all the same; awake again, the driver asks it.
+func TestFullFaultsFrozenDriver(t *testing.T) {
+	f := newFaultFleet(t, 2, ballast, "")
+	for _, m := range []moment{moments(ballast)[4], moments(ballast)[0]} {
+		has := f.all(t)
+		cmd, ended, stdout, stderr := f.start(t, f.deployArgs(f.other(has))...)
+		if !f.reach(m, ended) {
+			t.Fatalf("it ended before: %s\n%s", stdout, stderr)
+		}
+		begin := time.Now()
+		if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		for i := range f.Nodes {
+			for f.Busy(i) && time.Since(begin) < 4*time.Minute {
+				time.Sleep(time.Second)
+			}
+		}
+		alone := f.all(t)
+		took := time.Since(begin)
+		if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		var r deploy.Report
+		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
+			t.Fatalf("%v: %s\n%s", err, stdout, stderr)
+		}
+		now := f.all(t)
+		for i, n := range r.Nodes {
+			if alone[i] != has[i] || n.Unseen || n.After == nil || n.After.SHA256 != f.wheels[now[i]].sha256 {
+				t.Errorf("%s had %s, then %s, now %s: %+v", n.Name, f.name(has[i]), f.name(alone[i]), f.name(now[i]), n)
+			}
+			t.Logf("%s: %s: %s", n.Name, n.Status, n.Error)
+		}
+		t.Logf("result: driver frozen %s: both nodes had put themselves right after %.0f s, and the report was right once it woke", m.name, took.Seconds())
+		f.deploys(t, 0)
+	}
 }

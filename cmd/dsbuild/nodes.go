@@ -29,11 +29,12 @@ func newNodesCommand(a *app) *cobra.Command {
 		Long: `List the nodes of an inventory with what is known about reaching them. No node
 is contacted.
 
-As every INVENTORY, this is a file, - for standard input, or a Slurm node
-expression such as gpu[01-16],cpu1. A file is dsbuild's own YAML, a DeepSpeed
-hostfile, an Ansible inventory (INI or YAML; where ansible-inventory is installed
-it is asked, and so also reads folders, dynamic inventories and vaults), or what
-ansible-inventory --list prints. What it is shows in its contents.
+As every INVENTORY, this is a file, - for standard input, a Slurm node expression
+such as gpu[01-16],cpu1, or a partition of Slurm's as slurm:NAME (slurm: is the
+default one). A file is dsbuild's own YAML, a DeepSpeed hostfile, an Ansible
+inventory (INI or YAML; where ansible-inventory is installed it is asked, and so
+also reads folders, dynamic inventories and vaults), or what ansible-inventory
+--list prints. What it is shows in its contents.
 
 With --to the nodes are written in another notation: hostfile for DeepSpeed,
 slurm for Slurm, ansible for Ansible (INI), yaml for dsbuild. What a notation has
@@ -41,6 +42,7 @@ no place for is said.`,
 		Example: `  dsbuild nodes inventory.yaml
   dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
   dsbuild nodes hosts.ini --to yaml > inventory.yaml
+  dsbuild nodes slurm:gpu --to yaml
   dsbuild nodes "$SLURM_JOB_NODELIST" --to ansible`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

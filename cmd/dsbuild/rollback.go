@@ -35,5 +35,6 @@ func runRollback(ctx context.Context, a *app, opts deployOptions) error {
 		return opts.unless(a, err)
 	}
 	d := deploy.New(fleet)
+	defer lightly(len(fleet.Hosts))()
 	return runFleet(ctx, a, opts, d, d.SurveyRollback)
 }

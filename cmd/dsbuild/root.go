@@ -50,7 +50,7 @@ func newRootCommand(a *app) *cobra.Command {
 is inside it, puts it on every node, and proves that every node runs the same.
 
 INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for standard
-input, or nodes such as gpu[01-16]: see 'dsbuild nodes --help'.
+input, nodes such as gpu[01-16], or slurm:PARTITION: see 'dsbuild nodes --help'.
 
 Results go to standard output, progress and messages to standard error.
 Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,

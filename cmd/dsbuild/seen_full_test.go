@@ -22,10 +22,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
-// crowd is 200 nodes in four parts of fifty: those of a part share an
+// throng is 200 nodes in four parts of fifty: those of a part share an
 // environment. The first is as it should be, the second has no torch, the third
 // is not listening, and in the fourth pip fails.
-type crowd struct {
+type throng struct {
 	dir, program, wheel, inventory string
 	sites                          [3]string
 	servers                        []*sshtest.Server
@@ -33,9 +33,9 @@ type crowd struct {
 
 const crowded = 200
 
-func newCrowd(t *testing.T) *crowd {
+func newThrong(t *testing.T) *throng {
 	t.Helper()
-	c := &crowd{dir: t.TempDir()}
+	c := &throng{dir: t.TempDir()}
 	c.program, c.inventory = filepath.Join(c.dir, "dsbuild"), filepath.Join(c.dir, "inventory.yaml")
 	command(t, ".", "go", "build", "-trimpath", "-o", c.program, ".")
 	tag := strings.TrimSpace(command(t, c.dir, "python3", "-c", "import sys; print('cp%d%d' % sys.version_info[:2])"))
@@ -62,7 +62,7 @@ func newCrowd(t *testing.T) *crowd {
 	return c
 }
 
-func (c *crowd) put(t *testing.T, env int, name, text string) {
+func (c *throng) put(t *testing.T, env int, name, text string) {
 	t.Helper()
 	file := filepath.Join(c.sites[env], name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -73,7 +73,7 @@ func (c *crowd) put(t *testing.T, env int, name, text string) {
 	}
 }
 
-func (c *crowd) torch(t *testing.T, env int) {
+func (c *throng) torch(t *testing.T, env int) {
 	t.Helper()
 	c.put(t, env, "torch/version.py", "__version__ = '2.15.0+cu132'\ncuda = '13.2'\n")
 	c.put(t, env, "torch/__init__.py", "from . import version\n")
@@ -81,7 +81,7 @@ func (c *crowd) torch(t *testing.T, env int) {
 }
 
 // write writes the inventory; port, if it is not 0, is that of the third part.
-func (c *crowd) write(t *testing.T, port int) {
+func (c *throng) write(t *testing.T, port int) {
 	t.Helper()
 	known, text := filepath.Join(c.dir, "known_hosts"), "known_hosts: known_hosts\nnodes:\n"
 	var keys []byte
@@ -106,7 +106,7 @@ func (c *crowd) write(t *testing.T, port int) {
 
 // dsbuild runs the program on a terminal of 24 lines, and returns what a person
 // sees there in the end, and what went over it.
-func (c *crowd) dsbuild(t *testing.T, want int, args ...string) (seen, all string) {
+func (c *throng) dsbuild(t *testing.T, want int, args ...string) (seen, all string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), c.program, args...)
 	cmd.Dir = c.dir
@@ -133,7 +133,7 @@ func (c *crowd) dsbuild(t *testing.T, want int, args ...string) (seen, all strin
 }
 
 // report reads the report of the last run.
-func (c *crowd) report(t *testing.T) deploy.Report {
+func (c *throng) report(t *testing.T) deploy.Report {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, "r.json"))
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *crowd) report(t *testing.T) deploy.Report {
 // TestFullFleetOfAHundredFailures: 150 of 200 nodes are not well, for three
 // reasons. Who runs dsbuild sees them on one screen, mends them, and runs it again.
 func TestFullFleetOfAHundredFailures(t *testing.T) {
-	c := newCrowd(t)
+	c := newThrong(t)
 	deployed := []string{"deploy", "inventory.yaml", "--wheel", c.wheel, "--verify", "files", "--report", "r.json", "--report", "r.html", "--report", "r.xml"}
 	seen, all := c.dsbuild(t, 3, deployed...)
 	lines := 0
@@ -177,6 +177,11 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 	r := c.report(t)
 	if len(r.Causes) != 4 || len(r.Causes[3].Nodes) != 1 {
 		t.Errorf("%d causes", len(r.Causes))
+	}
+	for _, c := range r.Causes[:3] {
+		if c.Log != "" { // there is nothing in it that is not said
+			t.Errorf("%s has a log: %s", c.Node, c.Log)
+		}
 	}
 	if log, err := os.ReadFile(r.Causes[3].Log); err != nil || !strings.Contains(string(log), "pip    ERROR: this pip does not work") {
 		t.Errorf("the log of %s: %v\n%s", r.Causes[3].Node, err, log)

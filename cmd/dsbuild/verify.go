@@ -56,7 +56,7 @@ func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 			return err
 		}
 	}
-	defer lightly()()
+	defer lightly(len(fleet.Hosts))()
 	report, err := deploy.Verify(ctx, fleet)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func newMembers(r *deploy.Report) []member {
 		numbers[w.Name] = strconv.Itoa(i + 1)
 	}
 	causes := map[string]int{}
-	for i, c := range deploy.Causes(r.Nodes) {
+	for i, c := range r.Why() {
 		for _, name := range c.Nodes {
 			causes[name] = i + 1
 		}

@@ -206,7 +206,7 @@ const mostReasons = 100
 
 // reasons are the causes of the report.
 func reasons(r *deploy.Report) (all []reason, more int) {
-	causes := deploy.Causes(r.Nodes)
+	causes := r.Why()
 	more = max(0, len(causes)-mostReasons)
 	for _, c := range causes[:len(causes)-more] {
 		one := reason{Status: c.Status, Nodes: ui.Clean(ui.FoldNames(c.Nodes)), Count: len(c.Nodes), Step: ui.Clean(c.Step), Error: ui.Clean(c.Said), Hint: newHint(c.Hint)}

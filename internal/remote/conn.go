@@ -267,6 +267,10 @@ func (c *sshConn) await(ctx context.Context, done <-chan error, doing string) er
 	return err
 }
 
+// stdinBlock is what a command gets of its input at once: a connection keeps a
+// buffer of the largest packet that went over it, and there may be thousands.
+const stdinBlock = 8 << 10
+
 // exec runs a line in a session of its own, to its end.
 func (c *sshConn) exec(ctx context.Context, line string, in, out, errs *Gate) error {
 	s, err := c.session()
@@ -295,7 +299,7 @@ func (c *sshConn) exec(ctx context.Context, line string, in, out, errs *Gate) er
 	if stdin != nil {
 		// Not waited for: a program may end before it has read all its input.
 		go func() {
-			io.Copy(stdin, in) //nolint:errcheck // the program's exit status is the verdict
+			io.CopyBuffer(stdin, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status is the verdict
 			stdin.Close()
 		}()
 	}

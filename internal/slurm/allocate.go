@@ -78,27 +78,28 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
-	why := make(map[string]string)
+	now := make(map[string]Node)
 	if listed, err := Nodes(ctx, part.name); err == nil {
 		for _, n := range listed {
-			why[n.Name] = n.down()
+			now[n.Name] = n
 		}
 	}
-	jobs, jobsErr := jobsOn(ctx, ui.FoldNames(names))
+	jobs, _ := jobsOn(ctx, ui.FoldNames(names)) //nolint:errcheck // then they are not named
+	says := ""
+	var late *notInTime
+	if errors.As(err, &late) && !slices.Contains([]string{"", "Resources", "Priority"}, late.reason) {
+		says = " (Slurm says " + late.reason + ")"
+	}
 	d.refuse(names, func(name string) error {
 		switch held := holders(jobs, name); {
-		case why[name] != "":
-			return downError(name, why[name])
+		case now[name].down() != "":
+			return downError(name, now[name].down())
+		case now[name].absent() != "":
+			return downError(name, now[name].absent())
 		case held != "":
-			return d.busy("busy (" + held + ")")
-		case jobsErr != nil:
-			return d.busy("busy")
+			return d.busy("busy (" + held + ")" + says)
 		}
-		var late *notInTime
-		if errors.As(err, &late) && late.reason != "" {
-			return d.busy("not allocated (Slurm says " + late.reason + ")")
-		}
-		return d.busy("not allocated")
+		return d.busy("not allocated" + says)
 	})
 }
 
@@ -146,7 +147,7 @@ type allocation struct {
 	ours   atomic.Bool   // it was ended here
 
 	mu      sync.Mutex
-	spreads map[string]*spread // by sha256
+	spreads map[string][]*spread // by sha256; nil once it is about to end
 }
 
 // watchdog runs salloc for as long as its own input lasts.
@@ -154,12 +155,11 @@ type allocation struct {
 //go:embed watchdog.sh
 var watchdog string
 
-// reporter is what runs, here, in an allocation: it says what was allocated and
-// stays. Its line begins with a word that no greeting has.
-const (
-	reporter = `echo "dsbuild-allocation $SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >/dev/null`
-	reported = "dsbuild-allocation "
-)
+//go:embed report.sh
+var report string
+
+// reported begins the line that report.sh says.
+const reported = "dsbuild-allocation "
 
 // allocate gets as many of these nodes as are free, and waits until one is.
 func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (*allocation, error) {
@@ -180,7 +180,8 @@ func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (
 	if errors.Is(err, errNotInTime) {
 		err = &notInTime{s.waitsFor()}
 	}
-	s.end() // should it have got them just now, they are free again
+	io.WriteString(s.input, "stop\n") //nolint:errcheck // it may have ended
+	s.end()                           // should it have got them just now, they are free again
 	return nil, err
 }
 
@@ -193,9 +194,9 @@ func (e *notInTime) Unwrap() error { return errNotInTime }
 // salloc is salloc at work.
 type salloc struct {
 	cmd   *exec.Cmd
-	input io.Closer
+	input io.WriteCloser
 	said  *tail
-	line  chan string   // gets what reporter says, or "" if it says nothing
+	line  chan string   // gets what report.sh says, or "" if it says nothing
 	ended chan struct{} // closed when it has ended
 	err   error         // valid then
 }
@@ -204,7 +205,7 @@ func startSalloc(options []string) (*salloc, error) {
 	if _, err := exec.LookPath("salloc"); err != nil {
 		return nil, failed("salloc", "", err)
 	}
-	args := slices.Concat([]string{"-c", watchdog, "sh"}, options, []string{"sh", "-c", reporter})
+	args := slices.Concat([]string{"-c", watchdog, "sh"}, options, []string{"sh", "-c", report})
 	s := &salloc{cmd: exec.Command("sh", args...), said: &tail{most: complaintMost}, line: make(chan string, 1), ended: make(chan struct{})}
 	s.cmd.Env, s.cmd.Stderr, s.cmd.WaitDelay = Environ(os.Environ()), s.said, 2*time.Second
 	detach(s.cmd)
@@ -234,7 +235,7 @@ func startSalloc(options []string) (*salloc, error) {
 	return s, nil
 }
 
-// reportIn finds reporter's line; "" if it does not come.
+// reportIn finds the line of report.sh; "" if it does not come.
 func reportIn(r io.Reader) string {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 16<<20)
@@ -277,7 +278,7 @@ func (s *salloc) waitsFor() string {
 	return reason
 }
 
-// allocated makes an allocation of what reporter says.
+// allocated makes an allocation of what report.sh says.
 func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	id, list, _ := strings.Cut(line, " ")
 	names, err := inventory.Expand(list)
@@ -285,7 +286,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 		s.end()
 		return nil, fmt.Errorf("job %s has nodes %q, which is not understood: %w", id, list, err)
 	}
-	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string]*spread)}
+	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string][]*spread)}
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
@@ -312,6 +313,8 @@ func (d *Dialer) gone(a *allocation) {
 			a.why = "somebody cancelled it"
 		case state == "TIMEOUT":
 			a.why = "its time was over (--time gives it more)"
+		case state == "RUNNING":
+			a.why = "salloc was killed"
 		default:
 			a.why = "Slurm says " + state
 		}

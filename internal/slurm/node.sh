@@ -1,12 +1,12 @@
-# Runs $1, a line for the shell, on a node as sshd would, and says on stderr with $2,
-# a mark, how it ended. srun itself ends with 0 when a node dies, and what else it
+# Runs $DSBUILD_LINE, a line for the shell, on a node as sshd would, and says on stderr
+# with $1, a mark, how it ended. srun itself ends with 0 when a node dies, and what else it
 # says of a program's end is meant for people: only the mark tells.
 #
 # Nothing of the job reaches the program, for some libraries take SLURM_* for orders;
 # but TMPDIR is where the site wants temporary files. Slurm sends signals to all
 # processes of a step: the program may take its time over SIGTERM, and the step lasts
 # until this shell ends. SIGUSR1, which srun passes on, is for this shell alone.
-line=$1 mark=$2
+line=$DSBUILD_LINE mark=$1
 umask 022
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 set -f

@@ -117,28 +117,34 @@ func gpus(list string) (count int, types []string) {
 	return count, types
 }
 
-// down says why no job can be started on a node, whoever waits; "" where one can,
-// now or later.
+// stateFlags are what sinfo puts behind the word for a state.
+const stateFlags = "*~#!%$@^-+"
+
+// down says why no job will be started on a node, however long one waits; "" where
+// one may be.
 func (n Node) down() string {
-	state := strings.TrimRight(n.State, "*~#!%$@^-+")
-	flags := n.State[len(state):]
-	why := ""
+	state := strings.TrimRight(n.State, stateFlags)
 	switch {
-	case strings.Contains(flags, "*"):
-		why = strings.TrimSuffix(state, "*") + ", and does not respond to Slurm"
-	case strings.ContainsAny(flags, "~!%"):
+	case strings.ContainsAny(n.State[len(state):], "~!%"):
 		return "powered down" // to wake it may take long, and cost money
-	case strings.ContainsAny(flags, "@^"):
-		why = "to be rebooted"
 	case slices.Contains([]string{"idle", "mixed", "allocated", "completing", "planned", "reserved", "maint"}, state):
 		return ""
-	default:
-		why = state
+	case n.Reason != "":
+		return state + ": " + n.Reason
 	}
-	if n.Reason != "" {
-		why += ": " + n.Reason
+	return state
+}
+
+// absent says why a node that is not down has not been there; "" where it is.
+func (n Node) absent() string {
+	flags := n.State[len(strings.TrimRight(n.State, stateFlags)):]
+	switch {
+	case strings.Contains(flags, "*"):
+		return "it does not respond to Slurm"
+	case strings.ContainsAny(flags, "@^"):
+		return "it is to be rebooted"
 	}
-	return why
+	return ""
 }
 
 // job is a job that runs on nodes.

@@ -16,13 +16,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/nodes"
 	ci "github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // inside says that this program runs on the login node of a cluster: it is copied
@@ -36,14 +41,30 @@ func TestSlurm(t *testing.T) {
 		return
 	}
 	c := slurmtest.Up(t, ci.Options{GPUs: 2, Partitions: []string{"batch", "gpu"}})
+	succeed(t, c.Command(t.Context(), "scontrol", "update", "NodeName=node04", "State=DRAIN", "Reason=bad | disk"))
+	var all sync.WaitGroup
+	for _, n := range c.Nodes[:3] {
+		all.Go(func() {
+			if err := n.FakeTorch(t.Context(), environmentDir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	asUser(t, c)
+}
+
+// asUser runs the test that calls it on the login node of a cluster, as an ordinary
+// user, and checks that nothing is left of that.
+func asUser(t *testing.T, c *ci.Cluster) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	program := filepath.Join(c.Home, "slurm.test")
 	succeed(t, exec.Command("cp", self, program))
-	succeed(t, c.Command(t.Context(), "scontrol", "update", "NodeName=node04", "State=DRAIN", "Reason=bad | disk"))
-	cmd := c.UserCommand(t.Context(), program, "-test.run=^TestSlurm$", "-test.v")
+	cmd := c.UserCommand(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.v")
 	// As from within another job, and with a care for secrets: nothing of it may
 	// reach a node.
 	cmd.Env = append(cmd.Env, inside+"=1", "SLURM_JOB_ID=999", "SLURM_NTASKS=50", "SECRET=1", "TMPDIR="+c.Home)
@@ -51,7 +72,7 @@ func TestSlurm(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Error(err)
 	}
-	if left := succeed(t, c.Command(t.Context(), "squeue", "--noheader", "--states=all", "--name=dsbuild", "--format=%T")); strings.Contains(left, "RUNNING") || strings.Contains(left, "PENDING") {
+	if left := succeed(t, c.Command(t.Context(), "squeue", "--noheader", "--name=dsbuild")); left != "" {
 		t.Errorf("jobs that are left: %s", left)
 	}
 	for _, n := range c.Nodes {
@@ -78,6 +99,7 @@ func onLoginNode(t *testing.T) {
 		"environment":      environment,
 		"time to tidy up":  tidyUp,
 		"spread":           spread,
+		"deploy":           deployed,
 		"refusals":         refusals,
 		"busy and drained": busyAndDrained,
 		"cancelled":        cancelled,
@@ -127,10 +149,25 @@ func environment(t *testing.T) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}
-	for _, no := range []string{"SLURM", "SECRET"} {
+	for _, no := range []string{"SLURM", "SECRET", "DSBUILD"} {
 		if strings.Contains(out, no) {
 			t.Errorf("%s is there:\n%s", no, out)
 		}
+	}
+	// What is set for a program on a node is not for everybody here to read.
+	mine := remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 1; echo $TOKEN"}, Env: map[string]string{"TOKEN": "a b\nc,d=e"}}
+	var said bytes.Buffer
+	mine.Stdout = remotetest.WriterFunc(func(b []byte) (int, error) {
+		if string(b) == "on\n" {
+			here := succeed(t, exec.Command("ps", "-C", "srun,salloc", "-o", "args"))
+			if strings.Contains(here, "c,d=e") || !strings.Contains(here, "\nsrun ") {
+				t.Errorf("here is seen\n%s", here)
+			}
+		}
+		return said.Write(b)
+	})
+	if err := c.Run(t.Context(), mine); err != nil || said.String() != "on\na b c,d=e\n" {
+		t.Errorf("%v: %q", err, &said)
 	}
 }
 
@@ -161,7 +198,8 @@ func tidyUp(t *testing.T) {
 	}
 }
 
-// A file that is announced is brought to all nodes at once.
+// A file that is announced is brought to all nodes at once. One of them has too little
+// room for two copies, and gets its one all the same.
 func spread(t *testing.T) {
 	nodes := []string{"node01", "node02", "node03"}
 	d := newDialer(t, options(t, nodes...))
@@ -173,6 +211,10 @@ func spread(t *testing.T) {
 	conns := make([]remote.Conn, len(nodes))
 	for i, n := range nodes {
 		conns[i] = remotetest.Dial(t, d, target(n))
+	}
+	fill := remote.Command{Argv: []string{"sh", "-c", "fallocate -l $(($(df -Pk /tmp | awk 'END { print $4 }') - 60000))K /tmp/filler"}}
+	if _, errs, err := remotetest.Output(t, conns[1], fill); err != nil {
+		t.Fatal(err, errs)
 	}
 	up, _ := remotetest.Blob(20<<20, "")
 	up.Open = func() (io.ReadSeekCloser, error) { return os.Open(local) }
@@ -189,12 +231,47 @@ func spread(t *testing.T) {
 	}
 	all.Wait()
 	for i, c := range conns {
-		out, errs, err := remotetest.Output(t, c, remote.Command{Argv: []string{"sh", "-c", "sha256sum </tmp/arrived-" + fmt.Sprint(i) + "; ls -A /tmp; rm /tmp/arrived-*"}})
+		out, errs, err := remotetest.Output(t, c, remote.Command{Argv: []string{"sh", "-c", "sha256sum </tmp/arrived-" + fmt.Sprint(i) + "; ls -A /tmp; rm /tmp/arrived-*; rm -f /tmp/filler"}})
 		if err != nil || !strings.HasPrefix(out, up.SHA256) {
 			t.Errorf("%s: %v %s %s", nodes[i], err, out, errs)
 		}
-		if held := strings.Contains(out, ".dsbuild-"); !held {
-			t.Errorf("%s did not get it by the broadcast:\n%s", nodes[i], out)
+		if broadcast := strings.Contains(out, ".dsbuild-"); broadcast != (i != 1) {
+			t.Errorf("%s got it by the broadcast: %v\n%s", nodes[i], broadcast, out)
+		}
+	}
+}
+
+// environmentDir is the environment that a deploy changes.
+const environmentDir = "/opt/train"
+
+// A wheel goes to three nodes with disks of their own; a second run has nothing to do.
+func deployed(t *testing.T) {
+	file := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{
+		Torch: nodes.FakeTorchVersion, CUDA: nodes.FakeTorchCUDA, CPU: wheel.CPUv2, Files: wheeltest.LoadedByPython(),
+		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}}, Requires: []string{"einops"},
+	})
+	wheels, err := deploy.LoadWheels(t.Context(), file, deploy.Verified{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, changed := range []bool{true, false} {
+		opt := deploy.Options{
+			Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester", Reporter: ui.New(t.Output(), ui.Options{}),
+			Dialer: newDialer(t, options(t, "node01", "node02", "node03")), ConnectWait: time.Minute,
+		}
+		for _, n := range []string{"node01", "node02", "node03"} {
+			opt.Hosts = append(opt.Hosts, inventory.Host{Name: n, Node: n, Address: n, Python: environmentDir + "/bin/python"})
+		}
+		d := deploy.New(opt)
+		if _, err := d.Survey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r := d.Apply(t.Context())
+		d.Close()
+		for _, n := range r.Nodes {
+			if n.Status != deploy.OK || n.Changed != changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256 {
+				t.Errorf("%s: %s at %s, changed %v: %s", n.Name, n.Status, n.Step, n.Changed, n.Error)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 //go:embed hold.sh
@@ -52,40 +54,10 @@ const (
 // brought brings a file to all nodes that it was announced for, or waits until that
 // is done, and returns where it is on this one; "" if it is not there.
 func (d *Dialer) brought(ctx context.Context, a *allocation, node string, up remote.Upload) (string, error) {
-	d.mu.Lock()
-	nodes := slices.DeleteFunc(slices.Clone(a.nodes), func(n string) bool { return !slices.Contains(d.announced[up.SHA256], n) })
-	d.mu.Unlock()
-	if len(nodes) < 2 || !slices.Contains(nodes, node) {
-		return "", nil
+	s, err := a.spreadOf(node, d.announcedFor(up.SHA256), up)
+	if s == nil || err != nil {
+		return "", err
 	}
-	a.mu.Lock()
-	if a.spreads == nil { // the job is about to end
-		a.mu.Unlock()
-		return "", nil
-	}
-	s := a.spreads[up.SHA256]
-	if s == nil {
-		local, err := up.Open()
-		if err != nil {
-			a.mu.Unlock()
-			return "", err
-		}
-		file, ok := local.(*os.File)
-		if !ok { // sbcast reads a file by its name
-			a.mu.Unlock()
-			return "", local.Close()
-		}
-		var lasting context.Context
-		s = &spread{nodes: nodes, ready: make(chan struct{}), gone: make(chan struct{}), there: make(map[string]bool)}
-		lasting, s.stop = context.WithCancel(context.Background())
-		a.spreads[up.SHA256] = s
-		// The first to give up must not take the file from the others.
-		go func() {
-			defer file.Close()
-			s.run(lasting, a, file, up.Size)
-		}()
-	}
-	a.mu.Unlock()
 	select {
 	case <-s.ready:
 	case <-a.ended:
@@ -99,10 +71,55 @@ func (d *Dialer) brought(ctx context.Context, a *allocation, node string, up rem
 	return s.path, nil
 }
 
+// announcedFor are the nodes that a file was announced for.
+func (d *Dialer) announcedFor(sha256 string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.announced[sha256])
+}
+
+// spreadOf is what brings a file to a node: begun by the first one that wants it, for
+// all that it was announced for since. nil: nothing is, for it is this node alone.
+func (a *allocation) spreadOf(node string, announced []string, up remote.Upload) (*spread, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.spreads == nil { // the job is about to end
+		return nil, nil
+	}
+	nodes := slices.DeleteFunc(slices.Clone(a.nodes), func(n string) bool { return !slices.Contains(announced, n) })
+	for _, s := range a.spreads[up.SHA256] {
+		if slices.Contains(s.nodes, node) {
+			return s, nil
+		}
+		nodes = slices.DeleteFunc(nodes, func(n string) bool { return slices.Contains(s.nodes, n) })
+	}
+	if len(nodes) < 2 || !slices.Contains(nodes, node) {
+		return nil, nil
+	}
+	local, err := up.Open()
+	if err != nil {
+		return nil, err
+	}
+	file, ok := local.(*os.File)
+	if !ok { // sbcast reads a file by its name
+		return nil, local.Close()
+	}
+	s := &spread{nodes: nodes, ready: make(chan struct{}), gone: make(chan struct{}), there: make(map[string]bool)}
+	var lasting context.Context
+	lasting, s.stop = context.WithCancel(context.Background())
+	a.spreads[up.SHA256] = append(a.spreads[up.SHA256], s)
+	// The first to give up must not take the file from the others.
+	go func() {
+		defer file.Close()
+		s.run(lasting, a, file, up.Size)
+	}()
+	return s, nil
+}
+
 // dropSpreads ends what brings files, and waits until the nodes have removed them.
 func (a *allocation) dropSpreads() {
 	a.mu.Lock()
-	all := a.spreads
+	all := slices.Concat(slices.Collect(maps.Values(a.spreads))...)
 	a.spreads = nil
 	a.mu.Unlock()
 	for _, s := range all {
@@ -164,6 +181,19 @@ func (s *spread) bring(ctx context.Context, a *allocation, nodes []string, file 
 // failedBroadcast names nodes in what sbcast says.
 var failedBroadcast = regexp.MustCompile(`REQUEST_FILE_BCAST\(([^)]+)\)`)
 
+// blamed are the nodes that sbcast names.
+func blamed(said string) []string {
+	var names []string
+	for _, m := range failedBroadcast.FindAllStringSubmatch(said, -1) {
+		some, err := inventory.Expand(m[1])
+		if err != nil {
+			return nil
+		}
+		names = append(names, some...)
+	}
+	return names
+}
+
 // sbcast sends a file to the nodes of a step; without success it names those that
 // are to blame.
 func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, target string) (failed []string, err error) {
@@ -173,9 +203,7 @@ func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, tar
 	}
 	_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + step, "--timeout=" + strconv.Itoa(spreadTimeout), name, target}}.Output(ctx)
 	if err != nil {
-		for _, m := range failedBroadcast.FindAllStringSubmatch(err.Error(), -1) {
-			failed = append(failed, m[1])
-		}
+		failed = blamed(err.Error())
 	}
 	return failed, err
 }
@@ -183,6 +211,8 @@ func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, tar
 // holder is a step on several nodes that holds a folder on each. It tells sbcast which
 // nodes are meant, and takes the folders away when it ends, however this program does.
 type holder struct {
+	alloc  *allocation
+	nodes  []string
 	cmd    *exec.Cmd
 	input  io.Closer
 	folder string
@@ -196,7 +226,7 @@ var heldLine = regexp.MustCompile(`^dsbuild-folder (\S+) (\d+) (\d+)$`)
 
 // hold makes the folders. A node that does not say that it has one has no free bytes.
 func (a *allocation) hold(ctx context.Context, nodes []string) (*holder, error) {
-	h := &holder{folder: path.Join(tmp, ".dsbuild-"+rand.Text()[:16]), free: make(map[string]int64), ended: make(chan struct{})}
+	h := &holder{alloc: a, nodes: nodes, folder: path.Join(tmp, ".dsbuild-"+rand.Text()[:16]), free: make(map[string]int64), ended: make(chan struct{})}
 	args := a.srun(ui.FoldNames(nodes), len(nodes), "--input=all", "--wait=0", "--kill-on-bad-exit=0", "/bin/sh", "-c", hold, "sh", h.folder)
 	h.cmd = exec.Command("srun", args...)
 	h.cmd.Env, h.cmd.WaitDelay = Environ(os.Environ()), 2*time.Second
@@ -252,11 +282,26 @@ func (h *holder) listen(r io.Reader, nodes int) {
 
 // end has the folders removed, and waits for that.
 func (h *holder) end() {
-	h.input.Close() //nolint:errcheck // it has ended, or will
+	if closed(h.ended) { // it was killed, and could not
+		h.sweep()
+		return
+	}
+	h.input.Close() //nolint:errcheck // it will end
 	select {
 	case <-h.ended:
 	case <-time.After(killGrace):
-		h.cmd.Process.Signal(endNow) //nolint:errcheck // likewise
+		h.cmd.Process.Signal(endNow) //nolint:errcheck // it may have ended
 		<-h.ended
 	}
+}
+
+// sweep removes the folders in a step of its own, where there is still a job for it.
+func (h *holder) sweep() {
+	if h.alloc.over() || len(h.free) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killGrace)
+	defer cancel()
+	args := h.alloc.srun(ui.FoldNames(h.nodes), len(h.nodes), "--input=none", "/bin/rm", "-rf", h.folder)
+	Program{Name: "srun", Args: args}.Output(ctx) //nolint:errcheck // a node that fails has lost it
 }

@@ -24,13 +24,17 @@ import (
 //go:embed node.sh
 var onNode string
 
+// lineVariable is all of this machine's environment that reaches a node: the line for
+// the shell there. Among srun's arguments everybody here could read what may be in it.
+const lineVariable = "DSBUILD_LINE"
+
 // srun is the beginning of every srun in a job. All steps of a node share what the
 // job has of it.
 func (a *allocation) srun(nodes string, count int, more ...string) []string {
 	n := strconv.Itoa(count)
 	return append([]string{
 		"--jobid=" + a.job, "--overlap", "--nodes=" + n, "--ntasks=" + n, "--ntasks-per-node=1", "--nodelist=" + nodes,
-		"--export=NONE", "--propagate=NONE", "--chdir=/", "--mpi=none", "--no-kill",
+		"--export=" + lineVariable, "--propagate=NONE", "--chdir=/", "--mpi=none", "--no-kill",
 	}, more...)
 }
 
@@ -59,9 +63,10 @@ func (a *allocation) start(node, line string, s streams) (*step, error) {
 		input = "--input=none"
 	}
 	// What srun says and what the program says on stderr must not be mixed.
-	args := a.srun(node, 1, input, "--error=/dev/fd/3", "/bin/sh", "-c", onNode, "sh", line, mark)
+	args := a.srun(node, 1, input, "--error=/dev/fd/3", "/bin/sh", "-c", onNode, "sh", mark)
 	p.cmd = exec.Command("srun", args...)
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.WaitDelay = Environ(os.Environ()), s.out, p.own, 2*time.Second
+	p.cmd.Env = append(Environ(os.Environ()), lineVariable+"="+line)
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.WaitDelay = s.out, p.own, 2*time.Second
 	detach(p.cmd)
 	var err error
 	if s.in != nil {

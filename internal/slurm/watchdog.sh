@@ -1,12 +1,19 @@
-# Runs salloc, with these arguments, until its own input ends, however the program
-# ends that holds the other end: a salloc that waits for nodes would wait on.
+# Runs salloc, with these arguments, for as long as its own input lasts, however the
+# program ends that holds the other end. With its input ends what salloc has started,
+# and so the job; only a salloc that waits for nodes needs to be told: at once by the
+# word stop, and else after some seconds, for one that is told while it ends may hang.
 exec 3<&0
 salloc "$@" <&3 &
 salloc=$!
 (
-	cat <&3 >/dev/null
+	while read -r word; do
+		[ "$word" != stop ] || break
+	done
+	[ "$word" = stop ] || sleep 3
 	kill -TERM "$salloc"
-) 2>/dev/null &
+	sleep 5
+	kill -KILL "$salloc"
+) <&3 >/dev/null 2>&1 &
 watch=$!
 exec 3<&-
 wait "$salloc"

@@ -23,8 +23,12 @@ func NewLikeness(names []string) Likeness {
 	return l
 }
 
-// maxLikeness is how much of a text is compared.
-const maxLikeness = 8 << 10
+const (
+	// maxLikeness is how much of a text is compared.
+	maxLikeness = 8 << 10
+	// randomWord is how long a word in capitals is that may be random.
+	randomWord = 12
+)
 
 // What a node has for itself, and what stands in for it. The order matters:
 // what is left of a text is looked at by the next.
@@ -59,12 +63,62 @@ func (l Likeness) Key(text string, own ...string) string {
 	for _, name := range own {
 		text = replaceWord(text, name, "<node>")
 	}
-	text = word.ReplaceAllStringFunc(text, func(w string) string {
-		if name := strings.TrimRight(w, "._/-"); l.names[name] {
-			return "<node>" + w[len(name):]
+	text = l.others(text)
+	var out strings.Builder
+	done := 0
+	for _, at := range telling(text) {
+		out.WriteString(text[done:at[0]])
+		out.WriteString(general(text[at[0]:at[1]]))
+		done = at[1]
+	}
+	return out.String() + text[done:]
+}
+
+// telling finds the parts of a text in which there may be something that a node
+// has for itself: words with digits, or random ones, each with those around it.
+// Most of a text is none, and patterns take long to find that out.
+func telling(text string) (parts [][2]int) {
+	before, wanted := 0, false // the beginning of the word before; whether it wants this one
+	for from := 0; from < len(text); {
+		end := len(text)
+		if i := strings.IndexAny(text[from:], " \n"); i >= 0 {
+			end = from + i + 1
 		}
-		return w
-	})
+		told := tells(text[from:end])
+		switch last := len(parts) - 1; {
+		case told && last >= 0 && parts[last][1] >= before:
+			parts[last][1] = end
+		case told:
+			parts = append(parts, [2]int{before, end})
+		case wanted:
+			parts[last][1] = end
+		}
+		before, from, wanted = from, end, told
+	}
+	return parts
+}
+
+// tells says whether a word has digits, or may be random.
+func tells(w string) bool {
+	capitals := 0
+	for i := range len(w) {
+		switch b := w[i]; {
+		case isDigit(rune(b)):
+			return true
+		case b >= 'A' && b <= 'Z':
+			capitals++
+		default:
+			capitals = 0
+		}
+		if capitals == randomWord {
+			return true
+		}
+	}
+	return false
+}
+
+// general is a text without what a node has for itself, but for names.
+func general(text string) string {
 	text = addresses(text)
 	for _, s := range signs {
 		text = s.what.ReplaceAllString(text, s.sign)
@@ -76,6 +130,19 @@ func (l Likeness) Key(text string, own ...string) string {
 		return w
 	})
 	return numbers(text)
+}
+
+// others replaces the names of other nodes.
+func (l Likeness) others(text string) string {
+	var out strings.Builder
+	done := 0
+	for _, at := range word.FindAllStringIndex(text, -1) {
+		if name := strings.TrimRight(text[at[0]:at[1]], "._/-"); l.names[name] {
+			out.WriteString(text[done:at[0]] + "<node>")
+			done = at[0] + len(name)
+		}
+	}
+	return out.String() + text[done:]
 }
 
 // replaceWord replaces a name where it stands by itself.

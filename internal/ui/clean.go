@@ -41,8 +41,11 @@ func Clean(s string) string {
 	}, s)
 }
 
-// suspicious reports whether Clean has anything to do.
+// suspicious reports whether Clean has anything to do. Most text is plain ASCII.
 func suspicious(s string) bool {
+	for s != "" && (s[0] >= ' ' && s[0] < 0x7f || s[0] == '\n' || s[0] == '\t') {
+		s = s[1:]
+	}
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
 		return r != '\n' && r != '\t' && hidden(r)
 	})

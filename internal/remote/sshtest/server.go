@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,11 @@ import (
 type Options struct {
 	// Address to listen on; "" means 127.0.0.1. All of 127.0.0.0/8 will do on Linux.
 	Address string
+	// Port to listen on; 0 means any.
+	Port int
+	// Key is the public key that is let in; nil means one whose private half is
+	// in Server.IdentityFile.
+	Key ssh.PublicKey
 	// Name of the node in messages; "" means "node".
 	Name string
 	// Home is where commands start and what HOME is; "" means a fresh folder.
@@ -57,6 +63,8 @@ type Options struct {
 	Unknown bool
 	// CutAuths is how many connections are closed while a key is being tried.
 	CutAuths int
+	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
+	NoForward bool
 	// RefuseAuth turns every key down.
 	RefuseAuth bool
 	// Password, if set, is what it takes instead of a key.
@@ -80,8 +88,6 @@ type Options struct {
 	// IgnoreEOF leaves an SFTP session open after the client has ended it, until
 	// the connection ends.
 	IgnoreEOF bool
-	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
-	NoForward bool
 	// Rate, if above 0, is how many bytes a second come in, over each connection.
 	Rate int64
 	// Reset breaks each connection in the handshake, without a close.
@@ -126,7 +132,7 @@ type Server struct {
 // Start runs a server until the test ends.
 func Start(tb testing.TB, opt Options) *Server {
 	tb.Helper()
-	s, err := start(tb.TempDir(), opt)
+	s, err := Run(tb.TempDir(), opt)
 	if err != nil {
 		tb.Fatalf("starting an SSH server: %v", err)
 	}
@@ -134,7 +140,8 @@ func Start(tb testing.TB, opt Options) *Server {
 	return s
 }
 
-func start(dir string, opt Options) (*Server, error) {
+// Run runs a server until Stop. Its files lie in dir, which is there already.
+func Run(dir string, opt Options) (*Server, error) {
 	if opt.Address == "" {
 		opt.Address = "127.0.0.1"
 	}
@@ -149,7 +156,7 @@ func start(dir string, opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, User: "train", Home: opt.Home, Address: opt.Address, conns: map[net.Conn]struct{}{}}
 	var err error
-	if s.listener, err = net.Listen("tcp", net.JoinHostPort(opt.Address, "0")); err != nil {
+	if s.listener, err = net.Listen("tcp", net.JoinHostPort(opt.Address, strconv.Itoa(opt.Port))); err != nil {
 		return nil, err
 	}
 	s.Port = s.listener.Addr().(*net.TCPAddr).Port
@@ -168,13 +175,11 @@ func (s *Server) keys(dir string) error {
 	if err != nil {
 		return err
 	}
-	_, clientPub, clientPEM, err := newKey()
-	if err != nil {
-		return err
-	}
-	s.IdentityFile = filepath.Join(dir, "id_ed25519")
-	if err := os.WriteFile(s.IdentityFile, clientPEM, 0o600); err != nil {
-		return err
+	clientPub := s.opt.Key
+	if clientPub == nil {
+		if clientPub, err = s.identity(dir); err != nil {
+			return err
+		}
 	}
 	line := knownhosts.Line([]string{fmt.Sprintf("[%s]:%d", s.Address, s.Port)}, hostPub) + "\n"
 	if s.opt.Unknown {
@@ -224,6 +229,16 @@ func (s *Server) ask(c ssh.ConnMetadata, challenge ssh.KeyboardInteractiveChalle
 		return nil, err
 	}
 	return nil, nil
+}
+
+// identity makes the key that is let in.
+func (s *Server) identity(dir string) (ssh.PublicKey, error) {
+	_, pub, pem, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	s.IdentityFile = filepath.Join(dir, "id_ed25519")
+	return pub, os.WriteFile(s.IdentityFile, pem, 0o600)
 }
 
 func newKey() (ssh.Signer, ssh.PublicKey, []byte, error) {

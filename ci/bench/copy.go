@@ -1,0 +1,174 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// bigFile is what is copied, and its size.
+const (
+	bigFile = "big.bin"
+	bigSize = 200 << 20
+)
+
+// noise is a reader of bytes that no tool can make fewer, always the same.
+func noise(seed byte, size int64) io.Reader {
+	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
+}
+
+// makeBigFile makes the file that is copied.
+func (y *yard) makeBigFile() error {
+	f, err := os.Create(filepath.Join(y.dir, bigFile))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, noise(0, bigSize))
+	return errors.Join(err, f.Close())
+}
+
+// copiers bring a file to the homes of the first n nodes.
+func copiers(n int) []contender {
+	fill := filler(n)
+	scp := func(name, config string) contender {
+		return contender{name, fill(`head -{n} hosts | xargs -P {n} -IHOST scp -q -F ` + config + ` ` + bigFile + ` HOST:`), nil}
+	}
+	return []contender{
+		{dsbuildName, fill(`bench put nodes/inventory.yaml {n} ` + bigFile + ` nodes/HOST/home`), nil},
+		scp(scpName, "ssh_config"),
+		scp("scp, aes128-gcm", "ssh_config.gcm"),
+		{pdcpName, fill(`pdcp -R ssh -f {n} -w {nodes} ` + bigFile + ` .`), []string{"PDSH_SSH_ARGS_APPEND=-F ssh_config"}},
+		{"clush --copy", fill(`clush -S -q -f {n} -w {nodes} -o '-F ssh_config' --copy ` + bigFile + ` --dest .`), nil},
+		{"parallel-scp", fill(`parallel-scp -h <(head -{n} hosts) -p {n} -t 0 -x '-F ssh_config' ` + bigFile + ` ./`), nil},
+		{"ansible copy", fill(`ansible all -i ansible.ini -l $(head -{n} hosts | paste -sd,) -f {n} -m ansible.builtin.copy -a 'src=` + bigFile + ` dest=~/'`), ansibleEnv()},
+	}
+}
+
+// copying compares copying a big file.
+func (y *yard) copying(ctx context.Context) (finding, error) {
+	if err := y.makeBigFile(); err != nil {
+		return finding{}, err
+	}
+	text, pictures := "", map[string]string{}
+	for _, n := range []int{1, 4} {
+		rank, err := y.run(ctx, race{
+			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 5, contenders: copiers,
+			before: func(int) ([]string, error) { return nil, y.emptyHomes() },
+			after:  y.mustHaveBigFile,
+		})
+		if err != nil {
+			return finding{}, err
+		}
+		picture := fmt.Sprintf("bench-copy-%d.svg", n)
+		pictures[picture] = rank.picture("200 MiB to " + count(n) + ": wall by dsbuild's")
+		text += fmt.Sprintf("![walls of copying to %s, by dsbuild's](%s)\n\n%s\n", count(n), picture, rank)
+		ours := rank.ratio(dsbuildName, scpName)
+		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n%s\n", aroundMedian(ours, "%.2f"), rank.commands())
+	}
+	return finding{text + "\n" + y.tools(), pictures}, y.emptyHomes()
+}
+
+func count(nodes int) string {
+	if nodes == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", nodes)
+}
+
+// mustHaveBigFile makes sure that the file has arrived whole on n nodes.
+func (y *yard) mustHaveBigFile(n int) error {
+	want := sha256.New()
+	if _, err := io.Copy(want, noise(0, bigSize)); err != nil {
+		return err
+	}
+	for _, node := range y.fleet.Nodes[:n] {
+		got, _, err := digestOf(filepath.Join(node.Home, bigFile))
+		if err != nil {
+			return err
+		}
+		if got != hex.EncodeToString(want.Sum(nil)) {
+			return fmt.Errorf("%s has another file", node.Name)
+		}
+	}
+	return nil
+}
+
+func digestOf(file string) (sum string, size int64, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	size, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), size, err
+}
+
+// farSum has the node's Python compute a digest, as deploy has its agent there do it.
+func farSum(ctx context.Context, r remote.Runner, python, path string, n int64) (string, error) {
+	const program = "import hashlib, sys; f = open(sys.argv[1], 'rb'); h = hashlib.sha256(); n = int(sys.argv[2])\n" +
+		"while n:\n b = f.read(min(n, 1 << 20)); h.update(b); n -= len(b)\nprint(h.hexdigest())"
+	var out strings.Builder
+	err := r.Run(ctx, remote.Command{Argv: []string{python, "-c", program, path, strconv.FormatInt(n, 10)}, Stdout: &out})
+	return strings.TrimSpace(out.String()), err
+}
+
+// putWord makes this program put a file as dsbuild deploy does: whole, with its
+// digest compared at the far end.
+const putWord = "put"
+
+// put is its main program: INVENTORY N FILE DIR, where HOST in DIR is the node's name.
+func put(args []string) error {
+	if len(args) != 4 {
+		return errors.New("INVENTORY N FILE DIR")
+	}
+	inv, err := inventory.Load(args[0])
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(args[1])
+	if err != nil || n < 1 || n > len(inv.Hosts) {
+		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
+	}
+	sum, size, err := digestOf(args[2])
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(args[3])
+	if err != nil {
+		return err
+	}
+	dialer := remote.NewSSH(remote.Options{})
+	results := fanout.Run(context.Background(), inv.Hosts[:n], fanout.Options{Forks: n}, func(ctx context.Context, h inventory.Host) (struct{}, error) {
+		c, err := dialer.Dial(ctx, remote.Target{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, IdentityFiles: []string{h.IdentityFile}, KnownHosts: []string{inv.KnownHosts}})
+		if err != nil {
+			return struct{}{}, err
+		}
+		defer c.Close()
+		return struct{}{}, c.Put(ctx, remote.Upload{
+			Open: func() (io.ReadSeekCloser, error) { return os.Open(args[2]) }, Size: size, SHA256: sum,
+			Path: filepath.Join(strings.ReplaceAll(dir, "HOST", h.Name), filepath.Base(args[2])), Mode: 0o600, Resume: true,
+			Sum: func(ctx context.Context, path string, n int64) (string, error) { return farSum(ctx, c, h.Python, path, n) },
+		})
+	})
+	for i, r := range results {
+		if r.Err != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", inv.Hosts[i].Name, r.Err))
+		}
+	}
+	return err
+}

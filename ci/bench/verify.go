@@ -1,0 +1,68 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// verified is how many nodes are asked what they run, window how many at once:
+// what dsbuild and pdsh do if they are not told otherwise.
+const (
+	verified = fleetSize
+	window   = 32
+)
+
+// ask is what the other tools run on a node.
+const ask = `ASK=$HOME/../venv/bin/python -c 'import importlib.metadata as m; print(m.version("deepspeed"))'`
+
+// askers ask the first n nodes which DeepSpeed they have.
+func askers(n int) []contender {
+	fill := filler(n)
+	pdsh := func(name, config, command string) contender {
+		return contender{name, fill(`pdsh -S -R ssh -w {nodes} ` + command), []string{"PDSH_SSH_ARGS_APPEND=-F " + config}}
+	}
+	return []contender{
+		{dsbuildName, fill(`dsbuild verify nodes/inventory.yaml --limit {nodes} --verify files`), nil},
+		pdsh("pdsh, as shipped", "ssh_config.shipped", `"$ASK"`),
+		pdsh("pdsh", "ssh_config", `"$ASK"`),
+		pdsh("pdsh true, as shipped", "ssh_config.shipped", `true`),
+		pdsh("pdsh true", "ssh_config", `true`),
+		{"clush", fill(`clush -S -b -f {window} -w {nodes} -o '-F ssh_config' "$ASK"`), nil},
+		{"parallel-ssh", fill(`parallel-ssh -h <(head -{n} hosts) -p {window} -t 0 -x '-F ssh_config' "$ASK"`), nil},
+		{"ssh", fill(`head -{n} hosts | xargs -P {window} -IHOST ssh -F ssh_config HOST "$ASK"`), nil},
+		{ansibleName, fill(`ansible all -i ansible.ini -l $(head -{n} hosts | paste -sd,) -f {window} -m ansible.builtin.command -a '{{ ansible_python_interpreter }} -c "import importlib.metadata as m; print(m.version(\"deepspeed\"))"'`), ansibleEnv()},
+	}
+}
+
+// verify compares asking nodes what they run.
+func (y *yard) verify(ctx context.Context) (finding, error) {
+	if err := y.deployAll(ctx); err != nil {
+		return finding{}, err
+	}
+	rank, err := y.run(ctx, race{
+		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 5, contenders: askers,
+		before: func(int) ([]string, error) { return []string{ask}, nil },
+	})
+	if err != nil {
+		return finding{}, err
+	}
+	text := strings.Join([]string{
+		"![walls of asking, by dsbuild's](bench-verify.svg)\n", rank.String(),
+		"dsbuild reads every file of DeepSpeed on each node and compares it with RECORD and with the other nodes, and asks for torch, CUDA, GPUs, driver and the rest besides; " +
+			"the others ask for the version alone, or do nothing (true).\n",
+		y.tools(), rank.commands("export " + ask),
+	}, "\n")
+	return finding{text, map[string]string{"bench-verify.svg": rank.picture(fmt.Sprintf("What do %d nodes run? Wall by dsbuild's", verified))}}, nil
+}
+
+// deployAll brings the same wheel to all nodes.
+func (y *yard) deployAll(ctx context.Context) error {
+	c, err := metered(ctx, y.dir, y.environ(), y.log, "dsbuild deploy nodes/inventory.yaml --verify files --wheel "+y.real[0])
+	if err == nil && c.Status != 0 {
+		err = fmt.Errorf("dsbuild deploy ended with status %d; what it said is in %s", c.Status, y.log.Name())
+	}
+	return err
+}

@@ -1,0 +1,259 @@
+//go:build linux
+
+package crowd
+
+import (
+	"bufio"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// node is one server's answers.
+type node struct {
+	name   string
+	server *sshtest.Server
+	wheel  inside
+
+	mu        sync.Mutex
+	installed bool
+}
+
+func (n *node) python() string { return filepath.Join(n.venv(), "bin", "python") }
+func (n *node) venv() string   { return "/opt/" + n.name + "/venv" }
+func (n *node) inbox() string  { return filepath.Join(n.server.Home, "inbox") }
+
+func (n *node) runs() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.installed
+}
+
+var (
+	sizeArgument = regexp.MustCompile(`(\d+)$`)
+	markLine     = regexp.MustCompile(`(?m)^MARK = (".*")$`)
+	requestLine  = regexp.MustCompile(`(?m)^REQUEST = json\.loads\((".*")\)$`)
+)
+
+// conversation is a command under way: a program of dsbuild's, which came on its
+// standard input.
+type conversation struct {
+	node    *node
+	request json.RawMessage
+	in      io.Reader // what follows the program
+	out     io.Writer
+	mark    string
+}
+
+// exec answers a command as the programs that dsbuild sends would.
+func (n *node) exec(command string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := conversation{node: n, in: stdin, out: stdout}
+	source, err := c.read(command)
+	switch {
+	case err != nil:
+	case strings.Contains(source, "\nANSWERED = "):
+		err = c.say(n.facts())
+	case strings.Contains(source, "class Environment"):
+		err = c.agent()
+	case strings.Contains(source, "class Files"):
+		err = c.look()
+	default:
+		err = fmt.Errorf("what is asked by %s?", command)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "crowd: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// read reads the program, and what it is told in its first lines.
+func (c *conversation) read(command string) (source string, err error) {
+	size := sizeArgument.FindString(strings.TrimRight(command, "'"))
+	count, err := strconv.Atoi(size)
+	if err != nil {
+		return "", fmt.Errorf("no program comes with %s", command)
+	}
+	program := make([]byte, count)
+	if _, err := io.ReadFull(c.in, program); err != nil {
+		return "", err
+	}
+	source = string(program)
+	mark := markLine.FindStringSubmatch(source)
+	if mark == nil {
+		return "", fmt.Errorf("a program without a mark: %.200s", source)
+	}
+	if c.mark, err = strconv.Unquote(mark[1]); err != nil {
+		return "", err
+	}
+	if request := requestLine.FindStringSubmatch(source); request != nil {
+		text, err := strconv.Unquote(request[1])
+		if err != nil {
+			return "", err
+		}
+		c.request = json.RawMessage(text)
+	}
+	return source, nil
+}
+
+// say sends a message.
+func (c *conversation) say(message any) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.out, "\n%s%s\n", c.mark, text)
+	return err
+}
+
+// object is JSON's.
+type object = map[string]any
+
+// probed is what a real node said: one with torch, and without DeepSpeed.
+//
+//go:embed probed.json
+var probed string
+
+// facts are what the probe tells.
+func (n *node) facts() object {
+	text := strings.NewReplacer("{venv}", n.venv(), "{site}", "local:"+n.name).Replace(probed)
+	var python object
+	if err := json.Unmarshal([]byte(text), &python); err != nil {
+		panic(err) // of a file that is ours
+	}
+	if n.runs() {
+		python["deepspeed"] = n.found()
+		python["build_text"] = n.wheel.build
+	}
+	return object{"python": python}
+}
+
+// found is the DeepSpeed that was installed.
+func (n *node) found() object {
+	return object{
+		"version": n.wheel.version, "sha256": n.wheel.sha256, "path": filepath.Join(n.venv(), "lib/python3.11/site-packages/deepspeed"),
+		"record": n.wheel.record, "intact": true,
+	}
+}
+
+// order is what the agent is told to do.
+type order struct {
+	Do     string `json:"do"`
+	Number int    `json:"number"`
+	File   string `json:"file"`
+	Size   int64  `json:"size"`
+}
+
+// agent answers as the program that changes an environment.
+func (c *conversation) agent() error {
+	begun := object{"inbox": c.node.inbox(), "arrived": []string{}, "now": nil, "previous": nil, "repaired": false, "run": ""}
+	if c.node.runs() {
+		begun["now"] = c.node.found()
+	}
+	if err := os.MkdirAll(c.node.inbox(), 0o700); err != nil {
+		return err
+	}
+	defer os.RemoveAll(c.node.inbox())
+	if err := c.say(object{"to": 0, "ok": begun}); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(c.in)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var o order
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+			return err
+		}
+		switch o.Do {
+		case "ping":
+			continue
+		case "end":
+			return nil
+		}
+		answer, err := c.node.obey(o)
+		if err != nil {
+			return err
+		}
+		if err := c.say(object{"to": o.Number, "ok": answer}); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// obey does what an order says, as far as it can be seen from outside.
+func (n *node) obey(o order) (object, error) {
+	switch o.Do {
+	case "digest":
+		return digest(filepath.Join(n.inbox(), filepath.Base(o.File)), o.Size)
+	case "users":
+		return object{"in_use": []string{}, "in_use_more": 0, "in_use_unseen": 0}, nil
+	case "install":
+		return object{"version": n.wheel.version, "record": n.wheel.record}, nil
+	case "verify":
+		return object{"version": n.wheel.version, "torch": "", "cuda": ""}, nil
+	case "record":
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.installed = true
+		return object{}, nil
+	case "undo":
+		return object{"before": nil, "recorded": n.runs(), "finished": true}, nil
+	}
+	return nil, fmt.Errorf("unknown order %s", o.Do)
+}
+
+// digest is the sha256 of the beginning of a file.
+func digest(file string, size int64) (object, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.CopyN(h, f, size); err != nil {
+		return nil, err
+	}
+	return object{"sha256": hex.EncodeToString(h.Sum(nil))}, nil
+}
+
+// look answers as the program that looks at an installed DeepSpeed.
+func (c *conversation) look() error {
+	n := c.node
+	if !n.runs() {
+		return c.say(object{"done": true})
+	}
+	var asked struct {
+		Known []string `json:"known"`
+	}
+	if err := json.Unmarshal(c.request, &asked); err != nil {
+		return err
+	}
+	files := n.wheel.files
+	for _, known := range asked.Known {
+		if known == n.wheel.digest {
+			files = nil
+		}
+	}
+	none := object{"count": 0, "first": []string{}}
+	noted := object{"wheel": n.wheel.name, "sha256": n.wheel.sha256, "version": n.wheel.version, "same": true}
+	err := c.say(object{"looked": object{
+		"version": n.wheel.version, "record": n.wheel.record, "noted": noted, "manifest": n.wheel.manifest,
+		"digest": n.wheel.digest, "files": files, "altered": none, "missing": none, "unknown": none, "litter": none,
+	}})
+	if err != nil {
+		return err
+	}
+	return c.say(object{"done": true})
+}

@@ -1,0 +1,61 @@
+//go:build linux
+
+package deploy_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/crowd"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// TestNothingIsLeftOfADeploy finds no goroutine more after a deploy, and none of a
+// node's once that is done: what waits for the last of them holds nothing of the first.
+func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
+	w := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})
+	c, err := crowd.Up(crowd.Options{Dir: t.TempDir(), Count: 100, Wheel: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Stop()
+	inv, err := inventory.Load(c.Inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wheels := load(t, w)
+	before := runtime.NumGoroutine()
+	d := deploy.New(deploy.Options{
+		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyFiles, By: "tester",
+		Dialer:   remote.WithSharing(remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none"})),
+		Reporter: ui.New(testWriter{t}, ui.Options{}),
+	})
+	if _, err := d.Survey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r := d.Apply(t.Context())
+	if r.Summary.OK != 100 || !r.Consistent || c.Deployed() != 100 {
+		t.Fatalf("%+v", r.Summary)
+	}
+	settled(t, "after the last node", before)
+	d.Close()
+	settled(t, "at the end", before)
+}
+
+// settled waits until there are no more goroutines than before.
+func settled(t *testing.T, when string, before int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
+			t.Fatalf("%s: %d goroutines, %d before\n%s", when, runtime.NumGoroutine(), before, strings.TrimSpace(string(stacks)))
+		}
+	}
+}

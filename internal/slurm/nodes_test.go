@@ -1,0 +1,102 @@
+package slurm
+
+import (
+	"reflect"
+	"testing"
+)
+
+// What sinfo says of nodes in several partitions, as a larger cluster has them.
+func TestParseNodes(t *testing.T) {
+	t.Parallel()
+	const said = `gpu01|gpu|up|mixed|gpu:a100:8(S:0-1),lustre:1|a100,ib|1031000|none
+gpu01|all*|up|mixed|gpu:a100:8(S:0-1),lustre:1|a100,ib|1031000|none
+gpu02|gpu|up|drained*|gpu:2,gpu:h100:no_consume:4|(null)|1031000|disk | see 4711
+cpu1|old|inact|idle~|(null)|(null)|1+|none
+`
+	got, err := parseNodes(said)
+	want := []Node{
+		{
+			Name: "gpu01", Partitions: []Partition{{"all", true, true}, {"gpu", false, true}}, State: "mixed",
+			MemoryMB: 1031000, GPUs: 8, GPUTypes: []string{"a100"}, Features: []string{"a100", "ib"},
+		},
+		{Name: "gpu02", Partitions: []Partition{{"gpu", false, true}}, State: "drained*", Reason: "disk | see 4711", MemoryMB: 1031000, GPUs: 6, GPUTypes: []string{"h100"}},
+		{Name: "cpu1", Partitions: []Partition{{"old", false, false}}, State: "idle~", MemoryMB: 1},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v\n%+v\n%+v", err, got, want)
+	}
+	if _, err := parseNodes("gpu01|gpu\n"); err == nil {
+		t.Error("half a line was understood")
+	}
+}
+
+// A node is given up at once only where waiting cannot help.
+func TestNodeStates(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[string][2]string{
+		"idle":       {},
+		"mixed-":     {},
+		"allocated":  {},
+		"completing": {},
+		"reserved":   {},
+		"idle*":      {"", "it does not respond to Slurm"},
+		"allocated@": {"", "it is to be rebooted"},
+		"idle#":      {},
+		"idle~":      {"powered down"},
+		"down*":      {"down: broken", "it does not respond to Slurm"},
+		"drained":    {"drained: broken"},
+		"draining@":  {"draining: broken", "it is to be rebooted"},
+		"future":     {"future: broken"},
+	} {
+		n := Node{State: state, Reason: "broken"}
+		if n.down() != want[0] || n.absent() != want[1] {
+			t.Errorf("%s: %q, %q", state, n.down(), n.absent())
+		}
+	}
+}
+
+// A partition is chosen for each node, and the others in it are left out.
+func TestByPartition(t *testing.T) {
+	t.Parallel()
+	up := func(names ...string) (all []Partition) {
+		for _, n := range names {
+			all = append(all, Partition{Name: n, Up: true})
+		}
+		return all
+	}
+	listed := []Node{
+		{Name: "n1", Partitions: up("batch", "gpu")},
+		{Name: "n2", Partitions: append([]Partition{{Name: "batch"}}, up("gpu")...)},
+		{Name: "n3", Partitions: up("gpu")},
+	}
+	for wanted, want := range map[string]map[string][2][]string{
+		"":          {"batch": {{"n1"}, {"n2"}}, "gpu": {{"n2"}, {"n1", "n3"}}},
+		"gpu,batch": {"gpu": {{"n1", "n2"}, {"n3"}}},
+	} {
+		d := Dialer{opt: Options{Partition: wanted}}
+		parts, unknown := d.byPartition([]string{"n1", "n2", "n9"}, listed)
+		got := make(map[string][2][]string)
+		for _, p := range parts {
+			var names []string
+			for _, n := range p.nodes {
+				names = append(names, n.Name)
+			}
+			got[p.name] = [2][]string{names, p.others}
+		}
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(unknown, []string{"n9"}) {
+			t.Errorf("--partition %q: %v, unknown %q", wanted, got, unknown)
+		}
+	}
+}
+
+// What sbcast says of nodes that fail, one by one or together.
+func TestBlamed(t *testing.T) {
+	t.Parallel()
+	got := blamed("sbcast: error: REQUEST_FILE_BCAST(node02): File exists\nsbcast: error: REQUEST_FILE_BCAST(gpu[07-08]): No space left on device")
+	if want := []string{"node02", "gpu07", "gpu08"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%q", got)
+	}
+	if got := blamed("sbcast: error: Invalid job id specified"); got != nil {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,57 @@
+//go:build full && linux
+
+package slurm_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	ci "github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+)
+
+// Nodes on which nothing runs are given back, and got again, over the same connection,
+// when there is something to do. One that was busy meanwhile is said to be.
+func TestFullSlurmGivesBack(t *testing.T) {
+	if os.Getenv(inside) == "" {
+		asUser(t, slurmtest.Up(t, ci.Options{Nodes: 2}))
+		return
+	}
+	opt := options(t, "node01", "node02")
+	opt.Wait = 5 * time.Second
+	d := newDialer(t, opt)
+	first, second := remotetest.Dial(t, d, target("node01")), remotetest.Dial(t, d, target("node02"))
+	hello := func(c remote.Conn) error {
+		var out bytes.Buffer
+		return c.Run(t.Context(), remote.Command{Argv: []string{"echo", "hello"}, Stdout: &out})
+	}
+	if err := hello(first); err != nil {
+		t.Fatal(err)
+	}
+	jobs := func() string {
+		out, err := exec.Command("squeue", "--noheader", "--name=dsbuild", "--format=%N").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	if has := jobs(); has != "node[01-02]" {
+		t.Errorf("the job has %q", has)
+	}
+	begin := time.Now()
+	slurmtest.Eventually(t, 3*time.Minute, "the nodes are given back", func() bool { return jobs() == "" })
+	t.Logf("result: nodes on which nothing runs are given back after %.0f s", time.Since(begin).Seconds())
+	id := batch(t, "node02")
+	if err := hello(first); err != nil {
+		t.Errorf("a node that is asked for again: %v", err)
+	}
+	if err := hello(second); err == nil || !strings.Contains(err.Error(), "busy (job "+id+" of user: wrap)") {
+		t.Errorf("a node that was taken meanwhile: %v", err)
+	}
+}
