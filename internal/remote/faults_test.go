@@ -473,6 +473,17 @@ func TestJumpHostForbidsForwarding(t *testing.T) {
 	wantError(t, err, remote.ErrDial, "the jump host forwards no connection there", "AllowTcpForwarding and PermitOpen")
 }
 
+// Whoever waits for one silent node keeps others waiting: once is enough.
+func TestSilenceIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
+	_, err := remote.WithRetry(quick(), 3, time.Millisecond).Dial(t.Context(), s.Target())
+	wantError(t, err, remote.ErrDial, "did not finish the SSH handshake within", "")
+	if s.Connections() != 1 {
+		t.Errorf("%d connections", s.Connections())
+	}
+}
+
 func TestResetInTheHandshake(t *testing.T) {
 	_, err := quick().Dial(t.Context(), sshtest.Start(t, sshtest.Options{Reset: true}).Target())
 	wantError(t, err, remote.ErrDial, "the node ended the handshake: .*reset by peer", "MaxStartups")
