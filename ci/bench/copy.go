@@ -162,7 +162,9 @@ func put(args []string) error {
 		return struct{}{}, c.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(args[2]) }, Size: size, SHA256: sum,
 			Path: filepath.Join(strings.ReplaceAll(dir, "HOST", h.Name), filepath.Base(args[2])), Mode: 0o600, Resume: true,
-			Sum: func(ctx context.Context, path string, n int64) (string, error) { return farSum(ctx, c, h.Python, path, n) },
+			Sum: func(ctx context.Context, path string, n int64) (string, error) {
+				return farSum(ctx, c, h.Python, path, n)
+			},
 		})
 	})
 	for i, r := range results {
