@@ -510,14 +510,11 @@ class Environment:
         if along:
             roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
         self.start_change(outermost(roots), "kept-" + REQUEST["run"])
-        code = None if along else byte_code(first)
-        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
-                [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]],
+                self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
-        if code:
-            add_byte_code(os.path.dirname(info), *code)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
@@ -625,43 +622,6 @@ class Environment:
             if not self.keep:
                 sweep(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
-
-
-MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
-
-
-def byte_code(wheel):
-    """The byte code that a wheel of dsbuild's brings for this Python: the names of its
-    modules, and the archive that has it. None: pip compiles."""
-    import importlib.util
-    import io
-
-    member = "/bytecode-%d.zip" % int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
-    if sys.pycache_prefix or sys.implementation.name != "cpython":
-        return None
-    with zipfile.ZipFile(wheel) as z:
-        names = set(z.namelist())
-        found = [n for n in names if n.endswith(".dist-info" + member) and n.count("/") == 1]
-        if len(found) != 1 or z.getinfo(found[0]).file_size > MOST_CODE:
-            return None
-        code = zipfile.ZipFile(io.BytesIO(z.read(found[0])))
-    modules = [i for i in code.infolist() if i.filename in names and i.filename.endswith(".py")]
-    return (modules, code) if sum(i.file_size for i in modules) <= MOST_CODE else None
-
-
-def add_byte_code(site, modules, code):
-    """Puts byte code beside its modules, as compiling them here would have done."""
-    import importlib.util
-
-    for info in modules:
-        path = os.path.join(site, info.filename)
-        st = os.stat(path)
-        target = importlib.util.cache_from_source(path)
-        if not exists(os.path.dirname(target)):
-            os.mkdir(os.path.dirname(target))
-        head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
-        with open(target, "wb") as f:
-            f.write(head + code.read(info))
 
 
 def note(entry):

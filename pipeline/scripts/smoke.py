@@ -1,20 +1,15 @@
 """Proof that an installed wheel works: every op loads from the wheel, nothing
 is compiled on the way, and those that run on a CPU do what they are for. Where this CPU
 is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
-DSBUILD_OUT/not-run says why. The byte code in the wheel is that of its modules.
+DSBUILD_OUT/not-run says why.
 
 usage: smoke.py OP...
 """
 import ctypes
-import importlib.metadata
-import importlib.util
 import logging
-import marshal
 import os
 import sys
 import tempfile
-import warnings
-import zipfile
 
 # What each level adds, by the names of /proc/cpuinfo (x86-64 psABI, table 3.1).
 FLAGS = {
@@ -31,22 +26,6 @@ def lacking(level):
     return [flag for name in sorted(FLAGS) if name <= level for flag in FLAGS[name].split() if flag not in have]
 
 
-def byte_code():
-    """Each module's byte code in the wheel must be what this Python makes of it."""
-    magic = int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
-    (packed,) = (f for f in importlib.metadata.files("deepspeed") if f.name == f"bytecode-{magic}.zip")
-    site = importlib.metadata.distribution("deepspeed").locate_file("")
-    with zipfile.ZipFile(packed.locate()) as z, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in z.namelist():
-            with open(os.path.join(site, name), "rb") as f:
-                code = compile(f.read(), name, "exec", dont_inherit=True, optimize=0)
-            if marshal.loads(z.read(name)) != code:
-                sys.exit(f"the byte code of {name} in the wheel is not that of the module")
-    print(f"byte code: that of {len(z.namelist())} modules")
-
-
-byte_code()
 missing = lacking(os.environ["DSBUILD_CPU"])
 if missing:
     why = f"this machine's CPU is below {os.environ['DSBUILD_CPU']}: it lacks {' '.join(missing)}"

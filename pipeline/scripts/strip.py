@@ -1,14 +1,10 @@
-"""Strips the extensions of a compiled wheel, adds the byte code of its modules, and
-notes what was installed here.
+"""Strips the extensions of a compiled wheel and notes what was installed here.
 
 usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major)
 """
 import hashlib
 import importlib.metadata
-import importlib.util
-import io
 import json
-import marshal
 import os
 import pathlib
 import runpy
@@ -18,33 +14,13 @@ import subprocess
 import sysconfig
 import tempfile
 import urllib.parse
-import warnings
 import zipfile
 
 
-def byte_code(wheel):
-    """The name and contents of an archive of the compiled modules of a wheel: what
-    every node would compile by itself, once for all. It lies in dist-info, where other
-    installers leave it alone; the name tells for which byte code it is."""
-    packed, magic = io.BytesIO(), int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as z, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name in sorted(n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n):
-            try:
-                code = compile(wheel.read(name), name, "exec", dont_inherit=True, optimize=0)
-            except SyntaxError:  # no module, whatever its name says
-                continue
-            z.writestr(zipfile.ZipInfo(name), marshal.dumps(code), zipfile.ZIP_DEFLATED)
-    (info,) = {n.split("/")[0] for n in wheel.namelist() if n.endswith(".dist-info/WHEEL")}
-    return f"{info}/bytecode-{magic}.zip", packed.getvalue()
-
-
 def strip(compiled, outdir):
-    """The same wheel, uncompressed, without symbols and debug information, and with
-    byte code."""
+    """The same wheel, uncompressed, without symbols and debug information."""
     target = pathlib.Path(outdir, pathlib.Path(compiled).name)
     with zipfile.ZipFile(compiled) as old, zipfile.ZipFile(target, "w") as new, tempfile.TemporaryDirectory() as tmp:
-        code = byte_code(old)  # before the entries of old become those of new
         for info in old.infolist():
             data = old.read(info)
             if info.filename.endswith(".so") and not os.environ.get("DSBUILD_KEEP_DEBUG"):
@@ -54,7 +30,6 @@ def strip(compiled, outdir):
                 data = file.read_bytes()
             info.compress_type = zipfile.ZIP_STORED
             new.writestr(info, data)
-        new.writestr(*code)
 
 
 def purl(kind, name, version):
