@@ -398,11 +398,11 @@ class Environment:
         self.digests = Digests()
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
-    def begin(self):
+    def begin(self, inbox):
         """Locks, repairs what an earlier run left, and makes room for the upload,
         unless there will be none."""
         os.makedirs(HOME, mode=0o755, exist_ok=True)
-        self.take_lock()
+        self.take_lock(inbox)
         repaired = self.repair()
         found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
@@ -437,7 +437,7 @@ class Environment:
         path = os.path.join(INBOX, os.path.basename(order["file"]))
         return {"sha256": digest_of(path, self.digests, order["size"])}
 
-    def take_lock(self):
+    def take_lock(self, inbox):
         """Waits a little: a driver that was killed leaves an agent that tidies up."""
         self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + REQUEST["lock_s"]
@@ -452,6 +452,7 @@ class Environment:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
                     raise Busy("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
                 time.sleep(0.1)
+                inbox.check()
         try:
             os.ftruncate(self.lock, 0)
             os.write(self.lock, ("run %s by %s on %s" % (REQUEST["run"], REQUEST["by"], REQUEST["label"])).encode("utf-8"))
@@ -877,7 +878,7 @@ def main():
         signal.signal(s, leave)
     env, inbox = Environment(), Inbox()
     try:
-        answer(0, env.begin)
+        answer(0, lambda: env.begin(inbox))
         if env.dir:
             while True:
                 try:

@@ -39,7 +39,7 @@ func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 	e := newEnvironment(t, "")
 	home := filepath.Join(e.dir, ".dsbuild")
 	kept := filepath.Join(home, "kept-earlier", "0")
-	begin := "env = Environment()\ntry:\n    print(env.begin())\nexcept Failed as f:\n    print('failed:', f, '| hint:', f.hint)\n"
+	begin := "env = Environment()\ntry:\n    print(env.begin(Inbox()))\nexcept Failed as f:\n    print('failed:', f, '| hint:', f.hint)\n"
 	for name, write := range map[string]func(path string) error{
 		"torn":       func(path string) error { return os.WriteFile(path, []byte(`{"done": fal`), 0o600) },
 		"empty":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -104,6 +104,23 @@ func TestLongWorkOnTheNodeIsNotTakenForSilenceOfTheDriver(t *testing.T) {
 	// A driver that says nothing at all is gone.
 	out := agentDo(t, e, "", "r, w = os.pipe()\nos.dup2(r, 0)\ninbox = Inbox()\ntime.sleep(1)\ntry:\n    inbox.take()\nexcept Gone:\n    print('gone')\n")
 	if strings.TrimSpace(out) != "gone" {
+		t.Error(out)
+	}
+}
+
+// Whoever waits for the lock when the driver goes away waits no more.
+func TestNobodyWaitsForTheLockInVain(t *testing.T) {
+	t.Parallel()
+	out := agentDo(t, newEnvironment(t, ""), "", `
+REQUEST["lock_s"] = 60
+os.makedirs(HOME)
+held = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT)
+fcntl.flock(held, fcntl.LOCK_EX)
+began = time.monotonic()
+main()
+print(time.monotonic() - began < 30, os.listdir(HOME))
+`)
+	if strings.TrimSpace(out) != "True ['lock']" {
 		t.Error(out)
 	}
 }

@@ -167,11 +167,17 @@ func (f *faultFleet) command(t *testing.T, args ...string) (cmd *exec.Cmd, stdou
 
 // deployArgs are those that bring a wheel to every node, whatever they have.
 func (f *faultFleet) deployArgs(w int, more ...string) []string {
+	args := []string{"deploy", f.Inventory, "--wheel", f.wheels[w].path, "--force", "--json"}
+	return slices.Concat(args, f.limit(), more)
+}
+
+// limit are the flags that leave other nodes out.
+func (f *faultFleet) limit() []string {
 	var names []string
 	for _, n := range f.Nodes {
 		names = append(names, n.Name)
 	}
-	return append([]string{"deploy", f.Inventory, "--limit", strings.Join(names, ","), "--wheel", f.wheels[w].path, "--force", "--json"}, more...)
+	return []string{"--limit", strings.Join(names, ",")}
 }
 
 // deploys brings a wheel to every node, which must succeed.
@@ -359,16 +365,46 @@ func (c counts) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// interrupts presses Ctrl-C at random moments of so many runs. Each time every node
-// has what it had or what was to come, and the report says which.
+// kept are the versions that a rollback would bring back; what a node has where it
+// would be refused. Not all: some node would be left without any.
+func (f *faultFleet) kept(t *testing.T, has []int) (back []int, all bool) {
+	t.Helper()
+	for i, n := range f.Nodes {
+		text, err := os.ReadFile(filepath.Join(f.own(i), "previous", "change.json"))
+		at := slices.IndexFunc(f.wheels[:], func(w faultWheel) bool {
+			return strings.Contains(string(text), `"before": {"version": "`+w.version+`"`)
+		})
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			at = has[i]
+		case err != nil:
+			t.Fatal(n.Name, err)
+		case at < 0:
+			return nil, false
+		}
+		back = append(back, at)
+	}
+	return back, true
+}
+
+// interrupts presses Ctrl-C at random moments of so many runs, every fourth of which
+// is a rollback. Each time every node has what it had or what was to come, and the
+// report says which.
 func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 	t.Helper()
 	came, steps = counts{}, counts{}
 	has := f.all(t)
-	for range times {
-		target := f.other(has)
+	for n := range times {
+		args, targets := f.deployArgs(f.other(has)), slices.Repeat([]int{f.other(has)}, len(has))
 		after := time.Duration(mathrand.Float64() * 1.1 * float64(f.took))
-		cmd, stdout, stderr := f.command(t, f.deployArgs(target)...)
+		back, all := f.kept(t, has)
+		rollback := n%4 == 2 && all
+		if rollback {
+			args, targets = append([]string{"rollback", f.Inventory, "--json"}, f.limit()...), back
+			after /= 3 // it sends nothing and needs no pip
+			came["runs that were rollbacks"]++
+		}
+		cmd, stdout, stderr := f.command(t, args...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +412,7 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 		cmd.Process.Signal(syscall.SIGINT) //nolint:errcheck // it may have ended
 		err := cmd.Wait()
 		now := f.all(t)
-		if code := exitStatus(err); code != exitInterrupted && code != exitOK {
+		if code := exitStatus(err); code != exitInterrupted && code != exitOK && !(rollback && code == exitNodes) { // none is kept
 			t.Errorf("Ctrl-C after %s: exit %d\n%s", after, code, stderr)
 		}
 		var r deploy.Report
@@ -386,7 +422,7 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 			t.Fatalf("%v: %s", err, stdout)
 		}
 		for i, w := range now {
-			f.interrupted(t, i, has[i], w, target, r)
+			f.interrupted(t, i, has[i], w, targets[i], r)
 			switch {
 			case w == has[i]:
 				came["old"]++
@@ -398,7 +434,7 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 			}
 		}
 		if t.Failed() {
-			t.Fatalf("Ctrl-C after %s; the nodes had %v and have %v; the report:\n%s\n%s", after, has, now, stdout, stderr)
+			t.Fatalf("Ctrl-C after %s of dsbuild %s; the nodes had %v and have %v; the report:\n%s\n%s", after, args[0], has, now, stdout, stderr)
 		}
 		has = now
 	}

@@ -176,7 +176,7 @@ func (d *SSH) knock(ctx context.Context, t Target, dial dialFunc, keys *keySet) 
 		return nil, ctx.Err()
 	case clock.expired():
 		err = fmt.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, hostPort(t), d.opt.Timeout)
-		return nil, hint.With(err, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+		return nil, hint.With(silentError{err}, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 	}
 	return nil, err
 }
@@ -288,7 +288,7 @@ func dialError(t Target, err error) error {
 		return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
 			"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
 	case errors.Is(err, context.DeadlineExceeded):
-		return hint.With(fmt.Errorf("%w to %s: no answer", ErrDial, hostPort(t)),
+		return hint.With(silentError{fmt.Errorf("%w to %s: no answer", ErrDial, hostPort(t))},
 			"is the node up, and does a firewall let port %d through?", t.Port)
 	}
 	return fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), cause)

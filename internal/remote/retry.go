@@ -8,11 +8,18 @@ import (
 
 // WithRetry returns a Dialer that tries again where that can help: no
 // connection, or one lost on the way. Refused keys, unknown hosts and
-// full disks are final. The pause doubles each time and varies by half, so
+// full disks are final, and so is silence: a node that was waited for once would
+// have all others wait two times more. The pause doubles each time and varies by half, so
 // that a thousand nodes do not come back at the same moment.
 func WithRetry(d Dialer, attempts int, pause time.Duration) Dialer {
 	return &retryDialer{d, attempts, pause}
 }
+
+// silentError is a node that said nothing for as long as it was given.
+type silentError struct{ error }
+
+// Unwrap gives what was waited for.
+func (e silentError) Unwrap() error { return e.error }
 
 type retryDialer struct {
 	Dialer
@@ -28,7 +35,7 @@ func (r *retryDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	next := r.pause
 	for n := 1; ; n++ {
 		c, err := r.Dialer.Dial(ctx, t)
-		if err == nil || n >= r.attempts || errors.Is(err, errTurnedAway) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
+		if err == nil || n >= r.attempts || errors.Is(err, errTurnedAway) || errors.As(err, new(silentError)) || !errors.Is(err, ErrDial) && !errors.Is(err, ErrLost) {
 			return c, err
 		}
 		if err := pause(ctx, around(next)); err != nil {

@@ -159,7 +159,8 @@ type sudoSession struct {
 	ask, on  string // marks: sudo asks, the program begins
 	input    *sudoInput
 
-	ctx context.Context // of run
+	ctx       context.Context // of run
+	answering sync.WaitGroup
 
 	mu    sync.Mutex
 	begun bool
@@ -193,10 +194,11 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 
 // run runs the command to its end.
 func (s *sudoSession) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // of what is asked
-	s.ctx = ctx
+	asking, cancel := context.WithCancel(ctx)
+	s.ctx = asking
 	err := s.conn.Conn.Run(ctx, s.line)
+	cancel()
+	s.answering.Wait()
 	s.input.end()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +232,7 @@ func (s *sudoSession) Write(b []byte) (int, error) {
 			s.keep(s.buf[:prompt])
 			of := string(s.buf[prompt+len(s.ask) : prompt+end])
 			s.buf = s.buf[prompt+end+1:]
-			go s.answer(of)
+			s.answering.Go(func() { s.answer(of) })
 			continue
 		default:
 			if len(s.buf) > mostWords {

@@ -5,7 +5,8 @@
 # Nothing of the job reaches the program, for some libraries take SLURM_* for orders;
 # but TMPDIR is where the site wants temporary files. Slurm sends signals to all
 # processes of a step: the program may take its time over SIGTERM, and the step lasts
-# until this shell ends. SIGUSR1, which srun passes on, is for this shell alone.
+# until this shell ends. SIGUSR1, which srun passes on once it knows that the program
+# runs, is for this shell alone: it tells the program, and says so.
 line=$DSBUILD_LINE mark=$1
 umask 022
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -15,7 +16,7 @@ set -- $(getent passwd "$(id -u)")
 unset IFS
 user=${1:-$SLURM_JOB_USER} home=${6:-/} shell=${7:-/bin/sh}
 cd "$home" 2>/dev/null || cd /
-trap 'kill -TERM 0' USR1
+trap 'kill -TERM 0; echo "$mark told" >&2' USR1
 trap : HUP INT TERM
 exec 3<&0
 (

@@ -114,7 +114,7 @@ func (p *step) wait(errs *os.File) {
 // How a program on a node is ended: its input ends and it gets SIGTERM, and time to
 // put right what it was about. Then it is killed.
 const (
-	termEvery = 2 * time.Second
+	tellEvery = 200 * time.Millisecond
 	killAfter = 30 * time.Second
 	killGrace = 10 * time.Second
 )
@@ -125,9 +125,10 @@ func (p *step) abort() {
 		p.input.Close() //nolint:errcheck // it may have ended
 	}
 	for end := time.Now().Add(killAfter); time.Now().Before(end); {
-		// Again, for srun passes on nothing while it starts the program.
-		p.cmd.Process.Signal(passOn) //nolint:errcheck // it may have ended
-		if p.endsIn(termEvery) {
+		if !p.errs.told() {
+			p.cmd.Process.Signal(passOn) //nolint:errcheck // it may have ended
+		}
+		if p.endsIn(tellEvery) {
 			return
 		}
 	}
@@ -250,6 +251,13 @@ func (m *marked) status() (code int, seen bool) {
 	text, _, whole := strings.Cut(text, "\n")
 	code, err := strconv.Atoi(text)
 	return code, found && whole && err == nil
+}
+
+// told reports whether the program has been told to end.
+func (m *marked) told() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return strings.Contains(string(m.kept), m.mark+" told")
 }
 
 // after is what comes behind the mark.
