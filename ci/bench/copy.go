@@ -12,6 +12,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -152,6 +154,8 @@ func put(args []string) error {
 	if err != nil {
 		return err
 	}
+	runtime.GOMAXPROCS(1) // as dsbuild does on two cores while nodes are at work
+	debug.SetGCPercent(400)
 	dialer := remote.NewSSH(remote.Options{})
 	results := fanout.Run(context.Background(), inv.Hosts[:n], fanout.Options{Forks: n}, func(ctx context.Context, h inventory.Host) (struct{}, error) {
 		c, err := dialer.Dial(ctx, remote.Target{Name: h.Name, Address: h.Address, Port: h.Port, User: h.User, IdentityFiles: []string{h.IdentityFile}, KnownHosts: []string{inv.KnownHosts}})

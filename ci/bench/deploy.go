@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -78,27 +79,42 @@ func ansibleEnv() []string {
 
 // deploy compares putting a wheel on nodes.
 func (y *yard) deploy(ctx context.Context) (finding, error) {
-	n := 0
+	return y.deploying(ctx, "bench-deploy.svg", "a wheel", y.real, deployers, 5)
+}
+
+// large compares putting a big wheel on nodes, with those tools that differ most.
+func (y *yard) large(ctx context.Context) (finding, error) {
+	some := func(n int) []contender {
+		return slices.DeleteFunc(deployers(n), func(c contender) bool {
+			return !slices.Contains([]string{dsbuildName, pdshName, scpName, ansibleName, floorName}, c.name)
+		})
+	}
+	return y.deploying(ctx, "bench-large.svg", "a wheel with 30 MiB more", y.big, some, 3)
+}
+
+// deploying compares contenders, which get another of the wheels in each turn.
+func (y *yard) deploying(ctx context.Context, picture, what string, wheels []string, contenders func(int) []contender, rounds int) (finding, error) {
+	turn := 0
 	var wheel string
-	r := race{
-		title: fmt.Sprintf("a wheel to %d nodes", deployed), nodes: deployed, rounds: 5, contenders: deployers,
+	rank, err := y.run(ctx, race{
+		title: fmt.Sprintf("%s to %d nodes", what, deployed), nodes: deployed, rounds: rounds, contenders: contenders,
 		before: func(int) ([]string, error) {
-			n++
-			wheel = y.real[n%len(y.real)]
+			turn++
+			wheel = wheels[turn%len(wheels)]
 			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, y.emptyHomes()
 		},
 		after: func(nodes int) error { return y.mustRun(nodes, wheel) },
-	}
-	rank, err := y.run(ctx, r)
+	})
 	if err != nil {
 		return finding{}, err
 	}
 	text := strings.Join([]string{
-		"![walls of a deploy, by dsbuild's](bench-deploy.svg)\n", rank.String(), rank.floor(floorName),
+		"![walls of a deploy, by dsbuild's](" + picture + ")\n", rank.String(), rank.floor(floorName),
 		rank.leanness(pdshName, "clush", "parallel-ssh", scpName, ansibleName), y.tools(),
-		rank.commands("export WHEEL=wheels/8.0/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
+		rank.commands("export WHEEL="+filepath.Dir(wheel)+"/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
 	}, "\n")
-	return finding{text, map[string]string{"bench-deploy.svg": rank.picture(fmt.Sprintf("Push, pip install, ask for the version: %d nodes, wall by dsbuild's", deployed))}}, nil
+	title := fmt.Sprintf("Push %s, pip install, ask for the version: %d nodes, wall by dsbuild's", what, deployed)
+	return finding{text, map[string]string{picture: rank.picture(title)}}, nil
 }
 
 // emptyHomes removes what others left there: Ansible sends no file that is

@@ -40,6 +40,7 @@ func parts() []part {
 	wheels := need{"two wheels of DeepSpeed", (*yard).realWheels}
 	return []part{
 		{"deploy", []need{checkout, peers, fleet, wheels}, (*yard).deploy},
+		{"large", []need{checkout, peers, fleet, wheels, {"the same wheels with 30 MiB more", (*yard).bigWheels}}, (*yard).large},
 		{"load", []need{checkout, peers, fleet, wheels}, (*yard).load},
 		{"copy", []need{checkout, peers, fleet}, (*yard).copying},
 		{"verify", []need{checkout, peers, fleet, wheels}, (*yard).verify},

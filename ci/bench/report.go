@@ -22,7 +22,7 @@ type ranking struct {
 // time went.
 func (r ranking) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", r.title, dsbuildName)
+	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", ledger.Markdown(r.title), dsbuildName)
 	for _, c := range r.contenders {
 		s := r.samples[c.name]
 		ratio := "1"
@@ -94,6 +94,9 @@ func (r ranking) floor(name string) string {
 func (r ranking) leanness(others ...string) string {
 	best, least := "", 0.0
 	for _, name := range others {
+		if len(r.samples[name]) == 0 {
+			continue // not in this race
+		}
 		if cpu := r.median(name, driverCPU); best == "" || cpu < least {
 			best, least = name, cpu
 		}

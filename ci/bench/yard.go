@@ -48,6 +48,7 @@ type yard struct {
 	fleet    *nodes.Fleet
 	gauge    *gauge
 	real     []string // wheels of DeepSpeed, relative to dir
+	big      []string // the same with ballast
 }
 
 // newYard locks the folder: two runs would measure each other.

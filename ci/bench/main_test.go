@@ -1,0 +1,206 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// TestMain makes this binary what the program is when it calls itself.
+func TestMain(m *testing.M) {
+	if inner := innerProgram(os.Args[1:]); inner != nil {
+		if err := inner(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := inherit(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// spinner is a program that takes as much CPU time as its argument says, in seconds.
+func spinner(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "spin.py")
+	if err := os.WriteFile(file, []byte("import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return "python3 " + file
+}
+
+func TestMeteredCountsWhatIsLeftBehind(t *testing.T) {
+	var out bytes.Buffer
+	line := "echo said; setsid sh -c '" + spinner(t) + " 0.3; sleep 300' >/dev/null 2>&1 & sleep 1.5; exit 7"
+	c, err := metered(t.Context(), t.TempDir(), os.Environ(), &out, line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Status != 7 || c.CPU < 0.3 || c.Wall < 1.5 || c.Memory < 1<<20 || out.String() != "said\n" {
+		t.Errorf("%+v, %q", c, &out)
+	}
+	for _, p := range processes() {
+		if p.name == "sleep" && p.parent == os.Getpid() {
+			t.Errorf("left behind: %v", p)
+		}
+	}
+}
+
+func TestGaugeCountsWhatNodesLeaveBehind(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	g := &gauge{fleet: f}
+	before, err := g.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One that the connection waits for, and one that it does not.
+	n := f.Nodes[1]
+	spin := spinner(t)
+	line := fmt.Sprintf(`ssh -n -F none -i %s -p %d -o UserKnownHostsFile=%s %s@%s "setsid %s 0.4 >/dev/null 2>&1 </dev/null & %s 0.2"`,
+		f.IdentityFile, n.Port, f.KnownHosts, f.User, n.Address, spin, spin)
+	if c, err := metered(t.Context(), t.TempDir(), os.Environ(), os.Stderr, line); err != nil || c.Status != 0 {
+		t.Fatal(c, err)
+	}
+	after, err := g.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := after - before; used < 580*time.Millisecond {
+		t.Errorf("%s of CPU time on the nodes, at least 600 ms were used", used)
+	}
+}
+
+func TestParse(t *testing.T) {
+	var p process
+	if err := p.parse("4711 (a (b) c) S 12 1 1 0 -1 4194560 1 2 3 4 100 20 3000 400 20 0 1 0"); err != nil {
+		t.Fatal(err)
+	}
+	if p.pid != 4711 || p.name != "a (b) c" || p.state != "S" || p.parent != 12 || p.ticks != 3520 {
+		t.Errorf("%+v", p)
+	}
+	for _, text := range []string{"", "x", "1 (", "1 ) (", "1 (a) S 2"} {
+		if p.parse(text) == nil {
+			t.Errorf("%q is a process", text)
+		}
+	}
+}
+
+func TestSpreadOf(t *testing.T) {
+	for _, c := range []struct {
+		of   []float64
+		want spread
+	}{
+		{[]float64{3}, spread{3, 3, 3}},
+		{[]float64{9, 1, 5}, spread{5, 1, 9}},
+		{[]float64{4, 1, 2, 3}, spread{2.5, 1, 4}},
+	} {
+		if got := spreadOf(c.of); got != c.want {
+			t.Errorf("%v: %v", c.of, got)
+		}
+	}
+}
+
+// races are two rounds of two tools.
+func races() ranking {
+	walls := func(w ...float64) (s []sample) {
+		for _, v := range w {
+			s = append(s, sample{cost{Wall: v, CPU: v / 10}, v * 2})
+		}
+		return s
+	}
+	return ranking{
+		title: "a <wheel> to 2 nodes", contenders: []contender{{dsbuildName, "dsbuild deploy", nil}, {"a | b", "a | b", []string{"X=1 2"}}},
+		samples: map[string][]sample{dsbuildName: walls(1, 2), "a | b": walls(2, 8)},
+	}
+}
+
+func TestRanking(t *testing.T) {
+	want := `| a &lt;wheel> to 2 nodes | wall, s | × dsbuild | driver's CPU, s | nodes' CPU, s |
+|---|---|---|---|---|
+| dsbuild | 1.5 (1.0–2.0) | 1 | 0.15 (0.10–0.20) | 3.0 (2.0–4.0) |
+| a \| b | 5.0 (2.0–8.0) | 3.00 (2.00–4.00) | 0.50 (0.20–0.80) | 10.0 (4.0–16.0) |
+`
+	if got := races().String(); got != want {
+		t.Errorf("got\n%s", got)
+	}
+	if got := races().commands("export W=1"); !strings.Contains(got, "export X='1 2'\na | b\n") || !strings.Contains(got, "&lt;wheel&gt;") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestPicturesAreXML(t *testing.T) {
+	all := []grown{{1, cost{Wall: 0.1, CPU: 0.05, Memory: 30e6}, cost{}, 0}, {1000, cost{Wall: 9, CPU: 4, Memory: 130e6}, cost{}, 0}}
+	for _, picture := range []string{races().picture("a & b < c"), growthPicture(all)} {
+		for d := xml.NewDecoder(strings.NewReader(picture)); ; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%v\n%s", err, picture)
+			}
+		}
+		if strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") {
+			t.Error(picture)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	names := func(all []part) (out []string) {
+		for _, p := range all {
+			out = append(out, p.name)
+		}
+		return out
+	}
+	if all, err := choose([]string{"growth", "deploy"}); err != nil || !slices.Equal(names(all), []string{"deploy", "growth"}) {
+		t.Error(names(all), err)
+	}
+	if all, err := choose(nil); err != nil || len(all) != len(parts()) {
+		t.Error(names(all), err)
+	}
+	if _, err := choose([]string{"nothing"}); err == nil {
+		t.Error("a part that is none was found")
+	}
+}
+
+// A big wheel is one that dsbuild takes, with all that pip and dsbuild look at.
+func TestEnlarge(t *testing.T) {
+	dir := t.TempDir()
+	small := wheeltest.Packed(t, dir, wheeltest.Options{})
+	big := filepath.Join(t.TempDir(), filepath.Base(small))
+	if err := enlarge(small, big, 1); err != nil {
+		t.Fatal(err)
+	}
+	v, err := wheel.Verify(t.Context(), big)
+	if err != nil || len(v.Findings()) > 0 {
+		t.Fatal(err, v.Findings())
+	}
+	if st, err := os.Stat(big); err != nil || st.Size() < ballastSize {
+		t.Error(st, err)
+	}
+}
+
+// The document of this checkout can take results.
+func TestDocument(t *testing.T) {
+	t.Chdir("../..")
+	if err := document().Check(); err != nil {
+		t.Error(err)
+	}
+}
