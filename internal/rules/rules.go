@@ -140,6 +140,11 @@ func innerRooms() []Rule {
 			Reason: "Slurm runs commands and brings files, whatever they are for",
 		},
 		{
+			Folder: "internal/hosts",
+			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Reason: "a host is reached the same for whatever is done there",
+		},
+		{
 			Folder: "internal/fanout",
 			Deny:   []string{Module},
 			Allow:  ours("internal/fanout"),
