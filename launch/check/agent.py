@@ -244,6 +244,8 @@ def data(path):
     if os.path.isdir(full):
         some = ""
         for entry in sorted(os.scandir(full), key=lambda e: e.name)[:10000]:
+            if entry.name.startswith(".dsbuild-check-"):
+                continue
             size = entry.stat().st_size if entry.is_file() else -1
             digest.update(("%s\0%d\n" % (entry.name, size)).encode("utf-8", "surrogateescape"))
             entries, total = entries + 1, total + max(size, 0)
@@ -459,7 +461,7 @@ def call(peers, window, limit):
                 status = s.connect_ex((address, port))
                 if status not in (0, errno.EINPROGRESS):
                     s.close()
-                    failed[at] = os.strerror(status)
+                    failed[at] = "a route that leads nowhere" if status == errno.EINVAL else os.strerror(status)
                     continue
             except OSError as e:
                 failed[at] = why(e)
@@ -557,7 +559,7 @@ class Ranks:
     """The processes of one collective on this node."""
 
     def __init__(self, order):
-        self.processes = {}
+        self.processes, self.heard = {}, {}  # by rank
         for local in range(order["local"]):
             rank = order["rank"] + local
             r, w = os.pipe()
@@ -570,7 +572,7 @@ class Ranks:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(w,), env=env)
             finally:
                 os.close(w)
-            self.processes[rank] = child
+            self.processes[rank], self.heard[rank] = child, time.monotonic()
             threading.Thread(target=self.follow, args=(rank, child, r), daemon=True).start()
 
     def follow(self, rank, child, r):
@@ -586,7 +588,10 @@ class Ranks:
         threading.Thread(target=keep, daemon=True).start()
         with os.fdopen(r, "r") as stages:
             for line in stages:
-                say({"event": dict({"rank": rank, "stage": "", "error": "", "seconds": 0, "latency": 0, "bytes": 0}, **json.loads(line))})
+                self.heard[rank] = time.monotonic()
+                told = json.loads(line)
+                if told["stage"] != "alive":
+                    say({"event": dict({"rank": rank, "stage": "", "error": "", "seconds": 0, "latency": 0, "bytes": 0}, **told)})
         status = child.wait()
         ended.wait(1)
         lines = [l for l in said[0].decode("utf-8", "replace").splitlines() if l.strip()]
@@ -601,6 +606,11 @@ class Ranks:
                 child.stdin.flush()
             except OSError:
                 pass  # it has ended, which is told by itself
+
+    def silent(self):
+        """For how long nothing was heard of each process, which tells every second."""
+        now = time.monotonic()
+        return [[rank, now - heard] for rank, heard in sorted(self.heard.items())]
 
     def stop(self):
         for child in self.processes.values():
@@ -655,6 +665,7 @@ DO = {
     "ssh": ssh,
     "collect": collect,
     "go": lambda order: ranks[-1].tell(b"go"),
+    "silent": lambda order: ranks[-1].silent(),
     "stop": stop,
 }
 

@@ -260,7 +260,7 @@ func (r *run) wanted(paths []string) []string {
 	if slices.Contains(r.opt.Skip, Paths) {
 		return []string{}
 	}
-	return slices.Concat([]string{}, paths) // not null
+	return append([]string{}, paths...) // not null
 }
 
 // hear takes what processes of collectives tell. Nobody may be waiting.

@@ -38,7 +38,8 @@ func stages() []stage {
 	return []stage{
 		{"imported", "it does not get torch imported", "python -c 'import torch' there: how long does it take?"},
 		{"met", "it does not reach the master's port", "a firewall? The port of the master must be open to all"},
-		{"joined", "it is not connected with all others", "is it by the right interface? NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; what gloo or NCCL says: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO"},
+		{"grouped", "it does not get connected with the others", "is it by the right interface? NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; what gloo or NCCL says: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO"},
+		{"joined", "it does not get through a first sum", "a network that loses packets? NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
 		{"summed", "it does not come to the end of a sum", "a network that loses packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
 		{"ended", "it does not part from the others", "what is wrong with the others?"},
 	}
@@ -235,8 +236,8 @@ func (t *teamwork) stop(ctx context.Context) {
 // await waits until every process has come through a stage.
 func (t *teamwork) await(ctx context.Context, through int, s stage) error {
 	limit := t.step
-	if s.name == "imported" { // from a file server, by many at once
-		limit = max(limit, importLimit)
+	if s.name == "imported" && t.opt.Timeout == 0 {
+		limit = importLimit // from a file server, by many at once
 	}
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -254,6 +255,7 @@ func (t *teamwork) await(ctx context.Context, through int, s stage) error {
 				return t.blame(through, s, 0)
 			}
 		case <-late.C:
+			t.accuseSilent(ctx)
 			return t.blame(through, s, limit)
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -326,6 +328,8 @@ func (t *teamwork) blame(through int, s stage, waited time.Duration) error {
 	}
 	for _, m := range t.team {
 		switch {
+		case m.has(Collective): // it was accused before
+			named = append(named, m.host.Name)
 		case m.status != OK: // its answer did not come: that was told
 			named = append(named, m.host.Name)
 		case m.agent.gone():
@@ -349,6 +353,26 @@ func (t *teamwork) blame(through int, s stage, waited time.Duration) error {
 		return fmt.Errorf("none of the nodes gets further: %s", strings.Replace(s.lack, "it ", "each ", 1))
 	}
 	return fmt.Errorf("held up by %s", foldNames(named))
+}
+
+// silentAfter is how long nothing may be heard of a process that tells every second.
+const silentAfter = 5.0
+
+// accuseSilent names the nodes whose processes do nothing at all any more: others
+// wait for them, and say so.
+func (t *teamwork) accuseSilent(ctx context.Context) {
+	t.all(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
+		var silent [][2]float64
+		if _, _, err := m.agent.ask(ctx, "silent", nil, &silent); err != nil {
+			return err
+		}
+		for _, s := range silent {
+			if rank := int(s[0]); rank >= 0 && rank < t.world && t.owner[rank] == m && s[1] > silentAfter && !m.has(Collective) {
+				m.find(Collective, Error, "ps -o pid,stat,wchan:20,cmd there: is it stopped, waiting for a disk or a GPU, without memory?", "its process hangs: nothing was heard of it for %s", ui.Duration(time.Duration(s[1]*float64(time.Second))))
+			}
+		}
+		return nil
+	})
 }
 
 // accuseFailed names the nodes whose processes failed at the earliest stage: others

@@ -13,8 +13,12 @@ if sys.path and sys.path[0] in ("", os.getcwd()):  # the home of whoever logs in
     del sys.path[0]
 
 
+speaking = threading.Lock()
+
+
 def tell(stage, **more):
-    stages.write(json.dumps(dict(more, stage=stage)) + "\n")
+    with speaking:
+        stages.write(json.dumps(dict(more, stage=stage)) + "\n")
 
 
 def hear():
@@ -25,7 +29,14 @@ def hear():
         go.set()
 
 
+def beat():
+    while True:
+        tell("alive")
+        time.sleep(1)
+
+
 threading.Thread(target=hear, daemon=True).start()
+threading.Thread(target=beat, daemon=True).start()
 
 from datetime import timedelta
 
@@ -43,6 +54,7 @@ store = dist.TCPStore(told["master"], told["port"], world, rank == 0, timeout=li
 store.set("dsbuild-%d" % rank, "here")
 tell("met")
 dist.init_process_group(told["backend"], store=store, rank=rank, world_size=world, timeout=limit)
+tell("grouped")
 right = world * (world + 1) / 2
 
 

@@ -151,14 +151,6 @@ func is(values ...string) func(string) bool {
 // rules are the values that are known to be wrong.
 func rules() []rule {
 	anything := func(string) bool { return true }
-	virtual := func(v string) bool {
-		for name := range strings.SplitSeq(strings.TrimPrefix(v, "="), ",") {
-			if !strings.HasPrefix(v, "^") && isVirtual(name) {
-				return true
-			}
-		}
-		return false
-	}
 	const unset = "take it out of the profile there; the launcher sets it"
 	return []rule{
 		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unset},
@@ -167,8 +159,6 @@ func rules() []rule {
 		{"GROUP_RANK", anything, Warning, "left over: each node has its own, from the launcher", unset},
 		{"NODE_RANK", anything, Warning, "set beforehand: each node needs another one, from what starts the job", unset},
 		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unset},
-		{"NCCL_SOCKET_IFNAME", virtual, Error, "it is no way to another node", "name the interface of the route to the master, or take it out"},
-		{"GLOO_SOCKET_IFNAME", virtual, Error, "it is no way to another node", "name the interface of the route to the master, or take it out"},
 		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo takes names of interfaces alone: no ^, no =", "GLOO_SOCKET_IFNAME=eth0"},
 		{"CUDA_VISIBLE_DEVICES", is("", "-1", "nodevfiles"), Error, "it hides all GPUs", "take it out of the profile there"},
 		{"NCCL_P2P_DISABLE", is("1"), Warning, "GPUs of a node do not talk to each other directly", "take it out, unless it is a way around a fault"},

@@ -190,7 +190,7 @@ func (r *run) judgeInterfaces() {
 			m.find(Interface, Error, "ip route there; is the master's address one that only this node has?", "it reaches the master by %s (%s), which is no way to another node", name, m.route.Address)
 			continue
 		}
-		said := m.judgeSaid(name)
+		said := m.judgeSaid(name, r.several())
 		if !said && r.several() && len(names) > 1 && name != names[0].value {
 			m.find(Interface, Warning, fmt.Sprintf("env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it in the inventory, and %[2]s for the others", name, names[0].value),
 				"it reaches the master by %s, where %d of %s do by %s", name, len(names[0].members), count(len(routed), "node"), names[0].value)
@@ -200,7 +200,7 @@ func (r *run) judgeInterfaces() {
 
 // judgeSaid holds the variables that name an interface against those there are;
 // whether there are such variables.
-func (m *member) judgeSaid(name string) (said bool) {
+func (m *member) judgeSaid(name string, several bool) (said bool) {
 	for _, variable := range []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} {
 		value := m.variable(variable)
 		if value == "" {
@@ -219,6 +219,8 @@ func (m *member) judgeSaid(name string) (said bool) {
 		switch {
 		case len(chosen) == 0:
 			m.find(Interface, Error, fmt.Sprintf("the way to the master is %s: %s=%s", name, variable, name), "%s=%s names no interface with an address that it has", variable, value)
+		case several && !slices.ContainsFunc(chosen, func(c string) bool { return !isVirtual(c) }):
+			m.find(Interface, Error, fmt.Sprintf("the way to the master is %s: %s=%s", name, variable, name), "%s=%s is no way to another node", variable, value)
 		case !slices.Contains(chosen, name):
 			m.find(Interface, Warning, fmt.Sprintf("the way to the master is %s", name), "%s=%s is not the interface by which it reaches the master (%s)", variable, value, name)
 		}
