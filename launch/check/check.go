@@ -123,7 +123,7 @@ func Run(ctx context.Context, opt Options) *Report {
 			continue
 		}
 		p.do(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || len(r.live()) == 0 {
 			break
 		}
 	}

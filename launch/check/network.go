@@ -295,7 +295,7 @@ func (u *unheard) UnmarshalJSON(text []byte) error {
 
 const (
 	dialWindow = 64              // peers that a node calls at once
-	dialLimit  = 5 * time.Second // for each: a first packet may be sent three times
+	dialLimit  = 3 * time.Second // for each: a first packet is sent twice in that time, and who is not reached is called again
 )
 
 // network has every node call every other one, at a port of its own choice, and the
