@@ -70,7 +70,8 @@ func (g checkGround) start(ctx context.Context, list string, args ...string) *ex
 	if len(g.way) > 0 {
 		return g.UserCommand(ctx, filepath.Join(g.Home, "dsbuild"), words...)
 	}
-	return g.Command(ctx, filepath.Join(g.Home, "dsbuild"), words...)
+	const line = `echo $$ >"$0"; exec "$@"` // so that it can be ended by its number
+	return g.Command(ctx, "sh", append([]string{"-c", line, filepath.Join(g.dir, "pid"), filepath.Join(g.Home, "dsbuild")}, words...)...)
 }
 
 // check runs one to its end.
@@ -251,12 +252,13 @@ threading.Thread(target=stop, daemon=True).start()
 func TestFullCheckSlurm(t *testing.T) {
 	g := newCheckGround(t, 4)
 	g.way = []string{"--via", "slurm"}
-	out := filepath.Join(g.dir, "out")
-	begin := time.Now()
-	r := g.green(t, g.list(t, nil), "--data", g.Python, "--output", out)
-	t.Logf("result: a check of 4 nodes by Slurm, all green: %.0f s; gloo: %.0f MiB/s, one number in %.1f ms", time.Since(begin).Seconds(), r.Collectives[0].Bandwidth/(1<<20), r.Collectives[0].Latency*1e3)
-	g.render(t, append([]string{"slurm", "--nodes", "4", "--gpus", "0", "--procs", "2"}, training("sum.py")...)...)
-	together(t, g.sbatch(t, "train.sbatch").passes(t), 4, 2, arguments()...)
+	t.Run("green", func(t *testing.T) {
+		begin := time.Now()
+		r := g.green(t, g.list(t, nil), "--data", g.Python, "--output", filepath.Join(g.dir, "out"))
+		t.Logf("result: a check of 4 nodes by Slurm, all green: %.0f s; gloo: %.0f MiB/s, one number in %.1f ms", time.Since(begin).Seconds(), r.Collectives[0].Bandwidth/(1<<20), r.Collectives[0].Latency*1e3)
+		g.render(t, append([]string{"slurm", "--nodes", "4", "--gpus", "0", "--procs", "2"}, training("sum.py")...)...)
+		together(t, g.sbatch(t, "train.sbatch").passes(t), 4, 2, arguments()...)
+	})
 	g.faults(t)
 }
 
@@ -264,18 +266,26 @@ func TestFullCheckSlurm(t *testing.T) {
 func TestFullCheckSSH(t *testing.T) {
 	g := newCheckGround(t, 4).bySSH(t)
 	list := g.list(t, nil)
-	begin := time.Now()
-	g.green(t, list, "--data", g.Python, "--output", filepath.Join(g.dir, "out"))
-	t.Logf("result: a check of 4 nodes by SSH, all green: %.0f s", time.Since(begin).Seconds())
-	g.render(t, append([]string{"torchrun", "-i", g.inventory(t, 4, 2)}, training("sum.py")...)...)
-	together(t, g.byHand(t, 4, block), 4, 2, arguments()...)
+	t.Run("green", func(t *testing.T) {
+		begin := time.Now()
+		g.green(t, list, "--data", g.Python, "--output", filepath.Join(g.dir, "out"))
+		t.Logf("result: a check of 4 nodes by SSH, all green: %.0f s", time.Since(begin).Seconds())
+		g.render(t, append([]string{"torchrun", "-i", g.inventory(t, 4, 2)}, training("sum.py")...)...)
+		together(t, g.byHand(t, 4, block), 4, 2, arguments()...)
+	})
 	g.faults(t)
 	t.Run("launcher", func(t *testing.T) {
 		if !havePDSH() {
 			t.Skip("no pdsh")
 		}
 		g.green(t, list, "--launcher", "deepspeed")
-		console(t, g.Nodes[2], `cp `+g.dir+`/key.pub /run/key.pub && mount --bind /dev/null `+g.dir+`/key.pub`)
+		console(t, g.Nodes[0], "mv /root/.ssh/id /root/.ssh/off")
+		defer console(t, g.Nodes[0], "mv /root/.ssh/off /root/.ssh/id")
+		var wants []string
+		for _, n := range g.Nodes {
+			wants = append(wants, n.Name+": ssh: node01 cannot log in there without a question: ")
+		}
+		g.names(t, list, wants, "--launcher", "deepspeed", "--skip", "collective")
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
@@ -288,7 +298,7 @@ func TestFullCheckSSH(t *testing.T) {
 			slurmtest.Eventually(t, time.Minute, "processes of a collective run", func() bool {
 				return g.Nodes[3].Command(t.Context(), "pgrep", "-f", "[d]ist.TCPStore").Run() == nil
 			})
-			if out, err := g.Command(t.Context(), "pkill", fmt.Sprintf("-%d", signal), "-f", "/dsbuild check").CombinedOutput(); err != nil {
+			if out, err := g.Command(t.Context(), "sh", "-c", fmt.Sprintf(`kill -%d "$(cat "$0")"`, signal), filepath.Join(g.dir, "pid")).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 			cmd.Wait() //nolint:errcheck // its code is looked at
