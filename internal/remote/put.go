@@ -292,10 +292,11 @@ func (p *put) verify(ctx context.Context) error {
 }
 
 // sumScript prints the sha256 of the first $2 bytes of $1 with whatever the
-// node has for it.
-const sumScript = `if command -v sha256sum >/dev/null; then sum() { sha256sum; }
+// node has for it: openssl first, which uses the CPU's own instructions for it where many
+// a sha256sum takes five times as long.
+const sumScript = `if command -v openssl >/dev/null && openssl dgst -sha256 -r </dev/null >/dev/null 2>&1; then sum() { openssl dgst -sha256 -r; }
+elif command -v sha256sum >/dev/null; then sum() { sha256sum; }
 elif command -v shasum >/dev/null; then sum() { shasum -a 256; }
-elif command -v openssl >/dev/null; then sum() { openssl dgst -sha256 -r; }
 elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'; }
 else exit 127; fi
 head -c "$2" <"$1" | sum`
