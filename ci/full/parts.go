@@ -70,6 +70,11 @@ func parts() []part {
 		name:  "check",
 		about: "a cluster with something wrong on it, by real SSH and a real Slurm",
 		tests: "TestFullCheck",
+	}, {
+		name:  "release",
+		about: "what a release publishes, run where nothing is installed",
+		tests: "TestFullRelease",
+		needs: []need{{"a Dagger engine", (*bench).engine}}, // for its bare Debian
 	}}
 }
 
