@@ -30,7 +30,7 @@ func (j *Job) Parts(files []File) ([]Part, error) {
 	if j.bySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
 		return nil, fmt.Errorf("a job of the kind %s is not started on nodes one by one", j.Kind)
 	}
-	if j.ByPDSH() {
+	if j.Kind == DeepSpeed && j.ByPDSH() {
 		return nil, fmt.Errorf("of the form pdsh DeepSpeed's own launcher logs in on the nodes: it is run by hand, or leave --form out")
 	}
 	if len(j.Hosts) == 0 {

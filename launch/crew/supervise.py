@@ -467,10 +467,6 @@ def guard(inner, grace):
 def main():
     stdin = sys.stdin.buffer
     spec = json.loads(stdin.readline().decode())
-    try:
-        os.setsid()
-    except OSError:
-        pass  # it leads one already
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     prctl(SET_CHILD_SUBREAPER, 1)
     folder = tempfile.mkdtemp(prefix=".dsbuild-job-")
@@ -479,6 +475,7 @@ def main():
     if inner == 0:
         status = 1
         try:
+            os.setsid()  # what is meant for the terminal, or the connection's group, is the other's
             prctl(SET_CHILD_SUBREAPER, 1)
             prctl(SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == outer:
