@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func pythons(m *member) []string {
 // feed tells a machine's program what to do, and that this side is still there.
 func (c *crew) feed(m *member, to *io.PipeWriter, told <-chan struct{}) {
 	defer to.Close() //nolint:errcheck // never fails
-	spec, err := json.Marshal(c.order1(m))
+	spec, err := json.Marshal(c.orderFor(m))
 	if err != nil {
 		to.CloseWithError(err) //nolint:errcheck // never fails
 		return
@@ -162,13 +163,14 @@ func (c *crew) feed(m *member, to *io.PipeWriter, told <-chan struct{}) {
 	}
 }
 
-// order1 is what a machine is told first.
-func (c *crew) order1(m *member) order {
+// orderFor is what a machine is told first.
+func (c *crew) orderFor(m *member) order {
 	j := c.opt.Job
 	o := order{
-		Run: m.Main, Env: c.opt.Env, First: m.First, WorkDir: j.WorkDir, Script: j.Script, Python: m.Python,
+		Run: m.Main, Env: map[string]string{}, First: m.First, WorkDir: j.WorkDir, Script: j.Script, Python: m.Python,
 		Grace: c.opt.Grace.Seconds(), Patience: c.opt.Patience.Seconds(),
 	}
+	maps.Copy(o.Env, c.opt.Env)
 	for _, f := range m.Files {
 		o.Files = append(o.Files, orderFile{f.Name, f.Text})
 	}

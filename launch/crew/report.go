@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch"
 )
 
 // The states in which a job can end.
@@ -72,26 +73,35 @@ type Rank struct {
 // What launchers say of a rank that failed.
 var (
 	byTorchrun = regexp.MustCompile(`failed \(exitcode: (-?\d+)\) local_rank: (\d+) `)
+	byJAX      = regexp.MustCompile(`^rank (\d+) ended with exit code (\d+)$`)
 	// signsOfPeers are what a process says that ends because another did.
 	signsOfPeers = regexp.MustCompile(`(?i)closed by (the )?(remote )?peer|reset by peer|connection refused|broken pipe|remote process exited|NCCL.*(remote error|timeout)|watchdog caught|timed out|timeout|rendezvous.*closed|store.*closed|coordination service|heartbeat|preempted|another task|peer process`)
 )
 
 // verdictOf reads what a launcher says of its ranks.
 func (c *crew) verdictOf(m *member, line string, e event) {
-	said := byTorchrun.FindStringSubmatch(line)
-	if said == nil {
-		return
-	}
-	code, err1 := strconv.Atoi(said[1])
-	local, err2 := strconv.Atoi(said[2])
-	if err1 != nil || err2 != nil {
-		return
-	}
-	for _, r := range c.ranks {
-		if r.member == m && r.local == local {
-			c.failed(r, e.at, max(code, 0), max(-code, 0))
+	if code, local, ok := twoNumbers(byTorchrun, line); ok {
+		for _, r := range c.ranks {
+			if r.member == m && r.local == local {
+				c.failed(r, e.at, max(code, 0), max(-code, 0))
+			}
 		}
 	}
+	if number, code, ok := twoNumbers(byJAX, line); ok && c.opt.Job.Kind == launch.JAX {
+		if r := c.ranks[number]; r != nil && r.member == m {
+			c.failed(r, e.at, code, max(code-128, 0))
+		}
+	}
+}
+
+func twoNumbers(sign *regexp.Regexp, line string) (first, second int, ok bool) {
+	said := sign.FindStringSubmatch(line)
+	if said == nil {
+		return 0, 0, false
+	}
+	first, err1 := strconv.Atoi(said[1])
+	second, err2 := strconv.Atoi(said[2])
+	return first, second, err1 == nil && err2 == nil
 }
 
 // suspect is a rank or a machine that may have failed first.

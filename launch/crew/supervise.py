@@ -360,8 +360,9 @@ class Crew:
             rank, local = words.get(b"RANK", b""), words.get(b"LOCAL_RANK", b"")
             if not rank.isdigit() or not local.isdigit():
                 continue  # of the launcher, or not yet what it is going to be
-            if found[pid][1] in self.known or found[pid][1] in self.passed_over:
-                self.passed_over.add(pid)  # a child of a rank's
+            parent = found[pid][1]
+            if parent in self.known or parent in self.passed_over or parent == os.getpid():
+                self.passed_over.add(pid)  # a child of a rank's, or an orphan of one
                 continue
             self.known[pid] = int(rank)
             self.ranks[int(local)] = int(rank)

@@ -74,8 +74,19 @@ for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
       --out 'my runs/a' \
       "$@"
   ) &
-  pids+=("$!")
+  pids[rank]=$!
 done
-for _ in "${pids[@]}"; do
-  wait -n || exit
+while ((${#pids[@]} > 0)); do
+  code=0
+  for rank in "${!pids[@]}"; do
+    if kill -0 "${pids[rank]}" 2>/dev/null; then continue; fi
+    wait "${pids[rank]}" || {
+      ended=$?
+      echo "rank $rank ended with exit code $ended" >&2
+      if ((code == 0)); then code=$ended; fi
+    }
+    unset "pids[rank]"
+  done
+  if ((code != 0)); then exit "$code"; fi
+  sleep 0.2
 done
