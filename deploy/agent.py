@@ -510,11 +510,13 @@ class Environment:
         if along:
             roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
         self.start_change(outermost(roots), "kept-" + REQUEST["run"])
-        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + [w["file"] for w in order["wheels"]],
-                self.dir, inbox, self.lock)
+        code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
+        run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
+                [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
+        add_byte_code(os.path.dirname(info), code)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
@@ -622,6 +624,53 @@ class Environment:
             if not self.keep:
                 sweep(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
+
+
+MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
+
+
+def byte_code(brought):
+    """The byte code of a wheel's modules by their names; empty where this Python has
+    other byte code, or none of what is needed: then pip compiles."""
+    import hashlib
+    import importlib.util
+
+    try:
+        import lzma
+    except ImportError:  # an optional part of Python
+        return {}
+    magic = int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
+    if magic != brought["magic"] or sys.pycache_prefix or sys.implementation.name != "cpython":
+        return {}
+    try:
+        with open(brought["file"], "rb") as f:
+            text = lzma.LZMADecompressor().decompress(f.read(MOST_CODE), MOST_CODE)
+    except (OSError, lzma.LZMAError):
+        return {}
+    if hashlib.sha256(text).hexdigest() != brought["sha256"]:
+        return {}
+    listing, _, code = text.partition(b"\n")
+    modules, at = {}, 0
+    for name, size in json.loads(listing.decode("utf-8")):
+        if not name.startswith("/") and os.pardir not in name.split("/"):
+            modules[name] = code[at:at + size]
+        at += size
+    return modules
+
+
+def add_byte_code(site, modules):
+    """Puts byte code beside its modules, as compiling them here would have done."""
+    import importlib.util
+
+    for name, code in modules.items():
+        path = os.path.join(site, name)
+        st = os.stat(path)
+        target = importlib.util.cache_from_source(path)
+        if not exists(os.path.dirname(target)):
+            os.mkdir(os.path.dirname(target))
+        head = importlib.util.MAGIC_NUMBER + bytes(4) + b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (st.st_mtime, st.st_size))
+        with open(target, "wb", opener=lambda path, flags: os.open(path, flags, (st.st_mode | 0o200) & 0o666)) as f:
+            f.write(head + code)
 
 
 def note(entry):

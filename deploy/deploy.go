@@ -72,6 +72,8 @@ type Deployment struct {
 	units []*unit
 	pips  map[string]upload // by Python X.Y
 
+	installs int // nodes that Apply installs on
+
 	rollback bool
 	given    bool           // each node has its wheel on purpose
 	reading  bool           // by Verify: nothing is changed
@@ -293,11 +295,18 @@ func (d *Deployment) Apply(ctx context.Context) *Report {
 	for _, u := range d.units {
 		switch {
 		case u.plan.Action == Install:
-			total += u.plan.Wheel.Manifest.Size + alongSize(u.plan.Along)
+			d.installs++
 		case u.plan.Action == Leave:
 			left = append(left, u)
 		case u.status == Failed || u.status == Unreachable:
 			failed = append(failed, u.host.Name)
+		}
+	}
+	for _, u := range d.units {
+		if u.plan.Action == Install {
+			for _, f := range d.uploads(u) {
+				total += f.counted()
+			}
 		}
 	}
 	title := "deploying"

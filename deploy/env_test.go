@@ -180,6 +180,7 @@ type wheelOptions struct {
 	files       map[string]string // further files, or other contents of those there
 	torch, cuda string            // "" means 2.15.0 and 13.2
 	require     []string
+	code        *wheel.ByteCode // that the manifest speaks of
 }
 
 // makeWheel makes a small real wheel with the outer shape of DeepSpeed's: a
@@ -199,6 +200,7 @@ func makeWheel(t *testing.T, dir string, opt wheelOptions) string {
 		Scripts:  map[string]string{"ds_report": "#!python\nprint('report')\n"},
 		Ops:      []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
 		Requires: append([]string{"einops", "sphinx; extra == 'doc'"}, opt.require...),
+		ByteCode: opt.code,
 	}
 	return wheeltest.Packed(t, dir, o)
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -196,6 +197,8 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	if s.wheel != nil && s.runs(s.wheel) {
 		ops, cuda = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA
 	}
+	listed := d.files.wait(ctx)
+	defer listed()
 	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
 	op, done := "", false
 	err := script.Run(ctx, envRunner{u.runner, accelerator(cuda, s.facts)}, func(message json.RawMessage) error {
@@ -205,6 +208,9 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 		}
 		op, done = m.Op, done || m.Done
 		s.add(m, &d.files)
+		if m.Looked != nil {
+			listed()
+		}
 		return nil
 	})
 	var ended *remote.ExitError
@@ -333,8 +339,33 @@ func (u *unit) settle() {
 
 // shared keeps each list of files once, however many nodes have it.
 type shared struct {
-	mu   sync.Mutex
-	kept map[string]map[string]string
+	mu    sync.Mutex
+	kept  map[string]map[string]string
+	first chan struct{} // closed when the first node has sent its list
+}
+
+// firstList is how long the first node has for its list before the others are
+// asked for theirs, too.
+const firstList = 2 * time.Second
+
+// wait lets one node send its list before the others are asked, most of which have
+// the same: 100 KB that each of them need not send. listed is to be called when
+// it has, or will not.
+func (s *shared) wait(ctx context.Context) (listed func()) {
+	s.mu.Lock()
+	first := s.first
+	if first == nil {
+		s.first = make(chan struct{})
+		s.mu.Unlock()
+		return sync.OnceFunc(func() { close(s.first) })
+	}
+	s.mu.Unlock()
+	select {
+	case <-first:
+	case <-ctx.Done():
+	case <-time.After(firstList):
+	}
+	return func() {}
 }
 
 // maxKnown bounds how many digests a node is told.

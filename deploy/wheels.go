@@ -19,6 +19,8 @@ type Wheel struct {
 	Manifest wheel.Manifest // with SHA256 and Size of the file
 	Version  string         // as its METADATA says
 	Requires []string       // PEP 508, one requirement each
+
+	code *upload // the byte code that lies beside it; nil: nodes compile it themselves
 }
 
 // ref names it as a report does.
@@ -83,6 +85,7 @@ func LoadWheels(ctx context.Context, path string, known Verified) ([]Wheel, erro
 			}
 			known.put(w)
 		}
+		w.code = byteCode(w)
 		if !slices.ContainsFunc(wheels, func(o Wheel) bool { return o.Manifest.SHA256 == w.Manifest.SHA256 }) {
 			wheels = append(wheels, w)
 		}
@@ -116,6 +119,20 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	}
 	m.Name, m.SHA256, m.Size = filepath.Base(file), v.SHA256, v.Size
 	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires}, nil
+}
+
+// byteCode is the byte code beside a wheel. Whether it is what the wheel's manifest
+// says, the nodes see. It is there to save time, so what cannot be read is none.
+func byteCode(w Wheel) *upload {
+	if w.Manifest.ByteCode == nil {
+		return nil
+	}
+	path := w.Path + wheel.ByteCodeSuffix
+	sum, size, err := wheel.HashFile(path)
+	if err != nil {
+		return nil
+	}
+	return &upload{path, sum, size, true}
 }
 
 // onlyItsOwn refuses a wheel of DeepSpeed that would put files into the

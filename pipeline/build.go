@@ -112,6 +112,11 @@ func (b *build) pack(ctx context.Context) error {
 	if b.wheel, err = wheel.Pack(ctx, wheels[0], out, b.plan.Manifest, b.facts); err != nil {
 		return err
 	}
+	if b.facts.ByteCode != nil {
+		if err := os.Rename(filepath.Join(in, byteCodeFile), b.wheel+wheel.ByteCodeSuffix); err != nil {
+			return err
+		}
+	}
 	return b.space.Import(PackStep, out)
 }
 

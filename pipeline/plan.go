@@ -234,11 +234,11 @@ func compileStep(env map[string]string) Step {
 
 func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
-		Name: StripStep, Title: "strip the ops, note what was installed", Image: Toolchain,
-		Script: "strip.py", Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC},
+		Name: StripStep, Title: "strip the ops, compile the modules, note what was installed", Image: Toolchain,
+		Script: "strip.py", Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
 	if opt.KeepDebug {
-		s.Title, s.Env[wheel.KeepDebugVariable] = "note what was installed", "1"
+		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, note what was installed", "1"
 	}
 	return s
 }
@@ -273,6 +273,8 @@ const (
 	AuditStep   = "audit"
 	SmokeStep   = "smoke"
 	BuildFile   = "build.json"
+
+	byteCodeFile = "bytecode.xz" // beside BuildFile, where that speaks of it
 
 	NotRunFile = "not-run"
 )

@@ -171,6 +171,9 @@ func (p Product) write(path string) error {
 	if err := writeWhole(path, src); err != nil {
 		return err
 	}
+	if err := p.writeByteCode(path + wheel.ByteCodeSuffix); err != nil {
+		return err
+	}
 	text, err := json.MarshalIndent(p.Manifest, "", "  ")
 	if err != nil {
 		return err
@@ -179,6 +182,23 @@ func (p Product) write(path string) error {
 		return err
 	}
 	return writeWhole(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance))
+}
+
+// writeByteCode copies the byte code to path, where there is any: a wheel is as
+// good without.
+func (p Product) writeByteCode(path string) error {
+	src, err := os.Open(p.File + wheel.ByteCodeSuffix)
+	if errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err // that of another build with this name
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return writeWhole(path, src)
 }
 
 // writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,
@@ -216,7 +236,9 @@ func writeSums(dir string) error {
 
 // ofWheel reports whether a name is that of a wheel or of a file beside one.
 func ofWheel(name string) bool {
-	name = strings.TrimSuffix(strings.TrimSuffix(name, wheel.ManifestSuffix), wheel.ProvenanceSuffix)
+	for _, suffix := range []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix} {
+		name = strings.TrimSuffix(name, suffix)
+	}
 	return strings.HasSuffix(name, ".whl")
 }
 

@@ -228,9 +228,13 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 	} {
 		f := &fake{compiled: func(dir string) {
 			wheeltest.Compiled(t, dir, wheeltest.Options{Ops: c.ops})
-			facts := `{"gcc":"12.2.0","python":"3.11","torch":"2.15.0","cuda":"13.2","packages":[]}`
-			if err := os.WriteFile(filepath.Join(dir, BuildFile), []byte(facts), 0o644); err != nil {
-				t.Fatal(err)
+			for file, text := range map[string]string{
+				BuildFile:    `{"gcc":"12.2.0","python":"3.11","torch":"2.15.0","cuda":"13.2","packages":[],"bytecode":{"magic":3495,"sha256":"ab"}}`,
+				byteCodeFile: "byte code",
+			} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}}
 		r := Runner{
@@ -244,9 +248,18 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		left, _ := os.ReadDir(r.Dir)
 		kept, _ := os.ReadDir(r.Store.Dir)
 		if c.want == "" {
-			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 4 || len(kept) != 1 || f.imported == "" ||
+			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 5 || len(kept) != 1 || f.imported == "" ||
 				!strings.Contains(said.String(), "the ops were not run, for this CPU is old") {
 				t.Errorf("%s: %+v, %v, left %v, kept %v, said %s", name, a, err, left, kept, &said)
+			}
+			again := t.TempDir()
+			if _, ok, err := r.Store.Get(p.Digest, again); !ok || err != nil {
+				t.Errorf("%s: not in the store: %v", name, err)
+			}
+			for _, dir := range []string{r.Dir, again} {
+				if text, err := os.ReadFile(filepath.Join(dir, a.Manifest.Name+wheel.ByteCodeSuffix)); string(text) != "byte code" {
+					t.Errorf("%s: beside the wheel in %s: %q, %v", name, dir, text, err)
+				}
 			}
 			continue
 		}

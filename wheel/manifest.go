@@ -45,6 +45,9 @@ type Manifest struct {
 	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
 
+	// ByteCode is that of the wheel's modules, in the file beside it.
+	ByteCode *ByteCode `json:"bytecode,omitempty"`
+
 	Toolchain  Toolchain         `json:"toolchain"`
 	Base       Base              `json:"base"`
 	Env        map[string]string `json:"env"` // the build variables
@@ -52,6 +55,13 @@ type Manifest struct {
 	PlanDigest string            `json:"plan_digest"`
 	Dsbuild    string            `json:"dsbuild,omitempty"`
 	BuiltAt    *time.Time        `json:"built_at,omitempty"`
+}
+
+// ByteCode says what lies beside a wheel under its name and ByteCodeSuffix: the
+// byte code of its modules, compressed by xz, which a node need not compile then.
+type ByteCode struct {
+	Magic  int    `json:"magic"`  // the number by which Python tells its byte code from others
+	SHA256 string `json:"sha256"` // of what was compressed
 }
 
 // DeviceCode is what an op has for GPUs, as in Manifest.

@@ -36,6 +36,7 @@ type Build struct {
 	CUDA     string    `json:"cuda"`    // X.Y
 	Patches  []string  `json:"patches"` // corrections that were made to the sources, by name
 	Packages []Package `json:"packages"`
+	ByteCode *ByteCode `json:"bytecode"` // of the modules; nil where Python could not pack it
 }
 
 // Package is a piece of software that was installed where a wheel was compiled.
@@ -133,7 +134,7 @@ func (m Manifest) complete(c Contents, b Build, name string) Manifest {
 	m.Ops = c.ops()
 	m.Archs, m.PTX = c.Archs()
 	m.OpArchs = c.opArchs()
-	m.Patches = b.Patches
+	m.Patches, m.ByteCode = b.Patches, b.ByteCode
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
 	m.GCC, m.Python, m.Torch, m.CUDA, m.CXX11ABI = b.GCC, b.Python, b.Torch, b.CUDA, c.cxx11ABI()
 	return m

@@ -11,10 +11,12 @@ import (
 )
 
 // ManifestName is the file in a wheel's dist-info that holds its manifest;
-// ManifestSuffix is what the one beside the wheel adds to the wheel's name.
+// ManifestSuffix is what the one beside the wheel adds to the wheel's name, and
+// ByteCodeSuffix what the byte code of its modules does.
 const (
 	ManifestName   = "dsbuild.json"
 	ManifestSuffix = ".manifest.json"
+	ByteCodeSuffix = ".bytecode.xz"
 )
 
 // FileError is a file that is no usable wheel.

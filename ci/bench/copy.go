@@ -68,7 +68,7 @@ func (y *yard) copying(ctx context.Context) (finding, error) {
 	text, pictures := "", map[string]string{}
 	for _, n := range []int{1, 4} {
 		rank, err := y.run(ctx, race{
-			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 5, contenders: copiers,
+			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 3, contenders: copiers,
 			before: func(int) ([]string, error) { return nil, y.emptyHomes() },
 			after:  y.mustHaveBigFile,
 		})

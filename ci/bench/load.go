@@ -23,7 +23,7 @@ func loaders(n int) []contender {
 		{dsbuildName, fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify load --forks {n} --report report.json`), nil},
 		{pdshName, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL && $LOAD"`), []string{"PDSH_SSH_ARGS_APPEND=-F ssh_config"}},
 		{scpName, fill(`head -{n} hosts | xargs -P {n} -IHOST sh -c 'scp -q -F ssh_config "$WHEEL" HOST: && ssh -F ssh_config HOST "$INSTALL && $LOAD"'`), nil},
-		{"loading alone", fill(`head -{n} hosts | xargs -P {n} -IHOST env HOME=$PWD/nodes/HOST/home bash -c "$LOAD"`), nil},
+		{"loading alone", fill(`head -{n} hosts | xargs -P {n} -IHOST setsid -w env HOME=$PWD/nodes/HOST/home bash -c "$LOAD"`), nil},
 	}
 }
 
@@ -32,7 +32,7 @@ func (y *yard) load(ctx context.Context) (finding, error) {
 	n := 0
 	var wheel string
 	rank, err := y.run(ctx, race{
-		title: fmt.Sprintf("a wheel to %d nodes, its ops loaded", loaded), nodes: loaded, rounds: 5, contenders: loaders,
+		title: fmt.Sprintf("a wheel to %d nodes, its ops loaded", loaded), nodes: loaded, rounds: 3, contenders: loaders,
 		before: func(int) ([]string, error) {
 			n++
 			wheel = y.real[n%len(y.real)]

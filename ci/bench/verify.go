@@ -43,7 +43,7 @@ func (y *yard) verify(ctx context.Context) (finding, error) {
 		return finding{}, err
 	}
 	rank, err := y.run(ctx, race{
-		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 5, contenders: askers,
+		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 3, contenders: askers,
 		before: func(int) ([]string, error) { return []string{ask}, nil },
 	})
 	if err != nil {

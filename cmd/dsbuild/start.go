@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"mvdan.cc/sh/v3/shell"
+	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -165,7 +165,10 @@ func troubles(m *menu) plan {
 	return m.choose("What do you see?", []branch{
 		{"nothing happens, or it times out", func(m *menu) plan { return plan{commands: [][]string{{"check", m.inventory()}}} }},
 		{"address already in use", func(m *menu) plan { return plan{commands: [][]string{{"check", m.inventory()}}} }},
-		{"data or files are missing on a node, or a disk is full", func(m *menu) plan { return plan{commands: [][]string{{"check", m.inventory()}}} }},
+		{"data or files are missing on a node, or a disk is full", func(m *menu) plan {
+			nodes := m.inventory()
+			return plan{commands: [][]string{{"check", nodes, "--data", m.text("The data, a path that every node must see", "")}}}
+		}},
 		{"modules or names are missing, versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.inventory()}}} }},
 		{"a launch script of mine does something else", func(m *menu) plan { return plan{commands: [][]string{{"launch", "lint", m.text("The script", "")}}} }},
 		{"out of memory", func(*menu) plan { return plan{advice: outOfMemory} }},
@@ -328,17 +331,22 @@ func (m *menu) script() []string {
 	return words
 }
 
-// shellWords takes a line apart as a shell does, without replacing anything.
+// shellWords takes a line apart as a shell does; what a shell would replace is
+// refused, for it would be replaced here, and not where the program runs.
 func shellWords(s string) ([]string, error) {
-	var replaced string
-	words, err := shell.Fields(s, func(name string) string {
-		replaced = cmp.Or(replaced, name)
-		return ""
+	var words []*syntax.Word
+	err := syntax.NewParser().Words(strings.NewReader(s), func(w *syntax.Word) bool {
+		words = append(words, w)
+		return true
 	})
-	if err == nil && replaced != "" {
-		err = fmt.Errorf("$%s would be replaced here, and not where the program runs: put it into single quotes", replaced)
+	if err != nil {
+		return nil, err
 	}
-	return words, err
+	fields, err := expand.Fields(&expand.Config{Env: expand.ListEnviron(), NoUnset: true}, words...)
+	if err != nil {
+		return nil, fmt.Errorf("%w; what stands in single quotes is taken as it is", err)
+	}
+	return fields, nil
 }
 
 // shellLine is a command of dsbuild as one can type it.

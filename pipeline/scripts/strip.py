@@ -1,10 +1,13 @@
-"""Strips the extensions of a compiled wheel and notes what was installed here.
+"""Strips the extensions of a compiled wheel, compiles its modules to byte code, and
+notes what was installed here.
 
 usage: strip.py   (DSBUILD_KEEP_DEBUG: do not strip; DSBUILD_GCC: the compiler's major)
 """
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
+import marshal
 import os
 import pathlib
 import runpy
@@ -14,7 +17,13 @@ import subprocess
 import sysconfig
 import tempfile
 import urllib.parse
+import warnings
 import zipfile
+
+try:
+    import lzma
+except ImportError:  # an optional part of Python
+    lzma = None
 
 
 def strip(compiled, outdir):
@@ -30,6 +39,27 @@ def strip(compiled, outdir):
                 data = file.read_bytes()
             info.compress_type = zipfile.ZIP_STORED
             new.writestr(info, data)
+
+
+def byte_code(compiled, outdir):
+    """Writes the byte code of a wheel's modules, which every node would else compile for
+    itself, and returns what wheel.ByteCode is read from. bytecode.xz has a line of JSON,
+    [[module, length], ...], and then the code of each as marshal writes it. All in one
+    stream: that is two thirds of what they take one by one."""
+    if not lzma:
+        return None
+    modules, code = [], []
+    with zipfile.ZipFile(compiled) as wheel, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n):
+            try:
+                code.append(marshal.dumps(compile(wheel.read(name), name, "exec", dont_inherit=True, optimize=0)))
+            except SyntaxError:  # no module, whatever its name says
+                continue
+            modules.append([name, len(code[-1])])
+    text = json.dumps(modules).encode() + b"\n" + b"".join(code)
+    pathlib.Path(outdir, "bytecode.xz").write_bytes(lzma.compress(text))
+    return {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(text)}
 
 
 def purl(kind, name, version):
@@ -110,4 +140,5 @@ if __name__ == "__main__":
     (compiled,) = pathlib.Path(os.environ["DSBUILD_IN"], "compile").glob("*.whl")
     outdir = os.environ["DSBUILD_OUT"]
     strip(compiled, outdir)
-    pathlib.Path(outdir, "build.json").write_text(json.dumps(facts(), indent=1))
+    built = {**facts(), "bytecode": byte_code(compiled, outdir)}
+    pathlib.Path(outdir, "build.json").write_text(json.dumps(built, indent=1))

@@ -36,6 +36,7 @@ type Options struct {
 	Files    map[string]string // further files, or other contents of those there
 	Scripts  map[string]string // those of the wheel's data directory
 	Plan     string            // digest of its plan; "" means PlanDigest
+	ByteCode *wheel.ByteCode   // what lies beside it; nil: nothing
 }
 
 // Op is one compiled op.
@@ -156,6 +157,7 @@ func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
 	}
 	build := wheel.Build{
 		GCC: "12.2.0", Python: "3." + strings.TrimPrefix(opt.Python, "cp3"), Torch: opt.Torch, CUDA: opt.CUDA,
+		ByteCode: opt.ByteCode,
 		Packages: []wheel.Package{{PURL: "pkg:pypi/torch@" + opt.Torch, File: "RECORD", SHA256: strings.Repeat("01", 32)}},
 	}
 	path, err := wheel.Pack(t.Context(), Compiled(t, t.TempDir(), opt), dir, m, build)
