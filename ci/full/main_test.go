@@ -15,7 +15,7 @@ import (
 
 func TestChoose(t *testing.T) {
 	for _, c := range []struct{ args, want []string }{
-		{nil, []string{"inside", "toolchains", "ops", "host", "farm", "launch", "fleet", "faults", "slurm", "check"}},
+		{nil, []string{"inside", "toolchains", "ops", "host", "farm", "launch", "fleet", "faults", "slurm", "check", "job"}},
 		{[]string{"inside"}, []string{"inside"}},
 		{[]string{"toolchains", "inside", "inside"}, []string{"inside", "toolchains"}},
 	} {

@@ -70,6 +70,10 @@ func parts() []part {
 		name:  "check",
 		about: "a cluster with something wrong on it, by real SSH and a real Slurm",
 		tests: "TestFullCheck",
+	}, {
+		name:  "job",
+		about: "jobs started on real nodes by one command, and all that ends them",
+		tests: "TestFullJob",
 	}}
 }
 

@@ -73,6 +73,27 @@ func TestFullJobDeepSpeed(t *testing.T) {
 	f.empty(t)
 }
 
+// TestFullJobMenu is the menu's way to a job on several machines, typed at a
+// terminal, to its end: the check of the nodes, and the job.
+func TestFullJobMenu(t *testing.T) {
+	f := jobFleet{nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch})}
+	f.put(t, "steps.py")
+	m := startMenu(t)
+	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "[torchrun]: ", "\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "\n", "Run it now (y, n) [y]: ", "\n")
+	said := m.ends(t, exitOK)
+	if !strings.Contains(said, "2 of 2 nodes ready") || !strings.Contains(said, "job train passed after ") {
+		t.Errorf("on the screen:\n%s", said)
+	}
+	logs, err := filepath.Glob(filepath.Join(m.dir, ".local/state/dsbuild/jobs/*-train/worker-1.log"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("%v: %q", err, logs)
+	}
+	if text, err := os.ReadFile(logs[0]); err != nil || !strings.Contains(string(text), "rank 1: done, given ['a b']") {
+		t.Errorf("%v: %q", err, text)
+	}
+	f.empty(t)
+}
+
 // jobFleet are nodes that run jobs.
 type jobFleet struct{ *nodes.Fleet }
 

@@ -96,7 +96,7 @@ func branches() []branch {
 		{"run a job on several machines, by SSH", overSSH},
 		{"run a job on a Slurm cluster", onSlurm},
 		{"run a JAX program", withJAX},
-		{"run a job that goes on with the nodes that are left (elastic)", elastic},
+		{"run a job that goes on with the nodes that are left (elastic)", elasticJob},
 		{"find out why a job does not work", troubles},
 	}
 }
@@ -141,7 +141,7 @@ func withJAX(m *menu) plan {
 	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 }
 
-func elastic(m *menu) plan {
+func elasticJob(m *menu) plan {
 	m.talk.Say("The program must load its last checkpoint when it starts: each lost node begins it anew.")
 	where := m.pick("Where", "ssh", "ssh", "slurm")
 	nodes := ""

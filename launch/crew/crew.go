@@ -53,6 +53,8 @@ const (
 	settle = time.Second
 	// overtime is what a machine may take beyond the grace to end everything.
 	overtime = 20 * time.Second
+	// hello is how long a machine may take to say whether the job can run there.
+	hello = 2 * time.Minute
 	// redraw is how often the line of progress changes.
 	redraw = 250 * time.Millisecond
 )
@@ -271,11 +273,12 @@ func (c *crew) gather() {
 	c.order("go")
 }
 
-// process notes what is known of a rank's process.
+// process notes what is known of a rank's process. Where nodes agree on their
+// ranks, a rank may be another node's after a restart.
 func (c *crew) process(e event) {
 	r := c.ranks[e.rank.number]
 	if r == nil || r.member != e.from {
-		if e.rank.number < 0 || e.rank.number >= c.opt.Job.WorldSize() || e.from.First >= 0 {
+		if !e.rank.begun || e.from.First >= 0 || e.rank.number < 0 || e.rank.number >= c.opt.Job.WorldSize() {
 			return // not one of its own
 		}
 		r = &rank{number: e.rank.number, member: e.from}

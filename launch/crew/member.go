@@ -99,7 +99,12 @@ func (c *crew) serve(ctx, dialing context.Context, m *member) error {
 		return err
 	}
 	defer link.Close() //nolint:errcheck // nothing is under way
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	said, words := &lines{crew: c, from: m}, &bytes.Buffer{}
+	tooLate := time.AfterFunc(hello, func() { cancel(fmt.Errorf("it has not said within %s whether the job can run there", hello)) })
+	defer tooLate.Stop()
+	said.heard = func() { tooLate.Stop() }
 	in, out := io.Pipe()
 	defer in.Close() //nolint:errcheck // a pipe of ours
 	told := make(chan struct{})
@@ -116,6 +121,9 @@ func (c *crew) serve(ctx, dialing context.Context, m *member) error {
 	in.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // never fails
 	close(told)
 	<-fed
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	var exit *remote.ExitError
 	if errors.As(err, &exit) && words.Len() > 0 {
 		all := strings.Split(strings.TrimSpace(ui.Clean(words.String())), "\n")
@@ -184,10 +192,11 @@ func (c *crew) orderFor(m *member) order {
 
 // lines takes a machine's messages apart.
 type lines struct {
-	crew *crew
-	from *member
-	rest []byte
-	skip bool // until the end of a line that is too long
+	crew  *crew
+	from  *member
+	heard func() // it has said the first that it has to say
+	rest  []byte
+	skip  bool // until the end of a line that is too long
 }
 
 // Write implements io.Writer.
@@ -234,8 +243,10 @@ func (l *lines) message(line []byte) {
 	e := event{from: l.from, at: time.Now()}
 	switch word(0) {
 	case "ready":
+		l.heard()
 		e.ready = true
 	case "refused":
+		l.heard()
 		e.refused = cmp.Or(oneLine(word(1)), "it does not say why")
 	case "rank":
 		e.rank = &process{number: number(1), local: number(2), begun: true}
