@@ -193,9 +193,9 @@ func (g checkGround) faults(t *testing.T) {
 		}
 	})
 	t.Run("torch", func(t *testing.T) {
-		const version = `f=$(echo "$1"/../../lib/python3*/site-packages/torch/version.py) && `
-		console(t, last, `set -- `+g.Python+`; `+version+`cp "$f" /run/version.py && sed "s/2[.]15[.]0/2.14.0/" /run/version.py >"$f"`)
-		defer console(t, last, `set -- `+g.Python+`; `+version+`cp /run/version.py "$f"`)
+		version := "f=$(echo " + filepath.Dir(filepath.Dir(g.Python)) + "/lib/python3*/site-packages/torch/version.py) && "
+		console(t, last, version+`cp "$f" /run/version.py && sed "s/2[.]15[.]0/2.14.0/" /run/version.py >"$f"`)
+		defer console(t, last, version+`cp /run/version.py "$f"`)
 		g.names(t, list, []string{last.Name + ": versions: torch 2.14.0, where 3 of 4 nodes have 2.15.0"})
 	})
 	t.Run("clock", func(t *testing.T) {

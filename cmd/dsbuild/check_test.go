@@ -85,7 +85,7 @@ func hold(t *testing.T, n *slurm.Node, line string) {
 const (
 	wrongHosts = `cp /etc/hosts /run/hosts && sed 's/^10\.77\.1\.1 /127.0.1.1 /' /run/hosts >/etc/hosts`
 	rightHosts = `cp /run/hosts /etc/hosts`
-	takenPort  = `exec python3 -c 'import socket, time; s = socket.socket(); s.bind(("0.0.0.0", 29500)); s.listen(); open("/run/taken", "w"); time.sleep(600)'`
+	takenPort  = `exec python3 -c 'import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("0.0.0.0", 29500)); s.listen(); open("/run/taken", "w"); time.sleep(600)'`
 )
 
 // On a real Slurm a check is green, and names each node with which something is wrong.
