@@ -73,6 +73,36 @@ func TestFullJobDeepSpeed(t *testing.T) {
 	f.empty(t)
 }
 
+// TestFullJobElastic is a job of one node or two that loses one, and comes to its
+// end with the one that is left.
+func TestFullJobElastic(t *testing.T) {
+	f := jobFleet{nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch})}
+	f.put(t, "elastic.py")
+	shared := t.TempDir()
+	j := f.start(t, "torchrun", "--nodes", "1:2", "--gpus", "0", "--workdir", shared, "--", filepath.Join(f.Nodes[0].Home, "elastic.py"))
+	checkpoint := filepath.Join(shared, "checkpoint.json")
+	for end := time.Now().Add(longest); ; time.Sleep(100 * time.Millisecond) {
+		text, err := os.ReadFile(checkpoint)
+		if err == nil && bytes.Contains(text, []byte(`"present": 2`)) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the two do not begin: %s\n%s", text, &j.stderr)
+		}
+	}
+	for pid, words := range f.atNodes(t) {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && slices.Contains(words, "HOME="+f.Nodes[1].Home) && bytes.Contains(line, []byte("elastic.py")) {
+			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it ends with the one before it
+		}
+	}
+	r := j.ends(t, exitOK)
+	if r.State != crew.Passed || r.Nodes[0].State != "passed" || r.Nodes[1].State == "passed" || !strings.Contains(j.log(t, r, 0), "of 1 on ") || !strings.Contains(j.log(t, r, 0), "done at step 60") {
+		t.Errorf("%+v\n%s", r, j.log(t, r, 0))
+	}
+	f.empty(t)
+}
+
 // TestFullJobMenu is the menu's way to a job on several machines, typed at a
 // terminal, to its end: the check of the nodes, and the job.
 func TestFullJobMenu(t *testing.T) {
@@ -422,7 +452,7 @@ func (f jobFleet) nodeLost(t *testing.T) {
 func (f jobFleet) scriptMissing(t *testing.T) {
 	j := f.torchrun(t, "--", "other.py")
 	r := j.ends(t, exitFailed)
-	if r.State != crew.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" {
+	if r.State != crew.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || !strings.Contains(j.stderr.String(), "node[1-4]: there is no ") {
 		t.Errorf("%+v\n%s", r.First, &j.stderr)
 	}
 	f.empty(t)

@@ -139,7 +139,6 @@ const (
 type rank struct {
 	number, local int
 	member        *member
-	started       bool
 	gone          time.Time // when its process was seen to have ended; zero before
 	failed        time.Time // when it was first known to have failed
 	code, signal  int
@@ -224,19 +223,22 @@ func (c *crew) take(e event) {
 		c.left--
 		if !m.ended && m.state != refused {
 			m.state, m.err, m.at = lost, e.err, e.at
-			c.trouble()
+			c.trouble(m)
 		}
-	case e.ready:
+	case e.ready && m.state == joining:
 		m.state = ready
-	case e.refused != "":
+	case e.refused != "" && m.state == joining:
 		m.state, m.err, m.at = refused, errors.New(e.refused), e.at
-	case e.end != nil:
+	case e.end != nil && !m.ended:
 		m.ended, m.end, m.at = true, *e.end, e.at
-		if m.state == atWork {
+		switch {
+		case m.state == atWork:
 			m.state = over
 			if !m.end.passed() {
-				c.trouble()
+				c.trouble(m)
 			}
+		case c.phase == gathering && m.state != refused:
+			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job began: %s", m.end.Reason)
 		}
 	case e.rank != nil:
 		c.process(e)
@@ -285,7 +287,7 @@ func (c *crew) process(e event) {
 		c.ranks[r.number] = r
 	}
 	if e.rank.begun {
-		*r = rank{number: r.number, local: e.rank.local, member: r.member, started: true, tail: r.tail}
+		*r = rank{number: r.number, local: e.rank.local, member: r.member, tail: r.tail}
 		return
 	}
 	r.gone = e.at
@@ -306,13 +308,13 @@ func (c *crew) failed(r *rank, at time.Time, code, signal int) {
 		r.code, r.signal = code, signal
 	}
 	if c.opt.Job.MaxRestarts == 0 {
-		c.trouble()
+		c.trouble(nil)
 	}
 }
 
-// trouble is when something has failed. A job that may lose nodes goes on as long
-// as there are enough.
-func (c *crew) trouble() {
+// trouble is when a machine is out, or with nil a rank that nobody starts again.
+// A job that may lose nodes goes on as long as there are enough.
+func (c *crew) trouble(out *member) {
 	if c.phase != running {
 		return
 	}
@@ -322,13 +324,11 @@ func (c *crew) trouble() {
 			well++
 		}
 	}
-	failedRank := false
-	for _, r := range c.ranks {
-		failedRank = failedRank || !r.failed.IsZero()
-	}
-	if well < c.opt.Job.Nodes.Min || failedRank && c.opt.Job.MaxRestarts == 0 {
+	if out == nil || well < c.opt.Job.Nodes.Min {
 		c.enter(settling)
+		return
 	}
+	c.opt.Report.Warn("%s is out (%s); the job goes on with %s", out.name(), c.suspectNode(out).Why, machines(well))
 }
 
 // progress is what is said while the job runs.

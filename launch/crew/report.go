@@ -188,9 +188,11 @@ func (c *crew) suspects() []suspect {
 			all = append(all, c.suspectNode(m))
 		}
 	}
-	slices.SortStableFunc(all, func(a, b suspect) int {
-		return cmp.Or(cmp.Compare(a.class, b.class), a.at.Compare(b.at))
-	})
+	if c.wasRunning() {
+		slices.SortStableFunc(all, func(a, b suspect) int {
+			return cmp.Or(cmp.Compare(a.class, b.class), a.at.Compare(b.at))
+		})
+	}
 	return all
 }
 
@@ -305,6 +307,13 @@ func (r *Report) Err() error {
 	if r.State == Passed {
 		return nil
 	}
+	if r.State == NotStarted && r.First != nil {
+		err := fmt.Errorf("job %s was not started: %s: %s", r.Job, r.First.Node, r.First.Why)
+		if r.First.Hint != "" {
+			return hint.With(err, "%s", r.First.Hint)
+		}
+		return err
+	}
 	text := fmt.Sprintf("job %s %s after %s", r.Job, r.State, ui.Duration(time.Duration(r.Seconds*float64(time.Second))))
 	if r.First == nil {
 		return fmt.Errorf("%s; logs: %s", text, r.Logs)
@@ -330,6 +339,10 @@ func (r *Report) Tell(to ui.Reporter) {
 	if r.State == Passed {
 		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), machines(len(r.Nodes)), r.Logs)
 	}
+	if r.State == NotStarted {
+		r.tellHindered(to)
+		return
+	}
 	if f := r.First; f != nil {
 		what := f.Node
 		if f.Rank != nil {
@@ -346,9 +359,24 @@ func (r *Report) Tell(to ui.Reporter) {
 		if len(n.Left) > 0 {
 			to.Warn("%s: processes that could not be ended: %v", n.Name, n.Left)
 		}
-		if n.State == "unreachable" && r.State != NotStarted {
+		if n.State == "unreachable" {
 			to.Warn("%s was lost: what runs there ends by itself within a minute and the grace", n.Name)
 		}
+	}
+}
+
+// tellHindered says of nodes on which the job could not run why; the first is in
+// the error.
+func (r *Report) tellHindered(to ui.Reporter) {
+	if r.First == nil || len(r.Followed) == 0 {
+		return
+	}
+	var all []ui.Named
+	for _, f := range append([]Failure{*r.First}, r.Followed...) {
+		all = append(all, ui.Named{Name: f.Node, Text: f.Why})
+	}
+	for _, f := range ui.FoldAlike(all) {
+		to.Note("%s: %s", f.Names, f.Text)
 	}
 }
 
