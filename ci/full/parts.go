@@ -71,6 +71,10 @@ func parts() []part {
 		about: "a cluster with something wrong on it, by real SSH and a real Slurm",
 		tests: "TestFullCheck",
 	}, {
+		name:  "job",
+		about: "jobs started on real nodes by one command, and all that ends them",
+		tests: "TestFullJob",
+	}, {
 		name:  "release",
 		about: "what a release publishes, run where nothing is installed",
 		tests: "TestFullRelease",
