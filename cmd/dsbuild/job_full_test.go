@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/launch/crew"
 )
 
@@ -203,6 +206,11 @@ func (j *jobRunning) ends(t *testing.T, code int) *crew.Report {
 	var said struct{ Jobs []crew.Report }
 	if err := json.Unmarshal(j.stdout.Bytes(), &said); err != nil || len(said.Jobs) != 1 {
 		t.Fatalf("%v: %s", err, &j.stdout)
+	}
+	for _, n := range said.Jobs[0].Nodes {
+		if len(n.Left) > 0 {
+			t.Errorf("it says that processes %v are left on %s", n.Left, n.Name)
+		}
 	}
 	return &said.Jobs[0]
 }
@@ -457,4 +465,32 @@ func (f jobFleet) scriptMissing(t *testing.T) {
 		t.Errorf("%+v\n%s", r.First, &j.stderr)
 	}
 	f.empty(t)
+}
+
+// TestFullJobChecked is the menu's whole way, on nodes with networks of their own:
+// the nodes are checked, found to be ready, and run the job; where one is not, the
+// job does not begin.
+func TestFullJobChecked(t *testing.T) {
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, DiskMB: 4096, Packages: []string{"torch==" + nodes.DefaultTorch, "numpy"}})
+	program := copyProgram(t, c)
+	g := checkGround{ground: newGround(t, c, "sum.py")}.bySSH(t)
+	menu := func(code int) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), longest)
+		defer cancel()
+		cmd := g.Command(ctx, program, "start")
+		cmd.Stdin = strings.NewReader("2\n" + g.list(t, nil) + "\ntorchrun\n" + filepath.Join(g.dir, "sum.py") + "\n0\ny\ny\n")
+		out, err := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != code {
+			t.Fatalf("exit %d (%v), want %d\n%s", got, err, code, out)
+		}
+		return string(out)
+	}
+	if said := menu(exitOK); !strings.Contains(said, "2 of 2 nodes ready") || !strings.Contains(said, "job train passed after ") {
+		t.Errorf("it says\n%s", said)
+	}
+	console(t, g.Nodes[1], wrongHosts)
+	if said := menu(exitNodes); strings.Contains(said, "job train") {
+		t.Errorf("it began\n%s", said)
+	}
 }

@@ -215,6 +215,11 @@ func runJob(t *testing.T, opt crew.Options) (*crew.Report, string) {
 		t.Fatal(err)
 	}
 	r.Tell(opt.Report)
+	for _, n := range r.Nodes {
+		if len(n.Left) > 0 {
+			t.Errorf("left on %s: %v", n.Name, n.Left)
+		}
+	}
 	return r, opt.Report.(*told).said.String()
 }
 
