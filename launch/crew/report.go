@@ -127,7 +127,7 @@ func (c *crew) node(m *member) Node {
 		n.State, n.Why = "unreachable", m.err.Error()
 	case m.state == over && m.end.passed():
 		n.State = "passed"
-	case m.state == over && (c.phase != stopping || m.at.Before(c.changed)):
+	case m.state == over && !c.wasStopped(m):
 		n.State, n.Why = "failed", cmp.Or(m.end.Reason, "its launcher failed")
 	default:
 		n.State = "stopped"

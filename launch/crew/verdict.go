@@ -77,7 +77,7 @@ func (c *crew) suspects() []suspect {
 		all = append(all, s)
 	}
 	for _, m := range c.members {
-		failed := m.state == lost || m.state == refused || m.ended && !m.end.passed() && m.state == over
+		failed := m.state == lost || m.state == refused || m.state == over && !m.end.passed() && !c.wasStopped(m)
 		if failed && !blamed[m] {
 			all = append(all, c.suspectNode(m))
 		}
@@ -89,6 +89,9 @@ func (c *crew) suspects() []suspect {
 	}
 	return all
 }
+
+// wasStopped reports whether a machine ended its part because it was told to.
+func (c *crew) wasStopped(m *member) bool { return c.phase == stopping && !m.at.Before(c.changed) }
 
 func (c *crew) suspectRank(r *rank) suspect {
 	s := suspect{Failure: Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.log(c.book.rankFile(r.number))}, at: r.failed}
