@@ -486,7 +486,7 @@ func TestFullJobChecked(t *testing.T) {
 		}
 		return string(out)
 	}
-	if said := menu(exitOK); !strings.Contains(said, "2 of 2 nodes ready") || !strings.Contains(said, "job train passed after ") {
+	if said := menu(exitOK); !strings.Contains(said, "2 nodes ready for a job") || !strings.Contains(said, "job train passed after ") {
 		t.Errorf("it says\n%s", said)
 	}
 	console(t, g.Nodes[1], wrongHosts)
