@@ -72,8 +72,8 @@ func (e everywhere) Dial(_ context.Context, t remote.Target) (remote.Conn, error
 	return here{mark: e.mark}, nil
 }
 
-// running are the processes that were started on the nodes of a mark.
-func running(t *testing.T, mark string) (found []string) {
+// processes are the folders in /proc of what was started on the nodes of a mark.
+func processes(t *testing.T, mark string) (dirs []string) {
 	t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
@@ -81,9 +81,18 @@ func running(t *testing.T, mark string) (found []string) {
 	}
 	for _, file := range environs {
 		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte("DSBUILD_TEST_CHECK="+mark)) {
-			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline")) //nolint:errcheck // it may have ended
-			found = append(found, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+			dirs = append(dirs, filepath.Dir(file))
 		}
+	}
+	return dirs
+}
+
+// running are the command lines of what was started on the nodes of a mark.
+func running(t *testing.T, mark string) (found []string) {
+	t.Helper()
+	for _, dir := range processes(t, mark) {
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline")) //nolint:errcheck // it may have ended
+		found = append(found, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
 	}
 	return found
 }
