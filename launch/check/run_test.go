@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +197,46 @@ func TestRunTakenPort(t *testing.T) {
 	}
 	if !found || len(ofKind(report.Nodes[1], Port, Error)) > 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// NVIDIA's programs are asked one by one, so that an older one that refuses a question
+// answers the others; its own tests are run on GPUs that nobody uses.
+func TestRunDevices(t *testing.T) {
+	bin := t.TempDir()
+	for name, script := range map[string]string{
+		"nvidia-smi": `case "$*" in
+*compute_cap*) printf 'NVIDIA A100-SXM4-80GB, 8.0, 580.65.06\nNVIDIA A100-SXM4-80GB, 8.0, 580.65.06\n' ;;
+*index,uuid*) printf '0, GPU-a\n1, GPU-b\n' ;;
+*ecc.errors*) printf '0, 0\n1, 3\n' ;;
+*remapped-rows*) printf '00000000:07:00.0, 0, 0\n00000000:0F:00.0, 1, 0\n' ;;
+*compute-apps*) ;;
+*) echo 'Field is not a valid field to query.' >&2; exit 2 ;;
+esac`,
+		"dmesg":           `echo '[1.0] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.'; seq 1000`,
+		"dcgmi":           `echo '| Deployment | Pass |'; echo '| Memory     | Fail - GPU: 1 |'; exit 226`,
+		"all_reduce_perf": `echo "ran with $*" >"$(dirname "$0")/ran"`,
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	hosts := fleet("n1")
+	hosts[0].Slots = 4
+	report := Run(t.Context(), Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), Skip: []Kind{Collective}})
+	got, want := ofKind(report.Nodes[0], Devices, Error), []string{
+		"2 GPUs, and slots 4 in the inventory",
+		"GPU 1: 3 errors that memory could not correct (ECC) since the driver was loaded",
+		"GPU 00000000:0f:00.0: rows of its memory are to be remapped",
+		"GPU 0000:0f:00: XID 79, once since the node was started",
+		"dcgmi: Memory | Fail - GPU: 1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+	if text, err := os.ReadFile(filepath.Join(bin, "ran")); err != nil || string(text) != "ran with -b 8M -e 8M -g 2\n" {
+		t.Errorf("%v: %s", err, text)
 	}
 }
 
