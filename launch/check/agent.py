@@ -93,7 +93,10 @@ def finish(child):
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
         pass
-    child.wait()
+    try:
+        child.wait(5)
+    except subprocess.TimeoutExpired:  # it waits for a disk or a driver that does not answer
+        return
     if child in children:
         children.remove(child)
 
