@@ -212,17 +212,20 @@ def try_write(folder, keep=""):
     except OSError as e:
         return why(e)
     litter.append(path)
+    reason = ""
     try:
-        os.write(fd, b"\0" * 65536)
-        os.fsync(fd)
-        return ""
+        if os.write(fd, b"\0" * 65536) < 65536:
+            reason = os.strerror(errno.ENOSPC)
     except OSError as e:
-        return why(e)
-    finally:
-        os.close(fd)
-        if not keep:
-            os.unlink(path)
-            litter.remove(path)
+        reason = why(e)
+    try:
+        os.close(fd)  # a file server may say only now that there is no room
+    except OSError as e:
+        reason = reason or why(e)
+    if not keep:
+        os.unlink(path)
+        litter.remove(path)
+    return reason
 
 
 def space(what, path, write):
