@@ -29,7 +29,7 @@ import (
 func quick() *remote.SSH {
 	return remote.NewSSH(remote.Options{
 		ConfigFiles: []string{}, AgentSocket: "none",
-		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 3, Pause: 5 * time.Millisecond,
+		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
 	})
 }
 

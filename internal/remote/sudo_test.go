@@ -57,7 +57,7 @@ func othersDir(t *testing.T) string {
 
 // unattended is a dialer that does by sudo what it can without a password.
 func unattended() remote.Dialer {
-	return remote.WithSudo(remote.WithSharing(quick()), remote.NewAnswers(nil), remote.SudoLimit)
+	return remote.WithSudo(remote.WithSharing(dialer()), remote.NewAnswers(nil), remote.SudoLimit)
 }
 
 // Whatever a connection does, it does as another user: real sudo, behind OpenSSH.

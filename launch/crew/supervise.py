@@ -271,7 +271,7 @@ class Crew:
                 out.write(f["text"])
         self.launch()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self.orders.put("stop"))
+            signal.signal(number, lambda *_: self.orders.put("signal"))
         threading.Thread(target=self.listen, daemon=True).start()
         speaker = threading.Thread(target=self.speak, daemon=True)
         speaker.start()
@@ -333,7 +333,7 @@ class Crew:
             if order == "go" and self.ending is None:
                 os.write(self.begin, b"g")
             elif order != "go":
-                self.stop("the connection has ended" if order == "lost" else "")
+                self.stop({"lost": "the connection has ended", "signal": "dsbuild's program there was killed"}.get(order, ""))
 
     def stop(self, reason):
         if self.ending is None:

@@ -90,8 +90,11 @@ func (c *crew) suspects() []suspect {
 	return all
 }
 
-// wasStopped reports whether a machine ended its part because it was told to.
-func (c *crew) wasStopped(m *member) bool { return c.phase == stopping && !m.at.Before(c.changed) }
+// wasStopped reports whether a machine ended its part because it was told to. One
+// that has a reason of its own may need longer to say so than others to notice.
+func (c *crew) wasStopped(m *member) bool {
+	return c.phase == stopping && !m.at.Before(c.changed) && m.end.Reason == ""
+}
 
 func (c *crew) suspectRank(r *rank) suspect {
 	s := suspect{Failure: Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.log(c.book.rankFile(r.number))}, at: r.failed}
