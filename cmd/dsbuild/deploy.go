@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/page"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -443,27 +444,7 @@ func writeReport(file string, report *deploy.Report, about deploy.About) error {
 	if err := reportFormat(file)(&text, report, about); err != nil {
 		return err
 	}
-	return writeWhole(file, text.Bytes(), 0o644)
-}
-
-// writeWhole writes a file whole or not at all.
-func writeWhole(file string, data []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".dsbuild-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if closed := tmp.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Chmod(tmp.Name(), mode)
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), file)
+	return whole.Write(file, &text, 0o644)
 }
 
 // localUser is who deploys, for the journals on the nodes.

@@ -71,6 +71,7 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.AddCommand(
 		newDeployCommand(a),
 		newGPUsCommand(a),
+		newIndexCommand(a),
 		newInspectCommand(a),
 		newLaunchCommand(a),
 		newNodesCommand(a),

@@ -27,6 +27,7 @@ import (
 // fused_adam for 8.0.
 type Options struct {
 	Version  string            // of DeepSpeed; "" means 0.19.8
+	Local    string            // what its sources add to the local version: "g1234567."
 	Python   string            // tag; "" means cp311
 	Torch    string            // X.Y.Z; "" means 2.15.0
 	CUDA     string            // X.Y; "" means 13.2
@@ -87,7 +88,7 @@ func (o Options) version() string {
 		}
 	}
 	archs = slices.Compact(archs)
-	return o.Version + "+" + wheel.LocalVersion(o.Torch, o.CUDA, archs, len(archs) > 0, o.CPU)
+	return o.Version + "+" + o.Local + wheel.LocalVersion(o.Torch, o.CUDA, archs, len(archs) > 0, o.CPU)
 }
 
 // Compiled makes a wheel as DeepSpeed's setup.py and strip leave it, and
