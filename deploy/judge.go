@@ -240,7 +240,7 @@ const mostSides = 4
 
 // inWords says what a node has, and from whom it differs.
 func inWords(group []*sight, d node.Deviation) string {
-	what := title(d.What)
+	what := node.Title(d.What)
 	if d.Tie == nil {
 		return fmt.Sprintf("%s, where %d of %s have %s", orNone(what, d.Value), d.Most, nodes(d.Of), cmp.Or(d.Norm, "none"))
 	}
@@ -259,12 +259,6 @@ func orNone(what, value string) string {
 		return "no " + what
 	}
 	return what + " " + value
-}
-
-// title is what a property is called in a sentence.
-func title(property string) string {
-	names := map[string]string{"deepspeed": "DeepSpeed", "cuda": "CUDA", "nccl": "NCCL", "python": "Python", "cxx11abi": "torch's C++11 ABI", "libstdcxx": "libstdc++", "cpu": "CPU", "gpus": "GPUs"}
-	return cmp.Or(names[property], property)
 }
 
 // fold names the nodes at some places of a group.

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"encoding/xml"
 	"fmt"
 	"io"
 	"maps"
@@ -9,52 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/junit"
 	"github.com/dsbuild/dsbuild/internal/ui"
-)
-
-// The elements of JUnit's format, as far as readers of it agree: Jenkins,
-// GitLab, surefire. None of them is strict about the same things, so that order
-// and names are those that all of them take.
-type (
-	junitSuites struct {
-		XMLName  xml.Name     `xml:"testsuites"`
-		Name     string       `xml:"name,attr"`
-		Tests    int          `xml:"tests,attr"`
-		Failures int          `xml:"failures,attr"`
-		Errors   int          `xml:"errors,attr"`
-		Time     string       `xml:"time,attr"`
-		Suites   []junitSuite `xml:"testsuite"`
-	}
-	junitSuite struct {
-		Name       string          `xml:"name,attr"`
-		Tests      int             `xml:"tests,attr"`
-		Failures   int             `xml:"failures,attr"`
-		Errors     int             `xml:"errors,attr"`
-		Skipped    int             `xml:"skipped,attr"`
-		Time       string          `xml:"time,attr"`
-		Timestamp  string          `xml:"timestamp,attr"`
-		Hostname   string          `xml:"hostname,attr"`
-		Properties []junitProperty `xml:"properties>property"`
-		Cases      []junitCase     `xml:"testcase"`
-	}
-	junitProperty struct {
-		Name  string `xml:"name,attr"`
-		Value string `xml:"value,attr"`
-	}
-	junitCase struct {
-		Name      string        `xml:"name,attr"`
-		Class     string        `xml:"classname,attr"`
-		Time      string        `xml:"time,attr"`
-		Skipped   *junitOutcome `xml:"skipped"`
-		Error     *junitOutcome `xml:"error"`
-		Failure   *junitOutcome `xml:"failure"`
-		SystemOut string        `xml:"system-out,omitempty"`
-	}
-	junitOutcome struct {
-		Message string `xml:"message,attr"`
-		Type    string `xml:"type,attr,omitempty"`
-		Text    string `xml:",chardata"`
-	}
 )
 
 // JUnit writes the report as CI systems read results of tests: a node is a
@@ -63,19 +18,19 @@ type (
 // node is ok and yet they run different things, a last test says so: what is
 // green here is exit code 0.
 func (r *Report) JUnit(w io.Writer, about About) error {
-	suite := junitSuite{
+	suite := junit.Suite{
 		Name:      about.Command,
-		Timestamp: about.At.UTC().Format("2006-01-02T15:04:05"), // without a zone, as the schemas have it
+		Timestamp: junit.At(about.At),
 		Hostname:  about.By[strings.LastIndexByte(about.By, '@')+1:],
-		Properties: []junitProperty{
-			{"inventory", about.Inventory}, {"by", about.By}, {"verdict", ui.Clean(r.Verdict())},
+		Properties: []junit.Property{
+			{Name: "inventory", Value: about.Inventory}, {Name: "by", Value: about.By}, {Name: "verdict", Value: ui.Clean(r.Verdict())},
 		},
 	}
 	for _, wheel := range r.Wheels {
-		suite.Properties = append(suite.Properties, junitProperty{"wheel", wheel.Name + " sha256 " + wheel.SHA256})
+		suite.Properties = append(suite.Properties, junit.Property{Name: "wheel", Value: wheel.Name + " sha256 " + wheel.SHA256})
 	}
 	for _, c := range r.Why() {
-		suite.Properties = append(suite.Properties, junitProperty{"cause", ui.Clean(c.String())})
+		suite.Properties = append(suite.Properties, junit.Property{Name: "cause", Value: ui.Clean(c.String())})
 	}
 	total, logs := 0.0, maxJUnitLogs
 	for _, n := range r.Nodes {
@@ -83,32 +38,18 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 		total += n.total()
 	}
 	if r.Summary.OK == len(r.Nodes) && !r.Consistent {
-		suite.Cases = append(suite.Cases, junitCase{
-			Name: "all nodes", Class: about.Command, Time: junitTime(0),
-			Failure: &junitOutcome{r.Verdict(), string(Differs), ui.Clean(r.Verdict())},
+		suite.Cases = append(suite.Cases, junit.Case{
+			Name: "all nodes", Class: about.Command, Time: junit.Time(0),
+			Failure: &junit.Outcome{Message: r.Verdict(), Type: string(Differs), Text: ui.Clean(r.Verdict())},
 		})
 	}
-	suite.Time = junitTime(total)
-	suite.count()
-	doc := junitSuites{
-		Name: suite.Name, Tests: suite.Tests, Failures: suite.Failures, Errors: suite.Errors, Time: suite.Time,
-		Suites: []junitSuite{suite},
-	}
-	if _, err := io.WriteString(w, xml.Header); err != nil {
-		return err
-	}
-	enc := xml.NewEncoder(w)
-	enc.Indent("", "  ")
-	if err := enc.Encode(doc); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
+	suite.Time = junit.Time(total)
+	return junit.Write(w, suite)
 }
 
 // junit is the test that a node is.
-func (n NodeReport) junit(class string, logs *int) junitCase {
-	c := junitCase{Name: ui.Clean(n.Name), Class: class, Time: junitTime(n.total()), SystemOut: n.junitOutput() + n.junitLog(logs)}
+func (n NodeReport) junit(class string, logs *int) junit.Case {
+	c := junit.Case{Name: ui.Clean(n.Name), Class: class, Time: junit.Time(n.total()), SystemOut: n.junitOutput() + n.junitLog(logs)}
 	message := ui.Clean(n.Error)
 	text := message
 	if n.Step != "" && n.Status != Skipped {
@@ -117,7 +58,7 @@ func (n NodeReport) junit(class string, logs *int) junitCase {
 	if n.Hint != "" {
 		text += "\nhint: " + ui.Clean(n.Hint)
 	}
-	said := &junitOutcome{message, string(n.Status), text}
+	said := &junit.Outcome{Message: message, Type: string(n.Status), Text: text}
 	switch n.Status {
 	case OK:
 	case Skipped:
@@ -210,24 +151,4 @@ func (n NodeReport) total() float64 {
 		sum += s
 	}
 	return sum
-}
-
-// count sums the cases up.
-func (s *junitSuite) count() {
-	s.Tests = len(s.Cases)
-	for _, c := range s.Cases {
-		switch {
-		case c.Failure != nil:
-			s.Failures++
-		case c.Error != nil:
-			s.Errors++
-		case c.Skipped != nil:
-			s.Skipped++
-		}
-	}
-}
-
-// junitTime is a number of seconds.
-func junitTime(s float64) string {
-	return fmt.Sprintf("%.3f", s)
 }

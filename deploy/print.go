@@ -154,7 +154,7 @@ func (r *Report) differences() []string {
 		if !d.Must {
 			may = " (may differ)"
 		}
-		lines = append(lines, title(d.What)+may+": "+strings.Join(sides, "; "))
+		lines = append(lines, node.Title(d.What)+may+": "+strings.Join(sides, "; "))
 	}
 	return lines
 }
@@ -250,7 +250,7 @@ func (r *Report) verdict() string {
 func (r *Report) others() string {
 	var names []string
 	for _, d := range r.Differences {
-		names = append(names, title(d.What))
+		names = append(names, node.Title(d.What))
 	}
 	if !r.verified || len(names) == 0 {
 		return ""

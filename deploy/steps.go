@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -38,7 +39,7 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 	if u.conn != nil {
 		return nil
 	}
-	t, err := target(u.host, d.opt.KnownHosts)
+	t, err := hosts.Target(u.host, d.opt.KnownHosts)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (d *Deployment) connect(ctx context.Context, u *unit) error {
 		return err
 	}
 	u.conn = u.log.conn(u.conn)
-	u.runner = hostRunner{u.conn, u.host}
+	u.runner = hosts.Runner(u.conn, u.host)
 	return nil
 }
 

@@ -31,6 +31,12 @@ func (p Property) Key(value string) string {
 	return p.key(value)
 }
 
+// Title is what a property is called in a sentence.
+func Title(property string) string {
+	names := map[string]string{"deepspeed": "DeepSpeed", "cuda": "CUDA", "nccl": "NCCL", "python": "Python", "cxx11abi": "torch's C++11 ABI", "libstdcxx": "libstdc++", "cpu": "CPU", "gpus": "GPUs"}
+	return cmp.Or(names[property], property)
+}
+
 // Properties are those that Compare looks at, the weightiest first.
 func Properties() []Property {
 	return []Property{

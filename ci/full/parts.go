@@ -66,6 +66,10 @@ func parts() []part {
 		name:  "slurm",
 		about: "nodes reached by a real Slurm, without SSH",
 		tests: "TestFullSlurm",
+	}, {
+		name:  "check",
+		about: "a cluster with something wrong on it, by real SSH and a real Slurm",
+		tests: "TestFullCheck",
 	}}
 }
 

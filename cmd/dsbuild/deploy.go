@@ -306,13 +306,8 @@ func (o deployOptions) check() error {
 	if o.dryRun && len(o.reports) > 0 {
 		return usageErrorf(o.command, "--report with --dry-run: there is no report of what was not done")
 	}
-	for _, r := range o.reports {
-		if reportFormat(r) == nil {
-			return usageErrorf(o.command, "--report %s: the name must end in .json, .html or .xml", r)
-		}
-		if err := writable(r); err != nil {
-			return usageErrorf(o.command, "--report %s: it could not be written: %w", r, err)
-		}
+	if err := checkReports(o.command, o.reports, func(file string) bool { return reportFormat(file) != nil }); err != nil {
+		return err
 	}
 	if o.logs != "" {
 		err := os.MkdirAll(o.logs, 0o700)
@@ -321,6 +316,19 @@ func (o deployOptions) check() error {
 		}
 		if err != nil {
 			return usageErrorf(o.command, "--logs %s: nothing could be written there: %w", o.logs, err)
+		}
+	}
+	return nil
+}
+
+// checkReports finds out before any node is touched whether reports can be written.
+func checkReports(command string, reports []string, known func(file string) bool) error {
+	for _, r := range reports {
+		if !known(r) {
+			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
+		}
+		if err := writable(r); err != nil {
+			return usageErrorf(command, "--report %s: it could not be written: %w", r, err)
 		}
 	}
 	return nil
@@ -444,7 +452,12 @@ func writeReport(file string, report *deploy.Report, about deploy.About) error {
 	if err := reportFormat(file)(&text, report, about); err != nil {
 		return err
 	}
-	return whole.Write(file, &text, 0o644)
+	return writeWhole(file, text.Bytes(), 0o644)
+}
+
+// writeWhole writes a file whole or not at all.
+func writeWhole(file string, data []byte, mode os.FileMode) error {
+	return whole.Write(file, bytes.NewReader(data), mode)
 }
 
 // localUser is who deploys, for the journals on the nodes.

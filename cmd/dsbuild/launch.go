@@ -13,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -246,7 +245,7 @@ func writeFiles(a *app, path string, files []launch.File) error {
 		if len(files) > 1 || folder {
 			to = filepath.Join(path, f.Name)
 		}
-		if err := whole.Write(to, strings.NewReader(f.Text), f.Mode); err != nil {
+		if err := writeWhole(to, []byte(f.Text), f.Mode); err != nil {
 			return err
 		}
 		a.reporter.Note("%s", ui.Clean(to))

@@ -69,6 +69,7 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(
+		newCheckCommand(a),
 		newDeployCommand(a),
 		newGPUsCommand(a),
 		newIndexCommand(a),

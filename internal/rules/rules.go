@@ -140,6 +140,11 @@ func innerRooms() []Rule {
 			Reason: "Slurm runs commands and brings files, whatever they are for",
 		},
 		{
+			Folder: "internal/hosts",
+			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Reason: "a host is reached the same for whatever is done there",
+		},
+		{
 			Folder: "internal/fanout",
 			Deny:   []string{Module},
 			Allow:  ours("internal/fanout"),
@@ -180,6 +185,12 @@ func innerRooms() []Rule {
 			Deny:   []string{Module},
 			Allow:  ours("internal/yamldoc", "internal/mistake"),
 			Reason: "how a file is read has nothing to do with what it says",
+		},
+		{
+			Folder: "internal/junit",
+			Deny:   []string{Module},
+			Allow:  ours("internal/junit"),
+			Reason: "a test that failed is one whatever was tested",
 		},
 		{
 			Folder: "internal/hint",

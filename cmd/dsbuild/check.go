@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/launch/check"
+)
+
+// checkOptions are the flags of dsbuild check.
+type checkOptions struct {
+	wayOptions
+
+	command   string // for messages about wrong usage
+	inventory string
+	limit     string
+	forks     int
+	master    string
+	port      int
+	launcher  string
+	data      []string
+	output    []string
+	minFree   string
+	skip      []string
+	timeout   time.Duration
+	reports   []string
+	json      bool
+}
+
+func newCheckCommand(a *app) *cobra.Command {
+	var opts checkOptions
+	cmd := &cobra.Command{
+		Use:   "check INVENTORY",
+		Short: "Say whether the nodes are ready for a job that runs on all of them",
+		Long: `Say whether the nodes of an inventory are ready for a job that runs on all of
+them. All are asked at once, and what would make a job hang or fail is named: the
+node, what is wrong with it, and what to try.
+
+It looks at versions, variables, GPUs and their health, what the master's address
+stands for on each node, the master's port, connections from each node to each
+other one, interfaces, clocks, room on disks, and paths. Last, all nodes sum numbers
+by torch.distributed: by gloo, and by NCCL where there are GPUs.
+
+The first node is the master. Nothing is changed, and nothing stays on the nodes.`,
+		Example: `  dsbuild check inventory.yaml
+  dsbuild check inventory.yaml --data /data/wikitext --output /shared/out --launcher deepspeed
+  dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.html`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.command, opts.inventory = cmd.CommandPath(), args[0]
+			return runCheck(cmd.Context(), a, opts)
+		},
+	}
+	addLimitFlag(cmd, &opts.limit)
+	addWayFlags(cmd, &opts.wayOptions)
+	flags := cmd.Flags()
+	flags.IntVar(&opts.forks, "forks", 32, "connect to `N` nodes at once")
+	flags.StringVar(&opts.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
+	flags.IntVar(&opts.port, "port", 29500, "the `PORT` that the master is to listen on")
+	flags.StringVar(&opts.launcher, "launcher", "torchrun", "what will start the job: `torchrun|deepspeed` (deepspeed: the first node must be able to log in on the others without a question)")
+	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that every node must see, and see the same; repeatable")
+	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
+	flags.StringVar(&opts.minFree, "min-free", "1GB", "how much room there must be in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
+	flags.StringArrayVar(&opts.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give each step of a collective as long as this (default 2m)")
+	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
+	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
+	return cmd
+}
+
+// checkNames are what --skip takes.
+func checkNames() []string {
+	var names []string
+	for _, kind := range check.Skippable() {
+		names = append(names, string(kind))
+	}
+	return names
+}
+
+// runCheck checks the nodes as opts say, and tells what was found.
+func runCheck(ctx context.Context, a *app, opts checkOptions) error {
+	given, err := opts.parse()
+	if err != nil {
+		return err
+	}
+	inv, err := a.loadInventory(ctx, opts.inventory, opts.limit)
+	if err != nil {
+		return err
+	}
+	if err := opts.once(inv.Hosts); err != nil {
+		return err
+	}
+	var way deploy.Options
+	if err := opts.reach(ctx, a, inv, &way); err != nil {
+		return err
+	}
+	given.Hosts, given.KnownHosts, given.Reporter = inv.Hosts, inv.KnownHosts, a.reporter
+	given.Dialer, given.ConnectWait, given.Asks = way.Dialer, way.ConnectWait, way.Asks
+	defer lightly(len(inv.Hosts))()
+	report := check.Run(ctx, given)
+	outcome := report.Err()
+	if ctx.Err() != nil {
+		outcome = context.Cause(ctx)
+	}
+	return errors.Join(outcome, opts.tell(a, report))
+}
+
+// parse finds what flags cannot say by their types.
+func (o checkOptions) parse() (check.Options, error) {
+	if err := o.wayOptions.check(o.command); err != nil {
+		return check.Options{}, err
+	}
+	given := check.Options{Forks: o.forks, Master: o.master, Port: o.port, SSH: o.launcher == "deepspeed", Data: o.data, Output: o.output, Timeout: o.timeout}
+	free, err := units.FromHumanSize(o.minFree)
+	switch {
+	case err != nil || free < 0:
+		return given, usageErrorf(o.command, "--min-free %s: a size such as 500MB or 10GB", o.minFree)
+	case o.forks < 1:
+		return given, usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+	case o.port < 1024 || o.port > 65535:
+		return given, usageErrorf(o.command, "--port %d: from 1024 to 65535", o.port)
+	case o.launcher != "torchrun" && o.launcher != "deepspeed":
+		return given, usageErrorf(o.command, "--launcher %s: torchrun or deepspeed", o.launcher)
+	case o.timeout != 0 && o.timeout < time.Second:
+		return given, usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
+	case strings.ContainsAny(o.master, " \t\n/@") || strings.HasPrefix(o.master, "-"):
+		return given, usageErrorf(o.command, "--master %q: a name or an address, without port", o.master)
+	}
+	given.MinFree = free
+	for flag, paths := range map[string][]string{"data": o.data, "output": o.output} {
+		for _, p := range paths {
+			if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
+				return given, usageErrorf(o.command, "--%s %s: a path on the nodes, from / or ~/", flag, p)
+			}
+		}
+	}
+	for _, name := range o.skip {
+		if !slices.Contains(checkNames(), name) {
+			return given, usageErrorf(o.command, "--skip %s: %s", name, strings.Join(checkNames(), ", "))
+		}
+		given.Skip = append(given.Skip, check.Kind(name))
+	}
+	return given, checkReports(o.command, o.reports, func(file string) bool { return checkFormat(file) != nil })
+}
+
+// once refuses nodes of which several environments are meant: a job runs in one.
+func (o checkOptions) once(hosts []inventory.Host) error {
+	seen := map[string]string{}
+	for _, h := range hosts {
+		if other, twice := seen[h.Node]; twice {
+			return usageErrorf(o.command, "%s and %s are one node: a job runs in one environment; choose by --limit", other, h.Name)
+		}
+		seen[h.Node] = h.Name
+	}
+	return nil
+}
+
+// tell prints first: what it says is seen also where a file cannot be written.
+func (o checkOptions) tell(a *app, report *check.Report) error {
+	var errs []error
+	if o.json {
+		errs = append(errs, ui.JSON(a.stdout, report))
+	} else {
+		errs = append(errs, report.Print(a.stdout))
+	}
+	about := check.About{Command: o.command, Inventory: o.inventory, By: localUser(), At: time.Now()}
+	for _, file := range o.reports {
+		var text bytes.Buffer
+		err := checkFormat(file)(&text, report, about)
+		if err == nil {
+			err = writeWhole(file, text.Bytes(), 0o644)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("writing the report: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkFormat is what writes a report of a check in the format that the ending of a
+// name asks for; nil for any other.
+func checkFormat(file string) func(io.Writer, *check.Report, check.About) error {
+	switch filepath.Ext(file) {
+	case ".json":
+		return func(w io.Writer, r *check.Report, _ check.About) error { return ui.JSON(w, r) }
+	case ".html":
+		return func(w io.Writer, r *check.Report, about check.About) error { return r.Page(w, about) }
+	case ".xml":
+		return func(w io.Writer, r *check.Report, about check.About) error { return r.JUnit(w, about) }
+	}
+	return nil
+}

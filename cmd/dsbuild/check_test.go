@@ -1,0 +1,162 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+)
+
+// copyProgram makes this test binary dsbuild, by its name, at the home of a cluster.
+func copyProgram(t *testing.T, c *slurm.Cluster) string {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := os.Open(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	program := filepath.Join(c.Home, "dsbuild")
+	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// checks runs dsbuild check on the login node of a cluster, and returns its exit code,
+// what it printed and what it said beside.
+func checks(t *testing.T, c *slurm.Cluster, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := c.UserCommand(ctx, filepath.Join(c.Home, "dsbuild"), append([]string{"check"}, args...)...)
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), said.String()
+}
+
+// console runs a shell line on a node, as root, past Slurm.
+func console(t *testing.T, n *slurm.Node, line string) {
+	t.Helper()
+	if out, err := n.Command(t.Context(), "sh", "-c", line).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", n.Name, err, out)
+	}
+}
+
+// hold has a program run on a node until the test ends.
+func hold(t *testing.T, n *slurm.Node, line string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := n.Command(ctx, "sh", "-c", line)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		cmd.Wait() //nolint:errcheck // it was killed
+	})
+}
+
+// wrongHosts has a node take the master for itself; rightHosts takes that back.
+const (
+	wrongHosts = `cp /etc/hosts /run/hosts && sed 's/^10\.77\.1\.1 /127.0.1.1 /' /run/hosts >/etc/hosts`
+	rightHosts = `cp /run/hosts /etc/hosts`
+	takenPort  = `exec python3 -c 'import socket, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("0.0.0.0", 29500)); s.listen(); open("/run/taken", "w"); time.sleep(600)'`
+)
+
+// On a real Slurm a check is green, and names each node with which something is wrong.
+func TestCheckSlurm(t *testing.T) {
+	c := slurmtest.Up(t, slurm.Options{Nodes: 3})
+	copyProgram(t, c)
+	args := []string{"node[01-03]", "--via", "slurm", "--skip", "collective", "--min-free", "100MB"}
+	code, out, said := checks(t, c, args...)
+	if code != 0 || !strings.Contains(out, "connections between nodes: 6 of 6\n") || !strings.Contains(out, "3 nodes ready for a job\n") {
+		t.Fatalf("exit %d\n%s\n%s", code, out, said)
+	}
+	console(t, c.Nodes[2], wrongHosts)
+	console(t, c.Nodes[1], `ip route add blackhole 10.77.1.3/32`)
+	console(t, c.Nodes[0], `dd if=/dev/zero of=/dev/shm/fill bs=1M count=980 2>/dev/null`)
+	hold(t, c.Nodes[0], takenPort)
+	slurmtest.Eventually(t, time.Minute, "the port is taken", func() bool {
+		return c.Nodes[0].Command(t.Context(), "test", "-e", "/run/taken").Run() == nil
+	})
+	code, out, said = checks(t, c, args...)
+	for _, part := range []string{
+		"node03: names: the master's address node01 is 127.0.1.1 there, which is each node itself\n  hint: getent hosts node01 there",
+		"node01: port: the master's port 29500 is taken: Address already in use",
+		"node02: network: it does not reach node03 at 10.77.1.3: a route that leads nowhere\n  hint: a firewall or no route",
+		"node03: network: it does not reach node02 at 10.77.1.2: no answer\n",
+		"node01: disk: /dev/shm has ",
+		"connections between nodes: 4 of 6\n",
+		"0 of 3 nodes ready, 3 not\n",
+	} {
+		if !strings.Contains(out, part) {
+			t.Errorf("it is not said: %q", part)
+		}
+	}
+	if code != 3 || t.Failed() {
+		t.Errorf("exit %d\n%s\n%s", code, out, said)
+	}
+	for _, n := range c.Nodes {
+		if left, err := n.Command(t.Context(), "sh", "-c", `pgrep -u user; ls -A /tmp; ls -A /dev/shm | grep -v fill`).Output(); len(left) > 0 {
+			t.Errorf("%s: %v: left: %s", n.Name, err, left)
+		}
+	}
+}
+
+// Over real SSH, to nodes that are all this machine: their addresses are loopback, and
+// nothing else is wrong. Nothing stays on them.
+func TestCheckSSH(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.FakeTorch})
+	var stdout, stderr bytes.Buffer
+	code := run(t.Context(), []string{"check", f.Inventory, "--skip", "collective", "--skip", "disk", "--port", "29517"}, strings.NewReader(""), &stdout, &stderr)
+	out := stdout.String()
+	for _, part := range []string{
+		"node[1-3]  failed  0     2.6.0 ",
+		"names: the master's address 127.0.1.1 is 127.0.1.1 there, which is each node itself",
+		"connections between nodes: 6 of 6\n",
+	} {
+		if !strings.Contains(out, part) {
+			t.Errorf("it is not said: %q", part)
+		}
+	}
+	for _, kind := range []string{"versions:", "network:", "clock:", "variables:"} {
+		if strings.Contains(out, ": "+kind) {
+			t.Errorf("%s is not green", kind)
+		}
+	}
+	if code != 3 || t.Failed() {
+		t.Errorf("exit %d\n%s\n%s", code, out, &stderr)
+	}
+	for i, n := range f.Nodes {
+		slurmtest.Eventually(t, 20*time.Second, "nothing runs on "+n.Name, func() bool { return !f.Busy(i) })
+		left, err := os.ReadDir(filepath.Join(n.Dir, "tmp"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("%s: %v: left %v", n.Name, err, left)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+// Package hosts reaches the nodes of an inventory: what an inventory says of a
+// host is turned into what a connection wants to know.
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// Target is how to reach a host; knownHosts "" is the user's own file.
+func Target(h inventory.Host, knownHosts string) (remote.Target, error) {
+	jump, err := remote.ParseJump(h.ProxyJump)
+	if err != nil {
+		return remote.Target{}, err
+	}
+	t := remote.Target{Name: h.Name, Node: h.Node, Address: h.Address, Port: h.Port, User: h.User, Sudo: h.Sudo, Jump: jump}
+	if h.IdentityFile != "" {
+		t.IdentityFiles = []string{h.IdentityFile}
+	}
+	if knownHosts != "" {
+		t.KnownHosts = []string{knownHosts}
+		for i := range t.Jump {
+			t.Jump[i].KnownHosts = t.KnownHosts
+		}
+	}
+	return t, nil
+}
+
+// Runner runs commands on a host as the inventory says: with its variables, after
+// its setup line, behind its prefix. A setup line that fails is an error that says so.
+func Runner(r remote.Runner, h inventory.Host) remote.Runner { return runner{r, h} }
+
+type runner struct {
+	remote.Runner
+	host inventory.Host
+}
+
+// Run implements remote.Runner.
+func (h runner) Run(ctx context.Context, cmd remote.Command) error {
+	env := maps.Clone(h.host.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, cmd.Env)
+	cmd.Env, cmd.Setup = env, h.host.Setup
+	if len(h.host.ExecPrefix) > 0 {
+		// Inside the container: not every one passes on what is set outside.
+		inner := []string{"env"}
+		for _, k := range slices.Sorted(maps.Keys(env)) {
+			inner = append(inner, k+"="+env[k])
+		}
+		cmd.Argv = slices.Concat(h.host.ExecPrefix, inner, cmd.Argv)
+		cmd.Env = nil
+	}
+	if h.host.Setup == "" {
+		return h.Runner.Run(ctx, cmd)
+	}
+	said := &setupWatch{to: cmd.Stderr}
+	cmd.Stderr = said
+	err := h.Runner.Run(ctx, cmd)
+	if failed := said.failure(h.host); failed != nil && errors.As(err, new(*remote.ExitError)) {
+		return failed
+	}
+	return err
+}
+
+// setupWatch passes on what a command says on stderr and keeps the beginning: a
+// setup line that fails says so there, and nothing runs after it.
+type setupWatch struct {
+	to   io.Writer // nil: nobody
+	kept []byte
+}
+
+// setupMost bounds what is kept.
+const setupMost = 16 << 10
+
+// Write implements io.Writer.
+func (w *setupWatch) Write(p []byte) (int, error) {
+	w.kept = append(w.kept, p[:min(len(p), setupMost-len(w.kept))]...)
+	if w.to == nil {
+		return len(p), nil
+	}
+	return w.to.Write(p)
+}
+
+// failure is what became of the setup line of a host; nil if it did not fail.
+func (w *setupWatch) failure(h inventory.Host) error {
+	before, status, found := strings.Cut(ui.Clean(string(w.kept)), remote.SetupFailed)
+	if !found {
+		return nil
+	}
+	status, _, _ = strings.Cut(status, "\n")
+	lines := strings.Split(strings.TrimSpace(before), "\n")
+	why := strings.TrimSpace(lines[len(lines)-1])
+	if why != "" {
+		why = ": " + bounded(why)
+	}
+	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", bounded(h.Setup), strings.TrimSpace(status), why),
+		"it is said at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
+}
+
+// bounded cuts foreign text in a message.
+func bounded(s string) string {
+	if len(s) <= 200 {
+		return s
+	}
+	return strings.ToValidUTF8(s[:200], "") + "..."
+}

@@ -1,0 +1,96 @@
+// Package junit writes what became of many things as CI systems read results of tests.
+package junit
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"time"
+)
+
+// The elements of JUnit's format, as far as readers of it agree: Jenkins,
+// GitLab, surefire. None of them is strict about the same things, so that order
+// and names are those that all of them take.
+type (
+	// Suite is a run; Write counts its cases.
+	Suite struct {
+		Name       string     `xml:"name,attr"`
+		Tests      int        `xml:"tests,attr"`
+		Failures   int        `xml:"failures,attr"`
+		Errors     int        `xml:"errors,attr"`
+		Skipped    int        `xml:"skipped,attr"`
+		Time       string     `xml:"time,attr"`
+		Timestamp  string     `xml:"timestamp,attr"`
+		Hostname   string     `xml:"hostname,attr"`
+		Properties []Property `xml:"properties>property"`
+		Cases      []Case     `xml:"testcase"`
+	}
+	// Property is something said of the whole run.
+	Property struct {
+		Name  string `xml:"name,attr"`
+		Value string `xml:"value,attr"`
+	}
+	// Case is one test: at most one of its outcomes is set, and it passed with none.
+	Case struct {
+		Name      string   `xml:"name,attr"`
+		Class     string   `xml:"classname,attr"`
+		Time      string   `xml:"time,attr"`
+		Skipped   *Outcome `xml:"skipped"`
+		Error     *Outcome `xml:"error"`
+		Failure   *Outcome `xml:"failure"`
+		SystemOut string   `xml:"system-out,omitempty"`
+	}
+	// Outcome says why a test did not pass.
+	Outcome struct {
+		Message string `xml:"message,attr"`
+		Type    string `xml:"type,attr,omitempty"`
+		Text    string `xml:",chardata"`
+	}
+
+	suites struct {
+		XMLName  xml.Name `xml:"testsuites"`
+		Name     string   `xml:"name,attr"`
+		Tests    int      `xml:"tests,attr"`
+		Failures int      `xml:"failures,attr"`
+		Errors   int      `xml:"errors,attr"`
+		Time     string   `xml:"time,attr"`
+		Suites   []Suite  `xml:"testsuite"`
+	}
+)
+
+// Write writes a document of one suite.
+func Write(w io.Writer, s Suite) error {
+	s.count()
+	doc := suites{Name: s.Name, Tests: s.Tests, Failures: s.Failures, Errors: s.Errors, Time: s.Time, Suites: []Suite{s}}
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	enc := xml.NewEncoder(w)
+	enc.Indent("", "  ")
+	if err := enc.Encode(doc); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}
+
+// count sums the cases up.
+func (s *Suite) count() {
+	s.Tests, s.Failures, s.Errors, s.Skipped = len(s.Cases), 0, 0, 0
+	for _, c := range s.Cases {
+		switch {
+		case c.Failure != nil:
+			s.Failures++
+		case c.Error != nil:
+			s.Errors++
+		case c.Skipped != nil:
+			s.Skipped++
+		}
+	}
+}
+
+// Time writes a number of seconds.
+func Time(seconds float64) string { return fmt.Sprintf("%.3f", seconds) }
+
+// At writes a moment: without a zone, as the schemas have it.
+func At(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05") }

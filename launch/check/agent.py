@@ -1,0 +1,690 @@
+# What a check runs on a node, all of it: one program that lives as long as its
+# standard input. Orders come as JSON lines, each is answered by one message with its
+# number; what becomes of a collective is told by messages of its own. It writes
+# nothing but small files that it removes, listens on ports that answer to whoever
+# knows a random word, and takes everything it has started with it when it ends.
+#
+# common.py goes before it.
+import array
+import errno
+import fcntl
+import json
+import queue
+import select
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
+RUN = REQUEST["run"]  # names this check in files
+WORD = REQUEST["word"]  # what callers of this node know
+PAYLOAD = 32 << 10  # more than a packet, so that a path for small ones alone is found out
+
+children = []  # processes that were started, each the first of its session
+litter = []  # files to be removed
+speaking = threading.Lock()
+ending = threading.Lock()
+
+
+def say(message):
+    with speaking:
+        emit(message)
+
+
+def end(status):
+    """Ends everything, and leaves nothing."""
+    ending.acquire(timeout=5)  # for good
+    for child in list(children):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except OSError:
+            pass
+    for path in list(litter):
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+    os._exit(status)
+
+
+def hear(orders):
+    """Takes orders, and ends it all when the driver is gone."""
+    rest = b""
+    while True:
+        try:
+            if not select.select([0], [], [], SILENCE)[0]:
+                end(1)
+            block = os.read(0, 1 << 16)
+        except OSError:
+            block = b""
+        if not block:
+            end(0)
+        lines = (rest + block).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            if line.strip():
+                orders.put(json.loads(line.decode("ascii")))
+
+
+def why(error):
+    """An error in words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return "%s: %s" % (type(error).__name__, error)
+
+
+def begin(argv, **more):
+    """Starts a program that ends with this one."""
+    with ending:
+        child = subprocess.Popen(argv, start_new_session=True, **more)
+        children.append(child)
+    return child
+
+
+def finish(child):
+    """Ends a program with all it has started."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    child.wait()
+    if child in children:
+        children.remove(child)
+
+
+def ran(argv, limit):
+    """What a program says: {status, lines}; None where it is not there. Status -1 is
+    one that did not end in time."""
+    env = dict(os.environ, LC_ALL="C")
+    try:
+        child = begin(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+    except OSError as e:
+        return None if e.errno == errno.ENOENT else {"status": -1, "lines": [why(e)]}
+    try:
+        out, status = child.communicate(timeout=limit)[0], child.returncode
+    except subprocess.TimeoutExpired:
+        out, status = b"it did not end within %d s" % limit, -1
+    finally:
+        finish(child)
+    return {"status": status, "lines": out.decode("utf-8", "replace").splitlines()[-200:]}
+
+
+def side_by_side(parts, limit):
+    """What each of some functions returns, as {ok}, {error} or {hung}: a file server or
+    a name server that does not answer holds up nothing else."""
+    found = {}
+
+    def do(name, part):
+        try:
+            answer = {"ok": part()}
+        except Exception as e:
+            answer = {"error": why(e)}
+        found.setdefault(name, answer)
+
+    threads = [threading.Thread(target=do, args=item, daemon=True) for item in parts.items()]
+    for t in threads:
+        t.start()
+    last = time.monotonic() + limit
+    for t in threads:
+        t.join(max(0, last - time.monotonic()))
+    for name in parts:
+        found.setdefault(name, {"hung": True})
+    return found
+
+
+# --- what the node is
+
+
+def addresses_of(name):
+    """What a name stands for, as a job would have it, without doubles."""
+    found = []
+    for info in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM):
+        address = info[4][0].split("%")[0]
+        if address not in found:
+            found.append(address)
+    return found
+
+
+def named(name):
+    try:
+        return {"name": name, "addresses": addresses_of(name), "error": ""}
+    except OSError as e:
+        return {"name": name, "addresses": [], "error": why(e)}
+
+
+def interfaces():
+    """The addresses of this node with their interfaces."""
+    found = []
+    size = 40 if struct.calcsize("P") == 8 else 32  # of struct ifreq
+    room = array.array("B", b"\0" * size * 512)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        asked = struct.pack("iP", len(room), room.buffer_info()[0])
+        used = struct.unpack("iP", fcntl.ioctl(s.fileno(), 0x8912, asked))[0]  # SIOCGIFCONF
+    data = room.tobytes()[:used]
+    for at in range(0, used, size):
+        name = data[at:at + 16].split(b"\0")[0].decode("utf-8", "replace").split(":")[0]
+        found.append({"name": name, "address": socket.inet_ntoa(data[at + 20:at + 24])})
+    for line in text("/proc/net/if_inet6").splitlines():
+        words = line.split()
+        address = socket.inet_ntop(socket.AF_INET6, bytes(bytearray.fromhex(words[0])))
+        if not address.startswith("fe80:"):
+            found.append({"name": words[5], "address": address})
+    return found
+
+
+def route(to):
+    """By which interface, and as whom, this node reaches an address."""
+    family = socket.AF_INET6 if ":" in to else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        s.connect((to, 9))  # sends nothing
+        own = s.getsockname()[0].split("%")[0]
+    for i in interfaces():
+        if i["address"] == own:
+            return {"interface": i["name"], "address": own}
+    return {"interface": "", "address": own}
+
+
+def variables():
+    """The variables that decide how processes find and reach each other. None of them
+    is a place for secrets."""
+    begins = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCHELASTIC_", "CUDA_", "NVIDIA_", "OMP_", "UCX_", "FI_")
+    names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+             "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH", "LD_PRELOAD", "DS_ACCELERATOR", "TORCH_EXTENSIONS_DIR",
+             "TORCH_DISTRIBUTED_DEBUG", "TORCH_CPP_LOG_LEVEL")
+    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(begins) or k in names}
+
+
+def try_write(folder, keep=""):
+    """Writes a file into a folder; the reason where that is not possible. The file is
+    removed, or kept under a name until this ends."""
+    path = os.path.join(folder, keep or ".dsbuild-check-%s-%d" % (RUN, os.getpid()))
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except OSError as e:
+        return why(e)
+    litter.append(path)
+    try:
+        os.write(fd, b"\0" * 65536)
+        os.fsync(fd)
+        return ""
+    except OSError as e:
+        return why(e)
+    finally:
+        os.close(fd)
+        if not keep:
+            os.unlink(path)
+            litter.remove(path)
+
+
+def space(what, path, write):
+    """How much room is where a path lies."""
+    s = os.statvfs(path)
+    return {"what": what, "path": path, "free": s.f_bavail * s.f_frsize, "inodes": s.f_favail if s.f_files else -1,
+            "unwritable": try_write(path) if write else ""}
+
+
+def disks():
+    """A function for each place with room that a job needs."""
+    places = {"environment": (sys.prefix, False), "TMPDIR": (os.environ.get("TMPDIR") or "/tmp", True), "/dev/shm": ("/dev/shm", True)}
+    return {what: (lambda what=what, at=at: space(what, *at)) for what, at in places.items()}
+
+
+def data(path):
+    """A folder or file that all nodes are to see: equal where it is the same."""
+    import hashlib
+
+    full = os.path.expanduser(path)
+    digest, total, entries = hashlib.sha256(), 0, 0
+    if os.path.isdir(full):
+        some = ""
+        for entry in sorted(os.scandir(full), key=lambda e: e.name)[:10000]:
+            if entry.name.startswith(".dsbuild-check-"):
+                continue
+            size = entry.stat().st_size if entry.is_file() else -1
+            digest.update(("%s\0%d\n" % (entry.name, size)).encode("utf-8", "surrogateescape"))
+            entries, total = entries + 1, total + max(size, 0)
+            some = some or (size > 0 and entry.path) or ""
+    else:
+        entries, total, some = 1, os.stat(full).st_size, full
+        digest.update(b"%d" % total)
+    if some:
+        with open(some, "rb") as f:  # it may be listed, and not readable
+            digest.update(f.read(1 << 16))
+    return {"path": path, "entries": entries, "bytes": total, "digest": digest.hexdigest()}
+
+
+def marker():
+    return ".dsbuild-check-%s" % RUN
+
+
+def output(path):
+    """A folder that is to be written to: the first node leaves a file, for the others to see."""
+    full = there = os.path.expanduser(path)
+    while not os.path.isdir(there) and os.path.dirname(there) != there:
+        if os.path.lexists(there):
+            raise OSError(errno.ENOTDIR, "it is no folder")
+        there = os.path.dirname(there)
+    found = space("output", there, not REQUEST["first"])
+    if REQUEST["first"]:
+        found["unwritable"] = try_write(there, marker())
+    return dict(found, path=path, missing=there != full)
+
+
+def seen(order):
+    """Which of the output folders have the first node's file."""
+    def look(path):
+        there = os.path.expanduser(path)
+        while not os.path.isdir(there):
+            there = os.path.dirname(there)
+        for _ in range(10):  # a file server's clients may be a moment late
+            if os.path.lexists(os.path.join(there, marker())):
+                return True
+            time.sleep(0.3)
+        return False
+
+    return side_by_side({p: (lambda p=p: look(p)) for p in order["paths"]}, REQUEST["limit_s"])
+
+
+# --- devices
+
+
+def query(*words):
+    return lambda: ran(("nvidia-smi",) + words + ("--format=csv,noheader,nounits",), REQUEST["limit_s"] - 2)
+
+
+def kernel_says():
+    """What the driver has told the kernel's log of errors (XID)."""
+    for argv in (["dmesg"], ["journalctl", "-k", "-b", "--no-pager", "-q", "-g", "NVRM: Xid"]):
+        got = ran(argv, 10)
+        if got and got["status"] == 0:
+            return {"status": 0, "lines": [l for l in got["lines"] if "NVRM: Xid" in l][-20:]}
+    return {"status": 1, "lines": []}
+
+
+def devices():
+    """A function for each thing that nvidia-smi and the kernel know of GPUs. Each is
+    asked by itself: an older one refuses a question that has a field it does not know."""
+    if not shutil.which("nvidia-smi"):
+        return {}
+    return {
+        "gpus": query("--query-gpu=index,uuid"),
+        "ecc": query("--query-gpu=index,ecc.errors.uncorrected.volatile.total"),
+        "retired": query("--query-gpu=index,retired_pages.pending"),
+        "remapped": query("--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure"),
+        "slowdown": query("--query-gpu=index,clocks_throttle_reasons.hw_slowdown"),
+        "busy": query("--query-compute-apps=gpu_uuid,pid,process_name"),
+        "xid": kernel_says,
+    }
+
+
+def tools(order):
+    """NVIDIA's own tests, where they are installed. They are not run on GPUs in use."""
+    parts = {}
+    if shutil.which("dcgmi"):
+        parts["dcgmi"] = lambda: ran(["dcgmi", "diag", "-r", "1"], order["limit_s"])
+    if shutil.which("all_reduce_perf") and order["gpus"] > 0 and order["idle"]:
+        parts["nccl-tests"] = lambda: ran(["all_reduce_perf", "-b", "8M", "-e", "8M", "-g", str(order["gpus"])], order["limit_s"])
+    return side_by_side(parts, order["limit_s"] + 5)
+
+
+# --- the network
+
+
+class Desk:
+    """Answers callers who know the word, on any number of ports."""
+
+    def __init__(self):
+        self.waits = selectors.DefaultSelector()
+        self.doors = {}  # by port
+        self.new = queue.Queue()
+        self.bell, self.pull = socket.socketpair()
+        self.bell.setblocking(False)
+        self.waits.register(self.bell, selectors.EVENT_READ, None)
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def open(self, port):
+        """Listens on a port, 0 for any; the number, or an OSError."""
+        both = socket.has_ipv6 and os.path.exists("/proc/net/if_inet6")
+        try:
+            door = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
+            if both:
+                door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        except OSError:
+            door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            both = False
+        try:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(("::" if both else "0.0.0.0", port))
+            door.listen(1024)
+            door.setblocking(False)
+        except OSError:
+            door.close()
+            raise
+        port = door.getsockname()[1]
+        self.doors[port] = door
+        self.new.put(door)
+        self.pull.send(b"!")
+        return port
+
+    def close(self, port):
+        door = self.doors.pop(port, None)
+        if door:
+            done = threading.Event()
+            self.new.put((door, done))
+            self.pull.send(b"!")
+            done.wait(5)
+
+    def serve(self):
+        while True:
+            for key, _ in self.waits.select():
+                try:
+                    self.turn(key)
+                except (OSError, ValueError, KeyError):
+                    if isinstance(key.data, list):  # a caller; a door stays open
+                        self.leave(key.fileobj)
+
+    def turn(self, key):
+        if key.fileobj is self.bell:
+            self.bell.recv(64)
+            while not self.new.empty():
+                door = self.new.get()
+                if isinstance(door, tuple):
+                    self.leave(door[0])
+                    door[1].set()
+                else:
+                    self.waits.register(door, selectors.EVENT_READ, "door")
+        elif key.data == "door":
+            caller, _ = key.fileobj.accept()
+            caller.setblocking(False)
+            self.waits.register(caller, selectors.EVENT_READ, [b"", 0])
+        else:
+            self.attend(key.fileobj, key.data)
+
+    def attend(self, caller, state):
+        block = caller.recv(1 << 16)
+        if not block:  # the caller hangs up first: the port has no connections that linger
+            return self.leave(caller)
+        if len(state[0]) < 33:
+            state[0] += block[:33 - len(state[0])]
+        state[1] += len(block)
+        if state[1] > 33 + PAYLOAD:
+            return self.leave(caller)
+        if len(state[0]) == 33 and state[0] != WORD.encode("ascii") + b"\n":
+            caller.send(b"who?")
+        elif state[1] == 33 + PAYLOAD:
+            caller.send(b"well")
+
+    def leave(self, s):
+        try:
+            self.waits.unregister(s)
+        except (KeyError, ValueError):
+            pass
+        s.close()
+
+
+def dial(order):
+    """Calls all peers, some at a time; which could not be reached, and why. Those are
+    called a second time: one packet may get lost."""
+    failed = call(order["peers"], order["window"], order["limit_s"])
+    if failed:
+        again = [p for p in order["peers"] if p[0] in failed]
+        failed = call(again, order["window"], order["limit_s"])
+    return {"reached": len(order["peers"]) - len(failed), "failed": [[at, failed[at]] for at in sorted(failed)]}
+
+
+def call(peers, window, limit):
+    """Calls peers; {index: why} of those that were not reached."""
+    waits, failed, waiting, active = selectors.DefaultSelector(), {}, list(reversed(peers)), {}
+
+    def drop(s, reason):
+        at = active.pop(s)[0]
+        if reason:
+            failed[at] = reason
+        try:
+            waits.unregister(s)
+        except (KeyError, ValueError):
+            pass
+        s.close()
+
+    while waiting or active:
+        while waiting and len(active) < window:
+            at, address, port, word = waiting.pop()
+            try:
+                s = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+                s.setblocking(False)
+                status = s.connect_ex((address, port))
+                if status not in (0, errno.EINPROGRESS):
+                    s.close()
+                    failed[at] = "a route that leads nowhere" if status == errno.EINVAL else os.strerror(status)
+                    continue
+            except OSError as e:
+                failed[at] = why(e)
+                continue
+            # index, since when, what is still to be sent, whether it is connected
+            active[s] = [at, time.monotonic(), word.encode("ascii") + b"\n" + b"\0" * PAYLOAD, False]
+            waits.register(s, selectors.EVENT_WRITE)
+        for key, _ in waits.select(0.1):
+            s = key.fileobj
+            state = active[s]
+            try:
+                if not state[3]:
+                    status = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if status:
+                        drop(s, os.strerror(status))
+                        continue
+                    state[3] = True
+                if state[2]:
+                    state[2] = state[2][s.send(state[2]):]
+                    if not state[2]:
+                        waits.modify(s, selectors.EVENT_READ)
+                    continue
+                answer = s.recv(4)
+                drop(s, {b"well": "", b"who?": "another program or node answers there"}.get(answer, "the connection was closed"))
+            except BlockingIOError:
+                pass
+            except OSError as e:
+                drop(s, why(e))
+        late = time.monotonic() - limit
+        for s in [s for s, state in active.items() if state[1] < late]:
+            drop(s, "connected, but larger packets do not get through" if active[s][3] else "no answer")
+    return failed
+
+
+def port(order):
+    """Whether a port is free; if so it is listened on."""
+    try:
+        return {"port": desk.open(order["port"]), "error": "", "holder": "", "free": 0}
+    except OSError as e:
+        other = desk.open(0)
+        desk.close(other)
+        return {"port": 0, "error": why(e), "holder": holder(order["port"]), "free": other}
+
+
+def holder(number):
+    """Who listens on a port, as far as this user may know."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in text(table).splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and int(words[1].split(":")[1], 16) == number:
+                inodes.add("socket:[%s]" % words[9])
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            for fd in os.listdir("/proc/%s/fd" % pid):
+                if os.readlink("/proc/%s/fd/%s" % (pid, fd)) in inodes:
+                    return "pid %s (%s)" % (pid, text("/proc/%s/comm" % pid).strip())
+        except OSError:
+            continue
+    return ""
+
+
+def ssh(order):
+    """Logs in on other nodes without a question, as a launcher does; who refuses, and why."""
+    waiting, failed, guard = list(order["hosts"]), [], threading.Lock()
+
+    def work():
+        while True:
+            with guard:
+                if not waiting:
+                    return
+                at, host, number, user = waiting.pop(0)
+            argv = ["ssh", "-n", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]
+            argv += (["-p", str(number)] if number else []) + (["-l", user] if user else []) + ["--", host, "true"]
+            got = ran(argv, 20)
+            if got is None:
+                got = {"status": 127, "lines": ["there is no ssh here"]}
+            if got["status"] != 0:
+                said = [l for l in got["lines"] if l.strip()] or ["ssh ended with status %d" % got["status"]]
+                with guard:
+                    failed.append([at, said[-1]])
+
+    threads = [threading.Thread(target=work) for _ in range(16)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return {"pdsh": bool(shutil.which("pdsh")), "failed": sorted(failed)}
+
+
+# --- a collective
+
+
+class Ranks:
+    """The processes of one collective on this node."""
+
+    def __init__(self, order):
+        self.processes, self.heard = {}, {}  # by rank
+        for local in range(order["local"]):
+            rank = order["rank"] + local
+            r, w = os.pipe()
+            told = dict(order, rank=rank, local=local, fd=w)
+            env = dict(os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1")
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+                env.pop(name, None)
+            try:
+                child = begin([sys.executable, "-c", REQUEST["collective"], json.dumps(told)], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(w,), env=env)
+            finally:
+                os.close(w)
+            self.processes[rank], self.heard[rank] = child, time.monotonic()
+            threading.Thread(target=self.follow, args=(rank, child, r), daemon=True).start()
+
+    def follow(self, rank, child, r):
+        said, ended = [b""], threading.Event()
+
+        def keep():
+            while True:
+                block = child.stdout.read1(1 << 16)
+                if not block:
+                    return ended.set()
+                said[0] = (said[0] + block)[-4096:]
+
+        threading.Thread(target=keep, daemon=True).start()
+        with os.fdopen(r, "r") as stages:
+            for line in stages:
+                self.heard[rank] = time.monotonic()
+                told = json.loads(line)
+                if told["stage"] != "alive":
+                    say({"event": dict({"rank": rank, "stage": "", "error": "", "seconds": 0, "latency": 0, "bytes": 0}, **told)})
+        status = child.wait()
+        ended.wait(1)
+        lines = [l for l in said[0].decode("utf-8", "replace").splitlines() if l.strip()]
+        if status:
+            how = "killed by signal %d" % -status if status < 0 else "exit status %d" % status
+            say({"event": {"rank": rank, "stage": "failed", "error": "%s (%s)" % (lines[-1], how) if lines else how, "seconds": 0, "latency": 0, "bytes": 0}})
+
+    def tell(self, word):
+        for child in self.processes.values():
+            try:
+                child.stdin.write(word + b"\n")
+                child.stdin.flush()
+            except OSError:
+                pass  # it has ended, which is told by itself
+
+    def silent(self):
+        """For how long nothing was heard of each process, which tells every second."""
+        now = time.monotonic()
+        return [[rank, now - heard] for rank, heard in sorted(self.heard.items())]
+
+    def stop(self):
+        for child in self.processes.values():
+            finish(child)
+
+
+# --- orders
+
+
+def survey():
+    limit = REQUEST["limit_s"]
+    parts = {
+        "host": lambda: named(socket.gethostname()),
+        "master": lambda: named(REQUEST["master"]),
+        "interfaces": interfaces,
+        "variables": variables,
+    }
+    groups = {"disks": disks(), "devices": devices() if REQUEST["devices"] else {},
+              "data": {p: (lambda p=p: data(p)) for p in REQUEST["data"]},
+              "output": {p: (lambda p=p: output(p)) for p in REQUEST["output"]}}
+    for group, inner in groups.items():
+        for name, part in inner.items():
+            parts[group + "\0" + name] = part
+    answers = side_by_side(parts, limit)
+    found = {name: answers[name] for name in ("host", "master", "interfaces", "variables")}
+    for group, inner in groups.items():
+        found[group] = {name: answers[group + "\0" + name] for name in inner}
+    found["port"] = desk.open(0)
+    return found
+
+
+ranks = []
+
+
+def collect(order):
+    ranks.append(Ranks(order))
+
+
+def stop(order):
+    while ranks:
+        ranks.pop().stop()
+
+
+DO = {
+    "clock": lambda order: {"time": time.time()},
+    "route": lambda order: route(order["to"]),
+    "seen": seen,
+    "tools": tools,
+    "port": port,
+    "close": lambda order: desk.close(order["port"]),
+    "dial": dial,
+    "ssh": ssh,
+    "collect": collect,
+    "go": lambda order: ranks[-1].tell(b"go"),
+    "silent": lambda order: ranks[-1].silent(),
+    "stop": stop,
+}
+
+
+def obey(order):
+    try:
+        answer = {"to": order["number"], "ok": DO[order["do"]](order)}
+    except Exception as e:
+        answer = {"to": order["number"], "error": why(e)}
+    say(answer)
+
+
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, lambda *_: end(1))
+waiting_orders = queue.Queue()
+threading.Thread(target=hear, args=(waiting_orders,), daemon=True).start()
+desk = Desk()
+say({"to": 0, "ok": survey()})
+while True:
+    order = waiting_orders.get()
+    if order["do"] != "ping":
+        obey(order)

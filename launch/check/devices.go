@@ -1,0 +1,253 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// devices counts GPUs and asks how they are.
+func (r *run) devices(ctx context.Context) {
+	live := r.live()
+	counts := group(live, func(m *member) (string, bool) {
+		return strconv.Itoa(len(m.facts.GPUs)), m.host.Slots == 0 && !m.facts.GPUsWithheld
+	})
+	for _, m := range live {
+		m.countDevices(counts, len(live))
+		m.health()
+	}
+	r.ownTools(ctx, live)
+}
+
+// countDevices holds the GPUs of a node against what the inventory says, or against
+// what most nodes have.
+func (m *member) countDevices(counts []valued, of int) {
+	has, visible := len(m.facts.GPUs), m.visible()
+	const try = "nvidia-smi -L there: has a GPU fallen off the bus, or is it hidden from this user or container?"
+	switch {
+	case m.facts.GPUsWithheld:
+		m.find(Devices, Warning, "ask for them: --salloc=--gres=gpu:N", "Slurm keeps its GPUs from a job that asked for none: they were not checked")
+	case m.host.Slots > 0 && has < m.host.Slots:
+		m.find(Devices, Error, try, "%s, and slots %d in the inventory", countGPUs(has), m.host.Slots)
+	case m.host.Slots > 0 && has > m.host.Slots:
+		m.find(Devices, Warning, "slots in the inventory, gres of a Slurm job", "%s, of which slots %d in the inventory uses some", countGPUs(has), m.host.Slots)
+	case m.host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
+		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
+		m.find(Devices, Error, try, "%s, where %d of %s have %d", countGPUs(has), len(counts[0].members), count(of, "node"), most)
+	}
+	if visible >= 0 && has > 0 && visible < max(m.host.Slots, 1) {
+		m.find(Devices, Error, "take CUDA_VISIBLE_DEVICES out of the profile there", "CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
+	}
+}
+
+func countGPUs(n int) string {
+	if n == 0 {
+		return "no GPU"
+	}
+	return count(n, "GPU")
+}
+
+// visible is how many GPUs CUDA_VISIBLE_DEVICES leaves; -1 where it says nothing.
+func (m *member) visible() int {
+	if m.seen.Variables.OK == nil {
+		return -1
+	}
+	value, set := (*m.seen.Variables.OK)["CUDA_VISIBLE_DEVICES"]
+	if !set || value == "" { // "" is told among the variables
+		return -1
+	}
+	n := 0
+	for word := range strings.SplitSeq(value, ",") {
+		if strings.HasPrefix(strings.TrimSpace(word), "-") {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// lines are what nvidia-smi said to a question that it knows; none else.
+func (m *member) lines(question string) []string {
+	p := m.seen.Devices[question].OK
+	if p == nil || p.Status != 0 {
+		return nil
+	}
+	return p.Lines
+}
+
+// columns are the parts of a line of nvidia-smi, in lower case.
+func columns(line string) []string {
+	parts := strings.Split(strings.ToLower(line), ",")
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+// health is how the GPUs are, by nvidia-smi and the kernel's log.
+func (m *member) health() {
+	const admin = "drain the node, and have the GPU reset or replaced"
+	if p, asked := m.seen.Devices["gpus"]; asked && (p.why() != "" || p.OK != nil && p.OK.Status != 0) {
+		said := p.why()
+		if p.OK != nil && len(p.OK.Lines) > 0 {
+			said = p.OK.Lines[len(p.OK.Lines)-1]
+		}
+		m.find(Devices, Error, "nvidia-smi there; a driver that was updated under a running kernel wants a reboot", "nvidia-smi: %s", said)
+		return
+	}
+	for _, line := range m.lines("ecc") {
+		c := columns(line)
+		if n, err := strconv.Atoi(c[len(c)-1]); err == nil && n > 0 {
+			m.find(Devices, Error, admin, "GPU %s: %s that memory could not correct (ECC) since the driver was loaded", c[0], count(n, "error"))
+		}
+	}
+	for _, line := range m.lines("retired") {
+		if c := columns(line); c[len(c)-1] == "yes" || isPositive(c[len(c)-1]) {
+			m.find(Devices, Error, "reset the GPU or reboot the node", "GPU %s: pages of its memory are to be retired", c[0])
+		}
+	}
+	for _, line := range m.lines("remapped") {
+		c := columns(line)
+		if len(c) < 3 {
+			continue
+		}
+		if c[1] == "yes" || isPositive(c[1]) {
+			m.find(Devices, Error, "reset the GPU or reboot the node", "GPU %s: rows of its memory are to be remapped", c[0])
+		}
+		if c[2] == "yes" || isPositive(c[2]) {
+			m.find(Devices, Error, admin, "GPU %s: rows of its memory could not be remapped", c[0])
+		}
+	}
+	for _, line := range m.lines("slowdown") {
+		if c := columns(line); c[len(c)-1] == "active" {
+			m.find(Devices, Error, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE: cooling, power cables", "GPU %s: the hardware slows it down", c[0])
+		}
+	}
+	if busy := m.busy(); len(busy) > 0 {
+		m.find(Devices, Warning, "nvidia-smi there; what still runs takes memory from a job", "GPUs are used by %s", strings.Join(busy[:min(len(busy), 4)], ", "))
+	}
+	m.xids()
+}
+
+func isPositive(s string) bool {
+	n, err := strconv.Atoi(s)
+	return err == nil && n > 0
+}
+
+// busy are the processes that use GPUs.
+func (m *member) busy() []string {
+	var all []string
+	for _, line := range m.lines("busy") {
+		parts := strings.SplitN(line, ",", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		who := fmt.Sprintf("pid %s (%s)", strings.TrimSpace(parts[1]), strings.TrimSpace(parts[2]))
+		if !slices.Contains(all, who) {
+			all = append(all, who)
+		}
+	}
+	return all
+}
+
+var xid = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([^)]*)\): (\d+)`)
+
+// programs are the XIDs that a faulty program causes; all others are of the GPU, its
+// driver or its links (NVIDIA, XID Errors, the table of common ones).
+func programs() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
+
+// xids are the errors that the driver has told the kernel, each once.
+func (m *member) xids() {
+	p := m.seen.Devices["xid"].OK
+	if p == nil {
+		return
+	}
+	if p.Status != 0 {
+		m.find(Devices, Warning, "sysctl kernel.dmesg_restrict=0, or let the user into the group adm", "the kernel's log cannot be read: XID errors of the GPUs were not looked for")
+		return
+	}
+	type trouble struct{ gpu, number string }
+	times := map[trouble]int{}
+	var order []trouble
+	for _, line := range p.Lines {
+		if found := xid.FindStringSubmatch(line); found != nil {
+			t := trouble{found[1], found[2]}
+			if times[t]++; times[t] == 1 {
+				order = append(order, t)
+			}
+		}
+	}
+	for _, t := range order {
+		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
+		if slices.Contains(programs(), number) {
+			m.find(Devices, Warning, "a program did it, most likely: dmesg | grep Xid", "GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
+			continue
+		}
+		m.find(Devices, Error, "dmesg | grep Xid; reset the GPU or reboot the node, and see NVIDIA's table of XID errors", "GPU %s: XID %d, %s since the node was started", t.gpu, number, timesOf(times[t]))
+	}
+}
+
+func timesOf(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// ownTools has NVIDIA's own tests run where they are installed and GPUs are idle.
+func (r *run) ownTools(ctx context.Context, live []*member) {
+	with := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return len(m.facts.GPUs) == 0 || m.facts.GPUsWithheld })
+	r.all(ctx, Devices, with, toolsLimit+askLimit, func(ctx context.Context, m *member) error {
+		var got map[string]part[told]
+		gpus := len(m.facts.GPUs)
+		if n := m.visible(); n >= 0 {
+			gpus = min(gpus, n)
+		}
+		more := map[string]any{"gpus": gpus, "idle": len(m.busy()) == 0, "limit_s": toolsLimit.Seconds()}
+		if _, _, err := m.agent.ask(ctx, "tools", more, &got); err != nil {
+			return err
+		}
+		m.judgeTools(got)
+		return nil
+	})
+}
+
+// judgeTools reads what they said.
+func (m *member) judgeTools(got map[string]part[told]) {
+	for _, tool := range []string{"dcgmi", "nccl-tests"} {
+		p, ran := got[tool]
+		if !ran {
+			continue
+		}
+		if why := p.why(); why != "" {
+			m.find(Devices, Warning, "", "%s: %s", tool, why)
+			continue
+		}
+		if p.OK == nil {
+			continue
+		}
+		failed := slices.IndexFunc(p.OK.Lines, func(l string) bool {
+			return strings.Contains(l, "| Fail") || strings.Contains(l, "FAILED") || strings.Contains(l, "Test NCCL failure")
+		})
+		switch {
+		case failed >= 0:
+			m.find(Devices, Error, "run it there: "+toolLine(tool), "%s: %s", tool, strings.Trim(p.OK.Lines[failed], "| +"))
+		case p.OK.Status != 0:
+			said := "exit status " + strconv.Itoa(p.OK.Status)
+			if len(p.OK.Lines) > 0 {
+				said = p.OK.Lines[len(p.OK.Lines)-1]
+			}
+			m.find(Devices, Warning, "run it there: "+toolLine(tool), "%s could not be run: %s", tool, said)
+		}
+	}
+}
+
+func toolLine(tool string) string {
+	if tool == "dcgmi" {
+		return "dcgmi diag -r 1"
+	}
+	return "all_reduce_perf -b 8M -e 8M -g N"
+}

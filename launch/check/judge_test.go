@@ -1,0 +1,326 @@
+package check
+
+import (
+	"crypto/rand"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+func random() string { return rand.Text() }
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	door := listen(t, 0)
+	defer door.Close()
+	return door.Addr().(*net.TCPAddr).Port
+}
+
+func listen(t *testing.T, port int) net.Listener {
+	t.Helper()
+	door, err := net.ListenTCP("tcp4", &net.TCPAddr{Port: port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return door
+}
+
+func known[T any](value T) part[T] { return part[T]{OK: &value} }
+
+// ready are nodes of which nothing is wrong, n1 the master.
+func ready(n int) *run {
+	r := &run{opt: Options{Reporter: ui.New(io.Discard, ui.Options{}), Port: 29500}}
+	for i := range n {
+		name := "n" + string(rune('1'+i))
+		address := "10.0.0." + string(rune('1'+i))
+		m := &member{
+			host: inventory.Host{Name: name, Node: name, Address: name}, index: i, status: OK, agent: &agent{ended: make(chan struct{})},
+			facts: &node.Facts{Python: "3.11.2", Torch: "2.15.0"}, route: &routed{"eth0", address}, skew: &Skew{},
+		}
+		m.seen = survey{
+			Host: known(resolved{name, []string{address}, ""}), Master: known(resolved{"n1", []string{"10.0.0.1"}, ""}),
+			Interfaces: known([]nic{{"lo", "127.0.0.1"}, {"eth0", address}, {"docker0", "172.17.0.1"}}),
+			Variables:  known(map[string]string{}), Port: 4000,
+		}
+		r.members = append(r.members, m)
+	}
+	return r
+}
+
+func (r *run) said() string {
+	var lines []string
+	for _, m := range r.members {
+		for _, f := range m.findings {
+			lines = append(lines, m.host.Name+" "+string(f.Level)+": "+f.Text)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestJudgements(t *testing.T) {
+	set := func(m *member, name, value string) { (*m.seen.Variables.OK)[name] = value }
+	for _, c := range []struct {
+		name  string
+		wrong func(r *run)
+		judge func(r *run)
+		want  string
+	}{
+		{"nothing", func(*run) {}, func(r *run) {
+			r.versions(t.Context())
+			r.variables(t.Context())
+			r.names(t.Context())
+			r.judgeInterfaces()
+			r.judgeClocks()
+			r.disk(t.Context())
+		}, ""},
+		{"the master is loopback on one", func(r *run) {
+			r.members[2].seen.Master = known(resolved{"n1", []string{"127.0.1.1"}, ""})
+		}, func(r *run) { r.names(t.Context()) }, "n3 error: the master's address n1 is 127.0.1.1 there, which is each node itself"},
+		{"the master is another's address", func(r *run) {
+			r.members[1].seen.Master = known(resolved{"n1", []string{"10.9.9.9"}, ""})
+		}, func(r *run) { r.names(t.Context()) }, "n2 error: the master's address n1 is 10.9.9.9 there, which n1 does not have (it has 10.0.0.1, 172.17.0.1)"},
+		{"no name server", func(r *run) {
+			r.members[1].seen.Master = part[resolved]{Hung: true}
+		}, func(r *run) { r.names(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer within 20s"},
+		{"null", func(r *run) {
+			r.members[1].seen.Master = part[resolved]{}
+		}, func(r *run) { r.names(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer"},
+		{"the own name is loopback", func(r *run) {
+			r.members[1].seen.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
+			r.members[2].seen.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})
+			set(r.members[2], "GLOO_SOCKET_IFNAME", "eth0")
+		}, func(r *run) { r.names(t.Context()) }, "n2 error: its own name n2 is 127.0.1.1 there: gloo would tell the others that address"},
+		{"another torch", func(r *run) { r.members[3].facts.Torch = "2.14.0" }, func(r *run) { r.versions(t.Context()) },
+			"n4 error: torch 2.14.0, where 3 of 4 nodes have 2.15.0"},
+		{"another driver", func(r *run) {
+			for i, m := range r.members {
+				m.facts.Driver = []string{"580.1", "580.1", "575.2", "580.1"}[i]
+			}
+		}, func(r *run) { r.versions(t.Context()) }, "n3 warning: driver 575.2, where 3 of 4 nodes have 580.1"},
+		{"variables", func(r *run) {
+			for _, m := range r.members {
+				set(m, "NCCL_ALGO", "Ring")
+			}
+			set(r.members[0], "NCCL_ALGO", "Tree")
+			set(r.members[1], "MASTER_ADDR", "localhost")
+			set(r.members[2], "CUDA_VISIBLE_DEVICES", "")
+		}, func(r *run) { r.variables(t.Context()) }, strings.Join([]string{
+			"n1 error: NCCL_ALGO=Tree, where 3 of 4 nodes have Ring",
+			"n2 error: MASTER_ADDR=localhost: each node would be its own master",
+			"n2 warning: MASTER_ADDR=localhost, where 3 of 4 nodes have not set",
+			"n3 error: CUDA_VISIBLE_DEVICES=: it hides all GPUs",
+			"n3 warning: CUDA_VISIBLE_DEVICES=, where 3 of 4 nodes have not set",
+		}, "\n")},
+		{"interfaces", func(r *run) {
+			r.members[1].route = &routed{"docker0", "172.17.0.1"}
+			r.members[2].route.Interface = "ens5"
+			set(r.members[3], "NCCL_SOCKET_IFNAME", "ib")
+		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
+			"n2 error: it reaches the master by docker0 (172.17.0.1), which is no way to another node",
+			"n3 warning: it reaches the master by ens5, where 2 of 4 nodes do by eth0",
+			"n4 error: NCCL_SOCKET_IFNAME=ib names no interface with an address that it has",
+		}, "\n")},
+		{"an interface that was said", func(r *run) {
+			set(r.members[1], "GLOO_SOCKET_IFNAME", "lo")
+			set(r.members[2], "NCCL_SOCKET_IFNAME", "^docker,lo")
+			set(r.members[3], "NCCL_SOCKET_IFNAME", "=eth")
+		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
+			"n2 error: GLOO_SOCKET_IFNAME=lo is no way to another node",
+			"n4 error: NCCL_SOCKET_IFNAME==eth names no interface with an address that it has",
+		}, "\n")},
+		{"clocks", func(r *run) {
+			*r.members[1].skew = Skew{-3600, 0.01}
+			*r.members[2].skew = Skew{2.5, 1}
+		}, func(r *run) { r.judgeClocks() }, "n2 error: its clock is 1h00m behind this machine's (give or take 0.0s)"},
+		{"this machine's clock", func(r *run) {
+			for _, m := range r.members {
+				*m.skew = Skew{100, 0.01}
+			}
+			*r.members[0].skew = Skew{0, 0.01}
+		}, func(r *run) { r.judgeClocks() }, "n1 error: its clock is 1m40s behind most nodes' (give or take 0.0s)"},
+		{"disks", func(r *run) {
+			r.opt.MinFree = 1 << 30
+			r.members[0].seen.Disks = map[string]part[room]{"/dev/shm": known(room{Path: "/dev/shm", Free: 64 << 20, Inodes: -1})}
+			r.members[1].seen.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: 3})}
+			r.members[2].seen.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: -1, Unwritable: "Read-only file system"})}
+			r.members[3].seen.Disks = map[string]part[room]{"environment": {Hung: true}}
+		}, func(r *run) { r.disk(t.Context()) }, strings.Join([]string{
+			"n1 error: /dev/shm has 64.0 MiB free, less than 1.0 GiB",
+			"n2 error: TMPDIR (/tmp) has room for 3 files more",
+			"n3 error: TMPDIR (/tmp): nothing can be written there: Read-only file system",
+			"n4 error: environment: no answer within 20s",
+		}, "\n")},
+		{"data", func(r *run) {
+			r.opt.Data = []string{"/data"}
+			for i, m := range r.members {
+				m.seen.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
+			}
+		}, func(r *run) { r.paths(t.Context()) }, "n3 error: --data /data: 2 entries, 2.0 KiB, where 3 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := ready(4)
+			c.wrong(r)
+			c.judge(r)
+			if got := r.said(); got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestJudgeCalls(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		failed map[int][]int
+		want   string
+	}{
+		{"all", nil, ""},
+		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: no answer\nn4 error: it does not reach n2 at 10.0.0.2: no answer"},
+		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: no answer"},
+		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: no answer"},
+		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: no answer"},
+		{"two halves", map[int][]int{0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, strings.Join([]string{
+			"n1 error: it does not reach n[3-4]: no answer", "n2 error: it does not reach n[3-4]: no answer",
+			"n3 error: it does not reach n[1-2]: no answer", "n4 error: it does not reach n[1-2]: no answer",
+		}, "\n")},
+		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: it reaches the master n1, but not at its port 29500: no answer"},
+	} {
+		r := ready(4)
+		got := make([]dialled, 4)
+		for from, to := range c.failed {
+			for _, at := range to {
+				got[from].Failed = append(got[from].Failed, unheard{at, "no answer"})
+			}
+		}
+		r.judgeCalls(r.members, r.members, got)
+		if said := r.said(); said != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", c.name, said, c.want)
+		}
+	}
+}
+
+// Each node calls each other one, beginning behind itself.
+func TestCalls(t *testing.T) {
+	r := ready(3)
+	order := func(m *member) (at []int) {
+		for _, c := range r.calls(m, r.members, true) {
+			at = append(at, c[0].(int))
+		}
+		return at
+	}
+	for i, want := range [][]int{{1, 2}, {2, 0, masterPort}, {0, masterPort, 1}} {
+		if got := order(r.members[i]); !slices.Equal(got, want) {
+			t.Errorf("%d: %v, want %v", i, got, want)
+		}
+	}
+}
+
+func TestDevices(t *testing.T) {
+	r := ready(4)
+	say := func(lines ...string) part[told] { return known(told{0, lines}) }
+	for _, m := range r.members {
+		m.facts.GPUs = slices.Repeat([]node.GPU{{Name: "NVIDIA A100", Arch: "8.0"}}, 8)
+		m.seen.Devices = map[string]part[told]{
+			"gpus": say("0, GPU-1"), "ecc": say("0, 0", "1, [N/A]"), "retired": say("0, [N/A]", "1, No"), "xid": say(),
+			"remapped": say("00000000:07:00.0, 0, 0", "00000000:0F:00.0, No, No"), "slowdown": say("0, Not Active"), "busy": say(),
+		}
+	}
+	r.members[1].facts.GPUs = r.members[1].facts.GPUs[:7]
+	r.members[2].seen.Devices = map[string]part[told]{
+		"gpus": say("0, GPU-1"), "ecc": say("0, 0", "5, 12"), "retired": say("3, Yes"),
+		"remapped": say("00000000:07:00.0, 1, 0", "00000000:0F:00.0, No, Yes"), "slowdown": say("2, Active"), "busy": say("GPU-1, 4711, python3"),
+		"xid": say("[1] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.", "[2] NVRM: Xid (PCI:0000:07:00): 31, pid=7", "[3] NVRM: Xid (PCI:0000:0f:00): 79, pid=1"),
+	}
+	r.members[3].seen.Devices["gpus"] = known(told{9, []string{"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."}})
+	counts := group(r.members, func(m *member) (string, bool) { return []string{"7", "8"}[len(m.facts.GPUs)-7], true })
+	for _, m := range r.members {
+		m.countDevices(counts, 4)
+		m.health()
+	}
+	r.members[0].judgeTools(map[string]part[told]{"dcgmi": known(told{226, []string{"| PCIe             | Fail - GPU: 3 |"}}), "nccl-tests": say("# Out of bounds values : 0 OK")})
+	want := strings.Join([]string{
+		"n1 error: dcgmi: PCIe | Fail - GPU: 3",
+		"n2 error: 7 GPUs, where 3 of 4 nodes have 8",
+		"n3 error: GPU 5: 12 errors that memory could not correct (ECC) since the driver was loaded",
+		"n3 error: GPU 3: pages of its memory are to be retired",
+		"n3 error: GPU 00000000:07:00.0: rows of its memory are to be remapped",
+		"n3 error: GPU 00000000:0f:00.0: rows of its memory could not be remapped",
+		"n3 error: GPU 2: the hardware slows it down",
+		"n3 warning: GPUs are used by pid 4711 (python3)",
+		"n3 error: GPU 0000:0f:00: XID 79, 2 times since the node was started",
+		"n3 warning: GPU 0000:07:00: XID 31, once",
+		"n4 error: nvidia-smi: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+	}, "\n")
+	if got := r.said(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	r = ready(2)
+	r.members[0].host.Slots, r.members[1].host.Slots = 2, 2
+	r.members[0].facts.GPUs = []node.GPU{{}, {}}
+	(*r.members[0].seen.Variables.OK)["CUDA_VISIBLE_DEVICES"] = "0,-1,1"
+	for _, m := range r.members {
+		m.countDevices(nil, 2)
+	}
+	if got := r.said(); got != "n1 error: CUDA_VISIBLE_DEVICES leaves 1 GPU to jobs\nn2 error: no GPU, and slots 2 in the inventory" {
+		t.Error(got)
+	}
+}
+
+// Who holds up a collective is told from those that wait for it.
+func TestBlame(t *testing.T) {
+	team := func() *teamwork {
+		r := ready(3)
+		r.events = make(chan event, 16)
+		w := &teamwork{run: r, team: r.members, world: 3, owner: r.members, reached: make([]int, 3), failed: make([]string, 3)}
+		for rank := range 3 {
+			w.hears(event{Rank: rank, Stage: "imported"})
+		}
+		return w
+	}
+	stage := stages()[1]
+	t.Run("one does not come as far", func(t *testing.T) {
+		w := team()
+		w.hears(event{Rank: 0, Stage: "met"})
+		w.hears(event{Rank: 2, Stage: "met"})
+		err := w.blame(2, stage, time.Minute)
+		if got := w.said(); got != "n2 error: it does not reach the master's port, within 1m00s" || err.Error() != "held up by n2" {
+			t.Errorf("%v\n%s", err, got)
+		}
+	})
+	t.Run("the first that fails", func(t *testing.T) {
+		w := team()
+		w.hears(event{Rank: 0, Stage: "met"})
+		w.hears(event{Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+		w.hears(event{Rank: 1, Stage: "failed", Error: "no module"})
+		w.hears(event{Rank: 99, Stage: "failed"})
+		w.hears(event{Rank: -1, Stage: "met"})
+		err := w.blame(2, stage, 0)
+		if got := w.said(); got != "n2 error: it does not reach the master's port: no module" || err.Error() != "held up by n2" {
+			t.Errorf("%v\n%s", err, got)
+		}
+	})
+	t.Run("one is gone", func(t *testing.T) {
+		w := team()
+		w.hears(event{Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+		w.team[2].agent.err = net.ErrClosed
+		close(w.team[2].agent.ended)
+		w.blame(2, stage, 0) //nolint:errcheck // it is told by findings
+		if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost while all summed") || strings.Contains(got, "\n") {
+			t.Error(got)
+		}
+	})
+	t.Run("all", func(t *testing.T) {
+		w := team()
+		err := w.blame(2, stage, time.Minute)
+		if err.Error() != "none of the nodes gets further: each does not reach the master's port" || strings.Count(w.said(), "\n") != 2 {
+			t.Errorf("%v\n%s", err, w.said())
+		}
+	})
+}

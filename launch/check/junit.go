@@ -1,0 +1,80 @@
+package check
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/junit"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// About says what a report is of. The JSON does without; what people look at begins
+// with it.
+type About struct {
+	Command   string // "dsbuild check"
+	Inventory string // as it was named: "-" is standard input
+	By        string // user@host
+	At        time.Time
+}
+
+// JUnit writes the report as CI systems read results of tests: a node is a test, and so
+// is a collective.
+func (r *Report) JUnit(w io.Writer, about About) error {
+	suite := junit.Suite{
+		Name: about.Command, Timestamp: junit.At(about.At), Hostname: about.By[strings.LastIndexByte(about.By, '@')+1:],
+		Properties: []junit.Property{{Name: "inventory", Value: about.Inventory}, {Name: "by", Value: about.By}, {Name: "verdict", Value: ui.Clean(r.Verdict())}},
+	}
+	for _, c := range r.Causes {
+		suite.Properties = append(suite.Properties, junit.Property{Name: "finding", Value: ui.Clean(c.String())})
+	}
+	for _, n := range r.NotChecked {
+		suite.Properties = append(suite.Properties, junit.Property{Name: "not checked", Value: fmt.Sprintf("%s: %s", n.Check, n.Why)})
+	}
+	total := 0.0
+	for _, n := range r.Nodes {
+		total += n.Seconds
+		suite.Cases = append(suite.Cases, n.junit(about.Command))
+	}
+	for _, s := range r.Collectives {
+		c := junit.Case{Name: "all_reduce by " + s.Backend, Class: about.Command, Time: junit.Time(s.Seconds), SystemOut: ui.Clean(s.String())}
+		if !s.OK {
+			c.Failure = &junit.Outcome{Message: ui.Clean(s.Error), Type: string(Failed), Text: ui.Clean(s.String())}
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	suite.Time = junit.Time(total)
+	return junit.Write(w, suite)
+}
+
+// junit is the test that a node is.
+func (n NodeReport) junit(class string) junit.Case {
+	c := junit.Case{Name: ui.Clean(n.Name), Class: class, Time: junit.Time(n.Seconds)}
+	var wrong, all []string
+	for _, f := range n.Findings {
+		line := fmt.Sprintf("%s: %s", f.Check, f.Text)
+		if f.Level == Error {
+			wrong = append(wrong, line)
+		} else {
+			line += " (warning)"
+		}
+		if f.Hint != "" {
+			line += "\n  hint: " + f.Hint
+		}
+		all = append(all, ui.Clean(line))
+	}
+	said := &junit.Outcome{Message: ui.Clean(strings.Join(wrong, "; ")), Type: string(n.Status), Text: strings.Join(all, "\n")}
+	switch n.Status {
+	case OK:
+		c.SystemOut = said.Text
+	case Skipped:
+		said.Type = "" // not every schema has it
+		c.Skipped = said
+	case Unreachable:
+		c.Error = said
+	case Failed:
+		c.Failure = said
+	}
+	return c
+}

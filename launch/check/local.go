@@ -1,0 +1,308 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// count writes a number of things.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// versions compares what the nodes run.
+func (r *run) versions(context.Context) {
+	var known []*member
+	var facts []node.Facts
+	for _, m := range r.live() {
+		known, facts = append(known, m), append(facts, *m.facts)
+	}
+	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
+		for _, d := range deviations {
+			known[i].find(Versions, Error, "make the environments alike; for DeepSpeed alone: dsbuild deploy INVENTORY", "%s", deviation(d, known))
+		}
+	}
+	for _, d := range node.Compare(facts, node.Properties()) {
+		if d.Must || slices.Contains([]string{"wheel", "gpus"}, d.What) { // devices are counted by themselves
+			continue
+		}
+		for _, v := range d.Values[1:] {
+			for _, at := range v.Nodes {
+				known[at].find(Versions, Warning, "", "%s %s, where %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), count(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
+			}
+		}
+	}
+}
+
+// deviation is one in words.
+func deviation(d node.Deviation, known []*member) string {
+	what, value := node.Title(d.What), cmp.Or(d.Value, "none")
+	if d.Tie == nil {
+		return fmt.Sprintf("%s %s, where %d of %s have %s", what, value, d.Most, count(d.Of, "node"), cmp.Or(d.Norm, "none"))
+	}
+	var sides []string
+	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
+		sides = append(sides, fmt.Sprintf("%s on %s", cmp.Or(side.Value, "none"), foldMembers(known, side.Nodes)))
+	}
+	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
+}
+
+// foldMembers names the nodes at some places.
+func foldMembers(members []*member, places []int) string {
+	names := make([]string, len(places))
+	for i, at := range places {
+		names[i] = members[at].host.Name
+	}
+	return foldNames(names)
+}
+
+// foldNames folds names as far as there is room for.
+func foldNames(names []string) string {
+	folded, whole := ui.FoldWithin(names, 160)
+	if whole {
+		return folded
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s (%s)", folded, count(len(names), "node")))
+}
+
+// variables looks for values that are known to be wrong, and for differences.
+func (r *run) variables(context.Context) {
+	live := r.live()
+	names := map[string]bool{}
+	for _, m := range live {
+		if why := m.seen.Variables.why(); why != "" {
+			m.find(Variables, Error, "", "its variables could not be read: %s", why)
+			continue
+		}
+		for name, value := range *m.seen.Variables.OK {
+			names[name] = true
+			for _, rule := range rules() {
+				if rule.name == name && rule.bad(value) {
+					m.find(Variables, rule.level, rule.try, "%s=%s: %s", name, value, rule.why)
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !slices.ContainsFunc(own(), func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			compareVariable(live, name)
+		}
+	}
+}
+
+// compareVariable tells those who have another value than most.
+func compareVariable(live []*member, name string) {
+	values := group(live, func(m *member) (string, bool) {
+		if m.seen.Variables.OK == nil {
+			return "", false
+		}
+		value, set := (*m.seen.Variables.OK)[name]
+		if !set {
+			return "not set", true
+		}
+		return name + "=" + value, true
+	})
+	if len(values) < 2 {
+		return
+	}
+	level := Warning
+	if strings.HasPrefix(name, "NCCL_") || name == "PYTHONPATH" {
+		level = Error // other algorithms, other code
+	}
+	most := values[0]
+	for _, v := range values[1:] {
+		for _, m := range v.members {
+			is := v.value
+			if !strings.Contains(is, "=") {
+				is = name + " is not set"
+			}
+			m.find(Variables, level, "give all the same: env in the inventory, or the profile of whoever logs in", "%s, where %d of %s have %s", is, len(most.members), count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+		}
+	}
+}
+
+// own are variables that may differ from node to node.
+func own() []string {
+	return []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID", "UCX_NET_DEVICES", "FI_", "NVIDIA_", "NODE_RANK", "RANK", "GROUP_RANK", "LOCAL_RANK"}
+}
+
+// rule is a value of a variable that is known to be wrong.
+type rule struct {
+	name     string
+	bad      func(value string) bool
+	level    Level
+	why, try string
+}
+
+func is(values ...string) func(string) bool {
+	return func(v string) bool { return slices.Contains(values, strings.ToLower(v)) }
+}
+
+// rules are the values that are known to be wrong.
+func rules() []rule {
+	anything := func(string) bool { return true }
+	const unset = "take it out of the profile there; the launcher sets it"
+	return []rule{
+		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unset},
+		{"RANK", anything, Warning, "left over: each process has its own, from the launcher", unset},
+		{"LOCAL_RANK", anything, Warning, "left over: each process has its own, from the launcher", unset},
+		{"GROUP_RANK", anything, Warning, "left over: each node has its own, from the launcher", unset},
+		{"NODE_RANK", anything, Warning, "set beforehand: each node needs another one, from what starts the job", unset},
+		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unset},
+		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo takes names of interfaces alone: no ^, no =", "GLOO_SOCKET_IFNAME=eth0"},
+		{"CUDA_VISIBLE_DEVICES", is("", "-1", "nodevfiles"), Error, "it hides all GPUs", "take it out of the profile there"},
+		{"NCCL_P2P_DISABLE", is("1"), Warning, "GPUs of a node do not talk to each other directly", "take it out, unless it is a way around a fault"},
+		{"NCCL_SHM_DISABLE", is("1"), Warning, "processes of a node talk over the network", "take it out, unless it is a way around a fault"},
+		{"NCCL_IB_DISABLE", is("1"), Warning, "InfiniBand and RoCE are not used", "take it out where there is such a network"},
+		{"NCCL_DEBUG", is("info", "trace"), Warning, "it writes much, from every process", "NCCL_DEBUG=WARN"},
+		{"CUDA_LAUNCH_BLOCKING", is("1"), Warning, "every kernel is waited for: it is for looking for faults", "take it out"},
+		{"TORCH_DISTRIBUTED_DEBUG", is("detail"), Warning, "every collective is checked: it is for looking for faults", "take it out"},
+		{"NCCL_ASYNC_ERROR_HANDLING", anything, Warning, "torch has it as TORCH_NCCL_ASYNC_ERROR_HANDLING since 2.2", "rename it"},
+		{"PYTHONHOME", anything, Warning, "an environment may find another Python's library by it", "take it out"},
+		{"LD_PRELOAD", func(v string) bool { return v != "" }, Warning, "it changes every program", "take it out, unless it is meant"},
+	}
+}
+
+// valued are the nodes with one value.
+type valued struct {
+	value   string
+	members []*member
+}
+
+// group puts the nodes of which a value is known together by it, most first.
+func group(members []*member, of func(*member) (string, bool)) []valued {
+	var all []valued
+	for _, m := range members {
+		value, known := of(m)
+		if !known {
+			continue
+		}
+		at := slices.IndexFunc(all, func(v valued) bool { return v.value == value })
+		if at < 0 {
+			at, all = len(all), append(all, valued{value: value})
+		}
+		all[at].members = append(all[at].members, m)
+	}
+	slices.SortStableFunc(all, func(a, b valued) int { return cmp.Compare(len(b.members), len(a.members)) })
+	return all
+}
+
+// disk looks for room.
+func (r *run) disk(context.Context) {
+	for _, m := range r.live() {
+		for _, what := range slices.Sorted(maps.Keys(m.seen.Disks)) {
+			p := m.seen.Disks[what]
+			if why := p.why(); why != "" {
+				m.find(Disk, Error, "", "%s: %s", what, why)
+				continue
+			}
+			m.judgeRoom(Disk, what, *p.OK, r.opt.MinFree)
+		}
+	}
+}
+
+// fewInodes are too few to make files.
+const fewInodes = 1000
+
+// judgeRoom says what is wrong with a place for files.
+func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
+	try := "make room: df -h " + p.Path
+	if what == "/dev/shm" {
+		try += "; in a container: docker run --shm-size 16g, or an emptyDir of medium Memory"
+	}
+	name := what
+	if p.Path != what {
+		name += " (" + p.Path + ")"
+	}
+	switch {
+	case p.Unwritable != "":
+		m.find(kind, Error, try+"; ls -ld "+p.Path, "%s: nothing can be written there: %s", name, p.Unwritable)
+	case p.Free < least:
+		m.find(kind, Error, try, "%s has %s free, less than %s", name, ui.Size(p.Free), ui.Size(least))
+	case p.Inodes >= 0 && p.Inodes < fewInodes:
+		m.find(kind, Error, "make room: df -i "+p.Path, "%s has room for %d files more", name, p.Inodes)
+	}
+}
+
+// paths compares what nodes see of data and output.
+func (r *run) paths(ctx context.Context) {
+	live := r.live()
+	for _, path := range r.opt.Data {
+		for _, m := range live {
+			if why := m.seen.Data[path].why(); why != "" {
+				m.find(Paths, Error, "mount it there, or bring it; ls -ld "+path, "--data %s: %s", path, why)
+			}
+		}
+		kinds := group(live, func(m *member) (string, bool) {
+			d := m.seen.Data[path].OK
+			if d == nil {
+				return "", false
+			}
+			return d.Digest, true
+		})
+		for _, kind := range kinds[min(1, len(kinds)):] {
+			for _, m := range kind.members {
+				most, has := kinds[0].members[0].seen.Data[path].OK, m.seen.Data[path].OK
+				m.find(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, where %d of %s have %d entries, %s, by other names or sizes", path,
+					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), count(len(live), "node"), most.Entries, ui.Size(most.Bytes))
+			}
+		}
+	}
+	r.outputs(ctx, live)
+}
+
+// outputs judges where nodes write to, and whether they see what the first wrote.
+func (r *run) outputs(ctx context.Context, live []*member) {
+	for _, path := range r.opt.Output {
+		for _, m := range live {
+			p := m.seen.Output[path]
+			if why := p.why(); why != "" {
+				m.find(Paths, Error, "ls -ld "+path, "--output %s: %s", path, why)
+				continue
+			}
+			m.judgeRoom(Paths, "--output "+path, *p.OK, r.opt.MinFree)
+		}
+	}
+	if len(r.opt.Output) == 0 || len(live) < 2 || live[0] != r.first() {
+		return
+	}
+	seen := make([]map[string]part[bool], len(r.members))
+	r.all(ctx, Paths, live[1:], lookLimit+askLimit, func(ctx context.Context, m *member) error {
+		_, _, err := m.agent.ask(ctx, "seen", map[string]any{"paths": r.opt.Output}, &seen[m.index])
+		return err
+	})
+	for _, path := range r.opt.Output {
+		if f := r.first().seen.Output[path]; f.OK == nil || f.OK.Unwritable != "" {
+			continue
+		}
+		var with, without []*member
+		for _, m := range live[1:] {
+			switch p, asked := seen[m.index][path]; {
+			case !asked || m.seen.Output[path].OK == nil:
+			case p.why() != "":
+				m.find(Paths, Error, "", "--output %s: %s", path, p.why())
+			case *p.OK:
+				with = append(with, m)
+			default:
+				without = append(without, m)
+			}
+		}
+		for _, m := range without {
+			if len(with) > 0 {
+				m.find(Paths, Error, "is it mounted there?", "--output %s is not what the others have there: a file that %s wrote is not seen", path, r.first().host.Name)
+			} else {
+				m.find(Paths, Warning, "checkpoints of several nodes belong on a file system that all share", "--output %s: each node has its own", path)
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package check
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"html/template"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+//go:embed page.html.tmpl
+var pageTemplate string
+
+//go:embed page.css
+var pageStyle string
+
+// view is what the page shows: texts, clean.
+type view struct {
+	Policy   string
+	Style    template.CSS
+	Good     bool
+	Verdict  string
+	About    [][2]string
+	Causes   []viewCause
+	Together []string
+	Left     []string
+	Rows     [][]string
+}
+
+type viewCause struct {
+	Level, Check, Nodes, Text, Hint string
+	Count                           int
+	As                              string // whose words Text is, where others said it in others
+}
+
+// Page writes the report as one HTML page. It asks for nothing and runs nothing: what a
+// node said is escaped, and the policy of the page allows its one style alone.
+func (r *Report) Page(w io.Writer, about About) error {
+	tmpl, err := template.New("page").Parse(pageTemplate)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(pageStyle))
+	v := view{
+		Policy:  "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'",
+		Style:   template.CSS(pageStyle),
+		Good:    r.Ready,
+		Verdict: ui.Clean(r.Verdict()),
+		About: [][2]string{
+			{"command", about.Command}, {"inventory", about.Inventory}, {"by", about.By}, {"at", about.At.Format(time.RFC1123Z)},
+			{"master", ui.Clean(r.Master.Address)},
+		},
+	}
+	for _, c := range r.Causes {
+		one := viewCause{string(c.Level), string(c.Check), ui.FoldNames(c.Nodes), ui.Clean(c.Text), ui.Clean(c.Hint), len(c.Nodes), ""}
+		if !c.alike {
+			one.As = c.Node
+		}
+		v.Causes = append(v.Causes, one)
+	}
+	for _, line := range r.together() {
+		v.Together = append(v.Together, ui.Clean(line))
+	}
+	for _, n := range r.NotChecked {
+		v.Left = append(v.Left, string(n.Check)+": "+ui.Clean(n.Why))
+	}
+	for _, row := range r.rows() {
+		for i := range row {
+			row[i] = ui.Clean(row[i])
+		}
+		v.Rows = append(v.Rows, row)
+	}
+	var page strings.Builder
+	if err := tmpl.Execute(&page, v); err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, page.String())
+	return err
+}

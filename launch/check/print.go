@@ -1,0 +1,211 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Cause is something that was found of some nodes, equal but for what each has for
+// itself.
+type Cause struct {
+	Finding
+	Node  string   `json:"node"` // the first of them: the words are its own
+	Nodes []string `json:"nodes"`
+	alike bool     // all said the very same
+}
+
+// causes puts together what was found of several nodes: errors first, in the order of the
+// checks.
+func causes(nodes []NodeReport) []Cause {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	like := ui.NewLikeness(names)
+	all := []Cause{}
+	place := map[string]int{}
+	for _, n := range nodes {
+		for _, f := range n.Findings {
+			key := strings.Join([]string{string(f.Check), string(f.Level), like.Key(f.Text, n.Name, n.Address), like.Key(f.Hint, n.Name, n.Address)}, "\x00")
+			at, seen := place[key]
+			if !seen {
+				at, place[key] = len(all), len(all)
+				all = append(all, Cause{Finding: f, Node: n.Name, alike: true})
+			}
+			c := &all[at]
+			c.alike = c.alike && c.Text == f.Text
+			if !slices.Contains(c.Nodes, n.Name) {
+				c.Nodes = append(c.Nodes, n.Name)
+			}
+		}
+	}
+	order := append([]Kind{Connect}, Skippable()...)
+	slices.SortStableFunc(all, func(a, b Cause) int {
+		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(slices.Index(order, a.Check), slices.Index(order, b.Check)))
+	})
+	return all
+}
+
+// String is a cause for people.
+func (c Cause) String() string {
+	who := foldNames(c.Nodes)
+	if len(c.Nodes) > 1 {
+		who = fmt.Sprintf("%s (%d nodes)", who, len(c.Nodes))
+	}
+	if !c.alike {
+		who += ", as on " + c.Node
+	}
+	kind := string(c.Check)
+	if c.Level == Warning {
+		kind += " (warning)"
+	}
+	text := fmt.Sprintf("%s: %s: %s", who, kind, c.Text)
+	if c.Hint != "" {
+		text += "\n  hint: " + c.Hint
+	}
+	return text
+}
+
+// mostCauses are printed; --json and the page have all.
+const mostCauses = 30
+
+// Print writes the report for a person: a table in which equal nodes are one row, what
+// was found once for all nodes of which it was, what all did together, and a verdict.
+func (r *Report) Print(w io.Writer) error {
+	if err := ui.Table(w, []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "CLOCK", "SECONDS"}, r.rows()); err != nil {
+		return err
+	}
+	lines := r.findings()
+	lines = append(lines, r.together()...)
+	for _, n := range r.NotChecked {
+		lines = append(lines, fmt.Sprintf("not checked: %s: %s", n.Check, n.Why))
+	}
+	lines = append(lines, r.Verdict())
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rows are those of the table: one for all nodes that are equal but for their time.
+func (r *Report) rows() [][]string {
+	type row struct {
+		cells       []string
+		names       []string
+		skew, slow  float64
+		clocksKnown bool
+	}
+	var rows []*row
+	for _, n := range r.Nodes {
+		cells := []string{string(n.Status), "-", "-", cmp.Or(n.Interface, "-")}
+		if n.Facts != nil {
+			cells[1], cells[2] = fmt.Sprint(len(n.Facts.GPUs)), cmp.Or(n.Facts.Torch, "-")
+		}
+		at := slices.IndexFunc(rows, func(o *row) bool { return slices.Equal(o.cells, cells) })
+		if at < 0 {
+			at, rows = len(rows), append(rows, &row{cells: cells})
+		}
+		o := rows[at]
+		o.names, o.slow = append(o.names, n.Name), max(o.slow, n.Seconds)
+		if n.Clock != nil {
+			o.clocksKnown = true
+			if math.Abs(n.Clock.Seconds) > math.Abs(o.skew) {
+				o.skew = n.Clock.Seconds
+			}
+		}
+	}
+	var table [][]string
+	for _, o := range rows {
+		clock := "-"
+		if o.clocksKnown {
+			clock = fmt.Sprintf("%+.1fs", o.skew)
+		}
+		folded, whole := ui.FoldWithin(o.names, 48)
+		if !whole {
+			folded = strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(o.names)))
+		}
+		table = append(table, append(append([]string{folded}, o.cells...), clock, fmt.Sprintf("%.1f", o.slow)))
+	}
+	return table
+}
+
+// findings are what was found, a cause each.
+func (r *Report) findings() []string {
+	var lines []string
+	for _, c := range r.Causes[:min(len(r.Causes), mostCauses)] {
+		lines = append(lines, c.String())
+	}
+	if more := len(r.Causes) - mostCauses; more > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d findings more: --report FILE.html has them all", more))
+	}
+	return lines
+}
+
+// together says what the nodes did with each other.
+func (r *Report) together() []string {
+	var lines []string
+	if p := r.Pairs; p.Tried > 0 {
+		lines = append(lines, fmt.Sprintf("connections between nodes: %d of %d", p.Tried-p.Failed, p.Tried))
+	}
+	for _, s := range r.Collectives {
+		lines = append(lines, s.String())
+	}
+	return lines
+}
+
+// String is a collective in a line.
+func (s Sum) String() string {
+	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, countOf(s.Processes, "process", "processes"), count(len(s.Nodes), "node"))
+	if len(s.Without) > 0 {
+		text += fmt.Sprintf(" (without %s)", foldNames(s.Without))
+	}
+	if !s.OK {
+		return text + ": " + s.Error
+	}
+	text += fmt.Sprintf(": every sum right; %s in %s", ui.Size(s.Bytes), short(s.Seconds))
+	if s.Bandwidth > 0 {
+		text += fmt.Sprintf(", %s/s bus bandwidth", ui.Size(int64(s.Bandwidth)))
+	}
+	return text + fmt.Sprintf("; one number in %s", short(s.Latency))
+}
+
+// short is a time of fractions of seconds.
+func short(seconds float64) string {
+	switch {
+	case seconds < 0.001:
+		return fmt.Sprintf("%.0f µs", seconds*1e6)
+	case seconds < 1:
+		return fmt.Sprintf("%.1f ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.1f s", seconds)
+}
+
+// Verdict is the report in one line.
+func (r *Report) Verdict() string {
+	total := len(r.Nodes)
+	parts := []string{fmt.Sprintf("%d of %d nodes ready", r.Summary.OK, total)}
+	if r.Ready {
+		parts = []string{count(total, "node") + " ready for a job"}
+		if n := len(r.Causes); n > 0 {
+			parts = append(parts, count(n, "warning"))
+		}
+	}
+	if n := r.Summary.Failed; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d not", n))
+	}
+	if n := r.Summary.Unreachable; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d unreachable", n))
+	}
+	if n := r.Summary.Skipped; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d skipped", n))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,237 @@
+//go:build linux
+
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// here is a node that is this machine. What is started is known by a variable.
+type here struct {
+	remote.Conn
+	mark string
+}
+
+func (h here) Run(ctx context.Context, cmd remote.Command) error {
+	line, err := remote.CommandLine(cmd)
+	if err != nil {
+		return err
+	}
+	c := exec.CommandContext(ctx, "sh", "-c", line)
+	c.Env = append(os.Environ(), "DSBUILD_TEST_CHECK="+h.mark)
+	c.Stdout, c.Stderr, c.WaitDelay = cmd.Stdout, cmd.Stderr, 5*time.Second
+	var stdin io.WriteCloser
+	if cmd.Stdin != nil {
+		if stdin, err = c.StdinPipe(); err != nil {
+			return err
+		}
+	}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	if stdin != nil {
+		go func() {
+			io.Copy(stdin, cmd.Stdin) //nolint:errcheck // the program's status is the verdict
+			stdin.Close()
+		}()
+	}
+	err = c.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &remote.ExitError{Code: exit.ExitCode()}
+	}
+	return err
+}
+
+func (here) Close() error { return nil }
+
+// everywhere dials nodes that are all this machine, but for those that are down.
+type everywhere struct {
+	mark string
+	down map[string]bool
+}
+
+func (e everywhere) Dial(_ context.Context, t remote.Target) (remote.Conn, error) {
+	if e.down[t.Name] {
+		return nil, remote.ErrDial
+	}
+	return here{mark: e.mark}, nil
+}
+
+// running are the processes that were started on the nodes of a mark.
+func running(t *testing.T, mark string) (found []string) {
+	t.Helper()
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range environs {
+		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte("DSBUILD_TEST_CHECK="+mark)) {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline")) //nolint:errcheck // it may have ended
+			found = append(found, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+		}
+	}
+	return found
+}
+
+func fleet(names ...string) []inventory.Host {
+	var all []inventory.Host
+	for _, name := range names {
+		all = append(all, inventory.Host{Name: name, Node: name, Address: "127.0.0.1", Python: "python3"})
+	}
+	return all
+}
+
+func ofKind(n NodeReport, kind Kind, level Level) (texts []string) {
+	for _, f := range n.Findings {
+		if f.Check == kind && f.Level == level {
+			texts = append(texts, f.Text)
+		}
+	}
+	return texts
+}
+
+// Three nodes that are this machine and one that is down: what a check finds of them, and
+// that it leaves nothing.
+func TestRun(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	data, out := t.TempDir(), filepath.Join(t.TempDir(), "still", "to be made")
+	if err := os.WriteFile(filepath.Join(data, "part-0"), []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mark := t.Name() + random()
+	report := Run(t.Context(), Options{
+		Hosts: fleet("n1", "n2", "n3", "n4"), Dialer: everywhere{mark, map[string]bool{"n4": true}}, Reporter: ui.New(io.Discard, ui.Options{}),
+		Port: freePort(t), Data: []string{data, "/does/not/exist"}, Output: []string{out}, Skip: []Kind{Devices, Collective},
+	})
+	if left := running(t, mark); len(left) > 0 {
+		t.Errorf("left running: %q", left)
+	}
+	for _, dir := range []string{os.Getenv("TMPDIR"), filepath.Dir(filepath.Dir(out))} {
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("%v: left in %s: %v", err, dir, entries)
+		}
+	}
+	if report.Ready || report.Err() == nil || report.Summary.Unreachable != 1 || report.Pairs != (Pairs{Tried: 6}) {
+		t.Errorf("%+v, %+v", report.Summary, report.Pairs)
+	}
+	for _, n := range report.Nodes[:3] {
+		if n.Status != Failed || n.Clock == nil || n.Clock.Seconds > 1 || n.Clock.Seconds < -1 || n.Facts == nil {
+			t.Errorf("%s: %s, %+v", n.Name, n.Status, n.Clock)
+		}
+		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 is 127.0.0.1 there, which is each node itself" {
+			t.Errorf("%s: names: %q", n.Name, got)
+		}
+		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: No such file or directory" {
+			t.Errorf("%s: paths: %q", n.Name, got)
+		}
+		for _, kind := range []Kind{Versions, Variables, Port, Network, Clock} {
+			if got := ofKind(n, kind, Error); len(got) > 0 {
+				t.Errorf("%s: %s: %q", n.Name, kind, got)
+			}
+		}
+	}
+	if n := report.Nodes[3]; n.Status != Unreachable || len(n.Findings) != 1 {
+		t.Errorf("%+v", n)
+	}
+	var printed bytes.Buffer
+	if err := report.Print(&printed); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"n[1-3]  failed       0", "n4      unreachable  -", "n4: connect: no connection\n", "connections between nodes: 6 of 6\n", "not checked: collective: left out by --skip\n", "0 of 4 nodes ready, 3 not, 1 unreachable\n"} {
+		if !strings.Contains(printed.String(), part) {
+			t.Errorf("it is not said: %q\n%s", part, &printed)
+		}
+	}
+}
+
+// A port that is taken is named with a free one.
+func TestRunTakenPort(t *testing.T) {
+	port := freePort(t)
+	door := listen(t, port)
+	defer door.Close()
+	report := Run(t.Context(), Options{
+		Hosts: fleet("n1", "n2"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: port,
+		Skip: []Kind{Versions, Variables, Devices, Disk, Clock, Collective},
+	})
+	got := report.Nodes[0].Findings
+	found := false
+	for _, f := range got {
+		if f.Check == Port {
+			found = strings.HasPrefix(f.Text, "the master's port ") && strings.Contains(f.Text, "is taken: Address already in use") && strings.Contains(f.Hint, "take another port: --port ")
+		}
+	}
+	if !found || len(ofKind(report.Nodes[1], Port, Error)) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// When the connection ends, an agent ends, with all it has started.
+func TestAgentEndsWithItsConnection(t *testing.T) {
+	mark := t.Name() + random()
+	for name, stop := range map[string]func(*agent){
+		"orderly":    (*agent).end,
+		"input ends": func(a *agent) { a.in.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := startAgent(t.Context(), here{mark: mark}, "python3", agentRequest{LimitS: 20, Run: "r", Word: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}, func(event) {})
+			var got survey
+			if err := a.first(t.Context(), &got); err != nil {
+				t.Fatal(err)
+			}
+			order := map[string]any{"backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
+			if _, _, err := a.ask(t.Context(), "collect", order, nil); err != nil {
+				t.Fatal(err)
+			}
+			if len(running(t, mark)) == 0 {
+				t.Fatal("nothing runs")
+			}
+			stop(a)
+			for end := time.Now().Add(20 * time.Second); len(running(t, mark)) > 0; time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("left running: %q", running(t, mark))
+				}
+			}
+			<-a.ended
+		})
+	}
+}
+
+// What a node says is not trusted: it is bounded, of the right form, and harmless.
+func TestHostileNode(t *testing.T) {
+	a := &agent{begun: make(chan reply, 1), events: func(event) {}, ended: make(chan struct{})}
+	a.waiting = map[int]chan reply{0: a.begun}
+	for _, text := range []string{`{"to": 7, "ok": 1}`, `{"surprise": 1}`, `[]`, `{"to": "x"}`} {
+		if err := a.receive(json.RawMessage(text)); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+	m := &member{host: inventory.Host{Name: "n"}}
+	m.find(Names, Error, "try \x1b[2Jthis", "a name\x1b]0;title\x07\nn2: names: is another's\u202e")
+	if f := m.findings[0]; f.Text != "a name n2: names: is another's" || f.Hint != "try this" {
+		t.Errorf("%q", f)
+	}
+	report := &Report{Nodes: []NodeReport{{Name: "n", Status: Failed, Findings: []Finding{{Names, Error, `<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`}}}}}
+	report.Causes = causes(report.Nodes)
+	var page bytes.Buffer
+	if err := report.Page(&page, About{Command: "dsbuild check"}); err != nil {
+		t.Fatal(err)
+	}
+	if text := page.String(); strings.Contains(text, "<script") || strings.Contains(text, "<img") || !strings.Contains(text, "&lt;script&gt;alert(1)") {
+		t.Errorf("not escaped:\n%s", text)
+	}
+}

@@ -1,0 +1,93 @@
+package check
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// survey is what an agent finds by itself.
+type survey struct {
+	Host       part[resolved]           `json:"host"`   // its own name
+	Master     part[resolved]           `json:"master"` // the master's address
+	Interfaces part[[]nic]              `json:"interfaces"`
+	Variables  part[map[string]string]  `json:"variables"`
+	Disks      map[string]part[room]    `json:"disks"`
+	Devices    map[string]part[told]    `json:"devices"`
+	Data       map[string]part[dataset] `json:"data"`
+	Output     map[string]part[room]    `json:"output"`
+	Port       int                      `json:"port"` // on which it answers callers
+}
+
+// part is the answer to one question: there, an error, or none in time.
+type part[T any] struct {
+	OK    *T     `json:"ok"`
+	Error string `json:"error"`
+	Hung  bool   `json:"hung"`
+}
+
+// why is what went wrong, or "".
+func (p part[T]) why() string {
+	switch {
+	case p.Hung:
+		return "no answer within " + lookLimit.String()
+	case p.Error == "" && p.OK == nil:
+		return "no answer"
+	}
+	return p.Error
+}
+
+// resolved is what a name stands for on a node.
+type resolved struct {
+	Name      string   `json:"name"`
+	Addresses []string `json:"addresses"`
+	Error     string   `json:"error"`
+}
+
+// nic is an address with its interface.
+type nic struct {
+	Name    string `json:"name"`
+	Address string `json:"address"`
+}
+
+// routed is by which interface, and as whom, a node reaches the master.
+type routed struct {
+	Interface string `json:"interface"`
+	Address   string `json:"address"`
+}
+
+// room is what there is of a file system.
+type room struct {
+	What       string `json:"what"`
+	Path       string `json:"path"` // of output: as it was given; else where it was looked
+	Free       int64  `json:"free"`
+	Inodes     int64  `json:"inodes"` // -1: not counted there
+	Unwritable string `json:"unwritable"`
+	Missing    bool   `json:"missing"` // of output: it is still to be made
+}
+
+// dataset is a folder or file that nodes are to see.
+type dataset struct {
+	Path    string `json:"path"`
+	Entries int    `json:"entries"`
+	Bytes   int64  `json:"bytes"`
+	Digest  string `json:"digest"` // of names and sizes: equal where those are
+}
+
+// told is what a program said.
+type told struct {
+	Status int      `json:"status"`
+	Lines  []string `json:"lines"`
+}
+
+// unmarshalPair reads a JSON array of two.
+func unmarshalPair(text []byte, first, second any) error {
+	var pair []json.RawMessage
+	if err := json.Unmarshal(text, &pair); err != nil {
+		return err
+	}
+	if len(pair) != 2 {
+		return fmt.Errorf("%d values in place of two", len(pair))
+	}
+	return errors.Join(json.Unmarshal(pair[0], first), json.Unmarshal(pair[1], second))
+}
