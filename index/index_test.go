@@ -259,8 +259,8 @@ func TestHostileMark(t *testing.T) {
 // Of builds of several commits, whose versions sort by their hashes, installers
 // are offered the newest.
 func TestSupersedes(t *testing.T) {
-	newer := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Local: "g1111111."}, morning)
-	older := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Local: "gfffffff."}, evening)
+	newer := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Commit: strings.Repeat("1", 40)}, morning)
+	older := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Commit: strings.Repeat("f", 40)}, evening)
 	dir := t.TempDir()
 	sum := write(t, index.Options{Dir: dir, Wheels: []string{older, newer}})
 	if len(sum.Indexes) != 1 || sum.Indexes[0].Name != sm80+"-dev" || !sum.Indexes[0].Dev {
