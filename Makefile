@@ -8,7 +8,10 @@ FUZZTIME ?= 10s
 DRIVERS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64
 OTHERS = darwin/arm64 windows/amd64
 
-.PHONY: help build drivers quickstart test test-full bench fuzz engine engine-stop lint clean clean-caches
+# What makes a release; the last that compiles with the Go of go.mod.
+GORELEASER = v2.12.0
+
+.PHONY: help build drivers quickstart test test-full bench release-snapshot fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +44,9 @@ test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 
 bench: build ## the fan-out beside pdsh, clush, parallel-ssh, Ansible, scp; or PART=growth
 	$(GO) run ./ci/bench $(PART)
+
+release-snapshot: ## all that a release would publish, into bin/release
+	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --snapshot --clean
 
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	$(GO) run ./ci/fuzz $(FUZZTIME)

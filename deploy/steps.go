@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -382,7 +381,7 @@ func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[strin
 	script := node.Script{Python: u.facts.Executable, Source: proofSource + verifySource + verdictSource, Request: request}
 	var last verified
 	op := ""
-	err := script.Run(ctx, envRunner{u.runner, accelerator(m.CUDA, *u.facts)}, func(message json.RawMessage) error {
+	err := script.Run(ctx, hosts.WithEnv(u.runner, accelerator(m.CUDA, *u.facts)), func(message json.RawMessage) error {
 		last = verified{}
 		err := node.Decode(message, &last)
 		if last.Op != "" {
@@ -419,23 +418,6 @@ func accelerator(cuda string, f node.Facts) map[string]string {
 		return map[string]string{"DS_ACCELERATOR": "cuda"}
 	}
 	return nil
-}
-
-// envRunner sets variables for every command.
-type envRunner struct {
-	remote.Runner
-	env map[string]string
-}
-
-// Run implements remote.Runner.
-func (r envRunner) Run(ctx context.Context, cmd remote.Command) error {
-	env := maps.Clone(r.env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, cmd.Env)
-	cmd.Env = env
-	return r.Runner.Run(ctx, cmd)
 }
 
 // entry is a line of the journal on a node.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -86,7 +87,7 @@ func (d *Deployment) connectToRead(ctx context.Context, u *unit) error {
 	if err := d.connect(ctx, u); err != nil {
 		return err
 	}
-	u.runner = envRunner{u.runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}}
+	u.runner = hosts.WithEnv(u.runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"})
 	return nil
 }
 
@@ -201,7 +202,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	defer listed()
 	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
 	op, done := "", false
-	err := script.Run(ctx, envRunner{u.runner, accelerator(cuda, s.facts)}, func(message json.RawMessage) error {
+	err := script.Run(ctx, hosts.WithEnv(u.runner, accelerator(cuda, s.facts)), func(message json.RawMessage) error {
 		var m sighting
 		if err := node.Decode(message, &m); err != nil {
 			return err

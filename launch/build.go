@@ -16,6 +16,8 @@ type builder struct {
 	mistake.List
 	job  *Job
 	said map[string]Setting // the last of each key
+
+	submit bool // the job is to be started, not only rendered
 }
 
 // wrong notes that what was said of a key cannot be.
@@ -56,12 +58,15 @@ type Request struct {
 	ReadFile func(name string) ([]byte, error) // for a DeepSpeed configuration
 	// Ops are the operators of the wheel that the nodes have; nil: not known.
 	Ops []string
+	// Submit: the job is to be started. It decides the form where there are
+	// several and none is said.
+	Submit bool
 }
 
 // New makes the job of a request. An error about what was said is an *Error with
 // all that is wrong.
 func New(r Request) (*Job, error) {
-	b := &builder{List: mistake.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}}
+	b := &builder{List: mistake.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, submit: r.Submit}
 	for _, source := range []Settings{r.File, r.Flags} {
 		b.take(source)
 	}
@@ -198,6 +203,7 @@ func (b *builder) defaults() {
 	b.processes()
 	or(&j.SlurmForm, "job")
 	or(&j.K8sForm, "pytorchjob")
+	or(&j.DSForm, map[bool]string{true: "nodes", false: "pdsh"}[b.submit])
 	or(&j.JAXForm, map[bool]string{true: "manual", false: "slurm"}[len(j.Hosts) > 0])
 	or(&j.Rendezvous, map[bool]string{true: "c10d", false: "static"}[j.Nodes.Elastic() || j.workers() || j.Kind == AIStation])
 	if j.Nodes.Elastic() && !b.has("max-restarts") {
@@ -286,6 +292,13 @@ func (b *builder) check() {
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
+	}
+	if j.OnEach() && j.Include+j.Exclude != "" {
+		b.wrong(b.said[map[bool]string{true: "include", false: "exclude"}[j.Include != ""]], "choose the nodes with --limit",
+			"include and exclude are for one launcher that logs in on the nodes (--form pdsh)")
+	}
+	if j.Kind == DeepSpeed && b.has("ds-form") && j.DSForm == "nodes" && len(j.Hosts) == 0 {
+		b.wrong(b.said["ds-form"], "add -i INVENTORY", "the form nodes has a block for each node, and no nodes were named")
 	}
 	b.checkMeeting()
 	b.checkHosts()

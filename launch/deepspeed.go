@@ -16,7 +16,11 @@ import (
 
 // ByPDSH reports whether DeepSpeed's launcher reaches nodes through pdsh: with a
 // single node it starts the processes itself, and no shell reads the words.
-func (j *Job) ByPDSH() bool { return len(j.Hosts) > 0 && len(j.active()) > 1 }
+func (j *Job) ByPDSH() bool { return !j.OnEach() && len(j.Hosts) > 0 && len(j.active()) > 1 }
+
+// OnEach reports whether DeepSpeed's launcher is started on every node by itself
+// (its option --no_ssh), and not by one that logs in on the others.
+func (j *Job) OnEach() bool { return j.Kind == DeepSpeed && j.DSForm == "nodes" && len(j.Hosts) > 0 }
 
 // remoteWord is what DeepSpeed's launcher must be given so that the program on
 // the nodes gets s. pdsh takes %h, %n, %u for its own; a word with a space
@@ -56,6 +60,9 @@ func (j *Job) RemoteArgs() []string {
 // checkRemote refuses what cannot be passed on.
 func (b *builder) checkRemote() {
 	j := b.job
+	if j.OnEach() {
+		return // no shell of another reads the words
+	}
 	for _, v := range j.vars(false) {
 		if v.Value != strings.TrimSpace(v.Value) {
 			b.wrong(b.said["env"], "", "DeepSpeed takes spaces from both ends of the value of %s", v.Name)
@@ -123,6 +130,10 @@ func (j *Job) renderDeepSpeed() ([]File, error) {
 	}
 	if j.DS.File == "" {
 		all = append(all, File{ConfigName, 0o644, j.configText()})
+	}
+	if j.OnEach() {
+		blocks, err := j.blocks("run.sh")
+		return append(all, blocks...), err
 	}
 	return all, nil
 }

@@ -61,6 +61,7 @@ func samples() []sample {
 		{"docker-hostile", Docker, []string{"image=example.org/train:1", "gpus=0"}, hostile(), ""},
 		{"deepspeed", DeepSpeed, []string{"ds-auto=true", "name=translation", "env=TOKENIZERS_PARALLELISM=false"}, translation(), twoNodes},
 		{"deepspeed-zero3", DeepSpeed, []string{"zero=3", "offload=nvme", "nvme-path=/local/nvme", "train-batch=96", "micro-batch=4", "exclude=gpu02:2,3"}, train, twoNodes},
+		{"deepspeed-nodes", DeepSpeed, []string{"ds-form=nodes", "ds-auto=true", "env=HF_TOKEN", "env=MOTD=100% of $HOME"}, []string{"train.py", "--text", "it's $HOME", ""}, twoNodes},
 		{"deepspeed-single", DeepSpeed, []string{"gpus=8", "offload=cpu", "precision=fp16"}, train, ""},
 		{"deepspeed-hostile", DeepSpeed, []string{`env=MOTD=100% of "$HOME" \ ` + "`x`!"}, []string{"train.py", "--text", "a $(touch owned) `touch owned` \"b\" 'c' \\ $HOME", "--json={\"lr\":0.1}", ";touch", "100%", "%h it", "中文"}, twoNodes},
 	})

@@ -104,6 +104,7 @@ type Job struct {
 	SlurmForm string // job or workers
 	JAXForm   string // slurm or manual
 	K8sForm   string // pytorchjob or trainjob
+	DSForm    string // pdsh or nodes
 
 	Time, Partition, Account, QOS, Nodelist, Log string // of Slurm
 

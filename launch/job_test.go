@@ -193,6 +193,7 @@ func TestJobMistakes(t *testing.T) {
 		{DeepSpeed, "nodes=1:2", "DeepSpeed's launcher takes a fixed number of nodes"},
 		{DeepSpeed, "include=gpu01", "there is none"},
 		{DeepSpeed, "include=a exclude=b", "cannot be used together"},
+		{DeepSpeed, "ds-form=nodes", "no nodes were named"},
 		{DeepSpeed, "env=HF_TOKEN", "cannot take HF_TOKEN from the environment"},
 	} {
 		flags := strings.Split(c.flags, " ")

@@ -134,6 +134,7 @@ func jaxKeys() []Key {
 func deepspeedKeys() []Key {
 	ds := []Kind{DeepSpeed}
 	return []Key{
+		{Name: "ds-form", Flag: "form", Placeholder: "FORM", Help: "pdsh (one launcher, which logs in on the nodes) or nodes (one on each node) (default: pdsh; nodes with --submit)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DSForm }, "pdsh", "nodes")},
 		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: ds, set: free(func(j *Job) *string { return &j.DS.File })},
 		{Name: "zero", Placeholder: "STAGE", Help: "ZeRO stage of the rendered configuration: 0 to 3 (default: 2)", Kinds: ds, set: number(0, 3, func(j *Job) *int { return &j.DS.Stage })},
 		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},

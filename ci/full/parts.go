@@ -70,6 +70,20 @@ func parts() []part {
 		name:  "check",
 		about: "a cluster with something wrong on it, by real SSH and a real Slurm",
 		tests: "TestFullCheck",
+	}, {
+		name:  "job",
+		about: "jobs started on real nodes by one command, and all that ends them",
+		tests: "TestFullJob",
+	}, {
+		name:  "release",
+		about: "what a release publishes, run where nothing is installed",
+		tests: "TestFullRelease",
+		needs: []need{{"a Dagger engine", (*bench).engine}}, // for its bare Debian
+	}, {
+		name:  "nightly",
+		about: "nights in a row on real builds: skipped, changed, killed and gone on with",
+		tests: "TestFullNight",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
 	}}
 }
 

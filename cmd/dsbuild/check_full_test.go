@@ -203,7 +203,7 @@ func (g checkGround) faults(t *testing.T) {
 		later := g.list(t, map[string]string{third.Name: ", env: {PYTHONPATH: " + g.dir + "}"})
 		g.names(t, later, []string{
 			third.Name + ": clock: its clock is 1m30s ahead of this machine's",
-			third.Name + ": variables: PYTHONPATH=" + g.dir + ", where 3 of 4 nodes have not set",
+			third.Name + ": variables: PYTHONPATH=" + g.dir + ", which 3 of 4 nodes do not have",
 		}, "--skip", "collective")
 		os.Remove(filepath.Join(g.dir, "sitecustomize.py"))
 		g.list(t, nil)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,13 +25,15 @@ func newLaunchCommand(a *app) *cobra.Command {
 		Short: "Render, submit and lint what starts a training job",
 		Long: `Render what starts a training job: scripts and manifests that run as they are,
 with every default explained in a comment. Nothing is started, but for --submit,
-which gives the job to Slurm and stays with it to its end. 'launch lint' reads
-scripts that are there already.
+which starts the job and stays with it to its end: on the nodes of an inventory,
+over SSH; without one on this machine, or by Slurm. 'launch lint' reads scripts
+that are there already.
 
 A job is said by flags, by a file (-f job.yaml, whose keys are the flags' names),
 or by both; flags go before the file.`,
 		Example: `  dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
-  dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py`,
+  dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py
+  dsbuild launch torchrun -i inventory.yaml --gpus 8 --submit -- train.py`,
 	}
 	for _, k := range launch.Kinds() {
 		cmd.AddCommand(newLaunchKindCommand(a, k))
@@ -50,6 +53,8 @@ type launchOptions struct {
 	out       string
 	wheel     string
 	submit    bool
+	grace     time.Duration
+	logs      string
 	json      bool
 	said      launch.Settings // by flags
 	command   []string        // script and arguments
@@ -87,9 +92,7 @@ folder of --output.`,
 	if kind.Kind == launch.DeepSpeed {
 		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
 	}
-	if kind.Kind == launch.Slurm || kind.Kind == launch.JAX {
-		addSubmitFlags(flags, &opts)
-	}
+	addSubmitFlags(flags, &opts)
 	addJobFlags(flags, kind.Kind)
 	return cmd
 }
@@ -97,7 +100,7 @@ folder of --output.`,
 func launchExample(kind launch.Kind) string {
 	examples := map[launch.Kind][]string{
 		launch.Slurm:     {"--preset small --partition gpu1 -- train.py --epochs 3", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
-		launch.Torchrun:  {"--gpus 4 -- train.py", "-i inventory.yaml --rendezvous c10d -o job -- train.py"},
+		launch.Torchrun:  {"--gpus 4 -- train.py", "-i inventory.yaml --rendezvous c10d -o job -- train.py", "-i inventory.yaml --gpus 8 --submit -- train.py"},
 		launch.DeepSpeed: {"-i inventory.yaml --zero 3 --offload cpu --wheel dist/*.whl -o job -- train.py", "-i inventory.yaml --config ds_config.json -- train.py"},
 		launch.JAX:       {"--nodes 2 --gpus 8 -o job -- train.py", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
 		launch.AIStation: {"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py", "--nodes 2:8 -- main.py"},
@@ -164,7 +167,7 @@ func saidByFlags(flags *pflag.FlagSet, kind launch.Kind) launch.Settings {
 }
 
 func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
-	request, err := launchRequest(ctx, a, opts)
+	request, inv, err := launchRequest(ctx, a, opts)
 	if err != nil {
 		return err
 	}
@@ -177,7 +180,7 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 		return err
 	}
 	if opts.submit {
-		return submitJob(ctx, a, opts, job, files)
+		return submitJob(ctx, a, opts, inv, job, files)
 	}
 	if opts.out == "" {
 		return printFiles(a.stdout, files)
@@ -185,30 +188,30 @@ func runLaunch(ctx context.Context, a *app, opts launchOptions) error {
 	return writeFiles(a, opts.out, files)
 }
 
-// launchRequest reads all that the job is made of.
-func launchRequest(ctx context.Context, a *app, opts launchOptions) (launch.Request, error) {
-	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile}
-	var err error
+// launchRequest reads all that the job is made of, and the inventory: empty where
+// none was named.
+func launchRequest(ctx context.Context, a *app, opts launchOptions) (launch.Request, *inventory.Inventory, error) {
+	r := launch.Request{Kind: opts.kind, Flags: opts.said, Command: opts.command, ReadFile: os.ReadFile, Submit: opts.submit}
+	inv, err := &inventory.Inventory{}, error(nil)
 	if opts.file != "" {
 		if r.File, err = launch.Read(opts.file, a.stdin); err != nil {
-			return r, err
+			return r, inv, err
 		}
 	}
 	if opts.inventory != "" {
-		var inv *inventory.Inventory
 		if inv, err = a.loadInventory(ctx, opts.inventory, opts.limit); err != nil {
-			return r, err
+			return r, inv, err
 		}
 		r.Hosts = inv.Hosts
 	}
 	if opts.wheel != "" {
 		contents, err := wheel.Inspect(ctx, opts.wheel)
 		if err != nil {
-			return r, err
+			return r, inv, err
 		}
 		r.Ops = append([]string{}, contents.Ops...)
 	}
-	return r, nil
+	return r, inv, nil
 }
 
 // printFiles prints one file as it is, and several each below its name.

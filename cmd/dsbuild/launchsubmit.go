@@ -4,19 +4,40 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
 	"github.com/dsbuild/dsbuild/launch/submit"
 )
 
+// addSubmitFlags gives a kind of job that dsbuild can start the flags for that.
 func addSubmitFlags(flags *pflag.FlagSet, opts *launchOptions) {
-	flags.BoolVar(&opts.submit, "submit", false, "give the job to Slurm, print its output, and stay until its end: exit code 0 if it passed, else 1")
-	flags.BoolVar(&opts.json, "json", false, "with --submit: print how the job ended as JSON; its output goes to standard error")
+	var what string
+	switch opts.kind {
+	case launch.Slurm:
+		what = "give the job to Slurm, print its output, and stay until its end: exit code 0 if it passed, else 1"
+	case launch.JAX:
+		what = "start the job and stay until its end: by Slurm, or with -i on those nodes, over SSH; exit code 0 if it passed, else 1"
+	case launch.Torchrun, launch.DeepSpeed:
+		what = "start the job and stay until its end: on the nodes of -i, over SSH, else on this machine; exit code 0 if it passed, else 1"
+	default:
+		return
+	}
+	flags.BoolVar(&opts.submit, "submit", false, what)
+	flags.BoolVar(&opts.json, "json", false, "with --submit: print how the job ended as JSON; what is said of it goes to standard error")
+	if opts.kind != launch.Slurm {
+		flags.StringVar(&opts.logs, "logs", "", "with --submit, not by Slurm: the folder `DIR` of the run's logs, a file for each rank (default: dsbuild/jobs in the state directory)")
+		flags.DurationVar(&opts.grace, "grace", usualGrace, "with --submit, not by Slurm: how long processes may take to end when they are asked to, as `DURATION`, before they are killed")
+	}
 }
+
+// usualGrace is how long processes may take to end if nothing is said.
+const usualGrace = 10 * time.Second
 
 // endedJob is a job of dsbuild launch --submit --json.
 type endedJob struct {
@@ -31,11 +52,14 @@ type endedJob struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// submitJob gives a rendered job to Slurm and stays with it.
-func submitJob(ctx context.Context, a *app, opts launchOptions, job *launch.Job, files []launch.File) error {
+// submitJob starts a rendered job and stays with it: by Slurm what is for Slurm.
+func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
 	batch, ok := job.Batch(files)
 	if !ok {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "this form of the job is not for Slurm: there is nothing to submit")
+		return startJob(ctx, a, opts, inv, job, files)
+	}
+	if opts.logs != "" || opts.grace != 0 && opts.grace != usualGrace {
+		return usageErrorf("dsbuild launch "+string(opts.kind), "--logs and --grace are for jobs that Slurm does not start")
 	}
 	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
 	if opts.json {

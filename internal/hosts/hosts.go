@@ -116,3 +116,22 @@ func bounded(s string) string {
 	}
 	return strings.ToValidUTF8(s[:200], "") + "..."
 }
+
+// WithEnv sets variables for every command of a Runner; what a command says itself goes first.
+func WithEnv(r remote.Runner, env map[string]string) remote.Runner { return envRunner{r, env} }
+
+type envRunner struct {
+	remote.Runner
+	env map[string]string
+}
+
+// Run implements remote.Runner.
+func (r envRunner) Run(ctx context.Context, cmd remote.Command) error {
+	env := maps.Clone(r.env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, cmd.Env)
+	cmd.Env = env
+	return r.Runner.Run(ctx, cmd)
+}

@@ -17,13 +17,13 @@ import signal
 import socket
 import struct
 import subprocess
-import tempfile
 import threading
 import time
 
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 RUN = REQUEST["run"]  # names this check in files
 WORD = REQUEST["word"]  # what callers of this node know
+CALLERS = 4096  # that are listened to at once
 PAYLOAD = 32 << 10  # more than a packet, so that a path for small ones alone is found out
 
 children = []  # processes that were started, each the first of its session
@@ -98,9 +98,9 @@ def finish(child):
         children.remove(child)
 
 
-def ran(argv, limit):
-    """What a program says: {status, lines}; None where it is not there. Status -1 is
-    one that did not end in time."""
+def ran(argv, limit, about=""):
+    """What a program says, of lines that have a text in them: {status, lines}; None where
+    it is not there. Status -1 is one that did not end in time."""
     env = dict(os.environ, LC_ALL="C")
     try:
         child = begin(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
@@ -112,7 +112,7 @@ def ran(argv, limit):
         out, status = b"it did not end within %d s" % limit, -1
     finally:
         finish(child)
-    return {"status": status, "lines": out.decode("utf-8", "replace").splitlines()[-200:]}
+    return {"status": status, "lines": [l for l in out.decode("utf-8", "replace").splitlines() if about in l][-200:]}
 
 
 def side_by_side(parts, limit):
@@ -301,9 +301,9 @@ def query(*words):
 def kernel_says():
     """What the driver has told the kernel's log of errors (XID)."""
     for argv in (["dmesg"], ["journalctl", "-k", "-b", "--no-pager", "-q", "-g", "NVRM: Xid"]):
-        got = ran(argv, 10)
+        got = ran(argv, 8, "NVRM: Xid")
         if got and got["status"] == 0:
-            return {"status": 0, "lines": [l for l in got["lines"] if "NVRM: Xid" in l][-20:]}
+            return got
     return {"status": 1, "lines": []}
 
 
@@ -401,6 +401,8 @@ class Desk:
                     self.waits.register(door, selectors.EVENT_READ, "door")
         elif key.data == "door":
             caller, _ = key.fileobj.accept()
+            if len(self.waits.get_map()) > CALLERS:
+                return caller.close()
             caller.setblocking(False)
             self.waits.register(caller, selectors.EVENT_READ, [b"", 0])
         else:

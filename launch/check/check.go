@@ -221,7 +221,7 @@ func (r *run) open(ctx context.Context, m *member) error {
 		}
 		return err
 	}
-	m.runner = hosts.Runner(quiet{m.conn}, m.host)
+	m.runner = hosts.WithEnv(hosts.Runner(m.conn, m.host), map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // nothing is left there
 	err = within(ctx, probeLimit, func(ctx context.Context) error {
 		facts, err := node.Probe(ctx, m.runner, node.ProbeOptions{Python: m.host.Python})
 		m.facts = &facts
@@ -297,17 +297,4 @@ func within(ctx context.Context, limit time.Duration, do func(context.Context) e
 		err = context.Cause(limited)
 	}
 	return err
-}
-
-// quiet has Python write no byte code: nothing is left on a node.
-type quiet struct{ remote.Runner }
-
-// Run implements remote.Runner.
-func (q quiet) Run(ctx context.Context, cmd remote.Command) error {
-	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
-	for k, v := range cmd.Env {
-		env[k] = v
-	}
-	cmd.Env = env
-	return q.Runner.Run(ctx, cmd)
 }

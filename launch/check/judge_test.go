@@ -109,14 +109,16 @@ func TestJudgements(t *testing.T) {
 				set(m, "NCCL_ALGO", "Ring")
 			}
 			set(r.members[0], "NCCL_ALGO", "Tree")
-			set(r.members[1], "MASTER_ADDR", "localhost")
+			set(r.members[1], "MASTER_ADDR", "10.0.0.1")
+			set(r.members[3], "MASTER_ADDR", "localhost")
 			set(r.members[2], "CUDA_VISIBLE_DEVICES", "")
 		}, func(r *run) { r.variables(t.Context()) }, strings.Join([]string{
 			"n1 error: NCCL_ALGO=Tree, where 3 of 4 nodes have Ring",
-			"n2 error: MASTER_ADDR=localhost: each node would be its own master",
-			"n2 warning: MASTER_ADDR=localhost, where 3 of 4 nodes have not set",
+			"n2 warning: MASTER_ADDR=10.0.0.1, which 2 of 4 nodes do not have",
 			"n3 error: CUDA_VISIBLE_DEVICES=: it hides all GPUs",
-			"n3 warning: CUDA_VISIBLE_DEVICES=, where 3 of 4 nodes have not set",
+			"n3 warning: CUDA_VISIBLE_DEVICES=, which 3 of 4 nodes do not have",
+			"n4 error: MASTER_ADDR=localhost: each node would be its own master",
+			"n4 warning: MASTER_ADDR=localhost, which 2 of 4 nodes do not have",
 		}, "\n")},
 		{"interfaces", func(r *run) {
 			r.members[1].route = &routed{"docker0", "172.17.0.1"}
@@ -162,7 +164,8 @@ func TestJudgements(t *testing.T) {
 			for i, m := range r.members {
 				m.seen.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
 			}
-		}, func(r *run) { r.paths(t.Context()) }, "n3 error: --data /data: 2 entries, 2.0 KiB, where 3 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
+			r.members[1].seen.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
+		}, func(r *run) { r.paths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 entries, 2.0 KiB, where 2 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := ready(4)

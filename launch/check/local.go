@@ -84,7 +84,11 @@ func (r *run) variables(context.Context) {
 			m.find(Variables, Error, "", "its variables could not be read: %s", why)
 			continue
 		}
-		for name, value := range *m.seen.Variables.OK {
+		if value := m.variable("MASTER_ADDR"); value != "" && value != "localhost" && !isLoopback(value) && value != r.master() && !slices.Contains(r.addressesOfFirst(), value) {
+			m.find(Variables, Warning, unsetHint, "MASTER_ADDR=%s is not the first node, %s", value, r.master())
+		}
+		for _, name := range slices.Sorted(maps.Keys(*m.seen.Variables.OK)) {
+			value := (*m.seen.Variables.OK)[name]
 			names[name] = true
 			for _, rule := range rules() {
 				if rule.name == name && rule.bad(value) {
@@ -120,13 +124,17 @@ func compareVariable(live []*member, name string) {
 		level = Error // other algorithms, other code
 	}
 	most := values[0]
+	norm := fmt.Sprintf("where %d of %s have %s", len(most.members), count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+	if most.value == "not set" {
+		norm = fmt.Sprintf("which %d of %s do not have", len(most.members), count(len(live), "node"))
+	}
 	for _, v := range values[1:] {
 		for _, m := range v.members {
 			is := v.value
 			if !strings.Contains(is, "=") {
 				is = name + " is not set"
 			}
-			m.find(Variables, level, "give all the same: env in the inventory, or the profile of whoever logs in", "%s, where %d of %s have %s", is, len(most.members), count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+			m.find(Variables, level, "give all the same: env in the inventory, or the profile of whoever logs in", "%s, %s", is, norm)
 		}
 	}
 }
@@ -148,17 +156,18 @@ func is(values ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(values, strings.ToLower(v)) }
 }
 
+const unsetHint = "take it out of the profile there; the launcher sets it"
+
 // rules are the values that are known to be wrong.
 func rules() []rule {
 	anything := func(string) bool { return true }
-	const unset = "take it out of the profile there; the launcher sets it"
 	return []rule{
-		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unset},
-		{"RANK", anything, Warning, "left over: each process has its own, from the launcher", unset},
-		{"LOCAL_RANK", anything, Warning, "left over: each process has its own, from the launcher", unset},
-		{"GROUP_RANK", anything, Warning, "left over: each node has its own, from the launcher", unset},
-		{"NODE_RANK", anything, Warning, "set beforehand: each node needs another one, from what starts the job", unset},
-		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unset},
+		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unsetHint},
+		{"RANK", anything, Warning, "left over: each process has its own, from the launcher", unsetHint},
+		{"LOCAL_RANK", anything, Warning, "left over: each process has its own, from the launcher", unsetHint},
+		{"GROUP_RANK", anything, Warning, "left over: each node has its own, from the launcher", unsetHint},
+		{"NODE_RANK", anything, Warning, "set beforehand: each node needs another one, from what starts the job", unsetHint},
+		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unsetHint},
 		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo takes names of interfaces alone: no ^, no =", "GLOO_SOCKET_IFNAME=eth0"},
 		{"CUDA_VISIBLE_DEVICES", is("", "-1", "nodevfiles"), Error, "it hides all GPUs", "take it out of the profile there"},
 		{"NCCL_P2P_DISABLE", is("1"), Warning, "GPUs of a node do not talk to each other directly", "take it out, unless it is a way around a fault"},
@@ -241,11 +250,13 @@ func (r *run) paths(ctx context.Context) {
 		for _, m := range live {
 			if why := m.seen.Data[path].why(); why != "" {
 				m.find(Paths, Error, "mount it there, or bring it; ls -ld "+path, "--data %s: %s", path, why)
+			} else if m.seen.Data[path].OK.Entries == 0 {
+				m.find(Paths, Error, "is it mounted there? findmnt -T "+path, "--data %s is empty", path)
 			}
 		}
 		kinds := group(live, func(m *member) (string, bool) {
 			d := m.seen.Data[path].OK
-			if d == nil {
+			if d == nil || d.Entries == 0 {
 				return "", false
 			}
 			return d.Digest, true

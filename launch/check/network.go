@@ -72,7 +72,7 @@ func (r *run) names(context.Context) {
 		switch {
 		case r.several() && slices.ContainsFunc(addresses, isLoopback):
 			m.find(Names, Error, fix+": an address that other nodes reach", "the master's address %s is %s there, which is each node itself", master, value)
-		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) }):
+		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
 			m.find(Names, Error, fix, "the master's address %s is %s there, which %s does not have (it has %s)", master, value, r.first().host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
 			m.find(Names, Error, fix, "the master's address %s is %s there, where %d of %s have %s", master, value, len(values[0].members), count(len(live), "node"), values[0].value)
@@ -314,6 +314,8 @@ func (r *run) network(ctx context.Context) {
 		}
 		return
 	}
+	work := r.opt.Reporter.Step("connections between " + count(len(peers), "node"))
+	defer work.End(ui.Done, "")
 	got := make([]dialled, len(r.members))
 	withPort := !r.first().has(Port) && !slices.Contains(r.opt.Skip, Port)
 	// Twice as long as if nobody answered anybody.

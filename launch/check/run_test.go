@@ -159,6 +159,16 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// One node is ready by itself: nothing of a network is asked of it.
+func TestRunOne(t *testing.T) {
+	report := Run(t.Context(), Options{
+		Hosts: fleet("n1"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), Skip: []Kind{Variables, Devices, Disk, Collective},
+	})
+	if !report.Ready || report.Err() != nil || len(report.NotChecked) != 4 || report.Verdict() != "1 node ready for a job" {
+		t.Errorf("%s: %+v, %+v", report.Verdict(), report.Causes, report.NotChecked)
+	}
+}
+
 // A port that is taken is named with a free one.
 func TestRunTakenPort(t *testing.T) {
 	port := freePort(t)

@@ -19,6 +19,11 @@ options=()
 options+=(--hostfile /dev/null --num_gpus 8)
 # 29500 is torch's own port; a second job on that node needs another.
 options+=(--master_port "${MASTER_PORT:-29500}")
+# RANK_LOGS=FOLDER: what each process says goes to a file of its own there, at once.
+if [[ -n ${RANK_LOGS:-} ]]; then
+  options+=(--enable_each_rank_log "$RANK_LOGS")
+  export PYTHONUNBUFFERED=1
+fi
 exec deepspeed "${options[@]}" \
   train.py \
   --epochs 3 \

@@ -49,18 +49,39 @@ pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
 trap 'exit 130' INT TERM
 for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
-  # JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR: the bootstrap is told.
-  "$PYTHON" "$here/dsbuild_jax.py" \
-    --coordinator-address="$MASTER_ADDR:$MASTER_PORT" \
-    --num-processes="$((NNODES * NPROC_PER_NODE))" \
-    --process-id="$((NODE_RANK * NPROC_PER_NODE + local_rank))" \
-    --local-rank="$local_rank" \
-    -- train.py \
-    --epochs 3 \
-    --out 'my runs/a' \
-    "$@" &
-  pids+=("$!")
+  rank=$((NODE_RANK * NPROC_PER_NODE + local_rank))
+  (
+    # RANK_LOGS=FOLDER: what each process says goes to a file of its own there, at once.
+    if [[ -n ${RANK_LOGS:-} ]]; then
+      export PYTHONUNBUFFERED=1
+      exec >"$RANK_LOGS/rank$rank.log" 2>&1
+    fi
+    # JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR: the bootstrap is told. The
+    # variables are for who looks at the processes.
+    export RANK=$rank LOCAL_RANK=$local_rank
+    exec "$PYTHON" "$here/dsbuild_jax.py" \
+      --coordinator-address="$MASTER_ADDR:$MASTER_PORT" \
+      --num-processes="$((NNODES * NPROC_PER_NODE))" \
+      --process-id="$rank" \
+      --local-rank="$local_rank" \
+      -- train.py \
+      --epochs 3 \
+      --out 'my runs/a' \
+      "$@"
+  ) &
+  pids[rank]=$!
 done
-for _ in "${pids[@]}"; do
-  wait -n || exit
+while ((${#pids[@]} > 0)); do
+  code=0
+  for rank in "${!pids[@]}"; do
+    if kill -0 "${pids[rank]}" 2>/dev/null; then continue; fi
+    wait "${pids[rank]}" || {
+      ended=$?
+      echo "rank $rank ended with exit code $ended" >&2
+      if ((code == 0)); then code=$ended; fi
+    }
+    unset "pids[rank]"
+  done
+  if ((code != 0)); then exit "$code"; fi
+  sleep 0.2
 done

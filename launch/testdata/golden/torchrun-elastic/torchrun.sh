@@ -41,6 +41,11 @@ fi
 # on all nodes.
 PYTHON=${PYTHON:-}
 if [[ -n $PYTHON ]]; then launcher=("$PYTHON" -m torch.distributed.run); else launcher=(torchrun); fi
+# RANK_LOGS=FOLDER: what each process says goes to files of its own there, at once.
+if [[ -n ${RANK_LOGS:-} ]]; then
+  launcher+=(--redirects=3 --log-dir="$RANK_LOGS")
+  export PYTHONUNBUFFERED=1
+fi
 
 # c10d: the nodes agree on their ranks, so that none is given. The address that
 # this node tells the others is its own name unless NODE_ADDR says another; where

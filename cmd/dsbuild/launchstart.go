@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/launch"
+	"github.com/dsbuild/dsbuild/launch/crew"
+)
+
+// startJob starts a rendered job on the nodes of an inventory, or on this machine,
+// and stays with it.
+func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
+	command := "dsbuild launch " + string(opts.kind)
+	parts, err := job.Parts(files)
+	if err != nil {
+		return usageErrorf(command, "--submit: %w", err)
+	}
+	if opts.grace < 0 || opts.grace > time.Hour {
+		return usageErrorf(command, "--grace %s: up to an hour", opts.grace)
+	}
+	env, err := takenHere(command, job)
+	if err != nil {
+		return err
+	}
+	machines, done, err := reachParts(ctx, a, inv, parts)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if opts.out != "" {
+		if err := writeFiles(a, opts.out, files); err != nil {
+			return err
+		}
+	}
+	report, err := crew.Run(ctx, crew.Options{
+		Job: job, Machines: machines, Env: env, Logs: jobLogs(opts.logs, job.Name), Grace: opts.grace, Report: a.reporter,
+	})
+	if report == nil {
+		return err
+	}
+	report.Tell(a.reporter)
+	if opts.json {
+		if err := ui.JSON(a.stdout, map[string][]*crew.Report{"jobs": {report}}); err != nil {
+			return err
+		}
+	}
+	if failed := report.Err(); failed != nil {
+		return failed
+	}
+	return err
+}
+
+// takenHere are the values of the variables that a job takes from the environment
+// that starts it.
+func takenHere(command string, job *launch.Job) (map[string]string, error) {
+	env := map[string]string{}
+	for _, v := range job.Taken() {
+		value, set := os.LookupEnv(v.Name)
+		if !set {
+			return nil, usageErrorf(command, "--env %s: it is not set here, where the job is started", v.Name)
+		}
+		env[v.Name] = value
+	}
+	return env, nil
+}
+
+// reachParts gives each part of a job its way to the machine that runs it.
+func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part) ([]crew.Machine, func(), error) {
+	done := func() {}
+	var fleet deploy.Options
+	if len(inv.Hosts) > 0 {
+		if err := (wayOptions{via: viaSSH}).reach(ctx, a, inv, &fleet); err != nil {
+			return nil, done, err
+		}
+		done = func() { closeDialer(fleet.Dialer) }
+	}
+	var all []crew.Machine
+	for _, p := range parts {
+		if p.Host == nil {
+			all = append(all, crew.Machine{Part: p, Open: crew.OpenLocal})
+			continue
+		}
+		target, err := hosts.Target(*p.Host, inv.KnownHosts)
+		if err != nil {
+			return nil, done, err
+		}
+		all = append(all, crew.Machine{Part: p, Open: func(ctx context.Context) (crew.Link, error) { return fleet.Dialer.Dial(ctx, target) }})
+	}
+	return all, done, nil
+}
+
+// closeDialer closes what a dialer holds beyond its connections.
+func closeDialer(d remote.Dialer) {
+	if c, ok := d.(interface{ Close() error }); ok {
+		c.Close() //nolint:errcheck // nothing is under way
+	}
+}
+
+// keptJobs is how many runs keep their logs where no folder is named.
+const keptJobs = 10
+
+// jobRun is what a run's folder is called.
+var jobRun = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}-`)
+
+// jobLogs is the folder of a run's logs; of old runs they are removed.
+func jobLogs(dir, job string) string {
+	if dir != "" {
+		return dir
+	}
+	base := filepath.Join(xdg.StateHome, "dsbuild", "jobs")
+	if entries, err := os.ReadDir(base); err == nil { // by name, so by time
+		runs := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !e.IsDir() || !jobRun.MatchString(e.Name()) })
+		for _, e := range runs[:max(0, len(runs)-keptJobs+1)] {
+			os.RemoveAll(filepath.Join(base, e.Name())) //nolint:errcheck // the next run tries again
+		}
+	}
+	return filepath.Join(base, time.Now().Format("20060102T150405")+"-"+strings.ToLower(rand.Text()[:6])+"-"+job)
+}

@@ -1,0 +1,88 @@
+package ui
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"golang.org/x/term"
+)
+
+// Dialogue asks one question after the other and reads an answer from each line
+// of its input: typed at a terminal, or prepared in a pipe or a file.
+type Dialogue struct {
+	in       *bufio.Reader
+	out      io.Writer
+	attended bool
+	lines    chan line
+	reading  bool
+}
+
+// ErrNoAnswer is a question after the end of the answers.
+var ErrNoAnswer = errors.New("there is no answer")
+
+// NewDialogue asks on out and reads from in.
+func NewDialogue(in io.Reader, out io.Writer) *Dialogue {
+	file, ok := in.(interface{ Fd() uintptr })
+	return &Dialogue{in: bufio.NewReader(in), out: out, attended: ok && term.IsTerminal(int(file.Fd())), lines: make(chan line, 1)}
+}
+
+// Say prints text that is no question.
+func (d *Dialogue) Say(text string) { fmt.Fprintln(d.out, Clean(text)) }
+
+// Ask asks until check takes the answer; usual stands for an empty one. Where
+// nobody is there to answer again, the first that check refuses is an error.
+func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(answer string) error) (string, error) {
+	for {
+		text := Clean(question)
+		if usual != "" {
+			text += " [" + Clean(usual) + "]"
+		}
+		fmt.Fprint(d.out, text+": ")
+		answer, err := d.next(ctx)
+		if !d.attended || err != nil {
+			fmt.Fprintln(d.out, Clean(answer)) // as it would stand there if it had been typed
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", question, err)
+		}
+		if answer == "" {
+			answer = usual
+		}
+		if err = check(answer); err == nil {
+			return answer, nil
+		}
+		if !d.attended {
+			return "", fmt.Errorf("%s: %q: %w", question, answer, err)
+		}
+		fmt.Fprintln(d.out, Clean(err.Error()))
+	}
+}
+
+// next is the next line. A read that nobody waits for any more goes on: what it
+// brings answers the next question.
+func (d *Dialogue) next(ctx context.Context) (string, error) {
+	if !d.reading {
+		d.reading = true
+		go func() {
+			text, err := d.in.ReadString('\n')
+			d.lines <- line{text, err}
+		}()
+	}
+	select {
+	case l := <-d.lines:
+		d.reading = false
+		if errors.Is(l.err, io.EOF) && l.text == "" {
+			return "", ErrNoAnswer
+		}
+		if l.err != nil && !errors.Is(l.err, io.EOF) {
+			return "", l.err
+		}
+		return strings.TrimSpace(l.text), nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}

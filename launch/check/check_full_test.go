@@ -1,0 +1,150 @@
+//go:build full && linux
+
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// metered counts what goes to a node and comes back.
+type metered struct {
+	remote.Runner
+	to, from *atomic.Int64
+}
+
+func (m metered) Run(ctx context.Context, cmd remote.Command) error {
+	cmd.Stdin = counted{cmd.Stdin, m.to}
+	cmd.Stdout = countedOut{cmd.Stdout, m.from}
+	return m.Runner.Run(ctx, cmd)
+}
+
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+type countedOut struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c countedOut) Write(b []byte) (int, error) {
+	c.n.Add(int64(len(b)))
+	return c.Writer.Write(b)
+}
+
+// outward is an address of this machine that is not loopback.
+func outward(t *testing.T) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		if ip := a.(*net.IPNet).IP.To4(); ip != nil && !ip.IsLoopback() {
+			return ip.String()
+		}
+	}
+	t.Fatal("this machine has no address")
+	return ""
+}
+
+// 500 nodes call each other: 249,500 calls, all between programs on this one machine, one of
+// which is deaf. What it costs here, it costs a fleet's nodes a five-hundredth each.
+func TestFullCheckManyNodes(t *testing.T) {
+	const many = 500
+	raiseFiles(t)
+	address := outward(t)
+	r := &run{opt: Options{Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t)}}
+	mark := t.Name() + random()
+	var to, from atomic.Int64
+	for i := range many {
+		name := "n" + string(rune('0'+i/100)) + string(rune('0'+i/10%10)) + string(rune('0'+i%10))
+		m := &member{host: fleet(name)[0], index: i, word: strings.ToLower(random() + random())[:32], status: OK}
+		r.members = append(r.members, m)
+	}
+	defer r.close()
+	begin := time.Now()
+	for _, result := range fanout.Run(t.Context(), r.members, fanout.Options{Forks: 8}, func(ctx context.Context, m *member) (struct{}, error) {
+		req := agentRequest{LimitS: 60, Run: "many", Word: m.word, Master: address, Data: []string{}, Output: []string{}}
+		m.agent = startAgent(ctx, metered{here{mark: mark}, &to, &from}, "python3", req, func(event) {})
+		m.route = &routed{"eth0", address}
+		return struct{}{}, m.agent.first(ctx, &m.seen)
+	}) {
+		if result.Err != nil {
+			t.Fatal(result.Err)
+		}
+	}
+	t.Logf("result: %d programs started on one machine in %.0f s", many, time.Since(begin).Seconds())
+	r.members[123].seen.Port = freePort(t) // nobody listens there
+	to.Store(0)
+	from.Store(0)
+	before := spent(t)
+	begin = time.Now()
+	r.port(t.Context())
+	r.network(t.Context())
+	took := time.Since(begin)
+	used := spent(t) - before
+	if r.pairs != (Pairs{Tried: many * (many - 1), Failed: many - 1}) {
+		t.Errorf("%+v", r.pairs)
+	}
+	if got := r.said(); got != "n123 error: no other node reaches it at "+address+": Connection refused" {
+		t.Error(got[:min(len(got), 2000)])
+	}
+	t.Logf("result: %d calls between %d programs on one machine: %.0f s, %.1f ms of CPU for each call on both sides; sent to each node %.0f KB, answered %.0f B",
+		r.pairs.Tried, many, took.Seconds(), used.Seconds()*1e3/float64(r.pairs.Tried), float64(to.Load())/many/1e3, float64(from.Load())/many)
+}
+
+// raiseFiles lets this process have as many files as it may.
+func raiseFiles(t *testing.T) {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	limit.Cur = limit.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spent is the CPU time that all of this machine has been busy.
+func spent(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Fields(strings.SplitN(string(text), "\n", 2)[0])[1:]
+	var ticks int64
+	for i, w := range words {
+		if i == 3 || i == 4 { // idle, waiting
+			continue
+		}
+		var n int64
+		if err := json.Unmarshal([]byte(w), &n); err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}

@@ -1,0 +1,282 @@
+package crew
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+//go:embed supervise.py
+var supervisor string
+
+const (
+	// boot reads the program that follows its length on standard input.
+	boot = "import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),'dsbuild-job','exec'))"
+	// find starts it with the first Python there is: that of the job may be one that
+	// only a container or a setup line brings.
+	find = `boot=$1; shift; for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$boot"; fi; done; echo "no Python 3 is there" >&2; exit 127`
+	// mostLine is the longest message of a machine's.
+	mostLine = 1 << 20
+	// mostWords is how much is kept of what is said on standard error.
+	mostWords = 4 << 10
+)
+
+// order is what a machine's program is told first.
+type order struct {
+	Files    []orderFile       `json:"files"`
+	Run      string            `json:"run"`
+	Env      map[string]string `json:"env"`
+	First    int               `json:"first"`
+	WorkDir  string            `json:"workdir"`
+	Script   string            `json:"script"`
+	Python   string            `json:"python"`
+	Look     bool              `json:"look"` // whether script and interpreter can be looked for
+	Port     int               `json:"port"` // that must be free; 0: none
+	Grace    float64           `json:"grace"`
+	Patience float64           `json:"patience"`
+}
+
+type orderFile struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// event is something that a machine says, or that happens to it.
+type event struct {
+	from *member
+	at   time.Time
+
+	closed  bool // nothing more will come, with err as the reason
+	err     error
+	ready   bool
+	refused string
+	end     *ending
+	rank    *process
+	key     string // of text: launcher, a rank, or local:N
+	kind    string // of text: the stream
+	text    string
+}
+
+// process is news of a rank's process.
+type process struct {
+	number, local int
+	begun         bool
+	status        int // as wait tells; -1 or 0 where it is not known
+}
+
+// ending is how a machine's part ended.
+type ending struct {
+	Code   int    `json:"code"`
+	Signal int    `json:"signal"`
+	Left   []int  `json:"left"` // processes that could not be ended
+	Reason string `json:"reason"`
+}
+
+func (e ending) passed() bool { return e.Code == 0 && e.Signal == 0 && e.Reason == "" }
+
+// attend is all that is done with one machine.
+func (c *crew) attend(ctx, dialing context.Context, m *member) {
+	err := c.serve(ctx, dialing, m)
+	c.events <- event{from: m, at: time.Now(), closed: true, err: err}
+}
+
+func (c *crew) serve(ctx, dialing context.Context, m *member) error {
+	link, err := m.Open(dialing)
+	if err != nil {
+		return err
+	}
+	defer link.Close() //nolint:errcheck // nothing is under way
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	said, words := &lines{crew: c, from: m}, &bytes.Buffer{}
+	tooLate := time.AfterFunc(hello, func() { cancel(fmt.Errorf("it has not said within %s whether the job can run there", hello)) })
+	defer tooLate.Stop()
+	said.heard = func() { tooLate.Stop() }
+	in, out := io.Pipe()
+	defer in.Close() //nolint:errcheck // a pipe of ours
+	told := make(chan struct{})
+	fed := make(chan struct{})
+	go func() {
+		defer close(fed)
+		c.feed(m, out, told)
+	}()
+	err = link.Run(ctx, remote.Command{
+		Argv:  append([]string{"sh", "-c", find, "sh", boot}, pythons(m)...),
+		About: "run its part of the job " + c.opt.Job.Name,
+		Stdin: in, Stdout: said, Stderr: &bounded{words},
+	})
+	in.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // never fails
+	close(told)
+	<-fed
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	var exit *remote.ExitError
+	if errors.As(err, &exit) && words.Len() > 0 {
+		all := strings.Split(strings.TrimSpace(ui.Clean(words.String())), "\n")
+		return hint.With(fmt.Errorf("dsbuild's program there: %w: %s", err, all[len(all)-1]), "Python 3.6 or later must be there")
+	}
+	if err == nil {
+		err = errors.New("it said no end")
+	}
+	return err
+}
+
+// pythons are the interpreters that a machine's program may run with.
+func pythons(m *member) []string {
+	all := []string{"python3", "/usr/libexec/platform-python"}
+	if m.Python != "" {
+		all = append([]string{m.Python}, all...)
+	}
+	return all
+}
+
+// feed tells a machine's program what to do, and that this side is still there.
+func (c *crew) feed(m *member, to *io.PipeWriter, told <-chan struct{}) {
+	defer to.Close() //nolint:errcheck // never fails
+	spec, err := json.Marshal(c.orderFor(m))
+	if err != nil {
+		to.CloseWithError(err) //nolint:errcheck // never fails
+		return
+	}
+	if _, err := fmt.Fprintf(to, "%d\n%s%s\n", len(supervisor), supervisor, spec); err != nil {
+		return
+	}
+	alive := time.NewTicker(c.opt.Patience / 12)
+	defer alive.Stop()
+	for {
+		word := "alive"
+		select {
+		case word = <-m.orders:
+		case <-alive.C:
+		case <-told:
+			return
+		}
+		if _, err := io.WriteString(to, word+"\n"); err != nil {
+			return
+		}
+	}
+}
+
+// orderFor is what a machine is told first.
+func (c *crew) orderFor(m *member) order {
+	j := c.opt.Job
+	o := order{
+		Run: m.Main, Env: map[string]string{}, First: m.First, WorkDir: j.WorkDir, Script: j.Script, Python: m.Python,
+		Grace: c.opt.Grace.Seconds(), Patience: c.opt.Patience.Seconds(),
+	}
+	maps.Copy(o.Env, c.opt.Env)
+	for _, f := range m.Files {
+		o.Files = append(o.Files, orderFile{f.Name, f.Text})
+	}
+	// A setup line may change the folder and the path, a prefix the whole world.
+	o.Look = j.Setup == "" && (m.Host == nil || m.Host.Setup == "" && len(m.Host.ExecPrefix) == 0)
+	if m == c.members[0] && len(c.members) > 1 {
+		o.Port = j.Port
+	}
+	return o
+}
+
+// lines takes a machine's messages apart.
+type lines struct {
+	crew  *crew
+	from  *member
+	heard func() // it has said the first that it has to say
+	rest  []byte
+	skip  bool // until the end of a line that is too long
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(b []byte) (int, error) {
+	n := len(b)
+	for {
+		line, rest, found := bytes.Cut(b, []byte("\n"))
+		if !found {
+			break
+		}
+		if !l.skip {
+			l.message(append(l.rest, line...))
+		}
+		l.rest, l.skip, b = l.rest[:0], false, rest
+	}
+	if len(l.rest)+len(b) > mostLine {
+		l.rest, l.skip = nil, true
+	}
+	if !l.skip {
+		l.rest = append(l.rest, b...)
+	}
+	return n, nil
+}
+
+// message passes on what is one; what startup files of a shell print is none.
+func (l *lines) message(line []byte) {
+	var words []json.RawMessage
+	if json.Unmarshal(line, &words) != nil || len(words) < 2 {
+		return
+	}
+	word := func(i int) (s string) {
+		if i < len(words) && json.Unmarshal(words[i], &s) != nil {
+			s = string(words[i]) // a number
+		}
+		return s
+	}
+	number := func(i int) int {
+		n, err := strconv.Atoi(word(i))
+		if err != nil {
+			return -1
+		}
+		return n
+	}
+	e := event{from: l.from, at: time.Now()}
+	switch word(0) {
+	case "ready":
+		l.heard()
+		e.ready = true
+	case "refused":
+		l.heard()
+		e.refused = cmp.Or(oneLine(word(1)), "it does not say why")
+	case "rank":
+		e.rank = &process{number: number(1), local: number(2), begun: true}
+	case "gone":
+		e.rank = &process{number: number(1), status: number(2)}
+	case "end":
+		e.end = &ending{}
+		if json.Unmarshal(words[1], e.end) != nil {
+			return
+		}
+		e.end.Reason = oneLine(e.end.Reason)
+	case "out":
+		e.key, e.kind, e.text = word(1), word(2), word(3)
+	default:
+		return
+	}
+	l.crew.events <- e
+}
+
+// oneLine makes what a machine says fit into a message.
+func oneLine(s string) string {
+	s = strings.Join(strings.Fields(ui.Clean(s)), " ")
+	return s[:min(len(s), 500)]
+}
+
+// bounded keeps the beginning of what is written.
+type bounded struct{ to *bytes.Buffer }
+
+// Write implements io.Writer.
+func (b *bounded) Write(p []byte) (int, error) {
+	b.to.Write(p[:min(len(p), max(mostWords-b.to.Len(), 0))])
+	return len(p), nil
+}

@@ -1,0 +1,410 @@
+package crew
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch"
+)
+
+// The states in which a job can end.
+const (
+	Passed      = "passed"
+	Failed      = "failed"
+	NotStarted  = "not started"
+	Interrupted = "interrupted"
+)
+
+// Report is how a job ended.
+type Report struct {
+	Job     string  `json:"job"`
+	State   string  `json:"state"`
+	Code    int     `json:"exit_code"` // of what failed first; 128 and more for a signal
+	Seconds float64 `json:"seconds"`
+	Logs    string  `json:"logs"` // folder
+	// First is what failed first, Followed those that ended because of it.
+	First    *Failure  `json:"first,omitempty"`
+	Followed []Failure `json:"followed,omitempty"`
+	Nodes    []Node    `json:"nodes"`
+	Ranks    []Rank    `json:"ranks"`
+}
+
+// Failure is a rank, or a node, that failed.
+type Failure struct {
+	Node string `json:"node"`
+	Rank *int   `json:"rank,omitempty"` // none where the node itself failed
+	Why  string `json:"why"`
+	Hint string `json:"hint,omitempty"`
+	Log  string `json:"log,omitempty"`
+	// Last are the last lines that it said.
+	Last []string `json:"last,omitempty"`
+
+	code int
+}
+
+// Node is what became of a machine.
+type Node struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // passed, failed, stopped, refused, unreachable
+	Why   string `json:"why,omitempty"`
+	// Left are processes that could not be ended.
+	Left []int `json:"left,omitempty"`
+}
+
+// Rank is one process of the job.
+type Rank struct {
+	Rank   int    `json:"rank"`
+	Node   string `json:"node"`
+	Code   *int   `json:"exit_code,omitempty"` // where it is known
+	Signal string `json:"signal,omitempty"`
+	Log    string `json:"log,omitempty"`
+}
+
+// What launchers say of a rank that failed.
+var (
+	byTorchrun = regexp.MustCompile(`failed \(exitcode: (-?\d+)\) local_rank: (\d+) `)
+	byJAX      = regexp.MustCompile(`^rank (\d+) ended with exit code (\d+)$`)
+	// signsOfPeers are what a process says that ends because another did.
+	signsOfPeers = regexp.MustCompile(`(?i)closed by (the )?(remote )?peer|reset by peer|connection refused|broken pipe|remote process exited|NCCL.*(remote error|timeout)|watchdog caught|timed out|timeout|rendezvous.*closed|store.*closed|coordination service|heartbeat|preempted|another task|peer process`)
+)
+
+// verdictOf reads what a launcher says of its ranks.
+func (c *crew) verdictOf(m *member, line string, e event) {
+	if code, local, ok := twoNumbers(byTorchrun, line); ok {
+		for _, r := range c.ranks {
+			if r.member == m && r.local == local {
+				c.failed(r, e.at, max(code, 0), max(-code, 0))
+			}
+		}
+	}
+	if number, code, ok := twoNumbers(byJAX, line); ok && c.opt.Job.Kind == launch.JAX {
+		if r := c.ranks[number]; r != nil && r.member == m {
+			c.failed(r, e.at, code, max(code-128, 0))
+		}
+	}
+}
+
+func twoNumbers(sign *regexp.Regexp, line string) (first, second int, ok bool) {
+	said := sign.FindStringSubmatch(line)
+	if said == nil {
+		return 0, 0, false
+	}
+	first, err1 := strconv.Atoi(said[1])
+	second, err2 := strconv.Atoi(said[2])
+	return first, second, err1 == nil && err2 == nil
+}
+
+// suspect is a rank or a machine that may have failed first.
+type suspect struct {
+	Failure
+	class int // the lower, the more it speaks for itself
+	at    time.Time
+}
+
+// The classes of suspects.
+const (
+	byItself    = iota // a signal of nobody's here, a lost connection, an error of its own
+	becauseOf          // it says that another was gone
+	wasTold            // it was asked to end
+	leastLikely        // nothing but its end is known
+)
+
+// report is what is known at the end.
+func (c *crew) report(ctx context.Context) *Report {
+	c.finishLines()
+	r := &Report{Job: c.opt.Job.Name, State: Passed, Seconds: time.Since(c.begin).Seconds(), Logs: c.opt.Logs, Nodes: []Node{}, Ranks: []Rank{}}
+	for _, m := range c.members {
+		r.Nodes = append(r.Nodes, c.node(m))
+	}
+	for _, n := range slices.Sorted(maps.Keys(c.ranks)) {
+		r.Ranks = append(r.Ranks, c.rank(c.ranks[n]))
+	}
+	c.judge(ctx, r)
+	return r
+}
+
+// judge says how the job ended, and by whose fault.
+func (c *crew) judge(ctx context.Context, r *Report) {
+	well := 0
+	for _, m := range c.members {
+		if m.state == over && m.end.passed() {
+			well++
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		r.State, r.Code = Interrupted, 130
+		return
+	case well >= c.opt.Job.Nodes.Min && well > 0 && (c.phase == running || c.phase == settling):
+		return
+	}
+	all := c.suspects()
+	r.State, r.Code = Failed, 1
+	if !c.wasRunning() {
+		r.State = NotStarted
+	}
+	if len(all) == 0 {
+		return
+	}
+	r.First = &all[0].Failure
+	r.Code = cmp.Or(all[0].code, 1)
+	for _, s := range all[1:] {
+		r.Followed = append(r.Followed, s.Failure)
+	}
+}
+
+func (c *crew) wasRunning() bool {
+	return slices.ContainsFunc(c.members, func(m *member) bool {
+		return m.state == atWork || m.state == over || m.ended && m.state != refused && m.state != ready
+	})
+}
+
+// suspects are all that failed, the one that did first before the others.
+func (c *crew) suspects() []suspect {
+	var all []suspect
+	blamed := map[*member]bool{}
+	for _, n := range slices.Sorted(maps.Keys(c.ranks)) {
+		r := c.ranks[n]
+		if r.failed.IsZero() && (r.gone.IsZero() || r.member.state == over && r.member.end.passed()) {
+			continue
+		}
+		s := c.suspectRank(r)
+		blamed[r.member] = blamed[r.member] || s.class <= becauseOf
+		all = append(all, s)
+	}
+	for _, m := range c.members {
+		failed := m.state == lost || m.state == refused || m.ended && !m.end.passed() && m.state == over
+		if failed && !blamed[m] {
+			all = append(all, c.suspectNode(m))
+		}
+	}
+	if c.wasRunning() {
+		slices.SortStableFunc(all, func(a, b suspect) int {
+			return cmp.Or(cmp.Compare(a.class, b.class), a.at.Compare(b.at))
+		})
+	}
+	return all
+}
+
+func (c *crew) suspectRank(r *rank) suspect {
+	s := suspect{Failure: Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.log(c.book.rankFile(r.number))}, at: r.failed}
+	if s.at.IsZero() {
+		s.at = r.gone
+	}
+	said := strings.Join(r.tail.lines, "\n")
+	s.Why, s.code = howEnded(r.code, r.signal)
+	switch signal := signals[r.signal]; {
+	case r.failed.IsZero():
+		s.class, s.Why = leastLikely, "ended"
+	case signal == "TERM" || signal == "INT" || signal == "HUP":
+		s.class = wasTold
+	case signal == "KILL":
+	case signsOfPeers.MatchString(said):
+		s.class = becauseOf
+	}
+	s.Hint = advice(said, r.signal, r.member.name())
+	return s
+}
+
+func (c *crew) suspectNode(m *member) suspect {
+	s := suspect{Failure: Failure{Node: m.name(), Last: m.launcher.lines}, at: m.at}
+	said := strings.Join(m.launcher.lines, "\n")
+	switch {
+	case m.err != nil:
+		s.Why, s.Hint = m.err.Error(), cmp.Or(hint.Of(m.err), advice(m.err.Error(), 0, m.name()))
+		s.Last = nil
+	case m.end.Reason != "":
+		s.Why = m.end.Reason
+	default:
+		s.Why, s.code = howEnded(m.end.Code, m.end.Signal)
+		s.Why = "its launcher ended: " + s.Why
+		s.Hint = advice(said, m.end.Signal, m.name())
+		if signsOfPeers.MatchString(said) {
+			s.class = becauseOf
+		}
+	}
+	if len(s.Last) > 0 {
+		s.Log = c.log(launcherFile(m))
+	}
+	return s
+}
+
+// signals are those of Linux, whatever this machine has.
+var signals = map[int]string{
+	1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
+	10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ", 31: "SYS",
+}
+
+// howEnded says how a process ended, and the code that a shell would give it.
+func howEnded(code, signal int) (string, int) {
+	if signal != 0 {
+		return fmt.Sprintf("killed by signal %d (%s)", signal, cmp.Or(signals[signal], "?")), 128 + signal
+	}
+	return fmt.Sprintf("exit code %d", code), code
+}
+
+func (c *crew) node(m *member) Node {
+	n := Node{Name: m.name(), Left: m.end.Left}
+	switch {
+	case m.state == refused:
+		n.State, n.Why = "refused", m.err.Error()
+	case m.state == lost:
+		n.State, n.Why = "unreachable", m.err.Error()
+	case m.state == over && m.end.passed():
+		n.State = "passed"
+	case m.state == over && (c.phase != stopping || m.at.Before(c.changed)):
+		n.State, n.Why = "failed", cmp.Or(m.end.Reason, "its launcher failed")
+	default:
+		n.State = "stopped"
+	}
+	return n
+}
+
+func (c *crew) rank(r *rank) Rank {
+	out := Rank{Rank: r.number, Node: r.member.name()}
+	if _, there := c.book.sizes[c.book.rankFile(r.number)]; there {
+		out.Log = c.log(c.book.rankFile(r.number))
+	}
+	switch {
+	case r.signal != 0:
+		out.Signal = cmp.Or(signals[r.signal], strconv.Itoa(r.signal))
+	case !r.failed.IsZero():
+		out.Code = &r.code
+	case r.member.state == over && r.member.end.passed():
+		out.Code = new(int)
+	}
+	return out
+}
+
+func (c *crew) log(name string) string { return filepath.Join(c.opt.Logs, name) }
+
+// finishLines completes what nobody ends any more.
+func (c *crew) finishLines() {
+	for _, m := range c.members {
+		for _, line := range m.launcher.end() {
+			c.book.add(launcherFile(m), line+"\n")
+		}
+	}
+	for _, r := range c.ranks {
+		for _, line := range r.tail.end() {
+			c.book.add(c.book.rankFile(r.number), line+"\n")
+		}
+	}
+}
+
+// Err is nil of a job that passed.
+func (r *Report) Err() error {
+	if r.State == Passed {
+		return nil
+	}
+	if r.State == NotStarted && r.First != nil {
+		err := fmt.Errorf("job %s was not started: %s: %s", r.Job, r.First.Node, r.First.Why)
+		if r.First.Hint != "" {
+			return hint.With(err, "%s", r.First.Hint)
+		}
+		return err
+	}
+	text := fmt.Sprintf("job %s %s after %s", r.Job, r.State, ui.Duration(time.Duration(r.Seconds*float64(time.Second))))
+	if r.First == nil {
+		return fmt.Errorf("%s; logs: %s", text, r.Logs)
+	}
+	err := fmt.Errorf("%s on %s; exit code %d; logs: %s", text, r.First.who(), r.Code, r.Logs)
+	if r.First.Hint != "" {
+		return hint.With(err, "%s", r.First.Hint)
+	}
+	return err
+}
+
+// who is a rank and its node, and how it ended.
+func (f *Failure) who() string {
+	if f.Rank == nil {
+		return fmt.Sprintf("%s (%s)", f.Node, f.Why)
+	}
+	return fmt.Sprintf("%s (rank %d, %s)", f.Node, *f.Rank, f.Why)
+}
+
+// Tell says of what failed which was the first, what it said last, and who
+// followed; of a job that passed a line.
+func (r *Report) Tell(to ui.Reporter) {
+	if r.State == Passed {
+		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), machines(len(r.Nodes)), r.Logs)
+	}
+	if r.State == NotStarted {
+		r.tellHindered(to)
+		return
+	}
+	if f := r.First; f != nil {
+		what := f.Node
+		if f.Rank != nil {
+			what = fmt.Sprintf("rank %d on %s", *f.Rank, f.Node)
+		}
+		text := fmt.Sprintf("%s failed first: %s", what, f.Why)
+		if len(f.Last) > 0 {
+			text += fmt.Sprintf("\n  its last lines, of %s:\n    %s", f.Log, strings.Join(f.Last, "\n    "))
+		}
+		to.Note("%s", text)
+	}
+	r.tellFollowed(to)
+	for _, n := range r.Nodes {
+		if len(n.Left) > 0 {
+			to.Warn("%s: processes that could not be ended: %v", n.Name, n.Left)
+		}
+		if n.State == "unreachable" {
+			to.Warn("%s was lost: what runs there ends by itself within a minute and the grace", n.Name)
+		}
+	}
+}
+
+// tellHindered says of nodes on which the job could not run why; the first is in
+// the error.
+func (r *Report) tellHindered(to ui.Reporter) {
+	if r.First == nil || len(r.Followed) == 0 {
+		return
+	}
+	var all []ui.Named
+	for _, f := range append([]Failure{*r.First}, r.Followed...) {
+		all = append(all, ui.Named{Name: f.Node, Text: f.Why})
+	}
+	for _, f := range ui.FoldAlike(all) {
+		to.Note("%s: %s", f.Names, f.Text)
+	}
+}
+
+// tellFollowed names those that ended because of the first, with one reason each.
+func (r *Report) tellFollowed(to ui.Reporter) {
+	var reasons []string
+	ranks := map[string][]string{}
+	for _, f := range r.Followed {
+		what := f.Node
+		if f.Rank != nil {
+			what = fmt.Sprintf("rank %d", *f.Rank)
+		}
+		if ranks[f.Why] == nil {
+			reasons = append(reasons, f.Why)
+		}
+		ranks[f.Why] = append(ranks[f.Why], what)
+	}
+	for _, why := range reasons {
+		to.Note("then: %s: %s", ui.FoldNames(ranks[why]), why)
+	}
+}
+
+func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}

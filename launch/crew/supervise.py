@@ -1,0 +1,496 @@
+"""One node's part of a job: starts it, passes on what it says, and ends all of it.
+
+It lives as long as the connection that started it. Whatever it started is among
+its descendants, also what has left its session or lost its parent, and ends with
+it. What comes on standard input: the length of this text and the text itself,
+what to run as a line of JSON, then the words "go", "alive" and "stop", a line
+each. What goes to standard output: a JSON array on each line.
+
+Two processes: one runs the job; the other only waits, and ends what is left
+should the first be killed.
+"""
+
+import codecs
+import ctypes
+import errno
+import json
+import os
+import queue
+import random
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+TICK = 0.1  # between two looks at processes and files
+BLOCK = 1 << 16
+FORGET = 4 << 20  # bytes of a file that are on the node's disk
+LAST_RESORT = 10  # how long processes are killed before they count as left over
+
+SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
+
+# The files that launchers write: torchrun's by local rank, the others' by rank.
+LOCAL = re.compile(r"attempt_(\d+)/(\d+)/std(out|err)\.log$")
+GLOBAL = re.compile(r"rank(\d+)\.log$")
+
+
+def prctl(option, value):
+    """Where the system has no such thing the job runs all the same."""
+    try:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def process(pid):
+    """Its state, its parent and, of one that has ended, its status; None if it is gone."""
+    try:
+        with open("/proc/%s/stat" % pid, "rb") as f:
+            fields = f.read().rpartition(b")")[2].split()
+        return fields[0], int(fields[1]), int(fields[49])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def processes():
+    """All there are."""
+    found = ((int(name), process(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: p for pid, p in found if p}
+
+
+def descendants(found):
+    """Those of this process, whoever is their parent now."""
+    children = {}
+    for pid, (_, parent, _) in found.items():
+        children.setdefault(parent, []).append(pid)
+    mine, look = [], [os.getpid()]
+    while look:
+        for pid in children.get(look.pop(), ()):
+            mine.append(pid)
+            look.append(pid)
+    return mine
+
+
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass  # it has ended
+
+
+def words_of(pid):
+    """The variables that a process was started with."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as f:
+            words = f.read(1 << 20).split(b"\0")
+    except OSError:
+        return {}
+    return dict(word.split(b"=", 1) for word in words if b"=" in word)
+
+
+def free_port():
+    """A port that nobody has, below those that the kernel hands out."""
+    for port in random.sample(range(10000, 30000), 100):
+        with socket.socket() as s:
+            try:
+                s.bind(("", port))
+                return port
+            except OSError:
+                continue
+    return 0
+
+
+def forget(fd, size):
+    """Gives the room of what has been passed on back to the disk, where that can be."""
+    keep_size, punch_hole = 1, 2
+    try:
+        ctypes.CDLL(None).fallocate(fd, keep_size | punch_hole, ctypes.c_int64(0), ctypes.c_int64(size))
+    except (OSError, AttributeError):
+        pass
+
+
+class Ending:
+    """Asks processes to end, and kills those that do not within the grace."""
+
+    def __init__(self, grace):
+        begin = time.monotonic()
+        self.kill_at = begin + grace
+        self.give_up_at = self.kill_at + LAST_RESORT
+        self.asked = set()
+
+    def push(self, alive):
+        """Reports whether there is nothing left to do."""
+        now = time.monotonic()
+        for pid in alive:
+            if now >= self.kill_at:
+                send(pid, signal.SIGKILL)
+            elif pid not in self.asked:
+                self.asked.add(pid)
+                send(pid, signal.SIGTERM)
+                send(pid, signal.SIGCONT)
+        return not alive or now >= self.give_up_at
+
+
+class Stream:
+    """A file that grows, or the launcher's pipe."""
+
+    def __init__(self, fd, key, kind):
+        self.fd, self.key, self.kind = fd, key, kind
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.done = self.forgotten = 0
+
+    def read(self):
+        """The next bytes, b"" at the end, None where there are none yet."""
+        try:
+            raw = os.read(self.fd, BLOCK)
+        except OSError as e:
+            return None if e.errno in (errno.EAGAIN, errno.EINTR) else b""
+        self.done += len(raw)
+        if self.key != "launcher" and self.done - self.forgotten > FORGET:
+            forget(self.fd, self.done)
+            self.forgotten = self.done
+        return raw
+
+
+class Crew:
+    """The processes of the job on this node."""
+
+    def __init__(self, spec, stdin, folder):
+        self.spec, self.stdin, self.folder = spec, stdin, folder
+        self.logs = os.path.join(folder, "ranks")
+        self.said = queue.Queue()  # pump puts nothing into a long one
+        self.orders = queue.Queue()
+        self.heard = time.monotonic()
+        self.streams = {}
+        self.ranks = {}  # local rank: rank
+        self.known = {}  # pid of a rank's process: rank
+        self.passed_over = set()
+        self.status = None
+        self.ending = None
+        self.reason = ""
+        self.scan_at = self.look_at = 0
+
+    # What is said to the other side goes through a queue: where nobody takes it,
+    # processes are ended all the same.
+
+    def tell(self, *message):
+        self.said.put(message)
+
+    def speak(self):
+        while True:
+            message = self.said.get()
+            if message is None:
+                return
+            try:
+                sys.stdout.write(json.dumps(message) + "\n")
+                sys.stdout.flush()
+            except (OSError, ValueError):
+                pass  # nobody listens any more; standard input tells so, too
+
+    def listen(self):
+        while True:
+            try:
+                line = self.stdin.readline(64)
+            except (OSError, ValueError):
+                line = b""
+            self.heard = time.monotonic()
+            word = line.strip()
+            if not line:
+                self.orders.put("lost")
+                return
+            if word in (b"go", b"stop"):
+                self.orders.put(word.decode())
+
+    def hinder(self):
+        """Why the job cannot run here, or None."""
+        spec = self.spec
+        if spec["workdir"] and not os.path.isdir(spec["workdir"]):
+            return "there is no folder %s" % spec["workdir"]
+        script = os.path.join(spec["workdir"] or os.getcwd(), spec["script"])
+        if spec["look"] and not os.path.isfile(script):
+            return "there is no %s" % script
+        python = spec["python"]
+        if spec["look"] and python and not (shutil.which(python) if "/" not in python else os.access(python, os.X_OK)):
+            return "there is no Python %s" % python
+        if not shutil.which("bash"):
+            return "there is no bash"
+        if spec["port"]:
+            s = socket.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("", spec["port"]))
+                s.listen(1)
+            except OSError as e:
+                if e.errno != errno.EADDRINUSE:
+                    return "port %d: %s" % (spec["port"], e.strerror)
+                return "port %d is in use; %d is free" % (spec["port"], free_port())
+            finally:
+                s.close()
+        return None
+
+    def launch(self):
+        """Forks the launcher, which waits for the word to begin: no thread runs yet."""
+        begin, self.begin = os.pipe()
+        out, into = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(begin)
+            os.close(into)
+            os.set_blocking(out, False)
+            self.launcher = pid
+            self.streams[out] = Stream(out, "launcher", "out")
+            return
+        try:
+            prctl(SET_PDEATHSIG, signal.SIGTERM)
+            os.setsid()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+                signal.signal(number, signal.SIG_DFL)
+            os.close(self.begin)
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(into, 1)
+            os.dup2(into, 2)
+            if os.read(begin, 1) != b"g":
+                os._exit(0)
+            environment = dict(os.environ)
+            environment.update(self.spec["env"])
+            environment["RANK_LOGS"] = self.logs
+            os.execvpe("bash", ["bash", os.path.join(self.folder, self.spec["run"])], environment)
+        except BaseException as e:  # whatever it is, this process must end here
+            os.write(2, ("%s\n" % e).encode())
+        os._exit(127)
+
+    def run(self):
+        os.mkdir(self.logs, 0o700)
+        for f in self.spec["files"]:
+            with open(os.path.join(self.folder, f["name"]), "w", encoding="utf-8", newline="") as out:
+                out.write(f["text"])
+        self.launch()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self.orders.put("stop"))
+        threading.Thread(target=self.listen, daemon=True).start()
+        speaker = threading.Thread(target=self.speak, daemon=True)
+        speaker.start()
+        why = self.hinder()
+        if why is None:
+            self.tell("ready", {"pid": os.getpid(), "cwd": os.getcwd()})
+        else:
+            self.tell("refused", why)
+        while not self.turn():
+            pass
+        left = [pid for pid in descendants(processes()) if pid]
+        code = self.status if self.status is not None else 0
+        self.tell("end", {
+            "code": os.WEXITSTATUS(code) if os.WIFEXITED(code) else -1,
+            "signal": os.WTERMSIG(code) if os.WIFSIGNALED(code) else 0,
+            "left": left, "reason": self.reason,
+        })
+        self.said.put(None)
+        speaker.join(LAST_RESORT)
+
+    def turn(self):
+        """One turn of the loop; true when all is over."""
+        self.obey()
+        self.reap()
+        self.mourn()
+        while self.pump() and self.said.qsize() < 100:
+            pass
+        if self.status is not None and self.ending is None:
+            self.ending = Ending(self.spec["grace"])
+        if self.ending is None:
+            # There may be thousands of processes here that are none of ours.
+            now = time.monotonic()
+            if now >= self.look_at:
+                found = processes()
+                self.meet(found, descendants(found))
+                self.look_at = now + max(0.4, 20 * (time.monotonic() - now))
+            time.sleep(TICK)
+            return False
+        found = processes()
+        mine = descendants(found)
+        self.meet(found, mine)
+        if not self.ending.push([pid for pid in mine if found[pid][0] not in (b"Z", b"X")]):
+            time.sleep(TICK / 2)
+            return False
+        self.reap()
+        self.mourn()
+        while self.pump():  # what was said last
+            time.sleep(TICK / 10)
+        self.flush()
+        return True
+
+    def obey(self):
+        silent = time.monotonic() - self.heard
+        if silent > self.spec["patience"] and self.ending is None:
+            self.stop("dsbuild has been silent for %d s" % silent)
+        while not self.orders.empty():
+            order = self.orders.get()
+            if order == "go" and self.ending is None:
+                os.write(self.begin, b"g")
+            elif order != "go":
+                self.stop("the connection has ended" if order == "lost" else "")
+
+    def stop(self, reason):
+        if self.ending is None:
+            self.reason = reason
+            os.close(self.begin)
+            self.ending = Ending(self.spec["grace"])
+
+    def reap(self):
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except OSError:
+                return
+            if pid == 0:
+                return
+            if pid == self.launcher:
+                self.status = status
+
+    def meet(self, found, mine):
+        """Notes which process is which rank."""
+        for pid in mine:
+            if pid in self.known or pid in self.passed_over or found[pid][0] == b"Z":
+                continue
+            words = words_of(pid)
+            rank, local = words.get(b"RANK", b""), words.get(b"LOCAL_RANK", b"")
+            if not rank.isdigit() or not local.isdigit():
+                continue  # of the launcher, or not yet what it is going to be
+            parent = found[pid][1]
+            if parent in self.known or parent in self.passed_over or parent == os.getpid():
+                self.passed_over.add(pid)  # a child of a rank's, or an orphan of one
+                continue
+            self.known[pid] = int(rank)
+            self.ranks[int(local)] = int(rank)
+            self.tell("rank", int(rank), int(local), pid)
+
+    def mourn(self):
+        """Notes which ranks have ended."""
+        for pid in list(self.known):
+            state, _, status = process(pid) or (b"X", 0, -1)
+            if state in (b"Z", b"X"):
+                self.tell("gone", self.known.pop(pid), status)
+
+    def scan(self):
+        """Opens the files of ranks that are new."""
+        for folder, _, names in os.walk(self.logs):
+            for name in names:
+                path = os.path.join(folder, name)
+                by_local, by_rank = LOCAL.search(path), GLOBAL.search(path)
+                if path in self.passed_over or not (by_local or by_rank):
+                    continue
+                kind = by_local.group(1) + by_local.group(3) if by_local else "out"
+                key = int(by_rank.group(1)) if by_rank else "local:" + by_local.group(2)
+                if by_local and self.spec["first"] >= 0:
+                    key = self.spec["first"] + int(by_local.group(2))
+                elif by_local and int(by_local.group(2)) in self.ranks:
+                    key = self.ranks[int(by_local.group(2))]
+                elif by_local and not os.path.getsize(path):
+                    continue  # its process is not known yet
+                try:
+                    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                except OSError:
+                    continue
+                self.passed_over.add(path)
+                self.streams[fd] = Stream(fd, key, kind)
+
+    def pump(self):
+        """Passes on what is new; true if there may be more."""
+        now = time.monotonic()
+        if now >= self.scan_at or self.ending is not None:
+            self.scan_at = now + 0.3
+            self.scan()
+        more = False
+        for fd, stream in list(self.streams.items()):
+            if self.said.qsize() > 100:
+                return self.heard + self.spec["patience"] > now  # the other side is slower
+            raw = stream.read()
+            if raw:
+                more = True
+                self.tell("out", stream.key, stream.kind, stream.decoder.decode(raw))
+            elif raw == b"" and stream.key == "launcher":
+                del self.streams[fd]
+                os.close(fd)
+        return more
+
+    def flush(self):
+        for stream in self.streams.values():
+            rest = stream.decoder.decode(b"", True)
+            if rest:
+                self.tell("out", stream.key, stream.kind, rest)
+
+
+def guard(inner, grace):
+    """Waits for the other process, and ends what it may have left."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: send(inner, signal.SIGTERM))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    status = None
+    while status is None:
+        try:
+            pid, ended = os.waitpid(-1, 0)
+        except InterruptedError:
+            continue
+        except OSError:
+            break
+        if pid == inner:
+            status = ended
+    if status == 0:
+        return 0
+    ending = Ending(min(grace, 2))
+    while True:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except OSError:
+            pass
+        found = processes()
+        left = [pid for pid in descendants(found) if found[pid][0] not in (b"Z", b"X")]
+        if ending.push(left):
+            break
+        time.sleep(TICK / 2)
+    reason = "the process that ran the job ended by itself"
+    if status is not None and os.WIFSIGNALED(status):
+        reason = "the process that ran the job was killed by signal %d" % os.WTERMSIG(status)
+    try:
+        sys.stdout.write("\n" + json.dumps(["end", {"code": 1, "signal": 0, "left": left, "reason": reason}]) + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        pass
+    return 1
+
+
+def main():
+    stdin = sys.stdin.buffer
+    spec = json.loads(stdin.readline().decode())
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    prctl(SET_CHILD_SUBREAPER, 1)
+    folder = tempfile.mkdtemp(prefix=".dsbuild-job-")
+    outer = os.getpid()
+    inner = os.fork()
+    if inner == 0:
+        status = 1
+        try:
+            os.setsid()  # what is meant for the terminal, or the connection's group, is the other's
+            prctl(SET_CHILD_SUBREAPER, 1)
+            prctl(SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() == outer:
+                Crew(spec, stdin, folder).run()
+                status = 0
+        except BaseException as e:
+            sys.stdout.write(json.dumps(["refused", "dsbuild's program there: %s: %s" % (type(e).__name__, e)]) + "\n")
+            sys.stdout.flush()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(status)
+    status = guard(inner, spec["grace"])
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(status)
+
+
+main()

@@ -1,0 +1,59 @@
+package launch
+
+import (
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// Part is what one machine runs of a job.
+type Part struct {
+	// Node is the machine's name; "" is the one that dsbuild runs on.
+	Node string
+	// Host is the node of the inventory; nil for the machine that dsbuild runs on.
+	Host *inventory.Host
+	// Main is the name of the file that is run there. The others of Files must
+	// lie beside it.
+	Main  string
+	Files []File
+	// Count is the number of its processes and First the rank of the first of
+	// them, -1 where the nodes agree on their ranks.
+	First, Count int
+	// Python is its interpreter; "" for the launcher on PATH.
+	Python string
+}
+
+// Parts shares a rendering out among the machines that run it: the nodes of the
+// inventory, or without one the machine that dsbuild runs on. An error says why
+// the job is not one to be started so.
+func (j *Job) Parts(files []File) ([]Part, error) {
+	if j.bySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
+		return nil, fmt.Errorf("a job of the kind %s is not started on nodes one by one", j.Kind)
+	}
+	if j.Kind == DeepSpeed && j.ByPDSH() {
+		return nil, fmt.Errorf("of the form pdsh DeepSpeed's own launcher logs in on the nodes: it is run by hand, or leave --form out")
+	}
+	if len(j.Hosts) == 0 {
+		if j.Nodes.Max > 1 {
+			return nil, fmt.Errorf("the job takes %s nodes, and none were named", j.Nodes)
+		}
+		return []Part{{Main: files[0].Name, Files: files, Count: j.Procs, Python: j.Python}}, nil
+	}
+	common := files[:len(files)-len(j.Hosts)]
+	var parts []Part
+	first := 0
+	for i := range j.Hosts {
+		h := &j.Hosts[i]
+		block := files[len(common)+i]
+		p := Part{
+			Node: h.Name, Host: h, Main: block.Name, Files: append(common[:len(common):len(common)], block),
+			First: first, Count: j.ProcsOf(*h), Python: j.PythonOf(*h),
+		}
+		if j.C10d() && j.Kind == Torchrun {
+			p.First = -1
+		}
+		first += p.Count
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
