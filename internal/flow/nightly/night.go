@@ -262,10 +262,8 @@ func (n *night) take(u *unit, r pipeline.Result) {
 		u.report.fail(r.Err)
 		return
 	}
-	if !r.Artifact.Cached {
-		if err := n.Store.Note(u.request, r.Plan.Digest); err != nil {
-			n.Options.Report.Warn("%s: the store does not keep in mind what it was built for: %v", u.name, err)
-		}
+	if err := n.Store.Note(u.request, r.Plan.Digest); err != nil {
+		n.Options.Report.Warn("%s: the store does not keep in mind what it was built for: %v", u.name, err)
 	}
 	b, err := n.state.keep(u.name, u.request, n.report.ID, r.Artifact)
 	if err != nil {
