@@ -170,7 +170,7 @@ func newChoice(tc Toolchain, opt Options) choice {
 	}
 	c := choice{
 		Toolchain: tc,
-		Title:     "torch " + tc.Torch + ", CUDA " + tc.CUDA,
+		Title:     tc.title(),
 		Install:   "pip install --no-deps --index-url " + at + " " + project,
 		Along:     fmt.Sprintf("pip install --extra-index-url %s %s==%s", at, project, tc.Wheels[0].Version),
 	}
@@ -189,6 +189,18 @@ func newChoice(tc Toolchain, opt Options) choice {
 		c.Rows = append(c.Rows, r)
 	}
 	return c
+}
+
+// title is what an index is for, in a line.
+func (t Toolchain) title() string {
+	text := "torch " + t.Torch + ", CUDA " + t.CUDA
+	switch {
+	case len(t.Archs) == 1:
+		return text + ", GPU " + t.Archs[0]
+	case len(t.Archs) > 1:
+		return text + ", GPUs " + strings.Join(t.Archs, ", ")
+	}
+	return text + ", any GPU"
 }
 
 // named is a compute capability with some of the GPUs that have it.

@@ -141,6 +141,7 @@ type plotDot struct {
 // The measures of the plot, in its own units.
 const (
 	plotWidth, plotHeight = 900, 220
+	plotLeft              = 70 // for the words at the axis
 	plotColours           = 6
 )
 
@@ -160,7 +161,7 @@ func newPlot(r *Report, nights []past) *plot {
 			}
 		}
 	}
-	if most == 0 {
+	if first == last { // none, or one
 		return nil
 	}
 	p := &plot{Width: plotWidth, Height: plotHeight, Top: seconds(most), From: old[first].Started.Format("2006-01-02"), To: old[last].Started.Format("2006-01-02")}
@@ -173,7 +174,7 @@ func newPlot(r *Report, nights []past) *plot {
 				continue
 			}
 			d := plotDot{
-				X:     10 + j*(plotWidth-20)/max(last-first, 1),
+				X:     plotLeft + j*(plotWidth-plotLeft-10)/(last-first),
 				Y:     plotHeight - 10 - int(w.Seconds/most*float64(plotHeight-20)),
 				Title: fmt.Sprintf("%s, %s: %s", e.Name, n.Started.Format("2006-01-02"), seconds(w.Seconds)),
 			}
