@@ -199,6 +199,8 @@ func (t Toolchain) title() string {
 		return text + ", GPU " + t.Archs[0]
 	case len(t.Archs) > 1:
 		return text + ", GPUs " + strings.Join(t.Archs, ", ")
+	case len(t.PTX) > 0:
+		return text + ", GPUs newer than " + t.PTX[0]
 	}
 	return text + ", any GPU"
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Planner turns an entry, built from a source, into a plan.
@@ -196,7 +197,7 @@ func (n *night) plan(ctx context.Context, units []*unit) []pipeline.Job {
 			continue
 		}
 		u.request = request
-		if n.unchanged(u, request, asked.Digest) {
+		if n.unchanged(u, request, asked.Digest) || n.stored(u, asked) {
 			continue
 		}
 		p, err := n.Plans.Plan(ctx, u.name, u.entry, u.source)
@@ -229,6 +230,25 @@ func (n *night) unchanged(u *unit, request, plan string) bool {
 	}
 	u.report.take(b, status)
 	return true
+}
+
+// stored takes a wheel that another run has built for what is wanted. A store that
+// cannot be read has none.
+func (n *night) stored(u *unit, asked *pipeline.Plan) bool {
+	led, _ := n.Store.Asked(u.request)
+	for _, digest := range []string{asked.Digest, led} {
+		p, ok, err := n.Store.Look(digest)
+		if err != nil || !ok || len(wheel.AuditTags(p.Manifest.Name, asked.Toolchain.Glibc)) > 0 {
+			continue
+		}
+		m := p.Manifest
+		b, err := n.state.keep(u.name, u.request, n.report.ID, wheel.Artifact{Path: p.File, SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m})
+		if err == nil { // it may have been pruned meanwhile
+			u.report.take(b, Stored)
+			return true
+		}
+	}
+	return false
 }
 
 // build runs the plans. Each wheel is kept as soon as it is there.

@@ -342,6 +342,34 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
+// What another run has built lies in the store: it is taken from there, with no engine.
+func TestFromTheStore(t *testing.T) {
+	y := newYard(t)
+	store := pipeline.Store{Dir: filepath.Join(y.dir, "store"), Keep: 10}
+	e, s := matrix.Entry{Name: "a100", Archs: []string{"8.0"}}, nightly.Source{Name: "release"}
+	p, err := y.Plan(t.Context(), "", e, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, request, err := y.Ask(t.Context(), e, s)
+	if err == nil {
+		err = store.Put(p.Digest, y.make(filepath.Join(y.dir, "dist"), p))
+	}
+	if err == nil {
+		err = store.Note(request, p.Digest)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(o *nightly.Options) { o.Entries, o.Sources = o.Entries[:1], o.Sources[:1] }
+	if r, got, err := y.night(one); err != nil || got["a100@release"] != nightly.Stored || y.asked != 0 || r.Publish.Wheels != 1 {
+		t.Errorf("%v, %v, %d plans for an engine", err, got, y.asked)
+	}
+	if _, got, err := y.night(one); err != nil || got["a100@release"] != nightly.Unchanged {
+		t.Errorf("%v, %v", err, got)
+	}
+}
+
 // The canary goes first; where it fails, the others keep what they have.
 func TestDeploy(t *testing.T) {
 	y := newYard(t)
