@@ -2,9 +2,11 @@ package nightly
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -234,19 +236,17 @@ func (e *Error) add(code int, format string, args ...any) {
 	e.what = append(e.what, fmt.Sprintf(format, args...))
 }
 
-// codeOf is the exit code that an error asks for, 0 if none.
+// codeOf is the exit code that an error asks for, 0 if none. The exit status of a
+// program that was run is not ours.
 func codeOf(err error) int {
-	for err != nil {
-		if c, ok := err.(interface{ ExitCode() int }); ok { //nolint:errorlint // walks the chain itself
-			return c.ExitCode()
-		}
-		u, ok := err.(interface{ Unwrap() error }) //nolint:errorlint // likewise
-		if !ok {
-			return 0
-		}
-		err = u.Unwrap()
+	var coded interface{ ExitCode() int }
+	if !errors.As(err, &coded) {
+		return 0
 	}
-	return 0
+	if _, foreign := coded.(*exec.ExitError); foreign {
+		return 0
+	}
+	return coded.ExitCode()
 }
 
 // Print writes the report for people.
