@@ -90,7 +90,7 @@ const (
 
 // On a real Slurm a check is green, and names each node with which something is wrong.
 func TestCheckSlurm(t *testing.T) {
-	c := slurmtest.Up(t, slurm.Options{Nodes: 3})
+	c := slurmtest.Up(t, slurm.Options{Nodes: 3, DiskMB: 300})
 	copyProgram(t, c)
 	args := []string{"node[01-03]", "--via", "slurm", "--skip", "collective", "--min-free", "100MB"}
 	code, out, said := checks(t, c, args...)
@@ -99,7 +99,7 @@ func TestCheckSlurm(t *testing.T) {
 	}
 	console(t, c.Nodes[2], wrongHosts)
 	console(t, c.Nodes[1], `ip route add blackhole 10.77.1.3/32`)
-	console(t, c.Nodes[0], `dd if=/dev/zero of=/dev/shm/fill bs=1M count=980 2>/dev/null`)
+	console(t, c.Nodes[0], `dd if=/dev/zero of=/dev/shm/fill bs=1M count=280 2>/dev/null`)
 	hold(t, c.Nodes[0], takenPort)
 	slurmtest.Eventually(t, time.Minute, "the port is taken", func() bool {
 		return c.Nodes[0].Command(t.Context(), "test", "-e", "/run/taken").Run() == nil

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/launch/crew"
 )
 
@@ -104,14 +107,14 @@ func TestFullJobElastic(t *testing.T) {
 }
 
 // TestFullJobMenu is the menu's way to a job on several machines, typed at a
-// terminal, to its end: the check of the nodes, and the job.
+// terminal, to its end. A check would find that these nodes are one machine.
 func TestFullJobMenu(t *testing.T) {
 	f := jobFleet{nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch})}
 	f.put(t, "steps.py")
 	m := startMenu(t)
-	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "[torchrun]: ", "\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "\n", "Run it now (y, n) [y]: ", "\n")
+	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "[torchrun]: ", "\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "n\n", "Run it now (y, n) [y]: ", "\n")
 	said := m.ends(t, exitOK)
-	if !strings.Contains(said, "2 of 2 nodes ready") || !strings.Contains(said, "job train passed after ") {
+	if !strings.Contains(said, "job train passed after ") || !strings.Contains(said, "2 of 2 nodes at work") || !strings.Contains(said, "rank 0: rank 0 of 2: step ") {
 		t.Errorf("on the screen:\n%s", said)
 	}
 	logs, err := filepath.Glob(filepath.Join(m.dir, ".local/state/dsbuild/jobs/*-train/worker-1.log"))
@@ -203,6 +206,11 @@ func (j *jobRunning) ends(t *testing.T, code int) *crew.Report {
 	var said struct{ Jobs []crew.Report }
 	if err := json.Unmarshal(j.stdout.Bytes(), &said); err != nil || len(said.Jobs) != 1 {
 		t.Fatalf("%v: %s", err, &j.stdout)
+	}
+	for _, n := range said.Jobs[0].Nodes {
+		if len(n.Left) > 0 {
+			t.Errorf("it says that processes %v are left on %s", n.Left, n.Name)
+		}
 	}
 	return &said.Jobs[0]
 }
@@ -360,8 +368,9 @@ func (f jobFleet) rankRaises(t *testing.T) {
 	j := f.torchrun(t, "--env", "STEPS=18000", "--env", "FAIL_6=raise", "--", "steps.py")
 	r := j.ends(t, exitFailed)
 	if r.First == nil || r.First.Rank == nil || *r.First.Rank != 6 || r.First.Hint == "" || !strings.Contains(strings.Join(r.First.Last, "\n"), "RuntimeError: out of memory, says the test") {
-		t.Errorf("%+v\n%s", r.First, &j.stderr)
+		t.Errorf("%+v", r.First)
 	}
+	t.Logf("it says\n%s", &j.stderr)
 	f.empty(t)
 }
 
@@ -456,4 +465,32 @@ func (f jobFleet) scriptMissing(t *testing.T) {
 		t.Errorf("%+v\n%s", r.First, &j.stderr)
 	}
 	f.empty(t)
+}
+
+// TestFullJobChecked is the menu's whole way, on nodes with networks of their own:
+// the nodes are checked, found to be ready, and run the job; where one is not, the
+// job does not begin.
+func TestFullJobChecked(t *testing.T) {
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, DiskMB: 4096, Packages: []string{"torch==" + nodes.DefaultTorch, "numpy"}})
+	program := copyProgram(t, c)
+	g := checkGround{ground: newGround(t, c, "sum.py")}.bySSH(t)
+	menu := func(code int) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), longest)
+		defer cancel()
+		cmd := g.Command(ctx, program, "start")
+		cmd.Stdin = strings.NewReader("2\n" + g.list(t, nil) + "\ntorchrun\n" + filepath.Join(g.dir, "sum.py") + "\n0\ny\ny\n")
+		out, err := cmd.CombinedOutput()
+		if got := cmd.ProcessState.ExitCode(); got != code {
+			t.Fatalf("exit %d (%v), want %d\n%s", got, err, code, out)
+		}
+		return string(out)
+	}
+	if said := menu(exitOK); !strings.Contains(said, "2 nodes ready for a job") || !strings.Contains(said, "job train passed after ") {
+		t.Errorf("it says\n%s", said)
+	}
+	console(t, g.Nodes[1], wrongHosts)
+	if said := menu(exitNodes); strings.Contains(said, "job train") {
+		t.Errorf("it began\n%s", said)
+	}
 }

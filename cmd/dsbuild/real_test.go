@@ -69,7 +69,7 @@ func TestRealWheelFiles(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{"SHA256SUMS", name, name + wheel.ManifestSuffix, name + wheel.ProvenanceSuffix}; !slices.Equal(names, want) {
+	if want := []string{"SHA256SUMS", name, name + wheel.ByteCodeSuffix, name + wheel.ManifestSuffix, name + wheel.ProvenanceSuffix}; !slices.Equal(names, want) {
 		t.Errorf("dist holds %q", names)
 	}
 	command(t, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
@@ -85,7 +85,7 @@ func TestRealManifest(t *testing.T) {
 	if got != "release 0.19.8 cpu_adam,fused_adam,utils 8.0  x86-64-v3 3.11 2.15.0 13.2 dagger" {
 		t.Error(got)
 	}
-	if len(m.Source.SHA256) != 64 || m.GCC == "" || m.Glibc == "" || !m.CXX11ABI || m.PlanDigest == "" || m.BuiltAt == nil {
+	if len(m.Source.SHA256) != 64 || m.GCC == "" || m.Glibc == "" || !m.CXX11ABI || m.PlanDigest == "" || m.BuiltAt == nil || m.ByteCode == nil {
 		t.Errorf("%+v", m)
 	}
 	inside, err := wheel.ReadManifest(filepath.Join(dist, m.Name))

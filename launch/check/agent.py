@@ -93,7 +93,10 @@ def finish(child):
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
         pass
-    child.wait()
+    try:
+        child.wait(5)
+    except subprocess.TimeoutExpired:  # it waits for a disk or a driver that does not answer
+        return
     if child in children:
         children.remove(child)
 
@@ -209,17 +212,20 @@ def try_write(folder, keep=""):
     except OSError as e:
         return why(e)
     litter.append(path)
+    reason = ""
     try:
-        os.write(fd, b"\0" * 65536)
-        os.fsync(fd)
-        return ""
+        if os.write(fd, b"\0" * 65536) < 65536:
+            reason = os.strerror(errno.ENOSPC)
     except OSError as e:
-        return why(e)
-    finally:
-        os.close(fd)
-        if not keep:
-            os.unlink(path)
-            litter.remove(path)
+        reason = why(e)
+    try:
+        os.close(fd)  # a file server may say only now that there is no room
+    except OSError as e:
+        reason = reason or why(e)
+    if not keep:
+        os.unlink(path)
+        litter.remove(path)
+    return reason
 
 
 def space(what, path, write):
@@ -433,15 +439,17 @@ class Desk:
 def dial(order):
     """Calls all peers, some at a time; which could not be reached, and why. Those are
     called a second time: one packet may get lost."""
-    failed = call(order["peers"], order["window"], order["limit_s"])
+    limits = {False: order["limit_s"], True: order["answer_s"]}
+    failed = call(order["peers"], order["window"], limits)
     if failed:
         again = [p for p in order["peers"] if p[0] in failed]
-        failed = call(again, order["window"], order["limit_s"])
+        failed = call(again, order["window"], limits)
     return {"reached": len(order["peers"]) - len(failed), "failed": [[at, failed[at]] for at in sorted(failed)]}
 
 
-def call(peers, window, limit):
-    """Calls peers; {index: why} of those that were not reached."""
+def call(peers, window, limits):
+    """Calls peers; {index: why} of those that were not reached. limits are for a
+    connection, and (True) for the answer of one that is connected."""
     waits, failed, waiting, active = selectors.DefaultSelector(), {}, list(reversed(peers)), {}
 
     def drop(s, reason):
@@ -480,7 +488,7 @@ def call(peers, window, limit):
                     if status:
                         drop(s, os.strerror(status))
                         continue
-                    state[3] = True
+                    state[1], state[3] = time.monotonic(), True
                 if state[2]:
                     state[2] = state[2][s.send(state[2]):]
                     if not state[2]:
@@ -492,8 +500,8 @@ def call(peers, window, limit):
                 pass
             except OSError as e:
                 drop(s, why(e))
-        late = time.monotonic() - limit
-        for s in [s for s, state in active.items() if state[1] < late]:
+        now = time.monotonic()
+        for s in [s for s, state in active.items() if now - state[1] > limits[state[3]]]:
             drop(s, "connected, but larger packets do not get through" if active[s][3] else "no answer")
     return failed
 

@@ -294,8 +294,9 @@ func (u *unheard) UnmarshalJSON(text []byte) error {
 }
 
 const (
-	dialWindow = 64              // peers that a node calls at once
-	dialLimit  = 3 * time.Second // for each: a first packet is sent twice in that time, and who is not reached is called again
+	dialWindow  = 64               // peers that a node calls at once
+	dialLimit   = 3 * time.Second  // for a connection: its first packet is sent twice in that time, and who is not reached is called again
+	answerLimit = 15 * time.Second // for the answer of one that is connected: the program there may have much to do
 )
 
 // network has every node call every other one, at a port of its own choice, and the
@@ -318,10 +319,10 @@ func (r *run) network(ctx context.Context) {
 	defer work.End(ui.Done, "")
 	got := make([]dialled, len(r.members))
 	withPort := !r.first().has(Port) && !slices.Contains(r.opt.Skip, Port)
-	// Twice as long as if nobody answered anybody.
-	limit := askLimit + 2*dialLimit*time.Duration(2+2*len(peers)/dialWindow)
+	// As long as if everybody were connected, and nobody answered, twice.
+	limit := askLimit + 2*(dialLimit+answerLimit)*time.Duration(2+len(peers)/dialWindow)
 	r.all(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
-		_, _, err := m.agent.ask(ctx, "dial", map[string]any{"peers": r.calls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds()}, &got[m.index])
+		_, _, err := m.agent.ask(ctx, "dial", map[string]any{"peers": r.calls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
 		return err
 	})
 	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.status != OK })

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,8 +73,8 @@ func (e everywhere) Dial(_ context.Context, t remote.Target) (remote.Conn, error
 	return here{mark: e.mark}, nil
 }
 
-// running are the processes that were started on the nodes of a mark.
-func running(t *testing.T, mark string) (found []string) {
+// processes are the folders in /proc of what was started on the nodes of a mark.
+func processes(t *testing.T, mark string) (dirs []string) {
 	t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
@@ -81,9 +82,18 @@ func running(t *testing.T, mark string) (found []string) {
 	}
 	for _, file := range environs {
 		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte("DSBUILD_TEST_CHECK="+mark)) {
-			line, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline")) //nolint:errcheck // it may have ended
-			found = append(found, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+			dirs = append(dirs, filepath.Dir(file))
 		}
+	}
+	return dirs
+}
+
+// running are the command lines of what was started on the nodes of a mark.
+func running(t *testing.T, mark string) (found []string) {
+	t.Helper()
+	for _, dir := range processes(t, mark) {
+		line, _ := os.ReadFile(filepath.Join(dir, "cmdline")) //nolint:errcheck // it may have ended
+		found = append(found, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
 	}
 	return found
 }
@@ -187,6 +197,46 @@ func TestRunTakenPort(t *testing.T) {
 	}
 	if !found || len(ofKind(report.Nodes[1], Port, Error)) > 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// NVIDIA's programs are asked one by one, so that an older one that refuses a question
+// answers the others; its own tests are run on GPUs that nobody uses.
+func TestRunDevices(t *testing.T) {
+	bin := t.TempDir()
+	for name, script := range map[string]string{
+		"nvidia-smi": `case "$*" in
+*compute_cap*) printf 'NVIDIA A100-SXM4-80GB, 8.0, 580.65.06\nNVIDIA A100-SXM4-80GB, 8.0, 580.65.06\n' ;;
+*index,uuid*) printf '0, GPU-a\n1, GPU-b\n' ;;
+*ecc.errors*) printf '0, 0\n1, 3\n' ;;
+*remapped-rows*) printf '00000000:07:00.0, 0, 0\n00000000:0F:00.0, 1, 0\n' ;;
+*compute-apps*) ;;
+*) echo 'Field is not a valid field to query.' >&2; exit 2 ;;
+esac`,
+		"dmesg":           `echo '[1.0] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.'; seq 1000`,
+		"dcgmi":           `echo '| Deployment | Pass |'; echo '| Memory     | Fail - GPU: 1 |'; exit 226`,
+		"all_reduce_perf": `echo "ran with $*" >"$(dirname "$0")/ran"`,
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	hosts := fleet("n1")
+	hosts[0].Slots = 4
+	report := Run(t.Context(), Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), Skip: []Kind{Collective}})
+	got, want := ofKind(report.Nodes[0], Devices, Error), []string{
+		"2 GPUs, and slots 4 in the inventory",
+		"GPU 1: 3 errors that memory could not correct (ECC) since the driver was loaded",
+		"GPU 00000000:0f:00.0: rows of its memory are to be remapped",
+		"GPU 0000:0f:00: XID 79, once since the node was started",
+		"dcgmi: Memory | Fail - GPU: 1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+	if text, err := os.ReadFile(filepath.Join(bin, "ran")); err != nil || string(text) != "ran with -b 8M -e 8M -g 2\n" {
+		t.Errorf("%v: %s", err, text)
 	}
 }
 

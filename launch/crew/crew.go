@@ -50,7 +50,7 @@ type Options struct {
 const (
 	// settle is how long others may tell of their own failure after the first, so
 	// that the one that began it is found.
-	settle = time.Second
+	settle = 2 * time.Second
 	// overtime is what a machine may take beyond the grace to end everything.
 	overtime = 20 * time.Second
 	// hello is how long a machine may take to say whether the job can run there.

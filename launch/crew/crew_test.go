@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
@@ -214,6 +215,11 @@ func runJob(t *testing.T, opt crew.Options) (*crew.Report, string) {
 		t.Fatal(err)
 	}
 	r.Tell(opt.Report)
+	for _, n := range r.Nodes {
+		if len(n.Left) > 0 {
+			t.Errorf("left on %s: %v", n.Name, n.Left)
+		}
+	}
 	return r, opt.Report.(*told).said.String()
 }
 
@@ -305,6 +311,30 @@ func TestInterruptEndsAll(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		f.began(t, 4)
+		cancel()
+	}()
+	r, err := crew.Run(ctx, opt)
+	if err != nil || r.State != crew.Interrupted {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	if left := f.left(t); len(left) > 0 {
+		t.Errorf("left when it returned: %q", left)
+	}
+}
+
+// A job of another user's, by real sudo, is ended like any.
+func TestJobBySudo(t *testing.T) {
+	t.Parallel()
+	f := newField(t, 1)
+	f.servers[0] = sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, nodestest.SudoUser+" ALL=(ALL) NOPASSWD: ALL"), Home: "/"})
+	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
+	d := remote.WithSudo(remote.NewSSH(remote.Options{}), remote.NewAnswers(nil), remote.SudoLimit)
+	target := f.servers[0].Target()
+	target.Sudo = "root"
+	opt.Machines[0].Open = func(ctx context.Context) (crew.Link, error) { return d.Dial(ctx, target) }
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		f.began(t, 2)
 		cancel()
 	}()
 	r, err := crew.Run(ctx, opt)
@@ -438,7 +468,7 @@ func TestSilenceEndsAll(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
 	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
-	opt.Patience = time.Second
+	opt.Patience = 3 * time.Second
 	// What goes there stops after the word to begin.
 	open := opt.Machines[0].Open
 	opt.Machines[0].Open = func(ctx context.Context) (crew.Link, error) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/launch"
 )
 
 // The states in which a job can end.
@@ -70,55 +68,6 @@ type Rank struct {
 	Log    string `json:"log,omitempty"`
 }
 
-// What launchers say of a rank that failed.
-var (
-	byTorchrun = regexp.MustCompile(`failed \(exitcode: (-?\d+)\) local_rank: (\d+) `)
-	byJAX      = regexp.MustCompile(`^rank (\d+) ended with exit code (\d+)$`)
-	// signsOfPeers are what a process says that ends because another did.
-	signsOfPeers = regexp.MustCompile(`(?i)closed by (the )?(remote )?peer|reset by peer|connection refused|broken pipe|remote process exited|NCCL.*(remote error|timeout)|watchdog caught|timed out|timeout|rendezvous.*closed|store.*closed|coordination service|heartbeat|preempted|another task|peer process`)
-)
-
-// verdictOf reads what a launcher says of its ranks.
-func (c *crew) verdictOf(m *member, line string, e event) {
-	if code, local, ok := twoNumbers(byTorchrun, line); ok {
-		for _, r := range c.ranks {
-			if r.member == m && r.local == local {
-				c.failed(r, e.at, max(code, 0), max(-code, 0))
-			}
-		}
-	}
-	if number, code, ok := twoNumbers(byJAX, line); ok && c.opt.Job.Kind == launch.JAX {
-		if r := c.ranks[number]; r != nil && r.member == m {
-			c.failed(r, e.at, code, max(code-128, 0))
-		}
-	}
-}
-
-func twoNumbers(sign *regexp.Regexp, line string) (first, second int, ok bool) {
-	said := sign.FindStringSubmatch(line)
-	if said == nil {
-		return 0, 0, false
-	}
-	first, err1 := strconv.Atoi(said[1])
-	second, err2 := strconv.Atoi(said[2])
-	return first, second, err1 == nil && err2 == nil
-}
-
-// suspect is a rank or a machine that may have failed first.
-type suspect struct {
-	Failure
-	class int // the lower, the more it speaks for itself
-	at    time.Time
-}
-
-// The classes of suspects.
-const (
-	byItself    = iota // a signal of nobody's here, a lost connection, an error of its own
-	becauseOf          // it says that another was gone
-	wasTold            // it was asked to end
-	leastLikely        // nothing but its end is known
-)
-
 // report is what is known at the end.
 func (c *crew) report(ctx context.Context) *Report {
 	c.finishLines()
@@ -169,90 +118,6 @@ func (c *crew) wasRunning() bool {
 	})
 }
 
-// suspects are all that failed, the one that did first before the others.
-func (c *crew) suspects() []suspect {
-	var all []suspect
-	blamed := map[*member]bool{}
-	for _, n := range slices.Sorted(maps.Keys(c.ranks)) {
-		r := c.ranks[n]
-		if r.failed.IsZero() && (r.gone.IsZero() || r.member.state == over && r.member.end.passed()) {
-			continue
-		}
-		s := c.suspectRank(r)
-		blamed[r.member] = blamed[r.member] || s.class <= becauseOf
-		all = append(all, s)
-	}
-	for _, m := range c.members {
-		failed := m.state == lost || m.state == refused || m.ended && !m.end.passed() && m.state == over
-		if failed && !blamed[m] {
-			all = append(all, c.suspectNode(m))
-		}
-	}
-	if c.wasRunning() {
-		slices.SortStableFunc(all, func(a, b suspect) int {
-			return cmp.Or(cmp.Compare(a.class, b.class), a.at.Compare(b.at))
-		})
-	}
-	return all
-}
-
-func (c *crew) suspectRank(r *rank) suspect {
-	s := suspect{Failure: Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.log(c.book.rankFile(r.number))}, at: r.failed}
-	if s.at.IsZero() {
-		s.at = r.gone
-	}
-	said := strings.Join(r.tail.lines, "\n")
-	s.Why, s.code = howEnded(r.code, r.signal)
-	switch signal := signals[r.signal]; {
-	case r.failed.IsZero():
-		s.class, s.Why = leastLikely, "ended"
-	case signal == "TERM" || signal == "INT" || signal == "HUP":
-		s.class = wasTold
-	case signal == "KILL":
-	case signsOfPeers.MatchString(said):
-		s.class = becauseOf
-	}
-	s.Hint = advice(said, r.signal, r.member.name())
-	return s
-}
-
-func (c *crew) suspectNode(m *member) suspect {
-	s := suspect{Failure: Failure{Node: m.name(), Last: m.launcher.lines}, at: m.at}
-	said := strings.Join(m.launcher.lines, "\n")
-	switch {
-	case m.err != nil:
-		s.Why, s.Hint = m.err.Error(), cmp.Or(hint.Of(m.err), advice(m.err.Error(), 0, m.name()))
-		s.Last = nil
-	case m.end.Reason != "":
-		s.Why = m.end.Reason
-	default:
-		s.Why, s.code = howEnded(m.end.Code, m.end.Signal)
-		s.Why = "its launcher ended: " + s.Why
-		s.Hint = advice(said, m.end.Signal, m.name())
-		if signsOfPeers.MatchString(said) {
-			s.class = becauseOf
-		}
-	}
-	if len(s.Last) > 0 {
-		s.Log = c.log(launcherFile(m))
-	}
-	return s
-}
-
-// signals are those of Linux, whatever this machine has.
-var signals = map[int]string{
-	1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
-	10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ", 31: "SYS",
-}
-
-// howEnded says how a process ended, and the code that a shell would give it.
-func howEnded(code, signal int) (string, int) {
-	if signal != 0 {
-		return fmt.Sprintf("killed by signal %d (%s)", signal, cmp.Or(signals[signal], "?")), 128 + signal
-	}
-	return fmt.Sprintf("exit code %d", code), code
-}
-
 func (c *crew) node(m *member) Node {
 	n := Node{Name: m.name(), Left: m.end.Left}
 	switch {
@@ -262,7 +127,7 @@ func (c *crew) node(m *member) Node {
 		n.State, n.Why = "unreachable", m.err.Error()
 	case m.state == over && m.end.passed():
 		n.State = "passed"
-	case m.state == over && (c.phase != stopping || m.at.Before(c.changed)):
+	case m.state == over && !c.wasStopped(m):
 		n.State, n.Why = "failed", cmp.Or(m.end.Reason, "its launcher failed")
 	default:
 		n.State = "stopped"

@@ -282,12 +282,11 @@ class Crew:
             self.tell("refused", why)
         while not self.turn():
             pass
-        left = [pid for pid in descendants(processes()) if pid]
-        code = self.status if self.status is not None else 0
+        code = 1 << 8 if self.status is None else self.status
         self.tell("end", {
             "code": os.WEXITSTATUS(code) if os.WIFEXITED(code) else -1,
             "signal": os.WTERMSIG(code) if os.WIFSIGNALED(code) else 0,
-            "left": left, "reason": self.reason,
+            "left": descendants(processes()), "reason": self.reason,
         })
         self.said.put(None)
         speaker.join(LAST_RESORT)
@@ -313,7 +312,9 @@ class Crew:
         found = processes()
         mine = descendants(found)
         self.meet(found, mine)
-        if not self.ending.push([pid for pid in mine if found[pid][0] not in (b"Z", b"X")]):
+        # One whose first thread has ended looks as if it had, with others still at work: only
+        # what has been waited for is over. All that loses its parent comes to this process.
+        if not self.ending.push(mine):
             time.sleep(TICK / 2)
             return False
         self.reap()
@@ -449,8 +450,7 @@ def guard(inner, grace):
                 pass
         except OSError:
             pass
-        found = processes()
-        left = [pid for pid in descendants(found) if found[pid][0] not in (b"Z", b"X")]
+        left = descendants(processes())
         if ending.push(left):
             break
         time.sleep(TICK / 2)
