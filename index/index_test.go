@@ -24,7 +24,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
-// make makes a wheel with what lies beside it.
+// build makes a wheel with what lies beside it.
 func build(t *testing.T, dir string, opt wheeltest.Options, at time.Time) string {
 	t.Helper()
 	file, m, statement := wheeltest.Built(t, dir, opt)
@@ -41,7 +41,7 @@ func build(t *testing.T, dir string, opt wheeltest.Options, at time.Time) string
 	return file
 }
 
-// for80 are operators of which one has device code for these.
+// device are operators of which one has device code for these.
 func device(archs ...string) []wheeltest.Op {
 	return []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}, {Name: "fused_adam", Dir: "adam", SASS: archs}}
 }
