@@ -149,7 +149,11 @@ func changes(before *Build, now Build) []string {
 	say("ops", strings.Join(before.Ops, " "), strings.Join(now.Ops, " "))
 	say("dsbuild", before.Dsbuild, now.Dsbuild)
 	if d := now.Size - before.Size; d != 0 {
-		said = append(said, fmt.Sprintf("size %s (%+.1f %%)", ui.Size(now.Size), 100*float64(d)/float64(max(before.Size, 1))))
+		sign := ""
+		if d > 0 {
+			sign = "+"
+		}
+		said = append(said, fmt.Sprintf("size %s (%s%s)", ui.Size(now.Size), sign, ui.Size(d)))
 	}
 	if before.Seconds > 0 && now.Seconds > 0 && before.Plan != now.Plan {
 		said = append(said, fmt.Sprintf("built in %s, was %s", seconds(now.Seconds), seconds(before.Seconds)))
