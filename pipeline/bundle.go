@@ -13,6 +13,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -307,5 +308,5 @@ func copyWhole(from, to string) error {
 		return err
 	}
 	defer f.Close()
-	return writeWhole(to, f)
+	return whole.Write(to, f, 0o644)
 }

@@ -46,6 +46,9 @@ type Prober interface {
 type Farm struct {
 	Runner Runner // its Builder and Report are those of the yard and the job
 	Yards  []Yard
+	// Done, if not nil, is told of each job that was run as soon as it has ended,
+	// by several goroutines.
+	Done func(Result)
 }
 
 // Run returns what became of each job, in their order. When ctx ends it stops
@@ -108,6 +111,9 @@ func (w *work) serve(ctx context.Context, y *yard) {
 			continue
 		}
 		t.result.Artifact, t.result.Err, t.result.Engine = a, err, y.Name
+		if w.farm.Done != nil {
+			w.farm.Done(*t.result)
+		}
 		w.done()
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/adrg/xdg"
 
+	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -168,7 +168,7 @@ func (p Product) write(path string) error {
 		return err
 	}
 	defer src.Close()
-	if err := writeWhole(path, src); err != nil {
+	if err := whole.Write(path, src, 0o644); err != nil {
 		return err
 	}
 	if err := p.writeByteCode(path + wheel.ByteCodeSuffix); err != nil {
@@ -178,10 +178,10 @@ func (p Product) write(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeWhole(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n")); err != nil {
+	if err := whole.Write(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n"), 0o644); err != nil {
 		return err
 	}
-	return writeWhole(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance))
+	return whole.Write(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644)
 }
 
 // writeByteCode copies the byte code to path, where there is any: a wheel is as
@@ -198,7 +198,7 @@ func (p Product) writeByteCode(path string) error {
 		return err
 	}
 	defer src.Close()
-	return writeWhole(path, src)
+	return whole.Write(path, src, 0o644)
 }
 
 // writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,
@@ -231,7 +231,7 @@ func writeSums(dir string) error {
 		}
 		fmt.Fprintf(&b, "%s  %s\n", sum, name)
 	}
-	return writeWhole(filepath.Join(dir, wheel.SumsName), strings.NewReader(b.String()))
+	return whole.Write(filepath.Join(dir, wheel.SumsName), strings.NewReader(b.String()), 0o644)
 }
 
 // ofWheel reports whether a name is that of a wheel or of a file beside one.
@@ -240,25 +240,4 @@ func ofWheel(name string) bool {
 		name = strings.TrimSuffix(name, suffix)
 	}
 	return strings.HasSuffix(name, ".whl")
-}
-
-// writeWhole writes a file under a temporary name beside it and renames it.
-func writeWhole(path string, r io.Reader) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err := os.Remove(tmp.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return // it was renamed, or nobody can do anything about it
-		}
-	}()
-	_, err = io.Copy(tmp, r)
-	if err == nil {
-		err = tmp.Chmod(0o644)
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return os.Rename(tmp.Name(), path)
 }

@@ -372,12 +372,21 @@ func sameVersion(a, b string) bool {
 // FileName is what the archive's own name says; false for a directory.
 func (a *Archive) FileName() (FileName, bool) { return a.file, a.file.Name != "" }
 
+// MetadataText is the METADATA file as it is.
+func (a *Archive) MetadataText() ([]byte, error) {
+	text, err := a.ReadFile(a.inDistInfo("METADATA"), maxText)
+	if err != nil {
+		return nil, a.damaged(err)
+	}
+	return text, nil
+}
+
 // Metadata reads the METADATA file, which must be of the distribution that
 // the dist-info directory names.
 func (a *Archive) Metadata() (Metadata, error) {
-	text, err := a.ReadFile(a.inDistInfo("METADATA"), maxText)
+	text, err := a.MetadataText()
 	if err != nil {
-		return Metadata{}, a.damaged(err)
+		return Metadata{}, err
 	}
 	m, err := ParseMetadata(text)
 	if err != nil {

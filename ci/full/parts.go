@@ -79,6 +79,11 @@ func parts() []part {
 		about: "what a release publishes, run where nothing is installed",
 		tests: "TestFullRelease",
 		needs: []need{{"a Dagger engine", (*bench).engine}}, // for its bare Debian
+	}, {
+		name:  "nightly",
+		about: "nights in a row on real builds: skipped, changed, killed and gone on with",
+		tests: "TestFullNight",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
 	}}
 }
 

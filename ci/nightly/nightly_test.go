@@ -1,89 +1,170 @@
-// Package nightly tests the script that runs a night.
+// Package nightly holds the files by which a night is run, and tests that they say
+// what they mean.
 package nightly
 
 import (
-	"errors"
+	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/rhysd/actionlint"
+
+	"github.com/dsbuild/dsbuild/internal/flow/nightly"
 )
 
-// night runs nightly.sh in a checkout whose dsbuild is the given script, and
-// returns its output, its exit code and the folder it worked in.
-func night(t *testing.T, dsbuild string, args ...string) (string, int, string) {
+// command is what all of them call.
+const command = "dsbuild nightly -f nightly.yaml"
+
+func read(t *testing.T, file string) string {
 	t.Helper()
-	root := t.TempDir()
-	script, err := os.ReadFile("nightly.sh")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"ci/nightly/nightly.sh": string(script), "bin/dsbuild": "#!/bin/bash\n" + dsbuild} {
-		file := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+	return string(text)
+}
+
+func TestFile(t *testing.T) {
+	c, err := nightly.Read("nightly.yaml")
+	if err != nil || len(c.Entries) != 2 || len(c.Sources) != 2 || c.Index == nil {
+		t.Errorf("%v, %+v", err, c)
+	}
+	// What is a comment there is right, too.
+	whole := regexp.MustCompile(`(?m)^# (deploy:|  )`).ReplaceAllString(read(t, "nightly.yaml"), "$1")
+	file := filepath.Join(t.TempDir(), "nightly.yaml")
+	if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err = nightly.Read(file)
+	if err != nil || c.Deploy == nil || c.Deploy.Canary != "canary" || c.Deploy.Flags["max-fail"] != "5%" {
+		t.Errorf("%v, %+v", err, c.Deploy)
+	}
+}
+
+func TestGitHub(t *testing.T) {
+	text := read(t, "github.yml")
+	linter, err := actionlint.NewLinter(io.Discard, &actionlint.LinterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		text string
+		good bool
+	}{
+		"as it is":       {text, true},
+		"with a mistake": {strings.Replace(text, "runs-on:", "run-on:", 1), false}, // it must see one
+	} {
+		wrong, err := linter.Lint("github.yml", []byte(c.text), nil)
+		if err != nil || (len(wrong) == 0) != c.good {
+			t.Errorf("%s: %v, %v", what, err, wrong)
+		}
+	}
+	if !strings.Contains(text, "run: "+command+"\n") {
+		t.Errorf("it does not run %s", command)
+	}
+}
+
+// There is no validator of GitLab's to be had without a GitLab: what is said is looked
+// at as far as its form goes.
+func TestGitLab(t *testing.T) {
+	var doc map[string]struct {
+		Script    []string
+		Artifacts struct {
+			When    string
+			Reports map[string]string
+		}
+		Cache struct {
+			When  string
+			Paths []string
+		}
+		ResourceGroup string `yaml:"resource_group"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "gitlab-ci.yml")), &doc); err != nil {
+		t.Fatal(err)
+	}
+	job, ok := doc["dsbuild-nightly"]
+	if !ok || len(job.Script) != 1 || job.Script[0] != command || job.Artifacts.When != "always" || job.Artifacts.Reports["junit"] != "nightly/report.xml" || job.Cache.When != "always" || job.ResourceGroup == "" {
+		t.Errorf("%+v", doc)
+	}
+}
+
+// The units are as systemd wants them, with a dsbuild where they look for it.
+func TestSystemd(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	home := t.TempDir()
+	units := filepath.Join(home, ".config/systemd/user")
+	for _, dir := range []string{units, filepath.Join(home, "bin"), filepath.Join(home, "cluster")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(filepath.Join(root, "ci/nightly/nightly.sh"), args...)
-	cmd.Dir = root
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err := os.WriteFile(filepath.Join(home, "bin", "dsbuild"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return string(out), cmd.ProcessState.ExitCode(), root
+	service := read(t, "dsbuild-nightly.service")
+	if !strings.Contains(service, "ExecStart=%h/bin/"+command+"\n") {
+		t.Errorf("it does not run %s", command)
+	}
+	verify := func(service string) string {
+		for name, text := range map[string]string{"dsbuild-nightly.service": service, "dsbuild-nightly.timer": read(t, "dsbuild-nightly.timer")} {
+			if err := os.WriteFile(filepath.Join(units, name), []byte(strings.ReplaceAll(text, "%h", home)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.Command(analyze, "--user", "--recursive-errors=no", "verify", filepath.Join(units, "dsbuild-nightly.timer"), filepath.Join(units, "dsbuild-nightly.service"))
+		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_RUNTIME_DIR="+home, "SYSTEMD_LOG_LEVEL=warning")
+		out, _ := cmd.CombinedOutput() // what it says decides
+		return string(out)
+	}
+	if said := verify(service); said != "" {
+		t.Errorf("systemd-analyze: %s", said)
+	}
+	if said := verify(strings.Replace(service, "Type=oneshot", "Typ=oneshot", 1)); !strings.Contains(said, "Typ") {
+		t.Errorf("systemd-analyze sees no mistake: %q", said)
+	}
 }
 
-func TestNight(t *testing.T) {
-	const works = `echo "$@" >>calls; echo some progress >&2; [ "$1" = wheel ] && echo '{"wheels":[]}'; exit 0`
-	out, code, root := night(t, works, "inventory.yaml", "8.0")
-	if code != 0 || out != "" {
-		t.Errorf("a good night: exit %d, says %q", code, out)
+// A good night says nothing, so that cron mails nothing; a bad one says all.
+func TestCron(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(read(t, "crontab")), "\n")
+	parts := regexp.MustCompile(`^\d+ \d+ \* \* \*  (.*)$`).FindStringSubmatch(lines[len(lines)-1])
+	if parts == nil || strings.Contains(parts[1], "%") { // which is a newline to cron
+		t.Fatalf("no line of a crontab: %q", lines)
 	}
-	calls, err := os.ReadFile(filepath.Join(root, "calls"))
-	if want := "wheel --arch 8.0 --json -o nightly/dist\ndeploy inventory.yaml --wheel nightly/dist --report nightly/report.json\n"; err != nil || string(calls) != want {
-		t.Errorf("%v, calls %q", err, calls)
-	}
-	if text, err := os.ReadFile(filepath.Join(root, "nightly/wheel.json")); err != nil || string(text) != "{\"wheels\":[]}\n" {
-		t.Errorf("wheel.json %q, %v", text, err)
-	}
-}
-
-func TestNightFails(t *testing.T) {
-	for what, c := range map[string]struct {
-		dsbuild string
-		code    int
-	}{
-		"wheel":  {"echo 'the audit says no' >&2; exit 4", 4},
-		"deploy": {`[ "$1" = wheel ] && exit 0; echo 'the audit says no' >&2; exit 3`, 3},
-	} {
-		out, code, _ := night(t, c.dsbuild, "inventory.yaml", "8.0")
-		if code != c.code || !strings.Contains(out, "the audit says no") {
-			t.Errorf("%s: exit %d, says %q", what, code, out)
+	home := t.TempDir()
+	for _, dir := range []string{"bin", "cluster"} {
+		if err := os.MkdirAll(filepath.Join(home, dir), 0o755); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if _, code, _ := night(t, "", "inventory.yaml"); code != 2 {
-		t.Errorf("no arch: exit %d", code)
+	for script, want := range map[string]string{
+		`echo "$@" >calls; echo progress >&2`: "", `echo "the audit says no" >&2; exit 4`: "the audit says no\n",
+	} {
+		if err := os.WriteFile(filepath.Join(home, "bin", "dsbuild"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/bin/sh", "-c", parts[1])
+		cmd.Env, cmd.Dir = []string{"HOME=" + home, "PATH=/usr/bin:/bin"}, home
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		_ = cmd.Run() // cron does not look at its exit code
+		if out.String() != want {
+			t.Errorf("%s: it says %q, want %q", script, out.String(), want)
+		}
 	}
-}
-
-// An engine that the night starts lives on; the lock must not live with it.
-func TestLock(t *testing.T) {
-	const leaves = `sleep 30 >/dev/null 2>&1 & echo $! >>child; exit 0`
-	_, code, root := night(t, leaves, "inventory.yaml", "8.0")
-	defer exec.Command("sh", "-c", `kill $(cat "$0")`, filepath.Join(root, "child")).Run() //nolint:errcheck // it may have ended
-	if code != 0 {
-		t.Fatal(code)
-	}
-	again := exec.Command(filepath.Join(root, "ci/nightly/nightly.sh"), "inventory.yaml", "8.0")
-	again.Dir = root
-	if out, err := again.CombinedOutput(); err != nil {
-		t.Errorf("the second night: %v %s", err, out)
-	}
-	held := exec.Command("flock", filepath.Join(root, "nightly/.lock"), filepath.Join(root, "ci/nightly/nightly.sh"), "inventory.yaml", "8.0")
-	held.Dir = root
-	if out, err := held.CombinedOutput(); err == nil || !strings.Contains(string(out), "another night still runs") {
-		t.Errorf("while one runs: %v %s", err, out)
+	if calls := read(t, filepath.Join(home, "cluster", "calls")); "dsbuild "+strings.TrimSpace(calls) != command {
+		t.Errorf("it runs %q", calls)
 	}
 }

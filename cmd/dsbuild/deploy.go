@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/deploy/page"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -84,16 +85,21 @@ the wheel away from all; dsbuild rollback does.`,
 			return runDeploy(cmd.Context(), a, opts)
 		},
 	}
-	addFleetFlags(cmd, &opts)
+	addDeployFlags(cmd, &opts)
+	return cmd
+}
+
+// addDeployFlags gives a command the flags of deploy.
+func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
+	addFleetFlags(cmd, opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
 	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse or from the node's own index)")
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
-	addRetryFlag(cmd, &opts)
-	addBandwidthFlag(cmd, &opts)
-	return cmd
+	addRetryFlag(cmd, opts)
+	addBandwidthFlag(cmd, opts)
 }
 
 // addFleetFlags gives a command the flags of everything that changes nodes.
@@ -136,24 +142,33 @@ func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
 	if err != nil {
 		return opts.unless(a, err)
 	}
-	if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {
+	if fleet, err = opts.given(ctx, fleet); err != nil {
 		return err
 	}
-	if deploy.Deps(opts.deps) == deploy.DepsBundle {
-		if fleet.Bundle, err = deploy.LoadBundle(opts.bundle, opts.wheel); err != nil {
-			return err
-		}
-	}
-	fleet.Index = deploy.Deps(opts.deps) == deploy.DepsIndex
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return err
-	}
-	fleet.Force = opts.force
-	fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
 	d := deploy.New(fleet)
 	defer lightly(len(fleet.Hosts))()
 	return runFleet(ctx, a, opts, d, d.Survey)
+}
+
+// given adds to a fleet what it is to be given.
+func (o deployOptions) given(ctx context.Context, fleet deploy.Options) (deploy.Options, error) {
+	var err error
+	if fleet.Wheels, err = deploy.LoadWheels(ctx, o.wheel, deploy.DefaultVerified()); err != nil {
+		return fleet, err
+	}
+	if deploy.Deps(o.deps) == deploy.DepsBundle {
+		if fleet.Bundle, err = deploy.LoadBundle(o.bundle, o.wheel); err != nil {
+			return fleet, err
+		}
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return fleet, err
+	}
+	fleet.Index = deploy.Deps(o.deps) == deploy.DepsIndex
+	fleet.Force = o.force
+	fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
+	return fleet, nil
 }
 
 // fleet checks the flags and reads the inventory: what every command that
@@ -422,6 +437,12 @@ func printReport(a *app, opts deployOptions, report *deploy.Report) error {
 	} else {
 		errs = append(errs, report.Print(a.stdout))
 	}
+	return errors.Join(append(errs, writeReports(opts, report))...)
+}
+
+// writeReports writes the report into the files that --report names.
+func writeReports(opts deployOptions, report *deploy.Report) error {
+	var errs []error
 	about := deploy.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
 	for _, file := range opts.reports {
 		if err := writeReport(file, report, about); err != nil {
@@ -456,22 +477,7 @@ func writeReport(file string, report *deploy.Report, about deploy.About) error {
 
 // writeWhole writes a file whole or not at all.
 func writeWhole(file string, data []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".dsbuild-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(data)
-	if closed := tmp.Close(); err == nil {
-		err = closed
-	}
-	if err == nil {
-		err = os.Chmod(tmp.Name(), mode)
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), file)
+	return whole.Write(file, bytes.NewReader(data), mode)
 }
 
 // localUser is who deploys, for the journals on the nodes.

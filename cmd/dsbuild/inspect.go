@@ -44,7 +44,7 @@ extension that asks the CPU at run time and chooses.`,
 }
 
 func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
-	files, folder, err := wheelsAt(path)
+	files, folder, err := wheelsAt(inspectCommand, path)
 	if err != nil {
 		return err
 	}
@@ -81,17 +81,17 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 
 // wheelsAt returns what path names: itself, or the wheels in it where it is a
 // folder of wheels.
-func wheelsAt(path string) (files []string, folder bool, err error) {
+func wheelsAt(command, path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, false, usageErrorf(inspectCommand, "no wheel: %w", err)
+		return nil, false, usageErrorf(command, "no wheel: %w", err)
 	}
 	if !info.IsDir() {
 		return []string{path}, false, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, false, usageErrorf(inspectCommand, "no wheel: %w", err)
+		return nil, false, usageErrorf(command, "no wheel: %w", err)
 	}
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".whl") && !e.IsDir() {

@@ -102,13 +102,18 @@ built that serve them all; dsbuild ship also puts them there.`,
 
 // buildFlags are those that say how wheels are built, whatever they are.
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
+	o.placeFlags(f)
+	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
+	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
+}
+
+// placeFlags are those of them that say where wheels are built, and by what means.
+func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
 	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port; repeatable where several wheels are built")
 	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, of several wheels (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
-	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
-	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
 }
 
 // check refuses what does not go together.

@@ -4,15 +4,12 @@
 package page
 
 import (
-	"crypto/sha256"
 	"embed"
-	"encoding/base64"
-	"fmt"
 	"html/template"
 	"io"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/sealed"
 )
 
 //go:embed page.html.tmpl page.css page.js
@@ -42,24 +39,5 @@ func Write(w io.Writer, r *deploy.Report, about deploy.About) error {
 		Style  template.CSS
 		Script template.JS
 		view
-	}{policy(style, script), template.CSS(style), template.JS(script), newView(r, about)})
-}
-
-// policy is what the browser may do with the page.
-func policy(style, script []byte) string {
-	return strings.Join([]string{
-		"default-src 'none'",
-		"style-src " + source(style),
-		"script-src " + source(script),
-		"base-uri 'none'",
-		"form-action 'none'",
-		"require-trusted-types-for 'script'", // no text becomes markup, by no mistake of the script's
-		"trusted-types 'none'",
-	}, "; ")
-}
-
-// source names a text of the page by its hash.
-func source(text []byte) string {
-	sum := sha256.Sum256(text)
-	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+	}{sealed.Policy(style, script), template.CSS(style), template.JS(script), newView(r, about)})
 }

@@ -110,7 +110,7 @@ func actingRooms() []Rule {
 		{
 			Folder: "index",
 			Deny:   []string{Module},
-			Allow:  ours("index", "wheel"),
+			Allow:  ours("index", "wheel", "internal/sealed", "internal/whole"),
 			Reason: "the index is made of wheels alone",
 		},
 		{
@@ -167,6 +167,18 @@ func innerRooms() []Rule {
 			Deny:   []string{Module},
 			Allow:  ours("internal/scratch"),
 			Reason: "a temporary directory is one whatever lies in it",
+		},
+		{
+			Folder: "internal/sealed",
+			Deny:   []string{Module},
+			Allow:  ours("internal/sealed"),
+			Reason: "what a browser may do with a page is the same whatever it shows",
+		},
+		{
+			Folder: "internal/whole",
+			Deny:   []string{Module},
+			Allow:  ours("internal/whole"),
+			Reason: "a file is whole or not whatever it holds",
 		},
 		{
 			Folder: "internal/yamldoc",

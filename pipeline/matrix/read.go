@@ -18,16 +18,20 @@ func Read(path string) (*File, error) {
 }
 
 // reader turns one file into entries and collects what is wrong with it.
-type reader struct{ yamldoc.Reader }
+type reader struct{ *yamldoc.Reader }
 
 func newReader(path string) *reader {
-	return &reader{yamldoc.Reader{
+	return &reader{&yamldoc.Reader{
 		File:  path,
 		Kind:  "matrix",
 		Least: `give at least "wheels: [{arch: 8.0}]"`,
 		Share: "put what entries share into defaults",
 	}}
 }
+
+// Entries reads what body, a part of another file that r reads, asks for. What is
+// wrong there is added to what is wrong with that file.
+func Entries(r *yamldoc.Reader, body ast.Node) []Entry { return (&reader{r}).document(body) }
 
 func parse(path string, data []byte) (*File, error) {
 	r := newReader(path)

@@ -27,6 +27,7 @@ import (
 // fused_adam for 8.0.
 type Options struct {
 	Version  string            // of DeepSpeed; "" means 0.19.8
+	Commit   string            // of its sources, which are no release then
 	Python   string            // tag; "" means cp311
 	Torch    string            // X.Y.Z; "" means 2.15.0
 	CUDA     string            // X.Y; "" means 13.2
@@ -87,7 +88,11 @@ func (o Options) version() string {
 		}
 	}
 	archs = slices.Compact(archs)
-	return o.Version + "+" + wheel.LocalVersion(o.Torch, o.CUDA, archs, len(archs) > 0, o.CPU)
+	local := ""
+	if o.Commit != "" {
+		local = "g" + o.Commit[:7] + "."
+	}
+	return o.Version + "+" + local + wheel.LocalVersion(o.Torch, o.CUDA, archs, len(archs) > 0, o.CPU)
 }
 
 // Compiled makes a wheel as DeepSpeed's setup.py and strip leave it, and
@@ -151,6 +156,9 @@ func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
 		Source: wheel.Source{Kind: "release", Ref: opt.Version, SHA256: strings.Repeat("ab", 32)},
 		CPU:    string(opt.CPU), PlanDigest: opt.Plan,
 		Base: wheel.Base{Ref: "base.tar", Digest: "sha256:" + strings.Repeat("ef", 32)},
+	}
+	if opt.Commit != "" {
+		m.Source.Kind, m.Source.Ref, m.Source.Commit = "git", "git+https://example.org/deepspeed@main", opt.Commit
 	}
 	for _, op := range opt.Ops {
 		m.OpsRequested = append(m.OpsRequested, op.Name)

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/index"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// indexOptions are the flags of dsbuild index.
+type indexOptions struct {
+	dir    string
+	wheels []string
+	url    string
+	json   bool
+}
+
+func newIndexCommand(a *app) *cobra.Command {
+	var o indexOptions
+	cmd := &cobra.Command{
+		Use:   "index DIR",
+		Short: "Write a package index that pip and uv install wheels from",
+		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or the
+file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs or CPUs
+would hide each other in one, so there is an index for each, a folder of DIR, and
+DIR/index.html says which is for whom, with the line that installs from it.
+
+The index holds just the wheels of --wheel, each verified first. Files appear whole
+or not at all; those of an earlier index that are not wanted any more are removed, and
+anything else in DIR is left alone. What lies beside a wheel comes along. A second run
+with the same wheels writes nothing.`,
+		Example: `  dsbuild index /srv/www/wheels
+  dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
+  pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.dir = args[0]
+			return runIndex(cmd.Context(), a, o, cmd.CommandPath())
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
+	f.StringVar(&o.url, "url", "", "the address at which DIR will be found (default: the page finds it out by itself)")
+	f.BoolVar(&o.json, "json", false, "print one JSON document")
+	return cmd
+}
+
+// runIndex writes the index of what the flags name.
+func runIndex(ctx context.Context, a *app, o indexOptions, command string) error {
+	opt := index.Options{Dir: o.dir, URL: o.url}
+	if err := checkIndexURL(o.url, command); err != nil {
+		return err
+	}
+	for _, path := range o.wheels {
+		files, folder, err := wheelsAt(command, path)
+		if err != nil {
+			return err
+		}
+		if info, err := os.Stat(path); err == nil && info.IsDir() && !folder {
+			return usageErrorf(command, "no wheel in %s", path)
+		}
+		opt.Wheels = append(opt.Wheels, files...)
+	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return err
+	}
+	opt.GPUs = gpusOf(tables)
+	sum, err := index.Write(ctx, opt)
+	if err != nil {
+		return noWheel(command, err)
+	}
+	if o.json {
+		return ui.JSON(a.stdout, sum)
+	}
+	return printIndex(a, sum)
+}
+
+// checkIndexURL refuses what installers could not take.
+func checkIndexURL(text, command string) error {
+	if text == "" {
+		return nil
+	}
+	at, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return usageErrorf(command, "--url: %w", err)
+	case !slices.Contains([]string{"http", "https", "file"}, at.Scheme) || at.Host == "" && at.Scheme != "file":
+		return usageErrorf(command, "--url %s: an address such as https://wheels.example.org/deepspeed/", at.Redacted())
+	case at.User != nil || at.RawQuery != "" || at.Fragment != "":
+		return usageErrorf(command, "--url %s: it is shown on the page: without a login, a question or a fragment", at.Redacted())
+	}
+	return nil
+}
+
+// gpusOf names the GPUs of a compute capability.
+func gpusOf(tables *compat.Tables) func(string) []string {
+	return func(capability string) []string {
+		var names []string
+		for _, g := range tables.GPUs {
+			if g.Arch == capability && !slices.Contains(names, g.Name) {
+				names = append(names, g.Name)
+			}
+		}
+		return names
+	}
+}
+
+func printIndex(a *app, sum index.Summary) error {
+	rows := make([][]string, 0, len(sum.Indexes))
+	for _, tc := range sum.Indexes {
+		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
+	}
+	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
+	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed; %s says which index is for whom\n",
+		ui.Clean(relative(sum.Dir)), sum.Written, sum.Removed, ui.Clean(relative(sum.Dir)+string(os.PathSeparator)+"index.html"))
+	return errors.Join(err, last)
+}

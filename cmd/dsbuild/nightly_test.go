@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/flow/nightly"
+)
+
+// A night takes what the store has, publishes it, and brings it to real nodes: the
+// canary first, then all. The next one has nothing to do; one whose canary does not answer
+// leaves the others alone.
+func TestNightlyDeploys(t *testing.T) {
+	t.Parallel()
+	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	home := t.TempDir()
+	g := plannedFor(t, home, fleet.Inventory)
+	out, _ := program(t, home, 0, "wheel", "--ops", "cpu_adam", "--torch", g.Torch, "--python", g.Python, "--cpu", g.CPU, "--dry-run", "--json")
+	var plan struct {
+		Digest string `json:"plan_digest"`
+	}
+	if err := json.Unmarshal([]byte(out), &plan); err != nil || plan.Digest == "" {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	g.PlanDigest = plan.Digest
+	store(t, home, g)
+	write := func(canary string) {
+		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, torch: " + g.Torch + ", python: \"" + g.Python + "\", cpu: " + g.CPU + "}]}\nindex: public\ndeploy: {inventory: " + fleet.Inventory + ", canary: " + canary + ", verify: load}\n"
+		if err := os.WriteFile(filepath.Join(home, "nightly.yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	night := func(code int) nightly.Report {
+		out, _ := program(t, home, code, "nightly", "--json")
+		var r nightly.Report
+		if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Entries) != 1 || len(r.Deploys) != 2 {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return r
+	}
+
+	write("node1")
+	r := night(0)
+	if r.Entries[0].Status != nightly.Stored || r.Deploys[0].Nodes != (nightly.Nodes{OK: 1, Changed: 1, All: 1, Verdict: r.Deploys[0].Nodes.Verdict}) || r.Deploys[1].Nodes.Changed != 1 || r.Deploys[1].Nodes.OK != 2 {
+		t.Errorf("%+v, %+v", r.Entries[0], r.Deploys)
+	}
+	for _, d := range r.Deploys {
+		for _, ending := range []string{".json", ".html", ".xml"} {
+			if _, err := os.Stat(filepath.Join(home, d.Report+ending)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	r = night(0)
+	if r.Entries[0].Status != nightly.Unchanged || r.Publish.Status != nightly.Unchanged || r.Deploys[1].Nodes.Changed != 0 {
+		t.Errorf("%+v, %+v", r.Entries[0], r.Deploys)
+	}
+
+	text, err := os.ReadFile(fleet.Inventory)
+	if err == nil {
+		text = append(text, "  - {hosts: gone, address: 127.0.0.1, port: 1}\n"...)
+		err = os.WriteFile(fleet.Inventory, text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("gone")
+	r = night(3)
+	if r.Good || r.Deploys[0].Status != nightly.Failed || r.Deploys[1].Status != nightly.Skipped || !strings.Contains(r.Deploys[0].Error, "1 of 1 nodes are not ok") {
+		t.Errorf("%+v", r.Deploys)
+	}
+}

@@ -1,0 +1,217 @@
+// Package index writes a package index of files alone: any web server, or the
+// file system, serves it to pip and uv. It has the form of PEP 503 and 691, with
+// hashes and the metadata of each wheel beside it (PEP 658, 714), and sizes and
+// times (PEP 700).
+//
+// Wheels of one version that were built for different torches, CUDAs, GPUs or
+// CPUs would hide each other: an installer takes the one whose version sorts last,
+// whatever the machine has. So there is an index for each toolchain, and a page by
+// which people choose.
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Options are what an index is made of.
+type Options struct {
+	// Dir is where it is written. What lies there and is no part of an index of
+	// ours stays.
+	Dir string
+	// Wheels are the files it shall hold: all of them, and no others.
+	Wheels []string
+	// URL is the address at which Dir will be found, "" if that is not known.
+	URL string
+	// GPUs names the GPUs of a compute capability for people; nil: nobody knows.
+	GPUs func(capability string) []string
+}
+
+// Summary is what an index holds, and what was done for that.
+type Summary struct {
+	Dir     string      `json:"dir"`
+	Indexes []Toolchain `json:"indexes"` // the newest torch first
+	Written int         `json:"written"` // files that are new or differ from before
+	Removed int         `json:"removed"`
+}
+
+// Toolchain is one index: the wheels that were built for the same.
+type Toolchain struct {
+	Name   string   `json:"name"` // of its folder: torch2.15-cu132-sm80-v3
+	URL    string   `json:"url"`  // for --index-url, if it is known
+	Torch  string   `json:"torch"`
+	CUDA   string   `json:"cuda"`
+	Archs  []string `json:"archs"`
+	PTX    []string `json:"ptx"`
+	CPU    string   `json:"cpu"`
+	Dev    bool     `json:"dev"`    // of sources that are no release
+	Wheels []Wheel  `json:"wheels"` // the newest version first
+}
+
+// Wheel is a file of an index.
+type Wheel struct {
+	Name    string    `json:"name"`
+	Version string    `json:"version"`
+	Python  string    `json:"python"`
+	Ops     []string  `json:"ops"`
+	Glibc   string    `json:"glibc"`
+	SHA256  string    `json:"sha256"`
+	Size    int64     `json:"size"`
+	BuiltAt time.Time `json:"built_at"`
+	Yanked  string    `json:"yanked,omitempty"` // why installers take it only by its whole version (PEP 592)
+
+	commit         string // of its sources
+	requiresPython string
+	metadata       []byte
+	file           string // where it lies now
+}
+
+// ConflictError is a set of wheels that no index can hold, or a folder that is in
+// the way.
+type ConflictError struct{ what, hint string }
+
+func (e *ConflictError) Error() string { return e.what }
+
+// Hint says what to try.
+func (e *ConflictError) Hint() string { return e.hint }
+
+// ExitCode is that of wrong usage.
+func (e *ConflictError) ExitCode() int { return 2 }
+
+// Write makes the index hold just these wheels. Each is verified first, and
+// nothing is written where one of them is not what it says. Files appear whole,
+// what others refer to before what refers to it, and those of an earlier index
+// that are not wanted any more go last, so that who installs meanwhile finds what
+// he was told. A second run with the same wheels writes nothing.
+func Write(ctx context.Context, opt Options) (Summary, error) {
+	sum := Summary{Dir: opt.Dir}
+	var err error
+	if sum.Indexes, err = read(ctx, opt); err != nil {
+		return sum, err
+	}
+	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
+		return sum, err
+	}
+	lock := flock.New(filepath.Join(opt.Dir, lockName))
+	if _, err := lock.TryLockContext(ctx, 100*time.Millisecond); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return sum, fmt.Errorf("the lock of %s: %w", opt.Dir, err)
+	}
+	defer lock.Close()
+	files, err := layout(opt, sum.Indexes)
+	if err != nil {
+		return sum, err
+	}
+	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
+	return sum, err
+}
+
+// read verifies the wheels and sorts them into toolchains.
+func read(ctx context.Context, opt Options) ([]Toolchain, error) {
+	if len(opt.Wheels) == 0 {
+		return nil, &ConflictError{"an index of no wheels", "name a wheel, or a folder that has some"}
+	}
+	found := map[string]*Toolchain{}
+	named := map[string]Wheel{}
+	var wrong []error
+	for _, file := range opt.Wheels {
+		w, tc, err := open(ctx, file)
+		switch other, twice := named[w.Name]; {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err != nil:
+			wrong = append(wrong, err)
+			continue
+		case twice && other.SHA256 != w.SHA256:
+			wrong = append(wrong, &ConflictError{
+				fmt.Sprintf("two wheels are called %s: %s and %s", w.Name, other.file, w.file), "leave one of them out, or write two indexes",
+			})
+			continue
+		case twice:
+			continue
+		}
+		named[w.Name] = w
+		if found[tc.Name] == nil {
+			if opt.URL != "" {
+				tc.URL = strings.TrimRight(opt.URL, "/") + "/" + tc.Name + "/"
+			}
+			found[tc.Name] = &tc
+		}
+		found[tc.Name].Wheels = append(found[tc.Name].Wheels, w)
+	}
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
+	}
+	all := make([]Toolchain, 0, len(found))
+	for _, tc := range found {
+		slices.SortFunc(tc.Wheels, newest)
+		supersede(tc.Wheels)
+		all = append(all, *tc)
+	}
+	slices.SortFunc(all, Toolchain.compare)
+	return all, nil
+}
+
+// open reads a wheel of dsbuild's, after it was held against its own words.
+func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
+	v, err := wheel.Verify(ctx, file)
+	if err == nil {
+		err = v.Err()
+	}
+	if err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	m, err := wheel.ReadManifest(file)
+	if err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	tc, err := toolchainOf(m)
+	if err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	w := Wheel{
+		Name: m.Name, Version: m.Version, Python: m.Python, Ops: m.Ops, Glibc: m.Glibc, SHA256: m.SHA256, Size: m.Size,
+		commit: m.Source.Commit, file: file,
+	}
+	if w.BuiltAt, err = builtAt(file); err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	a, err := wheel.Open(file)
+	if err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	defer a.Close()
+	if w.metadata, err = a.MetadataText(); err != nil {
+		return Wheel{}, Toolchain{}, err
+	}
+	said, err := a.Metadata()
+	w.requiresPython = said.RequiresPython
+	return w, tc, err
+}
+
+// builtAt is when a wheel was built, as the manifest beside it says; without that,
+// when the file was written.
+func builtAt(file string) (time.Time, error) {
+	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {
+		if m, err := wheel.ParseManifest(text); err == nil && m.BuiltAt != nil {
+			return m.BuiltAt.UTC(), nil
+		}
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime().UTC().Truncate(time.Second), nil
+}

@@ -1,0 +1,239 @@
+package index
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/sealed"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+//go:embed simple.html.tmpl project.html.tmpl chooser.html.tmpl chooser.css chooser.js
+var files embed.FS
+
+// The names under which a page lies for installers, as HTML and as JSON.
+const (
+	htmlPage = "index.html"
+	jsonPage = "index.json"
+)
+
+// apiVersion is that of the simple API: 1.1 has sizes and times (PEP 700).
+const apiVersion = "1.1"
+
+// pages are those of one index, for installers.
+func (t Toolchain) pages() ([]file, error) {
+	list, err := render("project.html.tmpl", struct {
+		Project string
+		Wheels  []Wheel
+	}{project, t.Wheels})
+	if err != nil {
+		return nil, err
+	}
+	listJSON, err := t.projectJSON()
+	if err != nil {
+		return nil, err
+	}
+	root, err := render("simple.html.tmpl", struct{ Name, Project string }{t.Name, project})
+	if err != nil {
+		return nil, err
+	}
+	rootJSON, err := document(map[string]any{
+		"meta": map[string]string{"api-version": apiVersion}, "projects": []map[string]string{{"name": project}},
+	})
+	return []file{
+		{path: path.Join(t.Name, project, htmlPage), text: list},
+		{path: path.Join(t.Name, project, jsonPage), text: listJSON},
+		{path: path.Join(t.Name, htmlPage), text: root},
+		{path: path.Join(t.Name, jsonPage), text: rootJSON},
+	}, err
+}
+
+// jsonFile is a file in the JSON of PEP 691.
+type jsonFile struct {
+	Filename       string            `json:"filename"`
+	URL            string            `json:"url"`
+	Hashes         map[string]string `json:"hashes"`
+	RequiresPython string            `json:"requires-python,omitempty"`
+	Size           int64             `json:"size"`
+	UploadTime     string            `json:"upload-time"`
+	CoreMetadata   map[string]string `json:"core-metadata"` // not under its older name, at which pip 23.0 breaks (PEP 714)
+	Yanked         any               `json:"yanked"`        // false, or why
+}
+
+func (t Toolchain) projectJSON() ([]byte, error) {
+	versions, list := []string{}, []jsonFile{}
+	for _, w := range t.Wheels {
+		if !slices.Contains(versions, w.Version) {
+			versions = append(versions, w.Version)
+		}
+		f := jsonFile{
+			Filename: w.Name, URL: w.Link(), Hashes: map[string]string{"sha256": w.SHA256}, RequiresPython: w.requiresPython,
+			Size: w.Size, UploadTime: w.BuiltAt.Format(time.RFC3339), CoreMetadata: map[string]string{"sha256": w.MetadataSHA256()}, Yanked: false,
+		}
+		if w.Yanked != "" {
+			f.Yanked = w.Yanked
+		}
+		list = append(list, f)
+	}
+	return document(struct {
+		Meta     map[string]string `json:"meta"`
+		Name     string            `json:"name"`
+		Versions []string          `json:"versions"`
+		Files    []jsonFile        `json:"files"`
+	}{map[string]string{"api-version": apiVersion}, project, versions, list})
+}
+
+// Link is the relative address of the file. Some servers take a plus for a space.
+func (w Wheel) Link() string { return strings.ReplaceAll(w.Name, "+", "%2B") }
+
+// Href is the link with the hash by which installers check what they got.
+func (w Wheel) Href() template.URL {
+	return template.URL(w.Link() + "#sha256=" + w.SHA256) //nolint:gosec // a wheel's name has no character that means anything there
+}
+
+// RequiresPython is that of the wheel's metadata.
+func (w Wheel) RequiresPython() string { return w.requiresPython }
+
+// MetadataSHA256 is the hash of the file beside the wheel that holds its METADATA.
+func (w Wheel) MetadataSHA256() string {
+	sum := sha256.Sum256(w.metadata)
+	return hex.EncodeToString(sum[:])
+}
+
+// choice is a toolchain as the page shows it.
+type choice struct {
+	Toolchain
+	Title   string
+	GPUs    []string // each capability with what has it
+	Install string   // by pip, of the wheel alone
+	Along   string   // with what it requires
+	Rows    []row
+}
+
+type row struct {
+	Wheel
+	Size     string
+	Commit   string
+	Folder   string
+	Manifest string // its link
+}
+
+// chooser is the page for people, and the same for programs.
+func chooser(opt Options, all []Toolchain) ([]file, error) {
+	style, err := files.ReadFile("chooser.css")
+	if err != nil {
+		return nil, err
+	}
+	script, err := files.ReadFile("chooser.js")
+	if err != nil {
+		return nil, err
+	}
+	var choices []choice
+	for _, tc := range all {
+		choices = append(choices, newChoice(tc, opt))
+	}
+	text, err := render("chooser.html.tmpl", struct {
+		Policy  string
+		Style   template.CSS
+		Script  template.JS
+		Known   bool // where the page will be
+		Unknown string
+		Choices []choice
+	}{sealed.Policy(style, script), template.CSS(style), template.JS(script), opt.URL != "", unknown, choices}) //nolint:gosec // our own
+	if err != nil {
+		return nil, err
+	}
+	list, err := document(struct {
+		Indexes []Toolchain `json:"indexes"`
+	}{all})
+	return []file{{path: htmlPage, text: text}, {path: jsonPage, text: list}}, err
+}
+
+// unknown stands for the address of the page where nobody has said it: its script
+// knows it.
+const unknown = "ADDRESS-OF-THIS-PAGE/"
+
+func newChoice(tc Toolchain, opt Options) choice {
+	at := tc.URL
+	if at == "" {
+		at = unknown + tc.Name + "/"
+	}
+	c := choice{
+		Toolchain: tc,
+		Title:     tc.title(),
+		Install:   "pip install --no-deps --index-url " + at + " " + project,
+		Along:     fmt.Sprintf("pip install --extra-index-url %s %s==%s", at, project, tc.Wheels[0].Version),
+	}
+	for _, arch := range tc.Archs {
+		c.GPUs = append(c.GPUs, named(arch, opt.GPUs))
+	}
+	for _, arch := range tc.PTX {
+		c.GPUs = append(c.GPUs, "newer than "+arch+", compiled at first use")
+	}
+	for _, w := range tc.Wheels {
+		r := row{Wheel: w, Size: fmt.Sprintf("%.1f MB", float64(w.Size)/1e6), Folder: tc.Name + "/" + project + "/"}
+		r.Commit = w.commit[:min(len(w.commit), 12)]
+		if _, err := os.Stat(w.file + wheel.ManifestSuffix); err == nil {
+			r.Manifest = w.Link() + wheel.ManifestSuffix
+		}
+		c.Rows = append(c.Rows, r)
+	}
+	return c
+}
+
+// title is what an index is for, in a line.
+func (t Toolchain) title() string {
+	text := "torch " + t.Torch + ", CUDA " + t.CUDA
+	switch {
+	case len(t.Archs) == 1:
+		return text + ", GPU " + t.Archs[0]
+	case len(t.Archs) > 1:
+		return text + ", GPUs " + strings.Join(t.Archs, ", ")
+	case len(t.PTX) > 0:
+		return text + ", GPUs newer than " + t.PTX[0]
+	}
+	return text + ", any GPU"
+}
+
+// named is a compute capability with some of the GPUs that have it.
+func named(arch string, names func(string) []string) string {
+	const most = 4
+	if names == nil {
+		return arch
+	}
+	gpus := names(arch)
+	switch {
+	case len(gpus) == 0:
+		return arch
+	case len(gpus) > most:
+		gpus = append(slices.Clone(gpus[:most]), "…")
+	}
+	return arch + " (" + strings.Join(gpus, ", ") + ")"
+}
+
+// render fills a template in.
+func render(name string, data any) ([]byte, error) {
+	tmpl, err := template.ParseFS(files, name)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = tmpl.Execute(&out, data)
+	return out.Bytes(), err
+}
+
+// document is a file of JSON.
+func document(v any) ([]byte, error) {
+	text, err := json.MarshalIndent(v, "", " ")
+	return append(text, '\n'), err
+}

@@ -1,0 +1,99 @@
+package index
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// localVersion is the local part of a version of dsbuild's (wheel.LocalVersion);
+// what goes before says of which sources that are no release.
+var localVersion = regexp.MustCompile(`^(?:([a-z0-9.]+)\.)?(torch\d+\.\d+)\.(cu\d+)((?:\.sm\d+)*)((?:\.ptx\d+)*)\.(v\d)$`)
+
+// toolchainOf is the index that a wheel belongs to: what its version says but for
+// the sources. Releases have one of their own, for the version of a checkout
+// sorts after that of the last release.
+func toolchainOf(m wheel.Manifest) (Toolchain, error) {
+	_, local, _ := strings.Cut(m.Version, "+")
+	parts := localVersion.FindStringSubmatch(local)
+	if parts == nil {
+		return Toolchain{}, &ConflictError{
+			fmt.Sprintf("%s: its version does not say what it was built for", m.Name), "wheels of dsbuild wheel have versions such as 0.19.8+torch2.15.cu132.sm80.v3",
+		}
+	}
+	tc := Toolchain{
+		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,
+		Archs: slices.Concat([]string{}, m.Archs), PTX: slices.Concat([]string{}, m.PTX), Dev: parts[1] != "",
+	}
+	name := []string{parts[2], parts[3]}
+	for _, archs := range parts[4:6] {
+		name = append(name, strings.Split(archs, ".")[1:]...)
+	}
+	name = append(name, parts[6])
+	if tc.Dev {
+		name = append(name, "dev")
+	}
+	tc.Name = strings.Join(name, "-")
+	return tc, nil
+}
+
+// compare puts the newest torch first, then the newest CUDA, then releases.
+func (t Toolchain) compare(other Toolchain) int {
+	return cmp.Or(compareVersions(other.Torch, t.Torch), compareVersions(other.CUDA, t.CUDA), cmp.Compare(t.Name, other.Name))
+}
+
+// newest puts the wheel with the highest version first and, of several of the same
+// version, the one that was built last.
+func newest(a, b Wheel) int {
+	return cmp.Or(compareVersions(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt), compareVersions(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
+}
+
+// public is the version without its local part.
+func (w Wheel) public() string {
+	version, _, _ := strings.Cut(w.Version, "+")
+	return version
+}
+
+// tags are those of the file's name.
+func (w Wheel) tags() string {
+	parts := strings.Split(w.Name, "-")
+	return strings.Join(parts[max(0, len(parts)-3):], "-")
+}
+
+// supersede yanks all but the newest of wheels, in their order, that have the same
+// public version and tags: builds of other commits. Their versions sort by the
+// digits of a hash, and so an installer would take any of them.
+func supersede(wheels []Wheel) {
+	first := map[string]Wheel{}
+	for i, w := range wheels {
+		key := w.public() + " " + w.tags()
+		if by, ok := first[key]; ok {
+			wheels[i].Yanked = "superseded by " + by.Version
+			continue
+		}
+		first[key] = w
+	}
+}
+
+// compareVersions compares by the numbers in front, which is all there is to
+// versions of torch, CUDA, Python and DeepSpeed's releases; what is equal so far is
+// compared as text.
+func compareVersions(a, b string) int {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(as), len(bs)) {
+		x, errX := strconv.Atoi(as[i])
+		y, errY := strconv.Atoi(bs[i])
+		if errX != nil || errY != nil {
+			break
+		}
+		if x != y {
+			return cmp.Compare(x, y)
+		}
+	}
+	return cmp.Or(cmp.Compare(len(as), len(bs)), cmp.Compare(a, b))
+}

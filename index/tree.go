@@ -1,0 +1,230 @@
+package index
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+const (
+	markName = ".dsbuild-index.json" // lists the files that are ours
+	lockName = ".dsbuild-index.lock" // held while they change
+)
+
+// file is one of an index: a text, or the copy of another file.
+type file struct {
+	path string // below the folder, with slashes
+	text []byte
+	from string // "": text
+}
+
+// project is the folder of the one project of each index.
+const project = "deepspeed"
+
+// layout lists the files of an index, those that others refer to first.
+func layout(opt Options, all []Toolchain) ([]file, error) {
+	var wheels, pages []file
+	for _, tc := range all {
+		folder := path.Join(tc.Name, project)
+		sums := map[string]string{}
+		for _, w := range tc.Wheels {
+			at := path.Join(folder, w.Name)
+			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + ".metadata", text: w.metadata})
+			sums[w.Name] = w.SHA256
+			for _, suffix := range []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix} {
+				sum, _, err := wheel.HashFile(w.file + suffix)
+				if errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				if err != nil {
+					return nil, err
+				}
+				wheels = append(wheels, file{path: at + suffix, from: w.file + suffix})
+				sums[w.Name+suffix] = sum
+			}
+		}
+		var list bytes.Buffer
+		for _, name := range slices.Sorted(maps.Keys(sums)) {
+			fmt.Fprintf(&list, "%s  %s\n", sums[name], name)
+		}
+		wheels = append(wheels, file{path: path.Join(folder, wheel.SumsName), text: list.Bytes()})
+		inner, err := tc.pages()
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, inner...)
+	}
+	outer, err := chooser(opt, all)
+	return slices.Concat(wheels, pages, outer), err
+}
+
+// mark is what markName holds.
+type mark struct {
+	Files []string `json:"files"`
+}
+
+// replace brings a folder from what the mark there lists to these files. Until
+// all is done the mark lists both, so that a run that is killed leaves nothing that
+// the next does not know for its own.
+func replace(ctx context.Context, dir string, files []file) (written, removed int, err error) {
+	before, err := readMark(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	want := map[string]bool{}
+	for _, f := range files {
+		want[f.path] = true
+		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
+			return 0, 0, &ConflictError{
+				fmt.Sprintf("%s is in the way, and no part of an index of dsbuild's", filepath.Join(dir, f.path)), "move it away, or write the index into a folder of its own",
+			}
+		}
+	}
+	both := maps.Clone(before)
+	maps.Copy(both, want)
+	if !maps.Equal(both, before) {
+		if err := writeMark(dir, both); err != nil {
+			return 0, 0, err
+		}
+	}
+	for _, f := range files {
+		if ctx.Err() != nil {
+			return written, 0, context.Cause(ctx)
+		}
+		changed, err := f.write(dir)
+		if err != nil {
+			return written, 0, err
+		}
+		if changed {
+			written++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if want[name] {
+			continue
+		}
+		gone, err := remove(dir, name)
+		if err != nil {
+			return written, removed, err
+		}
+		if gone {
+			removed++
+		}
+	}
+	if maps.Equal(want, before) {
+		return written, removed, nil
+	}
+	return written, removed, writeMark(dir, want)
+}
+
+// readMark lists the files of an earlier index; none where there was none.
+func readMark(dir string) (map[string]bool, error) {
+	name := filepath.Join(dir, markName)
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]bool{}, nil
+	}
+	var m mark
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		return nil, &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it anew"}
+	}
+	ours := map[string]bool{}
+	for _, f := range m.Files {
+		if !filepath.IsLocal(filepath.FromSlash(f)) {
+			return nil, &ConflictError{fmt.Sprintf("%s names %q, which is not below it", name, f), "remove the index, and write it anew"}
+		}
+		ours[f] = true
+	}
+	return ours, nil
+}
+
+func writeMark(dir string, files map[string]bool) error {
+	text, err := json.MarshalIndent(mark{slices.Sorted(maps.Keys(files))}, "", " ")
+	if err != nil {
+		return err
+	}
+	return whole.Write(filepath.Join(dir, markName), bytes.NewReader(append(text, '\n')), 0o644)
+}
+
+// write brings the file to the folder, and reports whether it was not there so.
+func (f file) write(dir string) (bool, error) {
+	to := filepath.Join(dir, filepath.FromSlash(f.path))
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return false, err
+	}
+	var in io.ReadSeeker = bytes.NewReader(f.text)
+	if f.from != "" {
+		src, err := os.Open(f.from)
+		if err != nil {
+			return false, err
+		}
+		defer src.Close()
+		in = src
+	}
+	same, err := holds(to, in)
+	if err != nil || same {
+		return false, err
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return false, err
+	}
+	return true, whole.Write(to, in, 0o644)
+}
+
+// holds reports whether a file has just the bytes that r gives.
+func holds(name string, r io.Reader) (bool, error) {
+	old, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer old.Close()
+	a, b := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, errA := io.ReadFull(old, a)
+		m, errB := io.ReadFull(r, b)
+		if !bytes.Equal(a[:n], b[:m]) {
+			return false, nil
+		}
+		for _, err := range []error{errA, errB} {
+			if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+				return false, err
+			}
+		}
+		if errA != nil || errB != nil {
+			return errA != nil && errB != nil, nil
+		}
+	}
+}
+
+// remove takes a file away, and the folders that are empty without it.
+func remove(dir, name string) (bool, error) {
+	err := os.Remove(filepath.Join(dir, filepath.FromSlash(name)))
+	gone := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
+		if os.Remove(filepath.Join(dir, filepath.FromSlash(folder))) != nil {
+			break // not empty
+		}
+	}
+	return gone, nil
+}

@@ -1,0 +1,259 @@
+package nightly
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+)
+
+// Config is what a nightly file says.
+type Config struct {
+	Dir     string // where all lies that is known from night to night
+	Keep    int    // builds of each wheel
+	Sources []Source
+	Entries []matrix.Entry // each is built from each source
+	Index   *Index         // nil: not published
+	Deploy  *Deploy        // nil: not deployed
+}
+
+// Source is what wheels are built from.
+type Source struct {
+	Name      string
+	DeepSpeed string // as --deepspeed takes it; "" is the newest release
+}
+
+// Index is where wheels are published.
+type Index struct{ Dir, URL string }
+
+// Deploy says who gets the wheels, in the words of the flags of dsbuild deploy.
+type Deploy struct {
+	Inventory string
+	Source    string // the name of the source whose wheels they get
+	Canary    string // these nodes first: a --limit; "" for none
+	Limit     string // of all
+	Flags     map[string]string
+}
+
+// The sources that have a name of their own.
+const (
+	releaseSource = "release"
+	mainSource    = "main"
+	mainURL       = "git+https://github.com/deepspeedai/DeepSpeed@master"
+)
+
+// defaultKeep is how many builds of each wheel are kept.
+const defaultKeep = 7
+
+// DeployFlags are the keys of deploy that are flags of dsbuild deploy.
+func DeployFlags() []string {
+	return []string{
+		"forks", "serial", "max-fail", "timeout", "bwlimit", "in-use", "deps", "verify",
+		"via", "partition", "account", "qos", "time", "slurm-wait",
+	}
+}
+
+// Read reads the nightly file at path. What is wrong with it is named together, as a
+// *mistake.Error. Relative paths are taken from its folder.
+func Read(path string) (Config, error) {
+	r := &reader{Reader: &yamldoc.Reader{
+		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
+	}, dir: filepath.Dir(path)}
+	body, err := r.Load(path, nil)
+	if err != nil {
+		return Config{}, err
+	}
+	var c Config
+	if body != nil {
+		c, err = r.config(body)
+	}
+	if err == nil {
+		err = r.Err()
+	}
+	return c, err
+}
+
+type reader struct {
+	*yamldoc.Reader
+	dir string
+}
+
+// config reads the whole file. An error is that of another file it names.
+func (r *reader) config(body ast.Node) (Config, error) {
+	c := Config{Dir: r.path("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
+	var err error
+	given := false
+	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy"}) {
+		switch p.Key {
+		case "wheels":
+			given = true
+			c.Entries, err = r.wheels(p)
+		case "sources":
+			c.Sources = r.sources(p)
+		case "dir":
+			c.Dir = r.path(r.text(p))
+		case "keep":
+			n, bad := strconv.Atoi(r.text(p))
+			if bad != nil || n < 1 || n > 1000 {
+				r.Add(r.Place(p.Node), "", "keep must be a number of builds from 1 to 1000")
+			}
+			c.Keep = n
+		case "index":
+			c.Index = r.index(p)
+		case "deploy":
+			c.Deploy = r.deploy(p)
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	if !given {
+		r.Add(r.Place(body), `give "wheels", a matrix or the file of one (docs/matrix.md)`, "the file asks for no wheel")
+	}
+	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
+		if d.Source == "" {
+			d.Source = c.Sources[0].Name
+		}
+		known := false
+		for _, s := range c.Sources {
+			known = known || s.Name == d.Source
+		}
+		if !known {
+			r.Add(mistake.Position{File: r.File}, "", "deploy is of source %q, which sources do not name", mistake.Clip(d.Source))
+		}
+	}
+	return c, nil
+}
+
+// path is one from the file's folder.
+func (r *reader) path(name string) string {
+	if name == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(r.dir, name)
+}
+
+// text is the value of a key that takes one line.
+func (r *reader) text(p yamldoc.Pair) string {
+	word, ok := yamldoc.Scalar(p.Node)
+	if !ok {
+		r.Wrong(p.Node, p.Key+" must be a text")
+		return ""
+	}
+	if strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") {
+		r.Add(r.Place(p.Node), "", "%s must be one line of text", p.Key)
+		return ""
+	}
+	return word
+}
+
+// wheels are a matrix, here or in a file.
+func (r *reader) wheels(p yamldoc.Pair) ([]matrix.Entry, error) {
+	var entries []matrix.Entry
+	if name, ok := yamldoc.Scalar(p.Node); ok {
+		file, err := matrix.Read(r.path(name))
+		if err != nil {
+			return nil, err
+		}
+		entries = file.Entries
+	} else {
+		entries = matrix.Entries(r.Reader, p.Node)
+	}
+	for _, e := range entries {
+		if e.DeepSpeed != "" {
+			r.Add(p.At, "name it among sources", "wheel %s says its deepspeed: that is what sources are for", mistake.Clip(e.Name))
+		}
+	}
+	return entries, nil
+}
+
+// sources are words that are known, or have a name and what --deepspeed takes.
+func (r *reader) sources(p yamldoc.Pair) []Source {
+	var all []Source
+	seen := map[string]bool{}
+	for _, n := range r.Items(p.Node, "sources") {
+		s := Source{}
+		if word, ok := yamldoc.Scalar(n); ok {
+			s.Name = word
+			switch word {
+			case releaseSource:
+			case mainSource:
+				s.DeepSpeed = mainURL
+			default:
+				r.Add(r.Place(n), "others have a name: {name: fork, deepspeed: git+URL@REF}", "source %q is neither release nor main", mistake.Clip(word))
+			}
+		} else {
+			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
+				switch q.Key {
+				case "name":
+					s.Name = r.text(q)
+				case "deepspeed":
+					s.DeepSpeed = r.text(q)
+				}
+			}
+			if strings.HasPrefix(s.DeepSpeed, "./") || strings.HasPrefix(s.DeepSpeed, "../") {
+				s.DeepSpeed = r.path(s.DeepSpeed)
+			}
+			if s.Name == "" || s.DeepSpeed == "" {
+				r.Add(r.Place(n), "", "a source has a name and a deepspeed")
+			}
+		}
+		if seen[s.Name] {
+			r.Add(r.Place(n), "give each a name of its own", "a second source called %q", mistake.Clip(s.Name))
+		}
+		seen[s.Name] = true
+		all = append(all, s)
+	}
+	return all
+}
+
+// index is a folder, or that with the address at which it will be found.
+func (r *reader) index(p yamldoc.Pair) *Index {
+	if _, ok := yamldoc.Scalar(p.Node); ok {
+		return &Index{Dir: r.path(r.text(p))}
+	}
+	out := &Index{}
+	for _, q := range r.Pairs(p.Node, "index", []string{"dir", "url"}) {
+		switch q.Key {
+		case "dir":
+			out.Dir = r.path(r.text(q))
+		case "url":
+			out.URL = r.text(q)
+		}
+	}
+	if out.Dir == "" {
+		r.Add(p.At, "", "index has no dir")
+	}
+	return out
+}
+
+func (r *reader) deploy(p yamldoc.Pair) *Deploy {
+	out := &Deploy{Flags: map[string]string{}}
+	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit"}, DeployFlags()...)) {
+		text := r.text(q)
+		switch q.Key {
+		case "inventory":
+			out.Inventory = text
+			if !strings.Contains(text, ":") && !strings.Contains(text, "[") {
+				out.Inventory = r.path(text)
+			}
+		case "source":
+			out.Source = text
+		case "canary":
+			out.Canary = text
+		case "limit":
+			out.Limit = text
+		default:
+			out.Flags[q.Key] = text
+		}
+	}
+	if out.Inventory == "" {
+		r.Add(p.At, "", "deploy has no inventory")
+	}
+	return out
+}
