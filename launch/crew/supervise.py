@@ -29,6 +29,7 @@ import time
 TICK = 0.1  # between two looks at processes and files
 BLOCK = 1 << 16
 FORGET = 4 << 20  # bytes of a file that are on the node's disk
+UNKNOWN = 2  # how long a rank's file waits for what tells whose it is
 LAST_RESORT = 10  # how long processes are killed before they count as left over
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
@@ -167,7 +168,8 @@ class Crew:
         self.heard = time.monotonic()
         self.streams = {}
         self.ranks = {}  # local rank: rank
-        self.known = {}  # pid of a rank's process: rank
+        self.known = {}  # pid of a rank's process: rank, local rank
+        self.seen = {}  # file of a rank whose process is not known: when it was first seen
         self.passed_over = set()
         self.status = None
         self.ending = None
@@ -365,7 +367,7 @@ class Crew:
             if parent in self.known or parent in self.passed_over or parent == os.getpid():
                 self.passed_over.add(pid)  # a child of a rank's, or an orphan of one
                 continue
-            self.known[pid] = int(rank)
+            self.known[pid] = int(rank), int(local)
             self.ranks[int(local)] = int(rank)
             self.tell("rank", int(rank), int(local), pid)
 
@@ -374,7 +376,10 @@ class Crew:
         for pid in list(self.known):
             state, _, status = process(pid) or (b"X", 0, -1)
             if state in (b"Z", b"X"):
-                self.tell("gone", self.known.pop(pid), status)
+                rank, local = self.known.pop(pid)
+                self.tell("gone", rank, status)
+                if self.ranks.get(local) == rank:
+                    del self.ranks[local]  # after a restart it may be another
 
     def scan(self):
         """Opens the files of ranks that are new."""
@@ -382,7 +387,14 @@ class Crew:
             for name in names:
                 path = os.path.join(folder, name)
                 by_local, by_rank = LOCAL.search(path), GLOBAL.search(path)
-                if path in self.passed_over or not (by_local or by_rank):
+                if not (by_local or by_rank):
+                    continue
+                try:
+                    st = os.stat(path)
+                except OSError:
+                    continue
+                file = path, st.st_ino  # torchrun may begin an attempt's folder anew
+                if file in self.passed_over:
                     continue
                 kind = by_local.group(1) + by_local.group(3) if by_local else "out"
                 key = int(by_rank.group(1)) if by_rank else "local:" + by_local.group(2)
@@ -390,13 +402,15 @@ class Crew:
                     key = self.spec["first"] + int(by_local.group(2))
                 elif by_local and int(by_local.group(2)) in self.ranks:
                     key = self.ranks[int(by_local.group(2))]
-                elif by_local and not os.path.getsize(path):
-                    continue  # its process is not known yet
+                elif by_local and self.ending is None:
+                    # Its process is not known yet; one that has ended at once never is.
+                    if not st.st_size or time.monotonic() - self.seen.setdefault(file, time.monotonic()) < UNKNOWN:
+                        continue
                 try:
                     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 except OSError:
                     continue
-                self.passed_over.add(path)
+                self.passed_over.add(file)
                 self.streams[fd] = Stream(fd, key, kind)
 
     def pump(self):
