@@ -1,16 +1,17 @@
 package deploy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Verified remembers the wheels that this very program has verified, by their
@@ -51,7 +52,7 @@ func (v Verified) get(file string) (Wheel, bool) {
 	if v.Dir == "" {
 		return Wheel{}, false
 	}
-	sum, err := sumOf(file)
+	sum, _, err := wheel.HashFile(file)
 	if err != nil {
 		return Wheel{}, false
 	}
@@ -79,13 +80,7 @@ func (v Verified) put(w Wheel) {
 	if err != nil {
 		return
 	}
-	tmp, err := os.CreateTemp(v.Dir, "*.part")
-	if err != nil {
-		return
-	}
-	_, err = tmp.Write(text)
-	if closed := tmp.Close(); err != nil || closed != nil || os.Rename(tmp.Name(), v.file(w.Manifest.SHA256)) != nil {
-		os.Remove(tmp.Name())
+	if whole.Write(v.file(w.Manifest.SHA256), bytes.NewReader(text), 0o600) != nil {
 		return
 	}
 	entries, err := os.ReadDir(v.Dir)
@@ -100,16 +95,3 @@ func (v Verified) put(w Wheel) {
 }
 
 func (v Verified) file(sum string) string { return filepath.Join(v.Dir, sum+".json") }
-
-func sumOf(file string) (string, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}

@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // bigFile is what is copied, and its size.
@@ -98,7 +99,7 @@ func (y *yard) mustHaveBigFile(n int) error {
 		return err
 	}
 	for _, node := range y.fleet.Nodes[:n] {
-		got, _, err := digestOf(filepath.Join(node.Home, bigFile))
+		got, _, err := wheel.HashFile(filepath.Join(node.Home, bigFile))
 		if err != nil {
 			return err
 		}
@@ -107,17 +108,6 @@ func (y *yard) mustHaveBigFile(n int) error {
 		}
 	}
 	return nil
-}
-
-func digestOf(file string) (sum string, size int64, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	size, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), size, err
 }
 
 // farSum has the node's Python compute a digest, as deploy has its agent there do it.
@@ -146,7 +136,7 @@ func put(args []string) error {
 	if err != nil || n < 1 || n > len(inv.Hosts) {
 		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
 	}
-	sum, size, err := digestOf(args[2])
+	sum, size, err := wheel.HashFile(args[2])
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/dsbuild/dsbuild/internal/whole"
 )
 
 // piece is a part of the installation that is built on its own. It is current
@@ -73,21 +75,7 @@ func (l Layout) install(p piece) error {
 
 // writeFile writes a file whole or not at all.
 func writeFile(path, text string, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if _, err = f.WriteString(text); err == nil {
-		err = f.Chmod(mode)
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return whole.Write(path, strings.NewReader(text), mode)
 }
 
 // clean empties the directory of unfinished pieces. It refuses to while

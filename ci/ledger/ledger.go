@@ -3,14 +3,13 @@
 package ledger
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/whole"
 )
 
 // Document is a file of the checkout with a place for results.
@@ -51,16 +50,7 @@ func (d Document) Save(title, section string) error {
 
 // Write writes a text file whole or not at all.
 func Write(file, text string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".ledger-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(text)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), file)
+	return whole.Write(file, strings.NewReader(text), 0o644)
 }
 
 // rewrite puts a section in its place.

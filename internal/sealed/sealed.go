@@ -10,12 +10,17 @@ import (
 )
 
 // Policy is the Content-Security-Policy of a page with one style and one script,
-// which it allows by their hashes, and nothing else: no other script, no request.
+// which it allows by their hashes, and nothing else: no other script, no request. A
+// page without a script may run none.
 func Policy(style, script []byte) string {
+	scripts := "script-src 'none'"
+	if script != nil {
+		scripts = "script-src " + source(script)
+	}
 	return strings.Join([]string{
 		"default-src 'none'",
 		"style-src " + source(style),
-		"script-src " + source(script),
+		scripts,
 		"base-uri 'none'",
 		"form-action 'none'",
 		"require-trusted-types-for 'script'", // no text becomes markup, by no mistake of the script's

@@ -1,14 +1,13 @@
 package check
 
 import (
-	"crypto/sha256"
 	_ "embed"
-	"encoding/base64"
 	"html/template"
 	"io"
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/sealed"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -44,9 +43,8 @@ func (r *Report) Page(w io.Writer, about About) error {
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256([]byte(pageStyle))
 	v := view{
-		Policy:  "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'",
+		Policy:  sealed.Policy([]byte(pageStyle), nil),
 		Style:   template.CSS(pageStyle),
 		Good:    r.Ready,
 		Verdict: ui.Clean(r.Verdict()),
