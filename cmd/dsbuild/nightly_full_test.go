@@ -148,7 +148,7 @@ func changesOf(r nightly.Report, name string) string {
 func (n nights) sources(t *testing.T, python string) string {
 	t.Helper()
 	command(t, n.dir, python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "deepspeed==0.19.8")
-	command(t, n.dir, "tar", "-xzf", "deepspeed-0.19.8.tar.gz")
+	command(t, n.dir, "tar", "--no-same-owner", "-xzf", "deepspeed-0.19.8.tar.gz")
 	team := filepath.Join(n.dir, "team")
 	if err := os.Rename(filepath.Join(n.dir, "deepspeed-0.19.8"), team); err != nil {
 		t.Fatal(err)
