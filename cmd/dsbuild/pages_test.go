@@ -65,9 +65,9 @@ func TestPagesParse(t *testing.T) {
 	tests := allTests(t)
 	for _, p := range documentation(t) {
 		for _, s := range p.Spans {
-			_, err := parses(spoken(s.Text))
+			_, err := parses(asTyped(s.Text))
 			if err != nil { // a flag may be named without its value
-				_, err = parses(spoken(s.Text) + " 1")
+				_, err = parses(asTyped(s.Text) + " 1")
 			}
 			if err != nil {
 				t.Errorf("%s:%d: %s: %v", p.Path, s.Line, s.Text, err)
@@ -113,9 +113,9 @@ func allTests(t *testing.T) map[string]bool {
 	return names
 }
 
-// spoken makes a command of one that stands within a sentence: what is left out,
+// asTyped makes a command of one that stands within a sentence: what is left out,
 // and what stands for any kind of job.
-func spoken(text string) string {
+func asTyped(text string) string {
 	text = strings.NewReplacer("…", "", " KIND", " torchrun").Replace(text)
 	return strings.Replace(text, "dsbuild launch -", "dsbuild launch torchrun -", 1)
 }
