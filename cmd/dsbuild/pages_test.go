@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -82,12 +83,52 @@ func TestPagesParse(t *testing.T) {
 				if c.How == pages.Parse && !known {
 					t.Errorf("%s:%d: %s: no command of ours, so that nothing is parsed: <!-- not run: WHY -->", p.Path, c.Line, c.Text)
 				}
-				for _, name := range c.Tests {
+				for _, name := range append(c.Tests, testName.FindAllString(c.Why, -1)...) {
 					if !tests[name] {
 						t.Errorf("%s:%d: there is no test %s", p.Path, c.Line, name)
 					}
 				}
 			}
+			for _, name := range testName.FindAllString(b.About, -1) {
+				if !tests[name] {
+					t.Errorf("%s:%d: there is no test %s", p.Path, b.Line, name)
+				}
+			}
+		}
+	}
+}
+
+var testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
+
+// TestPicturesParse: what pictures show can still be typed. They say it in their description.
+func TestPicturesParse(t *testing.T) {
+	t.Parallel()
+	pictures, err := filepath.Glob(filepath.Join(repository, "docs", "pictures", "*.svg"))
+	if err != nil || len(pictures) == 0 {
+		t.Fatal("no pictures", err)
+	}
+	for _, file := range pictures {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var picture struct {
+			Desc string `xml:"desc"`
+		}
+		if err := xml.Unmarshal(text, &picture); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		commands := 0
+		for line := range strings.Lines(picture.Desc) {
+			if typed, ok := strings.CutPrefix(line, "$ "); ok {
+				commands++
+				if _, err := parses(typed); err != nil {
+					t.Errorf("%s: %s: %v: make pictures", file, typed, err)
+				}
+			}
+		}
+		if commands == 0 {
+			t.Errorf("%s shows no command", file)
 		}
 	}
 }
@@ -212,27 +253,38 @@ func TestPagesRun(t *testing.T) {
 	fleet := sync.OnceValue(func() *nodes.Fleet {
 		return nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch})
 	})
-	counts := map[pages.Level]int{}
+	counts, spans := map[pages.Level]int{}, 0
 	var summary strings.Builder
 	for _, p := range documentation(t) {
 		path := strings.TrimPrefix(filepath.ToSlash(p.Path), repository+"/")
 		name := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(path, ".md"), "/", "-"))
+		ran := false
 		t.Run(name, func(t *testing.T) {
 			s := newSandbox(t, name, fleet)
 			for _, b := range p.Blocks {
 				s.block(t, p, b)
 			}
+			ran = true
 		})
+		skipped := 0
 		own := map[pages.Level]int{}
+		spans += len(p.Spans)
 		for _, b := range p.Blocks {
 			for _, c := range b.Commands {
+				if !ran && (c.How == pages.Run || c.How == pages.DryRun) {
+					skipped++
+					continue
+				}
 				counts[c.How]++
 				own[c.How]++
 			}
 		}
 		fmt.Fprintf(&summary, "%-24s %s\n", path, countsLine(own))
+		if skipped > 0 {
+			fmt.Fprintf(&summary, "%-24s %d skipped\n", "", skipped)
+		}
 	}
-	fmt.Fprintf(&summary, "commands of the pages: %s\n", countsLine(counts))
+	fmt.Fprintf(&summary, "commands of the pages: %s; %d within texts, parsed only\n", countsLine(counts), spans)
 	t.Log("\n" + summary.String())
 	if dir := os.Getenv("DSBUILD_TEST_DIR"); dir != "" {
 		if err := os.WriteFile(filepath.Join(dir, "pages"), []byte(summary.String()), 0o644); err != nil {
