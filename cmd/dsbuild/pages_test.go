@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +29,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/ci/pages"
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch/crew"
 )
@@ -241,9 +244,9 @@ func packages(words []string) error {
 
 // sandbox is where the commands of one page run, one after the other.
 type sandbox struct {
-	dir  string
-	env  []string
-	page string
+	dir   string
+	env   []string
+	login *slurm.Cluster // on whose login node they run, or nil: here
 }
 
 // TestPagesRun executes the commands of every page in a folder of the page's own
@@ -306,7 +309,7 @@ func countsLine(counts map[pages.Level]int) string {
 // newSandbox lays out the files of a page and runs what has to be done before.
 func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
 	t.Helper()
-	s := &sandbox{dir: t.TempDir(), page: page}
+	s := &sandbox{dir: t.TempDir()}
 	home := filepath.Join(s.dir, ".home")
 	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
@@ -319,13 +322,16 @@ func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := txtar.Write(archive, s.dir); err != nil {
-		t.Fatal(err)
-	}
 	setup := string(archive.Comment)
 	if first, rest, _ := strings.Cut(setup, "\n"); strings.HasPrefix(first, "needs:") {
 		setup = rest
 		s.needs(t, strings.Fields(first)[1:], fleet)
+	}
+	if err := txtar.Write(archive, s.dir); err != nil {
+		t.Fatal(err)
+	}
+	if s.login != nil {
+		command(t, s.dir, "chown", "-R", strconv.Itoa(slurm.UserID), ".")
 	}
 	if said, code := s.sh(t, setup, ""); code != 0 {
 		t.Fatalf("before the page: exit %d\n%s", code, said)
@@ -356,10 +362,47 @@ func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet)
 			s.env = append(s.env, "XDG_CACHE_HOME="+xdg.CacheHome, "XDG_STATE_HOME="+xdg.StateHome)
 		case "nodes":
 			s.env = append(s.env, "NODES="+fleet().Inventory)
+		case "slurm":
+			s.atLogin(t)
 		default:
 			t.Fatalf("no part %q", part)
 		}
 	}
+}
+
+// atLogin puts the sandbox on the login node of a Slurm cluster, for a user who is not
+// root: with two nodes, and a wheel for them in dist.
+func (s *sandbox) atLogin(t *testing.T) {
+	t.Helper()
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, GPUs: 8, Partitions: []string{"gpu"}})
+	for _, n := range c.Nodes {
+		if err := n.FakeTorch(t.Context(), "/opt/train"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, c.Home, "mkdir", "bin", "dist")
+	command(t, c.Home, "cp", self, "bin/dsbuild") // by this name it is the program
+	command(t, c.Home, "cp", newFaultWheel(t, "0.19.8", 0).path, "dist")
+	s.login, s.dir = c, c.Home
+}
+
+// command is a line for the shell of whoever reads the page.
+func (s *sandbox) command(ctx context.Context, line string) *exec.Cmd {
+	words := []string{"-euo", "pipefail", "-c", line}
+	if s.login != nil {
+		cmd := s.login.UserCommand(ctx, "bash", words...)
+		cmd.Env = append(cmd.Env, "NO_COLOR=1", "PATH="+s.dir+"/bin:/usr/bin:/bin")
+		return cmd
+	}
+	cmd := exec.CommandContext(ctx, "bash", words...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	return cmd
 }
 
 // block writes the file that a block is, or executes its commands.
@@ -407,11 +450,8 @@ func (s *sandbox) sh(t *testing.T, line, input string) (said string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", line)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, s.env, 20*time.Second
-	cmd.Stdin = strings.NewReader(input)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd := s.command(ctx, line)
+	cmd.Stdin, cmd.WaitDelay = strings.NewReader(input), 20*time.Second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
