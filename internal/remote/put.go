@@ -256,6 +256,11 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
 		return fmt.Errorf("reading the local file: %w", err)
 	}
+	if p.up.Arriving != nil {
+		if err := p.up.Arriving(ctx, p.tmp); err != nil {
+			return err
+		}
+	}
 	// One byte more than announced, so that a file that has grown shows.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
 	// ReadFrom would send one packet at a time, because m hides its length.
