@@ -48,6 +48,7 @@ type Block struct {
 	Line     int    // of its first line, from 1
 	File     string // the name of the file that it is, or ""
 	Text     string
+	About    string // why it is none of a page's commands
 	Commands []Command
 }
 
@@ -236,6 +237,8 @@ func (r *reader) block(lines *text.Segments, lang string) error {
 		switch whole.key {
 		case "file":
 			b.File = whole.text
+		case "text":
+			b.About = whole.text
 		case "input":
 			b.Commands = []Command{{Line: b.Line, Text: whole.text, Input: b.Text}}
 		}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,6 +29,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/ci/pages"
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch/crew"
 )
@@ -82,12 +86,52 @@ func TestPagesParse(t *testing.T) {
 				if c.How == pages.Parse && !known {
 					t.Errorf("%s:%d: %s: no command of ours, so that nothing is parsed: <!-- not run: WHY -->", p.Path, c.Line, c.Text)
 				}
-				for _, name := range c.Tests {
+				for _, name := range append(c.Tests, testName.FindAllString(c.Why, -1)...) {
 					if !tests[name] {
 						t.Errorf("%s:%d: there is no test %s", p.Path, c.Line, name)
 					}
 				}
 			}
+			for _, name := range testName.FindAllString(b.About, -1) {
+				if !tests[name] {
+					t.Errorf("%s:%d: there is no test %s", p.Path, b.Line, name)
+				}
+			}
+		}
+	}
+}
+
+var testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
+
+// TestPicturesParse: what pictures show can still be typed. They say it in their description.
+func TestPicturesParse(t *testing.T) {
+	t.Parallel()
+	pictures, err := filepath.Glob(filepath.Join(repository, "docs", "pictures", "*.svg"))
+	if err != nil || len(pictures) == 0 {
+		t.Fatal("no pictures", err)
+	}
+	for _, file := range pictures {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var picture struct {
+			Desc string `xml:"desc"`
+		}
+		if err := xml.Unmarshal(text, &picture); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		commands := 0
+		for line := range strings.Lines(picture.Desc) {
+			if typed, ok := strings.CutPrefix(line, "$ "); ok {
+				commands++
+				if _, err := parses(typed); err != nil {
+					t.Errorf("%s: %s: %v: make pictures", file, typed, err)
+				}
+			}
+		}
+		if commands == 0 {
+			t.Errorf("%s shows no command", file)
 		}
 	}
 }
@@ -200,9 +244,9 @@ func packages(words []string) error {
 
 // sandbox is where the commands of one page run, one after the other.
 type sandbox struct {
-	dir  string
-	env  []string
-	page string
+	dir   string
+	env   []string
+	login *slurm.Cluster // on whose login node they run, or nil: here
 }
 
 // TestPagesRun executes the commands of every page in a folder of the page's own
@@ -212,27 +256,38 @@ func TestPagesRun(t *testing.T) {
 	fleet := sync.OnceValue(func() *nodes.Fleet {
 		return nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch})
 	})
-	counts := map[pages.Level]int{}
+	counts, spans := map[pages.Level]int{}, 0
 	var summary strings.Builder
 	for _, p := range documentation(t) {
 		path := strings.TrimPrefix(filepath.ToSlash(p.Path), repository+"/")
 		name := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(path, ".md"), "/", "-"))
+		ran := false
 		t.Run(name, func(t *testing.T) {
 			s := newSandbox(t, name, fleet)
 			for _, b := range p.Blocks {
 				s.block(t, p, b)
 			}
+			ran = true
 		})
+		skipped := 0
 		own := map[pages.Level]int{}
+		spans += len(p.Spans)
 		for _, b := range p.Blocks {
 			for _, c := range b.Commands {
+				if !ran && (c.How == pages.Run || c.How == pages.DryRun) {
+					skipped++
+					continue
+				}
 				counts[c.How]++
 				own[c.How]++
 			}
 		}
 		fmt.Fprintf(&summary, "%-24s %s\n", path, countsLine(own))
+		if skipped > 0 {
+			fmt.Fprintf(&summary, "%-24s %d skipped\n", "", skipped)
+		}
 	}
-	fmt.Fprintf(&summary, "commands of the pages: %s\n", countsLine(counts))
+	fmt.Fprintf(&summary, "commands of the pages: %s; %d within texts, parsed only\n", countsLine(counts), spans)
 	t.Log("\n" + summary.String())
 	if dir := os.Getenv("DSBUILD_TEST_DIR"); dir != "" {
 		if err := os.WriteFile(filepath.Join(dir, "pages"), []byte(summary.String()), 0o644); err != nil {
@@ -254,7 +309,7 @@ func countsLine(counts map[pages.Level]int) string {
 // newSandbox lays out the files of a page and runs what has to be done before.
 func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
 	t.Helper()
-	s := &sandbox{dir: t.TempDir(), page: page}
+	s := &sandbox{dir: t.TempDir()}
 	home := filepath.Join(s.dir, ".home")
 	if err := os.Mkdir(home, 0o755); err != nil {
 		t.Fatal(err)
@@ -267,13 +322,16 @@ func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := txtar.Write(archive, s.dir); err != nil {
-		t.Fatal(err)
-	}
 	setup := string(archive.Comment)
 	if first, rest, _ := strings.Cut(setup, "\n"); strings.HasPrefix(first, "needs:") {
 		setup = rest
 		s.needs(t, strings.Fields(first)[1:], fleet)
+	}
+	if err := txtar.Write(archive, s.dir); err != nil {
+		t.Fatal(err)
+	}
+	if s.login != nil {
+		command(t, s.dir, "chown", "-R", strconv.Itoa(slurm.UserID), ".")
 	}
 	if said, code := s.sh(t, setup, ""); code != 0 {
 		t.Fatalf("before the page: exit %d\n%s", code, said)
@@ -304,10 +362,47 @@ func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet)
 			s.env = append(s.env, "XDG_CACHE_HOME="+xdg.CacheHome, "XDG_STATE_HOME="+xdg.StateHome)
 		case "nodes":
 			s.env = append(s.env, "NODES="+fleet().Inventory)
+		case "slurm":
+			s.atLogin(t)
 		default:
 			t.Fatalf("no part %q", part)
 		}
 	}
+}
+
+// atLogin puts the sandbox on the login node of a Slurm cluster, for a user who is not
+// root: with two nodes, and a wheel for them in dist.
+func (s *sandbox) atLogin(t *testing.T) {
+	t.Helper()
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, GPUs: 8, Partitions: []string{"gpu"}})
+	for _, n := range c.Nodes {
+		if err := n.FakeTorch(t.Context(), "/opt/train"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, c.Home, "mkdir", "bin", "dist")
+	command(t, c.Home, "cp", self, "bin/dsbuild") // by this name it is the program
+	command(t, c.Home, "cp", newFaultWheel(t, "0.19.8", 0).path, "dist")
+	s.login, s.dir = c, c.Home
+}
+
+// command is a line for the shell of whoever reads the page.
+func (s *sandbox) command(ctx context.Context, line string) *exec.Cmd {
+	words := []string{"-euo", "pipefail", "-c", line}
+	if s.login != nil {
+		cmd := s.login.UserCommand(ctx, "bash", words...)
+		cmd.Env = append(cmd.Env, "NO_COLOR=1", "PATH="+s.dir+"/bin:/usr/bin:/bin")
+		return cmd
+	}
+	cmd := exec.CommandContext(ctx, "bash", words...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	return cmd
 }
 
 // block writes the file that a block is, or executes its commands.
@@ -355,11 +450,8 @@ func (s *sandbox) sh(t *testing.T, line, input string) (said string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", line)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, s.env, 20*time.Second
-	cmd.Stdin = strings.NewReader(input)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd := s.command(ctx, line)
+	cmd.Stdin, cmd.WaitDelay = strings.NewReader(input), 20*time.Second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
