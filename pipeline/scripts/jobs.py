@@ -381,6 +381,47 @@ class Unit:
         return headers_of(depfile, self.cwd)
 
 
+class ArchList:
+    """The architectures that a source is compiled for, in the texts that nvcc's steps read
+    and write.
+
+    The libraries below thrust:: and cub:: put them into the name of an inline namespace, and
+    torch's headers bring those into every source. So nothing would be the same when an
+    architecture is added, though nothing else has changed. In a general text a
+    placeholder stands for the list: in that name, also where it is part of another one,
+    after its length, and in one expression of cub's, which compilations of which something
+    is kept must not use."""
+
+    LIST, LENGTH = b"@ARCHS@", b"@LENGTH@"
+    EXPRESSION = b"runtime_to_compiletime"
+
+    def __init__(self, command):
+        listed = re.search(r"-D__CUDA_ARCH_LIST__=([\d,]+)", command)
+        self.numbers = listed[1].split(",") if listed else []
+        self.names = "_".join(self.numbers)
+
+    def general(self, text):
+        if not self.numbers:
+            return text
+        for name in sorted(set(re.findall(rb"_V_\d+_SM_", text))):
+            whole = name + self.names.encode()
+            text = text.replace(b"%d%s" % (len(whole), whole), self.LENGTH + name + self.LIST)
+            text = re.sub(re.escape(whole) + rb"(?![\w])", name + self.LIST, text)
+        # The list stands there as it was expanded, with marks of lines around it.
+        listed = re.compile(rb"\b" + rb",\s*".join(n.encode() for n in self.numbers) + rb"\b")
+        return re.sub(self.EXPRESSION + rb"\s*<\s*1\s*,[^>]{0,400}>", lambda found: listed.sub(self.LIST, found[0], 1), text)
+
+    def special(self, text):
+        for name in sorted(set(re.findall(rb"_V_\d+_SM_(?=@ARCHS@)", text))):
+            whole = name + self.names.encode()
+            text = text.replace(self.LENGTH + name + self.LIST, b"%d%s" % (len(whole), whole)).replace(name + self.LIST, whole)
+        return text.replace(self.LIST, ", ".join(self.numbers).encode())
+
+    def may_differ(self, text):
+        """Whether a result is the same for another list, but for the name."""
+        return self.LIST not in text and self.special(self.general(text)) == text and re.search(rb"\d" + self.EXPRESSION, text) is None
+
+
 class Nvcc:
     """What nvcc does with one source, step by step: preprocess for each architecture and for
     the host; cudafe++, which takes host and device code apart; for each architecture cicc and
@@ -396,7 +437,7 @@ class Nvcc:
         env, steps = self.plan()
         if not steps:
             return self.unit.plainly(self.argv)
-        self.env = env
+        self.env, self.archs = env, ArchList(steps["preprocess"][0])
         # Names that hold one architecture, of the last, stand for the host.
         last = re.search(r'--gen_c_file_name "?(?:\./)?([^" ]*)\.cudafe1\.cpp', steps["cudafe++"][0])[1]
         mine = lambda command: command.replace(last + ".cudafe1.", self.stem + ".host.cudafe1.")
@@ -454,22 +495,40 @@ class Nvcc:
 
     def device(self, commands):
         """The code of one architecture."""
-        name = output(commands[0])[: -len(".ptx")]
         arch = re.search(r"-arch[= ](\w+)", commands[0])[1]
         ii = next(word for word in shlex.split(commands[0]) if word.endswith(".ii"))
-        module = self.named("module_id_file_name", commands[0])
-        made = [self.named("stub_file_name", commands[0]), *(output(c) for c in commands)]
-        self.kept(" && ".join(commands), [ii, module], made, arch)
+        ptx, module = output(commands[0]), self.named("module_id_file_name", commands[0])
+        self.kept(commands[0], [ii, module], [self.named("stub_file_name", commands[0]), ptx], arch)
+        for command in commands[1:]:
+            self.kept(command, [ptx], [output(command)], re.search(r"-arch[= ](\w+)", command)[1], binary=True)
 
-    def kept(self, command, inputs, outputs, what):
-        """A step whose results are kept by its inputs."""
-        digests = [digest(pathlib.Path(self.dir, file).read_bytes()) for file in inputs]
-        key = self.build.objects.key("step", self.build.nvcc(), self.build.places.named(command), digests)
+    def kept(self, command, inputs, outputs, what, binary=False):
+        """A step whose results are kept by its inputs: all but the list of architectures,
+        where that decides nothing but a name (ArchList)."""
         files = [os.path.join(self.dir, file) for file in outputs]
+        data = [pathlib.Path(self.dir, file).read_bytes() for file in inputs]
+        general = data if binary else [self.archs.general(d) for d in data]
+        key = self.build.objects.key("step", self.build.nvcc(), re.sub(r"\.compute_\w+(?=\.)", "", command), [digest(d) for d in general])
         if self.build.objects.take(key, files):
+            for file in [] if binary else files:
+                self.rewrite(file, file, self.archs.special)
+            return
+        exact = self.build.objects.key("step of one list", key, self.archs.names)
+        if not binary and self.build.objects.take(exact, files):
             return
         self.step(command, what)
-        self.build.objects.keep(key, files)
+        if binary:
+            self.build.objects.keep(key, files)
+        elif all(self.archs.may_differ(pathlib.Path(file).read_bytes()) for file in files):
+            for file in files:
+                self.rewrite(file, file + ".general", self.archs.general)
+            self.build.objects.keep(key, [file + ".general" for file in files])
+        else:
+            self.build.objects.keep(exact, files)
+
+    @staticmethod
+    def rewrite(file, to, change):
+        pathlib.Path(to).write_bytes(change(pathlib.Path(file).read_bytes()))
 
     def step(self, command, what):
         rest = self.build.expected(self.unit.title, "nvcc")[0] if what != "host" else 0
