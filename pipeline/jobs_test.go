@@ -229,3 +229,32 @@ build(CCACHE_RECACHE="1")
 		t.Errorf("%q\n%s", objects, out)
 	}
 }
+
+// What nvcc's steps read and write for one list of architectures is that for another,
+// but for a name, also within other names; nothing is taken where it could be more.
+func TestArchList(t *testing.T) {
+	const text = `
+from jobs import ArchList
+one, two = ArchList("g++ -D__CUDA_ARCH_LIST__=800 -E"), ArchList("g++ -D__CUDA_ARCH_LIST__=800,860 -E")
+for a, b in (
+    (b"inline namespace _V_300200_SM_800 {", b"inline namespace _V_300200_SM_800_860 {"),
+    (b"_ZN6thrust16_V_300200_SM_8006system3cpp3parE", b"_ZN6thrust20_V_300200_SM_800_8606system3cpp3parE"),
+    (b"runtime_to_compiletime< 1, 800> (v)", b"runtime_to_compiletime< 1, 800, 860> (v)"),
+    (b"nothing of the kind: 800", b"nothing of the kind: 800"),
+):
+    assert one.general(a) == two.general(b), (one.general(a), two.general(b))
+    assert two.special(one.general(a)) == b and one.special(two.general(b)) == a
+    assert one.independent(a) and two.independent(b)
+assert one.general(b"runtime_to_compiletime<1,\n# 12 \"x.h\"\n    800\n>") == two.general(b"runtime_to_compiletime<1,\n# 12 \"x.h\"\n    800,860\n>")
+assert one.general(b"x = 800;") != two.general(b"x = 800, 860;"), "used for something else"
+assert one.general(b"_V_300200_SM_900") == b"_V_300200_SM_900", "that of another list"
+assert not one.independent(b"_ZN3cub22runtime_to_compiletimeILi1EEE"), "compiled with the list itself"
+assert not one.independent(b"@ARCHS@")
+assert ArchList("g++ -D__CUDA_ARCH_LIST__=800 -E", exact=True).general(b"_V_1_SM_800 ") == b"_V_1_SM_800 "
+assert ArchList("g++ -E").general(b"_V_1_SM_") == b"_V_1_SM_"
+print("ok")
+`
+	if out := pythonTest(t, sources(t, nil), text); out != "ok\n" {
+		t.Error(out)
+	}
+}

@@ -354,6 +354,11 @@ class Unit:
         if failed and not level:
             print(f"{self.name}: with torch's own header: the lean one is not enough", flush=True)
 
+    def uses(self, pattern):
+        """Whether the source, or a file of DeepSpeed that it includes, has a pattern."""
+        sources = self.build.sources
+        return any(re.search(pattern, sources.text(path)) for path in sources.own(self.source, self.include))
+
     def key(self, *more):
         command = [self.build.places.named(a) for a in self.argv]
         tools = [*self.build.compilers, *(self.build.nvcc() if self.cuda else [])]
@@ -389,14 +394,15 @@ class ArchList:
     torch's headers bring those into every source. So nothing would be the same when an
     architecture is added, though nothing else has changed. In a general text a
     placeholder stands for the list: in that name, also where it is part of another one,
-    after its length, and in one expression of cub's, which compilations of which something
-    is kept must not use."""
+    after its length, and in one expression of cub's. A source that uses those libraries itself
+    is compiled for its very list."""
 
     LIST, LENGTH = b"@ARCHS@", b"@LENGTH@"
     EXPRESSION = b"runtime_to_compiletime"
 
-    def __init__(self, command):
-        listed = re.search(r"-D__CUDA_ARCH_LIST__=([\d,]+)", command)
+    def __init__(self, command, exact=False):
+        """The list in a command; exact: of a source for which it may decide more."""
+        listed = None if exact else re.search(r"-D__CUDA_ARCH_LIST__=([\d,]+)", command)
         self.numbers = listed[1].split(",") if listed else []
         self.names = "_".join(self.numbers)
 
@@ -417,7 +423,7 @@ class ArchList:
             text = text.replace(self.LENGTH + name + self.LIST, b"%d%s" % (len(whole), whole)).replace(name + self.LIST, whole)
         return text.replace(self.LIST, ", ".join(self.numbers).encode())
 
-    def may_differ(self, text):
+    def independent(self, text):
         """Whether a result is the same for another list, but for the name."""
         return self.LIST not in text and self.special(self.general(text)) == text and re.search(rb"\d" + self.EXPRESSION, text) is None
 
@@ -437,7 +443,7 @@ class Nvcc:
         env, steps = self.plan()
         if not steps:
             return self.unit.plainly(self.argv)
-        self.env, self.archs = env, ArchList(steps["preprocess"][0])
+        self.env, self.archs = env, ArchList(steps["preprocess"][0], exact=self.unit.uses(r"\b(cub|thrust)\b"))
         # Names that hold one architecture, of the last, stand for the host.
         last = re.search(r'--gen_c_file_name "?(?:\./)?([^" ]*)\.cudafe1\.cpp', steps["cudafe++"][0])[1]
         mine = lambda command: command.replace(last + ".cudafe1.", self.stem + ".host.cudafe1.")
@@ -484,6 +490,8 @@ class Nvcc:
             ptx = output(cicc)
             devices.append([cicc, *(line for line in found["ptxas"] if ptx in shlex.split(line))])
         whole = all(len(found[name]) == 1 for name in ("cudafe++", "fatbinary", "host")) and devices
+        whole = whole and all(f"--{option} " in c for option in ("module_id_file_name", "stub_file_name", "gen_c_file_name") for c in found["cudafe++"] + found["cicc"])
+        whole = whole and all(re.search(r"-arch[= ]\w+", c) for c in found["cicc"] + found["ptxas"])
         if said.returncode or not whole or sum(map(len, devices)) != len(found["cicc"]) + len(found["ptxas"]):
             return env, None
         return env, {**found, "device": devices}
@@ -519,7 +527,7 @@ class Nvcc:
         self.step(command, what)
         if binary:
             self.build.objects.keep(key, files)
-        elif all(self.archs.may_differ(pathlib.Path(file).read_bytes()) for file in files):
+        elif all(self.archs.independent(pathlib.Path(file).read_bytes()) for file in files):
             for file in files:
                 self.rewrite(file, file + ".general", self.archs.general)
             self.build.objects.keep(key, [file + ".general" for file in files])
