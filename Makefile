@@ -43,7 +43,7 @@ test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes
 test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 	$(GO) run ./ci/full $(PART)
 
-bench: build ## the fan-out beside pdsh, clush, parallel-ssh, Ansible, scp; or PART=growth
+bench: build ## builds beside the stock recipe, the fan-out beside pdsh, clush, Ansible, scp; or PART=growth
 	$(GO) run ./ci/bench $(PART)
 
 pictures: build ## docs/pictures, from real runs on three local nodes

@@ -50,6 +50,10 @@ type Step struct {
 	Compile bool              `json:"compile,omitempty"` // has the object cache
 }
 
+// Repeats reports whether the step gives the same output again from the same inputs.
+// What fetches companions and what they require takes what an index has that day.
+func (s Step) Repeats() bool { return !s.Network || s.Name == SourceStep }
+
 // Command is what runs the step where its scripts lie in the directory tools.
 func (s Step) Command(tools string) []string {
 	interpreter := "sh"
@@ -74,7 +78,7 @@ type Places struct {
 	In    string // outputs of earlier steps, each in a directory of its name: DSBUILD_IN
 	Out   string // its own output: DSBUILD_OUT
 	Work  string // empty, of this step alone: DSBUILD_WORK
-	Cache string // cached objects, for steps that compile: CCACHE_DIR
+	Cache string // cached objects, for steps that compile: DSBUILD_OBJECTS, and within it CCACHE_DIR
 }
 
 // Env is the environment by which the scripts of s know the places. The images
@@ -84,7 +88,7 @@ func (p Places) Env(s Step) map[string]string {
 		"DSBUILD_TOOLS": p.Tools, "DSBUILD_IN": p.In, "DSBUILD_OUT": p.Out, "DSBUILD_WORK": p.Work,
 	}
 	if s.Compile {
-		env["CCACHE_DIR"] = p.Cache
+		env["DSBUILD_OBJECTS"], env["CCACHE_DIR"] = p.Cache, p.Cache+"/ccache"
 	}
 	return env
 }
@@ -228,7 +232,10 @@ func sourceStep(src Source) Step {
 func compileStep(env map[string]string) Step {
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
-		Scripts: append([]string{siteScript, "build.py", "cxx", "libaio.map", "nvcc"}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
+		Scripts: append([]string{
+			siteScript, "build.py", "jobs.py", "objects.py", "cxx", "libaio.map", "nvcc",
+			"lean/core/torch/extension.h", "lean/core-python/torch/extension.h", "lean/types/torch/extension.h", "lean/types-python/torch/extension.h",
+		}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
 

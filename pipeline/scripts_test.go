@@ -141,7 +141,7 @@ func TestCompilerWrapperLinksLibaio(t *testing.T) {
 	}
 }
 
-// deepspeedTree is what build.py needs of DeepSpeed's: builders that, like its own, write
+// deepspeedTree is what build.py needs of DeepSpeed's and of torch: builders that, like its own, write
 // the archs they have left over to the environment.
 var deepspeedTree = map[string]string{
 	"op_builder/__init__.py": "",
@@ -165,6 +165,11 @@ class NoLibrary(OpBuilder):
 class Crash(OpBuilder):
     def is_compatible(self, verbose=False): raise RuntimeError("no CUDA_HOME")
 ALL_OPS = {b.name: b for b in (OpBuilder("utils"), CUDAOpBuilder("fused_adam"), Ampere("fp_quantizer"), CUDAOpBuilder("quantizer"), NoLibrary("async_io"), Crash("gds"))}
+`,
+	"torch/__init__.py":       "",
+	"torch/utils/__init__.py": "",
+	"torch/utils/cpp_extension.py": `class BuildExtension:
+    def build_extensions(self): pass
 `,
 	"setup.py": `import os, sys
 from op_builder.all_ops import ALL_OPS

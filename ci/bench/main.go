@@ -1,8 +1,8 @@
 //go:build linux
 
-// Command bench is `make bench`: what dsbuild's fan-out costs, beside the tools
-// that a team would use instead, as installed from their packages, on the same
-// nodes in the same run.
+// Command bench is `make bench`: what dsbuild's builds cost beside DeepSpeed's own
+// recipe, and its fan-out beside the tools that a team would use instead, as installed
+// from their packages, on the same nodes in the same run.
 //
 //	go run ./ci/bench                    # all parts
 //	go run ./ci/bench growth             # one of them

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,7 +149,8 @@ func TestRanking(t *testing.T) {
 
 func TestPicturesAreXML(t *testing.T) {
 	all := []grown{{1, cost{Wall: 0.1, CPU: 0.05, Memory: 30e6}, cost{}, 0}, {1000, cost{Wall: 9, CPU: 4, Memory: 130e6}, cost{}, 0}}
-	for _, picture := range []string{races().picture("a & b < c"), growthPicture(all)} {
+	line := drawTimeline("a < b", []chart{{"cold & slow", 3, []span{{"x<y>.cpp (cc1plus)", "host", 0, 2.9}, {"y", "link", 1, 3.2}}}, {"nothing", 0.1, nil}})
+	for _, picture := range []string{races().picture("a & b < c"), growthPicture(all), line} {
 		for d := xml.NewDecoder(strings.NewReader(picture)); ; {
 			if _, err := d.Token(); errors.Is(err, io.EOF) {
 				break
@@ -159,6 +161,39 @@ func TestPicturesAreXML(t *testing.T) {
 		if strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") {
 			t.Error(picture)
 		}
+	}
+}
+
+func TestLanes(t *testing.T) {
+	got := lanes([]span{{"c", "", 2, 4}, {"a", "", 0, 2}, {"b", "", 1, 3}, {"d", "", 3.5, 5}})
+	var names []string
+	for _, lane := range got {
+		name := ""
+		for _, s := range lane {
+			name += s.what
+		}
+		names = append(names, name)
+	}
+	if !slices.Equal(names, []string{"ac", "bd"}) {
+		t.Error(names)
+	}
+}
+
+// What runs below this process is seen, with what it works on.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "slow.cpp")
+	const text = "#include <regex>\nint main() { std::regex r(\"a\"); return r.flags(); }\n"
+	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	spans := watch(func() {
+		if out, err := exec.Command("g++", "-O2", "-c", source, "-o", filepath.Join(dir, "slow.o")).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	if len(spans) == 0 || spans[0].what != "slow (cc1plus)" || spans[0].kind != "host" || spans[0].end <= spans[0].begin {
+		t.Errorf("%+v", spans)
 	}
 }
 

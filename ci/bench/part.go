@@ -38,7 +38,10 @@ func parts() []part {
 	peers := need{"the other tools", (*yard).peers}
 	fleet := need{fmt.Sprintf("%d nodes", fleetSize), (*yard).nodes}
 	wheels := need{"two wheels of DeepSpeed", (*yard).realWheels}
+	toolchain := need{"a toolchain", (*yard).toolchain}
 	return []part{
+		{"build", []need{checkout, toolchain}, (*yard).building},
+		{"archs", []need{checkout, toolchain}, (*yard).archs},
 		{"deploy", []need{checkout, peers, fleet, wheels}, (*yard).deploy},
 		{"large", []need{checkout, peers, fleet, wheels, {"the same wheels with 30 MiB more", (*yard).bigWheels}}, (*yard).large},
 		{"load", []need{checkout, peers, fleet, wheels}, (*yard).load},

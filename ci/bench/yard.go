@@ -31,6 +31,7 @@ const fleetSize = 64
 //	nodes/     the fleet, with inventory.yaml and known_hosts
 //	wheels/    that are deployed
 //	ansible/   Ansible's environment
+//	build/     where wheels are built, with the toolchain
 //	bin/bench  this program
 //	log        what the tools said in the last run
 type yard struct {
@@ -49,6 +50,7 @@ type yard struct {
 	gauge    *gauge
 	real     []string // wheels of DeepSpeed, relative to dir
 	big      []string // the same with ballast
+	site     site     // where wheels are built
 }
 
 // newYard locks the folder: two runs would measure each other.

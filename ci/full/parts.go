@@ -84,6 +84,10 @@ func parts() []part {
 		about: "nights in a row on real builds: skipped, changed, killed and gone on with",
 		tests: "TestFullNight",
 		needs: []need{{"a Dagger engine", (*bench).engine}},
+	}, {
+		name:  "speed",
+		about: "what is compiled the fast way, beside the slow one: symbols, numbers, bytes",
+		tests: "TestFullSpeed",
 	}}
 }
 

@@ -144,7 +144,7 @@ func (b *Builder) rootfs(base pipeline.Base) *dagger.File {
 
 // places are where things lie in a container.
 func places() pipeline.Places {
-	return pipeline.Places{Tools: "/dsbuild", In: "/in", Out: "/out", Work: "/build", Cache: "/ccache"}
+	return pipeline.Places{Tools: "/dsbuild", In: "/in", Out: "/out", Work: "/build", Cache: "/objects"}
 }
 
 // Run runs one command of the plan and keeps its output directory.
@@ -169,7 +169,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 			ctr = ctr.WithMountedSecret(siteMount, r.siteSecret())
 		}
 		if s.Compile {
-			ctr = ctr.WithMountedCache(at.Cache, r.client.CacheVolume("dsbuild-ccache"))
+			ctr = ctr.WithMountedCache(at.Cache, r.client.CacheVolume("dsbuild-objects"))
 			if r.plan.Options.Jobs > 0 {
 				ctr = ctr.WithEnvVariable("MAX_JOBS", fmt.Sprint(r.plan.Options.Jobs))
 			}

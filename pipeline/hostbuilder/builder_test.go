@@ -227,7 +227,7 @@ func TestEnvironmentOfSteps(t *testing.T) {
 	compiling := "DSBUILD_CUDA DSBUILD_ENV DSBUILD_IN DSBUILD_OUT DSBUILD_SITE DSBUILD_TOOLS DSBUILD_WORK"
 	shell := "HOME LANG LC_ALL LD_LIBRARY_PATH"
 	for step, want := range map[string]string{
-		"show":  "CCACHE_DIR CUDA_HOME " + compiling + " DS_ACCELERATOR " + shell + " MAX_JOBS PATH PWD PYTHONNOUSERSITE TMPDIR UV_CACHE_DIR UV_LINK_MODE VIRTUAL_ENV",
+		"show":  "CCACHE_DIR CUDA_HOME " + strings.Replace(compiling, "DSBUILD_OUT", "DSBUILD_OBJECTS DSBUILD_OUT", 1) + " DS_ACCELERATOR " + shell + " MAX_JOBS PATH PWD PYTHONNOUSERSITE TMPDIR UV_CACHE_DIR UV_LINK_MODE VIRTUAL_ENV",
 		"fetch": "CUDA_HOME " + compiling + " " + shell + " NO_PROXY PATH PIP_INDEX_URL PWD PYTHONNOUSERSITE SSL_CERT_FILE TMPDIR UV_CACHE_DIR UV_INDEX_MINE_PASSWORD UV_LINK_MODE VIRTUAL_ENV https_proxy",
 	} {
 		got := slices.DeleteFunc(names[step], func(n string) bool { return n == "_" || n == "OLDPWD" || n == "SHLVL" })

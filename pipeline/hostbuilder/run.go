@@ -160,6 +160,17 @@ func (r *run) Close() error {
 
 // Run runs one step of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
+	key, err := r.stepKey(s)
+	if err != nil {
+		return fmt.Errorf("step %s: %w", s.Name, err)
+	}
+	if out := r.outDir(s); (s.Network || !r.plan.Options.NoCache) && s.Repeats() && r.takeStep(ctx, key, out) {
+		shown := r.rep.Step(s.Name + ": " + s.Title)
+		fmt.Fprintf(r.log, "== %s: %s\nfrom an earlier build\n", s.Name, s.Title)
+		shown.End(ui.Cached, "")
+		r.outputs[s.Name] = out
+		return nil
+	}
 	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
 		at, done, err := r.stepPlaces(s)
 		defer done()
@@ -182,17 +193,25 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 			return err
 		}
 		r.outputs[s.Name] = at.Out
+		if s.Repeats() {
+			if err := r.keepStep(ctx, key, at.Out); err != nil {
+				r.rep.Warn("what step %s has made is not kept: %v", s.Name, err)
+			}
+		}
 		return nil
 	})
 }
+
+// outDir is where a step's output goes.
+func (r *run) outDir(s pipeline.Step) string { return filepath.Join(r.dir, "out", s.Name) }
 
 // stepPlaces makes the places of a step: its scripts, and of the outputs of
 // others those that it names. done removes all of them but its output.
 func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err error) {
 	root, work := filepath.Join(r.dir, s.Name), filepath.Join(r.scratch, "work-"+s.Name)
 	at = pipeline.Places{
-		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: filepath.Join(r.dir, "out", s.Name),
-		Work: work, Cache: filepath.Join(r.opt.Dir, "ccache"),
+		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: r.outDir(s),
+		Work: work, Cache: filepath.Join(r.opt.Dir, "objects"),
 	}
 	done = func() {
 		_ = scratch.RemoveAll(root) // what stays goes with the run

@@ -12,6 +12,8 @@ import os
 import runpy
 import sys
 
+import jobs
+
 ARCHS = "TORCH_CUDA_ARCH_LIST"
 
 
@@ -85,6 +87,9 @@ def main():
     for name in ("OpBuilder", "CUDAOpBuilder"):
         if "builder" in vars(getattr(builder, name, object)):
             keep_archs(getattr(builder, name), ops)
+    from torch.utils import cpp_extension
+
+    jobs.pool(cpp_extension)
     sys.argv[0] = "setup.py"
     runpy.run_path("setup.py", run_name="__main__")
 

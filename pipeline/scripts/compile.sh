@@ -34,7 +34,9 @@ done
 
 DSBUILD_CC=$(command -v "gcc${DSBUILD_GCC:+-$DSBUILD_GCC}")
 DSBUILD_CXX=$(command -v "g++${DSBUILD_GCC:+-$DSBUILD_GCC}")
-DSBUILD_CCACHE=$(command -v ccache || true)
+# Objects are kept by jobs.py; ccache brings those that a site shares.
+DSBUILD_CCACHE=
+[ -z "${CCACHE_REMOTE_STORAGE-}${CCACHE_SECONDARY_STORAGE-}" ] || DSBUILD_CCACHE=$(command -v ccache || true)
 for name in gcc g++ cc c++; do install -m 755 "$DSBUILD_TOOLS/cxx" "$DSBUILD_WORK/bin/$name"; done
 install -m 755 "$DSBUILD_TOOLS/nvcc" "$DSBUILD_WORK/bin/nvcc"
 PATH=$DSBUILD_WORK/bin:$PATH
@@ -43,7 +45,11 @@ CC=$DSBUILD_WORK/bin/gcc CXX=$DSBUILD_WORK/bin/g++ PYTORCH_NVCC=$DSBUILD_WORK/bi
 CCACHE_BASEDIR=$DSBUILD_SRC
 echo >"$DSBUILD_WORK/name.cu"
 DSBUILD_NVCC_NAMES=$("$CUDA_HOME/bin/nvcc" --dryrun -c "$DSBUILD_WORK/name.cu" -o /dev/null 2>&1 | sed -n 's/.*cudafe++.* --orig_src_path_name .*/yes/p' | head -n 1)
-export DSBUILD_NVCC_NAMES DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
+# In the sources, so that its path is the same everywhere.
+DSBUILD_LEAN=$DSBUILD_SRC/build/lean
+mkdir -p "$DSBUILD_SRC/build"
+cp -R "$DSBUILD_TOOLS/lean" "$DSBUILD_LEAN"
+export DSBUILD_LEAN DSBUILD_NVCC_NAMES DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
 
 # Ops are linked with the library of the GPU's driver, which no toolkit has. What
 # stands in for it goes on to the smoke step, whose machine may have no GPU.

@@ -1,0 +1,333 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/ledger"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/internal/whole"
+)
+
+// What is built: the ops of the guides, and those whose device code grows with
+// every arch.
+const (
+	builtOps = "cpu_adam,utils"
+	archOps  = "fused_adam,fused_lamb,fused_lion"
+)
+
+// site is where wheels are built: a cache of dsbuild's own, whose toolchain is that of
+// the stock recipe too, and the sources.
+//
+//	build/cache/    XDG_CACHE_HOME
+//	build/src/      DeepSpeed's sources, never built in
+//	build/stock/    a copy in which the stock recipe runs
+//	build/dist/     wheels
+type site struct {
+	dir    string
+	env    string // the toolchain's Python environment
+	cuda   string // CUDA_HOME
+	source string // the source distribution
+}
+
+func (s site) path(elem ...string) string {
+	return filepath.Join(append([]string{s.dir}, elem...)...)
+}
+
+func (s site) host(elem ...string) string {
+	return s.path(append([]string{"cache", "dsbuild", "host"}, elem...)...)
+}
+
+// toolchain has dsbuild's host builder make the toolchain, by a wheel that is
+// thrown away. Its downloads are those of all that is made here.
+func (y *yard) toolchain(ctx context.Context, step ui.Step) (string, error) {
+	s := site{dir: filepath.Join(y.dir, "build")}
+	if err := os.MkdirAll(s.host(), 0o700); err != nil {
+		return "", err
+	}
+	if err := os.Symlink(filepath.Join(y.cache, "uv"), s.host("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	step.Log("dsbuild wheel --builder host, for the toolchain")
+	y.site = s
+	if _, err := y.build(ctx, "--ops", "utils"); err != nil {
+		return "", err
+	}
+	envs, err := filepath.Glob(s.host("environments", "*", "complete"))
+	if err != nil || len(envs) == 0 {
+		return "", fmt.Errorf("no toolchain in %s: %w", s.host("environments"), err)
+	}
+	slices.SortFunc(envs, func(a, b string) int { return modified(b).Compare(modified(a)) })
+	s.env, s.cuda = filepath.Join(filepath.Dir(envs[0]), "toolchain"), filepath.Join(filepath.Dir(envs[0]), "cuda")
+	sources, err := filepath.Glob(s.host("steps", "*", "deepspeed-*.tar.gz"))
+	if err != nil || len(sources) == 0 {
+		return "", fmt.Errorf("no sources in %s: %w", s.host("steps"), err)
+	}
+	s.source = s.path(filepath.Base(sources[0]))
+	if err := copyTo(sources[0], s.source); err != nil {
+		return "", err
+	}
+	y.site = s
+	return y.version(ctx, filepath.Join(s.env, "bin", "python"), "-c", "import torch; print('torch', torch.__version__)")
+}
+
+// built is what dsbuild says of the wheel it has made.
+type built struct {
+	Path   string `json:"path"`
+	Size   int64  `json:"size"`
+	Cached bool   `json:"cached"`
+	took   cost
+}
+
+// build runs dsbuild wheel on this machine, in the cache of the site.
+func (y *yard) build(ctx context.Context, args ...string) (built, error) {
+	line := "dsbuild wheel --builder host --json -o dist " + strings.Join(args, " ")
+	var out bytes.Buffer
+	fmt.Fprintf(y.log, "\n$ %s\n", line)
+	took, err := metered(ctx, y.site.dir, y.siteEnv(), io.MultiWriter(&out, y.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
+	if err == nil && took.Status != 0 {
+		err = fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, y.log.Name())
+	}
+	if err != nil {
+		return built{}, fmt.Errorf("%s: %w", line, err)
+	}
+	var doc struct {
+		Wheels []built `json:"wheels"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
+		return built{}, fmt.Errorf("%s printed no wheel: %w", line, err)
+	}
+	b := doc.Wheels[0]
+	b.took = took
+	return b, nil
+}
+
+// siteEnv is the environment of all builds.
+func (y *yard) siteEnv() []string {
+	return y.environ("XDG_CACHE_HOME="+y.site.path("cache"), "XDG_STATE_HOME="+y.site.path("state"))
+}
+
+// forget empties parts of what dsbuild keeps from build to build.
+func (y *yard) forget(parts ...string) error {
+	var err error
+	for _, part := range parts {
+		err = errors.Join(err, os.RemoveAll(y.site.path("cache", "dsbuild", part)))
+	}
+	return err
+}
+
+const (
+	keptWheels  = "wheels"
+	keptSteps   = "host/steps"
+	keptObjects = "host/objects"
+)
+
+// changed is the source distribution with another Python file in it, as the next
+// commit would have: each is another one.
+func (y *yard) changed(ctx context.Context, n int) (string, error) {
+	tree := y.site.path("changed")
+	if err := errors.Join(os.RemoveAll(tree), os.Mkdir(tree, 0o755)); err != nil {
+		return "", err
+	}
+	line := fmt.Sprintf("tar -xzf %s -C changed --strip-components=1 && echo '# %d' >>changed/deepspeed/constants.py", filepath.Base(y.site.source), n)
+	cmd := child.Command(ctx, "bash", "-ec", line)
+	cmd.Dir = y.site.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", line, err, out)
+	}
+	return tree, nil
+}
+
+// stock builds by the recipe of DeepSpeed's guides, in a fresh copy of the sources,
+// with the toolchain that dsbuild uses.
+func (y *yard) stock(ctx context.Context, ops string) (built, error) {
+	tree := y.site.path("stock")
+	if err := errors.Join(os.RemoveAll(tree), os.Mkdir(tree, 0o755)); err != nil {
+		return built{}, err
+	}
+	unpack := exec.CommandContext(ctx, "tar", "-xzf", y.site.source, "-C", tree, "--strip-components=1")
+	if err := unpack.Run(); err != nil {
+		return built{}, err
+	}
+	line := stockLine(ops)
+	fmt.Fprintf(y.log, "\n$ %s\n", line)
+	env := append(y.environ(), "CUDA_HOME="+y.site.cuda)
+	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "PATH=") })
+	env = append(env, "PATH="+filepath.Join(y.site.env, "bin")+":"+os.Getenv("PATH"))
+	took, err := metered(ctx, tree, env, y.log, line)
+	if err != nil {
+		return built{}, err
+	}
+	wheels, _ := filepath.Glob(filepath.Join(tree, "dist", "*.whl")) // a bad pattern finds none
+	if took.Status != 0 || len(wheels) != 1 {
+		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; what it said is in %s", took.Status, len(wheels), y.log.Name())
+	}
+	info, err := os.Stat(wheels[0])
+	if err != nil {
+		return built{}, err
+	}
+	return built{Path: wheels[0], Size: info.Size(), took: took}, nil
+}
+
+// stockLine is the recipe. Without DS_ACCELERATOR a machine with no GPU builds no utils.
+func stockLine(ops string) string {
+	var b strings.Builder
+	b.WriteString("DS_ACCELERATOR=cuda TORCH_CUDA_ARCH_LIST=8.0")
+	for _, op := range strings.Split(ops, ",") {
+		fmt.Fprintf(&b, " DS_BUILD_%s=1", strings.ToUpper(op))
+	}
+	return b.String() + " python setup.py build_ext -j2 bdist_wheel"
+}
+
+const stockName = "stock recipe"
+
+// way is one way to come to a wheel.
+type way struct {
+	name   string
+	before func() error
+	do     func(context.Context) (built, error)
+}
+
+// ways are compared, in this order: what each leaves, the next finds.
+func (y *yard) ways(round int) []way {
+	ours := func(args ...string) func(context.Context) (built, error) {
+		return func(ctx context.Context) (built, error) {
+			return y.build(ctx, append([]string{"--ops", builtOps, "--deepspeed", y.site.source}, args...)...)
+		}
+	}
+	return []way{
+		{stockName, nil, func(ctx context.Context) (built, error) { return y.stock(ctx, builtOps) }},
+		{"dsbuild, nothing prepared", func() error { return y.forget(keptWheels, keptSteps, keptObjects) }, ours()},
+		{"dsbuild, objects cold (--no-cache)", nil, ours("--no-cache")},
+		{"dsbuild, objects warm: the next commit", nil, func(ctx context.Context) (built, error) {
+			tree, err := y.changed(ctx, round)
+			if err != nil {
+				return built{}, err
+			}
+			return y.build(ctx, "--ops", builtOps, "--deepspeed", tree)
+		}},
+		{"dsbuild, objects warm: the same again, not in the store", func() error { return y.forget(keptWheels) }, ours()},
+		{"dsbuild, nothing changed", nil, ours()},
+	}
+}
+
+// pictured are the ways whose time is drawn.
+const pictured = 3
+
+// building compares dsbuild's builds with the stock recipe's.
+func (y *yard) building(ctx context.Context) (finding, error) {
+	walls, cpus, sizes := map[string][]float64{}, map[string][]float64{}, map[string]int64{}
+	var drawn []chart
+	rounds := cmp.Or(y.rounds, 2)
+	for round := 1; round <= rounds; round++ {
+		step := y.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", builtOps, round, rounds))
+		var said []string
+		for i, w := range y.ways(round) {
+			if w.before != nil {
+				if err := w.before(); err != nil {
+					return finding{}, err
+				}
+			}
+			syscall.Sync()
+			var b built
+			var err error
+			spans := watch(func() { b, err = w.do(ctx) })
+			if err != nil {
+				step.End(ui.Failed, "")
+				return finding{}, fmt.Errorf("%s: %w", w.name, err)
+			}
+			if round == 1 && i < pictured {
+				drawn = append(drawn, chart{w.name, b.took.Wall, spans})
+			}
+			walls[w.name], cpus[w.name], sizes[w.name] = append(walls[w.name], b.took.Wall), append(cpus[w.name], b.took.CPU), b.Size
+			said = append(said, fmt.Sprintf("%s %.1fs", w.name, b.took.Wall))
+		}
+		step.End(ui.Done, strings.Join(said, ", "))
+	}
+	text := "![what ran when](bench-build.svg)\n\n" + y.buildTable(walls, cpus, sizes) + buildRemarks()
+	return finding{text, map[string]string{"bench-build.svg": drawTimeline("A wheel of "+builtOps+": what ran when", drawn)}}, nil
+}
+
+// buildTable has a line for each way.
+func (y *yard) buildTable(walls, cpus map[string][]float64, sizes map[string]int64) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| a wheel of %s | wall, s | × %s | CPU, s | bytes of the wheel |\n|---|---|---|---|---|\n", builtOps, stockName)
+	for _, w := range y.ways(0) {
+		ratios := make([]float64, len(walls[w.name]))
+		for i := range ratios {
+			ratios[i] = walls[w.name][i] / walls[stockName][i]
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", ledger.Markdown(w.name), aroundMedian(spreadOf(walls[w.name]), "%.1f"),
+			aroundMedian(spreadOf(ratios), "%.3f"), aroundMedian(spreadOf(cpus[w.name]), "%.1f"), sizes[w.name])
+	}
+	return b.String()
+}
+
+func buildRemarks() string {
+	return "\nThe stock recipe, in a fresh copy of the sources:\n\n```sh\n" + stockLine(builtOps) + "\n```\n\n" +
+		"dsbuild's walls are those of the whole command, with audit and smoke test, which the recipe has not. " +
+		"The next commit is a tree with one Python file changed.\n"
+}
+
+// archs compares a wheel for one more arch with that for both from scratch.
+func (y *yard) archs(ctx context.Context) (finding, error) {
+	if err := y.forget(keptWheels, keptSteps, keptObjects); err != nil {
+		return finding{}, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| a wheel of %s | wall, s | CPU, s |\n|---|---|---|\n", archOps)
+	var walls []float64
+	for _, w := range []struct {
+		name string
+		args []string
+	}{
+		{"for 8.0, from scratch", []string{"--arch", "8.0"}},
+		{"for 8.0 and 8.6, after that", []string{"--arch", "'8.0;8.6'"}},
+		{"for 8.0 and 8.6, from scratch (--no-cache)", []string{"--arch", "'8.0;8.6'", "--no-cache"}},
+	} {
+		step := y.ui.Step(w.name)
+		made, err := y.build(ctx, append([]string{"--ops", archOps, "--deepspeed", y.site.source}, w.args...)...)
+		if err != nil {
+			step.End(ui.Failed, "")
+			return finding{}, err
+		}
+		step.End(ui.Done, "")
+		walls = append(walls, made.took.Wall)
+		fmt.Fprintf(&b, "| %s | %.1f | %.1f |\n", w.name, made.took.Wall, made.took.CPU)
+	}
+	fmt.Fprintf(&b, "\nAdding the arch takes %.2f of the time of both from scratch.\n", walls[1]/walls[2])
+	return finding{text: b.String()}, nil
+}
+
+// modified is when a file was changed last.
+func modified(file string) time.Time {
+	info, err := os.Stat(file)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+func copyTo(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return whole.Write(to, in, 0o644)
+}

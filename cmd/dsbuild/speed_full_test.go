@@ -1,0 +1,258 @@
+//go:build full
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// shop is where wheels are built on this machine: caches that are empty but for the
+// downloads, which are the user's own.
+type shop struct {
+	dir     string
+	program string
+}
+
+func newShop(t *testing.T) shop {
+	t.Helper()
+	hostPackages(t)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// On the file system of the downloads, for links.
+	dir, err := os.MkdirTemp(os.Getenv("DSBUILD_FULL_DIR"), "speed-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := shop{dir, filepath.Join(dir, "dsbuild")}
+	command(t, ".", "go", "build", "-trimpath", "-o", s.program, ".")
+	host, downloads := filepath.Join(dir, "dsbuild-cache", "dsbuild", "host"), filepath.Join(cache, "dsbuild", "uv")
+	for _, d := range []string{host, downloads} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(downloads, filepath.Join(host, "uv-cache")); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// wheel builds one, and returns the log of the build.
+func (s shop) wheel(t *testing.T, args ...string) (a wheel.Artifact, log string) {
+	t.Helper()
+	out := t.TempDir()
+	logs := filepath.Join(s.dir, "state", "dsbuild", "logs")
+	if err := os.RemoveAll(logs); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(s.program, append([]string{"wheel", "--builder", "host", "--json", "-o", out}, args...)...)
+	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(s.dir, "dsbuild-cache"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, io.MultiWriter(&stderr, testLog{t})
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, &stderr)
+	}
+	var doc wheelsDocument
+	if err := json.Unmarshal(stdout.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
+		t.Fatalf("%v: %s", err, &stdout)
+	}
+	files, _ := filepath.Glob(filepath.Join(logs, "*.log")) // a bad pattern finds none
+	if len(files) == 1 {
+		text, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		log = string(text)
+	}
+	return doc.Wheels[0], log
+}
+
+// one is the only file of a pattern in the shop's host cache.
+func (s shop) one(t *testing.T, pattern ...string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(append([]string{s.dir, "dsbuild-cache", "dsbuild", "host"}, pattern...)...))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%v: %q, %v", pattern, found, err)
+	}
+	return found[0]
+}
+
+// sources unpacks the source distribution that the shop has fetched.
+func (s shop) sources(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	command(t, ".", "tar", "-xzf", s.one(t, "steps", "*", "deepspeed-*.tar.gz"), "-C", dir, "--strip-components=1")
+	return dir
+}
+
+// unpacked is what a wheel would install.
+func unpacked(t *testing.T, file string) string {
+	t.Helper()
+	dir := t.TempDir()
+	command(t, ".", "python3", "-m", "zipfile", "-e", file, dir)
+	return dir
+}
+
+// symbols are those that the extensions below a folder show to others, by their kind, as
+// nm names it.
+func symbols(t *testing.T, dir, kind string) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	for name := range tree(t, dir) {
+		if !strings.HasSuffix(name, ".so") {
+			continue
+		}
+		for line := range strings.Lines(command(t, dir, "nm", "-D", "--defined-only", name)) {
+			if fields := strings.Fields(line); len(fields) == 3 && strings.Contains(kind, fields[1]) {
+				all[filepath.Base(name)] = append(all[filepath.Base(name)], fields[2])
+			}
+		}
+	}
+	return all
+}
+
+// steps prints what CPU Adam makes of numbers, in full.
+const steps = `
+import hashlib, torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
+h = hashlib.sha256()
+for kind in (torch.float32, torch.bfloat16, torch.float16):
+    for size in (1, 7, 8, 1000, 70001):
+        torch.manual_seed(size)
+        p = torch.nn.Parameter(torch.randn(size).to(kind))
+        o = DeepSpeedCPUAdam([p], lr=1e-2, weight_decay=1e-2, fp32_optimizer_states=True)
+        for _ in range(4):
+            p.grad = torch.randn(size).to(kind)
+            o.step()
+        h.update(p.detach().float().numpy().tobytes())
+print("numbers", h.hexdigest())
+`
+
+// The extensions that are compiled the fast way are those of DeepSpeed's own recipe: they
+// show the same functions, and CPU Adam computes the same numbers to the last bit.
+func TestFullSpeedSame(t *testing.T) {
+	s := newShop(t)
+	a, log := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache")
+	if strings.Contains(log, "with torch's own header") {
+		t.Errorf("sources of this release were compiled the slow way:\n%s", log)
+	}
+	toolchain := s.one(t, "environments", "*", "toolchain")
+	tree := s.sources(t)
+	bin := filepath.Join(toolchain, "bin")
+	cmd := exec.Command(filepath.Join(bin, "python"), "setup.py", "build_ext", "-j2", "bdist_wheel")
+	cmd.Dir = tree
+	cmd.Env = append(os.Environ(), "CUDA_HOME="+filepath.Join(filepath.Dir(toolchain), "cuda"), "DS_ACCELERATOR=cuda", "TORCH_CUDA_ARCH_LIST=8.0", "DS_BUILD_CPU_ADAM=1", "DS_BUILD_UTILS=1", "PATH="+bin+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the stock recipe: %v\n%s", err, out)
+	}
+	wheels, _ := filepath.Glob(filepath.Join(tree, "dist", "*.whl")) // a bad pattern finds none
+	if len(wheels) != 1 {
+		t.Fatalf("the stock recipe made %q", wheels)
+	}
+	ours, stock := unpacked(t, a.Path), unpacked(t, wheels[0])
+	strong, want := symbols(t, ours, "TDBR"), symbols(t, stock, "TDBR")
+	if len(want) != 2 || !maps.EqualFunc(strong, want, slices.Equal) {
+		t.Errorf("symbols\n%v\nof the stock recipe\n%v", strong, want)
+	}
+	var more []string
+	all := symbols(t, stock, "TDBRWVu")
+	for name, found := range symbols(t, ours, "WVu") {
+		for _, symbol := range found {
+			if !slices.Contains(all[name], symbol) {
+				more = append(more, symbol)
+			}
+		}
+	}
+	if len(more) > 0 {
+		t.Errorf("symbols that the stock recipe's have not: %q", more)
+	}
+	got, expected := s.numbers(t, ours), s.numbers(t, stock)
+	if got != expected {
+		t.Errorf("CPU Adam: %s, of the stock recipe %s", got, expected)
+	}
+	info, err := os.Stat(wheels[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("result: the symbols of the stock recipe's extensions, CPU Adam's numbers to the last bit, %d of %d bytes (%.3f)", a.Size, info.Size(), float64(a.Size)/float64(info.Size()))
+}
+
+// numbers are what CPU Adam of an unpacked wheel computes.
+func (s shop) numbers(t *testing.T, dir string) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(s.one(t, "environments", "*", "runtime"), "bin", "python"), "-c", steps)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "DS_ACCELERATOR=cuda")
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	_, numbers, found := strings.Cut(string(out), "numbers ")
+	if err != nil || !found {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return strings.TrimSpace(numbers)
+}
+
+// The next commit compiles what it has changed. Another arch compiles no device code of
+// those that were there, and the wheel has the bytes of one from scratch.
+func TestFullSpeedReuse(t *testing.T) {
+	s := newShop(t)
+	const ops = "cpu_adam,utils,fused_adam"
+	s.wheel(t, "--ops", ops, "--arch", "8.0")
+	tree := s.sources(t)
+	for file, want := range map[string]string{
+		"deepspeed/constants.py":      "objects: 6 taken, 0 made",
+		"csrc/adam/cpu_adam_impl.cpp": "objects: 5 taken, 1 made",
+	} {
+		text, err := os.ReadFile(filepath.Join(tree, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		comment := map[string]string{".py": "# changed\n", ".cpp": "// changed\n"}[filepath.Ext(file)]
+		if err := os.WriteFile(filepath.Join(tree, file), append(text, comment...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, log := s.wheel(t, "--ops", ops, "--arch", "8.0", "--deepspeed", tree); !strings.Contains(log, want) {
+			t.Errorf("with another %s: no %q in\n%s", file, want, jobLines(log))
+		}
+		if err := os.WriteFile(filepath.Join(tree, file), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	added, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
+	if !strings.Contains(log, "multi_tensor_adam.cu: compute_86") || strings.Contains(log, "multi_tensor_adam.cu: compute_80") || !strings.Contains(log, "objects: 5 taken, 1 made") {
+		t.Errorf("with another arch:\n%s", jobLines(log))
+	}
+	scratch, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6", "--no-cache")
+	if !strings.Contains(log, "objects: 0 taken, 6 made") || scratch.SHA256 != added.SHA256 {
+		t.Errorf("from scratch %s, with an arch added %s\n%s", scratch.SHA256, added.SHA256, jobLines(log))
+	}
+	again, _ := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
+	if !again.Cached || again.SHA256 != added.SHA256 {
+		t.Errorf("again: cached %v, %s", again.Cached, again.SHA256)
+	}
+	t.Logf("result: a Python file changed: 6 of 6 objects taken; a source changed: 5 of 6; an arch added: its own device code alone, and the bytes of a wheel from scratch; the same again from the store in %.1f s", again.Seconds)
+}
+
+// jobLines are what a log says of jobs and objects.
+func jobLines(log string) string {
+	var b strings.Builder
+	for line := range strings.Lines(log) {
+		if strings.HasPrefix(line, "job ") || strings.HasPrefix(line, "objects: ") || strings.Contains(line, "own header") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,5 @@
+// Stands before torch's own for a source that binds nothing to Python: tensors and
+// operators, without the modules, optimizers and data loaders of the C++ front end.
+#pragma once
+#include <torch/types.h>
+#include <torch/version.h>
