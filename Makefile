@@ -11,7 +11,7 @@ OTHERS = darwin/arm64 windows/amd64
 # What makes a release; the last that compiles with the Go of go.mod.
 GORELEASER = v2.12.0
 
-.PHONY: help build drivers quickstart test test-full bench release-snapshot fuzz engine engine-stop lint clean clean-caches
+.PHONY: help build drivers quickstart test test-full bench pictures release-snapshot fuzz engine engine-stop lint clean clean-caches
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,12 +38,16 @@ test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes
 	DSBUILD_TEST_DIR="$$PWD/.test" DSBUILD_TEST_WHEEL="$$(echo "$$PWD"/.test/dist/*.whl)" $(GO) test -count=1 -timeout 20m ./...
 	$(GO) run ./ci/fuzz 5s
 	@echo "ran against: $$(cat .test/engine); $$(ssh -V 2>&1); $$(basename .test/dist/*.whl)"
+	@tail -1 .test/pages
 
 test-full: ## the long proofs, each part at most an hour: all, or PART=inside
 	$(GO) run ./ci/full $(PART)
 
 bench: build ## builds beside the stock recipe, the fan-out beside pdsh, clush, Ansible, scp; or PART=growth
 	$(GO) run ./ci/bench $(PART)
+
+pictures: build ## docs/pictures, from real runs on three local nodes
+	$(GO) run ./ci/pictures
 
 release-snapshot: ## all that a release would publish, into bin/release
 	GOFLAGS= $(GO) run github.com/goreleaser/goreleaser/v2@$(GORELEASER) release --snapshot --clean

@@ -18,6 +18,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 import time
 import zipfile
 
@@ -257,6 +258,43 @@ class Digests:
             self.known[key] = sum.hexdigest()
         return self.known[key]
 
+    def learn(self, path, sum):
+        """Takes a digest of a whole file from somebody who has read it."""
+        st = os.stat(path)
+        self.known[(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_size)] = sum
+
+
+class Arriving(threading.Thread):
+    """Reads a file while it arrives, so that its digest is there with its last byte."""
+
+    def __init__(self, path):
+        threading.Thread.__init__(self, daemon=True)
+        import hashlib
+
+        self.path, self.sum, self.read, self.whole = path, hashlib.sha256(), 0, threading.Event()
+
+    def run(self):
+        try:
+            with open(self.path, "rb") as f:
+                while True:
+                    whole = self.whole.is_set()  # before it is read: what came in between is
+                    block = f.read(1 << 20)
+                    self.sum.update(block)
+                    self.read += len(block)
+                    if not block and whole:
+                        return
+                    if not block:
+                        self.whole.wait(0.01)
+        except OSError:  # whoever asks for the digest will meet it too
+            self.read = -1
+
+    def digest(self, size):
+        """The digest of what has been read, None where that was not so many bytes. It may
+        be wrong where a part was written only after it was read."""
+        self.whole.set()
+        self.join()
+        return self.sum.hexdigest() if self.read == size else None
+
 
 def check_wheel(wheel, digests):
     """The file must be the one that was sent."""
@@ -396,6 +434,7 @@ class Environment:
         self.lock = None
         self.along = []  # what was installed beside DeepSpeed
         self.digests = Digests()
+        self.arriving = None
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
     def begin(self, inbox):
@@ -432,10 +471,26 @@ class Environment:
             remove(path)
         return whole
 
+    def arrives(self, order):
+        """A large upload has begun to arrive."""
+        self.arriving = Arriving(self.upload(order))
+        self.arriving.start()
+        return {}
+
     def digest(self, order):
         """The sha256 of the beginning of an upload."""
-        path = os.path.join(INBOX, os.path.basename(order["file"]))
+        path, arriving, self.arriving = self.upload(order), self.arriving, None
+        if arriving and arriving.path == path:
+            sum, name = arriving.digest(order["size"]), os.path.basename(path)
+            if name.endswith(PART):
+                name = name[:-len(PART)]
+            if any(f == {"name": name, "sha256": sum} for f in REQUEST["files"]):
+                self.digests.learn(path, sum)
         return {"sha256": digest_of(path, self.digests, order["size"])}
+
+    @staticmethod
+    def upload(order):
+        return os.path.join(INBOX, os.path.basename(order["file"]))
 
     def take_lock(self, inbox):
         """Waits a little: a driver that was killed leaves an agent that tidies up."""
@@ -859,6 +914,8 @@ def serve(env, inbox):
         number, do = order.get("number"), order["do"]  # "end" is not answered
         if do == "install":
             answer(number, lambda: env.install(order, inbox))
+        elif do == "arriving":
+            answer(number, lambda: env.arrives(order))
         elif do == "digest":
             answer(number, lambda: env.digest(order))
         elif do == "fetch":

@@ -209,6 +209,11 @@ func (c *change) gone() error {
 	return fmt.Errorf("the program on the node ended: %w", c.err)
 }
 
+// arriving has the agent read a file in the inbox while it arrives.
+func (c *change) arriving(ctx context.Context, file string) error {
+	return c.ask(ctx, map[string]any{"do": "arriving", "file": file}, nil)
+}
+
 // digest is the sha256 of the first n bytes of a file in the inbox.
 func (c *change) digest(ctx context.Context, file string, n int64) (string, error) {
 	var got struct {

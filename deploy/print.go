@@ -138,7 +138,7 @@ func (r *Report) differences() []string {
 		}
 		var sides []string
 		for i, v := range d.Values[:min(len(d.Values), maxValues)] {
-			value, who := cmp.Or(oneLine(v.Value), "none"), foldShort(v.Nodes)
+			value, who := cmp.Or(ui.OneLine(v.Value), "none"), foldShort(v.Nodes)
 			if d.What == "wheel" {
 				value = short(v.Value)
 			}

@@ -142,3 +142,75 @@ func TestBandwidthIsSharedByAllNodes(t *testing.T) {
 		t.Errorf("done in %s", d)
 	}
 }
+
+// A large file is read while it arrives, and its digest is that of what lies there:
+// also where it is resumed, or where what was read is not what was written at last.
+func TestALargeFileIsReadWhileItArrives(t *testing.T) {
+	t.Parallel()
+	noise := make([]byte, 17<<20)
+	rand.Read(noise)
+	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/noise.bin": string(noise)}}))
+	for name, opt := range map[string]sshtest.Options{"at once": {}, "in two parts": {CutAfter: 12 << 20, Cuts: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnvironment(t, "2.15.0")
+			h, s := host(t, "gpu1", e, opt)
+			if n := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)).Nodes[0]; n.Status != deploy.OK || !n.Changed {
+				t.Errorf("%+v", n)
+			}
+			if left := e.leftovers(t); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+func TestTheDigestOfWhatArrives(t *testing.T) {
+	t.Parallel()
+	// Written as it is read; written in two parts, the first of them last; gone.
+	out := agentDo(t, newEnvironment(t, ""), "", `
+import hashlib
+data = os.urandom(3 << 20)
+sum = hashlib.sha256(data).hexdigest()
+os.makedirs(INBOX)
+REQUEST["files"] = [{"name": "a.whl", "sha256": sum}]
+part = os.path.join(INBOX, "a.whl" + PART)
+reads = []
+plain = Digests.of
+def of(self, path, size=None):
+    known = len(self.known)
+    got = plain(self, path, size)
+    reads.append(len(self.known) > known)
+    return got
+Digests.of = of
+def arrive(write):
+    env = Environment()
+    open(part, "wb").close()
+    env.arrives({"file": part})
+    with open(part, "r+b") as f:
+        write(f)
+    return env.digest({"file": part, "size": len(data)})["sha256"] == sum
+def slowly(f):
+    for at in range(0, len(data), 1 << 19):
+        f.write(data[at:at + (1 << 19)])
+        f.flush()
+        time.sleep(0.02)
+def backwards(f):
+    f.seek(1 << 20)
+    f.write(data[1 << 20:])
+    f.flush()
+    time.sleep(0.3)
+    f.seek(0)
+    f.write(data[:1 << 20])
+print(arrive(slowly), arrive(backwards), reads)
+env = Environment()
+env.arrives({"file": "gone"})
+try:
+    env.digest({"file": "gone", "size": 1})
+except Failed as f:
+    print("No such file" in str(f))
+`)
+	if got := strings.TrimSpace(out); got != "True True [False, True]\nTrue" {
+		t.Error(got)
+	}
+}

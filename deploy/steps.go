@@ -229,6 +229,10 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	return b, nil
 }
 
+// largeFile is the size from which a file is read on the node while it arrives: below,
+// to say so takes as long as to read it afterwards.
+const largeFile = 16 << 20
+
 // putFile sends a file into the inbox; sent, if set, is told what is on its way.
 func (d *Deployment) putFile(ctx context.Context, u *unit, f upload, sent func(int64)) error {
 	var told atomic.Int64
@@ -241,6 +245,9 @@ func (d *Deployment) putFile(ctx context.Context, u *unit, f upload, sent func(i
 		Resume: true,
 		Limit:  d.opt.Bandwidth,
 		Sum:    u.change.digest,
+	}
+	if f.size >= largeFile {
+		up.Arriving = u.change.arriving
 	}
 	if sent != nil {
 		up.Progress = func(n int64) {

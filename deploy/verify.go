@@ -20,6 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -111,15 +112,12 @@ type sight struct {
 type finding struct{ what, hint string }
 
 func (s *sight) differ(hint, format string, args ...any) {
-	s.differs = append(s.differs, finding{oneLine(fmt.Sprintf(format, args...)), hint})
+	s.differs = append(s.differs, finding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
 }
 
 func (s *sight) remark(format string, args ...any) {
-	s.remarks = append(s.remarks, oneLine(fmt.Sprintf(format, args...)))
+	s.remarks = append(s.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
 }
-
-// oneLine keeps what a node says from looking like lines of dsbuild's own.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // looked is what look.py says about the DeepSpeed that is registered.
 type looked struct {
@@ -235,9 +233,9 @@ func (s *sight) add(m sighting, files *shared) {
 		s.looked = m.Looked
 		s.digest, s.looked.Files = files.one(s.looked.Digest, s.looked.Files)
 	case m.Wrong != "":
-		s.differ(oneLine(m.Hint), "%s", m.Wrong)
+		s.differ(ui.OneLine(m.Hint), "%s", m.Wrong)
 	case m.Broken != "":
-		s.broken = append(s.broken, finding{oneLine(m.Broken), oneLine(m.Hint)})
+		s.broken = append(s.broken, finding{ui.OneLine(m.Broken), ui.OneLine(m.Hint)})
 	case m.Remark != "":
 		s.remark("%s", m.Remark)
 	}

@@ -143,13 +143,11 @@ func chooser(opt Options, all []Toolchain) ([]file, error) {
 		choices = append(choices, newChoice(tc, opt))
 	}
 	text, err := render("chooser.html.tmpl", struct {
-		Policy  string
-		Style   template.CSS
-		Script  template.JS
+		sealed.Page
 		Known   bool // where the page will be
 		Unknown string
 		Choices []choice
-	}{sealed.Policy(style, script), template.CSS(style), template.JS(script), opt.URL != "", unknown, choices}) //nolint:gosec // our own
+	}{sealed.New(style, script), opt.URL != "", unknown, choices})
 	if err != nil {
 		return nil, err
 	}

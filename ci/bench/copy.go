@@ -110,13 +110,20 @@ func (y *yard) mustHaveBigFile(n int) error {
 	return nil
 }
 
-// farSum has the node's Python compute a digest, as deploy has its agent there do it.
+// farSum has the node's Python compute the digest of a file while it arrives, as deploy
+// has its agent there do it.
 func farSum(ctx context.Context, r remote.Runner, python, path string, n int64) (string, error) {
-	const program = "import hashlib, sys; f = open(sys.argv[1], 'rb'); h = hashlib.sha256(); n = int(sys.argv[2])\n" +
-		"while n:\n b = f.read(min(n, 1 << 20)); h.update(b); n -= len(b)\nprint(h.hexdigest())"
+	const program = "import hashlib, sys, time; f = open(sys.argv[1], 'rb'); h = hashlib.sha256(); n = int(sys.argv[2])\n" +
+		"while n:\n b = f.read(min(n, 1 << 20)); h.update(b); n -= len(b); b or time.sleep(0.01)\nprint(h.hexdigest())"
 	var out strings.Builder
 	err := r.Run(ctx, remote.Command{Argv: []string{python, "-c", program, path, strconv.FormatInt(n, 10)}, Stdout: &out})
 	return strings.TrimSpace(out.String()), err
+}
+
+// sum is a digest that a node has found, or why not.
+type sum struct {
+	sha256 string
+	err    error
 }
 
 // putWord makes this program put a file as dsbuild deploy does: whole, with its
@@ -136,7 +143,7 @@ func put(args []string) error {
 	if err != nil || n < 1 || n > len(inv.Hosts) {
 		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
 	}
-	sum, size, err := wheel.HashFile(args[2])
+	sha256, size, err := wheel.HashFile(args[2])
 	if err != nil {
 		return err
 	}
@@ -153,11 +160,20 @@ func put(args []string) error {
 			return struct{}{}, err
 		}
 		defer c.Close()
+		found := make(chan sum, 1)
 		return struct{}{}, c.Put(ctx, remote.Upload{
-			Open: func() (io.ReadSeekCloser, error) { return os.Open(args[2]) }, Size: size, SHA256: sum,
+			Open: func() (io.ReadSeekCloser, error) { return os.Open(args[2]) }, Size: size, SHA256: sha256,
 			Path: filepath.Join(strings.ReplaceAll(dir, "HOST", h.Name), filepath.Base(args[2])), Mode: 0o600, Resume: true,
-			Sum: func(ctx context.Context, path string, n int64) (string, error) {
-				return farSum(ctx, c, h.Python, path, n)
+			Arriving: func(ctx context.Context, path string) error {
+				go func() {
+					sha256, err := farSum(ctx, c, h.Python, path, size)
+					found <- sum{sha256, err}
+				}()
+				return nil
+			},
+			Sum: func(context.Context, string, int64) (string, error) {
+				s := <-found
+				return s.sha256, s.err
 			},
 		})
 	})

@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goccy/go-yaml"
 	"github.com/rhysd/actionlint"
 
+	"github.com/dsbuild/dsbuild/ci/pages"
 	"github.com/dsbuild/dsbuild/internal/flow/nightly"
 )
 
@@ -44,6 +46,28 @@ func TestFile(t *testing.T) {
 	c, err = nightly.Read(file)
 	if err != nil || c.Deploy == nil || c.Deploy.Canary != "canary" || c.Deploy.Flags["max-fail"] != "5%" {
 		t.Errorf("%v, %+v", err, c.Deploy)
+	}
+}
+
+// The settings that docs/nightly.md shows can be read, all of them.
+func TestFileOfThePage(t *testing.T) {
+	page, err := pages.Read("../../docs/nightly.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(page.Blocks, func(b pages.Block) bool { return strings.HasPrefix(b.Text, "wheels:") })
+	if at < 0 {
+		t.Fatal("the page shows no settings")
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"nightly.yaml": page.Blocks[at].Text, "wheels.yaml": "wheels: [{gpu: A100}]\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := nightly.Read(filepath.Join(dir, "nightly.yaml"))
+	if err != nil || len(c.Entries) != 1 || len(c.Sources) != 2 || c.Index == nil || c.Deploy == nil {
+		t.Errorf("%v, %+v", err, c)
 	}
 }
 

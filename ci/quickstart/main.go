@@ -41,6 +41,7 @@ func main() {
 		os.Exit(1)
 	}
 	say("done in %s. The nodes are stopped; the Dagger engine stays for the next build ('make engine-stop' ends it).", ui.Duration(time.Since(start)))
+	say("the wheel and the report, dist/report.html, are in dist; your own nodes: docs/quickstart.md")
 }
 
 // quickstart makes the nodes' environments beside the build: one waits for the
@@ -84,7 +85,7 @@ func quickstart(ctx context.Context) error {
 		return buildErr
 	}
 	say("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
-	return command(ctx, os.Stdout, "bin/dsbuild", "deploy", fleet.Inventory, "--wheel", built, "--report", "dist/report.json")
+	return command(ctx, os.Stdout, "bin/dsbuild", "deploy", fleet.Inventory, "--wheel", built, "--report", "dist/report.html")
 }
 
 // getEngine makes sure that a Dagger engine answers. The program is built

@@ -9,13 +9,31 @@ import (
 
 // The exit codes of dsbuild (docs/design.md).
 const (
-	exitOK          = 0   // fine
-	exitFailed      = 1   // the run failed, or lint found something
-	exitUsage       = 2   // wrong usage, configuration or inventory, or no toolchain exists
-	exitNodes       = 3   // some nodes failed, differ or are not ready
-	exitWheel       = 4   // the wheel is not what was asked, is damaged, or every node refused it
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitNodes       = 3
+	exitWheel       = 4
 	exitInterrupted = 130 // SIGINT or SIGTERM
 )
+
+// exitMeaning is a row of the contract.
+type exitMeaning struct {
+	code    int
+	meaning string
+}
+
+// exitMeanings are all codes, for people.
+func exitMeanings() []exitMeaning {
+	return []exitMeaning{
+		{exitOK, "fine"},
+		{exitFailed, "the run failed, or lint found something"},
+		{exitUsage, "wrong usage, configuration or inventory, or no toolchain exists"},
+		{exitNodes, "some nodes failed, differ or are not ready"},
+		{exitWheel, "the wheel is not what was asked, is damaged, or every node refused it"},
+		{exitInterrupted, "interrupted"},
+	}
+}
 
 // exitCode is the one place that turns an error into an exit code. An error
 // chooses its own by a method ExitCode() int; any other is a failed run.

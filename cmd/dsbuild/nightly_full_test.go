@@ -75,31 +75,43 @@ func (n nights) kept(t *testing.T) int {
 	return len(files)
 }
 
-// The first night publishes, the second has nothing to do and takes less than 30 s, a third
-// builds only what a changed request asks anew; one that is killed in the middle is ended
-// by the next run; and pip installs by name what is there then.
+// The first night publishes, the second has nothing to do and takes less than 30 s; a third
+// builds only what comes from the sources that somebody has changed, a fourth only what is
+// asked anew; one that is killed in the middle is ended by the next run; and pip installs by
+// name what is there then.
 func TestFullNight(t *testing.T) {
 	n := nights{t.TempDir()}
+	env := pipEnvironment(t)
+	team := n.sources(t, env)
 	file := func(second string) {
-		n.write(t, "nightly.yaml", "wheels: {defaults: {ops: [utils]}, wheels: [{name: one, cpu: v2}, "+second+"]}\nindex: public\n")
+		n.write(t, "nightly.yaml", "wheels: {defaults: {ops: [utils]}, wheels: [{name: one, cpu: v2}"+second+"]}\nsources: [release, {name: team, deepspeed: \"git+file://"+team+"\"}]\nindex: public\n")
 	}
-	file("{name: two, cpu: v3}")
+	file("")
 	r, got, _ := n.run(t, "the first night")
-	if got["one@release"] != nightly.Built || got["two@release"] != nightly.Built || r.Publish.Wheels != 2 {
+	if got["one@release"] != nightly.Built || got["one@team"] != nightly.Built || r.Publish.Wheels != 2 {
 		t.Fatalf("%+v", r)
 	}
-	r, got, took := n.run(t, "the second night")
-	if got["one@release"] != nightly.Unchanged || got["two@release"] != nightly.Unchanged || took > 30*time.Second {
+	_, got, took := n.run(t, "the second night")
+	if got["one@release"] != nightly.Unchanged || got["one@team"] != nightly.Unchanged || took > 30*time.Second {
 		t.Errorf("%v in %s", got, took)
 	}
-	file("{name: two, cpu: v3, ops: [cpu_adam]}")
-	r, got, _ = n.run(t, "the third night, with other ops")
-	if got["one@release"] != nightly.Unchanged || got["two@release"] != nightly.Built || !strings.Contains(strings.Join(r.Entries[1].Changes, "; "), "ops cpu_adam, was utils") {
-		t.Errorf("%v, %q", got, r.Entries[1].Changes)
+	n.write(t, "team/deepspeed/utils/of_the_team.py", "answer = 42\n")
+	commit(t, team, "something new")
+	r, got, _ = n.run(t, "the third night, with a changed source")
+	if got["one@release"] != nightly.Unchanged || got["one@team"] != nightly.Built {
+		t.Errorf("%v", got)
+	}
+	if changes := changesOf(r, "one@team"); !strings.Contains(changes, "commit") {
+		t.Errorf("one@team: changes %q", changes)
+	}
+	file(", {name: two, cpu: v3, ops: [cpu_adam]}")
+	r, got, _ = n.run(t, "the fourth night, with another wheel")
+	if got["one@release"] != nightly.Unchanged || got["one@team"] != nightly.Unchanged || got["two@release"] != nightly.Built || got["two@team"] != nightly.Built {
+		t.Errorf("%v, %+v", got, r)
 	}
 
 	// Killed once the first of two is put away.
-	file("{name: two, cpu: v3, ops: [cpu_adam, utils]}, {name: three, cpu: v4}")
+	file(", {name: two, cpu: v3, ops: [cpu_adam, utils]}, {name: three, cpu: v4}")
 	before := n.kept(t)
 	cmd, _ := n.start(t)
 	for deadline := time.Now().Add(10 * time.Minute); n.kept(t) == before; time.Sleep(50 * time.Millisecond) {
@@ -116,14 +128,45 @@ func TestFullNight(t *testing.T) {
 		t.Errorf("%d wheels were put away before it was killed", n.kept(t)-before)
 	}
 	r, got, _ = n.run(t, "the run after the killed one")
-	if !r.Resumed || !r.Good || got["one@release"] != nightly.Unchanged || got["two@release"] == nightly.Unchanged || got["three@release"] == nightly.Unchanged {
+	if !r.Resumed || !r.Good || len(got) != 6 || got["one@release"] != nightly.Unchanged || got["two@release"] == nightly.Unchanged || got["three@release"] == nightly.Unchanged {
 		t.Errorf("%+v, %v", r, got)
 	}
-	installByName(t, n.dir)
+	installByName(t, n.dir, env)
 }
 
-// installByName has pip install from the index that the nights have published.
-func installByName(t *testing.T, dir string) {
+// changesOf are the differences of a wheel from the build before, in one line.
+func changesOf(r nightly.Report, name string) string {
+	for _, e := range r.Entries {
+		if e.Name == name {
+			return strings.Join(e.Changes, "; ")
+		}
+	}
+	return ""
+}
+
+// sources makes a repository of a team's own DeepSpeed, from those of the release.
+func (n nights) sources(t *testing.T, python string) string {
+	t.Helper()
+	command(t, n.dir, python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "deepspeed==0.19.8")
+	command(t, n.dir, "tar", "--no-same-owner", "-xzf", "deepspeed-0.19.8.tar.gz")
+	team := filepath.Join(n.dir, "team")
+	if err := os.Rename(filepath.Join(n.dir, "deepspeed-0.19.8"), team); err != nil {
+		t.Fatal(err)
+	}
+	command(t, team, "git", "init", "--quiet", "--initial-branch=main")
+	commit(t, team, "what the release has")
+	return team
+}
+
+// commit commits all that lies in a checkout.
+func commit(t *testing.T, dir, why string) {
+	t.Helper()
+	command(t, dir, "git", "add", "--all", "--force")
+	command(t, dir, "git", "-c", "user.name=team", "-c", "user.email=team@example.org", "commit", "--quiet", "--message", why)
+}
+
+// pipEnvironment is the Python of a fresh environment that has pip.
+func pipEnvironment(t *testing.T) string {
 	t.Helper()
 	py, err := python.Find(t.Context(), "3.11")
 	if err != nil {
@@ -141,7 +184,12 @@ func installByName(t *testing.T, dir string) {
 	if err := uv.Run(t.Context(), "venv", "--quiet", "--seed", "--no-project", "--python", py, env); err != nil {
 		t.Fatal(err)
 	}
-	inside := filepath.Join(env, "bin", "python")
+	return filepath.Join(env, "bin", "python")
+}
+
+// installByName has pip install from the index that the nights have published.
+func installByName(t *testing.T, dir, inside string) {
+	t.Helper()
 	command(t, dir, inside, "-m", "pip", "install", "--quiet", "--no-deps", "--index-url", "file://"+filepath.Join(dir, "public", "torch2.15-cu132-v2"), "deepspeed")
 	if out := command(t, dir, inside, "-c", "import importlib.metadata as m; print(m.version('deepspeed'))"); !strings.HasSuffix(strings.TrimSpace(out), "+torch2.15.cu132.v2") {
 		t.Errorf("pip has installed %s", out)

@@ -53,8 +53,9 @@ INVENTORY is dsbuild's own YAML, a hostfile, an Ansible inventory, - for standar
 input, nodes such as gpu[01-16], or slurm:PARTITION: see 'dsbuild nodes --help'.
 
 Results go to standard output, progress and messages to standard error.
-Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
-3 some nodes failed or differ, 4 the wheel is not what was asked, 130 interrupted.`,
+
+Exit codes:
+` + exitTable(),
 		Example: `  dsbuild ship inventory.yaml
   dsbuild wheel --gpu A100
   dsbuild deploy inventory.yaml`,
@@ -99,6 +100,15 @@ Exit codes: 0 fine, 1 the run failed, 2 wrong usage, configuration or inventory,
 		}
 	}
 	return root
+}
+
+// exitTable is what the exit codes mean, a line for each.
+func exitTable() string {
+	var lines []string
+	for _, e := range exitMeanings() {
+		lines = append(lines, fmt.Sprintf("  %-3d  %s", e.code, e.meaning))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // refuseUnknown makes a command that only groups others refuse what it does

@@ -92,7 +92,7 @@ built that serve them all; dsbuild ship also puts them there.`,
 	addLimitFlag(cmd, &o.limit)
 	addWayFlags(cmd, &o.wayOptions)
 	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
-	f.StringVar(&o.matrix, "matrix", "", "file that asks for several wheels (docs/matrix.md)")
+	f.StringVar(&o.matrix, "matrix", "", "file that asks for several wheels (docs/farm.md)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
 	f.BoolVar(&o.bundle, "bundle", false, "also gather what DeepSpeed and the companions require, beside torch, into a wheelhouse")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop; it is that for an engine, but with --builder host")

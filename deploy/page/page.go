@@ -35,9 +35,7 @@ func Write(w io.Writer, r *deploy.Report, about deploy.About) error {
 		return err
 	}
 	return tmpl.Execute(w, struct {
-		Policy string
-		Style  template.CSS
-		Script template.JS
+		sealed.Page
 		view
-	}{sealed.Policy(style, script), template.CSS(style), template.JS(script), newView(r, about)})
+	}{sealed.New(style, script), newView(r, about)})
 }

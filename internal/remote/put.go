@@ -34,9 +34,14 @@ const packet = 32 << 10
 // client sends them: a quarter less CPU time on both sides.
 const widePacket = 255 << 10
 
-// inFlight is how many bytes may be on their way at once. Where a connection
-// breaks, that many of a part's last bytes may have holes.
-const inFlight = 64 * packet
+// inFlight is how many bytes of a file may be on their way at once, and fewInFlight of
+// a small one: they are held in memory until they have been answered, for many nodes at
+// once. Where a connection breaks, that many of a part's last bytes may have holes.
+const (
+	inFlight    = 64 * packet
+	fewInFlight = 24 * packet
+	smallFile   = 8 << 20
+)
 
 // Put implements Conn.
 func (c *sshConn) Put(ctx context.Context, up Upload) error {
@@ -76,7 +81,11 @@ type put struct {
 // context: closing its client ends it, and where even that gets no answer the
 // connection is broken. It returns only after the upload has come to rest.
 func (p *put) guarded(ctx context.Context) error {
-	client, err := p.conn.sftp(ctx)
+	window := inFlight
+	if p.up.Size <= smallFile {
+		window = fewInFlight
+	}
+	client, err := p.conn.sftp(ctx, window)
 	if err != nil {
 		return err
 	}
@@ -247,6 +256,11 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
 		return fmt.Errorf("reading the local file: %w", err)
 	}
+	if p.up.Arriving != nil {
+		if err := p.up.Arriving(ctx, p.tmp); err != nil {
+			return err
+		}
+	}
 	// One byte more than announced, so that a file that has grown shows.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
 	// ReadFrom would send one packet at a time, because m hides its length.
@@ -374,7 +388,7 @@ func (p *put) rename() error {
 func (p *put) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	client, err := p.conn.sftp(ctx)
+	client, err := p.conn.sftp(ctx, packet)
 	if err != nil {
 		return err
 	}
@@ -446,14 +460,15 @@ func (p *put) explain(doing string, err error) error {
 		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
 }
 
-// sftp opens an SFTP session on the connection.
-func (c *sshConn) sftp(ctx context.Context) (*sftp.Client, error) {
+// sftp opens an SFTP session on the connection, with so many bytes of a file on their
+// way at once.
+func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
 	go func() {
-		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(inFlight/packet), sftp.UseConcurrentWrites(true))
+		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
 		if err == nil {
-			err = widen(cl)
+			err = widen(cl, window)
 			opened <- cl
 		}
 		close(opened)
@@ -480,11 +495,11 @@ func (c *sshConn) sftp(ctx context.Context) (*sftp.Client, error) {
 }
 
 // widen sends larger packets to a server that says what it takes.
-func widen(cl *sftp.Client) error {
+func widen(cl *sftp.Client, window int) error {
 	if _, ok := cl.HasExtension("limits@openssh.com"); !ok {
 		return nil
 	}
-	return errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl), sftp.MaxConcurrentRequestsPerFile(inFlight/widePacket)(cl))
+	return errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl), sftp.MaxConcurrentRequestsPerFile(max(1, window/widePacket))(cl))
 }
 
 // endSFTP ends an SFTP session. Its Close waits until the node closes the

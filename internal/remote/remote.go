@@ -91,6 +91,9 @@ type Upload struct {
 	// the node is: for callers with a program there that can tell it. Without
 	// one a program is started for it.
 	Sum func(ctx context.Context, path string, n int64) (string, error)
+	// Arriving, if set, is told which file on the node the bytes go to, before the
+	// first of them does: Sum may begin to read it. Ways without SFTP do not tell.
+	Arriving func(ctx context.Context, path string) error
 	// Resume is for a file on its way to elsewhere, in a folder that is the
 	// caller's alone. What a broken connection leaves of it stays under
 	// Path+PartSuffix, and the next try goes on from as much of that as is

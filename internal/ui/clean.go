@@ -41,6 +41,10 @@ func Clean(s string) string {
 	}, s)
 }
 
+// OneLine is Clean for words of a node within a line of ours: they must not look like
+// lines of their own.
+func OneLine(s string) string { return strings.Join(strings.Fields(Clean(s)), " ") }
+
 // suspicious reports whether Clean has anything to do. Most text is plain ASCII.
 func suspicious(s string) bool {
 	for s != "" && (s[0] >= ' ' && s[0] < 0x7f || s[0] == '\n' || s[0] == '\t') {

@@ -84,7 +84,7 @@ type member struct {
 
 // find notes something about a node.
 func (m *member) find(kind Kind, level Level, tip, format string, args ...any) {
-	text := strings.Join(strings.Fields(ui.Clean(fmt.Sprintf(format, args...))), " ") // what a node says must not look like lines of ours
+	text := ui.OneLine(fmt.Sprintf(format, args...)) // what a node says must not look like lines of ours
 	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip)})
 }
 

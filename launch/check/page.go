@@ -19,8 +19,7 @@ var pageStyle string
 
 // view is what the page shows: texts, clean.
 type view struct {
-	Policy   string
-	Style    template.CSS
+	sealed.Page
 	Good     bool
 	Verdict  string
 	About    [][2]string
@@ -44,8 +43,7 @@ func (r *Report) Page(w io.Writer, about About) error {
 		return err
 	}
 	v := view{
-		Policy:  sealed.Policy([]byte(pageStyle), nil),
-		Style:   template.CSS(pageStyle),
+		Page:    sealed.New([]byte(pageStyle), nil),
 		Good:    r.Ready,
 		Verdict: ui.Clean(r.Verdict()),
 		About: [][2]string{

@@ -268,7 +268,7 @@ func (l *lines) message(line []byte) {
 
 // oneLine makes what a machine says fit into a message.
 func oneLine(s string) string {
-	s = strings.Join(strings.Fields(ui.Clean(s)), " ")
+	s = ui.OneLine(s)
 	return s[:min(len(s), 500)]
 }
 

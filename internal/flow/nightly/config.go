@@ -113,7 +113,7 @@ func (r *reader) config(body ast.Node) (Config, error) {
 		}
 	}
 	if !given {
-		r.Add(r.Place(body), `give "wheels", a matrix or the file of one (docs/matrix.md)`, "the file asks for no wheel")
+		r.Add(r.Place(body), `give "wheels", a matrix or the file of one (docs/farm.md)`, "the file asks for no wheel")
 	}
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
 		if d.Source == "" {

@@ -18,8 +18,7 @@ var files embed.FS
 
 // view is what the page shows.
 type view struct {
-	Policy  string
-	Style   template.CSS
+	sealed.Page
 	Good    bool
 	Verdict string
 	About   [][2]string
@@ -55,7 +54,7 @@ func (r *Report) page(w io.Writer, nights []past) error {
 		return err
 	}
 	v := view{
-		Policy: sealed.Policy(style, nil), Style: template.CSS(style), Good: r.Good, Verdict: r.verdict(), Stages: r.stages(),
+		Page: sealed.New(style, nil), Good: r.Good, Verdict: r.verdict(), Stages: r.stages(),
 		About: [][2]string{
 			{"night", r.ID}, {"began", r.Started.Format(time.RFC1123Z)}, {"took", ui.Duration(r.Ended.Sub(r.Started))}, {"by", r.By},
 		},

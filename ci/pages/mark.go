@@ -1,0 +1,94 @@
+package pages
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// mark is one line of a comment that says how what follows is tested.
+type mark struct {
+	line int
+	key  string
+	nth  int // the command of the block that it is about, from 1; 0: all
+	text string
+}
+
+var markLine = regexp.MustCompile(`^(run|dry run|parse|by|not run|file|input|text|output)(?: (\d+))?:\s*(.*)$`)
+
+// parseMarks reads a comment; any other comment has none.
+func parseMarks(comment string) ([]mark, error) {
+	inner, ok := strings.CutPrefix(strings.TrimSpace(comment), "<!--")
+	if !ok {
+		return nil, nil
+	}
+	inner, ok = strings.CutSuffix(inner, "-->")
+	if !ok {
+		return nil, nil
+	}
+	var all []mark
+	for line := range strings.Lines(inner) {
+		m := markLine.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			if len(all) > 0 && strings.TrimSpace(line) != "" {
+				return nil, fmt.Errorf("%q is no mark, below one that is", strings.TrimSpace(line))
+			}
+			continue
+		}
+		if m[3] == "" {
+			return nil, fmt.Errorf("the mark %q says nothing", m[1])
+		}
+		nth, _ := strconv.Atoi(m[2]) //nolint:errcheck // digits, or nothing
+		all = append(all, mark{key: m[1], nth: nth, text: m[3]})
+	}
+	return all, nil
+}
+
+// wholeMark is the mark by which a block has no commands.
+func wholeMark(marks []mark) *mark {
+	for i, m := range marks {
+		if m.key == "file" || m.key == "input" || m.key == "text" {
+			return &marks[i]
+		}
+	}
+	return nil
+}
+
+// apply tells the commands that a mark is about.
+func (m mark) apply(commands []Command) error {
+	if m.nth > len(commands) {
+		return fmt.Errorf("the mark %q is about command %d, and the block has %d", m.key, m.nth, len(commands))
+	}
+	for i := range commands {
+		if m.nth != 0 && m.nth != i+1 {
+			continue
+		}
+		if err := m.tell(&commands[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m mark) tell(c *Command) error {
+	levels := map[string]Level{"run": Run, "dry run": DryRun, "parse": Parse, "by": By, "not run": NotRun}
+	if m.key == "output" {
+		c.Loose = true
+		return nil
+	}
+	c.How = levels[m.key]
+	switch c.How {
+	case Run:
+		code, err := strconv.Atoi(strings.TrimPrefix(m.text, "exit "))
+		if err != nil {
+			return fmt.Errorf("the mark %q wants \"exit CODE\", not %q", m.key, m.text)
+		}
+		c.Exit = code
+	case By:
+		c.Tests = strings.Fields(m.text)
+	case DryRun, Parse, NotRun, Recorded:
+		c.Why = m.text
+	}
+	return nil
+}

@@ -1,0 +1,313 @@
+// Package pages reads the documentation as data: the blocks of a page, the
+// commands in them, and what the page says of how each is tested. Readers do not
+// see the latter, for it stands in HTML comments, "marks", right before a block:
+//
+//	<!-- run: exit 2 -->          executed; the exit code is not 0 but this
+//	<!-- dry run: WHY -->         executed with --dry-run behind it
+//	<!-- parse: WHY -->           held against the program's flags and arguments
+//	<!-- by: TestX TestY -->      executed by these tests
+//	<!-- not run: WHY -->         none of that
+//	<!-- file: NAME -->           no commands: a file that the page's commands find
+//	<!-- input: COMMAND -->       no commands: what this command, executed, is given to read
+//	<!-- text: WHAT -->           no commands: output, a setting, an excerpt
+//	<!-- output: WHY -->          what is shown below a command is not compared
+//
+// A number before the colon ("parse 2:") is that of the one command in the block
+// that is meant. A command without a mark is executed and must end with code 0.
+// What lies between "<!-- results of" and "<!-- end -->" has been written by the
+// program that ran it.
+package pages
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/yuin/goldmark"
+	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/extension"
+	"github.com/yuin/goldmark/text"
+)
+
+// Page is one file of the documentation.
+type Page struct {
+	Path   string
+	Blocks []Block
+	// Spans are the commands within the text: code that begins with "dsbuild" or
+	// "make", but for those in a line that says "(planned)".
+	Spans []Span
+	// Links are those within the project; Anchors what a link may name in this page.
+	Links   []Span
+	Anchors []string
+}
+
+// Block is a fenced or indented block.
+type Block struct {
+	Line     int    // of its first line, from 1
+	File     string // the name of the file that it is, or ""
+	Text     string
+	About    string // why it is none of a page's commands
+	Commands []Command
+}
+
+// Command is what a reader would type, with what the page says comes of it.
+type Command struct {
+	Line   int
+	Text   string // for a shell; continued lines are one
+	Output string // what is shown below it
+	How    Level
+	Why    string   // the reason for a level below Run
+	Tests  []string // of level By
+	Exit   int      // the exit code, of levels Run and DryRun
+	Loose  bool     // the output is not compared
+	Input  string   // what it reads
+}
+
+// Span is a command within a text, or a link.
+type Span struct {
+	Line int
+	Text string
+}
+
+// Level is how much of a command is proved.
+type Level int
+
+// The levels, the strongest first.
+const (
+	Run Level = iota
+	By
+	Recorded
+	DryRun
+	Parse
+	NotRun
+)
+
+// String names a level as a summary does.
+func (l Level) String() string {
+	return [...]string{"executed", "executed by another test", "recorded from a run", "executed with --dry-run", "parsed only", "not run"}[l]
+}
+
+// Read takes a page apart. Its errors name the file and the line.
+func Read(path string) (Page, error) {
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return Page{}, err
+	}
+	r := reader{page: Page{Path: path}, source: source}
+	root := goldmark.New(goldmark.WithExtensions(extension.Table)).Parser().Parse(text.NewReader(source))
+	err = ast.Walk(root, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		if !entering {
+			return ast.WalkContinue, nil
+		}
+		return ast.WalkContinue, r.node(n)
+	})
+	if err == nil {
+		err = r.unused()
+	}
+	return r.page, err
+}
+
+type reader struct {
+	page   Page
+	source []byte
+	marks  []mark // those that wait for their block
+	record bool   // within results
+}
+
+// node takes in a node of the page, in the order of the text.
+func (r *reader) node(n ast.Node) error {
+	switch n := n.(type) {
+	case *ast.HTMLBlock:
+		comment := string(n.Lines().Value(r.source)) + closure(n, r.source)
+		switch {
+		case strings.HasPrefix(comment, "<!-- results of "):
+			r.record = true
+		case strings.HasPrefix(comment, "<!-- end -->"):
+			r.record = false
+		}
+		marks, err := parseMarks(comment)
+		if err != nil {
+			return r.errorf(r.line(n.Lines().At(0).Start), "%v", err)
+		}
+		for i := range marks {
+			marks[i].line = r.line(n.Lines().At(0).Start)
+		}
+		r.marks = append(r.marks, marks...)
+	case *ast.FencedCodeBlock:
+		return r.block(n.Lines(), string(n.Language(r.source)))
+	case *ast.CodeBlock:
+		return r.block(n.Lines(), "")
+	case *ast.CodeSpan:
+		r.span(n)
+	case *ast.Link:
+		r.link(n, string(n.Destination))
+	case *ast.Image:
+		r.link(n, string(n.Destination))
+	case *ast.Heading:
+		r.page.Anchors = append(r.page.Anchors, anchor(string(n.Lines().Value(r.source))))
+		return r.unused()
+	case *ast.Paragraph, *ast.List:
+		return r.unused()
+	}
+	return nil
+}
+
+// closure is the line that ends a comment of several lines.
+func closure(n *ast.HTMLBlock, source []byte) string {
+	if !n.HasClosure() {
+		return ""
+	}
+	return string(n.ClosureLine.Value(source))
+}
+
+// unused complains of marks behind which no block came.
+func (r *reader) unused() error {
+	if len(r.marks) == 0 {
+		return nil
+	}
+	return r.errorf(r.marks[0].line, "the mark %q stands before no block", r.marks[0].key)
+}
+
+func (r *reader) errorf(line int, format string, args ...any) error {
+	return fmt.Errorf("%s:%d: %s", r.page.Path, line, fmt.Sprintf(format, args...))
+}
+
+func (r *reader) line(offset int) int {
+	return 1 + strings.Count(string(r.source[:offset]), "\n")
+}
+
+// span keeps a span of code that is a command.
+func (r *reader) span(n *ast.CodeSpan) {
+	var words strings.Builder
+	line, start := 0, 0
+	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
+		if t, ok := c.(*ast.Text); ok {
+			if line == 0 {
+				start = t.Segment.Start
+				line = r.line(start)
+			}
+			words.Write(t.Segment.Value(r.source))
+		}
+	}
+	from, to := bytes.LastIndexByte(r.source[:start], '\n')+1, bytes.IndexByte(r.source[start:], '\n')
+	if to >= 0 && bytes.Contains(r.source[from:start+to], []byte("*(planned)*")) {
+		return
+	}
+	code := strings.Join(strings.Fields(words.String()), " ")
+	if strings.HasPrefix(code, "dsbuild ") || strings.HasPrefix(code, "make ") {
+		r.page.Spans = append(r.page.Spans, Span{line, code})
+	}
+}
+
+// link keeps a link that leads to a file of the project.
+func (r *reader) link(n ast.Node, target string) {
+	if strings.Contains(target, "://") {
+		return
+	}
+	line := 0
+	for p := n.Parent(); p != nil && line == 0; p = p.Parent() {
+		if p.Type() == ast.TypeBlock && p.Lines() != nil && p.Lines().Len() > 0 {
+			line = r.line(p.Lines().At(0).Start)
+		}
+	}
+	r.page.Links = append(r.page.Links, Span{line, target})
+}
+
+var unnamed = regexp.MustCompile("[^\\p{L}\\p{N} _-]")
+
+// anchor is the name that GitHub gives a heading.
+func anchor(heading string) string {
+	return strings.ReplaceAll(unnamed.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
+}
+
+// block keeps a block with the marks before it.
+func (r *reader) block(lines *text.Segments, lang string) error {
+	if lines.Len() == 0 {
+		return nil
+	}
+	b := Block{Line: r.line(lines.At(0).Start), Text: string(lines.Value(r.source))}
+	marks := r.marks
+	r.marks = nil
+	if whole := wholeMark(marks); whole != nil {
+		if len(marks) > 1 {
+			return r.errorf(b.Line, "a block that is a %s has no other marks", whole.key)
+		}
+		switch whole.key {
+		case "file":
+			b.File = whole.text
+		case "text":
+			b.About = whole.text
+		case "input":
+			b.Commands = []Command{{Line: b.Line, Text: whole.text, Input: b.Text}}
+		}
+		r.page.Blocks = append(r.page.Blocks, b)
+		return nil
+	}
+	switch lang {
+	case "console":
+		b.Commands = session(b)
+	case "", "sh", "bash":
+		b.Commands = script(b)
+	default:
+		if r.record {
+			return nil
+		}
+		return r.errorf(b.Line, "nothing says what this block of %s is: <!-- file: NAME --> or <!-- text: WHAT -->", lang)
+	}
+	if len(b.Commands) == 0 {
+		return r.errorf(b.Line, "a block without a command: <!-- text: WHAT -->")
+	}
+	if r.record {
+		for i := range b.Commands {
+			b.Commands[i].How = Recorded
+		}
+	}
+	for _, m := range marks {
+		if err := m.apply(b.Commands); err != nil {
+			return r.errorf(m.line, "%v", err)
+		}
+	}
+	r.page.Blocks = append(r.page.Blocks, b)
+	return nil
+}
+
+// script is a block of which every line is a command.
+func script(b Block) []Command {
+	var all []Command
+	open := false
+	for i, line := range strings.Split(strings.TrimRight(b.Text, "\n"), "\n") {
+		line, prompt := strings.CutPrefix(line, "$ ")
+		switch {
+		case open:
+			last := &all[len(all)-1]
+			last.Text += "\n" + line
+		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") && !prompt:
+			continue
+		default:
+			all = append(all, Command{Line: b.Line + i, Text: line})
+		}
+		open = strings.HasSuffix(line, `\`)
+	}
+	return all
+}
+
+// session is a block as a terminal shows it: commands behind "$ ", and what they say.
+func session(b Block) []Command {
+	var all []Command
+	open := false
+	for i, line := range strings.Split(strings.TrimRight(b.Text, "\n"), "\n") {
+		command, prompt := strings.CutPrefix(line, "$ ")
+		switch {
+		case open:
+			all[len(all)-1].Text += "\n" + line
+		case prompt:
+			all = append(all, Command{Line: b.Line + i, Text: command})
+		case len(all) > 0:
+			all[len(all)-1].Output += line + "\n"
+		}
+		open = (prompt || open) && strings.HasSuffix(line, `\`)
+	}
+	return all
+}

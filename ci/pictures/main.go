@@ -1,0 +1,142 @@
+//go:build linux
+
+// Command pictures is `make pictures`: it runs dsbuild on local nodes at a real
+// terminal and keeps what that shows in docs/pictures, as SVG. Nothing in a
+// picture is typed by hand.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/creack/pty"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+)
+
+// scene is one picture: commands that are run one after the other, and shown.
+type scene struct {
+	name, title string
+	columns     int
+	commands    []string
+}
+
+// scenes are all pictures. Their commands find dsbuild, inventory.yaml with three
+// nodes, and train.sbatch, which has mistakes.
+func scenes() []scene {
+	return []scene{{
+		name: "tour", title: "A wheel is built, put on three nodes, and compared there", columns: 112,
+		commands: []string{
+			"dsbuild wheel --gpu A100 --no-cache",
+			"dsbuild deploy inventory.yaml",
+			"echo '# faster' >> node2/venv/lib/python3.11/site-packages/deepspeed/ops/adam/cpu_adam.py",
+			"dsbuild verify inventory.yaml",
+		},
+	}, {
+		name: "inspect", title: "What is inside a wheel", columns: 160,
+		commands: []string{"dsbuild inspect dist"},
+	}, {
+		name: "conflict", title: "What does not go together, and what does", columns: 112,
+		commands: []string{
+			"dsbuild gpus V100 A100 H100 B200",
+			"dsbuild wheel --gpu V100 --torch 2.15.0",
+			"dsbuild wheel --gpu V100 --dry-run 2>&1 | head -4",
+		},
+	}, {
+		name: "lint", title: "Mistakes in a launch script", columns: 120,
+		commands: []string{"cat train.sbatch", "dsbuild launch lint train.sbatch"},
+	}}
+}
+
+// faulty is the script of scene lint, as one finds it in older guides.
+const faulty = `#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gres=gpu:8
+export MASTER_ADDR=$(hostname)
+srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --nproc_per_node=8 train.py
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := draw(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "pictures:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop was called
+	}
+}
+
+// draw makes all pictures anew, in docs/pictures of the checkout that is the
+// current folder.
+func draw(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "pictures-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	fleet, err := nodes.Up(ctx, nodes.Options{Dir: dir, Count: 3, Env: nodes.WithTorch})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fleet.Down()) }()
+	if err := os.WriteFile(filepath.Join(dir, "train.sbatch"), []byte(faulty), 0o644); err != nil {
+		return err
+	}
+	bin, err := filepath.Abs("bin")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll("docs/pictures", 0o755); err != nil {
+		return err
+	}
+	for _, s := range scenes() {
+		screen, err := s.play(ctx, dir, bin)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if strings.Contains(screen.text(), dir) {
+			return fmt.Errorf("%s: the picture has a path of this machine:\n%s", s.name, screen.text())
+		}
+		if err := os.WriteFile(filepath.Join("docs", "pictures", s.name+".svg"), []byte(screen.svg(s.title)), 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "docs/pictures/%s.svg\n", s.name)
+	}
+	return nil
+}
+
+// play runs the commands of a scene and returns what a terminal shows then.
+func (s scene) play(ctx context.Context, dir, bin string) (*screen, error) {
+	shown := newScreen(s.columns)
+	for _, line := range s.commands {
+		shown.command(line)
+		cmd := exec.CommandContext(ctx, "bash", "-c", line)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "TERM=xterm-256color", "LC_ALL=C.UTF-8")
+		terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 60, Cols: uint16(s.columns)}) //nolint:gosec // a width of our own
+		if err != nil {
+			return nil, err
+		}
+		_, err = io.Copy(shown, terminal)
+		if err != nil && !errors.Is(err, syscall.EIO) { // so a terminal says that nobody writes any more
+			return nil, err
+		}
+		var exit *exec.ExitError
+		if err := cmd.Wait(); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+			return nil, errors.Join(err, ctx.Err())
+		}
+		if err := terminal.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return shown, nil
+}

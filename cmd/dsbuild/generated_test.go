@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write docs/commands.md and docs/tables.md anew")
+
+const regenerate = "go test ./cmd/dsbuild -run TestGeneratedPages -update"
+
+// TestGeneratedPages holds the pages that are made from the program against it.
+func TestGeneratedPages(t *testing.T) {
+	for name, want := range map[string]string{"commands.md": commandsPage(), "tables.md": tablesPage(t)} {
+		path := filepath.Join("..", "..", "docs", name)
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != want {
+			t.Errorf("docs/%s is not what the program says (%v): %s", name, err, regenerate)
+		}
+	}
+}
+
+// TestExitCodesOfDesign: the contract and the program have one table.
+func TestExitCodesOfDesign(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), exitRows()) {
+		t.Errorf("docs/design.md does not have this table:\n%s", exitRows())
+	}
+}
+
+func exitRows() string {
+	rows := "| code | meaning |\n|---|---|\n"
+	for _, e := range exitMeanings() {
+		rows += fmt.Sprintf("| %d | %s |\n", e.code, e.meaning)
+	}
+	return rows
+}
+
+// commandsPage is docs/commands.md: what --help says of every command that is not hidden.
+func commandsPage() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# All commands\n\n<!-- made by: %s -->\n\n", regenerate)
+	b.WriteString("What `--help` says, for every command. [design.md](design.md#commands) has what scripts may rely\non, [README.md](README.md) the page for each subject. Flags of more than one command mean the same.\n\n")
+	b.WriteString("## Exit codes\n\n" + exitRows() + "\n")
+	root := newRootCommand(&app{})
+	for _, cmd := range root.Commands() {
+		writeCommand(&b, cmd)
+	}
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+func writeCommand(b *strings.Builder, cmd *cobra.Command) {
+	if cmd.Hidden || cmd.Name() == "help" {
+		return
+	}
+	fmt.Fprintf(b, "%s %s\n\n", strings.Repeat("#", strings.Count(cmd.CommandPath(), " ")+1), cmd.CommandPath())
+	about := cmd.Long
+	if about == "" {
+		about = cmd.Short + "."
+	}
+	fmt.Fprintf(b, "<!-- text: help -->\n```\n%s\n\n%s\n```\n\n", cmd.UseLine(), strings.TrimSpace(about))
+	if cmd.HasExample() {
+		example := outdent(cmd.Example)
+		b.WriteString("<!-- parse: examples of the help; the pages have those that are executed -->\n")
+		for i, line := range strings.Split(example, "\n") {
+			if !strings.Contains(line, "dsbuild ") {
+				fmt.Fprintf(b, "<!-- not run %d: the program of others -->\n", i+1)
+			}
+		}
+		fmt.Fprintf(b, "```sh\n%s\n```\n\n", example)
+	}
+	var rows strings.Builder
+	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		value, usage := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		if value != "" {
+			name += " " + value
+		}
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0" && f.DefValue != "0s" {
+			usage += fmt.Sprintf(" (default %s)", f.DefValue)
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s |\n", cell(name), strings.ReplaceAll(cell(usage), "<", "&lt;"))
+	})
+	if rows.Len() > 0 {
+		fmt.Fprintf(b, "| flag | |\n|---|---|\n%s\n", &rows)
+	}
+	for _, sub := range cmd.Commands() {
+		if cmd.Name() != "completion" { // a shell each, with much about that shell
+			writeCommand(b, sub)
+		}
+	}
+}
+
+// outdent takes away the two blanks that cobra's examples begin with.
+func outdent(text string) string {
+	lines := strings.Split(strings.Trim(text, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(line, "  ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// tablesPage is docs/tables.md: what the three commands that print tables print.
+func tablesPage(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "# The tables\n\n<!-- made by: %s -->\n\n", regenerate)
+	b.WriteString("What dsbuild knows of GPUs, operators and toolchains, as its commands print it (`--json` for\nprograms). [toolchains.md](toolchains.md) says what it makes of that.\n\n")
+	for _, name := range []string{"gpus", "ops", "toolchains"} {
+		var out, stderr bytes.Buffer
+		if code := run(t.Context(), []string{name}, strings.NewReader(""), &out, &stderr); code != 0 {
+			t.Fatalf("dsbuild %s: exit %d: %s", name, code, &stderr)
+		}
+		fmt.Fprintf(&b, "## dsbuild %s\n\n```console\n$ dsbuild %s\n%s```\n\n", name, name, &out)
+	}
+	return strings.TrimRight(b.String(), "\n") + "\n"
+}
+
+// cell is a text as it stands in a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

@@ -1,0 +1,497 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/adrg/xdg"
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/spf13/pflag"
+	"mvdan.cc/sh/v3/expand"
+	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/ci/pages"
+	"github.com/dsbuild/dsbuild/ci/slurm"
+	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch/crew"
+)
+
+// repository is where the pages lie.
+const repository = "../.."
+
+// documentation reads all pages, and fails for each that cannot be.
+func documentation(t *testing.T) []pages.Page {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(repository, "docs", "*.md"))
+	if err != nil || len(files) < 15 {
+		t.Fatalf("%d pages in docs, %v", len(files), err)
+	}
+	for _, name := range []string{"SECURITY.md", "CONTRIBUTING.md", "README.md"} {
+		files = slices.Insert(files, 0, filepath.Join(repository, name))
+	}
+	var all []pages.Page
+	for _, file := range files {
+		p, err := pages.Read(file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// TestPagesParse holds every command of every page, also those within a text and
+// those that are not executed, against the program as it is; a command of another
+// program can only be executed, or its page says why it is not. What tests a page
+// names must exist.
+func TestPagesParse(t *testing.T) {
+	t.Parallel()
+	tests := allTests(t)
+	for _, p := range documentation(t) {
+		for _, s := range p.Spans {
+			_, err := parses(asTyped(s.Text))
+			if err != nil { // a flag may be named without its value
+				_, err = parses(asTyped(s.Text) + " 1")
+			}
+			if err != nil {
+				t.Errorf("%s:%d: %s: %v", p.Path, s.Line, s.Text, err)
+			}
+		}
+		for _, b := range p.Blocks {
+			for _, c := range b.Commands {
+				known, err := parses(c.Text)
+				if err != nil {
+					t.Errorf("%s:%d: %s: %v", p.Path, c.Line, c.Text, err)
+				}
+				if c.How == pages.Parse && !known {
+					t.Errorf("%s:%d: %s: no command of ours, so that nothing is parsed: <!-- not run: WHY -->", p.Path, c.Line, c.Text)
+				}
+				for _, name := range append(c.Tests, testName.FindAllString(c.Why, -1)...) {
+					if !tests[name] {
+						t.Errorf("%s:%d: there is no test %s", p.Path, c.Line, name)
+					}
+				}
+			}
+			for _, name := range testName.FindAllString(b.About, -1) {
+				if !tests[name] {
+					t.Errorf("%s:%d: there is no test %s", p.Path, b.Line, name)
+				}
+			}
+		}
+	}
+}
+
+var testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
+
+// TestPicturesParse: what pictures show can still be typed. They say it in their description.
+func TestPicturesParse(t *testing.T) {
+	t.Parallel()
+	pictures, err := filepath.Glob(filepath.Join(repository, "docs", "pictures", "*.svg"))
+	if err != nil || len(pictures) == 0 {
+		t.Fatal("no pictures", err)
+	}
+	for _, file := range pictures {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var picture struct {
+			Desc string `xml:"desc"`
+		}
+		if err := xml.Unmarshal(text, &picture); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		commands := 0
+		for line := range strings.Lines(picture.Desc) {
+			if typed, ok := strings.CutPrefix(line, "$ "); ok {
+				commands++
+				if _, err := parses(typed); err != nil {
+					t.Errorf("%s: %s: %v: make pictures", file, typed, err)
+				}
+			}
+		}
+		if commands == 0 {
+			t.Errorf("%s shows no command", file)
+		}
+	}
+}
+
+// allTests are the names of the tests of all packages.
+func allTests(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	form := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir(repository, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		code, err := os.ReadFile(path)
+		for _, m := range form.FindAllSubmatch(code, -1) {
+			names[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil || len(names) < 100 {
+		t.Fatalf("%d tests, %v", len(names), err)
+	}
+	return names
+}
+
+// asTyped makes a command of one that stands within a sentence: what is left out,
+// and what stands for any kind of job.
+func asTyped(text string) string {
+	text = strings.NewReplacer("…", "", " KIND", " torchrun").Replace(text)
+	return strings.Replace(text, "dsbuild launch -", "dsbuild launch torchrun -", 1)
+}
+
+// parses holds the calls of dsbuild, make and go in a shell's line against what
+// there is. It reports whether there was one.
+func parses(line string) (bool, error) {
+	file, err := syntax.NewParser().Parse(strings.NewReader(line), "")
+	if err != nil {
+		return false, err
+	}
+	config := &expand.Config{Env: expand.FuncEnviron(func(string) string { return "x" }), CmdSubst: func(io.Writer, *syntax.CmdSubst) error { return nil }}
+	known := false
+	syntax.Walk(file, func(n syntax.Node) bool {
+		call, ok := n.(*syntax.CallExpr)
+		if !ok || len(call.Args) == 0 || err != nil {
+			return err == nil
+		}
+		if !slices.Contains([]string{"dsbuild", "bin/dsbuild", "make", "go"}, call.Args[0].Lit()) {
+			return true
+		}
+		var words []string
+		if words, err = expand.Fields(config, call.Args...); err != nil {
+			return false
+		}
+		switch words[0] {
+		case "dsbuild", "bin/dsbuild":
+			known, err = true, accepted(words[1:])
+		case "make":
+			known, err = true, targets(words[1:])
+		case "go":
+			known, err = true, packages(words[1:])
+		}
+		return err == nil
+	})
+	return known, err
+}
+
+// accepted asks the real command whether it takes these words. Nothing is started.
+func accepted(words []string) error {
+	a := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, reporter: ui.New(io.Discard, ui.Options{})}
+	root := newRootCommand(a)
+	cmd, rest, err := root.Find(words)
+	switch {
+	case err != nil:
+		return err
+	case !cmd.Runnable() || cmd == root && len(rest) > 0 && !strings.HasPrefix(rest[0], "-"):
+		return errors.New("there is no such command")
+	}
+	if err := cmd.ParseFlags(rest); err != nil && !errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	return cmd.ValidateFlagGroups()
+}
+
+// targets asks the Makefile for the targets among the words.
+func targets(words []string) error {
+	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
+	if err != nil {
+		return err
+	}
+	for _, w := range words {
+		if !strings.Contains(w, "=") && !strings.Contains(string(makefile), "\n"+w+":") {
+			return fmt.Errorf("the Makefile has no target %s", w)
+		}
+	}
+	return nil
+}
+
+// packages looks for the folders among the words of a go command.
+func packages(words []string) error {
+	for _, w := range words {
+		if !strings.HasPrefix(w, "./") {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(repository, strings.TrimSuffix(w, "..."))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sandbox is where the commands of one page run, one after the other.
+type sandbox struct {
+	dir   string
+	env   []string
+	login *slurm.Cluster // on whose login node they run, or nil: here
+}
+
+// TestPagesRun executes the commands of every page in a folder of the page's own
+// and compares what they say with what the page shows. testdata/pages/PAGE.txtar
+// says what lies there before, and what of the real parts of make test it needs.
+func TestPagesRun(t *testing.T) {
+	fleet := sync.OnceValue(func() *nodes.Fleet {
+		return nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch})
+	})
+	counts, spans := map[pages.Level]int{}, 0
+	var summary strings.Builder
+	for _, p := range documentation(t) {
+		path := strings.TrimPrefix(filepath.ToSlash(p.Path), repository+"/")
+		name := strings.ToLower(strings.ReplaceAll(strings.TrimSuffix(path, ".md"), "/", "-"))
+		ran := false
+		t.Run(name, func(t *testing.T) {
+			s := newSandbox(t, name, fleet)
+			for _, b := range p.Blocks {
+				s.block(t, p, b)
+			}
+			ran = true
+		})
+		skipped := 0
+		own := map[pages.Level]int{}
+		spans += len(p.Spans)
+		for _, b := range p.Blocks {
+			for _, c := range b.Commands {
+				if !ran && (c.How == pages.Run || c.How == pages.DryRun) {
+					skipped++
+					continue
+				}
+				counts[c.How]++
+				own[c.How]++
+			}
+		}
+		fmt.Fprintf(&summary, "%-24s %s\n", path, countsLine(own))
+		if skipped > 0 {
+			fmt.Fprintf(&summary, "%-24s %d skipped\n", "", skipped)
+		}
+	}
+	fmt.Fprintf(&summary, "commands of the pages: %s; %d within texts, parsed only\n", countsLine(counts), spans)
+	t.Log("\n" + summary.String())
+	if dir := os.Getenv("DSBUILD_TEST_DIR"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, "pages"), []byte(summary.String()), 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func countsLine(counts map[pages.Level]int) string {
+	var parts []string
+	for level := pages.Run; level <= pages.NotRun; level++ {
+		if counts[level] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[level], level))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// newSandbox lays out the files of a page and runs what has to be done before.
+func newSandbox(t *testing.T, page string, fleet func() *nodes.Fleet) *sandbox {
+	t.Helper()
+	s := &sandbox{dir: t.TempDir()}
+	home := filepath.Join(s.dir, ".home")
+	if err := os.Mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", "NO_COLOR=1", "COLUMNS=", "REPO="+absolute(t, repository))
+	archive, err := txtar.ParseFile(filepath.Join("testdata", "pages", page+".txtar"))
+	if errors.Is(err, os.ErrNotExist) {
+		return s
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup := string(archive.Comment)
+	if first, rest, _ := strings.Cut(setup, "\n"); strings.HasPrefix(first, "needs:") {
+		setup = rest
+		s.needs(t, strings.Fields(first)[1:], fleet)
+	}
+	if err := txtar.Write(archive, s.dir); err != nil {
+		t.Fatal(err)
+	}
+	if s.login != nil {
+		command(t, s.dir, "chown", "-R", strconv.Itoa(slurm.UserID), ".")
+	}
+	if said, code := s.sh(t, setup, ""); code != 0 {
+		t.Fatalf("before the page: exit %d\n%s", code, said)
+	}
+	return s
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
+}
+
+// needs brings the real parts. Where make test has not made them the page is
+// skipped, and fails where the variable CI is true.
+func (s *sandbox) needs(t *testing.T, parts []string, fleet func() *nodes.Fleet) {
+	t.Helper()
+	for _, part := range parts {
+		switch part {
+		case "wheel":
+			_, dist := built(t)
+			s.env = append(s.env, "DIST="+dist)
+		case "store": // with the wheel of make test in it, for plans of its engine
+			built(t)
+			s.env = append(s.env, "XDG_CACHE_HOME="+xdg.CacheHome, "XDG_STATE_HOME="+xdg.StateHome)
+		case "nodes":
+			s.env = append(s.env, "NODES="+fleet().Inventory)
+		case "slurm":
+			s.atLogin(t)
+		default:
+			t.Fatalf("no part %q", part)
+		}
+	}
+}
+
+// atLogin puts the sandbox on the login node of a Slurm cluster, for a user who is not
+// root: with two nodes, and a wheel for them in dist.
+func (s *sandbox) atLogin(t *testing.T) {
+	t.Helper()
+	c := slurmtest.Up(t, slurm.Options{Nodes: 2, GPUs: 8, Partitions: []string{"gpu"}})
+	for _, n := range c.Nodes {
+		if err := n.FakeTorch(t.Context(), "/opt/train"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, c.Home, "mkdir", "bin", "dist")
+	command(t, c.Home, "cp", self, "bin/dsbuild") // by this name it is the program
+	command(t, c.Home, "cp", newFaultWheel(t, "0.19.8", 0).path, "dist")
+	s.login, s.dir = c, c.Home
+}
+
+// command is a line for the shell of whoever reads the page.
+func (s *sandbox) command(ctx context.Context, line string) *exec.Cmd {
+	words := []string{"-euo", "pipefail", "-c", line}
+	if s.login != nil {
+		cmd := s.login.UserCommand(ctx, "bash", words...)
+		cmd.Env = append(cmd.Env, "NO_COLOR=1", "PATH="+s.dir+"/bin:/usr/bin:/bin")
+		return cmd
+	}
+	cmd := exec.CommandContext(ctx, "bash", words...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	return cmd
+}
+
+// block writes the file that a block is, or executes its commands.
+func (s *sandbox) block(t *testing.T, p pages.Page, b pages.Block) {
+	t.Helper()
+	if b.File != "" {
+		if err := os.WriteFile(filepath.Join(s.dir, b.File), []byte(b.Text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range b.Commands {
+		line := c.Text
+		switch c.How {
+		case pages.Run:
+		case pages.DryRun:
+			line = withDryRun(line)
+		case pages.By, pages.Recorded, pages.Parse, pages.NotRun:
+			continue
+		}
+		start := time.Now()
+		said, code := s.sh(t, line, c.Input)
+		t.Logf("%s:%d: %s: %.1f s", filepath.Base(p.Path), c.Line, line, time.Since(start).Seconds())
+		if code != c.Exit {
+			t.Errorf("%s:%d: %s: exit %d, want %d\n%s", p.Path, c.Line, line, code, c.Exit, said)
+			continue
+		}
+		if c.Output != "" && !c.Loose && c.How == pages.Run && !shown(c.Output).MatchString(plain(said)) {
+			t.Errorf("%s:%d: %s says\n%s\nand the page shows\n%s", p.Path, c.Line, line, said, c.Output)
+		}
+	}
+}
+
+// withDryRun asks a command of dsbuild what it would do.
+func withDryRun(line string) string {
+	command, comment, has := strings.Cut(line, " #")
+	command = strings.TrimRight(command, " ") + " --dry-run"
+	if has {
+		command += " #" + comment
+	}
+	return command
+}
+
+// sh runs a line as a user's shell would.
+func (s *sandbox) sh(t *testing.T, line, input string) (said string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	cmd := s.command(ctx, line)
+	cmd.Stdin, cmd.WaitDelay = strings.NewReader(input), 20*time.Second
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		t.Fatalf("%s: %v\n%s", line, errors.Join(err, ctx.Err()), out)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+var blanks = regexp.MustCompile(`[ \t]+`)
+
+// plain is an output without the width of its columns.
+func plain(said string) string {
+	return strings.TrimSpace(blanks.ReplaceAllString(said, " "))
+}
+
+// shown is what a page shows, as an expression: "…" stands for anything in a
+// line, and a line of it alone for any lines.
+func shown(output string) *regexp.Regexp {
+	var b strings.Builder
+	for line := range strings.Lines(plain(output)) {
+		switch line = strings.TrimSpace(line); line {
+		case "…":
+			b.WriteString(`(?:.*(?:\n|$))*?`)
+		default:
+			b.WriteString(strings.ReplaceAll(regexp.QuoteMeta(line), "…", `.*`) + `\s*\n?`)
+		}
+	}
+	return regexp.MustCompile(`^\s*` + b.String() + `\s*$`)
+}
+
+// TestTroubleshootingSymptoms: each sign that dsbuild itself knows has its heading.
+func TestTroubleshootingSymptoms(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(repository, "docs", "troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range crew.Symptoms() {
+		if !strings.Contains(string(page), "\n## "+s.Name+"\n") {
+			t.Errorf("nothing is said of %q", s.Name)
+		}
+	}
+}
