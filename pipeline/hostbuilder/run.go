@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -255,7 +256,11 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 	v.set(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink"})
 	if s.Compile {
 		n := r.plan.Options.Jobs
-		if n == 0 {
+		switch {
+		case n > 0:
+		case s.Name == pipeline.CompileStep: // it counts memory itself, job by job
+			n = runtime.GOMAXPROCS(0)
+		default:
 			n = jobs()
 		}
 		v["MAX_JOBS"] = strconv.Itoa(n)
