@@ -1,6 +1,8 @@
 // Stands before torch's own for a source that binds functions on tensors to Python, and
 // calls none of torch's.
 #pragma once
+#include <math.h> // the float overloads of ::sqrt and its like, as torch's own header brings them
+#include <stdlib.h> // likewise ::abs
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
