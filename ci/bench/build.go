@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -137,31 +136,38 @@ const (
 	keptObjects = "host/objects"
 )
 
-// changed is the source distribution with another Python file in it, as the next
-// commit would have: each is another one.
-func (y *yard) changed(ctx context.Context, n int) (string, error) {
-	tree := y.site.path("changed")
+// unpack makes a fresh tree of the sources under a name in the site.
+func (y *yard) unpack(ctx context.Context, name string) (tree string, err error) {
+	tree = y.site.path(name)
 	if err := errors.Join(os.RemoveAll(tree), os.Mkdir(tree, 0o755)); err != nil {
 		return "", err
 	}
-	line := fmt.Sprintf("tar -xzf %s -C changed --strip-components=1 && echo '# %d' >>changed/deepspeed/constants.py", filepath.Base(y.site.source), n)
-	cmd := child.Command(ctx, "bash", "-ec", line)
-	cmd.Dir = y.site.dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", line, err, out)
+	if out, err := child.Command(ctx, "tar", "-xzf", y.site.source, "-C", tree, "--strip-components=1").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("unpacking %s: %w\n%s", y.site.source, err, out)
 	}
 	return tree, nil
+}
+
+// changed is the source distribution with another Python file in it, as the next
+// commit would have: each is another one.
+func (y *yard) changed(ctx context.Context, n int) (string, error) {
+	tree, err := y.unpack(ctx, "changed")
+	if err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(filepath.Join(tree, "deepspeed", "constants.py"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return "", err
+	}
+	_, err = fmt.Fprintf(f, "# %d\n", n)
+	return tree, errors.Join(err, f.Close())
 }
 
 // stock builds by the recipe of DeepSpeed's guides, in a fresh copy of the sources,
 // with the toolchain that dsbuild uses.
 func (y *yard) stock(ctx context.Context, ops string) (built, error) {
-	tree := y.site.path("stock")
-	if err := errors.Join(os.RemoveAll(tree), os.Mkdir(tree, 0o755)); err != nil {
-		return built{}, err
-	}
-	unpack := exec.CommandContext(ctx, "tar", "-xzf", y.site.source, "-C", tree, "--strip-components=1")
-	if err := unpack.Run(); err != nil {
+	tree, err := y.unpack(ctx, "stock")
+	if err != nil {
 		return built{}, err
 	}
 	line := stockLine(ops)

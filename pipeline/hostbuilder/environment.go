@@ -246,25 +246,33 @@ func (r *run) fittingUV(ctx context.Context) bool {
 // used for longest, and the downloads where they are too many. What is in use
 // stays.
 func (r *run) prune() {
-	type aged struct {
-		entry
-		used time.Time
-	}
-	var all []aged
+	var dirs []string
 	locks, _ := filepath.Glob(filepath.Join(r.environmentsDir(), "*.lock"))
 	for _, lock := range locks {
-		e := entry{strings.TrimSuffix(lock, ".lock")}
-		if info, err := os.Stat(e.dir); err == nil {
-			all = append(all, aged{e, info.ModTime()})
+		dir := strings.TrimSuffix(lock, ".lock")
+		if _, err := os.Stat(dir); err == nil {
+			dirs = append(dirs, dir)
 		}
 	}
-	slices.SortFunc(all, func(a, b aged) int { return b.used.Compare(a.used) })
-	for _, e := range all[min(keepEnvironments-1, len(all)):] {
-		r.removeUnused(e.dir)
+	for _, dir := range longUnused(dirs, keepEnvironments-1) {
+		r.removeUnused(dir)
 	}
 	if size(r.downloads()) > keepDownloads {
 		r.removeUnused(r.downloads())
 	}
+}
+
+// longUnused are all of some directories but those that were used last, keep of them.
+// One that is not there was never used.
+func longUnused(dirs []string, keep int) []string {
+	used := map[string]time.Time{}
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err == nil {
+			used[dir] = info.ModTime()
+		}
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return used[b].Compare(used[a]) })
+	return dirs[min(keep, len(dirs)):]
 }
 
 // removeUnused removes a directory unless a build holds its lock.

@@ -10,7 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
@@ -109,21 +109,12 @@ func (r *run) pruneSteps() error {
 	if err != nil {
 		return err
 	}
-	type aged struct {
-		dir  string
-		used time.Time
-	}
-	var all []aged
+	var dirs []string
 	for _, sum := range sums {
-		e := aged{dir: sum[:len(sum)-len(sumSuffix)]}
-		if info, err := os.Stat(e.dir); err == nil {
-			e.used = info.ModTime()
-		}
-		all = append(all, e)
+		dirs = append(dirs, strings.TrimSuffix(sum, sumSuffix))
 	}
-	slices.SortFunc(all, func(a, b aged) int { return b.used.Compare(a.used) })
-	for _, e := range all[min(keepSteps, len(all)):] {
-		err = errors.Join(err, os.RemoveAll(e.dir+sumSuffix), scratch.RemoveAll(e.dir))
+	for _, dir := range longUnused(dirs, keepSteps) {
+		err = errors.Join(err, os.RemoveAll(dir+sumSuffix), scratch.RemoveAll(dir))
 	}
 	return err
 }

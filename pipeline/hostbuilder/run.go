@@ -161,16 +161,19 @@ func (r *run) Close() error {
 
 // Run runs one step of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
-	key, err := r.stepKey(s)
-	if err != nil {
-		return fmt.Errorf("step %s: %w", s.Name, err)
-	}
-	if out := r.outDir(s); (s.Network || !r.plan.Options.NoCache) && s.Repeats() && r.takeStep(ctx, key, out) {
-		shown := r.rep.Step(s.Name + ": " + s.Title)
-		fmt.Fprintf(r.log, "== %s: %s\nfrom an earlier build\n", s.Name, s.Title)
-		shown.End(ui.Cached, "")
-		r.outputs[s.Name] = out
-		return nil
+	key := ""
+	if s.Repeats() {
+		var err error
+		if key, err = r.stepKey(s); err != nil {
+			return fmt.Errorf("step %s: %w", s.Name, err)
+		}
+		if out := r.outDir(s); (s.Network || !r.plan.Options.NoCache) && r.takeStep(ctx, key, out) {
+			shown := r.rep.Step(s.Name + ": " + s.Title)
+			fmt.Fprintf(r.log, "== %s: %s\nfrom an earlier build\n", s.Name, s.Title)
+			shown.End(ui.Cached, "")
+			r.outputs[s.Name] = out
+			return nil
+		}
 	}
 	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
 		at, done, err := r.stepPlaces(s)

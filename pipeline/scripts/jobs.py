@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 
-from objects import Files, Objects, Places, digest, headers_of
+from objects import Objects, Places, digest, headers_of
 
 MIB = 1 << 20
 
@@ -240,31 +240,26 @@ class Build:
             self.known = {}
         # What decides about a result beside the command: the compiler and what stands before it.
         self.compilers = [self.compiler(env["DSBUILD_CC"]), self.compiler(env["DSBUILD_CXX"])]
-        files = Files()
-        self.compilers += [files.digest(os.path.join(env["DSBUILD_TOOLS"], name)) for name in ("cxx", "nvcc")]
+        self.compilers += [self.objects.files.digest(os.path.join(env["DSBUILD_TOOLS"], name)) for name in ("cxx", "nvcc")]
         self.compilers += [self.places.named(env.get(name, "")) for name in ("DSBUILD_CPU", "DSBUILD_KEEP_DEBUG", "DSBUILD_NVCC_NAMES", "CPATH", "SOURCE_DATE_EPOCH")]
         self.nvcc_is = None
 
-    @staticmethod
-    def compiler(program):
+    def compiler(self, program):
         """What a compiler is: its version and the bytes of what does the work."""
         ask = lambda *words: subprocess.run([program, *words], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-        files = Files()
-        return [ask("-dumpfullversion"), ask("-dumpmachine"), *(files.digest(ask("-print-prog-name=" + name)) for name in ("cc1plus", "cc1", "as"))]
+        return [ask("-dumpfullversion"), ask("-dumpmachine"), *(self.objects.files.digest(ask("-print-prog-name=" + name)) for name in ("cc1plus", "cc1", "as"))]
 
     def nvcc(self):
         """The same of nvcc, whose version names its very build."""
         if self.nvcc_is is None:
             home = os.environ["CUDA_HOME"]
-            files = Files()
             said = subprocess.run([home + "/bin/nvcc", "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout
             tools = ["bin/nvcc", "bin/cudafe++", "bin/ptxas", "bin/fatbinary", "nvvm/bin/cicc"]
-            self.nvcc_is = [said, *(files.digest(os.path.join(home, tool)) for tool in tools)]
+            self.nvcc_is = [said, *(self.objects.files.digest(os.path.join(home, tool)) for tool in tools)]
         return self.nvcc_is
 
     def expected(self, title, kind):
-        seconds, memory = self.known.get(title, (SECONDS[kind], MEMORY[kind]))
-        return seconds, memory
+        return self.known.get(title, (SECONDS[kind], MEMORY[kind]))
 
     def spend(self, title, command, kind, before=0, **how):
         """Runs a program where there is room, and learns from it what it takes. before is
@@ -451,7 +446,7 @@ class Nvcc:
             headers = set()
             for found in pool.map(self.preprocess, steps["preprocess"]):
                 headers.update(found)
-            self.kept(mine(steps["cudafe++"][0]), [self.one(".cpp4.ii")], [f"{self.stem}.host.cudafe1.cpp", self.named(r"module_id_file_name", steps["cudafe++"][0])], "host and device code")
+            self.kept(mine(steps["cudafe++"][0]), [self.stem + ".cpp4.ii"], [f"{self.stem}.host.cudafe1.cpp", self.named(r"module_id_file_name", steps["cudafe++"][0])], "host and device code")
             for job in [pool.submit(self.device, device) for device in steps["device"]]:
                 job.result()
         stub = f"{last}.cudafe1.stub.c"
@@ -541,9 +536,6 @@ class Nvcc:
     def step(self, command, what):
         rest = self.build.expected(self.unit.title, "nvcc")[0] if what != "host" else 0
         self.build.spend(f"{self.unit.name}: {what}", command, "nvcc", before=rest, cwd=self.dir, env=self.env)
-
-    def one(self, suffix):
-        return self.stem + suffix
 
     @staticmethod
     def named(option, command):
