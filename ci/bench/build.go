@@ -56,10 +56,11 @@ func (s site) host(elem ...string) string {
 // thrown away. Its downloads are those of all that is made here.
 func (y *yard) toolchain(ctx context.Context, step ui.Step) (string, error) {
 	s := site{dir: filepath.Join(y.dir, "build")}
-	if err := os.MkdirAll(s.host(), 0o700); err != nil {
+	downloads := filepath.Join(y.cache, "uv")
+	if err := errors.Join(os.MkdirAll(s.host(), 0o700), os.MkdirAll(downloads, 0o700)); err != nil {
 		return "", err
 	}
-	if err := os.Symlink(filepath.Join(y.cache, "uv"), s.host("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Symlink(downloads, s.host("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
 	step.Log("dsbuild wheel --builder host, for the toolchain")
