@@ -187,7 +187,7 @@ func (d *Deployment) uploads(u *unit) []upload {
 }
 
 // mostWithCode is to how many nodes byte code is sent. A node compiles DeepSpeed's
-// modules in about a second, and all nodes do so at once; to send these 1.9 MB to more
+// modules in about a second, and all nodes do so at once; to send these 2.1 MB to more
 // than 64 takes longer, over 1 Gbit/s.
 const mostWithCode = 64
 

@@ -22,3 +22,14 @@ with open(sys.argv[1]) as f:
 EOF
 uv pip install --python "$DSBUILD_ENV" ${DSBUILD_BESIDE:+--no-deps} --overrides "$pins" -r "$lacking"
 rm "$pins" "$lacking"
+# What every step imports is compiled to byte code here, once: most of a smoke test's
+# time would go there. An environment beside this one stays as it is.
+[ -n "${DSBUILD_BESIDE-}" ] || "$DSBUILD_ENV/bin/python" -W ignore - <<'EOF'
+import importlib
+
+for name in ("torch", "torch._dynamo", "torch.utils.cpp_extension", "pydantic"):
+    try:
+        importlib.import_module(name)
+    except Exception as e:  # older torch has fewer; what is wrong shows where it is used
+        print(f"{name}: {type(e).__name__}: {e}")
+EOF

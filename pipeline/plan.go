@@ -233,7 +233,7 @@ func compileStep(env map[string]string) Step {
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
 		Scripts: append([]string{
-			siteScript, "build.py", "jobs.py", "objects.py", "cxx", "libaio.map", "nvcc",
+			siteScript, "build.py", "bytecode.py", "jobs.py", "objects.py", "cxx", "libaio.map", "nvcc",
 			"lean/core/torch/extension.h", "lean/core-python/torch/extension.h", "lean/types/torch/extension.h", "lean/types-python/torch/extension.h",
 		}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
@@ -242,7 +242,7 @@ func compileStep(env map[string]string) Step {
 func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
 		Name: StripStep, Title: "strip the ops, compile the modules, note what was installed", Image: Toolchain,
-		Script: "strip.py", Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
+		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
 	if opt.KeepDebug {
 		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, note what was installed", "1"
@@ -295,7 +295,7 @@ func auditStep() Step {
 func smokeStep(tc compat.Toolchain) Step {
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
-		Script: "smoke.sh", Scripts: []string{"smoke.py"}, Inputs: []string{CompileStep, PackStep},
+		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
 		Args: tc.OpNames(false),
 	}

@@ -284,7 +284,7 @@ func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
 // nothing is written through a link, nothing is there twice, devices and
 // absurd sizes are refused. place says where a name goes; "." is the top.
 func unpack(ctx context.Context, r io.Reader, root *os.Root, place func(string) (string, error)) error {
-	u := unpacker{root: root, place: place, left: maxTreeBytes}
+	u := unpacker{root: root, place: place, left: maxTreeBytes, made: map[string]bool{".": true}}
 	in := tar.NewReader(r)
 	for n := 0; ; n++ {
 		h, err := in.Next()
@@ -308,8 +308,9 @@ func unpack(ctx context.Context, r io.Reader, root *os.Root, place func(string) 
 type unpacker struct {
 	root  *os.Root
 	place func(string) (string, error)
-	left  int64        // bytes that may still come
-	later []tar.Header // links, made when nothing can be written through them
+	left  int64           // bytes that may still come
+	made  map[string]bool // folders that are there
+	later []tar.Header    // links, made when nothing can be written through them
 }
 
 // entry unpacks one entry, a link at the end.
@@ -361,8 +362,11 @@ func (u *unpacker) file(name string, size int64, mode fs.FileMode, content io.Re
 		return tooLarge()
 	}
 	u.left -= size
-	if err := u.root.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return err
+	if dir := path.Dir(name); !u.made[dir] {
+		if err := u.root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		u.made[dir] = true
 	}
 	perm := fs.FileMode(0o644)
 	if mode&0o100 != 0 {

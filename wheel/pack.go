@@ -197,13 +197,15 @@ func torchPin(torch string) (string, error) {
 // time for all, sizes in the headers.
 func (p *packer) write(file string) error {
 	var out bytes.Buffer
-	z := zip.NewWriter(&out)
+	z, err := newZipWriter(&out)
+	if err != nil {
+		return err
+	}
 	record := p.in.inDistInfo("RECORD")
 	entries := []RecordEntry{}
 	for _, name := range p.order(record) {
 		data, ok := p.changed[name]
 		if !ok {
-			var err error
 			if data, err = p.in.ReadFile(name, maxPacked); err != nil {
 				return err
 			}
@@ -212,12 +214,12 @@ func (p *packer) write(file string) error {
 		entries = append(entries, RecordEntry{
 			Path: name, Algorithm: "sha256", Digest: RecordDigest(sum[:]), Size: int64(len(data)),
 		})
-		if err := add(z, name, p.mode(name), data); err != nil {
+		if err := z.add(name, p.mode(name), data); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	entries = append(entries, RecordEntry{Path: record, Size: -1})
-	if err := add(z, record, 0o644, FormatRecord(entries)); err != nil {
+	if err := z.add(record, 0o644, FormatRecord(entries)); err != nil {
 		return fmt.Errorf("%s: %w", record, err)
 	}
 	if err := z.Close(); err != nil {
@@ -265,18 +267,27 @@ func (p *packer) mode(name string) os.FileMode {
 // writes the version it is told, which is none.
 const deflateVersion = 20
 
+// zipWriter writes the files of a wheel, all with one compressor: a new one for each
+// takes more time than most files.
+type zipWriter struct {
+	*zip.Writer
+	deflate *flate.Writer
+}
+
+func newZipWriter(w io.Writer) (*zipWriter, error) {
+	f, err := flate.NewWriter(nil, flate.BestCompression)
+	return &zipWriter{zip.NewWriter(w), f}, err
+}
+
 // add writes one file with all its sizes before its data, as strict readers
 // want it, and the time of the zip format's own beginning, 1980.
-func add(z *zip.Writer, name string, mode os.FileMode, data []byte) error {
+func (z *zipWriter) add(name string, mode os.FileMode, data []byte) error {
 	var packed bytes.Buffer
-	f, err := flate.NewWriter(&packed, flate.BestCompression)
-	if err != nil {
+	z.deflate.Reset(&packed)
+	if _, err := z.deflate.Write(data); err != nil {
 		return err
 	}
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
+	if err := z.deflate.Close(); err != nil {
 		return err
 	}
 	h := &zip.FileHeader{

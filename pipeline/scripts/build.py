@@ -74,10 +74,22 @@ def left_out(ops, builders):
             yield f"op {name} cannot be compiled here: {why}"
 
 
+def cpu_of_the_wheel():
+    """Makes py-cpuinfo say what counts here, an x86-64. DeepSpeed asks it twice for each
+    op of the CPU, a second each time, what this machine has, and cxx puts what the wheel
+    is for in the place of what comes of it."""
+    try:
+        import cpuinfo
+    except ImportError:
+        return
+    cpuinfo.get_cpu_info = lambda: {"arch": "X86_64", "flags": []}
+
+
 def main():
     # As python setup.py would have it: the tree, and not where this file lies.
     sys.path[0] = os.getcwd()
     ops = asked()
+    cpu_of_the_wheel()
     from op_builder import builder
     from op_builder.all_ops import ALL_OPS
 

@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 
-from objects import Objects, Places, digest, headers_of
+from objects import Objects, Places, digest, headers_of, write
 
 MIB = 1 << 20
 
@@ -229,7 +229,7 @@ class Build:
             "src": self.root, "env": env.get("DSBUILD_ENV"), "cuda": env.get("CUDA_HOME"), "tools": env["DSBUILD_TOOLS"], "work": env["DSBUILD_WORK"],
             **{f"beside{i}": at for i, at in enumerate(filter(None, env.get("DSBUILD_BESIDE", "").split(":")))},
         })
-        self.objects = Objects(env["DSBUILD_OBJECTS"], self.places, recache=bool(env.get("CCACHE_RECACHE")))
+        self.objects = Objects(env["DSBUILD_OBJECTS"], self.places, recache=bool(env.get("CCACHE_RECACHE")), passing=[self.root, env["DSBUILD_TOOLS"], env["DSBUILD_WORK"]])
         self.sources = Sources(self.root, torch)
         self.slots = Slots(cores(), available())
         self.units, self.links = [], []
@@ -301,11 +301,8 @@ class Build:
         self.spend(f"link {title}", call, "link", before=1e6)
 
     def finish(self):
-        self.history.parent.mkdir(parents=True, exist_ok=True)
-        handle, new = tempfile.mkstemp(dir=self.history.parent)
-        with os.fdopen(handle, "w") as f:
-            json.dump(self.known, f)
-        os.replace(new, self.history)
+        write(self.history, json.dumps(self.known).encode())
+        self.objects.files.save()
         self.objects.prune()
         taken = sum(unit.taken for unit in self.units)
         print(f"objects: {taken} taken, {len(self.units) - taken} made", flush=True)

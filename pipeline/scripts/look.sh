@@ -7,12 +7,18 @@ set -u
 LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 export LC_ALL PYTHONDONTWRITEBYTECODE
 tab=$(printf '\t')
+newline='
+'
 
 # fact KEY FIELD...: no field may hold what separates them.
 fact() {
     line=$1
     shift
-    for field do line=$line$tab$(printf '%s' "$field" | tr -d '\000-\037\177' | cut -c 1-300); done
+    for field do
+        case $field in *[![:print:]]*) field=$(printf '%s' "$field" | tr -d '\000-\037\177') ;; esac
+        [ ${#field} -le 300 ] || field=$(printf '%s' "$field" | cut -c 1-300)
+        line=$line$tab$field
+    done
     printf '%s\n' "$line"
 }
 
@@ -57,9 +63,25 @@ if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
     parts.append("Python.h")
 print("%d.%d.%d" % sys.version_info[:3], sys.executable, ",".join(parts) or "-", sep="\t")
 '
-seen=
-{ each python3; each 'python3.[0-9]' 'python3.[0-9][0-9]'; } | while read -r file; do
-    told=$("$file" -I -c "$ask_python" 2>/dev/null </dev/null) || continue # a shim of a version manager, say
+# All are asked at once: the shims of a version manager take long, and most of them end
+# with an error. Their answers come in any order, each behind its number.
+pythons=$newline$(
+    { each python3; each 'python3.[0-9]' 'python3.[0-9][0-9]'; } | {
+        n=0
+        while read -r file; do
+            n=$((n + 1))
+            { told=$("$file" -I -c "$ask_python" 2>/dev/null </dev/null) && printf '%s\n' "$n$tab$told"; } &
+        done
+        wait
+        printf '%s\n' "$n"
+    }
+)
+seen= n=0
+while [ "$n" -lt "${pythons##*"$newline"}" ]; do
+    n=$((n + 1))
+    told=${pythons#*"$newline$n$tab"}
+    [ "$told" != "$pythons" ] || continue
+    told=${told%%"$newline"*}
     version=${told%%"$tab"*}
     case " $seen " in *" ${version%.*} "*) continue ;; esac
     seen="$seen ${version%.*}"

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import tempfile
+import time
 
 FORMAT = 1
 VARIANTS = 8  # results kept under one key: of so many states of its headers
@@ -48,19 +49,47 @@ class Places:
 
 
 class Files:
-    """Digests of files, each read once."""
+    """Digests of files, each read once, and not again by a later build where the system
+    still says the same of it: a toolchain has thousands of headers.
 
-    def __init__(self):
-        self.known = {}
+    store is the file in which digests are kept from build to build, passing those that only
+    this build has: what lies below the folders of passing."""
+
+    FRESH = 2 * 10**9  # nanoseconds in which a second change may leave the same times
+    MANY = 50_000  # more are those of toolchains that are gone
+
+    def __init__(self, store=None, passing=()):
+        self.store, self.passing = store, tuple(folder + "/" for folder in passing)
+        self.known, self.kept, self.now = {}, {}, {}
+        try:
+            self.kept = json.loads(store.read_bytes()) if store else {}
+        except (OSError, ValueError):  # what cannot be read is not there
+            pass
 
     def digest(self, path):
         """Of a file's content, "" where there is none."""
         if path not in self.known:
-            try:
-                self.known[path] = digest(pathlib.Path(path).read_bytes())
-            except OSError:
-                self.known[path] = ""
+            self.known[path] = self._digest(path)
         return self.known[path]
+
+    def _digest(self, path):
+        try:
+            info = os.stat(path)
+            state = [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
+            if self.kept.get(path, [])[:-1] == state:
+                found = self.kept[path][-1]
+            else:
+                found = digest(pathlib.Path(path).read_bytes())
+        except OSError:
+            return ""
+        if not path.startswith(self.passing) and time.time_ns() - info.st_ctime_ns > self.FRESH:
+            self.now[path] = [*state, found]
+        return found
+
+    def save(self):
+        if not self.store or self.now.items() <= self.kept.items():
+            return
+        write(self.store, json.dumps({**self.kept, **self.now} if len(self.kept) < self.MANY else self.now).encode())
 
 
 class Objects:
@@ -68,9 +97,11 @@ class Objects:
 
     recache: nothing is taken from there, but everything put there."""
 
-    def __init__(self, folder, places, recache=False, limit=5 << 30):
+    def __init__(self, folder, places, recache=False, limit=5 << 30, passing=()):
         self.folder, self.places, self.recache, self.limit = pathlib.Path(folder), places, recache, limit
-        self.files = Files()
+        self.shadowed = {}
+        # Where nothing is taken, no digest is.
+        self.files = Files(None if recache else self.folder / "files.json", passing)
 
     def key(self, *parts):
         return digest(json.dumps([FORMAT, *parts], sort_keys=True).encode())
@@ -92,11 +123,11 @@ class Objects:
             data = pathlib.Path(path).read_bytes()
             name = digest(data)
             if not self._path(name, ".gz").exists():
-                self._write(self._path(name, ".gz"), gzip.compress(data, 1, mtime=0))
+                write(self._path(name, ".gz"), gzip.compress(data, 1, mtime=0))
             results.append(name)
         variants = [v for v in self._variants(key) if v["headers"] != read]
         text = json.dumps([{"headers": read, "results": results}, *variants[: VARIANTS - 1]])
-        self._write(self._path(key, ".json.gz"), gzip.compress(text.encode(), 1, mtime=0))
+        write(self._path(key, ".json.gz"), gzip.compress(text.encode(), 1, mtime=0))
 
     def prune(self):
         """Removes what was not used for longest where it is more than the limit."""
@@ -128,7 +159,17 @@ class Objects:
 
     def _current(self, variant, include):
         headers = [(self.places.path(h), was) for h, was in variant["headers"].items()]
-        return all(self.files.digest(h) == was for h, was in headers) and not any(shadowed(h, include) for h, _ in headers)
+        return all(self.files.digest(h) == was for h, was in headers) and not any(self._shadowed(h, tuple(include)) for h, _ in headers)
+
+    def _shadowed(self, header, include):
+        """Whether one of the folders that are searched before the one in which a header
+        lies has a file of the same name. Most sources of a build share both."""
+        if (header, include) not in self.shadowed:
+            inside = (i for i, folder in enumerate(include) if header.startswith(folder + "/"))
+            first = next(inside, 0)
+            name = header[len(include[first]) + 1 :] if first else ""
+            self.shadowed[header, include] = any(os.path.exists(earlier + "/" + name) for earlier in include[:first])
+        return self.shadowed[header, include]
 
     def _place(self, variant, outputs):
         try:
@@ -142,22 +183,14 @@ class Objects:
             os.utime(self._path(name, ".gz"))
         return True
 
-    def _write(self, path, data):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, new = tempfile.mkstemp(dir=path.parent, prefix=".")
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-        os.replace(new, path)
 
-
-def shadowed(header, include):
-    """Whether one of the folders that are searched before the one in which a header
-    lies has a file of the same name."""
-    for i, folder in enumerate(include):
-        if header.startswith(folder + "/"):
-            name = header[len(folder) + 1 :]
-            return any(os.path.exists(os.path.join(earlier, name)) for earlier in include[:i])
-    return False
+def write(path, data):
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=".")
+    with os.fdopen(handle, "wb") as f:
+        f.write(data)
+    os.replace(new, path)
 
 
 def headers_of(depfile, cwd):

@@ -17,4 +17,9 @@ if [ -n "$wrong" ]; then
     echo "$wrong" >&2
     exit 1
 fi
-python "$DSBUILD_TOOLS/smoke.py" "$@"
+python "$DSBUILD_TOOLS/bytecode.py" place
+python "$DSBUILD_TOOLS/bytecode.py" compare & # while torch is imported
+status=0
+python "$DSBUILD_TOOLS/smoke.py" "$@" || status=$?
+wait $!
+exit $status
