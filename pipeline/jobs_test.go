@@ -107,6 +107,46 @@ print("ok")
 	}
 }
 
+// A file is not read again while the system says the same of it, and what lies in
+// folders of this build alone is not remembered.
+func TestFiles(t *testing.T) {
+	const text = `
+import json, os, pathlib, time
+from objects import Files, digest
+store, header, mine = pathlib.Path("files.json").absolute(), os.path.abspath("x.h"), os.path.abspath("src/y.h")
+os.mkdir("src")
+for name in (header, mine): pathlib.Path(name).write_text("one")
+
+def build():
+    files = Files(store, [os.path.abspath("src")])
+    got = files.digest(header), files.digest(mine), files.digest("nothing")
+    files.save()
+    return got
+
+one, two = digest(b"one"), digest(b"two")
+assert build() == (one, one, "") and not store.exists(), "too new to be sure of"
+Files.FRESH = 0
+assert build() == (one, one, "")
+kept = json.loads(store.read_bytes())
+assert list(kept) == [header], kept
+kept[header][-1] = "as it was kept"
+store.write_text(json.dumps(kept))
+assert build() == ("as it was kept", one, ""), "it was read again"
+assert Files().digest(header) == one, "without a store"
+time.sleep(0.02)
+info = os.stat(header)
+pathlib.Path(header).write_text("two")
+os.utime(header, ns=(info.st_atime_ns, info.st_mtime_ns))
+assert build() == (two, one, ""), "another file of the same size and time"
+store.write_text("{")
+assert build() == (two, one, "")
+print("ok")
+`
+	if out := pythonTest(t, sources(t, nil), text); out != "ok\n" {
+		t.Error(out)
+	}
+}
+
 // Which sources do with less than torch's whole header.
 func TestLean(t *testing.T) {
 	dir := sources(t, map[string]string{

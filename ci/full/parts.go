@@ -88,6 +88,7 @@ func parts() []part {
 		name:  "speed",
 		about: "what is compiled the fast way, beside the slow one: symbols, numbers, bytes",
 		tests: "TestFullSpeed",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
 	}}
 }
 

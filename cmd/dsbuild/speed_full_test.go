@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,9 +23,10 @@ import (
 type shop struct {
 	dir     string
 	program string
+	builder string
 }
 
-func newShop(t *testing.T) shop {
+func newShop(t *testing.T, builder string) shop {
 	t.Helper()
 	hostPackages(t)
 	cache, err := os.UserCacheDir()
@@ -37,7 +39,7 @@ func newShop(t *testing.T) shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	s := shop{dir, filepath.Join(dir, "dsbuild")}
+	s := shop{dir, filepath.Join(dir, "dsbuild"), builder}
 	command(t, ".", "go", "build", "-trimpath", "-o", s.program, ".")
 	host, downloads := filepath.Join(dir, "dsbuild-cache", "dsbuild", "host"), filepath.Join(cache, "dsbuild", "uv")
 	for _, d := range []string{host, downloads} {
@@ -59,7 +61,7 @@ func (s shop) wheel(t *testing.T, args ...string) (a wheel.Artifact, log string)
 	if err := os.RemoveAll(logs); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(s.program, append([]string{"wheel", "--builder", "host", "--json", "-o", out}, args...)...)
+	cmd := exec.Command(s.program, append([]string{"wheel", "--builder", s.builder, "--json", "-o", out}, args...)...)
 	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(s.dir, "dsbuild-cache"), "XDG_STATE_HOME="+filepath.Join(s.dir, "state"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, io.MultiWriter(&stderr, testLog{t})
@@ -125,6 +127,10 @@ func symbols(t *testing.T, dir, kind string) map[string][]string {
 	return all
 }
 
+// libraryCopy is a weak symbol of an inline function of the C++ library: g++ keeps a copy
+// or puts it where it is called, as the size of the whole source suggests.
+var libraryCopy = regexp.MustCompile(`^_ZN?K?(St|Ss|Sa|Sb|9__gnu_cxx)`)
+
 // steps prints what CPU Adam makes of numbers, in full.
 const steps = `
 import hashlib, torch
@@ -145,7 +151,7 @@ print("numbers", h.hexdigest())
 // The extensions that are compiled the fast way are those of DeepSpeed's own recipe: they
 // show the same functions, and CPU Adam computes the same numbers to the last bit.
 func TestFullSpeedSame(t *testing.T) {
-	s := newShop(t)
+	s := newShop(t, "host")
 	a, log := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache")
 	if strings.Contains(log, "with torch's own header") {
 		t.Errorf("sources of this release were compiled the slow way:\n%s", log)
@@ -172,7 +178,7 @@ func TestFullSpeedSame(t *testing.T) {
 	all := symbols(t, stock, "TDBRWVu")
 	for name, found := range symbols(t, ours, "WVu") {
 		for _, symbol := range found {
-			if !slices.Contains(all[name], symbol) {
+			if !slices.Contains(all[name], symbol) && !libraryCopy.MatchString(symbol) {
 				more = append(more, symbol)
 			}
 		}
@@ -208,29 +214,11 @@ func (s shop) numbers(t *testing.T, dir string) string {
 // The next commit compiles what it has changed. Another arch compiles no device code of
 // those that were there, and the wheel has the bytes of one from scratch.
 func TestFullSpeedReuse(t *testing.T) {
-	s := newShop(t)
+	s := newShop(t, "host")
 	const ops = "cpu_adam,utils,fused_adam"
 	s.wheel(t, "--ops", ops, "--arch", "8.0")
 	tree := s.sources(t)
-	for file, want := range map[string]string{
-		"deepspeed/constants.py":      "objects: 6 taken, 0 made",
-		"csrc/adam/cpu_adam_impl.cpp": "objects: 5 taken, 1 made",
-	} {
-		text, err := os.ReadFile(filepath.Join(tree, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		comment := map[string]string{".py": "# changed\n", ".cpp": "// changed\n"}[filepath.Ext(file)]
-		if err := os.WriteFile(filepath.Join(tree, file), append(text, comment...), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, log := s.wheel(t, "--ops", ops, "--arch", "8.0", "--deepspeed", tree); !strings.Contains(log, want) {
-			t.Errorf("with another %s: no %q in\n%s", file, want, jobLines(log))
-		}
-		if err := os.WriteFile(filepath.Join(tree, file), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s.commits(t, tree, ops)
 	added, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
 	if !strings.Contains(log, "multi_tensor_adam.cu: compute_86") || strings.Contains(log, "multi_tensor_adam.cu: compute_80") || !strings.Contains(log, "objects: 5 taken, 1 made") {
 		t.Errorf("with another arch:\n%s", jobLines(log))
@@ -239,11 +227,39 @@ func TestFullSpeedReuse(t *testing.T) {
 	if !strings.Contains(log, "objects: 0 taken, 6 made") || scratch.SHA256 != added.SHA256 {
 		t.Errorf("from scratch %s, with an arch added %s\n%s", scratch.SHA256, added.SHA256, jobLines(log))
 	}
+	s.builder = "dagger"
+	s.wheel(t, "--ops", ops, "--arch", "8.0", "--deepspeed", tree)
+	s.commits(t, tree, ops)
+	s.builder = "host"
 	again, _ := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
 	if !again.Cached || again.SHA256 != added.SHA256 {
 		t.Errorf("again: cached %v, %s", again.Cached, again.SHA256)
 	}
-	t.Logf("result: a Python file changed: 6 of 6 objects taken; a source changed: 5 of 6; an arch added: its own device code alone, and the bytes of a wheel from scratch; the same again from the store in %.1f s", again.Seconds)
+	t.Logf("result: a Python file changed: 6 of 6 objects taken, a source changed: 5 of 6, on this machine and in an engine; an arch added: its own device code alone, and the bytes of a wheel from scratch; the same again from the store in %.1f s", again.Seconds)
+}
+
+// commits changes files of a tree, one at a time: only what is made of them is made anew.
+func (s shop) commits(t *testing.T, tree, ops string) {
+	t.Helper()
+	for file, want := range map[string]string{
+		"deepspeed/constants.py":      "objects: 6 taken, 0 made",
+		"csrc/adam/cpu_adam_impl.cpp": "objects: 5 taken, 1 made",
+	} {
+		text, err := os.ReadFile(filepath.Join(tree, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		comment := map[string]string{".py": "# ", ".cpp": "// "}[filepath.Ext(file)] + filepath.Base(s.dir) + "\n" // as no build before
+		if err := os.WriteFile(filepath.Join(tree, file), append(text, comment...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, log := s.wheel(t, "--ops", ops, "--arch", "8.0", "--deepspeed", tree); !strings.Contains(log, want) {
+			t.Errorf("%s, with another %s: no %q in\n%s", s.builder, file, want, jobLines(log))
+		}
+		if err := os.WriteFile(filepath.Join(tree, file), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // jobLines are what a log says of jobs and objects.
