@@ -41,25 +41,33 @@ def strip(compiled, outdir):
             new.writestr(info, data)
 
 
+# STREAM_FOLDERS is how deep folders are told apart: deepspeed/runtime/zero is a stream.
+STREAM_FOLDERS = 3
+
+
 def byte_code(compiled, outdir):
     """Writes the byte code of a wheel's modules, which every node would else compile for
     itself, and returns what wheel.ByteCode is read from. bytecode.xz has a line of JSON,
-    [[module, length], ...], and then the code of each as marshal writes it. All in one
-    stream: that is two thirds of what they take one by one."""
+    [[module, length], ...], and then the code of each as marshal writes it. The line and
+    each of DeepSpeed's larger folders are streams of their own, so that most are the same
+    in the next wheel, which need not be sent again. Module by module they would take half
+    as much again."""
     if not lzma:
         return None
-    modules, code = [], []
+    modules, streams = [], {}
     with zipfile.ZipFile(compiled) as wheel, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in sorted(n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n):
+        names = [n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n]
+        for name in sorted(names, key=lambda n: (n.split("/")[:-1], n)):  # what is of one stream in a row
             try:
-                code.append(marshal.dumps(compile(wheel.read(name), name, "exec", dont_inherit=True, optimize=0)))
+                code = marshal.dumps(compile(wheel.read(name), name, "exec", dont_inherit=True, optimize=0))
             except SyntaxError:  # no module, whatever its name says
                 continue
-            modules.append([name, len(code[-1])])
-    text = json.dumps(modules).encode() + b"\n" + b"".join(code)
-    pathlib.Path(outdir, "bytecode.xz").write_bytes(lzma.compress(text))
-    return {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(text)}
+            modules.append([name, len(code)])
+            streams.setdefault(tuple(name.split("/")[:-1][:STREAM_FOLDERS]), []).append(code)
+    texts = [json.dumps(modules).encode() + b"\n", *(b"".join(s) for s in streams.values())]
+    pathlib.Path(outdir, "bytecode.xz").write_bytes(b"".join(lzma.compress(t) for t in texts))
+    return {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(b"".join(texts))}
 
 
 def purl(kind, name, version):
