@@ -7,7 +7,8 @@
 # change under way: enough to undo it after a power cut), kept-RUN/ (what was
 # moved aside), inbox/ (uploads: what a lost connection leaves of them, the next
 # run goes on with), run-*/ (temporary files), installed.json (what is installed
-# now), previous/ (what was before), journal.jsonl.
+# now), previous/ (what was before), wheel/ (the wheel that was installed last and its
+# byte code, so that of the next one only what differs need be sent), journal.jsonl.
 #
 # proof.py and verify.py go before it.
 import errno
@@ -28,6 +29,8 @@ INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
 JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
+WHEEL = os.path.join(HOME, "wheel")
+ROLES = ("deepspeed.whl", "bytecode.xz")  # the files in there
 PART = ".part"  # ends the name of an upload that is not whole
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
@@ -435,6 +438,8 @@ class Environment:
         self.along = []  # what was installed beside DeepSpeed
         self.digests = Digests()
         self.arriving = None
+        self.used = {}  # uploads that were installed, by their roles: the next run may need parts of them
+        self.found = {}  # by role, what a kept file has of the one that is wanted
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
     def begin(self, inbox):
@@ -443,15 +448,15 @@ class Environment:
         os.makedirs(HOME, mode=0o755, exist_ok=True)
         self.take_lock(inbox)
         repaired = self.repair()
-        found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
+        found = {"now": installed([f["sha256"] for f in REQUEST["files"] if f["sha256"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
-            return dict(found, inbox="", arrived=[])
+            return dict(found, inbox="", arrived=[], keeps=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
             if name.startswith(("run-", "kept-")) or name.endswith(".part"):
                 sweep(os.path.join(HOME, name))
         self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
         os.mkdir(self.dir, 0o700)
-        return dict(found, inbox=INBOX, arrived=self.arrived())
+        return dict(found, inbox=INBOX, arrived=self.arrived(), keeps=[role for role in ROLES if os.path.isfile(os.path.join(WHEEL, role))])
 
     def arrived(self):
         """Makes the inbox ready, and names the files that need not be sent again."""
@@ -464,6 +469,9 @@ class Environment:
             path = os.path.join(INBOX, name)
             if os.path.isfile(path) and not os.path.islink(path):
                 if name.endswith(PART) and name[:-len(PART)] in wanted:
+                    continue
+                if wanted.get(name) == "":  # only the driver can say whether it is whole
+                    os.rename(path, path + PART)
                     continue
                 if name in wanted and self.digests.of(path) == wanted[name]:
                     whole.append(name)
@@ -487,6 +495,67 @@ class Environment:
             if any(f == {"name": name, "sha256": sum} for f in REQUEST["files"]):
                 self.digests.learn(path, sum)
         return {"sha256": digest_of(path, self.digests, order["size"])}
+
+    def compare(self, order):
+        """Says which parts of a file that is wanted are not in the one that is kept: from
+        this to before that one. The parts are told by the beginnings of their sha256."""
+        import base64
+
+        path, wanted = os.path.join(WHEEL, order["role"]), base64.b64decode(order["parts"])
+        have, missing = kept_parts(path), []
+        self.found[order["role"]] = found = [have.get(wanted[at:at + PART_DIGEST]) for at in range(0, len(wanted), PART_DIGEST)]
+        for i, part in enumerate(found):
+            if part is None and missing and missing[-1][1] == i:
+                missing[-1][1] += 1
+            elif part is None:
+                missing.append([i, i + 1])
+        return {"missing": missing}
+
+    def assemble(self, order):
+        """Puts a file together of what was kept and what was sent: sizes are those of the
+        gaps. It is as good as one that was sent whole, or it is none."""
+        import hashlib
+
+        kept, out = os.path.join(WHEEL, order["role"]), os.path.join(self.dir, "assembled")
+        sent = os.path.join(INBOX, os.path.basename(order["parts"])) if order["parts"] else os.devnull
+        sum, sizes, gap = hashlib.sha256(), iter(order["sizes"]), False
+        with open(kept, "rb") as old, open(sent, "rb") as new, open(out, "wb") as whole:
+            for part in self.found.pop(order["role"]):
+                if part is None and gap:
+                    continue
+                gap = part is None
+                if part:
+                    old.seek(part[0])
+                for block in blocks(new if gap else old, next(sizes, 0) if gap else part[1]):
+                    whole.write(block)
+                    sum.update(block)
+        if order["parts"]:
+            remove(sent)
+        if sum.hexdigest() != order["sha256"]:
+            remove(out)
+            raise Failed("what was kept of %s is damaged" % order["role"])
+        path = self.upload({"file": order["name"]})
+        os.rename(out, path)
+        self.digests.learn(path, sum.hexdigest())
+        return {}
+
+    def keep_uploads(self, room):
+        """Keeps what was installed, unless so much room would not be free for the next.
+        The change is final: whatever does not work here is no fault."""
+        place = os.path.join(self.dir, "wheel")
+        try:
+            os.mkdir(place, 0o700)
+            free = os.statvfs(HOME)
+            if free.f_bavail * free.f_frsize >= room:
+                for role, path in self.used.items():
+                    if os.path.dirname(path) == INBOX:
+                        os.rename(path, os.path.join(place, role))
+            if exists(WHEEL):
+                os.rename(WHEEL, os.path.join(self.dir, "before"))
+            if os.listdir(place):
+                os.rename(place, WHEEL)
+        except OSError:
+            pass
 
     @staticmethod
     def upload(order):
@@ -573,6 +642,9 @@ class Environment:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
         add_byte_code(os.path.dirname(info), code)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
+        self.used = {"deepspeed.whl": first}
+        if order.get("bytecode"):
+            self.used["bytecode.xz"] = order["bytecode"]["file"]
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
@@ -605,6 +677,8 @@ class Environment:
         save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
         self.look()
         self.finish()
+        if self.used:
+            self.keep_uploads(order["room"])
         return {}
 
     def look(self):
@@ -681,6 +755,51 @@ class Environment:
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
 
 
+PART_DIGEST = 8  # bytes that are told of a part's sha256
+XZ = b"\xfd7zXZ\0"  # begins each stream of byte code
+
+
+def kept_parts(path):
+    """Where the parts of a kept file lie, by their digests. Nothing that is wrong with
+    the file matters: what is not found is sent."""
+    import hashlib
+
+    parts = {}
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb") as f:
+            if path.endswith(".xz"):
+                data, at, begins = f.read(MOST_CODE), 0, []
+                while at >= 0:
+                    begins.append(at)
+                    at = data.find(XZ, at + 1)
+            else:
+                with zipfile.ZipFile(f) as z:
+                    begins = [info.header_offset for info in z.infolist()] + [z.start_dir]
+            begins = sorted(at for at in {0, size, *begins} if 0 <= at <= size)
+            for begin, end in zip(begins, begins[1:]):
+                f.seek(begin)
+                sum = hashlib.sha256()
+                for block in blocks(f, end - begin):
+                    sum.update(block)
+                parts[sum.digest()[:PART_DIGEST]] = (begin, end - begin)
+    except Gone:
+        raise
+    except Exception:  # of a damaged file zipfile raises more than it says
+        return {}
+    return parts
+
+
+def blocks(f, size):
+    """The next bytes of a file, as far as they are there."""
+    while size > 0:
+        block = f.read(min(size, 1 << 20))
+        if not block:
+            return
+        size -= len(block)
+        yield block
+
+
 MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
 
 
@@ -699,8 +818,15 @@ def byte_code(brought):
         return {}
     try:
         with open(brought["file"], "rb") as f:
-            text = lzma.LZMADecompressor().decompress(f.read(MOST_CODE), MOST_CODE)
-    except (OSError, lzma.LZMAError):
+            data = f.read(MOST_CODE)
+        texts, room = [], MOST_CODE
+        while data:  # one stream after the other
+            stream = lzma.LZMADecompressor()
+            texts.append(stream.decompress(data, room))
+            room -= len(texts[-1])
+            data = stream.unused_data
+        text = b"".join(texts)
+    except (OSError, EOFError, lzma.LZMAError):
         return {}
     if hashlib.sha256(text).hexdigest() != brought["sha256"]:
         return {}
@@ -918,6 +1044,10 @@ def serve(env, inbox):
             answer(number, lambda: env.arrives(order))
         elif do == "digest":
             answer(number, lambda: env.digest(order))
+        elif do == "compare":
+            answer(number, lambda: env.compare(order))
+        elif do == "assemble":
+            answer(number, lambda: env.assemble(order))
         elif do == "fetch":
             answer(number, lambda: env.fetch(order, inbox))
         elif do == "users":

@@ -61,7 +61,7 @@ type changeRequest struct {
 // arrival is a file that is to arrive in the inbox.
 type arrival struct {
 	Name   string `json:"name"`
-	SHA256 string `json:"sha256"`
+	SHA256 string `json:"sha256"` // "": not known yet
 }
 
 // begun is the agent's first answer: what there is once the lock is held.
@@ -69,6 +69,7 @@ type arrival struct {
 type begun struct {
 	Inbox    string          `json:"inbox"`   // private, for uploads
 	Arrived  []string        `json:"arrived"` // what need not be sent again
+	Keeps    []role          `json:"keeps"`   // what was installed last
 	Now      *node.Installed `json:"now"`
 	Previous *node.Previous  `json:"previous"`
 	Repaired bool            `json:"repaired"`

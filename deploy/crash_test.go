@@ -39,7 +39,7 @@ func crashes(t *testing.T, each, pairs int) (deaths int) {
 
 func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
 	t.Parallel()
-	if n := crashes(t, 10, 0); n < 130 {
+	if n := crashes(t, 10, 0); n < 160 {
 		t.Errorf("killed only %d times", n)
 	}
 }

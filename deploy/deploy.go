@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -80,6 +81,7 @@ type Deployment struct {
 	watch    *watch         // while nodes are at work
 	tables   *compat.Tables // verify
 	files    shared         // verify: what nodes have of DeepSpeed
+	split    sync.Map       // files of which nodes may have parts, by their paths: func() *inParts
 }
 
 // unit is one node on its way through the steps.
@@ -92,6 +94,8 @@ type unit struct {
 
 	change  *change
 	inbox   string // on the node, for uploads
+	code    bool   // the byte code is there
+	sent    int64  // bytes of files
 	record  string // sha256 of the RECORD that is to be there
 	noted   any    // rollback: what dsbuild noted of the version put back
 	changed bool
@@ -572,7 +576,7 @@ func (d *Deployment) Report() *Report {
 	for i, u := range d.units {
 		n := NodeReport{
 			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil,
-			Seconds: u.seconds, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
+			Seconds: u.seconds, Sent: u.sent, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
 			unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)},
 		}
 		if u.sight != nil {

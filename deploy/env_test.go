@@ -155,7 +155,7 @@ func (e environment) leftovers(t *testing.T) []string {
 	}
 	var left []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous"}, e.Name()) {
+		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "wheel"}, e.Name()) {
 			left = append(left, e.Name())
 		}
 	}

@@ -1,8 +1,19 @@
 package deploy
 
+import "github.com/dsbuild/dsbuild/wheel"
+
 // WithAftermath is a node that failed, and of which something became then.
 func WithAftermath(n NodeReport, why, after string) NodeReport {
 	n.aftermath = "; " + after
 	n.Error = why + n.aftermath
 	return n
 }
+
+// Lacking is how many bytes a node lacks of a file in parts, by what it says.
+func Lacking(parts []wheel.Part, missing [][2]int) (int64, error) {
+	l, err := (&inParts{parts: parts}).lacking(missing)
+	return l.bytes(), err
+}
+
+// Crowded has a deployment take itself for one to many more nodes.
+func Crowded(d *Deployment) { d.installs += mostWithCode }

@@ -197,7 +197,8 @@ func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 }
 
 // roomFactor and roomMargin say how much room a wheel needs: the upload, the
-// unpacked files and their byte code, and the version moved aside is there already.
+// unpacked files and their byte code, and the version moved aside is there already. A
+// node keeps the wheel only where as much is free besides.
 const (
 	roomFactor = 4
 	roomMargin = 32 << 20

@@ -86,6 +86,7 @@ type NodeReport struct {
 	Unseen  bool               `json:"unseen"`           // what it has now is not known: after says nothing
 	Facts   *node.Facts        `json:"facts"`            // as probed, without its distributions
 	Seconds map[string]float64 `json:"seconds"`          // by step
+	Sent    int64              `json:"sent_bytes"`       // the size of the files, or parts of them, that were sent to it
 	Serial  int                `json:"serial,omitempty"` // the group of --serial in which it was changed, from 1
 	Log     string             `json:"log,omitempty"`    // the file with all that it was asked and said
 

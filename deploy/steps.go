@@ -84,15 +84,28 @@ func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
 type upload struct {
 	path, sha256 string
 	size         int64
-	counts       bool // for the progress
+	counts       bool                              // for the progress
+	role         role                              // nodes may have kept an earlier one; "": they never do
+	spare        bool                              // it is not worth sending whole
+	open         func() (io.ReadSeekCloser, error) // nil: the file at path
 }
+
+// name is what it is called on a node.
+func (f upload) name() string { return filepath.Base(f.path) }
 
 // counted is what it adds to the progress.
 func (f upload) counted() int64 {
-	if f.counts {
+	if f.counts && !f.spare {
 		return f.size
 	}
 	return 0
+}
+
+// count adds to the progress what was sent of a file, or need not be.
+func (d *Deployment) count(f upload, n int64) {
+	if f.counts && !f.spare {
+		d.watch.send(n)
+	}
 }
 
 // putTries is how often a node is reached anew when its connection breaks while
@@ -138,22 +151,33 @@ func (d *Deployment) putAll(ctx context.Context, u *unit, again bool) error {
 		u.change = nil
 		return nil
 	}
+	u.code = false
 	for _, f := range files {
-		told := d.watch.send
-		if !f.counts {
-			told = nil
-		}
-		if slices.Contains(b.Arrived, filepath.Base(f.path)) {
-			if told != nil {
-				told(f.size)
-			}
-			continue
-		}
-		if err := d.putFile(ctx, u, f, told); err != nil {
+		there, err := d.putOne(ctx, u, f, b)
+		if err != nil {
 			return err
 		}
+		u.code = u.code || there && f.role == codeRole
 	}
 	return nil
+}
+
+// putOne sees to it that a file is in the inbox: it has arrived already, is put
+// together of what the node keeps, or is sent, unless it is not worth that.
+func (d *Deployment) putOne(ctx context.Context, u *unit, f upload, b begun) (there bool, err error) {
+	if slices.Contains(b.Arrived, f.name()) {
+		d.count(f, f.size)
+		return true, nil
+	}
+	if slices.Contains(b.Keeps, f.role) && !d.spreads() {
+		if there, err := d.putParts(ctx, u, f); there || err != nil {
+			return there, err
+		}
+	}
+	if f.spare {
+		return false, nil
+	}
+	return true, d.putFile(ctx, u, f)
 }
 
 // tidy removes what a run that was cut off has left on a node where nothing else
@@ -173,12 +197,14 @@ func (d *Deployment) tidy(ctx context.Context, u *unit) error {
 // uploads are what is sent to a node that installs.
 func (d *Deployment) uploads(u *unit) []upload {
 	m := u.plan.Wheel.Manifest
-	files := []upload{{u.plan.Wheel.Path, m.SHA256, m.Size, true}}
-	if d.sendsCode(u) {
-		files = append(files, *u.plan.Wheel.code)
+	files := []upload{{path: u.plan.Wheel.Path, sha256: m.SHA256, size: m.Size, counts: true, role: wheelRole}}
+	if code := u.plan.Wheel.code; code != nil && len(u.plan.Along)+len(u.plan.Fetch) == 0 {
+		f := *code
+		f.spare = d.installs > mostWithCode && !d.spreads()
+		files = append(files, f)
 	}
 	for _, a := range u.plan.Along {
-		files = append(files, upload{a.Path, a.SHA256, a.Size, true})
+		files = append(files, upload{path: a.Path, sha256: a.SHA256, size: a.Size, counts: true})
 	}
 	if pip, ok := d.pips[minor(u.facts.Python)]; ok && u.facts.Pip == "" && u.facts.PipWheel == "" {
 		files = append(files, pip)
@@ -187,23 +213,27 @@ func (d *Deployment) uploads(u *unit) []upload {
 }
 
 // mostWithCode is to how many nodes byte code is sent. A node compiles DeepSpeed's
-// modules in about a second, and all nodes do so at once; to send these 2.1 MB to more
+// modules in about a second, and all nodes do so at once; to send these 2.4 MB to more
 // than 64 takes longer, over 1 Gbit/s.
 const mostWithCode = 64
 
-// sendsCode reports whether a node gets the byte code of its wheel.
-func (d *Deployment) sendsCode(u *unit) bool {
-	_, spreads := d.opt.Dialer.(remote.Spreader)
-	return u.plan.Wheel.code != nil && len(u.plan.Along)+len(u.plan.Fetch) == 0 && (spreads || d.installs <= mostWithCode)
+// spreads reports whether a file is brought to all nodes in one go: then all of them
+// get the whole of it.
+func (d *Deployment) spreads() bool {
+	_, ok := d.opt.Dialer.(remote.Spreader)
+	return ok
 }
 
 // begin starts the agent, which takes the lock and puts right what an earlier
 // run may have left. Again, it has to wait for the end of the one before, which may
 // not know yet that its connection is gone.
 func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again bool) (begun, error) {
-	req := changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By, Files: make([]arrival, len(files))}
-	for i, f := range files {
-		req.Files[i] = arrival{filepath.Base(f.path), f.sha256}
+	req := changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By}
+	for _, f := range files {
+		req.Files = append(req.Files, arrival{f.name(), f.sha256})
+		if f.role != "" {
+			req.Files = append(req.Files, arrival{f.name() + partsSuffix, ""})
+		}
 	}
 	if again {
 		req.LockS = (silence + lockWait).Seconds()
@@ -233,33 +263,36 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 // to say so takes as long as to read it afterwards.
 const largeFile = 16 << 20
 
-// putFile sends a file into the inbox; sent, if set, is told what is on its way.
-func (d *Deployment) putFile(ctx context.Context, u *unit, f upload, sent func(int64)) error {
+// putFile sends a file into the inbox.
+func (d *Deployment) putFile(ctx context.Context, u *unit, f upload) error {
 	var told atomic.Int64
 	up := remote.Upload{
-		Open:   func() (io.ReadSeekCloser, error) { return os.Open(f.path) },
+		Open:   f.open,
 		Size:   f.size,
 		SHA256: f.sha256,
-		Path:   path.Join(u.inbox, filepath.Base(f.path)),
+		Path:   path.Join(u.inbox, f.name()),
 		Mode:   0o600,
 		Resume: true,
 		Limit:  d.opt.Bandwidth,
 		Sum:    u.change.digest,
+		Progress: func(n int64) {
+			told.Add(n)
+			d.count(f, n)
+		},
+	}
+	if up.Open == nil {
+		up.Open = func() (io.ReadSeekCloser, error) { return os.Open(f.path) }
 	}
 	if f.size >= largeFile {
 		up.Arriving = u.change.arriving
 	}
-	if sent != nil {
-		up.Progress = func(n int64) {
-			told.Add(n)
-			sent(n)
-		}
-	}
 	err := u.conn.Put(ctx, up)
-	if err != nil && sent != nil {
-		sent(-told.Load()) // it is sent again, or not at all
+	if err != nil {
+		d.count(f, -told.Load()) // it is sent again, or not at all
+		return err
 	}
-	return err
+	u.sent += f.size
+	return nil
 }
 
 func (d *Deployment) install(ctx context.Context, u *unit) error {
@@ -291,8 +324,8 @@ func (d *Deployment) install(ctx context.Context, u *unit) error {
 		return err
 	}
 	order := map[string]any{"do": "install", "wheels": wheels, "pip": pip, "limit_s": d.within(installLimit).Seconds()}
-	if d.sendsCode(u) {
-		order["bytecode"] = map[string]any{"file": path.Join(u.inbox, filepath.Base(u.plan.Wheel.code.path)), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
+	if u.code {
+		order["bytecode"] = map[string]any{"file": path.Join(u.inbox, u.plan.Wheel.code.name()), "magic": m.ByteCode.Magic, "sha256": m.ByteCode.SHA256}
 	}
 	if err := u.change.ask(ctx, order, &done); err != nil {
 		return err
@@ -445,7 +478,7 @@ func (d *Deployment) record(ctx context.Context, u *unit) error {
 	m := u.plan.Wheel.Manifest
 	at := time.Now().UTC().Format(time.RFC3339)
 	return u.change.ask(ctx, map[string]any{
-		"do": "record", "forget": false,
+		"do": "record", "forget": false, "room": roomFactor*m.Size + roomMargin,
 		"installed": map[string]any{"wheel": m.Name, "sha256": m.SHA256, "version": u.after.Version, "record": u.record, "at": at, "run": d.run},
 		"journal":   entry{"deploy", d.run, at, d.opt.By, u.host.Name, m.Name, m.SHA256, names(u.plan.Along), u.before, d.opt.Verify},
 	}, nil)

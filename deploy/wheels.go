@@ -132,7 +132,7 @@ func byteCode(w Wheel) *upload {
 	if err != nil {
 		return nil
 	}
-	return &upload{path, sum, size, true}
+	return &upload{path: path, sha256: sum, size: size, counts: true, role: codeRole}
 }
 
 // onlyItsOwn refuses a wheel of DeepSpeed that would put files into the

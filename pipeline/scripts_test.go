@@ -260,6 +260,44 @@ print(strip.installed("\n".join(rows)) == strip.installed("\r\n".join(reversed(r
 	runs(t, cmd, "pkg:deb/debian/libstdc%2B%2B6@1:12.2.0-14%2Bb1~x pkg:pypi/torch@2.15.0%2Bcu132\nTrue 1")
 }
 
+// A module that has changed makes another stream of its folder alone, and of the list
+// where its length has changed; together the streams are the modules in their order.
+func TestStripKeepsStreamsOfByteCodeApart(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("python3", "-B", "-c", `
+import sys; sys.path.insert(0, "scripts")
+import bytecode, json, lzma, marshal, os, strip, zipfile
+os.mkdir(os.environ["DSBUILD_OUT"])
+bytecode.make()
+names = ["d/__init__.py", "d/a.py", "d/a/b/__init__.py", "d/a/b/c/deep.py", "d/a/b-c/x.py", "d/a/b.py", "d/z/y/x/w/v.py", "d-1.data/scripts/s.py"]
+def made(changed):
+    wheel = os.path.join(sys.argv[1], "d.whl")
+    with zipfile.ZipFile(wheel, "w") as z:
+        for name in names + ["d/broken.py"]:
+            z.writestr(name, "1 +" if "broken" in name else "x = %r" % (name + changed.get(name, "")))
+    data = b"".join(map(strip.compressed, strip.byte_code(wheel)))
+    text = lzma.decompress(data)
+    list, _, code = text.partition(b"\n")
+    found, at = {}, 0
+    for name, size in json.loads(list):
+        ns = {}
+        exec(marshal.loads(code[at:at + size]), ns)
+        found[name], at = ns["x"], at + size
+    print(found == {n: n + changed.get(n, "") for n in names[:-1]})
+    return data.split(b"\xfd7zXZ\0")[1:]
+a, b = made({}), made({"d/a/b/c/deep.py": "!"})
+print(len(a), len(b), [x == y for x, y in zip(a, b)].count(False))`, dir)
+	// The list, d, d/a, d/a/b with what is below, d/a/b-c, d/z/y.
+	cmd.Env = append(os.Environ(), "DSBUILD_IN="+dir, "DSBUILD_OUT="+filepath.Join(dir, "compile"))
+	runs(t, cmd, "True\nTrue\n6 6 2")
+}
+
 // Every patch that an op asks for is there, says why above its first file, and
 // none is there for nobody.
 func TestPatches(t *testing.T) {

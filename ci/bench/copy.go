@@ -70,8 +70,8 @@ func (y *yard) copying(ctx context.Context) (finding, error) {
 	for _, n := range []int{1, 4} {
 		rank, err := y.run(ctx, race{
 			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 3, contenders: copiers,
-			before: func(int) ([]string, error) { return nil, y.emptyHomes() },
-			after:  y.mustHaveBigFile,
+			before: func(contender, int) ([]string, error) { return nil, y.emptyHomes() },
+			after:  func(_ contender, n int) error { return y.mustHaveBigFile(n) },
 		})
 		if err != nil {
 			return finding{}, err

@@ -4,12 +4,18 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // deployed is how many nodes get a wheel.
@@ -40,6 +46,7 @@ const deployPlaybook = `- hosts: all
 // names of contenders that texts speak of.
 const (
 	dsbuildName = "dsbuild"
+	keptName    = "dsbuild, an earlier wheel kept"
 	pdshName    = "pdcp + pdsh"
 	pdcpName    = "pdcp"
 	scpName     = "scp + ssh"
@@ -59,8 +66,10 @@ func deployers(n int) []contender {
 		return contender{name, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL"`),
 			[]string{"PDSH_SSH_ARGS_APPEND=-F " + config}}
 	}
+	dsbuild := fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify files --forks {n} --report report.json`)
 	return []contender{
-		{dsbuildName, fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify files --forks {n} --report report.json`), nil},
+		{dsbuildName, dsbuild, nil},
+		{keptName, dsbuild, nil},
 		pdsh(pdshName, "ssh_config"),
 		pdsh(pdshName+", as shipped", "ssh_config.shipped"),
 		{"clush", fill(`clush -S -q -f {n} -w {nodes} -o '-F ssh_config' --copy "$WHEEL" --dest . && clush -S -b -f {n} -w {nodes} -o '-F ssh_config' "$INSTALL"`), nil},
@@ -96,25 +105,91 @@ func (y *yard) large(ctx context.Context) (finding, error) {
 func (y *yard) deploying(ctx context.Context, picture, what string, wheels []string, contenders func(int) []contender, rounds int) (finding, error) {
 	turn := 0
 	var wheel string
+	sent := map[string]spread{}
 	rank, err := y.run(ctx, race{
 		title: fmt.Sprintf("%s to %d nodes", what, deployed), nodes: deployed, rounds: rounds, contenders: contenders,
-		before: func(int) ([]string, error) {
+		before: func(c contender, nodes int) ([]string, error) {
 			turn++
 			wheel = wheels[turn%len(wheels)]
-			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, y.emptyHomes()
+			kept := y.keepNothing
+			if c.name == keptName {
+				kept = func() error { return y.mustKeepAnother(nodes, wheel) }
+			}
+			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, errors.Join(y.emptyHomes(), kept())
 		},
-		after: func(nodes int) error { return y.mustRun(nodes, wheel) },
+		after: func(c contender, nodes int) (err error) {
+			if c.name == dsbuildName || c.name == keptName {
+				sent[c.name], err = y.sent()
+			}
+			return errors.Join(err, y.mustRun(nodes, wheel))
+		},
 	})
 	if err != nil {
 		return finding{}, err
 	}
 	text := strings.Join([]string{
 		"![walls of a deploy, by dsbuild's](" + picture + ")\n", rank.String(), rank.floor(floorName),
-		rank.leanness(pdshName, "clush", "parallel-ssh", scpName, ansibleName), y.tools(),
+		rank.leanness([]string{dsbuildName, keptName}, pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), y.tools(),
 		rank.commands("export WHEEL="+filepath.Dir(wheel)+"/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
 	}, "\n")
 	title := fmt.Sprintf("Push %s, pip install, ask for the version: %d nodes, wall by dsbuild's", what, deployed)
 	return finding{text, map[string]string{picture: rank.picture(title)}}, nil
+}
+
+// sent is how many bytes of files dsbuild has sent to a node in its last deploy.
+func (y *yard) sent() (spread, error) {
+	text, err := os.ReadFile(filepath.Join(y.dir, "report.json"))
+	if err != nil {
+		return spread{}, err
+	}
+	var report deploy.Report
+	if err := json.Unmarshal(text, &report); err != nil || len(report.Nodes) == 0 {
+		return spread{}, fmt.Errorf("report.json tells of no node: %w", err)
+	}
+	var all []float64
+	for _, n := range report.Nodes {
+		all = append(all, float64(n.Sent))
+	}
+	return spreadOf(all), nil
+}
+
+// sentText says what dsbuild had to send.
+func sentText(sent map[string]spread) string {
+	text := fmt.Sprintf("%s: nodes keep nothing of an earlier deploy, as before the first; %s to each node, with the byte code of its modules, which the others have the nodes make.", dsbuildName, ui.Size(int64(sent[dsbuildName].median)))
+	if s, ok := sent[keptName]; ok {
+		text += fmt.Sprintf(" %s: nodes keep the other one of the two wheels, of the same commit for another GPU, and are sent what differs: %s.", keptName, ui.Size(int64(s.median)))
+	}
+	return text + "\n"
+}
+
+// keeps is where dsbuild keeps a node's last wheel.
+func keeps(node *nodes.Node) string { return filepath.Join(node.Dir, "venv", ".dsbuild", "wheel") }
+
+// keepNothing removes what dsbuild keeps on the nodes.
+func (y *yard) keepNothing() error {
+	var err error
+	for _, node := range y.fleet.Nodes {
+		err = errors.Join(err, os.RemoveAll(keeps(node)))
+	}
+	return err
+}
+
+// mustKeepAnother makes sure that the first n nodes keep a wheel, and not this one.
+func (y *yard) mustKeepAnother(n int, file string) error {
+	want, _, err := wheel.HashFile(filepath.Join(y.dir, file))
+	if err != nil {
+		return err
+	}
+	for _, node := range y.fleet.Nodes[:n] {
+		kept, _, err := wheel.HashFile(filepath.Join(keeps(node), "deepspeed.whl"))
+		if err == nil && kept == want {
+			err = fmt.Errorf("%s keeps the very wheel that is deployed", node.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // emptyHomes removes what others left there: Ansible sends no file that is

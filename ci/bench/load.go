@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -33,10 +34,10 @@ func (y *yard) load(ctx context.Context) (finding, error) {
 	var wheel string
 	rank, err := y.run(ctx, race{
 		title: fmt.Sprintf("a wheel to %d nodes, its ops loaded", loaded), nodes: loaded, rounds: 3, contenders: loaders,
-		before: func(int) ([]string, error) {
+		before: func(contender, int) ([]string, error) {
 			n++
 			wheel = y.real[n%len(y.real)]
-			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel)), loadOps}, y.emptyHomes()
+			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel)), loadOps}, errors.Join(y.emptyHomes(), y.keepNothing())
 		},
 	})
 	if err != nil {

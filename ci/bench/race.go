@@ -38,8 +38,8 @@ type race struct {
 	contenders func(nodes int) []contender
 	// before and after, if set, surround each measurement; env is what the
 	// command finds besides.
-	before func(nodes int) (env []string, err error)
-	after  func(nodes int) error
+	before func(c contender, nodes int) (env []string, err error)
+	after  func(c contender, nodes int) error
 }
 
 // run returns the samples of each contender, in the order of rounds. To warm up
@@ -77,7 +77,7 @@ const commandLimit = 10 * time.Minute
 func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (sample, error) {
 	env := c.env
 	if r.before != nil {
-		more, err := r.before(nodes)
+		more, err := r.before(c, nodes)
 		if err != nil {
 			return sample{}, err
 		}
@@ -104,7 +104,7 @@ func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (samp
 	}
 	s := sample{took, (end - begin).Seconds()}
 	if r.after != nil {
-		err = r.after(nodes)
+		err = r.after(c, nodes)
 	}
 	return s, err
 }

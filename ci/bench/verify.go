@@ -44,7 +44,7 @@ func (y *yard) verify(ctx context.Context) (finding, error) {
 	}
 	rank, err := y.run(ctx, race{
 		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 3, contenders: askers,
-		before: func(int) ([]string, error) { return []string{ask}, nil },
+		before: func(contender, int) ([]string, error) { return []string{ask}, nil },
 	})
 	if err != nil {
 		return finding{}, err

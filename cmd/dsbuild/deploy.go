@@ -62,7 +62,8 @@ func newDeployCommand(a *app) *cobra.Command {
 Every node is probed first: one that does not fit is refused before a byte is
 sent to it. Then the wheel is put there, installed with the pip of the node's own
 environment and without touching any other package, and every op is loaded. If
-that fails, or is interrupted, the node is put back as it was. A node that
+that fails, or is interrupted, the node is put back as it was. A node that keeps
+the wheel of an earlier deploy is sent only what differs from it. A node that
 already runs this very wheel is left alone. One whose environment is used by
 running processes is refused, and they are named, unless --in-use says otherwise.
 

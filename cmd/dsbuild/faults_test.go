@@ -297,7 +297,7 @@ func (f *faultFleet) left(t *testing.T, i int) []string {
 	}
 	var names []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous"}, e.Name()) {
+		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "wheel"}, e.Name()) {
 			names = append(names, e.Name())
 		}
 	}

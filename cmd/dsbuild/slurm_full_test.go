@@ -186,7 +186,7 @@ func (f *slurmFleet) settled(t *testing.T) {
 		for _, env := range slurmEnvs {
 			entries, _ := os.ReadDir(f.venv(i, env) + "/.dsbuild")
 			for _, e := range entries {
-				if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous"}, e.Name()) {
+				if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "wheel"}, e.Name()) {
 					litter = append(litter, env+"/"+e.Name())
 				}
 			}

@@ -122,7 +122,7 @@ def unpack(order, arguments, *rest, **more):
 def make_wheel(version, more):
     """A wheel with the outer shape of DeepSpeed's."""
     info = "deepspeed-%s.dist-info/" % version
-    files = {"deepspeed/__init__.py": "version = '%s'\n" % version, "deepspeed/ops/adam.py": "adam = '%s'\n" % version,
+    files = {"deepspeed/__init__.py": "version = '%s'\n" % version, "deepspeed/ops/adam.py": "adam = '%s'\n" % version, "deepspeed/same.py": "same\n",
              "deepspeed-%s.data/scripts/ds_report" % version: "#!python\n# %s\n" % version,
              info + "METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: %s\n" % version, info + "WHEEL": "Root-Is-Purelib: false\n"}
     files.update(more)
@@ -131,7 +131,7 @@ def make_wheel(version, more):
     path = os.path.join(WORK, "deepspeed-%s.whl" % version)
     with zipfile.ZipFile(path, "w") as z:
         for name in sorted(files):
-            z.writestr(name, files[name])
+            z.writestr(zipfile.ZipInfo(name), files[name])
     return path
 
 
@@ -140,11 +140,32 @@ def install(version, then="record"):
     wheel = os.path.join(WORK, "deepspeed-%s.whl" % version)
     sha256 = file_sha256(wheel).hexdigest()
     record = record_in(wheel)
-    orders = [{"do": "install", "wheels": [{"name": "deepspeed", "file": wheel, "sha256": sha256}], "pip": "", "limit_s": 5}]
+    sent = os.path.join(INBOX, os.path.basename(wheel))
+    orders = [{"do": "install", "wheels": [{"name": "deepspeed", "file": sent, "sha256": sha256}], "pip": "", "limit_s": 5}]
     if then == "undo":
         return orders + [{"do": "undo"}]
-    return orders + [{"do": "record", "forget": False, "journal": {"do": "deploy", "run": version},
+    return orders + [{"do": "record", "forget": False, "room": 1, "journal": {"do": "deploy", "run": version},
                       "installed": {"wheel": os.path.basename(wheel), "sha256": sha256, "version": version, "record": record}}]
+
+
+def install_parts(version):
+    """The same, where what differs from the wheel that is kept has been sent."""
+    wheel = os.path.join(WORK, "deepspeed-%s.whl" % version)
+    parts = sorted(kept_parts(wheel).items(), key=lambda p: p[1])
+    kept, sizes, gap = kept_parts(os.path.join(WHEEL, "deepspeed.whl")), [], False
+    with open(wheel, "rb") as whole, open(wheel + ".parts", "wb") as lacks:
+        for digest, (begin, size) in parts:
+            whole.seek(begin)
+            if digest not in kept:
+                lacks.write(whole.read(size))
+                sizes[-1 if gap else len(sizes):] = [size + (sizes[-1] if gap else 0)]
+            gap = digest not in kept
+    if not kept or not sizes or sum(sizes) == os.path.getsize(wheel):
+        raise SystemExit("nothing to put together: %s of %s" % (sizes, parts))
+    said = binascii.b2a_base64(b"".join(digest for digest, _ in parts)).decode()
+    return [{"do": "compare", "role": "deepspeed.whl", "parts": said},
+            {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_sha256(wheel).hexdigest(),
+             "parts": os.path.basename(wheel) + ".parts", "sizes": sizes}] + install(version)
 
 
 def record_in(wheel):
@@ -160,6 +181,12 @@ def agent(orders, at=0, power=False):
     """Runs the agent in a process of its own, killed at a point. Returns its exit
     status, its answers, and how many points there were."""
     out, count = os.path.join(WORK, "answers"), os.path.join(WORK, "count")
+    names = [os.path.basename(wheel["file"]) for order in orders if order["do"] == "install" for wheel in order["wheels"]]
+    names = [order["parts"] for order in orders if order["do"] == "assemble"] or names
+    REQUEST["files"] = [{"name": name, "sha256": file_sha256(os.path.join(WORK, name)).hexdigest()} for name in names]
+    for name in names:
+        os.makedirs(INBOX, exist_ok=True)
+        shutil.copy(os.path.join(WORK, name), INBOX)
     child = os.fork()
     if child == 0:
         lines = "".join(json.dumps(dict(order, number=i + 1)) + "\n" for i, order in enumerate(orders))
@@ -263,7 +290,7 @@ class Story:
         for what, got, old, new in (("installed.json", load_json(INSTALLED), self.noted, self.noted_new), ("the journal", journal(), self.entries, self.entries_new)):
             if became and got != {"old": old, "new": new}[became]:
                 wrong.append("%s does not tell of the %s version: %s" % (what, became, got))
-        left = set(os.listdir(HOME)) - {"lock", "installed.json", "previous", "journal.jsonl"}
+        left = set(os.listdir(HOME)) - {"lock", "installed.json", "previous", "journal.jsonl", "wheel"}
         if left:
             wrong.append("left behind: %s" % sorted(left))
         if became == "new" and self.reverts and not wrong:
@@ -319,10 +346,11 @@ def stories():
             raise SystemExit("%s %s" % (status, answers))
         save(name)
     load("second")
-    noted = json.load(real_open(os.path.join(WORK, "first", "home", "installed.json")))
+    noted, differs = json.load(real_open(os.path.join(WORK, "first", "home", "installed.json"))), install_parts("0.3")
     return [
         Story("a first install", "empty", install("0.1"), reverts=True),
         Story("an install over another", "second", install("0.3"), reverts=True),
+        Story("an install of what differs", "second", differs, reverts=True),
         Story("an install that is undone", "second", install("0.3", then="undo")),
         Story("a rollback", "second", back(noted)),
     ]

@@ -42,25 +42,33 @@ def strip(compiled, outdir):
             new.writestr(info, data)
 
 
+# STREAM_FOLDERS is how deep folders are told apart: deepspeed/runtime/zero is a stream.
+STREAM_FOLDERS = 3
+
+
 def byte_code(compiled):
     """The byte code of a wheel's modules, which every node would else compile for itself:
-    a line of JSON, [[module, length], ...], and then the code of each as marshal writes it."""
-    modules, code, made = [], [], bytecode.made_before()
+    a line of JSON, [[module, length], ...], and then the code of each as marshal writes it.
+    The line and each of DeepSpeed's larger folders are by themselves, so that most are the
+    same in the next wheel, which need not be sent again. Module by module they would take
+    half as much again."""
+    modules, streams, made = [], {}, bytecode.made_before()
     with zipfile.ZipFile(compiled) as wheel:
-        for name in sorted(n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n):
+        names = [n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n]
+        for name in sorted(names, key=lambda n: (n.split("/")[:-1], n)):  # what is of one stream in a row
             source = wheel.read(name)
             try:
-                code.append(made.get((name, bytecode.digest(source))) or bytecode.compiled(source, name))
+                code = made.get((name, bytecode.digest(source))) or bytecode.compiled(source, name)
             except (SyntaxError, ValueError):  # no module, whatever its name says
                 continue
-            modules.append([name, len(code[-1])])
-    return json.dumps(modules).encode() + b"\n" + b"".join(code)
+            modules.append([name, len(code)])
+            streams.setdefault(tuple(name.split("/")[:-1][:STREAM_FOLDERS]), []).append(code)
+    return [json.dumps(modules).encode() + b"\n", *(b"".join(s) for s in streams.values())]
 
 
 def compressed(text):
-    """In one stream, that is two thirds of what the modules take one by one. At level 2 it
-    is an eighth larger than at 6, in a quarter of the time."""
-    return lzma.compress(text, preset=2)
+    """One stream. At level 3 it is a sixteenth larger than at 6, in a third of the time."""
+    return lzma.compress(text, preset=3)
 
 
 def purl(kind, name, version):
@@ -140,15 +148,15 @@ def facts():
 if __name__ == "__main__":
     (compiled,) = pathlib.Path(os.environ["DSBUILD_IN"], "compile").glob("*.whl")
     outdir = os.environ["DSBUILD_OUT"]
-    built = {}
+    built, packed = {}, []
     with concurrent.futures.ThreadPoolExecutor() as pool:  # lzma leaves the interpreter to others
         if lzma:
-            code = byte_code(compiled)
-            packed = pool.submit(compressed, code)
+            texts = byte_code(compiled)
+            packed = pool.map(compressed, texts)
             # What wheel.ByteCode is read from.
-            built["bytecode"] = {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(code)}
+            built["bytecode"] = {"magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"), "sha256": sha256(b"".join(texts))}
         strip(compiled, outdir)
         built.update(facts())
     if lzma:
-        pathlib.Path(outdir, "bytecode.xz").write_bytes(packed.result())
+        pathlib.Path(outdir, "bytecode.xz").write_bytes(b"".join(packed))
     pathlib.Path(outdir, "build.json").write_text(json.dumps(built, indent=1))
