@@ -508,7 +508,8 @@ class Nvcc:
         files = [os.path.join(self.dir, file) for file in outputs]
         data = [pathlib.Path(self.dir, file).read_bytes() for file in inputs]
         general = data if binary else [self.archs.general(d) for d in data]
-        key = self.build.objects.key("step", self.build.nvcc(), re.sub(r"\.compute_\w+(?=\.)", "", command), [digest(d) for d in general])
+        said = self.build.places.named(re.sub(r"\.compute_\w+(?=\.)", "", command))
+        key = self.build.objects.key("step", self.build.nvcc(), said, [digest(d) for d in general])
         if self.build.objects.take(key, files):
             for file in [] if binary else files:
                 self.rewrite(file, file, self.archs.special)
