@@ -35,7 +35,7 @@ test: build ## all that CI runs: real engine, real wheel, real nodes (25 minutes
 	rm -rf .test && mkdir .test
 	$(GO) run ./ci/engine ensure >.test/engine
 	bin/dsbuild wheel --arch 8.0 --no-cache --json -o .test/dist >.test/wheel.json
-	DSBUILD_TEST_DIR="$$PWD/.test" DSBUILD_TEST_WHEEL="$$(echo "$$PWD"/.test/dist/*.whl)" $(GO) test -count=1 -timeout 20m ./...
+	DSBUILD_TEST_DIR="$$PWD/.test" DSBUILD_TEST_WHEEL="$$(echo "$$PWD"/.test/dist/*.whl)" $(GO) test -count=1 -timeout 45m ./...
 	$(GO) run ./ci/fuzz 5s
 	@echo "ran against: $$(cat .test/engine); $$(ssh -V 2>&1); $$(basename .test/dist/*.whl)"
 	@tail -1 .test/pages
