@@ -61,11 +61,7 @@ func Parts(file string) ([]Part, error) {
 
 // zipBorders is where the members of a zip file begin, and its directory.
 func zipBorders(r io.ReaderAt, size int64) ([]int64, error) {
-	dir, err := findDirectory(r, size)
-	if err != nil {
-		return nil, err
-	}
-	members, err := readDirectory(r, dir)
+	dir, members, err := listZip(r, size)
 	if err != nil {
 		return nil, err
 	}

@@ -84,15 +84,21 @@ type directory struct {
 // readZip reads the headers of a zip file of size bytes and checks that they
 // allow one reading only. The members come in the order of the directory.
 func readZip(r io.ReaderAt, size int64) ([]zipMember, error) {
-	dir, err := findDirectory(r, size)
-	if err != nil {
-		return nil, err
-	}
-	members, err := readDirectory(r, dir)
+	dir, members, err := listZip(r, size)
 	if err != nil {
 		return nil, err
 	}
 	return members, checkLocals(r, dir, members)
+}
+
+// listZip reads what the directory of a zip file says, and not the members' own headers.
+func listZip(r io.ReaderAt, size int64) (directory, []zipMember, error) {
+	dir, err := findDirectory(r, size)
+	if err != nil {
+		return dir, nil, err
+	}
+	members, err := readDirectory(r, dir)
+	return dir, members, err
 }
 
 // findDirectory reads the record that ends the file, and its ZIP64 form.

@@ -26,7 +26,7 @@ type shop struct {
 	builder string
 }
 
-func newShop(t *testing.T, builder string) shop {
+func newShop(t *testing.T) shop {
 	t.Helper()
 	hostPackages(t)
 	cache, err := os.UserCacheDir()
@@ -39,7 +39,7 @@ func newShop(t *testing.T, builder string) shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	s := shop{dir, filepath.Join(dir, "dsbuild"), builder}
+	s := shop{dir, filepath.Join(dir, "dsbuild"), "host"}
 	command(t, ".", "go", "build", "-trimpath", "-o", s.program, ".")
 	host, downloads := filepath.Join(dir, "dsbuild-cache", "dsbuild", "host"), filepath.Join(cache, "dsbuild", "uv")
 	for _, d := range []string{host, downloads} {
@@ -151,7 +151,7 @@ print("numbers", h.hexdigest())
 // The extensions that are compiled the fast way are those of DeepSpeed's own recipe: they
 // show the same functions, and CPU Adam computes the same numbers to the last bit.
 func TestFullSpeedSame(t *testing.T) {
-	s := newShop(t, "host")
+	s := newShop(t)
 	a, log := s.wheel(t, "--ops", "cpu_adam,utils", "--cpu", "native", "--no-cache")
 	if strings.Contains(log, "with torch's own header") {
 		t.Errorf("sources of this release were compiled the slow way:\n%s", log)
@@ -214,7 +214,7 @@ func (s shop) numbers(t *testing.T, dir string) string {
 // The next commit compiles what it has changed. Another arch compiles no device code of
 // those that were there, and the wheel has the bytes of one from scratch.
 func TestFullSpeedReuse(t *testing.T) {
-	s := newShop(t, "host")
+	s := newShop(t)
 	const ops = "cpu_adam,utils,fused_adam"
 	s.wheel(t, "--ops", ops, "--arch", "8.0")
 	tree := s.sources(t)
