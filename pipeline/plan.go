@@ -48,6 +48,7 @@ type Step struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Network bool              `json:"network,omitempty"` // fetches something
 	Compile bool              `json:"compile,omitempty"` // has the object cache
+	Ahead   bool              `json:"ahead,omitempty"`   // may begin before its inputs are there: it reads its standard input to the end before it looks at them
 }
 
 // Repeats reports whether the step gives the same output again from the same inputs.
@@ -297,7 +298,7 @@ func smokeStep(tc compat.Toolchain) Step {
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
-		Args: tc.OpNames(false),
+		Args: tc.OpNames(false), Ahead: true,
 	}
 }
 

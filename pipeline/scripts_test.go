@@ -260,6 +260,50 @@ print(strip.installed("\n".join(rows)) == strip.installed("\r\n".join(reversed(r
 	runs(t, cmd, "pkg:deb/debian/libstdc%2B%2B6@1:12.2.0-14%2Bb1~x pkg:pypi/torch@2.15.0%2Bcu132\nTrue 1")
 }
 
+// The byte code of a module that has not changed is taken from an earlier build.
+func TestByteCodeIsKept(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	scripts, err := filepath.Abs("scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("python3", "-B", "-c", `
+import sys; sys.path.insert(0, sys.argv[1])
+import bytecode, marshal, os, pathlib
+os.mkdir("d")
+def write(**modules):
+    for name, text in modules.items():
+        pathlib.Path("d", name + ".py").write_text(text)
+def make():
+    bytecode.make("d")
+    return {name: code for (name, _), code in bytecode.made(pathlib.Path("modules")).items()}
+write(a="x = 1", b="x = 2", broken="1 +")
+first = make()
+print(sorted(first), len(list(pathlib.Path("d/__pycache__").glob("*.pyc"))))
+kept, = pathlib.Path("objects").glob("modules.*")
+kept.write_bytes(marshal.dumps({key: b"kept" for key in bytecode.made(kept)}))
+write(b="x = 3")
+second = make()
+print(second["d/a.py"], second["d/b.py"] not in (b"kept", first["d/b.py"]))
+os.environ["CCACHE_RECACHE"] = "1"
+print(make()["d/a.py"] == first["d/a.py"])
+del os.environ["CCACHE_RECACHE"]
+kept.write_bytes(b"torn")
+print(make()["d/a.py"] == first["d/a.py"])`, scripts)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DSBUILD_OUT="+dir, "DSBUILD_OBJECTS="+filepath.Join(dir, "objects"), "CCACHE_RECACHE=")
+	if err := os.Mkdir(filepath.Join(dir, "objects"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	runs(t, cmd, "['d/a.py', 'd/b.py'] 2\nb'kept' True\nTrue\nTrue")
+}
+
 // A module that has changed makes another stream of its folder alone, and of the list
 // where its length has changed; together the streams are the modules in their order.
 func TestStripKeepsStreamsOfByteCodeApart(t *testing.T) {
@@ -294,7 +338,7 @@ def made(changed):
 a, b = made({}), made({"d/a/b/c/deep.py": "!"})
 print(len(a), len(b), [x == y for x, y in zip(a, b)].count(False))`, dir)
 	// The list, d, d/a, d/a/b with what is below, d/a/b-c, d/z/y.
-	cmd.Env = append(os.Environ(), "DSBUILD_IN="+dir, "DSBUILD_OUT="+filepath.Join(dir, "compile"))
+	cmd.Env = append(os.Environ(), "DSBUILD_IN="+dir, "DSBUILD_OUT="+filepath.Join(dir, "compile"), "DSBUILD_OBJECTS="+dir)
 	runs(t, cmd, "True\nTrue\n6 6 2")
 }
 
@@ -340,7 +384,7 @@ func TestSmokeChecksTheEnvironment(t *testing.T) {
 			}
 		}
 		cmd := exec.Command("sh", "scripts/smoke.sh", "utils")
-		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_ENV=/e", "DSBUILD_IN=" + dir, "DSBUILD_TOOLS=" + dir}
+		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_ENV=/e", "DSBUILD_IN=" + dir, "DSBUILD_TOOLS=" + dir, "DSBUILD_WORK=" + dir}
 		out, err := cmd.CombinedOutput()
 		if got := strings.TrimSpace(string(out)); got != c.want || (err != nil) != (c.want != "") {
 			t.Errorf("uv says\n%s\nsmoke.sh: %v, %q, want %q", c.said, err, got, c.want)

@@ -17,10 +17,14 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unicode"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // PackFormat changes whenever Pack makes other bytes of the same input. It is
@@ -81,7 +85,7 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 		return "", fmt.Errorf("%s: %w", compiled, err)
 	}
 	file := filepath.Join(dir, retagged(filepath.Base(compiled), platform))
-	return file, p.write(file)
+	return file, p.write(ctx, file)
 }
 
 // retagged is a wheel's file name with another platform tag.
@@ -195,37 +199,68 @@ func torchPin(torch string) (string, error) {
 
 // write makes the zip file: sorted, dist-info last and RECORD at its end, one
 // time for all, sizes in the headers.
-func (p *packer) write(file string) error {
-	var out bytes.Buffer
-	z, err := newZipWriter(&out)
+func (p *packer) write(ctx context.Context, file string) error {
+	record := p.in.inDistInfo("RECORD")
+	files, err := p.compressed(ctx, p.order(record))
 	if err != nil {
 		return err
 	}
-	record := p.in.inDistInfo("RECORD")
 	entries := []RecordEntry{}
-	for _, name := range p.order(record) {
-		data, ok := p.changed[name]
-		if !ok {
-			if data, err = p.in.ReadFile(name, maxPacked); err != nil {
-				return err
-			}
-		}
-		sum := sha256.Sum256(data)
-		entries = append(entries, RecordEntry{
-			Path: name, Algorithm: "sha256", Digest: RecordDigest(sum[:]), Size: int64(len(data)),
-		})
-		if err := z.add(name, p.mode(name), data); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	for _, f := range files {
+		entries = append(entries, f.entry)
 	}
 	entries = append(entries, RecordEntry{Path: record, Size: -1})
-	if err := z.add(record, 0o644, FormatRecord(entries)); err != nil {
-		return fmt.Errorf("%s: %w", record, err)
+	p.changed[record] = FormatRecord(entries)
+	last, err := p.compressed(ctx, []string{record})
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	z := zip.NewWriter(&out)
+	for _, f := range append(files, last...) {
+		w, err := z.CreateRaw(f.header)
+		if err == nil {
+			_, err = w.Write(f.packed)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.header.Name, err)
+		}
 	}
 	if err := z.Close(); err != nil {
 		return err
 	}
 	return os.WriteFile(file, out.Bytes(), 0o644)
+}
+
+// compressed compresses files of the new wheel, as many at once as there are cores.
+func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, error) {
+	files := make([]packedFile, len(names))
+	g, ctx := errgroup.WithContext(ctx)
+	var next atomic.Int64
+	for range runtime.GOMAXPROCS(0) {
+		g.Go(func() error {
+			// A new compressor for each file takes more time than most files.
+			deflate, err := flate.NewWriter(nil, flate.BestCompression)
+			for i := int(next.Add(1)) - 1; i < len(names) && err == nil; i = int(next.Add(1)) - 1 {
+				if err = ctx.Err(); err == nil {
+					files[i], err = p.compress(names[i], deflate)
+				}
+			}
+			return err
+		})
+	}
+	return files, g.Wait()
+}
+
+func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error) {
+	data, changed := p.changed[name]
+	if !changed {
+		var err error
+		if data, err = p.in.ReadFile(name, maxPacked); err != nil {
+			return packedFile{}, err
+		}
+	}
+	return compress(name, p.mode(name), data, deflate)
 }
 
 // maxPacked bounds a file of a wheel that is packed: it is held in memory.
@@ -267,28 +302,21 @@ func (p *packer) mode(name string) os.FileMode {
 // writes the version it is told, which is none.
 const deflateVersion = 20
 
-// zipWriter writes the files of a wheel, all with one compressor: a new one for each
-// takes more time than most files.
-type zipWriter struct {
-	*zip.Writer
-	deflate *flate.Writer
+// packedFile is a file of a wheel as it stands in the zip file, and in RECORD.
+type packedFile struct {
+	header *zip.FileHeader
+	packed []byte
+	entry  RecordEntry
 }
 
-func newZipWriter(w io.Writer) (*zipWriter, error) {
-	f, err := flate.NewWriter(nil, flate.BestCompression)
-	return &zipWriter{zip.NewWriter(w), f}, err
-}
-
-// add writes one file with all its sizes before its data, as strict readers
+// compress makes one file, with all its sizes before its data, as strict readers
 // want it, and the time of the zip format's own beginning, 1980.
-func (z *zipWriter) add(name string, mode os.FileMode, data []byte) error {
+func compress(name string, mode os.FileMode, data []byte, deflate *flate.Writer) (packedFile, error) {
 	var packed bytes.Buffer
-	z.deflate.Reset(&packed)
-	if _, err := z.deflate.Write(data); err != nil {
-		return err
-	}
-	if err := z.deflate.Close(); err != nil {
-		return err
+	deflate.Reset(&packed)
+	_, err := deflate.Write(data)
+	if err = errors.Join(err, deflate.Close()); err != nil {
+		return packedFile{}, fmt.Errorf("%s: %w", name, err)
 	}
 	h := &zip.FileHeader{
 		Name: name, Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(data),
@@ -301,12 +329,9 @@ func (z *zipWriter) add(name string, mode os.FileMode, data []byte) error {
 	if strings.ContainsFunc(name, func(r rune) bool { return r > 126 }) {
 		h.Flags |= flagUTF8
 	}
-	w, err := z.CreateRaw(h)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(packed.Bytes())
-	return err
+	sum := sha256.Sum256(data)
+	entry := RecordEntry{Path: name, Algorithm: "sha256", Digest: RecordDigest(sum[:]), Size: int64(len(data))}
+	return packedFile{h, packed.Bytes(), entry}, nil
 }
 
 // hashes returns the SHA-256 of each of the wheel's extensions, in hex.

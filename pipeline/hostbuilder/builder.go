@@ -89,7 +89,7 @@ func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep
 	if err := os.MkdirAll(b.opt.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the host builder: %w", err)
 	}
-	r := &run{Builder: b, plan: p, log: &lockedWriter{w: log}, rep: rep, outputs: map[string]string{}}
+	r := &run{Builder: b, plan: p, log: &lockedWriter{w: log}, rep: rep, outputs: map[string]string{}, begun: map[string]*ahead{}}
 	if err := r.open(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

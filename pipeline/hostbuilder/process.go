@@ -27,6 +27,7 @@ type process struct {
 	argv           []string
 	dir            string
 	env            []string
+	stdin          *os.File  // nil: an empty one
 	stdout, stderr io.Writer // never at the same time where they are the same
 }
 
@@ -45,6 +46,9 @@ func (p process) run(ctx context.Context) error {
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022; exec "$@"`, "sh", path}, p.argv[1:]...)...)
 	cmd.Dir, cmd.Env = p.dir, p.env
 	cmd.SysProcAttr = ownSession()
+	if p.stdin != nil {
+		cmd.Stdin = p.stdin
+	}
 	copied, err := pipes(cmd, p.stdout, p.stderr)
 	if err != nil {
 		return err

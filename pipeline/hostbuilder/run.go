@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -32,6 +33,8 @@ type run struct {
 	python  string // the interpreter to make environments with
 	entry   entry
 	outputs map[string]string // directories of the steps' outputs
+	begun   map[string]*ahead // steps that wait for their inputs
+	tidying sync.WaitGroup    // what is done while the next step runs
 	closers []func()          // in the order in which they came
 }
 
@@ -152,6 +155,10 @@ func (r *run) compilers() error {
 
 // Close removes all that is the run's own.
 func (r *run) Close() error {
+	for _, a := range r.begun {
+		a.stop()
+	}
+	r.tidying.Wait()
 	for i := len(r.closers) - 1; i >= 0; i-- {
 		r.closers[i]()
 	}
@@ -175,42 +182,75 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 			return nil
 		}
 	}
+	r.startAhead(ctx, s)
 	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
-		at, done, err := r.stepPlaces(s)
-		defer done()
+		at, err := r.do(ctx, s, out)
 		if err != nil {
-			return err
-		}
-		env := toolchainEnv
-		if s.Image == pipeline.Runtime {
-			// What a step installs there must not be there for the next.
-			env = filepath.Join(r.dir, s.Name, "env")
-			if err := linkTree(ctx, r.entry.path(runtimeEnv), env); err != nil {
-				return err
-			}
-		}
-		v, err := r.stepEnv(s, at, env)
-		if err != nil {
-			return err
-		}
-		if err := out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()}); err != nil {
 			return err
 		}
 		r.outputs[s.Name] = at.Out
 		if s.Repeats() {
-			if err := r.keepStep(ctx, key, at.Out); err != nil {
-				r.rep.Warn("what step %s has made is not kept: %v", s.Name, err)
-			}
+			r.tidying.Go(func() {
+				if err := r.keepStep(ctx, key, at.Out); err != nil && ctx.Err() == nil {
+					r.rep.Warn("what step %s has made is not kept: %v", s.Name, err)
+				}
+			})
 		}
 		return nil
 	})
 }
 
+// do runs the program of a step, and returns where its places were.
+func (r *run) do(ctx context.Context, s pipeline.Step, out output) (pipeline.Places, error) {
+	if a := r.begun[s.Name]; a != nil {
+		return r.finish(a, s, out)
+	}
+	j, err := r.lay(ctx, s)
+	defer r.tidying.Go(j.done)
+	if err == nil {
+		err = r.link(s, j.at)
+	}
+	if err == nil {
+		err = out.run(ctx, j.program)
+	}
+	return j.at, err
+}
+
+// lay makes all that a step needs but its inputs.
+func (r *run) lay(ctx context.Context, s pipeline.Step) (job, error) {
+	at, done, err := r.stepPlaces(s)
+	j := job{at: at, done: done}
+	if err != nil {
+		return j, err
+	}
+	env := toolchainEnv
+	if s.Image == pipeline.Runtime {
+		// What a step installs there must not be there for the next.
+		env = filepath.Join(r.dir, s.Name, "env")
+		if err := linkTree(ctx, r.entry.path(runtimeEnv), env); err != nil {
+			return j, err
+		}
+	}
+	v, err := r.stepEnv(s, at, env)
+	j.program = process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()}
+	return j, err
+}
+
+// link puts the outputs of other steps where a step looks for them.
+func (r *run) link(s pipeline.Step, at pipeline.Places) error {
+	for _, in := range s.Inputs {
+		if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // outDir is where a step's output goes.
 func (r *run) outDir(s pipeline.Step) string { return filepath.Join(r.dir, "out", s.Name) }
 
-// stepPlaces makes the places of a step: its scripts, and of the outputs of
-// others those that it names. done removes all of them but its output.
+// stepPlaces makes the places of a step, with its scripts. done removes all of them
+// but its output.
 func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err error) {
 	root, work := filepath.Join(r.dir, s.Name), filepath.Join(r.scratch, "work-"+s.Name)
 	at = pipeline.Places{
@@ -223,11 +263,6 @@ func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err 
 	}
 	for _, dir := range []string{at.In, at.Out, at.Work, at.Cache, filepath.Join(root, "home")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return at, done, err
-		}
-	}
-	for _, in := range s.Inputs {
-		if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
 			return at, done, err
 		}
 	}

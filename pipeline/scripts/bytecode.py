@@ -1,7 +1,8 @@
 """The byte code of a wheel's modules, which every node would else compile for itself.
 
 usage: bytecode.py make FOLDER...    compiles the modules in folders of this one, leaves
-                                     byte code beside them, and all of it in DSBUILD_OUT
+                                     byte code beside them, and all of it in DSBUILD_OUT;
+                                     what an earlier build has made is in DSBUILD_OBJECTS
        bytecode.py place             puts what lies beside the wheel beside the modules
                                      that were installed from it, as a deploy does
        bytecode.py compare           proves that it is what this Python makes of them
@@ -16,7 +17,7 @@ import pathlib
 import sys
 import warnings
 
-MADE = "modules"  # what make leaves: of each module its name, the digest of its source, its byte code
+MADE = "modules"  # what make leaves: the byte code of modules by their names and the digests of their sources
 
 
 def compiled(source, name):
@@ -27,7 +28,15 @@ def compiled(source, name):
 
 
 def digest(source):
-    return hashlib.sha256(source).digest()
+    """What decides the byte code of a module beside its name."""
+    return hashlib.sha256(sys.version.encode() + b"\n" + source).digest()
+
+
+def write(target, data):
+    """Writes a file whole or not at all."""
+    new = target.with_name(f"{target.name}.{os.getpid()}")
+    new.write_bytes(data)
+    os.replace(new, target)
 
 
 def beside(module, code):
@@ -35,28 +44,31 @@ def beside(module, code):
     info, target = module.stat(), pathlib.Path(importlib.util.cache_from_source(module))
     target.parent.mkdir(exist_ok=True)
     head = b"".join((int(n) & 0xFFFFFFFF).to_bytes(4, "little") for n in (0, info.st_mtime, info.st_size))
-    new = target.with_suffix(f".{os.getpid()}")
-    new.write_bytes(importlib.util.MAGIC_NUMBER + head + code)
-    os.replace(new, target)
+    write(target, importlib.util.MAGIC_NUMBER + head + code)
 
 
 def make(*folders):
-    made = {}
+    kept = pathlib.Path(os.environ["DSBUILD_OBJECTS"], f"{MADE}.{sys.implementation.cache_tag}")
+    before = {} if os.environ.get("CCACHE_RECACHE") else made(kept)
+    now = {}
     for folder in folders:
         for module in sorted(pathlib.Path(folder).rglob("*.py")):
             source, name = module.read_bytes(), module.as_posix()
             try:
-                made[name] = digest(source), compiled(source, name)
+                now[name, digest(source)] = code = before.get((name, digest(source))) or compiled(source, name)
             except (SyntaxError, ValueError):  # no module, whatever its name says
                 continue
-            beside(module, made[name][1])
-    pathlib.Path(os.environ["DSBUILD_OUT"], MADE).write_bytes(marshal.dumps(made))
+            beside(module, code)
+    for file in pathlib.Path(os.environ["DSBUILD_OUT"], MADE), kept:
+        write(file, marshal.dumps(now))
 
 
-def made_before():
+def made(file):
     """What make has left: the byte code of modules by name and digest."""
-    data = pathlib.Path(os.environ["DSBUILD_IN"], "compile", MADE).read_bytes()
-    return {(name, sum): code for name, (sum, code) in marshal.loads(data).items()}
+    try:
+        return marshal.loads(file.read_bytes())
+    except (OSError, EOFError, ValueError, TypeError):  # what cannot be read is not there
+        return {}
 
 
 def packed():

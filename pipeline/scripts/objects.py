@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import tempfile
+import threading
 import time
 
 FORMAT = 1
@@ -100,6 +101,7 @@ class Objects:
     def __init__(self, folder, places, recache=False, limit=5 << 30, passing=()):
         self.folder, self.places, self.recache, self.limit = pathlib.Path(folder), places, recache, limit
         self.shadowed = {}
+        self.taking = threading.Lock()
         # Where nothing is taken, no digest is.
         self.files = Files(None if recache else self.folder / "files.json", passing)
 
@@ -110,10 +112,12 @@ class Objects:
         """Puts a kept result where outputs say, and returns whether there was one. Of
         include, the folders that were searched for headers, none may have got a file that
         would now be found first."""
-        for variant in [] if self.recache else self._variants(key):
-            if self._current(variant, include) and self._place(variant, outputs):
-                return True
-        return False
+        if self.recache:
+            return False
+        # One at a time: thousands of short calls of the system from several threads would
+        # each wait for Python's own lock.
+        with self.taking:
+            return any(self._current(variant, include) and self._place(variant, outputs) for variant in self._variants(key))
 
     def keep(self, key, outputs, headers=()):
         """Keeps the files of outputs as a result that these headers were read for."""

@@ -3,9 +3,10 @@ is compiled on the way, and those that run on a CPU do what they are for. Where 
 is below the wheel's level (DSBUILD_CPU) nothing of that can be tried, and
 DSBUILD_OUT/not-run says why.
 
-usage: smoke.py OP...
+usage: smoke.py OP...    the wheel is installed when standard input ends
 """
 import ctypes
+import importlib
 import logging
 import os
 import pathlib
@@ -55,9 +56,22 @@ def ask_cpu_ahead():
     cpuinfo.get_cpu_info = answer
 
 
+def import_ahead(*modules):
+    """Imports what DeepSpeed will, most of the time that it takes, while there is no
+    wheel yet."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError:  # older torch has fewer; DeepSpeed will say what that means
+            pass
+    sys.stdin.read()
+    importlib.invalidate_caches()
+
+
 ask_cpu_ahead()
 jit = tempfile.mkdtemp()
 os.environ["TORCH_EXTENSIONS_DIR"] = jit
+import_ahead("torch", "torch._dynamo", "torch.utils.cpp_extension", "pydantic")
 
 import deepspeed  # noqa: E402
 import torch  # noqa: E402

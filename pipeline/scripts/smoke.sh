@@ -1,7 +1,14 @@
 #!/bin/sh
 # Installs the packed wheel into the environment of a node, as a node would, and
-# proves it there.
+# proves it there. Started before the wheel is there, it waits for the end of its input.
 set -eu
+# torch is imported meanwhile; the end of the fifo says that all is installed.
+mkfifo "$DSBUILD_WORK/installed"
+python "$DSBUILD_TOOLS/smoke.py" "$@" <"$DSBUILD_WORK/installed" &
+proof=$!
+trap 'kill $proof 2>/dev/null || :' EXIT
+exec 3>"$DSBUILD_WORK/installed"
+cat >/dev/null
 uv pip install -q --python "$DSBUILD_ENV" --no-deps --no-index "$DSBUILD_IN"/pack/*.whl
 # deepspeed-kernels is published for any Python (py3-none-manylinux1), but the WHEEL
 # file in it says cp38-cp38-linux: what uv finds there is no fault of this wheel.
@@ -18,8 +25,8 @@ if [ -n "$wrong" ]; then
     exit 1
 fi
 python "$DSBUILD_TOOLS/bytecode.py" place
-python "$DSBUILD_TOOLS/bytecode.py" compare & # while torch is imported
+exec 3>&-
 status=0
-python "$DSBUILD_TOOLS/smoke.py" "$@" || status=$?
-wait $!
+python "$DSBUILD_TOOLS/bytecode.py" compare || status=$?
+wait $proof || status=$?
 exit $status
