@@ -275,7 +275,7 @@ func TestByteCodeIsKept(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command("python3", "-B", "-c", `
 import sys; sys.path.insert(0, sys.argv[1])
-import bytecode, marshal, os, pathlib
+import bytecode, hashlib, marshal, os, pathlib
 os.mkdir("d")
 def write(**modules):
     for name, text in modules.items():
@@ -287,14 +287,15 @@ write(a="x = 1", b="x = 2", broken="1 +")
 first = make()
 print(sorted(first), len(list(pathlib.Path("d/__pycache__").glob("*.pyc"))))
 kept, = pathlib.Path("objects").glob("modules.*")
-kept.write_bytes(marshal.dumps({key: b"kept" for key in bytecode.made(kept)}))
+data = marshal.dumps({key: b"kept" for key in bytecode.made(kept)})
+kept.write_bytes(hashlib.sha256(data).digest() + data)
 write(b="x = 3")
 second = make()
 print(second["d/a.py"], second["d/b.py"] not in (b"kept", first["d/b.py"]))
 os.environ["CCACHE_RECACHE"] = "1"
 print(make()["d/a.py"] == first["d/a.py"])
 del os.environ["CCACHE_RECACHE"]
-kept.write_bytes(b"torn")
+kept.write_bytes(kept.read_bytes()[:-1])
 print(make()["d/a.py"] == first["d/a.py"])`, scripts)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "DSBUILD_OUT="+dir, "DSBUILD_OBJECTS="+filepath.Join(dir, "objects"), "CCACHE_RECACHE=")

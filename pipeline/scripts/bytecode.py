@@ -5,7 +5,8 @@ usage: bytecode.py make FOLDER...    compiles the modules in folders of this one
                                      what an earlier build has made is in DSBUILD_OBJECTS
        bytecode.py place             puts what lies beside the wheel beside the modules
                                      that were installed from it, as a deploy does
-       bytecode.py compare           proves that it is what this Python makes of them
+       bytecode.py compare           proves that it is what this Python makes of them, or
+                                     has made in the compile step
 """
 import hashlib
 import importlib.metadata
@@ -59,16 +60,24 @@ def make(*folders):
             except (SyntaxError, ValueError):  # no module, whatever its name says
                 continue
             beside(module, code)
+    data = marshal.dumps(now)
     for file in pathlib.Path(os.environ["DSBUILD_OUT"], MADE), kept:
-        write(file, marshal.dumps(now))
+        write(file, hashlib.sha256(data).digest() + data)
 
 
 def made(file):
     """What make has left: the byte code of modules by name and digest."""
     try:
-        return marshal.loads(file.read_bytes())
-    except (OSError, EOFError, ValueError, TypeError):  # what cannot be read is not there
+        data = file.read_bytes()
+    except OSError:
         return {}
+    sum, data = data[:32], data[32:]
+    return marshal.loads(data) if hashlib.sha256(data).digest() == sum else {}  # else it is damaged
+
+
+def made_here():
+    """What it has left in the compile step of this build."""
+    return made(pathlib.Path(os.environ["DSBUILD_IN"], "compile", MADE))
 
 
 def packed():
@@ -89,9 +98,10 @@ def place():
 
 
 def compare():
-    count = 0
+    before, count = made_here(), 0
     for module, name, code in packed():
-        if marshal.loads(code) != marshal.loads(compiled(module.read_bytes(), name)):
+        source = module.read_bytes()
+        if marshal.loads(code) != marshal.loads(before.get((name, digest(source))) or compiled(source, name)):
             sys.exit(f"the byte code of {name} is not that of the module in the wheel")
         count += 1
     print(f"byte code: that of {count} modules")

@@ -36,11 +36,15 @@ libc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed -n 's/^glibc //p')
     fact os "${ID:-}" "${VERSION_CODENAME:-}" "${PRETTY_NAME:-}"
 ) 2>/dev/null
 
-# each PATTERN...: the programs on PATH whose names match, in its order.
+# each PATTERN...: the programs on PATH whose names match, in its order, those of one
+# directory once.
 each() (
-    IFS=:
+    IFS=: real=
     for dir in $PATH; do
         case $dir in /*) ;; *) continue ;; esac
+        place=$(cd -P "$dir" 2>/dev/null && pwd) || continue
+        case ":$real:" in *":$place:"*) continue ;; esac
+        real=$real:$place
         for pattern do
             IFS=
             for file in "$dir"/$pattern; do

@@ -18,15 +18,19 @@ check() {
         -e '/^All installed packages are compatible$/d' \
         -e '/^The package `deepspeed-kernels` was built for a different platform$/d'
 }
+python "$DSBUILD_TOOLS/bytecode.py" compare 3>&- &
+comparison=$!
+python "$DSBUILD_TOOLS/bytecode.py" place 3>&- &
+placing=$!
 # uv does not see what lies in an environment beside this one.
 wrong=$([ -n "${DSBUILD_BESIDE-}" ] || check)
 if [ -n "$wrong" ]; then
     echo "$wrong" >&2
     exit 1
 fi
-python "$DSBUILD_TOOLS/bytecode.py" place
+wait $placing
 exec 3>&-
 status=0
-python "$DSBUILD_TOOLS/bytecode.py" compare || status=$?
+wait $comparison || status=$?
 wait $proof || status=$?
 exit $status

@@ -52,8 +52,7 @@ def byte_code(compiled):
     The line and each of DeepSpeed's larger folders are by themselves, so that most are the
     same in the next wheel, which need not be sent again. Module by module they would take
     half as much again."""
-    modules, streams = [], {}
-    made = bytecode.made(pathlib.Path(os.environ["DSBUILD_IN"], "compile", bytecode.MADE))
+    modules, streams, made = [], {}, bytecode.made_here()
     with zipfile.ZipFile(compiled) as wheel:
         names = [n for n in wheel.namelist() if n.endswith(".py") and ".data/" not in n]
         for name in sorted(names, key=lambda n: (n.split("/")[:-1], n)):  # what is of one stream in a row
