@@ -100,7 +100,7 @@ class Objects:
 
     def __init__(self, folder, places, recache=False, limit=5 << 30, passing=()):
         self.folder, self.places, self.recache, self.limit = pathlib.Path(folder), places, recache, limit
-        self.shadowed = {}
+        self.shadowed, self.names = {}, {}
         self.taking = threading.Lock()
         # Where nothing is taken, no digest is.
         self.files = Files(None if recache else self.folder / "files.json", passing)
@@ -172,8 +172,19 @@ class Objects:
             inside = (i for i, folder in enumerate(include) if header.startswith(folder + "/"))
             first = next(inside, 0)
             name = header[len(include[first]) + 1 :] if first else ""
-            self.shadowed[header, include] = any(os.path.exists(earlier + "/" + name) for earlier in include[:first])
+            self.shadowed[header, include] = any(
+                name.partition("/")[0] in self._names(earlier) and os.path.exists(earlier + "/" + name) for earlier in include[:first]
+            )
         return self.shadowed[header, include]
+
+    def _names(self, folder):
+        """What lies in a folder: thousands of headers need not be looked for in it."""
+        if folder not in self.names:
+            try:
+                self.names[folder] = set(os.listdir(folder))
+            except OSError:
+                self.names[folder] = set()
+        return self.names[folder]
 
     def _place(self, variant, outputs):
         try:
