@@ -163,13 +163,26 @@ func TestLean(t *testing.T) {
 		"csrc/none.cpp":          "#include <vector>\n",
 	})
 	const text = `
-import os
+import os, pathlib
 from jobs import Sources
+from objects import Objects, Places
 root = os.getcwd()
-s = Sources(root, root + "/torch")
+objects = lambda: Objects(os.environ["DSBUILD_OBJECTS"], Places({}))
+s = Sources(root, root + "/torch", objects())
 for name in "tensors binds calls py asks deep version none".split():
     lean, why = s.lean(f"{root}/csrc/{name}.cpp", ["-DGIVEN=1", "-DOWN"], [root + "/inc"])
     print(name, *lean or "-", why)
+
+# What an installed torch defines is kept, until another one is installed.
+site = pathlib.Path(root, "site")
+(site / "torch/include").mkdir(parents=True)
+(site / "torch-2.dist-info").mkdir()
+header, record = site / "torch/include/x.h", site / "torch-2.dist-info/RECORD"
+os.makedirs(os.environ["DSBUILD_WORK"])
+for macro, rows in ("ONE", "a"), ("TWO", "a"), ("TWO", "b"):
+    header.write_text(f"#define {macro} 1\n")
+    record.write_text(rows)
+    print(*Sources(root, str(site / "torch/include"), objects()).defined())
 `
 	want := `tensors core types 
 binds core-python types-python 
@@ -179,6 +192,9 @@ asks - it asks for HAS_IT
 deep - it asks for AT_OTHER
 version core types 
 none - 
+ONE
+ONE
+TWO
 `
 	if out := pythonTest(t, dir, text); out != want {
 		t.Errorf("got\n%s", out)

@@ -303,8 +303,8 @@ func size(dir string) int64 {
 }
 
 // linkTree makes dst the same tree as src, its files being links to those of
-// src where the file system has them.
-func linkTree(ctx context.Context, src, dst string) error {
+// src where the file system has them. Folders named as in whole are one symbolic link.
+func linkTree(ctx context.Context, src, dst string, whole ...string) error {
 	return filepath.WalkDir(src, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
@@ -315,6 +315,11 @@ func linkTree(ctx context.Context, src, dst string) error {
 		}
 		to := filepath.Join(dst, rel)
 		switch {
+		case e.IsDir() && slices.Contains(whole, e.Name()):
+			if err := os.Symlink(path, to); err != nil {
+				return err
+			}
+			return fs.SkipDir
 		case e.IsDir():
 			return os.Mkdir(to, 0o755)
 		case e.Type()&fs.ModeSymlink != 0:

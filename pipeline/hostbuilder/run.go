@@ -225,9 +225,11 @@ func (r *run) lay(ctx context.Context, s pipeline.Step) (job, error) {
 	}
 	env := toolchainEnv
 	if s.Image == pipeline.Runtime {
-		// What a step installs there must not be there for the next.
+		// What a step installs there must not be there for the next. Headers, half of
+		// its files, are not its business: another link to one changes its times, by
+		// which the objects know that it is the same.
 		env = filepath.Join(r.dir, s.Name, "env")
-		if err := linkTree(ctx, r.entry.path(runtimeEnv), env); err != nil {
+		if err := linkTree(ctx, r.entry.path(runtimeEnv), env, "include"); err != nil {
 			return j, err
 		}
 	}

@@ -159,9 +159,10 @@ def cores():
 class Sources:
     """What the files of DeepSpeed say, as far as it decides how they are compiled."""
 
-    def __init__(self, root, torch):
-        self.root, self.torch = root, torch
+    def __init__(self, root, torch, objects):
+        self.root, self.torch, self.objects = root, torch, objects
         self.texts, self.macros, self.lock = {}, None, threading.Lock()
+        self.records = [str(path) for path in pathlib.Path(torch).parent.parent.glob("torch-*.dist-info/RECORD")]
 
     def text(self, path):
         if path not in self.texts:
@@ -209,14 +210,25 @@ class Sources:
         return [level + ("-python" if binds else "") for level in levels], ""
 
     def defined(self):
-        """The names that torch's headers define as macros."""
+        """The names that torch's headers define as macros. To read them all takes a second:
+        those of a torch that an installer has put there are kept."""
         with self.lock:
             if self.macros is None:
-                found = set()
-                for path in pathlib.Path(self.torch).rglob("*.h*"):
-                    found.update(re.findall(rb"^[ \t]*#[ \t]*define[ \t]+(\w+)", path.read_bytes(), re.M))
-                self.macros = {name.decode() for name in found}
+                self.macros = self._kept() if len(self.records) == 1 else self._defined()
             return self.macros
+
+    def _kept(self):
+        file, key = os.path.join(os.environ["DSBUILD_WORK"], "macros"), self.objects.key("macros", self.objects.files.digest(self.records[0]))
+        if not self.objects.take(key, [file]):
+            write(pathlib.Path(file), " ".join(sorted(self._defined())).encode())
+            self.objects.keep(key, [file])
+        return set(pathlib.Path(file).read_text().split())
+
+    def _defined(self):
+        found = set()
+        for path in pathlib.Path(self.torch).rglob("*.h*"):
+            found.update(re.findall(rb"^[ \t]*#[ \t]*define[ \t]+(\w+)", path.read_bytes(), re.M))
+        return {name.decode() for name in found}
 
 
 class Build:
@@ -230,7 +242,7 @@ class Build:
             **{f"beside{i}": at for i, at in enumerate(filter(None, env.get("DSBUILD_BESIDE", "").split(":")))},
         })
         self.objects = Objects(env["DSBUILD_OBJECTS"], self.places, recache=bool(env.get("CCACHE_RECACHE")), passing=[self.root, env["DSBUILD_TOOLS"], env["DSBUILD_WORK"]])
-        self.sources = Sources(self.root, torch)
+        self.sources = Sources(self.root, torch, self.objects)
         self.slots = Slots(cores(), available())
         self.units, self.links = [], []
         self.history = pathlib.Path(env["DSBUILD_OBJECTS"], "history.json")
