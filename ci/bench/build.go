@@ -10,17 +10,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/ledger"
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // What is built: the ops of the guides, and those whose device code grows with
@@ -91,7 +98,12 @@ type built struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
 	Cached bool   `json:"cached"`
-	took   cost
+
+	Manifest struct {
+		Ops []string `json:"ops"`
+	} `json:"manifest"`
+
+	took cost
 }
 
 // build runs dsbuild wheel on this machine, in the cache of the site.
@@ -319,6 +331,97 @@ func (y *yard) archs(ctx context.Context) (finding, error) {
 	}
 	fmt.Fprintf(&b, "\nAdding the arch takes %.2f of the time of both from scratch.\n", walls[1]/walls[2])
 	return finding{text: b.String()}, nil
+}
+
+// opPackages installs what the ops need of this system.
+func (y *yard) opPackages(ctx context.Context, _ ui.Step) (string, error) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		return "", err
+	}
+	tc, err := tables.Resolve(wheel.Spec{Ops: []string{compat.AllOps}})
+	if err != nil {
+		return "", err
+	}
+	packages := tc.Needs().Debian
+	there := func() bool {
+		return child.Command(ctx, "dpkg", append([]string{"--status"}, packages...)...).Run() == nil
+	}
+	return strings.Join(packages, ", "), debian.Ensure(ctx, there, packages...)
+}
+
+// allOps holds the time of compiling all ops against what the cores allow.
+func (y *yard) allOps(ctx context.Context) (finding, error) {
+	if err := y.forget(keptWheels, keptSteps, keptObjects); err != nil {
+		return finding{}, err
+	}
+	if err := os.RemoveAll(y.site.path("state")); err != nil {
+		return finding{}, err
+	}
+	step := y.ui.Step("a wheel of all ops")
+	made, err := y.build(ctx, "--ops", compat.AllOps, "--arch", "8.0", "--deepspeed", y.site.source)
+	if err != nil {
+		step.End(ui.Failed, "")
+		return finding{}, err
+	}
+	step.End(ui.Done, "")
+	logs, err := filepath.Glob(y.site.path("state", "dsbuild", "logs", "*.log"))
+	if err != nil || len(logs) != 1 {
+		return finding{}, fmt.Errorf("%d logs of a build: %w", len(logs), err)
+	}
+	text, err := os.ReadFile(logs[0])
+	if err != nil {
+		return finding{}, err
+	}
+	work, err := readJobs(string(text))
+	if err != nil {
+		return finding{}, fmt.Errorf("%s: %w", logs[0], err)
+	}
+	limit := work.cpu / float64(runtime.NumCPU())
+	return finding{text: fmt.Sprintf(`| a wheel of %d ops for 8.0, nothing kept | |
+|---|---|
+| jobs | %d |
+| wall from the first to the last of them, s | %.1f |
+| their CPU, s | %.1f |
+| that by %d cores, s | %.1f |
+| the most memory of one, MiB | %.0f |
+| wall of the whole command, s | %.1f |
+| bytes of the wheel | %d |
+
+The jobs take %.0f %% of the cores for as long as they run: %s.
+`, len(made.Manifest.Ops), work.count, work.wall, work.cpu, runtime.NumCPU(), limit, work.memory, made.took.Wall, made.Size, 100*limit/work.wall, strings.Join(made.Manifest.Ops, ", "))}, nil
+}
+
+// jobs is what the programs of a compile step took.
+type jobs struct {
+	count             int
+	wall, cpu, memory float64 // seconds, seconds, MiB
+}
+
+// jobLine is what the compile step says of each (pipeline/scripts/jobs.py).
+var jobLine = regexp.MustCompile(`(?m)^job \d+: core \d+, ([\d.]+) to ([\d.]+) s, CPU ([\d.]+) s, (\d+) MiB: `)
+
+// readJobs reads them out of the log of a build.
+func readJobs(log string) (jobs, error) {
+	var all jobs
+	first := math.Inf(1)
+	for _, found := range jobLine.FindAllStringSubmatch(log, -1) {
+		var n [4]float64
+		for i := range n {
+			var err error
+			if n[i], err = strconv.ParseFloat(found[i+1], 64); err != nil {
+				return all, err
+			}
+		}
+		all.count++
+		all.cpu += n[2]
+		first, all.wall, all.memory = min(first, n[0]), max(all.wall, n[1]), max(all.memory, n[3])
+	}
+	if all.count == 0 {
+		return all, errors.New("no job in it")
+	}
+	all.wall -= first
+	return all, nil
 }
 
 // modified is when a file was changed last.

@@ -239,3 +239,13 @@ func TestDocument(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestReadJobs(t *testing.T) {
+	got, err := readJobs("== compile\nsaid\njob 1: core 1, 0.50 to 2.50 s, CPU 1.5 s, 900 MiB: csrc/a.cpp\njob 2: core 2, 1.00 to 4.50 s, CPU 3.0 s, 40 MiB: link b.so\n")
+	if want := (jobs{count: 2, wall: 4, cpu: 4.5, memory: 900}); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := readJobs("objects: 4 taken, 0 made\n"); err == nil {
+		t.Error("a log without jobs is one")
+	}
+}

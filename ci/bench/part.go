@@ -42,6 +42,7 @@ func parts() []part {
 	return []part{
 		{"build", []need{checkout, toolchain}, (*yard).building},
 		{"archs", []need{checkout, toolchain}, (*yard).archs},
+		{"ops", []need{checkout, toolchain, {"what ops need of this system", (*yard).opPackages}}, (*yard).allOps},
 		{"deploy", []need{checkout, peers, fleet, wheels}, (*yard).deploy},
 		{"large", []need{checkout, peers, fleet, wheels, {"the same wheels with 30 MiB more", (*yard).bigWheels}}, (*yard).large},
 		{"load", []need{checkout, peers, fleet, wheels}, (*yard).load},
