@@ -301,6 +301,8 @@ for a, b in (
     assert one.general(a) == two.general(b), (one.general(a), two.general(b))
     assert two.special(one.general(a)) == b and one.special(two.general(b)) == a
     assert one.independent(a) and two.independent(b)
+deep = b"/folder" * 90
+assert one.general(b"runtime_to_compiletime<1,\n# 12 \"%s/x.h\"\n    800\n# 12 \"%s/x.h\"\n>" % (deep, deep)) == two.general(b"runtime_to_compiletime<1,\n# 12 \"%s/x.h\"\n    800,860\n# 12 \"%s/x.h\"\n>" % (deep, deep)), "a long path"
 assert one.general(b"runtime_to_compiletime<1,\n# 12 \"x.h\"\n    800\n>") == two.general(b"runtime_to_compiletime<1,\n# 12 \"x.h\"\n    800,860\n>")
 assert one.general(b"x = 800;") != two.general(b"x = 800, 860;"), "used for something else"
 assert one.general(b"_V_300200_SM_900") == b"_V_300200_SM_900", "that of another list"

@@ -339,7 +339,11 @@ func (y *yard) opPackages(ctx context.Context, _ ui.Step) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tc, err := tables.Resolve(wheel.Spec{Ops: []string{compat.AllOps}})
+	archs, err := wheel.ParseArchs([]string{"8.0"})
+	if err != nil {
+		return "", err
+	}
+	tc, err := tables.Resolve(wheel.Spec{Ops: []string{compat.AllOps}, Archs: archs})
 	if err != nil {
 		return "", err
 	}

@@ -15,11 +15,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/pipeline/engine"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // shop is where wheels are built on this machine: caches that are empty but for the
-// downloads, which are the user's own.
+// downloads, which are the user's own, as is the engine.
 type shop struct {
 	dir     string
 	program string
@@ -47,8 +48,14 @@ func newShop(t *testing.T) shop {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(downloads, filepath.Join(host, "uv-cache")); err != nil {
+	state := filepath.Join(dir, "state", "dsbuild")
+	if err := os.MkdirAll(state, 0o700); err != nil {
 		t.Fatal(err)
+	}
+	for at, link := range map[string]string{downloads: filepath.Join(host, "uv-cache"), engine.Home(): filepath.Join(state, "engine")} {
+		if err := os.Symlink(at, link); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return s
 }

@@ -417,9 +417,10 @@ class ArchList:
             whole = name + self.names.encode()
             text = text.replace(b"%d%s" % (len(whole), whole), self.LENGTH + name + self.LIST)
             text = re.sub(re.escape(whole) + rb"(?![\w])", name + self.LIST, text)
-        # The list stands there as it was expanded, with marks of lines around it.
+        # The list stands there as it was expanded, with marks of lines around it, which hold
+        # whole paths.
         listed = re.compile(rb"\b" + rb",\s*".join(n.encode() for n in self.numbers) + rb"\b")
-        return re.sub(self.EXPRESSION + rb"\s*<\s*1\s*,[^>]{0,400}>", lambda found: listed.sub(self.LIST, found[0], 1), text)
+        return re.sub(self.EXPRESSION + rb"\s*<\s*1\s*,[^>]{0,9999}>", lambda found: listed.sub(self.LIST, found[0], 1), text)
 
     def special(self, text):
         for name in sorted(set(re.findall(rb"_V_\d+_SM_(?=@ARCHS@)", text))):
