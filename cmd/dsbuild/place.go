@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/scratch"
@@ -34,6 +35,7 @@ type place struct {
 
 	builder *daggerbuilder.Builder
 	done    func() error
+	looking sync.Mutex // at this machine
 	machine *hostbuilder.Builder
 }
 
@@ -133,6 +135,8 @@ func (p *place) look(ctx context.Context, base pipeline.Base) (compat.Ground, er
 
 // host returns the builder of this machine.
 func (p *place) host(ctx context.Context) (*hostbuilder.Builder, error) {
+	p.looking.Lock()
+	defer p.looking.Unlock()
 	if p.machine != nil {
 		return p.machine, nil
 	}
@@ -142,6 +146,24 @@ func (p *place) host(ctx context.Context) (*hostbuilder.Builder, error) {
 	}
 	p.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: environ, Env: p.env})
 	return p.machine, err
+}
+
+// lookAhead looks at this machine, where that is what builds, while something else is
+// done, until stop is called. Whether it can build is found again by who needs it.
+func (p *place) lookAhead(ctx context.Context) (stop func()) {
+	if p.way != builderHost {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		p.host(ctx) //nolint:errcheck // see above
+	}()
+	return func() {
+		cancel()
+		<-looked
+	}
 }
 
 func (p *place) close() {

@@ -28,9 +28,12 @@ const siteVariable = "DSBUILD_SITE"
 // hostEnviron is this process's environment with the settings of the site, in a
 // file that close removes.
 func (p *place) hostEnviron() ([]string, error) {
-	var err error
-	if p.siteDir, err = scratch.New(""); err != nil {
-		return nil, err
+	if p.siteDir == nil {
+		dir, err := scratch.New("")
+		if err != nil {
+			return nil, err
+		}
+		p.siteDir = dir
 	}
 	file := filepath.Join(p.siteDir.Path, "site")
 	if err := os.WriteFile(file, []byte(p.site.Script()), 0o600); err != nil {

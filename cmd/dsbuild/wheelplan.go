@@ -106,6 +106,7 @@ func (p *planner) close() { _ = p.dir.Close() } // temporary files
 
 // plan resolves what was asked and lists the steps.
 func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, error) {
+	defer p.place.lookAhead(ctx)()
 	spec, src, err := p.want(ctx, r)
 	if err != nil {
 		return nil, err
