@@ -519,10 +519,7 @@ class Nvcc:
         """A step whose results are kept by its inputs: all but the list of architectures,
         where that decides nothing but a name (ArchList)."""
         files = [os.path.join(self.dir, file) for file in outputs]
-        data = [pathlib.Path(self.dir, file).read_bytes() for file in inputs]
-        general = data if binary else [self.archs.general(d) for d in data]
-        said = self.build.places.named(re.sub(r"\.compute_\w+(?=\.)", "", command))
-        key = self.build.objects.key("step", self.build.nvcc(), said, [digest(d) for d in general])
+        key = self.key(command, inputs, binary)
         if self.build.objects.take(key, files):
             for file in [] if binary else files:
                 self.rewrite(file, file, self.archs.special)
@@ -539,6 +536,13 @@ class Nvcc:
             self.build.objects.keep(key, [file + ".general" for file in files])
         else:
             self.build.objects.keep(exact, files)
+
+    def key(self, command, inputs, binary):
+        general = (lambda data: data) if binary else self.archs.general
+        said = self.build.places.named(re.sub(r"\.compute_\w+(?=\.)", "", command))
+        # One text after the other: they are large, and many steps wait at once.
+        digests = [digest(general(pathlib.Path(self.dir, file).read_bytes())) for file in inputs]
+        return self.build.objects.key("step", self.build.nvcc(), said, digests)
 
     @staticmethod
     def rewrite(file, to, change):
