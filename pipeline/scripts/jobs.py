@@ -245,6 +245,7 @@ class Build:
         self.sources = Sources(self.root, torch, self.objects)
         self.slots = Slots(cores(), available())
         self.units, self.links = [], []
+        self.reading = threading.Lock()  # texts of nvcc's steps
         self.history = pathlib.Path(env["DSBUILD_OBJECTS"], "history.json")
         try:
             self.known = json.loads(self.history.read_text())
@@ -540,8 +541,9 @@ class Nvcc:
     def key(self, command, inputs, binary):
         general = (lambda data: data) if binary else self.archs.general
         said = self.build.places.named(re.sub(r"\.compute_\w+(?=\.)", "", command))
-        # One text after the other: they are large, and many steps wait at once.
-        digests = [digest(general(pathlib.Path(self.dir, file).read_bytes())) for file in inputs]
+        # One text after the other: they are large, and many sources come to this at once.
+        with self.build.reading:
+            digests = [digest(general(pathlib.Path(self.dir, file).read_bytes())) for file in inputs]
         return self.build.objects.key("step", self.build.nvcc(), said, digests)
 
     @staticmethod
