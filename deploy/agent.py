@@ -512,14 +512,17 @@ class Environment:
         return {"missing": missing}
 
     def assemble(self, order):
-        """Puts a file together of what was kept and what was sent: sizes are those of the
-        gaps. It is as good as one that was sent whole, or it is none."""
+        """Puts a file together of what was kept and what was sent, in a file of its own or
+        with the order: sizes are those of the gaps. It is as good as one that was sent whole,
+        or it is none."""
+        import base64
         import hashlib
+        import io
 
         kept, out = os.path.join(WHEEL, order["role"]), os.path.join(self.dir, "assembled")
-        sent = os.path.join(INBOX, os.path.basename(order["parts"])) if order["parts"] else os.devnull
+        sent = os.path.join(INBOX, os.path.basename(order["parts"])) if "parts" in order else None
         sum, sizes, gap = hashlib.sha256(), iter(order["sizes"]), False
-        with open(kept, "rb") as old, open(sent, "rb") as new, open(out, "wb") as whole:
+        with open(kept, "rb") as old, open(sent, "rb") if sent else io.BytesIO(base64.b64decode(order["data"])) as new, open(out, "wb") as whole:
             for part in self.found.pop(order["role"]):
                 if part is None and gap:
                     continue
@@ -529,7 +532,7 @@ class Environment:
                 for block in blocks(new if gap else old, next(sizes, 0) if gap else part[1]):
                     whole.write(block)
                     sum.update(block)
-        if order["parts"]:
+        if sent:
             remove(sent)
         if sum.hexdigest() != order["sha256"]:
             remove(out)

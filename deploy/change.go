@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -152,12 +153,27 @@ func (c *change) send(order map[string]any) error {
 		return err
 	}
 	if order["do"] != "ping" {
-		c.asked(line)
+		c.asked(withoutData(order, line))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, err = c.in.Write(append(line, '\n'))
 	return err
+}
+
+// orderData is the field of an order in which the bytes of files go along, base64.
+const orderData = "data"
+
+// withoutData is the line of an order for people.
+func withoutData(order map[string]any, line []byte) []byte {
+	data, ok := order[orderData].(string)
+	if !ok {
+		return line
+	}
+	told := maps.Clone(order)
+	told[orderData] = fmt.Sprintf("%d characters", len(data))
+	line, _ = json.Marshal(told) // as was the whole of it
+	return line
 }
 
 // ask gives an order and waits for its answer; into may be nil.

@@ -28,18 +28,22 @@ const (
 // partsSuffix ends the name of what a node lacks of a file.
 const partsSuffix = ".parts"
 
+// withOrder is up to how many bytes go along with the order that has use of them: as a
+// file of their own they take a dozen ways there and back.
+const withOrder = 512 << 10
+
 // inParts is a file that nodes may have parts of.
 type inParts struct {
 	path    string
 	parts   []wheel.Part
 	digests string // of all parts, base64
 
-	mu   sync.Mutex
-	sums map[string]string // sha256 by what is missing: most nodes lack the same
+	mu    sync.Mutex
+	found map[string]string // of what is missing: most nodes lack the same
 }
 
-// maxSums bounds what is remembered.
-const maxSums = 64
+// maxFound bounds what is remembered: most is the bytes of withOrder.
+const maxFound = 16
 
 // inParts splits a file, once for all nodes; nil is one that cannot be split.
 func (d *Deployment) inParts(f upload) *inParts {
@@ -52,7 +56,7 @@ func (d *Deployment) inParts(f upload) *inParts {
 		for _, p := range parts {
 			digests = append(digests, p.Digest[:]...)
 		}
-		return &inParts{path: f.path, parts: parts, digests: base64.StdEncoding.EncodeToString(digests), sums: map[string]string{}}
+		return &inParts{path: f.path, parts: parts, digests: base64.StdEncoding.EncodeToString(digests), found: map[string]string{}}
 	}))
 	return once.(func() *inParts)()
 }
@@ -86,26 +90,43 @@ func (p *inParts) lacking(missing [][2]int) (lacking, error) {
 
 // sum is the sha256 of what a node lacks.
 func (p *inParts) sum(l lacking) (string, error) {
-	key := fmt.Sprint(l)
+	return p.once("sum", l, func(in io.Reader) (string, error) {
+		h := sha256.New()
+		_, err := io.Copy(h, in)
+		return hex.EncodeToString(h.Sum(nil)), err
+	})
+}
+
+// text is what a node lacks, in base64.
+func (p *inParts) text(l lacking) (string, error) {
+	return p.once("text", l, func(in io.Reader) (string, error) {
+		b, err := io.ReadAll(in)
+		return base64.StdEncoding.EncodeToString(b), err
+	})
+}
+
+// once makes something of what a node lacks, and remembers it under a name.
+func (p *inParts) once(name string, l lacking, of func(io.Reader) (string, error)) (string, error) {
+	key := name + fmt.Sprint(l)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if sum := p.sums[key]; sum != "" {
-		return sum, nil
+	if found, ok := p.found[key]; ok {
+		return found, nil
 	}
 	in, err := p.open(l)
 	if err != nil {
 		return "", err
 	}
 	defer in.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, in); err != nil {
+	made, err := of(in)
+	if err != nil {
 		return "", fmt.Errorf("%s: %w", p.path, err)
 	}
-	if len(p.sums) == maxSums {
-		clear(p.sums)
+	if len(p.found) == maxFound {
+		clear(p.found)
 	}
-	p.sums[key] = hex.EncodeToString(h.Sum(nil))
-	return p.sums[key], nil
+	p.found[key] = made
+	return made, nil
 }
 
 // open reads what a node lacks as if it were one file.
@@ -180,29 +201,43 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 	if 2*l.bytes() > f.size {
 		return false, nil
 	}
-	patch := ""
-	if len(l) > 0 {
-		sum, err := p.sum(l)
-		if err != nil {
-			return false, err
-		}
-		lacks := upload{path: f.path + partsSuffix, sha256: sum, size: l.bytes(), counts: f.counts && !f.spare, open: func() (io.ReadSeekCloser, error) { return p.open(l) }}
-		if err := d.putFile(ctx, u, lacks); err != nil {
-			return false, err
-		}
-		patch = lacks.name()
-	}
 	sizes := make([]int64, len(l))
 	for i, r := range l {
 		sizes[i] = r.size
 	}
-	order := map[string]any{"do": "assemble", "role": f.role, "name": f.name(), "sha256": f.sha256, "parts": patch, "sizes": sizes}
-	if err := u.change.ask(ctx, order, nil); err != nil {
+	order := map[string]any{"do": "assemble", "role": f.role, "name": f.name(), "sha256": f.sha256, "sizes": sizes}
+	along := l.bytes() <= withOrder && d.opt.Bandwidth == nil
+	if along {
+		order[orderData], err = p.text(l)
+	} else {
+		order["parts"], err = d.putLacking(ctx, u, f, p, l)
+	}
+	if err != nil {
+		return false, err
+	}
+	err = u.change.ask(ctx, order, nil)
+	switch {
+	case err != nil && !along:
 		d.count(f, -l.bytes())
+	case err == nil && along:
+		u.sent += l.bytes()
+		d.count(f, l.bytes())
+	}
+	if err != nil {
 		return false, d.orWhole(u, f, err)
 	}
 	d.count(f, f.size-l.bytes())
 	return true, nil
+}
+
+// putLacking sends what a node lacks of a file as one of its own, whose name it returns.
+func (d *Deployment) putLacking(ctx context.Context, u *unit, f upload, p *inParts, l lacking) (string, error) {
+	sum, err := p.sum(l)
+	if err != nil {
+		return "", err
+	}
+	lacks := upload{path: f.path + partsSuffix, sha256: sum, size: l.bytes(), counts: f.counts && !f.spare, open: func() (io.ReadSeekCloser, error) { return p.open(l) }}
+	return lacks.name(), d.putFile(ctx, u, lacks)
 }
 
 // orWhole is the error that speaks against sending the whole file in its place.
