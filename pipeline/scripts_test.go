@@ -203,12 +203,7 @@ func TestBuildRefusesWhatIsLeftOut(t *testing.T) {
 // buildPy runs build.py in a tree.
 func buildPy(t *testing.T, ops string) *exec.Cmd {
 	t.Helper()
-	if _, err := exec.LookPath("python3"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	python := python3(t)
 	script, err := filepath.Abs("scripts/build.py")
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +217,7 @@ func buildPy(t *testing.T, ops string) *exec.Cmd {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("python3", "-B", script, "bdist_wheel")
+	cmd := exec.Command(python, "-B", script, "bdist_wheel")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "DSBUILD_OPS="+ops, "TORCH_CUDA_ARCH_LIST=7.5;8.0")
 	return cmd
@@ -244,13 +239,8 @@ func TestNVCCWrapper(t *testing.T) {
 
 // The packages of a toolchain are named and hashed alike whoever installed them.
 func TestStripNamesPackages(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	cmd := exec.Command("python3", "-B", "-c", `
+	python := python3(t)
+	cmd := exec.Command(python, "-B", "-c", `
 import sys; sys.path.insert(0, "scripts")
 import strip
 print(strip.purl("deb/debian", "libstdc++6", "1:12.2.0-14+b1~x"), strip.purl("pypi", "torch", "2.15.0+cu132"))
@@ -262,19 +252,11 @@ print(strip.installed("\n".join(rows)) == strip.installed("\r\n".join(reversed(r
 
 // The byte code of a module that has not changed is taken from an earlier build.
 func TestByteCodeIsKept(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	scripts, err := filepath.Abs("scripts")
-	if err != nil {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "objects"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	cmd := exec.Command("python3", "-B", "-c", `
-import sys; sys.path.insert(0, sys.argv[1])
+	const text = `
 import bytecode, hashlib, marshal, os, pathlib
 os.mkdir("d")
 def write(**modules):
@@ -296,26 +278,19 @@ os.environ["CCACHE_RECACHE"] = "1"
 print(make()["d/a.py"] == first["d/a.py"])
 del os.environ["CCACHE_RECACHE"]
 kept.write_bytes(kept.read_bytes()[:-1])
-print(make()["d/a.py"] == first["d/a.py"])`, scripts)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "DSBUILD_OUT="+dir, "DSBUILD_OBJECTS="+filepath.Join(dir, "objects"), "CCACHE_RECACHE=")
-	if err := os.Mkdir(filepath.Join(dir, "objects"), 0o755); err != nil {
-		t.Fatal(err)
+print(make()["d/a.py"] == first["d/a.py"])`
+	want := "['d/a.py', 'd/b.py'] 2\nb'kept' True\nTrue\nTrue\n"
+	if out := pythonTest(t, dir, text, "DSBUILD_OUT="+dir, "CCACHE_RECACHE="); out != want {
+		t.Errorf("got\n%s, want\n%s", out, want)
 	}
-	runs(t, cmd, "['d/a.py', 'd/b.py'] 2\nb'kept' True\nTrue\nTrue")
 }
 
 // A module that has changed makes another stream of its folder alone, and of the list
 // where its length has changed; together the streams are the modules in their order.
 func TestStripKeepsStreamsOfByteCodeApart(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	python := python3(t)
 	dir := t.TempDir()
-	cmd := exec.Command("python3", "-B", "-c", `
+	cmd := exec.Command(python, "-B", "-c", `
 import sys; sys.path.insert(0, "scripts")
 import bytecode, json, lzma, marshal, os, strip, zipfile
 os.mkdir(os.environ["DSBUILD_OUT"])
