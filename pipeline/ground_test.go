@@ -118,19 +118,62 @@ func look(t *testing.T, env ...string) string {
 	return string(out)
 }
 
+// program writes a program of the shell.
+func program(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// In the place of pyenv's shims the versions are asked that they would start; the shims
+// of others, and those of a pyenv that does not answer, are asked themselves.
+func TestLookBehindShims(t *testing.T) {
+	const answer = "printf '%s\\t%s\\t-\\n' "
+	home := t.TempDir()
+	pyenv, other, bin := filepath.Join(home, "pyenv"), filepath.Join(home, "other"), filepath.Join(home, "bin")
+	program(t, filepath.Join(pyenv, "shims/python3.7"), answer+"3.7.1 /shim\n")
+	program(t, filepath.Join(pyenv, "versions/3.8.18/bin/python3.8"), answer+"3.8.18 /active\n")
+	program(t, filepath.Join(pyenv, "versions/3.9.18/bin/python3.9"), answer+"3.9.18 /inactive\n")
+	program(t, filepath.Join(other, "shims/python3.6"), answer+"3.6.15 /other\n")
+	path := "PATH=" + strings.Join([]string{bin, pyenv + "/shims", other + "/shims", "/usr/bin", "/bin"}, ":")
+	for name, c := range map[string]struct {
+		pyenv         string
+		found, passed []string
+	}{
+		"no pyenv":              {"", []string{"/shim", "/other"}, []string{"/active", "/inactive"}},
+		"pyenv":                 {`[ "$PYENV_ROOT" = ` + pyenv + " ] && echo system:3.8.18\n", []string{"/active", "/other"}, []string{"/shim", "/inactive"}},
+		"pyenv without version": {"echo 'pyenv: version 1 is not installed'; exit 1\n", []string{"/shim", "/other"}, []string{"/active", "/inactive"}},
+	} {
+		if c.pyenv != "" {
+			program(t, filepath.Join(bin, "pyenv"), c.pyenv)
+		}
+		g, err := pipeline.ParseGround(look(t, path))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, want := range c.found {
+			if !slices.Contains(paths(g), want) {
+				t.Errorf("%s: %s not found: %+v", name, want, g.Interpreters)
+			}
+		}
+		for _, not := range c.passed {
+			if slices.Contains(paths(g), not) {
+				t.Errorf("%s: %s found: %+v", name, not, g.Interpreters)
+			}
+		}
+		_ = os.Remove(filepath.Join(bin, "pyenv")) // of the next case
+	}
+}
+
 // The script finds a toolkit by its variable, by nvcc on PATH, and compilers
 // with another number; what it cannot ask it leaves out.
 func TestLookScript(t *testing.T) {
 	home, bin := t.TempDir(), t.TempDir()
-	write := func(file, text string) {
-		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := func(file, text string) { program(t, file, text) }
 	write(filepath.Join(home, "bin/nvcc"), "echo 'Cuda compilation tools, release 12.4, V12.4.131'\n")
 	write(filepath.Join(bin, "gcc-13"), "printf '13.2.0\\033[1m\\n'\n")
 	write(filepath.Join(bin, "g++-13"), "exit 0\n")

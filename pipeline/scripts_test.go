@@ -171,6 +171,13 @@ ALL_OPS = {b.name: b for b in (OpBuilder("utils"), CUDAOpBuilder("fused_adam"), 
 	"torch/utils/cpp_extension.py": `class BuildExtension:
     def build_extensions(self): pass
 `,
+	"setuptools/__init__.py": `from . import file_util
+class Command:
+    def copy_file(self, src, dst): file_util._copy_file_contents(src, dst)
+`,
+	"setuptools/file_util.py": `import shutil
+def _copy_file_contents(src, dst, size=1): shutil.copyfile(src, dst)
+`,
 	"setup.py": `import os, sys
 from op_builder.all_ops import ALL_OPS
 assert __name__ == "__main__" and sys.argv == ["setup.py", "bdist_wheel"], sys.argv
@@ -200,6 +207,30 @@ func TestBuildRefusesWhatIsLeftOut(t *testing.T) {
 	}
 }
 
+// What setuptools would copy is linked, where a copy would have the same mode.
+func TestBuildLinks(t *testing.T) {
+	cmd := buildPy(t, "utils")
+	dir := cmd.Env[len(cmd.Env)-1][len("PYTHONPATH="):]
+	text := `import os, setuptools
+os.umask(0o022)
+def copied(mode, link=False):
+    for old in "file", "to", "link":
+        if os.path.lexists(old): os.remove(old)
+    with open("to", "w"): pass
+    with open("file", "w") as f: f.write("text")
+    os.chmod("file", mode)
+    if link: os.symlink("file", "link")
+    setuptools.Command().copy_file("link" if link else "file", "to")
+    with open("to") as f: text = f.read()
+    return text, os.path.samefile("file", "to"), oct(os.lstat("to").st_mode)
+print(copied(0o644), copied(0o755), copied(0o600), copied(0o644, link=True))
+`
+	if err := os.WriteFile(filepath.Join(dir, "setup.py"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	runs(t, cmd, "('text', True, '0o100644') ('text', False, '0o100644') ('text', False, '0o100644') ('text', False, '0o100644')")
+}
+
 // buildPy runs build.py in a tree.
 func buildPy(t *testing.T, ops string) *exec.Cmd {
 	t.Helper()
@@ -218,8 +249,9 @@ func buildPy(t *testing.T, ops string) *exec.Cmd {
 		}
 	}
 	cmd := exec.Command(python, "-B", script, "bdist_wheel")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "DSBUILD_OPS="+ops, "TORCH_CUDA_ARCH_LIST=7.5;8.0")
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+dir) // where it finds torch
+	environment := append(os.Environ(), "DSBUILD_SRC="+dir, "DSBUILD_OPS="+ops, "TORCH_CUDA_ARCH_LIST=7.5;8.0")
+	cmd.Stdin = strings.NewReader(strings.Join(environment, "\x00") + "\x00")
 	return cmd
 }
 

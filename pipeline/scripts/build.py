@@ -2,15 +2,17 @@
 for: each op is compiled for its own archs, and an op that DeepSpeed would leave
 out silently is an error that says why.
 
-usage: build.py SETUP-ARGUMENT...       in the tree of DeepSpeed
+usage: build.py SETUP-ARGUMENT... <ENVIRONMENT
 
-DSBUILD_OPS names the ops, joined by spaces: NAME, or NAME=ARCHS where it is to be
+ENVIRONMENT is that of setup.py, as env -0 prints it. It comes when the tree of DeepSpeed
+lies in DSBUILD_SRC, and torch is imported until then. DSBUILD_OPS names the ops, joined by spaces: NAME, or NAME=ARCHS where it is to be
 compiled for others than those of TORCH_CUDA_ARCH_LIST.
 """
 import contextlib
 import gc
 import os
 import runpy
+import stat
 import sys
 
 import jobs
@@ -86,12 +88,44 @@ def cpu_of_the_wheel():
     cpuinfo.get_cpu_info = lambda: {"arch": "X86_64", "flags": []}
 
 
+def enter(environment):
+    """Goes where the tree is, as python setup.py would be started there."""
+    variables = [word.partition("=") for word in os.fsdecode(environment).split("\0") if word]
+    if not variables:
+        sys.exit("error: no environment came on standard input")
+    os.environ.clear()
+    os.environ.update((name, value) for name, _, value in variables)
+    os.chdir(os.environ["DSBUILD_SRC"])
+    sys.path[0] = os.getcwd()  # and not where this file lies
+
+
+def link_instead_of_copying(command):
+    """Makes setuptools' commands (command is their class) link what they would copy, which
+    is all of DeepSpeed twice, where a copy would have the same mode."""
+    files = command.copy_file.__globals__["file_util"]
+    original, umask = files._copy_file_contents, os.umask(0o022)
+    os.umask(umask)
+
+    def copy(src, dst, *how, **more):
+        here = os.lstat(src).st_mode
+        if stat.S_ISREG(here) and stat.S_IMODE(here) == 0o666 & ~umask:
+            with contextlib.suppress(OSError):
+                if os.path.lexists(dst):
+                    os.unlink(dst)
+                os.link(src, dst)
+                return
+        original(src, dst, *how, **more)
+
+    files._copy_file_contents = copy
+
+
 def main():
-    # As python setup.py would have it: the tree, and not where this file lies.
-    sys.path[0] = os.getcwd()
+    gc.disable()  # what is imported stays: to look for garbage in it takes a fifth of the time
+    import torch  # most of what op_builder imports
+
+    enter(sys.stdin.buffer.read())
     ops = asked()
     cpu_of_the_wheel()
-    gc.disable()  # what is imported stays: to look for garbage in it takes a fifth of the time
     from op_builder import builder
     from op_builder.all_ops import ALL_OPS
 
@@ -104,8 +138,10 @@ def main():
     for name in ("OpBuilder", "CUDAOpBuilder"):
         if "builder" in vars(getattr(builder, name, object)):
             keep_archs(getattr(builder, name), ops)
+    from setuptools import Command
     from torch.utils import cpp_extension
 
+    link_instead_of_copying(Command)
     jobs.pool(cpp_extension)
     sys.argv[0] = "setup.py"
     runpy.run_path("setup.py", run_name="__main__")

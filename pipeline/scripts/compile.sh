@@ -7,6 +7,13 @@ set -eu
 DSBUILD_SRC=$DSBUILD_WORK/src
 rm -rf "$DSBUILD_SRC"
 mkdir -p "$DSBUILD_SRC" "$DSBUILD_WORK/bin"
+# Importing torch takes longer than all that is laid out here: it begins at once, and
+# goes on when it is told the environment.
+mkfifo "$DSBUILD_WORK/environment"
+python "$DSBUILD_TOOLS/build.py" --quiet bdist_wheel --compression stored <"$DSBUILD_WORK/environment" & # it is packed anew
+build=$!
+trap 'kill $build 2>/dev/null || :' EXIT
+exec 3>"$DSBUILD_WORK/environment"
 tar -xzf "$DSBUILD_IN"/source/*.tar.gz -C "$DSBUILD_SRC" --strip-components=1
 cd "$DSBUILD_SRC"
 DSBUILD_SRC=$(pwd -P) # as programs that are started here see it
@@ -72,8 +79,11 @@ unset IFS
 
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --zero-stats >/dev/null
 # setup.py imports DeepSpeed itself, and would compile its modules while a core waits.
-python "$DSBUILD_TOOLS/bytecode.py" make deepspeed &
-python "$DSBUILD_TOOLS/build.py" bdist_wheel --compression stored # it is packed anew
-wait $!
+python "$DSBUILD_TOOLS/bytecode.py" make deepspeed 3>&- &
+modules=$!
+env -0 >&3
+exec 3>&-
+wait $build
+wait $modules
 [ -z "$DSBUILD_CCACHE" ] || "$DSBUILD_CCACHE" --show-stats | sed -n '/[Hh]its\|[Mm]isses/p'
 cp dist/*.whl "$DSBUILD_OUT/"

@@ -36,11 +36,25 @@ libc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed -n 's/^glibc //p')
     fact os "${ID:-}" "${VERSION_CODENAME:-}" "${PRETTY_NAME:-}"
 ) 2>/dev/null
 
-# each PATTERN...: the programs on PATH whose names match, in its order, those of one
+# A shim of pyenv takes a fifth of a second, and most end with an error: in the place of
+# their directory stand those of the versions that they would start.
+path=$(
+    IFS=:
+    for dir in $PATH; do
+        home=${dir%/shims}
+        if [ "$home" != "$dir" ] && [ -d "$home/versions" ] && active=$(PYENV_ROOT=$home pyenv version-name 2>/dev/null); then
+            for version in $active; do printf '%s:' "$home/versions/$version/bin"; done
+        else
+            printf '%s:' "$dir"
+        fi
+    done
+)
+
+# each PATTERN...: the programs of path whose names match, in its order, those of one
 # directory once.
 each() (
     IFS=: real=
-    for dir in $PATH; do
+    for dir in $path; do
         case $dir in /*) ;; *) continue ;; esac
         place=$(cd -P "$dir" 2>/dev/null && pwd) || continue
         case ":$real:" in *":$place:"*) continue ;; esac
@@ -67,8 +81,8 @@ if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
     parts.append("Python.h")
 print("%d.%d.%d" % sys.version_info[:3], sys.executable, ",".join(parts) or "-", sep="\t")
 '
-# All are asked at once: the shims of a version manager take long, and most of them end
-# with an error. Their answers come in any order, each behind its number.
+# All are asked at once: version managers have shims of theirs, which may take long and
+# end with an error. Their answers come in any order, each behind its number.
 pythons=$newline$(
     { each python3; each 'python3.[0-9]' 'python3.[0-9][0-9]'; } | {
         n=0
@@ -93,7 +107,16 @@ while [ "$n" -lt "${pythons##*"$newline"}" ]; do
     fact python "$version" "${rest%%"$tab"*}" "${rest#*"$tab"}"
 done
 
-# A compiler counts with its other half; headers say whether it can use the C library.
+# A compiler counts with its other half; headers say whether it can use the C library:
+# they are looked for and not read, which takes longer, where it is not too old for that.
+ask_headers='
+#ifndef __has_include
+#include <cmath>
+#include <unistd.h>
+#elif !__has_include(<cmath>) || !__has_include(<unistd.h>)
+#error
+#endif
+'
 seen=
 { each gcc; each 'gcc-[0-9]' 'gcc-[0-9][0-9]'; } | while read -r gcc; do
     suffix=${gcc##*/gcc}
@@ -102,7 +125,7 @@ seen=
     version=$("$gcc" -dumpfullversion -dumpversion 2>/dev/null </dev/null) || continue
     gxx=$(command -v "g++$suffix" 2>/dev/null) || gxx=-
     headers=-
-    if [ "$gxx" != - ] && printf '#include <cmath>\n#include <unistd.h>\n' | "$gxx" -x c++ -E - >/dev/null 2>&1; then headers=headers; fi
+    [ "$gxx" = - ] || ! printf '%s' "$ask_headers" | "$gxx" -x c++ -E - >/dev/null 2>&1 || headers=headers
     fact gcc "$version" "$gcc" "$gxx" "$headers"
 done
 

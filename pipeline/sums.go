@@ -1,0 +1,85 @@
+package pipeline
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,
+// in the form sha256sum -c reads. A folder of many wheels is not read anew for each: a
+// file that is as it was when it was listed keeps its line.
+func writeSums(dir string) error { return listSums(dir, changedAt) }
+
+// listSums is writeSums by what says when a file was changed last.
+func listSums(dir string, changedAt func(path string) (time.Time, error)) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && ofWheel(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	house, _ := os.ReadDir(filepath.Join(dir, wheel.WheelhouseDir)) // not there: nothing of it is listed
+	for _, e := range house {
+		if ofWheel(e.Name()) || e.Name() == wheel.BundleName {
+			names = append(names, wheel.WheelhouseDir+"/"+e.Name())
+		}
+	}
+	file := filepath.Join(dir, wheel.SumsName)
+	before := readSums(file)
+	listed, err := changedAt(file)
+	if err != nil {
+		before = nil // there is none, or this system does not say
+	}
+	var b strings.Builder
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+			continue // a folder of that name, a pipe
+		}
+		sum := before[name]
+		if changed, err := changedAt(path); sum == "" || err != nil || changed.Add(sumsSlack).After(listed) {
+			if sum, _, err = wheel.HashFile(path); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintf(&b, "%s  %s\n", sum, name)
+	}
+	return whole.Write(file, strings.NewReader(b.String()), 0o644)
+}
+
+// sumsSlack is how long before the list a file must have changed last: it may have
+// while others were read.
+const sumsSlack = time.Minute
+
+// readSums are the digests of a list by the names of the files.
+func readSums(file string) map[string]string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	sums := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if sum, name, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "  "); ok && len(sum) == 64 {
+			sums[name] = sum
+		}
+	}
+	return sums
+}
+
+// ofWheel reports whether a name is that of a wheel or of a file beside one.
+func ofWheel(name string) bool {
+	for _, suffix := range []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	return strings.HasSuffix(name, ".whl")
+}
