@@ -499,9 +499,7 @@ class Environment:
     def compare(self, order):
         """Says which parts of a file that is wanted are not in the one that is kept: from
         this to before that one. The parts are told by the beginnings of their sha256."""
-        import base64
-
-        path, wanted = os.path.join(WHEEL, order["role"]), base64.b64decode(order["parts"])
+        path, wanted = os.path.join(WHEEL, order["role"]), order["data"]
         have, missing = kept_parts(path), []
         self.found[order["role"]] = found = [have.get(wanted[at:at + PART_DIGEST]) for at in range(0, len(wanted), PART_DIGEST)]
         for i, part in enumerate(found):
@@ -515,14 +513,13 @@ class Environment:
         """Puts a file together of what was kept and what was sent, in a file of its own or
         with the order: sizes are those of the gaps. It is as good as one that was sent whole,
         or it is none."""
-        import base64
         import hashlib
         import io
 
         kept, out = os.path.join(WHEEL, order["role"]), os.path.join(self.dir, "assembled")
         sent = os.path.join(INBOX, os.path.basename(order["parts"])) if "parts" in order else None
         sum, sizes, gap = hashlib.sha256(), iter(order["sizes"]), False
-        with open(kept, "rb") as old, open(sent, "rb") if sent else io.BytesIO(base64.b64decode(order["data"])) as new, open(out, "wb") as whole:
+        with open(kept, "rb") as old, open(sent, "rb") if sent else io.BytesIO(order["data"]) as new, open(out, "wb") as whole:
             for part in self.found.pop(order["role"]):
                 if part is None and gap:
                     continue
@@ -976,16 +973,26 @@ class Inbox:
 
     def __init__(self):
         self.data, self.ended, self.heard, self.orders = b"", False, time.monotonic(), []
+        self.partly = None  # an order of which not all data have come
 
     def read(self):
         block = os.read(0, 65536)
         self.heard = time.monotonic()
         if not block:
             self.ended = True
-        lines = (self.data + block).split(b"\n")
-        self.data = lines.pop()
-        for line in lines:
-            order = json.loads(line.decode("utf-8"))
+        self.data += block
+        while True:
+            order = self.partly
+            if order is None:
+                line, end, rest = self.data.partition(b"\n")
+                if not end:
+                    return
+                order, self.data = json.loads(line.decode("utf-8")), rest
+            size = order.get("bytes", 0)  # that follow the line
+            if len(self.data) < size:
+                self.partly = order
+                return
+            self.partly, order["data"], self.data = None, self.data[:size], self.data[size:]
             if order["do"] != "ping":
                 self.orders.append(order)
 

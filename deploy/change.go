@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"sync"
 	"time"
 
@@ -140,48 +139,44 @@ func (c *change) ping() {
 	for {
 		select {
 		case <-tick.C:
-			c.send(map[string]any{"do": "ping"}) //nolint:errcheck // an ended agent shows elsewhere
+			c.send(map[string]any{"do": "ping"}, "") //nolint:errcheck // an ended agent shows elsewhere
 		case <-c.ended:
 			return
 		}
 	}
 }
 
-func (c *change) send(order map[string]any) error {
+// send sends an order, and data that it says the size of.
+func (c *change) send(order map[string]any, data string) error {
 	line, err := json.Marshal(order)
 	if err != nil {
 		return err
 	}
 	if order["do"] != "ping" {
-		c.asked(withoutData(order, line))
+		c.asked(line)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, err = c.in.Write(append(line, '\n'))
-	return err
-}
-
-// orderData is the field of an order in which the bytes of files go along, base64.
-const orderData = "data"
-
-// withoutData is the line of an order for people.
-func withoutData(order map[string]any, line []byte) []byte {
-	data, ok := order[orderData].(string)
-	if !ok {
-		return line
+	if _, err = c.in.Write(append(line, '\n')); err == nil && data != "" {
+		_, err = io.WriteString(c.in, data)
 	}
-	told := maps.Clone(order)
-	told[orderData] = fmt.Sprintf("%d characters", len(data))
-	line, _ = json.Marshal(told) // as was the whole of it
-	return line
+	return err
 }
 
 // ask gives an order and waits for its answer; into may be nil.
 func (c *change) ask(ctx context.Context, order map[string]any, into any) error {
+	return c.askWith(ctx, order, "", into)
+}
+
+// askWith is ask with data that goes along, as it is, behind the line of the order.
+func (c *change) askWith(ctx context.Context, order map[string]any, data string, into any) error {
 	c.number++
 	order["number"] = c.number
+	if data != "" {
+		order["bytes"] = len(data)
+	}
 	sent := make(chan error, 1)
-	go func() { sent <- c.send(order) }()
+	go func() { sent <- c.send(order, data) }()
 	select {
 	case err := <-sent:
 		if err != nil {
@@ -264,7 +259,7 @@ func (c *change) undo(ctx context.Context) (undone, error) {
 // end ends the agent: its input ends, so what is not recorded is put back.
 func (c *change) end() {
 	go func() { // a write under way may hold the pipe
-		c.send(map[string]any{"do": "end"}) //nolint:errcheck // an agent that is gone has ended
+		c.send(map[string]any{"do": "end"}, "") //nolint:errcheck // an agent that is gone has ended
 		c.in.Close()
 	}()
 	select {

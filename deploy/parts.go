@@ -3,7 +3,6 @@ package deploy
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -36,7 +35,7 @@ const withOrder = 512 << 10
 type inParts struct {
 	path    string
 	parts   []wheel.Part
-	digests string // of all parts, base64
+	digests string // of all parts, bytes
 
 	mu    sync.Mutex
 	found map[string]string // of what is missing: most nodes lack the same
@@ -56,7 +55,7 @@ func (d *Deployment) inParts(f upload) *inParts {
 		for _, p := range parts {
 			digests = append(digests, p.Digest[:]...)
 		}
-		return &inParts{path: f.path, parts: parts, digests: base64.StdEncoding.EncodeToString(digests), found: map[string]string{}}
+		return &inParts{path: f.path, parts: parts, digests: string(digests), found: map[string]string{}}
 	}))
 	return once.(func() *inParts)()
 }
@@ -97,11 +96,11 @@ func (p *inParts) sum(l lacking) (string, error) {
 	})
 }
 
-// text is what a node lacks, in base64.
+// text is what a node lacks.
 func (p *inParts) text(l lacking) (string, error) {
 	return p.once("text", l, func(in io.Reader) (string, error) {
 		b, err := io.ReadAll(in)
-		return base64.StdEncoding.EncodeToString(b), err
+		return string(b), err
 	})
 }
 
@@ -191,7 +190,7 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 	var compared struct {
 		Missing [][2]int `json:"missing"`
 	}
-	if err := u.change.ask(ctx, map[string]any{"do": "compare", "role": f.role, "parts": p.digests}, &compared); err != nil {
+	if err := u.change.askWith(ctx, map[string]any{"do": "compare", "role": f.role}, p.digests, &compared); err != nil {
 		return false, d.orWhole(u, f, err)
 	}
 	l, err := p.lacking(compared.Missing)
@@ -206,16 +205,16 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 		sizes[i] = r.size
 	}
 	order := map[string]any{"do": "assemble", "role": f.role, "name": f.name(), "sha256": f.sha256, "sizes": sizes}
-	along := l.bytes() <= withOrder && d.opt.Bandwidth == nil
+	along, data := l.bytes() <= withOrder && d.opt.Bandwidth == nil, ""
 	if along {
-		order[orderData], err = p.text(l)
+		data, err = p.text(l)
 	} else {
 		order["parts"], err = d.putLacking(ctx, u, f, p, l)
 	}
 	if err != nil {
 		return false, err
 	}
-	err = u.change.ask(ctx, order, nil)
+	err = u.change.askWith(ctx, order, data, nil)
 	switch {
 	case err != nil && !along:
 		d.count(f, -l.bytes())

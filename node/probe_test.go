@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -180,6 +181,34 @@ func TestProbeDistrustsTheNode(t *testing.T) {
 	}
 	if f.SitePackages != "/x[31m" || f.Dists["a"] != "1" {
 		t.Errorf("control characters came through: %q %q", f.SitePackages, f.Dists)
+	}
+}
+
+// What a message says is the same whether there was something to clean in it or not.
+func TestDecode(t *testing.T) {
+	type said struct {
+		Text  string         `json:"text"`
+		Count int            `json:"count"`
+		More  map[string]any `json:"more"`
+	}
+	long := strings.Repeat("x", 5000)
+	for message, want := range map[string]said{
+		`{"text": "a \"b\" \\ \/ c\n", "count": 3}`:               {Text: "a \"b\" \\ / c\n", Count: 3},
+		`{"text": "\u001b[1mbold\u009b", "count": 3.0}`:           {Text: "[1mbold", Count: 3},
+		`{"text": "plain", "count": 4.0}`:                         {Text: "plain", Count: 4},
+		"{\"text\": \"\u202eleft\", \"more\": {\"a\\u0007\": 1}}": {Text: "left", More: map[string]any{"a": 1.0}},
+		`{"text": "` + long + `"}`:                                {Text: long[:4096] + "…"},
+		`{"text": "` + long[:4000] + `\u0007"}`:                   {Text: long[:4000]},
+	} {
+		var got said
+		if err := node.Decode(json.RawMessage(message), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%.60s: %+v, %v, want %+v", message, got, err, want)
+		}
+	}
+	for _, message := range []string{`{"text": "a"} {"text": "b"}`, `{"text": "a", "unknown": 1}`, `{"text": "a\`, `{"text": "a`, ``, `{"count": 1.5}`} {
+		if err := node.Decode(json.RawMessage(message), new(said)); err == nil || !strings.Contains(err.Error(), "the node's answer is ") {
+			t.Errorf("%s: %v", message, err)
+		}
 	}
 }
 

@@ -88,8 +88,8 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source := fmt.Sprintf("MARK = %q\nimport json\nREQUEST = json.loads(%s)\n%s\n%s\n%s",
-		mark, strconv.QuoteToASCII(string(request)), commonSource, recordSource, s.Source)
+	source := fmt.Sprintf("MARK = %q\nimport json\nREQUEST = json.loads(%s)\n", mark, strconv.QuoteToASCII(string(request)))
+	source += commonSource + "\n" + recordSource + "\n" + s.Source
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)
@@ -195,6 +195,10 @@ func (t *tail) Write(b []byte) (int, error) {
 // Decode reads a message strictly: no unknown fields, nothing behind it; and
 // harmlessly: control characters are removed and long strings cut.
 func Decode(message json.RawMessage, into any) error {
+	// Nearly all have nothing to clean, which is quicker to see than to do.
+	if plain(message) && decodeStrictly(message, into) == nil {
+		return nil
+	}
 	var loose any
 	if err := json.Unmarshal(message, &loose); err != nil {
 		return fmt.Errorf("the node's answer is no JSON: %w", err)
@@ -203,12 +207,43 @@ func Decode(message json.RawMessage, into any) error {
 	if err != nil {
 		return err
 	}
-	d := json.NewDecoder(bytes.NewReader(tidy))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	if err := decodeStrictly(tidy, into); err != nil {
 		return fmt.Errorf("the node's answer is not understood: %w", err)
 	}
 	return nil
+}
+
+func decodeStrictly(message []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(message))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("something stands behind it")
+	}
+	return nil
+}
+
+// plain reports whether clean would leave all strings of a message as they are.
+func plain(message []byte) bool {
+	begin := 0 // of what may be a string
+	for i := 0; i < len(message); i++ {
+		switch b := message[i]; {
+		case b < ' ' || b > '~':
+			return false
+		case b == '\\':
+			if i++; i == len(message) || !strings.ContainsRune(`"\/nt`, rune(message[i])) {
+				return false
+			}
+		case b == '"':
+			if i-begin > maxString {
+				return false
+			}
+			begin = i
+		}
+	}
+	return true
 }
 
 func cleanAll(v any) any {

@@ -162,8 +162,7 @@ def install_parts(version):
             gap = digest not in kept
     if not kept or not sizes or sum(sizes) == os.path.getsize(wheel):
         raise SystemExit("nothing to put together: %s of %s" % (sizes, parts))
-    said = binascii.b2a_base64(b"".join(digest for digest, _ in parts)).decode()
-    return [{"do": "compare", "role": "deepspeed.whl", "parts": said},
+    return [{"do": "compare", "role": "deepspeed.whl", "data": b"".join(digest for digest, _ in parts)},
             {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_sha256(wheel).hexdigest(),
              "parts": os.path.basename(wheel) + ".parts", "sizes": sizes}] + install(version)
 
@@ -189,9 +188,11 @@ def agent(orders, at=0, power=False):
         shutil.copy(os.path.join(WORK, name), INBOX)
     child = os.fork()
     if child == 0:
-        lines = "".join(json.dumps(dict(order, number=i + 1)) + "\n" for i, order in enumerate(orders))
         r, w = os.pipe()
-        os.write(w, (lines + '{"do": "end", "number": 99}\n').encode())
+        for i, order in enumerate(orders):
+            data = order.pop("data", b"")
+            os.write(w, json.dumps(dict(order, number=i + 1, bytes=len(data))).encode() + b"\n" + data)
+        os.write(w, b'{"do": "end", "number": 99}\n')
         os.close(w)
         os.dup2(r, 0)
         os.dup2(real["open"](out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
