@@ -20,6 +20,17 @@ import (
 type gauge struct {
 	fleet   *nodes.Fleet
 	orphans time.Duration // of those that have ended
+	others  []int         // children of this process that are none of the nodes'
+}
+
+// passOver takes what has fallen to this process until now for none of the nodes': the
+// engine that has built their wheels.
+func (g *gauge) passOver() {
+	for _, p := range processes() {
+		if p.parent == os.Getpid() && p.state != "Z" {
+			g.others = append(g.others, p.pid)
+		}
+	}
 }
 
 // inherit makes what nodes leave behind fall to this process, if it is called
@@ -77,7 +88,7 @@ func (g *gauge) sort(all []process) (servers, busy []process, err error) {
 			if pid, err := syscall.Wait4(p.pid, nil, syscall.WNOHANG, &u); pid == p.pid && err == nil {
 				g.orphans += cpuOf(u)
 			}
-		case below[p.parent]: // enough to know that something is at work
+		case below[p.parent] && !slices.Contains(g.others, p.pid): // enough to know that something is at work
 			busy = append(busy, p)
 		}
 	}

@@ -68,6 +68,12 @@ func TestMeteredCountsWhatIsLeftBehind(t *testing.T) {
 func TestGaugeCountsWhatNodesLeaveBehind(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	g := &gauge{fleet: f}
+	other := exec.Command("sleep", "300")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
+	g.passOver() // else it is waited for
 	before, err := g.read()
 	if err != nil {
 		t.Fatal(err)

@@ -239,5 +239,6 @@ func (y *yard) realWheels(ctx context.Context, step ui.Step) (string, error) {
 		}
 		y.real = append(y.real, filepath.Join(dir, filepath.Base(doc.Wheels[0].Path)))
 	}
+	y.gauge.passOver()
 	return strings.Join(y.real, ", "), nil
 }
