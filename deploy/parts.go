@@ -96,9 +96,9 @@ func (p *inParts) sum(l lacking) (string, error) {
 	})
 }
 
-// text is what a node lacks.
-func (p *inParts) text(l lacking) (string, error) {
-	return p.once("text", l, func(in io.Reader) (string, error) {
+// content is what a node lacks.
+func (p *inParts) content(l lacking) (string, error) {
+	return p.once("content", l, func(in io.Reader) (string, error) {
 		b, err := io.ReadAll(in)
 		return string(b), err
 	})
@@ -207,7 +207,7 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 	order := map[string]any{"do": "assemble", "role": f.role, "name": f.name(), "sha256": f.sha256, "sizes": sizes}
 	along, data := l.bytes() <= withOrder && d.opt.Bandwidth == nil, ""
 	if along {
-		data, err = p.text(l)
+		data, err = p.content(l)
 	} else {
 		order["parts"], err = d.putLacking(ctx, u, f, p, l)
 	}

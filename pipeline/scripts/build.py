@@ -5,7 +5,9 @@ out silently is an error that says why.
 usage: build.py SETUP-ARGUMENT... <ENVIRONMENT
 
 ENVIRONMENT is that of setup.py, as env -0 prints it. It comes when the tree of DeepSpeed
-lies in DSBUILD_SRC, and torch is imported until then. DSBUILD_OPS names the ops, joined by spaces: NAME, or NAME=ARCHS where it is to be
+lies in DSBUILD_SRC, and torch is imported until then.
+
+DSBUILD_OPS names the ops, joined by spaces: NAME, or NAME=ARCHS where it is to be
 compiled for others than those of TORCH_CUDA_ARCH_LIST.
 """
 import contextlib
