@@ -499,7 +499,7 @@ class Environment:
     def compare(self, order):
         """Says which parts of a file that is wanted are not in the one that is kept: from
         this to before that one. The parts are told by the beginnings of their sha256."""
-        path, wanted = os.path.join(WHEEL, order["role"]), order["data"]
+        path, wanted = os.path.join(WHEEL, order["role"]), order.get("data", b"")
         have, missing = kept_parts(path), []
         self.found[order["role"]] = found = [have.get(wanted[at:at + PART_DIGEST]) for at in range(0, len(wanted), PART_DIGEST)]
         for i, part in enumerate(found):
@@ -519,7 +519,7 @@ class Environment:
         kept, out = os.path.join(WHEEL, order["role"]), os.path.join(self.dir, "assembled")
         sent = os.path.join(INBOX, os.path.basename(order["parts"])) if "parts" in order else None
         sum, sizes, gap = hashlib.sha256(), iter(order["sizes"]), False
-        with open(kept, "rb") as old, open(sent, "rb") if sent else io.BytesIO(order["data"]) as new, open(out, "wb") as whole:
+        with open(kept, "rb") as old, open(sent, "rb") if sent else io.BytesIO(order.get("data", b"")) as new, open(out, "wb") as whole:
             for part in self.found.pop(order["role"]):
                 if part is None and gap:
                     continue
@@ -992,7 +992,9 @@ class Inbox:
             if len(self.data) < size:
                 self.partly = order
                 return
-            self.partly, order["data"], self.data = None, self.data[:size], self.data[size:]
+            if size:
+                order["data"], self.data = self.data[:size], self.data[size:]
+            self.partly = None
             if order["do"] != "ping":
                 self.orders.append(order)
 

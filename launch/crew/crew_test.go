@@ -46,13 +46,19 @@ def wait(name):
 if how == "fail":
     wait("all")
     print("ValueError: the third sample is empty", file=sys.stderr)
-    open(os.path.join(shared, "failed"), "w").close()
+    with open(os.path.join(shared, "failing"), "w") as f:
+        f.write(str(os.getpid()))
+    os.rename(os.path.join(shared, "failing"), os.path.join(shared, "failed"))
     sys.exit(3)
 if how == "kill":
     wait("all")
     os.kill(os.getpid(), signal.SIGKILL)
 if how == "follow":
     wait("failed")
+    with open(os.path.join(shared, "failed")) as f:
+        failed = "/proc/" + f.read()
+    while os.path.exists(failed):  # its connections end with it
+        time.sleep(0.01)
     print("RuntimeError: Connection closed by peer [127.0.0.1]:1234")
     sys.exit(1)
 if how == "stay":
