@@ -315,6 +315,16 @@ func exitStatus(err error) int {
 	return -1
 }
 
+// endedBy reports whether a program was ended by a signal that it did not catch.
+func endedBy(err error, signal syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == signal
+}
+
 // litter is what lies in a node's home and temporary folder.
 func (f *faultFleet) litter(t *testing.T, i int) []string {
 	t.Helper()
@@ -412,7 +422,9 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 		cmd.Process.Signal(syscall.SIGINT) //nolint:errcheck // it may have ended
 		err := cmd.Wait()
 		now := f.all(t)
-		if code := exitStatus(err); code != exitInterrupted && code != exitOK && !(rollback && code == exitNodes) { // none is kept
+		if endedBy(err, syscall.SIGINT) && stdout.Len()+stderr.Len() == 0 {
+			came["runs that had not begun to listen"]++ // a program's first milliseconds: the nodes are looked at below
+		} else if code := exitStatus(err); code != exitInterrupted && code != exitOK && !(rollback && code == exitNodes) { // none is kept
 			t.Errorf("Ctrl-C after %s: exit %d\n%s", after, code, stderr)
 		}
 		var r deploy.Report
