@@ -973,7 +973,6 @@ class Inbox:
 
     def __init__(self):
         self.data, self.ended, self.heard, self.orders = b"", False, time.monotonic(), []
-        self.partly = None  # an order of which not all data have come
 
     def read(self):
         block = os.read(0, 65536)
@@ -982,19 +981,16 @@ class Inbox:
             self.ended = True
         self.data += block
         while True:
-            order = self.partly
-            if order is None:
-                line, end, rest = self.data.partition(b"\n")
-                if not end:
-                    return
-                order, self.data = json.loads(line.decode("utf-8")), rest
+            line, end, rest = self.data.partition(b"\n")
+            if not end:
+                return
+            order = json.loads(line.decode("utf-8"))
             size = order.get("bytes", 0)  # that follow the line
-            if len(self.data) < size:
-                self.partly = order
+            if len(rest) < size:
                 return
             if size:
-                order["data"], self.data = self.data[:size], self.data[size:]
-            self.partly = None
+                order["data"] = rest[:size]
+            self.data = rest[size:]
             if order["do"] != "ping":
                 self.orders.append(order)
 
