@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -133,27 +134,64 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 	for _, m := range entries {
 		a.members = append(a.members, m.Member)
 	}
+	var idle sync.Pool // of *inflater
 	a.open = func(i int) (*stream, error) {
 		m := &entries[i]
-		raw := bufio.NewReaderSize(io.NewSectionReader(r, m.data, m.Compressed), int(min(m.Compressed, 64<<10)))
-		s := &stream{r: raw, Closer: io.NopCloser(nil), sum: crc32.NewIEEE(), crc: m.crc}
+		raw := io.NewSectionReader(r, m.data, m.Compressed)
+		s := &stream{Closer: io.NopCloser(nil), sum: crc32.NewIEEE(), crc: m.crc}
 		if m.Method == zip.Deflate {
-			inflate := flate.NewReader(raw)
-			s.r, s.Closer = &tight{inflate, raw}, inflate
+			t := &tight{openInflater(&idle, raw), &idle}
+			s.r, s.Closer = t, t
+		} else {
+			s.r = bufio.NewReaderSize(raw, int(min(m.Compressed, blockSize)))
 		}
 		return s, nil
 	}
 	return nil
 }
 
+// blockSize is how many bytes of a member are read at once.
+const blockSize = 64 << 10
+
+// inflater reads a deflated stream. One takes 100 KB, and a wheel has a thousand: who
+// is done with one leaves it to the next.
+type inflater struct {
+	io.ReadCloser               // a flate.Resetter
+	raw           *bufio.Reader // it takes no byte more than it needs of it
+}
+
+// openInflater takes an idle one if there is.
+func openInflater(idle *sync.Pool, r io.Reader) *inflater {
+	in, ok := idle.Get().(*inflater)
+	if !ok {
+		raw := bufio.NewReaderSize(r, blockSize)
+		return &inflater{flate.NewReader(raw), raw}
+	}
+	in.raw.Reset(r)
+	in.ReadCloser.(flate.Resetter).Reset(in.raw, nil) //nolint:errcheck // it never fails
+	return in
+}
+
 // tight reads a deflated stream that has to fill the place it lies in.
 type tight struct {
-	inflate io.Reader
-	raw     *bufio.Reader // inflate takes no byte more than it needs of it
+	*inflater // nil once it is closed
+	idle      *sync.Pool
+}
+
+// Close leaves the inflater to the next stream.
+func (t *tight) Close() error {
+	if t.inflater != nil {
+		t.idle.Put(t.inflater)
+		t.inflater = nil
+	}
+	return nil
 }
 
 func (t *tight) Read(p []byte) (int, error) {
-	n, err := t.inflate.Read(p)
+	if t.inflater == nil {
+		return 0, fs.ErrClosed
+	}
+	n, err := t.inflater.Read(p)
 	if err == io.EOF {
 		if _, more := t.raw.ReadByte(); more != io.EOF {
 			return n, errors.New("its compressed data end before the place they lie in")

@@ -72,7 +72,8 @@ func HashFile(file string) (sum string, size int64, err error) {
 	}
 	defer f.Close()
 	h := sha256.New()
-	if size, err = io.Copy(h, f); err != nil {
+	// io.Copy would read 32 KB at once.
+	if size, err = io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, 128<<10)); err != nil {
 		return "", 0, fmt.Errorf("%s: %w", file, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), size, nil
