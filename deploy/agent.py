@@ -498,10 +498,10 @@ class Environment:
 
     def compare(self, order):
         """Says which parts of a file that is wanted are not in the one that is kept: from
-        this to before that one. The parts are told by the beginnings of their sha256."""
+        this to before that one. The parts are told by their tags."""
         path, wanted = os.path.join(WHEEL, order["role"]), order.get("data", b"")
         have, missing = kept_parts(path), []
-        self.found[order["role"]] = found = [have.get(wanted[at:at + PART_DIGEST]) for at in range(0, len(wanted), PART_DIGEST)]
+        self.found[order["role"]] = found = [have.get(wanted[at:at + TAG]) for at in range(0, len(wanted), TAG)]
         for i, part in enumerate(found):
             if part is None and missing and missing[-1][1] == i:
                 missing[-1][1] += 1
@@ -755,14 +755,14 @@ class Environment:
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
 
 
-PART_DIGEST = 8  # bytes that are told of a part's sha256
+TAG = 8  # bytes that a part is told by: its size, by 4 GiB what is left of it, and its CRC-32
 XZ = b"\xfd7zXZ\0"  # begins each stream of byte code
 
 
 def kept_parts(path):
-    """Where the parts of a kept file lie, by their digests. Nothing that is wrong with
+    """Where the parts of a kept file lie, by their tags. Nothing that is wrong with
     the file matters: what is not found is sent."""
-    import hashlib
+    import zlib
 
     parts = {}
     try:
@@ -779,10 +779,10 @@ def kept_parts(path):
             begins = sorted(at for at in {0, size, *begins} if 0 <= at <= size)
             for begin, end in zip(begins, begins[1:]):
                 f.seek(begin)
-                sum = hashlib.sha256()
+                crc = 0
                 for block in blocks(f, end - begin):
-                    sum.update(block)
-                parts[sum.digest()[:PART_DIGEST]] = (begin, end - begin)
+                    crc = zlib.crc32(block, crc)
+                parts[((end - begin) % (1 << 32) << 32 | crc).to_bytes(TAG, "big")] = (begin, end - begin)
     except Gone:
         raise
     except Exception:  # of a damaged file zipfile raises more than it says

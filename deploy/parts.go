@@ -33,12 +33,12 @@ const withOrder = 512 << 10
 
 // inParts is a file that nodes may have parts of.
 type inParts struct {
-	path    string
-	parts   []wheel.Part
-	digests string // of all parts, bytes
+	path  string
+	parts []wheel.Part
+	tags  []byte // of all parts
 
 	mu    sync.Mutex
-	found map[string]string // of what is missing: most nodes lack the same
+	found map[string][]byte // of what is missing: most nodes lack the same
 }
 
 // maxFound bounds what is remembered: most is the bytes of withOrder.
@@ -51,11 +51,11 @@ func (d *Deployment) inParts(f upload) *inParts {
 		if err != nil {
 			return nil
 		}
-		var digests []byte
+		var tags []byte
 		for _, p := range parts {
-			digests = append(digests, p.Digest[:]...)
+			tags = append(tags, p.Tag[:]...)
 		}
-		return &inParts{path: f.path, parts: parts, digests: string(digests), found: map[string]string{}}
+		return &inParts{path: f.path, parts: parts, tags: tags, found: map[string][]byte{}}
 	}))
 	return once.(func() *inParts)()
 }
@@ -89,23 +89,21 @@ func (p *inParts) lacking(missing [][2]int) (lacking, error) {
 
 // sum is the sha256 of what a node lacks.
 func (p *inParts) sum(l lacking) (string, error) {
-	return p.once("sum", l, func(in io.Reader) (string, error) {
+	sum, err := p.once("sum", l, func(in io.Reader) ([]byte, error) {
 		h := sha256.New()
 		_, err := io.Copy(h, in)
-		return hex.EncodeToString(h.Sum(nil)), err
+		return h.Sum(nil), err
 	})
+	return hex.EncodeToString(sum), err
 }
 
 // content is what a node lacks.
-func (p *inParts) content(l lacking) (string, error) {
-	return p.once("content", l, func(in io.Reader) (string, error) {
-		b, err := io.ReadAll(in)
-		return string(b), err
-	})
+func (p *inParts) content(l lacking) ([]byte, error) {
+	return p.once("content", l, io.ReadAll)
 }
 
 // once makes something of what a node lacks, and remembers it under a name.
-func (p *inParts) once(name string, l lacking, of func(io.Reader) (string, error)) (string, error) {
+func (p *inParts) once(name string, l lacking, of func(io.Reader) ([]byte, error)) ([]byte, error) {
 	key := name + fmt.Sprint(l)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,12 +112,12 @@ func (p *inParts) once(name string, l lacking, of func(io.Reader) (string, error
 	}
 	in, err := p.open(l)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer in.Close()
 	made, err := of(in)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", p.path, err)
+		return nil, fmt.Errorf("%s: %w", p.path, err)
 	}
 	if len(p.found) == maxFound {
 		clear(p.found)
@@ -190,7 +188,7 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 	var compared struct {
 		Missing [][2]int `json:"missing"`
 	}
-	if err := u.change.askWith(ctx, map[string]any{"do": "compare", "role": f.role}, p.digests, &compared); err != nil {
+	if err := u.change.askWith(ctx, map[string]any{"do": "compare", "role": f.role}, p.tags, &compared); err != nil {
 		return false, d.orWhole(u, f, err)
 	}
 	l, err := p.lacking(compared.Missing)
@@ -205,7 +203,7 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 		sizes[i] = r.size
 	}
 	order := map[string]any{"do": "assemble", "role": f.role, "name": f.name(), "sha256": f.sha256, "sizes": sizes}
-	along, data := l.bytes() <= withOrder && d.opt.Bandwidth == nil, ""
+	along, data := l.bytes() <= withOrder && d.opt.Bandwidth == nil, []byte(nil)
 	if along {
 		data, err = p.content(l)
 	} else {

@@ -355,9 +355,9 @@ with open(sys.argv[1] + "/a.whl.bytecode.xz", "wb") as f:
 		}
 		var want strings.Builder
 		for _, p := range parts {
-			fmt.Fprintf(&want, "%x %d %d\n", p.Digest, p.Offset, p.Size)
+			fmt.Fprintf(&want, "%x %d %d\n", p.Tag, p.Offset, p.Size)
 		}
-		got := agentDo(t, e, "", fmt.Sprintf("for sum, part in sorted(kept_parts(%q).items(), key=lambda p: p[1]):\n    print(sum.hex(), *part)\n", path))
+		got := agentDo(t, e, "", fmt.Sprintf("for tag, part in sorted(kept_parts(%q).items(), key=lambda p: p[1]):\n    print(tag.hex(), *part)\n", path))
 		if got != want.String() {
 			t.Errorf("%s: the agent has\n%sthe driver\n%s", name, got, want.String())
 		}

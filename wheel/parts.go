@@ -4,9 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"slices"
@@ -17,12 +18,13 @@ import (
 // who has one of those needs only the parts that differ.
 type Part struct {
 	Offset, Size int64
-	Digest       [PartDigest]byte // the beginning of its sha256
+	Tag          PartTag
 }
 
-// PartDigest is how many bytes of a part's sha256 are told. They only find parts
-// that may be the same: what is put together of them has its own sha256.
-const PartDigest = 8
+// PartTag is what a part is found by: its size, by 4 GiB what is left of it, and its
+// CRC-32, both big-endian. It only finds parts that may be the same: what is put
+// together of them has its own sha256, and that of each part would cost more.
+type PartTag [8]byte
 
 // maxParts bounds how much is told of a file. DeepSpeed's wheel has a thousand parts.
 const maxParts = 1 << 14
@@ -72,27 +74,26 @@ func zipBorders(r io.ReaderAt, size int64) ([]int64, error) {
 	return begins, nil
 }
 
-// maxByteCode bounds byte code that is split: it is held in memory.
-const maxByteCode = 256 << 20
-
 // streamBorders is where the streams of an xz file begin.
 func streamBorders(r io.ReaderAt, size int64) ([]int64, error) {
-	if size > maxByteCode {
-		return nil, fmt.Errorf("it has %d bytes, more than %d", size, maxByteCode)
-	}
-	data := make([]byte, size)
-	if _, err := r.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
 	var begins []int64
-	for at := 0; ; at += len(xzMagic) {
-		i := bytes.Index(data[at:], []byte(xzMagic))
-		if i < 0 {
-			return begins, nil
+	block := make([]byte, 64<<10)
+	overlap := len(xzMagic) - 1 // for one that begins in a block and ends in the next
+	for at := int64(0); at < size; at += int64(len(block) - overlap) {
+		n, err := r.ReadAt(block[:min(int64(len(block)), size-at)], at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
 		}
-		at += i
-		begins = append(begins, int64(at))
+		for from := 0; ; from += len(xzMagic) {
+			i := bytes.Index(block[from:n], []byte(xzMagic))
+			if i < 0 {
+				break
+			}
+			from += i
+			begins = append(begins, at+int64(from))
+		}
 	}
+	return begins, nil
 }
 
 // split makes a part of what lies between each two of the borders, and before the
@@ -107,14 +108,15 @@ func split(r io.ReaderAt, size int64, begins []int64) ([]Part, error) {
 	}
 	var parts []Part
 	in, block := bufio.NewReaderSize(io.NewSectionReader(r, 0, size), 1<<18), make([]byte, 32<<10)
-	h := sha256.New()
+	crc := crc32.NewIEEE()
 	for i, end := range begins[1:] {
 		p := Part{Offset: begins[i], Size: end - begins[i]}
-		h.Reset()
-		if n, err := io.CopyBuffer(h, io.LimitReader(in, p.Size), block); err != nil || n != p.Size {
+		crc.Reset()
+		if n, err := io.CopyBuffer(crc, io.LimitReader(in, p.Size), block); err != nil || n != p.Size {
 			return nil, fmt.Errorf("only %d of %d bytes at byte %d can be read: %w", n, p.Size, p.Offset, cmp.Or(err, io.ErrUnexpectedEOF))
 		}
-		p.Digest = [PartDigest]byte(h.Sum(nil))
+		binary.BigEndian.PutUint32(p.Tag[:], uint32(p.Size)) //nolint:gosec // what is left is meant
+		binary.BigEndian.PutUint32(p.Tag[4:], crc.Sum32())
 		parts = append(parts, p)
 	}
 	return parts, nil
