@@ -18,6 +18,8 @@ import (
 //go:embed agent.py
 var agentSource string
 
+var agentProgram = node.NewProgram(proofSource, verifySource, node.UsesSource(), agentSource)
+
 const (
 	// pingEvery and silence: an agent that hears nothing for so long takes the
 	// driver for dead, for a broken network does not always end its input.
@@ -106,7 +108,7 @@ func startChange(ctx context.Context, r remote.Runner, python string, req change
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop, asked: asked}
 	go func() {
-		script := node.Script{Python: python, Source: proofSource + verifySource + node.UsesSource() + agentSource, Request: req, More: out}
+		script := node.Script{Python: python, Program: agentProgram, Request: req, More: out}
 		c.err = script.Run(lasting, r, c.receive)
 		out.CloseWithError(io.ErrClosedPipe) // what still writes must not wait for a reader
 		close(c.ended)
@@ -139,7 +141,7 @@ func (c *change) ping() {
 	for {
 		select {
 		case <-tick.C:
-			c.send(map[string]any{"do": "ping"}, "") //nolint:errcheck // an ended agent shows elsewhere
+			c.send(map[string]any{"do": "ping"}, nil) //nolint:errcheck // an ended agent shows elsewhere
 		case <-c.ended:
 			return
 		}
@@ -147,7 +149,7 @@ func (c *change) ping() {
 }
 
 // send sends an order, and data that it says the size of.
-func (c *change) send(order map[string]any, data string) error {
+func (c *change) send(order map[string]any, data []byte) error {
 	line, err := json.Marshal(order)
 	if err != nil {
 		return err
@@ -157,22 +159,22 @@ func (c *change) send(order map[string]any, data string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, err = c.in.Write(append(line, '\n')); err == nil && data != "" {
-		_, err = io.WriteString(c.in, data)
+	if _, err = c.in.Write(append(line, '\n')); err == nil && len(data) > 0 {
+		_, err = c.in.Write(data)
 	}
 	return err
 }
 
 // ask gives an order and waits for its answer; into may be nil.
 func (c *change) ask(ctx context.Context, order map[string]any, into any) error {
-	return c.askWith(ctx, order, "", into)
+	return c.askWith(ctx, order, nil, into)
 }
 
 // askWith is ask with data that goes along, as it is, behind the line of the order.
-func (c *change) askWith(ctx context.Context, order map[string]any, data string, into any) error {
+func (c *change) askWith(ctx context.Context, order map[string]any, data []byte, into any) error {
 	c.number++
 	order["number"] = c.number
-	if data != "" {
+	if len(data) > 0 {
 		order["bytes"] = len(data)
 	}
 	sent := make(chan error, 1)
@@ -259,7 +261,7 @@ func (c *change) undo(ctx context.Context) (undone, error) {
 // end ends the agent: its input ends, so what is not recorded is put back.
 func (c *change) end() {
 	go func() { // a write under way may hold the pipe
-		c.send(map[string]any{"do": "end"}, "") //nolint:errcheck // an agent that is gone has ended
+		c.send(map[string]any{"do": "end"}, nil) //nolint:errcheck // an agent that is gone has ended
 		c.in.Close()
 	}()
 	select {

@@ -33,6 +33,8 @@ var (
 	verdictSource string
 )
 
+var verifyProgram = node.NewProgram(proofSource, verifySource, verdictSource)
+
 // connect keeps a connection that is open.
 func (d *Deployment) connect(ctx context.Context, u *unit) error {
 	if u.conn != nil {
@@ -418,7 +420,7 @@ func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[strin
 	if u.change != nil && request["level"] == VerifyFiles {
 		return u.change.ask(ctx, map[string]any{"do": "verify", "request": request}, new(proved))
 	}
-	script := node.Script{Python: u.facts.Executable, Source: proofSource + verifySource + verdictSource, Request: request}
+	script := node.Script{Python: u.facts.Executable, Program: verifyProgram, Request: request}
 	var last verified
 	op := ""
 	err := script.Run(ctx, hosts.WithEnv(u.runner, accelerator(m.CUDA, *u.facts)), func(message json.RawMessage) error {

@@ -28,6 +28,8 @@ import (
 //go:embed look.py
 var lookSource string
 
+var lookProgram = node.NewProgram(proofSource, lookSource)
+
 // Verify looks at every node, changes nothing, and says which of them run the
 // same and in what the others differ: from the wheels of opt, or without any
 // from what most nodes run. The report is complete also when ctx ends on the way;
@@ -198,7 +200,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	}
 	listed := d.files.wait(ctx)
 	defer listed()
-	script := node.Script{Python: s.facts.Executable, Source: proofSource + lookSource, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
+	script := node.Script{Python: s.facts.Executable, Program: lookProgram, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
 	op, done := "", false
 	err := script.Run(ctx, hosts.WithEnv(u.runner, accelerator(cuda, s.facts)), func(message json.RawMessage) error {
 		var m sighting

@@ -88,16 +88,22 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 	return got.facts(broken), nil
 }
 
+// What reads a RECORD is sent only to where files are looked at.
+var (
+	probeProgram      = pack(commonSource, UsesSource(), probePython)
+	probeFilesProgram = pack(commonSource, recordSource, UsesSource(), probePython)
+)
+
 // probeCommand is a shell script as an argument and a Python program on
 // standard input: neither needs a file on the node.
 func probeCommand(mark string, opt ProbeOptions) remote.Command {
-	source := fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = False\n", mark, answered) + commonSource + UsesSource()
+	program, files := probeProgram, "False"
 	if opt.Files {
-		source += recordSource + "\nFILES = " + pythonFiles(opt.Of) + "\n"
+		program, files = probeFilesProgram, pythonFiles(opt.Of)
 	}
-	source = inParts(source + probePython)
+	source, sizes := program.after(fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = %s\n", mark, answered, files))
 	return remote.Command{
-		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, strconv.Itoa(len(source))},
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, sizes},
 		Stdin: strings.NewReader(source),
 	}
 }
@@ -112,22 +118,6 @@ func pythonFiles(of []string) string {
 		quoted[i] = strconv.QuoteToASCII(sum)
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
-}
-
-// inParts divides a program where two blank lines separate functions. Python
-// takes its time to compile: small parts need less memory, which is used again.
-func inParts(source string) string {
-	const enough = 2000
-	var b strings.Builder
-	size := 0
-	for piece := range strings.SplitAfterSeq(source, "\n\n\n") {
-		b.WriteString(piece)
-		if size += len(piece); size >= enough {
-			b.WriteString(part)
-			size = 0
-		}
-	}
-	return b.String()
 }
 
 // UsesSource is the Python program that finds the processes which use an

@@ -223,7 +223,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestScriptTellsWhyItFailed(t *testing.T) {
-	s := node.Script{Python: "python3", Source: "emit({'a': REQUEST['n']})\nraise SystemExit('the disk is \\x1b[1mfull')", Request: map[string]any{"n": "it's \"é\"\n"}}
+	s := node.Script{Python: "python3", Program: node.NewProgram("emit({'a': REQUEST['n']})\nraise SystemExit('the disk is \\x1b[1mfull')"), Request: map[string]any{"n": "it's \"é\"\n"}}
 	var got struct{ A string }
 	err := s.Run(context.Background(), local{}, func(m json.RawMessage) error { return json.Unmarshal(m, &got) })
 	var exit *remote.ExitError

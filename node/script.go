@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"compress/zlib"
 	"context"
 	"crypto/rand"
 	_ "embed"
@@ -11,6 +12,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
@@ -33,21 +35,66 @@ var commonSource string
 var recordSource string
 
 // boot reads the program from standard input, no byte more, so that what
-// follows there is left to the program. It compiles the program part by part, and
-// by exec alone: memory that is used again costs less than new one, and compile()
-// makes a type for every kind of syntax there is. Its first line is what a process
-// of dsbuild's is known by on a node (judge.py).
+// follows there is left to the program: first what is told to this node alone, then
+// what is packed. It compiles the program part by part, and by exec alone: memory that
+// is used again costs less than new one, and compile() makes a type for every kind of
+// syntax there is. Its first line is what a process of dsbuild's is known by on a node
+// (judge.py).
 const boot = `#dsbuild
-import os,sys
-n=int(sys.argv[1]);b=b""
+import os,sys,zlib
+h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
 while len(b)<n:
  c=os.read(0,n-len(b))
  if not c:sys.exit("the program did not arrive whole: does the setup line read standard input?")
  b+=c
-for p in b.split(b"\f"):exec(p)`
+for p in[b[:h]]+zlib.decompress(b[h:]).split(b"\f"):exec(p)`
+
+// Program is a Python program for nodes. It is packed once, when it is first sent:
+// to a thousand nodes a quarter of the bytes goes.
+type Program struct{ packed func() string }
+
+// NewProgram makes a program of sources, which follow one another: emit, and what else
+// common.py and record.py define, is there, and so are the modules json, os and sys.
+func NewProgram(sources ...string) Program {
+	return pack(append([]string{commonSource, recordSource}, sources...)...)
+}
+
+func pack(sources ...string) Program {
+	return Program{sync.OnceValue(func() string {
+		var b strings.Builder
+		z, _ := zlib.NewWriterLevel(&b, zlib.BestSpeed) // a level there is
+		// Memory takes all that is written.
+		io.WriteString(z, inParts(strings.Join(sources, "\n\n\n"))) //nolint:errcheck
+		z.Close()
+		return b.String()
+	})}
+}
 
 // part ends a part of a program.
 const part = "\f\n"
+
+// inParts divides a program where two blank lines separate functions. Python
+// takes its time to compile: small parts need less memory, which is used again.
+func inParts(source string) string {
+	const enough = 2000
+	var b strings.Builder
+	size := 0
+	for piece := range strings.SplitAfterSeq(source, "\n\n\n") {
+		b.WriteString(piece)
+		if size += len(piece); size >= enough {
+			b.WriteString(part)
+			size = 0
+		}
+	}
+	return b.String()
+}
+
+// after is a program as it is sent, behind what is told to a node alone, with the
+// argument that boot takes.
+func (p Program) after(told string) (sent, sizes string) {
+	packed := p.packed()
+	return told + packed, fmt.Sprintf("%d+%d", len(told), len(packed))
+}
 
 // Script is a Python program run on a node over one command. It answers with
 // messages: each a line with a random mark and a JSON object, so that what
@@ -55,9 +102,8 @@ const part = "\f\n"
 type Script struct {
 	// Python is the interpreter on the node.
 	Python string
-	// Source is the program; emit, REQUEST and what else common.py and record.py
-	// define are there, and so are the modules json, os and sys.
-	Source string
+	// Program is what it runs.
+	Program Program
 	// Request is what the program finds as REQUEST, by way of JSON.
 	Request any
 	// More, if set, is the program's standard input after its source.
@@ -88,13 +134,12 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source := fmt.Sprintf("MARK = %q\nimport json\nREQUEST = json.loads(%s)\n", mark, strconv.QuoteToASCII(string(request)))
-	source += commonSource + "\n" + recordSource + "\n" + s.Source
+	source, sizes := s.Program.after(fmt.Sprintf("MARK = %q\nimport json\nREQUEST = json.loads(%s)\n", mark, strconv.QuoteToASCII(string(request))))
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)
 	}
-	cmd := remote.Command{Argv: []string{s.Python, "-c", boot, strconv.Itoa(len(source))}, Stdin: stdin}
+	cmd := remote.Command{Argv: []string{s.Python, "-c", boot, sizes}, Stdin: stdin}
 	if s.Request != nil {
 		cmd.About = string(request)
 	}

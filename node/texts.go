@@ -91,18 +91,25 @@ func assigned(source, name string) string {
 	return ""
 }
 
+var (
+	pythonDictionary = regexp.MustCompile(`(?m)^(\w+)\s*=\s*\{([^}]*)\}`)
+	pythonItem       = regexp.MustCompile(`['"]([^'"]+)['"]\s*:\s*(?:['"]([^'"]*)['"]|([^,\s]+))`)
+)
+
 // dictionary is the strings, numbers and names in a dictionary that a Python
 // file assigns to a name; nil where it assigns none.
 func dictionary(source, name string) map[string]string {
-	whole := regexp.MustCompile(`(?m)^` + name + `\s*=\s*\{([^}]*)\}`).FindStringSubmatch(source)
-	if whole == nil {
-		return nil
+	for _, assigned := range pythonDictionary.FindAllStringSubmatch(source, -1) {
+		if assigned[1] != name {
+			continue
+		}
+		found := map[string]string{}
+		for _, item := range pythonItem.FindAllStringSubmatch(assigned[2], -1) {
+			found[item[1]] = item[2] + item[3]
+		}
+		return found
 	}
-	found := map[string]string{}
-	for _, item := range regexp.MustCompile(`['"]([^'"]+)['"]\s*:\s*(?:['"]([^'"]*)['"]|([^,\s]+))`).FindAllStringSubmatch(whole[1], -1) {
-		found[item[1]] = item[2] + item[3]
-	}
-	return found
+	return nil
 }
 
 // buildRecord reads what DeepSpeed wrote when it was compiled: the ops that
@@ -128,6 +135,8 @@ func buildRecord(source string) ([]string, *Build) {
 	return ops, &Build{Torch: known("version"), CUDA: known("cuda_version"), NCCL: known("nccl_version"), Accelerator: assigned(source, "accelerator_name")}
 }
 
+var ncclName = regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)
+
 // ncclVersion is that of the distribution which torch requires, else what the
 // names of files say; "" if neither does.
 func ncclVersion(dists map[string]string, cuda string, files []string) string {
@@ -140,9 +149,8 @@ func ncclVersion(dists map[string]string, cuda string, files []string) string {
 			return dists[name]
 		}
 	}
-	named := regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)
 	for _, file := range files {
-		if m := named.FindStringSubmatch(file); m != nil {
+		if m := ncclName.FindStringSubmatch(file); m != nil {
 			return m[1]
 		}
 	}

@@ -15,11 +15,13 @@ type Uses struct {
 	Unseen int       `json:"in_use_unseen"` // Python processes of others that cannot be looked into
 }
 
+var usersProgram = NewProgram(UsesSource(), "emit(users())\n")
+
 // Users asks again what a probe has asked before: which processes use the
 // environment of an interpreter, here the path of one that has answered.
 func Users(ctx context.Context, r remote.Runner, python string) (Uses, error) {
 	var got *Uses
-	s := Script{Python: python, Source: UsesSource() + "\nemit(users())\n"}
+	s := Script{Python: python, Program: usersProgram}
 	err := s.Run(ctx, r, func(m json.RawMessage) error {
 		got = &Uses{}
 		return Decode(m, got)

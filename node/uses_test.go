@@ -192,12 +192,12 @@ func TestDsbuildsOwnProcessesDoNotCount(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		s := node.Script{Python: python, Source: `import subprocess
+		s := node.Script{Python: python, Program: node.NewProgram(`import subprocess
 orphaned = "import os, time\nabove = os.getppid()\nwhile os.getppid() == above: time.sleep(0.1)"
 child = subprocess.Popen([sys.executable, "-c", orphaned], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 emit({})
 child.wait()
-`}
+`)}
 		s.Run(ctx, local{}, func(json.RawMessage) error { close(begun); return nil }) //nolint:errcheck // killed
 	}()
 	defer func() { cancel(); <-ended }()

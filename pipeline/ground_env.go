@@ -23,6 +23,8 @@ import (
 //go:embed ground_env.py
 var environmentSource string
 
+var environmentProgram = node.NewProgram(environmentSource)
+
 // Environment is what is known of a Python environment that has torch, the
 // one a wheel is for. Nothing in it is ever changed.
 type Environment struct {
@@ -86,7 +88,7 @@ func ReadEnvironment(ctx context.Context, python string) (Environment, error) {
 	if facts.Executable == "" || facts.Dists == nil {
 		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer as a Python does: " + strings.Join(facts.Missing, "; ")}}
 	}
-	script := node.Script{Python: facts.Executable, Source: environmentSource, Request: map[string]any{}}
+	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
 	if err != nil {
 		return e, fmt.Errorf("environment of %s: %w", python, err)

@@ -4,6 +4,7 @@ package crowd
 
 import (
 	"bufio"
+	"compress/zlib"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
@@ -41,7 +42,7 @@ func (n *node) runs() bool {
 }
 
 var (
-	sizeArgument = regexp.MustCompile(`(\d+)$`)
+	sizeArgument = regexp.MustCompile(`(\d+)\+(\d+)$`)
 	markLine     = regexp.MustCompile(`(?m)^MARK = (".*")$`)
 	requestLine  = regexp.MustCompile(`(?m)^REQUEST = json\.loads\((".*")\)$`)
 )
@@ -78,18 +79,33 @@ func (n *node) exec(command string, stdin io.Reader, stdout, stderr io.Writer) i
 	return 0
 }
 
-// read reads the program, and what it is told in its first lines.
+// read reads the program, and what it is told in its first lines. What comes behind
+// them is packed.
 func (c *conversation) read(command string) (source string, err error) {
-	size := sizeArgument.FindString(strings.TrimRight(command, "'"))
-	count, err := strconv.Atoi(size)
-	if err != nil {
+	sizes := sizeArgument.FindStringSubmatch(strings.TrimRight(command, "'"))
+	if sizes == nil {
 		return "", fmt.Errorf("no program comes with %s", command)
 	}
-	program := make([]byte, count)
-	if _, err := io.ReadFull(c.in, program); err != nil {
+	var told, packed int64
+	if _, err := fmt.Sscan(sizes[1]+" "+sizes[2], &told, &packed); err != nil {
 		return "", err
 	}
-	source = string(program)
+	var program strings.Builder
+	if _, err := io.CopyN(&program, c.in, told); err != nil {
+		return "", err
+	}
+	rest := io.LimitReader(c.in, packed)
+	z, err := zlib.NewReader(rest)
+	if err != nil {
+		return "", err
+	}
+	if _, err := io.Copy(&program, z); err != nil {
+		return "", err
+	}
+	if _, err := io.Copy(io.Discard, rest); err != nil {
+		return "", err
+	}
+	source = program.String()
 	mark := markLine.FindStringSubmatch(source)
 	if mark == nil {
 		return "", fmt.Errorf("a program without a mark: %.200s", source)

@@ -17,6 +17,8 @@ import (
 //go:embed agent.py
 var agentSource string
 
+var agentProgram = node.NewProgram(agentSource)
+
 //go:embed collective.py
 var collectiveSource string
 
@@ -89,7 +91,7 @@ func startAgent(ctx context.Context, r remote.Runner, python string, req agentRe
 	a := &agent{in: in, stop: stop, events: events, ended: make(chan struct{}), begun: make(chan reply, 1)}
 	a.waiting = map[int]chan reply{0: a.begun}
 	go func() {
-		script := node.Script{Python: python, Source: agentSource, Request: req, More: out}
+		script := node.Script{Python: python, Program: agentProgram, Request: req, More: out}
 		a.err = script.Run(lasting, r, a.receive)
 		out.CloseWithError(io.ErrClosedPipe) // what still writes must not wait for a reader
 		close(a.ended)
