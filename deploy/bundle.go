@@ -75,13 +75,14 @@ func whys(lacks []lack) []string {
 // picker finds out what a node needs beside the wheel, and what of it the
 // wheelhouse has.
 type picker struct {
-	facts  node.Facts
-	bundle *wheel.Bundle // nil: none
-	have   map[string]string
-	along  []Along
-	lacks  []lack
-	queue  []demand
-	asked  map[string]bool
+	facts   node.Facts
+	bundle  *wheel.Bundle // nil: none
+	markers markers
+	have    map[string]string
+	along   []Along
+	lacks   []lack
+	queue   []demand
+	asked   map[string]bool
 }
 
 // pick returns the wheels that have to go along with w to a node, and every
@@ -89,8 +90,8 @@ type picker struct {
 // along unless the node has that very version, and not from another wheel that
 // dsbuild installed: two commits may say the same version. With force they do so
 // again.
-func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool) (along []Along, lacks []lack, err error) {
-	p := picker{facts: f, bundle: bundle, have: maps.Clone(f.Dists), asked: map[string]bool{}}
+func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []Along, lacks []lack, err error) {
+	p := picker{facts: f, bundle: bundle, markers: known, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
 	}
@@ -147,7 +148,7 @@ func (p *picker) meet(want demand) error {
 	if err != nil {
 		return fmt.Errorf("requirement %q: %w", want.requirement, err)
 	}
-	needed, err := anyExtraHolds(d.Environment, p.facts, want.extras)
+	needed, err := p.needed(d.Environment, want.extras)
 	if err != nil || !needed {
 		return wrapRequirement(want.requirement, err)
 	}
@@ -207,10 +208,10 @@ func (p *picker) inBundle(name string) *wheel.BundleWheel {
 	return nil
 }
 
-// anyExtraHolds evaluates a marker for one who asks for extras.
-func anyExtraHolds(marker string, f node.Facts, extras []string) (bool, error) {
+// needed evaluates a marker for one who asks for extras.
+func (p *picker) needed(marker string, extras []string) (bool, error) {
 	for _, extra := range append([]string{""}, extras...) {
-		holds, err := markerHolds(marker, f, extra)
+		holds, err := p.markers.hold(marker, p.facts, extra)
 		if err != nil || holds {
 			return holds, err
 		}

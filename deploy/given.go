@@ -50,6 +50,7 @@ func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
+	opt.markers = markers{}
 	for i, n := range nodes {
 		plan.Nodes[i] = planGiven(tables, n, given[i], opt)
 		plan.Nodes[i].Leader = i
@@ -65,7 +66,7 @@ func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) (Plan, error) {
 
 // Lacks are the requirements of a wheel that a node does not meet, in words.
 func Lacks(w Wheel, f node.Facts) ([]string, error) {
-	_, lacks, err := pick(w, f, nil, false)
+	_, lacks, err := pick(w, f, nil, false, nil)
 	return whys(lacks), err
 }
 

@@ -68,6 +68,8 @@ type PlanOptions struct {
 	Bundle *wheel.Bundle
 	// Index has requirements met from the node's own index.
 	Index bool
+
+	markers markers
 }
 
 // NewPlan decides what happens on each node. It is pure. The error is a
@@ -79,6 +81,7 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 		return Plan{}, err
 	}
 	var open []ui.Named
+	opt.markers = markers{}
 	for i, n := range nodes {
 		p, err := planNode(tables, n, wheels, opt)
 		if err != nil {
@@ -142,7 +145,7 @@ func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOp
 		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p
 	}
-	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force)
+	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
 	d := n.Facts.DeepSpeed
 	// What can be mended is mended also where the wheel runs.
 	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0

@@ -40,6 +40,26 @@ type marker struct {
 	env   map[string]string
 }
 
+// markers are those that have been evaluated: the nodes of a fleet have the same
+// Python, nearly all, and are asked the same of a wheel. A nil one remembers nothing.
+type markers map[askedMarker]bool
+
+// askedMarker is a marker with what its answer depends on.
+type askedMarker struct{ text, python, platform, extra string }
+
+// hold is markerHolds, once for all nodes alike.
+func (m markers) hold(text string, f node.Facts, extra string) (bool, error) {
+	asked := askedMarker{text, f.Python, f.Platform, extra}
+	if holds, ok := m[asked]; ok {
+		return holds, nil
+	}
+	holds, err := markerHolds(text, f, extra)
+	if err == nil && m != nil {
+		m[asked] = holds
+	}
+	return holds, err
+}
+
 // markerHolds evaluates a marker for a node's Python and one who asks for the
 // extra, "" for none; no marker always holds.
 func markerHolds(text string, f node.Facts, extra string) (bool, error) {
