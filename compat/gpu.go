@@ -18,9 +18,9 @@ func (t *Tables) GPUsNamed(name string) []GPU {
 	keys = append(keys, "rtx"+keys[1], "gtx"+keys[1]) // "4090"
 	for _, key := range keys {
 		var found []GPU
-		for _, g := range t.GPUs {
+		for _, g := range t.named() {
 			if slices.Contains(g.keys, key) {
-				found = append(found, g)
+				found = append(found, g.GPU)
 			}
 		}
 		if len(found) > 0 {
@@ -30,9 +30,9 @@ func (t *Tables) GPUsNamed(name string) []GPU {
 	// No product has this name: it may be given without its brand.
 	key := gpuKey(name, false)
 	var found []GPU
-	for _, g := range t.GPUs {
+	for _, g := range t.named() {
 		if key != "" && g.plain == key {
-			found = append(found, g)
+			found = append(found, g.GPU)
 		}
 	}
 	return found
@@ -51,6 +51,29 @@ var (
 		`blackwell|generation|edition|workstation|server|sff|superchip|devkit|developer|kit|module|nvgpu|hgx)$`)
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
 )
+
+// namedGPU is a GPU with what it is found by.
+type namedGPU struct {
+	GPU
+	keys  []string // of its names, see gpuKey
+	plain string   // of its name without the brand
+}
+
+// nameGPUs reduces the names of GPUs to what they are found by.
+func nameGPUs(all []GPU) []namedGPU {
+	out := make([]namedGPU, len(all))
+	for i, g := range all {
+		out[i] = namedGPU{GPU: g, plain: gpuKey(g.Name, false)}
+		for _, name := range append([]string{g.Name}, g.Also...) {
+			key := gpuKey(name, true)
+			out[i].keys = append(out[i].keys, key)
+			if bare := strings.TrimPrefix(key, "jetson"); bare != key { // "AGX Orin"
+				out[i].keys = append(out[i].keys, bare)
+			}
+		}
+	}
+	return out
+}
 
 // gpuKey reduces a name to what decides the arch. Quadro does ("Quadro RTX
 // 6000"), so it goes only without brand.
@@ -85,15 +108,15 @@ func ShortGPU(name string) string {
 // first: one letter in four, and one at least. Most names resemble none.
 func (t *Tables) NearestGPUs(name string) []string {
 	key := gpuKey(name, false)
-	far := func(g GPU) int {
+	far := func(g namedGPU) int {
 		least := distance(key, g.plain)
 		for _, k := range g.keys {
 			least = min(least, distance(key, k))
 		}
 		return least
 	}
-	rows := slices.DeleteFunc(slices.Clone(t.GPUs), func(g GPU) bool { return far(g) > max(1, len(key)/4) })
-	slices.SortStableFunc(rows, func(a, b GPU) int { return cmp.Compare(far(a), far(b)) })
+	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool { return far(g) > max(1, len(key)/4) })
+	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
 	var out []string
 	for _, g := range rows[:min(len(rows), 3)] {
 		out = append(out, g.Name)

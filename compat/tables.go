@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
+	"sync"
 )
 
 //go:embed data/*.json
@@ -51,9 +51,6 @@ type GPU struct {
 	Class   string   `json:"class"`             // data centre, workstation, GeForce, Jetson
 	Machine string   `json:"machine,omitempty"` // uname -m of the CPU it is sold with; "" is x86_64
 	Also    []string `json:"also,omitempty"`    // other names for it
-
-	keys  []string // of its names, see gpuKey
-	plain string   // of its name without the brand
 }
 
 // Base is a Ground that dsbuild knows by the name of its image.
@@ -92,7 +89,8 @@ type Tables struct {
 	Images     []string   // references of images that bring a CUDA toolkit, newest first
 	Origins    map[string]Origin
 
-	images []Ground // of Images
+	images []Ground          // of Images
+	named  func() []namedGPU // GPUs, by what they are found by
 }
 
 func (t *Tables) torchVersions() []string {
@@ -161,21 +159,7 @@ func NewTables() (*Tables, error) {
 		}
 		t.Origins[f.name] = origin
 	}
-	t.nameGPUs()
+	t.named = sync.OnceValue(func() []namedGPU { return nameGPUs(t.GPUs) })
 	t.images = t.imageGrounds()
 	return &t, nil
-}
-
-// nameGPUs reduces the names of the GPUs to what they are found by.
-func (t *Tables) nameGPUs() {
-	for i, g := range t.GPUs {
-		t.GPUs[i].plain = gpuKey(g.Name, false)
-		for _, name := range append([]string{g.Name}, g.Also...) {
-			key := gpuKey(name, true)
-			t.GPUs[i].keys = append(t.GPUs[i].keys, key)
-			if bare := strings.TrimPrefix(key, "jetson"); bare != key { // "AGX Orin"
-				t.GPUs[i].keys = append(t.GPUs[i].keys, bare)
-			}
-		}
-	}
 }

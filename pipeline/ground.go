@@ -86,6 +86,7 @@ func (e *LookError) Hint() string {
 const (
 	maxLook      = 64 << 10
 	maxLookLines = 200
+	maxLookField = 256
 )
 
 // ParseGround reads the output of LookScript.
@@ -112,7 +113,7 @@ func ParseGround(text string) (Ground, error) {
 			return Ground{}, &LookError{Line: i + 2, Why: fmt.Sprintf("is no fact: %.60q", line)}
 		}
 		for j, shape := range fact.shapes {
-			if !shape.MatchString(fields[j+1]) {
+			if len(fields[j+1]) > maxLookField || !shape.MatchString(fields[j+1]) {
 				return Ground{}, &LookError{Line: i + 2, Why: fmt.Sprintf("says %s %.60q", fields[0], fields[j+1])}
 			}
 		}
@@ -130,15 +131,16 @@ type lookFact struct {
 }
 
 // The shapes of fields. A path goes into environments and commands: nothing
-// that a shell or a list of paths would take for more than a name.
+// that a shell or a list of paths would take for more than a name. How long a field
+// may be is not said here: to count takes a millisecond of every start.
 var (
-	lookWord     = regexp.MustCompile(`^[A-Za-z0-9][\w.+-]{0,40}$`)
-	lookMaybe    = regexp.MustCompile(`^([A-Za-z0-9][\w.+-]{0,40})?$`)
-	lookText     = regexp.MustCompile(`^[ -~]{0,100}$`)
+	lookWord     = regexp.MustCompile(`^[A-Za-z0-9][\w.+-]*$`)
+	lookMaybe    = regexp.MustCompile(`^([A-Za-z0-9][\w.+-]*)?$`)
+	lookText     = regexp.MustCompile(`^[ -~]*$`)
 	lookVersion  = regexp.MustCompile(`^\d{1,4}(\.\d{1,4}){0,3}$`)
 	lookTwo      = regexp.MustCompile(`^\d{1,4}\.\d{1,4}(\.\d{1,4})?$`)
-	lookPath     = regexp.MustCompile(`^/[\w./+@,~-]{1,255}$`)
-	lookPathDash = regexp.MustCompile(`^(-|/[\w./+@,~-]{1,255})$`)
+	lookPath     = regexp.MustCompile(`^/[\w./+@,~-]+$`)
+	lookPathDash = regexp.MustCompile(`^(-|/[\w./+@,~-]+)$`)
 	lookParts    = regexp.MustCompile(`^(-|(venv|ensurepip|pip|Python\.h)(,(venv|ensurepip|pip|Python\.h)){0,3})$`)
 	lookHeaders  = regexp.MustCompile(`^(-|headers)$`)
 )
