@@ -109,17 +109,21 @@ func TestProbeIsOneCommand(t *testing.T) {
 }
 
 func TestProbeNamesABrokenPython(t *testing.T) {
-	broken := filepath.Join(t.TempDir(), "python")
-	write(t, broken, "#!/bin/sh\necho 'libpython3.11.so.1.0: cannot open shared object file' >&2\nexit 127\n")
-	if err := os.Chmod(broken, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	f, err := node.Probe(context.Background(), local{}, node.ProbeOptions{Python: broken})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(f.Missing) == 0 || !strings.Contains(f.Missing[0], "libpython3.11.so.1.0: cannot open") {
-		t.Errorf("missing: %q", f.Missing)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "sitecustomize.py"), "import sys\nsys.modules['zlib'] = None\n")
+	for script, want := range map[string]string{
+		"echo 'libpython3.11.so.1.0: cannot open shared object file' >&2\nexit 127\n": "libpython3.11.so.1.0: cannot open",
+		"PYTHONPATH=" + dir + " exec python3 \"$@\"\n":                                "zlib",
+	} {
+		broken := filepath.Join(t.TempDir(), "python")
+		write(t, broken, "#!/bin/sh\n"+script)
+		if err := os.Chmod(broken, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f := probe(t, local{}, node.ProbeOptions{Python: broken})
+		if len(f.Missing) == 0 || !strings.Contains(f.Missing[0], want) {
+			t.Errorf("missing: %q, want %q", f.Missing, want)
+		}
 	}
 }
 
