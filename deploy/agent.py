@@ -665,7 +665,7 @@ class Environment:
         wheels = [os.path.join(place, name) for name in sorted(os.listdir(place))]
         versions = {normal(m["name"]): m["version"] for m in wanted}
         names = [normal(os.path.basename(w).split("-")[0]) for w in wheels]
-        return {"wheels": [{"name": n, "version": versions.get(n, ""), "file": w, "sha256": file_sha256(w).hexdigest()} for n, w in zip(names, wheels)]}
+        return {"wheels": [{"name": n, "version": versions.get(n, ""), "file": w, "sha256": file_digest(w).hexdigest()} for n, w in zip(names, wheels)]}
 
     def record(self, order):
         """Makes the change final. From the first line on there is no way back."""

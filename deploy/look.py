@@ -15,15 +15,10 @@ def some(paths):
 
 
 def digest_of(path, algorithm):
-    """The digest of a file, hex and as RECORD writes it; sha256 too where that is another."""
-    digests = [hashlib.new(name) for name in {algorithm, "sha256"}]
-    with open(path, "rb") as f:
-        for block in iter(lambda: f.read(1 << 20), b""):
-            for digest in digests:
-                digest.update(block)
-    by_name = {digest.name: digest for digest in digests}
-    written = base64.urlsafe_b64encode(by_name[algorithm].digest()).rstrip(b"=").decode("ascii")
-    return by_name["sha256"].hexdigest(), written
+    """The sha256 of a file, hex, and its digest as RECORD writes it."""
+    digest = file_digest(path, algorithm)
+    written = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode("ascii")
+    return (digest if algorithm == "sha256" else file_digest(path)).hexdigest(), written
 
 
 class Files:
@@ -75,7 +70,7 @@ def look_at_files(info):
         known.altered = [path for path in known.altered if path not in outside]
     for path in (unknown if bare else code)[:MOST_FILES]:
         try:
-            known.files[path] = file_sha256(os.path.join(known.site, path)).hexdigest()
+            known.files[path] = file_digest(os.path.join(known.site, path)).hexdigest()
         except OSError:
             pass
     own = sorted((path, sha256) for path, sha256 in known.files.items() if path.startswith("deepspeed" + os.sep))[:MOST_FILES]

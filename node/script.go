@@ -54,9 +54,9 @@ for p in[b[:h]]+zlib.decompress(b[h:]).split(b"\f"):exec(p)`
 type Program struct{ packed func() string }
 
 // NewProgram makes a program of sources, which follow one another: emit, and what else
-// common.py and record.py define, is there, and so are the modules json, os and sys.
+// common.py and record.py define, is there, and so are the modules os and sys.
 func NewProgram(sources ...string) Program {
-	return pack(append([]string{commonSource, recordSource}, sources...)...)
+	return pack(append([]string{commonSource, recordSource, "REQUEST = loads(REQUEST)"}, sources...)...)
 }
 
 func pack(sources ...string) Program {
@@ -134,7 +134,7 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		return err
 	}
 	mark := newMark()
-	source, sizes := s.Program.after(fmt.Sprintf("MARK = %q\nimport json\nREQUEST = json.loads(%s)\n", mark, strconv.QuoteToASCII(string(request))))
+	source, sizes := s.Program.after(fmt.Sprintf("MARK = %q\nREQUEST = %s\n", mark, strconv.QuoteToASCII(string(request))))
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)

@@ -44,7 +44,7 @@ func (n *node) runs() bool {
 var (
 	sizeArgument = regexp.MustCompile(`(\d+)\+(\d+)$`)
 	markLine     = regexp.MustCompile(`(?m)^MARK = (".*")$`)
-	requestLine  = regexp.MustCompile(`(?m)^REQUEST = json\.loads\((".*")\)$`)
+	requestLine  = regexp.MustCompile(`(?m)^REQUEST = (".*")$`)
 )
 
 // conversation is a command under way: a program of dsbuild's, which came on its

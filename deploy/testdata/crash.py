@@ -138,7 +138,7 @@ def make_wheel(version, more):
 def install(version, then="record"):
     """The orders that install a version, ending with record or with undo."""
     wheel = os.path.join(WORK, "deepspeed-%s.whl" % version)
-    sha256 = file_sha256(wheel).hexdigest()
+    sha256 = file_digest(wheel).hexdigest()
     record = record_in(wheel)
     sent = os.path.join(INBOX, os.path.basename(wheel))
     orders = [{"do": "install", "wheels": [{"name": "deepspeed", "file": sent, "sha256": sha256}], "pip": "", "limit_s": 5}]
@@ -163,7 +163,7 @@ def install_parts(version):
     if not kept or not sizes or sum(sizes) == os.path.getsize(wheel):
         raise SystemExit("nothing to put together: %s of %s" % (sizes, parts))
     return [{"do": "compare", "role": "deepspeed.whl", "data": b"".join(digest for digest, _ in parts)},
-            {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_sha256(wheel).hexdigest(),
+            {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_digest(wheel).hexdigest(),
              "parts": os.path.basename(wheel) + ".parts", "sizes": sizes}] + install(version)
 
 
@@ -182,7 +182,7 @@ def agent(orders, at=0, power=False):
     out, count = os.path.join(WORK, "answers"), os.path.join(WORK, "count")
     names = [os.path.basename(wheel["file"]) for order in orders if order["do"] == "install" for wheel in order["wheels"]]
     names = [order["parts"] for order in orders if order["do"] == "assemble"] or names
-    REQUEST["files"] = [{"name": name, "sha256": file_sha256(os.path.join(WORK, name)).hexdigest()} for name in names]
+    REQUEST["files"] = [{"name": name, "sha256": file_digest(os.path.join(WORK, name)).hexdigest()} for name in names]
     for name in names:
         os.makedirs(INBOX, exist_ok=True)
         shutil.copy(os.path.join(WORK, name), INBOX)
