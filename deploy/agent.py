@@ -755,7 +755,7 @@ class Environment:
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
 
 
-TAG = 8  # bytes that a part is told by: its size, by 4 GiB what is left of it, and its CRC-32
+TAG = 8  # bytes that a part is told by: its size modulo 4 GiB and its CRC-32
 XZ = b"\xfd7zXZ\0"  # begins each stream of byte code
 
 

@@ -91,38 +91,43 @@ func assigned(source, name string) string {
 	return ""
 }
 
+// What DeepSpeed's record assigns dictionaries to, and an item of one.
 var (
-	pythonDictionary = regexp.MustCompile(`(?m)^(\w+)\s*=\s*\{([^}]*)\}`)
-	pythonItem       = regexp.MustCompile(`['"]([^'"]+)['"]\s*:\s*(?:['"]([^'"]*)['"]|([^,\s]+))`)
+	installedOps   = assignment("installed_ops")
+	torchInfo      = assignment("torch_info")
+	dictionaryItem = regexp.MustCompile(`['"]([^'"]+)['"]\s*:\s*(?:['"]([^'"]*)['"]|([^,\s]+))`)
 )
 
+// assignment finds the dictionary that a Python file assigns to a name.
+func assignment(name string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^` + name + `\s*=\s*\{([^}]*)\}`)
+}
+
 // dictionary is the strings, numbers and names in a dictionary that a Python
-// file assigns to a name; nil where it assigns none.
-func dictionary(source, name string) map[string]string {
-	for _, assigned := range pythonDictionary.FindAllStringSubmatch(source, -1) {
-		if assigned[1] != name {
-			continue
-		}
-		found := map[string]string{}
-		for _, item := range pythonItem.FindAllStringSubmatch(assigned[2], -1) {
-			found[item[1]] = item[2] + item[3]
-		}
-		return found
+// file assigns; nil where it assigns none.
+func dictionary(source string, to *regexp.Regexp) map[string]string {
+	whole := to.FindStringSubmatch(source)
+	if whole == nil {
+		return nil
 	}
-	return nil
+	found := map[string]string{}
+	for _, item := range dictionaryItem.FindAllStringSubmatch(whole[1], -1) {
+		found[item[1]] = item[2] + item[3]
+	}
+	return found
 }
 
 // buildRecord reads what DeepSpeed wrote when it was compiled: the ops that
 // were, and for what.
 func buildRecord(source string) ([]string, *Build) {
 	ops := []string{}
-	all := dictionary(source, "installed_ops")
+	all := dictionary(source, installedOps)
 	for _, op := range slices.Sorted(maps.Keys(all)) {
 		if !slices.Contains([]string{"False", "None", "0", ""}, all[op]) {
 			ops = append(ops, op)
 		}
 	}
-	torch := dictionary(source, "torch_info")
+	torch := dictionary(source, torchInfo)
 	if torch == nil {
 		return ops, nil
 	}

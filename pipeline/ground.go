@@ -131,12 +131,13 @@ type lookFact struct {
 }
 
 // The shapes of fields. A path goes into environments and commands: nothing
-// that a shell or a list of paths would take for more than a name. How long a field
-// may be is not said here: to count takes a millisecond of every start.
+// that a shell or a list of paths would take for more than a name. That
+// a path has no more than maxLookField bytes is not said here: to count so far takes a
+// millisecond of every start.
 var (
-	lookWord     = regexp.MustCompile(`^[A-Za-z0-9][\w.+-]*$`)
-	lookMaybe    = regexp.MustCompile(`^([A-Za-z0-9][\w.+-]*)?$`)
-	lookText     = regexp.MustCompile(`^[ -~]*$`)
+	lookWord     = regexp.MustCompile(`^[A-Za-z0-9][\w.+-]{0,40}$`)
+	lookMaybe    = regexp.MustCompile(`^([A-Za-z0-9][\w.+-]{0,40})?$`)
+	lookText     = regexp.MustCompile(`^[ -~]{0,100}$`)
 	lookVersion  = regexp.MustCompile(`^\d{1,4}(\.\d{1,4}){0,3}$`)
 	lookTwo      = regexp.MustCompile(`^\d{1,4}\.\d{1,4}(\.\d{1,4})?$`)
 	lookPath     = regexp.MustCompile(`^/[\w./+@,~-]+$`)

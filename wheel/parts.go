@@ -21,8 +21,8 @@ type Part struct {
 	Tag          PartTag
 }
 
-// PartTag is what a part is found by: its size, by 4 GiB what is left of it, and its
-// CRC-32, both big-endian. It only finds parts that may be the same: what is put
+// PartTag is what a part is found by: its size modulo 4 GiB and its CRC-32, both
+// big-endian. It only finds parts that may be the same: what is put
 // together of them has its own sha256, and that of each part would cost more.
 type PartTag [8]byte
 
@@ -74,8 +74,14 @@ func zipBorders(r io.ReaderAt, size int64) ([]int64, error) {
 	return begins, nil
 }
 
+// maxByteCode bounds byte code that is split: a node reads no more of it either.
+const maxByteCode = 256 << 20
+
 // streamBorders is where the streams of an xz file begin.
 func streamBorders(r io.ReaderAt, size int64) ([]int64, error) {
+	if size > maxByteCode {
+		return nil, fmt.Errorf("it has %d bytes, more than %d", size, maxByteCode)
+	}
 	var begins []int64
 	block := make([]byte, 64<<10)
 	overlap := len(xzMagic) - 1 // for one that begins in a block and ends in the next
@@ -115,7 +121,7 @@ func split(r io.ReaderAt, size int64, begins []int64) ([]Part, error) {
 		if n, err := io.CopyBuffer(crc, io.LimitReader(in, p.Size), block); err != nil || n != p.Size {
 			return nil, fmt.Errorf("only %d of %d bytes at byte %d can be read: %w", n, p.Size, p.Offset, cmp.Or(err, io.ErrUnexpectedEOF))
 		}
-		binary.BigEndian.PutUint32(p.Tag[:], uint32(p.Size)) //nolint:gosec // what is left is meant
+		binary.BigEndian.PutUint32(p.Tag[:], uint32(p.Size)) //nolint:gosec // modulo is meant
 		binary.BigEndian.PutUint32(p.Tag[4:], crc.Sum32())
 		parts = append(parts, p)
 	}

@@ -116,3 +116,14 @@ func TestWhatHasNoParts(t *testing.T) {
 		t.Errorf("no file: %d parts", len(got))
 	}
 }
+
+// Where a stream begins is found at every place of a block, the seams between them too.
+func TestPartsOfStreamsAcrossBlocks(t *testing.T) {
+	for at := 64<<10 - 2*len(xzMagic); at <= 64<<10+2*len(xzMagic); at++ {
+		data := slices.Concat([]byte(xzMagic), make([]byte, at-len(xzMagic)), []byte(xzMagic), make([]byte, 100<<10))
+		got := parts(t, smallName+ByteCodeSuffix, data)
+		if len(got) != 2 || got[1].Offset != int64(at) {
+			t.Errorf("a stream at byte %d: %v", at, got)
+		}
+	}
+}

@@ -154,15 +154,15 @@ def install_parts(version):
     parts = sorted(kept_parts(wheel).items(), key=lambda p: p[1])
     kept, sizes, gap = kept_parts(os.path.join(WHEEL, "deepspeed.whl")), [], False
     with open(wheel, "rb") as whole, open(wheel + ".parts", "wb") as lacks:
-        for digest, (begin, size) in parts:
+        for tag, (begin, size) in parts:
             whole.seek(begin)
-            if digest not in kept:
+            if tag not in kept:
                 lacks.write(whole.read(size))
                 sizes[-1 if gap else len(sizes):] = [size + (sizes[-1] if gap else 0)]
-            gap = digest not in kept
+            gap = tag not in kept
     if not kept or not sizes or sum(sizes) == os.path.getsize(wheel):
         raise SystemExit("nothing to put together: %s of %s" % (sizes, parts))
-    return [{"do": "compare", "role": "deepspeed.whl", "data": b"".join(digest for digest, _ in parts)},
+    return [{"do": "compare", "role": "deepspeed.whl", "data": b"".join(tag for tag, _ in parts)},
             {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_digest(wheel).hexdigest(),
              "parts": os.path.basename(wheel) + ".parts", "sizes": sizes}] + install(version)
 
