@@ -566,7 +566,11 @@ func bound(ctx context.Context, limit time.Duration) (context.Context, context.C
 	if limit == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, limit, hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "what is slow there, its network or its disk? --timeout gives it longer"))
+	return context.WithTimeoutCause(ctx, limit, notWithin(limit))
+}
+
+func notWithin(limit time.Duration) error {
+	return hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "what is slow there, its network or its disk? --timeout gives it longer")
 }
 
 // Report sums up what has been done so far.

@@ -23,17 +23,20 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// proof.py goes before verify.py and look.py, verify.py before verdict.py and agent.py.
+// proof.py goes before the others; ops.py before load.py and, where ops are to be loaded,
+// verify.py, which goes before verdict.py and agent.py.
 var (
 	//go:embed proof.py
 	proofSource string
+	//go:embed ops.py
+	opsSource string
 	//go:embed verify.py
 	verifySource string
 	//go:embed verdict.py
 	verdictSource string
 )
 
-var verifyProgram = node.NewProgram(proofSource, verifySource, verdictSource)
+var verifyProgram = node.NewProgram(proofSource, opsSource, verifySource, verdictSource)
 
 // connect keeps a connection that is open.
 func (d *Deployment) connect(ctx context.Context, u *unit) error {
@@ -66,16 +69,21 @@ func (d *Deployment) probe(ctx context.Context, u *unit) error {
 	if err != nil {
 		return err
 	}
+	u.know(facts)
+	return nil
+}
+
+// know keeps what a node has told about itself.
+func (u *unit) know(facts node.Facts) {
 	u.facts, u.before, u.record = &facts, nil, ""
 	if ds := facts.DeepSpeed; ds != nil {
 		u.before, u.record = &Version{ds.Version, ds.SHA256}, ds.Record
 	}
 	u.after = u.before
-	return nil
 }
 
 func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
-	opt := node.ProbeOptions{Python: u.host.Python, Files: !d.reading && !d.rollback}
+	opt := node.ProbeOptions{Python: u.host.Python, Files: !d.rollback}
 	for _, w := range d.opt.Wheels {
 		opt.Of = append(opt.Of, w.Manifest.SHA256)
 	}

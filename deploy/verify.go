@@ -25,10 +25,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-//go:embed look.py
-var lookSource string
+var (
+	//go:embed look.py
+	lookSource string
+	//go:embed load.py
+	loadSource string
+)
 
-var lookProgram = node.NewProgram(proofSource, lookSource)
+var (
+	lookProgram = node.NewErrand(proofSource, lookSource)
+	loadProgram = node.NewProgram(proofSource, opsSource, loadSource)
+)
 
 // Verify looks at every node, changes nothing, and says which of them run the
 // same and in what the others differ: from the wheels of opt, or without any
@@ -50,8 +57,8 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
 	defer d.watch.close()
 	d.reach(ctx, d.units, nil, d.connectToRead, []step{
-		{name: "probe", limit: d.within(probeLimit), do: d.probe},  // the facts
-		{name: "verify", limit: d.within(verifyLimit), do: d.look}, // files against RECORD, ops loaded
+		{name: "probe", limit: d.within(verifyLimit), do: d.look},  // the facts, and files against RECORD
+		{name: "verify", limit: d.within(verifyLimit), do: d.load}, // what was seen, and ops loaded
 	}, func(u *unit) {
 		u.hangUp()
 	})
@@ -108,6 +115,10 @@ type sight struct {
 	remarks []string  // worth knowing
 	other   bool      // it does not run what it is to run
 	proven  bool      // its files are those of the wheel, wherever they came from
+
+	op     string // being loaded
+	done   bool   // it has said all
+	undone error  // why it has not
 }
 
 // finding is something wrong with a node, and what to try.
@@ -169,7 +180,7 @@ type paths struct {
 	First []string `json:"first"`
 }
 
-// sighting is one message of look.py.
+// sighting is one message of look.py and load.py.
 type sighting struct {
 	Looked *looked `json:"looked"`
 	Wrong  string  `json:"wrong"`  // it is not what it should be
@@ -180,12 +191,43 @@ type sighting struct {
 	Done   bool    `json:"done"`
 }
 
-// look has a node say all that there is to say about its DeepSpeed.
+// look asks a node for its facts and for all that there is to say about the files of
+// its DeepSpeed, in one command.
 func (d *Deployment) look(ctx context.Context, u *unit) error {
-	s := &sight{name: u.host.Name, facts: *u.facts}
-	u.sight = s
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	slow := time.AfterFunc(d.within(probeLimit), func() { giveUp(notWithin(d.within(probeLimit))) })
+	defer slow.Stop()
+	listed := d.files.wait(ctx)
+	defer listed()
+	s := &sight{name: u.host.Name}
+	facts, undone, err := node.ProbeAnd(ctx, u.runner, node.ProbeOptions{Python: u.host.Python}, node.Errand{
+		Program: lookProgram,
+		Request: map[string]any{"known": d.files.digests()},
+		Begun:   func() { slow.Stop() },
+		Each:    func(message json.RawMessage) error { return s.take(message, &d.files) },
+	})
+	if err != nil {
+		return cmp.Or(context.Cause(ctx), err)
+	}
+	u.know(facts)
+	s.facts, s.undone = facts, undone
 	s.wheel, s.unfit = d.wanted(s)
-	if pythonless(s.facts) != "" {
+	u.sight = s
+	return nil
+}
+
+// load says what became of look, and has every op loaded if that is asked for.
+func (d *Deployment) load(ctx context.Context, u *unit) error {
+	s := u.sight
+	switch {
+	case pythonless(s.facts) != "":
+		return nil
+	case s.undone != nil:
+		return s.undone
+	case !s.done:
+		return errors.New("the verification on the node gave no answer")
+	case d.opt.Verify != VerifyLoad || s.looked == nil:
 		return nil
 	}
 	ops, cuda := []string{}, s.facts.TorchCUDA
@@ -198,38 +240,32 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	if s.wheel != nil && s.runs(s.wheel) {
 		ops, cuda = s.wheel.Manifest.Ops, s.wheel.Manifest.CUDA
 	}
-	listed := d.files.wait(ctx)
-	defer listed()
-	script := node.Script{Python: s.facts.Executable, Program: lookProgram, Request: map[string]any{"level": d.opt.Verify, "ops": ops, "known": d.files.digests()}}
-	op, done := "", false
+	s.op, s.done = "", false
+	script := node.Script{Python: s.facts.Executable, Program: loadProgram, Request: map[string]any{"ops": ops, "version": s.looked.Version}}
 	err := script.Run(ctx, hosts.WithEnv(u.runner, accelerator(cuda, s.facts)), func(message json.RawMessage) error {
-		var m sighting
-		if err := node.Decode(message, &m); err != nil {
-			return err
-		}
-		op, done = m.Op, done || m.Done
-		s.add(m, &d.files)
-		if m.Looked != nil {
-			listed()
-		}
-		return nil
+		return s.take(message, &d.files)
 	})
 	var ended *remote.ExitError
 	switch {
-	case errors.As(err, &ended) && s.looked != nil && op != "":
+	case errors.As(err, &ended) && s.op != "":
 		// What was seen before still counts.
-		crash := whileLoading(err, op, s.looked.manifest().CPU, s.facts.CPU)
+		crash := whileLoading(err, s.op, s.looked.manifest().CPU, s.facts.CPU)
 		s.broken = append(s.broken, finding{crash.Error(), hint.Of(crash)})
 	case err != nil:
 		return err
-	case !done:
+	case !s.done:
 		return errors.New("the verification on the node gave no answer")
 	}
 	return nil
 }
 
-// add takes one message in. Nodes that have the same files share one list of them.
-func (s *sight) add(m sighting, files *shared) {
+// take takes one message in. Nodes that have the same files share one list of them.
+func (s *sight) take(message json.RawMessage, files *shared) error {
+	var m sighting
+	if err := node.Decode(message, &m); err != nil {
+		return err
+	}
+	s.op, s.done = m.Op, s.done || m.Done
 	switch {
 	case m.Looked != nil:
 		s.looked = m.Looked
@@ -241,6 +277,7 @@ func (s *sight) add(m sighting, files *shared) {
 	case m.Remark != "":
 		s.remark("%s", m.Remark)
 	}
+	return nil
 }
 
 // runs says that dsbuild installed this very wheel, and nothing replaced it.

@@ -28,8 +28,8 @@ var usesPython string
 var judgePython string
 
 // answered is the status with which Python ends once it has told all; one more
-// if nvidia-smi told it nothing, two more if that did not end. With any other
-// the shell (probe.sh) tells what it can.
+// if nvidia-smi told it nothing, two more if that did not end, three more if an errand
+// failed. With any other the shell (probe.sh) tells what it can.
 const answered = 93
 
 // maxGPUs bounds what a node may claim to have.
@@ -57,6 +57,7 @@ type answer struct {
 	withheld                                       bool   // GPUs from these commands
 
 	python *pythonFacts
+	errand Errand // takes what Python says after that
 }
 
 // pythonFacts is what Python finds: Facts, and what Facts are made of.
@@ -69,41 +70,82 @@ type pythonFacts struct {
 	Unseen  int      `json:"in_use_unseen"` // Python processes of others that cannot be looked into
 }
 
+// Errand is what a probe's Python does once it has told the facts: starting
+// another one would cost as much as most of what there is to ask. It is not done where
+// Python is missing or too old.
+type Errand struct {
+	Program Program // of NewErrand
+	// Request is what the program finds as REQUEST, by way of JSON.
+	Request any
+	// Begun is called when the facts are told.
+	Begun func()
+	// Each takes the program's messages, in order. An error of it becomes the probe's.
+	Each func(json.RawMessage) error
+}
+
 // Probe gathers the facts of a node in one command. It changes nothing there.
 // A node without Python, or with a broken one, still answers what its shell can
 // find, with Missing naming the rest.
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
-	mark := newMark()
-	var got answer
-	err := runMarked(ctx, r, probeCommand(mark, opt), mark, got.take)
-	var broken *ScriptError
-	switch {
-	case errors.As(err, &broken) && got.any:
-		// Python is there but did not answer: the shell's facts count.
-	case err != nil:
-		return Facts{}, fmt.Errorf("probe: %w", err)
-	case !got.any:
-		return Facts{}, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
-	}
-	return got.facts(broken), nil
-}
-
-// What reads a RECORD is sent only to where files are looked at.
-var (
-	probeProgram      = pack(commonSource, UsesSource(), probePython)
-	probeFilesProgram = pack(commonSource, recordSource, UsesSource(), probePython)
-)
-
-// probeCommand is a shell script as an argument and a Python program on
-// standard input: neither needs a file on the node.
-func probeCommand(mark string, opt ProbeOptions) remote.Command {
 	program, files := probeProgram, "False"
 	if opt.Files {
 		program, files = probeFilesProgram, pythonFiles(opt.Of)
 	}
-	source, sizes := program.after(fmt.Sprintf("MARK = %q\nANSWERED = %d\nFILES = %s\n", mark, answered, files))
+	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\n", Errand{})
+	return facts, err
+}
+
+// ProbeAnd is Probe with an errand, without what opt has to say of files. undone is
+// the *ScriptError of an errand that ended before its time.
+func ProbeAnd(ctx context.Context, r remote.Runner, opt ProbeOptions, e Errand) (facts Facts, undone, err error) {
+	request, err := json.Marshal(e.Request)
+	if err != nil {
+		return Facts{}, nil, err
+	}
+	return runProbe(ctx, r, opt.Python, e.Program, fmt.Sprintf("FILES = False\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), e)
+}
+
+func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts Facts, undone, err error) {
+	mark := newMark()
+	got := answer{errand: e}
+	err = runMarked(ctx, r, probeCommand(mark, python, program, told), mark, got.take)
+	var broken *ScriptError
+	switch {
+	case errors.As(err, &broken) && got.python != nil:
+		undone = broken
+	case errors.As(err, &broken) && got.any:
+		// Python is there but did not answer: the shell's facts count.
+	case err != nil:
+		return Facts{}, nil, fmt.Errorf("probe: %w", err)
+	case !got.any:
+		return Facts{}, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
+	}
+	return got.facts(broken), undone, nil
+}
+
+// What reads a RECORD is sent only to where files are looked at.
+var (
+	probeProgram      = pack(commonSource, UsesSource(), probePython, probeEnd)
+	probeFilesProgram = pack(commonSource, recordSource, UsesSource(), probePython, probeEnd)
+)
+
+// probeEnd ends Python at once: taking it down in good order takes as long as half of
+// a probe.
+const probeEnd = "os._exit(status)\n"
+
+// NewErrand makes an errand's program of sources, which find what those of NewProgram do.
+func NewErrand(sources ...string) Program {
+	// An old Python, for which the errand is no Python at all, has ended before it is read.
+	before := []string{commonSource, recordSource, UsesSource(), probePython, part, "REQUEST = loads(REQUEST)"}
+	return pack(slices.Concat(before, sources, []string{probeEnd})...)
+}
+
+// probeCommand is a shell script as an argument and a Python program on
+// standard input: neither needs a file on the node.
+func probeCommand(mark, python string, program Program, told string) remote.Command {
+	source, sizes := program.after(fmt.Sprintf("MARK = %q\nANSWERED = %d\n", mark, answered) + told)
 	return remote.Command{
-		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(opt.Python, "python3"), boot, sizes},
+		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, "python3"), boot, sizes},
 		Stdin: strings.NewReader(source),
 	}
 }
@@ -129,7 +171,11 @@ func UsesSource() string {
 // take reads one message: an object of Python's, or a word and a text of the shell's.
 func (a *answer) take(message json.RawMessage) error {
 	a.any = true
-	if bytes.HasPrefix(message, []byte("{")) {
+	object := bytes.HasPrefix(message, []byte("{"))
+	if object && a.python != nil && a.errand.Each != nil {
+		return a.errand.Each(message)
+	}
+	if object {
 		var m struct {
 			Python *pythonFacts `json:"python"`
 		}
@@ -137,6 +183,9 @@ func (a *answer) take(message json.RawMessage) error {
 			return err
 		}
 		a.python = m.Python
+		if a.errand.Begun != nil {
+			a.errand.Begun()
+		}
 		for _, line := range a.python.SMI {
 			a.smi(line)
 		}

@@ -295,6 +295,15 @@ def probe():
     return facts, status
 
 
+def undone(*raised):
+    """Ends a program that fails after the facts were told."""
+    sys.__excepthook__(*raised)
+    sys.stderr.flush()
+    os._exit(ANSWERED + 3)
+
+
 found, status = probe()
 emit({"python": found})
-os._exit(status)  # taking Python down in good order takes as long as half of this
+if not status:
+    os._exit(status)
+sys.excepthook = undone

@@ -38,6 +38,7 @@ if command -v "$py" >/dev/null 2>&1; then
 	93) exit 0 ;;           # it has told all
 	94) told=again ;;       # but nvidia-smi had nothing to say
 	95) told=hung ;;        # or did not end
+	96) exit 1 ;;           # what it was to do besides failed
 	*) say python "$(command -v "$py")" ;;
 	esac
 fi

@@ -127,6 +127,48 @@ func TestProbeNamesABrokenPython(t *testing.T) {
 	}
 }
 
+func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
+	python, _ := venv(t)
+	env := with("PATH=" + fakeSMI(t, "echo 'NVIDIA A100, 8.0, 580.65'") + ":" + os.Getenv("PATH"))
+	const answers = `emit({"of": REQUEST["of"], "rows": len(record_rows("/nowhere") or [])})` + "\n"
+	for name, c := range map[string]struct {
+		python, program string
+		told            bool
+		undone, missing string
+	}{
+		"done":           {python, answers, true, "", ""},
+		"fails":          {python, answers + "raise ValueError('half way')\n", true, "ValueError: half way", ""},
+		"has no Python":  {"/nowhere/python", answers, false, "", "python"},
+		"broken Python":  {"/bin/false", answers, false, "", "python (/bin/false"},
+		"does not parse": {python, "def\n", false, "SyntaxError", ""},
+	} {
+		var said []string
+		begun := 0
+		runner := &counted{local: local{env: env}}
+		facts, undone, err := node.ProbeAnd(context.Background(), runner, node.ProbeOptions{Python: c.python}, node.Errand{
+			Program: node.NewErrand(c.program),
+			Request: map[string]string{"of": "it's \"me\""},
+			Begun:   func() { begun++ },
+			Each:    func(m json.RawMessage) error { said = append(said, string(m)); return nil },
+		})
+		if err != nil || runner.n != 1 || len(facts.GPUs) != 1 {
+			t.Errorf("%s: %d commands, GPUs %v, %v", name, runner.n, facts.GPUs, err)
+		}
+		if (begun == 1) != (c.missing == "") {
+			t.Errorf("%s: begun %d times", name, begun)
+		}
+		if told := []string{`{"of":"it's \"me\"","rows":0}`}; c.told != slices.Equal(said, told) {
+			t.Errorf("%s: said %q", name, said)
+		}
+		if c.undone == "" && undone != nil || c.undone != "" && (undone == nil || !strings.Contains(undone.Error(), c.undone)) {
+			t.Errorf("%s: undone: %v, want %q", name, undone, c.undone)
+		}
+		if c.missing != "" && (len(facts.Missing) == 0 || !strings.HasPrefix(facts.Missing[0], c.missing)) {
+			t.Errorf("%s: missing: %q", name, facts.Missing)
+		}
+	}
+}
+
 func TestProbeReadsGPUs(t *testing.T) {
 	bin := t.TempDir()
 	smi := filepath.Join(bin, "nvidia-smi")

@@ -1,9 +1,12 @@
 # What is read of the files of a distribution: for what changes or verifies an
 # environment, and for a probe that is asked to.
+from binascii import b2a_base64  # base64 imports re, too
+
 try:
     from _csv import reader  # the part of csv that is written in C: the rest imports re
 except ImportError:
     from csv import reader
+
 
 def record_of(name):
     """The sha256 of the RECORD of a distribution, "" where there is none."""
@@ -20,11 +23,18 @@ def file_digest(path, algorithm="sha256"):
     digest = getattr(hashlib, algorithm)()
     fd = os.open(path, os.O_RDONLY)  # open() would make three objects for each of a thousand files
     try:
-        for block in iter(lambda: os.read(fd, 1 << 18), b""):
+        block = os.read(fd, 1 << 16)
+        while block:
             digest.update(block)
+            block = os.read(fd, 1 << 16)
     finally:
         os.close(fd)
     return digest
+
+
+def written(digest):
+    """A digest as RECORD writes it, without the padding."""
+    return b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
 
 
 def record_rows(info):
@@ -38,8 +48,6 @@ def record_rows(info):
 
 def altered(info):
     """Files that are not what RECORD says, the first few of them."""
-    from binascii import b2a_base64
-
     wrong = []
     for row in record_rows(info) or []:
         want = row[1] if len(row) > 1 else ""
@@ -50,7 +58,7 @@ def altered(info):
         except OSError:
             wrong.append(row[0])
             continue
-        if b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii") != want[len("sha256="):]:
+        if written(digest) != want[len("sha256="):]:
             wrong.append(row[0])
         if len(wrong) > 4:
             break

@@ -64,11 +64,11 @@ func (n *node) exec(command string, stdin io.Reader, stdout, stderr io.Writer) i
 	switch {
 	case err != nil:
 	case strings.Contains(source, "\nANSWERED = "):
-		err = c.say(n.facts())
+		if err = c.say(n.facts()); err == nil && strings.Contains(source, "class Files") {
+			err = c.look()
+		}
 	case strings.Contains(source, "class Environment"):
 		err = c.agent()
-	case strings.Contains(source, "class Files"):
-		err = c.look()
 	default:
 		err = fmt.Errorf("what is asked by %s?", command)
 	}
@@ -244,7 +244,7 @@ func digest(file string, size int64) (object, error) {
 	return object{"sha256": hex.EncodeToString(h.Sum(nil))}, nil
 }
 
-// look answers as the program that looks at an installed DeepSpeed.
+// look answers as a probe's errand, the look at an installed DeepSpeed.
 func (c *conversation) look() error {
 	n := c.node
 	if !n.runs() {

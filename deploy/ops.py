@@ -1,0 +1,63 @@
+# Loads ops as a training job would, and only from the wheel. Changes nothing.
+
+
+def without_compiler(do):
+    """Does what loads ops where none can be compiled, and fails if one was."""
+    import shutil
+
+    # A place of its own that is not made: an op that kills this process with an
+    # illegal instruction leaves nothing behind. (tempfile would try the folder out
+    # with a file.)
+    scratch = os.path.join(os.environ.get("TMPDIR", "/tmp"), "dsbuild-verify-" + os.urandom(16).hex())
+    os.environ["TORCH_EXTENSIONS_DIR"] = scratch
+    os.environ["CC"] = os.environ["CXX"] = "/bin/false"
+    try:
+        result = do()
+        if os.path.exists(scratch):
+            raise Failed("loading the ops compiled something: %s" % ", ".join(sorted(os.listdir(scratch))[:5]))
+        return result
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def load_op(op, place):
+    """Loads one op, and only from the wheel."""
+    from deepspeed.git_version_info import installed_ops
+    from deepspeed.ops.op_builder.all_ops import ALL_OPS
+
+    if not installed_ops.get(op):
+        raise Failed("op %s is not in the installed wheel" % op)
+    builder = ALL_OPS.get(op)
+    if builder is None:
+        raise Failed("op %s: this DeepSpeed has no builder of that name for its accelerator" % op, "is DS_ACCELERATOR set on this node?")
+
+    def never(*_, **__):
+        raise Failed("op %s would be compiled on this node instead of loaded" % op, "torch, CUDA or the accelerator differ from the wheel's")
+
+    builder.jit_load = never
+    try:
+        module = builder.load()
+    except Failed:
+        raise
+    except Exception as e:
+        raise Failed("op %s does not load: %s: %s" % (op, type(e).__name__, e))
+    found = os.path.realpath(getattr(module, "__file__", None) or "")
+    if not found.startswith(place + os.sep):
+        raise Failed("op %s was loaded from %s" % (op, found or "nowhere"))
+
+
+def check_ops(place, request):
+    """Every op must load from the wheel, and nothing may be compiled."""
+
+    def load_all():
+        import torch
+        import deepspeed
+
+        if plain(deepspeed.__version__) != plain(request["version"]):
+            raise Failed("deepspeed.__version__ is %s, not %s" % (deepspeed.__version__, request["version"]))
+        for op in request["ops"]:
+            emit({"op": op})
+            load_op(op, place)
+        return {"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda or ""}
+
+    return without_compiler(load_all)
