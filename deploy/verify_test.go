@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
@@ -583,6 +584,21 @@ func TestVerifyOfCompanions(t *testing.T) {
 		t.Fatal(err)
 	}
 	differs(t, f.look(t), 0, "hjson, which dsbuild installed with DeepSpeed, is gone")
+}
+
+// What tells the facts has less time than what reads files.
+func TestVerifyOfANodeThatHangs(t *testing.T) {
+	t.Parallel()
+	f := deployed(t, 1)
+	python := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(python, []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f.opt.Hosts[0].Python, f.opt.Timeout = python, time.Second
+	r, err := deploy.Verify(context.Background(), f.opt)
+	if n := r.Nodes[0]; err != nil || n.Status != deploy.Failed || n.Step != "probe" || n.Error != "not done within 1.0s" || n.Hint == "" {
+		t.Errorf("%v %+v", err, r.Nodes[0])
+	}
 }
 
 func TestVerifyIsInterrupted(t *testing.T) {
