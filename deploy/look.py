@@ -1,5 +1,5 @@
-# Looks at the DeepSpeed that a node has, whoever installed it, and says all that
-# is wrong with its files. Writes nothing.
+# A probe's errand: looks at the DeepSpeed that a node has, whoever installed it, and
+# says all that is wrong with its files. found is what the probe told. Writes nothing.
 import hashlib
 
 MOST_FILES = 20000  # of one package; more are not DeepSpeed's
@@ -31,12 +31,12 @@ class Files:
             return  # byte code, RECORD itself
         full = os.path.join(self.site, path)
         try:
-            digest = file_digest(full, algorithm)
-            self.files[path] = (digest if algorithm == "sha256" else file_digest(full)).hexdigest()
+            digest = file_digest(full, algorithm).digest()
+            self.files[path] = (digest if algorithm == "sha256" else file_digest(full).digest()).hex()
         except OSError:
             self.missing.append(path)
             return
-        if written(digest.digest()) != want.rstrip("="):
+        if written(digest) != want.rstrip("="):
             self.altered.append(path)
 
 
@@ -138,10 +138,10 @@ def look():
     if len(infos) > 1:
         emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
               "hint": "an installation was cut off: remove both (python -m pip uninstall deepspeed, twice), then deploy again"})
-    record = record_sha256(info)
+    record = found["deepspeed"]["record"]
     noted = noted_by_dsbuild(record)
     along = noted.pop("along", [])
-    looked = {"version": metadata_version(info), "record": record, "noted": noted or None, "manifest": manifest(info)}
+    looked = {"version": found["deepspeed"]["version"], "record": record, "noted": noted or None, "manifest": manifest(info)}
     looked.update(look_at_files(info))
     emit({"looked": looked})
     look_along(along)

@@ -133,7 +133,8 @@ var (
 // a probe.
 const probeEnd = "os._exit(status)\n"
 
-// NewErrand makes an errand's program of sources, which find what those of NewProgram do.
+// NewErrand makes an errand's program of sources, which find what those of NewProgram do,
+// and in found what the probe told.
 func NewErrand(sources ...string) Program {
 	// An old Python, for which the errand is no Python at all, has ended before it is read.
 	before := []string{commonSource, recordSource, UsesSource(), probePython, part, "REQUEST = loads(REQUEST)"}

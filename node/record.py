@@ -8,6 +8,9 @@ except ImportError:
     from csv import reader
 
 
+URLSAFE = bytes.maketrans(b"+/", b"-_")
+
+
 def record_of(name):
     """The sha256 of the RECORD of a distribution, "" where there is none."""
     for found, info in named_infos():
@@ -34,7 +37,7 @@ def file_digest(path, algorithm="sha256"):
 
 def written(digest):
     """A digest as RECORD writes it, without the padding."""
-    return b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
+    return b2a_base64(digest).rstrip(b"=\n").translate(URLSAFE).decode("ascii")
 
 
 def record_rows(info):
