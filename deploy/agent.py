@@ -19,7 +19,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import threading
 import time
 import zipfile
 
@@ -267,38 +266,6 @@ class Digests:
         self.known[(st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_size)] = sum
 
 
-class Arriving(threading.Thread):
-    """Reads a file while it arrives, so that its digest is there with its last byte."""
-
-    def __init__(self, path):
-        threading.Thread.__init__(self, daemon=True)
-        import hashlib
-
-        self.path, self.sum, self.read, self.whole = path, hashlib.sha256(), 0, threading.Event()
-
-    def run(self):
-        try:
-            with open(self.path, "rb") as f:
-                while True:
-                    whole = self.whole.is_set()  # before it is read: what came in between is
-                    block = f.read(1 << 20)
-                    self.sum.update(block)
-                    self.read += len(block)
-                    if not block and whole:
-                        return
-                    if not block:
-                        self.whole.wait(0.01)
-        except OSError:  # whoever asks for the digest will meet it too
-            self.read = -1
-
-    def digest(self, size):
-        """The digest of what has been read, None where that was not so many bytes. It may
-        be wrong where a part was written only after it was read."""
-        self.whole.set()
-        self.join()
-        return self.sum.hexdigest() if self.read == size else None
-
-
 def check_wheel(wheel, digests):
     """The file must be the one that was sent."""
     got = digest_of(wheel["file"], digests)
@@ -437,7 +404,6 @@ class Environment:
         self.lock = None
         self.along = []  # what was installed beside DeepSpeed
         self.digests = Digests()
-        self.arriving = None
         self.used = {}  # uploads that were installed, by their roles: the next run may need parts of them
         self.found = {}  # by role, what a kept file has of the one that is wanted
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
@@ -479,22 +445,14 @@ class Environment:
             remove(path)
         return whole
 
-    def arrives(self, order):
-        """A large upload has begun to arrive."""
-        self.arriving = Arriving(self.upload(order))
-        self.arriving.start()
+    def learn(self, order):
+        """The digest of an upload, from the program that wrote it."""
+        self.digests.learn(self.upload(order), order["sha256"])
         return {}
 
     def digest(self, order):
         """The sha256 of the beginning of an upload."""
-        path, arriving, self.arriving = self.upload(order), self.arriving, None
-        if arriving and arriving.path == path:
-            sum, name = arriving.digest(order["size"]), os.path.basename(path)
-            if name.endswith(PART):
-                name = name[:-len(PART)]
-            if any(f == {"name": name, "sha256": sum} for f in REQUEST["files"]):
-                self.digests.learn(path, sum)
-        return {"sha256": digest_of(path, self.digests, order["size"])}
+        return {"sha256": digest_of(self.upload(order), self.digests, order["size"])}
 
     def compare(self, order):
         """Says which parts of a file that is wanted are not in the one that is kept: from
@@ -1048,8 +1006,8 @@ def serve(env, inbox):
         number, do = order.get("number"), order["do"]  # "end" is not answered
         if do == "install":
             answer(number, lambda: env.install(order, inbox))
-        elif do == "arriving":
-            answer(number, lambda: env.arrives(order))
+        elif do == "learn":
+            answer(number, lambda: env.learn(order))
         elif do == "digest":
             answer(number, lambda: env.digest(order))
         elif do == "compare":

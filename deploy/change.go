@@ -223,9 +223,10 @@ func (c *change) gone() error {
 	return fmt.Errorf("the program on the node ended: %w", c.err)
 }
 
-// arriving has the agent read a file in the inbox while it arrives.
-func (c *change) arriving(ctx context.Context, file string) error {
-	return c.ask(ctx, map[string]any{"do": "arriving", "file": file}, nil)
+// learn tells the agent what another program there has found the digest of a file in the
+// inbox to be.
+func (c *change) learn(ctx context.Context, file, sha256 string) error {
+	return c.ask(ctx, map[string]any{"do": "learn", "file": file, "sha256": sha256}, nil)
 }
 
 // digest is the sha256 of the first n bytes of a file in the inbox.

@@ -1,6 +1,16 @@
 package deploy
 
-import "github.com/dsbuild/dsbuild/wheel"
+import (
+	"time"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Changed has v take files for changed at a time.
+func Changed(v Verified, at func(path string) (time.Time, error)) Verified {
+	v.changedAt = at
+	return v
+}
 
 // WithAftermath is a node that failed, and of which something became then.
 func WithAftermath(n NodeReport, why, after string) NodeReport {

@@ -18,9 +18,11 @@ import (
 )
 
 // largeWheel is a wheel of about 4 MB that does not compress.
-func largeWheel(t *testing.T) []deploy.Wheel {
+func largeWheel(t *testing.T) []deploy.Wheel { return wheelOf(t, 4<<20) }
+
+func wheelOf(t *testing.T, size int) []deploy.Wheel {
 	t.Helper()
-	noise := make([]byte, 4<<20)
+	noise := make([]byte, size)
 	rand.Read(noise)
 	return load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/noise.bin": string(noise)}}))
 }
@@ -29,9 +31,17 @@ func largeWheel(t *testing.T) []deploy.Wheel {
 // run, and the transfer goes on where it broke.
 func TestALostTransferGoesOnInTheSameRun(t *testing.T) {
 	t.Parallel()
-	wheels := largeWheel(t)
+	for _, size := range []int{4 << 20, 20 << 20} { // the larger is written by a program of its own
+		t.Run(ui.Size(int64(size)), func(t *testing.T) {
+			t.Parallel()
+			goesOn(t, wheelOf(t, size), sshtest.Options{CutAfter: int64(size) * 3 / 4, Cuts: 1})
+		})
+	}
+}
+
+func goesOn(t *testing.T, wheels []deploy.Wheel, faults sshtest.Options) {
 	e := newEnvironment(t, "2.15.0")
-	h, s := host(t, "gpu1", e, sshtest.Options{CutAfter: 3 << 20, Cuts: 1})
+	h, s := host(t, "gpu1", e, faults)
 	opt := options(t, wheels, []*sshtest.Server{s}, h)
 	var said strings.Builder
 	opt.Reporter = ui.New(&said, ui.Options{})

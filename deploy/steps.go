@@ -269,8 +269,8 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	return b, nil
 }
 
-// largeFile is the size from which a file is read on the node while it arrives: below,
-// to say so takes as long as to read it afterwards.
+// largeFile is the size from which a file is written by a Python of its own, which
+// computes the digest meanwhile: below, to start one takes longer than it saves.
 const largeFile = 16 << 20
 
 // putFile sends a file into the inbox.
@@ -294,7 +294,13 @@ func (d *Deployment) putFile(ctx context.Context, u *unit, f upload) error {
 		up.Open = func() (io.ReadSeekCloser, error) { return os.Open(f.path) }
 	}
 	if f.size >= largeFile {
-		up.Arriving = u.change.arriving
+		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
+			sum, err := node.Append(ctx, u.runner, u.facts.Executable, path, at, r)
+			if err == nil {
+				err = u.change.learn(ctx, path, sum)
+			}
+			return sum, err
+		}
 	}
 	err := u.conn.Put(ctx, up)
 	if err != nil {

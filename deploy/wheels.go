@@ -85,7 +85,7 @@ func LoadWheels(ctx context.Context, path string, known Verified) ([]Wheel, erro
 			}
 			known.put(w)
 		}
-		w.code = byteCode(w)
+		w.code = byteCode(w, known)
 		if !slices.ContainsFunc(wheels, func(o Wheel) bool { return o.Manifest.SHA256 == w.Manifest.SHA256 }) {
 			wheels = append(wheels, w)
 		}
@@ -123,12 +123,12 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 
 // byteCode is the byte code beside a wheel. Whether it is what the wheel's manifest
 // says, the nodes see. It is there to save time, so what cannot be read is none.
-func byteCode(w Wheel) *upload {
+func byteCode(w Wheel, known Verified) *upload {
 	if w.Manifest.ByteCode == nil {
 		return nil
 	}
 	path := w.Path + wheel.ByteCodeSuffix
-	sum, size, err := wheel.HashFile(path)
+	sum, size, err := known.Sum(path)
 	if err != nil {
 		return nil
 	}

@@ -7,9 +7,6 @@ import (
 	"os/exec"
 	"strconv"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // withHelpers makes what a program has started (ssh and git-remote-https of
@@ -30,14 +27,4 @@ func freeAt(path string) (bytes int64, device string, err error) {
 		return 0, "", &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	return int64(fsys.Bavail) * int64(fsys.Bsize), strconv.FormatUint(uint64(at.Dev), 10), nil //nolint:unconvert // types differ between systems
-}
-
-// changedAt is when a file was last written to, renamed or otherwise changed, which no
-// program can set.
-func changedAt(path string) (time.Time, error) {
-	var at unix.Stat_t
-	if err := unix.Stat(path, &at); err != nil {
-		return time.Time{}, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return time.Unix(at.Ctim.Unix()), nil
 }

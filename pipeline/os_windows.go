@@ -1,10 +1,8 @@
 package pipeline
 
 import (
-	"errors"
 	"io/fs"
 	"os/exec"
-	"time"
 
 	"golang.org/x/sys/windows"
 )
@@ -29,6 +27,3 @@ func freeAt(path string) (bytes int64, device string, err error) {
 	}
 	return int64(free), windows.UTF16ToString(volume), nil
 }
-
-// changedAt is not told here without opening the file.
-func changedAt(string) (time.Time, error) { return time.Time{}, errors.ErrUnsupported }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/changed"
 	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -14,7 +15,7 @@ import (
 // writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,
 // in the form sha256sum -c reads. A folder of many wheels is not read anew for each: a
 // file that is as it was when it was listed keeps its line.
-func writeSums(dir string) error { return listSums(dir, changedAt) }
+func writeSums(dir string) error { return listSums(dir, changed.At) }
 
 // listSums is writeSums by what says when a file was changed last.
 func listSums(dir string, changedAt func(path string) (time.Time, error)) error {
@@ -47,7 +48,8 @@ func listSums(dir string, changedAt func(path string) (time.Time, error)) error 
 			continue // a folder of that name, a pipe
 		}
 		sum := before[name]
-		if changed, err := changedAt(path); sum == "" || err != nil || changed.Add(sumsSlack).After(listed) {
+		// It may have changed while others were read.
+		if at, err := changedAt(path); sum == "" || err != nil || at.Add(changed.Slack).After(listed) {
 			if sum, _, err = wheel.HashFile(path); err != nil {
 				return err
 			}
@@ -56,10 +58,6 @@ func listSums(dir string, changedAt func(path string) (time.Time, error)) error 
 	}
 	return whole.Write(file, strings.NewReader(b.String()), 0o644)
 }
-
-// sumsSlack is how long before the list a file must have changed last: it may have
-// while others were read.
-const sumsSlack = time.Minute
 
 // readSums are the digests of a list by the names of the files.
 func readSums(file string) map[string]string {

@@ -16,10 +16,14 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/changed"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -41,7 +45,11 @@ func (y *yard) makeBigFile() error {
 		return err
 	}
 	_, err = io.Copy(f, noise(0, bigSize))
-	return errors.Join(err, f.Close())
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	time.Sleep(changed.Slack) // dsbuild remembers the digests of files that are older
+	return nil
 }
 
 // copiers bring a file to the homes of the first n nodes.
@@ -110,22 +118,6 @@ func (y *yard) mustHaveBigFile(n int) error {
 	return nil
 }
 
-// farSum has the node's Python compute the digest of a file while it arrives, as deploy
-// has its agent there do it.
-func farSum(ctx context.Context, r remote.Runner, python, path string, n int64) (string, error) {
-	const program = "import hashlib, sys, time; f = open(sys.argv[1], 'rb'); h = hashlib.sha256(); n = int(sys.argv[2])\n" +
-		"while n:\n b = f.read(min(n, 1 << 20)); h.update(b); n -= len(b); b or time.sleep(0.01)\nprint(h.hexdigest())"
-	var out strings.Builder
-	err := r.Run(ctx, remote.Command{Argv: []string{python, "-c", program, path, strconv.FormatInt(n, 10)}, Stdout: &out})
-	return strings.TrimSpace(out.String()), err
-}
-
-// sum is a digest that a node has found, or why not.
-type sum struct {
-	sha256 string
-	err    error
-}
-
 // putWord makes this program put a file as dsbuild deploy does: whole, with its
 // digest compared at the far end.
 const putWord = "put"
@@ -143,7 +135,7 @@ func put(args []string) error {
 	if err != nil || n < 1 || n > len(inv.Hosts) {
 		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
 	}
-	sha256, size, err := wheel.HashFile(args[2])
+	sha256, size, err := deploy.DefaultVerified().Sum(args[2])
 	if err != nil {
 		return err
 	}
@@ -160,20 +152,11 @@ func put(args []string) error {
 			return struct{}{}, err
 		}
 		defer c.Close()
-		found := make(chan sum, 1)
 		return struct{}{}, c.Put(ctx, remote.Upload{
 			Open: func() (io.ReadSeekCloser, error) { return os.Open(args[2]) }, Size: size, SHA256: sha256,
 			Path: filepath.Join(strings.ReplaceAll(dir, "HOST", h.Name), filepath.Base(args[2])), Mode: 0o600, Resume: true,
-			Arriving: func(ctx context.Context, path string) error {
-				go func() {
-					sha256, err := farSum(ctx, c, h.Python, path, size)
-					found <- sum{sha256, err}
-				}()
-				return nil
-			},
-			Sum: func(context.Context, string, int64) (string, error) {
-				s := <-found
-				return s.sha256, s.err
+			Write: func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
+				return node.Append(ctx, c, h.Python, path, at, r)
 			},
 		})
 	})

@@ -14,6 +14,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pkg/sftp"
@@ -74,7 +75,8 @@ type put struct {
 	tmp     string
 	client  *sftp.Client
 	created bool
-	at      int64 // so many bytes are there already, and are the right ones
+	at      int64  // so many bytes are there already, and are the right ones
+	written string // the sha256 of all that was written, if that is known
 }
 
 // guarded runs the upload and ends it when ctx does. pkg/sftp knows no
@@ -256,22 +258,17 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
 		return fmt.Errorf("reading the local file: %w", err)
 	}
-	if p.up.Arriving != nil {
-		if err := p.up.Arriving(ctx, p.tmp); err != nil {
-			return err
-		}
-	}
 	// One byte more than announced, so that a file that has grown shows.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
-	// ReadFrom would send one packet at a time, because m hides its length.
-	if _, err := f.ReadFromWithConcurrency(m, 0); err != nil {
-		if m.err != nil {
-			return fmt.Errorf("reading the local file: %w", m.err)
-		}
+	err = p.send(ctx, f, m)
+	n, unread := m.read()
+	switch {
+	case unread != nil:
+		return fmt.Errorf("reading the local file: %w", unread)
+	case err != nil:
 		return p.explain("writing "+p.tmp, err)
-	}
-	if p.at+m.n != p.up.Size {
-		return p.up.Changed(p.at + m.n)
+	case p.at+n != p.up.Size:
+		return p.up.Changed(p.at + n)
 	}
 	if _, ok := p.client.HasExtension("fsync@openssh.com"); ok && !p.up.Resume {
 		if err := f.Sync(); err != nil {
@@ -284,6 +281,17 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	return nil
 }
 
+// send sends what is left of the file.
+func (p *put) send(ctx context.Context, f *sftp.File, m *meter) (err error) {
+	if p.up.Write != nil {
+		p.written, err = p.up.Write(ctx, p.tmp, p.at, m)
+	} else {
+		// ReadFrom would send one packet at a time, because m hides its length.
+		_, err = f.ReadFromWithConcurrency(m, 0)
+	}
+	return err
+}
+
 // verify compares length and sha256 with what lies at the far end now.
 func (p *put) verify(ctx context.Context) error {
 	if p.up.Sum == nil { // else it is a file that nobody but this program has written to
@@ -291,7 +299,10 @@ func (p *put) verify(ctx context.Context) error {
 			return err
 		}
 	}
-	there, err := p.farSum(ctx, p.up.Size)
+	there, err := p.written, error(nil)
+	if there == "" {
+		there, err = p.farSum(ctx, p.up.Size)
+	}
 	if err != nil || there == p.up.SHA256 {
 		return err
 	}
@@ -441,7 +452,9 @@ func (p *put) explain(doing string, err error) error {
 		return p.up.Forbidden(doing, p.conn.target.User)
 	case errors.Is(err, sftp.ErrSSHFxConnectionLost), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return p.conn.lost(doing)
-	case !errors.As(err, &status):
+	case errors.Is(err, ErrLost):
+		return err
+	case !errors.As(err, &status) && !errors.As(err, new(*ExitError)):
 		if p.conn.broke(err) {
 			return p.conn.lost(doing)
 		}
@@ -455,6 +468,9 @@ func (p *put) explain(doing string, err error) error {
 	const scraps = 1 << 20
 	if strings.Contains(strings.ToLower(err.Error()), "no space") || known && free < scraps {
 		return p.up.NoSpace(free)
+	}
+	if status == nil {
+		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return hint.With(fmt.Errorf("%s: the node's SFTP server answers %q", doing, status.Error()),
 		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
@@ -519,21 +535,41 @@ func (c *sshConn) endSFTP(client *sftp.Client) {
 }
 
 // meter counts the bytes of a local file as they are read, holds them back as
-// limit says, and ends the reading when ctx does.
+// limit says, and ends the reading when ctx does. What it says of the reading may be
+// asked while a command that was given up still reads.
 type meter struct {
 	ctx   context.Context
 	r     io.Reader
 	limit *rate.Limiter
 	told  func(int64)
-	n     int64
-	err   error
+
+	mu  sync.Mutex
+	n   int64
+	err error
+}
+
+// read is how many bytes were read, and the error that ended it, if one did.
+func (m *meter) read() (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.n, m.err
+}
+
+// note keeps what a Read came to.
+func (m *meter) note(n int, err error) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.n += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		m.err = err
+	}
+	return n, err
 }
 
 // Read implements io.Reader.
 func (m *meter) Read(b []byte) (int, error) {
-	if m.ctx.Err() != nil {
-		m.err = m.ctx.Err()
-		return 0, m.err
+	if err := m.ctx.Err(); err != nil {
+		return m.note(0, err)
 	}
 	if m.limit != nil {
 		b = b[:min(len(b), LimitBurst)]
@@ -541,18 +577,11 @@ func (m *meter) Read(b []byte) (int, error) {
 	n, err := m.r.Read(b)
 	if n > 0 && m.limit != nil {
 		if held := m.limit.WaitN(m.ctx, n); held != nil {
-			m.err = held
-			return 0, held
+			return m.note(0, held)
 		}
 	}
-	if n > 0 {
-		m.n += int64(n)
-		if m.told != nil {
-			m.told(int64(n))
-		}
+	if n > 0 && m.told != nil {
+		m.told(int64(n))
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		m.err = err
-	}
-	return n, err
+	return m.note(n, err)
 }

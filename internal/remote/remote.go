@@ -91,9 +91,11 @@ type Upload struct {
 	// the node is: for callers with a program there that can tell it. Without
 	// one a program is started for it.
 	Sum func(ctx context.Context, path string, n int64) (string, error)
-	// Arriving, if set, is told which file on the node the bytes go to, before the
-	// first of them does: Sum may begin to read it. Ways without SFTP do not tell.
-	Arriving func(ctx context.Context, path string) error
+	// Write, if set, has a program on the node append what r brings to the file at
+	// path, which has at bytes, and says the sha256 (hex) of all of it: for large files,
+	// which SFTP has one process write and another read again. SFTP makes the file and
+	// brings it to its place all the same; ways without SFTP do not ask.
+	Write func(ctx context.Context, path string, at int64, r io.Reader) (string, error)
 	// Resume is for a file on its way to elsewhere, in a folder that is the
 	// caller's alone. What a broken connection leaves of it stays under
 	// Path+PartSuffix, and the next try goes on from as much of that as is

@@ -25,13 +25,22 @@ import (
 // the last byte; the next try goes on from what is proven to be there.
 func TestCutAnywhereThenResume(t *testing.T) {
 	t.Parallel()
+	cutAnywhere(t, func(_ remote.Conn, up remote.Upload) remote.Upload { return up })
+}
+
+func TestCutAnywhereThenResumeByProgram(t *testing.T) {
+	t.Parallel()
+	cutAnywhere(t, byProgram)
+}
+
+func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload) {
 	const size, step = 5 << 20, 97 << 10
 	resumed := 0
 	for k := int64(1); k < size+256<<10; k += step {
 		s := sshtest.Start(t, sshtest.Options{CutAfter: k, Cuts: 1})
 		up, want := blob(size, filepath.Join(s.Home, "file"))
 		up.Resume = true
-		err := tryPut(t, s, up)
+		err := tryPut(t, s, up, by)
 		if err == nil && k == 1 {
 			continue // it was turned away, and came again
 		}
@@ -56,7 +65,7 @@ func TestCutAnywhereThenResume(t *testing.T) {
 				there.Store(n)
 			}
 		}
-		if err := tryPut(t, s, up); err != nil {
+		if err := tryPut(t, s, up, by); err != nil {
 			t.Fatalf("cut after %d bytes, then: %v", k, err)
 		}
 		if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, want) {
@@ -84,14 +93,14 @@ func TestCutAnywhereThenResume(t *testing.T) {
 	}
 }
 
-func tryPut(t *testing.T, s *sshtest.Server, up remote.Upload) error {
+func tryPut(t *testing.T, s *sshtest.Server, up remote.Upload, by func(remote.Conn, remote.Upload) remote.Upload) error {
 	t.Helper()
 	c, err := quick().Dial(t.Context(), s.Target())
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return c.Put(t.Context(), up)
+	return c.Put(t.Context(), by(c, up))
 }
 
 func digest(b []byte) string {

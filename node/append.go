@@ -1,0 +1,30 @@
+package node
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+//go:embed append.py
+var appendPython string
+
+var appendProgram = NewProgram(appendPython)
+
+// Append has the Python of a node append what from brings to a file there, which has at
+// bytes, and says the sha256 (hex) of the whole: for remote.Upload.Write.
+func Append(ctx context.Context, r remote.Runner, python, path string, at int64, from io.Reader) (string, error) {
+	var got struct {
+		SHA256 string `json:"sha256"`
+	}
+	script := Script{Python: python, Program: appendProgram, Request: map[string]any{"path": path, "at": at}, More: from}
+	err := script.Run(ctx, r, func(m json.RawMessage) error { return Decode(m, &got) })
+	if err == nil && got.SHA256 == "" {
+		err = errors.New("the program that was to write it gave no answer")
+	}
+	return got.SHA256, err
+}

@@ -1,0 +1,42 @@
+# Appends what comes on standard input to a file, to its end, and tells the digest of
+# the whole: each byte is touched once.
+import fcntl
+import hashlib
+import select
+
+SILENCE = 120  # seconds; a broken network does not always end the input
+SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, which Python names since 3.10
+
+
+def widen(pipe, size):
+    """Makes a pipe hold more than 64 KB, where it may: for each of those, both of its
+    ends would have to take turns."""
+    try:
+        fcntl.fcntl(pipe, SETPIPE_SZ, size)
+    except OSError:  # no pipe, or too many of this user's are large
+        pass
+
+
+def append(path, at):
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 17))
+    while at:
+        n = os.readv(fd, [buffer[:at]])
+        if not n:
+            sys.exit("%s is shorter than it was" % path)
+        digest.update(buffer[:n])
+        at -= n
+    widen(0, 1 << 20)
+    while select.select([0], [], [], SILENCE)[0]:
+        n = os.readv(0, [buffer])
+        if not n:
+            os.close(fd)
+            return digest.hexdigest()
+        digest.update(buffer[:n])
+        left = buffer[:n]
+        while left:
+            left = left[os.write(fd, left):]
+    sys.exit("nothing came for %d s" % SILENCE)
+
+
+emit({"sha256": append(REQUEST["path"], REQUEST["at"])})
