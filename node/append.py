@@ -19,7 +19,7 @@ def widen(pipe, size):
 
 def append(path, at):
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(1 << 17))
+    digest, buffer = hashlib.sha256(), BUFFER
     while at:
         n = os.readv(fd, [buffer[:at]])
         if not n:
