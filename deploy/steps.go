@@ -296,8 +296,11 @@ func (d *Deployment) putFile(ctx context.Context, u *unit, f upload) error {
 	if f.size >= largeFile {
 		up.Write = func(ctx context.Context, path string, at int64, r io.Reader) (string, error) {
 			sum, err := node.Append(ctx, u.runner, u.facts.Executable, path, at, r)
-			if err == nil {
+			switch {
+			case err == nil:
 				err = u.change.learn(ctx, path, sum)
+			case len(u.host.ExecPrefix) > 0 && errors.As(err, new(*node.ScriptError)):
+				err = hint.With(err, "where exec_prefix enters a container, its Python must see the same path as the node")
 			}
 			return sum, err
 		}
