@@ -46,16 +46,24 @@ def walk(place, package):
     folders = [package]
     for folder in folders:
         try:
-            entries = os.scandir(os.path.join(place, folder))
+            with os.scandir(os.path.join(place, folder)) as entries:
+                inside = [(entry.name, is_folder(entry), entry.is_symlink()) for entry in entries]
         except OSError:
             continue
-        with entries:
-            for entry in entries:
-                path = folder + os.sep + entry.name
-                if not entry.is_dir():
-                    yield path
-                elif entry.name != "__pycache__" and not entry.is_symlink():
-                    folders.append(path)
+        for name, is_dir, is_link in inside:
+            path = folder + os.sep + name
+            if not is_dir:
+                yield path
+            elif name != "__pycache__" and not is_link:
+                folders.append(path)
+
+
+def is_folder(entry):
+    """Whether an entry is a folder, or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def look_at_files(info):
@@ -87,11 +95,11 @@ def noted_by_dsbuild(record):
     noted = load_json(os.path.join(sys.prefix, ".dsbuild", "installed.json"))
     if not isinstance(noted, dict):
         return {}
-    text = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}
-    text["same"] = bool(record) and noted.get("record") == record
+    kept = {key: str(noted.get(key, "")) for key in ("wheel", "sha256", "version")}
+    kept["same"] = bool(record) and noted.get("record") == record
     along = noted.get("along")
-    text["along"] = [w for w in along if isinstance(w, dict)] if isinstance(along, list) else []
-    return text
+    kept["along"] = [w for w in along if isinstance(w, dict)] if isinstance(along, list) else []
+    return kept
 
 
 def look_along(wheels):
@@ -106,8 +114,8 @@ def look_along(wheels):
         if record_sha256(info) != wheel.get("record"):
             emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
             continue
-        found = Files(info)
-        for paths, what in ((found.altered, "are not what RECORD says"), (found.missing, "are missing")):
+        files = Files(info)
+        for paths, what in ((files.altered, "are not what RECORD says"), (files.missing, "are missing")):
             if paths:
                 emit({"wrong": "files of %s %s: %s" % (name, what, brief(paths)), "hint": "something changed them after the installation; deploy with --force"})
         attempt(lambda: check_found(name, metadata_version(info)))
@@ -138,10 +146,11 @@ def look():
     if len(infos) > 1:
         emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
               "hint": "an installation was cut off: remove both (python -m pip uninstall deepspeed, twice), then deploy again"})
-    record = found["deepspeed"]["record"]
+    facts = found["deepspeed"] or installed(False)  # a deploy may have come in between
+    record = facts["record"]
     noted = noted_by_dsbuild(record)
     along = noted.pop("along", [])
-    looked = {"version": found["deepspeed"]["version"], "record": record, "noted": noted or None, "manifest": manifest(info)}
+    looked = {"version": facts["version"], "record": record, "noted": noted or None, "manifest": manifest(info)}
     looked.update(look_at_files(info))
     emit({"looked": looked})
     look_along(along)

@@ -299,7 +299,7 @@ func (d *Deployment) putFile(ctx context.Context, u *unit, f upload) error {
 			switch {
 			case err == nil:
 				err = u.change.learn(ctx, path, sum)
-			case len(u.host.ExecPrefix) > 0 && errors.As(err, new(*node.ScriptError)):
+			case len(u.host.ExecPrefix) > 0 && strings.Contains(err.Error(), "FileNotFoundError"):
 				err = hint.With(err, "where exec_prefix enters a container, its Python must see the same path as the node")
 			}
 			return sum, err

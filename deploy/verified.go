@@ -81,16 +81,17 @@ func (v Verified) get(file string) (Wheel, bool) {
 func (v Verified) Sum(file string) (sum string, size int64, err error) {
 	before := v.state(file)
 	if known, err := os.ReadFile(before); err == nil {
-		if sum, text, ok := strings.Cut(string(known), " "); ok && len(sum) == 2*sha256.Size {
-			if size, err := strconv.ParseInt(text, 10, 64); err == nil {
-				touch(before)
-				return sum, size, nil
-			}
+		sum, text, _ := strings.Cut(string(known), " ")
+		size, err := strconv.ParseInt(text, 10, 64)
+		if raw, wrong := hex.DecodeString(sum); err == nil && wrong == nil && len(raw) == sha256.Size {
+			touch(before)
+			return sum, size, nil
 		}
 	}
 	sum, size, err = wheel.HashFile(file)
 	if err == nil && before != "" && before == v.state(file) && v.keep() {
 		whole.Write(before, strings.NewReader(fmt.Sprint(sum, " ", size)), 0o600) //nolint:errcheck // then it is read again
+		v.forget()
 	}
 	return sum, size, err
 }
@@ -127,8 +128,7 @@ func touch(file string) {
 // keep makes the place for what is remembered.
 func (v Verified) keep() bool { return v.Dir != "" && os.MkdirAll(v.Dir, 0o700) == nil }
 
-// put remembers a wheel, and forgets those that nobody has asked for in long.
-// That it cannot be written down is no reason to fail.
+// put remembers a wheel. That it cannot be written down is no reason to fail.
 func (v Verified) put(w Wheel) {
 	if !v.keep() {
 		return
@@ -140,6 +140,11 @@ func (v Verified) put(w Wheel) {
 	if whole.Write(v.file(w.Manifest.SHA256), bytes.NewReader(text), 0o600) != nil {
 		return
 	}
+	v.forget()
+}
+
+// forget removes what nobody has asked for in long.
+func (v Verified) forget() {
 	entries, err := os.ReadDir(v.Dir)
 	if err != nil {
 		return

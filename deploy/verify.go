@@ -194,24 +194,33 @@ type sighting struct {
 // look asks a node for its facts and for all that there is to say about the files of
 // its DeepSpeed, in one command.
 func (d *Deployment) look(ctx context.Context, u *unit) error {
+	limit := d.within(probeLimit)
+	listed := d.files.wait(ctx, min(firstList, limit/2))
+	defer listed()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	slow := time.AfterFunc(d.within(probeLimit), func() { giveUp(notWithin(d.within(probeLimit))) })
+	slow := time.AfterFunc(limit, func() { giveUp(notWithin(limit)) })
 	defer slow.Stop()
-	listed := d.files.wait(ctx)
-	defer listed()
 	s := &sight{name: u.host.Name}
-	facts, undone, err := node.ProbeAnd(ctx, u.runner, node.ProbeOptions{Python: u.host.Python}, node.Errand{
+	facts, undone, err := node.ProbeAnd(ctx, u.runner, u.host.Python, node.Errand{
 		Program: lookProgram,
 		Request: map[string]any{"known": d.files.digests()},
 		Begun:   func() { slow.Stop() },
-		Each:    func(message json.RawMessage) error { return s.take(message, &d.files) },
+		Each: func(message json.RawMessage) error {
+			err := s.take(message, &d.files)
+			if s.looked != nil {
+				listed()
+			}
+			return err
+		},
 	})
+	if facts != nil {
+		u.know(*facts)
+	}
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	u.know(facts)
-	s.facts, s.undone = facts, undone
+	s.facts, s.undone = *facts, undone
 	s.wheel, s.unfit = d.wanted(s)
 	u.sight = s
 	return nil
@@ -380,6 +389,7 @@ type shared struct {
 	mu    sync.Mutex
 	kept  map[string]map[string]string
 	first chan struct{} // closed when the first node has sent its list
+	since time.Time     // when that node was asked
 }
 
 // firstList is how long the first node has for its list before the others are
@@ -389,11 +399,11 @@ const firstList = 2 * time.Second
 // wait lets one node send its list before the others are asked, most of which have
 // the same: 100 KB that each of them need not send. listed is to be called when
 // it has, or will not.
-func (s *shared) wait(ctx context.Context) (listed func()) {
+func (s *shared) wait(ctx context.Context, most time.Duration) (listed func()) {
 	s.mu.Lock()
-	first := s.first
+	first, since := s.first, s.since
 	if first == nil {
-		s.first = make(chan struct{})
+		s.first, s.since = make(chan struct{}), time.Now()
 		s.mu.Unlock()
 		return sync.OnceFunc(func() { close(s.first) })
 	}
@@ -401,7 +411,7 @@ func (s *shared) wait(ctx context.Context) (listed func()) {
 	select {
 	case <-first:
 	case <-ctx.Done():
-	case <-time.After(firstList):
+	case <-time.After(time.Until(since.Add(most))):
 	}
 	return func() {}
 }

@@ -1,10 +1,10 @@
 # Appends what comes on standard input to a file, to its end, and tells the digest of
-# the whole: each byte is touched once.
+# the whole: what comes is touched once.
 import fcntl
 import hashlib
 import select
 
-SILENCE = 120  # seconds; a broken network does not always end the input
+SILENCE = 1800  # seconds; a broken network does not always end the input
 SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, which Python names since 3.10
 
 

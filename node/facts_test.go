@@ -355,6 +355,11 @@ func TestOldPythonsAnswer(t *testing.T) {
 		if f.Python != version || f.Glibc == "" || f.CPU == "" || old != (len(f.Missing) > 0 && strings.HasPrefix(f.Missing[0], "python 3.8 or later")) {
 			t.Errorf("%s: %+v", version, f)
 		}
+		again := probe(t, local{}, node.ProbeOptions{Python: python, Files: true})
+		and, undone, err := node.ProbeAnd(t.Context(), local{}, python, node.Errand{Program: node.NewErrand("f'{1:=2}'"), Each: func(json.RawMessage) error { return nil }})
+		if err != nil || undone != nil || !slices.Equal(f.Missing, again.Missing) || !slices.Equal(f.Missing, and.Missing) {
+			t.Errorf("%s: %q, comparing files %q, with an errand %q (%v), %v", version, f.Missing, again.Missing, and.Missing, undone, err)
+		}
 	}
 }
 

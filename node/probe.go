@@ -92,20 +92,24 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 		program, files = probeFilesProgram, pythonFiles(opt.Of)
 	}
 	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\n", Errand{})
-	return facts, err
+	if err != nil {
+		return Facts{}, err
+	}
+	return *facts, nil
 }
 
-// ProbeAnd is Probe with an errand, without what opt has to say of files. undone is
-// the *ScriptError of an errand that ended before its time.
-func ProbeAnd(ctx context.Context, r remote.Runner, opt ProbeOptions, e Errand) (facts Facts, undone, err error) {
+// ProbeAnd is Probe with an errand, files not compared. undone is the *ScriptError of an
+// errand that ended before its time. Facts that were told are there with an error, too;
+// nil are those that were not.
+func ProbeAnd(ctx context.Context, r remote.Runner, python string, e Errand) (facts *Facts, undone, err error) {
 	request, err := json.Marshal(e.Request)
 	if err != nil {
-		return Facts{}, nil, err
+		return nil, nil, err
 	}
-	return runProbe(ctx, r, opt.Python, e.Program, fmt.Sprintf("FILES = False\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), e)
+	return runProbe(ctx, r, python, e.Program, fmt.Sprintf("FILES = False\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), e)
 }
 
-func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts Facts, undone, err error) {
+func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts *Facts, undone, err error) {
 	mark := newMark()
 	got := answer{errand: e}
 	err = runMarked(ctx, r, probeCommand(mark, python, program, told), mark, got.take)
@@ -115,10 +119,12 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 		undone = broken
 	case errors.As(err, &broken) && got.any:
 		// Python is there but did not answer: the shell's facts count.
+	case err != nil && got.python != nil && e.Each != nil:
+		return got.facts(nil), nil, err
 	case err != nil:
-		return Facts{}, nil, fmt.Errorf("probe: %w", err)
+		return nil, nil, fmt.Errorf("probe: %w", err)
 	case !got.any:
-		return Facts{}, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
+		return nil, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
 	}
 	return got.facts(broken), undone, nil
 }
@@ -195,9 +201,14 @@ func (a *answer) take(message json.RawMessage) error {
 	key, value, _ := strings.Cut(clean(string(message)), " ")
 	value = strings.TrimSpace(value)
 	switch key {
-	case "smi":
-		a.smi(value)
-	case "gpu":
+	case "smi", "gpu":
+		if a.python != nil && len(a.python.SMI) > 0 {
+			break // Python ended before its time, but has told that
+		}
+		if key == "smi" {
+			a.smi(value)
+			break
+		}
 		a.gpus = append(a.gpus, GPU{Name: value})
 	case "driver":
 		a.driver = driverVersion(value)
@@ -237,7 +248,7 @@ func (a *answer) bounded() error {
 }
 
 // facts puts together what shell and Python found.
-func (a *answer) facts(broken *ScriptError) Facts {
+func (a *answer) facts(broken *ScriptError) *Facts {
 	var f Facts
 	machine, flags, unseen := a.machine, a.flags, 0
 	if p := a.python; p != nil {
@@ -257,7 +268,7 @@ func (a *answer) facts(broken *ScriptError) Facts {
 	if unseen > 0 {
 		f.Missing = append(f.Missing, fmt.Sprintf("in_use (%d Python processes of other users cannot be looked into)", unseen))
 	}
-	return f
+	return &f
 }
 
 // missingPython says what is wrong with the node's Python, if anything is.

@@ -145,7 +145,7 @@ func TestProbeRunsAnErrandOnceTheFactsAreTold(t *testing.T) {
 		var said []string
 		begun := 0
 		runner := &counted{local: local{env: env}}
-		facts, undone, err := node.ProbeAnd(context.Background(), runner, node.ProbeOptions{Python: c.python}, node.Errand{
+		facts, undone, err := node.ProbeAnd(context.Background(), runner, c.python, node.Errand{
 			Program: node.NewErrand(c.program),
 			Request: map[string]string{"of": "it's \"me\""},
 			Begun:   func() { begun++ },

@@ -135,7 +135,7 @@ func put(args []string) error {
 	if err != nil || n < 1 || n > len(inv.Hosts) {
 		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
 	}
-	sha256, size, err := deploy.DefaultVerified().Sum(args[2])
+	sha256, size, err := deploy.Verified{Dir: "verified"}.Sum(args[2])
 	if err != nil {
 		return err
 	}

@@ -294,7 +294,7 @@ func (p *put) send(ctx context.Context, f *sftp.File, m *meter) (err error) {
 
 // verify compares length and sha256 with what lies at the far end now.
 func (p *put) verify(ctx context.Context) error {
-	if p.up.Sum == nil { // else it is a file that nobody but this program has written to
+	if p.up.Sum == nil || p.written != "" { // else it is a file that nobody but this program has written to
 		if err := p.length(p.up.Size); err != nil {
 			return err
 		}
@@ -469,10 +469,12 @@ func (p *put) explain(doing string, err error) error {
 	if strings.Contains(strings.ToLower(err.Error()), "no space") || known && free < scraps {
 		return p.up.NoSpace(free)
 	}
-	if status == nil {
+	if status != nil {
+		err = fmt.Errorf("the node's SFTP server answers %q", status.Error())
+	} else if !strings.Contains(err.Error(), "[Errno ") { // no word of the file's
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	return hint.With(fmt.Errorf("%s: the node's SFTP server answers %q", doing, status.Error()),
+	return hint.With(fmt.Errorf("%s: %w", doing, err),
 		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
 }
 
@@ -543,15 +545,17 @@ type meter struct {
 	limit *rate.Limiter
 	told  func(int64)
 
-	mu  sync.Mutex
-	n   int64
-	err error
+	mu   sync.Mutex
+	n    int64
+	err  error
+	done bool
 }
 
-// read is how many bytes were read, and the error that ended it, if one did.
+// read ends the reading, and says how many bytes were read and what went wrong.
 func (m *meter) read() (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.done = true
 	return m.n, m.err
 }
 
@@ -559,7 +563,13 @@ func (m *meter) read() (int64, error) {
 func (m *meter) note(n int, err error) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.done {
+		return 0, io.EOF
+	}
 	m.n += int64(n)
+	if n > 0 && m.told != nil {
+		m.told(int64(n))
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		m.err = err
 	}
@@ -579,9 +589,6 @@ func (m *meter) Read(b []byte) (int, error) {
 		if held := m.limit.WaitN(m.ctx, n); held != nil {
 			return m.note(0, held)
 		}
-	}
-	if n > 0 && m.told != nil {
-		m.told(int64(n))
 	}
 	return m.note(n, err)
 }

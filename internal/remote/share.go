@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// perConn is how many users share a connection: each has up to two sessions
-// open at once, and sshd allows ten.
-const perConn = 4
+// perConn is how many users share a connection: each has up to three sessions open at
+// once (a program at work, SFTP, Upload.Write), and sshd allows ten.
+const perConn = 3
 
 // WithSharing returns a Dialer that gives those who reach the same node as the
 // same user the same connection, as long as it holds: several environments of a

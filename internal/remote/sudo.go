@@ -94,7 +94,7 @@ func (c *sudoConn) Run(ctx context.Context, cmd Command) error {
 }
 
 // Put implements Conn. SFTP is the login's, so a program of the other user's takes
-// the file from its input.
+// the file from its input; Upload.Sum and Upload.Write are not asked.
 func (c *sudoConn) Put(ctx context.Context, up Upload) error {
 	if err := up.Check(); err != nil {
 		return err

@@ -175,6 +175,12 @@ func innerRooms() []Rule {
 			Reason: "what a browser may do with a page is the same whatever it shows",
 		},
 		{
+			Folder: "internal/changed",
+			Deny:   []string{Module},
+			Allow:  ours("internal/changed"),
+			Reason: "a file has changed or not whatever it holds",
+		},
+		{
 			Folder: "internal/whole",
 			Deny:   []string{Module},
 			Allow:  ours("internal/whole"),

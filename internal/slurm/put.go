@@ -14,7 +14,7 @@ import (
 )
 
 // Put implements remote.Conn. A file that was announced for several nodes is brought
-// to all of them at once; else it goes through srun's input. Upload.Sum is not asked:
+// to all of them at once; else it goes through srun's input. Upload.Sum and Upload.Write are not asked:
 // the program that brings the file to its place tells the digest. There is nothing to
 // resume where a whole file is on the node at once.
 func (c *conn) Put(ctx context.Context, up remote.Upload) error {
