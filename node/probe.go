@@ -200,16 +200,16 @@ func (a *answer) take(message json.RawMessage) error {
 	}
 	key, value, _ := strings.Cut(clean(string(message)), " ")
 	value = strings.TrimSpace(value)
+	told := a.python != nil && len(a.python.SMI) > 0 // of GPUs, by a Python that ended before its time
 	switch key {
-	case "smi", "gpu":
-		if a.python != nil && len(a.python.SMI) > 0 {
-			break // Python ended before its time, but has told that
-		}
-		if key == "smi" {
+	case "smi":
+		if !told {
 			a.smi(value)
-			break
 		}
-		a.gpus = append(a.gpus, GPU{Name: value})
+	case "gpu":
+		if !told {
+			a.gpus = append(a.gpus, GPU{Name: value})
+		}
 	case "driver":
 		a.driver = driverVersion(value)
 	case "hung":

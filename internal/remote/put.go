@@ -299,10 +299,7 @@ func (p *put) verify(ctx context.Context) error {
 			return err
 		}
 	}
-	there, err := p.written, error(nil)
-	if there == "" {
-		there, err = p.farSum(ctx, p.up.Size)
-	}
+	there, err := p.farSum(ctx, p.up.Size)
 	if err != nil || there == p.up.SHA256 {
 		return err
 	}
@@ -326,10 +323,13 @@ elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;
 else exit 127; fi
 head -c "$2" <"$1" | sum`
 
-// farSum is the sha256 of the first n bytes of the temporary file, computed on
-// the node; a node that cannot (no such program, an SFTP root that its shell does
+// farSum is the sha256 of the first n bytes of the temporary file: that of all of
+// them where a program wrote and said it, else computed on the node; a node that cannot (no such program, an SFTP root that its shell does
 // not see) has them read back instead.
 func (p *put) farSum(ctx context.Context, n int64) (string, error) {
+	if p.written != "" {
+		return p.written, nil
+	}
 	if p.up.Sum != nil {
 		return p.up.Sum(ctx, p.tmp, n)
 	}
