@@ -104,7 +104,7 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	for _, c := range []struct {
 		p         paths
 		one, many string
-	}{{l.Altered, "is not what RECORD says", "are not what RECORD says"}, {l.Missing, "is missing", "are missing"}, {l.Unknown, "is code that RECORD does not know", "are code that RECORD does not know"}} {
+	}{{l.altered, "is not what RECORD says", "are not what RECORD says"}, {l.missing, "is missing", "are missing"}, {l.unknown, "is code that RECORD does not know", "are code that RECORD does not know"}} {
 		if c.p.Count > 0 {
 			s.differ(try, "%s", c.p.say(c.one, c.many))
 		}
@@ -166,7 +166,7 @@ func (s *sight) judgeWheel(files map[string]map[string]string) {
 	if strays := s.strays(want); strays.Count > 0 {
 		s.differ(deployHint, "%s", strays.say("is not the wheel's", "are not the wheel's"))
 	}
-	s.proven = maps.Equal(want, s.looked.Files)
+	s.proven = maps.Equal(want, s.looked.files)
 	switch {
 	case s.runs(w):
 	case d.SHA256 != "":
@@ -180,18 +180,18 @@ func (s *sight) judgeWheel(files map[string]map[string]string) {
 // named already.
 func (s *sight) strays(want map[string]string) paths {
 	named := map[string]bool{}
-	for _, p := range []paths{s.looked.Altered, s.looked.Missing, s.looked.Unknown} {
+	for _, p := range []paths{s.looked.altered, s.looked.missing, s.looked.unknown} {
 		for _, name := range p.First {
 			named[name] = true
 		}
 	}
 	var strays []string
 	for name, sum := range want {
-		if s.looked.Files[name] != sum && !named[name] {
+		if s.looked.files[name] != sum && !named[name] {
 			strays = append(strays, name)
 		}
 	}
-	for name := range s.looked.Files {
+	for name := range s.looked.files {
 		if _, ok := want[name]; !ok && !named[name] {
 			strays = append(strays, name)
 		}
@@ -324,19 +324,19 @@ func judgeFiles(group []*sight) {
 	proven := slices.ContainsFunc(kinds[0], func(s *sight) bool { return s.looked.Noted != nil && s.looked.Noted.Same && s.whole() })
 	for _, s := range group {
 		switch {
-		case s.digest != norm.digest && !tie:
-			if strays := s.strays(norm.looked.Files); strays.Count > 0 {
+		case s.looked.sum != norm.looked.sum && !tie:
+			if strays := s.strays(norm.looked.files); strays.Count > 0 {
 				what := fmt.Sprintf("not what %d of %s with this version have, whatever RECORD says", len(kinds[0]), nodes(len(group)))
 				s.differ(deployHint, "%s", strays.say("is "+what, "are "+what))
 			}
 		case tie && s.whole():
 			other := norm
-			if s.digest == norm.digest {
+			if s.looked.sum == norm.looked.sum {
 				other = kinds[1][0]
 			}
 			what := fmt.Sprintf("not what %s has with this version, whatever RECORD says: no majority", other.name)
-			s.differ(deployHint, "%s", s.strays(other.looked.Files).say("is "+what, "are "+what))
-		case s.digest == norm.digest:
+			s.differ(deployHint, "%s", s.strays(other.looked.files).say("is "+what, "are "+what))
+		case s.looked.sum == norm.looked.sum:
 			s.proven = proven
 		}
 	}
@@ -344,7 +344,7 @@ func judgeFiles(group []*sight) {
 
 // whole says that a node's files are what its RECORD says.
 func (s *sight) whole() bool {
-	return s.looked.Altered.Count+s.looked.Missing.Count+s.looked.Unknown.Count == 0
+	return s.looked.altered.Count+s.looked.missing.Count+s.looked.unknown.Count == 0
 }
 
 // kindsOfFiles groups nodes by their files, those that most have first; nodes
@@ -355,7 +355,7 @@ func kindsOfFiles(group []*sight) (kinds [][]*sight, tie bool) {
 	if len(whole) == 0 {
 		whole = group
 	}
-	kinds = groupBy(whole, func(s *sight) string { return s.digest })
+	kinds = groupBy(whole, func(s *sight) string { return s.looked.sum })
 	slices.SortStableFunc(kinds, func(a, b []*sight) int { return cmp.Compare(len(b), len(a)) })
 	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 }

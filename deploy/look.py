@@ -1,57 +1,22 @@
-# A probe's errand: looks at the DeepSpeed that a node has, whoever installed it, and
-# says all that is wrong with its files. found is what the probe told. Writes nothing.
-import hashlib
-
-MOST_FILES = 20000  # of one package; more are not DeepSpeed's
+# A probe's errand: what is to be known of the DeepSpeed that a node has, whoever
+# installed it. What its files mean is judged by who asks; found is what the probe
+# told. Writes nothing.
+MOST_FILES = 10000  # of one package; more are not DeepSpeed's
 MOST_NAMED = 50  # files of one kind that are named
+CODE = (".py", ".pyc", ".so")  # what an import could find, and changes what runs
 
 
-def some(paths):
-    """Some paths for a message, and how many there are."""
-    return {"count": len(paths), "first": sorted(paths)[:MOST_NAMED]}
-
-
-class Files:
-    """The files of a distribution, held against its RECORD."""
-
-    def __init__(self, info):
-        self.site = os.path.dirname(info)
-        self.files = {}  # path below site-packages → sha256
-        self.altered, self.missing, self.listed = [], [], set()
-        rows = record_rows(info)
-        self.bare = rows is None  # it has no RECORD
-        for row in rows or []:
-            self.compare(row)
-
-    def compare(self, row):
-        path = os.path.normpath(row[0])
-        algorithm, _, want = (row[1] if len(row) > 1 else "").partition("=")
-        self.listed.add(path)
-        if algorithm not in ("sha256", "sha384", "sha512"):
-            return  # byte code, RECORD itself
-        full = os.path.join(self.site, path)
-        try:
-            digest = file_digest(full, algorithm).digest()
-            self.files[path] = (digest if algorithm == "sha256" else file_digest(full).digest()).hex()
-        except OSError:
-            self.missing.append(path)
-            return
-        if written(digest) != want.rstrip("="):
-            self.altered.append(path)
-
-
-def walk(place, package):
-    """Every file of a package but cached byte code, as paths below place. (os.walk
-    and relpath take three times as long.)"""
+def walk(package):
+    """Every file of a package but cached byte code. (os.walk takes three times as long.)"""
     folders = [package]
     for folder in folders:
         try:
-            with os.scandir(os.path.join(place, folder)) as entries:
+            with os.scandir(folder) as entries:
                 inside = [(entry.name, is_folder(entry), entry.is_symlink()) for entry in entries]
         except OSError:
             continue
         for name, is_dir, is_link in inside:
-            path = folder + os.sep + name
+            path = folder + "/" + name
             if not is_dir:
                 yield path
             elif name != "__pycache__" and not is_link:
@@ -66,28 +31,57 @@ def is_folder(entry):
         return False
 
 
-def look_at_files(info):
-    """The package's files, and what of them RECORD does not say."""
-    from importlib.machinery import all_suffixes
+def digests(rows):
+    """(files of the package, files elsewhere, what lies in the package's folder besides).
+    A file is told as path → "hash digest": what RECORD says, nothing where it does not
+    know the file, and what is there, nothing where nothing is. Paths are below the
+    working directory: the kernel is quicker with short ones."""
+    hashes, files, others, listed, besides = {"sha256": hasher()}, {}, {}, set(), []
+    for row in rows or []:
+        path, said = row[0], row[1]
+        if "./" in path or "//" in path:
+            path = os.path.normpath(path)
+        listed.add(path)
+        new = hashes.get(said[:6])
+        if not new:
+            if said[:6] not in ("sha384", "sha512"):
+                continue  # byte code, RECORD itself
+            import hashlib
 
-    known = Files(info)
-    unknown = [path for path in walk(known.site, "deepspeed") if path not in known.listed]
-    # What an import could find changes what runs; the rest only lies there.
-    code = [path for path in unknown if path.endswith(tuple(all_suffixes()))]
-    outside = [path for path in known.altered if path.startswith(os.pardir + os.sep)]
-    if text(os.path.join(info, "INSTALLER")).strip() == "conda":  # it writes the environment's place into commands
-        known.altered = [path for path in known.altered if path not in outside]
-    for path in (unknown if known.bare else code)[:MOST_FILES]:
+            new = hashes[said[:6]] = getattr(hashlib, said[:6])
         try:
-            known.files[path] = file_digest(os.path.join(known.site, path)).hexdigest()
+            said += " " + file_digest(path, new).hexdigest()
         except OSError:
-            pass
-    own = sorted((path, sha256) for path, sha256 in known.files.items() if path.startswith("deepspeed" + os.sep))[:MOST_FILES]
-    lines = "".join("%s\0%s\n" % pair for pair in own)
-    digest = hashlib.sha256(lines.encode("utf-8", "replace")).hexdigest()
-    # A list that another node sent already need not be sent again.
-    return {"digest": digest, "files": {} if digest in REQUEST["known"] else dict(own), "altered": some(known.altered), "missing": some(known.missing),
-            "unknown": some([] if known.bare else code), "litter": some([] if known.bare else set(unknown) - set(code))}
+            said += " "
+        (files if path.startswith("deepspeed/") else others)[path] = said
+    for path in walk("deepspeed"):
+        if path in listed:
+            continue
+        if rows is None or path.endswith(CODE):
+            try:
+                files[path] = " " + file_digest(path).hexdigest()
+            except OSError:
+                pass
+        else:
+            besides.append(path)
+        if len(files) > MOST_FILES:
+            break
+    return files, others, besides
+
+
+def look_at_files(info):
+    """All that is there of the package."""
+    os.chdir(os.path.dirname(info))
+    files, others, besides = digests(record_rows(info))
+    if len(files) + len(others) > MOST_FILES:
+        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "see what lies in %s/deepspeed" % os.getcwd())
+    if text(os.path.join(info, "INSTALLER")).strip() == "conda":  # it writes the environment's place into commands
+        others = {path: told for path, told in others.items() if not path.startswith("../")}
+    lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
+    digest = hasher()(lines.encode("utf-8", "replace")).hexdigest()
+    # What another node sent already need not be sent again.
+    return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others,
+            "litter": {"count": len(besides), "first": sorted(besides)[:MOST_NAMED]}}
 
 
 def noted_by_dsbuild(record):
@@ -104,7 +98,7 @@ def noted_by_dsbuild(record):
 
 def look_along(wheels):
     """What became of the wheels that dsbuild installed with DeepSpeed."""
-    infos = dict(reversed(list(named_infos())))
+    infos = dict(reversed(list(named_infos()))) if wheels else {}
     for wheel in wheels:
         name = str(wheel.get("name", ""))
         info = infos.get(name)
@@ -114,16 +108,10 @@ def look_along(wheels):
         if record_sha256(info) != wheel.get("record"):
             emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
             continue
-        files = Files(info)
-        for paths, what in ((files.altered, "are not what RECORD says"), (files.missing, "are missing")):
-            if paths:
-                emit({"wrong": "files of %s %s: %s" % (name, what, brief(paths)), "hint": "something changed them after the installation; deploy with --force"})
+        wrong = altered(info)
+        if wrong:
+            emit({"wrong": "files of %s are not what RECORD says: %s" % (name, ", ".join(wrong)), "hint": "something changed them after the installation; deploy with --force"})
         attempt(lambda: check_found(name, metadata_version(info)))
-
-
-def brief(paths):
-    paths = sorted(paths)
-    return ", ".join(paths[:5]) + (" and %d more" % (len(paths) - 5) if len(paths) > 5 else "")
 
 
 def manifest(info):
@@ -156,5 +144,5 @@ def look():
     look_along(along)
 
 
-look()
+attempt(look)
 emit({"done": True})

@@ -56,7 +56,7 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	d.given = len(opt.Wheels) > 1 // a fleet with several wheels on purpose: each is compared by itself
 	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
 	defer d.watch.close()
-	d.reach(ctx, d.units, nil, d.connectToRead, []step{
+	d.reach(ctx, d.units, nil, d.connect, []step{
 		{name: "probe", limit: d.within(verifyLimit), do: d.look},  // the facts, and files against RECORD
 		{name: "verify", limit: d.within(verifyLimit), do: d.load}, // what was seen, and ops loaded
 	}, func(u *unit) {
@@ -91,16 +91,6 @@ func (u *unit) hangUp() {
 	}
 }
 
-// connectToRead is connect for what must leave no trace: a Python that starts
-// or imports writes byte code beside what it finds.
-func (d *Deployment) connectToRead(ctx context.Context, u *unit) error {
-	if err := d.connect(ctx, u); err != nil {
-		return err
-	}
-	u.runner = hosts.WithEnv(u.runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"})
-	return nil
-}
-
 // sight is what was seen of one node, and what is wrong with it.
 type sight struct {
 	name   string
@@ -108,7 +98,6 @@ type sight struct {
 	wheel  *Wheel   // that it is to run; nil: whatever most nodes do
 	unfit  []string // why that wheel does not fit it
 	looked *looked  // nil: it has no DeepSpeed, or no Python to ask
-	digest string   // of all its files; equal where they are
 
 	differs []finding // in what it is not what it should be
 	broken  []finding // what does not work on it
@@ -134,17 +123,74 @@ func (s *sight) remark(format string, args ...any) {
 
 // looked is what look.py says about the DeepSpeed that is registered.
 type looked struct {
-	Version string            `json:"version"`
-	Record  string            `json:"record"`  // sha256 of RECORD; "" where there is none
-	Noted   *noted            `json:"noted"`   // nil: dsbuild has never installed here
-	Digest  string            `json:"digest"`  // of Files
-	Files   map[string]string `json:"files"`   // path → sha256 of what is there; not sent again where it is known
-	Altered paths             `json:"altered"` // not what RECORD says
-	Missing paths             `json:"missing"`
-	Unknown paths             `json:"unknown"` // code that RECORD does not know
-	Litter  paths             `json:"litter"`  // other files that it does not know
+	Version string  `json:"version"`
+	Record  string  `json:"record"` // sha256 of RECORD; "" where there is none
+	Noted   *noted  `json:"noted"`  // nil: dsbuild has never installed here
+	Digest  string  `json:"digest"` // of Files
+	Files   listing `json:"files"`  // in DeepSpeed's folder; not sent again where it is known
+	Others  listing `json:"others"` // elsewhere: commands, metadata
+	Litter  paths   `json:"litter"` // files in its folder that RECORD does not know, and that are no code
 
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
+
+	// What Files and Others mean:
+	*contents
+	altered, missing, unknown paths // not what RECORD says; code that it does not know
+}
+
+// listing are files by path: what RECORD says of each, nothing where it does not know it,
+// a space, and the digest (hex) of what is there, by the same algorithm, nothing where
+// nothing is.
+type listing map[string]string
+
+// digest is that of a listing, as look.py computes it.
+func (l listing) digest() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		fmt.Fprintf(h, "%s\x00%s\n", name, l[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// contents is what a listing says, which many nodes have alike.
+type contents struct {
+	files                      map[string]string // path → digest of what is there
+	sum                        string            // of files: equal where they are
+	altered, missing, unlisted []string
+}
+
+func (l listing) read() *contents {
+	c := &contents{files: map[string]string{}}
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		said, is, _ := strings.Cut(l[name], " ")
+		_, want, _ := strings.Cut(said, "=")
+		switch {
+		case is == "":
+			c.missing = append(c.missing, name)
+			continue
+		case said == "":
+			c.unlisted = append(c.unlisted, name)
+		case is != inHex(want):
+			c.altered = append(c.altered, name)
+		}
+		c.files[name] = is
+		fmt.Fprintf(h, "%s\x00%s\n", name, is)
+	}
+	c.sum = hex.EncodeToString(h.Sum(nil))
+	return c
+}
+
+// understand makes of what a node said of files what it means.
+func (l *looked) understand(files *shared) {
+	l.contents = files.one(l.Digest, l.Files)
+	others := l.Others.read()
+	l.altered = some(slices.Concat(l.contents.altered, others.altered))
+	l.missing = some(slices.Concat(l.contents.missing, others.missing))
+	if l.Record != "" {
+		l.unknown = some(slices.Clone(l.contents.unlisted))
+	}
+	l.Files, l.Others = nil, nil
 }
 
 // manifest is what the wheel inside says of itself, empty where it says nothing.
@@ -251,7 +297,11 @@ func (d *Deployment) load(ctx context.Context, u *unit) error {
 	}
 	s.op, s.done = "", false
 	script := node.Script{Python: s.facts.Executable, Program: loadProgram, Request: map[string]any{"ops": ops, "version": s.looked.Version}}
-	err := script.Run(ctx, hosts.WithEnv(u.runner, accelerator(cuda, s.facts)), func(message json.RawMessage) error {
+	// A Python that starts or imports writes byte code beside what it finds; the probe's
+	// does not.
+	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
+	maps.Copy(env, accelerator(cuda, s.facts))
+	err := script.Run(ctx, hosts.WithEnv(u.runner, env), func(message json.RawMessage) error {
 		return s.take(message, &d.files)
 	})
 	var ended *remote.ExitError
@@ -278,7 +328,7 @@ func (s *sight) take(message json.RawMessage, files *shared) error {
 	switch {
 	case m.Looked != nil:
 		s.looked = m.Looked
-		s.digest, s.looked.Files = files.one(s.looked.Digest, s.looked.Files)
+		s.looked.understand(files)
 	case m.Wrong != "":
 		s.differ(ui.OneLine(m.Hint), "%s", m.Wrong)
 	case m.Broken != "":
@@ -350,12 +400,16 @@ func (s *sight) tell(n *NodeReport) {
 	n.proven = s.proven
 }
 
+// mostAltered are the files that a report names of those that are not what RECORD says.
+const mostAltered = 50
+
 // settle makes of what was seen of a node its part of the report.
 func (u *unit) settle() {
 	s := u.sight
 	if l := s.looked; l != nil && u.facts.DeepSpeed != nil {
 		f := *u.facts.DeepSpeed
-		f.Altered = slices.Concat(l.Altered.First, l.Missing.First)
+		f.Altered = slices.Concat(l.altered.First, l.missing.First)
+		f.Altered = f.Altered[:min(len(f.Altered), mostAltered)]
 		f.Intact = l.Noted != nil && l.Noted.Same && len(f.Altered) == 0
 		u.facts.DeepSpeed = &f
 		if l.Noted != nil && l.Noted.Same {
@@ -387,7 +441,7 @@ func (u *unit) settle() {
 // shared keeps each list of files once, however many nodes have it.
 type shared struct {
 	mu    sync.Mutex
-	kept  map[string]map[string]string
+	kept  map[string]*contents
 	first chan struct{} // closed when the first node has sent its list
 	since time.Time     // when that node was asked
 }
@@ -433,27 +487,23 @@ func (s *shared) digests() []string {
 	return known
 }
 
-// one is a digest of the list, and the list as it is kept. What a node says of
-// the digest counts only where it sent no list: it must not put another into
-// the place of a list that others are compared with.
-func (s *shared) one(said string, files map[string]string) (string, map[string]string) {
-	h := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintf(h, "%s\x00%s\n", name, files[name])
-	}
-	digest := hex.EncodeToString(h.Sum(nil))
+// one is what the list says. What a node says of the digest counts only where it
+// sent no list: it must not put another into the place of a list that others are
+// compared with.
+func (s *shared) one(said string, files listing) *contents {
+	digest := files.digest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if kept, ok := s.kept[said]; ok && len(files) == 0 {
-		return said, kept
+		return kept
 	}
 	if s.kept == nil {
-		s.kept = map[string]map[string]string{}
+		s.kept = map[string]*contents{}
 	}
 	if _, ok := s.kept[digest]; !ok {
-		s.kept[digest] = files
+		s.kept[digest] = files.read()
 	}
-	return digest, s.kept[digest]
+	return s.kept[digest]
 }
 
 // filesOfAll are the files of each wheel that belong to DeepSpeed's folder, by
@@ -494,8 +544,8 @@ func filesOf(path string) (map[string]string, error) {
 		}
 		for _, e := range entries {
 			name := installedName(e.Path)
-			if sum, ok := recordSum(e); ok && strings.HasPrefix(name, "deepspeed/") {
-				files[name] = sum
+			if e.Algorithm != "" && strings.HasPrefix(name, "deepspeed/") {
+				files[name] = inHex(e.Digest)
 			}
 		}
 	}
@@ -512,8 +562,11 @@ func installedName(name string) string {
 	return name
 }
 
-// recordSum is the sha256 of a line of RECORD as nodes write it.
-func recordSum(e wheel.RecordEntry) (string, bool) {
-	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(e.Digest, "="))
-	return hex.EncodeToString(sum), err == nil && e.Algorithm == "sha256"
+// inHex is a digest of RECORD as nodes write it, "" for none.
+func inHex(digest string) string {
+	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(digest, "="))
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(sum)
 }

@@ -3,9 +3,12 @@ package deploy_test
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"hash"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -366,6 +369,46 @@ func TestVerifyOfCommands(t *testing.T) {
 	}
 	e.write(t, adam, "edited = True\n")
 	differs(t, f.look(t), 0, adam+" is not what RECORD says")
+}
+
+// Paths in quotes, other algorithms, roundabout paths, lines that end as on Windows.
+func TestVerifyOfAnUnusualRecord(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu01", e, sshtest.Options{})
+	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
+	f := few{envs: []environment{e}, opt: options(t, nil, []*sshtest.Server{s}, h)}
+	infos, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info", "RECORD"))
+	data, err := os.ReadFile(infos[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "x = 1\n"
+	for name, sum := range map[string]string{
+		`"deepspeed/a, b.py"`:     "sha512=" + written(sha512.New(), text),
+		"./deepspeed//ops/./c.py": "sha384=" + written(sha512.New384(), text),
+		"deepspeed/d.py":          "sha256=" + written(sha256.New(), text) + "=",
+		"deepspeed/e.py":          "",
+	} {
+		e.write(t, strings.Trim(name, `"`), text)
+		data = fmt.Appendf(data, "%s,%s,%d\n", name, sum, len(text))
+	}
+	if err := os.WriteFile(infos[0], []byte(strings.ReplaceAll(string(data), "\n", "\r\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Remarks) != 0 {
+		t.Errorf("%v, remarks %q", r.Err(), r.Nodes[0].Remarks)
+	}
+	for _, name := range []string{"a, b.py", "ops/c.py", "d.py"} {
+		e.write(t, "deepspeed/"+name, "edited = True\n")
+	}
+	differs(t, f.look(t), 0, "deepspeed/a, b.py, deepspeed/d.py, deepspeed/ops/c.py are not what RECORD says")
+}
+
+// written is a digest of text as RECORD has it.
+func written(h hash.Hash, text string) string {
+	io.WriteString(h, text) //nolint:errcheck // a hash takes all
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
 func TestVerifyNamesTheOddEnvironment(t *testing.T) {

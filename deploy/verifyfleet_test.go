@@ -204,15 +204,22 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 	e := newEnvironment(t, "2.15.0")
 	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
 	for name, c := range map[string]struct{ old, put, want string }{
-		"counts without names": {`"altered":{"count":0,"first":[]}`, `"altered":{"count":3,"first":[]}`, "3 files are not what RECORD says"},
-		"less than none":       {`"missing":{"count":0,"first":[]}`, `"missing":{"count":-7,"first":["x"]}`, ""},
-		"lines of its own":     {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "not understood"},
-		"a verdict":            {`"first":[]},"litter":{"count":0`, `"first":["x\n2 nodes ok"]},"litter":{"count":1`, ""},
-		"another's digest":     {`"digest":"`, `"digest":"0`, ""},
-		"a manifest of words":  {`"manifest":{"name":"`, `"manifest":{"archs":"all","name":"`, ""},
-		"a wheel for others":   {`"cuda":"13.2"`, `"cuda":"12.4"`, "does not fit it"},
+		"a file of its own":    {`"others":{`, `"others":{"../../../bin/x":"sha256=AAAA ",`, "../../../bin/x is missing"},
+		"no hash":              {`"others":{`, `"others":{"../../../bin/x":"sha256=?! 00",`, "../../../bin/x is not what RECORD says"},
+		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, ""},
+		"less than none":       {`"litter":{"count":0,"first":[]}`, `"litter":{"count":-7,"first":["x"]}`, ""},
+		// Where the list was asked for already, and where it was not.
+		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py is not what RECORD says"},
+		"lines of its own":    {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "not understood"},
+		"a verdict":           {`"litter":{"count":0,"first":[]`, `"litter":{"count":1,"first":["x\n2 nodes ok"]`, ""},
+		"another's digest":    {`"digest":"`, `"digest":"0`, ""},
+		"a manifest of words": {`"manifest":{"name":"`, `"manifest":{"archs":"all","name":"`, ""},
+		"a wheel for others":  {`"cuda":"13.2"`, `"cuda":"12.4"`, "does not fit it"},
 	} {
-		pairs := []string{c.old, c.put, strings.NewReplacer(":", ": ", ",", ", ").Replace(c.old), c.put}
+		pairs := []string{c.old, c.put}
+		if first, ok := strings.CutSuffix(c.put, "}"); ok && c.old == `"files":{}` {
+			pairs = append(pairs, `"files":{`, first+",")
+		}
 		all := &echoes{replace: map[string]*strings.Replacer{"gpu002": strings.NewReplacer(pairs...)}}
 		r, err := deploy.Verify(context.Background(), many(t, 4, e, all))
 		if err != nil {

@@ -158,14 +158,22 @@ def metadata_version(info):
     return metadata_of(info)[1]
 
 
+def hasher(small=False):
+    """The sha256 of hashlib, which itself makes a dozen others first. What is small is
+    not worth loading OpenSSL, where that has not happened yet."""
+    try:
+        if small and "_hashlib" not in sys.modules:
+            return __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256
+        from _hashlib import openssl_sha256 as new
+    except (ImportError, AttributeError):
+        from hashlib import sha256 as new
+    return new
+
+
 def record_sha256(info):
     """The sha256 of RECORD itself, "" where there is none."""
-    try:
-        new = __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256
-    except (ImportError, AttributeError):  # one small file is not worth OpenSSL, which hashlib brings
-        from hashlib import sha256 as new
     data = content(os.path.join(info, "RECORD"), 1 << 26)
-    return new(data).hexdigest() if data else ""
+    return hasher(small=True)(data).hexdigest() if data else ""
 
 
 def load_json(path):

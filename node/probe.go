@@ -72,7 +72,8 @@ type pythonFacts struct {
 
 // Errand is what a probe's Python does once it has told the facts: starting
 // another one would cost as much as most of what there is to ask. It is not done where
-// Python is missing or too old.
+// Python is missing or too old. Which processes use the environment is not asked then:
+// that is of interest to who is going to change it.
 type Errand struct {
 	Program Program // of NewErrand
 	// Request is what the program finds as REQUEST, by way of JSON.
@@ -139,11 +140,15 @@ var (
 // a probe.
 const probeEnd = "os._exit(status)\n"
 
+// beforeErrand leaves out who uses the environment, and loads what hashes many files
+// before RECORD is hashed.
+const beforeErrand = "users = dict\nhasher()\n"
+
 // NewErrand makes an errand's program of sources, which find what those of NewProgram do,
 // and in found what the probe told.
 func NewErrand(sources ...string) Program {
 	// An old Python, for which the errand is no Python at all, has ended before it is read.
-	before := []string{commonSource, recordSource, UsesSource(), probePython, part, "REQUEST = loads(REQUEST)"}
+	before := []string{commonSource, recordSource, beforeErrand, probePython, part, "REQUEST = loads(REQUEST)"}
 	return pack(slices.Concat(before, sources, []string{probeEnd})...)
 }
 

@@ -1,13 +1,5 @@
 # What is read of the files of a distribution: for what changes or verifies an
 # environment, and for a probe that is asked to.
-from binascii import b2a_base64  # base64 imports re, too
-
-try:
-    from _csv import reader  # the part of csv that is written in C: the rest imports re
-except ImportError:
-    from csv import reader
-
-
 BUFFER = memoryview(bytearray(1 << 17))  # of what is read; these programs have one thread
 
 
@@ -19,17 +11,15 @@ def record_of(name):
     return ""
 
 
-def file_digest(path, algorithm="sha256"):
-    """The digest of a file, as an object of hashlib's."""
-    import hashlib
-
-    digest = getattr(hashlib, algorithm)()
+def file_digest(path, new=None):
+    """The digest of a file, as an object of hashlib's, sha256 if not told otherwise."""
     fd = os.open(path, os.O_RDONLY)  # open() would make three objects for each of a thousand files
     try:
         n = os.readv(fd, [BUFFER])
+        digest = (new or hasher())(BUFFER[:n])
         while n:
-            digest.update(BUFFER[:n])
             n = os.readv(fd, [BUFFER])
+            digest.update(BUFFER[:n])
     finally:
         os.close(fd)
     return digest
@@ -37,32 +27,42 @@ def file_digest(path, algorithm="sha256"):
 
 def written(digest):
     """A digest as RECORD writes it, without the padding."""
+    from binascii import b2a_base64  # base64 imports re, too
+
     return b2a_base64(digest).rstrip(b"=\n").replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
 
 
 def record_rows(info):
-    """The rows of a dist-info's RECORD, or None where there is none."""
+    """The rows of a dist-info's RECORD, each with path and hash at least. None where
+    there is none."""
     try:
-        with open(os.path.join(info, "RECORD"), newline="", encoding="utf-8") as f:
-            return [row for row in reader(f) if row and row[0]]
+        with open(os.path.join(info, "RECORD"), "rb") as f:
+            lines = f.read().decode("utf-8", "surrogateescape").replace("\r\n", "\n").split("\n")
     except OSError:
         return None
+    if any('"' in line for line in lines):  # a path with a comma
+        from csv import reader  # imports re
+
+        rows = reader([line + "\n" for line in lines])
+    else:
+        rows = [line.split(",") for line in lines]
+    return [row for row in rows if len(row) > 1 and row[0]]
 
 
 def altered(info):
-    """Files that are not what RECORD says, the first few of them."""
+    """Files that are not what RECORD says, or missing: the first few of them."""
     wrong = []
     for row in record_rows(info) or []:
-        want = row[1] if len(row) > 1 else ""
+        path, want = row[:2]
         if not want.startswith("sha256="):
             continue
         try:
-            digest = file_digest(os.path.join(os.path.dirname(info), row[0])).digest()
+            digest = file_digest(os.path.join(os.path.dirname(info), path)).digest()
         except OSError:
-            wrong.append(row[0])
+            wrong.append(path)
             continue
         if written(digest) != want[len("sha256="):]:
-            wrong.append(row[0])
+            wrong.append(path)
         if len(wrong) > 4:
             break
     return wrong
