@@ -15,11 +15,11 @@ def file_digest(path, new=None):
     """The digest of a file, as an object of hashlib's, sha256 if not told otherwise."""
     fd = os.open(path, os.O_RDONLY)  # open() would make three objects for each of a thousand files
     try:
+        digest = (new or hasher())(BUFFER[:os.readv(fd, [BUFFER])])
         n = os.readv(fd, [BUFFER])
-        digest = (new or hasher())(BUFFER[:n])
         while n:
-            n = os.readv(fd, [BUFFER])
             digest.update(BUFFER[:n])
+            n = os.readv(fd, [BUFFER])
     finally:
         os.close(fd)
     return digest
