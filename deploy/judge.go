@@ -112,7 +112,7 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	if l.Litter.Count > 0 {
 		s.remark("%s", l.Litter.say("lies in its folder, unknown to RECORD", "lie in its folder, unknown to RECORD"))
 	}
-	if l.Record == "" {
+	if l.Bare {
 		s.remark("its DeepSpeed has no RECORD: its files are compared with those of other nodes alone")
 	}
 }
@@ -166,7 +166,7 @@ func (s *sight) judgeWheel(files map[string]map[string]string) {
 	if strays := s.strays(want); strays.Count > 0 {
 		s.differ(deployHint, "%s", strays.say("is not the wheel's", "are not the wheel's"))
 	}
-	s.proven = maps.Equal(want, s.looked.files)
+	s.proven = maps.Equal(want, s.looked.contents.files)
 	switch {
 	case s.runs(w):
 	case d.SHA256 != "":
@@ -187,11 +187,11 @@ func (s *sight) strays(want map[string]string) paths {
 	}
 	var strays []string
 	for name, sum := range want {
-		if s.looked.files[name] != sum && !named[name] {
+		if s.looked.contents.files[name] != sum && !named[name] {
 			strays = append(strays, name)
 		}
 	}
-	for name := range s.looked.files {
+	for name := range s.looked.contents.files {
 		if _, ok := want[name]; !ok && !named[name] {
 			strays = append(strays, name)
 		}
@@ -324,19 +324,19 @@ func judgeFiles(group []*sight) {
 	proven := slices.ContainsFunc(kinds[0], func(s *sight) bool { return s.looked.Noted != nil && s.looked.Noted.Same && s.whole() })
 	for _, s := range group {
 		switch {
-		case s.looked.sum != norm.looked.sum && !tie:
-			if strays := s.strays(norm.looked.files); strays.Count > 0 {
+		case s.looked.contents.sum != norm.looked.contents.sum && !tie:
+			if strays := s.strays(norm.looked.contents.files); strays.Count > 0 {
 				what := fmt.Sprintf("not what %d of %s with this version have, whatever RECORD says", len(kinds[0]), nodes(len(group)))
 				s.differ(deployHint, "%s", strays.say("is "+what, "are "+what))
 			}
 		case tie && s.whole():
 			other := norm
-			if s.looked.sum == norm.looked.sum {
+			if s.looked.contents.sum == norm.looked.contents.sum {
 				other = kinds[1][0]
 			}
 			what := fmt.Sprintf("not what %s has with this version, whatever RECORD says: no majority", other.name)
-			s.differ(deployHint, "%s", s.strays(other.looked.files).say("is "+what, "are "+what))
-		case s.looked.sum == norm.looked.sum:
+			s.differ(deployHint, "%s", s.strays(other.looked.contents.files).say("is "+what, "are "+what))
+		case s.looked.contents.sum == norm.looked.contents.sum:
 			s.proven = proven
 		}
 	}
@@ -355,7 +355,7 @@ func kindsOfFiles(group []*sight) (kinds [][]*sight, tie bool) {
 	if len(whole) == 0 {
 		whole = group
 	}
-	kinds = groupBy(whole, func(s *sight) string { return s.looked.sum })
+	kinds = groupBy(whole, func(s *sight) string { return s.looked.contents.sum })
 	slices.SortStableFunc(kinds, func(a, b []*sight) int { return cmp.Compare(len(b), len(a)) })
 	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 }

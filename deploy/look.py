@@ -34,32 +34,31 @@ def is_folder(entry):
 def digests(rows):
     """(files of the package, files elsewhere, what lies in the package's folder besides).
     A file is told as path → "hash digest": what RECORD says, nothing where it does not
-    know the file, and what is there, nothing where nothing is. Paths are below the
-    working directory: the kernel is quicker with short ones."""
-    hashes, files, others, listed, besides = {"sha256": hasher()}, {}, {}, set(), []
+    know the file, and what is there, nothing where nothing is; where RECORD uses another
+    algorithm, the sha256 follows. Paths are below the working directory: the kernel is
+    quicker with short ones."""
+    new, files, others, listed, besides = hasher(), {}, {}, set(), []
     for row in rows or []:
         path, said = row[0], row[1]
         if "./" in path or "//" in path:
             path = os.path.normpath(path)
         listed.add(path)
-        new = hashes.get(said[:6])
-        if not new:
-            if said[:6] not in ("sha384", "sha512"):
-                continue  # byte code, RECORD itself
-            import hashlib
-
-            new = hashes[said[:6]] = getattr(hashlib, said[:6])
+        algorithm = said.partition("=")[0]
+        if algorithm not in ("sha256", "sha384", "sha512"):
+            continue  # byte code, RECORD itself
         try:
-            said += " " + file_digest(path, new).hexdigest()
+            told = file_digest(path, new).hexdigest()
+            if algorithm != "sha256":
+                told = file_digest(path, constructors()[algorithm]).hexdigest() + " " + told
         except OSError:
-            said += " "
-        (files if path.startswith("deepspeed/") else others)[path] = said
+            told = ""
+        (files if path.startswith("deepspeed/") else others)[path] = said + " " + told
     for path in walk("deepspeed"):
         if path in listed:
             continue
         if rows is None or path.endswith(CODE):
             try:
-                files[path] = " " + file_digest(path).hexdigest()
+                files[path] = " " + file_digest(path, new).hexdigest()
             except OSError:
                 pass
         else:
@@ -71,16 +70,19 @@ def digests(rows):
 
 def look_at_files(info):
     """All that is there of the package."""
+    rows, here = record_rows(info), os.open(".", os.O_PATH)
     os.chdir(os.path.dirname(info))
-    files, others, besides = digests(record_rows(info))
+    try:
+        files, others, besides = digests(rows)
+    finally:
+        os.fchdir(here)
     if len(files) + len(others) > MOST_FILES:
-        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "see what lies in %s/deepspeed" % os.getcwd())
-    if text(os.path.join(info, "INSTALLER")).strip() == "conda":  # it writes the environment's place into commands
-        others = {path: told for path, told in others.items() if not path.startswith("../")}
+        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "see what lies in %s/deepspeed" % os.path.dirname(info))
     lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
     digest = hasher()(lines.encode("utf-8", "replace")).hexdigest()
     # What another node sent already need not be sent again.
-    return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others,
+    return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others, "bare": rows is None,
+            "conda": text(os.path.join(info, "INSTALLER")).strip() == "conda",
             "litter": {"count": len(besides), "first": sorted(besides)[:MOST_NAMED]}}
 
 
@@ -110,7 +112,7 @@ def look_along(wheels):
             continue
         wrong = altered(info)
         if wrong:
-            emit({"wrong": "files of %s are not what RECORD says: %s" % (name, ", ".join(wrong)), "hint": "something changed them after the installation; deploy with --force"})
+            emit({"wrong": "files of %s are not what RECORD says, or missing: %s" % (name, ", ".join(wrong[:4]) + (" and more" if wrong[4:] else "")), "hint": "something changed them after the installation; deploy with --force"})
         attempt(lambda: check_found(name, metadata_version(info)))
 
 
@@ -135,10 +137,9 @@ def look():
         emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
               "hint": "an installation was cut off: remove both (python -m pip uninstall deepspeed, twice), then deploy again"})
     facts = found["deepspeed"] or installed(False)  # a deploy may have come in between
-    record = facts["record"]
-    noted = noted_by_dsbuild(record)
+    noted = noted_by_dsbuild(facts["record"])
     along = noted.pop("along", [])
-    looked = {"version": facts["version"], "record": record, "noted": noted or None, "manifest": manifest(info)}
+    looked = {"version": facts["version"], "noted": noted or None, "manifest": manifest(info)}
     looked.update(look_at_files(info))
     emit({"looked": looked})
     look_along(along)

@@ -42,7 +42,7 @@ var (
 // from what most nodes run. The report is complete also when ctx ends on the way;
 // the error is a wheel that cannot be read.
 func Verify(ctx context.Context, opt Options) (*Report, error) {
-	contents, err := filesOfAll(opt.Wheels)
+	wanted, err := filesOfAll(opt.Wheels)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
 	defer d.watch.close()
 	d.reach(ctx, d.units, nil, d.connect, []step{
-		{name: "probe", limit: d.within(verifyLimit), do: d.look},  // the facts, and files against RECORD
+		{name: "probe", limit: d.within(verifyLimit), do: d.look},  // the facts, and what is there
 		{name: "verify", limit: d.within(verifyLimit), do: d.load}, // what was seen, and ops loaded
 	}, func(u *unit) {
 		u.hangUp()
@@ -71,7 +71,7 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 			all = append(all, u.sight)
 		}
 	}
-	judge(tables, all, contents)
+	judge(tables, all, wanted)
 	for _, u := range d.units {
 		if u.sight != nil {
 			u.settle()
@@ -124,23 +124,24 @@ func (s *sight) remark(format string, args ...any) {
 // looked is what look.py says about the DeepSpeed that is registered.
 type looked struct {
 	Version string  `json:"version"`
-	Record  string  `json:"record"` // sha256 of RECORD; "" where there is none
 	Noted   *noted  `json:"noted"`  // nil: dsbuild has never installed here
 	Digest  string  `json:"digest"` // of Files
 	Files   listing `json:"files"`  // in DeepSpeed's folder; not sent again where it is known
 	Others  listing `json:"others"` // elsewhere: commands, metadata
+	Bare    bool    `json:"bare"`   // there is no RECORD
+	Conda   bool    `json:"conda"`  // which writes the environment's place into commands
 	Litter  paths   `json:"litter"` // files in its folder that RECORD does not know, and that are no code
 
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
 
-	// What Files and Others mean:
-	*contents
-	altered, missing, unknown paths // not what RECORD says; code that it does not know
+	// What Files and Others mean.
+	contents                  *contents // of DeepSpeed's folder
+	altered, missing, unknown paths     // not what RECORD says; code that it does not know
 }
 
 // listing are files by path: what RECORD says of each, nothing where it does not know it,
 // a space, and the digest (hex) of what is there, by the same algorithm, nothing where
-// nothing is.
+// nothing is; behind one that is no sha256, a space and the sha256.
 type listing map[string]string
 
 // digest is that of a listing, as look.py computes it.
@@ -154,16 +155,22 @@ func (l listing) digest() string {
 
 // contents is what a listing says, which many nodes have alike.
 type contents struct {
-	files                      map[string]string // path → digest of what is there
+	files                      map[string]string // path → sha256 of what is there
 	sum                        string            // of files: equal where they are
 	altered, missing, unlisted []string
 }
 
-func (l listing) read() *contents {
+// compare holds the files of a listing against what RECORD says of them.
+
+func (l listing) compare() *contents {
 	c := &contents{files: map[string]string{}}
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		said, is, _ := strings.Cut(l[name], " ")
+		is, sum, other := strings.Cut(is, " ")
+		if !other {
+			sum = is
+		}
 		_, want, _ := strings.Cut(said, "=")
 		switch {
 		case is == "":
@@ -174,8 +181,8 @@ func (l listing) read() *contents {
 		case is != inHex(want):
 			c.altered = append(c.altered, name)
 		}
-		c.files[name] = is
-		fmt.Fprintf(h, "%s\x00%s\n", name, is)
+		c.files[name] = sum
+		fmt.Fprintf(h, "%s\x00%s\n", name, sum)
 	}
 	c.sum = hex.EncodeToString(h.Sum(nil))
 	return c
@@ -184,10 +191,13 @@ func (l listing) read() *contents {
 // understand makes of what a node said of files what it means.
 func (l *looked) understand(files *shared) {
 	l.contents = files.one(l.Digest, l.Files)
-	others := l.Others.read()
+	others := l.Others.compare()
+	if l.Conda {
+		others.altered = slices.DeleteFunc(others.altered, func(name string) bool { return strings.HasPrefix(name, "../") })
+	}
 	l.altered = some(slices.Concat(l.contents.altered, others.altered))
 	l.missing = some(slices.Concat(l.contents.missing, others.missing))
-	if l.Record != "" {
+	if !l.Bare {
 		l.unknown = some(slices.Clone(l.contents.unlisted))
 	}
 	l.Files, l.Others = nil, nil
@@ -400,7 +410,8 @@ func (s *sight) tell(n *NodeReport) {
 	n.proven = s.proven
 }
 
-// mostAltered are the files that a report names of those that are not what RECORD says.
+// mostAltered are the files that a report names of those that are not what RECORD says,
+// or missing.
 const mostAltered = 50
 
 // settle makes of what was seen of a node its part of the report.
@@ -451,7 +462,7 @@ type shared struct {
 const firstList = 2 * time.Second
 
 // wait lets one node send its list before the others are asked, most of which have
-// the same: 100 KB that each of them need not send. listed is to be called when
+// the same: 150 KB that each of them need not send. listed is to be called when
 // it has, or will not.
 func (s *shared) wait(ctx context.Context, most time.Duration) (listed func()) {
 	s.mu.Lock()
@@ -501,7 +512,7 @@ func (s *shared) one(said string, files listing) *contents {
 		s.kept = map[string]*contents{}
 	}
 	if _, ok := s.kept[digest]; !ok {
-		s.kept[digest] = files.read()
+		s.kept[digest] = files.compare()
 	}
 	return s.kept[digest]
 }
@@ -544,7 +555,7 @@ func filesOf(path string) (map[string]string, error) {
 		}
 		for _, e := range entries {
 			name := installedName(e.Path)
-			if e.Algorithm != "" && strings.HasPrefix(name, "deepspeed/") {
+			if e.Algorithm == "sha256" && strings.HasPrefix(name, "deepspeed/") {
 				files[name] = inHex(e.Digest)
 			}
 		}

@@ -368,7 +368,10 @@ func TestVerifyOfCommands(t *testing.T) {
 		t.Error(r.Err())
 	}
 	e.write(t, adam, "edited = True\n")
-	differs(t, f.look(t), 0, adam+" is not what RECORD says")
+	if err := os.Remove(filepath.Join(e.dir, "bin", "ds_report")); err != nil {
+		t.Fatal(err)
+	}
+	differs(t, f.look(t), 0, adam+" is not what RECORD says", "../../../bin/ds_report is missing")
 }
 
 // Paths in quotes, other algorithms, roundabout paths, lines that end as on Windows.
@@ -403,6 +406,16 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 		e.write(t, "deepspeed/"+name, "edited = True\n")
 	}
 	differs(t, f.look(t), 0, "deepspeed/a, b.py, deepspeed/d.py, deepspeed/ops/c.py are not what RECORD says")
+	if err := os.Truncate(infos[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	differs(t, f.look(t), 0, "more are code that RECORD does not know")
+	if err := os.Remove(infos[0]); err != nil {
+		t.Fatal(err)
+	}
+	if r := f.look(t); r.Err() != nil || len(r.Nodes[0].Remarks) != 1 || !strings.HasPrefix(r.Nodes[0].Remarks[0], "its DeepSpeed has no RECORD") {
+		t.Errorf("%v, remarks %q", r.Err(), r.Nodes[0].Remarks)
+	}
 }
 
 // written is a digest of text as RECORD has it.
@@ -622,7 +635,11 @@ func TestVerifyOfCompanions(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	e.write(t, "hjson/__init__.py", "edited = 1\n")
-	differs(t, f.look(t), 0, "files of hjson are not what RECORD says: hjson/__init__.py")
+	differs(t, f.look(t), 0, "files of hjson are not what RECORD says, or missing: hjson/__init__.py")
+	if err := os.Remove(filepath.Join(e.site, "hjson/__init__.py")); err != nil {
+		t.Fatal(err)
+	}
+	differs(t, f.look(t), 0, "files of hjson are not what RECORD says, or missing: hjson/__init__.py")
 	if err := os.RemoveAll(filepath.Join(e.site, "hjson-3.1.0.dist-info")); err != nil {
 		t.Fatal(err)
 	}

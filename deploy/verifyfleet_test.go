@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,10 +26,11 @@ import (
 // machine; further nodes get the same answer, with words replaced for those
 // that are to differ.
 type echoes struct {
-	mu      sync.Mutex
-	answers map[string]answer
-	replace map[string]*strings.Replacer // by node
-	gone    string                       // a node that cannot be reached
+	mu       sync.Mutex
+	answers  map[string]answer
+	replace  map[string]*strings.Replacer // by node
+	gone     string                       // a node that cannot be reached
+	replaced atomic.Bool                  // something was
 }
 
 type answer struct {
@@ -70,7 +72,11 @@ func (e echo) Run(ctx context.Context, cmd remote.Command) error {
 	}
 	out := string(mark.ReplaceAll(a.out, mark.Find(said)))
 	if r := e.all.replace[e.name]; r != nil {
-		out = r.Replace(out)
+		said := out
+		out = r.Replace(said)
+		if out != said {
+			e.all.replaced.Store(true)
+		}
 	}
 	if _, err := io.WriteString(cmd.Stdout, out); err != nil {
 		return err
@@ -206,7 +212,7 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 	for name, c := range map[string]struct{ old, put, want string }{
 		"a file of its own":    {`"others":{`, `"others":{"../../../bin/x":"sha256=AAAA ",`, "../../../bin/x is missing"},
 		"no hash":              {`"others":{`, `"others":{"../../../bin/x":"sha256=?! 00",`, "../../../bin/x is not what RECORD says"},
-		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, ""},
+		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, "3 files lie in its folder"},
 		"less than none":       {`"litter":{"count":0,"first":[]}`, `"litter":{"count":-7,"first":["x"]}`, ""},
 		// Where the list was asked for already, and where it was not.
 		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py is not what RECORD says"},
@@ -230,8 +236,8 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 				t.Errorf("%s: %s %s: %q", name, n.Name, n.Status, n.Differs)
 			}
 		}
-		if n := r.Nodes[1]; !strings.Contains(n.Error, c.want) || c.want != "" && n.Error == "" {
-			t.Errorf("%s: %s %q", name, n.Status, n.Error)
+		if n := r.Nodes[1]; !strings.Contains(n.Error+strings.Join(n.Remarks, "\n"), c.want) || !all.replaced.Load() {
+			t.Errorf("%s: %s %q, remarks %q, replaced %v", name, n.Status, n.Error, n.Remarks, all.replaced.Load())
 		}
 		if out := printed(t, r); strings.Contains(out, "\n2 nodes ok") {
 			t.Errorf("%s: %s", name, out)

@@ -159,8 +159,8 @@ def metadata_version(info):
 
 
 def hasher(small=False):
-    """The sha256 of hashlib, which itself makes a dozen others first. What is small is
-    not worth loading OpenSSL, where that has not happened yet."""
+    """What makes a sha256, as hashlib has it: importing hashlib makes all of its others,
+    too. What is small is not worth loading OpenSSL, where that has not happened yet."""
     try:
         if small and "_hashlib" not in sys.modules:
             return __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256

@@ -46,23 +46,29 @@ def record_rows(info):
         rows = reader([line + "\n" for line in lines])
     else:
         rows = [line.split(",") for line in lines]
-    return [row for row in rows if len(row) > 1 and row[0]]
+    return [row if len(row) > 1 else row + [""] for row in rows if row and row[0]]
+
+
+def constructors():
+    """What makes the digests that RECORD may have, by name."""
+    import hashlib
+
+    return {name: getattr(hashlib, name) for name in ("sha256", "sha384", "sha512")}
 
 
 def altered(info):
     """Files that are not what RECORD says, or missing: the first few of them."""
-    wrong = []
+    wrong, new = [], constructors()
     for row in record_rows(info) or []:
-        path, want = row[:2]
-        if not want.startswith("sha256="):
+        algorithm, _, want = row[1].partition("=")
+        if algorithm not in new:
             continue
         try:
-            digest = file_digest(os.path.join(os.path.dirname(info), path)).digest()
+            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), new[algorithm]).digest()
         except OSError:
-            wrong.append(path)
-            continue
-        if written(digest) != want[len("sha256="):]:
-            wrong.append(path)
-        if len(wrong) > 4:
-            break
+            digest = b""
+        if written(digest) != want.rstrip("="):
+            wrong.append(row[0])
+            if len(wrong) > 4:
+                break
     return wrong

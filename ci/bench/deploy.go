@@ -111,6 +111,9 @@ func (y *yard) deploying(ctx context.Context, picture, what string, wheels []str
 		before: func(c contender, nodes int) ([]string, error) {
 			turn++
 			wheel = wheels[turn%len(wheels)]
+			if err := y.mustRunAnother(ctx, nodes, wheel, wheels[(turn+1)%len(wheels)]); err != nil {
+				return nil, err
+			}
 			kept := y.keepNothing
 			if c.name == keptName {
 				kept = func() error { return y.mustKeepAnother(nodes, wheel) }
@@ -207,12 +210,32 @@ func (y *yard) emptyHomes() error {
 
 // mustRun makes sure that the first n nodes have the DeepSpeed of a wheel.
 func (y *yard) mustRun(n int, wheel string) error {
-	version := strings.Split(filepath.Base(wheel), "-")[1]
 	for _, node := range y.fleet.Nodes[:n] {
-		found, _ := filepath.Glob(filepath.Join(node.Dir, "venv", "lib", "python3*", "site-packages", "deepspeed-*.dist-info")) // a bad pattern finds none
-		if len(found) != 1 || filepath.Base(found[0]) != "deepspeed-"+version+".dist-info" {
-			return fmt.Errorf("%s has %v, not %s", node.Name, found, version)
+		if found, ok := runs(node, wheel); !ok {
+			return fmt.Errorf("%s has %v, not that of %s", node.Name, found, wheel)
 		}
 	}
 	return nil
+}
+
+// mustRunAnother brings another wheel to those of the first n nodes that have the
+// DeepSpeed of a wheel: dsbuild would do nothing there.
+func (y *yard) mustRunAnother(ctx context.Context, n int, wheel, another string) error {
+	var have []string
+	for _, node := range y.fleet.Nodes[:n] {
+		if _, ok := runs(node, wheel); ok {
+			have = append(have, node.Name)
+		}
+	}
+	if len(have) == 0 {
+		return nil
+	}
+	return y.bring(ctx, another, strings.Join(have, ","))
+}
+
+// runs says whether a node has the DeepSpeed of a wheel, and what it has.
+func runs(node *nodes.Node, wheel string) (found []string, ok bool) {
+	version := strings.Split(filepath.Base(wheel), "-")[1]
+	found, _ = filepath.Glob(filepath.Join(node.Dir, "venv", "lib", "python3*", "site-packages", "deepspeed-*.dist-info")) // a bad pattern finds none
+	return found, len(found) == 1 && filepath.Base(found[0]) == "deepspeed-"+version+".dist-info"
 }
