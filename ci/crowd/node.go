@@ -64,7 +64,7 @@ func (n *node) exec(command string, stdin io.Reader, stdout, stderr io.Writer) i
 	switch {
 	case err != nil:
 	case strings.Contains(source, "\nANSWERED = "):
-		if err = c.say(n.facts()); err == nil && strings.Contains(source, "class Files") {
+		if err = c.say(n.facts()); err == nil && strings.Contains(source, "def look_at_files(") {
 			err = c.look()
 		}
 	case strings.Contains(source, "class Environment"):
@@ -262,11 +262,10 @@ func (c *conversation) look() error {
 			files = nil
 		}
 	}
-	none := object{"count": 0, "first": []string{}}
 	noted := object{"wheel": n.wheel.name, "sha256": n.wheel.sha256, "version": n.wheel.version, "same": true}
 	err := c.say(object{"looked": object{
-		"version": n.wheel.version, "record": n.wheel.record, "noted": noted, "manifest": n.wheel.manifest,
-		"digest": n.wheel.digest, "files": files, "altered": none, "missing": none, "unknown": none, "litter": none,
+		"version": n.wheel.version, "noted": noted, "manifest": n.wheel.manifest,
+		"digest": n.wheel.digest, "files": files, "others": object{}, "bare": false, "conda": false, "litter": object{"count": 0, "first": []string{}},
 	}})
 	if err != nil {
 		return err

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // inside is what nodes know of a wheel once it is installed.
@@ -22,7 +24,7 @@ type inside struct {
 	record                string            // sha256 of RECORD
 	build                 string            // DeepSpeed's build record
 	manifest              json.RawMessage   // null where it has none
-	files                 map[string]string // path → sha256 of DeepSpeed's own
+	files                 map[string]string // path → what RECORD says and what is there, of DeepSpeed's own
 	digest                string            // of all of them
 }
 
@@ -71,7 +73,8 @@ func (in *inside) take(name string, data []byte) {
 		in.build = string(data)
 	}
 	if folder == "deepspeed" {
-		in.files[name] = sum(data)
+		is := sha256.Sum256(data)
+		in.files[name] = fmt.Sprintf("sha256=%s %x", wheel.RecordDigest(is[:]), is)
 	}
 }
 

@@ -69,7 +69,7 @@ func resident(t *testing.T, home string, args ...string) (report deploy.Report, 
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Fatalf("%v: %v\n%s", args, err, &errs)
+				t.Fatalf("%v: %v\n%s\n%.2000s", args, err, &errs, out.String())
 			}
 			if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 				t.Fatal(err)
