@@ -176,7 +176,8 @@ func unusable(f node.Facts) (reasons []string, hint string) {
 	case f.ExternallyManaged:
 		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
-	case f.DeepSpeed != nil && f.DeepSpeed.Record == "":
+	// Of a change that was cut off anything may be left; it is put right before another begins.
+	case f.DeepSpeed != nil && f.DeepSpeed.Record == "" && !f.Unfinished:
 		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD and could not be put back", f.DeepSpeed.Version)},
 			"remove it there first: python -m pip uninstall deepspeed"
 	case f.ReadOnly:

@@ -56,6 +56,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"no pip":         {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "none can be brought: offline"},
 		"pip on node":    {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
 		"no RECORD":      {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
+		"torn RECORD":    {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, deploy.Install, ""},
 		"no interpreter": {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, deploy.Refuse, "no usable Python"},
 	} {
 		plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
