@@ -323,20 +323,21 @@ func judgeFiles(group []*sight) {
 	// One of them came from dsbuild and is whole: all that are equal to it are proven.
 	proven := slices.ContainsFunc(kinds[0], func(s *sight) bool { return s.looked.Noted != nil && s.looked.Noted.Same && s.whole() })
 	for _, s := range group {
+		alike := s.looked.contents.sum == norm.looked.contents.sum
 		switch {
-		case s.looked.contents.sum != norm.looked.contents.sum && !tie:
+		case !alike && !tie:
 			if strays := s.strays(norm.looked.contents.files); strays.Count > 0 {
 				what := fmt.Sprintf("not what %d of %s with this version have, whatever RECORD says", len(kinds[0]), nodes(len(group)))
 				s.differ(deployHint, "%s", strays.say("is "+what, "are "+what))
 			}
 		case tie && s.whole():
 			other := norm
-			if s.looked.contents.sum == norm.looked.contents.sum {
+			if alike {
 				other = kinds[1][0]
 			}
 			what := fmt.Sprintf("not what %s has with this version, whatever RECORD says: no majority", other.name)
 			s.differ(deployHint, "%s", s.strays(other.looked.contents.files).say("is "+what, "are "+what))
-		case s.looked.contents.sum == norm.looked.contents.sum:
+		case alike:
 			s.proven = proven
 		}
 	}

@@ -44,12 +44,12 @@ def digests(rows):
             path = os.path.normpath(path)
         listed.add(path)
         algorithm = said.partition("=")[0]
-        if algorithm not in ("sha256", "sha384", "sha512"):
+        if algorithm not in HASHES:
             continue  # byte code, RECORD itself
         try:
             told = file_digest(path, new).hexdigest()
             if algorithm != "sha256":
-                told = file_digest(path, constructors()[algorithm]).hexdigest() + " " + told
+                told = file_digest(path, named_hasher(algorithm)).hexdigest() + " " + told
         except OSError:
             told = ""
         (files if path.startswith("deepspeed/") else others)[path] = said + " " + told

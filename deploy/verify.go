@@ -164,7 +164,6 @@ type contents struct {
 
 func (l listing) compare() *contents {
 	c := &contents{files: map[string]string{}}
-	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		said, is, _ := strings.Cut(l[name], " ")
 		is, sum, other := strings.Cut(is, " ")
@@ -182,9 +181,8 @@ func (l listing) compare() *contents {
 			c.altered = append(c.altered, name)
 		}
 		c.files[name] = sum
-		fmt.Fprintf(h, "%s\x00%s\n", name, sum)
 	}
-	c.sum = hex.EncodeToString(h.Sum(nil))
+	c.sum = listing(c.files).digest()
 	return c
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/sha512"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"hash"
@@ -241,8 +240,7 @@ func rewrite(t *testing.T, e environment, name, text string) {
 	found := false
 	for i, line := range lines {
 		if strings.HasPrefix(line, name+",") {
-			sum := sha256.Sum256([]byte(text))
-			lines[i], found = fmt.Sprintf("%s,sha256=%s,%d", name, base64.RawURLEncoding.EncodeToString(sum[:]), len(text)), true
+			lines[i], found = fmt.Sprintf("%s,sha256=%s,%d", name, written(sha256.New(), text), len(text)), true
 		}
 	}
 	if !found {
@@ -421,7 +419,7 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 // written is a digest of text as RECORD has it.
 func written(h hash.Hash, text string) string {
 	io.WriteString(h, text) //nolint:errcheck // a hash takes all
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+	return wheel.RecordDigest(h.Sum(nil))
 }
 
 func TestVerifyNamesTheOddEnvironment(t *testing.T) {

@@ -1,5 +1,6 @@
 # What is read of the files of a distribution: for what changes or verifies an
 # environment, and for a probe that is asked to.
+HASHES = ("sha256", "sha384", "sha512")  # that files are compared by
 BUFFER = memoryview(bytearray(1 << 17))  # of what is read; these programs have one thread
 
 
@@ -9,6 +10,13 @@ def record_of(name):
         if found == name:
             return record_sha256(info)
     return ""
+
+
+def named_hasher(algorithm):
+    """What makes the digests of one of HASHES."""
+    import hashlib
+
+    return getattr(hashlib, algorithm)
 
 
 def file_digest(path, new=None):
@@ -49,22 +57,15 @@ def record_rows(info):
     return [row if len(row) > 1 else row + [""] for row in rows if row and row[0]]
 
 
-def constructors():
-    """What makes the digests that RECORD may have, by name."""
-    import hashlib
-
-    return {name: getattr(hashlib, name) for name in ("sha256", "sha384", "sha512")}
-
-
 def altered(info):
     """Files that are not what RECORD says, or missing: the first few of them."""
-    wrong, new = [], constructors()
+    wrong = []
     for row in record_rows(info) or []:
         algorithm, _, want = row[1].partition("=")
-        if algorithm not in new:
+        if algorithm not in HASHES:
             continue
         try:
-            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), new[algorithm]).digest()
+            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), named_hasher(algorithm)).digest()
         except OSError:
             digest = b""
         if written(digest) != want.rstrip("="):
