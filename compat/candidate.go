@@ -37,7 +37,7 @@ func (t *Tables) try(w *want, c candidate) *attempt {
 	a.tc = Toolchain{
 		Road: c.road.Road, Ground: c.ground, Nvcc: c.road.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Standard: c.torch.Standard, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
 	if a.tc.CPU == "" {
 		a.tc.CPU = wheel.CPUv3
@@ -48,6 +48,7 @@ func (t *Tables) try(w *want, c candidate) *attempt {
 	}
 	a.chooseOps()
 	a.checkArchs()
+	a.checkLimits()
 	a.chooseGCC()
 	return a
 }
@@ -124,9 +125,6 @@ func (a *attempt) elsewhere() string {
 	case len(home.pythons("", a.torch)) == 0:
 		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels", listed(home.Pythons), a.torch.Version))
 	}
-	if v := a.spec.Glibc; v != "" && older(v, home.Glibc) {
-		but = append(but, fmt.Sprintf("which has glibc %s, newer than %s", home.Glibc, v))
-	}
 	return fmt.Sprintf("%s (%s) is that of %s, %s", a.road.Title, a.road.CUDA, home.Name, strings.Join(but, " and "))
 }
 
@@ -153,8 +151,10 @@ func (a *attempt) whose() string {
 	switch a.road.Road {
 	case Found:
 		return "which " + a.ground.Name + " has"
-	case Debian12, Debian13:
+	case Debian12:
 		return "which is " + strings.TrimSuffix(a.road.Title, " CUDA toolkit")
+	case Nvcc12:
+		return "which is Debian's"
 	default:
 		return "which torch " + a.torch.Version + " is built for"
 	}
@@ -259,10 +259,30 @@ func (a *attempt) checkArchs() {
 	for _, arch := range a.archs {
 		c := arch.Capability()
 		switch {
-		case a.tc.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c):
+		case a.tc.HasDeviceCode() && slices.Contains(a.road.MoreArchs, c) && arch.PTX:
+			a.refuse("%s makes machine code for arch %s, and no PTX", a.road.Road, a.called(c))
+		case a.tc.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.road.MoreArchs, c):
 			a.refuse("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.whose(), a.called(c), a.whoCompiles(c))
 		case len(a.gpus[c]) > 0 && !a.torch.runsOn(arch):
 			a.refuse("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.called(c), a.whoRuns(arch))
+		}
+	}
+}
+
+// checkLimits holds torch and the archs against the release of DeepSpeed.
+func (a *attempt) checkLimits() {
+	release := a.deepspeed.Version
+	for _, l := range a.Limits {
+		if compareVersions(release, l.Until) >= 0 {
+			continue
+		}
+		if l.TorchFrom != "" && compareVersions(a.torch.Version, l.TorchFrom) >= 0 {
+			a.refuse("DeepSpeed %s does not work with torch %s: %s; DeepSpeed from %s on does", release, a.torch.Version, l.Why, l.Until)
+		}
+		for _, arch := range a.tc.Archs {
+			if l.MaxArch != "" && older(l.MaxArch, arch.Capability()) {
+				a.refuse("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed from %s on is", release, a.called(arch.Capability()), l.Why, l.Until)
+			}
 		}
 	}
 }
@@ -374,6 +394,17 @@ func (a *attempt) toolchain() Toolchain {
 	}
 	if device && a.cuda.Version != tc.CUDA {
 		a.note("nvcc is %s and torch %s is built for CUDA %s: the same major, which works; torch warns of it while it builds", a.cuda.Version, tc.Torch, tc.CUDA)
+	}
+	if device {
+		var made []string
+		for _, arch := range tc.Archs {
+			if c := arch.Capability(); slices.Contains(a.road.MoreArchs, c) && !slices.Contains(a.cuda.Archs, c) {
+				made = append(made, a.called(c))
+			}
+		}
+		if len(made) > 0 {
+			a.note("nvcc %s does not know arch %s: a newer ptxas makes its code of PTX for 9.0", a.cuda.Version, listed(made))
+		}
 	}
 	for _, arch := range a.unserved() { // of --arch alone: a torch of one's own may have it
 		a.remark("torch %s itself has no code for arch %s", tc.Torch, a.called(arch))

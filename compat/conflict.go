@@ -9,9 +9,9 @@ import (
 // ConflictError lists every reason why no toolchain exists for a Spec.
 type ConflictError struct {
 	Conflicts []Conflict
-	// Choices are changes of which any one makes it work, nearest first, in the
-	// words of the command line. Each has been resolved.
-	Choices []string
+	// Fix is the nearest change that makes it work, in the words of the command
+	// line. It has been resolved.
+	Fix string
 	// Final says that no other value of the command line mends it: there is
 	// nothing to try, only advice.
 	Final bool
@@ -37,8 +37,7 @@ func (e *ConflictError) Error() string {
 	return "no toolchain for this wheel:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Hint says what works: the changes that are needed, then those of which any
-// one will do; and the advice.
+// Hint says what works, all of it together; and the advice.
 func (e *ConflictError) Hint() string {
 	var steps, hints []string
 	for _, c := range e.Conflicts {
@@ -51,8 +50,8 @@ func (e *ConflictError) Hint() string {
 			}
 		}
 	}
-	if len(e.Choices) > 0 {
-		steps = append(steps, strings.Join(e.Choices, ", or "))
+	if e.Fix != "" {
+		steps = append(steps, e.Fix)
 	}
 	if len(steps) > 0 && !e.Final {
 		hints = append([]string{"this works: " + strings.Join(steps, " and ")}, hints...)

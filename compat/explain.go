@@ -28,10 +28,8 @@ func (t *Tables) conflict(w *want, bad []fault) error {
 	if t.search(mended) == nil {
 		e.Conflicts = append(e.Conflicts, t.explain(mended)...)
 		e.Final = e.Final || mended.foreignHost()
-	}
-	if t.search(mended) == nil && !e.Final {
-		for _, c := range t.choices(mended) {
-			e.Choices = append(e.Choices, c.text)
+		if !e.Final {
+			e.Fix = t.nearestFix(mended)
 		}
 	}
 	return e
@@ -120,7 +118,7 @@ func (w *want) torchWords(newest Torch) string {
 // x86_64 wheels; nothing on the command line mends that.
 func (w *want) foreignHost() bool { return w.grounds[0].Host && w.grounds[0].foreign() }
 
-// explainGround holds machine, glibc and Python against the grounds.
+// explainGround holds machine and Python against the grounds.
 func (t *Tables) explainGround(w *want, bad *conflicts) {
 	if g := w.grounds[0]; g.foreign() { // more than one ground are never the caller's own
 		bad.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and those on x86_64", g.Name, g.Machine)
@@ -140,25 +138,6 @@ func (t *Tables) explainGround(w *want, bad *conflicts) {
 		}
 		w.spec.Python = ""
 	}
-	if v := w.spec.Glibc; v != "" && !slices.ContainsFunc(w.grounds, func(g Ground) bool { return !older(v, g.Glibc) }) {
-		oldest := slices.MinFunc(w.grounds, func(a, b Ground) int { return compareVersions(a.Glibc, b.Glibc) })
-		bad.add("glibc %s: what is built on %s needs glibc %s%s", v, oldest.Name, oldest.Glibc, oldestWords(w))
-		w.spec.Glibc = ""
-	}
-	fits := func(g Ground) bool {
-		return g.hasPython(w.spec.Python) && (w.spec.Glibc == "" || !older(w.spec.Glibc, g.Glibc))
-	}
-	if !slices.ContainsFunc(w.grounds, fits) {
-		bad.add("no base with glibc %s or older brings Python %s: %s", w.spec.Glibc, w.spec.Python, w.pythonsOf())
-		w.spec.Glibc = ""
-	}
-}
-
-func oldestWords(w *want) string {
-	if w.given {
-		return ""
-	}
-	return ", and no base is older"
 }
 
 func (g Ground) hasPython(p string) bool {
@@ -182,30 +161,19 @@ func (w *want) pythonsOf() string {
 // have.
 func (t *Tables) explainPythons(w *want, bad *conflicts) {
 	torches := t.torches(w)
-	var grounds []Ground
 	for _, g := range w.grounds {
-		if w.spec.Glibc == "" || !older(w.spec.Glibc, g.Glibc) {
-			grounds = append(grounds, g)
-		}
 		for _, torch := range torches {
-			if (w.spec.Glibc == "" || !older(w.spec.Glibc, g.Glibc)) && len(g.pythons(w.spec.Python, torch)) > 0 {
+			if len(g.pythons(w.spec.Python, torch)) > 0 {
 				return
 			}
 		}
 	}
-	if len(grounds) > 0 && len(grounds[0].Pythons) == 0 {
-		bad.add("which Python %s has is not known: say --python", grounds[0].Name)
+	if len(w.grounds[0].Pythons) == 0 {
+		bad.add("which Python %s has is not known: say --python", w.grounds[0].Name)
 		w.spec.Python = torches[0].Pythons[0]
 		return
 	}
-	rest := *w
-	rest.grounds = grounds
-	if w.spec.Glibc != "" && !w.given { // then the base is free, and the rest is seen
-		bad.add("glibc %s leaves Python %s (%s), and %s has no wheels for that", w.spec.Glibc, listed(pythonsAmong(grounds)), rest.suites(), w.torchWords(torches[0]))
-		w.spec.Glibc = ""
-		return
-	}
-	bad.add("%s has wheels for Python %s, but %s", w.torchWords(torches[0]), listed(torches[0].Pythons), rest.pythonsOf())
+	bad.add("%s has wheels for Python %s, but %s", w.torchWords(torches[0]), listed(torches[0].Pythons), w.pythonsOf())
 	w.spec.Torch, w.spec.CUDA = "", ""
 }
 
@@ -216,15 +184,6 @@ func pythonsAmong(grounds []Ground) []string {
 	}
 	slices.SortFunc(out, compareVersions)
 	return out
-}
-
-// suites names the bases shortly.
-func (w *want) suites() string {
-	var out []string
-	for _, g := range w.grounds {
-		out = append(out, g.Suite)
-	}
-	return listed(out)
 }
 
 // explainOps holds the ops asked for by name against DeepSpeed and the archs.
@@ -331,9 +290,7 @@ func (t *Tables) noWheels(w *want, road RoadInfo) string {
 			theirs = union(theirs, r.Pythons)
 		}
 	}
-	ours := pythonsAmong(slices.DeleteFunc(slices.Clone(w.grounds), func(g Ground) bool {
-		return w.spec.Glibc != "" && older(w.spec.Glibc, g.Glibc)
-	}))
+	ours := pythonsAmong(w.grounds)
 	if w.spec.Python != "" {
 		ours = []string{w.spec.Python}
 	}

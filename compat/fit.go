@@ -292,7 +292,7 @@ func (c *fitting) partly(name, arch string) {
 
 // hasSASS reports whether machine code for one of archs runs on a GPU: of the
 // same major with an equal or lower minor. With an a (9.0a) it is for that very
-// GPU, with an f (10.0f) for its family, which is the rest of its major. Nothing
+// GPU; an f (10.0f), its family, is the rest of its major in any case. Nothing
 // runs across the line between Tegra, the GPUs on one chip with their CPU, and
 // the others, nor on another Tegra.
 func (t *Tables) hasSASS(archs []string, gpu string) bool {

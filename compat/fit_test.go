@@ -194,7 +194,7 @@ func TestFit(t *testing.T) {
 // keeps checks that the wheel which a hint names runs on the node.
 func keeps(t *testing.T, tt *Tables, at, command string, f node.Facts) {
 	t.Helper()
-	m, err := built(tt, parse(t, tt, command).spec, true)
+	m, err := built(tt, parse(t, tt, command).spec)
 	if err != nil {
 		t.Errorf("%s: %s: %v", at, command, err)
 	} else if v := tt.Fit(m, f); !v.OK() {

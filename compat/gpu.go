@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/mistake"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -109,13 +110,16 @@ func ShortGPU(name string) string {
 func (t *Tables) NearestGPUs(name string) []string {
 	key := gpuKey(name, false)
 	far := func(g namedGPU) int {
-		least := distance(key, g.plain)
+		least := mistake.Distance(key, g.plain)
 		for _, k := range g.keys {
-			least = min(least, distance(key, k))
+			least = min(least, mistake.Distance(key, k))
 		}
 		return least
 	}
-	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool { return far(g) > max(1, len(key)/4) })
+	if strings.Trim(key, "0123456789") == "" { // 80 is an arch sooner than a K80
+		return nil
+	}
+	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool { return far(g) > max(1, len(key)/4)*mistake.Letter })
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
 	var out []string
 	for _, g := range rows[:min(len(rows), 3)] {
@@ -128,27 +132,6 @@ func archDistance(a, b string) int {
 	ax, ay := parts(a)
 	bx, by := parts(b)
 	return max(ax*10+ay, bx*10+by) - min(ax*10+ay, bx*10+by)
-}
-
-// distance is Levenshtein's: how many letters have to change.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := before
-			if a[i] != b[j] {
-				change++
-			}
-			before = row[j+1]
-			row[j+1] = min(change, before+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // archOf turns a compute capability of the tables into an Arch.

@@ -43,11 +43,12 @@ type Grouping struct {
 // every wheel beside those of its nodes.
 //
 // A wheel is for one Python, one minor of torch and one C++ ABI. Among nodes that
-// agree in these it has the archs of all, the lowest CPU level and the lowest
-// glibc, if there is a toolchain for that; else they are split. Up to maxExact
+// agree in these it has the archs of all and the lowest CPU level, if there is a
+// toolchain for that; else they are split. Their glibc divides none: a wheel runs
+// wherever its torch does. Up to maxExact
 // kinds of nodes that is the fewest there can be, beyond it may not be.
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
-	g := &grouper{Tables: t, nodes: nodes, want: want, found: map[search]found{}, archs: map[node.GPU]string{}, levels: map[[2]string]string{}}
+	g := &grouper{Tables: t, nodes: nodes, want: want, found: map[search]*attempt{}, archs: map[node.GPU]string{}}
 	var bad []fault
 	if g.asked, bad = t.read(want, nil); len(bad) > 0 {
 		return g.none(bad)
@@ -63,7 +64,7 @@ func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
 		if members[k.family] == nil {
 			families = append(families, k.family)
 		}
-		at := slices.IndexFunc(members[k.family], func(have *kind) bool { return have.floor == k.floor && have.archs == k.archs })
+		at := slices.IndexFunc(members[k.family], func(have *kind) bool { return have.archs == k.archs })
 		if at < 0 {
 			at = len(members[k.family])
 			members[k.family] = append(members[k.family], k)
@@ -87,16 +88,8 @@ type grouper struct {
 	want  wheel.Spec
 	asked *want
 	// What was found out before, for many nodes are alike.
-	found  map[search]found
-	archs  map[node.GPU]string
-	levels map[[2]string]string // by glibc and libstdc++
-}
-
-// found is the toolchain for a search. A newer one is of a base with a newer
-// glibc than the nodes have.
-type found struct {
-	*attempt
-	newer bool
+	found map[search]*attempt
+	archs map[node.GPU]string
 }
 
 // family are nodes that one wheel may serve as far as Python and torch go.
@@ -108,7 +101,6 @@ type family struct {
 // kind are nodes of a family that every wheel treats alike, but for its CPU level.
 type kind struct {
 	family
-	floor string // glibc of the newest base that is not too new; "": not known, so none is
 	archs string // of their GPUs, joined
 	nodes []int
 }
@@ -116,7 +108,7 @@ type kind struct {
 // search is what decides whether there is a toolchain for some kinds.
 type search struct {
 	family
-	floor, archs string
+	archs string
 }
 
 // none leaves every node, because of what was asked.
@@ -145,7 +137,6 @@ func (g *grouper) kind(i int) (*kind, *Left) {
 	k := &kind{family: family{python: firstTwo(f.Python), torch: firstTwo(f.Torch)}}
 	release := g.torchNamed(k.torch)
 	k.oldABI = release.OldABI
-	k.floor = g.floorOf(g.platformLevel(f))
 	k.archs = strings.Join(g.archsOf(f), " ")
 	return k, nil
 }
@@ -169,36 +160,6 @@ func (g *grouper) archsOf(f node.Facts) []string {
 	}
 	slices.SortFunc(out, compareVersions)
 	return out
-}
-
-// tooOld is older than every platform of manylinux.
-const tooOld = "2.4"
-
-// platformLevel is the glibc of the newest manylinux platform of which a node
-// has all, libstdc++ too; "" where neither is known.
-func (g *grouper) platformLevel(f node.Facts) string {
-	if f.Libstdcxx == "" {
-		return f.Glibc
-	}
-	has := [2]string{f.Glibc, f.Libstdcxx}
-	level, done := g.levels[has]
-	if !done {
-		level = cmp.Or(wheel.Offered(cmp.Or(f.Glibc, "2.999"), f.Libstdcxx), tooOld)
-		g.levels[has] = level
-	}
-	return level
-}
-
-// floorOf is the glibc of the newest base that is not newer than a node's; the
-// node's own where all are.
-func (g *grouper) floorOf(glibc string) string {
-	best := ""
-	for _, base := range g.chosenGrounds() {
-		if glibc != "" && !older(glibc, base.Glibc) && older(best, base.Glibc) {
-			best = base.Glibc
-		}
-	}
-	return cmp.Or(best, glibc)
 }
 
 // split finds the fewest groups of a family's kinds.
@@ -240,7 +201,7 @@ func (g *grouper) split(f family, kinds []*kind) {
 const maxExact = 10
 
 // serves reports whether there is a toolchain for one wheel for all the kinds.
-func (g *grouper) serves(kinds []*kind) bool { return g.toolchain(kinds).attempt != nil }
+func (g *grouper) serves(kinds []*kind) bool { return g.toolchain(kinds) != nil }
 
 // fewest looks at every way to split the kinds, and takes the first of those
 // with the fewest groups.
@@ -289,55 +250,33 @@ func (g *grouper) greedy(kinds []*kind) [][]*kind {
 	return sets
 }
 
-// usualGlibc is what the code of DeepSpeed's operators was found to need at most,
-// libstdc++ counted in, also where it was built on a base with a newer one.
-const usualGlibc = "2.35"
-
-// toolchain is that of one wheel for all the kinds. Where no base that is old
-// enough has their Python, one that is newer does for nodes with usualGlibc:
-// what the wheel needs is seen when it is built.
-func (g *grouper) toolchain(kinds []*kind) found {
+// toolchain is that of one wheel for all the kinds; nil where there is none.
+func (g *grouper) toolchain(kinds []*kind) *attempt {
 	s := g.searchFor(kinds)
-	f, done := g.found[s]
-	if done {
-		return f
+	a, done := g.found[s]
+	if !done {
+		a = g.find(g.specFor(s), nil, false)
+		g.found[s] = a
 	}
-	spec := g.specFor(s)
-	f.attempt = g.find(spec, nil, false)
-	if f.attempt != nil && s.floor != "" && older(s.floor, f.ground.Glibc) {
-		spec.Glibc = s.floor
-		if a := g.find(spec, nil, false); a != nil || g.want.Glibc != "" || older(s.floor, usualGlibc) {
-			f.attempt = a
-		} else {
-			f.newer = true
-		}
-	}
-	g.found[s] = f
-	return f
+	return a
 }
 
 func (g *grouper) searchFor(kinds []*kind) search {
 	s := search{family: kinds[0].family}
 	var archs []string
 	for _, k := range kinds {
-		if k.floor != "" && (s.floor == "" || older(k.floor, s.floor)) {
-			s.floor = k.floor
-		}
 		archs = append(archs, strings.Fields(k.archs)...)
-	}
-	if v := g.want.Glibc; v != "" && (s.floor == "" || older(v, s.floor)) {
-		s.floor = v
 	}
 	slices.SortFunc(archs, compareVersions)
 	s.archs = strings.Join(slices.Compact(archs), " ")
 	return s
 }
 
-// specFor is what to ask for; glibc and CPU level are added by who knows them.
+// specFor is what to ask for; the CPU level is added for the nodes of a group.
 func (g *grouper) specFor(s search) wheel.Spec {
 	spec := g.want
 	release := g.torchNamed(s.torch)
-	spec.Python, spec.Torch, spec.CUDA, spec.Glibc = s.python, release.Version, release.CUDA, g.want.Glibc
+	spec.Python, spec.Torch, spec.CUDA = s.python, release.Version, release.CUDA
 	spec.Archs = slices.Clone(g.want.Archs)
 	for _, capability := range strings.Fields(s.archs) {
 		spec.Archs = addArch(spec.Archs, archOf(capability))
@@ -381,8 +320,8 @@ func (g *grouper) group(kinds []*kind) Group {
 	r.torch()
 	r.archs()
 	r.cpu()
-	r.glibc(s)
-	for _, remark := range made.attempt.toolchain().Remarks {
+	r.glibc()
+	for _, remark := range made.toolchain().Remarks {
 		r.say("%s", remark)
 	}
 	return out
@@ -405,12 +344,8 @@ func (g *grouper) apart(set, all []*kind, exact bool) string {
 }
 
 func inWords(s search) string {
-	var out []string
-	if s.archs != "" {
-		out = append(out, "archs "+listed(strings.Fields(s.archs)))
+	if s.archs == "" {
+		return "the others"
 	}
-	if s.floor != "" {
-		out = append(out, "glibc "+s.floor)
-	}
-	return cmp.Or(strings.Join(out, " and "), "the others")
+	return "archs " + listed(strings.Fields(s.archs))
 }

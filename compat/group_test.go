@@ -102,7 +102,7 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 	t.Helper()
 	seen := map[int]int{}
 	for _, group := range g.Groups {
-		m, err := built(tt, group.Spec, slices.ContainsFunc(group.Reasons, func(r string) bool { return strings.Contains(r, "as a rule") }))
+		m, err := built(tt, group.Spec)
 		if err != nil {
 			t.Errorf("%v: %v", flags(group.Spec), err)
 			continue
@@ -133,19 +133,15 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 	}
 }
 
-// built is the manifest of the wheel that a Spec gives. Its code needs of the base
-// all that there is, or no more than it needs as a rule.
-func built(tt *Tables, spec wheel.Spec, asRule bool) (wheel.Manifest, error) {
+// built is the manifest of the wheel that a Spec gives, whose code needs all that
+// it may.
+func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
 	a := tt.find(spec, nil, false)
 	if a == nil {
 		return wheel.Manifest{}, errors.New("cannot be built")
 	}
 	tc := a.tc
-	glibc := tc.Ground.Glibc
-	if asRule && older(usualGlibc, glibc) {
-		glibc = usualGlibc
-	}
-	glibcxx := map[string]string{"2.31": "3.4.28", "2.35": "3.4.30", "2.36": "3.4.30", "2.39": "3.4.33", "2.41": "3.4.33"}[glibc]
+	glibc, glibcxx := LinkGlibc, wheel.PlatformFloors(LinkGlibc).GLIBCXX
 	platform := "manylinux_" + strings.ReplaceAll(glibc, ".", "_") + "_" + x86
 	tag := cpython(tc.Python)
 	release := tt.torchNamed(tc.Torch)
@@ -162,13 +158,16 @@ func built(tt *Tables, spec wheel.Spec, asRule bool) (wheel.Manifest, error) {
 func divided(t *testing.T, archs map[string][]string) *Tables {
 	t.Helper()
 	tt := tables(t)
+	for i := range tt.Roads {
+		tt.Roads[i].MoreArchs = nil
+	}
 	for i, c := range tt.CUDAs {
 		list, ok := archs[c.Version]
 		if !ok {
 			continue
 		}
 		tt.CUDAs[i].Archs = list
-		if c.Version != "12.4" { // that is Debian 13's own
+		if c.Version != "12.4" { // that is nvcc12's
 			tt.Roads = append(tt.Roads, RoadInfo{Road: Road("cuda" + c.Version), Title: "CUDA " + c.Version, Nvcc: true, TorchCUDA: "12", CUDA: c.Version, GCC: "13", Suite: "trixie"})
 		}
 	}
@@ -327,7 +326,6 @@ func wheelsFor(t *testing.T, tt *Tables, nodes []Member) (wheels, left int) {
 func anySpec(tt *Tables, nodes []Member, mask int) bool {
 	var set []Member
 	var archs []wheel.Arch
-	glibcs := []string{""}
 	for i, n := range nodes {
 		if mask&(1<<i) == 0 {
 			continue
@@ -336,22 +334,14 @@ func anySpec(tt *Tables, nodes []Member, mask int) bool {
 		for _, g := range n.Facts.GPUs {
 			archs = addArch(archs, archOf(g.Arch))
 		}
-		glibcs = append(glibcs, "2.31", "2.35", "2.36", "2.39")
 	}
 	f := set[0].Facts
-	for _, glibc := range glibcs {
-		for _, asRule := range []bool{false, true} {
-			s := wheel.Spec{Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2, Glibc: glibc}
-			if len(archs) == 0 {
-				s.Ops = []string{"cpu_adam", "utils"}
-			}
-			m, err := built(tt, s, asRule)
-			if err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() }) {
-				return true
-			}
-		}
+	s := wheel.Spec{Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2}
+	if len(archs) == 0 {
+		s.Ops = []string{"cpu_adam", "utils"}
 	}
-	return false
+	m, err := built(tt, s)
+	return err == nil && !slices.ContainsFunc(set, func(n Member) bool { return !tt.Fit(m, n.Facts).OK() })
 }
 
 // TestGroupIsFewest holds Group against brute force on small fleets, and on larger

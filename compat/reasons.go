@@ -14,7 +14,7 @@ import (
 // all its nodes.
 type reasons struct {
 	*grouper
-	made  found
+	made  *attempt
 	group *Group
 }
 
@@ -141,39 +141,17 @@ func (r *reasons) cpu() {
 	r.say("%s: the oldest CPU is that of %s", spec.CPU, several(r.having(func(f node.Facts) bool { return f.CPU == string(spec.CPU) })))
 }
 
-// glibc is given only where the base that would be chosen without is too new.
-func (r *reasons) glibc(s search) {
-	spec := &r.group.Spec
-	if s.floor == "" || !r.made.newer && spec.Glibc == "" && r.made.spec.Glibc == "" {
-		return
-	}
-	lowest := spec.Glibc
-	for _, i := range r.group.Nodes {
-		if level := r.platformLevel(r.nodes[i].Facts); level != "" && (lowest == "" || older(level, lowest)) {
-			lowest = level
-		}
-	}
-	by := r.having(func(f node.Facts) bool { return r.platformLevel(f) == lowest })
-	if r.made.newer {
-		r.say("built on %s, whose glibc %s is newer than that of %s (%s): no older base brings this; the code of these operators needs %s as a rule, and where it needs more the nodes that lack it are refused",
-			r.made.ground.Name, r.made.ground.Glibc, several(by), lowest, usualGlibc)
-		return
-	}
-	spec.Glibc = lowest
-	switch {
-	case len(by) == 0:
-		r.say("glibc %s, as asked for", lowest)
-	case len(r.having(func(f node.Facts) bool { return f.Glibc == lowest })) > 0:
-		r.say("glibc %s: the oldest, that of %s", lowest, several(by))
-	default:
-		r.say("glibc %s: the libstdc++ of %s is of that time", lowest, several(by))
+// glibc is checked where it was asked for.
+func (r *reasons) glibc() {
+	if v := r.group.Spec.Glibc; v != "" {
+		r.say("glibc %s, as asked for: the audit checks it", v)
 	}
 }
 
 // unfit says why no wheel that could be built serves a node, as far as one look
 // at its facts tells.
 func (g *grouper) unfit(f node.Facts) (reasons []string, hint string) {
-	for _, rule := range []func(node.Facts) (string, string){g.unusable, g.otherPython, g.otherTorch, g.otherCUDA, g.otherABI, g.otherCPU, g.otherDriver} {
+	for _, rule := range []func(node.Facts) (string, string){g.unusable, g.otherPython, g.otherTorch, g.otherCUDA, g.otherABI, g.otherLibraries, g.otherCPU, g.otherDriver} {
 		reason, try := rule(f)
 		if reason == "" {
 			continue
@@ -221,7 +199,7 @@ func (g *grouper) otherPython(f node.Facts) (reason, hint string) {
 
 // ownHint says what remains for an environment that dsbuild makes no like of.
 func ownHint(f node.Facts) string {
-	return "build the wheel on such a node, for the environment it has: dsbuild wheel --env " + cmp.Or(f.Executable, "PYTHON")
+	return "build the wheel on such a node, for the environment it has: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
 }
 
 func (g *grouper) otherTorch(f node.Facts) (reason, hint string) {
@@ -272,6 +250,18 @@ func (g *grouper) otherABI(f node.Facts) (reason, hint string) {
 	return fmt.Sprintf("its torch %s is built with %s, that of the package index with %s", f.Torch, words[*f.CXX11ABI], words[!*f.CXX11ABI]), ownHint(f)
 }
 
+// otherLibraries: what is linked for newer libraries is not loaded. An
+// environment's own libstdc++ can be older than its glibc.
+func (g *grouper) otherLibraries(f node.Facts) (reason, hint string) {
+	if f.Glibc != "" && older(f.Glibc, LinkGlibc) {
+		return fmt.Sprintf("its glibc is %s, and extensions are linked for %s and newer", f.Glibc, LinkGlibc), ownHint(f)
+	}
+	if floor := wheel.PlatformFloors(LinkGlibc).GLIBCXX; f.Libstdcxx != "" && compareVersions(f.Libstdcxx, floor) < 0 {
+		return fmt.Sprintf("its libstdc++ has GLIBCXX %s, and extensions are linked for %s and newer", f.Libstdcxx, floor), ownHint(f)
+	}
+	return "", ""
+}
+
 func (g *grouper) otherCPU(f node.Facts) (reason, hint string) {
 	have := wheel.CPULevel(f.CPU)
 	switch lowest := wheel.CPULevels()[0]; {
@@ -302,12 +292,6 @@ func driverHint(cuda, floor string) string {
 func (g *grouper) whyNot(k *kind) (reasons []string, hint string) {
 	s := g.searchFor([]*kind{k})
 	spec := g.specFor(s)
-	spec.Glibc = s.floor
-	for _, i := range k.nodes { // the words are of what they have
-		if level := g.platformLevel(g.nodes[i].Facts); level != "" && older(s.floor, level) {
-			spec.Glibc = level
-		}
-	}
 	w, bad := g.read(spec, nil)
 	for capability, names := range g.gpuNames(k.nodes) {
 		w.gpus[capability] = names

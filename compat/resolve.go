@@ -88,7 +88,7 @@ func (t *Tables) candidates(w *want) func(func(candidate, [4]int) bool) {
 				continue
 			}
 			for k, g := range w.grounds {
-				if w.spec.Glibc != "" && older(w.spec.Glibc, g.Glibc) || g.foreign() {
+				if g.foreign() {
 					continue
 				}
 				for j, road := range t.Roads {

@@ -17,6 +17,15 @@ type DeepSpeed struct {
 	SHA256  string `json:"sha256"` // of the source distribution
 }
 
+// Limit is a reason why releases of DeepSpeed before Until cannot be built for
+// some archs, or for torch from TorchFrom on.
+type Limit struct {
+	Until     string `json:"until"`
+	MaxArch   string `json:"max_arch,omitempty"`   // no higher one with device code
+	TorchFrom string `json:"torch_from,omitempty"` // not with this torch or a newer one
+	Why       string `json:"why"`
+}
+
 // Torch is one release of torch, as its wheels on the package index are.
 type Torch struct {
 	Version   string   `json:"torch"`
@@ -25,6 +34,7 @@ type Torch struct {
 	Pythons   []string `json:"pythons"`
 	OldABI    bool     `json:"old_abi,omitempty"` // its std::string is the one before GCC 5
 	OldestGCC string   `json:"oldest_gcc"`        // major that compiles its headers
+	Standard  string   `json:"cxx_standard"`      // C++ standard that its headers need: two digits
 	Pins      []Pin    `json:"pins,omitempty"`    // what it needs otherwise than pinned for all
 	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for
 }
@@ -62,13 +72,14 @@ type Base struct {
 
 // RoadInfo is what a road offers.
 type RoadInfo struct {
-	Road      Road   `json:"road"`
-	Title     string `json:"title"`
-	Nvcc      bool   `json:"nvcc"`
-	TorchCUDA string `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
-	CUDA      string `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
-	GCC       string `json:"gcc,omitempty"`        // major of the gcc it needs
-	Suite     string `json:"suite,omitempty"`      // the only release of a distribution that has it
+	Road      Road     `json:"road"`
+	Title     string   `json:"title"`
+	Nvcc      bool     `json:"nvcc"`
+	TorchCUDA string   `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
+	CUDA      string   `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
+	MoreArchs []string `json:"more_archs,omitempty"` // compute capabilities that it compiles for beside those of its CUDA, without PTX
+	GCC       string   `json:"gcc,omitempty"`        // major of the gcc it needs
+	Suite     string   `json:"suite,omitempty"`      // the only release of a distribution that has it
 }
 
 // Origin says where a table is from.
@@ -80,6 +91,7 @@ type Origin struct {
 // Tables are all the tables, read once by NewTables.
 type Tables struct {
 	DeepSpeeds []DeepSpeed // newest first
+	Limits     []Limit     // of older releases of DeepSpeed
 	Torches    []Torch     // newest first
 	CUDAs      []CUDA      // newest first
 	Ops        []Op
@@ -120,14 +132,6 @@ func (t *Tables) pythons() []string {
 	return slices.Compact(out)
 }
 
-func (t *Tables) glibcs() []string {
-	var out []string
-	for _, b := range t.Bases {
-		out = append(out, b.Glibc)
-	}
-	return out
-}
-
 // NewTables reads the embedded tables.
 func NewTables() (*Tables, error) {
 	t := Tables{Origins: map[string]Origin{}}
@@ -135,7 +139,10 @@ func NewTables() (*Tables, error) {
 		name string
 		into any
 	}{
-		{"deepspeed", &struct{ Releases *[]DeepSpeed }{&t.DeepSpeeds}},
+		{"deepspeed", &struct {
+			Releases *[]DeepSpeed
+			Limits   *[]Limit
+		}{&t.DeepSpeeds, &t.Limits}},
 		{"torch", &struct{ Releases *[]Torch }{&t.Torches}},
 		{"cuda", &struct{ Releases *[]CUDA }{&t.CUDAs}},
 		{"ops", &struct{ Ops *[]Op }{&t.Ops}},

@@ -121,9 +121,14 @@ func TestGPUsNamed(t *testing.T) {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
-	for name, want := range map[string]string{"V10O": "V100", "RTX 409O": "RTX 4090", "AGX Oren": "Jetson AGX Orin", "foo": "", "MI300X": "", "nonsense": ""} {
+	for name, want := range map[string]string{"V10O": "V100", "RTX 409O": "RTX 4090", "AGX Oren": "Jetson AGX Orin", "foo": "", "MI300X": "", "nonsense": "", "8.0": "", "80": ""} {
 		if got := strings.Join(tt.NearestGPUs(name), ","); !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("nearest to %s: %s, want %q", name, got, want)
+		}
+	}
+	for name, want := range map[string]string{"A10O": "NVIDIA A100", "A1OO": "NVIDIA A100", "RTX 4O90": "GeForce RTX 4090", "L4O": "NVIDIA L40"} {
+		if got := tt.NearestGPUs(name); len(got) == 0 || !strings.HasSuffix(want, got[0]) {
+			t.Errorf("nearest to %s: %q, want %s first", name, got, want)
 		}
 	}
 	if both := tt.GPUsNamed("RTX 6000"); len(both) != 2 {

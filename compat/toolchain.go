@@ -14,7 +14,7 @@ type Road string
 const (
 	CUDA13   Road = "cuda13"   // nvcc and headers from Python packages
 	CUDA12   Road = "cuda12"   // headers from Python packages, no nvcc: C++ ops alone
-	Debian13 Road = "debian13" // Debian 13's own CUDA toolkit, 12.4 with gcc 13
+	Nvcc12   Road = "nvcc12"   // nvcc 12.4 of Debian's package, unpacked; headers from Python packages
 	Debian12 Road = "debian12" // Debian 12's own, 11.8 with gcc 11
 	Found    Road = "found"    // a toolkit that the ground has
 )
@@ -33,6 +33,10 @@ type Ground struct {
 	Machine  string   `json:"machine,omitempty"` // uname -m; "" is x86_64
 }
 
+// LinkGlibc is the glibc of the manylinux platform for which extensions are
+// linked, on every base: torch's own since 2.7.
+const LinkGlibc = "2.28"
+
 // Toolchain is everything a build needs to know, resolved: nothing in it is
 // left to be chosen later.
 type Toolchain struct {
@@ -42,13 +46,14 @@ type Toolchain struct {
 	Source    string         // sha256 of a release's source distribution, hex
 	Torch     string         // X.Y.Z
 	CUDA      string         // X.Y that torch is built for
+	Standard  string         // C++ standard that torch's headers need: "17", "20"
 	Toolkit   string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
 	Nvcc      bool           // whether there is a real nvcc, not a stand-in
 	GCC       string         // major to call for; "" for the ground's own gcc
 	Python    string         // X.Y
 	Pins      []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
 	CPU       wheel.CPULevel //
-	Glibc     string         // X.Y of the oldest node, which the wheel must not exceed; "" where none was named
+	Glibc     string         // X.Y of the oldest node, which the audit checks; "" where none was named
 	Archs     []wheel.Arch   // empty when no op has device code
 	Ops       []Op           // in the order of the table
 	Left      []LeftOp       // of --ops all: what cannot be built here
@@ -71,7 +76,8 @@ type Op struct {
 	Broken     []Broken `json:"broken,omitempty"`
 	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; those with device code always are so
 	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
-	Kind       string   `json:"kind,omitempty"`  // how people know it, for the printed table
+	Earlier    *Earlier `json:"earlier,omitempty"`
+	Kind       string   `json:"kind,omitempty"` // how people know it, for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
@@ -84,6 +90,23 @@ type Needs struct {
 	Node    []string `json:"node,omitempty"`    // requirements that also a node must meet, to run the op
 	Toolkit []string `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
 	Roads   []Road   `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
+}
+
+// Earlier describes an op in the releases of DeepSpeed before Until, where that
+// differs from the rest of its row.
+type Earlier struct {
+	Until      string   `json:"until"`
+	DeviceCode bool     `json:"device_code"`
+	Toolkit    []string `json:"toolkit,omitempty"` // components of the CUDA toolkit that it needs
+}
+
+// in returns the op as it is in a release of DeepSpeed.
+func (o Op) in(deepspeed string) Op {
+	if e := o.Earlier; e != nil && compareVersions(deepspeed, e.Until) < 0 {
+		o.DeviceCode = e.DeviceCode
+		o.Needs.Toolkit = union(o.Needs.Toolkit, e.Toolkit)
+	}
+	return o
 }
 
 // Span is a range of releases of DeepSpeed; either end can be open.

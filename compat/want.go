@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/mistake"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -41,8 +42,17 @@ type fault struct {
 }
 
 type change struct {
-	text  string
-	apply func(*wheel.Spec)
+	text    string
+	apply   func(*wheel.Spec)
+	grounds []Ground // in place of those given; nil leaves them
+}
+
+// change does it.
+func (c change) change(r *request) {
+	c.apply(&r.spec)
+	if c.grounds != nil {
+		r.grounds = c.grounds
+	}
 }
 
 // read looks up every value of s by itself.
@@ -75,10 +85,7 @@ func (t *Tables) readDeepSpeed(w *want) []fault {
 		return nil
 	}
 	w.deepspeed, w.spec.DeepSpeed = t.DeepSpeeds[0], ""
-	var all []string
-	for _, d := range t.DeepSpeeds {
-		all = append(all, d.Version)
-	}
+	all := t.releases()
 	what := fmt.Sprintf("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
 	return []fault{{what: what, instead: versionChanges("--deepspeed", v, all, func(s *wheel.Spec, v string) { s.DeepSpeed = v })}}
 }
@@ -87,7 +94,7 @@ func (t *Tables) readDeepSpeed(w *want) []fault {
 func versionChanges(flag, wrong string, known []string, set func(*wheel.Spec, string)) []change {
 	var out []change
 	for _, v := range nearestVersions(wrong, known) {
-		out = append(out, change{flag + " " + v, func(s *wheel.Spec) { set(s, v) }})
+		out = append(out, change{flag + " " + v, func(s *wheel.Spec) { set(s, v) }, nil})
 	}
 	return out
 }
@@ -137,13 +144,16 @@ func (t *Tables) readPython(w *want) []fault {
 }
 
 func (t *Tables) readGlibc(w *want) []fault {
-	if w.spec.Glibc == "" || xy.MatchString(w.spec.Glibc) {
+	asked := w.spec.Glibc
+	what := fmt.Sprintf("glibc %s: extensions are linked for glibc %s and newer, which torch itself needs since 2.7", asked, LinkGlibc)
+	switch {
+	case asked == "" || xy.MatchString(asked) && !older(asked, LinkGlibc):
 		return nil
+	case !xy.MatchString(asked):
+		what = fmt.Sprintf("glibc %q is not a version such as 2.28 ('ldd --version' on the oldest node says it)", asked)
 	}
-	what := fmt.Sprintf("glibc %q is not a version such as 2.31 ('ldd --version' on the oldest node says it)", w.spec.Glibc)
-	wrong := w.spec.Glibc
 	w.spec.Glibc = ""
-	return []fault{{what: what, instead: versionChanges("--glibc", wrong, t.glibcs(), func(s *wheel.Spec, v string) { s.Glibc = v })}}
+	return []fault{{what: what, instead: versionChanges("--glibc", asked, []string{LinkGlibc}, func(s *wheel.Spec, v string) { s.Glibc = v })}}
 }
 
 // readArchs keeps the archs that some CUDA compiles for.
@@ -182,7 +192,7 @@ func archChanges(wrong wheel.Arch, known []string) []change {
 	for _, n := range near[:min(len(near), 3)] {
 		a := archOf(n)
 		a.PTX = wrong.PTX
-		out = append(out, change{"--arch " + a.String() + " instead of " + wrong.String(), func(s *wheel.Spec) { s.Archs = addArch(s.Archs, a) }})
+		out = append(out, change{"--arch " + a.String() + " instead of " + wrong.String(), func(s *wheel.Spec) { s.Archs = addArch(s.Archs, a) }, nil})
 	}
 	return out
 }
@@ -223,7 +233,7 @@ func (t *Tables) readGPUs(w *want) []fault {
 	left := len(good)+len(w.spec.Archs) > 0 || slices.ContainsFunc(bad, func(f fault) bool { return len(f.instead) > 0 })
 	for i := range bad {
 		if others && left {
-			bad[i].instead = append(bad[i].instead, change{"without --gpu " + quoted(wrong[i]), func(*wheel.Spec) {}})
+			bad[i].instead = append(bad[i].instead, change{"without --gpu " + quoted(wrong[i]), func(*wheel.Spec) {}, nil})
 		}
 	}
 	w.spec.GPUs, w.loose = good, w.loose || len(bad) > 0
@@ -280,6 +290,10 @@ func buildThere(machine string) string {
 func (t *Tables) unknownGPU(name string) *fault {
 	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
 	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
+	if archs := archsIn(name); len(archs) > 0 {
+		what += "; it is a compute capability, which --arch takes"
+		return &fault{what: what, instead: []change{{"--arch " + archs[0].String() + " instead of --gpu " + quoted(name), func(s *wheel.Spec) { s.Archs = append(slices.Clone(s.Archs), archs...) }, nil}}}
+	}
 	near := t.NearestGPUs(name)
 	near = slices.DeleteFunc(near, func(n string) bool { return t.gpuFault(n, t.GPUsNamed(n)) != nil })
 	if len(near) == 0 {
@@ -289,10 +303,29 @@ func (t *Tables) unknownGPU(name string) *fault {
 	return &fault{what: what, instead: gpuChanges(name, near)}
 }
 
+// archsIn reads 8.0, sm_80 and 80, which are no names of GPUs.
+func archsIn(name string) []wheel.Arch {
+	text := strings.ToLower(strings.TrimSpace(name))
+	for _, prefix := range []string{"compute_", "compute", "sm_", "sm"} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	if digits := strings.Trim(text, "0123456789"); digits == "" && len(text) > 1 {
+		text = text[:len(text)-1] + "." + text[len(text)-1:]
+	}
+	if strings.Trim(text, "0123456789.") != "" {
+		return nil
+	}
+	archs, err := wheel.ParseArchs([]string{text})
+	if err != nil {
+		return nil
+	}
+	return archs
+}
+
 func gpuChanges(wrong string, near []string) []change {
 	var out []change
 	for _, n := range near {
-		out = append(out, change{"--gpu " + quoted(n) + " instead of " + quoted(wrong), func(s *wheel.Spec) { s.GPUs = append(slices.Clone(s.GPUs), n) }})
+		out = append(out, change{"--gpu " + quoted(n) + " instead of " + quoted(wrong), func(s *wheel.Spec) { s.GPUs = append(slices.Clone(s.GPUs), n) }, nil})
 	}
 	return out
 }
@@ -315,6 +348,7 @@ func (t *Tables) readOps(w *want) []fault {
 	w.all = slices.Contains(asked, AllOps)
 	var known []string
 	for _, op := range t.Ops {
+		op = op.in(w.deepspeed.Version)
 		known = append(known, op.Name)
 		named := slices.Contains(asked, op.Name)
 		if named || w.all || t.brought(op.Name, asked) {
@@ -361,15 +395,15 @@ func (t *Tables) defaultOps(w *want) []string {
 func opFault(name string, known []string) fault {
 	near := slices.Clone(known)
 	slices.SortStableFunc(near, func(a, b string) int {
-		return cmp.Compare(distance(strings.ToLower(name), a), distance(strings.ToLower(name), b))
+		return cmp.Compare(mistake.Distance(name, a), mistake.Distance(name, b))
 	})
 	f := fault{what: fmt.Sprintf("op %q is not one dsbuild can build ('dsbuild ops' lists them)", name)}
-	without := change{"without --ops " + name, func(*wheel.Spec) {}}
+	without := change{"without --ops " + name, func(*wheel.Spec) {}, nil}
 	for _, n := range near {
-		if distance(strings.ToLower(name), n) > len(n)/2 { // not a slip of the pen
+		if mistake.Distance(name, n) > len(n)/2*mistake.Letter { // not a slip of the pen
 			break
 		}
-		f.instead = append(f.instead, change{"--ops " + n + " instead of " + name, func(s *wheel.Spec) { s.Ops = append(slices.Clone(s.Ops), n) }})
+		f.instead = append(f.instead, change{"--ops " + n + " instead of " + name, func(s *wheel.Spec) { s.Ops = append(slices.Clone(s.Ops), n) }, nil})
 	}
 	f.instead = append(f.instead, without)
 	return f

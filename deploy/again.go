@@ -51,7 +51,7 @@ func (d *Deployment) lookAgain(ctx context.Context, u *unit, lost error) (undone
 			return undone{}, err
 		}
 	}
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By, Look: true}, u.log.order)
+	c, b, err := startChange(ctx, u, changeRequest{Run: d.run, Label: label(u.host.Name), By: d.opt.By, Look: true})
 	if err != nil {
 		return undone{}, err
 	}

@@ -106,7 +106,7 @@ def read_change(path):
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as e:
-        raise Failed("%s cannot be read: %s" % (path, getattr(e, "strerror", None) or e), "nothing was touched; look at %s" % os.path.join(HOME, "kept-*"))
+        raise Failed("%s cannot be read: %s" % (path, getattr(e, "strerror", None) or e), "look-at-kept")
 
 
 def exists(path):
@@ -182,50 +182,6 @@ def inside(path):
     return real
 
 
-def old_roots():
-    """What makes up the DeepSpeed of now: whole top folders, single files outside."""
-    roots = set()
-    for info in dist_infos(sites()):
-        rows, site = record_rows(info), os.path.dirname(info)
-        if rows is None:
-            raise Failed("%s has no RECORD: it cannot be taken away and put back" % info,
-                         "remove the DeepSpeed that is installed (pip uninstall, or the distribution's own tool), then deploy again")
-        roots.add(info)
-        for row in rows:
-            path = os.path.normpath(os.path.join(site, row[0]))
-            if path.startswith(site + os.sep):
-                top = path[len(site) + 1:].split(os.sep)
-                # Modules of many packages share one __pycache__.
-                path = path if top[0] == "__pycache__" else os.path.join(site, top[0])
-            roots.add(path)
-    return [inside(p) for p in roots]
-
-
-def new_roots(wheel):
-    """What a wheel will put where, in the same terms."""
-    import sysconfig
-
-    pure, roots = False, set()
-    with zipfile.ZipFile(wheel) as z:
-        names = z.namelist()
-        for name in names:
-            if name.endswith(".dist-info/WHEEL"):
-                pure = b"root-is-purelib: true" in z.read(name).lower()
-    site = os.path.realpath(sysconfig.get_path("purelib" if pure else "platlib"))
-    for name in names:
-        parts = name.rstrip("/").split("/")
-        if not parts[0].endswith(".data"):
-            roots.add(os.path.join(site, parts[0]))
-        elif len(parts) > 2 and not name.endswith("/"):
-            if parts[1] in ("purelib", "platlib"):
-                roots.add(os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), parts[2]))
-            elif parts[1] in ("scripts", "data", "headers"):
-                roots.add(os.path.join(sysconfig.get_path({"headers": "include"}.get(parts[1], parts[1])), *parts[2:]))
-            else:
-                raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
-    return [inside(p) for p in roots]
-
-
 def outermost(paths):
     """paths without those that lie in another of them: they are moved with it."""
     kept = []
@@ -277,87 +233,122 @@ def digest_of(path, digests, size=None):
     try:
         return digests.of(path, size)
     except OSError as e:
-        raise Failed("%s: %s" % (path, e.strerror), "where exec_prefix enters a container, its Python must see the same path as the node")
+        raise Failed("%s: %s" % (path, e.strerror), "same-path")
 
 
-class Owners:
-    """Whose the files of the environment are. DeepSpeed's folder is its own, but
-    other packages share folders: of those, only what belongs to a package that
-    is replaced may be moved."""
+class Replacement:
+    """What a change moves aside: the files of the distributions that are replaced, and what
+    stands where new files go. Everything else stays where it is, in shared folders, too."""
 
-    def __init__(self, replaced):
-        self.replaced, self.own, self.others = set(replaced), set(), set()
+    def __init__(self, names):
+        self.names, self.own, self.packages = set(names), set(), []
         for name, info in named_infos():
-            rows = record_rows(info) if os.path.isdir(info) else None
-            if name not in self.replaced:
-                self.others |= self.paths(info, rows)
-            elif rows is None:
-                raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name),
-                             "remove it there first, or install a version that satisfies with the tool that installed this one")
-            else:
-                self.own |= self.files(info, rows) | {info}
-        self.folders = folders(self.others)
-
-    @staticmethod
-    def files(info, rows):
-        return {os.path.normpath(os.path.join(os.path.dirname(info), row[0])) for row in rows}
-
-    def paths(self, info, rows):
-        """What belongs to a distribution; without a RECORD what its list of top
-        folders names."""
-        if rows is not None:
-            return self.files(info, rows)
-        try:
-            with open(os.path.join(info, "top_level.txt"), encoding="utf-8", errors="replace") as f:
-                return {os.path.join(os.path.dirname(info), line.strip(), "*") for line in f if line.strip()}
-        except OSError:
-            return set()
-
-    def roots(self, wheels):
-        """What is moved aside to install wheels: what is replaced, and what stands
-        where new files go."""
-        wanted = set(self.own)
-        for wheel in wheels:
-            files = new_files(wheel)
-            for place in sites():
-                if any(f.startswith(os.path.join(place, name + os.sep)) for f in files for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
-                    raise Failed("%s would put files into a folder of torch or DeepSpeed" % os.path.basename(wheel))
-            wanted |= files
-        mine = folders(self.own)
-        return [inside(self.root(path, mine)) for path in wanted]
-
-    def root(self, path, mine):
-        """The largest part of path that is nobody else's: a folder that is not
-        there yet, or one in which all belongs to what is replaced."""
-        for place in sites():
-            if not path.startswith(place + os.sep):
+            if name not in self.names:
                 continue
-            folder = place
-            for part in path[len(place) + 1:].split(os.sep)[:-1]:
-                folder = os.path.join(folder, part)
-                if not exists(folder) or folder in mine and folder not in self.folders:
-                    return folder
-        return path
+            rows = record_rows(info) if os.path.isdir(info) else None
+            if rows is None:
+                raise Failed("%s has no RECORD: %s cannot be replaced and put back" % (info, name), "remove-deepspeed" if name == "deepspeed" else "replace-by-hand")
+            files = {os.path.normpath(os.path.join(os.path.dirname(info), row[0])) for row in rows}
+            self.own |= files - set(owners(files, self.names)) | {info}
+        for place in sites() if "deepspeed" in self.names else ():
+            self.packages.append(os.path.join(place, "deepspeed"))
+            # verify calls code that nobody owns a difference, so a deploy takes it away.
+            unknown = [os.path.join(place, path) for path in unknown_code(place, [])]
+            self.own |= set(unknown) - set(owners([path for path in unknown if path not in self.own], self.names))
+
+    def roots(self, incoming):
+        """The paths that are moved aside for new files. incoming has, by path, a function
+        that says whether the file there is the same; None where nobody can know."""
+        moved, blocking = self.own_roots(), {}
+        for path in sorted(incoming):
+            root = first_new(path, moved)
+            if root is None:
+                continue
+            if exists(root):
+                blocking[root] = incoming[path] if root == path else None
+            moved.add(root)
+        self.refuse_foreign(blocking)
+        return outermost([inside(path) for path in moved])
+
+    def own_roots(self):
+        """Everything that belongs to what is replaced, folders as a whole where nothing else
+        is in them."""
+        moved, tops = set(), set()
+        for path in self.own:
+            place = [place for place in sites() if path.startswith(place + os.sep)]
+            top = os.path.join(place[0], path[len(place[0]) + 1:].split(os.sep)[0]) if place else path
+            if top == path or os.path.islink(top) and top not in self.packages:
+                moved |= {path} if exists(path) else set()
+            else:
+                tops.add(top)
+        for top in tops:
+            moved |= {top} if os.path.islink(top) else set(self.parts(top)) if os.path.isdir(top) else set()
+        return moved
+
+    def parts(self, folder):
+        """What of a folder moves: the folder itself, where that is all of it."""
+        found, whole = [], True
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+        for entry in entries:
+            if entry.path in self.own or self.is_own_byte_code(entry.path):
+                found.append(entry.path)
+            elif entry.is_dir(follow_symlinks=False):
+                inner = self.parts(entry.path)
+                whole = whole and inner == [entry.path]
+                found += inner
+            else:
+                whole = False
+        package = any((folder + os.sep).startswith(package + os.sep) for package in self.packages)
+        return [folder] if whole and (found or package) else found
+
+    def is_own_byte_code(self, path):
+        """Whether path is byte code of an own module, or of one of DeepSpeed's that is gone."""
+        cache, name = os.path.split(path)
+        folder, above = os.path.split(cache)
+        if above != "__pycache__" or not name.endswith(".pyc"):
+            return False
+        module = os.path.join(folder, name.split(".")[0] + ".py")
+        return module in self.own or not exists(module) and any(path.startswith(package + os.sep) for package in self.packages)
+
+    def refuse_foreign(self, blocking):
+        """Refuses a change that would put its files in the place of somebody else's."""
+        blocking = {path: same for path, same in blocking.items() if not path.endswith(".pyc")}
+        owned, places = owners(list(blocking), self.names), sites()
+        for path, same in sorted(blocking.items()):
+            owner = owned.get(path)
+            if owner and not (same and same(path)):
+                raise Failed("%s belongs to %s, and would be replaced" % (path, owner), "another-package")
+            if not owner and (os.path.isdir(path) or not path.startswith(tuple(place + os.sep for place in places))):
+                raise Failed("%s is there already, belongs to no package, and would be replaced" % path, "in-the-way")
 
 
-def folders(paths):
-    """Every folder above the paths."""
-    above = set()
-    for path in paths:
-        path = os.path.dirname(path)
-        while path not in above and path != os.path.dirname(path):
-            above.add(path)
-            path = os.path.dirname(path)
-    return above
+def first_new(path, moved):
+    """The outermost part of path that a new file there makes or replaces; None where
+    that part is moved aside anyhow."""
+    bases = [base for base in sites() + [os.path.realpath(sys.prefix)] if path.startswith(base + os.sep)]
+    at = bases[0] if bases else os.path.dirname(path)
+    for part in path[len(at) + 1:].split(os.sep):
+        at = os.path.join(at, part)
+        if at in moved:
+            return None
+        if not os.path.isdir(at):
+            break
+    return at
+
+
+def holds(path, data):
+    """Whether a plain file has this content."""
+    return os.path.isfile(path) and not os.path.islink(path) and content(path, len(data) + 1) == data
 
 
 def new_files(wheel):
-    """Every file that pip will make of a wheel, byte code and commands too."""
-    import configparser
+    """Every file that pip will make of a wheel, byte code and commands too: by its path, a
+    function that says whether a file there is the same, None where that cannot be told."""
     import importlib.util
     import sysconfig
 
-    files = set()
+    files = {}
     with zipfile.ZipFile(wheel) as z:
         names = [n for n in z.namelist() if not n.endswith("/")]
         texts = {n.split("/")[1]: z.read(n).decode("utf-8", "replace") for n in names
@@ -368,29 +359,74 @@ def new_files(wheel):
     if sys.prefix != sys.base_prefix:
         headers = os.path.join(sys.prefix, "include", "site", "python%d.%d" % sys.version_info[:2])
     for name in names:
-        parts = name.split("/")
+        parts, same = name.split("/"), same_as_member(wheel, name)
         if not parts[0].endswith(".data") or len(parts) < 3:
-            files.add(os.path.join(site, *parts))
+            files[os.path.join(site, *parts)] = same
         elif parts[1] in ("purelib", "platlib"):
-            files.add(os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:]))
+            files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
         elif parts[1] == "headers":
             # pip puts a folder of the package's name between, however it is spelled.
             stem = parts[0].split("-")[0]
-            files |= {os.path.join(headers, spelled, *parts[2:]) for spelled in (stem, stem.replace("_", "-"))}
+            files.update((os.path.join(os.path.realpath(headers), spelled, *parts[2:]), same) for spelled in (stem, stem.replace("_", "-")))
         elif parts[1] in ("scripts", "data"):
-            files.add(os.path.join(sysconfig.get_path(parts[1]), *parts[2:]))
+            files[os.path.join(os.path.realpath(sysconfig.get_path(parts[1])), *parts[2:])] = same
         else:
             raise Failed("the wheel has files for %r, which no installer knows" % parts[1])
-    commands = configparser.RawConfigParser(delimiters=("=",), strict=False)
-    commands.optionxform = str
-    try:
-        commands.read_string(texts.get("entry_points.txt", ""))
-    except configparser.Error:
-        pass  # pip will say what is wrong with it
-    for section in ("console_scripts", "gui_scripts"):
-        if commands.has_section(section):
-            files |= {os.path.join(sysconfig.get_path("scripts"), command) for command in commands.options(section)}
-    return files | {importlib.util.cache_from_source(f) for f in files if f.endswith(".py")}
+    files.update((os.path.join(scripts_folder(), command), None) for command in commands_of(texts.get("entry_points.txt", "")))
+    files.update([(importlib.util.cache_from_source(path), None) for path in files if path.endswith(".py")])
+    return files
+
+
+def same_as_member(wheel, name):
+    def same(path):
+        with zipfile.ZipFile(wheel) as z:
+            return holds(path, z.read(name))
+    return same
+
+
+def commands_of(entry_points):
+    """The commands that pip makes of an entry_points.txt."""
+    found, section = set(), ""
+    for line in entry_points.splitlines():
+        line = line.strip()
+        if line.startswith("[") and line.endswith("]"):
+            section = line.strip("[]")
+        elif section in ("console_scripts", "gui_scripts") and "=" in line and not line.startswith("#"):
+            found.add(line.partition("=")[0].strip())
+    for command in found:
+        if command in ("", os.curdir, os.pardir) or os.sep in command:
+            raise Failed("the wheel has a command of the name %r" % command)
+    # pip makes its own, and those of easy_install, for each version.
+    if "pip" in found:
+        found |= {"pip%d" % sys.version_info[0], "pip%d.%d" % sys.version_info[:2]}
+    if "easy_install" in found:
+        found.add("easy_install-%d.%d" % sys.version_info[:2])
+    return found
+
+
+def refuse_torch(wheel, files):
+    """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed."""
+    for place in sites():
+        if any(f.startswith(os.path.join(place, name + os.sep)) for f in files for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
+            raise Failed("%s would put files into a folder of torch or DeepSpeed" % os.path.basename(wheel))
+
+
+def kept_files(kept, path):
+    """What a rollback brings back: each file below kept, by the path that it comes to."""
+    if not os.path.isdir(kept) or os.path.islink(kept):
+        return {path: same_as_file(kept)}
+    files = {}
+    for file, _ in walk(kept):
+        files[path + file[len(kept):]] = same_as_file(file)
+    return files or {path: None}
+
+
+def same_as_file(kept):
+    def same(path):
+        if os.path.islink(kept):
+            return os.path.islink(path) and os.readlink(path) == os.readlink(kept)
+        return holds(path, content(kept, 1 << 30))
+    return same
 
 
 class Environment:
@@ -529,10 +565,10 @@ class Environment:
                 break
             except OSError as e:
                 if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise Failed("%s: no lock: %s" % (HOME, e.strerror), "the file system of the environment must have file locks (NFS: mount without nolock)")
+                    raise Failed("%s: no lock: %s" % (HOME, e.strerror), "file-locks")
                 if time.monotonic() > deadline:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
-                    raise Busy("another deploy is changing this environment (%s)" % who, "wait for it to end, then run again")
+                    raise Busy("another deploy is changing this environment (%s)" % who, "wait")
                 time.sleep(0.1)
                 inbox.check()
         try:
@@ -588,16 +624,18 @@ class Environment:
         for wheel in order["wheels"]:
             check_wheel(wheel, self.digests)
         first, along = order["wheels"][0]["file"], order["wheels"][1:]
-        roots = old_roots() + new_roots(first)
-        if along:
-            roots += Owners([w["name"] for w in along]).roots([w["file"] for w in along])
-        self.start_change(outermost(roots), "kept-" + REQUEST["run"])
+        incoming = new_files(first)
+        for wheel in along:
+            files = new_files(wheel["file"])
+            refuse_torch(wheel["file"], files)
+            incoming.update(files)
+        self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}
         run_pip(order, ["install", "--no-deps", "--no-index", "--no-user", "--force-reinstall", "--no-warn-script-location"] + ["--no-compile"] * bool(code) +
                 [w["file"] for w in order["wheels"]], self.dir, inbox, self.lock)
         info = dist_info(sites())
         if info is None:
-            raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "does this Python install elsewhere than it imports from?")
+            raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
         add_byte_code(os.path.dirname(info), code)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.used = {"deepspeed.whl": first}
@@ -650,7 +688,8 @@ class Environment:
 
     def sync(self):
         """Starts to bring what was installed to the disk, while it is verified."""
-        self.syncing = start_sync(sorted({os.path.dirname(root["path"]) for root in self.change["roots"]}))
+        folders = {os.stat(folder).st_dev: folder for folder in {os.path.dirname(root["path"]) for root in self.change["roots"]}}
+        self.syncing = start_sync(sorted(folders.values()))
 
     def finish(self):
         """What is left to do once a change is recorded; harmless when repeated."""
@@ -678,17 +717,19 @@ class Environment:
         """Exchanges what is installed for what was before the last deploy."""
         last = read_change(os.path.join(PREVIOUS, "change.json"))
         if not last:
-            raise Failed("there is nothing to go back to", "only what dsbuild replaced itself is kept, one step back")
+            raise Failed("there is nothing to go back to", "one-step-back")
         for other in last.get("along", []):
             if record_of(other["name"]) != other["record"]:
-                raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"],
-                             "deploy the DeepSpeed you want instead")
-        paths = [root["path"] for root in last["roots"]]
-        self.start_change(outermost(old_roots() + paths), "kept-" + REQUEST["run"])
-        for root, name in zip(last["roots"], range(len(last["roots"]))):
-            if root["was"]:
-                os.makedirs(os.path.dirname(root["path"]), exist_ok=True)
-                clone(os.path.join(PREVIOUS, str(name)), inside(root["path"]))
+                raise Failed("%s was changed after the deploy that installed it: going back would undo that too" % other["name"], "deploy-wanted")
+        back = [(os.path.join(PREVIOUS, str(i)), root["path"]) for i, root in enumerate(last["roots"]) if root["was"]]
+        incoming = {}
+        for kept, path in back:
+            incoming.update(kept_files(kept, path))
+        names = ["deepspeed"] + [other["name"] for other in last.get("along", [])]
+        self.start_change(Replacement(names).roots(incoming), "kept-" + REQUEST["run"])
+        for kept, path in back:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            clone(kept, inside(path))
         self.sync()
         now = installed(False)
         return {"version": now["version"] if now else "", "record": now["record"] if now else "", "noted": last.get("noted")}
@@ -758,43 +799,16 @@ def blocks(f, size):
         yield block
 
 
-MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
-
-
 def byte_code(brought):
     """The byte code of a wheel's modules by their names; empty where this Python has
     other byte code, or none of what is needed: then pip compiles."""
-    import hashlib
     import importlib.util
 
-    try:
-        import lzma
-    except ImportError:  # an optional part of Python
-        return {}
+    exec(BYTECODE, globals())
     magic = int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little")
     if magic != brought["magic"] or sys.pycache_prefix or sys.implementation.name != "cpython":
         return {}
-    try:
-        with open(brought["file"], "rb") as f:
-            data = f.read(MOST_CODE)
-        texts, room = [], MOST_CODE
-        while data:  # one stream after the other
-            stream = lzma.LZMADecompressor()
-            texts.append(stream.decompress(data, room))
-            room -= len(texts[-1])
-            data = stream.unused_data
-        text = b"".join(texts)
-    except (OSError, EOFError, lzma.LZMAError):
-        return {}
-    if hashlib.sha256(text).hexdigest() != brought["sha256"]:
-        return {}
-    listing, _, code = text.partition(b"\n")
-    modules, at = {}, 0
-    for name, size in json.loads(listing.decode("utf-8")):
-        if not name.startswith("/") and os.pardir not in name.split("/"):
-            modules[name] = code[at:at + size]
-        at += size
-    return modules
+    return unpack_byte_code(brought["file"], brought["sha256"])
 
 
 def add_byte_code(site, modules):
@@ -852,7 +866,7 @@ def clone(source, target):
             shutil.copy2(a, b, follow_symlinks=False)
 
     if os.path.isdir(source) and not os.path.islink(source):
-        shutil.copytree(source, target, symlinks=True, copy_function=link)
+        shutil.copytree(source, target, symlinks=True, copy_function=link, dirs_exist_ok=True)
     else:
         link(source, target)
 
@@ -870,7 +884,7 @@ def before():
     """The DeepSpeed of now as the report tells it."""
     found = installed(False)
     if found and not (found["version"] and found["record"]):
-        raise Failed("%s cannot be read" % dist_info(sites()), "what does the node's kernel say of its disk? dmesg")
+        raise Failed("%s cannot be read" % dist_info(sites()), "disk")
     return {"version": found["version"], "sha256": found["sha256"]} if found else None
 
 
@@ -984,18 +998,18 @@ def answer(number, make):
         emit({"to": number, "ok": make()})
         return
     except Failed as e:
-        why, hint, busy = str(e), e.hint, isinstance(e, Busy)
+        why, advice, busy = str(e), e.advice, isinstance(e, Busy)
     except OSError as e:
-        hint = no_room("[Errno %s]" % e.errno)
+        advice = no_room("[Errno %s]" % e.errno)
         why = "%s: %s" % (e.filename or HOME, e.strerror)
-    emit({"to": number, "failed": why, "hint": hint, "busy": busy})
+    emit({"to": number, "failed": why, "advice": advice, "busy": busy})
 
 
 def no_room(text):
-    """What to try where an error is about a full disk, or one with no more room for
-    names, or a quota; "" for any other."""
+    """The code of the advice for a full disk, one with no more room for names, or a
+    quota; "" for any other error."""
     if any("[Errno %d]" % number in text for number in (errno.ENOSPC, errno.EDQUOT)):
-        return "make room on the node: df -h %s; df -i %s; quota" % (HOME, HOME)
+        return "no-room"
     return ""
 
 

@@ -39,7 +39,7 @@ func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 	e := newEnvironment(t, "")
 	home := filepath.Join(e.dir, ".dsbuild")
 	kept := filepath.Join(home, "kept-earlier", "0")
-	begin := "env = Environment()\ntry:\n    print(env.begin(Inbox()))\nexcept Failed as f:\n    print('failed:', f, '| hint:', f.hint)\n"
+	begin := "env = Environment()\ntry:\n    print(env.begin(Inbox()))\nexcept Failed as f:\n    print('failed:', f, '| advice:', f.advice)\n"
 	for name, write := range map[string]func(path string) error{
 		"torn":       func(path string) error { return os.WriteFile(path, []byte(`{"done": fal`), 0o600) },
 		"empty":      func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -55,7 +55,7 @@ func TestUnreadableChangeIsNotTakenForNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := agentDo(t, e, "", begin)
-		if !strings.Contains(out, "failed: "+change+" cannot be read: ") || !strings.Contains(out, "hint: nothing was touched; look at "+home+"/kept-*") {
+		if !strings.Contains(out, "failed: "+change+" cannot be read: ") || !strings.Contains(out, "advice: look-at-kept") {
 			t.Errorf("%s: %s", name, out)
 		}
 		if _, err := os.Stat(kept); err != nil {

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -248,7 +247,7 @@ func shortage(lacks []lack, f node.Facts, opt PlanOptions) (reason, hint string)
 		}
 		return reason, "make the wheelhouse anew: dsbuild wheel --bundle"
 	}
-	return reason, "install them there: " + cmp.Or(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
+	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
 }
 
 // fetchable are the requirements that a node's own index may meet, and what is
@@ -284,7 +283,7 @@ func room(f node.Facts, size int64) (reason, hint string) {
 		free int64
 	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
 		if place.free < need {
-			return fmt.Sprintf("%s has %s free, %s are needed", place.dir, ui.Size(place.free), ui.Size(need)), "make room there: df -h " + place.dir
+			return fmt.Sprintf("%s has %s free, %s are needed", place.dir, ui.Size(place.free), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
 		}
 	}
 	return "", ""

@@ -297,7 +297,7 @@ func TestIndexOfTheNode(t *testing.T) {
 	h.Env = map[string]string{"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index}
 	was := e.snapshot(t)
 	for needs, want := range map[string]string{
-		"greedy": "from the node's own index: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
+		"greedy": "from the node's own index: the node says: pip ended with status 1", "nowhere": "No matching distribution found for nowhere",
 		"thief": "would put files into a folder of torch",
 	} {
 		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{require: []string{needs}})), []*sshtest.Server{s}, h)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 )
 
@@ -35,6 +35,22 @@ type Version struct {
 	SHA256  string `json:"sha256"` // of the wheel it came from; "" if dsbuild did not install it
 }
 
+// name is a version in words.
+func (v *Version) name() string {
+	if v == nil {
+		return "no DeepSpeed"
+	}
+	return "DeepSpeed " + v.Version
+}
+
+// plain is a version without what cannot be part of one: a node told it.
+func (v *Version) plain() *Version {
+	if v == nil {
+		return nil
+	}
+	return &Version{node.PlainVersion(v.Version), node.PlainVersion(v.SHA256)}
+}
+
 // change is an agent at work on a node: it holds the lock of the environment,
 // and puts it back should it not hear from us to the end.
 type change struct {
@@ -44,6 +60,7 @@ type change struct {
 	replies chan reply
 	stop    context.CancelFunc
 	asked   func(order []byte) // told of each order but pings
+	host    inventory.Host     // that the agent is at work for
 
 	mu     sync.Mutex
 	number int
@@ -80,25 +97,23 @@ type begun struct {
 
 // refusal is an order that the agent answered with a failure.
 type refusal struct {
-	why  string
+	error
 	busy bool // another deploy is at work there
 }
-
-func (r *refusal) Error() string { return r.why }
 
 // reply is one message of the agent.
 type reply struct {
 	To     int             `json:"to"`
 	OK     json.RawMessage `json:"ok"`
 	Failed string          `json:"failed"`
-	Hint   string          `json:"hint"`
+	Advice string          `json:"advice"` // the code of a hint
 	Busy   bool            `json:"busy"`
 	Pip    []string        `json:"pip"` // what pip said, before the answer: for the log, which has it already
 }
 
 // startChange starts an agent and waits until it holds the lock. The agent
 // outlives ctx, so that it can be asked to undo; end ends it.
-func startChange(ctx context.Context, r remote.Runner, python string, req changeRequest, asked func(order []byte)) (*change, begun, error) {
+func startChange(ctx context.Context, u *unit, req changeRequest) (*change, begun, error) {
 	req.SilenceS = silence.Seconds()
 	if req.Files == nil {
 		req.Files = []arrival{} // not null
@@ -106,10 +121,11 @@ func startChange(ctx context.Context, r remote.Runner, python string, req change
 	req.LockS = max(req.LockS, lockWait.Seconds())
 	out, in := io.Pipe()
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop, asked: asked}
+	c := &change{in: in, ended: make(chan struct{}), replies: make(chan reply, 8), stop: stop, asked: u.log.order, host: u.host}
+	runner := u.runner
 	go func() {
-		script := node.Script{Python: python, Program: agentProgram, Request: req, More: out}
-		c.err = script.Run(lasting, r, c.receive)
+		script := node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req, More: out}
+		c.err = script.Run(lasting, runner, c.receive)
 		out.CloseWithError(io.ErrClosedPipe) // what still writes must not wait for a reader
 		close(c.ended)
 	}()
@@ -199,7 +215,7 @@ func (c *change) await(ctx context.Context, number int, into any) error {
 				continue // the answer to an order given up
 			}
 			if r.OK == nil {
-				return withHint(&refusal{r.Failed, r.Busy}, r.Hint)
+				return withHint(&refusal{node.Words(r.Failed), r.Busy}, adviceFor(r.Advice, c.host))
 			}
 			if into == nil {
 				return nil

@@ -50,6 +50,7 @@ type Options struct {
 	Bundle     *wheel.Bundle // wheelhouse to meet requirements from; nil: a node that lacks one is refused
 	Index      bool          // meet them from each node's own index
 	InUse      InUse         // what becomes of nodes whose environment is in use
+	DryRun     bool          // nothing is written, no proof of what nodes share either: their word is taken
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
 	Logs       Logs          // what is kept of all that nodes say
 	Timeout    time.Duration // how long sending, installing and verifying may each take on a node, and no step takes longer; 0: the usual limits
@@ -136,7 +137,8 @@ func (d *Deployment) Close() {
 }
 
 // Survey is the first phase: it reaches and probes every node and decides what
-// is to happen. It changes nothing and sends no file.
+// is to happen. It changes nothing and sends no file; where nodes say that they share an
+// environment, a file of one word shows for a moment whether they do.
 func (d *Deployment) Survey(ctx context.Context) (Plan, error) {
 	if _, err := d.Probe(ctx); err != nil {
 		return Plan{}, err
@@ -232,14 +234,18 @@ func (d *Deployment) tooMany(before int) func(int) bool {
 
 // decide is the end of the first phase: every node gets its part of the plan.
 func (d *Deployment) decide(ctx context.Context, how func([]Known) (Plan, error)) (Plan, error) {
-	plan, err := how(d.known())
+	known := d.known()
+	if !d.opt.DryRun {
+		d.proveSharing(ctx, known)
+	}
+	plan, err := how(known)
 	if ctx.Err() != nil { // what was decided may rest on a download that was cut off
 		return Plan{}, d.cutOff(ctx)
 	}
 	if err != nil {
 		return Plan{}, err
 	}
-	plan.Respect(d.known(), d.opt.InUse)
+	plan.Respect(known, d.opt.InUse)
 	plan.Divide(d.opt.Serial)
 	for i, u := range d.units {
 		u.plan = plan.Nodes[i]
@@ -579,7 +585,7 @@ func (d *Deployment) Report() *Report {
 	seen := map[string]bool{}
 	for i, u := range d.units {
 		n := NodeReport{
-			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before, After: u.after, Unseen: u.unseen || u.facts == nil,
+			Name: u.host.Name, Status: u.status, Step: u.step, Changed: u.changed, Along: names(u.plan.Along), Before: u.before.plain(), After: u.after.plain(), Unseen: u.unseen || u.facts == nil,
 			Seconds: u.seconds, Sent: u.sent, Differs: []string{}, Remarks: []string{}, Serial: u.serial, Log: u.log.path(),
 			unfit: u.plan.Unfit, aftermath: u.aftermath, aka: []string{u.host.Node, u.host.Address, label(u.host.Name)},
 		}
@@ -587,7 +593,7 @@ func (d *Deployment) Report() *Report {
 			u.sight.tell(&n)
 		}
 		if u.err != nil {
-			n.Error, n.Hint = u.err.Error(), hint.Of(u.err)
+			n.Error, n.Hint = clip(ui.OneLine(u.err.Error()), maxError), ui.OneLine(hint.Of(u.err))
 		}
 		if u.facts != nil {
 			f := *u.facts
@@ -607,6 +613,9 @@ func (d *Deployment) Report() *Report {
 	r.complete()
 	return r
 }
+
+// maxError bounds the error of a node in the report.
+const maxError = 4 << 10
 
 // ref names the wheel that is for a node, or that was found on it; nil: none.
 func (u *unit) ref() *WheelRef {

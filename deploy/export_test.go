@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"github.com/dsbuild/dsbuild/inventory"
 	"time"
 
 	"github.com/dsbuild/dsbuild/wheel"
@@ -27,3 +28,9 @@ func Lacking(parts []wheel.Part, missing [][2]int) (int64, error) {
 
 // Crowded has a deployment take itself for one to many more nodes.
 func Crowded(d *Deployment) { d.installs += mostWithCode }
+
+// AdviceTexts are the hints by their codes.
+func AdviceTexts() map[string]string { return adviceTexts() }
+
+// AdviceFor is the hint for a code that a node sent.
+func AdviceFor(code string, h inventory.Host) string { return adviceFor(code, h) }

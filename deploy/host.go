@@ -2,14 +2,6 @@ package deploy
 
 import "strings"
 
-// bounded cuts foreign text in a message.
-func bounded(s string) string {
-	if len(s) <= 200 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:200], "") + "..."
-}
-
 // label is a node's name as part of a file name.
 func label(name string) string {
 	s := strings.Map(func(r rune) rune {

@@ -104,7 +104,13 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	for _, c := range []struct {
 		p         paths
 		one, many string
-	}{{l.altered, "is not what RECORD says", "are not what RECORD says"}, {l.missing, "is missing", "are missing"}, {l.unknown, "is code that RECORD does not know", "are code that RECORD does not know"}} {
+	}{
+		{l.altered, "is not what RECORD says", "are not what RECORD says"},
+		{l.missing, "is missing", "are missing"},
+		{l.unknown, "is code that RECORD does not know", "are code that RECORD does not know"},
+		{l.Links, "is a link to a folder, which RECORD does not know", "are links to folders, which RECORD does not know"},
+		{l.Code, "is not the byte code of its module", "are not the byte code of their modules"},
+	} {
 		if c.p.Count > 0 {
 			s.differ(try, "%s", c.p.say(c.one, c.many))
 		}
@@ -345,7 +351,8 @@ func judgeFiles(group []*sight) {
 
 // whole says that a node's files are what its RECORD says.
 func (s *sight) whole() bool {
-	return s.looked.altered.Count+s.looked.missing.Count+s.looked.unknown.Count == 0
+	l := s.looked
+	return l.altered.Count+l.missing.Count+l.unknown.Count+l.Links.Count+l.Code.Count == 0
 }
 
 // kindsOfFiles groups nodes by their files, those that most have first; nodes

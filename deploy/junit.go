@@ -103,10 +103,18 @@ const (
 	maxJUnitLogs = 4 << 20
 )
 
+// QuotesLogs reports whether JUnit writes parts of logs, which are for the user
+// alone.
+func (r *Report) QuotesLogs() bool {
+	return slices.ContainsFunc(r.Nodes, NodeReport.quotesLog)
+}
+
+func (n NodeReport) quotesLog() bool { return n.Status != OK && n.Log != "" }
+
 // junitLog is the end of the log of a node that is not ok, as long as there is
 // room for it.
 func (n NodeReport) junitLog(room *int) string {
-	if n.Status == OK || n.Log == "" {
+	if !n.quotesLog() {
 		return ""
 	}
 	text := "\nlog: " + ui.Clean(n.Log)

@@ -45,7 +45,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "install" || n.Before == nil || n.Error != "pip did not end within 40 s; put back: DeepSpeed "+n.Before.Version+", as before" {
+	if n.Status != deploy.Failed || n.Step != "install" || n.Before == nil || n.Error != "the node says: pip did not end within 40 s; put back: DeepSpeed "+n.Before.Version+", as before" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)

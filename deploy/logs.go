@@ -157,7 +157,8 @@ type nodeLog struct {
 // off says that nothing is kept.
 func (l *nodeLog) off() bool { return l.book.dir == "" }
 
-// line notes a line of a kind: what dsbuild does has none.
+// line notes a text of a kind: what dsbuild does has none. Only its first line has the
+// time and the kind, so that no word of a node passes for another entry.
 func (l *nodeLog) line(kind, text string) {
 	if l.off() {
 		return
@@ -173,7 +174,7 @@ func (l *nodeLog) line(kind, text string) {
 	}
 	l.talked = l.talked || kind != ""
 	at := time.Now().Format("15:04:05.000")
-	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+	for line := range strings.SplitSeq(strings.TrimRight(ui.Clean(text), "\n"), "\n") {
 		fmt.Fprintf(&l.text, "%s %-6s %s\n", at, kind, line)
 		at = strings.Repeat(" ", len(at))
 	}
@@ -196,7 +197,7 @@ func (l *nodeLog) step(name string) {
 func (l *nodeLog) ended(took time.Duration, err error) {
 	text := "done after " + ui.Duration(took)
 	if err != nil {
-		text = "failed after " + ui.Duration(took) + ": " + err.Error()
+		text = "failed after " + ui.Duration(took) + ": " + ui.OneLine(err.Error())
 		if try := hint.Of(err); try != "" {
 			text += "\nhint: " + try
 		}
@@ -365,7 +366,7 @@ func (c loggedConn) Run(ctx context.Context, cmd remote.Command) error {
 
 func outcome(err error) string {
 	if err != nil {
-		return err.Error()
+		return ui.OneLine(err.Error())
 	}
 	return "done"
 }
@@ -387,8 +388,9 @@ func asked(cmd remote.Command) string {
 	if cmd.Setup != "" {
 		text += "\nafter " + assignment.ReplaceAllString(cmd.Setup, "$1=[…]")
 	}
-	if len(cmd.Env) > 0 {
-		text += "\nwith " + strings.Join(slices.Sorted(maps.Keys(cmd.Env)), " ")
+	if names := slices.AppendSeq(slices.Clone(cmd.EnvNames), maps.Keys(cmd.Env)); len(names) > 0 {
+		slices.Sort(names)
+		text += "\nwith " + strings.Join(names, " ")
 	}
 	return text
 }

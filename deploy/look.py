@@ -3,41 +3,16 @@
 # told. Writes nothing.
 MOST_FILES = 10000  # of one package; more are not DeepSpeed's
 MOST_NAMED = 50  # files of one kind that are named
-CODE = (".py", ".pyc", ".so")  # what an import could find, and changes what runs
-
-
-def walk(package):
-    """Every file of a package but cached byte code. (os.walk takes three times as long.)"""
-    folders = [package]
-    for folder in folders:
-        try:
-            with os.scandir(folder) as entries:
-                inside = [(entry.name, is_folder(entry), entry.is_symlink()) for entry in entries]
-        except OSError:
-            continue
-        for name, is_dir, is_link in inside:
-            path = folder + "/" + name
-            if not is_dir:
-                yield path
-            elif name != "__pycache__" and not is_link:
-                folders.append(path)
-
-
-def is_folder(entry):
-    """Whether an entry is a folder, or a link to one."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
 
 
 def digests(rows):
-    """(files of the package, files elsewhere, what lies in the package's folder besides).
+    """(files of the package, files elsewhere, other files in the package's folder, its links).
     A file is told as path → "hash digest": what RECORD says, nothing where it does not
     know the file, and what is there, nothing where nothing is; where RECORD uses another
     algorithm, the sha256 follows. Paths are below the working directory: the kernel is
     quicker with short ones."""
     new, files, others, listed, besides = hasher(), {}, {}, set(), []
+    links = {"folders": [], "files": []}
     for row in rows or []:
         path, said = row[0], row[1]
         if "./" in path or "//" in path:
@@ -53,10 +28,12 @@ def digests(rows):
         except OSError:
             told = ""
         (files if path.startswith("deepspeed/") else others)[path] = said + " " + told
-    for path in walk("deepspeed"):
+    for path, is_link in walk("deepspeed"):
         if path in listed:
-            continue
-        if rows is None or path.endswith(CODE):
+            links["files"] += [path] * is_link
+        elif is_link and os.path.isdir(path):
+            links["folders"].append(path)
+        elif rows is None or path.endswith(CODE):
             try:
                 files[path] = " " + file_digest(path, new).hexdigest()
             except OSError:
@@ -65,7 +42,24 @@ def digests(rows):
             besides.append(path)
         if len(files) > MOST_FILES:
             break
-    return files, others, besides
+    return files, others, besides, links
+
+
+def leave_to_owners(info, files):
+    """Takes out of files the code that belongs to other distributions, and says whose it is:
+    no deploy takes it away."""
+    site = os.path.dirname(info)
+    owned = owners([os.path.join(site, path) for path in files if files[path].startswith(" ")], {"deepspeed"})
+    for owner in sorted(set(owned.values())):
+        paths = sorted(path[len(site) + 1:] for path in owned if owned[path] == owner)
+        emit({"wrong": "code in DeepSpeed's folder belongs to %s: %s" % (owner, some(paths)), "advice": "code-of-package"})
+        for path in paths:
+            del files[path]
+
+
+def some(paths):
+    """A few of some paths, for a sentence."""
+    return ", ".join(paths[:4]) + (" and more" if paths[4:] else "")
 
 
 def look_at_files(info):
@@ -73,17 +67,27 @@ def look_at_files(info):
     rows, here = record_rows(info), os.open(".", os.O_PATH)
     os.chdir(os.path.dirname(info))
     try:
-        files, others, besides = digests(rows)
+        files, others, besides, links = digests(rows)
     finally:
         os.fchdir(here)
     if len(files) + len(others) > MOST_FILES:
-        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "see what lies in %s/deepspeed" % os.path.dirname(info))
+        raise Failed("it has more than %d files: that is no DeepSpeed" % MOST_FILES, "too-many-files")
+    if rows is not None:
+        leave_to_owners(info, files)
+    if links["files"]:
+        emit({"remark": "files of DeepSpeed are links, of which the content was compared: %s" % some(sorted(links["files"]))})
+    code = wrong_byte_code(info, rows or [[path, ""] for path in files])
     lines = "".join(["%s\0%s\n" % file for file in sorted(files.items())])
     digest = hasher()(lines.encode("utf-8", "replace")).hexdigest()
     # What another node sent already need not be sent again.
     return {"digest": digest, "files": {} if digest in REQUEST["known"] else files, "others": others, "bare": rows is None,
             "conda": text(os.path.join(info, "INSTALLER")).strip() == "conda",
-            "litter": {"count": len(besides), "first": sorted(besides)[:MOST_NAMED]}}
+            "links": counted(links["folders"]), "code": counted(code), "litter": counted(besides)}
+
+
+def counted(paths):
+    """How many paths there are, and the first of them."""
+    return {"count": len(paths), "first": sorted(paths)[:MOST_NAMED]}
 
 
 def noted_by_dsbuild(record):
@@ -105,14 +109,14 @@ def look_along(wheels):
         name = str(wheel.get("name", ""))
         info = infos.get(name)
         if info is None:
-            emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "hint": "deploy again with --deps bundle"})
+            emit({"wrong": "%s, which dsbuild installed with DeepSpeed, is gone" % name, "advice": "deploy-bundle"})
             continue
         if record_sha256(info) != wheel.get("record"):
             emit({"remark": "%s was installed with DeepSpeed and has been replaced since" % name})
             continue
         wrong = altered(info)
         if wrong:
-            emit({"wrong": "files of %s are not what RECORD says, or missing: %s" % (name, ", ".join(wrong[:4]) + (" and more" if wrong[4:] else "")), "hint": "something changed them after the installation; deploy with --force"})
+            emit({"wrong": "files of %s are not what RECORD says, or missing: %s" % (name, some(wrong)), "advice": "deploy-force"})
         attempt(lambda: check_found(name, metadata_version(info)))
 
 
@@ -129,13 +133,13 @@ def look():
         origin = origin_of("deepspeed")
         if origin:
             package = os.path.dirname(os.path.realpath(origin))
-            emit({"wrong": "it has no DeepSpeed of its own: an import finds %s" % package, "hint": shadow_hint(os.path.dirname(package))})
+            emit({"wrong": "it has no DeepSpeed of its own: an import finds %s" % package, "advice": shadow_advice(os.path.dirname(package))})
         return
     attempt(check_place)
     info = infos[0]
     if len(infos) > 1:
         emit({"wrong": "several DeepSpeeds are registered: %s" % ", ".join(os.path.basename(i) for i in infos),
-              "hint": "an installation was cut off: remove both (python -m pip uninstall deepspeed, twice), then deploy again"})
+              "advice": "several"})
     facts = found["deepspeed"] or installed(False)  # a deploy may have come in between
     noted = noted_by_dsbuild(facts["record"])
     along = noted.pop("along", [])

@@ -29,10 +29,10 @@ def load_op(op, place):
         raise Failed("op %s is not in the installed wheel" % op)
     builder = ALL_OPS.get(op)
     if builder is None:
-        raise Failed("op %s: this DeepSpeed has no builder of that name for its accelerator" % op, "is DS_ACCELERATOR set on this node?")
+        raise Failed("op %s: this DeepSpeed has no builder of that name for its accelerator" % op, "accelerator")
 
     def never(*_, **__):
-        raise Failed("op %s would be compiled on this node instead of loaded" % op, "torch, CUDA or the accelerator differ from the wheel's")
+        raise Failed("op %s would be compiled on this node instead of loaded" % op, "torch-differs")
 
     builder.jit_load = never
     try:

@@ -193,7 +193,7 @@ func (d *Deployment) putParts(ctx context.Context, u *unit, f upload) (done bool
 	}
 	l, err := p.lacking(compared.Missing)
 	if err != nil {
-		return false, d.orWhole(u, f, &refusal{why: err.Error()})
+		return false, d.orWhole(u, f, &refusal{error: err})
 	}
 	if 2*l.bytes() > f.size {
 		return false, nil

@@ -209,7 +209,7 @@ func TestWhatIsKeptIsNotTrusted(t *testing.T) {
 			if sent := sentBy(t, e, opt, second); !c.sent(sent) {
 				t.Errorf("%d bytes were sent, all are %d", sent, whole(t, second[0]))
 			}
-			if c.during != strings.Contains(said.String(), "gpu1: what was kept of deepspeed.whl is damaged; all of "+filepath.Base(second[0].Path)+" is sent") {
+			if c.during != strings.Contains(said.String(), "gpu1: the node says: what was kept of deepspeed.whl is damaged; all of "+filepath.Base(second[0].Path)+" is sent") {
 				t.Errorf("said:\n%s", said.String())
 			}
 			// What is kept now is right.

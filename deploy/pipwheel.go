@@ -9,8 +9,15 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/adrg/xdg"
+
 	"github.com/dsbuild/dsbuild/wheel"
 )
+
+// DefaultPip is DownloadPip into the cache of this user.
+func DefaultPip() func(ctx context.Context, python string) (string, error) {
+	return DownloadPip(filepath.Join(xdg.CacheHome, "dsbuild", "pip"))
+}
 
 // DownloadPip returns a function that finds a pip wheel for a Python X.Y in
 // dir, and downloads it there with the local python3's own pip if it is not.

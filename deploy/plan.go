@@ -218,10 +218,30 @@ func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt 
 		reason, hint = shortage(lacks, f, opt)
 		reasons = append(reasons, reason)
 	}
+	if reason, try := foreignCommands(w, f); reason != "" {
+		reasons, hint = append(reasons, reason), cmp.Or(hint, try)
+	}
 	if full, try := room(f, w.Manifest.Size+alongSize(along)); full != "" {
 		reasons, hint = append(reasons, full), cmp.Or(hint, try)
 	}
 	return reasons, hint
+}
+
+// foreignCommands says which commands of a wheel would replace somebody else's.
+func foreignCommands(w Wheel, f node.Facts) (reason, hint string) {
+	var reasons []string
+	for _, name := range w.Commands {
+		switch owner, taken := f.Taken[name]; {
+		case taken && owner != "":
+			reasons = append(reasons, fmt.Sprintf("its command %s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
+		case taken:
+			reasons = append(reasons, fmt.Sprintf("a command %s is there, which belongs to no package", name))
+		}
+	}
+	if len(reasons) == 0 {
+		return "", ""
+	}
+	return "the wheel would replace what is not DeepSpeed's: " + strings.Join(reasons, ", "), "move it away there, or build a wheel without that command"
 }
 
 func requirementNames(lacks []lack) string {

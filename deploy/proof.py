@@ -3,21 +3,24 @@
 
 
 class Failed(Exception):
-    def __init__(self, why, hint=""):
+    """Something that went wrong. advice is the code of a hint: dsbuild has the text of
+    each code (advice.go), a node sends none."""
+
+    def __init__(self, why, advice=""):
         Exception.__init__(self, why)
-        self.hint = hint
+        self.advice = advice
 
 
-def shadow_hint(place):
-    """What to do about another DeepSpeed that wins over the installed one."""
+def shadow_advice(place):
+    """The code of the advice against another DeepSpeed that wins over the installed one."""
     import site
 
     if place == os.path.realpath(site.getusersitepackages()):
-        return "it is in this user's own packages: there run %s -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1" % sys.executable
+        return "shadow-user"
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry and os.path.realpath(entry) == place:
-            return "PYTHONPATH puts it first: take %s out" % entry
-    return "remove it, or take its folder off sys.path"
+            return "shadow-pythonpath"
+    return "shadow"
 
 
 def origin_of(name):
@@ -34,11 +37,11 @@ def check_place():
     """The package that an import finds must be the one that was installed."""
     origin = origin_of("deepspeed")
     if not origin:
-        raise Failed("import deepspeed finds nothing", "was it removed since?")
+        raise Failed("import deepspeed finds nothing", "removed")
     package = os.path.dirname(os.path.realpath(origin))
     place = os.path.dirname(package)
     if place not in sites():
-        raise Failed("import deepspeed finds %s, not the one installed in %s" % (package, sites()[0]), shadow_hint(place))
+        raise Failed("import deepspeed finds %s, not the one installed in %s" % (package, sites()[0]), shadow_advice(place))
     return place
 
 
@@ -52,7 +55,7 @@ def check_found(name, want):
         raise Failed("%s %s was installed, but is not found" % (name, want))
     place = os.path.realpath(str(dist.locate_file("")))
     if plain(dist.version) != plain(want):
-        raise Failed("%s %s was installed, but %s of %s is found" % (name, want, dist.version, place), shadow_hint(place))
+        raise Failed("%s %s was installed, but %s of %s is found" % (name, want, dist.version, place), shadow_advice(place))
 
 
 def plain(version):
@@ -65,4 +68,4 @@ def attempt(do, kind="wrong"):
     try:
         do()
     except Failed as e:
-        emit({kind: str(e)[:2000], "hint": e.hint})
+        emit({kind: str(e)[:2000], "advice": e.advice})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -64,16 +65,16 @@ func readPast(r io.Reader, command string) (*Past, error) {
 	case report.Command == "" || report.Nodes == nil:
 		return nil, errors.New("it is no report: it does not say of which command, and how its nodes are")
 	case report.Command != command:
-		return nil, fmt.Errorf("it is the report of dsbuild %s", bounded(report.Command))
+		return nil, fmt.Errorf("it is the report of dsbuild %s", ui.Shorten(report.Command, 200))
 	}
 	p := &Past{notOK: map[string]bool{}}
 	seen := map[string]bool{}
 	for _, n := range report.Nodes {
 		switch {
 		case n.Name == "" || !slices.Contains(statuses(), n.Status):
-			return nil, fmt.Errorf("it is no report: the status of node %q is %q", bounded(n.Name), bounded(string(n.Status)))
+			return nil, fmt.Errorf("it is no report: the status of node %q is %q", ui.Shorten(n.Name, 200), ui.Shorten(string(n.Status), 200))
 		case seen[n.Name]:
-			return nil, fmt.Errorf("it is no report: it has the node %q twice", bounded(n.Name))
+			return nil, fmt.Errorf("it is no report: it has the node %q twice", ui.Shorten(n.Name, 200))
 		}
 		seen[n.Name] = true
 		p.names = append(p.names, n.Name)

@@ -85,8 +85,8 @@ func damagedReports() map[string]string {
 		`{"command":"deploy","nodes":[{"name":"a","status":"ok"},{"name":"a","status":"failed"}]}`:    "twice",
 		`{"command":"deploy","nodes":[{"name":7,"status":"ok"}]}`:                                     "nodes.name is of the kind number",
 		`{"command":"verify","nodes":[]}`:                                                             "it is the report of dsbuild verify",
-		`{"command":"` + strings.Repeat("x", 5000) + `","nodes":[]}`:                                  "xxx...",
-		`{"command":"deploy","nodes":[{"name":"` + strings.Repeat("n", 5000) + `","status":"gone"}]}`: "nnn...",
+		`{"command":"` + strings.Repeat("x", 5000) + `","nodes":[]}`:                                  "xxx…",
+		`{"command":"deploy","nodes":[{"name":"` + strings.Repeat("n", 5000) + `","status":"gone"}]}`: "nnn…",
 		strings.Repeat(`{"command":`, 20000):                                                          "max depth",
 	}
 }

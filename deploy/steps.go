@@ -86,6 +86,7 @@ func (d *Deployment) facts(ctx context.Context, u *unit) (node.Facts, error) {
 	opt := node.ProbeOptions{Python: u.host.Python, Files: !d.rollback}
 	for _, w := range d.opt.Wheels {
 		opt.Of = append(opt.Of, w.Manifest.SHA256)
+		opt.Commands = append(opt.Commands, w.Commands...)
 	}
 	return node.Probe(ctx, u.runner, opt)
 }
@@ -248,7 +249,7 @@ func (d *Deployment) begin(ctx context.Context, u *unit, files []upload, again b
 	if again {
 		req.LockS = (silence + lockWait).Seconds()
 	}
-	c, b, err := startChange(ctx, u.runner, u.facts.Executable, req, u.log.order)
+	c, b, err := startChange(ctx, u, req)
 	if err != nil {
 		// What the probe saw is being changed, by that deploy or by a repair.
 		if refused := (*refusal)(nil); errors.As(err, &refused) && refused.busy || u.facts.Unfinished {
@@ -369,19 +370,6 @@ func (d *Deployment) fetch(ctx context.Context, u *unit, pip string) ([]wheel.Bu
 	return got.Wheels, err
 }
 
-// follow takes over what the node that shares this environment installed.
-func (d *Deployment) follow(_ context.Context, u *unit) error {
-	leader := d.units[u.plan.Leader]
-	u.changed, u.before, u.after, u.record, u.unseen = leader.changed, leader.before, leader.after, leader.record, leader.unseen
-	if leader.status == Refused {
-		return &InUseError{fmt.Sprintf("shares its environment with %s, which was refused: %v", leader.host.Name, leader.err)}
-	}
-	if leader.status != OK {
-		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
-	}
-	return nil
-}
-
 // verifyFollower verifies on a node that shares its environment with one that
 // has recorded the change: it is too late to put anything back.
 func (d *Deployment) verifyFollower(ctx context.Context, u *unit) error {
@@ -401,7 +389,7 @@ func (d *Deployment) verifyFollower(ctx context.Context, u *unit) error {
 type verified struct {
 	Op       string  `json:"op"` // about to be loaded
 	Failed   string  `json:"failed"`
-	Hint     string  `json:"hint"`
+	Advice   string  `json:"advice"` // the code of a hint
 	Verified *proved `json:"verified"`
 }
 
@@ -454,7 +442,7 @@ func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[strin
 	case err != nil:
 		return err
 	case last.Failed != "":
-		return withHint(errors.New(last.Failed), last.Hint)
+		return withHint(node.Words(last.Failed), adviceFor(last.Advice, u.host))
 	case last.Verified == nil:
 		return errors.New("the verification on the node gave no answer")
 	}

@@ -2,6 +2,6 @@
 try:
     emit({"verified": verify(REQUEST)})
 except Failed as e:
-    emit({"failed": str(e)[:2000], "hint": e.hint})
+    emit({"failed": str(e)[:2000], "advice": e.advice})
 except Exception as e:
-    emit({"failed": "import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:2000]), "hint": ""})
+    emit({"failed": "import deepspeed fails: %s: %s" % (type(e).__name__, str(e)[:2000]), "advice": ""})

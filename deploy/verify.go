@@ -21,6 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -94,6 +95,7 @@ func (u *unit) hangUp() {
 // sight is what was seen of one node, and what is wrong with it.
 type sight struct {
 	name   string
+	host   inventory.Host
 	facts  node.Facts
 	wheel  *Wheel   // that it is to run; nil: whatever most nodes do
 	unfit  []string // why that wheel does not fit it
@@ -131,6 +133,8 @@ type looked struct {
 	Bare    bool    `json:"bare"`   // there is no RECORD
 	Conda   bool    `json:"conda"`  // which writes the environment's place into commands
 	Litter  paths   `json:"litter"` // files in its folder that RECORD does not know, and that are no code
+	Links   paths   `json:"links"`  // links to folders in its folder: an import goes through them
+	Code    paths   `json:"code"`   // byte code that is neither the wheel's nor what its module compiles to
 
 	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
 
@@ -239,7 +243,7 @@ type sighting struct {
 	Looked *looked `json:"looked"`
 	Wrong  string  `json:"wrong"`  // it is not what it should be
 	Broken string  `json:"broken"` // it does not work
-	Hint   string  `json:"hint"`
+	Advice string  `json:"advice"` // the code of a hint
 	Remark string  `json:"remark"`
 	Op     string  `json:"op"` // about to be loaded
 	Done   bool    `json:"done"`
@@ -255,7 +259,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	defer giveUp(nil)
 	slow := time.AfterFunc(limit, func() { giveUp(notWithin(limit)) })
 	defer slow.Stop()
-	s := &sight{name: u.host.Name}
+	s := &sight{name: u.host.Name, host: u.host}
 	facts, undone, err := node.ProbeAnd(ctx, u.runner, u.host.Python, node.Errand{
 		Program: lookProgram,
 		Request: map[string]any{"known": d.files.digests()},
@@ -338,11 +342,11 @@ func (s *sight) take(message json.RawMessage, files *shared) error {
 		s.looked = m.Looked
 		s.looked.understand(files)
 	case m.Wrong != "":
-		s.differ(ui.OneLine(m.Hint), "%s", m.Wrong)
+		s.differ(adviceFor(m.Advice, s.host), "%v", node.Words(m.Wrong))
 	case m.Broken != "":
-		s.broken = append(s.broken, finding{ui.OneLine(m.Broken), ui.OneLine(m.Hint)})
+		s.broken = append(s.broken, finding{node.Words(m.Broken).Error(), adviceFor(m.Advice, s.host)})
 	case m.Remark != "":
-		s.remark("%s", m.Remark)
+		s.remark("%v", node.Words(m.Remark))
 	}
 	return nil
 }
@@ -417,9 +421,9 @@ func (u *unit) settle() {
 	s := u.sight
 	if l := s.looked; l != nil && u.facts.DeepSpeed != nil {
 		f := *u.facts.DeepSpeed
-		f.Altered = slices.Concat(l.altered.First, l.missing.First)
+		f.Altered = slices.Concat(l.altered.First, l.missing.First, l.unknown.First, l.Links.First, l.Code.First)
 		f.Altered = f.Altered[:min(len(f.Altered), mostAltered)]
-		f.Intact = l.Noted != nil && l.Noted.Same && len(f.Altered) == 0
+		f.Intact = l.Noted != nil && l.Noted.Same && s.whole()
 		u.facts.DeepSpeed = &f
 		if l.Noted != nil && l.Noted.Same {
 			u.runs = &WheelRef{l.Noted.Wheel, l.Noted.SHA256, l.Version}

@@ -6,15 +6,15 @@ def check_files(place, request):
     """RECORD must be the one that was installed, and every file what it says."""
     info = dist_info([place])
     if info is None or record_rows(info) is None:
-        raise Failed("%s has no DeepSpeed with a RECORD" % place, "deploy again")
+        raise Failed("%s has no DeepSpeed with a RECORD" % place, "deploy-again")
     version = metadata_version(info)
     if version != request["version"]:
-        raise Failed("DeepSpeed %s is installed, not %s" % (version, request["version"]), "deploy again")
+        raise Failed("DeepSpeed %s is installed, not %s" % (version, request["version"]), "deploy-again")
     if record_sha256(info) != request["record"]:
-        raise Failed("%s/RECORD is not that of the wheel" % info, "this node sees another installation, or something changed it; deploy again")
+        raise Failed("%s/RECORD is not that of the wheel" % info, "other-installation")
     wrong = altered(info)
     if wrong:
-        raise Failed("files differ from RECORD: %s" % ", ".join(wrong), "something changed them after the installation; deploy with --force")
+        raise Failed("files differ from RECORD: %s" % ", ".join(wrong), "deploy-force")
     return version
 
 

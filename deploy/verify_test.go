@@ -64,7 +64,7 @@ func trees(t *testing.T, places []string) map[string]string {
 			if info.Mode().IsRegular() {
 				all[path] += fmt.Sprintf(" %d", info.Size())
 			}
-			if info.Mode().IsRegular() && strings.Contains(path, "deepspeed") || strings.Contains(path, ".dsbuild/") && !d.IsDir() {
+			if info.Mode().IsRegular() && (strings.Contains(path, "deepspeed") || strings.Contains(path, ".dsbuild/")) {
 				data, err := os.ReadFile(path)
 				all[path] += fmt.Sprintf(" %x", sha256.Sum256(data))
 				return err
@@ -480,7 +480,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	}
 	// One elsewhere is not one of the environment.
 	f.opt.Hosts[0].Env = map[string]string{"PYTHONPATH": f.envs[2].site}
-	if n := f.look(t).Nodes[0]; n.Error != "it has no DeepSpeed of its own: an import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
+	if n := f.look(t).Nodes[0]; n.Error != "the node says: it has no DeepSpeed of its own: an import finds "+filepath.Join(f.envs[2].site, "deepspeed") || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%s, hint %s", n.Error, n.Hint)
 	}
 	// Unreachable nodes do not hide the others.
@@ -577,7 +577,7 @@ func TestVerifyLoadsEveryOp(t *testing.T) {
 	t.Parallel()
 	broken := "raise ImportError('no kernel image')\n"
 	for name, c := range map[string]struct{ files, want string }{
-		"op raises":           {broken, "op cpu_adam does not load: ImportError: no kernel image"},
+		"op raises":           {broken, "the node says: op cpu_adam does not load: ImportError: no kernel image"},
 		"illegal instruction": {"import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n", "op cpu_adam: killed by an illegal instruction"},
 	} {
 		t.Run(name, func(t *testing.T) {

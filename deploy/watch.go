@@ -145,14 +145,14 @@ func (w *watch) send(n int64) { w.sent.Add(n) }
 func (w *watch) note(u *unit, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.notes = append(w.notes, ui.Named{Name: u.host.Name, Text: fmt.Sprintf(format, args...)})
+	w.notes = append(w.notes, ui.Named{Name: u.host.Name, Text: ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
 // warn is note for what asks for attention.
 func (w *watch) warn(u *unit, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.warns = append(w.warns, ui.Named{Name: u.host.Name, Text: fmt.Sprintf(format, args...)})
+	w.warns = append(w.warns, ui.Named{Name: u.host.Name, Text: ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
 // due says whether it is time to tell what there is to tell.

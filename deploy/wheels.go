@@ -19,6 +19,7 @@ type Wheel struct {
 	Manifest wheel.Manifest // with SHA256 and Size of the file
 	Version  string         // as its METADATA says
 	Requires []string       // PEP 508, one requirement each
+	Commands []string       // that it puts into an environment's folder of commands
 
 	code *upload // the byte code that lies beside it; nil: nodes compile it themselves
 }
@@ -110,7 +111,8 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	if !c.IsDeepSpeed() {
 		return Wheel{}, usage(buildHint, "%s: it is a wheel of %s, and only DeepSpeed is deployed", file, c.Name)
 	}
-	if err := onlyItsOwn(file); err != nil {
+	commands, err := onlyItsOwn(file)
+	if err != nil {
 		return Wheel{}, err
 	}
 	m := c.Manifest()
@@ -118,7 +120,7 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 		m = *v.Manifest
 	}
 	m.Name, m.SHA256, m.Size = filepath.Base(file), v.SHA256, v.Size
-	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires}, nil
+	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires, Commands: commands}, nil
 }
 
 // byteCode is the byte code beside a wheel. Whether it is what the wheel's manifest
@@ -136,15 +138,16 @@ func byteCode(w Wheel, known Verified) *upload {
 }
 
 // onlyItsOwn refuses a wheel of DeepSpeed that would put files into the
-// folders of other packages: on a node those would be moved aside.
-func onlyItsOwn(file string) error {
+// folders of other packages, and returns its commands: whether those are somebody
+// else's, a node has to say.
+func onlyItsOwn(file string) (commands []string, err error) {
 	a, err := wheel.Open(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer a.Close()
 	if foreign := a.ForeignTops(); len(foreign) > 0 {
-		return wheel.NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s", strings.Join(foreign[:min(len(foreign), 5)], ", ")))
+		return nil, wheel.NotDeployable(filepath.Base(file), fmt.Sprintf("it would put files outside of DeepSpeed's own folder: %s", strings.Join(foreign[:min(len(foreign), 5)], ", ")))
 	}
-	return nil
+	return a.Commands()
 }

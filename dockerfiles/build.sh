@@ -2,7 +2,7 @@
 # Adds to the environment DSBUILD_ENV what a build needs of Python packages.
 #
 # usage: build.sh toolkit   the pinned tools, and the CUDA toolkit where it comes
-#                           as packages (ROAD cuda13 or cuda12, TOOLKIT its
+#                           as packages (ROAD cuda13, cuda12 or nvcc12, TOOLKIT its
 #                           version): DSBUILD_CUDA is made to be its root
 #        build.sh ops       what the ops need: COMPONENTS (extras of cuda-toolkit),
 #                           PACKAGES (requirements)
@@ -24,6 +24,21 @@ link_names() {
     for so in "$1"/*.so.*; do [ -e "${so%%.so.*}.so" ] || ln -s "${so##*/}" "${so%%.so.*}.so"; done
 }
 
+# Brings the headers and libraries of torch's packages of CUDA 12 into its root. Where
+# there is an environment beside this one, it is that one's torch.
+collect_cuda12() {
+    printf '%s\n' "$nvidia" "$(printf '%s' "${DSBUILD_BESIDE-}" | tr ':' '\n' | sed '/./s|$|/nvidia|')" | while read -r from; do
+        [ -n "$from" ] || continue # else it would be the system's own headers
+        for dir in "$from"/*/include; do [ ! -d "$dir" ] || cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
+        for so in "$from"/*/lib/lib*.so.*; do
+            [ -e "$so" ] || continue
+            name=${so##*/}
+            ln -sf "$so" "$DSBUILD_CUDA/lib64/$name"
+            ln -sf "$so" "$DSBUILD_CUDA/lib64/${name%%.so.*}.so"
+        done
+    done
+}
+
 case $1-$ROAD in
 toolkit-cuda13)
     add -r "$here/build.txt" "cuda-toolkit[nvcc,crt,nvvm,cccl,cudart,cublas,curand,cusolver,cusparse]==$TOOLKIT"
@@ -36,16 +51,7 @@ toolkit-cuda12)
     # torch's own packages have the headers, but those that nvcc brings.
     add "nvidia-cuda-nvcc-cu12==$TOOLKIT.*" "nvidia-cuda-cccl-cu12==$TOOLKIT.*"
     mkdir -p "$DSBUILD_CUDA/bin" "$DSBUILD_CUDA/include" "$DSBUILD_CUDA/lib64"
-    # Where there is an environment beside this one, it is that one's torch.
-    printf '%s\n' "$nvidia" "$(printf '%s' "${DSBUILD_BESIDE-}" | tr ':' '\n' | sed '/./s|$|/nvidia|')" | while read -r from; do
-        for dir in "$from"/*/include; do [ ! -d "$dir" ] || cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
-        for so in "$from"/*/lib/lib*.so.*; do
-            [ -e "$so" ] || continue
-            name=${so##*/}
-            ln -sf "$so" "$DSBUILD_CUDA/lib64/$name"
-            ln -sf "$so" "$DSBUILD_CUDA/lib64/${name%%.so.*}.so"
-        done
-    done
+    collect_cuda12
     # DeepSpeed asks nvcc for its version; ops without device code ask for no more.
     cat >"$DSBUILD_CUDA/bin/nvcc" <<EOF
 #!/bin/sh
@@ -55,6 +61,26 @@ case "\$*" in
 esac
 EOF
     chmod 755 "$DSBUILD_CUDA/bin/nvcc"
+    ;;
+toolkit-nvcc12)
+    add -r "$here/build.txt"
+    mkdir -p "$DSBUILD_CUDA/bin" "$DSBUILD_CUDA/include" "$DSBUILD_CUDA/lib64"
+    "$DSBUILD_ENV/bin/python" "$here/nvcc.py" "$DSBUILD_CUDA"
+    # nvcc goes with headers of its own version, which are not those of torch's packages.
+    uv pip install --python "$DSBUILD_ENV" --no-deps --target "$DSBUILD_CUDA/packages" -r "$here/nvcc12.txt"
+    for dir in "$DSBUILD_CUDA"/packages/nvidia/*/include; do cp -RLn "$dir/." "$DSBUILD_CUDA/include/"; done
+    rm -r "$DSBUILD_CUDA/packages"
+    # Of CUDA 12.8 it needs the program alone, which makes code for newer GPUs (nvcc.py).
+    uv pip install --python "$DSBUILD_ENV" --no-deps --target "$DSBUILD_CUDA/packages" nvidia-cuda-nvcc-cu12==12.8.93
+    cp "$DSBUILD_CUDA/packages/nvidia/cuda_nvcc/bin/ptxas" "$DSBUILD_CUDA/bin/ptxas-12.8"
+    chmod 755 "$DSBUILD_CUDA/bin/ptxas-12.8"
+    rm -r "$DSBUILD_CUDA/packages"
+    # glibc has functions of these names since 2.41 and 2.42, which throw nothing.
+    math=$DSBUILD_CUDA/include/crt/math_functions.h
+    sed -E 's/((rsqrt|sinpi|cospi)f?\((double|float) x\));/\1 DSBUILD_NOTHROW;/' "$math" >"$math.new"
+    { cat "$here/nothrow.h" "$math.new"; } >"$math"
+    rm "$math.new"
+    collect_cuda12
     ;;
 toolkit-*) add -r "$here/build.txt" ;;
 ops-cuda13)

@@ -8,10 +8,11 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strings"
 )
 
-//go:embed *.Dockerfile *.sh *.txt
+//go:embed *.Dockerfile *.sh *.txt *.py *.h
 var files embed.FS
 
 // DefaultImage is the base where images can be pulled; a root file system tar
@@ -48,6 +49,22 @@ func Toolchain() (text string, context map[string]string, err error) {
 		delete(context, stage)
 	}
 	return text, context, nil
+}
+
+// ToolkitName is the name that nvcc's package has in the build context, where it
+// was given as a file.
+const ToolkitName = "toolkit.deb"
+
+// nvccSum is where nvcc.py says which package it takes.
+var nvccSum = regexp.MustCompile(`(?m)^SHA256 = "([0-9a-f]{64})"$`)
+
+// NvccSHA256 is the sha256 of the package with nvcc for CUDA 12.
+func NvccSHA256() string {
+	text, err := files.ReadFile("nvcc.py")
+	if m := nvccSum.FindSubmatch(text); err == nil && m != nil {
+		return string(m[1])
+	}
+	return ""
 }
 
 // RuntimeRequirements lists what an environment needs beside torch to run

@@ -13,7 +13,7 @@ ARG CUDA_HOME
 ENV CUDA_HOME=${CUDA_HOME} DSBUILD_CUDA=${CUDA_HOME}
 ARG TOOLKIT
 ARG PINS
-COPY build.sh build.txt /opt/dsbuild/
+COPY build.sh build.txt nvcc.py nvcc12.txt nothrow.h toolkit.de[b] /opt/dsbuild/
 RUN --mount=type=secret,id=site \
     ROAD="${ROAD}" TOOLKIT="${TOOLKIT}" PINS="${PINS}" sh /opt/dsbuild/build.sh toolkit
 ARG SYSTEM

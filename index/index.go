@@ -99,10 +99,18 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 	if sum.Indexes, err = read(ctx, opt); err != nil {
 		return sum, err
 	}
+	files, err := layout(opt, sum.Indexes)
+	if err != nil {
+		return sum, err
+	}
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return sum, err
 	}
-	lock := flock.New(filepath.Join(opt.Dir, lockName))
+	lockFile := filepath.Join(opt.Dir, lockName)
+	if err := refuseLink(lockFile); err != nil {
+		return sum, err
+	}
+	lock := flock.New(lockFile)
 	if _, err := lock.TryLockContext(ctx, 100*time.Millisecond); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -110,10 +118,6 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 		return sum, fmt.Errorf("the lock of %s: %w", opt.Dir, err)
 	}
 	defer lock.Close()
-	files, err := layout(opt, sum.Indexes)
-	if err != nil {
-		return sum, err
-	}
 	sum.Written, sum.Removed, err = replace(ctx, opt.Dir, files)
 	return sum, err
 }
@@ -166,6 +170,11 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 
 // open reads a wheel of dsbuild's, after it was held against its own words.
 func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
+	for _, suffix := range append(besideWheel(), "") {
+		if err := refuseLink(file + suffix); err != nil {
+			return Wheel{}, Toolchain{}, err
+		}
+	}
 	v, err := wheel.Verify(ctx, file)
 	if err == nil {
 		err = v.Err()
@@ -199,6 +208,19 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	said, err := a.Metadata()
 	w.requiresPython = said.RequiresPython
 	return w, tc, err
+}
+
+// besideWheel are the endings of files that come along with a wheel.
+func besideWheel() []string {
+	return []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix}
+}
+
+// refuseLink refuses what is there and is no file.
+func refuseLink(path string) error {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return &wheel.LinkError{Path: path, Type: info.Mode().Type()}
+	}
+	return nil
 }
 
 // builtAt is when a wheel was built, as the manifest beside it says; without that,

@@ -236,6 +236,90 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// What a symbolic link points at is not published, and nothing is written where
+// one points.
+func TestRefusesLinks(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("s3cret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := func(dir string, path ...string) string { return filepath.Join(append([]string{dir}, path...)...) }
+	link := func(to, name string) {
+		if err := errors.Join(os.RemoveAll(name), os.MkdirAll(filepath.Dir(name), 0o755), os.Symlink(to, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, plant := range map[string]func(file, dir, elsewhere string) (planted string){
+		"a wheel": func(file, _, elsewhere string) string {
+			moved := at(elsewhere, filepath.Base(file))
+			if err := os.Rename(file, moved); err != nil {
+				t.Fatal(err)
+			}
+			link(moved, file)
+			return file
+		},
+		"a manifest": func(file, _, _ string) string {
+			link(secret, file+wheel.ManifestSuffix)
+			return file + wheel.ManifestSuffix
+		},
+		"a provenance": func(file, _, _ string) string {
+			link(secret, file+wheel.ProvenanceSuffix)
+			return file + wheel.ProvenanceSuffix
+		},
+		"byte code": func(file, _, _ string) string {
+			link(secret, file+wheel.ByteCodeSuffix)
+			return file + wheel.ByteCodeSuffix
+		},
+		"a folder": func(_, dir, elsewhere string) string { link(elsewhere, at(dir, sm80)); return at(dir, sm80) },
+		"folder inside": func(_, dir, elsewhere string) string {
+			link(elsewhere, at(dir, sm80, "deepspeed"))
+			return at(dir, sm80, "deepspeed")
+		},
+		"the mark": func(_, dir, _ string) string {
+			link(secret, at(dir, ".dsbuild-index.json"))
+			return at(dir, ".dsbuild-index.json")
+		},
+		"the lock": func(_, dir, elsewhere string) string {
+			link(at(elsewhere, "new"), at(dir, ".dsbuild-index.lock"))
+			return at(dir, ".dsbuild-index.lock")
+		},
+	} {
+		file := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0")}, evening)
+		dir, elsewhere := t.TempDir(), t.TempDir()
+		planted := plant(file, dir, elsewhere)
+		before := tree(t, elsewhere)
+		_, err := index.Write(t.Context(), index.Options{Dir: dir, Wheels: []string{file}})
+		var coded interface{ ExitCode() int }
+		if err == nil || !strings.Contains(err.Error(), planted+" is a symbolic link") || !errors.As(err, &coded) || coded.ExitCode() != 2 {
+			t.Errorf("%s: %v", what, err)
+		}
+		if after := tree(t, elsewhere); len(after) != len(before) {
+			t.Errorf("%s: written where it points: %v", what, after)
+		}
+		for name := range tree(t, dir) {
+			if text, _ := os.ReadFile(at(dir, name)); strings.Contains(string(text), "s3cret") && at(dir, name) != planted {
+				t.Errorf("%s: published as %s", what, name)
+			}
+		}
+	}
+	// A folder that was real becomes a link: what it points at is not removed.
+	file := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0")}, evening)
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	write(t, index.Options{Dir: dir, Wheels: []string{file}})
+	if err := os.CopyFS(elsewhere, os.DirFS(at(dir, sm80))); err != nil {
+		t.Fatal(err)
+	}
+	link(elsewhere, at(dir, sm80))
+	before := tree(t, elsewhere)
+	other := build(t, t.TempDir(), wheeltest.Options{Ops: device("9.0")}, evening)
+	if _, err := index.Write(t.Context(), index.Options{Dir: dir, Wheels: []string{other}}); err == nil {
+		t.Error("a folder that became a link is accepted")
+	}
+	if after := tree(t, elsewhere); len(after) != len(before) {
+		t.Errorf("removed where it points: %v", after)
+	}
+}
+
 // The mark of an index is read by the next run: it must not lead out of the folder.
 func TestHostileMark(t *testing.T) {
 	dir := t.TempDir()

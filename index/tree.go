@@ -43,8 +43,8 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 			at := path.Join(folder, w.Name)
 			wheels = append(wheels, file{path: at, from: w.file}, file{path: at + ".metadata", text: w.metadata})
 			sums[w.Name] = w.SHA256
-			for _, suffix := range []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix} {
-				sum, _, err := wheel.HashFile(w.file + suffix)
+			for _, suffix := range besideWheel() {
+				sum, _, err := wheel.HashRegular(w.file + suffix)
 				if errors.Is(err, fs.ErrNotExist) {
 					continue
 				}
@@ -81,6 +81,9 @@ type mark struct {
 func replace(ctx context.Context, dir string, files []file) (written, removed int, err error) {
 	before, err := readMark(dir)
 	if err != nil {
+		return 0, 0, err
+	}
+	if err := refuseLinks(dir, files, before); err != nil {
 		return 0, 0, err
 	}
 	want := map[string]bool{}
@@ -129,12 +132,41 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	return written, removed, writeMark(dir, want)
 }
 
+// refuseLinks refuses a folder of the index that is a symbolic link: files would be
+// written, compared and removed where it points.
+func refuseLinks(dir string, files []file, before map[string]bool) error {
+	folders := map[string]bool{}
+	add := func(name string) {
+		for folder := path.Dir(name); folder != "." && !folders[folder]; folder = path.Dir(folder) {
+			folders[folder] = true
+		}
+	}
+	for _, f := range files {
+		add(f.path)
+	}
+	for name := range before {
+		add(name)
+	}
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		at := filepath.Join(dir, filepath.FromSlash(folder))
+		if info, err := os.Lstat(at); err == nil && info.Mode().Type() == fs.ModeSymlink {
+			return &ConflictError{at + " is a symbolic link, and an index is written into real folders", "remove the link, or write the index into a folder of its own"}
+		}
+	}
+	return nil
+}
+
 // readMark lists the files of an earlier index; none where there was none.
 func readMark(dir string) (map[string]bool, error) {
 	name := filepath.Join(dir, markName)
-	text, err := os.ReadFile(name)
+	f, err := wheel.OpenRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return map[string]bool{}, nil
+	}
+	var text []byte
+	if err == nil {
+		text, err = io.ReadAll(f)
+		err = errors.Join(err, f.Close())
 	}
 	var m mark
 	if err == nil {
@@ -169,7 +201,7 @@ func (f file) write(dir string) (bool, error) {
 	}
 	var in io.ReadSeeker = bytes.NewReader(f.text)
 	if f.from != "" {
-		src, err := os.Open(f.from)
+		src, err := wheel.OpenRegular(f.from)
 		if err != nil {
 			return false, err
 		}

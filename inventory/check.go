@@ -37,8 +37,9 @@ func checkWord(s string) error {
 	return nil
 }
 
-// loginName leaves out what separates a user from the rest of an address.
-var loginName = regexp.MustCompile(`^[^\s@:/-][^\s@:/]*$`)
+// loginName is a user as systems allow them, behind a domain where there is one.
+// A shell expands none of it.
+var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL\pN_.+-]*$`)
 
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
@@ -47,8 +48,11 @@ func checkUser(s string) error {
 	return nil
 }
 
+// zoneName is the zone of an IPv6 address: the name of an interface.
+var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,32}$`)
+
 func checkAddress(s string) error {
-	if _, err := netip.ParseAddr(s); err == nil || nodeName.MatchString(s) && len(s) <= maxName {
+	if ip, err := netip.ParseAddr(s); err == nil && zoneName.MatchString(ip.Zone()) || nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
 	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", mistake.Clip(s))

@@ -53,6 +53,15 @@ type rangeTerm struct {
 	end   int // where it ends in the expression
 }
 
+// add appends a part; texts that follow each other become one.
+func (t *rangeTerm) add(p rangePart) {
+	if last := len(t.parts) - 1; last >= 0 && p.spans == nil && t.parts[last].spans == nil {
+		t.parts[last].text += p.text
+		return
+	}
+	t.parts = append(t.parts, p)
+}
+
 // rangePart is one of a literal text and the numbers in brackets.
 type rangePart struct {
 	text  string
@@ -72,7 +81,10 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 			if err != nil {
 				return term, err
 			}
-			term.parts = append(term.parts, part)
+			if s := part.spans[0]; len(part.spans) == 1 && s.first == s.last {
+				part = rangePart{text: s.format(s.first)} // one number is a text
+			}
+			term.add(part)
 			at, length = end, length+part.longest()
 		case ']':
 			return term, &RangeError{at, "a ] without its ["}
@@ -81,7 +93,7 @@ func parseTerm(expr string, start int) (rangeTerm, error) {
 			for end < len(expr) && !strings.ContainsRune("[],", rune(expr[end])) {
 				end++
 			}
-			term.parts = append(term.parts, rangePart{text: expr[at:end]})
+			term.add(rangePart{text: expr[at:end]})
 			length += end - at
 			at = end
 		}
@@ -109,7 +121,9 @@ func parseBrackets(expr string, open int) (rangePart, int, error) {
 		if err != nil {
 			return rangePart{}, 0, &RangeError{at, err.Error()}
 		}
-		part.spans = append(part.spans, s)
+		if part.spans = append(part.spans, s); len(part.spans) > MaxNames {
+			return rangePart{}, 0, &RangeError{open, fmt.Sprintf("the expression stands for more than %d names", MaxNames)}
+		}
 		at += len(item) + 1
 	}
 	return part, open + length + 1, nil

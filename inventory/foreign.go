@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,13 +35,19 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 	}
 	known := make(map[string][]string) // files of host keys, and whose they are
 	read := make(map[string]*varReader)
+	shared := make(map[uintptr]*varReader) // of hosts that have one map of variables
+	held := 0
 	for _, h := range found.Hosts {
-		key := sameVars(h.Vars)
-		v := read[key]
+		id := reflect.ValueOf(h.Vars).Pointer()
+		v := shared[id]
 		if v == nil {
-			v = &varReader{reader: r, vars: h.Vars}
-			v.read()
-			read[key] = v
+			key := sameVars(h.Vars)
+			if v = read[key]; v == nil {
+				v = &varReader{reader: r, vars: h.Vars}
+				v.read()
+				read[key] = v
+			}
+			shared[id] = v
 		}
 		v.tell(inv, h.Name)
 		s := v.said
@@ -50,6 +57,10 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 		}
 		if !v.local {
 			known[v.knownHosts] = append(known[v.knownHosts], h.Name)
+		}
+		if held += s.size() + len(v.faults) + len(v.remarks); held > maxHeld {
+			r.problem(h.At, "", "variables and groups of all nodes together are more than an inventory can have")
+			return inv
 		}
 		hosts := s.hosts(h.Name, h.At)
 		if len(inv.Hosts)+len(hosts) > MaxNames {

@@ -60,6 +60,9 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	l.addNode(name, at, s)
 }
 
+// enoughMistakes ends the reading of node expressions: a line may hold very many.
+const enoughMistakes = 1000
+
 // nodeExpressions reads lines of node expressions.
 func (r *reader) nodeExpressions() *Inventory {
 	list := nodeList{reader: r, first: make(map[string]Position)}
@@ -73,6 +76,9 @@ func (r *reader) nodeExpressions() *Inventory {
 			there := at
 			there.Column += utf8.RuneCountInString(text[:offset])
 			return there
+		}
+		if list.full || len(list.Problems) > enoughMistakes {
+			break
 		}
 		for _, name := range list.expand(text, at, inside) {
 			list.addNode(name, at, settings{})

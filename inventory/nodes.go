@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -53,6 +52,7 @@ type nodeList struct {
 	first    map[string]Position // where a node was given first
 	groups   []groupUse
 	remarks  []Remark
+	held     int // of maxHeld
 	full     bool
 }
 
@@ -77,6 +77,10 @@ func (l *nodeList) add(entry ast.Node) {
 	if len(names) > 1 && own.address.set {
 		l.problem(at, "give one node per address", "an address is for one node, but this is %d", len(names))
 	}
+	// What is merged costs as much as what comes of it, also for no names.
+	if l.hold(at, own.size()+l.defaults.size()) {
+		return
+	}
 	merged := own.over(l.defaults)
 	for _, g := range merged.groups {
 		l.groups = append(l.groups, groupUse{g, at})
@@ -99,12 +103,25 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 		return
 	}
 	l.first[name] = at
+	if l.hold(at, s.size()) {
+		return
+	}
 	hosts := s.hosts(name, at)
 	if l.full = len(l.hosts)+len(hosts) > MaxNames; l.full {
 		l.problem(at, "", "more than %d nodes", MaxNames)
 		return
 	}
 	l.hosts = append(l.hosts, hosts...)
+}
+
+// hold counts what nodes hold, and reports whether it is too much, which it notes
+// once.
+func (l *nodeList) hold(at Position, size int) (tooMuch bool) {
+	if l.held += size; l.held > maxHeld && !l.full {
+		l.full = true
+		l.problem(at, "", "variables and groups of all nodes together are more than an inventory can have")
+	}
+	return l.full
 }
 
 // names reads the range expression of hosts.
@@ -126,6 +143,9 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 		l.problem(inside(wrong.Offset), "", "%s", wrong.Message)
 		return nil
 	}
+	if l.hold(at, len(names)) {
+		return nil
+	}
 	for _, name := range names {
 		if err := checkName(name); err != nil {
 			l.problem(at, "", "%v", err)
@@ -135,9 +155,15 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 	return names
 }
 
+// maxExcerpt is the longest line, in bytes, in which a place is looked for.
+const maxExcerpt = 10_000
+
 // inside is the position of a byte of a text, if it stands in the file as it is.
 func (l *nodeList) inside(n ast.Node, at Position, text string, offset int) Position {
 	if _, plain := n.(*ast.StringNode); !plain || at.Line > len(l.Lines) {
+		return at
+	}
+	if len(l.Lines[at.Line-1]) > maxExcerpt {
 		return at
 	}
 	line := []rune(l.Lines[at.Line-1])
@@ -167,6 +193,7 @@ func (l *nodeList) checkGroups() {
 // environments reads envs: several Python environments on one node.
 func (r *reader) environments(n ast.Node) optional[[]environment] {
 	var all []environment
+	given := make(map[string]bool)
 	for _, entry := range r.items(n, "envs") {
 		s, owned := r.settings(entry, "an env", inEnv, "name")
 		node, ok := owned["name"]
@@ -180,10 +207,11 @@ func (r *reader) environments(n ast.Node) optional[[]environment] {
 		if !name.set {
 			continue
 		}
-		if slices.ContainsFunc(all, func(e environment) bool { return e.name == name.value }) {
+		if given[name.value] {
 			r.problem(r.place(node), "", "env %s is given twice", name.value)
 			continue
 		}
+		given[name.value] = true
 		all = append(all, environment{name.value, s})
 	}
 	return some(all)

@@ -254,8 +254,27 @@ func (r *reader) read(doc document) *Inventory {
 	return inv
 }
 
+// maxSigns bounds the signs of YAML in a file: each costs the parser hundreds of
+// bytes. 100,000 nodes with four keys each have half as many.
+const maxSigns = 2_000_000
+
+// countAny counts the bytes of data that are in signs.
+func countAny(data []byte, signs string) int {
+	n := 0
+	for _, c := range data {
+		if strings.IndexByte(signs, c) >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // parse parses YAML; nil where that has a mistake.
 func (r *reader) parse(data []byte) ast.Node {
+	if bytes.Count(data, []byte("\n"))+countAny(data, ",:[]{}\"'&*") > maxSigns {
+		r.problem(Position{File: r.file}, "give nodes as ranges: gpu[01-16]", "more entries than an inventory can have")
+		return nil
+	}
 	tokens := lexer.Tokenize(string(data))
 	if !r.shallow(tokens) {
 		return nil
@@ -267,7 +286,8 @@ func (r *reader) parse(data []byte) ast.Node {
 			r.problem(Position{File: r.file}, "", "no YAML: %v", err)
 			return nil
 		}
-		r.problem(r.at(syntax.Token), "", "%s", syntax.Message)
+		message, advice := mistake.YAML(syntax.Message)
+		r.problem(r.at(syntax.Token), advice, "%s", message)
 		return nil
 	}
 	var docs []*ast.DocumentNode

@@ -267,6 +267,18 @@ nodes:
 		"cpu1":                     "cpu1/train cpu1/dev",
 		"cpu1/dev , gpu01":         "gpu01 cpu1/dev",
 		"a100, !gpu[02-03],! cpu1": "gpu01 gpu04",
+		"gpu*":                     "gpu01 gpu02 gpu03 gpu04 gpu05 gpu06",
+		"gpu0?,!gpu0[1-2]":         "gpu03 gpu04 gpu05 gpu06",
+		"*":                        "gpu01 gpu02 gpu03 gpu04 gpu05 gpu06 cpu1/train cpu1/dev",
+		"?100":                     "gpu01 gpu02 gpu03 gpu04 gpu05 gpu06",
+		"[a-c]100":                 "gpu01 gpu02 gpu03 gpu04",
+		"[!a]100":                  "gpu05 gpu06",
+		"gpu0[!1-4]":               "gpu05 gpu06",
+		"[ch]*1":                   "cpu1/train cpu1/dev",
+		"cpu*/d*":                  "cpu1/dev",
+		"!*0[1-5],!c*":             "gpu06",
+		"gpu[01-02]*":              "gpu01 gpu02",
+		"[gx]pu[05-06]":            "gpu05 gpu06",
 	} {
 		got, err := inv.Select(expr)
 		if err != nil {
@@ -289,6 +301,11 @@ func TestSelectErrors(t *testing.T) {
 		"gpu01,,":  `the selection "": a name is missing` + "\n" + `the selection "": a name is missing`,
 		"a100/dev": `no node or group is called "a100/dev"`,
 		"!a100":    `the selection "!a100" leaves no node`,
+		"cpu*":     `no node or group is called "cpu*"`,
+		"gpu[a":    `the selection "gpu[a": a [ without its ]`,
+		`gpu\*`:    `the selection "gpu\\*": a character that no name has`,
+		"gpu[c-a]": `no node or group is called "gpu[c-a]"`,
+		"!*":       `the selection "!*" leaves no node`,
 	} {
 		_, err := inv.Select(expr)
 		var wrong *inventory.Error
@@ -298,6 +315,26 @@ func TestSelectErrors(t *testing.T) {
 	}
 	if _, err := inv.Select("x[1-100000]"); err == nil || strings.Count(err.Error(), "\n") > 50 {
 		t.Errorf("a wall of errors: %v", err)
+	}
+}
+
+// A selection costs no more than the inventory that it selects from.
+func TestSelectIsBounded(t *testing.T) {
+	inv := read(t, "nodes: [{hosts: 'gpu[1-30000]', groups: [a100]}]")
+	for expr, want := range map[string]string{
+		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it names too much",
+		"gpu[1-30000]*":                        "it names too much",
+		strings.Repeat("gpu*,", 2000):          "it names too much",
+		strings.Repeat("a100,", 2000):          "it names too much",
+		strings.Repeat("x*,", 2000):            "no node or group",
+		strings.Repeat("x,", 20_000):           "no node or group",
+		"*" + strings.Repeat("*a", 60):         "no node or group",
+		"a100,gpu[1-30000],gpu*,!gpu[1-20000]": "",
+	} {
+		_, err := inv.Select(expr)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v", expr, err)
+		}
 	}
 }
 

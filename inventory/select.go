@@ -2,6 +2,10 @@ package inventory
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,7 +15,8 @@ import (
 
 // Select returns the part of the inventory that expr names, in the order of
 // the file: a list, separated by commas, of nodes, ranges of nodes, node/env
-// names and groups; what follows a "!" is left out. Exclusions alone leave out
+// names, groups, and patterns of these (gpu*, gpu-?, gpu[ab], gpu[!ab]); what
+// follows a "!" is left out. Exclusions alone leave out
 // of everything. An empty expr is everything. What the inventory does not
 // know is an error, and so is a selection of nothing, or of a node that cannot
 // be reached.
@@ -19,22 +24,27 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
 		return inv.usable()
 	}
-	index := inv.byName()
+	if strings.ContainsAny(expr, "\x01\x02\\") {
+		return nil, selectionError("the selection %q: a character that no name has", expr)
+	}
+	find := selector{inv: inv, index: inv.byName()}
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
-	var wrong mistake.List
 	excludeOnly := true
 	for _, term := range splitTerms(expr) {
+		if len(find.wrong.Problems) >= mistake.Shown {
+			break
+		}
 		target := chosen
 		if rest, exclude := strings.CutPrefix(term, "!"); exclude {
 			term, target = strings.TrimSpace(rest), excluded
 		} else {
 			excludeOnly = false
 		}
-		for _, i := range inv.find(term, index, &wrong) {
+		for _, i := range find.find(term) {
 			target[i] = true
 		}
 	}
-	if err := wrong.Err(); err != nil {
+	if err := find.wrong.Err(); err != nil {
 		return nil, err
 	}
 	selected := *inv
@@ -45,10 +55,15 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		}
 	}
 	if len(selected.Hosts) == 0 {
-		wrong.Add(Position{}, "", "the selection %q leaves no node", mistake.Clip(expr))
-		return nil, wrong.Err()
+		return nil, selectionError("the selection %q leaves no node", expr)
 	}
 	return selected.usable()
+}
+
+func selectionError(format, expr string) error {
+	var wrong mistake.List
+	wrong.Add(Position{}, "", format, mistake.Clip(expr))
+	return wrong.Err()
 }
 
 // usable refuses what dsbuild cannot reach, and keeps the remarks about what it
@@ -116,39 +131,93 @@ func (inv *Inventory) byName() map[string][]int {
 	return index
 }
 
+// selector finds what the terms of one selection name.
+type selector struct {
+	inv    *Inventory
+	index  map[string][]int
+	sorted []string // its names, for hints
+	work   int
+	wrong  mistake.List
+}
+
+// maxWork bounds what a selection costs: names that it stands for, names compared
+// with patterns, and nodes found. It is a second or two.
+const maxWork = 10_000_000
+
+// errTooMuch is a selection that costs more than maxWork.
+var errTooMuch = errors.New("it names too much, too often")
+
 // find returns the indexes of the hosts that a term without "!" names.
-func (inv *Inventory) find(term string, index map[string][]int, failure *mistake.List) []int {
-	names, err := Expand(term)
-	var wrong *RangeError
-	if errors.As(err, &wrong) {
-		failure.Add(Position{}, "", "the selection %q: %s", mistake.Clip(term), wrong.Message)
-		return nil
+func (s *selector) find(term string) []int {
+	names, err := Expand(hideSets(term))
+	if s.work += len(names); err == nil && s.work > maxWork {
+		err = errTooMuch
 	}
 	var found []int
 	for _, name := range names {
-		hosts, ok := index[name]
-		if !ok {
-			if len(failure.Problems) == mistake.Shown {
-				return found // enough to see what is wrong
-			}
-			failure.Add(Position{}, inv.suggest(name, index), "no node or group is called %q", mistake.Clip(name))
+		if err != nil || len(s.wrong.Problems) == mistake.Shown {
+			break // enough to see what is wrong
+		}
+		hosts := s.index[name]
+		if strings.ContainsAny(name, "*?\x01") {
+			name = showSets(name)
+			hosts, err = s.match(name)
+		}
+		if len(hosts) == 0 && err == nil {
+			s.wrong.Add(Position{}, s.suggest(name), "no node or group is called %q", mistake.Clip(name))
+		}
+		if s.work += len(hosts); err == nil && s.work > maxWork {
+			err = errTooMuch
 		}
 		found = append(found, hosts...)
+	}
+	if err != nil {
+		s.wrong.Add(Position{}, "", "the selection %q: %v", mistake.Clip(term), err)
+		return nil
 	}
 	return found
 }
 
-// suggest is the hint for a name that the inventory does not know.
-func (inv *Inventory) suggest(name string, index map[string][]int) string {
-	known := make([]string, 0, len(index))
-	for k := range index {
-		known = append(known, k)
+// match returns the hosts whose names, or the names of whose groups, have the
+// form of a pattern.
+func (s *selector) match(pattern string) ([]int, error) {
+	if s.work += len(s.index); s.work > maxWork {
+		return nil, errTooMuch
 	}
-	slices.Sort(known)
-	if near := mistake.Nearest(name, known); near != "" {
+	var found []int
+	for name, hosts := range s.index {
+		ok, err := path.Match(pattern, name)
+		if err != nil {
+			return nil, fmt.Errorf("the pattern %q: %w", mistake.Clip(pattern), err)
+		}
+		if ok {
+			found = append(found, hosts...)
+		}
+	}
+	return found, nil
+}
+
+// set is what stands in the brackets of a pattern: characters, one of which is a
+// letter, or those that may not stand there. [12] and [1-2] are ranges.
+var set = regexp.MustCompile(`\[([!^][A-Za-z0-9._-]+|[A-Za-z0-9._-]*[A-Za-z][A-Za-z0-9._-]*)\]`)
+
+// hideSets takes the brackets of sets out of the way of those of ranges.
+func hideSets(term string) string { return set.ReplaceAllString(term, "\x01$1\x02") }
+
+// showSets is the pattern of hideSets as path.Match reads it.
+func showSets(name string) string {
+	return strings.NewReplacer("\x01!", "[^", "\x01", "[", "\x02", "]").Replace(name)
+}
+
+// suggest is the hint for a name that the inventory does not know.
+func (s *selector) suggest(name string) string {
+	if s.sorted == nil {
+		s.sorted = slices.Sorted(maps.Keys(s.index))
+	}
+	if near := mistake.Nearest(name, s.sorted); near != "" {
 		return "did you mean " + near + "?"
 	}
-	return "dsbuild nodes " + inv.Path + " lists them"
+	return "dsbuild nodes " + s.inv.Path + " lists them"
 }
 
 // splitTerms splits at the commas outside brackets.

@@ -55,8 +55,13 @@ func (s settings) over(base settings) settings {
 		envs:         s.envs.or(base.envs),
 		groups:       slices.Clone(base.groups),
 	}
+	have := make(map[string]bool, len(base.groups)+len(s.groups))
+	for _, g := range base.groups {
+		have[g] = true
+	}
 	for _, g := range s.groups {
-		if !slices.Contains(merged.groups, g) {
+		if !have[g] {
+			have[g] = true
 			merged.groups = append(merged.groups, g)
 		}
 	}
@@ -66,6 +71,22 @@ func (s settings) over(base settings) settings {
 		maps.Copy(merged.env, s.env)
 	}
 	return merged
+}
+
+// maxHeld bounds what all Hosts hold together: variables, groups and words.
+const maxHeld = 5_000_000
+
+// size is how much of maxHeld the Hosts of one node take.
+func (s settings) size() int {
+	one := 1 + len(s.env) + len(s.groups) + len(s.execPrefix.value)
+	if len(s.envs.value) == 0 {
+		return one
+	}
+	all := 0
+	for _, env := range s.envs.value {
+		all += one + len(env.env) + len(env.groups) + len(env.execPrefix.value)
+	}
+	return all
 }
 
 // host is the Host of a node called name with these settings.

@@ -75,7 +75,10 @@ func New(r Request) (*Job, error) {
 	b.defaults()
 	b.check()
 	if r.Kind == DeepSpeed {
-		b.deepspeed(r)
+		b.deepspeed()
+	}
+	if TakesConfig(r.Kind) {
+		b.configuration(r)
 	}
 	if err := b.Err(); err != nil {
 		return nil, err
@@ -98,8 +101,8 @@ func (b *builder) take(s Settings) {
 	}
 	for _, said := range s.All {
 		switch said.Key {
-		case "script":
-			b.said[said.Key], b.job.Script = said, said.text()
+		case "script", "module":
+			b.said[said.Key], b.job.Script, b.job.Module = said, said.text(), said.Key == "module"
 		case "args":
 			b.said[said.Key], b.job.Args = said, said.texts()
 		}
@@ -109,56 +112,6 @@ func (b *builder) take(s Settings) {
 func (b *builder) has(key string) bool {
 	_, ok := b.said[key]
 	return ok
-}
-
-// command takes the script and its arguments.
-func (b *builder) command(words []string) {
-	j := b.job
-	if len(words) > 0 {
-		j.Script, j.Args = words[0], words[1:]
-		delete(b.said, "script")
-		delete(b.said, "args")
-	}
-	at := b.said["script"]
-	switch {
-	case j.Script == "":
-		b.wrongAt(at.At, "put it at the end: -- train.py --epochs 3", "no script was named")
-	case strings.HasPrefix(j.Script, "-"):
-		b.wrongAt(at.At, "give the path of a Python file first", "the script is %q, which looks like an option", j.Script)
-	}
-	for _, w := range append([]string{j.Script}, j.Args...) {
-		if strings.ContainsRune(w, 0) {
-			b.wrongAt(at.At, "", "a NUL byte in the command")
-			return
-		}
-	}
-	b.paired()
-}
-
-// paired refuses lists that belong together and are of different length:
-// every data set of a list has its configuration.
-func (b *builder) paired() {
-	value := func(names ...string) (string, bool) {
-		for i, w := range b.job.Args {
-			name, v, joined := strings.Cut(w, "=")
-			if !slices.Contains(names, name) {
-				continue
-			}
-			if joined {
-				return v, true
-			}
-			if i+1 < len(b.job.Args) {
-				return b.job.Args[i+1], true
-			}
-		}
-		return "", false
-	}
-	names, ok1 := value("--dataset_name")
-	configs, ok2 := value("--dataset_config_name", "--dataset_config")
-	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
-		b.wrongAt(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
-			"--dataset_name names %d data sets and --dataset_config_name %d configurations", n, c)
-	}
 }
 
 // hosts takes the nodes of the inventory.
@@ -215,11 +168,14 @@ func (b *builder) defaults() {
 	or(&j.Time, "20:00:00")
 	or(&j.Log, "%x-%j.out")
 	or(&j.Master, "localhost")
-	if j.Port == 0 && !j.bySlurm() {
+	if j.Port == 0 && !j.BySlurm() {
 		j.Port = 29500
 	}
 	if j.RdzvID == "" && j.Kind != Slurm {
 		j.RdzvID = j.Name
+	}
+	if j.Queue != "" {
+		or(&j.Gang, "kueue")
 	}
 	or(&j.MemFraction, "0.9")
 	or(&j.JAXPlatforms, map[bool]string{true: "cuda", false: "cpu"}[j.GPUs > 0])
@@ -246,6 +202,7 @@ func (b *builder) processes() {
 	default:
 		j.Procs = max(j.GPUs, 1)
 	}
+	j.GPUsKnown = b.has("gpus") || j.Slots || j.Procs > 1
 	if j.CPUs == 0 {
 		j.CPUs = j.Procs + 2
 		if j.Kind == JAX {
@@ -266,8 +223,8 @@ func usualGPUs(k Kind) int {
 	return 8
 }
 
-// bySlurm reports whether Slurm starts the job.
-func (j *Job) bySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }
+// BySlurm reports whether Slurm starts the job.
+func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }
 
 // workers reports whether the job is one-node jobs that meet.
 func (j *Job) workers() bool { return j.Kind == Slurm && j.SlurmForm == "workers" }
@@ -292,6 +249,9 @@ func (b *builder) check() {
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
+	}
+	if slices.Contains(bySlurm(), j.Kind) {
+		b.checkSlurm()
 	}
 	if j.OnEach() && j.Include+j.Exclude != "" {
 		b.wrong(b.said[map[bool]string{true: "include", false: "exclude"}[j.Include != ""]], "choose the nodes with --limit",
@@ -332,8 +292,47 @@ func (b *builder) checkK8s() {
 			b.wrong(b.said["mount"], "a path of the node, or the name of a PersistentVolumeClaim", "%q is neither", m.Source)
 		}
 	}
+	switch {
+	case j.Gang == "kueue" && j.Queue == "":
+		b.wrong(b.said["gang"], "add --queue NAME: 'kubectl get localqueues' lists them", "Kueue admits the jobs of a queue, and none was named")
+	case j.Gang == "volcano" && j.K8sForm == "trainjob":
+		b.wrong(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue", "a TrainJob of Kubeflow Trainer 2.0 knows no Volcano")
+	case j.Gang == "coscheduling" && j.Queue != "":
+		b.wrong(b.said["queue"], "leave it out", "coscheduling has no queues")
+	}
 	if b.has("rdzv-id") && !j.Nodes.Elastic() {
 		b.wrong(b.said["rdzv-id"], "leave it out", "only an elastic PyTorchJob has a rendezvous with a name")
+	}
+}
+
+// checkSlurm finds what does not go together in a job that Slurm starts.
+func (b *builder) checkSlurm() {
+	j := b.job
+	if j.Container == "" || !j.BySlurm() {
+		b.checkNoContainer()
+		j.Container, j.Image, j.Mounts = "", "", nil
+	} else if j.Image == "" {
+		b.wrong(b.said["container"], "add --image: a .sif or .sqsh file, or docker://NAME", "no image was named")
+	}
+	if j.workers() && j.Container != "" {
+		b.wrong(b.said["container"], "leave --form out: one job of all nodes", "one-node jobs that meet are started in no container")
+	}
+	if j.workers() && j.Requeue {
+		b.wrong(b.said["requeue"], "leave --form out: one job of all nodes", "a one-node job that is put back into the queue is not found by the others any more")
+	}
+}
+
+// checkNoContainer refuses flags that are for containers where there are none. What a
+// file says of them is for other kinds.
+func (b *builder) checkNoContainer() {
+	for _, key := range []string{"container", "image", "mount"} {
+		switch said := b.said[key]; {
+		case !strings.HasPrefix(said.At.File, "--"):
+		case !b.job.BySlurm():
+			b.wrong(said, "use --form slurm", "a job by hand is started in no container")
+		default:
+			b.wrong(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
+		}
 	}
 }
 
@@ -351,13 +350,32 @@ func (b *builder) checkMeeting() {
 	}
 }
 
+// Addresses and users as they may stand in any script: no shell makes anything of
+// them. The zone of an IPv6 address is one node's own name for an interface.
+var (
+	plainAddress = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,253}$`)
+	plainUser    = regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
+)
+
 // checkHosts refuses what blocks for nodes cannot say.
 func (b *builder) checkHosts() {
 	j := b.job
+	if strings.HasPrefix(j.Python, "-") {
+		b.wrong(b.said["python"], "a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
+	}
 	if len(j.Hosts) == 0 {
 		return
 	}
-	if j.bySlurm() || j.Kind == K8s || j.Kind == AIStation {
+	for _, h := range j.Hosts {
+		at := Position{File: h.Position}
+		switch {
+		case !plainAddress.MatchString(h.Address) || strings.HasPrefix(h.Address, "-"):
+			b.wrongAt(at, "an address that all nodes know it by", "%s: the address %q cannot stand in a launch script", h.Name, h.Address)
+		case h.User != "" && !plainUser.MatchString(h.User):
+			b.wrongAt(at, "", "%s: the user %q cannot stand in a launch script", h.Name, h.User)
+		}
+	}
+	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation {
 		b.wrongAt(Position{File: "-i"}, "leave -i out", "the nodes of a job of this kind are not chosen by an inventory")
 	}
 }

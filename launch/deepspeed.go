@@ -57,6 +57,14 @@ func (j *Job) RemoteArgs() []string {
 	return all
 }
 
+// DSProgram is the program as DeepSpeed's launcher takes it.
+func (j *Job) DSProgram() []string {
+	if j.Module {
+		return []string{"--module", j.Script}
+	}
+	return j.Program()
+}
+
 // checkRemote refuses what cannot be passed on.
 func (b *builder) checkRemote() {
 	j := b.job
@@ -128,14 +136,20 @@ func (j *Job) renderDeepSpeed() ([]File, error) {
 	if env := j.EnvFile(); env != "" && j.ByPDSH() {
 		all = append(all, File{".deepspeed_env", 0o644, env})
 	}
-	if j.DS.File == "" {
-		all = append(all, File{ConfigName, 0o644, j.configText()})
-	}
+	all = append(all, j.configFile()...)
 	if j.OnEach() {
 		blocks, err := j.blocks("run.sh")
 		return append(all, blocks...), err
 	}
 	return all, nil
+}
+
+// configFile is the configuration that is rendered, if there is one.
+func (j *Job) configFile() []File {
+	if !j.DS.Rendered {
+		return nil
+	}
+	return []File{{ConfigName, 0o644, j.configText()}}
 }
 
 // First is the first node of the inventory.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,22 +25,54 @@ type DSConfig struct {
 	Accumulation int
 	// Auto leaves to the Trainer of Hugging Face what it knows itself.
 	Auto bool
+	// Arg is the program's option for the file: "" for the usual, none where the
+	// program is not to be given it.
+	Arg string
+	// Rendered: a configuration is rendered. Named: the program's own arguments
+	// name one.
+	Rendered, Named bool
 }
 
-// deepspeed completes what is said about DeepSpeed's configuration, or reads
-// the one that is given, and checks it.
-func (b *builder) deepspeed(r Request) {
+// configKeys are those that say what a configuration is to hold.
+func configKeys() []string {
+	return []string{"zero", "offload", "nvme-path", "precision", "train-batch", "micro-batch", "accumulation", "ds-auto"}
+}
+
+// takesConfig are the kinds whose jobs may have a DeepSpeed configuration.
+func takesConfig() []Kind { return []Kind{DeepSpeed, Slurm, Torchrun, AIStation} }
+
+// TakesConfig reports whether jobs of a kind may have a DeepSpeed configuration.
+func TakesConfig(kind Kind) bool { return slices.Contains(takesConfig(), kind) }
+
+// deepspeed checks what is said of DeepSpeed's launcher.
+func (b *builder) deepspeed() {
 	b.filters()
 	b.checkRemote()
 	if b.job.Nodes.Max > 1 && len(b.job.Hosts) == 0 {
 		b.wrong(b.said["nodes"], "add -i INVENTORY", "DeepSpeed's launcher reaches the nodes itself: a hostfile of %d nodes needs their names", b.job.Nodes.Max)
-		return
 	}
+}
+
+// configuration completes what is said about DeepSpeed's configuration, or reads the one
+// that is given, and checks it.
+func (b *builder) configuration(r Request) {
 	ds := &b.job.DS
-	if ds.File != "" {
+	said := slices.ContainsFunc(configKeys(), b.has)
+	if !b.has("ds-auto") && b.job.Kind != DeepSpeed {
+		ds.Auto = true // torchrun's programs are mostly those of the Trainer
+	}
+	other := b.namedConfig(said)
+	switch {
+	case ds.File != "":
 		b.givenConfig(r)
 		return
+	case !said && (b.job.Kind != DeepSpeed || other):
+		if b.has("config-arg") && !ds.Named {
+			b.wrong(b.said["config-arg"], "add --zero 2, or --config FILE", "config-arg is for a DeepSpeed configuration, and there is none")
+		}
+		return
 	}
+	ds.Rendered = true
 	b.completeConfig()
 	if len(b.Problems) > 0 {
 		return
@@ -51,6 +84,48 @@ func (b *builder) deepspeed(r Request) {
 		return
 	}
 	b.checkConfig(c, func(string) Position { return b.placeOf("offload") }, r.Ops)
+}
+
+// namedConfig finds out whether the program's own arguments name a configuration;
+// other is true for one that is not the rendered one.
+func (b *builder) namedConfig(said bool) (other bool) {
+	name, own := b.argument("--deepspeed_config", "--deepspeed-config", "--ds_config", "--ds-config", "--deepspeed")
+	ds := &b.job.DS
+	ds.Named = own && name != ""
+	other = ds.Named && path.Base(name) != ConfigName
+	if other && said && ds.File == "" {
+		b.wrong(b.said["args"], "add --config "+word(name)+" to check that one, or leave the argument out", "the program is given the configuration %q, and %s is rendered too", name, ConfigName)
+	}
+	return other
+}
+
+// PassesConfig reports whether the rendering gives the program its configuration.
+func (j *Job) PassesConfig() bool { return j.Config() && !j.DS.Named && j.DS.Arg != "none" }
+
+// Config reports whether the job has a DeepSpeed configuration: one that is
+// rendered or one that is given.
+func (j *Job) Config() bool { return j.DS.File != "" || j.DS.Rendered }
+
+// ConfigFlags are the words before the configuration's name in the program's
+// arguments: those of the Trainer of Hugging Face, or those that
+// deepspeed.add_config_arguments gives a program.
+func (j *Job) ConfigFlags() string {
+	switch {
+	case j.DS.Arg != "":
+		return j.DS.Arg
+	case j.DS.Auto:
+		return "--deepspeed"
+	}
+	return "--deepspeed --deepspeed_config"
+}
+
+// ConfigArgs are the words of a shell that give the program its configuration,
+// from a line of their own on.
+func (j *Job) ConfigArgs(indent int) string {
+	if !j.PassesConfig() {
+		return ""
+	}
+	return " \\\n" + strings.Repeat(" ", indent) + j.ConfigFlags() + ` "$ds_config"`
 }
 
 // ConfigName is the file of a rendered DeepSpeed configuration.
@@ -75,7 +150,7 @@ func (b *builder) completeConfig() {
 	if ds.Offload == "" {
 		ds.Offload = "none"
 	}
-	if ds.Precision == "" {
+	if ds.Precision == "" && !ds.Auto {
 		ds.Precision = "bf16"
 	}
 	if ds.Offload == "nvme" && ds.Stage != 3 {
@@ -87,37 +162,90 @@ func (b *builder) completeConfig() {
 	if ds.Offload != "none" && ds.Stage == 0 {
 		b.wrongAt(b.placeOf("offload"), "add --zero 2", "without ZeRO there is nothing to offload")
 	}
-	if ds.Auto {
-		return
-	}
 	b.batches()
 }
 
-// batches completes the three numbers of the batch rule.
+// configWorld is the number of processes that a configuration is for; 0 where it
+// is not known here: an elastic job, a script that is told its nodes when it is run.
+func (j *Job) configWorld() int {
+	switch {
+	case j.Kind == DeepSpeed:
+		return j.ActiveSlots()
+	case j.Nodes.Elastic(), j.Kind == AIStation, j.Kind == Torchrun && len(j.Hosts) == 0 && j.Nodes.Max == 1:
+		return 0
+	}
+	return j.WorldSize()
+}
+
+// batch is DeepSpeed's rule about its three numbers: train = micro x acc x world.
+// Those that are 0 were not given.
+type batch struct{ train, micro, acc, world int }
+
+// withDerived is the rule with the numbers that follow from the others, as DeepSpeed
+// derives them.
+func (b batch) withDerived() batch {
+	switch {
+	case b.train == 0:
+		b.micro, b.acc = max(b.micro, 1), max(b.acc, 1)
+		b.train = b.micro * b.acc * b.world
+	case b.micro == 0 && b.acc == 0:
+		b.micro, b.acc = b.train/b.world, 1
+	case b.micro == 0:
+		b.micro = b.train / (b.acc * b.world)
+	case b.acc == 0:
+		b.acc = b.train / (b.micro * b.world)
+	}
+	return b
+}
+
+// isConsistent reports whether the numbers agree.
+func (b batch) isConsistent() bool {
+	c := b.withDerived()
+	return c.micro > 0 && c.acc > 0 && c.micro*c.acc*c.world == c.train
+}
+
+// nearestFits names the batches nearest to the one that was wanted for which the rule
+// holds with all else as it was given.
+func (b batch) nearestFits() string {
+	step := max(b.micro, 1) * max(b.acc, 1) * b.world
+	low := b.train / step * step
+	if b.micro > 0 && b.acc > 0 {
+		low = 0 // all is given: there is one
+	}
+	var fit []string
+	for _, train := range []int{low, low + step} {
+		if try := (batch{train, b.micro, b.acc, b.world}); train > 0 && try.isConsistent() {
+			fit = append(fit, strconv.Itoa(train))
+		}
+	}
+	return strings.Join(fit, " or ") + " would do"
+}
+
+// batches completes the three numbers of the batch rule, and checks them. The
+// Trainer of Hugging Face completes them itself.
 func (b *builder) batches() {
-	ds, world := &b.job.DS, b.job.ActiveSlots()
-	if ds.TrainBatch > 0 {
-		micro := max(ds.MicroBatch, 1)
-		if ds.MicroBatch == 0 && ds.Accumulation > 0 {
-			micro = ds.TrainBatch / (ds.Accumulation * world)
+	ds := &b.job.DS
+	rule := batch{ds.TrainBatch, ds.MicroBatch, ds.Accumulation, b.job.configWorld()}
+	if rule.world == 0 {
+		if rule.train > 0 {
+			b.wrongAt(b.placeOf("train-batch"), "say --micro-batch and --accumulation: DeepSpeed multiplies them by the processes",
+				"train-batch is of all processes, and how many there are is not known before the job runs")
 		}
-		acc := ds.Accumulation
-		if acc == 0 {
-			acc = ds.TrainBatch / (micro * world)
-			if ds.MicroBatch == 0 {
-				micro, acc = ds.TrainBatch/world, 1
-			}
+		if !ds.Auto {
+			ds.MicroBatch, ds.Accumulation = max(ds.MicroBatch, 1), max(ds.Accumulation, 1)
 		}
-		if micro*acc*world != ds.TrainBatch {
-			b.wrongAt(b.placeOf("train-batch"), nearBatch(ds.TrainBatch, max(micro, 1)*world),
-				"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s", ds.TrainBatch, factors(ds.MicroBatch, ds.Accumulation, world))
-			return
-		}
-		ds.MicroBatch, ds.Accumulation = micro, acc
 		return
 	}
-	ds.MicroBatch, ds.Accumulation = max(ds.MicroBatch, 1), max(ds.Accumulation, 1)
-	ds.TrainBatch = ds.MicroBatch * ds.Accumulation * world
+	if rule.train > 0 && !rule.isConsistent() && (!ds.Auto || rule.micro > 0 && rule.acc > 0) {
+		b.wrongAt(b.placeOf("train-batch"), rule.nearestFits(),
+			"train-batch %d is not micro-batch x accumulation x processes: no whole numbers make it of %s", rule.train, factors(rule.micro, rule.acc, rule.world))
+		return
+	}
+	if ds.Auto {
+		return
+	}
+	rule = rule.withDerived()
+	ds.TrainBatch, ds.MicroBatch, ds.Accumulation = rule.train, rule.micro, rule.acc
 }
 
 func factors(micro, acc, world int) string {
@@ -131,15 +259,6 @@ func factors(micro, acc, world int) string {
 	return strings.Join(append(known, plural(world, "process")), " and ")
 }
 
-// nearBatch names the batches beside the one that was wanted.
-func nearBatch(batch, unit int) string {
-	low := batch / unit * unit
-	if low == 0 {
-		return fmt.Sprintf("%d is the least", unit)
-	}
-	return fmt.Sprintf("%d or %d would do", low, low+unit)
-}
-
 // configText is the configuration as DeepSpeed reads it. Its order is that in
 // which a person would explain it.
 func (j *Job) configText() string {
@@ -150,15 +269,29 @@ func (j *Job) configText() string {
 		}
 		return v
 	}
-	c := object{
-		{"train_batch_size", orAuto(ds.TrainBatch)},
-		{"train_micro_batch_size_per_gpu", orAuto(ds.MicroBatch)},
-		{"gradient_accumulation_steps", orAuto(ds.Accumulation)},
-		{"gradient_clipping", orAuto(1.0)},
+	var c object
+	for _, number := range []struct {
+		key   string
+		value int
+	}{
+		{"train_batch_size", ds.TrainBatch},
+		{"train_micro_batch_size_per_gpu", ds.MicroBatch},
+		{"gradient_accumulation_steps", ds.Accumulation},
+	} {
+		switch {
+		case number.value > 0:
+			c = append(c, pair{number.key, number.value})
+		case ds.Auto:
+			c = append(c, pair{number.key, "auto"})
+		}
 	}
+	c = append(c, pair{"gradient_clipping", orAuto(1.0)})
 	for _, p := range []string{"bf16", "fp16"} {
-		if p == ds.Precision || ds.Auto {
-			c = append(c, pair{p, object{{"enabled", orAuto(true)}}})
+		switch {
+		case p == ds.Precision:
+			c = append(c, pair{p, object{{"enabled", true}}})
+		case ds.Precision == "":
+			c = append(c, pair{p, object{{"enabled", "auto"}}})
 		}
 	}
 	c = append(c,
@@ -327,7 +460,7 @@ func fault(dec *json.Decoder, err error) error {
 // givenConfig reads and checks the configuration that is given.
 func (b *builder) givenConfig(r Request) {
 	name := b.job.DS.File
-	for _, key := range []string{"zero", "offload", "nvme-path", "precision", "train-batch", "micro-batch", "accumulation", "ds-auto"} {
+	for _, key := range slices.DeleteFunc(configKeys(), func(key string) bool { return key == "ds-auto" }) {
 		if b.has(key) {
 			b.wrong(b.said[key], "say it in "+name+", or leave --config out", "%s is for a configuration that is rendered, and %s is given", key, name)
 		}
@@ -337,7 +470,6 @@ func (b *builder) givenConfig(r Request) {
 		b.wrong(b.said["ds-config"], "", "cannot read the DeepSpeed configuration: %v", err)
 		return
 	}
-	b.job.DSText = string(data)
 	job := b.List
 	b.List.Lines, b.List.Problems = strings.Split(string(data), "\n"), nil
 	place := func(offset int) Position { return placeIn(name, data, offset) }
@@ -403,26 +535,17 @@ func (b *builder) checkBatch(c config, at func(string) Position) {
 	train, a1 := b.count(c, trainKey, at)
 	micro, a2 := b.count(c, microKey, at)
 	acc, a3 := b.count(c, accKey, at)
-	world := b.job.ActiveSlots()
-	if a1 || a2 || a3 {
-		return // the Trainer fills in what makes it right
+	rule := batch{train, micro, acc, b.job.configWorld()}
+	if a1 || a2 || a3 || rule.world == 0 {
+		return // the Trainer fills in what makes it right, or nobody knows yet
 	}
 	switch {
 	case train == 0 && micro == 0:
 		b.wrongAt(at(accKey), "give "+microKey, "neither %s nor %s is given", trainKey, microKey)
-		return
-	case train == 0:
-		return
-	case micro == 0 && acc == 0:
-		micro, acc = train/world, 1
-	case micro == 0:
-		micro = train / world / acc
-	case acc == 0:
-		acc = train / micro / world
-	}
-	if micro*acc*world != train {
-		b.wrongAt(at(trainKey), nearBatch(train, max(micro, 1)*world),
-			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, micro, acc, plural(world, "process"))
+	case train > 0 && !rule.isConsistent():
+		full := rule.withDerived()
+		b.wrongAt(at(trainKey), rule.nearestFits(),
+			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, full.micro, full.acc, plural(rule.world, "process"))
 	}
 }
 

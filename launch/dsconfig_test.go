@@ -3,6 +3,10 @@ package launch
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,6 +110,159 @@ func TestRenderedBatches(t *testing.T) {
 		}
 		if err := json.Unmarshal([]byte(j.configText()), &c); err != nil || [3]int{c.Train, c.Micro, c.Acc} != want || c.Micro*c.Acc*8 != c.Train {
 			t.Errorf("%q: %v %+v, want %v", flags, err, c, want)
+		}
+	}
+}
+
+// A hint about a batch is right: with the number that it names the job is made.
+func TestBatchHints(t *testing.T) {
+	t.Parallel()
+	number := regexp.MustCompile(`\d+`)
+	for flags, want := range map[string]string{
+		"train-batch=60":                               "56 or 64 would do",
+		"train-batch=64 micro-batch=3":                 "48 or 72 would do",
+		"train-batch=64 accumulation=5":                "40 or 80 would do",
+		"train-batch=4":                                "8 would do",
+		"train-batch=64 micro-batch=4 accumulation=1":  "32 would do",
+		"train-batch=100 micro-batch=4 accumulation=4": "128 would do",
+	} {
+		words := strings.Split(flags, " ")
+		_, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(words...)})
+		var wrong *Error
+		if !errors.As(err, &wrong) || wrong.Hint() != want {
+			t.Errorf("%s: %v, want %s", flags, err, want)
+			continue
+		}
+		for _, train := range number.FindAllString(want, -1) {
+			words[0] = "train-batch=" + train
+			if _, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(words...)}); err != nil {
+				t.Errorf("%s: hint %s: %v", flags, train, err)
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}`: "128 would do",
+		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4}`:                                   "96 or 128 would do",
+		`{"train_batch_size": 100, "gradient_accumulation_steps": 3}`:                                      "96 or 120 would do",
+		`{"train_batch_size": 100}`: "96 or 104 would do",
+	} {
+		err := checked(text, nil)
+		var wrong *Error
+		if !errors.As(err, &wrong) || wrong.Hint() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+			continue
+		}
+		for _, train := range number.FindAllString(want, -1) {
+			if err := checked(strings.Replace(text, "100", train, 1), nil); err != nil {
+				t.Errorf("%s: hint %s: %v", text, train, err)
+			}
+		}
+	}
+}
+
+// A configuration that is rendered is given to the program, by the option that it
+// takes; one that its arguments name already is not given twice.
+func TestConfigPassed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind  Kind
+		flags string
+		words string
+		want  string // behind the program's name; none where nothing is passed
+	}{
+		{DeepSpeed, "", "t.py --lr 1", "t.py \\\n  --lr 1 \\\n  --deepspeed --deepspeed_config \"$ds_config\"\n"},
+		{DeepSpeed, "ds-auto=true", "t.py", "t.py \\\n  --deepspeed \"$ds_config\"\n"},
+		{DeepSpeed, "ds-config=my.json", "t.py", "--deepspeed --deepspeed_config \"$ds_config\"\n"},
+		{DeepSpeed, "config-arg=none", "t.py", ""},
+		{DeepSpeed, "config-arg=--ds-file", "t.py", "t.py \\\n  --ds-file \"$ds_config\"\n"},
+		{DeepSpeed, "", "t.py --deepspeed ds_config.json", ""},
+		{DeepSpeed, "", "t.py --deepspeed my.json", ""},
+		{Torchrun, "zero=2", "t.py", "t.py \\\n  --deepspeed \"$ds_config\" \\\n"},
+		{Torchrun, "zero=2 ds-auto=false", "t.py", "t.py \\\n  --deepspeed --deepspeed_config \"$ds_config\" \\\n"},
+		{Torchrun, "", "t.py", ""},
+		{Torchrun, "", "t.py --deepspeed my.json", ""},
+		{Slurm, "zero=3 nodes=2", "t.py", "t.py \\\n  --deepspeed \"$ds_config\"\n"},
+		{Slurm, "zero=3 nodes=2 slurm-form=workers", "t.py", ""}, // of submit.sh; its scripts below
+		{AIStation, "offload=cpu", "t.py", "t.py \\\n  --deepspeed \"$ds_config\" \\\n"},
+	} {
+		r := Request{Kind: c.kind, Command: strings.Fields(c.words), Flags: flagsOf(strings.Fields(c.flags)...)}
+		r.ReadFile = func(string) ([]byte, error) { return []byte(`{"train_micro_batch_size_per_gpu": 1}`), nil }
+		j, err := New(r)
+		if err != nil {
+			t.Errorf("%s %s: %v", c.kind, c.flags, err)
+			continue
+		}
+		files, err := j.Render()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := files[0].Text
+		if strings.Contains(text, "$ds_config\"") != (c.want != "") || !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: no %q in\n%s", c.kind, c.flags, c.want, text)
+		}
+		has := slices.ContainsFunc(files, func(f File) bool { return f.Name == ConfigName })
+		if wants := c.want != "" && !strings.Contains(c.flags, "my.json") || strings.Contains(c.flags, "zero") || c.flags == "config-arg=none" || strings.Contains(c.words, ConfigName); has != wants {
+			t.Errorf("%s %q %q: a configuration is rendered: %t", c.kind, c.flags, c.words, has)
+		}
+		if strings.Contains(c.flags, "workers") {
+			for _, f := range files[1:3] {
+				if !strings.HasSuffix(f.Text, "--deepspeed \"$ds_config\"\n") {
+					t.Errorf("%s\n%s", f.Name, f.Text)
+				}
+			}
+		}
+	}
+	for flags, want := range map[string]string{
+		"zero=2":                   "the program is given the configuration \"my.json\", and ds_config.json is rendered too",
+		"config-arg=--x":           "",
+		"zero=2 ds-config=my.json": "zero is for a configuration that is rendered",
+	} {
+		_, err := New(Request{Kind: Torchrun, Command: []string{"t.py", "--deepspeed", "my.json"}, Flags: flagsOf(strings.Fields(flags)...), ReadFile: os.ReadFile})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", flags, err)
+		}
+	}
+	if _, err := New(Request{Kind: Torchrun, Command: []string{"t.py"}, Flags: flagsOf("config-arg=--x")}); err == nil || !strings.Contains(err.Error(), "there is none") {
+		t.Error(err)
+	}
+}
+
+// The program finds the configuration wherever the script is called from.
+func TestConfigFound(t *testing.T) {
+	t.Parallel()
+	for _, sample := range []string{"torchrun-zero", "slurm-zero"} {
+		_, files := sampleNamed(t, sample)
+		s := newStage(t, files)
+		out, log, code := s.run(t, files[0].Name, "A=b")
+		for _, one := range heard(t, out) {
+			if n := len(one.Argv); code != 0 || one.Argv[n-2] != "--deepspeed" || one.Argv[n-1] != filepath.Join(s.dir, ConfigName) {
+				t.Errorf("%s: %d %q\n%s", sample, code, one.Argv, log)
+			}
+		}
+	}
+}
+
+// With "auto" numbers that are said stay, and the Trainer fills in the others.
+func TestAutoKeepsWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	j, err := New(Request{Kind: Slurm, Command: []string{"t.py"}, Flags: flagsOf("nodes=2", "zero=2", "micro-batch=4", "precision=fp16")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := j.configText()
+	for _, want := range []string{`"train_micro_batch_size_per_gpu": 4,`, `"train_batch_size": "auto",`, "\"fp16\": {\n    \"enabled\": true"} {
+		if !strings.Contains(text, want) || strings.Contains(text, "bf16") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	for flags, want := range map[string]string{
+		"zero=2 nodes=1:2 train-batch=64":                            "how many there are is not known before the job runs",
+		"zero=2 nodes=2 train-batch=64 micro-batch=3 accumulation=1": "48 would do",
+	} {
+		_, err := New(Request{Kind: Slurm, Command: []string{"t.py"}, Flags: flagsOf(strings.Fields(flags)...)})
+		var wrong *Error
+		if !errors.As(err, &wrong) || !strings.Contains(err.Error()+wrong.Hint(), want) {
+			t.Errorf("%s: %v", flags, err)
 		}
 	}
 }

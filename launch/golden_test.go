@@ -47,6 +47,8 @@ func samples() []sample {
 		{"jax-slurm", JAX, []string{"name=jax", "nodes=2"}, train, ""},
 		{"jax-slurm-procs", JAX, []string{"nodes=2", "procs=4", "nccl-debug=info", "preallocate=true"}, train, ""},
 		{"jax-slurm-cpu", JAX, []string{"nodes=2", "gpus=0", "procs=2", "cpus=1"}, train, ""},
+		{"jax-slurm-timeout", JAX, []string{"nodes=2", "join-timeout=1800"}, []string{"-m", "pkg.train"}, ""},
+		{"jax-slurm-container", JAX, []string{"nodes=2", "container=apptainer", "image=docker://example.org/jax:1", "requeue=true"}, train, ""},
 		{"jax-manual", JAX, []string{"jax-form=manual", "nodes=2", "gpus=0", "procs=2"}, train, ""},
 		{"jax-nodes", JAX, []string{"gpus=8"}, train, twoNodes},
 		{"aistation", AIStation, []string{"name=task-medical-qwen", "nodes=2", "cpus=15"}, []string{"main.py"}, ""},
@@ -55,6 +57,11 @@ func samples() []sample {
 		{"k8s-pytorchjob-single", K8s, []string{"image=example.org/train:1", "gpus=0", "procs=2", "shm-size=8Gi"}, train, ""},
 		{"k8s-pytorchjob-elastic", K8s, []string{"nodes=2:4", "gpus=1", "image=example.org/train:1", "namespace=team"}, train, ""},
 		{"k8s-trainjob", K8s, []string{"k8s-form=trainjob", "preset=medium", "image=example.org/train:1", "mount=data:/data:ro", "env=HF_TOKEN", "env=A=b", "namespace=team", "python=/opt/venv/bin/python", "workdir=/data"}, train, ""},
+		{"k8s-pytorchjob-queue", K8s, []string{"preset=small", "image=example.org/train:1", "queue=team-a", "memory=256Gi", "rdma=rdma/hca=8", "toleration=nvidia.com/gpu:NoSchedule", "toleration=team=nlp", "pull-secret=registry", "join-timeout=1800"}, train, ""},
+		{"k8s-pytorchjob-volcano", K8s, []string{"nodes=2:4", "gang=volcano", "queue=team-a", "image=example.org/train:1", "join-timeout=1800"}, train, ""},
+		{"k8s-trainjob-gang", K8s, []string{"k8s-form=trainjob", "nodes=2", "gang=coscheduling", "image=example.org/train:1", "rdma=rdma/hca", "memory=1Ti", "toleration=gpu", "pull-secret=registry", "join-timeout=1800"}, []string{"-m", "pkg.train"}, ""},
+		{"k8s-trainjob-queue", K8s, []string{"k8s-form=trainjob", "nodes=2", "queue=team-a", "image=example.org/train:1"}, train, ""},
+		{"docker-module", Docker, []string{"gpus=1", "image=example.org/train:1"}, []string{"-m", "pkg.train"}, ""},
 		{"k8s-hostile", K8s, []string{"image=example.org/train:1", "env=A=$(B) \"x\": #"}, hostile(), ""},
 		{"docker", Docker, []string{"preset=small", "image=example.org/train:1", "mount=/data/my wiki:/data:ro", "env=HF_TOKEN", "env=A=b c"}, train, ""},
 		{"docker-nodes", Docker, []string{"image=example.org/train:1", "rendezvous=c10d", "shm-size=16Gi"}, train, twoNodes},
@@ -79,6 +86,9 @@ func slurmSamples(train []string) []sample {
 		{"slurm-workers-elastic", Slurm, []string{"slurm-form=workers", "nodes=2:4", "gpus=8", "port=12345", "rdzv-id=qwen", "python=/opt/venv/bin/python"}, train, ""},
 		{"slurm-cpu", Slurm, []string{"nodes=4", "gpus=0", "procs=2", "cpus=1"}, train, ""},
 		{"slurm-translation", Slurm, []string{"name=translation-train", "nodes=2", "gpus=8", "cpus=10"}, translation(), ""},
+		{"slurm-zero", Slurm, []string{"nodes=2", "zero=2", "precision=bf16", "join-timeout=1800"}, []string{"-m", "pkg.train", "--lr", "1e-5"}, ""},
+		{"slurm-pyxis", Slurm, []string{"nodes=2", "container=pyxis", "image=nvcr.io#nvidia/pytorch:26.01-py3", "mount=/data/my wiki:/data:ro", "requeue=true", "zero=2"}, train, ""},
+		{"slurm-apptainer", Slurm, []string{"nodes=2:4", "container=apptainer", "image=/images/train.sif", "mount=/data:/data:ro", "mount=/scratch:/scratch"}, train, ""},
 		{"slurm-hostile", Slurm, []string{"nodes=2", "env=A='$(touch owned)'"}, hostile(), ""},
 	}
 }
@@ -91,6 +101,8 @@ func handSamples(train []string) []sample {
 		{"torchrun-c10d-nodes", Torchrun, []string{"rendezvous=c10d", "gpus=0", "procs=2"}, train, twoNodes},
 		{"torchrun-elastic", Torchrun, []string{"nodes=1:3", "gpus=0", "procs=1"}, train, ""},
 		{"torchrun-data", Torchrun, []string{"gpus=4", "setup=module load cuda"}, []string{"pretraining.py", "--train_file_dir", "data/pretrain", "--dataset_name", "wikitext,Linly-AI/Chinese-pretraining-dataset", "--dataset_config_name", "wikitext-2-raw-v1,none"}, ""},
+		{"torchrun-zero", Torchrun, []string{"zero=2", "offload=cpu"}, []string{"pretraining.py", "--bf16"}, ""},
+		{"torchrun-zero-nodes", Torchrun, []string{"zero=3", "ds-auto=false", "train-batch=128", "micro-batch=1", "workdir=/data/run"}, train, twoNodes},
 		{"torchrun-hostile", Torchrun, nil, hostile(), ""},
 	}
 }

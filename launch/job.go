@@ -77,6 +77,19 @@ type Mount struct {
 	ReadOnly       bool
 }
 
+// Resource is something that nodes of Kubernetes offer, and how much of it.
+type Resource struct {
+	Name   string
+	Number int
+}
+
+// Toleration is a taint of nodes that pods may run on. Equal: with that value
+// alone.
+type Toleration struct {
+	Key, Value, Effect string
+	Equal              bool
+}
+
 // Job is one training job, checked. Zero numbers and empty texts were neither
 // said nor have a default for the job's kind.
 type Job struct {
@@ -93,6 +106,9 @@ type Job struct {
 	ProcsSaid bool
 	// Slots: how many GPUs each node has is what the inventory says of it.
 	Slots bool
+	// GPUsKnown: the number of GPUs was given, by a flag or by the inventory, or
+	// several processes share them.
+	GPUsKnown bool
 
 	Rendezvous  string // static or c10d
 	Master      string // address of the first node
@@ -114,6 +130,7 @@ type Job struct {
 	WorkDir   string
 	Python    string
 	Script    string
+	Module    bool // Script is the name of a module and not a file: python -m
 	Args      []string
 
 	Image     string
@@ -121,14 +138,23 @@ type Job struct {
 	ShmSize   string
 	Namespace string
 
+	// Of Slurm:
+	Requeue   bool   // put back into the queue after it was preempted
+	Container string // pyxis or apptainer; "" for none
+
+	// Of Kubernetes:
+	Memory      string
+	RDMA        Resource
+	Tolerations []Toleration
+	PullSecret  string
+	Gang        string // kueue, volcano or coscheduling; "" for none
+	Queue       string
+
 	JAXPlatforms string
 	Preallocate  bool
 	MemFraction  string
 
 	DS DSConfig
-	// DSText is the DeepSpeed configuration that was checked, as it was given;
-	// "" where DS is to be rendered.
-	DSText string
 	// Include and Exclude are DeepSpeed's filters of the hostfile.
 	Include, Exclude string
 

@@ -214,7 +214,7 @@ func TestJobMistakes(t *testing.T) {
 func TestCommandMistakes(t *testing.T) {
 	for want, words := range map[string][]string{
 		"no script was named":  nil,
-		"looks like an option": {"-m", "train"},
+		"looks like an option": {"--epochs", "train"},
 		"names 2 data sets and --dataset_config_name 1 configurations": {"p.py", "--dataset_name", "wikitext,b", "--dataset_config_name=wikitext-2-raw-v1"},
 		"a NUL byte": {"p.py", "a\x00b"},
 	} {

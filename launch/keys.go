@@ -59,12 +59,12 @@ func TakesInventory(kind Kind) bool { return slices.Contains(byHand(), kind) }
 func bySlurm() []Kind      { return []Kind{Slurm, JAX} }
 func byTorchrun() []Kind   { return []Kind{Slurm, Torchrun, AIStation, K8s, Docker} }
 func byHand() []Kind       { return []Kind{Torchrun, DeepSpeed, JAX, Docker} }
-func inContainers() []Kind { return []Kind{K8s, Docker, AIStation} }
+func inContainers() []Kind { return []Kind{K8s, Docker, AIStation, Slurm, JAX} }
 func onNodes() []Kind      { return []Kind{Slurm, Torchrun, DeepSpeed, JAX, AIStation} }
 
 // Keys are all there are beside the script and its arguments.
 func Keys() []Key {
-	return slices.Concat(sizeKeys(), meetingKeys(), slurmKeys(), programKeys(), containerKeys(), jaxKeys(), deepspeedKeys())
+	return slices.Concat(sizeKeys(), meetingKeys(), slurmKeys(), programKeys(), containerKeys(), k8sKeys(), jaxKeys(), deepspeedKeys())
 }
 
 func sizeKeys() []Key {
@@ -80,12 +80,12 @@ func sizeKeys() []Key {
 
 func meetingKeys() []Key {
 	return []Key{
-		{Name: "master", Placeholder: "HOST", Help: "address of the first node, where all meet (default: the inventory's first)", Kinds: byHand(), set: matching(`[A-Za-z0-9._:-]{1,253}`, "a host name or an address", func(j *Job) *string { return &j.Master })},
+		{Name: "master", Placeholder: "HOST", Help: "address of the first node, where all meet (default: the inventory's first)", Kinds: byHand(), set: matching(`[A-Za-z0-9_:][A-Za-z0-9._:-]{0,252}`, "a host name or an address", func(j *Job) *string { return &j.Master })},
 		{Name: "port", Placeholder: "PORT", Help: "port of the first node (default: 29500; under Slurm from the job's number)", set: number(1024, 65535, func(j *Job) *int { return &j.Port })},
 		{Name: "rdzv-id", Placeholder: "ID", Help: "name of the rendezvous, unique among running jobs (default: the job's name; under Slurm its number)", Kinds: byTorchrun(), set: matching(`[A-Za-z0-9._-]{1,128}`, "letters, digits, '.', '_' and '-'", func(j *Job) *string { return &j.RdzvID })},
 		{Name: "rendezvous", Placeholder: "HOW", Help: "static (ranks are given) or c10d (ranks are agreed on; the only one for MIN:MAX)", Kinds: []Kind{Slurm, Torchrun, Docker}, set: oneOf(func(j *Job) *string { return &j.Rendezvous }, "static", "c10d")},
 		{Name: "max-restarts", Placeholder: "N", Help: "how often the processes are started again (default: 0; 3 for MIN:MAX)", Kinds: byTorchrun(), set: number(0, 1000, func(j *Job) *int { return &j.MaxRestarts })},
-		{Name: "join-timeout", Placeholder: "SECONDS", Help: "how long the first waits for the others, c10d (default: torch's 600; 3600 for --form workers)", Kinds: []Kind{Slurm, Torchrun, AIStation, Docker}, set: number(1, 7*24*3600, func(j *Job) *int { return &j.JoinTimeout })},
+		{Name: "join-timeout", Placeholder: "SECONDS", Help: "how long nodes wait for each other at the start (default: torch's 900, by c10d 600; JAX's 300; 3600 for --form workers)", Kinds: []Kind{Slurm, Torchrun, JAX, AIStation, K8s, Docker}, set: number(1, 7*24*3600, func(j *Job) *int { return &j.JoinTimeout })},
 	}
 }
 
@@ -98,6 +98,8 @@ func slurmKeys() []Key {
 		{Name: "account", Placeholder: "NAME", Help: "account that is charged (default: the user's)", Kinds: bySlurm(), set: matching(words, "a name", func(j *Job) *string { return &j.Account })},
 		{Name: "qos", Placeholder: "NAME", Help: "quality of service (default: the account's)", Kinds: bySlurm(), set: matching(words, "a name", func(j *Job) *string { return &j.QOS })},
 		{Name: "nodelist", Placeholder: "NODES", Help: "these nodes, as Slurm writes them: gpu[01-04]", Kinds: bySlurm(), set: matching(`[A-Za-z0-9_.,\[\]-]+`, "a node expression such as gpu[01-04]", func(j *Job) *string { return &j.Nodelist })},
+		{Name: "requeue", Help: "put the job back into the queue when it is preempted or loses a node; the program must load its last checkpoint (default: as the cluster does)", Kinds: bySlurm(), kind: yesNo, set: boolean(func(j *Job) *bool { return &j.Requeue })},
+		{Name: "container", Placeholder: "HOW", Help: "run the program in --image on the nodes: pyxis (srun --container-image) or apptainer", Kinds: bySlurm(), set: oneOf(func(j *Job) *string { return &j.Container }, "pyxis", "apptainer")},
 		{Name: "log", Placeholder: "FILE", Help: "file of the output, with Slurm's %x, %j, %N (default: %x-%j.out)", Kinds: bySlurm(), set: matching(`[A-Za-z0-9_./%+@=:,-]{1,500}`, "a path without spaces and quotes", func(j *Job) *string { return &j.Log })},
 	}
 }
@@ -114,9 +116,21 @@ func programKeys() []Key {
 
 func containerKeys() []Key {
 	return []Key{
-		{Name: "image", Placeholder: "IMAGE", Help: "image of the containers", Kinds: inContainers(), set: matching(`[A-Za-z0-9][A-Za-z0-9._/:@-]{0,300}`, "an image reference", func(j *Job) *string { return &j.Image })},
+		{Name: "image", Placeholder: "IMAGE", Help: "image of the containers", Kinds: inContainers(), set: setImage},
 		{Name: "mount", Placeholder: "SOURCE:TARGET[:ro]", Help: "a folder that the containers see", Kinds: inContainers(), kind: list, set: setMounts},
 		{Name: "shm-size", Placeholder: "SIZE", Help: "shared memory of a container, as in 16Gi (default: that of the host; Kubernetes: half the memory)", Kinds: []Kind{K8s, Docker}, set: matching(`[0-9]+(Mi|Gi)`, "a size such as 16Gi", func(j *Job) *string { return &j.ShmSize })},
+	}
+}
+
+func k8sKeys() []Key {
+	k8s := []Kind{K8s}
+	return []Key{
+		{Name: "memory", Placeholder: "SIZE", Help: "memory of each pod, as in 256Gi: asked for, and its limit; shared memory counts (default: no limit)", Kinds: k8s, set: matching(`[1-9][0-9]{0,8}(Mi|Gi|Ti)`, "a size such as 256Gi", func(j *Job) *string { return &j.Memory })},
+		{Name: "rdma", Placeholder: "RESOURCE[=N]", Help: "network cards of each pod by the name that the cluster's device plugin gives them, as in rdma/hca=1; adds IPC_LOCK", Kinds: k8s, set: setRDMA},
+		{Name: "toleration", Placeholder: "KEY[=VALUE][:EFFECT]", Help: "a taint of nodes that pods may run on, as in nvidia.com/gpu:NoSchedule", Kinds: k8s, kind: list, set: setTolerations},
+		{Name: "pull-secret", Placeholder: "NAME", Help: "secret by which nodes pull the image", Kinds: k8s, set: matching(`[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?`, "the name of a secret", func(j *Job) *string { return &j.PullSecret })},
+		{Name: "gang", Placeholder: "BY", Help: "start all pods or none, by: kueue, volcano (pytorchjob) or coscheduling (default: kueue with --queue)", Kinds: k8s, set: oneOf(func(j *Job) *string { return &j.Gang }, "kueue", "volcano", "coscheduling")},
+		{Name: "queue", Placeholder: "NAME", Help: "queue of Kueue, or of Volcano with --gang volcano", Kinds: k8s, set: matching(`[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`, "the name of a queue", func(j *Job) *string { return &j.Queue })},
 		{Name: "namespace", Placeholder: "NAME", Help: "namespace of Kubernetes (default: that of kubectl)", Kinds: []Kind{K8s}, set: matching(`[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?`, "a DNS label", func(j *Job) *string { return &j.Namespace })},
 		{Name: "k8s-form", Flag: "form", Placeholder: "FORM", Help: "pytorchjob (Training Operator v1) or trainjob (Kubeflow Trainer v2) (default: pytorchjob)", Kinds: []Kind{K8s}, set: oneOf(func(j *Job) *string { return &j.K8sForm }, "pytorchjob", "trainjob")},
 	}
@@ -132,18 +146,19 @@ func jaxKeys() []Key {
 }
 
 func deepspeedKeys() []Key {
-	ds := []Kind{DeepSpeed}
+	ds, configs := []Kind{DeepSpeed}, takesConfig()
 	return []Key{
 		{Name: "ds-form", Flag: "form", Placeholder: "FORM", Help: "pdsh (one launcher, which logs in on the nodes) or nodes (one on each node) (default: pdsh; nodes with --submit)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DSForm }, "pdsh", "nodes")},
-		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: ds, set: free(func(j *Job) *string { return &j.DS.File })},
-		{Name: "zero", Placeholder: "STAGE", Help: "ZeRO stage of the rendered configuration: 0 to 3 (default: 2)", Kinds: ds, set: number(0, 3, func(j *Job) *int { return &j.DS.Stage })},
-		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},
-		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: ds, set: free(func(j *Job) *string { return &j.DS.NVMePath })},
-		{Name: "precision", Placeholder: "HOW", Help: "bf16 (Ampere and newer), fp16 or fp32 (default: bf16)", Kinds: ds, set: oneOf(func(j *Job) *string { return &j.DS.Precision }, "bf16", "fp16", "fp32")},
-		{Name: "train-batch", Placeholder: "N", Help: "samples of a step over all processes (default: micro x accumulation x processes)", Kinds: ds, set: number(1, 1<<30, func(j *Job) *int { return &j.DS.TrainBatch })},
-		{Name: "micro-batch", Placeholder: "N", Help: "samples that a process takes at once (default: 1)", Kinds: ds, set: number(1, 1<<20, func(j *Job) *int { return &j.DS.MicroBatch })},
-		{Name: "accumulation", Placeholder: "N", Help: "micro batches of a step (default: 1)", Kinds: ds, set: number(1, 1<<20, func(j *Job) *int { return &j.DS.Accumulation })},
-		{Name: "ds-auto", Flag: "auto", Help: "leave batch, precision and optimizer to the Trainer of Hugging Face (\"auto\")", Kinds: ds, kind: yesNo, set: boolean(func(j *Job) *bool { return &j.DS.Auto })},
+		{Name: "ds-config", Flag: "config", Placeholder: "FILE", Help: "check this DeepSpeed configuration instead of rendering one", Kinds: configs, set: free(func(j *Job) *string { return &j.DS.File })},
+		{Name: "zero", Placeholder: "STAGE", Help: "render a DeepSpeed configuration with this ZeRO stage: 0 to 3 (default: 2)", Kinds: configs, set: number(0, 3, func(j *Job) *int { return &j.DS.Stage })},
+		{Name: "offload", Placeholder: "WHERE", Help: "keep the optimizer (with ZeRO-3 the parameters too) in: none, cpu, nvme (default: none)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Offload }, "none", "cpu", "nvme")},
+		{Name: "nvme-path", Placeholder: "DIR", Help: "folder on the nodes' NVMe disks, for --offload nvme", Kinds: configs, set: free(func(j *Job) *string { return &j.DS.NVMePath })},
+		{Name: "precision", Placeholder: "HOW", Help: "bf16 (Ampere and newer), fp16 or fp32 (default: bf16)", Kinds: configs, set: oneOf(func(j *Job) *string { return &j.DS.Precision }, "bf16", "fp16", "fp32")},
+		{Name: "train-batch", Placeholder: "N", Help: "samples of a step over all processes (default: micro x accumulation x processes)", Kinds: configs, set: number(1, 1<<30, func(j *Job) *int { return &j.DS.TrainBatch })},
+		{Name: "micro-batch", Placeholder: "N", Help: "samples that a process takes at once (default: 1)", Kinds: configs, set: number(1, 1<<20, func(j *Job) *int { return &j.DS.MicroBatch })},
+		{Name: "accumulation", Placeholder: "N", Help: "micro batches of a step (default: 1)", Kinds: configs, set: number(1, 1<<20, func(j *Job) *int { return &j.DS.Accumulation })},
+		{Name: "ds-auto", Flag: "auto", Help: "leave to the Trainer of Hugging Face what is not said of batch, precision and optimizer: \"auto\" (default: true, but for launch deepspeed)", Kinds: configs, kind: yesNo, set: boolean(func(j *Job) *bool { return &j.DS.Auto })},
+		{Name: "config-arg", Placeholder: "OPTION", Help: "the program's option for the configuration, or none: it is not passed on (default: --deepspeed with --auto, else --deepspeed --deepspeed_config)", Kinds: configs, set: matching(`none|--?[A-Za-z0-9][A-Za-z0-9_-]{0,60}`, "an option such as --deepspeed_config, or none", func(j *Job) *string { return &j.DS.Arg })},
 		{Name: "include", Placeholder: "NODES", Help: "only these of the hostfile: gpu01@gpu02:0,1", Kinds: ds, set: matching(filterWords, "NODE[:SLOT,…] joined by @", func(j *Job) *string { return &j.Include })},
 		{Name: "exclude", Placeholder: "NODES", Help: "all of the hostfile but these: gpu02:3", Kinds: ds, set: matching(filterWords, "NODE[:SLOT,…] joined by @", func(j *Job) *string { return &j.Exclude })},
 	}
@@ -234,6 +249,41 @@ func setNodes(b *builder, s Setting) {
 func setSetup(b *builder, s Setting) {
 	if b.oneLine(s) {
 		b.job.Setup = s.text()
+	}
+}
+
+// setImage takes the name of an image, or where the job runs by Slurm a file too.
+func setImage(b *builder, s Setting) {
+	form := `[A-Za-z0-9][A-Za-z0-9._/:@-]{0,300}`
+	if slices.Contains(bySlurm(), b.job.Kind) {
+		form = `[A-Za-z0-9./][A-Za-z0-9._/:@#+-]{0,300}` // a file, docker://NAME, REGISTRY#NAME
+	}
+	matching(form, "an image reference", func(j *Job) *string { return &j.Image })(b, s)
+}
+
+func setRDMA(b *builder, s Setting) {
+	name, number, some := strings.Cut(s.text(), "=")
+	n, err := strconv.Atoi(number)
+	if !some {
+		n, err = 1, nil
+	}
+	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`).MatchString(name) || err != nil || n < 1 || n > 64 {
+		b.wrong(s, "'kubectl describe node' lists what nodes offer", "rdma is %q: it must be a resource such as rdma/hca, or rdma/hca=8", s.text())
+		return
+	}
+	b.job.RDMA = Resource{name, n}
+}
+
+func setTolerations(b *builder, s Setting) {
+	form := regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9./_-]{0,250}[A-Za-z0-9])?)(=([A-Za-z0-9]?[A-Za-z0-9._-]{0,62}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$`)
+	b.job.Tolerations = nil
+	for _, w := range s.Words {
+		m := form.FindStringSubmatch(w.Text)
+		if m == nil {
+			b.wrongAt(w.At, "as 'kubectl describe node' writes taints: nvidia.com/gpu=present:NoSchedule", "%q is no toleration: it must be KEY, KEY=VALUE or KEY=VALUE:EFFECT", w.Text)
+			continue
+		}
+		b.job.Tolerations = append(b.job.Tolerations, Toleration{Key: m[1], Value: m[4], Effect: m[5], Equal: m[3] != ""})
 	}
 }
 

@@ -27,7 +27,7 @@ type Part struct {
 // inventory, or without one the machine that dsbuild runs on. An error says why
 // the job is not one to be started so.
 func (j *Job) Parts(files []File) ([]Part, error) {
-	if j.bySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
+	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
 		return nil, fmt.Errorf("a job of the kind %s is not started on nodes one by one", j.Kind)
 	}
 	if j.Kind == DeepSpeed && j.ByPDSH() {

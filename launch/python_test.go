@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,10 +17,15 @@ import os, types
 class distributed:
     @staticmethod
     def initialize(**said):
+        assert said.pop("cluster_detection_method") == "deactivate"
         print("initialize", sorted(said.items()), flush=True)
         distributed.said = said
 def process_count():
     return int(os.environ.get("FAKE_PROCESSES") or distributed.said["num_processes"])
+def default_backend():
+    return "gpu" if "FAKE_GPUS" in os.environ else "cpu"
+def local_device_count():
+    return int(os.environ["FAKE_GPUS"])
 `
 
 // program is a user's program that says what it finds.
@@ -69,7 +75,7 @@ func (s *stage) python(t *testing.T, env []string, words ...string) (out, log st
 
 func TestBootstrap(t *testing.T) {
 	s := bootstrap(t, nil)
-	meet := []string{"--coordinator-address=n1:10001", "--num-processes=4", "--process-id=2", "--local-rank=1", "--local-devices=2"}
+	meet := []string{"--coordinator-address=n1:10001", "--num-processes=4", "--process-id=2", "--local-rank=1", "--local-processes=2", "--gpus=4"}
 	out, log, code := s.python(t, []string{"BATCHES=256 10 3 0"}, append(meet, "--", "my code/train.py", "--lr", "--", "a b")...)
 	want := `initialize [('coordinator_address', 'n1:10001'), ('local_device_ids', [2, 3]), ('num_processes', 4), ('process_id', 2)]
 program ['my code/train.py', '--lr', '--', 'a b'] __main__ 2 4 1 False 2 4 1 beside
@@ -87,6 +93,7 @@ a batch of 0 cannot be shared by 4 processes evenly: use 4
 	}
 	for want, words := range map[string][]string{
 		"no program: put it after --":     meet,
+		"7 GPUs cannot be shared by 2":    append(meet, "--gpus=7", "--", "x.py"),
 		"the numbers start at 0":          {"--coordinator-address=a:1", "--num-processes=2", "--process-id=2", "--", "x.py"},
 		"required: --coordinator-address": {"--num-processes=2", "--process-id=1", "--", "x.py"},
 		"dsbuild_jax: error: no program":  {"--coordinator-address=a:1", "--num-processes=2", "--process-id=1", "--"},
@@ -94,6 +101,13 @@ a batch of 0 cannot be shared by 4 processes evenly: use 4
 		if _, log, code := s.python(t, nil, words...); code == 0 || !strings.Contains(log, want) {
 			t.Errorf("%q: %d %s", words, code, log)
 		}
+	}
+	// A JAX that finds fewer GPUs than the node has would leave the others idle.
+	if _, log, code := s.python(t, []string{"FAKE_GPUS=1"}, append(meet, "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "JAX sees 1 GPUs and not 2") {
+		t.Errorf("%d %s", code, log)
+	}
+	if _, log, code := s.python(t, []string{"JAX_PLATFORMS=cuda"}, append(meet[:5:5], "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "2 processes share how many GPUs?") {
+		t.Errorf("%d %s", code, log)
 	}
 	// A JAX that goes its own way would train alone, each process for itself.
 	if _, log, code := s.python(t, []string{"FAKE_PROCESSES=1"}, append(meet, "--", "my code/train.py")...); code == 0 || !strings.Contains(log, "JAX sees 1 processes and not 4") {
@@ -168,4 +182,85 @@ func TestJAXSlurm(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.dir, "example_train.py")); err != nil {
 		t.Error(err)
 	}
+}
+
+// A module is run as python -m runs it, from the folder that the job works in.
+func TestBootstrapModule(t *testing.T) {
+	s := bootstrap(t, nil)
+	s.write(t, "pkg/__init__.py", "")
+	s.write(t, "pkg/train.py", "import sys, dsbuild_jax\nfrom . import other\nprint('module', __name__, sys.argv[1:], dsbuild_jax.rank(), other.here)\n")
+	s.write(t, "pkg/other.py", "here = 'other'\n")
+	out, log, code := s.python(t, nil, "--coordinator-address=fd00::1:10001", "--num-processes=2", "--process-id=1", "--timeout=900", "--", "-m", "pkg.train", "--lr", "1")
+	want := `initialize [('coordinator_address', '[fd00::1]:10001'), ('initialization_timeout', 900), ('local_device_ids', None), ('num_processes', 2), ('process_id', 1)]
+module __main__ ['--lr', '1'] 1 other
+`
+	if code != 0 || out != want {
+		t.Errorf("%d\n%s\n%s\nwant\n%s", code, log, out, want)
+	}
+}
+
+// realJAX says what a JAX has when the bootstrap is done: which devices it may use,
+// how many it has, and a sum over all processes.
+const realJAX = `
+import jax, jax.numpy as jnp
+from jax._src import config
+from jax.experimental import multihost_utils
+total = multihost_utils.process_allgather(jnp.ones(())).sum()
+print("real", jax.process_index(), config.config._read('jax_cuda_visible_devices'), config.config._read('jax_rocm_visible_devices'),
+      jax.local_device_count(), jax.device_count(), int(total), flush=True)
+`
+
+// Under Slurm's variables a real JAX uses all devices of its node, also those that
+// are GPUs: none is left out because of its rank there.
+func TestBootstrapRealJAX(t *testing.T) {
+	interpreter := filepath.Join(environment(t, "jax==0.10.2"), "bin", "python")
+	_, files := sampleNamed(t, "jax-slurm")
+	for name, c := range map[string]struct {
+		env  []string
+		want string
+	}{
+		"one process": {nil, "all all 8 16 2"},
+		// As with "sbatch --ntasks-per-node=4": each process has its own two GPUs.
+		"four processes": {[]string{"SLURM_NTASKS_PER_NODE=4", "SLURM_JOB_NUM_NODES=2"}, "4,5 4,5 8 16 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, files)
+			port := freePort(t)
+			s.write(t, "train.py", realJAX)
+			// As srun of Slurm, for the third process of each node where there are four.
+			s.write(t, "bin/srun", `#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+for node in 0 1; do
+  SLURM_NODEID=$node SLURM_PROCID=$node SLURM_NTASKS=2 SLURM_LOCALID=$((${SLURM_NTASKS_PER_NODE:-1} / 2)) SLURM_STEP_NODELIST='n[1-2]' SLURM_STEP_NUM_NODES=2 "$@" &
+  pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
+`)
+			s.write(t, "bin/scontrol", "#!/bin/bash\necho 127.0.0.1\n")
+			script := files[0]
+			s.write(t, script.Name, strings.ReplaceAll(strings.ReplaceAll(script.Text, "export PYTHON=python3", "export PYTHON="+interpreter), "$((10000 + SLURM_JOB_ID % 20000))", port))
+			env := append(c.env, "JAX_PLATFORMS=cpu", "XLA_FLAGS=--xla_force_host_platform_device_count=8", "PYTHONDONTWRITEBYTECODE=1")
+			out, log, code := s.run(t, script.Name, env...)
+			for _, rank := range []string{"0", "1"} {
+				if want := "real " + rank + " " + c.want + "\n"; code != 0 || !strings.Contains(out, want) {
+					t.Errorf("%d, no %q\n%s\n%s", code, want, out, log)
+				}
+			}
+		})
+	}
+}
+
+// freePort is a port of this machine that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }

@@ -160,12 +160,12 @@ func fileKeys() []string {
 	for _, k := range Keys() {
 		names = append(names, k.Name)
 	}
-	return append(names, "script", "args")
+	return append(names, "script", "module", "args")
 }
 
 func keyNamed(name string) Key {
 	switch name {
-	case "script":
+	case "script", "module":
 		return Key{Name: name, kind: text}
 	case "args":
 		return Key{Name: name, kind: list}

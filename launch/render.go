@@ -35,7 +35,8 @@ func (j *Job) Render() ([]File, error) {
 	case JAX:
 		return j.renderJAX()
 	case AIStation:
-		return j.files(file{"train.sh", "aistation.sh", 0o755}, file{"form.txt", "aistation.txt", 0o644})
+		all, err := j.files(file{"train.sh", "aistation.sh", 0o755}, file{"form.txt", "aistation.txt", 0o644})
+		return append(all, j.configFile()...), err
 	case K8s:
 		return j.files(file{j.Name + ".yaml", j.K8sForm + ".yaml", 0o644})
 	}
@@ -43,10 +44,12 @@ func (j *Job) Render() ([]File, error) {
 }
 
 func (j *Job) renderSlurm() ([]File, error) {
-	if !j.workers() {
-		return j.files(file{j.Name + ".sbatch", "slurm.sbatch", 0o644})
+	scripts := []file{{j.Name + ".sbatch", "slurm.sbatch", 0o644}}
+	if j.workers() {
+		scripts = []file{{"submit.sh", "submit.sh", 0o755}, {"master.sbatch", "master.sbatch", 0o644}, {"worker.sbatch", "worker.sbatch", 0o644}}
 	}
-	return j.files(file{"submit.sh", "submit.sh", 0o755}, file{"master.sbatch", "master.sbatch", 0o644}, file{"worker.sbatch", "worker.sbatch", 0o644})
+	all, err := j.files(scripts...)
+	return append(all, j.configFile()...), err
 }
 
 func (j *Job) renderJAX() ([]File, error) {
@@ -83,7 +86,7 @@ func (j *Job) withNodes(script string) ([]File, error) {
 		return nil, err
 	}
 	blocks, err := j.blocks(script)
-	return append(all, blocks...), err
+	return slices.Concat(all, j.configFile(), blocks), err
 }
 
 // file is a file of a rendering and the template that makes it.
@@ -147,7 +150,7 @@ func execute(name string, v view) (string, error) {
 func (v view) finished(text string) string {
 	text = strings.Trim(text, "\n") + "\n"
 	const shell = "#!/bin/bash\n"
-	words := append([]string{v.Job.Script, v.WorkDir, v.Python}, v.Args...)
+	words := append([]string{v.Job.Script, v.WorkDir, v.Python, v.Master, v.DS.File}, v.Args...)
 	for _, e := range v.Given() {
 		words = append(words, e.Value)
 	}
@@ -194,10 +197,14 @@ func word(s string) string {
 	return remote.Quote(s)
 }
 
-// argv is a script and its arguments as words of a shell, an option with its
+// argv is a program and its arguments as words of a shell, an option with its
 // values on each line.
-func argv(indent int, script string, args []string) string {
-	out := word(script)
+func argv(indent int, program, args []string) string {
+	var words []string
+	for _, w := range program {
+		words = append(words, word(w))
+	}
+	out := strings.Join(words, " ")
 	for _, a := range args {
 		if strings.HasPrefix(a, "-") {
 			out += " \\\n" + strings.Repeat(" ", indent)
@@ -226,9 +233,6 @@ func (j *Job) Many() bool { return j.Nodes.Max > 1 }
 
 // SlurmNodes is the number of nodes as Slurm writes it.
 func (j *Job) SlurmNodes() string { return strings.ReplaceAll(j.Nodes.String(), ":", "-") }
-
-// Threads is how many threads OpenMP may use in each process.
-func (j *Job) Threads() int { return max(j.CPUs/j.Procs, 1) }
 
 // Given are the variables whose values are known here.
 func (j *Job) Given() []Var { return j.vars(false) }
@@ -274,12 +278,39 @@ func (j *Job) HostEnv(h inventory.Host) []Var {
 	return all
 }
 
-// LocalDevices reports whether each process is given some of the node's GPUs.
-func (j *Job) LocalDevices() int {
-	if j.GPUs == 0 || j.Procs == 1 {
-		return 0
+// GPUsOf is the number of GPUs of a node of the inventory.
+func (j *Job) GPUsOf(h inventory.Host) int {
+	if j.Slots {
+		return h.Slots
 	}
-	return j.GPUs / j.Procs
+	return j.GPUs
+}
+
+// RdzvConf is torchrun's --rdzv-conf: how long the nodes wait for each other.
+func (j *Job) RdzvConf() string {
+	if j.C10d() {
+		return fmt.Sprintf("join_timeout=%d", j.JoinTimeout)
+	}
+	return fmt.Sprintf("timeout=%d", j.JoinTimeout)
+}
+
+// StartWait says who waits for the nodes of a job, and for how long: the usual
+// times are those of torch (LaunchConfig; c10d's join_timeout), of JAX
+// (initialization_timeout) and of DeepSpeed (DEEPSPEED_TIMEOUT).
+func (j *Job) StartWait() string {
+	who, seconds := "torch waits", 900
+	switch {
+	case j.Kind == JAX:
+		who, seconds = "JAX waits", 300
+	case j.Kind == DeepSpeed:
+		who, seconds = "DeepSpeed waits", 1800
+	case j.C10d():
+		seconds = 600
+	}
+	if j.JoinTimeout > 0 {
+		seconds = j.JoinTimeout
+	}
+	return fmt.Sprintf("%s (%d s)", who, seconds)
 }
 
 // Bootstrap is the file that starts a JAX program.
@@ -299,6 +330,22 @@ func (j *Job) DockerShm() string {
 	return strings.NewReplacer("Gi", "g", "Mi", "m").Replace(j.ShmSize)
 }
 
+// MountsCode reports whether the program may lie in the folder that the containers are
+// started from, and is not sought elsewhere.
+func (j *Job) MountsCode() bool {
+	return j.WorkDir == "" && !path.IsAbs(j.Script) && !strings.HasPrefix(path.Clean(j.Script), "..")
+}
+
+// CodeMark is what that folder has of the program: its file, or the first part of
+// its module, without .py where it is a file.
+func (j *Job) CodeMark() string {
+	if !j.Module {
+		return j.Script
+	}
+	first, _, _ := strings.Cut(j.Script, ".")
+	return first
+}
+
 // DockerMount is a mount as docker writes it.
 func (m Mount) DockerMount() string {
 	kind := "volume"
@@ -310,6 +357,24 @@ func (m Mount) DockerMount() string {
 		out += ",readonly"
 	}
 	return out
+}
+
+// PyxisMount is a mount as pyxis and apptainer write it.
+func (m Mount) PyxisMount() string {
+	out := m.Source + ":" + m.Target
+	if m.ReadOnly {
+		out += ":ro"
+	}
+	return out
+}
+
+// PyxisMounts are all mounts as pyxis writes them.
+func (j *Job) PyxisMounts() string {
+	var all []string
+	for _, m := range j.Mounts {
+		all = append(all, m.PyxisMount())
+	}
+	return strings.Join(all, ",")
 }
 
 // ElasticRestarts is how often an elastic job may start its processes again.

@@ -2,16 +2,12 @@ package launch
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rogpeppe/go-internal/lockedfile"
 
 	"github.com/dsbuild/dsbuild/ci/python"
 )
@@ -25,56 +21,17 @@ func lack(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// environment is a Python environment with just these packages, made once and
-// kept: its programs are in the folder bin.
+// environment is a Python environment with just these packages: its programs are in
+// the folder bin.
 func environment(t *testing.T, requirements ...string) string {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		lack(t, "%v", err)
-	}
-	cache = filepath.Join(cache, "dsbuild")
-	sum := sha256.Sum256([]byte(strings.Join(requirements, "\n")))
-	dir := filepath.Join(cache, "tests", hex.EncodeToString(sum[:6]))
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := lockedfile.MutexAt(dir + ".lock").Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
-	mark := filepath.Join(dir, "made")
-	if _, err := os.Stat(mark); err == nil {
-		return dir
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	if err := makeEnvironment(ctx, t, cache, dir, requirements); err != nil {
+	dir, err := python.Environment(ctx, func(line string) { t.Log(line) }, requirements...)
+	if err != nil {
 		lack(t, "no environment with %s: %v", strings.Join(requirements, ", "), err)
 	}
-	if err := os.WriteFile(mark, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
 	return dir
-}
-
-func makeEnvironment(ctx context.Context, t *testing.T, cache, dir string, requirements []string) error {
-	py, err := python.Find(ctx, "3.11")
-	if err != nil {
-		return err
-	}
-	uv, err := python.GetUV(ctx, cache, py, func(line string) { t.Log(line) })
-	if err != nil {
-		return err
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := uv.Venv(ctx, py, dir); err != nil {
-		return err
-	}
-	return uv.Run(ctx, append([]string{"pip", "install", "--quiet", "--python", filepath.Join(dir, "bin", "python")}, requirements...)...)
 }
 
 // linters are pinned: another version has other opinions.

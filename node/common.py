@@ -55,7 +55,7 @@ def content(path, most=1 << 20):
     """The beginning of a file, b"" where it cannot be read."""
     data = b""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not block
     except OSError:
         return data
     try:
@@ -199,8 +199,8 @@ def installed(files=True):
     if ours:
         found["sha256"] = str(noted.get("sha256", ""))
     if files is True or ours and files and found["sha256"] in files:
-        found["altered"] = altered(info)
-        found["intact"] = ours and not found["altered"]
+        found["altered"] = faults(info)
+        found["intact"] = ours and not found["altered"] and len(dist_infos(sites())) == 1
     return found
 
 

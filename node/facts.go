@@ -37,6 +37,7 @@ type Facts struct {
 	ReadOnly          bool              `json:"read_only"`       // site-packages is on a file system that is mounted read-only
 	Leftovers         bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
 	Dists             map[string]string `json:"dists,omitempty"` // distributions by normalised name
+	Taken             map[string]string `json:"taken,omitempty"` // commands of the wheels that are there and not DeepSpeed's: the distribution that owns each, "" for none
 	Along             map[string]string `json:"along,omitempty"` // sha256 of the wheels that dsbuild installed with DeepSpeed, by normalised name
 	FreeBytes         int64             `json:"free_bytes"`      // file system of site-packages
 	FreeTmpBytes      int64             `json:"free_tmp_bytes"`  // where dsbuild keeps temporary files: in Prefix
@@ -70,8 +71,8 @@ type Installed struct {
 	Ops     []string `json:"ops"`
 	Path    string   `json:"path"`              // of the package
 	Record  string   `json:"record"`            // sha256 of its RECORD; "" where there is none
-	Intact  bool     `json:"intact"`            // came from dsbuild and every file is what RECORD says
-	Altered []string `json:"altered,omitempty"` // files that are not what RECORD says, the first of them
+	Intact  bool     `json:"intact"`            // came from dsbuild, and every file is as it was installed
+	Altered []string `json:"altered,omitempty"` // files that are not what RECORD says, code that it does not name, byte code that is not its module's: the first of them
 	Build   *Build   `json:"build"`             // what DeepSpeed's own build record says; nil: none
 }
 

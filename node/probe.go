@@ -45,6 +45,9 @@ type ProbeOptions struct {
 	// Of, if not empty, has them compared only where dsbuild installed one of these
 	// wheels, by their sha256: what is going to be replaced anyhow is of no interest.
 	Of []string
+	// Commands are the names that wheels may put into the environment's folder of
+	// commands. With Files, Facts.Taken tells which of them belong to somebody else.
+	Commands []string
 }
 
 // answer is what the messages of the probe add up to.
@@ -88,11 +91,11 @@ type Errand struct {
 // A node without Python, or with a broken one, still answers what its shell can
 // find, with Missing naming the rest.
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
-	program, files := probeProgram, "False"
+	program, files, commands := probeProgram, "False", "[]"
 	if opt.Files {
-		program, files = probeFilesProgram, pythonFiles(opt.Of)
+		program, files, commands = probeFilesProgram, pythonFiles(opt.Of), pythonList(opt.Commands)
 	}
-	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\n", Errand{})
+	facts, _, err := runProbe(ctx, r, opt.Python, program, "FILES = "+files+"\nCOMMANDS = "+commands+"\n", Errand{})
 	if err != nil {
 		return Facts{}, err
 	}
@@ -107,7 +110,7 @@ func ProbeAnd(ctx context.Context, r remote.Runner, python string, e Errand) (fa
 	if err != nil {
 		return nil, nil, err
 	}
-	return runProbe(ctx, r, python, e.Program, fmt.Sprintf("FILES = False\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), e)
+	return runProbe(ctx, r, python, e.Program, fmt.Sprintf("FILES = False\nCOMMANDS = []\nREQUEST = %s\n", strconv.QuoteToASCII(string(request))), e)
 }
 
 func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts *Facts, undone, err error) {
@@ -167,9 +170,14 @@ func pythonFiles(of []string) string {
 	if len(of) == 0 {
 		return "True"
 	}
-	quoted := make([]string, len(of))
-	for i, sum := range of {
-		quoted[i] = strconv.QuoteToASCII(sum)
+	return pythonList(of)
+}
+
+// pythonList is a list of strings in Python.
+func pythonList(words []string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = strconv.QuoteToASCII(word)
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
@@ -247,7 +255,7 @@ func (a *answer) smi(line string) {
 
 func (a *answer) bounded() error {
 	if len(a.gpus) > maxGPUs {
-		return ErrTooMuch
+		return remote.ErrFlood
 	}
 	return nil
 }
@@ -259,6 +267,7 @@ func (a *answer) facts(broken *ScriptError) *Facts {
 	if p := a.python; p != nil {
 		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
 		p.fill(&f)
+		f.plainVersions()
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))
 	f.Glibc = cmp.Or(f.Glibc, a.libc)

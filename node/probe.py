@@ -286,7 +286,7 @@ def probe():
         "writable": all(os.access(p, os.W_OK) for p in places) and os.access(home if os.path.isdir(home) else sys.prefix, os.W_OK),
         "pip_text": pip, "pip_wheel": "" if pip else pip_wheel(), "dists": dists, "transformers": dists.get("transformers", ""),
         "torch_text": text(os.path.join(torch, "version.py"))[:4000] if torch else "", "abi_text": abi_text(torch) if torch else "",
-        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(),
+        "nccl_files": nccl_files(torch, dists), "deepspeed": deepspeed, "previous": previous(home), "along": along(), "taken": taken(COMMANDS) if COMMANDS else {},
         "build_text": text(os.path.join(deepspeed["path"], "git_version_info_installed.py"))[:4000] if deepspeed else "",
         "free_bytes": free(places[0]), "free_tmp_bytes": free(home), "unfinished": "change.json" in own,
         "read_only": read_only(places[0]),

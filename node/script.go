@@ -10,29 +10,34 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Bounds on what a node may answer: it is not trusted.
 const (
 	maxMessage = 4 << 20  // bytes of one message
-	maxOutput  = 16 << 20 // bytes of stdout altogether
+	maxOutput  = 16 << 20 // bytes of stdout altogether, and of stderr
 	maxStderr  = 16 << 10 // bytes of stderr that are kept, the last ones
 	maxString  = 4 << 10  // bytes of one string in a message
 )
-
-// ErrTooMuch is a node that sends more than any honest answer holds.
-var ErrTooMuch = errors.New("the node sends too much output")
 
 //go:embed common.py
 var commonSource string
 
 //go:embed record.py
-var recordSource string
+var recordPython string
+
+//go:embed bytecode.py
+var byteCodePython string
+
+// recordSource is record.py with bytecode.py as a text, which a node compiles if need be.
+var recordSource = recordPython + "\nBYTECODE = " + strconv.QuoteToASCII(byteCodePython) + "\n"
 
 // boot reads the program from standard input, no byte more, so that what
 // follows there is left to the program: first what is told to this node alone, then
@@ -118,7 +123,7 @@ type ScriptError struct {
 
 func (e *ScriptError) Error() string {
 	if last := lastLine(e.Stderr); last != "" {
-		return fmt.Sprintf("%s (%v)", last, e.Err)
+		return fmt.Sprintf("%v (%v)", Words(last), e.Err)
 	}
 	return e.Err.Error()
 }
@@ -164,14 +169,20 @@ func Unmark(line []byte) (message []byte, ok bool) {
 	return line[markSize:], true
 }
 
-// runMarked runs a command and hands on the marked lines of its output.
+// runMarked runs a command and hands on the marked lines of its output. A program that
+// says too much, or what is not understood, is ended at once.
 func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark string, each func(json.RawMessage) error) error {
-	out := &messages{mark: []byte(mark), each: each}
-	errs := &tail{}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	out := &messages{mark: []byte(mark), each: each, end: end}
+	errs := &tail{bound: remote.Bound{Most: maxOutput, Over: func() { end(remote.ErrFlood) }}}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := r.Run(ctx, cmd)
 	if out.err != nil {
 		return out.err
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, remote.ErrFlood) {
+		return cause
 	}
 	var exit *remote.ExitError
 	if errors.As(err, &exit) {
@@ -184,15 +195,21 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark st
 type messages struct {
 	mark  []byte
 	each  func(json.RawMessage) error
+	end   func(cause error) // ends the program
 	line  []byte
 	total int
 	err   error
 }
 
-// Write implements io.Writer. It takes everything, also after an error, so
-// that the program is not left hanging on a full pipe.
+// Write implements io.Writer. It takes everything until the program has ended, also
+// after an error.
 func (m *messages) Write(b []byte) (int, error) {
 	n := len(b)
+	defer func() {
+		if m.err != nil {
+			m.end(m.err)
+		}
+	}()
 	m.total += n
 	for len(b) > 0 && m.err == nil {
 		i := bytes.IndexByte(b, '\n')
@@ -202,22 +219,22 @@ func (m *messages) Write(b []byte) (int, error) {
 		}
 		m.line = append(m.line, b[:i]...)
 		b = b[i+1:]
-		m.end()
+		m.endLine()
 	}
 	if len(m.line) > maxMessage || m.total > maxOutput {
 		m.line = nil
 		if m.err == nil {
-			m.err = ErrTooMuch
+			m.err = remote.ErrFlood
 		}
 	}
 	return n, nil
 }
 
-func (m *messages) end() {
+func (m *messages) endLine() {
 	line := bytes.TrimRight(m.line, "\r")
 	m.line = nil
 	if len(line) > maxMessage {
-		m.err = ErrTooMuch
+		m.err = remote.ErrFlood
 		return
 	}
 	if body, ok := bytes.CutPrefix(line, m.mark); ok {
@@ -226,10 +243,14 @@ func (m *messages) end() {
 }
 
 // tail is a Writer that keeps the last bytes.
-type tail struct{ kept []byte }
+type tail struct {
+	kept  []byte
+	bound remote.Bound
+}
 
 // Write implements io.Writer.
 func (t *tail) Write(b []byte) (int, error) {
+	t.bound.Count(len(b))
 	t.kept = append(t.kept, b...)
 	if over := len(t.kept) - maxStderr; over > 0 {
 		t.kept = append(t.kept[:0], t.kept[over:]...)
@@ -238,10 +259,14 @@ func (t *tail) Write(b []byte) (int, error) {
 }
 
 // Decode reads a message strictly: no unknown fields, nothing behind it; and
-// harmlessly: control characters are removed and long strings cut.
+// harmlessly: control characters are removed, long strings cut, and each string is one
+// line, but in fields with the tag text:"lines".
 func Decode(message json.RawMessage, into any) error {
 	// Nearly all have nothing to clean, which is quicker to see than to do.
 	if plain(message) && decodeStrictly(message, into) == nil {
+		if bytes.Contains(message, []byte(`\n`)) || bytes.Contains(message, []byte(`\t`)) {
+			joinLines(reflect.ValueOf(into))
+		}
 		return nil
 	}
 	var loose any
@@ -255,6 +280,7 @@ func Decode(message json.RawMessage, into any) error {
 	if err := decodeStrictly(tidy, into); err != nil {
 		return fmt.Errorf("the node's answer is not understood: %w", err)
 	}
+	joinLines(reflect.ValueOf(into))
 	return nil
 }
 
@@ -315,21 +341,7 @@ func cleanAll(v any) any {
 }
 
 // clean removes what could steer a terminal and bounds the length; newlines stay.
-func clean(s string) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n', r == '\t':
-			return r
-		case r < ' ', r >= 0x7f && r < 0xa0, r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0xfeff:
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	if len(s) > maxString {
-		s = strings.ToValidUTF8(s[:maxString], "") + "…"
-	}
-	return s
-}
+func clean(s string) string { return ui.Shorten(ui.Clean(s), maxString) }
 
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")

@@ -12,10 +12,10 @@ import (
 // texts are files of a node's packages, as they are. They are read here: a
 // probe costs little where the program that the node has to compile is short.
 type texts struct {
-	Torch string   `json:"torch_text"` // torch/version.py
-	Pip   string   `json:"pip_text"`   // pip/__init__.py
-	Build string   `json:"build_text"` // DeepSpeed's git_version_info_installed.py
-	NCCL  []string `json:"nccl_files"` // names of files that have NCCL's version in theirs
+	Torch string   `json:"torch_text" text:"lines"` // torch/version.py
+	Pip   string   `json:"pip_text" text:"lines"`   // pip/__init__.py
+	Build string   `json:"build_text" text:"lines"` // DeepSpeed's git_version_info_installed.py
+	NCCL  []string `json:"nccl_files"`              // names of files that have NCCL's version in theirs
 
 	GLIBCXX []string `json:"glibcxx"`  // versions that libstdc++ offers, without the leading "3."
 	ABI     string   `json:"abi_text"` // 0, 1, or how a constructor's name goes on

@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -121,5 +123,11 @@ func (b *build) pack(ctx context.Context) error {
 }
 
 func (b *build) audit(ctx context.Context) error {
-	return b.plan.Audit(ctx, b.wheel)
+	contents, err := b.plan.audited(ctx, b.wheel)
+	for _, e := range contents.Extensions {
+		if len(e.Newest) > 0 {
+			b.rep.Warn("op %s needs newer libraries than manylinux_%s has: %s", e.Op(), strings.ReplaceAll(compat.LinkGlibc, ".", "_"), strings.Join(e.Newest, ", "))
+		}
+	}
+	return err
 }

@@ -3,8 +3,6 @@ package pipeline
 import (
 	"context"
 	"io"
-	"regexp"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -29,24 +27,3 @@ type Workspace interface {
 	// Import takes the directory dir of this machine for the output of a step.
 	Import(step, dir string) error
 }
-
-// Cause picks the lines of a failed command's output that say why: the first
-// error a compiler or Python named and the end of the output.
-func Cause(stdout, stderr string) string {
-	lines := strings.Split(strings.TrimSpace(stdout+"\n"+stderr), "\n")
-	var cause []string
-	for i, line := range lines {
-		if i < len(lines)-tailLines && errorLine.MatchString(line) {
-			cause = append(cause, "  "+line, "  ...")
-			break
-		}
-	}
-	for _, line := range lines[max(0, len(lines)-tailLines):] {
-		cause = append(cause, "  "+line)
-	}
-	return strings.Join(cause, "\n")
-}
-
-const tailLines = 12
-
-var errorLine = regexp.MustCompile(`(?i)(\b|^)(fatal )?error: |Error: |No space left on device`)

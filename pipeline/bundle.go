@@ -303,7 +303,7 @@ func copyBundle(from string, bundle wheel.Bundle, to string) error {
 }
 
 func copyWhole(from, to string) error {
-	f, err := os.Open(from)
+	f, err := wheel.OpenRegular(from)
 	if err != nil {
 		return err
 	}

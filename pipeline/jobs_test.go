@@ -293,6 +293,47 @@ build(CCACHE_RECACHE="1")
 	}
 }
 
+// Each compilation names at least the C++ standard that torch's headers need.
+func TestCxxStandard(t *testing.T) {
+	const text = `
+from jobs import with_standard
+for argv, want in (
+    (["-O3", "-std=c++17", "-std=c++17", "x.cpp"], ["-O3", "-std=c++20", "-std=c++20", "x.cpp"]),
+    (["-std=c++14"], ["-std=c++20"]),
+    (["-std=gnu++1z", "-std=c++0x", "-std=c++98"], ["-std=gnu++20", "-std=c++20", "-std=c++20"]),
+    (["--std=c++17", "--std", "c++17", "-std", "c++14"], ["--std=c++20", "--std", "c++20", "-std", "c++20"]),
+    (["-std=c++20", "-std=c++23", "-std=c++2a", "-std=c++2b", "-std=c++26"], ["-std=c++20", "-std=c++23", "-std=c++2a", "-std=c++2b", "-std=c++26"]),
+    (["-std=c11", "-DX=-std=c++17", "c++17", "-Istd=c++17"], ["-std=c11", "-DX=-std=c++17", "c++17", "-Istd=c++17"]),
+):
+    assert with_standard(argv, "20") == want, with_standard(argv, "20")
+    assert with_standard(argv, "") == argv
+assert with_standard(["-std=c++14", "-std=c++17"], "17") == ["-std=c++17", "-std=c++17"]
+print("ok")
+`
+	if out := pythonTest(t, sources(t, nil), text); out != "ok\n" {
+		t.Error(out)
+	}
+}
+
+// DeepSpeed up to 0.19.4 asks for C++17, and torch's headers refuse that since 2.12: the
+// compilers are called with the standard of the plan.
+func TestPoolRaisesTheStandard(t *testing.T) {
+	dir := sources(t, map[string]string{
+		"csrc/a.cpp": "#if __cplusplus < 202002L\n#error C++20 or later compatible compiler is required to use PyTorch.\n#endif\nint a;\n",
+	})
+	const text = `
+import os
+from jobs import Build, Unit
+root = os.getcwd()
+b = Build(root + "/torch")
+b.units.append(Unit(b, ["g++", "-std=c++17", "-c", root + "/csrc/a.cpp", "-o", root + "/a.o"], root, root + "/csrc/a.cpp", root + "/a.o"))
+b.run()
+`
+	if out := pythonTest(t, dir, text, "DSBUILD_CXX_STANDARD=20"); !strings.Contains(out, "objects: 0 taken, 1 made") {
+		t.Error(out)
+	}
+}
+
 // What nvcc's steps read and write for one list of architectures is that for another,
 // but for a name, also within other names; nothing is taken where it could be more.
 func TestArchList(t *testing.T) {

@@ -3,6 +3,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -181,7 +182,7 @@ func cudaHome(tc compat.Toolchain) string {
 	switch tc.Road {
 	case compat.Found:
 		return tc.Ground.CUDAHome
-	case compat.Debian12, compat.Debian13:
+	case compat.Debian12:
 		return "/usr"
 	}
 	return "/opt/cuda"
@@ -234,7 +235,7 @@ func compileStep(env map[string]string) Step {
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
 		Scripts: append([]string{
-			siteScript, "build.py", "bytecode.py", "jobs.py", "objects.py", "cxx", "libaio.map", "nvcc",
+			siteScript, "build.py", "bytecode.py", "jobs.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
 			"lean/core/torch/extension.h", "lean/core-python/torch/extension.h", "lean/types/torch/extension.h", "lean/types-python/torch/extension.h",
 		}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
@@ -307,12 +308,17 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
 		// where utils does not exist and is left out silently.
-		"DS_ACCELERATOR":   "cuda",
-		"DS_ENABLE_NINJA":  "1",
-		"DS_BUILD_STRING":  "+" + src.local() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
-		"DSBUILD_CPU":      string(tc.CPU),
-		"DSBUILD_GCC":      tc.GCC,
-		"DSBUILD_OPS":      opArchs(tc),
+		"DS_ACCELERATOR":  "cuda",
+		"DS_ENABLE_NINJA": "1",
+		"DS_BUILD_STRING": "+" + src.local() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
+		"DSBUILD_CPU":     string(tc.CPU),
+		"DSBUILD_GCC":     tc.GCC,
+		"DSBUILD_OPS":     opArchs(tc),
+		// DeepSpeed names the standard of the torch that it was released for.
+		"DSBUILD_CXX_STANDARD": tc.Standard,
+		// What an extension needs of the C and C++ libraries is older than those of the
+		// base: no newer than torch itself needs, since 2.7.
+		"DSBUILD_FLOOR":    wheel.PlatformFloors(compat.LinkGlibc).Versions(),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
 		// A compiler is its bytes, not when it was installed: a toolchain that is
@@ -368,18 +374,28 @@ func patchFiles(env map[string]string) []string {
 // Audit opens the wheel at file and compares it with its own words and with
 // what the plan asks for; an error is a *wheel.AuditError with every difference.
 func (p *Plan) Audit(ctx context.Context, file string) error {
+	_, err := p.audited(ctx, file)
+	return err
+}
+
+// audited is Audit, with what the wheel holds. An extension that needs newer
+// libraries than it was linked for says by which symbols.
+func (p *Plan) audited(ctx context.Context, file string) (wheel.Contents, error) {
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
-		return err
+		return wheel.Contents{}, err
+	}
+	if err := v.Contents.NameNewest(file, cmp.Or(p.Toolchain.Glibc, compat.LinkGlibc)); err != nil {
+		return wheel.Contents{}, err
 	}
 	findings := append(p.compare(v.Contents), v.Findings()...)
 	if v.Manifest == nil || v.Manifest.PlanDigest != p.Digest {
 		findings = append(findings, "its manifest names another plan")
 	}
 	if len(findings) > 0 {
-		return wheel.NotAsked(filepath.Base(file), findings)
+		return wheel.Contents{}, wheel.NotAsked(filepath.Base(file), findings)
 	}
-	return nil
+	return v.Contents, nil
 }
 
 func (p *Plan) compare(c wheel.Contents) []string {

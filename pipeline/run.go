@@ -42,7 +42,7 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
-		return wheel.Artifact{}, fmt.Errorf("output directory: %w", err)
+		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you may write: -o DIR")
 	}
 	if !p.Options.NoCache {
 		a, ok, err := r.Store.get(p.Digest, func(kept Product) (wheel.Artifact, error) {
@@ -113,9 +113,18 @@ func (r Runner) within(ctx context.Context, p *Plan, use func(Workspace, io.Writ
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
-		return "", hint.With(err, "the whole log is in %s", file.Name())
+		return "", addLogHint(err, file.Name())
 	}
 	return builder.Name(), nil
+}
+
+// addLogHint adds the log's place to what the error itself advises.
+func addLogHint(err error, log string) error {
+	where := "the whole log is in " + log
+	if advice := hint.Of(err); advice != "" {
+		where = advice + "; " + where
+	}
+	return hint.With(err, "%s", where)
 }
 
 // space refuses a build for which there is no room.

@@ -1,6 +1,8 @@
 package pipeline
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
 // wrapper puts a script that stands before a compiler into a folder of its own,
@@ -138,6 +142,130 @@ func TestCompilerWrapperLinksLibaio(t *testing.T) {
 	symbols, err := exec.Command("readelf", "--dyn-syms", "-dW", filepath.Join(dir, "op.so")).Output()
 	if err != nil || strings.Contains(string(symbols), "io_") || strings.Contains(string(symbols), "(NEEDED)             Shared library: [libaio") || !strings.Contains(string(symbols), " op\n") {
 		t.Errorf("%v\n%s", err, symbols)
+	}
+}
+
+// agedSource asks for what the C and C++ libraries got after manylinux_2_28: functions with
+// an older version, and some without.
+const agedSource = `
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
+extern "C" int run(double x, const char *path) {
+    std::mutex mutex; std::condition_variable condition; bool done = false;
+    std::thread other([&] { std::lock_guard<std::mutex> held(mutex); done = true; condition.notify_all(); });
+    std::unique_lock<std::mutex> held(mutex);
+    condition.wait(held, [&] { return done; });
+    bool waited = condition.wait_for(held, std::chrono::milliseconds(1)) == std::cv_status::timeout;
+    other.join();
+    struct stat entry;
+    if (stat(path, &entry) || !waited || !dlopen(nullptr, RTLD_NOW)) return 1;
+    auto value = std::make_shared<double>(pow(x, 3));
+    return *value == 8 && std::filesystem::exists(path) && gettid() > 0 && std::string("x") + path == "x/" ? 0 : 2;
+}
+`
+
+// linked compiles agedSource, links it by the wrapper, and runs it in another process.
+func linked(t *testing.T, floor string) []byte {
+	t.Helper()
+	python := python3(t)
+	cxx, dir := wrapper(t, "cxx")
+	tools, err := filepath.Abs("scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "aged.cc"), []byte(agedSource), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// As jobs.py has it: python is that of the environment.
+	if err := os.WriteFile(filepath.Join(dir, "python"), []byte("#!/bin/sh\nexec '"+python+"' \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	object := []string{}
+	for _, args := range [][]string{
+		{"g++", "-std=c++17", "-O2", "-fPIC", "-c", "aged.cc", "-o", "aged.o"},
+		{cxx, "-shared", "aged.o", "-o", "aged.so"},
+		{python, "-c", "import ctypes; f = ctypes.CDLL('./aged.so').run; f.argtypes = [ctypes.c_double, ctypes.c_char_p]; raise SystemExit(f(2.0, b'/'))"},
+	} {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir,
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=", "DSBUILD_FLOOR="+floor)
+		runs(t, cmd, "")
+		text, err := os.ReadFile(filepath.Join(dir, "aged.o"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if object = append(object, string(text)); object[0] != string(text) {
+			t.Error("the object was changed")
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "aged.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// What is linked needs no newer libraries than the floor, whatever the machine
+// has, shows no more symbols than before, and works.
+func TestLinksForOlderLibraries(t *testing.T) {
+	floors := wheel.PlatformFloors("2.28")
+	plain, aged := linked(t, ""), linked(t, floors.Versions())
+	read := func(text []byte) *elf.Object {
+		t.Helper()
+		o, err := elf.Read(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }, int64(len(text)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	of := func(o *elf.Object) wheel.Floors {
+		return wheel.Floors{Glibc: o.Floor("GLIBC_"), GLIBCXX: o.Floor("GLIBCXX_"), CXXABI: o.Floor("CXXABI_"), Libgcc: o.Floor("GCC_")}
+	}
+	before, after := read(plain), read(aged)
+	if tag, err := wheel.Platform(of(after)); err != nil || tag > "manylinux_2_28" {
+		t.Errorf("%s (%v), it was %+v: %+v", tag, err, of(before), after.Versions)
+	}
+	if before.Defined != after.Defined {
+		t.Errorf("%d symbols are defined for others, it were %d", after.Defined, before.Defined)
+	}
+	// A machine whose libraries are older than the floor has nothing that is too new.
+	if same := linked(t, "GLIBC_2.999 GLIBCXX_3.4.999 CXXABI_1.3.999 GCC_99.0.0"); !bytes.Equal(plain, same) {
+		t.Error("it is linked differently where nothing is too new")
+	}
+}
+
+// The names that a symbol which is too new is asked for by.
+func TestFloorNames(t *testing.T) {
+	const text = `
+import collections
+from floor import Libraries, version
+l = Libraries.__new__(Libraries)
+l.floors = dict(map(version, ["GLIBC_2.28", "GLIBCXX_3.4.24"]))
+l.versions = collections.defaultdict(set, {
+    "pow": {"GLIBC_2.2.5", "GLIBC_2.29"}, "sem_wait": {"GLIBC_2.2.5", "GLIBC_2.34"}, "open": {"GLIBC_2.2.5"}, "__libc_single_threaded": {"GLIBC_2.32"},
+    "__isoc23_strtol": {"GLIBC_2.38"}, "strtol": {"GLIBC_2.2.5"}, "__isoc23_sscanf": {"GLIBC_2.38"}, "__isoc99_sscanf": {"GLIBC_2.7"}, "sscanf": {"GLIBC_2.2.5"},
+    "three": {"GLIBC_2.3", "GLIBC_2.14", "GLIBC_2.28", "GLIBC_2.30"}, "_ZNSt18condition_variable4waitE": {"GLIBCXX_3.4.11", "GLIBCXX_3.4.30"},
+})
+l.default = {name: max(tags, key=version) for name, tags in l.versions.items()}
+for name, want in {
+    "pow": "pow@GLIBC_2.2.5", "sem_wait": "sem_wait@GLIBC_2.2.5", "three": "three@GLIBC_2.28", "__libc_single_threaded": "",
+    "__isoc23_strtol": "strtol", "__isoc23_sscanf": "__isoc99_sscanf", "_ZNSt18condition_variable4waitE": "_ZNSt18condition_variable4waitE@GLIBCXX_3.4.11",
+}.items():
+    assert l.too_new(name) and l.instead(name) == want, (name, l.instead(name))
+assert not l.too_new("open") and not l.too_new("of_another_library")
+print("ok")
+`
+	if out := pythonTest(t, sources(t, nil), text); out != "ok\n" {
+		t.Error(out)
 	}
 }
 

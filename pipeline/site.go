@@ -8,8 +8,12 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Site is how the place of a build reaches what it needs: package indexes,
@@ -19,7 +23,12 @@ import (
 type Site struct {
 	variables map[string]string
 	ca        string // certificates beside those of the system, PEM
+	toolkit   string // file of nvcc's package, checked
 }
+
+// Toolkit is the file of the package with nvcc for CUDA 12, "" where none was
+// given.
+func (s Site) Toolkit() string { return s.toolkit }
 
 // SiteOptions are what a user says of the site. What is left out is taken from
 // the environment, from the variables that pip, uv and others know.
@@ -27,6 +36,7 @@ type SiteOptions struct {
 	IndexURL       string   // the package index
 	ExtraIndexURLs []string // others beside it
 	CA             string   // file of certificates to trust beside the system's
+	Toolkit        string   // file of Debian's package with nvcc 12.4
 }
 
 // SiteError is a setting of the site that cannot be used.
@@ -68,7 +78,33 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 	if err := s.mirror(getenv(aptMirror)); err != nil {
 		return Site{}, err
 	}
+	if err := s.nvcc(o.Toolkit); err != nil {
+		return Site{}, err
+	}
 	return s, s.certificates(o.CA, getenv("SSL_CERT_FILE"))
+}
+
+// nvcc checks the file of nvcc's package: its scripts take no other bytes.
+func (s *Site) nvcc(file string) error {
+	if file == "" {
+		return nil
+	}
+	const flag = "--toolkit"
+	want := dockerfiles.NvccSHA256()
+	takes := "Debian's package nvidia-cuda-toolkit 12.4.131~12.4.1-2 for amd64, a .deb with sha256 " + want
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	sum, _, err := wheel.HashFile(path)
+	if err != nil {
+		return &SiteError{flag, err.Error(), takes}
+	}
+	if sum != want {
+		return &SiteError{flag, fmt.Sprintf("%s has other bytes: its sha256 is %s", file, sum), takes}
+	}
+	s.toolkit, s.variables["DSBUILD_TOOLKIT_DEB"] = path, path
+	return nil
 }
 
 // passed are variables that the programs of a build read as they are.

@@ -168,3 +168,18 @@ func TestSiteSecrets(t *testing.T) {
 		t.Error("an error without a secret is another one")
 	}
 }
+
+// A file of other bytes than nvcc's package is refused at once, with what is taken.
+func TestSiteToolkit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "toolkit.deb")
+	if err := os.WriteFile(file, []byte("other"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, given := range []string{file, file + ".missing", filepath.Dir(file)} {
+		_, err := NewSite(SiteOptions{Toolkit: given}, func(string) string { return "" })
+		var bad *SiteError
+		if !errors.As(err, &bad) || bad.ExitCode() != 2 || !strings.Contains(bad.Hint(), "--toolkit takes Debian's package") {
+			t.Errorf("%s: %v", given, err)
+		}
+	}
+}

@@ -149,7 +149,7 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 		return Source{}, &SourceError{path, err, ""}
 	}
 	defer t.root.Close()
-	work, err := openCheckout(ctx, full)
+	work, err := openCheckout(ctx, full, dir)
 	if err == nil && work != nil {
 		s.Commit, s.Dirty = work.commit, work.dirty
 		t.names = work.files

@@ -15,8 +15,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
 // gitRef is a repository and what is wanted of it.
@@ -81,15 +83,33 @@ func parseGit(arg string) (gitRef, error) {
 		return fail("%.80q is no tag, branch or commit", g.ref)
 	}
 	if ok {
-		u, err := url.Parse(g.url)
-		if err != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && scheme != "file" {
-			return fail("no URL of a repository") // the error of Parse shows credentials
+		if reason := g.refuseURL(); reason != "" {
+			return fail("%s", reason)
 		}
 	}
 	if g.ref != "" {
 		g.shown += "@" + g.ref
 	}
 	return g, nil
+}
+
+// refuseURL says why a URL cannot be used, "" if it can; never in words of the
+// URL, which may hold a password.
+func (g gitRef) refuseURL() string {
+	u, err := url.Parse(g.url)
+	if err != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file" {
+		return "no URL of a repository"
+	}
+	password, hasPassword := u.User.Password()
+	switch web := u.Scheme == "http" || u.Scheme == "https"; {
+	case strings.ContainsFunc(u.User.Username()+password, unicode.IsControl):
+		return "a control character in the user's name or the password"
+	case hasPassword && !web:
+		return "a password in a URL of " + u.Scheme + " serves nothing, and every user of this machine could read it: use a key"
+	case u.RawQuery != "" && web:
+		return "git puts what follows ? on a command line, which every user of this machine can read: a token goes before the host, https://TOKEN@HOST/PATH"
+	}
+	return ""
 }
 
 // openGit fetches a commit into a repository of its own and copies its tree.
@@ -174,6 +194,9 @@ func (g gitRef) fetch(ctx context.Context, clone string) (repository, string, er
 	}
 	refs, err := repo.remoteRefs(ctx, g.ref)
 	if err != nil {
+		if owned := g.foreignOwner(err); owned != nil {
+			return repo, "", owned
+		}
 		return repo, "", hint.With(&unreachable{err},
 			"try: git ls-remote %s; dsbuild asks for no password, but git's credential helpers, keys and proxies serve", redact(g.url))
 	}
@@ -193,6 +216,23 @@ func (g gitRef) fetch(ctx context.Context, clone string) (repository, string, er
 		}
 	}
 	return g.search(ctx, repo, refs)
+}
+
+var dubiousOwner = regexp.MustCompile(`dubious ownership in repository at '([^']+)'`)
+
+// foreignOwner is the error of a repository on this machine that git does not
+// read because of its owner; nil if err is another one.
+func (g gitRef) foreignOwner(err error) error {
+	found := dubiousOwner.FindStringSubmatch(err.Error())
+	if found == nil {
+		return nil
+	}
+	allow := "git config --global --add safe.directory " + quote(found[1])
+	owned := fmt.Errorf("%s belongs to another user, and git reads it only if you allow it", found[1])
+	if dir, isCheckout := strings.CutSuffix(found[1], "/.git"); isCheckout {
+		return hint.With(owned, "give the directory itself: %s (dsbuild reads it without its settings), or allow it: %s", dir, allow)
+	}
+	return hint.With(owned, "allow it: %s", allow)
 }
 
 // unreachable is a repository that is perhaps right, but not answering.
@@ -263,31 +303,10 @@ func nearest(word string, candidates []string) []string {
 	candidates = slices.Clone(candidates[:min(len(candidates), most)])
 	far := map[string]int{}
 	for _, c := range candidates {
-		far[c] = distance(word, c[:min(len(c), 64)])
+		far[c] = mistake.Distance(word, c[:min(len(c), 64)])
 	}
 	slices.SortFunc(candidates, func(a, b string) int { return cmp.Or(far[a]-far[b], strings.Compare(b, a)) })
 	return candidates[:min(few, len(candidates))]
-}
-
-// distance is the number of characters to insert, drop or replace.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, diagonal+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // remoteRef is a name that a repository gives to a commit.
@@ -315,9 +334,11 @@ type repository struct {
 	env []string
 }
 
-// newRepository makes an empty one that knows url as origin. The URL is in a
-// file that only this user can read: what is on a command line everyone sees.
-func newRepository(ctx context.Context, dir, url string) (repository, error) {
+// newRepository makes an empty one that knows rawURL as origin. A password of the
+// URL is in a file that only this user can read, and goes to the server by git's
+// own credential helper: git has the rest of the URL on command lines, which
+// everyone on this machine sees.
+func newRepository(ctx context.Context, dir, rawURL string) (repository, error) {
 	r, err := atRepository(dir)
 	if err != nil {
 		return r, err
@@ -325,7 +346,7 @@ func newRepository(ctx context.Context, dir, url string) (repository, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, err
 	}
-	if _, err := r.git(ctx, "init", "--quiet", "--bare"); err != nil {
+	if _, err := r.git(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
 		return r, err
 	}
 	// Keys that ask for a passphrase, and unknown hosts, fail instead of asking;
@@ -334,13 +355,57 @@ func newRepository(ctx context.Context, dir, url string) (repository, error) {
 	if os.Getenv("GIT_SSH_COMMAND") == "" && os.Getenv("GIT_SSH") == "" && len(bytes.TrimSpace(own)) == 0 {
 		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30")
 	}
-	config, err := os.OpenFile(filepath.Join(dir, "config"), os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return r, err
+	settings, credentials := originSettings(rawURL)
+	if credentials != "" {
+		if err := os.WriteFile(filepath.Join(dir, credentialsFile), []byte(credentials), 0o600); err != nil {
+			return r, err
+		}
 	}
-	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(url)
-	_, err = fmt.Fprintf(config, "[remote \"origin\"]\n\turl = \"%s\"\n", quoted)
-	return r, errors.Join(err, config.Close())
+	return r, appendFile(filepath.Join(dir, "config"), settings)
+}
+
+// credentialsFile lies in a repository of newRepository, the folder that git and
+// its helpers run in.
+const credentialsFile = "dsbuild-credentials"
+
+// originSettings are git's settings for rawURL as origin, and the text of the
+// credentials file, "" where the URL has no password. For ssh the user's name is
+// a part of the address.
+func originSettings(rawURL string) (settings, credentials string) {
+	origin := func(address string) string {
+		return fmt.Sprintf("[remote \"origin\"]\n\turl = %s\n", configValue(address))
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil || u.User == nil || u.Scheme != "http" && u.Scheme != "https" {
+		return origin(rawURL), ""
+	}
+	login, server := u.User, url.URL{Scheme: u.Scheme, Host: u.Host}
+	u.User = nil
+	settings = origin(u.String()) + fmt.Sprintf("[credential %s]\n", configValue(server.String()))
+	if user := login.Username(); user != "" {
+		settings += fmt.Sprintf("\tusername = %s\n", configValue(user))
+	}
+	if _, hasPassword := login.Password(); hasPassword {
+		// The empty helper removes the user's own: none is to keep this password.
+		settings += "\thelper =\n\thelper = store --file=" + credentialsFile + "\n\tuseHttpPath = false\n"
+		server.User = login
+		credentials = server.String() + "\n"
+	}
+	return settings, credentials
+}
+
+// configValue writes a value, or the name of a section, for git's configuration.
+func configValue(text string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
+}
+
+func appendFile(file, text string) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(f, text)
+	return errors.Join(err, f.Close())
 }
 
 // atRepository is the repository that dir is in, if any; git must be there.
@@ -364,7 +429,7 @@ func gitEnv(environ []string) []string {
 	if os.Getenv("GIT_ALLOW_PROTOCOL") == "" {
 		env = append(env, "GIT_ALLOW_PROTOCOL="+strings.Join(gitSchemes(), ":"))
 	}
-	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C")
+	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C")
 }
 
 // git runs git in the repository and returns what it prints.
@@ -461,110 +526,4 @@ func (r repository) remoteRefs(ctx context.Context, ref string) ([]remoteRef, er
 		}
 	}
 	return refs, nil
-}
-
-// checkout is the state of a work tree.
-type checkout struct {
-	commit string // "" before the first
-	dirty  bool
-	files  []string // tracked ones and new ones, but none that is ignored
-}
-
-// openCheckout looks at the work tree that dir is, or is a part of; nil where
-// git has nothing to do with it. Nothing is written there.
-func openCheckout(ctx context.Context, dir string) (*checkout, error) {
-	if !inRepository(dir) {
-		return nil, nil
-	}
-	r, err := atRepository(dir)
-	if err != nil {
-		return nil, err
-	}
-	top, err := r.read(ctx, "rev-parse", "--show-toplevel")
-	if err != nil {
-		if _, own := os.Lstat(filepath.Join(dir, ".git")); own != nil && ctx.Err() == nil {
-			return nil, nil // what lies above is none of its business
-		}
-		return nil, err
-	}
-	if strings.TrimSpace(top) != dir {
-		// Part of a larger repository, or only lying in one.
-		if tracked, err := r.read(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml"); err != nil || tracked == "" {
-			return nil, err
-		}
-	}
-	c := &checkout{}
-	c.commit, err = r.commit(ctx, "HEAD")
-	if err != nil && ctx.Err() == nil {
-		c.commit = "" // no commit yet
-	}
-	status, err := r.read(ctx, "status", "--porcelain", "-z", "--untracked-files=normal", "--", ".")
-	if err != nil {
-		return nil, err
-	}
-	c.dirty = status != ""
-	c.files, err = r.files(ctx, "", 0)
-	return c, err
-}
-
-// inRepository reports whether dir or a folder above has a .git, so that
-// without any git need not be there.
-func inRepository(dir string) bool {
-	for {
-		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
-			return true
-		}
-		above := filepath.Dir(dir)
-		if above == dir {
-			return false
-		}
-		dir = above
-	}
-}
-
-// read is git for a checkout whose settings must not run programs.
-func (r repository) read(ctx context.Context, args ...string) (string, error) {
-	out, err := r.git(ctx, append([]string{"-c", "core.fsmonitor=false"}, args...)...)
-	return string(out), err
-}
-
-// maxNested is how deep repositories lie in each other at most.
-const maxNested = 16
-
-// files lists what is in the work tree, with that of submodules.
-func (r repository) files(ctx context.Context, prefix string, depth int) ([]string, error) {
-	if depth > maxNested {
-		return nil, fmt.Errorf("%s: repositories lie more than %d deep in each other", prefix, maxNested)
-	}
-	out, err := r.read(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for name := range strings.SplitSeq(out, "\x00") {
-		info, err := os.Lstat(filepath.Join(r.dir, name))
-		switch {
-		case name == "":
-			continue
-		case err == nil && info.IsDir():
-			name = strings.TrimSuffix(name, "/")
-			inner, err := r.nested(ctx, name, prefix, depth)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, inner...)
-		default:
-			files = append(files, prefix+name)
-		}
-	}
-	return files, nil
-}
-
-// nested lists the files of a repository in this one.
-func (r repository) nested(ctx context.Context, name, prefix string, depth int) ([]string, error) {
-	inner := repository{dir: filepath.Join(r.dir, name), env: r.env}
-	if _, err := os.Lstat(filepath.Join(inner.dir, ".git")); err != nil {
-		return nil, hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
-	}
-	return inner.files(ctx, prefix+name+"/", depth+1)
 }

@@ -507,15 +507,14 @@ func TestHardLinkInAnSdistIsAFile(t *testing.T) {
 
 func TestGitArguments(t *testing.T) {
 	for arg, want := range map[string]gitRef{
-		"https://git.example/a/b.git@v1":        {"https://git.example/a/b.git", "v1", "git+https://git.example/a/b.git@v1"},
-		"https://git.example/a/b":               {"https://git.example/a/b", "", "git+https://git.example/a/b"},
-		"https://u:s3cret@git.example/b@x/y":    {"https://u:s3cret@git.example/b", "x/y", "git+https://git.example/b@x/y"},
-		"https://s3cret@git.example/b":          {"https://s3cret@git.example/b", "", "git+https://git.example/b"},
-		"https://git.example/b?token=s3cret@v1": {"https://git.example/b?token=s3cret", "v1", "git+https://git.example/b@v1"},
-		"ssh://git@git.example:22/a/b@1a2b3c4":  {"ssh://git@git.example:22/a/b", "1a2b3c4", "git+ssh://git.example:22/a/b@1a2b3c4"},
-		"git@git.example:a/b.git@v1":            {"git@git.example:a/b.git", "v1", "git+git.example:a/b.git@v1"},
-		"git@git.example:a/b.git":               {"git@git.example:a/b.git", "", "git+git.example:a/b.git"},
-		"file:///srv/repo@refs/tags/v1":         {"file:///srv/repo", "refs/tags/v1", "git+file:///srv/repo@refs/tags/v1"},
+		"https://git.example/a/b.git@v1":       {"https://git.example/a/b.git", "v1", "git+https://git.example/a/b.git@v1"},
+		"https://git.example/a/b":              {"https://git.example/a/b", "", "git+https://git.example/a/b"},
+		"https://u:s3cret@git.example/b@x/y":   {"https://u:s3cret@git.example/b", "x/y", "git+https://git.example/b@x/y"},
+		"https://s3cret@git.example/b":         {"https://s3cret@git.example/b", "", "git+https://git.example/b"},
+		"ssh://git@git.example:22/a/b@1a2b3c4": {"ssh://git@git.example:22/a/b", "1a2b3c4", "git+ssh://git.example:22/a/b@1a2b3c4"},
+		"git@git.example:a/b.git@v1":           {"git@git.example:a/b.git", "v1", "git+git.example:a/b.git@v1"},
+		"git@git.example:a/b.git":              {"git@git.example:a/b.git", "", "git+git.example:a/b.git"},
+		"file:///srv/repo@refs/tags/v1":        {"file:///srv/repo", "refs/tags/v1", "git+file:///srv/repo@refs/tags/v1"},
 	} {
 		if got, err := parseGit(arg); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", arg, got, err)
@@ -525,7 +524,7 @@ func TestGitArguments(t *testing.T) {
 		"", "-uexec", "--upload-pack=x@y", "ext::sh -c s3cret", "ext::sh@x", "git.example/a", "/srv/repo", "ftp://git.example/a", "git://git.example/a",
 		"https://git.example", "https:///a", "https://git.example/a@", "https://git.example/a@-x", "https://git.example/a@x..y", "https://git.example/a@x y",
 		"https://git.example/a@x^{/s}", "https://-oProxyCommand=s3cret/a", "-oProxy:a", "git@-oProxy:a", "https://git.example/a#egg=x@v1",
-		"https://u:s3cret/more@git.example/a@v1", "https://u:s3cret@git.example/a@..", "ftp://u:s3cret@git.example/a", "https://u:s3cret@git exa/a", "https://u:s3'cret@:x/a",
+		"https://git.example/b?token=s3cret@v1", "ssh://u:s3cret@git.example/a", "https://u:s3cret%0a@git.example/a", "https://u:s3cret/more@git.example/a@v1", "https://u:s3cret@git.example/a@..", "ftp://u:s3cret@git.example/a", "https://u:s3cret@git exa/a", "https://u:s3'cret@:x/a",
 	} {
 		_, err := parseGit(arg)
 		var bad *SourceError

@@ -40,14 +40,16 @@ const (
 
 // firstTime is what the images of a toolchain take where nothing of them is
 // there: torch with its CUDA libraries lies in a layer and in uv's cache, each
-// some 5 GB, CUDA 13's compiler and headers add 3, Debian's toolkit 5 with the
-// packages it comes in.
+// some 5 GB, CUDA 13's compiler and headers add 3, nvcc 12.4 a little, Debian's whole
+// toolkit 5 with the packages it comes in.
 func firstTime(road compat.Road) int64 {
 	switch road {
 	case compat.CUDA13:
 		return 16 * gib
-	case compat.Debian12, compat.Debian13:
+	case compat.Debian12:
 		return 18 * gib
+	case compat.Nvcc12:
+		return 14 * gib
 	}
 	return 12 * gib
 }

@@ -72,7 +72,7 @@ func (s Store) find(digest string) (Product, bool, error) {
 		return Product{}, false, nil //nolint:nilerr // likewise
 	}
 	kept := filepath.Join(entry, m.Name)
-	if sum, _, err := wheel.HashFile(kept); err != nil || sum != m.SHA256 {
+	if sum, _, err := wheel.HashRegular(kept); err != nil || sum != m.SHA256 {
 		return Product{}, false, os.RemoveAll(entry) // damaged: built again
 	}
 	statement, err := os.ReadFile(kept + wheel.ProvenanceSuffix)
@@ -163,7 +163,7 @@ func Place(p Product, dir string) (wheel.Artifact, error) {
 
 // write copies the wheel to path and puts the rest beside it.
 func (p Product) write(path string) error {
-	src, err := os.Open(p.File)
+	src, err := wheel.OpenRegular(p.File)
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (p Product) write(path string) error {
 // writeByteCode copies the byte code to path, where there is any: a wheel is as
 // good without.
 func (p Product) writeByteCode(path string) error {
-	src, err := os.Open(p.File + wheel.ByteCodeSuffix)
+	src, err := wheel.OpenRegular(p.File + wheel.ByteCodeSuffix)
 	if errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err // that of another build with this name

@@ -29,7 +29,10 @@ func listSums(dir string, changedAt func(path string) (time.Time, error)) error 
 			names = append(names, e.Name())
 		}
 	}
-	house, _ := os.ReadDir(filepath.Join(dir, wheel.WheelhouseDir)) // not there: nothing of it is listed
+	var house []os.DirEntry
+	if info, err := os.Lstat(filepath.Join(dir, wheel.WheelhouseDir)); err == nil && info.IsDir() {
+		house, _ = os.ReadDir(filepath.Join(dir, wheel.WheelhouseDir)) // unreadable: nothing of it is listed
+	}
 	for _, e := range house {
 		if ofWheel(e.Name()) || e.Name() == wheel.BundleName {
 			names = append(names, wheel.WheelhouseDir+"/"+e.Name())
@@ -44,8 +47,8 @@ func listSums(dir string, changedAt func(path string) (time.Time, error)) error 
 	var b strings.Builder
 	for _, name := range names {
 		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-			continue // a folder of that name, a pipe
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			continue // a folder of that name, a pipe, a link to any file of the user's
 		}
 		sum := before[name]
 		// It may have changed while others were read.

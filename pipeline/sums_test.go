@@ -66,3 +66,26 @@ func TestSumsAreKept(t *testing.T) {
 		t.Error("without a list a digest was taken from it")
 	}
 }
+
+// The digest of a file that only a link has put there is nobody's business.
+func TestSumsLeaveOutLinks(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	house := t.TempDir()
+	for _, file := range []string{secret, filepath.Join(house, "a-1-py3-none-any.whl")} {
+		if err := os.WriteFile(file, []byte("s3cret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	for name, to := range map[string]string{"x-1-py3-none-any.whl": secret, "x-1-py3-none-any.whl" + wheel.ManifestSuffix: secret, wheel.WheelhouseDir: house} {
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writeSums(dir); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, wheel.SumsName)); err != nil || len(text) > 0 {
+		t.Errorf("%q, %v", text, err)
+	}
+}

@@ -36,7 +36,7 @@ func (e *AuditError) ExitCode() int { return 4 }
 func NotAsked(wheel string, findings []string) error {
 	try := "the compile log names the ops DeepSpeed left out and why"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
-		try = "code is as new as the libraries of its base: give an older --base, or --glibc alone, which chooses one"
+		try = "extensions are linked for glibc 2.28: the symbols named have no older version, and dsbuild does not define them; give an older --base, or leave --glibc out"
 	}
 	return &AuditError{wheel, findings, try}
 }
@@ -97,7 +97,7 @@ func (e Extension) compareGlibc(asked string) []string {
 		return nil
 	}
 	if compareVersions(e.Glibc, asked) > 0 {
-		return []string{fmt.Sprintf("op %s needs glibc %s", e.Op(), e.Glibc) + askedGlibc + asked}
+		return []string{fmt.Sprintf("op %s needs glibc %s%s", e.Op(), e.Glibc, e.by()) + askedGlibc + asked}
 	}
 	f := Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}
 	platform, err := Platform(f)
@@ -105,10 +105,19 @@ func (e Extension) compareGlibc(asked string) []string {
 		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
 	}
 	if !reaches(platform, asked) {
-		return []string{fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s: that is %s",
-			e.Op(), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), platform) + askedGlibc + asked}
+		return []string{fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s: that is %s",
+			e.Op(), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), e.by(), platform) + askedGlibc + asked}
 	}
 	return nil
+}
+
+// by names the symbols for which an extension needs what it needs, where they
+// are known.
+func (e Extension) by() string {
+	if len(e.Newest) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(e.Newest, ", ") + ")"
 }
 
 // reaches reports whether pip takes a platform tag on a machine with a glibc.

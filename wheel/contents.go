@@ -35,6 +35,9 @@ type Extension struct {
 	GLIBCXX string `json:"glibcxx"`
 	CXXABI  string `json:"cxxabi"`
 	Libgcc  string `json:"libgcc"`
+	// Newest are the symbols for which it needs newer libraries than were asked
+	// for, where that was looked up (NameNewest).
+	Newest []string `json:"-"`
 
 	// CXX11ABI says which std::string it uses; null where none is seen.
 	CXX11ABI *bool    `json:"cxx11abi"`

@@ -136,7 +136,11 @@ func headers(out []byte, kind string) []string {
 	found := map[string]bool{}
 	for _, m := range cuobjdumpHeader.FindAllSubmatch(out, -1) {
 		if string(m[1]) == kind {
-			found[string(m[2])+"."+string(m[3])] = true
+			minor := string(m[3])
+			if kind == "elf" { // the family is the entry's, not the cubin's
+				minor = strings.TrimSuffix(minor, "f")
+			}
+			found[string(m[2])+"."+minor] = true
 		}
 	}
 	return sorted(slices.Collect(maps.Keys(found)))

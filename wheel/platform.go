@@ -60,6 +60,23 @@ func (p policy) offers(f Floors) bool {
 		compareVersions(f.CXXABI, p.CXXABI) <= 0 && compareVersions(f.Libgcc, p.Libgcc) <= 0
 }
 
+// PlatformFloors returns the newest symbol versions that the newest manylinux
+// platform up to a glibc allows.
+func PlatformFloors(glibc string) Floors {
+	var f Floors
+	for _, p := range policies() {
+		if compareVersions(fmt.Sprintf("2.%d", p.Minor), glibc) <= 0 {
+			f = p.Floors
+		}
+	}
+	return f
+}
+
+// Versions lists the floors as symbol versions: "GLIBC_2.28 GLIBCXX_3.4.24 …".
+func (f Floors) Versions() string {
+	return "GLIBC_" + f.Glibc + " GLIBCXX_" + f.GLIBCXX + " CXXABI_" + f.CXXABI + " GCC_" + f.Libgcc
+}
+
 // Offered returns the glibc of the newest manylinux platform (PEP 600) of which a
 // machine with this glibc and this libstdc++ has all: wheels tagged for it or an
 // older one run there. It is "" where no platform is old enough.

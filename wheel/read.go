@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -64,6 +65,46 @@ func ReadManifest(file string) (Manifest, error) {
 	return m, err
 }
 
+// LinkError is a symbolic link, a folder or a pipe where a file is wanted.
+type LinkError struct {
+	Path string
+	Type fs.FileMode
+}
+
+func (e *LinkError) Error() string {
+	if e.Type == fs.ModeSymlink {
+		return e.Path + " is a symbolic link, and dsbuild copies no file that one points at"
+	}
+	return e.Path + " is not a file"
+}
+
+// Hint says what to try.
+func (e *LinkError) Hint() string { return "put the file itself there, or remove what is there" }
+
+// ExitCode is that of wrong usage.
+func (e *LinkError) ExitCode() int { return 2 }
+
+// OpenRegular opens a file that is about to be copied to where others read it. A
+// symbolic link in a folder of wheels could point at any file of the user's.
+func OpenRegular(path string) (*os.File, error) {
+	named, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !named.Mode().IsRegular() {
+		return nil, &LinkError{path, named.Mode().Type()}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	// Somebody may have put a link there in between.
+	if opened, err := f.Stat(); err != nil || !os.SameFile(named, opened) {
+		return nil, errors.Join(&LinkError{path, fs.ModeSymlink}, err, f.Close())
+	}
+	return f, nil
+}
+
 // HashFile returns the SHA-256 of a file in hex, and its size in bytes.
 func HashFile(file string) (sum string, size int64, err error) {
 	f, err := os.Open(file)
@@ -71,10 +112,25 @@ func HashFile(file string) (sum string, size int64, err error) {
 		return "", 0, err
 	}
 	defer f.Close()
+	return hashOf(f)
+}
+
+// HashRegular is HashFile for a file that OpenRegular opens.
+func HashRegular(file string) (sum string, size int64, err error) {
+	f, err := OpenRegular(file)
+	if err != nil {
+		return "", 0, err
+	}
+	defer f.Close()
+	return hashOf(f)
+}
+
+// hashOf reads a file to its end.
+func hashOf(f *os.File) (sum string, size int64, err error) {
 	h := sha256.New()
 	// io.Copy would read 32 KB at once.
 	if size, err = io.CopyBuffer(h, struct{ io.Reader }{f}, make([]byte, 128<<10)); err != nil {
-		return "", 0, fmt.Errorf("%s: %w", file, err)
+		return "", 0, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), size, nil
 }

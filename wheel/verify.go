@@ -85,6 +85,11 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	if err != nil {
 		return v, err
 	}
+	commands, err := a.verifyCommands()
+	if err != nil {
+		return v, err
+	}
+	metadata = append(metadata, commands...)
 	v.Checks = append(v.beside(),
 		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
 		Check{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},

@@ -109,8 +109,11 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	}
 	// The signature of the last record must lie where a whole record fits.
 	i := bytes.LastIndex(tail[:max(0, len(tail)-endLen+len(endMagic))], []byte(endMagic))
+	if size == 0 {
+		return directory{}, fmt.Errorf("%w: the file is empty", zip.ErrFormat)
+	}
 	if i < 0 {
-		return directory{}, fmt.Errorf("%w: it is cut off, or nothing of the kind", zip.ErrFormat)
+		return directory{}, fmt.Errorf("%w: it is truncated, or no zip file", zip.ErrFormat)
 	}
 	end := tail[i:]
 	at := size - int64(len(end))

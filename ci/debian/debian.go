@@ -55,14 +55,22 @@ func refuseServers() (remove func(), err error) {
 }
 
 func aptGet(ctx context.Context, args ...string) error {
-	options := []string{"-q", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"}
-	cmd := exec.CommandContext(ctx, "apt-get", append(options, args...)...)
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	_, err := apt(ctx, "", append([]string{"-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
+	return err
+}
+
+// apt runs apt-get in a folder and returns its output.
+func apt(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q"}, args...)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	out, err := cmd.CombinedOutput()
-	if err == nil {
-		return nil
+	if err != nil {
+		return nil, fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, lastLine(out))
 	}
+	return out, nil
+}
+
+func lastLine(out []byte) []byte {
 	out = bytes.TrimSpace(out)
-	last := out[bytes.LastIndexByte(out, '\n')+1:]
-	return fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, last)
+	return out[bytes.LastIndexByte(out, '\n')+1:]
 }

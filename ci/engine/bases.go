@@ -36,6 +36,7 @@ func releases() []release {
 		{suite: "trixie", name: "Debian 13"},
 		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: strings.Fields("apt python3.11 python3.11-venv python3.11-dev")},
 		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"apt"}},
+		{suite: "resolute", name: "Ubuntu 26.04", ubuntu: true, more: []string{"apt"}},
 	}
 }
 

@@ -46,3 +46,13 @@ func (c *console) beat(piece string, status func() string) (stop func()) {
 	}()
 	return func() { close(done); <-gone }
 }
+
+// remaining says how long the rest takes if it goes on as it did, "" where
+// nothing can be said yet.
+func remaining(done, total int, since time.Duration) string {
+	if done < total/20+1 || done >= total {
+		return ""
+	}
+	left := since * time.Duration(total-done) / time.Duration(done)
+	return fmt.Sprintf(", about %.0f s more", left.Round(10*time.Second).Seconds())
+}

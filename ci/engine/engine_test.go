@@ -28,7 +28,7 @@ func TestEngineUp(t *testing.T) {
 		skip("the engine needs root")
 	}
 	release, err := os.ReadFile("/etc/os-release")
-	if err := errors.Join(err, checkHost(string(release))); err != nil {
+	if err := errors.Join(err, checkHost(string(release)), checkRights(cgroupRoot)); err != nil {
 		skip("no engine on this host: %v", err)
 	}
 	l, err := Default()

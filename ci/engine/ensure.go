@@ -15,9 +15,9 @@ func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error
 	finder := engine.NewFinder("", func(format string, args ...any) { con.say("engine", format, args...) })
 	found, err := finder.Find(ctx)
 	var none *engine.NotFoundError
-	if errors.As(err, &none) {
-		if !finder.Root {
-			return err
+	if errors.As(err, &none) && finder.Env == "" {
+		if err := checkMachine(l); err != nil {
+			return &noEngineError{none, err}
 		}
 		if err = Up(ctx, l, con); err == nil {
 			found, err = finder.Find(ctx)

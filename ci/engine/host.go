@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,12 +27,12 @@ func hostRelease() string {
 // checkHost says why no engine can be installed on this machine, or nil.
 func checkHost(osRelease string) error {
 	if os.Geteuid() != 0 {
-		return hint.With(fmt.Errorf("the engine needs root: it makes mount, process and network namespaces"),
+		return hint.With(errors.New("dsbuild's own engine needs root"),
 			"run it as root, or build without an engine: --builder host")
 	}
 	r := parseRelease(osRelease)
 	if r["ID"] != "debian" || (r["VERSION_ID"] != "12" && r["VERSION_ID"] != "13") {
-		return hint.With(fmt.Errorf("the engine is installed on Debian 12 and 13 only, this is %q", r["PRETTY_NAME"]),
+		return hint.With(fmt.Errorf("dsbuild's own engine runs on Debian 12 and 13 only, this is %q", r["PRETTY_NAME"]),
 			"use an engine of your own (--engine ADDR, Docker, Podman) or --builder host")
 	}
 	return nil
@@ -47,7 +48,7 @@ func checkDisk(dir string, need uint64) error {
 	if free >= need {
 		return nil
 	}
-	return hint.With(fmt.Errorf("too little disk below %s: %s free, %s needed", dir, size(free), size(need)),
+	return hint.With(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", size(need), dir, size(free)),
 		"free some, or put the engine on another disk: XDG_STATE_HOME=/big/disk")
 }
 

@@ -38,7 +38,7 @@ func TestCheckDisk(t *testing.T) {
 		t.Error(err)
 	}
 	err := checkDisk(t.TempDir(), math.MaxUint64)
-	if err == nil || !strings.Contains(err.Error(), "free, ") || !strings.Contains(err.Error(), "needed") || hint.Of(err) == "" {
+	if err == nil || !strings.Contains(err.Error(), " are free") || !strings.Contains(err.Error(), "needs ") || hint.Of(err) == "" {
 		t.Errorf("%v, hint %q", err, hint.Of(err))
 	}
 }
@@ -204,7 +204,7 @@ func TestCommandErrorShowsTheEnd(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	var out, errs bytes.Buffer
-	for _, args := range [][]string{nil, {"bogus"}, {"up", "now"}, {"base"}} {
+	for _, args := range [][]string{nil, {"bogus"}, {"up", "now"}, {"base"}, {"image"}} {
 		errs.Reset()
 		if code := run(args, &out, &errs); code != 2 || !strings.HasPrefix(errs.String(), "usage: ") {
 			t.Errorf("%v: exit %d, %s", args, code, errs.String())

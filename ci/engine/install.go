@@ -15,7 +15,7 @@ import (
 // Up installs every piece that is missing or whose inputs changed, then starts
 // the engine. With nothing to do it takes a fraction of a second.
 func Up(ctx context.Context, l Layout, con *console) error {
-	if err := checkHost(hostRelease()); err != nil {
+	if err := checkMachine(l); err != nil {
 		return err
 	}
 	g, err := readGround()

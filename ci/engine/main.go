@@ -1,11 +1,13 @@
 // Command engine installs, starts and stops a real Dagger engine on a Debian
 // machine that has neither Docker nor an image registry within reach.
 //
+//	go run ./ci/engine check   # which engine would be used; exit 3 where none can be had
 //	go run ./ci/engine ensure  # an engine that answers: one that is there, else up
 //	go run ./ci/engine up      # install what is missing, start, exit 0 when it answers
 //	go run ./ci/engine down    # stop it in peace: the cache survives
 //	go run ./ci/engine status  # one line; exit 0 when it runs, 1 otherwise
 //	go run ./ci/engine base trixie  # the tar that workloads start from, made if missing
+//	go run ./ci/engine image engine.tar  # the installed engine as an image for docker load
 //
 // The engine belongs to the user, not to the checkout: everything lies in one
 // state directory (see Layout), together with a copy of this program called
@@ -24,9 +26,12 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-const usage = `usage: enginectl ensure|up|start|down|status
+const usage = `usage: enginectl check|ensure|up|start|down|status
        enginectl base SUITE
+       enginectl image FILE
 
+  check   say which engine ensure would use, and change nothing; exit 3 where
+          none can be had: then wheels are built without (--builder host)
   ensure  say which engine dsbuild would use; without any, do what up does
   up      install what is missing or outdated, then start the engine
   start   start an installed engine; nothing is installed
@@ -34,7 +39,9 @@ const usage = `usage: enginectl ensure|up|start|down|status
   status  one line about it; exit 0 when it runs, 1 otherwise
   base    print the root file system tar of a Debian or Ubuntu release from
           which workloads start; one that is missing is made: bookworm,
-          bullseye, trixie, jammy, noble
+          bullseye, trixie, jammy, noble, resolute
+  image   write the installed engine as an image that docker, podman and nerdctl
+          load; needs a checkout of dsbuild
 `
 
 // errQuiet makes the program exit 1 with nothing more to say.
@@ -78,8 +85,8 @@ func dispatch(args []string, stdout, stderr io.Writer) error {
 			return inner(At(args[1]))
 		}
 	}
-	wantBase := len(args) == 2 && args[0] == "base"
-	if len(args) != 1 && !wantBase {
+	named := len(args) == 2 && (args[0] == "base" || args[0] == "image")
+	if len(args) != 1 && !named {
 		return errUsage
 	}
 	l, err := Default()
@@ -89,12 +96,19 @@ func dispatch(args []string, stdout, stderr io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	con := newConsole(stderr)
-	if wantBase {
-		return MakeBase(ctx, l, con, stdout, args[1])
-	}
 	switch args[0] {
+	case "base", "image":
+		if !named {
+			return errUsage
+		}
+		if args[0] == "image" {
+			return MakeImage(ctx, l, con, args[1])
+		}
+		return MakeBase(ctx, l, con, stdout, args[1])
 	case "up":
 		return Up(ctx, l, con)
+	case "check":
+		return Check(ctx, l, stdout)
 	case "ensure":
 		return Ensure(ctx, l, con, stdout)
 	case "start":

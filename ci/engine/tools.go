@@ -11,13 +11,15 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
 // engineVersion is the Dagger release that ci/engine/tools/go.mod names; the
 // client library in the root go.mod must be of the same one.
-const engineVersion = "v0.21.7"
+const engineVersion = engine.Version
 
 // tool is a program built from ci/engine/tools.
 type tool struct{ pkg, built, name string }
@@ -87,7 +89,11 @@ func treeInputs(dir string) (inputs []string, err error) {
 // buildTools first asks for the list of packages, which downloads them, then
 // compiles; both count what they have done.
 func buildTools(ctx context.Context, l Layout, con *console, src string) error {
-	env := []string{"CGO_ENABLED=0", "GOWORK=off"}
+	scratch := l.tmp("go") // more than a /tmp in memory may hold
+	if err := os.MkdirAll(scratch, 0o755); err != nil {
+		return err
+	}
+	env := []string{"CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR=" + scratch}
 	con.say("tools", "fetching the sources of the Dagger engine %s", engineVersion)
 	n := &counter{}
 	stop := con.beat("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
@@ -102,7 +108,10 @@ func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	total := n.all() - n.of("go: downloading ")
 	con.say("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
 	n = &counter{}
-	stop = con.beat("tools", func() string { return fmt.Sprintf("%d of at most %d packages compiled", n.all(), total) })
+	began := time.Now()
+	stop = con.beat("tools", func() string {
+		return fmt.Sprintf("%d of at most %d packages compiled%s", n.all(), total, remaining(n.all(), total, time.Since(began)))
+	})
 	defer stop()
 	args := append([]string{"go", "build", "-v"}, buildFlags()...)
 	args = append(append(args, "-o", l.tmp("tools")+"/"), toolPackages()...)

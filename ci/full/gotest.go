@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/gotest"
 	"github.com/dsbuild/dsbuild/internal/rules"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -77,13 +76,6 @@ func fullPackages(ctx context.Context) (packages []string, err error) {
 	return packages, nil
 }
 
-// event is a line of go test -json; go doc test2json describes it.
-type event struct {
-	Action, Package, Test, Output string
-	ImportPath, FailedBuild       string // of what does not compile
-	Elapsed                       float64
-}
-
 // id is a test, or with no name a package.
 type id struct{ pkg, test string }
 
@@ -120,26 +112,9 @@ func newCollector(log io.Writer, r ui.Reporter) *collector {
 }
 
 // read takes in all of the output. What is not of it goes to the log.
-func (c *collector) read(r io.Reader) error {
-	in := bufio.NewReader(r)
-	for {
-		line, err := in.ReadBytes('\n')
-		var e event
-		if json.Unmarshal(line, &e) == nil && e.Action != "" {
-			c.take(e)
-		} else {
-			_, _ = c.log.Write(line)
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-	}
-}
+func (c *collector) read(r io.Reader) error { return gotest.Read(r, c.log, c.take) }
 
-func (c *collector) take(e event) {
+func (c *collector) take(e gotest.Event) {
 	i := id{e.Package, e.Test}
 	switch e.Action {
 	case "run":
@@ -185,7 +160,7 @@ func (c *collector) output(i id, text string) {
 	}
 }
 
-func (c *collector) ended(i id, e event) {
+func (c *collector) ended(i id, e gotest.Event) {
 	if step := c.running[i]; step != nil {
 		step.End(map[string]ui.Outcome{"pass": ui.Done, "skip": ui.Skipped, "fail": ui.Failed}[e.Action], "")
 		delete(c.running, i)

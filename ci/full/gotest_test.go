@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/ci/gotest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -16,7 +17,7 @@ import (
 func collect(status error, events ...[3]string) (results, string, string, error) {
 	var in, log, people bytes.Buffer
 	for _, e := range events {
-		line, err := json.Marshal(event{Action: e[0], Package: "github.com/dsbuild/dsbuild/wheel", Test: e[1], Output: e[2], Elapsed: 1.5})
+		line, err := json.Marshal(gotest.Event{Action: e[0], Package: "github.com/dsbuild/dsbuild/wheel", Test: e[1], Output: e[2], Elapsed: 1.5})
 		if err != nil {
 			return results{}, "", "", err
 		}

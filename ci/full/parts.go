@@ -50,6 +50,14 @@ func parts() []part {
 		tests: "TestFullFarm",
 		needs: []need{{"a Dagger engine", (*bench).engine}},
 	}, {
+		name:  "docker",
+		about: "the engine in Docker and in podman: the same wheel, pulled images, what goes wrong",
+		tests: "TestFullDocker",
+		needs: []need{
+			{"a Dagger engine", (*bench).engine},
+			{"a wheel of this checkout for A100", (*bench).wheel},
+		},
+	}, {
 		name:  "launch",
 		about: "what launch renders, run on a local Slurm with real torch and JAX",
 		tests: "TestFullLaunch",

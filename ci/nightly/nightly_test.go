@@ -94,6 +94,69 @@ func TestGitHub(t *testing.T) {
 	}
 }
 
+// What can change under a name that stays does not run beside the SSH key: actions are
+// named by commits, dsbuild by a version that the user sets, and the key is in one step of a
+// job that has no cache and no right but to read the repository.
+func TestGitHubTrustsNoTag(t *testing.T) {
+	type step struct {
+		Uses string
+		Env  map[string]string
+		With map[string]any
+		Run  string
+	}
+	var workflow struct {
+		Permissions map[string]string
+		Jobs        map[string]struct {
+			Permissions map[string]string
+			Environment string
+			Steps       []step
+		}
+	}
+	text := read(t, "github.yml")
+	if err := yaml.Unmarshal([]byte(text), &workflow); err != nil {
+		t.Fatal(err)
+	}
+	pinned := regexp.MustCompile(`uses: actions/[a-z/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+\n`)
+	if all := strings.Count(text, "uses: "); all == 0 || len(pinned.FindAllString(text, -1)) != all {
+		t.Errorf("of %d actions some are not pinned to a commit", all)
+	}
+	if len(workflow.Permissions) > 0 {
+		t.Errorf("rights for all jobs: %v", workflow.Permissions)
+	}
+	var holders []string
+	for name, job := range workflow.Jobs {
+		if len(job.Permissions) != 1 || job.Permissions["contents"] != "read" {
+			t.Errorf("%s: rights %v", name, job.Permissions)
+		}
+		for _, s := range job.Steps {
+			if strings.HasPrefix(s.Uses, "actions/checkout@") && s.With["persist-credentials"] != false {
+				t.Errorf("%s: checkout leaves its token there", name)
+			}
+			if strings.Contains(s.Run, "secrets.") || len(s.Uses) > 0 && len(s.Env) > 0 {
+				t.Errorf("%s: %+v", name, s)
+			}
+			if s.Env["DSBUILD_SSH_KEY"] != "" {
+				holders = append(holders, name)
+			}
+		}
+	}
+	if len(holders) != 1 || strings.Count(text, "secrets.") != 1 {
+		t.Fatalf("the key is in steps of %v", holders)
+	}
+	holder := workflow.Jobs[holders[0]]
+	if holder.Environment == "" || slices.ContainsFunc(holder.Steps, func(s step) bool { return strings.Contains(s.Uses, "cache") || strings.Contains(s.Run, command) }) {
+		t.Errorf("%s builds, or takes what others left: %+v", holders[0], holder)
+	}
+}
+
+func TestNoLatest(t *testing.T) {
+	for _, file := range []string{"github.yml", "gitlab-ci.yml"} {
+		if strings.Contains(read(t, file), "@latest") {
+			t.Errorf("%s installs whatever is newest", file)
+		}
+	}
+}
+
 // There is no validator of GitLab's to be had without a GitLab: what is said is looked
 // at as far as its form goes.
 func TestGitLab(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -215,5 +216,25 @@ func TestOptionsAreChecked(t *testing.T) {
 		if _, err := nodes.Up(t.Context(), o); err == nil {
 			t.Errorf("%+v was accepted", o)
 		}
+	}
+}
+
+// A home may have a space in its path.
+func TestFolderWithASpace(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Dir: filepath.Join(t.TempDir(), "my nodes"), Count: 1, Env: nodes.Bare})
+	n := f.Nodes[0]
+	if got := mustRun(t, f, n, "pwd"); got != n.Home {
+		t.Errorf("commands start in %s", got)
+	}
+	got := mustRun(t, f, n, `"`+n.Python+`" -c 'import sys; print(sys.prefix)'`)
+	if got != filepath.Join(n.Dir, "venv") {
+		t.Errorf("Python is in %s", got)
+	}
+	sftp := exec.CommandContext(t.Context(), "sftp", "-b", "-", "-P", strconv.Itoa(n.Port), "-i", f.IdentityFile,
+		"-o", `UserKnownHostsFile="`+f.KnownHosts+`"`, f.User+"@"+n.Address)
+	sftp.Stdin = strings.NewReader("pwd\n")
+	out, err := sftp.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), ": "+n.Home+"\n") {
+		t.Errorf("sftp: %v\n%s", err, out)
 	}
 }

@@ -21,27 +21,37 @@ import (
 	"github.com/dsbuild/dsbuild/ci/debian"
 )
 
-// sshd is the server program of this machine.
+// sshd is the server program of this machine, or one that lies unpacked in a
+// folder of the user's.
 type sshd struct {
 	path         string
+	root         string // of the unpacked one; "" if installed
 	major, minor int
 }
 
+// MissingSSHD says what to install where there is no OpenSSH server and Up
+// cannot get one; "" otherwise.
+func MissingSSHD() string {
+	if _, found := lookSSHD(); found || debian.CanUnpack() {
+		return ""
+	}
+	return "openssh-server (sshd need not be started)"
+}
+
+// findSSHD finds the server. Debian's package is installed where it is missing,
+// by root, or unpacked in the user's cache.
 func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
-	path := lookSSHD()
-	if path == "" && os.Geteuid() == 0 {
-		log("installing openssh-server (apt-get) …")
-		if err := debian.Ensure(ctx, func() bool { return lookSSHD() != "" }, "openssh-server"); err != nil {
-			return sshd{}, fmt.Errorf("%w, and installing it failed: %w", ErrNoSSHD, err)
+	s, found := lookSSHD()
+	if !found {
+		if err := getSSHD(ctx, log); err != nil {
+			return sshd{}, err
 		}
-		path = lookSSHD()
+		if s, found = lookSSHD(); !found {
+			return sshd{}, ErrNoSSHD
+		}
 	}
-	if path == "" {
-		return sshd{}, fmt.Errorf("%w: install openssh-server (it need not be started)", ErrNoSSHD)
-	}
-	s := sshd{path: path}
 	// Old ones know no -V, but every one names its version when it complains.
-	out, _ := exec.CommandContext(ctx, path, "-V").CombinedOutput() //nolint:errcheck // see above
+	out, _ := s.command("-V").CombinedOutput() //nolint:errcheck // see above
 	if m := regexp.MustCompile(`OpenSSH_(\d+)\.(\d+)`).FindSubmatch(out); m != nil {
 		s.major, _ = strconv.Atoi(string(m[1])) //nolint:errcheck // digits
 		s.minor, _ = strconv.Atoi(string(m[2])) //nolint:errcheck // digits
@@ -56,14 +66,72 @@ func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
 	return s, nil
 }
 
-func lookSSHD() string {
-	for _, p := range []string{"/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"} {
-		if st, err := os.Stat(p); err == nil && st.Mode()&0o111 != 0 {
-			return p
+func getSSHD(ctx context.Context, log func(string)) error {
+	if missing := MissingSSHD(); missing != "" {
+		return fmt.Errorf("%w: install %s", ErrNoSSHD, missing)
+	}
+	if os.Geteuid() == 0 {
+		log("installing openssh-server (apt-get) …")
+		there := func() bool { _, found := lookSSHD(); return found }
+		if err := debian.Ensure(ctx, there, "openssh-server"); err != nil {
+			return fmt.Errorf("%w, and installing it failed: %w", ErrNoSSHD, err)
+		}
+		return nil
+	}
+	dir, err := unpackedSSHD()
+	if err != nil {
+		return err
+	}
+	log("no sshd here: unpacking openssh-server in " + dir + " (apt-get download) …")
+	if err := debian.Unpack(ctx, dir, "openssh-server"); err != nil {
+		return fmt.Errorf("%w (install openssh-server), and getting one without root failed: %w", ErrNoSSHD, err)
+	}
+	return nil
+}
+
+// unpackedSSHD is the folder that Debian's package is unpacked in.
+func unpackedSSHD() (string, error) {
+	cache, err := os.UserCacheDir()
+	return filepath.Join(cache, "dsbuild", "openssh"), err
+}
+
+func lookSSHD() (sshd, bool) {
+	places := []sshd{{path: "/usr/sbin/sshd"}, {path: "/usr/local/sbin/sshd"}, {path: "/usr/bin/sshd"}}
+	if dir, err := unpackedSSHD(); err == nil && os.Geteuid() != 0 {
+		places = append(places, sshd{path: filepath.Join(dir, "usr/sbin/sshd"), root: dir})
+	}
+	for _, s := range places {
+		if st, err := os.Stat(s.path); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return s, true
 		}
 	}
-	return ""
+	return sshd{}, false
 }
+
+// command runs the server; an unpacked one finds its libraries beside it.
+func (s sshd) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(s.path, args...)
+	if s.root != "" {
+		libs, _ := filepath.Glob(filepath.Join(s.root, "usr/lib/*-linux-gnu")) //nolint:errcheck // the pattern is good
+		older, _ := filepath.Glob(filepath.Join(s.root, "lib/*-linux-gnu"))    //nolint:errcheck // likewise
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(append(libs, older...), ":"))
+	}
+	return cmd
+}
+
+// config are the lines of sshd_config that tell an unpacked server where its
+// other programs are.
+func (s sshd) config() []string {
+	var lines []string
+	for _, p := range [][2]string{{"SshdSessionPath", "sshd-session"}, {"SshdAuthPath", "sshd-auth"}} {
+		if file := filepath.Join(s.root, "usr/lib/openssh", p[1]); s.root != "" && exists(file) {
+			lines = append(lines, p[0]+" "+file)
+		}
+	}
+	return lines
+}
+
+func exists(file string) bool { _, err := os.Stat(file); return err == nil }
 
 func lastLine(b []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
@@ -97,9 +165,9 @@ func (n *Node) config(s sshd, user string) string {
 	}
 	line("ListenAddress %s", n.Address)
 	line("Port %d", n.Port)
-	line("HostKey %s", n.hostKeyFile())
-	line("PidFile %s", n.pidFile())
-	line("AuthorizedKeysFile %s", filepath.Join(n.Dir, "authorized_keys"))
+	line(`HostKey "%s"`, n.hostKeyFile())
+	line(`PidFile "%s"`, n.pidFile())
+	line(`AuthorizedKeysFile "%s"`, filepath.Join(n.Dir, "authorized_keys"))
 	line("AllowUsers %s", user)
 	line("AuthenticationMethods publickey")
 	line("PermitRootLogin prohibit-password")
@@ -111,20 +179,29 @@ func (n *Node) config(s sshd, user string) string {
 	line("LogLevel VERBOSE")
 	line("MaxStartups 200:30:400")
 	line("MaxSessions 64")
-	line("Subsystem sftp internal-sftp -d %s", n.Home)
+	line("Subsystem sftp %s", n.sftp(s))
 	line(`SetEnv "HOME=%s" "TMPDIR=%s" "XDG_CACHE_HOME=%s" "%s"`, n.Home, n.tmp(), filepath.Join(n.Home, ".cache"), n.marker())
 	if s.major > 9 || s.major == 9 && s.minor >= 8 {
 		line("PerSourcePenalties no") // tests fail to log in on purpose
 	}
-	for _, other := range n.configured {
+	for _, other := range append(s.config(), n.configured...) {
 		b.WriteString(other + "\n")
 	}
 	return b.String()
 }
 
+// sftp is the server of files, which starts in the node's home. OpenSSH's inner
+// one knows no quotes.
+func (n *Node) sftp(s sshd) string {
+	if strings.Contains(n.Home, " ") {
+		return fmt.Sprintf("%s -d '%s'", filepath.Join("/", s.root, "usr/lib/openssh/sftp-server"), n.Home)
+	}
+	return "internal-sftp -d " + n.Home
+}
+
 // start runs the node's sshd unless it runs already with this configuration.
 func (n *Node) start(s sshd, f *Fleet) error {
-	if strings.ContainsAny(n.Dir, " \t\"'%") {
+	if strings.ContainsAny(n.Dir, "\t\n\"'%") {
 		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
 	}
 	cfg := []byte(n.config(s, f.User))
@@ -139,7 +216,7 @@ func (n *Node) start(s sshd, f *Fleet) error {
 		return err
 	}
 	// It goes into the background by itself, so no test process is its parent.
-	out, err := exec.Command(s.path, "-f", n.configFile(), "-E", n.Log()).CombinedOutput()
+	out, err := s.command("-f", n.configFile(), "-E", n.Log()).CombinedOutput()
 	if err != nil {
 		log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
 		return fmt.Errorf("sshd did not start: %w: %s %s", err, lastLine(out), lastLine(log))

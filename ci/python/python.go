@@ -3,14 +3,19 @@
 package python
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/dsbuild/dsbuild/ci/child"
 )
 
 // Find finds an interpreter of the wanted major.minor version on this machine,
@@ -57,20 +62,51 @@ func pyenv(version string) []string {
 	return found
 }
 
+// systemCertificates are the bundles of Debian's and Red Hat's families.
+func systemCertificates() []string {
+	return []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}
+}
+
+// trust returns the variables by which uv and pip trust what the machine
+// trusts, as the build's own scripts do; both bring certificates of their own.
+func trust(getenv func(string) string, bundles []string) []string {
+	file := getenv("SSL_CERT_FILE")
+	for i := 0; file == "" && i < len(bundles); i++ {
+		if _, err := os.Stat(bundles[i]); err == nil {
+			file = bundles[i]
+		}
+	}
+	if file == "" {
+		return nil
+	}
+	variables := []string{"SSL_CERT_FILE=" + file}
+	if getenv("PIP_CERT") == "" {
+		variables = append(variables, "PIP_CERT="+file)
+	}
+	return variables
+}
+
 // Run runs a program; its error ends with what the program said last.
 func Run(ctx context.Context, env []string, name string, args ...string) error {
+	return run(ctx, env, func(string) {}, name, args...)
+}
+
+// run is Run that calls line with each line of output.
+func run(ctx context.Context, env []string, line func(string), name string, args ...string) error {
+	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = slices.Concat(os.Environ(), trust(os.Getenv, systemCertificates()), env)
 	cmd.WaitDelay = 5 * time.Second
-	out, err := cmd.CombinedOutput()
+	out := io.MultiWriter(&said, child.NewLines(line))
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
 	if err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if len(out) > 2000 {
-		out = out[len(out)-2000:]
-	}
-	return errors.Join(fmt.Errorf("%s %s: %w", filepath.Base(name), strings.Join(args, " "), err), errors.New(strings.TrimSpace(string(out))))
+	last := said.Bytes()
+	last = last[max(0, len(last)-2000):]
+	return errors.Join(fmt.Errorf("%s %s: %w", filepath.Base(name), strings.Join(args, " "), err), errors.New(strings.TrimSpace(string(last))))
 }

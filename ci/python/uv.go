@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
+
+	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
 // UV is a uv program and the folder whose cache it uses. The environments that
@@ -19,13 +21,17 @@ type UV struct {
 	cache   string
 }
 
+// Downloads is uv's cache. The host builder has the same one below dsbuild's
+// folder, so that torch is downloaded once.
+func Downloads(cacheDir string) string { return filepath.Join(cacheDir, "host", "uv-cache") }
+
 // GetUV returns the uv on PATH, or one of our own, which py installs into
 // cacheDir once. log gets a line before that.
 func GetUV(ctx context.Context, cacheDir, py string, log func(line string)) (UV, error) {
 	if err := os.MkdirAll(cacheDir, 0o755); err != nil {
 		return UV{}, err
 	}
-	cache := filepath.Join(cacheDir, "uv")
+	cache := Downloads(cacheDir)
 	if p, err := exec.LookPath("uv"); err == nil {
 		return UV{p, cache}, nil
 	}
@@ -36,24 +42,28 @@ func GetUV(ctx context.Context, cacheDir, py string, log func(line string)) (UV,
 	defer unlock()
 	tools := filepath.Join(cacheDir, "tools")
 	uv := UV{filepath.Join(tools, "bin", "uv"), cache}
-	if Run(ctx, nil, uv.program, "--version") == nil {
+	// Another version has its cache in another form, and would download anew
+	// what a build has downloaded.
+	if out, err := exec.CommandContext(ctx, uv.program, "--version").Output(); err == nil && strings.HasPrefix(string(out)+" ", "uv "+dockerfiles.UVVersion()+" ") {
 		return uv, nil
 	}
 	log("installing uv …")
 	return uv, installUV(ctx, py, tools)
 }
 
+// installUV installs the version that the host builder has.
 func installUV(ctx context.Context, py, tools string) error {
+	uv := "uv==" + dockerfiles.UVVersion()
 	inside := filepath.Join(tools, "bin", "python")
 	if err := Run(ctx, nil, py, "-m", "venv", "--clear", tools); err == nil {
-		return Run(ctx, nil, inside, "-m", "pip", "install", "--quiet", "uv")
+		return Run(ctx, nil, inside, "-m", "pip", "install", "--quiet", uv)
 	}
 	// Debian's python3 without python3-venv cannot put pip into an
 	// environment, but a pip beside it can install from outside.
 	if err := Run(ctx, nil, py, "-m", "venv", "--clear", "--without-pip", tools); err != nil {
 		return err
 	}
-	if err := Run(ctx, nil, py, "-m", "pip", "--python", inside, "install", "--quiet", "uv"); err != nil {
+	if err := Run(ctx, nil, py, "-m", "pip", "--python", inside, "install", "--quiet", uv); err != nil {
 		return fmt.Errorf("installing uv (install python3-venv, or uv itself): %w", err)
 	}
 	return nil
@@ -61,7 +71,11 @@ func installUV(ctx context.Context, py, tools string) error {
 
 // Run runs a command of uv, deaf to configuration files.
 func (u UV) Run(ctx context.Context, args ...string) error {
-	return Run(ctx, []string{"UV_CACHE_DIR=" + u.cache, "UV_NO_CONFIG=1", "UV_LINK_MODE=hardlink"}, u.program, args...)
+	return Run(ctx, u.env(), u.program, args...)
+}
+
+func (u UV) env() []string {
+	return []string{"UV_CACHE_DIR=" + u.cache, "UV_NO_CONFIG=1", "UV_LINK_MODE=hardlink"}
 }
 
 // Venv makes an empty environment of the interpreter py in dir.
@@ -70,18 +84,21 @@ func (u UV) Venv(ctx context.Context, py, dir string) error {
 }
 
 // Install installs packages into the environment of the interpreter py, from
-// the cache if all of them are there. log gets a line before a download, for
+// the cache if all of them are there. log gets lines about a download, for
 // torch with what it needs are 5 GB on disk.
 func (u UV) Install(ctx context.Context, py string, log func(line string), packages ...string) error {
-	install := append([]string{"pip", "install", "--quiet", "--python", py}, packages...)
+	install := append([]string{"pip", "install", "--python", py}, packages...)
 	if u.Run(ctx, append(install, "--offline")...) == nil {
 		return nil
 	}
-	log(fmt.Sprintf("downloading (once): %s …", strings.Join(packages, " ")))
-	begin := time.Now()
-	if err := u.Run(ctx, install...); err != nil {
+	log(fmt.Sprintf("downloading %s and %d packages more (once) …", packages[len(packages)-1], len(packages)-1))
+	d := &downloads{began: time.Now(), sizes: map[string]float64{}}
+	stop := d.report(log)
+	err := run(ctx, u.env(), d.add, u.program, install...)
+	stop()
+	if err != nil {
 		return err
 	}
-	log(fmt.Sprintf("downloaded in %.0f s", time.Since(begin).Seconds()))
+	log(fmt.Sprintf("downloaded in %.0f s", time.Since(d.began).Seconds()))
 	return nil
 }

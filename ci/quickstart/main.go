@@ -1,6 +1,7 @@
 // Command quickstart is `make quickstart`: the whole of dsbuild on one
-// machine. It gets a Dagger engine, builds a real DeepSpeed wheel for A100,
-// starts three local nodes that are real OpenSSH servers, and deploys to them.
+// machine. It builds a real DeepSpeed wheel for A100, in a container engine or
+// without, starts three local nodes that are real OpenSSH servers, and deploys
+// to them.
 package main
 
 import (
@@ -11,15 +12,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/adrg/xdg"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -34,75 +37,95 @@ func main() {
 			os.Exit(130)
 		}
 		ui.PrintError(os.Stderr, fmt.Errorf("quickstart: %w", err))
-		var failed *exec.ExitError
+		var failed interface{ ExitCode() int } // *exec.ExitError too
 		if errors.As(err, &failed) && failed.ExitCode() > 0 {
 			os.Exit(failed.ExitCode())
 		}
 		os.Exit(1)
 	}
-	say("done in %s. The nodes are stopped; the Dagger engine stays for the next build ('make engine-stop' ends it).", ui.Duration(time.Since(start)))
+	say("done in %s. The nodes are stopped; a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
 	say("the wheel and the report, dist/report.html, are in dist; your own nodes: docs/quickstart.md")
 }
 
-// quickstart makes the nodes' environments beside the build: one waits for the
-// network, the other for the compiler.
+// quickstart does side by side what waits for the network (the nodes' torch)
+// and what waits for the compiler.
 func quickstart(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if err := getEngine(ctx); err != nil {
+	m, err := readMachine(ctx)
+	if err != nil {
 		return err
 	}
 	var fleet *nodes.Fleet
-	ready := make(chan error, 1)
-	go func() {
-		var err error
-		fleet, err = nodes.Up(ctx, nodes.Options{
-			Dir: filepath.Join(xdg.CacheHome, "dsbuild", "quickstart"), Count: 3, Env: nodes.WithTorch,
-			Log: func(line string) { say("nodes: %s", line) },
-		})
-		if err != nil {
-			err = fmt.Errorf("local nodes: %w", err)
-			cancel() // the build is for nothing
+	defer func() {
+		if fleet == nil {
+			return
 		}
-		ready <- err
+		if err := fleet.Down(); err != nil {
+			ui.PrintError(os.Stderr, fmt.Errorf("stopping the nodes: %w", err))
+		}
 	}()
-	built, buildErr := wheel(ctx)
-	if buildErr != nil {
-		cancel()
-	}
-	nodesErr := <-ready
-	if fleet != nil {
-		defer func() {
-			if err := fleet.Down(); err != nil {
-				ui.PrintError(os.Stderr, fmt.Errorf("stopping the nodes: %w", err))
+	var built string
+	g, both := errgroup.WithContext(ctx)
+	ready := make(chan struct{})
+	g.Go(func() (err error) {
+		if fleet, err = startNodes(both, m); err == nil {
+			close(ready)
+		}
+		return err
+	})
+	g.Go(func() (err error) {
+		if err := m.compile(both); err != nil {
+			return err
+		}
+		if !m.engine {
+			// The build takes from uv's cache what the nodes have downloaded.
+			select {
+			case <-ready:
+			case <-both.Done():
+				return both.Err()
 			}
-		}()
-	}
-	if nodesErr != nil && !errors.Is(nodesErr, context.Canceled) {
-		return nodesErr
-	}
-	if buildErr != nil {
-		return buildErr
+		}
+		built, err = m.wheel(both)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	say("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
 	return command(ctx, os.Stdout, "bin/dsbuild", "deploy", fleet.Inventory, "--wheel", built, "--report", "dist/report.html")
 }
 
-// getEngine makes sure that a Dagger engine answers. The program is built
-// first: go run would not pass a signal on.
-func getEngine(ctx context.Context) error {
-	say("a Dagger engine: dsbuild's own is compiled where none is reachable")
-	if err := command(ctx, os.Stdout, "go", "build", "-o", "bin/enginectl", "./ci/engine"); err != nil {
+func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
+	fleet, err := nodes.Up(ctx, nodes.Options{
+		Dir: filepath.Join(xdg.CacheHome, "dsbuild", "quickstart"), Count: 3, Env: nodes.WithTorch, Python: m.python,
+		Log: func(line string) { say("nodes: %s", line) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("local nodes: %w", err)
+	}
+	return fleet, nil
+}
+
+// compile makes bin/dsbuild, and brings the engine up where one builds.
+func (m machine) compile(ctx context.Context) error {
+	say("compiling dsbuild (the first time a minute or two)")
+	if err := command(ctx, os.Stdout, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil || !m.engine {
 		return err
 	}
-	return command(ctx, os.Stdout, "bin/enginectl", "ensure")
+	return enginectl.Ensure(ctx, os.Stdout)
 }
 
 // wheel builds the wheel and returns its path.
-func wheel(ctx context.Context) (string, error) {
-	say("a wheel for A100: dsbuild wheel --arch 8.0")
+func (m machine) wheel(ctx context.Context) (string, error) {
+	args := []string{"wheel", "--arch", "8.0"}
+	if !m.engine {
+		args = append(args, "--builder", "host")
+	}
+	if !m.engine || m.python != pythons()[0] {
+		args = append(args, "--python", m.python)
+	}
+	say("a wheel for A100: dsbuild %s", strings.Join(args, " "))
 	var out bytes.Buffer
-	if err := command(ctx, &out, "bin/dsbuild", "wheel", "--arch", "8.0", "--json"); err != nil {
+	if err := command(ctx, &out, "bin/dsbuild", append(args, "--json")...); err != nil {
 		return "", err
 	}
 	var doc struct {

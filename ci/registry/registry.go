@@ -16,6 +16,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -75,6 +77,40 @@ func (r *Registry) Add(name, tar string) (digest string, err error) {
 		return "", err
 	}
 	return hashOf(manifest).String(), r.put("/v2/"+name+"/manifests/"+tag, manifest)
+}
+
+// AddImage serves an image that a tar holds as an OCI layout, under a name and
+// tag. Its parts are unpacked into dir, which must stay.
+func (r *Registry) AddImage(name, archive, dir string) error {
+	name, tag, ok := strings.Cut(name, ":")
+	if !ok {
+		return fmt.Errorf("image %s has no tag", name)
+	}
+	if out, err := exec.Command("tar", "-xf", archive, "-C", dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpacking %s: %w: %s", archive, err, out)
+	}
+	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "sha256", "*"))
+	if err != nil {
+		return err
+	}
+	for _, blob := range blobs {
+		if _, _, err := r.files.addFile(blob); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "index.json"))
+	if err != nil {
+		return err
+	}
+	var index v1.IndexManifest
+	if err := json.Unmarshal(text, &index); err != nil || len(index.Manifests) != 1 {
+		return fmt.Errorf("%s: not the index of one image: %w", archive, err)
+	}
+	manifest, err := os.ReadFile(filepath.Join(dir, "blobs", "sha256", index.Manifests[0].Digest.Hex))
+	if err != nil {
+		return err
+	}
+	return r.put("/v2/"+name+"/manifests/"+tag, manifest)
 }
 
 // put hands a manifest to the registry as a client would.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 
 	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -16,6 +17,11 @@ import (
 func programs(ctx context.Context, log func(line string)) error {
 	if os.Geteuid() != 0 {
 		return hint.With(fmt.Errorf("%w: it makes mount, process and network namespaces, which needs root", ErrUnavailable), "run it as root")
+	}
+	namespaces := exec.CommandContext(ctx, "true")
+	namespaces.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET}
+	if err := namespaces.Run(); err != nil {
+		return hint.With(fmt.Errorf("%w: root may not make namespaces here: %w", ErrUnavailable, err), "in a container, start it with --privileged")
 	}
 	if havePrograms() {
 		return nil

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -43,8 +42,9 @@ type checkOptions struct {
 func newCheckCommand(a *app) *cobra.Command {
 	var opts checkOptions
 	cmd := &cobra.Command{
-		Use:   "check INVENTORY",
-		Short: "Say whether the nodes are ready for a job that runs on all of them",
+		Use:        "check INVENTORY",
+		SuggestFor: []string{"doctor", "preflight", "test"},
+		Short:      "Say whether the nodes are ready for a job that runs on all of them",
 		Long: `Say whether the nodes of an inventory are ready for a job that runs on all of
 them. All are asked at once, and what would make a job hang or fail is named: the
 node, what is wrong with it, and what to try.
@@ -52,7 +52,8 @@ node, what is wrong with it, and what to try.
 It looks at versions, variables, GPUs and their health, what the master's address
 stands for on each node, the master's port, connections from each node to each
 other one, interfaces, clocks, room on disks, and paths. Last, all nodes sum numbers
-by torch.distributed: by gloo, and by NCCL where there are GPUs.
+by torch.distributed: by gloo, and by NCCL where there are GPUs; with --launcher
+jax they do so by jax.distributed.
 
 The first node is the master. Nothing is changed, and nothing stays on the nodes.`,
 		Example: `  dsbuild check inventory.yaml
@@ -70,7 +71,7 @@ The first node is the master. Nothing is changed, and nothing stays on the nodes
 	flags.IntVar(&opts.forks, "forks", 32, "connect to `N` nodes at once")
 	flags.StringVar(&opts.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
 	flags.IntVar(&opts.port, "port", 29500, "the `PORT` that the master is to listen on")
-	flags.StringVar(&opts.launcher, "launcher", "torchrun", "what will start the job: `torchrun|deepspeed` (deepspeed: the first node must be able to log in on the others without a question)")
+	flags.StringVar(&opts.launcher, "launcher", "torchrun", "what will start the job: `torchrun|deepspeed|jax` (deepspeed: the first node must be able to log in on the others without a password prompt; jax: nodes sum by JAX)")
 	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that every node must see, and see the same; repeatable")
 	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
 	flags.StringVar(&opts.minFree, "min-free", "1GB", "how much room there must be in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
@@ -123,7 +124,10 @@ func (o checkOptions) parse() (check.Options, error) {
 	if err := o.wayOptions.check(o.command); err != nil {
 		return check.Options{}, err
 	}
-	given := check.Options{Forks: o.forks, Master: o.master, Port: o.port, SSH: o.launcher == "deepspeed", Data: o.data, Output: o.output, Timeout: o.timeout}
+	if err := oneOf(o.command, "launcher", o.launcher, "torchrun", "deepspeed", "jax"); err != nil {
+		return check.Options{}, err
+	}
+	given := check.Options{Forks: o.forks, Master: o.master, Port: o.port, SSH: o.launcher == "deepspeed", JAX: o.launcher == "jax", Data: o.data, Output: o.output, Timeout: o.timeout}
 	free, err := units.FromHumanSize(o.minFree)
 	switch {
 	case err != nil || free < 0:
@@ -132,8 +136,6 @@ func (o checkOptions) parse() (check.Options, error) {
 		return given, usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
 	case o.port < 1024 || o.port > 65535:
 		return given, usageErrorf(o.command, "--port %d: from 1024 to 65535", o.port)
-	case o.launcher != "torchrun" && o.launcher != "deepspeed":
-		return given, usageErrorf(o.command, "--launcher %s: torchrun or deepspeed", o.launcher)
 	case o.timeout != 0 && o.timeout < time.Second:
 		return given, usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
 	case strings.ContainsAny(o.master, " \t\n/@") || strings.HasPrefix(o.master, "-"):
@@ -148,8 +150,8 @@ func (o checkOptions) parse() (check.Options, error) {
 		}
 	}
 	for _, name := range o.skip {
-		if !slices.Contains(checkNames(), name) {
-			return given, usageErrorf(o.command, "--skip %s: %s", name, strings.Join(checkNames(), ", "))
+		if err := oneOf(o.command, "skip", name, checkNames()...); err != nil {
+			return given, err
 		}
 		given.Skip = append(given.Skip, check.Kind(name))
 	}

@@ -55,8 +55,9 @@ type deployOptions struct {
 func newDeployCommand(a *app) *cobra.Command {
 	var opts deployOptions
 	cmd := &cobra.Command{
-		Use:   "deploy INVENTORY",
-		Short: "Install a wheel on every node and prove that all run the same",
+		Use:        "deploy INVENTORY",
+		SuggestFor: []string{"install", "push", "apply", "copy"},
+		Short:      "Install a wheel on every node and prove that all run the same",
 		Long: `Install a wheel on every node of an inventory and prove that all run the same.
 
 Every node is probed first: one that does not fit is refused before a byte is
@@ -162,13 +163,9 @@ func (o deployOptions) given(ctx context.Context, fleet deploy.Options) (deploy.
 			return fleet, err
 		}
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return fleet, err
-	}
 	fleet.Index = deploy.Deps(o.deps) == deploy.DepsIndex
 	fleet.Force = o.force
-	fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
+	fleet.PipWheel = deploy.DefaultPip()
 	return fleet, nil
 }
 
@@ -201,7 +198,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	fleet := deploy.Options{
-		Command: o.name(), Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
+		Command: o.name(), DryRun: o.dryRun, Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
 	}
 	err = o.reach(ctx, a, inv, &fleet)
@@ -304,6 +301,12 @@ func (o deployOptions) check() error {
 	if err := o.wayOptions.check(o.command); err != nil {
 		return err
 	}
+	if err := oneOf(o.command, "verify", o.verify, string(deploy.VerifyLoad), string(deploy.VerifyFiles)); err != nil {
+		return err
+	}
+	if err := oneOf(o.command, "deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
+		return err
+	}
 	switch {
 	case o.via == viaSlurm && o.bwlimit != "":
 		return usageErrorf(o.command, "--bwlimit with --via slurm: Slurm sends the files, as fast as it can")
@@ -311,10 +314,6 @@ func (o deployOptions) check() error {
 		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
 		return usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
-	case o.verify != string(deploy.VerifyLoad) && o.verify != string(deploy.VerifyFiles):
-		return usageErrorf(o.command, "--verify %s: load or files", o.verify)
-	case !slices.Contains([]deploy.Deps{deploy.DepsRefuse, deploy.DepsBundle, deploy.DepsIndex}, deploy.Deps(o.deps)):
-		return usageErrorf(o.command, "--deps %s: refuse, bundle or index", o.deps)
 	case o.bundle != "" && o.deps != string(deploy.DepsBundle):
 		return usageErrorf(o.command, "--bundle without --deps bundle: nothing would be taken from it")
 	}
@@ -473,7 +472,11 @@ func writeReport(file string, report *deploy.Report, about deploy.About) error {
 	if err := reportFormat(file)(&text, report, about); err != nil {
 		return err
 	}
-	return writeWhole(file, text.Bytes(), 0o644)
+	mode := os.FileMode(0o644)
+	if filepath.Ext(file) == ".xml" && report.QuotesLogs() {
+		mode = 0o600 // as the logs
+	}
+	return writeWhole(file, text.Bytes(), mode)
 }
 
 // writeWhole writes a file whole or not at all.

@@ -35,6 +35,40 @@ func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	}
 }
 
+// A report that quotes logs is no more readable than they are.
+func TestReportWithLogsIsPrivate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "gpu1.log")
+	if err := os.WriteFile(log, []byte("word-of-the-log\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failed := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed, Log: log}}}
+	fine := &deploy.Report{Summary: deploy.Summary{OK: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.OK, Log: log}}}
+	for _, ending := range []string{".xml", ".html", ".json"} {
+		file := filepath.Join(dir, "report"+ending)
+		for _, report := range []*deploy.Report{fine, failed} {
+			if err := writeReport(file, report, deploy.About{}); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if quotes := bytes.Contains(text, []byte("word-of-the-log")); quotes != (info.Mode().Perm() == 0o600) {
+				t.Errorf("%s: mode %v, quotes the log: %v", file, info.Mode(), quotes)
+			}
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, "report.xml")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
 func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	t.Parallel()
 	report := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}

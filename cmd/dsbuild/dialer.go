@@ -64,7 +64,7 @@ func (o wayOptions) check(command string) error {
 		return nil
 	case viaSSH:
 	default:
-		return usageErrorf(command, "--via %s: ssh or slurm", o.via)
+		return oneOf(command, "via", o.via, viaSSH, viaSlurm)
 	}
 	for flag, given := range map[string]bool{
 		"partition": o.partition != "", "account": o.account != "", "qos": o.qos != "", "time": o.time != "",

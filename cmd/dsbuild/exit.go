@@ -88,15 +88,24 @@ func readable(ctx context.Context, err error) error {
 type usageError struct {
 	err     error
 	command string // the full command, as in "dsbuild nodes"
+	hint    string // what may be meant, or ""
 }
 
 // usageErrorf is for what a command itself finds wrong with its flags and
 // arguments; command is cmd.CommandPath().
 func usageErrorf(command, format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...), command}
+	return &usageError{err: fmt.Errorf(format, args...), command: command}
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 func (e *usageError) ExitCode() int { return exitUsage }
-func (e *usageError) Hint() string  { return "see '" + e.command + " --help'" }
+
+// Hint says what may be meant, and where all is explained.
+func (e *usageError) Hint() string {
+	help := "see '" + e.command + " --help'"
+	if e.hint != "" {
+		return e.hint + " " + help
+	}
+	return help
+}

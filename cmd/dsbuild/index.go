@@ -27,8 +27,9 @@ type indexOptions struct {
 func newIndexCommand(a *app) *cobra.Command {
 	var o indexOptions
 	cmd := &cobra.Command{
-		Use:   "index DIR",
-		Short: "Write a package index that pip and uv install wheels from",
+		Use:        "index DIR",
+		SuggestFor: []string{"repo", "pypi", "simple"},
+		Short:      "Write a package index that pip and uv install wheels from",
 		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or the
 file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs or CPUs
 would hide each other in one, so there is an index for each, a folder of DIR, and

@@ -21,8 +21,9 @@ const inspectCommand = "dsbuild inspect"
 func newInspectCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "inspect FILE.whl|DIR",
-		Short: "Say what is inside a wheel: ops, GPU archs, CPU level, glibc",
+		Use:        "inspect FILE.whl|DIR",
+		SuggestFor: []string{"show", "info", "cuobjdump"},
+		Short:      "Say what is inside a wheel: ops, GPU archs, CPU level, glibc",
 		Long: `inspect opens a wheel, whoever built it, and reads its compiled extensions: the
 GPU architectures of their device code (SASS and PTX), the CPU level of their
 instructions, the newest symbol versions they need of glibc and libstdc++, the
@@ -83,7 +84,10 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 // folder of wheels.
 func wheelsAt(command, path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, false, usageErrorf(command, "no wheel: %s does not exist", path)
+	case err != nil:
 		return nil, false, usageErrorf(command, "no wheel: %w", err)
 	}
 	if !info.IsDir() {
@@ -99,7 +103,11 @@ func wheelsAt(command, path string) (files []string, folder bool, err error) {
 		}
 	}
 	if len(files) == 0 {
-		return []string{path}, false, nil // an unpacked wheel, or Inspect says what it is
+		unpacked := slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".dist-info") })
+		if !unpacked {
+			return nil, false, usageErrorf(command, "no wheel in %s: it has neither a .whl file nor the .dist-info folder of an unpacked wheel", path)
+		}
+		return []string{path}, false, nil
 	}
 	return files, true, nil
 }

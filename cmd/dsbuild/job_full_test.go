@@ -498,7 +498,7 @@ func (f jobFleet) nodeLost(t *testing.T) {
 func (f jobFleet) scriptMissing(t *testing.T) {
 	j := f.torchrun(t, "--", "other.py")
 	r := j.ends(t, exitFailed)
-	if r.State != crew.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || !strings.Contains(j.stderr.String(), "node[1-4]: there is no ") {
+	if r.State != crew.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || !strings.Contains(j.stderr.String(), "node[1-4]: the node says: there is no ") {
 		t.Errorf("%+v\n%s", r.First, &j.stderr)
 	}
 	f.empty(t)

@@ -21,8 +21,9 @@ import (
 
 func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "launch",
-		Short: "Render, submit and lint what starts a training job",
+		Use:        "launch",
+		SuggestFor: []string{"run", "job", "train", "render"},
+		Short:      "Render, submit and lint what starts a training job",
 		Long: `Render what starts a training job: scripts and manifests that run as they are,
 with every default explained in a comment. Nothing is started, but for --submit,
 which starts the job and stays with it to its end: on the nodes of an inventory,
@@ -60,6 +61,14 @@ type launchOptions struct {
 	command   []string        // script and arguments
 }
 
+// kindWords are other words for the kinds of job.
+func kindWords() map[launch.Kind][]string {
+	return map[launch.Kind][]string{
+		launch.K8s: {"kubernetes", "kube", "kubectl", "kubeflow", "pytorchjob"}, launch.Slurm: {"sbatch", "srun"},
+		launch.Torchrun: {"torch", "pytorch", "ddp", "accelerate"}, launch.DeepSpeed: {"ds", "pdsh"}, launch.Docker: {"podman", "container"},
+	}
+}
+
 func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 	opts := launchOptions{kind: kind.Kind}
 	cmd := &cobra.Command{
@@ -68,15 +77,10 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 		Long: `Render ` + kind.About + `.
 It is printed; several files are each headed by their name, or written into the
 folder of --output.`,
-		Example: launchExample(kind.Kind),
-		Args:    cobra.ArbitraryArgs,
+		Example:    launchExample(kind.Kind),
+		SuggestFor: kindWords()[kind.Kind],
+		Args:       cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, name := range []string{"file", "inventory", "wheel"} {
-				// As where a variable of the shell that was meant has no value.
-				if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
-					return usageErrorf(cmd.CommandPath(), "--%s names nothing", name)
-				}
-			}
 			opts.command = args
 			opts.said = saidByFlags(cmd.Flags(), opts.kind)
 			return runLaunch(cmd.Context(), a, opts)
@@ -89,7 +93,7 @@ folder of --output.`,
 		flags.StringVarP(&opts.inventory, "inventory", "i", "", "the nodes, from this `INVENTORY`")
 		addLimitFlag(cmd, &opts.limit)
 	}
-	if kind.Kind == launch.DeepSpeed {
+	if launch.TakesConfig(kind.Kind) {
 		flags.StringVar(&opts.wheel, "wheel", "", "check the configuration against the operators of this `WHEEL`")
 	}
 	addSubmitFlags(flags, &opts)
@@ -100,7 +104,7 @@ folder of --output.`,
 func launchExample(kind launch.Kind) string {
 	examples := map[launch.Kind][]string{
 		launch.Slurm:     {"--preset small --partition gpu1 -- train.py --epochs 3", "--nodes 4 --gpus 8 --form workers -o job -- train.py"},
-		launch.Torchrun:  {"--gpus 4 -- train.py", "-i inventory.yaml --rendezvous c10d -o job -- train.py", "-i inventory.yaml --gpus 8 --submit -- train.py"},
+		launch.Torchrun:  {"--gpus 4 -- train.py", "--gpus 4 --zero 2 --offload cpu -- pretraining.py --bf16", "-i inventory.yaml --rendezvous c10d -o job -- train.py", "-i inventory.yaml --gpus 8 --submit -- train.py"},
 		launch.DeepSpeed: {"-i inventory.yaml --zero 3 --offload cpu --wheel dist/*.whl -o job -- train.py", "-i inventory.yaml --config ds_config.json -- train.py"},
 		launch.JAX:       {"--nodes 2 --gpus 8 -o job -- train.py", "--form manual --nodes 2 --gpus 0 --procs 2 -o job -- train.py"},
 		launch.AIStation: {"--nodes 2 --gpus 1 --cpus 15 -o job -- main.py", "--nodes 2:8 -- main.py"},

@@ -707,7 +707,8 @@ func TestFullLaunchDeepSpeed(t *testing.T) {
 	p.render(t, append([]string{"deepspeed", "-i", p.inventory(t, 3, 2), "--exclude", "node02", "--env", "DS_ACCELERATOR=cpu",
 		"--env", "GREETING=" + greeting, "--", "sum.py"}, words...)...)
 	out := p.byHand(t, 1, func(int) string { return "bash run.sh" })
-	together(t, out, 2, 2, append(words, greeting)...)
+	// The configuration that was rendered reaches the program.
+	together(t, out, 2, 2, append(words, "--deepspeed", "--deepspeed_config", filepath.Join(p.dir, "ds_config.json"), greeting)...)
 	t.Logf("result: DeepSpeed's launcher, 2 of 3 nodes of the hostfile, 2 processes on each: right sum on all ranks after %.0f s", time.Since(begin).Seconds())
 }
 

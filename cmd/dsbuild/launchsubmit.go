@@ -88,7 +88,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 // writeBeside writes what was asked for, and what the script needs on all nodes.
 func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.File, s *submit.Slurm) error {
 	if opts.out == "" && len(batch.Beside) > 0 {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "%s is run by all nodes: name a folder that they share with --output", batch.Beside[0].Name)
+		return usageErrorf("dsbuild launch "+string(opts.kind), "%s is read by all nodes: name a folder that they share with --output", batch.Beside[0].Name)
 	}
 	if opts.out == "" {
 		return nil
@@ -96,14 +96,17 @@ func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.
 	if err := writeFiles(a, opts.out, files); err != nil {
 		return err
 	}
-	if opts.kind != launch.JAX {
-		return nil
+	for _, f := range batch.Beside {
+		variable, ok := map[string]string{launch.BootstrapName: "BOOTSTRAP", launch.ConfigName: "DS_CONFIG"}[f.Name]
+		if !ok {
+			continue
+		}
+		file, err := filepath.Abs(filepath.Join(opts.out, f.Name))
+		if err != nil {
+			return err
+		}
+		s.More = append(s.More, variable+"="+file)
 	}
-	bootstrap, err := filepath.Abs(filepath.Join(opts.out, launch.BootstrapName))
-	if err != nil {
-		return err
-	}
-	s.More = append(s.More, "BOOTSTRAP="+bootstrap)
 	return nil
 }
 

@@ -8,5 +8,6 @@ import (
 )
 
 func main() {
+	useAccountHome()
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -26,8 +26,9 @@ type nightlyOptions struct {
 func newNightlyCommand(a *app) *cobra.Command {
 	var o nightlyOptions
 	cmd := &cobra.Command{
-		Use:   "nightly -f nightly.yaml",
-		Short: "Build, test, publish and deploy what has changed, unattended",
+		Use:        "nightly -f nightly.yaml",
+		SuggestFor: []string{"cron", "daily"},
+		Short:      "Build, test, publish and deploy what has changed, unattended",
 		Long: `Run one night: bring the newest sources, build the wheels whose plan has changed since
 the last night, audit and smoke-test them, publish an index of the builds that are
 kept, deploy to a canary and then to the other nodes, and write a report (JSON, JUnit,
@@ -51,7 +52,7 @@ wheels that failed were built and are not what was asked), else that of the depl
 				return err
 			}
 			o.build.site = site
-			return site.Error(runNightly(cmd.Context(), a, o, cmd.CommandPath()))
+			return runNightly(cmd.Context(), a, o, cmd.CommandPath())
 		},
 	}
 	f := cmd.Flags()
@@ -61,29 +62,50 @@ wheels that failed were built and are not what was asked), else that of the depl
 	return cmd
 }
 
-// runNightly runs a night as the file says. The report is printed also where
-// something failed.
+// runNightly runs a night as the file says, and tells of it where it failed. The
+// report is printed also then.
 func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) error {
 	config, err := nightly.Read(o.file)
 	if err != nil {
-		return err
+		return o.build.site.Error(err)
 	}
-	if config.Index != nil {
-		if err := checkIndexURL(config.Index.URL, command); err != nil {
-			return err
+	report, err := night(ctx, a, o, config, command)
+	err = o.build.site.Error(err)
+	if err != nil && config.Notify != nil {
+		if failed := config.Notify.Send(ctx, nightly.NewNotice(report, localUser(), err)); failed != nil {
+			a.reporter.Warn("nobody was told that the night failed: notify: %s", ui.Clean(failed.Error()))
+		} else {
+			a.reporter.Note("notify: told that the night failed")
 		}
 	}
+	if report == nil || report.Ended.IsZero() {
+		return err
+	}
+	if o.json {
+		return errors.Join(err, ui.JSON(a.stdout, report))
+	}
+	return errors.Join(err, report.Print(a.stdout))
+}
+
+// night runs one. Its report is nil where it could not begin.
+func night(ctx context.Context, a *app, o nightlyOptions, config nightly.Config, command string) (*nightly.Report, error) {
+	if config.Index != nil {
+		if err := checkIndexURL(config.Index.URL, command); err != nil {
+			return nil, err
+		}
+	}
+	var err error
 	opt := nightly.Options{Config: config, Store: pipeline.DefaultStore(), Report: a.reporter, Now: time.Now, By: localUser()}
 	if config.Deploy != nil {
 		if opt.Deploy, err = nightlyDeploy(ctx, a, *config.Deploy); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	at := &place{app: a, way: o.build.builder, engine: o.build.firstEngine(), site: o.build.site}
 	defer at.close()
 	planner, err := o.build.planner(ctx, a, command, at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer planner.close()
 	opt.GPUs = gpusOf(planner.tables)
@@ -97,14 +119,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 		}
 		return farm.Run(ctx, jobs)
 	}
-	report, err := nightly.Run(ctx, opt)
-	if report == nil || report.Ended.IsZero() {
-		return err
-	}
-	if o.json {
-		return errors.Join(err, ui.JSON(a.stdout, report))
-	}
-	return errors.Join(err, report.Print(a.stdout))
+	return nightly.Run(ctx, opt)
 }
 
 // nightPlanner plans what a night asks for. Sources are brought once for all wheels.

@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,5 +76,45 @@ func TestNightlyDeploys(t *testing.T) {
 	r = night(3)
 	if r.Good || r.Deploys[0].Status != nightly.Failed || r.Deploys[1].Status != nightly.Skipped || !strings.Contains(r.Deploys[0].Error, "1 of 1 nodes are not ok") {
 		t.Errorf("%+v", r.Deploys)
+	}
+}
+
+// Somebody is told of a night that failed. Where that fails, dsbuild says so and
+// the exit code is that of the night; the address is in no output.
+func TestNightlyNotifies(t *testing.T) {
+	t.Parallel()
+	told := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		told <- string(body)
+	}))
+	defer server.Close()
+	home := t.TempDir()
+	night := func(notify string) string {
+		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, cpu: v3}]}\nsources: [{name: gone, deepspeed: ./gone}]\nnotify: " + notify + "\n"
+		if err := os.WriteFile(filepath.Join(home, "nightly.yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, messages := program(t, home, 1, "nightly", "--builder", "host")
+		if strings.Contains(messages, "s3cret") {
+			t.Errorf("the address is told:\n%s", messages)
+		}
+		return messages
+	}
+
+	messages := night("{url: '" + server.URL + "/s3cret'}")
+	if body := <-told; !strings.Contains(body, `"failed":["cpu@gone"]`) || !strings.Contains(messages, "notify: told that the night failed") {
+		t.Errorf("%s\n%s", body, messages)
+	}
+	messages = night("{command: [sh, -c, 'cat > told.txt']}")
+	if text, err := os.ReadFile(filepath.Join(home, "told.txt")); err != nil || !strings.Contains(string(text), "report.json") {
+		t.Errorf("%s %v\n%s", text, err, messages)
+	}
+	server.Close()
+	if messages = night("{url: '" + server.URL + "/s3cret'}"); !strings.Contains(messages, "nobody was told that the night failed: notify: 127.0.0.1: ") {
+		t.Error(messages)
+	}
+	if messages = night("{command: [sh, -c, 'exit 3']}"); !strings.Contains(messages, "notify: command sh: exit status 3") {
+		t.Error(messages)
 	}
 }

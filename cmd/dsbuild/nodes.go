@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -24,8 +23,9 @@ type nodesOptions struct {
 func newNodesCommand(a *app) *cobra.Command {
 	var opts nodesOptions
 	cmd := &cobra.Command{
-		Use:   "nodes INVENTORY",
-		Short: "List the nodes of an inventory, or convert it",
+		Use:        "nodes INVENTORY",
+		SuggestFor: []string{"inventory", "hosts", "list"},
+		Short:      "List the nodes of an inventory, or convert it",
 		Long: `List the nodes of an inventory with what is known about reaching them. No node
 is contacted.
 
@@ -47,8 +47,13 @@ no place for is said.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.inventory = args[0]
-			if cmd.Flags().Changed("to") && !slices.Contains(inventory.Writers(), opts.to) {
-				return usageErrorf(cmd.CommandPath(), "--to %s: %s", opts.to, strings.Join(inventory.Writers(), ", "))
+			if cmd.Flags().Changed("to") {
+				if opts.to == "json" {
+					return usageErrorf(cmd.CommandPath(), "--to json: --json prints JSON; --to takes one of %s", strings.Join(inventory.Writers(), ", "))
+				}
+				if err := oneOf(cmd.CommandPath(), "to", opts.to, inventory.Writers()...); err != nil {
+					return err
+				}
 			}
 			return runNodes(cmd.Context(), a, opts)
 		},
@@ -62,7 +67,7 @@ no place for is said.`,
 
 // addLimitFlag gives a command --limit, for app.loadInventory.
 func addLimitFlag(cmd *cobra.Command, limit *string) {
-	cmd.Flags().StringVar(limit, "limit", "", "only these `NODES`: names, ranges and groups, separated by commas; !NAME leaves out")
+	cmd.Flags().StringVar(limit, "limit", "", "only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
 }
 
 // loadInventory reads what a user gave as INVENTORY and keeps what --limit names.

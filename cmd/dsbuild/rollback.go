@@ -11,8 +11,9 @@ import (
 func newRollbackCommand(a *app) *cobra.Command {
 	var opts deployOptions
 	cmd := &cobra.Command{
-		Use:   "rollback INVENTORY",
-		Short: "Put back what each node had before the last deploy",
+		Use:        "rollback INVENTORY",
+		SuggestFor: []string{"undo", "revert", "restore"},
+		Short:      "Put back what each node had before the last deploy",
 		Long: `Put back what each node had before the last deploy: the DeepSpeed of then, or
 none. Nothing is sent: the files were kept on the node. One step back is kept.`,
 		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -26,7 +28,9 @@ type app struct {
 // run is the whole program but for the process around it: it returns the
 // exit code. The error is printed here and nowhere else.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	console := ui.New(stderr, ui.FromEnvironment(stderr))
+	style := ui.FromEnvironment(stderr)
+	stdout, stderr = withoutBrokenPipe(stdout), withoutBrokenPipe(stderr)
+	console := ui.New(stderr, style)
 	prompt := ui.FindPrompt(console)
 	ctx, stop := withInterrupt(ctx, console, prompt.Close)
 	defer stop()
@@ -36,7 +40,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	prompt.Close()
 	console.Close()
 	if err != nil {
-		ui.PrintError(stderr, readable(ctx, err))
+		ui.PrintError(stderr, readable(ctx, folderHint(err)))
 	}
 	return exitCode(ctx, err)
 }
@@ -60,6 +64,7 @@ Exit codes:
   dsbuild wheel --gpu A100
   dsbuild deploy inventory.yaml`,
 		Args:          cobra.NoArgs,
+		Version:       a.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,6 +74,7 @@ Exit codes:
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.SetVersionTemplate(versionLine(a.version))
 	root.AddCommand(
 		newCheckCommand(a),
 		newDeployCommand(a),
@@ -134,20 +140,46 @@ func knownCommand(help *cobra.Command, args []string) error {
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
 func execute(ctx context.Context, root *cobra.Command, args []string) error {
 	started := false
-	onRun(root, func() { started = true })
+	onRun(root, func(cmd *cobra.Command) error {
+		started = true
+		return refuseEmptyFlags(cmd)
+	})
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !started {
-		return &usageError{err: err, command: cmd.CommandPath()}
+		return wrongUsage(cmd, args, err)
 	}
 	return err
 }
 
-// onRun arranges for hook to be called when any command of the tree starts.
-func onRun(cmd *cobra.Command, hook func()) {
+// refuseEmptyFlags refuses flags whose value is empty: in --limit "$NODES" a
+// variable that is not set would stand for every node.
+func refuseEmptyFlags(cmd *cobra.Command) error {
+	var empty []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		blank := func(value string) bool { return strings.TrimSpace(value) == "" }
+		if len(values) == 0 || slices.ContainsFunc(values, blank) {
+			empty = append(empty, "--"+f.Name)
+		}
+	})
+	if len(empty) == 0 {
+		return nil
+	}
+	return usageErrorf(cmd.CommandPath(), "%s: the value is empty; is a variable not set? Leave the flag out, or give it a value", strings.Join(empty, ", "))
+}
+
+// onRun arranges for hook to be called when any command of the tree starts; its
+// error ends the command.
+func onRun(cmd *cobra.Command, hook func(*cobra.Command) error) {
 	if inner := cmd.RunE; inner != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			hook()
+			if err := hook(cmd); err != nil {
+				return err
+			}
 			return inner(cmd, args)
 		}
 	}

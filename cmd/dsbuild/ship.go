@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -25,8 +23,9 @@ type shipOptions struct {
 func newShipCommand(a *app) *cobra.Command {
 	var o shipOptions
 	cmd := &cobra.Command{
-		Use:   "ship INVENTORY",
-		Short: "Build what the nodes need, put it on every node and prove it",
+		Use:        "ship INVENTORY",
+		SuggestFor: []string{"all", "release"},
+		Short:      "Build what the nodes need, put it on every node and prove it",
 		Long: `Ask the nodes of an inventory what they need, build the fewest wheels that serve
 them all, put each where it fits, and prove that every node runs it.
 
@@ -101,13 +100,9 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if err != nil {
 		return err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return err
-	}
 	opt.Fleet = fleet
 	opt.Fleet.Force, opt.Fleet.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
-	opt.Fleet.PipWheel = deploy.DownloadPip(filepath.Join(cache, "dsbuild", "pip"))
+	opt.Fleet.PipWheel = deploy.DefaultPip()
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
 		opt.Bundle = o.build.wheelhouses(a, at)
 	}

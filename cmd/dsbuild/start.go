@@ -21,8 +21,9 @@ import (
 
 func newStartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "start",
-		Short: "Ask what to run and where, show the command for it, and run it",
+		Use:        "start",
+		SuggestFor: []string{"init", "wizard", "new"},
+		Short:      "Ask what to run and where, show the command for it, and run it",
 		Long: `Ask what to run and where, show the command for it, and run it: a training job on
 this machine, on several by SSH, on a Slurm cluster, with JAX, elastic; or look for
 what is wrong with one that does not work.

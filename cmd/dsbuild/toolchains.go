@@ -12,21 +12,28 @@ import (
 )
 
 func newToolchainsCommand(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, matrix bool
+	var gpus []string
 	cmd := &cobra.Command{
-		Use:   "toolchains",
-		Short: "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
+		Use:        "toolchains",
+		SuggestFor: []string{"toolkit", "cuda", "compilers"},
+		Short:      "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
 		Long: `List what dsbuild chooses from: the toolchains (where nvcc and the CUDA headers
 come from), the bases with their glibc, Pythons and gcc, what each CUDA
 compiles for, and which CUDA and Pythons each torch is built for.
 
 dsbuild wheel picks a combination by what is asked for, and says why where
-there is none.`,
+there is none. --matrix shows its choice for every torch and Python.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if matrix {
+				return runToolchainMatrix(a, gpus, asJSON)
+			}
 			return runToolchains(a, asJSON)
 		},
 	}
+	cmd.Flags().BoolVar(&matrix, "matrix", false, "print what is possible for each torch and Python, and why not")
+	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU that the wheel is for, repeatable")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
 }

@@ -87,24 +87,43 @@ func cuobjdump(t *testing.T, path, op string) (sass, ptx []string) {
 	return sass, ptx
 }
 
-// The toolchains for older nodes: each builds, and passes audit and smoke.
+// The toolchains of CUDA 12 and 11: each builds, passes audit and smoke, and needs no
+// newer libraries than RHEL 8 has, whatever its base.
 func TestFullToolchainsOlder(t *testing.T) {
 	for _, c := range []struct {
-		args           []string
-		road, platform string
+		args []string
+		road string
 	}{
 		// No nvcc for CUDA 12 comes as a package: ops without device code need none.
-		{[]string{"--glibc", "2.31", "--ops", "cpu_adam,utils"}, "cuda12", "manylinux_2_31_x86_64"},
-		{[]string{"--gpu", "A100", "--torch", "2.0"}, "debian12", "manylinux_2_35_x86_64"},
+		{[]string{"--torch", "2.8", "--ops", "cpu_adam,utils"}, "cuda12"},
+		{[]string{"--gpu", "A100", "--torch", "2.8", "--python", "3.12"}, "nvcc12"},
+		{[]string{"--gpu", "A100", "--torch", "2.8", "--python", "3.13"}, "nvcc12"},
+		{[]string{"--gpu", "RTX 5090", "--torch", "2.10", "--python", "3.10"}, "nvcc12"},
+		{[]string{"--gpu", "A100", "--python", "3.9"}, "nvcc12"},
+		{[]string{"--gpu", "A100", "--torch", "2.0"}, "debian12"},
+		{[]string{"--gpu", "A100", "--python", "3.13"}, "cuda13"},
+		{[]string{"--gpu", "A100", "--python", "3.14"}, "cuda13"},
 	} {
-		a := build(t, append(c.args, "-o", t.TempDir())...)
+		a := build(t, append(c.args, "--glibc", "2.28", "-o", t.TempDir())...)
 		m := a.Manifest
 		if m.Toolchain.Name != c.road || m.Toolchain.Nvcc == (c.road == "cuda12") {
 			t.Errorf("%v: %+v", c.args, m.Toolchain)
 		}
-		if !strings.HasSuffix(m.Name, "-"+c.platform+".whl") {
-			t.Errorf("%v: %s, want %s", c.args, m.Name, c.platform)
-		}
 		t.Logf("result: %s: %s, torch %s, CUDA %s, gcc %s", strings.Join(c.args, " "), m.Name, m.Torch, m.CUDA, m.GCC)
+	}
+}
+
+// Older releases of DeepSpeed are compiled for the newest torch, or for the newest that
+// they work with.
+func TestFullToolchainsReleases(t *testing.T) {
+	for _, c := range [][]string{
+		{"0.14.0", "2.3.1"}, {"0.14.4", "2.15.0"}, {"0.14.5", "2.15.0"}, {"0.15.4", "2.15.0"}, {"0.16.2", "2.15.0"}, {"0.17.6", "2.15.0"},
+		{"0.18.0", "2.15.0"}, {"0.18.9", "2.15.0"}, {"0.19.0", "2.15.0"}, {"0.19.4", "2.15.0"}, {"0.19.6", "2.15.0"}, {"0.19.8", "2.15.0"},
+	} {
+		a := build(t, "--gpu", "A100", "--deepspeed", c[0], "-o", t.TempDir())
+		if m := a.Manifest; m.Torch != c[1] {
+			t.Errorf("DeepSpeed %s: torch %s, want %s", c[0], m.Torch, c[1])
+		}
+		t.Logf("result: DeepSpeed %s: %s", c[0], a.Manifest.Name)
 	}
 }

@@ -11,8 +11,9 @@ import (
 func newVerifyCommand(a *app) *cobra.Command {
 	var opts deployOptions
 	cmd := &cobra.Command{
-		Use:   "verify INVENTORY",
-		Short: "Say which nodes run the same, which differ, and in what",
+		Use:        "verify INVENTORY",
+		SuggestFor: []string{"status", "diff", "compare"},
+		Short:      "Say which nodes run the same, which differ, and in what",
 		Long: `Say which nodes run the same, which differ, and in what. Nothing is changed or
 written on any node.
 

@@ -35,6 +35,11 @@ func runVersion(a *app, asJSON bool) error {
 	if asJSON {
 		return ui.JSON(a.stdout, v)
 	}
-	_, err := fmt.Fprintf(a.stdout, "dsbuild %s (%s, %s)\n", v.Version, v.Go, v.Platform)
+	_, err := fmt.Fprint(a.stdout, versionLine(a.version))
 	return err
+}
+
+// versionLine is what dsbuild version and dsbuild --version print.
+func versionLine(version string) string {
+	return fmt.Sprintf("dsbuild %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -44,8 +44,9 @@ type wheelOptions struct {
 func newWheelCommand(a *app) *cobra.Command {
 	var o wheelOptions
 	cmd := &cobra.Command{
-		Use:   "wheel --gpu NAME | --arch X.Y",
-		Short: "Build a DeepSpeed wheel with its operators compiled",
+		Use:        "wheel --gpu NAME | --arch X.Y",
+		SuggestFor: []string{"build", "make", "compile", "wheels"},
+		Short:      "Build a DeepSpeed wheel with its operators compiled",
 		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in
 a clean container on a Dagger engine or on this machine, opens the result again
 and compares it with what was asked, installs it in a fresh environment and loads
@@ -110,7 +111,7 @@ func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 // placeFlags are those of them that say where wheels are built, and by what means.
 func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
-	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port; repeatable where several wheels are built")
+	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable where several wheels are built")
 	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, of several wheels (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
@@ -147,7 +148,7 @@ func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
 // checkBuild finds what the flags of builds cannot say by their types.
 func (o wheelOptions) checkBuild(f *pflag.FlagSet, command string) error {
 	if !slices.Contains([]string{builderAuto, builderDagger, builderHost}, o.builder) {
-		return usageErrorf(command, "--builder %q: one of auto, dagger, host", o.builder)
+		return oneOf(command, "builder", o.builder, "auto", "dagger", "host")
 	}
 	if o.jobs < 0 {
 		return usageErrorf(command, "--jobs %d: a number of jobs is at least 1", o.jobs)

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/mistake"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -34,7 +37,7 @@ func (r *wheelRequest) flags(f *pflag.FlagSet) {
 	f.StringVar(&r.torch, "torch", "", "torch to build for, X.Y or X.Y.Z (default: the newest that serves)")
 	f.StringVar(&r.cuda, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
 	f.StringVar(&r.python, "python", "", "Python to build for, X.Y (default: that of the base)")
-	f.StringVar(&r.glibc, "glibc", "", "glibc of the oldest node, X.Y: decides the base")
+	f.StringVar(&r.glibc, "glibc", "", "glibc of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
 	f.Lookup("cpu").DefValue, r.cpu = defaultCPU, defaultCPU
 }
 
@@ -61,6 +64,11 @@ func (r wheelRequest) spec(command string) (wheel.Spec, error) {
 	spec := wheel.Spec{GPUs: r.gpus, Ops: r.ops, Torch: r.torch, CUDA: r.cuda, Python: r.python, Glibc: r.glibc}
 	var err error
 	if spec.Archs, err = wheel.ParseArchs(r.archs); err != nil {
+		for _, name := range r.archs {
+			if isGPU(name) {
+				return spec, hint.With(err, "did you mean --gpu %s?", name)
+			}
+		}
 		return spec, err
 	}
 	switch r.cpu {
@@ -71,12 +79,25 @@ func (r wheelRequest) spec(command string) (wheel.Spec, error) {
 		spec.CPU, err = wheel.ParseCPULevel(r.cpu)
 	}
 	if err != nil {
-		return spec, usageErrorf(command, "--cpu: %w", err)
+		return spec, &usageError{err: fmt.Errorf("--cpu: %w", err), command: command, hint: meantCPU(r.cpu)}
 	}
 	if r.ops != nil && len(r.ops) == 0 { // none at all is the default
 		return spec, usageErrorf(command, "--ops: no operator is named")
 	}
 	return spec, nil
+}
+
+// meantCPU names the level that a set of instructions belongs to.
+func meantCPU(text string) string {
+	text = strings.ToLower(text)
+	for _, set := range []struct{ prefix, level string }{
+		{"avx512", "v4"}, {"avx-512", "v4"}, {"skylake", "v4"}, {"avx", "v3"}, {"fma", "v3"}, {"haswell", "v3"}, {"sse4", "v2"},
+	} {
+		if strings.HasPrefix(text, set.prefix) {
+			return "did you mean --cpu " + set.level + "?"
+		}
+	}
+	return mistake.DidYouMean(text, []string{nativeCPU})
 }
 
 // planner turns requests into plans.

@@ -1,7 +1,7 @@
 # Appended to the agent by crash_test.go: kills the agent before each thing that it
 # does to the file system, or before each EACH-th one, and has the next run begin
-# there. What is there then must be the old DeepSpeed or the new one, every file of
-# it. Then the next run is killed too: at PAIRS pairs of points, all if it is negative.
+# there. What is there then must be the old DeepSpeed or the new one, every file and
+# command of it, and all that belongs to others in the folders they share. Then the next run is killed too: at PAIRS pairs of points, all if it is negative.
 #
 # It is killed in two ways. "killed": all that was done is there. "power cut": all
 # that was done to names is there too, but of what was written to files only what
@@ -109,7 +109,7 @@ class Sync:
 
 
 def unpack(order, arguments, *rest, **more):
-    """What stands in for pip: unpacks wheels, file by file."""
+    """What stands in for pip: unpacks wheels, file by file, and makes commands."""
     for wheel in (a for a in arguments if a.endswith(".whl")):
         with zipfile.ZipFile(wheel) as z:
             for name in z.namelist():
@@ -117,17 +117,24 @@ def unpack(order, arguments, *rest, **more):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "wb") as f:
                     f.write(z.read(name))
+                if name.endswith("/entry_points.txt"):
+                    for command in commands_of(z.read(name).decode()):
+                        with open(os.path.join(BIN, command), "w") as f:
+                            f.write("#!python\n# %s\n" % os.path.basename(wheel))
 
 
 def make_wheel(version, more):
-    """A wheel with the outer shape of DeepSpeed's."""
-    info = "deepspeed-%s.dist-info/" % version
+    """A wheel with the outer shape of DeepSpeed's, with commands, and with files in a folder
+    of another package."""
+    info, commands = "deepspeed-%s.dist-info/" % version, ("ds_all", "ds_" + version)
     files = {"deepspeed/__init__.py": "version = '%s'\n" % version, "deepspeed/ops/adam.py": "adam = '%s'\n" % version, "deepspeed/same.py": "same\n",
              "deepspeed-%s.data/scripts/ds_report" % version: "#!python\n# %s\n" % version,
+             "shared/ours.py": "ours = '%s'\n" % version, "shared/deep/ours%s.py" % version: "ours\n", "shared/only%s/ours.py" % version: "ours\n",
+             info + "entry_points.txt": "[console_scripts]\n" + "".join("%s = deepspeed:main\n" % c for c in commands),
              info + "METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: %s\n" % version, info + "WHEEL": "Root-Is-Purelib: false\n"}
     files.update(more)
     installed_as = lambda name: "../../../bin/ds_report" if ".data/" in name else name
-    files[info + "RECORD"] = "".join("%s,,\n" % installed_as(name) for name in files) + info + "RECORD,,\n"
+    files[info + "RECORD"] = "".join("%s,,\n" % name for name in [*map(installed_as, files), *("../../../bin/" + c for c in commands)]) + info + "RECORD,,\n"
     path = os.path.join(WORK, "deepspeed-%s.whl" % version)
     with zipfile.ZipFile(path, "w") as z:
         for name in sorted(files):
@@ -165,6 +172,17 @@ def install_parts(version):
     return [{"do": "compare", "role": "deepspeed.whl", "data": b"".join(tag for tag, _ in parts)},
             {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_digest(wheel).hexdigest(),
              "parts": os.path.basename(wheel) + ".parts", "sizes": sizes}] + install(version)
+
+
+def add_others():
+    """Another package, which has files in a folder that DeepSpeed's has some in, and files of
+    the user's."""
+    for name, text in (("shared/theirs.py", "x = 1\n"), ("shared/deep/theirs.py", ""), ("deepspeed/notes.txt", "the user's"), ("../../../bin/theirs", "#!python\n"),
+                       ("other-1.0.dist-info/METADATA", "Name: other\nVersion: 1.0\n"), ("other-1.0.dist-info/RECORD", "shared/theirs.py,,\nshared/deep/theirs.py,,\n../../../bin/theirs,,\n")):
+        path = os.path.join(SITE, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with real_open(path, "w") as f:
+            f.write(text)
 
 
 def record_in(wheel):
@@ -340,6 +358,7 @@ def stories():
     os.makedirs(WORK, exist_ok=True)
     for version, more in (("0.1", {}), ("0.2", {"deepspeed/only_two.py": "two\n"}), ("0.3", {"deepspeed/only_three.py": "three\n"})):
         make_wheel(version, more)
+    add_others()
     save("empty")
     for name, version in (("first", "0.1"), ("second", "0.2")):
         status, answers, _ = agent(install(version))

@@ -4,6 +4,7 @@ package hosts
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -45,23 +46,48 @@ type runner struct {
 	host inventory.Host
 }
 
+// readVariables sets the variables that come on standard input, up to the line $1, and
+// becomes the program that follows. Every user of the node sees the words of a command.
+const readVariables = `all=
+while IFS= read -r line && [ "$line" != "$1" ]; do
+	all="$all$line
+"
+done
+if [ "$line" != "$1" ]; then
+	echo "the variables of the inventory did not arrive: does exec_prefix, or the setup line, take standard input?" >&2
+	exit 125
+fi
+eval "$all"
+shift
+exec "$@"`
+
 // Run implements remote.Runner.
 func (h runner) Run(ctx context.Context, cmd remote.Command) error {
-	env := maps.Clone(h.host.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, cmd.Env)
-	cmd.Env, cmd.Setup = env, h.host.Setup
-	if len(h.host.ExecPrefix) > 0 {
+	cmd.Setup = h.host.Setup
+	if len(h.host.ExecPrefix) > 0 && len(cmd.Env) > 0 {
 		// Inside the container: not every one passes on what is set outside.
 		inner := []string{"env"}
-		for _, k := range slices.Sorted(maps.Keys(env)) {
-			inner = append(inner, k+"="+env[k])
+		for _, k := range slices.Sorted(maps.Keys(cmd.Env)) {
+			inner = append(inner, k+"="+cmd.Env[k])
 		}
-		cmd.Argv = slices.Concat(h.host.ExecPrefix, inner, cmd.Argv)
-		cmd.Env = nil
+		cmd.Argv, cmd.Env = append(inner, cmd.Argv...), nil
 	}
+	if len(h.host.Env) > 0 {
+		env := maps.Clone(h.host.Env)
+		maps.Copy(env, cmd.Env) // what a command says itself goes first
+		lines, err := remote.Exports(env)
+		if err != nil {
+			return err
+		}
+		end := "end of variables " + rand.Text()
+		cmd.Argv, cmd.Env = append([]string{"sh", "-c", readVariables, "sh", end}, cmd.Argv...), nil
+		var stdin io.Reader = strings.NewReader(lines + end + "\n")
+		if cmd.Stdin != nil {
+			stdin = io.MultiReader(stdin, cmd.Stdin)
+		}
+		cmd.Stdin, cmd.EnvNames = stdin, slices.Sorted(maps.Keys(env))
+	}
+	cmd.Argv = slices.Concat(h.host.ExecPrefix, cmd.Argv)
 	if h.host.Setup == "" {
 		return h.Runner.Run(ctx, cmd)
 	}
@@ -103,19 +129,14 @@ func (w *setupWatch) failure(h inventory.Host) error {
 	lines := strings.Split(strings.TrimSpace(before), "\n")
 	why := strings.TrimSpace(lines[len(lines)-1])
 	if why != "" {
-		why = ": " + bounded(why)
+		why = ": " + ui.Shorten(why, mostSaid)
 	}
-	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", bounded(h.Setup), strings.TrimSpace(status), why),
+	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(h.Setup, mostSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
 		"it is said at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 
-// bounded cuts foreign text in a message.
-func bounded(s string) string {
-	if len(s) <= 200 {
-		return s
-	}
-	return strings.ToValidUTF8(s[:200], "") + "..."
-}
+// mostSaid is how much foreign text a message repeats.
+const mostSaid = 200
 
 // WithEnv sets variables for every command of a Runner; what a command says itself goes first.
 func WithEnv(r remote.Runner, env map[string]string) remote.Runner { return envRunner{r, env} }

@@ -39,6 +39,8 @@ type Problem struct {
 type Error struct {
 	Problems []Problem
 	Cause    error // what kept the file from being read, if anything
+
+	dropped int // problems that were too many to keep
 }
 
 // Shown bounds how many problems are printed; Problems holds all.
@@ -49,7 +51,7 @@ func (e *Error) Error() string {
 	var out strings.Builder
 	for i, p := range e.Problems {
 		if i == Shown {
-			fmt.Fprintf(&out, "and %d more problems\n", len(e.Problems)-i)
+			fmt.Fprintf(&out, "and %d more problems\n", len(e.Problems)-i+e.dropped)
 			break
 		}
 		if at := p.Position.String(); at != "" {
@@ -86,12 +88,24 @@ func (e *Error) Unwrap() error { return e.Cause }
 type List struct {
 	Lines    []string // of the file, for the excerpts
 	Problems []Problem
+
+	dropped int
 }
+
+// Bounds of what a file with very many mistakes costs.
+const (
+	maxProblems = 10_000
+	maxLine     = 10_000 // bytes of a line that is shown in part
+)
 
 // Add notes something wrong at a place.
 func (l *List) Add(at Position, hint, format string, args ...any) {
+	if len(l.Problems) == maxProblems {
+		l.dropped++
+		return
+	}
 	p := Problem{Position: at, Message: fmt.Sprintf(format, args...), Hint: hint}
-	if at.Line > 0 && at.Line <= len(l.Lines) && strings.TrimSpace(l.Lines[at.Line-1]) != "" {
+	if at.Line > 0 && at.Line <= len(l.Lines) && len(l.Lines[at.Line-1]) <= maxLine && strings.TrimSpace(l.Lines[at.Line-1]) != "" {
 		p.Excerpt = excerpt(l.Lines[at.Line-1], at.Line, at.Column)
 	}
 	l.Problems = append(l.Problems, p)
@@ -108,7 +122,7 @@ func (l *List) Err() error {
 		}
 		return a.Position.Column - b.Position.Column
 	})
-	return &Error{Problems: l.Problems}
+	return &Error{Problems: l.Problems, dropped: l.dropped}
 }
 
 // excerptWidth is how much of a long line is shown.

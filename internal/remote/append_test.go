@@ -67,7 +67,10 @@ func TestWriteThatFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("dsbuild-test", full, "tmpfs", 0, "size=2m"); err != nil {
-		t.Fatal(err)
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("mounting a small file system: %v", err)
+		}
+		t.Skipf("mounting a small file system: %v", err)
 	}
 	defer syscall.Unmount(full, syscall.MNT_DETACH) //nolint:errcheck // the end of a test
 	up, _ := blob(3<<20, filepath.Join(full, "file"))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -46,6 +47,7 @@ type keySet struct {
 	locked  []string // identity files that need a passphrase, which nobody can be asked for
 	agent   net.Conn
 	certs   []*ssh.Certificate // of CertificateFile, each goes before its key
+	full    error              // this process can open no more files: what there is to try is not known
 
 	// unlock opens an encrypted identity file; nil where nobody can be asked.
 	unlock func(file string, text []byte) (ssh.Signer, error)
@@ -82,6 +84,10 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	if named {
 		k.addAgent(others)
 	}
+	if k.full != nil {
+		k.close()
+		return nil, filesError(t, k.full)
+	}
 	if len(k.signers) > 0 || attended && !(t.NoPassword && t.NoInteractive) {
 		return k, nil
 	}
@@ -116,6 +122,7 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 		return nil // nobody has named one
 	}
 	if err != nil {
+		k.notice(err)
 		k.notes = append(k.notes, fmt.Sprintf("no agent answers at %s", socket))
 		return nil
 	}
@@ -125,6 +132,26 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 		k.notes = append(k.notes, fmt.Sprintf("the agent lists no keys: %v", err))
 	}
 	return signers
+}
+
+// notice remembers an error that says nothing about a key.
+func (k *keySet) notice(err error) {
+	if tooManyFiles(err) {
+		k.full = err
+	}
+}
+
+// tooManyFiles reports whether err is that of a process, or a machine, that has as many
+// files open as it may.
+func tooManyFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// filesError is the error of a connection for which this machine had no file left. Others
+// end, so it may be tried again.
+func filesError(t Target, err error) error {
+	return hint.With(fmt.Errorf("%w to %s: this machine can open no more files: %w", ErrDial, loginName(t), err),
+		"fewer nodes at once (--forks), or a higher limit here: ulimit -n")
 }
 
 func (k *keySet) close() {
@@ -138,6 +165,7 @@ func (k *keySet) loadCerts(files []string) {
 	for _, f := range files {
 		cert, err := readCert(f)
 		if err != nil {
+			k.notice(err)
 			k.notes = append(k.notes, fmt.Sprintf("%s: %v", f, err))
 			continue
 		}
@@ -175,6 +203,7 @@ func (k *keySet) addAgent(held []ssh.Signer) {
 func (k *keySet) addFile(file string, held []ssh.Signer) {
 	b, err := os.ReadFile(file)
 	if err != nil {
+		k.notice(err)
 		if k.byAgent(file, publicOf(file), held) {
 			return
 		}

@@ -219,7 +219,7 @@ func children(t *testing.T, pid int) []int {
 		fmt.Sscanf(string(text), "%d", &child)
 		fmt.Sscanf(string(text[bytes.LastIndexByte(text, ')')+1:]), "%s %d", &state, &parent)
 		if parent == pid {
-			pids = append(pids, child)
+			pids = append(append(pids, child), children(t, child)...)
 		}
 	}
 	return pids

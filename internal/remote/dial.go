@@ -211,6 +211,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 		ssh.KeyExchangeCurve25519, ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeECDHP256,
 		ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521, ssh.KeyExchangeDH14SHA256, ssh.KeyExchangeDH16SHA512,
 	}
+	cfg.MACs, cfg.Ciphers = secureMACs(), ssh.SupportedAlgorithms().Ciphers
 	type result struct {
 		conn *sshConn
 		err  error
@@ -266,6 +267,8 @@ func dialError(t Target, err error) error {
 	refused := (*ssh.OpenChannelError)(nil)
 	unmade := (*muxError)(nil)
 	switch {
+	case tooManyFiles(err):
+		return filesError(t, err)
 	case errors.As(err, &dns) && !dns.IsNotFound:
 		return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), dns),
 			"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
@@ -312,7 +315,8 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 		if neg.What == "host key" {
 			return check.otherType(neg.RequestedAlgorithms)
 		}
-		return fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), neg.What, strings.Join(neg.RequestedAlgorithms, ", "))
+		return hint.With(fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), neg.What, strings.Join(neg.RequestedAlgorithms, ", ")),
+			"dsbuild takes none with SHA-1 or CBC: let KexAlgorithms, MACs and Ciphers in its sshd_config have others (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
 	}
 	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
 	switch begun := login.offered.Load() != nil; {

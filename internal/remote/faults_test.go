@@ -5,6 +5,8 @@ package remote_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"errors"
 	"fmt"
 	"io"
@@ -140,13 +142,140 @@ func TestRevokedHostKey(t *testing.T) {
 	wantError(t, err, remote.ErrHostKey, "known_hosts:1 marks as revoked", "")
 }
 
-func TestBrokenKnownHosts(t *testing.T) {
+// Lines that cannot be read are left out, as OpenSSH does: they know no node, and
+// they take none from those that the other lines know.
+func TestUnreadableLinesOfKnownHosts(t *testing.T) {
+	unreadable := []string{
+		"gpu01 ssh-ed25519 AAAAgarbage", "gpu01", "gpu01 ssh-ed25519", "|1|nosalt ssh-ed25519 AAAA", "@unknown-marker gpu01 ssh-ed25519 AAAA",
+		"gpu01 ssh-new-kind AAAADHNzaC1uZXcta2luZAAAAAA=", "@cert-authority * ssh-rsa AAAA", "<<<<<<< HEAD", "\x00\x01\x02", strings.Repeat("x", 100_000),
+		"[gpu01 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl",
+	}
 	s := sshtest.Start(t, sshtest.Options{})
-	if err := os.WriteFile(s.KnownHosts, []byte("gpu01 ssh-ed25519 AAAAgarbage\n"), 0o600); err != nil {
+	known, err := os.ReadFile(s.KnownHosts)
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := quick().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrHostKey, "known_hosts:1", "repair")
+	dialWith := func(lines ...string) error {
+		if err := os.WriteFile(s.KnownHosts, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := quick().Dial(t.Context(), s.Target())
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	good := strings.TrimSpace(string(known))
+	for _, line := range unreadable {
+		if err := dialWith(line, good, line); err != nil {
+			t.Errorf("%.60q: %v", line, err)
+		}
+		// Who is known by such a line alone is not known.
+		wantError(t, dialWith("# first", line), remote.ErrHostKey, `is not in .*known_hosts \(.*known_hosts:2 cannot be read`, "ssh-keyscan")
+	}
+	if err := dialWith(append(unreadable, good)...); err != nil {
+		t.Errorf("all of them: %v", err)
+	}
+	// The files and lines that other errors name are still the user's own.
+	changed := good[:len(good)-4] + "AAAA"
+	wantError(t, dialWith("gpu01", "gpu02", changed), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":3 holds ssh-ed25519", "ssh-keygen -f '?"+regexp.QuoteMeta(s.KnownHosts))
+	wantError(t, dialWith("gpu01", "@revoked * "+strings.SplitN(good, " ", 2)[1], good), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":2 marks as revoked", "")
+	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "dsbuild-known-hosts-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A line that revokes a key counts: where it cannot be read, no key is accepted.
+func TestUnreadableRevocation(t *testing.T) {
+	for _, line := range []string{
+		"@revoked * ssh-ed25519 AAAAgarbage", "@revoked", "@revoked *", "  @revoked * ssh-new-kind AAAADHNzaC1uZXcta2luZAAAAAA=",
+		"@Revoked * ssh-ed25519 AAAA", "@cert-authority @revoked * ssh-ed25519 AAAA", "\ufeff@revoked * ssh-ed25519 AAAA",
+	} {
+		s := sshtest.Start(t, sshtest.Options{})
+		known, err := os.ReadFile(s.KnownHosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(s.KnownHosts, append(known, line...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err = quick().Dial(t.Context(), s.Target())
+		wantError(t, err, remote.ErrHostKey, `known_hosts:2: this line revokes a key and cannot be read`, "repair or remove that line")
+	}
+}
+
+// rsaSigner is an RSA key that signs with the given algorithms.
+func rsaSigner(t *testing.T, algorithms ...string) ssh.Signer {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limited, err := ssh.NewSignerWithAlgorithms(signer.(ssh.AlgorithmSigner), algorithms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return limited
+}
+
+// Nothing that rests on SHA-1 proves who a node is, or that its words are its own.
+func TestSHA1IsNotAccepted(t *testing.T) {
+	fine := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSASHA256)})
+	c, err := quick().Dial(t.Context(), fine.Target())
+	if err != nil {
+		t.Fatalf("rsa-sha2-256: %v", err)
+	}
+	c.Close()
+
+	old := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA)})
+	_, err = quick().Dial(t.Context(), old.Target())
+	wantError(t, err, remote.ErrHostKey, `signs with ssh-rsa \(SHA-1\) only`, "HostKeyAlgorithms in its sshd_config")
+	unknown := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA), Unknown: true})
+	_, err = quick().Dial(t.Context(), unknown.Target())
+	wantError(t, err, remote.ErrHostKey, `signs with ssh-rsa \(SHA-1\) only`, "HostKeyAlgorithms in its sshd_config")
+
+	for name, algorithms := range map[string]ssh.Config{
+		"MAC":          {MACs: []string{ssh.HMACSHA1, ssh.InsecureHMACSHA196}, Ciphers: []string{ssh.CipherAES128CTR}},
+		"key exchange": {KeyExchanges: []string{ssh.InsecureKeyExchangeDH14SHA1, ssh.InsecureKeyExchangeDH1SHA1}},
+		"cipher":       {Ciphers: []string{ssh.InsecureCipherAES128CBC}},
+	} {
+		s := sshtest.Start(t, sshtest.Options{Algorithms: algorithms})
+		_, err := quick().Dial(t.Context(), s.Target())
+		wantError(t, err, remote.ErrDial, "no common algorithm for .*"+name, "KexAlgorithms, MACs and Ciphers in its sshd_config")
+	}
+}
+
+// A host certificate counts as much as its signature.
+func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
+	for algorithm, fine := range map[string]bool{ssh.KeyAlgoRSASHA512: true, ssh.KeyAlgoRSA: false} {
+		authority, host := rsaSigner(t, algorithm), rsaSigner(t, ssh.KeyAlgoRSASHA512)
+		certificate := &ssh.Certificate{Key: host.PublicKey(), CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"}, ValidBefore: ssh.CertTimeInfinity}
+		if err := certificate.SignCert(rand.Reader, authority); err != nil {
+			t.Fatal(err)
+		}
+		signer, err := ssh.NewCertSigner(certificate, host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := sshtest.Start(t, sshtest.Options{HostKey: signer})
+		if err := os.WriteFile(s.KnownHosts, append([]byte("@cert-authority * "), ssh.MarshalAuthorizedKey(authority.PublicKey())...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := quick().Dial(t.Context(), s.Target())
+		if fine {
+			if err != nil {
+				t.Errorf("%s: %v", algorithm, err)
+				continue
+			}
+			c.Close()
+			continue
+		}
+		wantError(t, err, remote.ErrHostKey, `certificate .* is signed with ssh-rsa \(SHA-1\)`, "ssh-keygen -t rsa-sha2-512")
+	}
 }
 
 func TestRefusedKeyIsNotRetried(t *testing.T) {

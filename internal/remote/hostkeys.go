@@ -4,70 +4,54 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
+	"slices"
 	"strings"
-	"sync"
 
-	"github.com/skeema/knownhosts"
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// hostKeys reads known_hosts files, each set of them once: a thousand nodes
-// share one file of a thousand lines. Nothing is ever written to them.
-type hostKeys struct {
-	mu sync.Mutex
-	db map[string]*knownhosts.HostKeyDB
-}
-
-// load returns the keys in files; the files' sizes and times are part of the
-// cache key, so that a key accepted meanwhile is seen.
-func (h *hostKeys) load(files []string) (*knownhosts.HostKeyDB, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	var present []string
-	id := ""
-	for _, f := range files {
-		if st, err := os.Stat(f); err == nil {
-			present = append(present, f)
-			id += fmt.Sprintf("%s\x00%d\x00%d\x00", f, st.Size(), st.ModTime().UnixNano())
-		}
-	}
-	if db := h.db[id]; db != nil {
-		return db, nil
-	}
-	db, err := knownhosts.NewDB(present...)
-	if err != nil {
-		return nil, hint.With(fmt.Errorf("%w: %w", ErrHostKey, err), "repair or remove that line")
-	}
-	h.db = map[string]*knownhosts.HostKeyDB{id: db} // an older state is of no more use
-	return db, nil
-}
-
 // hostKeyCheck is the check of one handshake.
 type hostKeyCheck struct {
 	target     Target
-	db         *knownhosts.HostKeyDB
+	db         *keyDB
 	algorithms []string // what to ask the node for: the types that are known of it
 	failed     error    // why the key was not accepted
 }
 
 func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
 	db, err := h.load(t.KnownHosts)
+	if tooManyFiles(err) {
+		return nil, filesError(t, err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &hostKeyCheck{target: t, db: db, algorithms: db.HostKeyAlgorithms(knownAs(t))}, nil
+	algorithms := slices.DeleteFunc(db.HostKeyAlgorithms(knownAs(t)), func(a string) bool {
+		return slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
+	})
+	if len(algorithms) == 0 {
+		algorithms = ssh.SupportedAlgorithms().HostKeys // an empty list would stand for insecure ones too
+	}
+	return &hostKeyCheck{target: t, db: db, algorithms: algorithms}, nil
+}
+
+// secureMACs are those that do not rest on SHA-1.
+func secureMACs() []string {
+	return slices.DeleteFunc(ssh.SupportedAlgorithms().MACs, func(mac string) bool { return mac == ssh.HMACSHA1 })
 }
 
 func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) error {
 	err := c.db.HostKeyCallback()(host, addr, key)
-	if err == nil {
-		return nil
+	switch certificate, ok := key.(*ssh.Certificate); {
+	case err != nil:
+		c.failed = c.explain(err, key)
+	case ok && slices.Contains(ssh.InsecureAlgorithms().HostKeys, certificate.Signature.Format):
+		c.failed = hint.With(fmt.Errorf("%w: the certificate that %s shows is signed with %s (SHA-1)", ErrHostKey, c.name(), certificate.Signature.Format),
+			"sign it again: ssh-keygen -t rsa-sha2-512 -s CA ..., or with an Ed25519 authority")
 	}
-	c.failed = c.explain(err, key)
 	return c.failed
 }
 
@@ -78,7 +62,7 @@ func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	shows := key.Type() + " " + ssh.FingerprintSHA256(key)
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
-		return fmt.Errorf("%w: %s shows %s, which %s:%d marks as revoked", ErrHostKey, c.name(), shows, revoked.Revoked.Filename, revoked.Revoked.Line)
+		return fmt.Errorf("%w: %s shows %s, which %s:%d marks as revoked", ErrHostKey, c.name(), shows, c.db.fileOf(revoked.Revoked), revoked.Revoked.Line)
 	}
 	var ke *xknownhosts.KeyError
 	switch {
@@ -103,7 +87,7 @@ func (c *hostKeyCheck) unknown(shows string) error {
 	if len(files) > 0 {
 		into = files[0]
 	}
-	err := fmt.Errorf("%w: %s is not in %s; it shows %s", ErrHostKey, c.name(), strings.Join(files, " or "), shows)
+	err := fmt.Errorf("%w: %s is not in %s%s; it shows %s", ErrHostKey, c.name(), strings.Join(files, " or "), c.db.unreadable(), shows)
 	return hint.With(err, "compare that fingerprint with the node's own (there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
 		c.target.Port, c.target.Address, c.renamed(), Quote(into))
 }
@@ -118,13 +102,19 @@ func (c *hostKeyCheck) renamed() string {
 
 func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
 	err := fmt.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s", ErrHostKey, c.name(), shows,
-		old.Filename, old.Line, old.Key.Type(), ssh.FingerprintSHA256(old.Key))
+		c.db.fileOf(old), old.Line, old.Key.Type(), ssh.FingerprintSHA256(old.Key))
 	return hint.With(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; if it was not, someone may be answering in its place",
-		Quote(old.Filename), Quote(c.name()))
+		Quote(c.db.fileOf(old)), Quote(c.name()))
 }
 
 // otherType is the case where the node no longer has a key of any type known of it.
 func (c *hostKeyCheck) otherType(offered []string) error {
+	if slices.Contains(offered, ssh.KeyAlgoRSA) && !slices.ContainsFunc(offered, func(a string) bool {
+		return !slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
+	}) {
+		err := fmt.Errorf("%w: %s signs with %s (SHA-1) only, which proves nothing any more", ErrHostKey, c.name(), strings.Join(offered, ", "))
+		return hint.With(err, "let HostKeyAlgorithms in its sshd_config have rsa-sha2-512; an OpenSSH before 7.2 needs an Ed25519 key (there: ssh-keygen -A), which known_hosts then must have")
+	}
 	keys := c.db.HostKeys(knownAs(c.target))
 	if len(keys) == 0 {
 		return fmt.Errorf("%w: %s offers %s only", ErrHostKey, c.name(), strings.Join(offered, ", "))

@@ -174,3 +174,17 @@ func TestOpenSSHForwardsNothing(t *testing.T) {
 	_, err := quick().Dial(t.Context(), target)
 	wantError(t, err, remote.ErrDial, "the jump host forwards no connection there", "AllowTcpForwarding")
 }
+
+// A real sshd that signs with SHA-1 alone is not believed; as the hint says, it is.
+func TestOpenSSHSignsWithSHA1(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	key := filepath.Join(t.TempDir(), "rsa")
+	keygen(t, "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", key)
+	target := fleetTarget(f, 0)
+	target.KnownHosts = []string{write(t, "known", fmt.Sprintf("[%s]:%d %s", target.Address, target.Port, read(t, key+".pub")))}
+	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms ssh-rsa")
+	_, err := quick().Dial(t.Context(), target)
+	wantError(t, err, remote.ErrHostKey, `signs with ssh-rsa \(SHA-1\) only`, "HostKeyAlgorithms in its sshd_config have rsa-sha2-512")
+	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms rsa-sha2-512")
+	dial(t, quick(), target).Close()
+}

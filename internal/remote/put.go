@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -333,17 +332,16 @@ func (p *put) farSum(ctx context.Context, n int64) (string, error) {
 	if p.up.Sum != nil {
 		return p.up.Sum(ctx, p.tmp, n)
 	}
-	var out bytes.Buffer
-	err := p.conn.Run(ctx, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.tmp, strconv.FormatInt(n, 10)}, Stdout: &out})
+	said, err := RunForAnswer(ctx, p.conn, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.tmp, strconv.FormatInt(n, 10)}})
 	if err == nil {
 		// Some node prints a greeting before every command: its last line is the answer.
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		lines := strings.Split(strings.TrimSpace(said), "\n")
 		sum, _, _ := strings.Cut(lines[len(lines)-1], " ")
 		if b, err := hex.DecodeString(sum); err == nil && len(b) == sha256.Size && !(sum == emptySum && n > 0) {
 			return sum, nil
 		}
 	}
-	if errors.Is(err, ErrLost) || ctx.Err() != nil {
+	if errors.Is(err, ErrLost) || errors.Is(err, ErrFlood) || ctx.Err() != nil {
 		return "", err
 	}
 	f, err := p.client.Open(p.tmp)
@@ -428,11 +426,11 @@ func (p *put) free() (bytesFree int64, known bool) {
 func (p *put) freeByDF() (bytesFree int64, known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	var out bytes.Buffer
-	if p.conn.Run(ctx, Command{Argv: []string{"df", "-Pk", path.Dir(p.up.Path)}, Stdout: &out}) != nil {
+	said, err := RunForAnswer(ctx, p.conn, Command{Argv: []string{"df", "-Pk", path.Dir(p.up.Path)}})
+	if err != nil {
 		return 0, false
 	}
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	lines := strings.Split(strings.TrimSpace(said), "\n")
 	cols := strings.Fields(lines[len(lines)-1])
 	if len(cols) < 6 {
 		return 0, false

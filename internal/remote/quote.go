@@ -44,6 +44,18 @@ func setupLine(setup string) string {
 	return fmt.Sprintf("{ %s\n} || { c=$?; echo \"%s $c\" >&2; exit $c; }\n", setup, SetupFailed)
 }
 
+// Exports are lines for a POSIX shell that set variables.
+func Exports(env map[string]string) (string, error) {
+	var b strings.Builder
+	for _, k := range sortedKeys(env) {
+		if !envName.MatchString(k) {
+			return "", fmt.Errorf("%q cannot be the name of a variable", k)
+		}
+		b.WriteString("export " + k + "=" + Quote(env[k]) + "\n")
+	}
+	return checkLine(b.String())
+}
+
 // programLine is the program itself, with its variables.
 func programLine(cmd Command) (string, error) {
 	if len(cmd.Argv) == 0 {

@@ -105,12 +105,11 @@ set -- "$1" "$n"; echo $n
 // name that it has then; what is not the same is taken away.
 func (r *Receipt) resume(ctx context.Context, on Runner) (there int64, err error) {
 	r.Part, r.there = r.Path+PartSuffix, "0"
-	var out strings.Builder
-	err = on.Run(ctx, Command{Argv: []string{"sh", "-c", partScript, "sh", r.Part, strconv.FormatInt(r.Size, 10)}, Stdout: &out})
+	said, err := RunForAnswer(ctx, on, Command{Argv: []string{"sh", "-c", partScript, "sh", r.Part, strconv.FormatInt(r.Size, 10)}})
 	if err != nil && !errors.As(err, new(*ExitError)) {
 		return 0, err
 	}
-	n, sum := part(out.String())
+	n, sum := part(said)
 	if err == nil && n > 0 {
 		here, _, err := r.localSum(ctx, n)
 		if err != nil {
@@ -121,7 +120,7 @@ func (r *Receipt) resume(ctx context.Context, on Runner) (there int64, err error
 			return n, nil
 		}
 	}
-	err = on.Run(ctx, Command{Argv: []string{"rm", "-rf", "--", r.Part}})
+	_, err = RunForAnswer(ctx, on, Command{Argv: []string{"rm", "-rf", "--", r.Part}})
 	if errors.As(err, new(*ExitError)) {
 		err = nil // creating it says why
 	}

@@ -61,6 +61,8 @@ type Command struct {
 	Argv []string
 	// Env are variables set for the program, quoted likewise.
 	Env map[string]string
+	// EnvNames are variables whose values Stdin brings, for a log.
+	EnvNames []string
 	// Setup is a shell line run before, in the same shell (conda, modules). Not
 	// quoted: it is shell. If it fails, its status is the command's and nothing else runs.
 	Setup string

@@ -30,6 +30,11 @@ type retryDialer struct {
 // Close closes the dialer below, if that holds something.
 func (r *retryDialer) Close() error { return closeDialer(r.Dialer) }
 
+// Resolve implements resolver.
+func (r *retryDialer) Resolve(ctx context.Context, t Target) (Target, error) {
+	return resolveBy(ctx, r.Dialer, t)
+}
+
 // Dial implements Dialer.
 func (r *retryDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	next := r.pause

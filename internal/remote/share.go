@@ -24,6 +24,25 @@ func WithSharing(d Dialer) Dialer {
 // Close closes the dialer below, if that holds something.
 func (d *sharingDialer) Close() error { return closeDialer(d.dialer) }
 
+// Resolve implements resolver.
+func (d *sharingDialer) Resolve(ctx context.Context, t Target) (Target, error) {
+	return resolveBy(ctx, d.dialer, t)
+}
+
+// resolver is what a Dialer can be that knows more of a target than the target says: the
+// client configuration.
+type resolver interface {
+	Resolve(ctx context.Context, t Target) (Target, error)
+}
+
+// resolveBy asks a dialer what it makes of a target.
+func resolveBy(ctx context.Context, d Dialer, t Target) (Target, error) {
+	if r, ok := d.(resolver); ok {
+		return r.Resolve(ctx, t)
+	}
+	return t, nil
+}
+
 // closeDialer closes a dialer that holds something beyond its connections.
 func closeDialer(d Dialer) error {
 	if c, ok := d.(io.Closer); ok {

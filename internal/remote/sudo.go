@@ -20,9 +20,10 @@ import (
 const SudoLimit = 30 * time.Second
 
 // WithSudo returns a Dialer whose connections do everything by sudo, as the user
-// that the target names; those to targets without one are d's own. A password that
-// sudo wants is asked for once, and given to it alone. One that neither asks nor
-// runs anything within limit has failed.
+// that the target names; those to targets without one are d's own. The password of the
+// user that logs in is asked for once, and given to sudo alone; where a node's sudo wants
+// another user's, it is asked for that node. A sudo that neither asks nor runs anything
+// within limit has failed.
 func WithSudo(d Dialer, answers *Answers, limit time.Duration) Dialer {
 	return &sudoDialer{d, answers, limit}
 }
@@ -40,7 +41,7 @@ func (d *sudoDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	if err != nil || t.Sudo == "" {
 		return inner, err
 	}
-	c := &sudoConn{Conn: inner, target: t, answers: d.answers}
+	c := &sudoConn{Conn: inner, dialer: d.Dialer, target: t, answers: d.answers}
 	if err := c.try(ctx, d.limit); err != nil {
 		inner.Close() //nolint:errcheck // it is of no use
 		return nil, err
@@ -51,6 +52,7 @@ func (d *sudoDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 // sudoConn is a connection to a node on which everything is done as another user.
 type sudoConn struct {
 	Conn
+	dialer   Dialer // that made it
 	target   Target
 	answers  *Answers
 	password string // that sudo has accepted; "" if it wanted none
@@ -61,11 +63,13 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	clock := newDeadline(ctx, limit)
 	defer clock.end()
 	a := &sudoLogin{conn: c, clock: clock}
-	s, err := c.session(Command{Argv: []string{"true"}}, a.password)
+	limited, over, flooded, end := bounded(clock)
+	defer end()
+	s, err := c.session(Command{Argv: []string{"true"}, Stdout: NewAnswer(over), Stderr: NewAnswer(over)}, a.password)
 	if err != nil {
 		return err
 	}
-	err = s.run(clock)
+	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
 		err = fmt.Errorf("%w on %s: it ran no command within %s, and says %q", ErrSudo, c.target.Name, limit, s.said())
 		err = hint.With(err, "does sudo there ask for something else than a password? Try there: sudo -u %s true", c.target.Sudo)
@@ -122,14 +126,14 @@ func (c *sudoConn) Put(ctx context.Context, up Upload) error {
 	}
 	// One byte more than announced, so that a file that has grown shows.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, up.Size-there+1), limit: up.Limit, told: up.Progress}
-	var said, errs bytes.Buffer
-	cmd := r.Command("-")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = &packets{m}, &said, &errs
 	// When ctx ends no more is read, and the program tidies up.
-	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	lasting, over, flooded, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(abortGrace, cancel) })()
-	err = c.Run(lasting, cmd)
+	said, errs := NewAnswer(over), NewAnswer(over)
+	cmd := r.Command("-")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &packets{m}, said, errs
+	err = flooded(c.Run(lasting, cmd))
 	var exit *ExitError
 	switch {
 	case ctx.Err() != nil && !errors.As(err, &exit):
@@ -164,13 +168,17 @@ type sudoSession struct {
 
 	mu    sync.Mutex
 	begun bool
+	bound Bound  // of what comes before the program begins
 	buf   []byte // not judged yet
 	words []byte // sudo's own
 	wrong error  // why no password was given
 }
 
-// mostWords bounds what is kept of what sudo says.
-const mostWords = 16 << 10
+// Bounds on what sudo says: on what is kept of it, and on all of it.
+const (
+	mostWords  = 16 << 10
+	mostBefore = 1 << 20
+)
 
 func (c *sudoConn) session(cmd Command, password func(context.Context, string) (string, error)) (*sudoSession, error) {
 	program, err := programLine(cmd)
@@ -194,9 +202,9 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 
 // run runs the command to its end.
 func (s *sudoSession) run(ctx context.Context) error {
-	asking, cancel := context.WithCancel(ctx)
-	s.ctx = asking
-	err := s.conn.Conn.Run(ctx, s.line)
+	asking, over, flooded, cancel := bounded(ctx)
+	s.ctx, s.bound = asking, Bound{Most: mostBefore, Over: over}
+	err := flooded(s.conn.Conn.Run(asking, s.line))
 	cancel()
 	s.answering.Wait()
 	s.input.end()
@@ -216,6 +224,7 @@ func (s *sudoSession) Write(b []byte) (int, error) {
 	if s.begun {
 		return s.pass(b)
 	}
+	s.bound.Count(len(b))
 	s.buf = append(s.buf, b...)
 	for !s.begun {
 		prompt, begin := bytes.Index(s.buf, []byte(s.ask)), bytes.Index(s.buf, []byte(s.on))
@@ -335,8 +344,21 @@ type sudoLogin struct {
 	asked int
 }
 
-// password returns that of a user. One that the sudo of another node has accepted
-// is offered once.
+// login is the user that logs in; "" if that is not known here.
+func (c *sudoConn) login(ctx context.Context) string {
+	if c.target.User != "" {
+		return c.target.User
+	}
+	t, err := resolveBy(ctx, c.dialer, c.target)
+	if err != nil {
+		return ""
+	}
+	return t.User
+}
+
+// password returns that of a user. One that the sudo of another node has accepted is
+// offered once, and only as the password of the user that logs in: whose it wants, the
+// node says, and it must not get those of others.
 func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	defer a.clock.hold()()
 	answers, t := a.conn.answers, a.conn.target
@@ -351,14 +373,14 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 		return text, err
 	}
 	var err error
-	if a.loan == nil {
+	if a.loan == nil && of == a.conn.login(ctx) {
 		if a.loan, err = answers.borrow(ctx, "password of "+of+" for sudo", ask); err != nil {
 			return "", err
 		}
 		a.text = a.loan.text
 		return a.text, nil
 	}
-	if a.text, err = ask(); err == nil && a.loan.first {
+	if a.text, err = ask(); err == nil && a.loan != nil && a.loan.first {
 		a.loan.text = a.text
 	}
 	return a.text, err

@@ -182,7 +182,9 @@ func TestSudoResumes(t *testing.T) {
 // realSudo is a node where the user daemon logs in, with real sudo.
 func realSudo(t *testing.T, sudoers string) *sshtest.Server {
 	t.Helper()
-	return sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, sudoers)})
+	s := sshtest.Start(t, sshtest.Options{Shell: nodestest.SudoShell(t, sudoers)})
+	s.User = other
+	return s
 }
 
 // sudoAt is a dialer with somebody to ask, and a node that is to be root's.
@@ -235,11 +237,11 @@ func TestSudoRefuses(t *testing.T) {
 	}
 	d, target = sudoAt(s, nil)
 	_, err := d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal dsbuild asks for it; or train needs none: NOPASSWD")
+	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal dsbuild asks for it; or daemon needs none: NOPASSWD")
 
 	d, target = sudoAt(realSudo(t, "nobody ALL=(ALL) ALL"), says("secret"))
 	_, err = d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrSudo, "not in the sudoers|may not run sudo", "train ALL=\\(root\\) NOPASSWD: ALL")
+	wantError(t, err, remote.ErrSudo, "not in the sudoers|may not run sudo", "daemon ALL=\\(root\\) NOPASSWD: ALL")
 
 	d, target = sudoAt(realSudo(t, other+" ALL=(ALL) NOPASSWD: ALL"), nil)
 	runTrue(t, dial(t, d, target))
@@ -299,6 +301,78 @@ read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
 	d, target := sudoAt(missing, nil)
 	_, err := d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrSudo, "not found", "is sudo installed there")
+}
+
+// Whose password a sudo wants, the node says. What was typed is lent as the password of
+// the user that logs in, to nobody else; of another user it is asked for each node.
+func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
+	wants := func(of string) string {
+		return strings.Replace(behind, "s/%p/train/", "s/%p/"+of+"/", 1) + `printf %s "$prompt" >&2; read x; [ "$x" = ` + of + `-secret ] || exit 1; exec "$@"`
+	}
+	p := &person{answer: func(_ context.Context, question string, _ bool) (string, error) {
+		_, of, _ := strings.Cut(question, "password of ")
+		of, _, _ = strings.Cut(of, " ")
+		return of + "-secret", nil
+	}}
+	d := remote.WithSudo(remote.WithSharing(remote.WithRetry(quick(), 1, time.Second)), remote.NewAnswers(p), remote.SudoLimit)
+	for _, c := range []struct{ name, of, user, asked string }{
+		{"gpu01", "train", "train", "gpu01: password of train for sudo: "},
+		{"gpu02", "train", "train", ""},
+		{"gpu03", "root", "train", "gpu03: password of root for sudo: "},
+		{"gpu04", "root", "train", "gpu04: password of root for sudo: "},
+		{"gpu05", "alice", "train", "gpu05: password of alice for sudo: "},
+		{"gpu06", "alice", "alice", "gpu06: password of alice for sudo: "},
+		{"gpu07", "train", "alice", "gpu07: password of train for sudo: "},
+		{"gpu08", "alice", "alice", ""},
+	} {
+		before := p.count()
+		target := fakeSudo(t, wants(c.of)).Target()
+		target.Name, target.Sudo, target.User = c.name, "root", c.user
+		runTrue(t, dial(t, d, target))
+		if asked := strings.Join(p.asked[before:], "|"); asked != c.asked {
+			t.Errorf("%s: asked %q, want %q", c.name, asked, c.asked)
+		}
+	}
+}
+
+// The login may be the client configuration's: then that says whose password is lent.
+func TestSudoKnowsTheLoginOfTheConfiguration(t *testing.T) {
+	p := says("secret")
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte("User train\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := remote.WithSudo(remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{ConfigFiles: []string{config}, AgentSocket: "none"}), 1, time.Second)), remote.NewAnswers(p), remote.SudoLimit)
+	for range 2 {
+		target := fakeSudo(t, behind+`printf %s "$prompt" >&2; read x; exec "$@"`).Target()
+		target.Sudo, target.User = "root", ""
+		runTrue(t, dial(t, d, target))
+	}
+	if p.count() != 1 {
+		t.Errorf("asked %q", p.asked)
+	}
+}
+
+// A node that floods in place of starting the program is cut off.
+func TestSudoFloodIsCutOff(t *testing.T) {
+	for name, script := range map[string]string{"before": "yes >&2", "behind true": behind + `"$@" && yes`, "on its way": behind + `if [ -e ../begun ]; then "$@"; yes >&2; fi; touch ../begun; exec "$@"`} {
+		target := fakeSudo(t, script).Target()
+		target.Sudo = "root"
+		c, err := remote.WithSudo(quick(), remote.NewAnswers(nil), remote.SudoLimit).Dial(t.Context(), target)
+		if name != "on its way" {
+			if !errors.Is(err, remote.ErrFlood) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		up, _ := blob(1<<10, filepath.Join(t.TempDir(), "file"))
+		if err := c.Put(t.Context(), up); !errors.Is(err, remote.ErrFlood) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // Cancelled, nothing goes on asking or waiting.

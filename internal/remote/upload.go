@@ -42,7 +42,7 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 // NoSpace is the error of a node with too little room.
 func (u Upload) NoSpace(free int64) error {
 	err := fmt.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), size(free))
-	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), path.Dir(u.Path))
+	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }
 
 // NoFolder is the error of a node that lacks the folder.

@@ -1,7 +1,6 @@
 package slurm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -73,8 +72,14 @@ func (c *conn) receive(ctx context.Context, up remote.Upload, source string, std
 	if err != nil {
 		return err
 	}
-	var said, errs bytes.Buffer
-	gone, err := c.run(ctx, line, streams{stdin, &said, &errs})
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	over := func() { cancel(remote.ErrFlood) }
+	said, errs := remote.NewAnswer(over), remote.NewAnswer(over)
+	gone, err := c.run(limited, line, streams{stdin, said, errs})
+	if errors.Is(context.Cause(limited), remote.ErrFlood) {
+		err = remote.ErrFlood
+	}
 	if gone != nil && !closed(gone) {
 		select {
 		case <-gone:

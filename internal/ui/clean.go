@@ -45,6 +45,14 @@ func Clean(s string) string {
 // lines of their own.
 func OneLine(s string) string { return strings.Join(strings.Fields(Clean(s)), " ") }
 
+// Shorten cuts a text to at most so many bytes, and marks that it did.
+func Shorten(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
 // suspicious reports whether Clean has anything to do. Most text is plain ASCII.
 func suspicious(s string) bool {
 	for s != "" && (s[0] >= ' ' && s[0] < 0x7f || s[0] == '\n' || s[0] == '\t') {
@@ -57,9 +65,10 @@ func suspicious(s string) bool {
 
 // hidden reports whether r controls the terminal or the layout instead of
 // showing something: C0, C1, and the invisible format characters (bidirectional
-// overrides, zero-width marks, tags), and the line separators.
+// overrides, zero-width marks, tags), the line separators, and letters that are blank:
+// enough of those would push what follows to the begin of the next line.
 func hidden(r rune) bool {
-	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point) || r == '\u2800'
 }
 
 // cleanLine is Clean for what must stay on one line.

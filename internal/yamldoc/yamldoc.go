@@ -90,7 +90,8 @@ func (r *Reader) Body(data []byte) ast.Node {
 	var syntax *yaml.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		r.Add(r.at(syntax.Token), "", "%s", syntax.Message)
+		message, advice := mistake.YAML(syntax.Message)
+		r.Add(r.at(syntax.Token), advice, "%s", message)
 		return nil
 	case err != nil:
 		r.Add(whole, "", "no YAML: %v", err)

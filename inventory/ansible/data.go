@@ -91,16 +91,22 @@ func (d *data) addHost(name string, port int64, in *group, at mistake.Position) 
 			h.vars["ansible_port"] = Var{port, at}
 		}
 	}
+	if d.work++; d.work > maxWork {
+		d.tooLarge()
+		return nil
+	}
 	if !in.has[h] {
-		if d.work++; d.work > maxWork {
-			d.tooLarge()
-			return nil
-		}
 		in.has[h] = true
 		in.hosts = append(in.hosts, h)
 		h.groups = append(h.groups, in)
 	}
 	return h
+}
+
+// setAll gives a host variables of its own.
+func (d *data) setAll(h *host, vars map[string]Var) {
+	d.work += len(vars)
+	maps.Copy(h.vars, vars)
 }
 
 // set notes a variable of a group.
@@ -154,7 +160,7 @@ func (d *data) inventory() *Inventory {
 		}
 		if d.work += len(from.groups); d.work > maxWork {
 			d.tooLarge()
-			return inv
+			return &Inventory{}
 		}
 		inv.Hosts = append(inv.Hosts, Host{Name: h.name, Groups: slices.Clone(from.groups), Vars: vars, At: h.at})
 	}

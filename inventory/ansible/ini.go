@@ -140,9 +140,7 @@ func (r *iniReader) hosts() {
 		if h == nil {
 			return
 		}
-		for k, v := range vars {
-			h.vars[k] = v
-		}
+		r.setAll(h, vars)
 	}
 }
 
@@ -156,9 +154,15 @@ func (r *iniReader) variable() {
 	r.set(r.group, strings.TrimSpace(name), Var{literal(strings.TrimSpace(value)), r.at(0)})
 }
 
+// maxPattern bounds the text of a range: each of its names is about as long.
+const maxPattern = 300
+
 // expand returns the hosts that a pattern stands for, and their port; false if
 // the pattern makes no sense.
 func (d *data) expand(pattern string, at mistake.Position) (names []string, port int64, ok bool) {
+	if d.full {
+		return nil, 0, false // too large, which is noted
+	}
 	for _, form := range []*regexp.Regexp{bracketed, hostPort} {
 		if m := form.FindStringSubmatch(pattern); m != nil {
 			n, err := strconv.ParseInt(m[2], 10, 64)
@@ -168,6 +172,10 @@ func (d *data) expand(pattern string, at mistake.Position) (names []string, port
 			}
 			pattern, port = m[1], n
 		}
+	}
+	if len(pattern) > maxPattern && strings.Contains(pattern, "[") {
+		d.Add(at, "", "%s: a range of more than %d characters", clip(pattern), maxPattern)
+		return nil, 0, false
 	}
 	names, err := ranges(pattern, MaxHosts)
 	if err != nil {

@@ -159,9 +159,7 @@ func (r yamlReader) hosts(p pair, g *group) {
 		if h == nil {
 			return
 		}
-		for k, v := range vars {
-			h.vars[k] = v
-		}
+		r.setAll(h, vars)
 	}
 }
 

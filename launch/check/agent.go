@@ -75,6 +75,8 @@ type event struct {
 	Seconds float64 `json:"seconds"`
 	Latency float64 `json:"latency"`
 	Bytes   int64   `json:"bytes"`
+
+	from *member // whose connection it came over: a node speaks for its own processes
 }
 
 // reply is an answer, and when it came.
@@ -193,7 +195,7 @@ func (a *agent) await(ctx context.Context, answer <-chan reply, into any) (time.
 
 func (r reply) read(into any) (time.Time, error) {
 	if r.Error != "" {
-		return r.at, errors.New(r.Error)
+		return r.at, node.Words(r.Error)
 	}
 	if into == nil {
 		return r.at, nil

@@ -33,6 +33,7 @@ type Options struct {
 
 	Master  string   // address of the first node for the others; "" is that of the inventory
 	Port    int      // that the first node is to listen on
+	JAX     bool     // the job is one of JAX: it sums by JAX
 	SSH     bool     // the launcher logs in from the first node on the others
 	Data    []string // folders and files that all nodes are to see
 	Output  []string // folders that all nodes are to write to
@@ -135,7 +136,7 @@ func Run(ctx context.Context, opt Options) *Report {
 
 // note says that something was not checked.
 func (r *run) note(kind Kind, format string, args ...any) {
-	r.notes = append(r.notes, Note{kind, ui.Clean(fmt.Sprintf(format, args...))})
+	r.notes = append(r.notes, Note{kind, ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
 // close ends the programs on the nodes, all at once, and the connections.
@@ -239,7 +240,10 @@ func (r *run) open(ctx context.Context, m *member) error {
 		LimitS: lookLimit.Seconds(), Run: r.id, Word: m.word, First: m == r.first(), Master: r.master(),
 		Devices: !slices.Contains(r.opt.Skip, Devices), Data: r.wanted(r.opt.Data), Output: r.wanted(r.opt.Output),
 	}
-	m.agent = startAgent(ctx, m.runner, m.host.Python, req, r.hear)
+	m.agent = startAgent(ctx, m.runner, m.host.Python, req, func(e event) {
+		e.from = m
+		r.hear(e)
+	})
 	err = within(ctx, lookLimit+askLimit, func(ctx context.Context) error { return m.agent.first(ctx, &m.seen) })
 	if err != nil {
 		return failedUnlessLost(m, fmt.Errorf("dsbuild's program there: %w", err))

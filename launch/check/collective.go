@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,11 +9,12 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // Sum is one all_reduce over nodes.
 type Sum struct {
-	Backend   string   `json:"backend"` // gloo or nccl
+	Backend   string   `json:"backend"` // gloo or nccl by torch; jax (on CPUs) or jax-gpu
 	OK        bool     `json:"ok"`      // each process got the right sums
 	Nodes     []string `json:"nodes"`
 	Without   []string `json:"without"` // nodes that could not take part, for what was found before
@@ -34,7 +34,17 @@ const (
 
 // stages are how far a process of a collective comes, in this order. What each of them
 // waits for is what a process that gets no further lacks.
-func stages() []stage {
+func stages(jax bool) []stage {
+	if jax {
+		return []stage{
+			{"imported", "it does not get JAX imported", "python -c 'import jax' there: is it installed, and how long does it take?"},
+			{"met", "it does not reach the coordinator's port", "a firewall? The port of the master must be open to all"},
+			{"grouped", "it does not get its devices, or not those of the others", "python -c 'import jax; print(jax.devices())' there"},
+			{"joined", "it does not get through a first sum", "a network that loses packets? On GPUs: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME"},
+			{"summed", "it does not come to the end of a sum", "a network that loses packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
+			{"ended", "it does not part from the others", "what is wrong with the others?"},
+		}
+	}
 	return []stage{
 		{"imported", "it does not get torch imported", "python -c 'import torch' there: how long does it take?"},
 		{"met", "it does not reach the master's port", "a firewall? The port of the master must be open to all"},
@@ -53,11 +63,15 @@ func hinders() []Kind {
 }
 
 // collectives has the nodes sum: by gloo, one process on each, and then, where all have
-// GPUs, by NCCL, one process for each GPU. Nodes of which is known that they would hold up
-// the others are left out, and named.
+// GPUs, by NCCL, one process for each GPU; for a JAX job both by JAX. Nodes of which is
+// known that they would hold up the others are left out, and named.
 func (r *run) collectives(ctx context.Context) {
+	onCPU, onGPU := "gloo", "nccl"
+	if r.opt.JAX {
+		onCPU, onGPU = "jax", "jax-gpu"
+	}
 	for _, m := range r.live() {
-		if m.facts.Torch == "" {
+		if m.facts.Torch == "" && !r.opt.JAX {
 			m.find(Collective, Error, "install torch there, or leave this out: --skip collective", "it has no torch to sum with")
 		}
 	}
@@ -66,8 +80,8 @@ func (r *run) collectives(ctx context.Context) {
 		r.note(Collective, "fewer than two nodes are left of which nothing was found before that would hold up the others")
 		return
 	}
-	gloo := r.sum(ctx, "gloo", team, func(*member) int { return 1 }, glooBytes)
-	if !gloo || ctx.Err() != nil {
+	right := r.sum(ctx, onCPU, team, func(*member) int { return 1 }, glooBytes)
+	if !right || ctx.Err() != nil {
 		return
 	}
 	gpus := func(m *member) int {
@@ -78,14 +92,14 @@ func (r *run) collectives(ctx context.Context) {
 		return n
 	}
 	with := slices.DeleteFunc(r.team(), func(m *member) bool {
-		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" || m.has(Devices) || len(m.busy()) > 0
+		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" && !r.opt.JAX || m.has(Devices) || len(m.busy()) > 0
 	})
 	switch {
 	case len(with) == 0:
 	case len(with) < len(team):
-		r.note(Collective, "nccl: not all nodes have GPUs that are free and without errors")
+		r.note(Collective, "%s: not all nodes have GPUs that are free and without errors", onGPU)
 	default:
-		r.sum(ctx, "nccl", with, gpus, ncclBytes)
+		r.sum(ctx, onGPU, with, gpus, ncclBytes)
 	}
 }
 
@@ -125,7 +139,7 @@ func (r *run) sum(ctx context.Context, backend string, team []*member, local fun
 	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, countOf(t.world, "process", "processes"), count(len(team), "node")))
 	err := t.work(ctx, backend, local, &s)
 	if err != nil {
-		s.Error = ui.Clean(err.Error())
+		s.Error = ui.OneLine(err.Error())
 		work.End(ui.Failed, "")
 	} else {
 		s.OK = true
@@ -155,6 +169,9 @@ type teamwork struct {
 	results []event
 }
 
+// stages are those of this collective.
+func (t *teamwork) stages() []stage { return stages(t.opt.JAX) }
+
 // work takes all processes through the stages.
 func (t *teamwork) work(ctx context.Context, backend string, local func(*member) int, s *Sum) error {
 	for len(t.events) > 0 { // of one before
@@ -176,7 +193,7 @@ func (t *teamwork) work(ctx context.Context, backend string, local func(*member)
 			"limit_s": t.step.Seconds(), "bytes": s.Bytes,
 		}
 	})
-	for at, stage := range stages() {
+	for at, stage := range t.stages() {
 		if err := t.await(ctx, at+1, stage); err != nil {
 			return err
 		}
@@ -264,7 +281,7 @@ func (t *teamwork) await(ctx context.Context, through int, s stage) error {
 	return nil
 }
 
-// importLimit is how long torch may take to be imported.
+// importLimit is how long torch or JAX may take to be imported.
 const importLimit = 5 * time.Minute
 
 // settleTime is how long after the first failure others are listened to: a process
@@ -297,12 +314,13 @@ func (t *teamwork) behind(through int) int {
 	return n
 }
 
-// hears takes what a process told; whether it was of a failure.
+// hears takes what a process told; whether it was of a failure. What a node tells of the
+// processes of another does not count.
 func (t *teamwork) hears(e event) (failed bool) {
-	if e.Rank < 0 || e.Rank >= t.world {
+	if e.Rank < 0 || e.Rank >= t.world || t.owner[e.Rank] != e.from {
 		return false
 	}
-	at := slices.IndexFunc(stages(), func(s stage) bool { return s.name == e.Stage })
+	at := slices.IndexFunc(t.stages(), func(s stage) bool { return s.name == e.Stage })
 	switch {
 	case at >= 0:
 		t.reached[e.Rank] = max(t.reached[e.Rank], at+1)
@@ -311,7 +329,10 @@ func (t *teamwork) hears(e event) (failed bool) {
 		}
 		return false
 	case t.failed[e.Rank] == "":
-		t.failed[e.Rank] = cmp.Or(e.Error, "it ended")
+		t.failed[e.Rank] = "it ended"
+		if e.Error != "" {
+			t.failed[e.Rank] = node.Words(e.Error).Error()
+		}
 	}
 	return true
 }
@@ -344,7 +365,7 @@ func (t *teamwork) blame(through int, s stage, waited time.Duration) error {
 		least := slices.Min(t.reached)
 		for rank, reached := range t.reached {
 			if reached == least && least < through {
-				st := stages()[least]
+				st := t.stages()[least]
 				accuse(t.owner[rank], st.try, "%s, within %s", st.lack, ui.Duration(waited))
 			}
 		}
@@ -386,7 +407,7 @@ func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
 	}
 	for rank, why := range t.failed {
 		if why != "" && t.reached[rank] == least {
-			st := stages()[min(least, len(stages())-1)]
+			st := t.stages()[min(least, len(t.stages())-1)]
 			accuse(t.owner[rank], st.try, "%s: %s", st.lack, why)
 		}
 	}

@@ -5,7 +5,7 @@
 // reach each other. All nodes are asked at once. On each runs one program (agent.py),
 // which lives as long as its connection and leaves nothing behind; what the nodes
 // say is judged here, by functions of what was said and nothing else. Last, the nodes
-// do together what a job does: they sum numbers by torch.distributed.
+// do together what a job does: they sum numbers by torch.distributed, or by JAX.
 package check
 
 // Kind is a thing that is checked. Its name is part of reports and of --skip.

@@ -194,15 +194,16 @@ func TestJudgeCalls(t *testing.T) {
 		want   string
 	}{
 		{"all", nil, ""},
-		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: no answer\nn4 error: it does not reach n2 at 10.0.0.2: no answer"},
-		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: no answer"},
-		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: no answer"},
-		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: no answer"},
+		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: the node says: no answer\nn4 error: it does not reach n2 at 10.0.0.2: the node says: no answer"},
+		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: the node says: no answer"},
+		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: they say: no answer"},
+		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: the node says: no answer"},
 		{"two halves", map[int][]int{0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, strings.Join([]string{
-			"n1 error: it does not reach n[3-4]: no answer", "n2 error: it does not reach n[3-4]: no answer",
-			"n3 error: it does not reach n[1-2]: no answer", "n4 error: it does not reach n[1-2]: no answer",
+			"n1 error: it does not reach n[3-4]: the node says: no answer", "n2 error: it does not reach n[3-4]: the node says: no answer",
+			"n3 error: it does not reach n[1-2]: the node says: no answer", "n4 error: it does not reach n[1-2]: the node says: no answer",
 		}, "\n")},
-		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: it reaches the master n1, but not at its port 29500: no answer"},
+		{"a word about one node, again and again, and about none", map[int][]int{0: {3, 3, 3, 17, 0}}, "n1 error: it does not reach n4 at 10.0.0.4: the node says: no answer"},
+		{"the master's port alone", map[int][]int{2: {masterPort}}, "n3 error: it reaches the master n1, but not at its port 29500: the node says: no answer"},
 	} {
 		r := ready(4)
 		got := make([]dialled, 4)
@@ -292,15 +293,15 @@ func TestBlame(t *testing.T) {
 		r.events = make(chan event, 16)
 		w := &teamwork{run: r, team: r.members, world: 3, owner: r.members, reached: make([]int, 3), failed: make([]string, 3)}
 		for rank := range 3 {
-			w.hears(event{Rank: rank, Stage: "imported"})
+			w.hears(event{from: w.team[rank], Rank: rank, Stage: "imported"})
 		}
 		return w
 	}
-	stage := stages()[1]
+	stage := stages(false)[1]
 	t.Run("one does not come as far", func(t *testing.T) {
 		w := team()
-		w.hears(event{Rank: 0, Stage: "met"})
-		w.hears(event{Rank: 2, Stage: "met"})
+		w.hears(event{from: w.team[0], Rank: 0, Stage: "met"})
+		w.hears(event{from: w.team[2], Rank: 2, Stage: "met"})
 		err := w.blame(2, stage, time.Minute)
 		if got := w.said(); got != "n2 error: it does not reach the master's port, within 1m00s" || err.Error() != "held up by n2" {
 			t.Errorf("%v\n%s", err, got)
@@ -308,19 +309,20 @@ func TestBlame(t *testing.T) {
 	})
 	t.Run("the first that fails", func(t *testing.T) {
 		w := team()
-		w.hears(event{Rank: 0, Stage: "met"})
-		w.hears(event{Rank: 0, Stage: "failed", Error: "connection closed by peer"})
-		w.hears(event{Rank: 1, Stage: "failed", Error: "no module"})
-		w.hears(event{Rank: 99, Stage: "failed"})
-		w.hears(event{Rank: -1, Stage: "met"})
+		w.hears(event{from: w.team[0], Rank: 0, Stage: "met"})
+		w.hears(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+		w.hears(event{from: w.team[0], Rank: 2, Stage: "failed", Error: "a word about another node"})
+		w.hears(event{from: w.team[1], Rank: 1, Stage: "failed", Error: "no module"})
+		w.hears(event{from: w.team[2], Rank: 99, Stage: "failed"})
+		w.hears(event{from: w.team[2], Rank: -1, Stage: "met"})
 		err := w.blame(2, stage, 0)
-		if got := w.said(); got != "n2 error: it does not reach the master's port: no module" || err.Error() != "held up by n2" {
+		if got := w.said(); got != "n2 error: it does not reach the master's port: the node says: no module" || err.Error() != "held up by n2" {
 			t.Errorf("%v\n%s", err, got)
 		}
 	})
 	t.Run("one is gone", func(t *testing.T) {
 		w := team()
-		w.hears(event{Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+		w.hears(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
 		w.team[2].agent.err = net.ErrClosed
 		close(w.team[2].agent.ended)
 		w.blame(2, stage, 0) //nolint:errcheck // it is told by findings

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // isLoopback reports whether an address leads nowhere else.
@@ -354,24 +355,24 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 	for _, m := range callers {
 		failed[m.index] = map[int]string{}
 		for _, u := range got[m.index].Failed {
-			if u.at == masterPort {
-				continue
+			called := u.at != m.index && slices.ContainsFunc(peers, func(p *member) bool { return p.index == u.at })
+			if _, again := failed[m.index][u.at]; called && !again { // a node has one word about another
+				failed[m.index][u.at] = u.why
+				deaf[u.at]++
 			}
-			failed[m.index][u.at] = u.why
-			deaf[u.at]++
 		}
 		r.pairs.Tried += len(peers) - 1
 		r.pairs.Failed += len(failed[m.index])
 	}
 	for _, m := range peers {
 		if n := deaf[m.index]; n > 1 && n == len(callers)-1 {
-			m.find(Network, Error, try, "no other node reaches it at %s: %s", m.route.Address, mostCommon(failed, m.index))
+			m.find(Network, Error, try, "no other node reaches it at %s: they say: %s", m.route.Address, mostCommon(failed, m.index))
 		}
 	}
 	for _, m := range callers {
 		f := failed[m.index]
 		if len(f) > 1 && len(f) == len(peers)-1 {
-			m.find(Network, Error, try, "it reaches no other node: %s", mostCommonOf(f))
+			m.find(Network, Error, try, "it reaches no other node: %v", node.Words(mostCommonOf(f)))
 			continue
 		}
 		byReason := group(peers, func(p *member) (string, bool) {
@@ -379,11 +380,11 @@ func (r *run) judgeCalls(callers, peers []*member, got []dialled) {
 			return why, bad && !(deaf[p.index] > 1 && deaf[p.index] == len(callers)-1)
 		})
 		for _, v := range byReason {
-			m.find(Network, Error, try, "it does not reach %s: %s", addressed(v.members), v.value)
+			m.find(Network, Error, try, "it does not reach %s: %v", addressed(v.members), node.Words(v.value))
 		}
 		for _, u := range got[m.index].Failed {
 			if u.at == masterPort && f[r.first().index] == "" {
-				m.find(Network, Error, try, "it reaches the master %s, but not at its port %d: %s", r.first().host.Name, r.opt.Port, u.why)
+				m.find(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", r.first().host.Name, r.opt.Port, node.Words(u.why))
 			}
 		}
 	}

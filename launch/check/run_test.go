@@ -16,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // here is a node that is this machine. What is started is known by a variable.
@@ -146,7 +148,7 @@ func TestRun(t *testing.T) {
 		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 is 127.0.0.1 there, which is each node itself" {
 			t.Errorf("%s: names: %q", n.Name, got)
 		}
-		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: No such file or directory" {
+		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: the node says: No such file or directory" {
 			t.Errorf("%s: paths: %q", n.Name, got)
 		}
 		for _, kind := range []Kind{Versions, Variables, Port, Network, Clock} {
@@ -237,6 +239,62 @@ esac`,
 	}
 	if text, err := os.ReadFile(filepath.Join(bin, "ran")); err != nil || string(text) != "ran with -b 8M -e 8M -g 2\n" {
 		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// withPython runs the program of a check by another interpreter.
+func withPython(t *testing.T, interpreter string, jax bool) *run {
+	t.Helper()
+	r := &run{opt: Options{Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), JAX: jax, Timeout: 2 * time.Minute}, events: make(chan event, 4096)}
+	for i, host := range fleet("n1", "n2") {
+		m := &member{host: host, index: i, word: strings.ToLower(random() + random())[:32], status: OK, route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
+		r.members = append(r.members, m)
+		req := agentRequest{LimitS: 20, Run: "r", Word: m.word, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+		m.agent = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
+			e.from = m
+			r.hear(e)
+		})
+		if err := m.agent.first(t.Context(), &m.seen); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+// A job of JAX is tested by JAX: real processes meet, sum and part. Slurm's variables,
+// which JAX reads by itself, do not mislead it.
+func TestSumByJAX(t *testing.T) {
+	dir, err := python.Environment(t.Context(), func(line string) { t.Log(line) }, "jax==0.10.2")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for name, value := range map[string]string{"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "n[1-9]", "SLURM_NTASKS": "9", "SLURM_PROCID": "8", "SLURM_LOCALID": "5"} {
+		t.Setenv(name, value)
+	}
+	r := withPython(t, filepath.Join(dir, "bin", "python"), true)
+	r.collectives(t.Context())
+	if got := r.said(); got != "" || len(r.sums) != 1 {
+		t.Fatalf("%+v\n%s", r.sums, got)
+	}
+	if s := r.sums[0]; !s.OK || s.Backend != "jax" || s.Processes != 2 || s.Seconds <= 0 || s.Latency <= 0 || s.Bandwidth <= 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Where there is no JAX, each node is told of it.
+func TestSumWithoutJAX(t *testing.T) {
+	t.Setenv("PYTHONPATH", t.TempDir())
+	if err := os.WriteFile(filepath.Join(os.Getenv("PYTHONPATH"), "jax.py"), []byte("raise ModuleNotFoundError('no JAX here')\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := withPython(t, "python3", true)
+	r.collectives(t.Context())
+	if got := r.said(); strings.Count(got, "it does not get JAX imported: the node says: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
+		t.Errorf("%+v\n%s", r.sums, got)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // survey is what an agent finds by itself.
@@ -33,8 +35,10 @@ func (p part[T]) why() string {
 		return "no answer within " + lookLimit.String()
 	case p.Error == "" && p.OK == nil:
 		return "no answer"
+	case p.Error == "":
+		return ""
 	}
-	return p.Error
+	return node.Words(p.Error).Error()
 }
 
 // resolved is what a name stands for on a node.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -17,6 +18,8 @@ const (
 	maxText   = 64 << 10  // of a line
 	tailLines = 20        // kept of each rank for the report
 	tailText  = 400       // of each of these
+
+	mostStreams = 64 // of a rank, each attempt has its own
 )
 
 // book keeps what a job says, in files of one folder. None is held open: a job
@@ -53,9 +56,17 @@ func (b *book) rankFile(number int) string {
 // launcherFile is the log of what started the ranks of a machine.
 func launcherFile(m *member) string { return "launcher-" + fileName(m.name()) + ".log" }
 
-// localFile is the log of a process whose rank is not known.
+// mostLocal is how many processes of a machine may have a log before their ranks are known.
+const mostLocal = 1 << 10
+
+// localFile is the log of a process whose rank is not known: that of the launcher, where a
+// machine names no process that it can have.
 func localFile(m *member, local string) string {
-	return "worker-" + fileName(m.name()) + "." + fileName(local) + ".log"
+	n, err := strconv.Atoi(local)
+	if err != nil || n < 0 || n >= mostLocal {
+		return launcherFile(m)
+	}
+	return fmt.Sprintf("worker-%s.%d.log", fileName(m.name()), n)
 }
 
 // fileName is a name as part of that of a file.
@@ -174,6 +185,9 @@ func (c *crew) rankOf(m *member, key string) *rank {
 func (t *tail) take(stream, text string) (whole []string) {
 	if t.partial == nil {
 		t.partial = map[string]string{}
+	}
+	if _, known := t.partial[stream]; !known && len(t.partial) >= mostStreams {
+		stream = "" // of a machine that makes streams up
 	}
 	rest := t.partial[stream] + text
 	for {

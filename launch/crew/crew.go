@@ -8,13 +8,13 @@ package crew
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // Link is an open connection to a machine.
@@ -228,7 +228,7 @@ func (c *crew) take(e event) {
 	case e.ready && m.state == joining:
 		m.state = ready
 	case e.refused != "" && m.state == joining:
-		m.state, m.err, m.at = refused, errors.New(e.refused), e.at
+		m.state, m.err, m.at = refused, node.Words(e.refused), e.at
 	case e.end != nil && !m.ended:
 		m.ended, m.end, m.at = true, *e.end, e.at
 		switch {
@@ -238,7 +238,7 @@ func (c *crew) take(e event) {
 				c.trouble(m)
 			}
 		case c.phase == gathering && m.state != refused:
-			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job began: %s", m.end.Reason)
+			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job began: %s", m.end.why())
 		}
 	case e.rank != nil:
 		c.process(e)

@@ -17,6 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 //go:embed supervise.py
@@ -30,6 +31,8 @@ const (
 	find = `boot=$1; shift; for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$boot"; fi; done; echo "no Python 3 is there" >&2; exit 127`
 	// mostLine is the longest message of a machine's.
 	mostLine = 1 << 20
+	// mostNoise is how much a machine may say altogether that is no output of the job.
+	mostNoise = 16 << 20
 	// mostWords is how much is kept of what is said on standard error.
 	mostWords = 4 << 10
 )
@@ -41,7 +44,7 @@ type order struct {
 	Env      map[string]string `json:"env"`
 	First    int               `json:"first"`
 	WorkDir  string            `json:"workdir"`
-	Script   string            `json:"script"`
+	Script   string            `json:"script"` // "" for a module
 	Python   string            `json:"python"`
 	Look     bool              `json:"look"` // whether script and interpreter can be looked for
 	Port     int               `json:"port"` // that must be free; 0: none
@@ -87,6 +90,14 @@ type ending struct {
 
 func (e ending) passed() bool { return e.Code == 0 && e.Signal == 0 && e.Reason == "" }
 
+// why is the reason that a machine gives, marked as its words; "" for none.
+func (e ending) why() string {
+	if e.Reason == "" {
+		return ""
+	}
+	return node.Words(e.Reason).Error()
+}
+
 // attend is all that is done with one machine.
 func (c *crew) attend(ctx, dialing context.Context, m *member) {
 	err := c.serve(ctx, dialing, m)
@@ -101,7 +112,8 @@ func (c *crew) serve(ctx, dialing context.Context, m *member) error {
 	defer link.Close() //nolint:errcheck // nothing is under way
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	said, words := &lines{crew: c, from: m}, &bytes.Buffer{}
+	flood := func() { cancel(remote.ErrFlood) }
+	said, words := &lines{crew: c, from: m, noise: remote.Bound{Most: mostNoise, Over: flood}}, &bytes.Buffer{}
 	tooLate := time.AfterFunc(hello, func() { cancel(fmt.Errorf("it has not said within %s whether the job can run there", hello)) })
 	defer tooLate.Stop()
 	said.heard = func() { tooLate.Stop() }
@@ -116,7 +128,7 @@ func (c *crew) serve(ctx, dialing context.Context, m *member) error {
 	err = link.Run(ctx, remote.Command{
 		Argv:  append([]string{"sh", "-c", find, "sh", boot}, pythons(m)...),
 		About: "run its part of the job " + c.opt.Job.Name,
-		Stdin: in, Stdout: said, Stderr: &bounded{words},
+		Stdin: in, Stdout: said, Stderr: &bounded{words, remote.Bound{Most: mostNoise, Over: flood}},
 	})
 	in.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // never fails
 	close(told)
@@ -127,7 +139,7 @@ func (c *crew) serve(ctx, dialing context.Context, m *member) error {
 	var exit *remote.ExitError
 	if errors.As(err, &exit) && words.Len() > 0 {
 		all := strings.Split(strings.TrimSpace(ui.Clean(words.String())), "\n")
-		return hint.With(fmt.Errorf("dsbuild's program there: %w: %s", err, all[len(all)-1]), "Python 3.6 or later must be there")
+		return hint.With(fmt.Errorf("dsbuild's program there: %w: %w", err, node.Words(all[len(all)-1])), "Python 3.6 or later must be there")
 	}
 	if err == nil {
 		err = errors.New("it said no end")
@@ -178,6 +190,9 @@ func (c *crew) orderFor(m *member) order {
 		Run: m.Main, Env: map[string]string{}, First: m.First, WorkDir: j.WorkDir, Script: j.Script, Python: m.Python,
 		Grace: c.opt.Grace.Seconds(), Patience: c.opt.Patience.Seconds(),
 	}
+	if j.Module {
+		o.Script = "" // is looked for by the interpreter
+	}
 	maps.Copy(o.Env, c.opt.Env)
 	for _, f := range m.Files {
 		o.Files = append(o.Files, orderFile{f.Name, f.Text})
@@ -197,6 +212,7 @@ type lines struct {
 	heard func() // it has said the first that it has to say
 	rest  []byte
 	skip  bool // until the end of a line that is too long
+	noise remote.Bound
 }
 
 // Write implements io.Writer.
@@ -207,25 +223,31 @@ func (l *lines) Write(b []byte) (int, error) {
 		if !found {
 			break
 		}
-		if !l.skip {
-			l.message(append(l.rest, line...))
+		if l.skip {
+			l.noise.Count(len(line) + 1)
+		} else if line = append(l.rest, line...); !l.message(line) {
+			l.noise.Count(len(line) + 1)
 		}
 		l.rest, l.skip, b = l.rest[:0], false, rest
 	}
-	if len(l.rest)+len(b) > mostLine {
+	if !l.skip && len(l.rest)+len(b) > mostLine {
+		l.noise.Count(len(l.rest))
 		l.rest, l.skip = nil, true
 	}
-	if !l.skip {
+	if l.skip {
+		l.noise.Count(len(b))
+	} else {
 		l.rest = append(l.rest, b...)
 	}
 	return n, nil
 }
 
-// message passes on what is one; what startup files of a shell print is none.
-func (l *lines) message(line []byte) {
+// message passes on what is one; what startup files of a shell print is none. It reports
+// whether it was output of the job, of which there may be any amount.
+func (l *lines) message(line []byte) (output bool) {
 	var words []json.RawMessage
 	if json.Unmarshal(line, &words) != nil || len(words) < 2 {
-		return
+		return false
 	}
 	word := func(i int) (s string) {
 		if i < len(words) && json.Unmarshal(words[i], &s) != nil {
@@ -255,15 +277,16 @@ func (l *lines) message(line []byte) {
 	case "end":
 		e.end = &ending{}
 		if json.Unmarshal(words[1], e.end) != nil {
-			return
+			return false
 		}
 		e.end.Reason = oneLine(e.end.Reason)
 	case "out":
 		e.key, e.kind, e.text = word(1), word(2), word(3)
 	default:
-		return
+		return false
 	}
 	l.crew.events <- e
+	return e.text != ""
 }
 
 // oneLine makes what a machine says fit into a message.
@@ -273,10 +296,14 @@ func oneLine(s string) string {
 }
 
 // bounded keeps the beginning of what is written.
-type bounded struct{ to *bytes.Buffer }
+type bounded struct {
+	to    *bytes.Buffer
+	bound remote.Bound
+}
 
 // Write implements io.Writer.
 func (b *bounded) Write(p []byte) (int, error) {
+	b.bound.Count(len(p))
 	b.to.Write(p[:min(len(p), max(mostWords-b.to.Len(), 0))])
 	return len(p), nil
 }

@@ -128,7 +128,7 @@ func (c *crew) node(m *member) Node {
 	case m.state == over && m.end.passed():
 		n.State = "passed"
 	case m.state == over && !c.wasStopped(m):
-		n.State, n.Why = "failed", cmp.Or(m.end.Reason, "its launcher failed")
+		n.State, n.Why = "failed", cmp.Or(m.end.why(), "its launcher failed")
 	default:
 		n.State = "stopped"
 	}

@@ -213,7 +213,7 @@ class Crew:
         if spec["workdir"] and not os.path.isdir(spec["workdir"]):
             return "there is no folder %s" % spec["workdir"]
         script = os.path.join(spec["workdir"] or os.getcwd(), spec["script"])
-        if spec["look"] and not os.path.isfile(script):
+        if spec["look"] and spec["script"] and not os.path.isfile(script):
             return "there is no %s" % script
         python = spec["python"]
         if spec["look"] and python and not (shutil.which(python) if "/" not in python else os.access(python, os.X_OK)):

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 func TestTailOfAStream(t *testing.T) {
@@ -76,7 +78,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte("[1,2]\n{}\n[\"rank\",-1,\"x\"]\n"), 1)
 	f.Fuzz(func(t *testing.T, said []byte, piece int) {
 		c := &crew{events: make(chan event, len(said)+1)}
-		l := &lines{crew: c, from: &member{}, heard: func() {}}
+		l := &lines{crew: c, from: &member{}, heard: func() {}, noise: remote.Bound{Most: mostNoise, Over: func() {}}}
 		for piece = max(piece, 1); len(said) > 0; said = said[min(piece, len(said)):] {
 			if _, err := l.Write(said[:min(piece, len(said))]); err != nil {
 				t.Fatal(err)

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,8 +20,14 @@ func jaxRules() []Rule {
 		ID: "jax-reads-no-rank", Severity: Warning,
 		Title: "JAX is given the variables of torch",
 		Why:   "JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR: unless the script passes them on itself, every process trains alone",
-		Fix:   "jax.distributed.initialize(coordinator_address, num_processes, process_id); under Slurm, without arguments.",
+		Fix:   "jax.distributed.initialize(coordinator_address, num_processes, process_id, local_device_ids); under Slurm without arguments, with a task for each GPU (--ntasks-per-node=GPUS).",
 		check: jaxReadsNoRank,
+	}, {
+		ID: "jax-one-task-per-node", Severity: Error,
+		Title: "JAX runs under Slurm with one task per node, and the nodes have several GPUs",
+		Why:   "jax.distributed.initialize() takes the task's SLURM_LOCALID as its only device: one GPU of each node is used, and nothing says so",
+		Fix:   "a task for each GPU (--ntasks-per-node=GPUS), or export JAX_LOCAL_DEVICE_IDS=0,1,2,3 with all of a node's GPUs.",
+		check: jaxOneTaskPerNode,
 	}}
 }
 
@@ -59,12 +66,46 @@ func (s *subject) jax() bool {
 		}
 	}
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		file, _ := python(c)
-		return strings.Contains(strings.ToLower(file), "jax")
+		return pythonName.MatchString(c.Name()) && strings.Contains(strings.ToLower(c.Text()), "jax")
 	})
 }
 
 // tellsCoordinator reports whether a program is told where to meet.
 func tellsCoordinator(c *script.Command) bool {
 	return slices.ContainsFunc(c.Words, func(w script.Word) bool { return strings.Contains(strings.ToLower(w.Text()), "coordinator") })
+}
+
+func jaxOneTaskPerNode(s *subject) []hit {
+	if !s.jax() || s.assigns("JAX_LOCAL_DEVICE_IDS") {
+		return nil
+	}
+	var hits []hit
+	for _, c := range s.Commands {
+		srun := c.Starter("srun")
+		if srun == nil || srun.Captured || c.Branch || !runsPython(c) || onCPU(c) || choosesDevices(c) {
+			continue
+		}
+		st := s.step(srun)
+		if st.nodes > 1 && st.perNode == 1 && st.gpus > 1 {
+			hits = append(hits, hit{at: c.At, says: fmt.Sprintf("JAX runs with one task per node, and each node has %s", count(st.gpus, "GPU"))})
+		}
+	}
+	return hits
+}
+
+// runsPython reports whether python runs a program: a file, or a module.
+func runsPython(c *script.Command) bool {
+	if file, _ := python(c); file != "" {
+		return !prepares(file)
+	}
+	i := slices.IndexFunc(c.Words, func(w script.Word) bool { return w.Text() == "-m" })
+	return pythonName.MatchString(c.Name()) && i > 0 && !slices.Contains([]string{"pip", "venv", "ensurepip", ""}, c.Arg(i+1))
+}
+
+// choosesDevices reports whether a program is told which devices are its own.
+func choosesDevices(c *script.Command) bool {
+	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
+		text := strings.ReplaceAll(strings.ToLower(w.Text()), "_", "-")
+		return strings.Contains(text, "local-device") || strings.Contains(text, "local-rank")
+	})
 }

@@ -73,6 +73,10 @@ func launcher(c *script.Command) (kind string, words []script.Word) {
 	switch name := c.Name(); {
 	case name == "torchrun" || name == "deepspeed":
 		return name, c.Words[1:]
+	case name == "deepspeed.pt" || name == "ds":
+		return "deepspeed", c.Words[1:]
+	case name == "accelerate-launch":
+		return "accelerate", c.Words[1:]
 	case name == "accelerate" && c.Arg(1) == "launch":
 		return "accelerate", c.Words[2:]
 	case !pythonName.MatchString(name):
@@ -87,6 +91,10 @@ func launcher(c *script.Command) (kind string, words []script.Word) {
 			return "torchrun", c.Words[i+2:]
 		case "accelerate.commands.launch":
 			return "accelerate", c.Words[i+2:]
+		case "accelerate", "accelerate.commands.accelerate_cli":
+			if c.Arg(i+2) == "launch" {
+				return "accelerate", c.Words[i+3:]
+			}
 		case "deepspeed.launcher.runner":
 			return "deepspeed", c.Words[i+2:]
 		}
@@ -169,6 +177,30 @@ func (l *launch) several(job step) bool {
 func (l *launch) single(job step) bool {
 	_, high, known := l.nodes(job)
 	return known && high == 1
+}
+
+// processes is how many a launcher starts on a node, where that is known, and
+// what says so.
+func (l *launch) processes() (n int, by flag, known bool) {
+	if f, ok := l.nproc(); ok {
+		n, known = f.value.Int()
+		return n, f, known
+	}
+	f, ok := l.flag("num-processes")
+	if l.kind != "accelerate" || !ok {
+		return 0, flag{}, false
+	}
+	n, known = f.value.Int()
+	nodes, given := l.nnodes()
+	if !given {
+		_, config := l.flag("config-file")
+		return n, f, known && !config
+	}
+	machines, sure := nodes.value.Int()
+	if !known || !sure || machines < 1 {
+		return 0, f, false
+	}
+	return n / machines, f, true
 }
 
 // perTask reports whether the launcher starts one process, so that there may

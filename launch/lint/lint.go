@@ -49,7 +49,7 @@ type Rule struct {
 
 // Rules are all rules, by family.
 func Rules() []Rule {
-	return slices.Concat(rankRules(), masterRules(), rendezvousRules(), variableRules(), slurmRules(), networkRules(), jaxRules(), buildRules(), commentRules())
+	return slices.Concat(rankRules(), startRules(), masterRules(), rendezvousRules(), variableRules(), slurmRules(), networkRules(), containerRules(), jaxRules(), buildRules(), commentRules())
 }
 
 // hit is where a rule has found its mistake.

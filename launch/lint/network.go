@@ -34,6 +34,12 @@ func networkRules() []Rule {
 		Why:   "rank 0 then listens at, or tells the others, an address that only itself can reach",
 		Fix:   "give /etc/hosts the address that the other nodes use.",
 		check: hostsLoopback,
+	}, {
+		ID: "loopback-ifname", Severity: Error,
+		Title: "NCCL or gloo is bound to the loopback interface in a job of several nodes",
+		Why:   "each rank tells the others 127.0.0.1: the rendezvous succeeds, and the first collective hangs or is refused",
+		Fix:   "the interface that the nodes share (NCCL_SOCKET_IFNAME=eth0), or no such variable.",
+		check: loopbackInterface,
 	}}
 }
 
@@ -144,4 +150,41 @@ func hostsLoopback(s *subject) []hit {
 		}
 	}
 	return hits
+}
+
+func loopbackInterface(s *subject) []hit {
+	var hits []hit
+	for a := range s.sets() {
+		if !strings.HasSuffix(a.Name, "_SOCKET_IFNAME") || a.Branch || a.command == nil && a.Exported == 0 || a.command != nil && a.command.Branch {
+			continue
+		}
+		text, known := a.Value.Literal()
+		first, _, _ := strings.Cut(strings.TrimPrefix(text, "="), ",")
+		if known && first == "lo" && s.spansSeveral(a.command) {
+			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + shown(a.Value) + " in a job of several nodes"})
+		}
+	}
+	return hits
+}
+
+// spansSeveral reports whether the script, or what the command submits, runs
+// on several nodes.
+func (s *subject) spansSeveral(command *script.Command) bool {
+	if command != nil && command.Name() == "sbatch" {
+		st := newStep(step{}, command.Options, false)
+		return st.nodes > 1
+	}
+	if s.job.nodes > 1 || slices.ContainsFunc(s.steps(), func(srun *script.Command) bool { return s.step(srun).nodes > 1 }) {
+		return true
+	}
+	return slices.ContainsFunc(s.launches, func(l *launch) bool {
+		st := s.stepOf(l)
+		if l.Branch || l.single(st) {
+			return false
+		}
+		_, nodes := l.nnodes()
+		host, meets := l.host()
+		text, _ := host.Literal()
+		return l.several(st) || nodes && meets && st.nodes != 1 && !here(text) || l.overHosts()
+	})
 }

@@ -32,7 +32,7 @@ func rankRules() []Rule {
 		ID: "torchrun-runs-once", Severity: Error,
 		Title: "a batch script starts torchrun itself in a job of several nodes",
 		Why:   "a batch script runs on the first node only: torchrun waits there for nodes that never come (600 s), or trains without them",
-		Fix:   "srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" torchrun ..., with --ntasks-per-node=1.",
+		Fix:   "srun torchrun ..., with --ntasks-per-node=1; where the job asks for --cpus-per-task, srun --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" torchrun ...",
 		check: torchrunRunsOnce,
 	}, {
 		ID: "nnodes-mismatch", Severity: Error,
@@ -52,6 +52,12 @@ func rankRules() []Rule {
 		Why:   "the processes above the number of GPUs fail with \"invalid device ordinal\", and the others hang",
 		Fix:   "--nproc-per-node=\"$SLURM_GPUS_ON_NODE\", or the number in --gres.",
 		check: processesExceedGPUs,
+	}, {
+		ID: "processes-exceed-visible", Severity: Error,
+		Title: "more processes per node than devices are visible",
+		Why:   "the processes above the number of devices fail with \"invalid device ordinal\", and the others hang",
+		Fix:   "as many processes as CUDA_VISIBLE_DEVICES has devices (--nproc-per-node=gpu counts them), or leave the variable to Slurm.",
+		check: processesExceedVisible,
 	}}
 }
 
@@ -223,12 +229,9 @@ func ofTasks(c *script.Command, arguments []script.Word) bool {
 }
 
 func torchrunRunsOnce(s *subject) []hit {
-	if !s.batch() || s.job.nodes < 2 {
-		return nil
-	}
 	var hits []hit
 	for _, l := range s.launches {
-		if l.kind != "torchrun" || l.Depth > 0 || l.Remote || l.Branch || l.Loop || l.Background || l.open {
+		if l.kind != "torchrun" || !s.alone(l) {
 			continue
 		}
 		hits = append(hits, hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)})
@@ -244,6 +247,11 @@ func nnodesMismatch(s *subject) []hit {
 			continue
 		}
 		st := s.step(srun)
+		// One step for each node: the others are other steps.
+		_, chosen := find(srun.Options, "nodelist")
+		if st.tasks == 1 && s.job.nodes != 1 && (chosen || l.Background) {
+			continue
+		}
 		want := st.nodes
 		if l.perTask() {
 			want = st.tasks
@@ -313,12 +321,54 @@ func processesExceedGPUs(s *subject) []hit {
 		if srun := l.Starter("srun"); srun != nil {
 			st = s.step(srun)
 		}
-		f, ok := l.nproc()
-		n, known := f.value.Int()
-		if !ok || !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
+		n, f, known := l.processes()
+		if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
 			continue
 		}
 		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, count(st.gpus, "GPU"))})
 	}
 	return hits
+}
+
+func processesExceedVisible(s *subject) []hit {
+	var hits []hit
+	for _, l := range s.launches {
+		n, f, known := l.processes()
+		// deepspeed puts the variable aside where it is told a number.
+		if !known || l.kind == "deepspeed" {
+			continue
+		}
+		name, devices := l.visible()
+		if devices > 0 && n > devices {
+			hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s has %s", n, name, count(devices, "device"))})
+		}
+	}
+	return hits
+}
+
+// visible is how many devices the launcher is allowed to see, 0 if that is not
+// known, and what says so.
+func (l *launch) visible() (name string, devices int) {
+	if f, ok := l.flag("gpu-ids"); ok && l.kind == "accelerate" {
+		return "--gpu_ids", listed(f.value)
+	}
+	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} {
+		if a := l.Getenv(name); a != nil {
+			return name, listed(a.Value)
+		}
+	}
+	return "", 0
+}
+
+// listed counts the devices of a list, 0 where it is none: all, none, -1.
+func listed(w script.Word) int {
+	text, known := w.Literal()
+	if text = strings.Trim(text, ", "); !known || text == "" || strings.HasPrefix(text, "-") {
+		return 0
+	}
+	names := strings.Split(text, ",")
+	if first := names[0]; strings.Trim(first, "0123456789 ") != "" && !strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-") {
+		return 0
+	}
+	return len(names)
 }

@@ -44,6 +44,12 @@ func masterRules() []Rule {
 		Why:   "Slurm does not set it: the endpoint has no host, and each node waits at localhost",
 		Fix:   "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1).",
 		check: masterAddrUnset,
+	}, {
+		ID: "master-addr-not-first", Severity: Error,
+		Title: "the master is not the first node of the job",
+		Why:   "rank 0 runs on the first node and listens there: the other nodes wait at a node where nothing does (c10d alone may meet anywhere)",
+		Fix:   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1).",
+		check: masterAddrNotFirst,
 	}}
 }
 
@@ -337,4 +343,78 @@ func elasticWithoutMaxRestarts(s *subject) []hit {
 		hits = append(hits, hit{at: f.value.Origin(), says: "--nnodes " + mistake.Clip(f.value.Text()) + " without --max-restarts"})
 	}
 	return hits
+}
+
+func masterAddrNotFirst(s *subject) []hit {
+	if _, arbitrary := find(s.Batch, "distribution"); arbitrary || s.assigns("SLURM_HOSTFILE") {
+		return nil
+	}
+	var hits []hit
+	for _, l := range s.launches {
+		host, ok := l.host()
+		if !ok || l.kind == "deepspeed" || l.backend() != "static" || l.single(s.stepOf(l)) || !s.ranksBySlurm(l) {
+			continue
+		}
+		hits = append(hits, notFirst(host)...)
+	}
+	for a := range s.sets() {
+		if !slices.Contains([]string{"MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS"}, a.Name) || a.command == nil && a.Exported == 0 {
+			continue
+		}
+		if slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+			file, _ := python(c)
+			return file != "" && c.Seq > a.Seq && s.onSeveral(c) && s.step(c.Starter("srun")).nodes != 1
+		}) {
+			hits = append(hits, notFirst(a.Value)...)
+		}
+	}
+	return hits
+}
+
+// ranksBySlurm reports whether the nodes of a launch are numbered as Slurm
+// numbers them.
+func (s *subject) ranksBySlurm(l *launch) bool {
+	f, _ := l.nodeRank()
+	return s.onSeveral(l.Command) && slices.ContainsFunc(f.value.Refs(), func(r *script.Ref) bool { return ofTask(r.Name) })
+}
+
+// notFirst finds a host that is taken from the list of the job's nodes, and is
+// not the first.
+func notFirst(host script.Word) []hit {
+	var hits []hit
+	for _, c := range host.Chars {
+		if r := c.Ref; r != nil && len(r.Output) > 0 && listsNodes(r.Output[0]) && (r.Index != "" && r.Index != "0" || picksAnother(r.Output[1:])) {
+			hits = append(hits, hit{at: c.At, says: "the master is not the first node of the job"})
+		}
+	}
+	return hits
+}
+
+func listsNodes(c *script.Command) bool {
+	return c.Name() == "scontrol" && c.Arg(1) == "show" && strings.HasPrefix(c.Arg(2), "hostname")
+}
+
+// picksAnother reports whether filters behind a list give another line than
+// its first.
+func picksAnother(filters []*script.Command) bool {
+	for _, c := range filters {
+		text := c.Text()
+		switch c.Name() {
+		case "head":
+			if text == "head -n 1" || text == "head -n1" || text == "head -1" || text == "head --lines=1" {
+				return false
+			}
+		case "tail":
+			return !strings.Contains(text, "+1") || strings.Contains(text, "+1") && strings.ContainsAny(strings.TrimPrefix(text[strings.Index(text, "+1"):], "+1"), "0123456789")
+		case "shuf", "tac":
+			return true
+		case "sort":
+			return strings.Contains(text, " -r") || strings.Contains(text, " -R") || strings.Contains(text, "--r")
+		case "sed":
+			return strings.Contains(text, "$p") || strings.Contains(text, "$!d")
+		case "awk":
+			return strings.Contains(text, "END")
+		}
+	}
+	return false
 }

@@ -47,6 +47,12 @@ func slurmRules() []Rule {
 		Why:   "the new job inherits this one's SLURM_* variables, and those that it does not set itself (SLURM_CPUS_PER_TASK, SLURM_NTASKS, SLURM_GPUS_PER_NODE) are wrong in it",
 		Fix:   "take them away, but for SLURM_CONF: env $(compgen -e SLURM_ | grep -v '^SLURM_CONF$' | sed 's/^/-u /') sbatch job.sh.",
 		check: sbatchInsideJob,
+	}, {
+		ID: "slurm-variable-unset", Severity: Error,
+		Title: "a variable of Slurm is used, and the job does not ask for what sets it",
+		Why:   "Slurm sets it for that option alone: it is empty, srun refuses the empty number, and a launcher takes the next word for it",
+		Fix:   "add the option to the #SBATCH lines (--cpus-per-task=8 sets SLURM_CPUS_PER_TASK), or leave the variable out.",
+		check: slurmVariableUnset,
 	}}
 }
 
@@ -176,4 +182,62 @@ func sbatchInsideJob(s *subject) []hit {
 		hits = append(hits, hit{at: c.At})
 	}
 	return hits
+}
+
+// optionOf is the option of sbatch without which Slurm does not set a variable,
+// "" for variables that it always sets and others.
+func optionOf(variable string) string {
+	return map[string]string{
+		"SLURM_CPUS_PER_TASK":   "cpus-per-task",
+		"SLURM_CPUS_PER_GPU":    "cpus-per-gpu",
+		"SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+		"SLURM_NTASKS_PER_GPU":  "ntasks-per-gpu",
+		"SLURM_GPUS":            "gpus",
+		"SLURM_GPUS_PER_TASK":   "gpus-per-task",
+	}[variable]
+}
+
+func slurmVariableUnset(s *subject) []hit {
+	if !s.batch() || s.sourced() {
+		return nil
+	}
+	var hits []hit
+	look := func(w script.Word) {
+		for _, c := range w.Chars {
+			if c.Ref == nil {
+				continue
+			}
+			for _, r := range append([]*script.Ref{c.Ref}, c.Ref.Uses...) {
+				if option := s.missingOption(r); option != "" {
+					hits = append(hits, hit{at: c.At, says: "$" + r.Name + " is used, and the job does not ask for --" + option})
+				}
+			}
+		}
+	}
+	for _, c := range s.Commands {
+		if c.Branch || c.Test || c.Name() != "srun" && !trains(c) {
+			continue
+		}
+		for _, w := range c.Words {
+			look(w)
+		}
+	}
+	for _, a := range s.Assignments {
+		if a.Name == "SRUN_CPUS_PER_TASK" && !a.Branch {
+			look(a.Value)
+		}
+	}
+	return hits
+}
+
+// missingOption is the option that the job lacks for a variable to be set.
+func (s *subject) missingOption(r *script.Ref) string {
+	option := optionOf(r.Name)
+	if option == "" || r.Depth > 0 || r.Default != nil || r.Required || r.Alternate || r.Assigned || s.assigns(r.Name) {
+		return ""
+	}
+	if _, ok := find(s.Batch, option); ok {
+		return ""
+	}
+	return option
 }

@@ -65,6 +65,7 @@ func newStep(outer step, options []script.Option, whole bool) step {
 		st.defaults()
 	}
 	st.derive(perGPU)
+	st.deriveGPUs(options)
 	return st
 }
 
@@ -94,6 +95,21 @@ func (st *step) derive(perGPU bool) {
 	}
 	if st.tasks == 0 && st.perNode > 0 && st.nodes > 0 {
 		st.tasks = st.perNode * st.nodes
+	}
+}
+
+// deriveGPUs works out the GPUs of a node from those of the job or of a task.
+func (st *step) deriveGPUs(options []script.Option) {
+	if gpusPerNode(options) >= 0 {
+		return
+	}
+	if o, ok := find(options, "gpus-per-task"); ok {
+		st.gpus = lastNumber(o.Value) * st.perNode
+	} else if o, ok := find(options, "gpus"); ok && st.nodes > 0 {
+		st.gpus = 0
+		if n := lastNumber(o.Value); n%st.nodes == 0 {
+			st.gpus = n / st.nodes
+		}
 	}
 }
 

@@ -4,7 +4,11 @@ JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR. This file tells it who meets
 where, and then runs the program:
 
     python dsbuild_jax.py --coordinator-address=HOST:PORT --num-processes=N \
-        --process-id=I [--local-rank=L] [--local-devices=D] -- train.py ARGS...
+        --process-id=I [--local-rank=L] [--local-processes=P] [--gpus=G] \
+        [--timeout=SECONDS] -- train.py ARGS...
+
+or -- -m pkg.train ARGS... for a module. The G GPUs of a node are shared out evenly
+among its P processes; JAX must find them all.
 
 The program may import it as dsbuild_jax to learn who it is:
 
@@ -79,35 +83,64 @@ def _arguments(words):
     parser.add_argument("--num-processes", required=True, type=int, metavar="N")
     parser.add_argument("--process-id", required=True, type=int, metavar="I")
     parser.add_argument("--local-rank", default=0, type=int, metavar="L")
-    parser.add_argument(
-        "--local-devices", type=int, metavar="D", help="GPUs of each process (default: all of the node)"
-    )
+    parser.add_argument("--local-processes", default=1, type=int, metavar="P", help="processes of this node")
+    parser.add_argument("--gpus", type=int, metavar="G", help="GPUs of this node (default: all there are)")
+    parser.add_argument("--timeout", type=int, metavar="S", help="seconds to wait for the others (JAX: 300)")
     options = parser.parse_args(words[:split])
     program = words[split + 1 :]
-    if not program:
+    if program in ([], ["-m"]):
         parser.error("no program: put it after --")
+    if options.gpus and options.gpus % options.local_processes:
+        parser.error(f"{options.gpus} GPUs cannot be shared by {options.local_processes} processes evenly")
     if not 0 <= options.process_id < options.num_processes:
         parser.error(f"process {options.process_id} of {options.num_processes}: the numbers start at 0")
     return options, program
 
 
+def _bracketed(address):
+    """HOST:PORT as JAX reads it: an IPv6 address stands in brackets."""
+    host, _, port = address.rpartition(":")
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else address
+
+
+def _devices(options):
+    """The numbers of this process's GPUs; None for all."""
+    if options.local_processes == 1:
+        return None
+    if not options.gpus:
+        if os.environ.get("JAX_PLATFORMS", "").split(",")[0] in ("cuda", "rocm"):
+            raise SystemExit(f"dsbuild_jax: {options.local_processes} processes share how many GPUs? --gpus")
+        return None
+    share = options.gpus // options.local_processes
+    first = options.local_rank * share
+    return list(range(first, first + share))
+
+
 def _meet(options):
     import jax
 
-    devices = None
-    if options.local_devices:
-        first = options.local_rank * options.local_devices
-        devices = list(range(first, first + options.local_devices))
+    more = {"initialization_timeout": options.timeout} if options.timeout else {}
+    devices = _devices(options)
     jax.distributed.initialize(
-        coordinator_address=options.coordinator_address,
+        coordinator_address=_bracketed(options.coordinator_address),
         num_processes=options.num_processes,
         process_id=options.process_id,
         local_device_ids=devices,
+        # JAX would complete what is None from Slurm's variables (or Open MPI's), and
+        # take SLURM_LOCALID for the number of its only GPU.
+        cluster_detection_method="deactivate",
+        **more,
     )
     if jax.process_count() != options.num_processes:
         raise SystemExit(
             f"dsbuild_jax: JAX sees {jax.process_count()} processes and not {options.num_processes}:"
             " is it a JAX for another platform than JAX_PLATFORMS names?"
+        )
+    wanted = len(devices) if devices else options.gpus
+    if wanted and jax.default_backend() == "gpu" and jax.local_device_count() != wanted:
+        raise SystemExit(
+            f"dsbuild_jax: JAX sees {jax.local_device_count()} GPUs and not {wanted}:"
+            " does CUDA_VISIBLE_DEVICES or JAX_LOCAL_DEVICE_IDS hide some?"
         )
 
 
@@ -124,6 +157,11 @@ def main(words):
     # The program imports this very module, not a second one that knows nothing.
     sys.modules["dsbuild_jax"] = sys.modules["__main__"]
     _meet(options)
+    if program[0] == "-m":
+        sys.argv = program[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+        return
     sys.argv = program
     sys.path[0] = os.path.dirname(os.path.abspath(program[0]))
     runpy.run_path(program[0], run_name="__main__")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -57,11 +58,18 @@ func (s Slurm) Together(ctx context.Context, g Group) ([]Ended, error) {
 
 // waitStart waits until a job runs, and returns the node of its script.
 func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
+	heard := time.Now()
 	for said := ""; ; {
 		st, err := s.State(ctx, id)
 		switch {
-		case err != nil:
+		case err != nil && (ctx.Err() != nil || strings.Contains(err.Error(), "Invalid job id") || time.Since(heard) > Patience):
 			return "", err
+		case err != nil: // the controller may be busy
+			s.Report.Warn("job %s: Slurm does not answer, asking again: %v", id, err)
+			if err := sleep(ctx, s.poll()); err != nil {
+				return "", err
+			}
+			continue
 		case st.Ended():
 			return "", hint.With(fmt.Errorf("the master, job %s, ended before its workers came: %s", id, st.Name), "its output is %s", st.Output)
 		case st.Started():
@@ -70,6 +78,7 @@ func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
 			said = st.Reason
 			s.Report.Note("job %s waits: %s", id, said)
 		}
+		heard = time.Now()
 		if err := sleep(ctx, s.poll()); err != nil {
 			return "", err
 		}

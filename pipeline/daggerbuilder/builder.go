@@ -14,6 +14,7 @@ import (
 
 	"dagger.io/dagger"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -101,6 +102,9 @@ func (r *run) toolchain(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if file := r.site.Toolkit(); file != "" && r.plan.Toolchain.Road == compat.Nvcc12 {
+		build = build.WithFile(dockerfiles.ToolkitName, r.client.Host().File(file))
 	}
 	args := []dagger.BuildArg{}
 	for _, k := range slices.Sorted(maps.Keys(r.plan.Args)) {
@@ -213,7 +217,7 @@ func (r *run) watch(ctx context.Context, name, title string, do func(context.Con
 		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
-		return r.explain(name, err)
+		return r.explain(ctx, name, err)
 	case cached && name != baseStep: // a base is looked at, not run
 		shown.End(ui.Cached, "")
 	default:
@@ -223,15 +227,15 @@ func (r *run) watch(ctx context.Context, name, title string, do func(context.Con
 }
 
 // explain turns what the engine says of a failed exec into the exit code and
-// the last lines of its output.
-func (r *run) explain(step string, err error) error {
+// the last lines of its output, and says so where the engine itself has gone.
+func (r *run) explain(ctx context.Context, step string, err error) error {
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
 		return &pipeline.StepError{Step: step, Err: fmt.Errorf("exit code %d", exec.ExitCode), Tail: pipeline.Cause(exec.Stdout, exec.Stderr)}
 	}
 	fmt.Fprintln(r.log, err)
-	return &pipeline.StepError{Step: step, Err: withoutQuery(err)}
+	return &pipeline.StepError{Step: step, Err: r.engine.Explain(r.engine.Lost(ctx, withoutQuery(err)))}
 }
 
 // withoutQuery leaves out the whole query that the client puts before what went

@@ -12,9 +12,17 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Connect opens a client on an engine that is known to answer. log receives
-// what the Dagger client itself has to say.
+// Connect opens a client on an engine. One in a container is started first; any
+// other is known to answer. log receives what happens until then, and what the
+// Dagger client itself has to say.
 func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, func() error, error) {
+	address := e.Address
+	if c, ok := e.Container(); ok {
+		if err := c.Up(ctx, func(line string) { fmt.Fprintln(log, line) }); err != nil {
+			return nil, nil, fmt.Errorf("dagger engine (%s): %w", e.How, err)
+		}
+		address = c.Address()
+	}
 	steps, err := newReceiver()
 	if err != nil {
 		return nil, nil, err
@@ -24,19 +32,17 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 		[2]string{"DO_NOT_TRACK", "1"}, [2]string{"DAGGER_NO_UPDATE_CHECK", "1"}) {
 		opts = append(opts, dagger.WithEnvironmentVariable(v[0], v[1]))
 	}
-	if e.Address != "" {
-		opts = append(opts, dagger.WithRunnerHost(e.Address))
-	}
+	opts = append(opts, dagger.WithRunnerHost(address))
 	if e.CLI != "" {
 		// The client takes its program from the environment alone.
-		if err := os.Setenv("_EXPERIMENTAL_DAGGER_CLI_BIN", e.CLI); err != nil {
+		if err := os.Setenv(engine.CLIVariable, e.CLI); err != nil {
 			return nil, nil, err
 		}
 	}
 	client, err := connectWithin(ctx, opts)
 	if err != nil {
 		steps.close()
-		return nil, nil, fmt.Errorf("dagger engine (%s): %w", e.How, err)
+		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, e.Lost(ctx, err)))
 	}
 	return &Builder{client: client, steps: steps, engine: e}, func() error {
 		defer steps.close()

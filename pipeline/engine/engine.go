@@ -1,4 +1,5 @@
-// Package engine finds a Dagger engine that answers and connects to it.
+// Package engine finds a Dagger engine that answers, and starts one in a container
+// where docker, podman or nerdctl is there.
 //
 // Nothing is asked of the Dagger client before an engine is known to answer:
 // its Connect waits 300 s on a dead address and does not heed its context.
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -19,21 +21,29 @@ import (
 	"time"
 
 	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// answerTime is how long an engine or a container daemon may take to answer.
-const answerTime = 2 * time.Second
+const (
+	// answerTime is how long an engine may take to answer.
+	answerTime = 2 * time.Second
+	// daemonTime is how long a container client may take to answer: podman does
+	// some work at each start, on a busy machine for seconds.
+	daemonTime = 5 * time.Second
+)
 
 // Engine is a Dagger engine that answered.
 type Engine struct {
-	Address string // unix://…, tcp://…; "" lets the Dagger client start one in How's containers
-	CLI     string // the dagger program to talk through; "" lets the client fetch it
+	Address string // unix://…, tcp://…, image+docker://…: the last is started by Container.Up
+	CLI     string // the dagger program to talk through; "" lets the client download it
 	How     string // where it was found, for people
 }
 
 // Attempt is one place that was looked at in vain.
 type Attempt struct {
 	Where, Why string
+	Hint       string // what makes this place work; may be ""
 }
 
 // NotFoundError lists what was looked for.
@@ -51,6 +61,11 @@ func (e *NotFoundError) Error() string {
 
 // Hint says how to get an engine.
 func (e *NotFoundError) Hint() string {
+	for _, a := range e.Attempts {
+		if a.Hint != "" {
+			return a.Hint
+		}
+	}
 	return "start Docker or podman, or as root on Debian run 'make engine', or name an engine with --engine unix:///path/engine.sock"
 }
 
@@ -61,6 +76,7 @@ func Home() string { return filepath.Join(xdg.StateHome, "dsbuild", "engine") }
 type Finder struct {
 	Flag string                       // --engine; "" if not given
 	Env  string                       // DSBUILD_ENGINE
+	CLI  string                       // the dagger program that the user names; "" if none
 	Home string                       // directory of dsbuild's own engine
 	Root bool                         // whether the user may start it
 	Note func(string, ...any)         // told what is started
@@ -71,46 +87,82 @@ type Finder struct {
 // own engine, then docker, podman and nerdctl.
 func NewFinder(flag string, note func(string, ...any)) *Finder {
 	return &Finder{
-		Flag: flag, Env: os.Getenv("DSBUILD_ENGINE"), Home: Home(), Root: os.Geteuid() == 0,
+		Flag: flag, Env: os.Getenv("DSBUILD_ENGINE"), CLI: os.Getenv(CLIVariable), Home: Home(), Root: os.Geteuid() == 0,
 		Note: note, Look: exec.LookPath,
 	}
 }
 
 // Find returns the first engine that answers, or a *NotFoundError. An address
-// that is given but does not answer is final: nothing else is tried.
+// that is given but does not answer is final: nothing else is tried. The engine
+// of a container client need not run yet: Container.Up starts it.
 func (f *Finder) Find(ctx context.Context) (Engine, error) {
-	for _, given := range []struct{ where, address string }{{"--engine", f.Flag}, {"DSBUILD_ENGINE", f.Env}} {
-		if given.address == "" {
-			continue
-		}
-		err := answers(ctx, given.address)
-		var bad *AddressError
-		if errors.As(err, &bad) {
-			return Engine{}, fmt.Errorf("%s: %w", given.where, err)
-		}
-		if err != nil {
-			return Engine{}, &NotFoundError{[]Attempt{{given.where + " " + given.address, reason(err)}}}
-		}
-		return Engine{Address: given.address, CLI: f.cli(), How: given.where}, nil
+	found, err := f.find(ctx)
+	if err != nil {
+		return Engine{}, err
 	}
-	own := Engine{Address: "unix://" + filepath.Join(f.Home, "run", "engine.sock"), CLI: f.cli(), How: "dsbuild's own engine"}
+	found.CLI, err = f.findCLI()
+	return found, err
+}
+
+func (f *Finder) find(ctx context.Context) (Engine, error) {
+	for _, given := range []struct{ where, address string }{{"--engine", f.Flag}, {"DSBUILD_ENGINE", f.Env}} {
+		if given.address != "" {
+			return f.findGiven(ctx, given.where, given.address)
+		}
+	}
+	own := Engine{Address: "unix://" + filepath.Join(f.Home, "run", "engine.sock"), How: "dsbuild's own engine"}
 	silent := answers(ctx, own.Address)
 	if silent == nil {
 		return own, nil
 	}
-	attempts := []Attempt{}
-	for _, client := range []string{"docker", "podman", "nerdctl"} {
-		if err := f.daemon(ctx, client); err != nil {
-			attempts = append(attempts, Attempt{client, reason(err)})
-			continue
-		}
-		return Engine{CLI: f.cli(), How: client}, nil
+	client, attempts := f.findClient(ctx, containerClients(), f.serves)
+	if client != "" {
+		return Engine{Address: "image+" + client + "://" + Image, How: client}, nil
 	}
 	if err := f.start(ctx, own.Address, silent); err != nil {
-		first := Attempt{"dsbuild's own engine in " + f.Home, reason(err)}
+		first := Attempt{Where: "dsbuild's own engine in " + f.Home, Why: reason(err)}
 		return Engine{}, &NotFoundError{append([]Attempt{first}, attempts...)}
 	}
 	return own, nil
+}
+
+// findGiven returns the engine at an address that the user gave.
+func (f *Finder) findGiven(ctx context.Context, where, address string) (Engine, error) {
+	err := answers(ctx, address)
+	var bad *AddressError
+	if errors.As(err, &bad) {
+		return Engine{}, fmt.Errorf("%s: %w", where, err)
+	}
+	if err != nil {
+		return Engine{}, &NotFoundError{[]Attempt{{Where: where + " " + address, Why: reason(err)}}}
+	}
+	scheme, rest, _ := strings.Cut(address, "://")
+	kind, ok := containerKinds()[scheme]
+	if !ok {
+		return Engine{Address: address, How: where}, nil
+	}
+	clients := containerClients()
+	if kind[1] != "" {
+		clients = []string{kind[1]}
+	}
+	client, attempts := f.findClient(ctx, clients, f.daemon)
+	if client == "" {
+		return Engine{}, &NotFoundError{attempts}
+	}
+	return Engine{Address: kind[0] + "+" + client + "://" + rest, How: where}, nil
+}
+
+// findClient returns the first container client that passes a check, or why none
+// of them does.
+func (f *Finder) findClient(ctx context.Context, clients []string, check func(context.Context, string) error) (client string, attempts []Attempt) {
+	for _, client := range clients {
+		err := check(ctx, client)
+		if err == nil {
+			return client, nil
+		}
+		attempts = append(attempts, Attempt{client, reason(err), hint.Of(err)})
+	}
+	return "", attempts
 }
 
 // start brings dsbuild's own engine up where it is installed and the user may;
@@ -130,13 +182,20 @@ func (f *Finder) start(ctx context.Context, address string, silent error) error 
 	return answers(ctx, address)
 }
 
-// cli is the dagger program that came with dsbuild's own engine, or "".
-func (f *Finder) cli() string {
-	path := filepath.Join(f.Home, "bin", "dagger")
-	if _, err := os.Stat(path); err != nil {
-		return ""
+// serves says why an engine cannot be expected to work in a container client's
+// hands, or nil. In podman without root an engine comes up, but can neither unpack
+// a base nor run a step.
+func (f *Finder) serves(ctx context.Context, client string) error {
+	if err := f.daemon(ctx, client); err != nil || client != "podman" {
+		return err
 	}
-	return path
+	ctx, cancel := context.WithTimeout(ctx, daemonTime)
+	defer cancel()
+	rootless, err := Container{Client: client}.output(ctx, "info", "--format", "{{.Host.Security.Rootless}}")
+	if err == nil && strings.TrimSpace(rootless) == "true" {
+		return errors.New("runs without root, which is not enough for an engine")
+	}
+	return err
 }
 
 // daemon asks a container client for its daemon: a client without one is none.
@@ -145,18 +204,23 @@ func (f *Finder) daemon(ctx context.Context, client string) error {
 	if err != nil {
 		return errors.New("not installed")
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, daemonTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "version", "--format", "{{.Server.Version}}")
 	cmd.WaitDelay = 100 * time.Millisecond // a wrapper's child may hold the pipe
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
-		return errors.New("its daemon does not answer within 2 s")
+		return fmt.Errorf("its daemon does not answer within %s", daemonTime)
 	}
-	if err != nil {
-		return fmt.Errorf("client without a daemon (%s)", lastLine(string(out)))
+	if err == nil {
+		return nil
 	}
-	return nil
+	said := lastLine(string(out))
+	if client == "docker" && strings.Contains(strings.ToLower(said), "permission denied") {
+		return hint.With(fmt.Errorf("its daemon refuses this user (%s)", said),
+			"put the user into the group docker, whose members are as good as root: sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
+	}
+	return fmt.Errorf("client without a daemon (%s)", said)
 }
 
 // AddressError is an engine address of no known kind.
@@ -168,15 +232,16 @@ func (e *AddressError) Error() string { return fmt.Sprintf("%q is no address of 
 
 // Hint lists the kinds.
 func (e *AddressError) Hint() string {
-	return "an address is unix:///path/engine.sock, tcp://host:port, or one of " + strings.Join(clientSchemes(), ", ") + " as the Dagger client takes them"
+	return "an address is unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (podman and nerdctl likewise), ssh://HOST or kube-pod://POD"
 }
 
 // ExitCode is that of wrong usage.
 func (e *AddressError) ExitCode() int { return 2 }
 
-// clientSchemes are the kinds of address that only the Dagger client can reach.
+// clientSchemes are the kinds of address that only the Dagger client or a
+// container client can reach.
 func clientSchemes() []string {
-	return []string{"ssh", "kube-pod", "container", "docker-container", "podman-container", "docker-image", "image"}
+	return append([]string{"ssh", "kube-pod"}, slices.Sorted(maps.Keys(containerKinds()))...)
 }
 
 // answers dials an address. What cannot be dialled from here is left to the

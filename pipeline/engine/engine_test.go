@@ -86,30 +86,33 @@ func TestStaleSocket(t *testing.T) {
 func TestDaemons(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
-		"exec sleep 60":   "does not answer within 2 s",
-		"sleep 60 & wait": "does not answer within 2 s",
+		"exec sleep 60":   "does not answer within 5s",
+		"sleep 60 & wait": "does not answer within 5s",
 		"echo 28.2":       "",
 	} {
-		f := nowhere(t)
-		client := filepath.Join(t.TempDir(), "docker")
-		if err := os.WriteFile(client, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		f.Look = func(name string) (string, error) {
-			if name == "docker" {
-				return client, nil
+		t.Run(script, func(t *testing.T) {
+			t.Parallel() // two of them wait for the limit
+			f := nowhere(t)
+			client := filepath.Join(t.TempDir(), "docker")
+			if err := os.WriteFile(client, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
 			}
-			return "", os.ErrNotExist
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		e, err := f.Find(ctx)
-		cancel()
-		switch {
-		case want == "" && (err != nil || e.How != "docker" || e.Address != ""):
-			t.Errorf("%s: %+v, %v", script, e, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v, want %q", script, err, want)
-		}
+			f.Look = func(name string) (string, error) {
+				if name == "docker" {
+					return client, nil
+				}
+				return "", os.ErrNotExist
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			e, err := f.Find(ctx)
+			cancel()
+			switch {
+			case want == "" && (err != nil || e.How != "docker" || e.Address != "image+docker://"+Image):
+				t.Errorf("%s: %+v, %v", script, e, err)
+			case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s: %v, want %q", script, err, want)
+			}
+		})
 	}
 }
 

@@ -163,6 +163,7 @@ func (r *run) script(ctx context.Context, out output, env, name string, args ...
 	v := clean(r.opt.Environ).site(r.opt.Environ).set(r.plan.Args).set(r.places(env))
 	v.set(map[string]string{
 		"PYTHON": r.python, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch, "DSBUILD_SITE": r.site(),
+		"DSBUILD_DOWNLOADS": filepath.Join(r.opt.Dir, "downloads"),
 	})
 	argv := append([]string{"sh", filepath.Join(r.entry.path(scriptsDir), name)}, args...)
 	return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
@@ -183,7 +184,7 @@ func (r *run) places(env string) variables {
 	}
 	if env == toolchainEnv {
 		cuda := r.plan.Args["CUDA_HOME"]
-		if road := r.plan.Toolchain.Road; road == compat.CUDA13 || road == compat.CUDA12 {
+		if road := r.plan.Toolchain.Road; road == compat.CUDA13 || road == compat.CUDA12 || road == compat.Nvcc12 {
 			cuda = r.entry.path(cudaDir) // the packages'
 		}
 		v["CUDA_HOME"], v["DSBUILD_CUDA"] = cuda, cuda

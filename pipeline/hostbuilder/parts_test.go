@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
@@ -198,5 +201,13 @@ func TestSiteVariables(t *testing.T) {
 		if siteVariables.MatchString(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
+	}
+}
+
+// The nodes of make quickstart download torch to where a build looks for it.
+func TestDownloadsAreShared(t *testing.T) {
+	b := &Builder{opt: Options{Dir: DefaultDir()}}
+	if got := python.Downloads(filepath.Join(xdg.CacheHome, "dsbuild")); got != b.downloads() {
+		t.Errorf("%s, and the build's are in %s", got, b.downloads())
 	}
 }

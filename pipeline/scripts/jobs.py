@@ -50,7 +50,7 @@ class Failed(Exception):
     """A program that did not end well, with what it said."""
 
     def __init__(self, title, status, said):
-        super().__init__(f"{title}: exit code {status}")
+        super().__init__(f"{title}: " + (f"killed by signal {-status}" if status < 0 else f"exit code {status}"))
         self.title, self.said = title, said
 
 
@@ -113,7 +113,7 @@ class Slots:
         finally:
             self.give(slot, memory)
         if status:
-            raise Failed(title, os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else status >> 8, text)
+            raise Failed(title, -(status & 127) or status >> 8, text)
         with self.turn:
             self.ended += 1
             span = f"core {slot}, {start - self.begin:.2f} to {end - self.begin:.2f} s, CPU {cpu:.1f} s, {peak // MIB} MiB"
@@ -334,6 +334,7 @@ class Unit:
         archs = [a.rpartition("=")[2] for a in argv if a.startswith("-gencode")]
         if archs:
             self.title += " for " + ", ".join(archs)
+        argv = with_standard(argv, os.environ.get("DSBUILD_CXX_STANDARD", ""))
         self.argv = without(argv, {"-MMD": 0, "-MF": 1, "--generate-dependencies-with-compile": 0, "--dependency-output": 1, "-o": 1, "-c": 0, source: 0})
         self.include = [os.path.normpath(a[2:]) for a in argv if a.startswith("-I")]
 
@@ -576,6 +577,24 @@ def without(argv, options):
         else:
             left.append(word)
     return left
+
+
+# The two digits of a C++ standard that g++ and nvcc also know by a letter, and of those before 2011.
+STANDARDS = {"0x": "11", "1y": "14", "1z": "17", "2a": "20", "2b": "23", "2c": "26", "98": "00", "03": "00"}
+
+
+def with_standard(argv, least):
+    """A compile command that names at least a C++ standard, given by its two digits.
+
+    DeepSpeed up to 0.19.4 (for nvcc up to 0.19.6) names C++17, and torch's headers need
+    C++20 since 2.12. torch itself adds a standard only where none is named."""
+    raised = []
+    for before, word in zip(["", *argv], argv):
+        named = re.fullmatch(r"(--?std=|)((?:c|gnu)\+\+)(\w\w)", word)
+        if named and (named[1] or before in ("-std", "--std")) and STANDARDS.get(named[3], named[3]) < least:
+            word = named[1] + named[2] + least
+        raised.append(word)
+    return raised
 
 
 def pool(extensions):

@@ -98,9 +98,11 @@ func compression(flags uint64) string {
 }
 
 // capability writes sm_XYZ as compute capability XY.Z. With both flags set it
-// is the narrower that counts, as for cuobjdump. Three digits at most: what a
-// visitor collects stays small, whatever the section says.
-func capability(sm uint32, flags uint64) (string, bool) {
+// is the narrower that counts, as for cuobjdump. Machine code has no family: a
+// cubin does not say so and runs on the rest of its major in any case, and
+// cuobjdump --list-elf names it without. Three digits at most: what a visitor
+// collects stays small, whatever the section says.
+func capability(kind Kind, sm uint32, flags uint64) (string, bool) {
 	if sm < 10 || sm > 999 {
 		return "", false
 	}
@@ -108,7 +110,7 @@ func capability(sm uint32, flags uint64) (string, bool) {
 	switch {
 	case flags&flagArch != 0:
 		suffix = "a"
-	case flags&flagFamily != 0:
+	case flags&flagFamily != 0 && kind != SASS:
 		suffix = "f"
 	}
 	return fmt.Sprintf("%d.%d%s", sm/10, sm%10, suffix), true
@@ -118,8 +120,8 @@ func capability(sm uint32, flags uint64) (string, bool) {
 type Entry struct {
 	Kind Kind
 	// Arch is the GPU it is for, as NVIDIA writes compute capabilities:
-	// "7.5", "9.0a", "10.0f". Every SASS and PTX entry has one; it is empty
-	// where the kind has none.
+	// "7.5", "9.0a", and but for SASS "10.0f". Every SASS and PTX entry has one;
+	// it is empty where the kind has none.
 	Arch string
 	// Size is the number of bytes the payload takes in the section, as
 	// compressed as it is there. It is 0 for a member of a Concatenated entry,

@@ -168,7 +168,7 @@ func compare(t *testing.T, cuobjdump, path string) int {
 		}
 		for _, e := range entries {
 			name := cuobjdumpName(e)
-			headers = append(headers, name)
+			headers = append(headers, cubinName(name))
 			switch e.Kind {
 			case SASS:
 				elfs = append(elfs, listed(strings.TrimPrefix(name, "elf ")))
@@ -177,7 +177,11 @@ func compare(t *testing.T, cuobjdump, path string) int {
 			}
 		}
 	}
-	equal(t, path, "headers", headers, dumped(t, cuobjdump, path))
+	said := dumped(t, cuobjdump, path)
+	for i := range said {
+		said[i] = cubinName(said[i])
+	}
+	equal(t, path, "headers", headers, said)
 	equal(t, path, "--list-elf", elfs, lists(t, cuobjdump, path, "--list-elf"))
 	equal(t, path, "--list-ptx", ptxs, lists(t, cuobjdump, path, "--list-ptx"))
 	t.Logf("%s: %s", filepath.Base(path), counted(headers))

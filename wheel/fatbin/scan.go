@@ -232,7 +232,7 @@ func (s *scanner) header(end int64) (header, error) {
 // emit hands an entry to the visitor.
 func (s *scanner) emit(offset, size int64, h header) error {
 	kind := kindOf(h.kind)
-	arch, ok := capability(h.arch, h.flags)
+	arch, ok := capability(kind, h.arch, h.flags)
 	if !ok && (kind == SASS || kind == PTX) {
 		return bad(offset, "%s for sm_%d, which is no GPU", kind, h.arch)
 	}

@@ -38,6 +38,37 @@ func cuobjdumpName(e Entry) string {
 	return kind + " sm_" + strings.ReplaceAll(e.Arch, ".", "")
 }
 
+// cubinName takes the family off the name of machine code: the header of its
+// entry has one, the cubin has none.
+func cubinName(name string) string {
+	if strings.HasPrefix(name, "elf ") {
+		return strings.TrimSuffix(name, "f")
+	}
+	return name
+}
+
+// NCCL 2.32.3 and cupy 14.2.0 have cubins whose entries are flagged as for a
+// family; cuobjdump --list-elf of CUDA 13.2 and 13.5 says sm_100 and sm_120.
+func TestFamily(t *testing.T) {
+	for _, c := range []struct {
+		entry raw
+		want  string
+	}{
+		{raw{kind: 2, arch: 100, flags: 0x1202011}, "10.0"},
+		{raw{kind: 2, arch: 120, flags: 0x1202011}, "12.0"},
+		{raw{kind: 2, arch: 100, flags: 0x1002011}, "10.0"},
+		{raw{kind: 2, arch: 90, flags: 0x102011}, "9.0a"},
+		{raw{kind: 2, arch: 103, flags: 0x1302011}, "10.3a"},
+		{raw{kind: 1, arch: 100, flags: 0x202011}, "10.0f"},
+		{raw{kind: 1, arch: 120, flags: 0x2011}, "12.0"},
+	} {
+		entries, err := scan(container(c.entry))
+		if err != nil || len(entries) != 1 || entries[0].Arch != c.want {
+			t.Errorf("%+v: %v, %v; want %s", c.entry, entries, err, c.want)
+		}
+	}
+}
+
 // Each section in testdata has beside it what cuobjdump says about it.
 func TestScan(t *testing.T) {
 	sections, err := filepath.Glob("testdata/*.fatbin")
@@ -56,7 +87,7 @@ func TestScan(t *testing.T) {
 			got = append(got, cuobjdumpName(e))
 		}
 		for i := range want { // --list-ptx lists these among the others
-			want[i] = strings.TrimPrefix(want[i], "relocatable ")
+			want[i] = cubinName(strings.TrimPrefix(want[i], "relocatable "))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s holds\n%q, cuobjdump says\n%q", file, got, want)

@@ -169,7 +169,7 @@ func (e Engine) Listen(tb testing.TB, address string) net.Listener {
 	if err != nil {
 		tb.Fatalf("finding the engine's network: %v", err)
 	}
-	l, err := listenIn(fmt.Sprintf("/proc/%d/ns/net", pid), address)
+	l, err := ListenIn(fmt.Sprintf("/proc/%d/ns/net", pid), address)
 	if err != nil {
 		tb.Fatalf("listening on %s in the engine's network: %v", address, err)
 	}
@@ -206,10 +206,10 @@ func (e Engine) pid() (int, error) {
 	return record.Engine.PID, nil
 }
 
-// listenIn opens a port in another network. A socket stays in the network in
+// ListenIn opens a port in another network, named by a file of it. A socket stays in the network in
 // which it was made, so only the thread that makes it goes there, and is not
 // used again.
-func listenIn(network, address string) (net.Listener, error) {
+func ListenIn(network, address string) (net.Listener, error) {
 	type result struct {
 		l   net.Listener
 		err error

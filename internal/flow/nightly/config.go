@@ -1,6 +1,8 @@
 package nightly
 
 import (
+	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ type Config struct {
 	Entries []matrix.Entry // each is built from each source
 	Index   *Index         // nil: not published
 	Deploy  *Deploy        // nil: not deployed
+	Notify  *Notify        // nil: nobody is told of a night that failed
 }
 
 // Source is what wheels are built from.
@@ -88,7 +91,7 @@ func (r *reader) config(body ast.Node) (Config, error) {
 	c := Config{Dir: r.path("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
 	var err error
 	given := false
-	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy"}) {
+	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}) {
 		switch p.Key {
 		case "wheels":
 			given = true
@@ -107,6 +110,8 @@ func (r *reader) config(body ast.Node) (Config, error) {
 			c.Index = r.index(p)
 		case "deploy":
 			c.Deploy = r.deploy(p)
+		case "notify":
+			c.Notify = r.notify(p)
 		}
 		if err != nil {
 			return c, err
@@ -230,6 +235,64 @@ func (r *reader) index(p yamldoc.Pair) *Index {
 		r.Add(p.At, "", "index has no dir")
 	}
 	return out
+}
+
+// notify is a URL or a command. A URL that begins with $ is that of a variable
+// of the environment: it is often a secret, and so no message repeats it.
+func (r *reader) notify(p yamldoc.Pair) *Notify {
+	out := &Notify{}
+	for _, q := range r.Pairs(p.Node, "notify", []string{"url", "command"}) {
+		switch q.Key {
+		case "url":
+			out.URL = r.text(q)
+			if name, variable := strings.CutPrefix(out.URL, "$"); variable {
+				name = strings.Trim(name, "{}")
+				if out.URL = os.Getenv(name); out.URL == "" {
+					r.Add(r.Place(q.Node), "set it where the night is started", "url is $%s, and the environment has no such variable", mistake.Clip(name))
+					continue
+				}
+			}
+			at, err := url.Parse(out.URL)
+			if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+				r.Problems = append(r.Problems, mistake.Problem{ // without the line, which holds the secret
+					Position: r.Place(q.Node), Message: "url of notify is no http or https address",
+					Hint: "as in https://hooks.example.org/dsbuild, or $NAME of a variable that holds it",
+				})
+			}
+		case "command":
+			out.Command = r.command(q)
+		}
+	}
+	if (out.URL == "") == (len(out.Command) == 0) && r.Err() == nil {
+		r.Add(p.At, "", "notify has either a url or a command")
+	}
+	return out
+}
+
+// command is a program, or a list of it and its arguments. No shell reads it.
+func (r *reader) command(p yamldoc.Pair) []string {
+	var words []string
+	if word, ok := yamldoc.Scalar(p.Node); ok {
+		words = []string{word}
+	} else {
+		for _, n := range r.Items(p.Node, "command") {
+			word, ok := yamldoc.Scalar(n)
+			if !ok {
+				r.Wrong(n, "a word of command must be a text")
+			}
+			words = append(words, word)
+		}
+	}
+	if len(words) == 0 || strings.TrimSpace(words[0]) == "" {
+		r.Add(r.Place(p.Node), "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]", "command names no program")
+		return nil
+	}
+	if strings.Contains(words[0], "/") {
+		words[0] = r.path(words[0])
+	} else if strings.Contains(words[0], " ") {
+		r.Add(r.Place(p.Node), "write a list: [mail, -s, nightly, admin@example.org]", "command %q: no shell reads it", mistake.Clip(words[0]))
+	}
+	return words
 }
 
 func (r *reader) deploy(p yamldoc.Pair) *Deploy {

@@ -59,6 +59,10 @@ type Options struct {
 	Cuts int
 	// WrongKey shows a host key that is not the one in KnownHosts.
 	WrongKey bool
+	// HostKey is the key it shows; nil means a fresh one, Ed25519.
+	HostKey ssh.Signer
+	// Algorithms are those that it offers; the zero value means those of x/crypto.
+	Algorithms ssh.Config
 	// Unknown leaves the server out of KnownHosts.
 	Unknown bool
 	// CutAuths is how many connections are closed while a key is being tried.
@@ -175,6 +179,9 @@ func (s *Server) keys(dir string) error {
 	if err != nil {
 		return err
 	}
+	if s.opt.HostKey != nil {
+		host, hostPub = s.opt.HostKey, s.opt.HostKey.PublicKey()
+	}
 	clientPub := s.opt.Key
 	if clientPub == nil {
 		if clientPub, err = s.identity(dir); err != nil {
@@ -195,7 +202,7 @@ func (s *Server) keys(dir string) error {
 		}
 	}
 	s.HostKey = hostPub
-	s.config = &ssh.ServerConfig{PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	s.config = &ssh.ServerConfig{Config: s.opt.Algorithms, PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 		if s.opt.RefuseAuth || string(key.Marshal()) != string(clientPub.Marshal()) {
 			s.refused.Add(1)
 			return nil, errors.New("unknown key")

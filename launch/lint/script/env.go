@@ -45,6 +45,17 @@ func (e *environment) child() *environment {
 	return c
 }
 
+// exports are the exported variables of known value.
+func (e *environment) exports() map[string]*Assignment {
+	all := map[string]*Assignment{}
+	for name, v := range e.vars {
+		if v != nil && v.exported && !v.unknown && v.record != nil {
+			all[name] = v.record
+		}
+	}
+	return all
+}
+
 // merge makes e what it is after one of several branches was taken.
 func (e *environment) merge(branches []*environment) {
 	names := map[string]bool{}

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -235,10 +236,24 @@ func (in *interpreter) element(p *syntax.ParamExp, v *variable, q quoting) []Cha
 		}
 		return out
 	}
-	if n, err := strconv.Atoi(index); err == nil && n >= 0 && n < len(array) {
-		return copied(array[n].Chars, q)
+	if n, err := strconv.Atoi(index); err == nil {
+		// From its end an array is counted only where no element can be several.
+		if n < 0 && !slices.ContainsFunc(array, func(w Word) bool { return len(w.Refs()) > 0 }) {
+			n += len(array)
+		}
+		if n >= 0 && n < len(array) {
+			return copied(array[n].Chars, q)
+		}
 	}
-	return in.unknown(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true}, q)
+	return in.unknown(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Index: index, Output: arrayOutput(array)}, q)
+}
+
+// arrayOutput is the command whose output is the whole array: A=($(command)).
+func arrayOutput(array []Word) []*Command {
+	if len(array) != 1 || array[0].Only() == nil {
+		return nil
+	}
+	return array[0].Only().Output
 }
 
 // subscript is the text of an index, "" if it is not known.
@@ -278,6 +293,7 @@ func (in *interpreter) expansion(p *syntax.ParamExp, v *variable, q quoting) []C
 		if known && p.Exp.Word != nil {
 			return in.expand(p.Exp.Word, q)
 		}
+		r.Alternate = true
 	case syntax.ErrorUnset, syntax.ErrorUnsetOrNull:
 		if known && !missing {
 			return copied(v.value.Chars, q)

@@ -98,11 +98,15 @@ type Command struct {
 	Words []Word
 	// Env are the assignments for it alone.
 	Env []*Assignment
+	// environment are the variables of known value that its shell exports.
+	environment map[string]*Assignment
 	// Via are the commands that start it, outermost first: srun, then bash.
 	Via       []*Command
 	Redirects []Redirect
 	// Options are those of srun, sbatch and salloc.
 	Options []Option
+	// Target is the host of ssh.
+	Target Word
 	// Open says that there may be options of those that are not known.
 	Open bool
 	// Depth is how many of Via start something once for each task or node.
@@ -160,6 +164,17 @@ func (c *Command) Text() string {
 		words[i] = w.Text()
 	}
 	return strings.Join(words, " ")
+}
+
+// Getenv is the assignment that gives the command a variable of its
+// environment, or nil where the script sets none or more than one may count.
+func (c *Command) Getenv(name string) *Assignment {
+	for _, a := range c.Env {
+		if a.Name == name {
+			return a
+		}
+	}
+	return c.environment[name]
 }
 
 // Starter is the innermost of the commands that start c whose name is one of

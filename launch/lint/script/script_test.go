@@ -58,6 +58,7 @@ func TestAsBashDoes(t *testing.T) {
 		"probe a\\\nb \\\n  c",
 		"E=; probe $E \"$E\" ${E:-none} ${E:+some}x",
 		"A=(one 'two three' \"four\"); probe ${A[@]} \"${A[@]}\" \"${A[*]}\" $A ${A[1]} \"x${A[@]}y\"",
+		"A=(1 '2 3'); probe ${A[-1]} \"${A[-2]}\"",
 		"A=(1 2); A+=(3 '4 5'); B=(\"${A[@]}\" 6); probe \"${B[@]}\" \"${B[3]}\"",
 		"X=a; X+=b; X+=\" c\"; probe $X",
 		"N=2; G=8; probe $((N * G)) $(($N*$G+1)) $(( (N+1) % 2 )) \"$((G/N))\"",
@@ -87,6 +88,45 @@ func TestAsBashDoes(t *testing.T) {
 		if got := probes(t, text); !slices.Equal(got, want) {
 			t.Errorf("%s\n got  %q\n bash %q", text, got, want)
 		}
+	}
+}
+
+// What a loop changes is not known in it, and what a command finds in its
+// environment is.
+func TestEnvironment(t *testing.T) {
+	s := read(t, `i=0
+for h in a b; do torchrun "$i" "$h" x; i=$((i + 1)); done
+for ((j = 0; j < 2; j++)); do torchrun "$j" x; done
+k=0; ((k++)); torchrun "$k" x
+export A=1 B=2
+C=3 torchrun
+unset B
+(export A=9)
+srun --export=ALL,D=4 env E=5 torchrun
+docker run -e A=6 --env=F=7 image torchrun
+ssh host torchrun
+if true; then A=8; fi
+torchrun
+`)
+	var got []string
+	for _, c := range s.Commands {
+		if c.Name() != "torchrun" {
+			continue
+		}
+		line := ""
+		for _, w := range c.Words[1:] {
+			line += w.Text()
+		}
+		for _, name := range []string{"A", "B", "C", "D", "E", "F"} {
+			if a := c.Getenv(name); a != nil {
+				line += name + a.Value.Text()
+			}
+		}
+		got = append(got, line)
+	}
+	want := []string{"$i$hx", "$jx", "$kx", "A1B2C3", "A1D4E5", "A6F7", "", ""}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 

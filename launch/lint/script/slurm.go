@@ -129,6 +129,24 @@ func (o slurmOptions) cluster(w Word, next []Word) (options []Option, used int) 
 	return options, 0
 }
 
+// exported are the variables that --export=ALL,NAME=value sets.
+func exported(options []Option) []Word {
+	var all []Word
+	for _, o := range options {
+		if o.Name != "export" {
+			continue
+		}
+		for rest, found := o.Value, true; found; {
+			var one Word
+			one, rest, found = rest.Cut(',')
+			if _, _, sets := one.Cut('='); sets {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
 const directive = "#SBATCH"
 
 // directives finds the #SBATCH lines. Slurm reads those before the first line

@@ -23,64 +23,68 @@ type starter struct {
 	remote bool
 	// shell: the words are put together and given to a shell.
 	shell bool
+	// sets are the options that set a variable: docker run -e NAME=value.
+	sets []string
 }
 
 // starters are the commands that start another, by name.
 func starters() map[string]starter {
 	return map[string]starter{
-		"env":         {values: "uSC"},
-		"exec":        {values: "a"},
-		"command":     {},
-		"builtin":     {},
-		"nohup":       {},
-		"setsid":      {},
-		"catchsegv":   {},
-		"time":        {values: "fo"},
-		"timeout":     {values: "ks", skip: 1},
-		"nice":        {values: "n"},
-		"ionice":      {values: "cnp"},
-		"stdbuf":      {values: "ioe"},
-		"sudo":        {values: "ugpCDhRTr"},
-		"unbuffer":    {},
-		"xvfb-run":    {search: true},
-		"numactl":     {search: true},
-		"taskset":     {search: true},
-		"chrt":        {search: true},
-		"conda":       {search: true},
-		"mamba":       {search: true},
-		"micromamba":  {search: true},
-		"poetry":      {search: true},
-		"pipenv":      {search: true},
-		"uv":          {search: true},
-		"pixi":        {search: true},
-		"nsys":        {search: true},
-		"ncu":         {search: true},
-		"dcgm":        {search: true},
-		"strace":      {search: true},
-		"gdb":         {search: true},
-		"apptainer":   {search: true},
-		"singularity": {search: true},
-		"enroot":      {search: true},
-		"shifter":     {search: true},
-		"docker":      {search: true, remote: true},
-		"podman":      {search: true, remote: true},
-		"nerdctl":     {search: true, remote: true},
-		"kubectl":     {search: true, remote: true},
-		"mpirun":      {search: true, tasks: true},
-		"mpiexec":     {search: true, tasks: true},
-		"orterun":     {search: true, tasks: true},
-		"prun":        {search: true, tasks: true},
-		"horovodrun":  {search: true, tasks: true},
-		"jsrun":       {search: true, tasks: true},
-		"flux":        {search: true, tasks: true},
-		"aprun":       {search: true, tasks: true},
-		"ssh":         {values: "BbcDEeFIiJLlmOopQRSWw", skip: 1, tasks: true, remote: true, shell: true},
-		"pdsh":        {values: "wxlutfgR", tasks: true, remote: true, shell: true},
-		"clush":       {values: "wxglutfo", tasks: true, remote: true, shell: true},
-		"pssh":        {values: "hHlptoeOx", tasks: true, remote: true, shell: true},
-		"parallel":    {search: true},
-		"xargs":       {search: true},
-		"eval":        {shell: true},
+		"env":           {values: "uSC"},
+		"exec":          {values: "a"},
+		"command":       {},
+		"builtin":       {},
+		"nohup":         {},
+		"setsid":        {},
+		"catchsegv":     {},
+		"time":          {values: "fo"},
+		"timeout":       {values: "ks", skip: 1},
+		"nice":          {values: "n"},
+		"ionice":        {values: "cnp"},
+		"stdbuf":        {values: "ioe"},
+		"sudo":          {values: "ugpCDhRTr"},
+		"sshpass":       {values: "fdpP"},
+		"unbuffer":      {},
+		"xvfb-run":      {search: true},
+		"numactl":       {search: true},
+		"taskset":       {search: true},
+		"chrt":          {search: true},
+		"conda":         {search: true},
+		"mamba":         {search: true},
+		"micromamba":    {search: true},
+		"poetry":        {search: true},
+		"pipenv":        {search: true},
+		"uv":            {search: true},
+		"pixi":          {search: true},
+		"nsys":          {search: true},
+		"ncu":           {search: true},
+		"dcgm":          {search: true},
+		"strace":        {search: true},
+		"gdb":           {search: true},
+		"apptainer":     {search: true, sets: []string{"--env"}},
+		"singularity":   {search: true, sets: []string{"--env"}},
+		"enroot":        {search: true},
+		"shifter":       {search: true},
+		"docker":        {search: true, remote: true, sets: []string{"-e", "--env"}},
+		"nvidia-docker": {search: true, remote: true, sets: []string{"-e", "--env"}},
+		"podman":        {search: true, remote: true, sets: []string{"-e", "--env"}},
+		"nerdctl":       {search: true, remote: true, sets: []string{"-e", "--env"}},
+		"kubectl":       {search: true, remote: true},
+		"mpirun":        {search: true, tasks: true, sets: []string{"-x"}},
+		"mpiexec":       {search: true, tasks: true, sets: []string{"-x"}},
+		"orterun":       {search: true, tasks: true, sets: []string{"-x"}},
+		"prun":          {search: true, tasks: true},
+		"horovodrun":    {search: true, tasks: true},
+		"jsrun":         {search: true, tasks: true},
+		"flux":          {search: true, tasks: true},
+		"aprun":         {search: true, tasks: true},
+		"ssh":           {values: "BbcDEeFIiJLlmOopQRSWw", skip: 1, tasks: true, remote: true, shell: true},
+		"pdsh":          {values: "wxlutfgR", tasks: true, remote: true, shell: true},
+		"clush":         {values: "wxglutfo", tasks: true, remote: true, shell: true},
+		"pssh":          {values: "hHlptoeOx", tasks: true, remote: true, shell: true},
+		"parallel":      {search: true},
+		"xargs":         {search: true},
+		"eval":          {shell: true},
 	}
 }
 
@@ -89,10 +93,10 @@ func isProgram(w Word) bool {
 	c := Command{Words: []Word{w}}
 	switch name := c.Name(); {
 	case strings.HasPrefix(name, "python"):
-		return !strings.Contains(name, "=") && !strings.HasSuffix(name, ".sif")
+		return !strings.ContainsAny(name, "=:") && !strings.HasSuffix(name, ".sif")
 	default:
 		return slices.Contains([]string{
-			"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "bash", "sh", "srun", "env", "numactl", "nsys", "singularity", "apptainer",
+			"torchrun", "accelerate", "accelerate-launch", "deepspeed", "colossalai", "composer", "bash", "sh", "srun", "env", "numactl", "nsys", "singularity", "apptainer",
 		}, name)
 	}
 }
@@ -123,6 +127,9 @@ func (in *interpreter) start(cmd *Command, document *Word) {
 func (in *interpreter) slurm(cmd *Command, document *Word) {
 	var rest []Word
 	cmd.Options, rest, cmd.Open = newSlurmOptions(false).parse(cmd.Words[1:])
+	for _, w := range exported(cmd.Options) {
+		in.setsVariable(cmd, w)
+	}
 	in.launch(cmd, starter{tasks: cmd.Name() == "srun"}, rest, document)
 }
 
@@ -132,8 +139,9 @@ func (in *interpreter) program(cmd *Command, s starter, document *Word) {
 	if s.search {
 		i := slices.IndexFunc(rest, isProgram)
 		if i < 0 {
-			return
+			i = len(rest)
 		}
+		in.optionsThatSet(cmd, s.sets, rest[:i])
 		in.launch(cmd, s, rest[i:], document)
 		return
 	}
@@ -143,6 +151,9 @@ func (in *interpreter) program(cmd *Command, s starter, document *Word) {
 	}
 	if cmd.Name() == "pdsh" || cmd.Name() == "clush" {
 		s.skip = 0
+	}
+	if cmd.Name() == "ssh" && len(rest) > 0 {
+		cmd.Target = rest[0]
 	}
 	in.launch(cmd, s, rest[min(s.skip, len(rest)):], document)
 }
@@ -176,6 +187,19 @@ func (in *interpreter) setsVariable(cmd *Command, w Word) bool {
 	return true
 }
 
+// optionsThatSet notes the variables of options such as docker's -e.
+func (in *interpreter) optionsThatSet(cmd *Command, names []string, words []Word) {
+	for i, w := range words {
+		name, value, found := w.Cut('=')
+		switch {
+		case slices.Contains(names, w.Text()) && i+1 < len(words):
+			in.setsVariable(cmd, words[i+1])
+		case found && slices.Contains(names, name.Text()):
+			in.setsVariable(cmd, value)
+		}
+	}
+}
+
 // launch runs words, or a script on standard input, by means of cmd.
 func (in *interpreter) launch(cmd *Command, s starter, words []Word, document *Word) {
 	sub := in.started(cmd, s)
@@ -205,7 +229,9 @@ func (in *interpreter) started(cmd *Command, s starter) *interpreter {
 	if s.tasks {
 		sub.depth++
 	}
-	sub.remote = sub.remote || s.remote
+	if s.remote {
+		sub.remote, sub.env = true, newEnvironment()
+	}
 	for _, a := range cmd.Env {
 		v := &variable{value: a.Value, array: a.Array, exported: true, record: a}
 		sub.env.vars[a.Name] = v
@@ -238,13 +264,7 @@ func (in *interpreter) shell(cmd *Command, document *Word) {
 }
 
 // newShell leaves what another shell does not have.
-func (in *interpreter) newShell() {
-	if in.remote {
-		in.env = newEnvironment()
-	} else {
-		in.env = in.env.child()
-	}
-}
+func (in *interpreter) newShell() { in.env = in.env.child() }
 
 // payload runs a text in another shell. What is no shell is passed over: it
 // may become one by what is unknown.
@@ -261,9 +281,6 @@ func (in *interpreter) payload(text Word, document *Word) {
 	file, err := src.parse()
 	if err != nil {
 		return
-	}
-	if in.remote {
-		in.env = newEnvironment()
 	}
 	saved := in.src
 	in.src = src
@@ -288,6 +305,9 @@ func (in *interpreter) onlyShell(text Word) bool {
 func (in *interpreter) submit(cmd *Command, document *Word) {
 	options, rest, open := newSlurmOptions(true).parse(cmd.Words[1:])
 	cmd.Options, cmd.Open = options, open
+	for _, w := range exported(options) {
+		in.setsVariable(cmd, w)
+	}
 	for _, o := range options {
 		if o.Name == "wrap" {
 			in.inner(o.Value, options)

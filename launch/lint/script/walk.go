@@ -73,6 +73,10 @@ func run(src *source, file *syntax.File, b *budget) *Script {
 	}
 	in := &interpreter{script: s, src: src, env: newEnvironment(), functions: map[string]*function{}, budget: b}
 	in.notes(file)
+	for _, w := range exported(s.Batch) {
+		name, value, _ := w.Cut('=')
+		in.assign(in.newAssignment(name.Text(), value, w.At), true)
+	}
 	in.stmts(file.Stmts)
 	for _, name := range sortedNames(in.functions) {
 		if f := in.functions[name]; !f.called {
@@ -173,7 +177,42 @@ func (in *interpreter) compound(cmd syntax.Command) {
 		in.stmt(c.Stmt)
 	case *syntax.TestDecl:
 		in.stmt(c.Body)
+	case *syntax.ArithmCmd, *syntax.LetClause:
+		in.forget(assignedNames(c)...)
 	}
+}
+
+// assignedNames are the variables that a piece of a script gives a value:
+// NAME=value, NAME++ and NAME+=1.
+func assignedNames(node syntax.Node) []string {
+	var names []string
+	arithmetic := func(x syntax.ArithmExpr) {
+		if w, ok := x.(*syntax.Word); ok && syntax.ValidName(w.Lit()) {
+			names = append(names, w.Lit())
+		}
+	}
+	syntax.Walk(node, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Assign:
+			if n.Name != nil && !n.Naked {
+				names = append(names, n.Name.Value)
+			}
+		case *syntax.UnaryArithm:
+			if n.Op == syntax.Inc || n.Op == syntax.Dec {
+				arithmetic(n.X)
+			}
+		case *syntax.BinaryArithm:
+			if assigns(n.Op) {
+				arithmetic(n.X)
+			}
+		}
+		return true
+	})
+	return names
+}
+
+func assigns(op syntax.BinAritOperator) bool {
+	return op == syntax.Assgn || op >= syntax.AddAssgn && op <= syntax.PowAssgn
 }
 
 func test(sit *situation)    { sit.test = true }
@@ -205,6 +244,10 @@ func (in *interpreter) choose(c *syntax.IfClause) {
 func (in *interpreter) repeat(condition, body []*syntax.Stmt) {
 	in.within(test, func() { in.within(looping, func() { in.stmts(condition) }) })
 	never := in.env.fork()
+	// From the second time on they have what the body gave them.
+	for _, s := range body {
+		in.forget(assignedNames(s)...)
+	}
 	in.within(looping, func() { in.stmts(body) })
 	in.env.merge([]*environment{in.env.fork(), never})
 }
@@ -213,6 +256,8 @@ func (in *interpreter) each(c *syntax.ForClause) {
 	if iter, ok := c.Loop.(*syntax.WordIter); ok {
 		in.fields(iter.Items)
 		in.forget(iter.Name.Value)
+	} else {
+		in.forget(assignedNames(c.Loop)...)
 	}
 	in.repeat(nil, c.Do)
 }
@@ -391,8 +436,11 @@ func withoutEnd(chars []Char, end Word) []Char {
 
 func (in *interpreter) newCommand(words []Word) *Command {
 	in.budget.commands++
+	exports := in.env.exports()
+	in.budget.chars += len(exports)
 	return &Command{
-		Words: words, Via: in.via, Depth: in.depth, Seq: in.budget.next(), At: words[0].At,
+		environment: exports,
+		Words:       words, Via: in.via, Depth: in.depth, Seq: in.budget.next(), At: words[0].At,
 		Loop: in.loop, Branch: in.branch, Test: in.test, Captured: in.captured, Background: in.background,
 		Remote: in.remote, Pipefail: in.env.pipefail, Piped: in.piped, Uncalled: in.uncalled,
 	}

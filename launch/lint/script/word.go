@@ -46,6 +46,10 @@ type Ref struct {
 	Assigned bool
 	// Required says that the shell stops if the variable is not set: ${NAME:?}.
 	Required bool
+	// Alternate says that it is nothing if the variable is not set: ${NAME:+x}.
+	Alternate bool
+	// Index is the known index of an array's element: 1 for ${NAME[1]}.
+	Index string
 }
 
 // Word is a word after the shell's expansions.

@@ -32,6 +32,19 @@ MAX_RESTARTS=${MAX_RESTARTS:-$restarts}
 # The platform gives each container a rank; by c10d torch agrees on its own. RANK
 # and WORLD_SIZE of the platform count containers, those of torch processes.
 unset RANK WORLD_SIZE
+# The address that this container tells the others: the one from which it reaches
+# the master. Its name, which torch would tell them, often resolves nowhere else.
+for ((tries = 30; tries > 0; tries--)); do
+  if [[ -n ${NODE_ADDR:-} ]]; then break; fi
+  NODE_ADDR=$(python3 -c '
+import socket, sys
+family, kind, _, _, to = socket.getaddrinfo(sys.argv[1], int(sys.argv[2]), type=socket.SOCK_DGRAM)[0]
+with socket.socket(family, kind) as s:
+    s.connect(to)  # of datagrams: nothing is sent
+    print(s.getsockname()[0])
+' "$MASTER_ADDR" "$MASTER_PORT" 2>/dev/null) || sleep 2 # the name may come a little later
+done
+: "${NODE_ADDR:?is not known: $MASTER_ADDR does not resolve; set it to the address of this container}"
 
 exec torchrun \
   --nnodes="$MIN_NNODES:$MAX_NNODES" \
@@ -39,6 +52,7 @@ exec torchrun \
   --rdzv-backend=c10d \
   --rdzv-id="$RDZV_ID" \
   --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+  --local-addr="$NODE_ADDR" \
   --max-restarts="$MAX_RESTARTS" \
   main.py \
   "$@"

@@ -8,21 +8,21 @@
 # .deepspeed_env  what is exported on the nodes. DeepSpeed knows no comments, empty
 #                 lines or quotes in it. It passes on by itself only what begins
 #                 with NCCL, PYTHON, MV2 or UCX.
-# ds_config.json  the configuration of DeepSpeed, which the script must be given by
-#                 its own argument, on all nodes: --deepspeed ds_config.json for
-#                 the Trainer of Hugging Face, --deepspeed_config for others.
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program is given it
+#                 as --deepspeed --deepspeed_config.
 #   batch         8 = 1 at once x 1 accumulated x 8 processes; DeepSpeed
 #                 refuses numbers that do not agree.
 #   optimizer     AdamW, 5e-5: used where the script passes none of its own.
 #   bf16          needs Ampere or newer; --precision fp16 for older GPUs.
 #   ZeRO stage 2  gradients and optimizer are shared out.
 
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 set -euo pipefail
 
 # Variables of the program, on all nodes.
 export MOTD='100% of "$HOME" \ `x`!'
-
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 # Where DeepSpeed looks for variables; else in the home and the working folder.
 export DS_ENV_FILE="$here/.deepspeed_env"
 
@@ -40,6 +40,13 @@ options+=(--master_port "${MASTER_PORT:-29500}")
 
 # A shell on each node reads the words once more; those that need it are quoted
 # for that.
+# The configuration of DeepSpeed, beside this script on all nodes.
+ds_config=$here/ds_config.json
+if [[ $ds_config =~ [^A-Za-z0-9_@+=:,./-] ]]; then
+  echo "$ds_config: pdsh passes it to the nodes without quotes; move it to a path of plain letters" >&2
+  exit 2
+fi
 exec /opt/train/venv/bin/python -m deepspeed.launcher.runner "${options[@]}" \
   train.py \
-  --text 'a \$(touch owned) \`touch owned\` "b" '\''c'\'' \\ \$HOME' ''\''--json={"lr":0.1}'\''' ''\'';touch'\''' 100%% '%%h it' ''\''中文'\'''
+  --text 'a \$(touch owned) \`touch owned\` "b" '\''c'\'' \\ \$HOME' ''\''--json={"lr":0.1}'\''' ''\'';touch'\''' 100%% '%%h it' ''\''中文'\''' \
+  --deepspeed --deepspeed_config "$ds_config"

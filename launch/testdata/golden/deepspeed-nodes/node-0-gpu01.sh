@@ -2,7 +2,11 @@
 # What stands in single quotes is meant as it stands there.
 # shellcheck disable=SC2016
 # train on gpu01: node 0 of 2. Run it there, beside run.sh; all
-# nodes within the time that torch waits (600 s), in any order.
+# nodes within the time that DeepSpeed waits (1800 s), in any order.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 set -euo pipefail
 # The first node of the inventory, by the address that the inventory gives it.
 export MASTER_ADDR=192.168.1.100
@@ -13,5 +17,4 @@ export NPROC_PER_NODE=4
 # The interpreter of this node.
 export PYTHON=/opt/train/venv/bin/python
 export GLOO_SOCKET_IFNAME=eth0
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 exec bash "$here/run.sh" "$@"

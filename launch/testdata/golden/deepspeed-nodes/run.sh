@@ -5,11 +5,13 @@
 # Rendered by "dsbuild launch deepspeed"; run on every node, by its block.
 #
 # hostfile        the nodes and the processes that each may have ("slots").
-# ds_config.json  the configuration of DeepSpeed, which the script must be given by
-#                 its own argument, on all nodes: --deepspeed ds_config.json for
-#                 the Trainer of Hugging Face, --deepspeed_config for others.
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program is given it
+#                 as --deepspeed.
 #   "auto"        filled in by the Trainer of Hugging Face from its arguments.
 #   ZeRO stage 2  gradients and optimizer are shared out.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
@@ -17,8 +19,6 @@ set -euo pipefail
 export MOTD='100% of $HOME'
 : "${HF_TOKEN:?is not set: export it where the job is started}"
 export HF_TOKEN
-
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
 options=()
 options+=(--hostfile "$here/hostfile")
@@ -33,6 +33,10 @@ if [[ -n ${RANK_LOGS:-} ]]; then
   options+=(--enable_each_rank_log "$RANK_LOGS")
   export PYTHONUNBUFFERED=1
 fi
-exec "${PYTHON:-python3}" -m deepspeed.launcher.runner "${options[@]}" \
+# The configuration of DeepSpeed, beside this script on all nodes.
+ds_config=$here/ds_config.json
+PYTHON=${PYTHON:-python3}
+exec "$PYTHON" -m deepspeed.launcher.runner "${options[@]}" \
   train.py \
-  --text 'it'\''s $HOME' ''
+  --text 'it'\''s $HOME' '' \
+  --deepspeed "$ds_config"

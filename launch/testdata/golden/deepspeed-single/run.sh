@@ -2,15 +2,17 @@
 # train: DeepSpeed's own launcher, 8 processes in all.
 # Rendered by "dsbuild launch deepspeed"; run it once, on the node.
 #
-# ds_config.json  the configuration of DeepSpeed, which the script must be given by
-#                 its own argument, on all nodes: --deepspeed ds_config.json for
-#                 the Trainer of Hugging Face, --deepspeed_config for others.
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program is given it
+#                 as --deepspeed --deepspeed_config.
 #   batch         8 = 1 at once x 1 accumulated x 8 processes; DeepSpeed
 #                 refuses numbers that do not agree.
 #   optimizer     AdamW, 5e-5: used where the script passes none of its own.
 #   fp16          for GPUs before Ampere; the loss is scaled.
 #   ZeRO stage 2  gradients and optimizer are shared out.
 #   offload cpu   the optimizer in main memory; needs the operator cpu_adam.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
@@ -24,7 +26,10 @@ if [[ -n ${RANK_LOGS:-} ]]; then
   options+=(--enable_each_rank_log "$RANK_LOGS")
   export PYTHONUNBUFFERED=1
 fi
+# The configuration of DeepSpeed, beside this script on all nodes.
+ds_config=$here/ds_config.json
 exec deepspeed "${options[@]}" \
   train.py \
   --epochs 3 \
-  --out 'my runs/a'
+  --out 'my runs/a' \
+  --deepspeed --deepspeed_config "$ds_config"

@@ -3,9 +3,8 @@
 # Rendered by "dsbuild launch deepspeed"; run it once, on a machine that reaches the nodes.
 #
 # hostfile        the nodes and the processes that each may have ("slots").
-# ds_config.json  the configuration of DeepSpeed, which the script must be given by
-#                 its own argument, on all nodes: --deepspeed ds_config.json for
-#                 the Trainer of Hugging Face, --deepspeed_config for others.
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program is given it
+#                 as --deepspeed --deepspeed_config.
 #   batch         96 = 4 at once x 4 accumulated x 6 processes; DeepSpeed
 #                 refuses numbers that do not agree.
 #   optimizer     AdamW, 5e-5: used where the script passes none of its own.
@@ -14,9 +13,10 @@
 #   offload nvme  optimizer and parameters on disk; needs async_io and cpu_adam
 #                 (not utils), and a disk of each node's own.
 
-set -euo pipefail
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+set -euo pipefail
 
 # The launcher logs in on each node by pdsh and ssh, without a password, and runs
 # the same interpreter in the same folder there. Without pdsh it would stop.
@@ -33,7 +33,14 @@ options+=(--master_port "${MASTER_PORT:-29500}")
 
 # A shell on each node reads the words once more; those that need it are quoted
 # for that.
+# The configuration of DeepSpeed, beside this script on all nodes.
+ds_config=$here/ds_config.json
+if [[ $ds_config =~ [^A-Za-z0-9_@+=:,./-] ]]; then
+  echo "$ds_config: pdsh passes it to the nodes without quotes; move it to a path of plain letters" >&2
+  exit 2
+fi
 exec /opt/train/venv/bin/python -m deepspeed.launcher.runner "${options[@]}" \
   train.py \
   --epochs 3 \
-  --out 'my runs/a'
+  --out 'my runs/a' \
+  --deepspeed --deepspeed_config "$ds_config"

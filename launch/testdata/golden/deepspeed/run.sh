@@ -6,18 +6,17 @@
 # .deepspeed_env  what is exported on the nodes. DeepSpeed knows no comments, empty
 #                 lines or quotes in it. It passes on by itself only what begins
 #                 with NCCL, PYTHON, MV2 or UCX.
-# ds_config.json  the configuration of DeepSpeed, which the script must be given by
-#                 its own argument, on all nodes: --deepspeed ds_config.json for
-#                 the Trainer of Hugging Face, --deepspeed_config for others.
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program's own arguments name it.
 #   "auto"        filled in by the Trainer of Hugging Face from its arguments.
 #   ZeRO stage 2  gradients and optimizer are shared out.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
 # Variables of the program, on all nodes.
 export TOKENIZERS_PARALLELISM=false
-
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 # Where DeepSpeed looks for variables; else in the home and the working folder.
 export DS_ENV_FILE="$here/.deepspeed_env"
 

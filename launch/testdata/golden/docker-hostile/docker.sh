@@ -51,6 +51,14 @@ options=(
   # Memory that network cards and GPUs write to stays in place.
   --ulimit memlock=-1 --ulimit stack=67108864
 )
+# The program: that of the folder that this is started in, where it is there; CODE is
+# another folder. Otherwise the image must have it.
+code=${CODE-$PWD}
+if [[ -n $code && ( -e $code/'dir with space/train it'\''s.py' ) ]]; then
+  options+=(--mount "type=bind,\"source=$code\",\"target=$code\"" --workdir "$code")
+else
+  echo "note: the program is not in ${code:-the folder CODE}: the image must have it" >&2
+fi
 # InfiniBand, where the node has it.
 if [[ -e /dev/infiniband ]]; then options+=(--device=/dev/infiniband); fi
 

@@ -51,6 +51,14 @@ options=(
   # Of the nodes that have it.
   --env GLOO_SOCKET_IFNAME
 )
+# The program: that of the folder that this is started in, where it is there; CODE is
+# another folder. Otherwise the image must have it.
+code=${CODE-$PWD}
+if [[ -n $code && ( -e $code/train.py ) ]]; then
+  options+=(--mount "type=bind,\"source=$code\",\"target=$code\"" --workdir "$code")
+else
+  echo "note: the program is not in ${code:-the folder CODE}: the image must have it" >&2
+fi
 # InfiniBand, where the node has it.
 if [[ -e /dev/infiniband ]]; then options+=(--device=/dev/infiniband); fi
 # The address that this node tells the others; its own name where it is not said.

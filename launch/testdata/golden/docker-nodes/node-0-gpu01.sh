@@ -1,6 +1,10 @@
 #!/bin/bash
 # train on gpu01: node 0 of 2. Run it there, beside docker.sh; all
 # nodes within the time that torch waits (600 s), in any order.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 set -euo pipefail
 # The first node of the inventory, by the address that the inventory gives it.
 export MASTER_ADDR=192.168.1.100
@@ -11,5 +15,4 @@ export NPROC_PER_NODE=4
 # The address of this node for the others.
 export NODE_ADDR=192.168.1.100
 export GLOO_SOCKET_IFNAME=eth0
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 exec bash "$here/docker.sh" "$@"

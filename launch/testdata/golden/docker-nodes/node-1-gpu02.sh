@@ -2,6 +2,9 @@
 # train on gpu02: node 1 of 2. Run it there, beside docker.sh; all
 # nodes within the time that torch waits (600 s), in any order.
 
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 # shellcheck disable=SC1090,SC1091
 {
 module load cuda
@@ -15,5 +18,4 @@ export NNODES=2
 export NPROC_PER_NODE=4
 # The address of this node for the others.
 export NODE_ADDR=192.168.1.101
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 exec bash "$here/docker.sh" "$@"

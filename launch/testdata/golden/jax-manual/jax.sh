@@ -6,6 +6,9 @@
 # Many nodes:  on each of them, with its own NODE_RANK and all else the same:
 #              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash jax.sh
 
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 set -euo pipefail
 
 # What JAX runs on. Named, so that a GPU that is not found is an error and not a
@@ -29,7 +32,8 @@ if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node. One takes all its GPUs, which is what JAX is made for.
+# Processes of this node. One takes all its GPUs, which is what JAX is made for;
+# several share them out.
 NPROC_PER_NODE=${NPROC_PER_NODE:-2}
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
@@ -41,7 +45,6 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
   exit 2
 fi
 PYTHON=${PYTHON:-python3}
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
 # The processes of this node. When one ends badly the others are ended: they would
 # wait for it.

@@ -6,6 +6,9 @@
 # Many nodes:  on each of them, with its own NODE_RANK and all else the same:
 #              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash jax.sh
 
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 set -euo pipefail
 
 # What JAX runs on. Named, so that a GPU that is not found is an error and not a
@@ -34,8 +37,13 @@ if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node. One takes all its GPUs, which is what JAX is made for.
+# Processes of this node. One takes all its GPUs, which is what JAX is made for;
+# several share them out.
 NPROC_PER_NODE=${NPROC_PER_NODE:-1}
+# GPUs of this node. JAX must find them all.
+GPUS_PER_NODE=${GPUS_PER_NODE:-8}
+gpus=(--local-processes="$NPROC_PER_NODE")
+if [[ -n $GPUS_PER_NODE ]]; then gpus+=(--gpus="$GPUS_PER_NODE"); fi
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
   echo "MASTER_ADDR is localhost: each of the $NNODES nodes would wait for itself" >&2
@@ -46,7 +54,6 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
   exit 2
 fi
 PYTHON=${PYTHON:-python3}
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
 # The processes of this node. When one ends badly the others are ended: they would
 # wait for it.
@@ -69,6 +76,7 @@ for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
       --num-processes="$((NNODES * NPROC_PER_NODE))" \
       --process-id="$rank" \
       --local-rank="$local_rank" \
+      "${gpus[@]}" \
       -- train.py \
       --epochs 3 \
       --out 'my runs/a' \

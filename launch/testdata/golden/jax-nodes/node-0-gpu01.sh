@@ -1,6 +1,10 @@
 #!/bin/bash
 # train on gpu01: node 0 of 2. Run it there, beside jax.sh; all
-# nodes within the time that torch waits (600 s), in any order.
+# nodes within the time that JAX waits (300 s), in any order.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 set -euo pipefail
 # The first node of the inventory, by the address that the inventory gives it.
 export MASTER_ADDR=192.168.1.100
@@ -8,8 +12,8 @@ export MASTER_PORT=29500
 export NODE_RANK=0
 export NNODES=2
 export NPROC_PER_NODE=1
+export GPUS_PER_NODE=8
 # The interpreter of this node.
 export PYTHON=/opt/train/venv/bin/python
 export GLOO_SOCKET_IFNAME=eth0
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 exec bash "$here/jax.sh" "$@"

@@ -22,9 +22,23 @@ master=${master%%;*} # with several clusters ";CLUSTER" follows
 jobs+=("$master")
 echo "master: job $master"
 
+# Slurm's controller may be busy: a question that it leaves without an answer is
+# asked again, for five minutes at least.
+silent=0
 while true; do
-  state=$(squeue --noheader --jobs="$master" --format=%T 2>/dev/null) || state=
-  case $state in
+  if said=$(squeue --noheader --jobs="$master" --format='%T %B' 2>/dev/null); then
+    silent=0
+  elif why=$(squeue --noheader --jobs="$master" 2>&1 >/dev/null); [[ $why == *"Invalid job id"* ]]; then
+    said=
+  elif ((++silent < 150)); then
+    sleep 2
+    continue
+  else
+    echo "squeue does not answer: $why" >&2
+    exit 1
+  fi
+  read -r state host <<<"$said" || true
+  case ${state:-} in
   RUNNING) break ;;
   PENDING | CONFIGURING | REQUEUED) sleep 2 ;;
   *)
@@ -33,7 +47,6 @@ while true; do
     ;;
   esac
 done
-host=$(squeue --noheader --jobs="$master" --format=%B)
 port=$((10000 + master % 20000)) # as master.sbatch takes it
 echo "master: $host:$port"
 

@@ -2,6 +2,9 @@
 # train on gpu02: node 1 of 2. Run it there, beside torchrun.sh; all
 # nodes within the time that torch waits (600 s), in any order.
 
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
 # shellcheck disable=SC1090,SC1091
 {
 module load cuda
@@ -17,5 +20,4 @@ export NPROC_PER_NODE=2
 export NODE_ADDR=192.168.1.101
 # The interpreter of this node.
 export PYTHON=/opt/train/venv/bin/python
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 exec bash "$here/torchrun.sh" "$@"

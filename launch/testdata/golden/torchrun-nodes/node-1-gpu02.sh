@@ -1,6 +1,9 @@
 #!/bin/bash
 # train on gpu02: node 1 of 2. Run it there, beside torchrun.sh; all
-# nodes within the time that torch waits (600 s), in any order.
+# nodes within the time that torch waits (900 s), in any order.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 # shellcheck disable=SC1090,SC1091
 {
@@ -15,5 +18,4 @@ export NNODES=2
 export NPROC_PER_NODE=4
 # The interpreter of this node.
 export PYTHON=/opt/train/venv/bin/python
-here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 exec bash "$here/torchrun.sh" "$@"

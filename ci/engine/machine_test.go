@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+)
+
+// Root in a plain container hears which right is missing before anything is
+// installed. The program is run once more without that right.
+func TestRightsOfRoot(t *testing.T) {
+	if os.Getenv("DSBUILD_TEST_RIGHTS") != "" {
+		err := checkRights(cgroupRoot)
+		if err == nil || !strings.Contains(err.Error(), os.Getenv("DSBUILD_TEST_RIGHTS")) || hint.Of(err) == "" {
+			t.Fatalf("%v, hint %q", err, hint.Of(err))
+		}
+		return
+	}
+	skip := t.Skipf
+	if os.Getenv("CI") == "true" {
+		skip = t.Fatalf
+	}
+	if os.Geteuid() != 0 {
+		skip("needs root")
+	}
+	if err := checkRights(cgroupRoot); err != nil {
+		skip("%v", err)
+	}
+	for capability, want := range map[string]string{
+		"-sys_admin": "making namespaces: operation not permitted",
+		"-mknod":     "making a device: operation not permitted",
+	} {
+		cmd := exec.CommandContext(t.Context(), "setpriv", "--bounding-set="+capability, os.Args[0], "-test.run=^TestRightsOfRoot$")
+		cmd.Env = append(os.Environ(), "DSBUILD_TEST_RIGHTS="+want)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", capability, err, out)
+		}
+	}
+}
+
+func TestCgroups(t *testing.T) {
+	if err := tryCgroup(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no control groups") {
+		t.Error(err)
+	}
+	for _, tree := range []string{"", "memory"} {
+		root := t.TempDir()
+		put(t, filepath.Join(root, tree, "cgroup.procs"), "")
+		if err := tryCgroup(root); err != nil {
+			t.Error(err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(root, tree, "dsbuild-*")); len(left) > 0 {
+			t.Error(left)
+		}
+	}
+}
+
+// Where no engine can be had, check and ensure say so in one line, with the
+// same exit code, and make nothing.
+func TestNoEngine(t *testing.T) {
+	var stdout bytes.Buffer
+	none := &engine.NotFoundError{Attempts: []engine.Attempt{
+		{Where: "dsbuild's own engine in /x", Why: "not installed"},
+		{Where: "docker", Why: "client without a daemon (permission denied)"}, {Where: "podman", Why: "not installed"},
+	}}
+	err := &noEngineError{none, errors.New("dsbuild's own engine needs root")}
+	const want = "no Docker, podman or nerdctl answers (docker: client without a daemon (permission denied)), and dsbuild's own engine needs root"
+	if err.Error() != want || err.ExitCode() != 3 {
+		t.Errorf("%d %s", err.ExitCode(), err)
+	}
+	home := filepath.Join(t.TempDir(), "state", "engine")
+	t.Setenv("DSBUILD_ENGINE", "tcp://127.0.0.1:1")
+	if err := Check(t.Context(), At(home), &stdout); err == nil || !strings.Contains(err.Error(), "DSBUILD_ENGINE") {
+		t.Errorf("an engine that was asked for: %v", err)
+	}
+	if err := Ensure(t.Context(), At(home), newConsole(&stdout), &stdout); err == nil || !strings.Contains(err.Error(), "DSBUILD_ENGINE") {
+		t.Errorf("an engine that was asked for: %v", err)
+	}
+	if existing(home) != filepath.Dir(filepath.Dir(home)) {
+		t.Errorf("%s was made", existing(home))
+	}
+}
+
+func TestRemaining(t *testing.T) {
+	for _, c := range []struct {
+		done, total int
+		want        string
+	}{
+		{10, 1700, ""}, {425, 1700, ", about 300 s more"}, {1700, 1700, ""}, {1800, 1700, ""}, {0, 0, ""},
+	} {
+		if got := remaining(c.done, c.total, 100*time.Second); got != c.want {
+			t.Errorf("%d of %d: %q", c.done, c.total, got)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+// Package gotest reads what go test -json prints.
+package gotest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+)
+
+// Event is a line of go test -json; go doc test2json describes it.
+type Event struct {
+	Action, Package, Test, Output string
+	ImportPath, FailedBuild       string // of what does not compile
+	Elapsed                       float64
+}
+
+// Read calls event with each event, and writes every line that is none to other.
+func Read(r io.Reader, other io.Writer, event func(Event)) error {
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadBytes('\n')
+		var e Event
+		if json.Unmarshal(line, &e) == nil && e.Action != "" {
+			event(e)
+		} else {
+			_, _ = other.Write(line)
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}

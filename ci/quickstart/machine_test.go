@@ -1,0 +1,66 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
+)
+
+func TestChoosePython(t *testing.T) {
+	python := func(version string, parts ...string) pipeline.Interpreter {
+		return pipeline.Interpreter{Version: version, Parts: parts}
+	}
+	whole := []string{"venv", "ensurepip", "pip", "Python.h"}
+	for name, c := range map[string]struct {
+		engine bool
+		found  []pipeline.Interpreter
+		tools  []string
+		want   string
+	}{
+		"the base's, not the first":      {true, []pipeline.Interpreter{python("3.13.1", whole...), python("3.11.2", whole...)}, nil, "3.11"},
+		"the machine's own":              {false, []pipeline.Interpreter{python("3.12.3", whole...)}, nil, "3.12"},
+		"no header, in an engine":        {true, []pipeline.Interpreter{python("3.11.2", "venv", "ensurepip")}, nil, "3.11"},
+		"no header, without":             {false, []pipeline.Interpreter{python("3.11.2", "venv", "ensurepip"), python("3.10.1", whole...)}, nil, "3.10"},
+		"nothing makes environments":     {true, []pipeline.Interpreter{python("3.11.2", "venv")}, nil, ""},
+		"pip in place of ensurepip":      {true, []pipeline.Interpreter{python("3.11.2", "venv", "pip")}, nil, "3.11"},
+		"uv makes environments":          {false, []pipeline.Interpreter{python("3.11.2", "Python.h")}, []string{"uv"}, "3.11"},
+		"too new and too old":            {true, []pipeline.Interpreter{python("3.14.0", whole...), python("3.9.2", whole...)}, nil, ""},
+		"3.1 is not the beginning of it": {true, []pipeline.Interpreter{python("3.1.3", whole...)}, nil, ""},
+	} {
+		if got := choosePython(pipeline.Ground{Interpreters: c.found, Tools: c.tools}, c.engine); got != c.want {
+			t.Errorf("%s: %q, not %q", name, got, c.want)
+		}
+	}
+}
+
+// A machine that has nothing hears of all that it lacks at once, and each with
+// the package that has it.
+func TestEveryMissingProgramIsNamed(t *testing.T) {
+	bin := t.TempDir()
+	for _, tool := range []string{"sh", "uname", "getconf", "sed", "tr", "cut", "head", "readlink"} {
+		path, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(bin, tool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := checkPrograms(t.Context(), []string{"PATH=" + bin, "HOME=" + t.TempDir()}, false)
+	var missing *hostbuilder.MissingError
+	if !errors.As(err, &missing) || missing.ExitCode() != 2 {
+		t.Fatal(err)
+	}
+	said := err.Error() + "\n" + missing.Hint()
+	for _, want := range []string{"gcc and g++", "Python", "strip", "tar", "python3-dev", "python3-venv", "libc6-dev", "binutils"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q is not in\n%s", want, said)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/ci/gotest"
+)
+
+// list prints what go test prints, and collects why tests were skipped.
+type list struct {
+	w       io.Writer
+	said    map[string][]string // what each test and package printed, by its name
+	reasons []string            // in the order of their first test
+	skipped map[string][]string // tests by reason
+}
+
+func newList(w io.Writer) *list {
+	return &list{w: w, said: map[string][]string{}, skipped: map[string][]string{}}
+}
+
+// leaveOut adds a test that was not run.
+func (l *list) leaveOut(reason, what string) {
+	if !slices.Contains(l.reasons, reason) {
+		l.reasons = append(l.reasons, reason)
+	}
+	if !slices.Contains(l.skipped[reason], what) {
+		l.skipped[reason] = append(l.skipped[reason], what)
+	}
+}
+
+// add handles one event. A package that passes prints its last line, one that
+// fails all that its failed tests and the package itself printed.
+func (l *list) add(e gotest.Event) {
+	name := e.Package + " " + e.Test
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(l.w, e.Output)
+	case "output":
+		l.said[name] = append(l.said[name], e.Output)
+	case "skip":
+		if e.Test != "" {
+			l.leaveOut(reason(l.said[name]), fmt.Sprintf("%s (%s)", e.Test, path.Base(e.Package)))
+			delete(l.said, name)
+			return
+		}
+		l.last(name)
+	case "pass":
+		if e.Test == "" {
+			l.last(name)
+		}
+		delete(l.said, name)
+	case "fail":
+		fmt.Fprint(l.w, strings.Join(l.said[name], ""))
+		delete(l.said, name)
+	}
+}
+
+// last prints the last line of a package.
+func (l *list) last(name string) {
+	if said := l.said[name]; len(said) > 0 {
+		fmt.Fprint(l.w, said[len(said)-1])
+	}
+	delete(l.said, name)
+}
+
+var (
+	logged = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)`)
+	marker = regexp.MustCompile(`^\s*(=== |--- )`)
+)
+
+// reason is the first line of what a test said last, without its place.
+func reason(said []string) string {
+	found := "no reason given"
+	for _, line := range said {
+		line = strings.TrimRight(line, "\n")
+		if m := logged.FindStringSubmatch(line); m != nil && !marker.MatchString(line) {
+			found = m[1]
+		}
+	}
+	return found
+}
+
+// shown is how many tests of a reason are named.
+const shown = 4
+
+// print lists what was left out, nothing where all was run.
+func (l *list) print() {
+	if len(l.reasons) == 0 {
+		return
+	}
+	fmt.Fprintln(l.w, "not run on this machine (with CI=true this fails):")
+	for _, reason := range l.reasons {
+		tests := l.skipped[reason]
+		more := ""
+		if len(tests) > shown {
+			more = fmt.Sprintf(" and %d more", len(tests)-shown)
+		}
+		fmt.Fprintf(l.w, "  %s: %s%s\n", reason, strings.Join(tests[:min(shown, len(tests))], ", "), more)
+	}
+}

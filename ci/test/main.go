@@ -1,0 +1,134 @@
+// Command test is the part of `make test` that runs: an engine, a real wheel,
+// all tests against both, fuzzing. Where no container engine can be had, the
+// wheel is built on the machine itself. At its end it lists, one line for each
+// reason, what was not run. Where the variable CI is true, it fails instead.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/enginectl"
+	"github.com/dsbuild/dsbuild/ci/gotest"
+	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// pythonVersion is that of the test nodes, and so of the wheel.
+const pythonVersion = "3.11"
+
+// dir is the folder of the run, in the checkout.
+const dir = ".test"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	list := newList(os.Stdout)
+	err := test(ctx, list)
+	list.print()
+	switch {
+	case ctx.Err() != nil:
+		os.Exit(130) //nolint:gocritic // stop has nothing left to do
+	case err != nil:
+		ui.PrintError(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func test(ctx context.Context, l *list) error {
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "dist"), 0o755)); err != nil {
+		return err
+	}
+	if _, err := python.Find(ctx, pythonVersion); err != nil {
+		return err
+	}
+	engine, err := wheel(ctx)
+	if err != nil {
+		return err
+	}
+	// What fuzzing finds is worth knowing where a test fails, too.
+	err = errors.Join(goTest(ctx, l), command(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
+	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only to say so
+	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(built()))
+	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
+		lines := strings.Split(strings.TrimSpace(string(counts)), "\n")
+		fmt.Println(lines[len(lines)-1])
+	}
+	return err
+}
+
+// wheel builds the wheel of the tests and returns what built it.
+func wheel(ctx context.Context) (engine string, err error) {
+	args := []string{"wheel", "--arch", "8.0", "--no-cache", "--json", "-o", filepath.Join(dir, "dist")}
+	_, err = enginectl.Check(ctx)
+	var none *enginectl.NoneError
+	switch {
+	case errors.As(err, &none) && os.Getenv("CI") != "true":
+		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Not run: what needs a container engine\n", none.Why)
+		engine, args = "no container engine", append(args, "--builder", "host", "--python", pythonVersion)
+	case err != nil:
+		return "", err
+	default:
+		var said strings.Builder
+		if err := enginectl.Ensure(ctx, &said); err != nil {
+			return "", err
+		}
+		engine = strings.TrimSpace(said.String())
+	}
+	document, err := os.Create(filepath.Join(dir, "wheel.json"))
+	if err != nil {
+		return "", err
+	}
+	defer document.Close()
+	return engine, command(ctx, document, "bin/dsbuild", args...)
+}
+
+// built is the path of the wheel.
+func built() string {
+	found, _ := filepath.Glob(filepath.Join(dir, "dist", "*.whl")) //nolint:errcheck // the pattern is good
+	if len(found) == 0 {
+		return ""
+	}
+	return found[0]
+}
+
+// goTest runs all tests.
+func goTest(ctx context.Context, l *list) error {
+	here, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	cmd := child.Command(ctx, "go", "test", "-json", "-count=1", "-timeout", "45m", "./...")
+	cmd.Env = append(os.Environ(), "DSBUILD_TEST_DIR="+filepath.Join(here, dir), "DSBUILD_TEST_WHEEL="+filepath.Join(here, built()))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := errors.Join(gotest.Read(out, os.Stdout, l.add), cmd.Wait()); err != nil {
+		return fmt.Errorf("go test: %w", err)
+	}
+	return nil
+}
+
+// command runs a program to its end.
+func command(ctx context.Context, stdout io.Writer, name string, args ...string) error {
+	cmd := child.Command(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return nil
+}

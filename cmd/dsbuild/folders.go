@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/user"
+	"strings"
+	"syscall"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// useAccountHome sets an empty HOME to the folder of the account, which a shell
+// does at a login. Without it dsbuild's folders would lie in /.
+func useAccountHome() {
+	if os.Getenv("HOME") != "" {
+		return
+	}
+	account, err := user.Current()
+	if err != nil || account.HomeDir == "" {
+		return // an account without an entry: folderHint tells what to set
+	}
+	if os.Setenv("HOME", account.HomeDir) == nil {
+		xdg.Reload()
+	}
+}
+
+// folderHint adds to err how to move dsbuild's own folders, where err is that
+// one of them cannot be written.
+func folderHint(err error) error {
+	var path *fs.PathError
+	if !errors.As(err, &path) || hint.Of(err) != "" {
+		return err
+	}
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+	for _, own := range []string{xdg.CacheHome, xdg.StateHome} {
+		if path.Path != "/" && (strings.HasPrefix(own+"/", path.Path+"/") || strings.HasPrefix(path.Path, own+"/")) {
+			return hint.With(err, "set HOME to a folder that you may write, or XDG_CACHE_HOME and XDG_STATE_HOME")
+		}
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+func TestEmptyHomeIsTheAccounts(t *testing.T) {
+	account, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(xdg.Reload)
+	for _, name := range []string{"HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"} {
+		t.Setenv(name, "")
+	}
+	useAccountHome()
+	if want := filepath.Join(account.HomeDir, ".cache"); os.Getenv("HOME") != account.HomeDir || xdg.CacheHome != want {
+		t.Errorf("HOME %s, caches in %s", os.Getenv("HOME"), xdg.CacheHome)
+	}
+	t.Setenv("HOME", "/elsewhere")
+	useAccountHome()
+	if os.Getenv("HOME") != "/elsewhere" {
+		t.Error("a HOME that is set was changed")
+	}
+}
+
+func TestFolderHint(t *testing.T) {
+	fault := func(path string, cause error) error {
+		return fmt.Errorf("the log: %w", &fs.PathError{Op: "mkdir", Path: path, Err: cause})
+	}
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{fault(filepath.Join(xdg.StateHome, "dsbuild", "logs"), syscall.EACCES), true},
+		{fault(xdg.CacheHome, syscall.EROFS), true},
+		{fault(filepath.Dir(xdg.CacheHome), syscall.EACCES), true},
+		{fault("/srv/wheels", syscall.EACCES), false},
+		{fault(xdg.CacheHome, syscall.ENOSPC), false},
+		{errors.New("no file"), false},
+		{nil, false},
+	} {
+		got := folderHint(c.err)
+		if strings.Contains(hint.Of(got), "XDG_CACHE_HOME") != c.want || !errors.Is(got, c.err) {
+			t.Errorf("%v: hint %q", c.err, hint.Of(got))
+		}
+	}
+}

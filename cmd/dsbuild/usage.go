@@ -1,0 +1,231 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// wrongUsage words what cobra refused before the command itself started, and
+// says what may be meant.
+func wrongUsage(cmd *cobra.Command, args []string, err error) error {
+	wrong := &usageError{err: err, command: cmd.CommandPath()}
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	if word := firstWord(cmd, args); cmd.HasSubCommands() && word != "" {
+		wrong.err = fmt.Errorf("unknown command %q for %q", word, cmd.CommandPath())
+		wrong.hint = meantCommand(cmd, word)
+		return wrong
+	}
+	switch {
+	case errors.As(err, &unknown):
+		wrong.hint = meantFlag(cmd, unknown)
+	case errors.As(err, &invalid):
+		wrong.err = invalidValue(invalid)
+	case cmd.Name() == "help":
+		wrong.hint = meantCommand(cmd.Root(), strings.Join(cmd.Flags().Args(), " "))
+	case cmd.ValidateArgs(cmd.Flags().Args()) != nil:
+		wrong.err, wrong.hint = wrongArguments(cmd, cmd.Flags().Args())
+	}
+	return wrong
+}
+
+// firstWord is the first argument behind a command's name that is no flag.
+func firstWord(cmd *cobra.Command, args []string) string {
+	for range strings.Fields(cmd.CommandPath())[1:] {
+		if len(args) > 0 {
+			args = args[1:]
+		}
+	}
+	for _, arg := range args {
+		if !strings.HasPrefix(arg, "-") {
+			return arg
+		}
+	}
+	return ""
+}
+
+// meantCommand names the command that a word may stand for: another word for
+// it, its beginning, or a slip of the keyboard.
+func meantCommand(group *cobra.Command, word string) string {
+	var names []string
+	for _, sub := range group.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		if slices.Contains(sub.SuggestFor, strings.ToLower(word)) {
+			return didYouMean(sub.CommandPath())
+		}
+		names = append(names, sub.Name())
+	}
+	if near := mistake.Nearest(word, names); near != "" {
+		return didYouMean(group.CommandPath() + " " + near)
+	}
+	if len(word) > 2 {
+		for _, name := range names {
+			if strings.HasPrefix(name, word) {
+				return didYouMean(group.CommandPath() + " " + name)
+			}
+		}
+	}
+	return ""
+}
+
+func didYouMean(what string) string { return "did you mean '" + what + "'?" }
+
+// flagWords are other programs' names of flags, with those of dsbuild that mean
+// the same. The first that a command has is meant.
+func flagWords() map[string][]string {
+	return map[string][]string{
+		"mode": {"form", "verify", "builder"}, "jobs": {"forks", "parallel"}, "workers": {"forks", "jobs"}, "concurrency": {"forks", "parallel"},
+		"host": {"limit", "inventory"}, "hosts": {"limit", "inventory"}, "hostfile": {"inventory"}, "node": {"limit", "nodes"},
+		"nnodes": {"nodes"}, "num-nodes": {"nodes"}, "nproc-per-node": {"procs"}, "nproc": {"procs"}, "num-gpus": {"gpus"},
+		"master-addr": {"master"}, "master-port": {"port"}, "rdzv-backend": {"rendezvous"}, "format": {"to", "json"},
+		"check": {"dry-run"}, "noop": {"dry-run"}, "out": {"output"}, "output-dir": {"output"}, "dest": {"output"}, "cuda-version": {"cuda"},
+		"python-version": {"python"}, "torch-version": {"torch"}, "clean": {"no-cache"}, "rebuild": {"no-cache"}, "arch-list": {"arch"}, "sm": {"arch"},
+	}
+}
+
+// meantFlag names the flag that an unknown one may stand for.
+func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError) string {
+	name := unknown.GetSpecifiedName()
+	if unknown.GetSpecifiedShortnames() != "" {
+		return ""
+	}
+	flags := map[string]*pflag.Flag{}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			flags[f.Name], names = f, append(names, f.Name)
+		}
+	})
+	for _, same := range flagWords()[strings.ReplaceAll(strings.ToLower(name), "_", "-")] {
+		if flags[same] != nil {
+			return "did you mean --" + same + "?"
+		}
+	}
+	if near := mistake.Nearest(name, names); near != "" {
+		return "did you mean --" + near + "?"
+	}
+	var others []string
+	for _, other := range commands(cmd.Root()) {
+		if other.Flags().Lookup(name) != nil {
+			others = append(others, "'"+other.CommandPath()+"'")
+		}
+	}
+	if len(others) > 0 && len(others) <= 3 {
+		return fmt.Sprintf("--%s is a flag of %s", name, strings.Join(others, " and "))
+	}
+	return ""
+}
+
+// commands are all commands below one.
+func commands(cmd *cobra.Command) []*cobra.Command {
+	var all []*cobra.Command
+	for _, sub := range cmd.Commands() {
+		all = append(append(all, sub), commands(sub)...)
+	}
+	return all
+}
+
+// invalidValue says what the value of a flag must be.
+func invalidValue(invalid *pflag.InvalidValueError) error {
+	f := invalid.GetFlag()
+	var number *strconv.NumError
+	if errors.As(invalid, &number) && errors.Is(number.Err, strconv.ErrRange) {
+		return fmt.Errorf("--%s %q: the number is too large", f.Name, invalid.GetValue())
+	}
+	what := ""
+	switch kind := f.Value.Type(); {
+	case strings.HasPrefix(kind, "int"):
+		what = "a whole number"
+	case strings.HasPrefix(kind, "uint"):
+		what = "a whole number, not below 0"
+	case strings.HasPrefix(kind, "float"):
+		what = "a number"
+	case kind == "bool":
+		what = "true or false"
+	case kind == "duration":
+		what = "a duration such as 90s, 5m or 1h"
+	default:
+		return fmt.Errorf("--%s %q: %w", f.Name, invalid.GetValue(), invalid.Unwrap())
+	}
+	return fmt.Errorf("--%s %q: it must be %s", f.Name, invalid.GetValue(), what)
+}
+
+// wrongArguments says which argument is missing, or too many.
+func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) { //nolint:revive // the error is a result, not a failure
+	names := placeholders(cmd)
+	if len(args) < len(names) {
+		return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine()), ""
+	}
+	extra := args[len(names)]
+	if len(names) == 0 {
+		err = fmt.Errorf("%q: %s takes no argument", extra, cmd.CommandPath())
+	} else {
+		err = fmt.Errorf("%q: an argument too many: %s", extra, cmd.UseLine())
+	}
+	return err, meantArgument(cmd, extra)
+}
+
+// placeholders are the arguments that a command must have, by the line of its
+// use: "deploy INVENTORY".
+func placeholders(cmd *cobra.Command) []string {
+	var names []string
+	for _, word := range strings.Fields(cmd.Use)[1:] {
+		if strings.HasPrefix(word, "[") || strings.HasPrefix(word, "-") {
+			break
+		}
+		names = append(names, strings.TrimSuffix(word, "..."))
+	}
+	return names
+}
+
+// meantArgument names the flag whose value an argument may be.
+func meantArgument(cmd *cobra.Command, arg string) string {
+	has := func(name string) bool { return cmd.Flags().Lookup(name) != nil }
+	yaml := strings.HasSuffix(arg, ".yaml") || strings.HasSuffix(arg, ".yml")
+	switch {
+	case has("gpu") && isGPU(arg):
+		return "did you mean --gpu " + arg + "?"
+	case has("arch") && isArch(arg):
+		return "did you mean --arch " + arg + "?"
+	case has("wheel") && strings.HasSuffix(arg, ".whl"):
+		return "did you mean --wheel " + arg + "?"
+	case has("file") && yaml:
+		return "did you mean --file " + arg + "?"
+	case has("for") && yaml:
+		return "did you mean --for " + arg + "?"
+	}
+	return ""
+}
+
+func isGPU(name string) bool {
+	tables, err := compat.NewTables()
+	return err == nil && len(tables.GPUsNamed(name)) > 0
+}
+
+func isArch(text string) bool {
+	archs, err := wheel.ParseArchs([]string{text})
+	return err == nil && len(archs) > 0
+}
+
+// oneOf refuses a value that a flag does not have.
+func oneOf(command, flag, value string, known ...string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return &usageError{
+		err: fmt.Errorf("--%s %q: one of %s", flag, value, strings.Join(known, ", ")), command: command,
+		hint: mistake.DidYouMean(value, known),
+	}
+}

@@ -1,0 +1,288 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// withFiles adds files to a wheel. "console" among them is the list of its commands.
+func withFiles(t *testing.T, path string, more map[string]string) string {
+	t.Helper()
+	files := wheeltest.Read(t, path)
+	info := strings.TrimSuffix(wheeltest.Member(t, files, ".dist-info/METADATA"), "METADATA")
+	for name, text := range more {
+		if name == "console" {
+			name = info + "entry_points.txt"
+		}
+		files[strings.Replace(name, "DATA/", strings.TrimSuffix(info, ".dist-info/")+".data/", 1)] = text
+	}
+	wheeltest.Write(t, path, files)
+	return path
+}
+
+func commands(names ...string) map[string]string {
+	text := "[console_scripts]\n"
+	for _, name := range names {
+		text += name + " = deepspeed:main\n"
+	}
+	return map[string]string{"console": text}
+}
+
+func TestCommandsArePutBack(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	broken := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}})
+	opt := options(t, load(t, withFiles(t, broken, commands("ds_new"))), []*sshtest.Server{s}, h)
+	was := e.snapshot(t)
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "verify" {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+
+	opt.Wheels = load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands("ds_new")))
+	opt.Verify = deploy.VerifyFiles
+	if r := run(t, context.Background(), opt); r.Err() != nil || !exists(filepath.Join(e.dir, "bin", "ds_new"))() {
+		t.Fatal(r.Err())
+	}
+	if r := run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Changed {
+		t.Errorf("its own command is in its way: %+v", r.Nodes[0])
+	}
+	if r := back(t, opt); r.Err() != nil {
+		t.Errorf("%+v", r.Nodes[0])
+	}
+	e.mustBe(t, was)
+}
+
+func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, more := range []map[string]string{
+		commands("python"), commands("ds_fine", "python3.11"), commands("../python"), commands("pypy3"), commands("activate"),
+		commands("a/b"), commands(".."), commands("x python"), {"console": "[gui_scripts]\npythonw = deepspeed:main\n"},
+		{"console": "[[console_scripts]]\n\tpython = deepspeed:main\n"}, {"console": "[console_scripts]\nds = deepspeed:main\x0bpython = deepspeed:main\n"},
+		{"DATA/scripts/python3": "#!python\n"}, {"DATA/data/bin/python": "#!python\n"}, {"DATA/scripts/python/x": ""},
+	} {
+		path := withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), more)
+		if _, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{}); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
+			t.Errorf("%q: %v", more, err)
+		}
+	}
+}
+
+func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	e.install(t, small{name: "hjson", version: "2.0", files: map[string]string{"hjson.py": "", "console": "[console_scripts]\nhjson = hjson:main\n"}})
+	e.write(t, "../../../bin/mine", "#!/bin/sh\n")
+	if err := os.Symlink("/nowhere", filepath.Join(e.dir, "bin", "broken")); err != nil {
+		t.Fatal(err)
+	}
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	was := e.snapshot(t)
+	for name, want := range map[string]string{"hjson": "hjson belongs to hjson", "mine": "mine is there, which belongs to no package", "broken": "broken is there"} {
+		opt := options(t, load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands(name))), []*sshtest.Server{s}, h)
+		count := &counting{Dialer: opt.Dialer}
+		opt.Dialer = count
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == "" || count.puts.Load() != 0 {
+			t.Errorf("%s: %+v, %d files sent", name, n, count.puts.Load())
+		}
+		if exists(filepath.Join(e.dir, ".dsbuild"))() {
+			t.Errorf("%s: something was written", name)
+		}
+	}
+	// What goes along is looked at by the node itself, before anything is changed.
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
+	opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: map[string]string{"hjson.py": "", "console": "[console_scripts]\nhjson = hjson:main\nmine = hjson:main\n"}}, small{name: "space-two", version: "1.0"})
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, "bin/mine is there already") || n.Changed {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+}
+
+// changeByteCode changes what a module does and keeps the header of its byte code.
+func changeByteCode(t *testing.T, path string, old, by string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(data, []byte(old)) || len(old) != len(by) {
+		t.Fatalf("%v: %q", err, data)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll(data, []byte(old), []byte(by)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func cached(t *testing.T, e environment, module string) string {
+	t.Helper()
+	tag := pythonTag(t)
+	return filepath.Join(e.site, filepath.Dir(module), "__pycache__", strings.TrimSuffix(filepath.Base(module), ".py")+".cpython-"+tag[2:]+".pyc")
+}
+
+// What runs in place of what was installed is named, and the next deploy mends it: at
+// first so in one of two environments, then in the only one.
+func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
+	t.Parallel()
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "__init__.py"), []byte("__version__ = 'evil'\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(t *testing.T, e environment)
+		want   string
+	}{
+		"byte code": {func(t *testing.T, e environment) {
+			changeByteCode(t, cached(t, e, "deepspeed/version.py"), "0.19.8+", "6.66.6+")
+		}, "deepspeed/__pycache__/version.cpython-"},
+		"a linked folder": {func(t *testing.T, e environment) {
+			if err := os.Symlink(outside, filepath.Join(e.site, "deepspeed", "version")); err != nil {
+				t.Fatal(err)
+			}
+		}, "deepspeed/version is a link to a folder"},
+		"a folder": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/version/__init__.py", "__version__ = 'evil'\n")
+		}, "deepspeed/version/__init__.py is code that RECORD does not know"},
+		"a library": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/version.abi3.so", "\x7fELF")
+		}, "deepspeed/version.abi3.so is code that RECORD does not know"},
+		"a module in the cache": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/ops/__pycache__/extra.py", "")
+		}, "deepspeed/ops/__pycache__/extra.py is code that RECORD does not know"},
+		"byte code for python -O": {func(t *testing.T, e environment) {
+			path := cached(t, e, "deepspeed/version.py")
+			data, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(strings.TrimSuffix(path, "pyc")+"opt-1.pyc", bytes.ReplaceAll(data, []byte("0.19.8+"), []byte("6.66.6+")), 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, ".opt-1.pyc is not the byte code of its module"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := deployed(t, 1)
+			f.opt.Verify = deploy.VerifyFiles
+			if r := f.look(t); r.Err() != nil {
+				t.Fatal(r.Err())
+			}
+			f.envs[0].write(t, "deepspeed/ops/notes.txt", "the user's\n")
+			c.change(t, f.envs[0])
+			differs(t, f.look(t), 0, c.want)
+			if r := run(t, context.Background(), withWheel(f)); r.Err() != nil || !r.Nodes[0].Changed {
+				t.Errorf("deploy: %+v", r.Nodes[0])
+			}
+			if r := f.look(t); r.Err() != nil {
+				t.Errorf("after the deploy: %v", r.Err())
+			}
+			if !exists(filepath.Join(f.envs[0].site, "deepspeed/ops/notes.txt"))() {
+				t.Error("a file of the user's is gone")
+			}
+		})
+	}
+}
+
+// Byte code that Python itself would make anew, or has made anew, is no difference.
+func TestByteCodeThatIsAsGoodIsNoDifference(t *testing.T) {
+	t.Parallel()
+	f := deployed(t, 1)
+	e := f.envs[0]
+	f.opt.Verify = deploy.VerifyFiles
+	touched := filepath.Join(e.site, "deepspeed/version.py")
+	info, err := os.Stat(touched)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(touched, info.ModTime(), info.ModTime().Add(100e9)); err != nil {
+		t.Fatal(err)
+	}
+	changeByteCode(t, cached(t, e, "deepspeed/version.py"), "0.19.8+", "6.66.6+") // older than its module now
+	if r := f.look(t); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	if v := e.version(t); !strings.HasPrefix(v, "0.19.8") { // writes it anew
+		t.Error(v)
+	}
+	if r := f.look(t); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	if r := run(t, context.Background(), withWheel(f)); r.Err() != nil || r.Nodes[0].Changed {
+		t.Errorf("%+v", r.Nodes[0])
+	}
+}
+
+func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
+	t.Parallel()
+	f := deployed(t, 1)
+	e := f.envs[0]
+	f.opt.Verify = deploy.VerifyFiles
+	e.install(t, small{name: "plug", version: "1.0", files: map[string]string{"deepspeed/ops/plug.py": "x = 1\n"}})
+	r := f.look(t)
+	differs(t, r, 0, "code in DeepSpeed's folder belongs to plug: deepspeed/ops/plug.py")
+	if !strings.Contains(r.Nodes[0].Hint, "uninstall that package") {
+		t.Errorf("hint %q", r.Nodes[0].Hint)
+	}
+	opt := withWheel(f)
+	opt.Force = true
+	if r := run(t, context.Background(), opt); r.Err() != nil || !exists(filepath.Join(e.site, "deepspeed/ops/plug.py"))() {
+		t.Errorf("%+v", r.Nodes[0])
+	}
+	if r := back(t, opt); r.Err() != nil || !exists(filepath.Join(e.site, "deepspeed/ops/plug.py"))() {
+		t.Errorf("%+v", r.Nodes[0])
+	}
+}
+
+// A DeepSpeed whose RECORD names folders of others: only its files move.
+func TestFoldersOfOthersStay(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	e.install(t, small{name: "other", version: "1.0", files: map[string]string{"shared/theirs.py": "x = 1\n", "shared/deep/theirs.py": "", "shared/both.py": "both\n"}})
+	byHand(t, e, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}),
+		map[string]string{"shared/ours.py": "x = 2\n", "shared/deep/ours.py": "", "shared/only/ours.py": "", "shared/both.py": "both\n"}))
+	e.write(t, "shared/notes.txt", "the user's")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	was := e.snapshot(t)
+	theirs := map[string]string{}
+	for path, what := range was {
+		if strings.Contains(path, "theirs") || strings.HasSuffix(path, "notes.txt") || strings.HasSuffix(path, "both.py") || strings.HasSuffix(path, "/shared") {
+			theirs[path] = what
+		}
+	}
+	broken := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}})
+	opt := options(t, load(t, broken), []*sshtest.Server{s}, h)
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed {
+		t.Errorf("%+v", n)
+	}
+	e.mustBe(t, was)
+	opt.Wheels, opt.Verify = load(t, makeWheel(t, t.TempDir(), wheelOptions{})), deploy.VerifyFiles
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Error(r.Err())
+	}
+	now := e.snapshot(t)
+	for path, what := range theirs {
+		if now[path] != what {
+			t.Errorf("%s was %q, is %q", path, what, now[path])
+		}
+	}
+	for path := range now {
+		if strings.Contains(path, "shared") && strings.Contains(path, "ours") {
+			t.Errorf("%s is there", path)
+		}
+	}
+	// Others put a file there meanwhile, where the rollback must make a folder.
+	e.write(t, "deepspeed/mine.txt", "the user's")
+	if r := back(t, opt); r.Err() != nil {
+		t.Errorf("%+v", r.Nodes[0])
+	}
+	want := maps.Clone(was)
+	mine := filepath.Join(e.site, "deepspeed/mine.txt")
+	want[mine] = e.snapshot(t)[mine]
+	e.mustBe(t, want)
+}

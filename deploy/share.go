@@ -1,0 +1,194 @@
+package deploy
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// A node says which site-packages it has (Facts.SiteID). What one node says must not decide
+// about another: that two nodes share an environment is proved before a plan treats them as
+// one. A node writes a random word into its site-packages, and those that share it can show
+// the word.
+
+const (
+	// mostRounds bounds how many nodes of those that say one thing are tried as writers.
+	mostRounds = 8
+	// proofLimit is how long a proof may take on a node.
+	proofLimit = 30 * time.Second
+)
+
+// writeWord writes a word, which comes as a line of standard input, into the file
+// $1/.dsbuild-$2. The file goes when the input ends, also where the connection breaks.
+const writeWord = `file=$1/.dsbuild-$2
+trap 'rm -f -- "$file"' EXIT
+trap 'exit 1' HUP INT TERM
+umask 022
+set -C
+IFS= read -r word && printf '%s\n' "$word" >"$file" && echo "$2" && read -r word
+exit 0`
+
+// showWord prints the word in the file $1/.dsbuild-$2. A network file system may take a
+// moment to show it.
+const showWord = `for pause in 0.2 1 2; do
+	[ -r "$1/.dsbuild-$2" ] && exec cat -- "$1/.dsbuild-$2"
+	sleep $pause
+done`
+
+// proveSharing takes back from known what nodes say of their site-packages where that is
+// not proved: those that share one keep one SiteID, all others have none.
+func (d *Deployment) proveSharing(ctx context.Context, known []Known) {
+	claims := map[string][]int{}
+	for i, n := range known {
+		if id := n.Facts.SiteID; n.Err == nil && id != "" {
+			claims[id] = append(claims[id], i)
+		}
+	}
+	var groups [][]int
+	for _, members := range claims {
+		if len(members) > 1 {
+			groups = append(groups, members)
+		}
+	}
+	fanout.Run(ctx, groups, fanout.Options{Forks: d.forks()}, func(ctx context.Context, members []int) (struct{}, error) {
+		d.proveGroup(ctx, known, members)
+		return struct{}{}, nil
+	})
+}
+
+// proveGroup is proveSharing for nodes that say that they have one site-packages.
+func (d *Deployment) proveGroup(ctx context.Context, known []Known, members []int) {
+	id := known[members[0]].Facts.SiteID
+	for _, i := range members {
+		known[i].Facts.SiteID = ""
+	}
+	for round := 1; round <= mostRounds && len(members) > 1; round++ {
+		at := slices.IndexFunc(members, func(i int) bool { return known[i].Facts.Writable })
+		if at < 0 {
+			return // nobody can change it either
+		}
+		writer := members[at]
+		members = slices.Delete(slices.Clone(members), at, at+1)
+		for _, i := range d.sharers(ctx, writer, members) {
+			known[i].Facts.SiteID = fmt.Sprintf("%s, round %d", id, round)
+			known[writer].Facts.SiteID = known[i].Facts.SiteID
+			members = slices.DeleteFunc(members, func(m int) bool { return m == i })
+		}
+	}
+}
+
+// sharers are those of some nodes that show the word which another one writes.
+func (d *Deployment) sharers(ctx context.Context, writer int, others []int) []int {
+	ctx, cancel := context.WithTimeout(ctx, proofLimit)
+	defer cancel()
+	word, file := rand.Text(), rand.Text()
+	release, err := d.units[writer].writeWord(ctx, word, file)
+	if err != nil {
+		return nil
+	}
+	defer release()
+	results := fanout.Run(ctx, others, fanout.Options{Forks: d.forks()}, func(ctx context.Context, i int) (string, error) {
+		u := d.units[i]
+		return remote.RunForAnswer(ctx, u.runner, remote.Command{Argv: []string{"sh", "-c", showWord, "sh", u.facts.SitePackages, file}})
+	})
+	var shown []int
+	for at, i := range others {
+		if r := results[at]; r.Err == nil && slices.Contains(strings.Fields(r.Value), word) {
+			shown = append(shown, i)
+		}
+	}
+	return shown
+}
+
+// writeWord has the node write a word, and returns when it is there; release removes it.
+func (u *unit) writeWord(ctx context.Context, word, file string) (release func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	out, in := io.Pipe()
+	written, ended := make(chan struct{}), make(chan error, 1)
+	watch := &wordWatch{want: file, seen: written}
+	go func() {
+		err := u.runner.Run(ctx, remote.Command{
+			Argv:  []string{"sh", "-c", writeWord, "sh", u.facts.SitePackages, file},
+			Stdin: out, Stdout: watch, Stderr: remote.NewAnswer(cancel),
+		})
+		out.CloseWithError(io.ErrClosedPipe) //nolint:errcheck // never fails
+		ended <- err
+	}()
+	release = func() {
+		in.Close() //nolint:errcheck // never fails
+		select {
+		case <-ended:
+		case <-time.After(endGrace):
+		}
+		cancel()
+	}
+	go io.WriteString(in, word+"\n") //nolint:errcheck // the program's answer counts
+	select {
+	case <-written:
+		return release, nil
+	case err := <-ended:
+		ended <- err
+		release()
+		return nil, fmt.Errorf("it wrote nothing: %w", err)
+	case <-ctx.Done():
+		release()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// wordWatch is a Writer that closes seen when a word has come.
+type wordWatch struct {
+	want string
+	seen chan struct{}
+	said []byte
+	done bool
+}
+
+// Write implements io.Writer.
+func (w *wordWatch) Write(b []byte) (int, error) {
+	const most = 64 << 10
+	if w.done || len(w.said) > most {
+		return len(b), nil
+	}
+	if w.said = append(w.said, b...); strings.Contains(string(w.said), w.want) {
+		w.done = true
+		close(w.seen)
+	}
+	return len(b), nil
+}
+
+// follow finds out what a node has now that shares its environment with one that was
+// changed. What that one says of it does not count.
+func (d *Deployment) follow(ctx context.Context, u *unit) error {
+	leader, before := d.units[u.plan.Leader], u.before
+	if leader.status == Refused {
+		return &InUseError{fmt.Sprintf("shares its environment with %s, which was refused: %v", leader.host.Name, leader.err)}
+	}
+	facts, err := d.facts(ctx, u)
+	if err != nil {
+		u.after, u.unseen = nil, true
+	} else {
+		u.know(facts)
+		u.before = before
+	}
+	switch {
+	case leader.status != OK:
+		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
+	case err != nil:
+		return fmt.Errorf("what its environment has now is not known: %w", err)
+	}
+	u.changed = leader.changed
+	if u.record != leader.record || u.after.name() != leader.after.name() {
+		return hint.With(fmt.Errorf("shares its environment with %s, which has %s now; this node sees %s", leader.host.Name, leader.after.name(), u.after.name()),
+			"a network file system may show changes late: run the same command again")
+	}
+	return nil
+}

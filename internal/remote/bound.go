@@ -1,0 +1,75 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+)
+
+// ErrFlood is a node that says more than any honest answer holds.
+var ErrFlood = errors.New("the node sends too much output")
+
+// Bound counts bytes. Over is called with those that are more than Most, perhaps several
+// times: it ends what sends them.
+type Bound struct {
+	Most int
+	Over func()
+
+	counted int
+}
+
+// Count counts n bytes more.
+func (b *Bound) Count(n int) {
+	if b.counted += min(n, b.Most+1); b.counted > b.Most {
+		b.counted = b.Most + 1 // it does not overflow, however long a node goes on
+		b.Over()
+	}
+}
+
+// mostAnswer is how much of a short answer is kept.
+const mostAnswer = 64 << 10
+
+// Answer is a Writer that keeps the short answer of a program. A program that says more is
+// to be ended.
+type Answer struct {
+	text  bytes.Buffer
+	bound Bound
+}
+
+// NewAnswer returns an Answer; over ends the program.
+func NewAnswer(over func()) *Answer {
+	return &Answer{bound: Bound{Most: mostAnswer, Over: over}}
+}
+
+// Write implements io.Writer.
+func (a *Answer) Write(b []byte) (int, error) {
+	a.text.Write(b[:min(len(b), mostAnswer-a.text.Len())])
+	a.bound.Count(len(b))
+	return len(b), nil
+}
+
+// String is what was said, up to the bound.
+func (a *Answer) String() string { return a.text.String() }
+
+// bounded is a context that ends with ErrFlood when over is called; flooded is err, or that.
+func bounded(ctx context.Context) (limited context.Context, over func(), flooded func(err error) error, end func()) {
+	limited, cancel := context.WithCancelCause(ctx)
+	flooded = func(err error) error {
+		if errors.Is(context.Cause(limited), ErrFlood) {
+			return fmt.Errorf("running a command: %w", ErrFlood)
+		}
+		return err
+	}
+	return limited, func() { cancel(ErrFlood) }, flooded, func() { cancel(nil) }
+}
+
+// RunForAnswer runs a command that says little, and returns what it says on stdout.
+func RunForAnswer(ctx context.Context, on Runner, cmd Command) (string, error) {
+	limited, over, flooded, end := bounded(ctx)
+	defer end()
+	out := NewAnswer(over)
+	cmd.Stdout, cmd.Stderr = out, NewAnswer(over)
+	err := on.Run(limited, cmd)
+	return out.String(), flooded(err)
+}

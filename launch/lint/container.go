@@ -1,0 +1,170 @@
+package lint
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/launch/lint/script"
+)
+
+// containerRules are about trainings in containers.
+func containerRules() []Rule {
+	return []Rule{{
+		ID: "apptainer-without-nv", Severity: Error,
+		Title: "apptainer runs a training without --nv",
+		Why:   "the container has no driver: torch and JAX find no GPU, and fail or train on the CPU",
+		Fix:   "apptainer exec --nv IMAGE ... (AMD: --rocm).",
+		check: apptainerWithoutNV,
+	}, {
+		ID: "docker-without-host-network", Severity: Error,
+		Title: "a training of several nodes runs in a container with a network of its own",
+		Why:   "the other nodes cannot reach the container: the rendezvous waits at an address that exists on its own host only, and NCCL and gloo need random ports",
+		Fix:   "docker run --network=host --ipc=host --gpus=all ...",
+		check: dockerWithoutHostNetwork,
+	}}
+}
+
+func dockerNames() []string { return []string{"docker", "podman", "nerdctl", "nvidia-docker"} }
+
+// containerOptions are the words of a container's command between its
+// subcommand and the program that runs inside; open says that a variable among
+// them may hold more.
+func containerOptions(c, program *script.Command, subcommands ...string) (options []string, open, found bool) {
+	words := c.Words[1:]
+	if n := len(program.Words); n > 0 && n <= len(words) {
+		words = words[:len(words)-n]
+	}
+	i := slices.IndexFunc(words, func(w script.Word) bool { return slices.Contains(subcommands, w.Text()) })
+	if i < 0 {
+		return nil, false, false
+	}
+	for j, w := range words {
+		options = append(options, w.Text())
+		// The last one is the image.
+		open = open || w.Only() != nil && j != i && j < len(words)-1 && (w.Only().Options() || !strings.HasPrefix(words[j-1].Text(), "-"))
+	}
+	return options, open, true
+}
+
+// started is the command that c starts directly.
+func (s *subject) started(c *script.Command) *script.Command {
+	for _, inner := range s.Commands {
+		if n := len(inner.Via); n > 0 && inner.Via[n-1] == c {
+			return inner
+		}
+	}
+	return &script.Command{}
+}
+
+func apptainerWithoutNV(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.named("apptainer", "singularity") {
+		words, open, found := containerOptions(c, s.started(c), "exec", "run", "shell")
+		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption) || s.setsGPUOption(c) {
+			continue
+		}
+		hits = append(hits, hit{at: c.At, says: c.Name() + " runs a training without --nv"})
+	}
+	return hits
+}
+
+func gpuOption(text string) bool {
+	return text == "--nv" || text == "--nvccli" || text == "--rocm" || strings.HasPrefix(text, "instance://") ||
+		strings.HasPrefix(text, "--nv=") || strings.HasPrefix(text, "--nvccli=") || strings.HasPrefix(text, "--rocm=")
+}
+
+// setsGPUOption reports whether a variable says what --nv says.
+func (s *subject) setsGPUOption(c *script.Command) bool {
+	for _, tool := range []string{"APPTAINER_", "SINGULARITY_"} {
+		for _, name := range []string{"NV", "NVCCLI", "ROCM"} {
+			if s.assigns(tool + name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// trainsOnGPUs reports whether a container's command is a training that is to
+// use GPUs.
+func (s *subject) trainsOnGPUs(container *script.Command) bool {
+	st := s.job
+	if srun := container.Starter("srun"); srun != nil {
+		st = s.step(srun)
+	}
+	wants := st.wantsGPUs()
+	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		if !slices.Contains(c.Via, container) || onCPU(c) {
+			return false
+		}
+		if l := newLaunch(c); l != nil {
+			n, known := 0, false
+			if f, ok := l.nproc(); ok {
+				n, known = f.value.Int()
+			}
+			return len(l.program) > 0 && (wants || !s.batch() && known && n > 1)
+		}
+		file, _ := python(c)
+		return wants && file != "" && !prepares(file)
+	})
+}
+
+// onCPU reports whether a command says that it uses no GPU.
+func onCPU(c *script.Command) bool {
+	for _, name := range []string{"JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"} {
+		if a := c.Getenv(name); a != nil {
+			if text, known := a.Value.Literal(); known && (text == "" || text == "-1" || strings.EqualFold(text, "cpu") || name == "ACCELERATE_USE_CPU") {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
+		text := strings.ToLower(w.Text())
+		return text == "cpu" || strings.HasSuffix(text, "=cpu") || strings.HasPrefix(text, "--cpu") && !strings.HasPrefix(text, "--cpu-") || strings.Contains(text, "no-cuda") || strings.Contains(text, "no_cuda") || text == "gloo" || strings.HasSuffix(text, "=gloo")
+	})
+}
+
+func dockerWithoutHostNetwork(s *subject) []hit {
+	var hits []hit
+	for _, c := range s.named(dockerNames()...) {
+		words, open, found := containerOptions(c, s.started(c), "run", "create")
+		if !found || open || c.Captured || !ownNetwork(words) || !s.spansNodes(c) {
+			continue
+		}
+		hits = append(hits, hit{at: c.At, says: c.Name() + " run gives a training of several nodes a network of its own"})
+	}
+	return hits
+}
+
+// ownNetwork reports whether the options give a container a network that no
+// other host reaches. Networks with a name may be anything.
+func ownNetwork(options []string) bool {
+	network := "bridge"
+	for i, text := range options {
+		name, value, found := strings.Cut(text, "=")
+		if name != "--network" && name != "--net" {
+			continue
+		}
+		if !found && i+1 < len(options) {
+			value = options[i+1]
+		}
+		network = value
+	}
+	return slices.Contains([]string{"bridge", "default", "none", "slirp4netns", "pasta", "private"}, network)
+}
+
+// spansNodes reports whether what a container runs is one of several nodes.
+func (s *subject) spansNodes(container *script.Command) bool {
+	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
+		if !slices.Contains(c.Via, container) {
+			return false
+		}
+		if l := newLaunch(c); l != nil {
+			st := s.stepOf(l)
+			return len(l.program) > 0 && !l.single(st) && (l.several(st) || st.nodes > 1)
+		}
+		srun := c.Starter("srun")
+		file, _ := python(c)
+		return file != "" && !prepares(file) && srun != nil && s.step(srun).nodes > 1 && s.step(srun).tasks != 1
+	})
+}

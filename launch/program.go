@@ -1,0 +1,201 @@
+package launch
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Program is what the interpreter runs: a file, or -m and a module.
+func (j *Job) Program() []string {
+	if j.Module {
+		return []string{"-m", j.Script}
+	}
+	return []string{j.Script}
+}
+
+// command reads the words behind "--": a Python file, or -m and a module, as
+// torchrun takes them, and the arguments.
+func (b *builder) command(words []string) {
+	j := b.job
+	if len(words) > 0 {
+		j.Script, j.Args, j.Module = words[0], words[1:], false
+		if slices.Contains([]string{"-m", "--module"}, words[0]) && len(words) > 1 {
+			j.Script, j.Args, j.Module = words[1], words[2:], true
+		}
+		for _, key := range []string{"script", "module", "args"} {
+			delete(b.said, key)
+		}
+	}
+	if _, both := b.said["module"]; both && b.has("script") {
+		b.wrong(b.said["module"], "keep one of them", "script and module are both given")
+	}
+	for _, w := range append([]string{j.Script}, j.Args...) {
+		if strings.ContainsRune(w, 0) {
+			b.wrongAt(b.said["script"].At, "", "a NUL byte in the command")
+			return
+		}
+	}
+	if j.Module {
+		b.checkModule()
+	} else {
+		b.checkScript()
+	}
+	b.paired()
+}
+
+// moduleName is a module as Python imports it.
+var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
+
+func (b *builder) checkModule() {
+	if !moduleName.MatchString(b.job.Script) {
+		b.wrong(b.said["module"], "as in: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", b.job.Script)
+	}
+}
+
+// checkScript refuses words that no launcher can run as a Python file.
+func (b *builder) checkScript() {
+	script := b.job.Script
+	said := b.said["script"]
+	if script == "" {
+		b.wrongAt(said.At, "put it at the end: -- train.py --epochs 3", "no script was named")
+		return
+	}
+	words := append([]string{script}, b.job.Args...)
+	if fields := strings.Fields(script); len(fields) > 1 && (classifyFirstWord(fields[0]) != notPython || strings.HasPrefix(fields[1], "-")) {
+		words = append(fields, b.job.Args...) // a whole line in one word
+		if classifyFirstWord(fields[0]) == notPython {
+			b.wrong(said, "give each word by itself: "+exampleOf(words), "the script is %q: arguments are words of their own", script)
+			return
+		}
+	}
+	switch classifyFirstWord(words[0]) {
+	case interpreter:
+		b.wrong(said, interpreterHint(words), "the command begins with %q: the launcher starts the interpreter itself", words[0])
+	case launcher:
+		b.wrong(said, programHint(b.job.Kind, words), "the command begins with %q, a launcher: this would start a launcher in every process", words[0])
+	case shell:
+		b.wrong(said, programHint(b.job.Kind, words), "the command begins with %q, and every process runs its program by Python", words[0])
+	case variable:
+		name, _, _ := strings.Cut(words[0], "=")
+		b.wrong(said, "say it by --env "+name+"=VALUE", "the command begins with %q, which sets a variable", words[0])
+	case option:
+		b.wrong(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", words[0])
+	}
+}
+
+// firstWord is a kind of word that a user's own command line may begin with.
+type firstWord int
+
+const (
+	notPython   firstWord = iota // none of these: taken for a Python file
+	interpreter                  // python train.py
+	launcher                     // torchrun train.py
+	shell                        // bash run.sh, ./run.sh, env, sudo
+	variable                     // A=b
+	option                       // --epochs
+)
+
+var (
+	pythonName   = regexp.MustCompile(`^(i?python|pypy)[0-9.]*t?$`)
+	assignment   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+	shellProgram = regexp.MustCompile(`\.(sh|bash|zsh|csh|fish|sbatch|slurm)$`)
+)
+
+// classifyFirstWord tells what a command's first word is.
+func classifyFirstWord(word string) firstWord {
+	name := path.Base(word)
+	switch {
+	case strings.HasPrefix(word, "-"):
+		return option
+	case pythonName.MatchString(name):
+		return interpreter
+	case slices.Contains([]string{"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "ds", "composer", "colossalai",
+		"horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "salloc", "pdsh", "ssh", "docker", "podman", "apptainer", "singularity", "kubectl"}, name):
+		return launcher
+	case shellProgram.MatchString(name), slices.Contains([]string{"bash", "sh", "zsh", "dash", "ksh", "csh", "tcsh", "fish", "env", "sudo", "nohup", "exec", "eval", "source", ".", "time", "nice", "numactl",
+		"taskset", "timeout", "conda", "mamba", "micromamba", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "cd", "export", "module", "nsys", "ncu"}, name):
+		return shell
+	case assignment.MatchString(word):
+		return variable
+	}
+	return notPython
+}
+
+// interpreterHint is the command without its interpreter and the options of it.
+func interpreterHint(words []string) string {
+	rest := words[1:]
+	if slices.Contains(rest, "-c") {
+		return "put the code into a file, and name that: -- train.py"
+	}
+	for len(rest) > 0 && strings.HasPrefix(rest[0], "-") && rest[0] != "-m" {
+		if (rest[0] == "-X" || rest[0] == "-W") && len(rest) > 1 {
+			rest = rest[1:]
+		}
+		rest = rest[1:]
+	}
+	if len(rest) > 1 && rest[0] == "-m" && classifyFirstWord(rest[1]) == launcher {
+		return "name the Python program that it starts, as in: -- train.py --epochs 3"
+	}
+	if len(rest) == 0 || rest[0] == "-m" && len(rest) == 1 || rest[0] != "-m" && classifyFirstWord(rest[0]) != notPython {
+		rest = []string{"train.py"}
+	}
+	hint := "leave it out: " + exampleOf(rest)
+	if strings.Contains(words[0], "/") {
+		hint += "; --python " + words[0] + " names the interpreter"
+	}
+	return hint
+}
+
+// programHint asks for the program behind a launcher or a shell: the first word
+// that is one.
+func programHint(kind Kind, words []string) string {
+	at := slices.IndexFunc(words, func(w string) bool { return strings.HasSuffix(w, ".py") && classifyFirstWord(w) == notPython })
+	hint := "name the Python program that it starts"
+	if at >= 0 {
+		hint += ": " + exampleOf(words[at:])
+	} else {
+		hint += ", as in: -- train.py --epochs 3"
+	}
+	if classifyFirstWord(words[0]) == shell && slices.Contains(onNodes(), kind) {
+		hint += "; --setup is for a shell line before it"
+	}
+	return hint
+}
+
+// exampleOf is a command as it is to be typed.
+func exampleOf(words []string) string {
+	all := []string{"--"}
+	for _, w := range words {
+		all = append(all, word(w))
+	}
+	return strings.Join(all, " ")
+}
+
+// paired refuses lists that belong together and are of different length:
+// every data set of a list has its configuration.
+func (b *builder) paired() {
+	names, ok1 := b.argument("--dataset_name")
+	configs, ok2 := b.argument("--dataset_config_name", "--dataset_config")
+	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
+		b.wrongAt(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
+			"--dataset_name names %d data sets and --dataset_config_name %d configurations", n, c)
+	}
+}
+
+// argument is the value of the first of the program's options that has one of
+// these names; ok is false where it has none of them.
+func (b *builder) argument(names ...string) (value string, ok bool) {
+	for i, w := range b.job.Args {
+		name, v, joined := strings.Cut(w, "=")
+		if !slices.Contains(names, name) {
+			continue
+		}
+		if joined || i+1 == len(b.job.Args) || strings.HasPrefix(b.job.Args[i+1], "-") {
+			return v, true
+		}
+		return b.job.Args[i+1], true
+	}
+	return "", false
+}

@@ -1,0 +1,72 @@
+#!/bin/bash
+# train: torchrun, for one node or many; the same script on every node.
+# Rendered by "dsbuild launch torchrun".
+#
+# One node:    NPROC_PER_NODE=4 bash torchrun.sh
+# Many nodes:  on each of them, with its own NODE_RANK and all else the same:
+#              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash torchrun.sh
+# What is given behind the script's name goes to the program, after what stands
+# below.
+
+# The folder of this script, wherever it is called from.
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
+
+set -euo pipefail
+cd -- /data/run
+
+# The address of the first node, the same on all nodes. localhost serves for one
+# node only.
+MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
+# A port of the first node that is free; 29500 is torch's own default. Two jobs
+# on a node need two. An open MASTER_PORT is not enough for a firewall: NCCL and
+# gloo open further ports, which change, between all nodes.
+MASTER_PORT=${MASTER_PORT:-29500}
+# Which node this is: 0 for the first.
+NODE_RANK=${NODE_RANK:-0}
+# The number of nodes. WORLD_SIZE is the number of processes for every framework;
+# scripts that meant nodes by it are understood where NNODES is not set.
+if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
+  echo "warning: WORLD_SIZE=$WORLD_SIZE is taken for the number of nodes; set NNODES instead" >&2
+  NNODES=$WORLD_SIZE
+fi
+unset WORLD_SIZE
+NNODES=${NNODES:-2}
+# Processes of this node, one for each GPU.
+NPROC_PER_NODE=${NPROC_PER_NODE:-4}
+
+if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
+  echo "MASTER_ADDR is localhost: each of the $NNODES nodes would wait for itself" >&2
+  exit 2
+fi
+if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >= NNODES)); then
+  echo "NODE_RANK is $NODE_RANK and NNODES is $NNODES: ranks are numbers from 0 to NNODES-1" >&2
+  exit 2
+fi
+# The configuration of DeepSpeed, beside this script on all nodes.
+ds_config=$here/ds_config.json
+if [[ $ds_config =~ [^A-Za-z0-9_@+=:,./-] ]]; then
+  echo "$ds_config: pdsh passes it to the nodes without quotes; move it to a path of plain letters" >&2
+  exit 2
+fi
+
+# The interpreter; without one the torchrun on PATH. It must have the same torch
+# on all nodes.
+PYTHON=${PYTHON:-}
+if [[ -n $PYTHON ]]; then launcher=("$PYTHON" -m torch.distributed.run); else launcher=(torchrun); fi
+# RANK_LOGS=FOLDER: what each process says goes to files of its own there, at once.
+if [[ -n ${RANK_LOGS:-} ]]; then
+  launcher+=(--redirects=3 --log-dir="$RANK_LOGS")
+  export PYTHONUNBUFFERED=1
+fi
+
+exec "${launcher[@]}" \
+  --nnodes="$NNODES" \
+  --nproc-per-node="$NPROC_PER_NODE" \
+  --node-rank="$NODE_RANK" \
+  --master-addr="$MASTER_ADDR" \
+  --master-port="$MASTER_PORT" \
+  train.py \
+  --epochs 3 \
+  --out 'my runs/a' \
+  --deepspeed --deepspeed_config "$ds_config" \
+  "$@"

@@ -1,0 +1,113 @@
+package node
+
+import (
+	"reflect"
+	"regexp"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// mostWords is how much of an error that a node tells is repeated.
+const mostWords = 1 << 10
+
+// WordsError is an error in the words of a node. They are on one line, and marked as the
+// node's: a reader must not take them for dsbuild's own.
+type WordsError struct{ words string }
+
+// Words makes an error of what a node says.
+func Words(words string) *WordsError { return &WordsError{ui.Shorten(ui.OneLine(words), mostWords)} }
+
+func (e *WordsError) Error() string { return "the node says: " + e.words }
+
+// plainPath is a path that needs no quotes in a command, for an environment or a program.
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./~-]+$`)
+
+// PlainPath is a path for a hint, where somebody may copy it into a shell: another word
+// stands for one that needs quotes.
+func PlainPath(path, otherwise string) string {
+	if plainPath.MatchString(path) {
+		return path
+	}
+	return otherwise
+}
+
+// PlainVersion is a version, or a digest, without what cannot be part of one: versions
+// stand in verdicts and hints.
+func PlainVersion(version string) string {
+	const most = 100
+	version = strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("._+!-", r) {
+			return r
+		}
+		return -1
+	}, version)
+	return version[:min(len(version), most)]
+}
+
+// plainVersions leaves nothing but versions in those of the facts that hints repeat.
+func (f *Facts) plainVersions() {
+	for _, version := range []*string{&f.Python, &f.Tag, &f.Platform, &f.Glibc, &f.Pip, &f.Torch, &f.TorchCUDA, &f.Libstdcxx, &f.NCCL, &f.Transformers, &f.Driver} {
+		*version = PlainVersion(*version)
+	}
+	if f.DeepSpeed != nil {
+		f.DeepSpeed.Version = PlainVersion(f.DeepSpeed.Version)
+	}
+	if f.Previous != nil {
+		f.Previous.Version = PlainVersion(f.Previous.Version)
+	}
+}
+
+// manyLines is the tag of fields that hold a whole text: `text:"lines"`.
+const manyLines = "lines"
+
+// joinLines puts each string in a decoded message on one line, but for those in fields
+// that hold texts.
+func joinLines(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		if strings.ContainsAny(v.String(), "\n\t") {
+			v.SetString(ui.OneLine(v.String()))
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			joinLines(v.Elem())
+		}
+	case reflect.Interface:
+		if text, ok := v.Interface().(string); ok {
+			v.Set(reflect.ValueOf(ui.OneLine(text)))
+		} else if !v.IsNil() {
+			joinLines(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if field := v.Type().Field(i); (field.IsExported() || field.Anonymous) && field.Tag.Get("text") != manyLines {
+				joinLines(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() != reflect.Uint8 { // else it is a message in a message, decoded by itself
+			for i := range v.Len() {
+				joinLines(v.Index(i))
+			}
+		}
+	case reflect.Map:
+		joinLinesInMap(v)
+	default: // holds no string
+	}
+}
+
+// joinLinesInMap is joinLines for a map, whose values cannot be changed in place.
+func joinLinesInMap(v reflect.Value) {
+	for _, key := range v.MapKeys() {
+		value := reflect.New(v.Type().Elem()).Elem()
+		value.Set(v.MapIndex(key))
+		joinLines(value)
+		tidy := key
+		if key.Kind() == reflect.String && strings.ContainsAny(key.String(), "\n\t") {
+			tidy = reflect.ValueOf(ui.OneLine(key.String())).Convert(key.Type())
+			v.SetMapIndex(key, reflect.Value{})
+		}
+		v.SetMapIndex(tidy, value)
+	}
+}

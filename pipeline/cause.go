@@ -1,0 +1,133 @@
+package pipeline
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Cause picks the lines of a failed command's output that say why. Of a compiler
+// it is the diagnosis that weighs most, with its file, and the last line of
+// the output; of any other program the first error that it named and the end.
+func Cause(stdout, stderr string) string {
+	lines := strings.Split(strings.TrimSpace(stdout+"\n"+stderr), "\n")
+	last := len(lines) - 1
+	if at := diagnosis(lines); at >= 0 {
+		end := at + 1
+		for end < last && end-at <= sourceLines && quotesSource.MatchString(lines[end]) {
+			end++
+		}
+		shown := slices.Clone(lines[at:end])
+		if end <= last {
+			shown = append(shown, "...", lines[last])
+		}
+		return indented(shown)
+	}
+	var shown []string
+	for i, line := range lines {
+		if i < len(lines)-tailLines && errorLine.MatchString(line) {
+			shown = append(shown, line, "...")
+			break
+		}
+	}
+	return indented(append(shown, lines[max(0, len(lines)-tailLines):]...))
+}
+
+const (
+	tailLines   = 12
+	sourceLines = 2 // of a source that a compiler quotes below a diagnosis
+)
+
+var (
+	errorLine    = regexp.MustCompile(`(?i)(\b|^)(fatal )?error: |Error: |No space left on device`)
+	quotesSource = regexp.MustCompile(`^ +\d* \| `)
+)
+
+// diagnosis finds the line with which a compiler or linker says why it failed;
+// -1 where none did. The first error in a list can be a consequence of a later
+// #error: g++ goes on behind one.
+func diagnosis(lines []string) int {
+	for _, kind := range diagnoses() {
+		if at := slices.IndexFunc(lines, kind.MatchString); at >= 0 {
+			return at
+		}
+	}
+	return -1
+}
+
+// diagnoses are the shapes of a compiler's errors, those that explain others
+// first.
+func diagnoses() []*regexp.Regexp {
+	return []*regexp.Regexp{
+		killedLine,
+		regexp.MustCompile(`No space left on device`),
+		regexp.MustCompile(`^\S.*(:\d+|\(\d+\)).*: (fatal |catastrophic )?error: #error`),
+		missingHeader,
+		regexp.MustCompile(`^\S.*(:\d+|\(\d+\)): (fatal |catastrophic )?error:? `),
+		regexp.MustCompile(`\bld(\.\w+)?: .*(cannot find|undefined reference|undefined symbol|version node)`),
+		regexp.MustCompile(`^(nvcc|ptxas|g\+\+|gcc|cc1plus) ?(fatal|error)? *: (fatal )?(error: )?`),
+	}
+}
+
+var (
+	killedLine    = regexp.MustCompile(`Killed signal terminated program|virtual memory exhausted|cannot allocate memory|out of memory allocating|died due to signal 9|: killed by signal 9`)
+	missingHeader = regexp.MustCompile(`(?:fatal|catastrophic) error: (?:cannot open source file "([\w./+-]+)"|([\w./+-]+): No such file or directory)`)
+	olderStandard = regexp.MustCompile(`#error.* (C\+\+\d\d) .*is required`)
+)
+
+func indented(lines []string) string { return "  " + strings.Join(lines, "\n  ") }
+
+// Hint says what is known of the cause of a failed compile; "" where nothing is.
+func (e *StepError) Hint() string {
+	if m := missingHeader.FindStringSubmatch(e.Tail); m != nil {
+		return headerHint(m[1] + m[2])
+	}
+	if m := olderStandard.FindStringSubmatch(e.Tail); m != nil {
+		return fmt.Sprintf("torch's headers need %s, and these sources are compiled with an older standard: torch up to 2.11 takes C++17", m[1])
+	}
+	if killedLine.MatchString(e.Tail) {
+		return "the system killed a compiler: memory ran out. --jobs 1 compiles one source at a time"
+	}
+	return ""
+}
+
+// headerPackage says what brings headers of some names.
+type headerPackage struct {
+	Header  string `json:"header"`            // expression for the name
+	Toolkit string `json:"toolkit,omitempty"` // component of the CUDA toolkit
+	Debian  string `json:"debian,omitempty"`
+	Python  string `json:"python,omitempty"`
+}
+
+//go:embed headers.json
+var headerTable []byte
+
+// headerHint names the package that has a header which was not found.
+func headerHint(header string) string {
+	var table struct {
+		Headers []headerPackage `json:"headers"`
+	}
+	if err := json.Unmarshal(headerTable, &table); err != nil {
+		return ""
+	}
+	for _, p := range table.Headers {
+		if match, err := regexp.MatchString("^("+p.Header+")$", header); !match || err != nil {
+			continue
+		}
+		var from []string
+		if p.Toolkit != "" {
+			from = append(from, fmt.Sprintf("the component %s of the CUDA toolkit", p.Toolkit))
+		}
+		if p.Debian != "" {
+			from = append(from, fmt.Sprintf("Debian's package %s", p.Debian))
+		}
+		if p.Python != "" {
+			from = append(from, fmt.Sprintf("the Python package %s", p.Python))
+		}
+		return header + " is in " + strings.Join(from, ", or in ")
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+package pipeline
+
+import (
+	"strings"
+	"testing"
+)
+
+// The diagnosis that explains the others is named with its file, and not the
+// last lines of templates.
+func TestCause(t *testing.T) {
+	const templates = "/env/torch/csrc/api/include/x.h:12:3: note: candidate: template<class T> bool operator!=(T)\n"
+	noise := strings.Repeat(templates, 40)
+	const end = "error: csrc/adam/fused_adam_frontend.cpp: exit code 1"
+	for name, c := range map[string]struct {
+		said, cause, hint string
+	}{
+		"C++20": {
+			noise + "/env/ivalue_inl.h:1705:3: error: no match for 'operator!='\n" + noise +
+				"/env/torch/all.h:9:2: error: #error C++20 or later compatible compiler is required to use PyTorch.\n    9 | #error C++20 or later compatible compiler is required to use PyTorch.\n      |  ^~~~~\n" + noise + end,
+			"/env/torch/all.h:9:2: error: #error C++20 or later compatible compiler is required to use PyTorch.", "C++20",
+		},
+		"missing header": {
+			noise + "csrc/includes/gemm_test.h:11:10: fatal error: cuda_profiler_api.h: No such file or directory\n" + noise + end,
+			"csrc/includes/gemm_test.h:11:10: fatal error: cuda_profiler_api.h", "cuda_profiler_api.h is in the component profiler of the CUDA toolkit",
+		},
+		"missing header of nvcc": {
+			noise + "csrc/a.cu(11): catastrophic error: cannot open source file \"curand_kernel.h\"\n" + noise + end,
+			"csrc/a.cu(11): catastrophic error: cannot open source file", "curand_kernel.h is in the component curand",
+		},
+		"plain":   {noise + "csrc/x.cpp:3:1: error: 'a' was not declared\ncsrc/x.cpp:4:1: error: 'b' was not declared\n" + noise + end, "csrc/x.cpp:3:1: error: 'a' was not declared", ""},
+		"nvcc":    {noise + "x.cu(12): error: no such thing\n" + noise + end, "x.cu(12): error: no such thing", ""},
+		"killed":  {noise + "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n" + end, "Killed signal terminated program cc1plus", "--jobs 1"},
+		"signal":  {noise + "error: csrc/a.cu: sm_80: killed by signal 9", "csrc/a.cu: sm_80: killed by signal 9", "--jobs 1"},
+		"library": {noise + "/usr/bin/ld: cannot find -laio: No such file or directory\ncollect2: error: ld returned 1 exit status\n" + end, "/usr/bin/ld: cannot find -laio", ""},
+		"full":    {noise + "/tmp/a.s: No space left on device\nx.cpp:1:1: error: no\n" + noise + end, "/tmp/a.s: No space left on device", ""},
+	} {
+		failed := &StepError{Step: CompileStep, Tail: Cause(c.said, "")}
+		lines := strings.Split(failed.Tail, "\n")
+		last := c.said[strings.LastIndex(c.said, "\n")+1:]
+		if !strings.Contains(lines[0], c.cause) || !strings.HasSuffix(failed.Tail, last) || len(lines) > 6 {
+			t.Errorf("%s:\n%s", name, failed.Tail)
+		}
+		if got := failed.Hint(); (got == "") != (c.hint == "") || !strings.Contains(got, c.hint) {
+			t.Errorf("%s: hint %q", name, got)
+		}
+	}
+}
+
+// A program that is no compiler is shown by its first error and its end.
+func TestCauseOfOthers(t *testing.T) {
+	got := Cause("KeyError: 'x'\n"+strings.Repeat("noise\n", 40)+"ninja: build stopped\n", "Traceback\nRuntimeError: Error compiling objects for extension\n")
+	for _, want := range []string{"KeyError: 'x'", "ninja: build stopped", "RuntimeError: Error compiling"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("Cause does not name %q:\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "\n"); n > tailLines+2 {
+		t.Errorf("%d lines", n)
+	}
+	if got := Cause("", "one line"); got != "  one line" {
+		t.Errorf("%q", got)
+	}
+	if hint := (&StepError{Tail: got}).Hint(); hint != "" {
+		t.Errorf("hint %q", hint)
+	}
+}

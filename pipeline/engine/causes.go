@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ContainerError is an engine's container that does not come up.
+type ContainerError struct {
+	Container Container
+	Why       string   // what is the matter with it
+	Lines     []string // what it printed last
+}
+
+// failed is the error of this container.
+func (c Container) failed(why string, lines []string) error {
+	return &ContainerError{c, why, lines}
+}
+
+func (e *ContainerError) Error() string {
+	text := fmt.Sprintf("the engine's container %s %s", e.Container.Name, e.Why)
+	if len(e.Lines) > 0 {
+		text += "; its last lines:\n    " + strings.Join(e.Lines, "\n    ")
+	}
+	return text
+}
+
+// Hint says what to do about it.
+func (e *ContainerError) Hint() string {
+	said := strings.ToLower(e.Why + "\n" + strings.Join(e.Lines, "\n"))
+	for _, c := range causes() {
+		for _, sign := range c.signs {
+			if strings.Contains(said, sign) {
+				return e.Container.fill(c.hint)
+			}
+		}
+	}
+	return e.Container.fill("all it printed: CLIENT logs NAME; start it anew: CLIENT rm -fv NAME; without an engine: --builder host")
+}
+
+// privilegesHint is for a container that may do too little.
+const privilegesHint = "the engine needs a privileged container, which CLIENT refuses or cannot give here (rootless, user namespaces, a security policy): use a CLIENT that runs as root, an engine elsewhere (--engine), or none: --builder host"
+
+// fill puts the container's own words into a hint.
+func (c Container) fill(hint string) string {
+	return strings.NewReplacer("CLIENT", c.Client, "NAME", c.Name, "IMAGE", c.Image).Replace(hint)
+}
+
+// cause is a reason for which an engine's container does not come up: signs of
+// it in what was printed, in lower case, and what to do.
+type cause struct {
+	signs []string
+	hint  string
+}
+
+// causes are in the order in which they are looked for: the particular ones
+// first, since most failures end with "operation not permitted" somewhere.
+func causes() []cause {
+	return []cause{
+		{
+			[]string{"no space left on device", "disk quota exceeded"},
+			"the disk of CLIENT is full: look with CLIENT system df, free some with CLIENT system prune, or move its data folder; the engine needs 20 GB",
+		},
+		{
+			[]string{"buildctl", "exec format error", "executable file not found", "unable to start container process: exec:", "a command that was not found", "unknown flag", "flag provided but not defined"},
+			"the image is not a Dagger engine's, or of another version or processor; remove both, and the right one is pulled: CLIENT rm -fv NAME && CLIENT rmi IMAGE",
+		},
+		{
+			[]string{"killed for lack of memory", "cannot allocate memory"},
+			"give the container's machine more memory (4 GB at least), or build without an engine: --builder host",
+		},
+		{
+			[]string{"cgroup"},
+			"the container has no control groups to write to: run CLIENT on a machine with cgroups mounted at /sys/fs/cgroup, as root; or build without an engine: --builder host",
+		},
+		{
+			[]string{"cannot connect to the docker daemon", "connection refused", "does not answer within", "is the docker daemon running"},
+			"start CLIENT again, then repeat the command; what was built before is kept",
+		},
+		{
+			[]string{"does not exist"},
+			"CLIENT ps -a lists the containers that there are",
+		},
+		{
+			[]string{"is paused"},
+			"CLIENT unpause NAME",
+		},
+		{
+			[]string{"privileged", "operation not permitted", "permission denied", "not allowed", "unable to apply caps"},
+			privilegesHint,
+		},
+	}
+}
+
+// ImageError is an engine's image that cannot be pulled.
+type ImageError struct {
+	Container Container
+	Said      string // by the container client
+}
+
+func (e *ImageError) Error() string {
+	return fmt.Sprintf("the engine's image %s cannot be pulled by %s: %s", e.Container.Image, e.Container.Client, e.Said)
+}
+
+// Hint says how else to get it.
+func (e *ImageError) Hint() string {
+	said := strings.ToLower(e.Said)
+	if strings.Contains(said, "no space left on device") {
+		return e.Container.fill(causes()[0].hint)
+	}
+	return e.Container.fill("bring the image here: CLIENT load -i engine.tar (from CLIENT save on a machine that has it, or go run ./ci/engine image engine.tar), or pull it from the site's registry and CLIENT tag it as IMAGE (docs/airgap.md); without an engine: --builder host")
+}

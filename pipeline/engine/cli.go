@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/adrg/xdg"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// CLIVariable names the dagger program to use. The Dagger client reads it, too.
+const CLIVariable = "_EXPERIMENTAL_DAGGER_CLI_BIN"
+
+// findCLI returns the dagger program through which the engine is used: the one
+// that the user names, else the one of dsbuild's own engine. Where there is
+// neither it returns "", and the Dagger client downloads the program, which is
+// announced.
+func (f *Finder) findCLI() (string, error) {
+	if f.CLI != "" {
+		path, err := exec.LookPath(f.CLI)
+		if err != nil {
+			return "", hint.With(fmt.Errorf("%s=%s: %w", CLIVariable, f.CLI, err),
+				"it names the dagger program of %s; without it, dsbuild downloads one", Version)
+		}
+		return path, nil
+	}
+	path := filepath.Join(f.Home, "bin", "dagger")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if _, err := os.Stat(downloadedCLI()); err != nil {
+		f.Note("the dagger program is downloaded once, from %s to %s; without internet, put it there (docs/airgap.md)", cliURL(), downloadedCLI())
+	}
+	return "", nil
+}
+
+// downloadedCLI is where the Dagger client keeps the program that it downloads.
+func downloadedCLI() string {
+	name := "dagger-" + strings.TrimPrefix(Version, "v")
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	return filepath.Join(xdg.CacheHome, "dagger", name)
+}
+
+// cliURL is where the Dagger client downloads its program from.
+func cliURL() string {
+	ending := "tar.gz"
+	if runtime.GOOS == "windows" {
+		ending = "zip"
+	}
+	return fmt.Sprintf("https://dl.dagger.io/dagger/releases/%s/dagger_%s_%s_%s.%s", strings.TrimPrefix(Version, "v"), Version, runtime.GOOS, runtime.GOARCH, ending)
+}
+
+// Explain adds to an error of the Dagger client what to do about it.
+func (e Engine) Explain(err error) error {
+	c, inContainer := e.Container()
+	switch {
+	case err == nil:
+		return nil
+	case inContainer && strings.Contains(err.Error(), "incompatible engine version"):
+		return hint.With(err, "%s", c.fill("the container NAME runs an engine that is not of "+Version+"; remove it, its cache and its image, and the right one is pulled: CLIENT rm -fv NAME && CLIENT rmi IMAGE"))
+	case inContainer && strings.Contains(err.Error(), "operation not permitted"):
+		return hint.With(err, "%s", c.fill(privilegesHint))
+	case strings.Contains(err.Error(), "dl.dagger.io"):
+		return hint.With(err, "on a machine with internet, take the program dagger out of %s; put it here as %s, or name it: %s=/path/dagger (docs/airgap.md)", cliURL(), downloadedCLI(), CLIVariable)
+	}
+	return err
+}

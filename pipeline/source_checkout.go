@@ -1,0 +1,322 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// checkout is the state of a work tree.
+type checkout struct {
+	commit string // "" before the first
+	dirty  bool
+	files  []string // tracked ones and new ones, but none that is ignored
+	// scratch is a private folder for the borrowed repositories.
+	scratch string
+}
+
+// openCheckout looks at the work tree that dir is, or is a part of; nil where
+// git has nothing to do with it. Nothing is written there, and nothing that the
+// repository names is run. scratch is a private folder of the caller's.
+func openCheckout(ctx context.Context, dir, scratch string) (*checkout, error) {
+	top := topOfWorkTree(dir)
+	if top == "" {
+		return nil, nil
+	}
+	scratch, err := os.MkdirTemp(scratch, ".git-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // it lies in a folder that the caller removes
+	c := &checkout{scratch: scratch}
+	r, err := c.borrow(ctx, top)
+	switch {
+	case errors.Is(err, errNotRepository) && top != dir:
+		return nil, nil // dir only lies below something with a .git
+	case err != nil:
+		return nil, err
+	}
+	r.dir = dir
+	if top != dir {
+		// Part of a larger repository, or only lying in one.
+		if tracked, err := r.git(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml"); err != nil || len(tracked) == 0 {
+			return nil, err
+		}
+	}
+	c.commit, err = r.commit(ctx, "HEAD")
+	if err != nil && ctx.Err() == nil {
+		c.commit = "" // no commit yet
+	}
+	return c, c.read(ctx, r, "", 0)
+}
+
+// topOfWorkTree is dir or the nearest folder above that has a .git; "" if there
+// is none, and git need not be installed.
+func topOfWorkTree(dir string) string {
+	for {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+			return dir
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			return ""
+		}
+		dir = above
+	}
+}
+
+// maxNested is how deep repositories lie in each other at most.
+const maxNested = 16
+
+// read adds the files of a work tree, with those of repositories in it, and
+// whether anything differs from the commit. git does not look into the inner
+// repositories itself: it would go by their settings.
+func (c *checkout) read(ctx context.Context, r repository, prefix string, depth int) error {
+	if depth > maxNested {
+		return fmt.Errorf("%s: repositories lie more than %d deep in each other", prefix, maxNested)
+	}
+	status, err := r.git(ctx, "status", "--porcelain", "-z", "--untracked-files=normal", "--no-renames", "--ignore-submodules=all", "--", ".")
+	if err != nil {
+		return err
+	}
+	c.dirty = c.dirty || len(status) > 0
+	out, err := r.git(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(string(out), "\x00") {
+		info, err := os.Lstat(filepath.Join(r.dir, name))
+		switch {
+		case name == "":
+			continue
+		case err == nil && info.IsDir():
+			if err := c.readNested(ctx, r, strings.TrimSuffix(name, "/"), prefix, depth); err != nil {
+				return err
+			}
+		default:
+			c.files = append(c.files, prefix+name)
+		}
+	}
+	return nil
+}
+
+// readNested adds a repository that lies in another one, as a submodule or not.
+func (c *checkout) readNested(ctx context.Context, outer repository, name, prefix string, depth int) error {
+	dir := filepath.Join(outer.dir, name)
+	if _, err := os.Lstat(filepath.Join(dir, ".git")); err != nil {
+		return hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
+	}
+	inner, err := c.borrow(ctx, dir)
+	if err != nil {
+		return err
+	}
+	// MODE HASH STAGE, a tab and the name; nothing where it is no submodule.
+	wanted, err := outer.git(ctx, "ls-files", "--stage", "-z", "--", ":(literal)"+name)
+	if err != nil {
+		return err
+	}
+	commit, _ := inner.commit(ctx, "HEAD") // "" before the first
+	if fields := strings.Fields(string(wanted)); len(fields) > 1 && fields[1] != commit {
+		c.dirty = true
+	}
+	return c.read(ctx, inner, prefix+name+"/", depth+1)
+}
+
+var errNotRepository = errors.New("not a git repository")
+
+// borrow makes a repository that has the objects, the index and HEAD of the one
+// whose work tree is at top, but settings, hooks and attributes of dsbuild's
+// own. A checkout's settings may name programs for about everything that git
+// does; git never sees them.
+func (c *checkout) borrow(ctx context.Context, top string) (repository, error) {
+	dir, err := os.MkdirTemp(c.scratch, "borrowed-")
+	if err != nil {
+		return repository{}, err
+	}
+	r, err := atRepository(dir)
+	if err != nil {
+		return r, err
+	}
+	from, err := findGitDirs(top)
+	if err != nil {
+		return r, err
+	}
+	settings, err := r.inertSettings(ctx, filepath.Join(from.common, "config"))
+	if err != nil {
+		return r, err
+	}
+	for name, text := range map[string]string{"config": settings, "info/attributes": "* -filter\n"} {
+		if err := writeNew(filepath.Join(dir, name), text); err != nil {
+			return r, err
+		}
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "refs"), 0o700), from.copyInto(dir)); err != nil {
+		return r, err
+	}
+	r.dir = top
+	r.env = append(r.env, "GIT_DIR="+dir, "GIT_WORK_TREE="+top, "GIT_OBJECT_DIRECTORY="+filepath.Join(from.common, "objects"))
+	return r, nil
+}
+
+// inertSettings is a configuration with what says how files are compared and
+// objects are named, of all that the configuration file has. Reading it runs
+// nothing and follows no include.
+func (r repository) inertSettings(ctx context.Context, file string) (string, error) {
+	settings := "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tfsmonitor = false\n\tuntrackedCache = false\n\thooksPath = " + configValue(os.DevNull) + "\n"
+	if err := regularFile(file); errors.Is(err, fs.ErrNotExist) {
+		return settings, nil
+	} else if err != nil {
+		return "", err
+	}
+	// GIT_DIR: git looks for no repository, and so at no other settings.
+	here := repository{dir: r.dir, env: append(r.env[:len(r.env):len(r.env)], "GIT_DIR="+r.dir)}
+	out, err := here.git(ctx, "config", "--file", file, "--no-includes", "--null", "--list")
+	if err != nil {
+		return "", err
+	}
+	for entry := range strings.SplitSeq(string(out), "\x00") {
+		name, value, _ := strings.Cut(entry, "\n")
+		switch name {
+		case "core.filemode", "core.symlinks", "core.ignorecase", "core.precomposeunicode", "core.autocrlf", "core.eol", "extensions.objectformat":
+			section, key, _ := strings.Cut(name, ".")
+			settings += fmt.Sprintf("[%s]\n\t%s = %s\n", section, key, configValue(strings.ReplaceAll(value, "\n", " ")))
+		case "extensions.refstorage":
+			if value != "files" {
+				return "", fmt.Errorf("the repository keeps its references as %s: dsbuild reads them as files only", value)
+			}
+		}
+	}
+	return settings, nil
+}
+
+// gitDirs are the folders of a repository: of one work tree, and of all of them.
+type gitDirs struct{ own, common string }
+
+// findGitDirs finds the folders of the repository whose work tree is at top, by
+// the files that lead to them.
+func findGitDirs(top string) (gitDirs, error) {
+	own := filepath.Join(top, ".git")
+	if info, err := os.Stat(own); err == nil && !info.IsDir() {
+		text, err := readPointer(own)
+		to, ok := strings.CutPrefix(text, "gitdir: ")
+		if err != nil || !ok {
+			return gitDirs{}, fmt.Errorf("%s: %w: .git leads nowhere", top, errNotRepository)
+		}
+		own = resolveFrom(top, to)
+	}
+	dirs := gitDirs{own, own}
+	if to, err := readPointer(filepath.Join(own, "commondir")); err == nil {
+		dirs.common = resolveFrom(own, to)
+	}
+	objects, err := os.Stat(filepath.Join(dirs.common, "objects"))
+	if err != nil || !objects.IsDir() || regularFile(filepath.Join(own, "HEAD")) != nil {
+		return gitDirs{}, fmt.Errorf("%s: %w: .git has no HEAD, or no objects", top, errNotRepository)
+	}
+	return dirs, nil
+}
+
+// resolveFrom is the path to, where it is relative from dir.
+func resolveFrom(dir, to string) string {
+	if filepath.IsAbs(to) {
+		return filepath.Clean(to)
+	}
+	return filepath.Join(dir, to)
+}
+
+// copyInto copies what git reads of a repository beside objects and settings:
+// HEAD with the branch that it names, the index, and what is to be ignored.
+func (d gitDirs) copyInto(dir string) error {
+	copies := map[string]string{ // name: in which folder
+		"HEAD": d.own, "index": d.own, "packed-refs": d.common, "shallow": d.common, "info/exclude": d.common,
+	}
+	shared, _ := filepath.Glob(filepath.Join(globLiteral(d.own), "sharedindex.*"))
+	for _, file := range shared {
+		copies[filepath.Base(file)] = d.own
+	}
+	const maxLinks = 5 // as git has it
+	pointer := filepath.Join(d.own, "HEAD")
+	for range maxLinks {
+		text, err := readPointer(pointer)
+		name, isLink := strings.CutPrefix(text, "ref: ")
+		if err != nil || !isLink || !strings.HasPrefix(name, "refs/") || !filepath.IsLocal(name) {
+			break
+		}
+		copies[name] = d.common
+		pointer = filepath.Join(d.common, name)
+	}
+	for name, from := range copies {
+		if err := copyRegular(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// globLiteral quotes a path for filepath.Glob.
+func globLiteral(path string) string {
+	if filepath.Separator == '\\' {
+		return path // there is no quoting, and \ separates
+	}
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// regularFile refuses all but files: opening a pipe waits for ever.
+func regularFile(file string) error {
+	info, err := os.Stat(file)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a file: %v", file, info.Mode().Type())
+	}
+	return err
+}
+
+// readPointer reads a short file of one line.
+func readPointer(file string) (string, error) {
+	if err := regularFile(file); err != nil {
+		return "", err
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 4096))
+	return strings.TrimSpace(string(text)), err
+}
+
+// copyRegular copies a file; where there is none, none comes.
+func copyRegular(from, to string) error {
+	if err := regularFile(from); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// writeNew writes a file, and the folder that it lies in.
+func writeNew(file, text string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(text), 0o600)
+}

@@ -1,0 +1,90 @@
+package wheel
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// entryPointsName is the file in dist-info of which installers make commands.
+const entryPointsName = "entry_points.txt"
+
+// commandName is a name that every installer understands alike, and that stays in the
+// folder of commands.
+var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+
+// Commands returns the names that an installer puts into an environment's folder of
+// commands (bin): scripts, and the entry points that it makes commands of.
+func (a *Archive) Commands() ([]string, error) {
+	names, _, err := a.commands()
+	return names, err
+}
+
+// commands returns them, and what is wrong with entry_points.txt, in words.
+func (a *Archive) commands() (names, damage []string, err error) {
+	for _, m := range a.members {
+		if rest, ok := strings.CutPrefix(place(m.Name), "/scripts/"); ok {
+			name, _, _ := strings.Cut(rest, "/")
+			names = append(names, name)
+		}
+	}
+	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
+	if err != nil && !errors.Is(err, errNoMember) {
+		return nil, nil, a.damaged(err)
+	}
+	entries, damage := parseEntryPoints(string(text))
+	names = append(names, entries...)
+	slices.Sort(names)
+	return slices.Compact(names), damage, nil
+}
+
+// parseEntryPoints reads the names of console_scripts and gui_scripts. Installers read
+// the file with parsers that differ: what they could read in two ways is damage. Format:
+// the entry points specification (PyPA).
+func parseEntryPoints(text string) (names, damage []string) {
+	section := ""
+	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
+		line = strings.Trim(line, " \t")
+		name, _, isEntry := strings.Cut(line, "=")
+		name = strings.TrimRight(name, " \t")
+		switch {
+		case strings.ContainsFunc(strings.ReplaceAll(line, "\t", ""), isControl):
+			damage = append(damage, fmt.Sprintf("%s: line %d holds a control character", entryPointsName, i+1))
+		case line == "" || line[0] == '#' || line[0] == ';':
+		case line[0] == '[' && line[len(line)-1] == ']':
+			section = strings.Trim(line, "[]")
+		case line[0] == '[' || !isEntry:
+			damage = append(damage, fmt.Sprintf("%s: line %d is neither a section nor an entry: %.80q", entryPointsName, i+1, line))
+		case section != "console_scripts" && section != "gui_scripts":
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, damage
+}
+
+// verifyCommands asks that no command could take the place of a program that an
+// environment itself consists of, or lie outside the folder of commands.
+func (a *Archive) verifyCommands() (damage []string, err error) {
+	names, damage, err := a.commands()
+	for _, name := range names {
+		switch {
+		case !commandName.MatchString(name):
+			damage = append(damage, fmt.Sprintf("the command %.80q has a name that could mean another place", name))
+		case ofEnvironment(name):
+			damage = append(damage, fmt.Sprintf("the command %s would replace a program of the environment itself", name))
+		}
+	}
+	return damage, err
+}
+
+// ofEnvironment reports whether a command is called like an interpreter, one of the
+// links to it, or the scripts that switch an environment on and off.
+func ofEnvironment(command string) bool {
+	command = strings.ToLower(command)
+	return slices.ContainsFunc([]string{"python", "pypy", "activate", "deactivate"}, func(prefix string) bool {
+		return strings.HasPrefix(command, prefix)
+	})
+}

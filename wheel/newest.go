@@ -1,0 +1,92 @@
+package wheel
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// maxNamed bounds the symbols that are named of one extension.
+const maxNamed = 4
+
+// NameNewest notes in each extension of the wheel at file that needs newer C and
+// C++ libraries than a manylinux platform has, known by its glibc, by which
+// symbols it does.
+func (c *Contents) NameNewest(file, glibc string) error {
+	floors := PlatformFloors(glibc)
+	var archive *Archive
+	for i := range c.Extensions {
+		e := &c.Extensions[i]
+		if (policy{Floors: floors}).offers(Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}) {
+			continue
+		}
+		if archive == nil {
+			a, err := Open(file)
+			if err != nil {
+				return err
+			}
+			defer a.Close()
+			archive = a
+		}
+		var err error
+		if e.Newest, err = archive.symbolsAbove(e.Path, floors); err != nil {
+			return fmt.Errorf("%s: %w", e.Path, err)
+		}
+	}
+	return nil
+}
+
+// symbolsAbove lists the symbols that a member asks for in a newer version than
+// the floors, newest first.
+func (a *Archive) symbolsAbove(member string, floors Floors) ([]string, error) {
+	r, err := a.Open(member)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	object, err := elf.NewFile(bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	imported, err := object.ImportedSymbols()
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(imported, func(a, b elf.ImportedSymbol) int {
+		if order := compareVersions(versionNumber(b.Version), versionNumber(a.Version)); order != 0 {
+			return order
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	var out []string
+	for _, s := range imported {
+		floor, known := floors.of(s.Version)
+		if known && compareVersions(versionNumber(s.Version), floor) > 0 {
+			out = append(out, s.Name+"@"+s.Version)
+		}
+	}
+	if len(out) > maxNamed {
+		out = append(out[:maxNamed], fmt.Sprintf("%d more", len(out)-maxNamed))
+	}
+	return out, nil
+}
+
+// of returns the floor for versions of the family that one belongs to.
+func (f Floors) of(version string) (string, bool) {
+	for prefix, floor := range map[string]string{"GLIBC_": f.Glibc, "GLIBCXX_": f.GLIBCXX, "CXXABI_": f.CXXABI, "GCC_": f.Libgcc} {
+		if strings.HasPrefix(version, prefix) {
+			return floor, true
+		}
+	}
+	return "", false
+}
+
+// versionNumber cuts the family off a symbol version: "2.34" of GLIBC_2.34.
+func versionNumber(version string) string { return version[strings.LastIndex(version, "_")+1:] }
