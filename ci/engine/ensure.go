@@ -6,18 +6,29 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Ensure prints which engine dsbuild would use. Where none is reachable it
-// brings up its own, if the user may.
+// Ensure brings an engine up and prints which it is: one that answers, else one
+// in a container, else dsbuild's own. It returns a *noEngineError where none of
+// them can be had. An engine that the user chose is not replaced.
 func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error {
 	finder := engine.NewFinder("", func(format string, args ...any) { con.say("engine", format, args...) })
 	found, err := finder.Find(ctx)
-	var none *engine.NotFoundError
-	if errors.As(err, &none) && finder.Env == "" {
-		if err := checkMachine(l); err != nil {
-			return &noEngineError{none, err}
+	if err == nil {
+		err = startContainer(ctx, found, con)
+	}
+	if tried := failedAttempts(found, err); tried != nil && finder.Env == "" && ctx.Err() == nil {
+		if own := checkMachine(l); own != nil {
+			none := &noEngineError{tried, own}
+			fmt.Fprintln(stdout, none)
+			return none
+		}
+		for _, a := range tried {
+			if a.Where == found.How {
+				con.say("engine", "%s: %s; dsbuild's own engine is taken", a.Where, a.Why)
+			}
 		}
 		if err = Up(ctx, l, con); err == nil {
 			found, err = finder.Find(ctx)
@@ -27,5 +38,29 @@ func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error
 		return err
 	}
 	fmt.Fprintf(stdout, "Dagger engine %s: %s\n", engineVersion, found.How)
+	return nil
+}
+
+// startContainer brings the engine up if it runs in a container.
+func startContainer(ctx context.Context, found engine.Engine, con *console) error {
+	container, ok := found.Container()
+	if !ok {
+		return nil
+	}
+	return container.Up(ctx, func(line string) { con.say("engine", "%s", line) })
+}
+
+// failedAttempts are the container clients in which no engine came up, nil where
+// the error is another one.
+func failedAttempts(found engine.Engine, err error) []engine.Attempt {
+	var none *engine.NotFoundError
+	var image *engine.ImageError
+	var container *engine.ContainerError
+	switch {
+	case errors.As(err, &none):
+		return none.Attempts
+	case errors.As(err, &image), errors.As(err, &container):
+		return []engine.Attempt{{Where: found.How, Why: err.Error(), Hint: hint.Of(err)}}
+	}
 	return nil
 }

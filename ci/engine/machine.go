@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noEngineError says why no engine can be had on this machine: no container
-// engine answers, and dsbuild's own cannot run here.
+// noEngineError says why no engine can be had on this machine: no engine comes
+// up in a container, and dsbuild's own cannot run here.
 type noEngineError struct {
-	none *engine.NotFoundError
-	own  error
+	clients []engine.Attempt
+	own     error
 }
 
 func (e *noEngineError) Error() string {
-	clients := "no Docker, podman or nerdctl answers"
+	clients := "no engine in Docker, podman or nerdctl"
 	var told []string
-	for _, a := range e.none.Attempts {
+	for _, a := range e.clients {
 		if a.Why != "not installed" && !strings.Contains(a.Where, "own engine") {
 			told = append(told, a.Where+": "+a.Why)
 		}
@@ -58,7 +58,7 @@ func Check(ctx context.Context, l Layout, stdout io.Writer) error {
 		return err // the user chose another one
 	}
 	if err := checkMachine(l); err != nil {
-		err = &noEngineError{none, err}
+		err = &noEngineError{none.Attempts, err}
 		fmt.Fprintln(stdout, err)
 		return err
 	}

@@ -66,12 +66,11 @@ func TestCgroups(t *testing.T) {
 // same exit code, and make nothing.
 func TestNoEngine(t *testing.T) {
 	var stdout bytes.Buffer
-	none := &engine.NotFoundError{Attempts: []engine.Attempt{
+	err := &noEngineError{[]engine.Attempt{
 		{Where: "dsbuild's own engine in /x", Why: "not installed"},
 		{Where: "docker", Why: "client without a daemon (permission denied)"}, {Where: "podman", Why: "not installed"},
-	}}
-	err := &noEngineError{none, errors.New("dsbuild's own engine needs root")}
-	const want = "no Docker, podman or nerdctl answers (docker: client without a daemon (permission denied)), and dsbuild's own engine needs root"
+	}, errors.New("dsbuild's own engine needs root")}
+	const want = "no engine in Docker, podman or nerdctl (docker: client without a daemon (permission denied)), and dsbuild's own engine needs root"
 	if err.Error() != want || err.ExitCode() != 3 {
 		t.Errorf("%d %s", err.ExitCode(), err)
 	}
@@ -85,6 +84,32 @@ func TestNoEngine(t *testing.T) {
 	}
 	if existing(home) != filepath.Dir(filepath.Dir(home)) {
 		t.Errorf("%s was made", existing(home))
+	}
+}
+
+// A podman that answers but cannot have the engine's image is no engine: dsbuild's
+// own takes its place.
+func TestClientWithoutImage(t *testing.T) {
+	bin := t.TempDir()
+	podman := "#!/bin/sh\ncase $1 in version|info) echo 4.3.1 ;; container) echo 'Error: no such container' >&2; exit 1 ;;\n" +
+		"image) exit 1 ;; pull) echo 'Error: no route to the registry' >&2; exit 125 ;; *) exit 9 ;; esac\n"
+	if err := os.WriteFile(filepath.Join(bin, "podman"), []byte(podman), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin)
+	finder := engine.NewFinder("", t.Logf)
+	finder.Home = t.TempDir()
+	found, err := finder.Find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = startContainer(t.Context(), found, newConsole(&bytes.Buffer{}))
+	tried := failedAttempts(found, err)
+	if len(tried) != 1 || tried[0].Where != "podman" || !strings.Contains(tried[0].Why, "no route to the registry") {
+		t.Errorf("%v: %+v", err, tried)
+	}
+	if tried := failedAttempts(found, errors.New("another")); tried != nil {
+		t.Errorf("%+v", tried)
 	}
 }
 

@@ -32,7 +32,8 @@ const usage = `usage: enginectl check|ensure|up|start|down|status
 
   check   say which engine ensure would use, and change nothing; exit 3 where
           none can be had: then wheels are built without (--builder host)
-  ensure  say which engine dsbuild would use; without any, do what up does
+  ensure  bring an engine up and say which it is: one that answers, one in a
+          container, else do what up does; exit 3 where none can be had
   up      install what is missing or outdated, then start the engine
   start   start an installed engine; nothing is installed
   down    stop the engine; its cache is kept
@@ -59,6 +60,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errUsage):
 		fmt.Fprint(stderr, usage)
 		return 2
+	}
+	var none *noEngineError
+	if errors.As(err, &none) { // which is the answer, printed on stdout
+		return none.ExitCode()
 	}
 	fmt.Fprintf(stderr, "error: %v\n", err)
 	if h := hint.Of(err); h != "" {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,6 +16,9 @@ import (
 
 const program = "bin/enginectl"
 
+// own is what the program prints for dsbuild's own engine.
+const own = "dsbuild's own engine"
+
 // exitNone is the program's exit code where no engine can be had.
 const exitNone = 3
 
@@ -25,43 +27,41 @@ type NoneError struct{ Why string }
 
 func (e *NoneError) Error() string { return e.Why }
 
-// Check returns which engine Ensure would use, or a *NoneError. It starts and
-// installs nothing. The working folder is the checkout.
-func Check(ctx context.Context) (how string, err error) {
-	if err := exe(ctx, os.Stderr, "go", "build", "-trimpath", "-o", program, "./ci/engine"); err != nil {
-		return "", err
+// Prepare returns which engine builds here, or a *NoneError. An engine in a
+// container answers when it returns; dsbuild's own, which can take minutes, is
+// left to Ensure. The working folder is the checkout.
+func Prepare(ctx context.Context) (how string, err error) {
+	build := child.Command(ctx, "go", "build", "-trimpath", "-o", program, "./ci/engine")
+	build.Stdout, build.Stderr = os.Stderr, os.Stderr
+	if err := build.Run(); err != nil {
+		return "", fmt.Errorf("compiling ci/engine: %w", err)
 	}
-	var stdout, stderr bytes.Buffer
-	cmd := child.Command(ctx, program, "check")
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = cmd.Run()
-	said := strings.TrimSpace(stdout.String())
+	how, err = run(ctx, "check")
+	if err == nil && how != own {
+		how, err = run(ctx, "ensure")
+	}
+	return how, err
+}
+
+// Ensure brings the engine up that Prepare has found, and returns which it is,
+// or a *NoneError.
+func Ensure(ctx context.Context) (how string, err error) { return run(ctx, "ensure") }
+
+// run returns what the program prints.
+func run(ctx context.Context, command string) (string, error) {
+	var stdout bytes.Buffer
+	cmd := child.Command(ctx, program, command)
+	cmd.Stdout, cmd.Stderr = &stdout, os.Stderr
+	err := cmd.Run()
+	printed := strings.TrimSpace(stdout.String())
 	var ended *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case errors.As(err, &ended) && ended.ExitCode() == exitNone:
-		return "", &NoneError{said}
+		return "", &NoneError{printed}
 	case err != nil:
-		return "", fmt.Errorf("looking for a container engine: %w: %s", err, strings.TrimSpace(stderr.String()))
+		return "", fmt.Errorf("%s %s: %w", program, command, err)
 	}
-	return said, nil
-}
-
-// Ensure brings the engine up that Check has found, and prints which it is.
-func Ensure(ctx context.Context, stdout io.Writer) error {
-	return exe(ctx, stdout, program, "ensure")
-}
-
-func exe(ctx context.Context, stdout io.Writer, name string, args ...string) error {
-	cmd := child.Command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
-	err := cmd.Run()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
-	}
-	return nil
+	return printed, nil
 }

@@ -24,7 +24,7 @@ func pythons() []string { return []string{"3.11", "3.12", "3.13", "3.10"} }
 // readMachine decides where the wheel is built. It downloads nothing, and
 // returns an error that names all programs that are missing.
 func readMachine(ctx context.Context) (machine, error) {
-	how, err := enginectl.Check(ctx)
+	how, err := enginectl.Prepare(ctx)
 	var none *enginectl.NoneError
 	if err != nil && !errors.As(err, &none) {
 		return machine{}, err

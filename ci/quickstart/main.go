@@ -108,10 +108,15 @@ func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 // compile makes bin/dsbuild, and brings the engine up where one builds.
 func (m machine) compile(ctx context.Context) error {
 	say("compiling dsbuild (the first time a minute or two)")
-	if err := command(ctx, os.Stdout, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil || !m.engine {
+	err := command(ctx, os.Stdout, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild")
+	if err != nil || !m.engine {
 		return err
 	}
-	return enginectl.Ensure(ctx, os.Stdout)
+	how, err := enginectl.Ensure(ctx)
+	if err == nil {
+		say("%s", how)
+	}
+	return err
 }
 
 // wheel builds the wheel and returns its path.

@@ -69,20 +69,17 @@ func test(ctx context.Context, l *list) error {
 // wheel builds the wheel of the tests and returns what built it.
 func wheel(ctx context.Context) (engine string, err error) {
 	args := []string{"wheel", "--arch", "8.0", "--no-cache", "--json", "-o", filepath.Join(dir, "dist")}
-	_, err = enginectl.Check(ctx)
+	engine, err = enginectl.Prepare(ctx)
+	if err == nil {
+		engine, err = enginectl.Ensure(ctx)
+	}
 	var none *enginectl.NoneError
-	switch {
-	case errors.As(err, &none) && os.Getenv("CI") != "true":
+	if errors.As(err, &none) && os.Getenv("CI") != "true" {
 		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Not run: what needs a container engine\n", none.Why)
-		engine, args = "no container engine", append(args, "--builder", "host", "--python", pythonVersion)
-	case err != nil:
+		engine, args, err = "no container engine", append(args, "--builder", "host", "--python", pythonVersion), nil
+	}
+	if err != nil {
 		return "", err
-	default:
-		var said strings.Builder
-		if err := enginectl.Ensure(ctx, &said); err != nil {
-			return "", err
-		}
-		engine = strings.TrimSpace(said.String())
 	}
 	document, err := os.Create(filepath.Join(dir, "wheel.json"))
 	if err != nil {
