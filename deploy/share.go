@@ -113,7 +113,7 @@ func (u *unit) writeWord(ctx context.Context, word, file string) (release func()
 	ctx, cancel := context.WithCancel(ctx)
 	out, in := io.Pipe()
 	written, ended := make(chan struct{}), make(chan error, 1)
-	watch := &wordWatch{want: file, seen: written}
+	watch := &wordWatch{Answer: remote.NewAnswer(cancel), want: file, seen: written}
 	go func() {
 		err := u.runner.Run(ctx, remote.Command{
 			Argv:  []string{"sh", "-c", writeWord, "sh", u.facts.SitePackages, file},
@@ -144,25 +144,22 @@ func (u *unit) writeWord(ctx context.Context, word, file string) (release func()
 	}
 }
 
-// wordWatch is a Writer that closes seen when a word has come.
+// wordWatch is the answer of a program; it closes seen when a word has come.
 type wordWatch struct {
+	*remote.Answer
 	want string
 	seen chan struct{}
-	said []byte
 	done bool
 }
 
 // Write implements io.Writer.
 func (w *wordWatch) Write(b []byte) (int, error) {
-	const most = 64 << 10
-	if w.done || len(w.said) > most {
-		return len(b), nil
-	}
-	if w.said = append(w.said, b...); strings.Contains(string(w.said), w.want) {
+	n, err := w.Answer.Write(b)
+	if !w.done && strings.Contains(w.String(), w.want) {
 		w.done = true
 		close(w.seen)
 	}
-	return len(b), nil
+	return n, err
 }
 
 // follow finds out what a node has now that shares its environment with one that was

@@ -10,8 +10,9 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/hint"
 	"golang.org/x/sys/unix"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
 // needFree is the disk an installation asks for: the pieces, the caches of the
@@ -100,7 +101,7 @@ func hostPackages(ctx context.Context, l Layout, con *console) error {
 		append([]string{"apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300", "install", "--no-install-recommends"}, missing...),
 	} {
 		last := &lastLine{}
-		stop := con.beat("host", func() string { return "apt-get: " + last.get() })
+		stop := con.report("host", func() string { return "apt-get: " + last.get() })
 		err := command{
 			args: args, env: append(proxies(os.Environ()), "DEBIAN_FRONTEND=noninteractive"),
 			log: l.logOf(fmt.Sprintf("apt-%d", i+1)), line: last.set,

@@ -10,9 +10,10 @@ import (
 	"runtime"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
-	"golang.org/x/sys/unix"
 )
 
 // noEngineError says why no engine can be had on this machine: no engine comes

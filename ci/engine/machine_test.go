@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -110,18 +109,5 @@ func TestClientWithoutImage(t *testing.T) {
 	}
 	if tried := failedAttempts(found, errors.New("another")); tried != nil {
 		t.Errorf("%+v", tried)
-	}
-}
-
-func TestRemaining(t *testing.T) {
-	for _, c := range []struct {
-		done, total int
-		want        string
-	}{
-		{10, 1700, ""}, {425, 1700, ", about 300 s more"}, {1700, 1700, ""}, {1800, 1700, ""}, {0, 0, ""},
-	} {
-		if got := remaining(c.done, c.total, 100*time.Second); got != c.want {
-			t.Errorf("%d of %d: %q", c.done, c.total, got)
-		}
 	}
 }

@@ -121,7 +121,7 @@ func bootstrap(ctx context.Context, l Layout, con *console, src source, packages
 		"--include=" + strings.Join(packages, ","),
 	}
 	last := &lastLine{}
-	stop := con.beat(src.name, func() string { return last.get() })
+	stop := con.report(src.name, func() string { return last.get() })
 	defer stop()
 	err := command{
 		args: append(append(args, options...), src.suite, target, list),

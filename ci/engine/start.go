@@ -73,7 +73,7 @@ func start(ctx context.Context, l Layout, con *console) error {
 	if err != nil {
 		return fmt.Errorf("starting the engine: %w", err)
 	}
-	stop := con.beat("engine", func() string { return "waiting until it answers" })
+	stop := con.report("engine", func() string { return "waiting until it answers" })
 	defer stop()
 	died := false
 	err = eventually(ctx, startLimit, func() bool {

@@ -62,8 +62,8 @@ func stop(ctx context.Context, l Layout, con *console) error {
 // once, but then waits for its clients, and a client may not notice that its
 // build is over; so those that are still there are told to end, too.
 func (l Layout) waitEnd(ctx context.Context, con *console, r record) error {
-	beat := con.beat("engine", func() string { return "waiting until it has ended" })
-	defer beat()
+	endReport := con.report("engine", func() string { return "waiting until it has ended" })
+	defer endReport()
 	gone := func() bool { return !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) }
 	err := eventually(ctx, clientGrace, gone)
 	if err == nil || ctx.Err() != nil {

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/progress"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
@@ -96,7 +97,7 @@ func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	env := []string{"CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR=" + scratch}
 	con.say("tools", "fetching the sources of the Dagger engine %s", engineVersion)
 	n := &counter{}
-	stop := con.beat("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
+	stop := con.report("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
 	err := command{
 		args: append([]string{"go", "list", "-deps", "-mod=readonly"}, toolPackages()...),
 		dir:  src, env: env, log: l.logOf("tools-list"), line: n.add,
@@ -109,8 +110,8 @@ func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	con.say("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
 	n = &counter{}
 	began := time.Now()
-	stop = con.beat("tools", func() string {
-		return fmt.Sprintf("%d of at most %d packages compiled%s", n.all(), total, remaining(n.all(), total, time.Since(began)))
+	stop = con.report("tools", func() string {
+		return fmt.Sprintf("%d of at most %d packages compiled%s", n.all(), total, progress.Remaining(float64(n.all()), float64(total), time.Since(began)))
 	})
 	defer stop()
 	args := append([]string{"go", "build", "-v"}, buildFlags()...)

@@ -6,16 +6,13 @@ import (
 	"strconv"
 	"sync"
 	"time"
-)
 
-// reportEvery is how often a download says how far it is.
-const reportEvery = 10 * time.Second
+	"github.com/dsbuild/dsbuild/ci/progress"
+)
 
 // downloads counts what uv says of its downloads. uv names those that take long
 // at their start and at their end.
 type downloads struct {
-	began time.Time
-
 	mu          sync.Mutex
 	sizes       map[string]float64 // megabytes of those that run, by name
 	done, total float64
@@ -53,28 +50,5 @@ func (d *downloads) after(elapsed time.Duration) string {
 		return fmt.Sprintf("resolving (%.0f s so far)", elapsed.Seconds())
 	}
 	text := fmt.Sprintf("%.0f of %.0f MB downloaded (%.0f s so far", d.done, d.total, elapsed.Seconds())
-	if d.done > d.total/20 && d.done < d.total {
-		left := time.Duration(float64(elapsed) * (d.total - d.done) / d.done)
-		text += fmt.Sprintf(", about %.0f s more", left.Round(10*time.Second).Seconds())
-	}
-	return text + ")"
-}
-
-// report logs how far the downloads are until stop is called.
-func (d *downloads) report(log func(string)) (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		t := time.NewTicker(reportEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-t.C:
-				log(d.after(time.Since(d.began)))
-			}
-		}
-	}()
-	return func() { close(done); <-ended }
+	return text + progress.Remaining(d.done, d.total, elapsed) + ")"
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/lockedfile"
 
+	"github.com/dsbuild/dsbuild/ci/progress"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
@@ -92,13 +93,13 @@ func (u UV) Install(ctx context.Context, py string, log func(line string), packa
 		return nil
 	}
 	log(fmt.Sprintf("downloading %s and %d packages more (once) …", packages[len(packages)-1], len(packages)-1))
-	d := &downloads{began: time.Now(), sizes: map[string]float64{}}
-	stop := d.report(log)
+	began, d := time.Now(), &downloads{sizes: map[string]float64{}}
+	stop := progress.Report(func(elapsed time.Duration) { log(d.after(elapsed)) })
 	err := run(ctx, u.env(), d.add, u.program, install...)
 	stop()
 	if err != nil {
 		return err
 	}
-	log(fmt.Sprintf("downloaded in %.0f s", time.Since(d.began).Seconds()))
+	log(fmt.Sprintf("downloaded in %.0f s", time.Since(began).Seconds()))
 	return nil
 }

@@ -263,13 +263,3 @@ func (r *Report) tellFollowed(to ui.Reporter) {
 		to.Note("then: %s: %s", ui.FoldNames(ranks[why]), why)
 	}
 }
-
-func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
-	return func(yield func(K) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}

@@ -41,6 +41,9 @@ func (e *ContainerError) Hint() string {
 // privilegesHint is for a container that may do too little.
 const privilegesHint = "the engine needs a privileged container, which CLIENT refuses or cannot give here (rootless, user namespaces, a security policy): use a CLIENT that runs as root, an engine elsewhere (--engine), or none: --builder host"
 
+// fullDiskHint is for a container client whose disk is full.
+const fullDiskHint = "the disk of CLIENT is full: look with CLIENT system df, free some with CLIENT system prune, or move its data folder; the engine needs 20 GB"
+
 // fill puts the container's own words into a hint.
 func (c Container) fill(hint string) string {
 	return strings.NewReplacer("CLIENT", c.Client, "NAME", c.Name, "IMAGE", c.Image).Replace(hint)
@@ -59,7 +62,7 @@ func causes() []cause {
 	return []cause{
 		{
 			[]string{"no space left on device", "disk quota exceeded"},
-			"the disk of CLIENT is full: look with CLIENT system df, free some with CLIENT system prune, or move its data folder; the engine needs 20 GB",
+			fullDiskHint,
 		},
 		{
 			[]string{"buildctl", "exec format error", "executable file not found", "unable to start container process: exec:", "a command that was not found", "unknown flag", "flag provided but not defined"},
@@ -106,7 +109,7 @@ func (e *ImageError) Error() string {
 func (e *ImageError) Hint() string {
 	said := strings.ToLower(e.Said)
 	if strings.Contains(said, "no space left on device") {
-		return e.Container.fill(causes()[0].hint)
+		return e.Container.fill(fullDiskHint)
 	}
 	return e.Container.fill("bring the image here: CLIENT load -i engine.tar (from CLIENT save on a machine that has it, or go run ./ci/engine image engine.tar), or pull it from the site's registry and CLIENT tag it as IMAGE (docs/airgap.md); without an engine: --builder host")
 }
