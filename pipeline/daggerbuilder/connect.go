@@ -39,7 +39,7 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 			return nil, nil, err
 		}
 	}
-	client, err := connectWithin(ctx, opts)
+	client, err := connectWithin(ctx, e, opts)
 	if err != nil {
 		steps.close()
 		return nil, nil, e.Explain(fmt.Errorf("dagger engine (%s): %w", e.How, e.Lost(ctx, err)))
@@ -65,29 +65,50 @@ func closeWithin(client *dagger.Client, limit time.Duration) error {
 	}
 }
 
-// connectWithin is dagger.Connect that heeds its context: on an address where
-// something else answers it would wait for minutes. A client that comes too
-// late is closed.
-func connectWithin(ctx context.Context, opts []dagger.ClientOpt) (*dagger.Client, error) {
+// lookEvery is the time between two looks at the engine's container while the
+// Dagger client connects.
+const lookEvery = 2 * time.Second
+
+// connectWithin is dagger.Connect that heeds its context and the end of the
+// engine's container: the Dagger client itself waits for five minutes on an
+// address where nobody, or something else, answers. A client that comes too late
+// is closed.
+func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt) (*dagger.Client, error) {
 	type result struct {
 		client *dagger.Client
 		err    error
 	}
+	connecting, cancel := context.WithCancel(ctx)
 	done := make(chan result, 1)
 	go func() {
-		client, err := dagger.Connect(ctx, opts...)
+		client, err := dagger.Connect(connecting, opts...)
 		done <- result{client, err}
 	}()
-	select {
-	case r := <-done:
-		return r.client, r.err
-	case <-ctx.Done():
+	giveUp := func(err error) (*dagger.Client, error) {
+		cancel()
 		go func() {
 			if r := <-done; r.client != nil {
 				_ = r.client.Close() // nobody waits for it any more
 			}
 		}()
-		return nil, context.Cause(ctx)
+		return nil, err
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case r := <-done:
+			if r.err != nil {
+				cancel()
+			}
+			return r.client, r.err //nolint:govet // the session lives as long as connecting
+		case <-look.C:
+			if err := e.Gone(ctx); err != nil && ctx.Err() == nil {
+				return giveUp(err)
+			}
+		case <-ctx.Done():
+			return giveUp(context.Cause(ctx))
+		}
 	}
 }
 

@@ -156,22 +156,34 @@ func (c Container) answers(ctx context.Context) (bool, string) {
 }
 
 // Lost says that the engine's container has gone, where that is why the Dagger
-// client failed with err; of any other engine it returns err.
+// client failed with err; else it returns err.
 func (e Engine) Lost(ctx context.Context, err error) error {
-	c, ok := e.Container()
-	if !ok || err == nil {
-		return err
+	if err == nil {
+		return nil
 	}
-	state, inspectErr := c.inspect(ctx)
+	if gone := e.Gone(ctx); gone != nil {
+		return gone
+	}
+	return err
+}
+
+// Gone says that the engine's container does not run any more. It is nil for an
+// engine that runs elsewhere.
+func (e Engine) Gone(ctx context.Context) error {
+	c, ok := e.Container()
+	if !ok {
+		return nil
+	}
+	state, err := c.inspect(ctx)
 	switch {
-	case inspectErr != nil:
-		return inspectErr
+	case err != nil:
+		return err
 	case state.missing:
 		return c.failed("was removed meanwhile", nil)
 	case !state.Running:
 		return c.failed("ended meanwhile, with exit code "+fmt.Sprint(state.ExitCode), c.lastLines(ctx))
 	}
-	return err
+	return nil
 }
 
 // lastLines are the last lines that the container printed.
