@@ -131,6 +131,10 @@ func flagsOf(words ...string) Settings {
 	var s Settings
 	for _, w := range words {
 		key, value, _ := strings.Cut(w, "=")
+		if i := slices.IndexFunc(s.All, func(said Setting) bool { return said.Key == key }); i >= 0 {
+			s.All[i].Words = append(s.All[i].Words, Word{value, s.All[i].At})
+			continue
+		}
 		k := keyNamed(key)
 		s.Say(key, "--"+k.FlagName(), value)
 	}
