@@ -37,12 +37,13 @@ func (t *Tables) try(w *want, c candidate) *attempt {
 	a.tc = Toolchain{
 		Road: c.road.Road, Ground: c.ground, Nvcc: c.road.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Standard: c.torch.Standard, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
 	if a.tc.CPU == "" {
 		a.tc.CPU = wheel.CPUv3
 	}
 	a.checkGround()
+	a.checkDriver()
 	if a.ruled || !a.findCUDA() {
 		return a
 	}
@@ -109,6 +110,13 @@ func (a *attempt) checkGround() {
 	}
 	if a.road.Road != Found && a.ground.CUDA != "" {
 		a.note("%s has CUDA %s, which is not used: torch %s is built for CUDA %s", a.ground.Name, a.ground.CUDA, a.torch.Version, a.torch.CUDA)
+	}
+}
+
+// checkDriver holds the CUDA of torch against the driver of the nodes.
+func (a *attempt) checkDriver() {
+	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
+		a.refuse("torch %s is built for CUDA %s, which takes driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.release(a.torch.CUDA).Driver, a.spec.Driver)
 	}
 }
 
@@ -388,6 +396,9 @@ func (a *attempt) toolchain() Toolchain {
 	device := tc.HasDeviceCode()
 	if n := len(tc.Archs); n > 0 && tc.Archs[0].Major <= 7 && tc.Archs[n-1].Major > 7 {
 		a.remark("arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability())
+	}
+	if tc.Index != "" {
+		a.note("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)
 	}
 	if !device && len(a.archs) > 0 {
 		a.note("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)

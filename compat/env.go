@@ -1,6 +1,10 @@
 package compat
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
 
 // WithTorch returns tables for an environment that has a torch already. One
 // that is not in the tables (built from sources, by a vendor, for another CUDA)
@@ -10,21 +14,74 @@ func (t *Tables) WithTorch(version, cuda, python string) *Tables {
 	if t.HasTorch(version, cuda, python) {
 		return t
 	}
-	near := nearestVersions(version, t.torchVersions())[0]
-	row := t.Torches[slices.IndexFunc(t.Torches, func(r Torch) bool { return r.Version == near })]
+	other := *t
+	other.Torches = []Torch{t.like(Torch{Version: version, CUDA: cuda, Pythons: []string{python}})}
+	return &other
+}
+
+// AddTorch returns tables that have a release of torch beside the others: what is
+// known of it is in r, the rest is taken to be as in the release nearest to it.
+func (t *Tables) AddTorch(r Torch) *Tables {
+	other := *t
+	at := slices.IndexFunc(t.Torches, func(have Torch) bool { return compareVersions(have.Version, r.Version) < 0 })
+	if at < 0 {
+		at = len(t.Torches)
+	}
+	other.Torches = slices.Insert(slices.Clone(t.Torches), at, t.like(r))
+	return &other
+}
+
+// AddDeepSpeed returns tables that have a release of DeepSpeed beside the others.
+func (t *Tables) AddDeepSpeed(d DeepSpeed) *Tables {
+	other := *t
+	at := slices.IndexFunc(t.DeepSpeeds, func(have DeepSpeed) bool { return compareVersions(have.Version, d.Version) < 0 })
+	if at < 0 {
+		at = len(t.DeepSpeeds)
+	}
+	other.DeepSpeeds = slices.Insert(slices.Clone(t.DeepSpeeds), at, d)
+	return &other
+}
+
+// HasDeepSpeed reports whether the tables know a release of DeepSpeed.
+func (t *Tables) HasDeepSpeed(version string) bool { return slices.Contains(t.releases(), version) }
+
+// OffersTorch reports whether there is a torch as s names it, for its CUDA and driver.
+func (t *Tables) OffersTorch(s wheel.Spec) bool {
+	return slices.ContainsFunc(t.Torches, func(r Torch) bool {
+		return isTorch(s.Torch, r) && isCUDA(s.CUDA, r.CUDA) && t.Drives(s.Driver, r.CUDA)
+	})
+}
+
+// CUDAsFor lists the CUDAs that s allows, newest first: the one asked for, or those of
+// its major, that its driver runs.
+func (t *Tables) CUDAsFor(s wheel.Spec) []string {
+	var out []string
+	for _, c := range t.CUDAs {
+		if isCUDA(s.CUDA, c.Version) && t.Drives(s.Driver, c.Version) {
+			out = append(out, c.Version)
+		}
+	}
+	return out
+}
+
+// like fills in what is not known of a torch from the release nearest to it.
+func (t *Tables) like(r Torch) Torch {
+	near := NearestVersions(r.Version, t.torchVersions())[0]
+	row := t.torchNamed(near)
 	row.Archs = nil // what its binaries hold is not known: nothing is refused for it
-	if row.CUDA != cuda {
+	if row.CUDA != r.CUDA {
 		row.Toolkit = ""
-		for _, r := range t.Torches {
-			if r.CUDA == cuda && row.Toolkit == "" {
-				row.Toolkit = r.Toolkit
+		for _, have := range t.Torches {
+			if have.CUDA == r.CUDA && row.Toolkit == "" {
+				row.Toolkit = have.Toolkit
 			}
 		}
 	}
-	row.Version, row.CUDA, row.Pythons = version, cuda, []string{python}
-	other := *t
-	other.Torches = []Torch{row}
-	return &other
+	if r.Toolkit != "" {
+		row.Toolkit = r.Toolkit
+	}
+	row.Version, row.CUDA, row.Pythons, row.Index, row.SHA256 = r.Version, r.CUDA, r.Pythons, r.Index, r.SHA256
+	return row
 }
 
 // HasTorch reports whether the package index has a torch for a CUDA and a Python.

@@ -366,6 +366,11 @@ func olderDriver(have, floor string) bool {
 	return known && floor != "" && compareVersions(have, floor) < 0
 }
 
+// Drives reports whether a driver runs a CUDA. One that is not known does.
+func (t *Tables) Drives(driver, cuda string) bool {
+	return !olderDriver(driver, t.release(cuda).Driver)
+}
+
 // release is the row of a CUDA; of one that is not in the tables that of the
 // newest before it, or else the oldest, of the same major.
 func (t *Tables) release(cuda string) CUDA {

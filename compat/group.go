@@ -95,6 +95,7 @@ type grouper struct {
 // family are nodes that one wheel may serve as far as Python and torch go.
 type family struct {
 	python, torch string // X.Y
+	cuda          string // X.Y of the release that it is built against
 	oldABI        bool
 }
 
@@ -135,10 +136,21 @@ func (g *grouper) kind(i int) (*kind, *Left) {
 		return nil, &Left{i, reasons, hint}
 	}
 	k := &kind{family: family{python: firstTwo(f.Python), torch: firstTwo(f.Torch)}}
-	release := g.torchNamed(k.torch)
-	k.oldABI = release.OldABI
+	release := g.torchOf(f)
+	k.cuda, k.oldABI = release.CUDA, release.OldABI
 	k.archs = strings.Join(g.archsOf(f), " ")
 	return k, nil
+}
+
+// torchOf is the release of a node's minor that a wheel for it is built against: that
+// for its CUDA where there is one, else that of the package index.
+func (t *Tables) torchOf(f node.Facts) Torch {
+	minor := firstTwo(f.Torch)
+	i := slices.IndexFunc(t.Torches, func(r Torch) bool { return isTorch(minor, r) && r.CUDA == firstTwo(f.TorchCUDA) })
+	if i < 0 {
+		return t.torchNamed(minor)
+	}
+	return t.Torches[i]
 }
 
 // archsOf are the compute capabilities of a node's GPUs, as far as they are
@@ -275,8 +287,8 @@ func (g *grouper) searchFor(kinds []*kind) search {
 // specFor is what to ask for; the CPU level is added for the nodes of a group.
 func (g *grouper) specFor(s search) wheel.Spec {
 	spec := g.want
-	release := g.torchNamed(s.torch)
-	spec.Python, spec.Torch, spec.CUDA = s.python, release.Version, release.CUDA
+	i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(s.torch, r) && r.CUDA == s.cuda })
+	spec.Python, spec.Torch, spec.CUDA = s.python, g.Torches[i].Version, s.cuda
 	spec.Archs = slices.Clone(g.want.Archs)
 	for _, capability := range strings.Fields(s.archs) {
 		spec.Archs = addArch(spec.Archs, archOf(capability))

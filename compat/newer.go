@@ -12,7 +12,7 @@ func (t *Tables) newerTorch(best *attempt) string {
 	if spec.Torch != "" || spec.CUDA != "" || spec.Python == "" || best.road.Road == Found {
 		return ""
 	}
-	for _, near := range nearestVersions(spec.Python, t.pythons()) {
+	for _, near := range NearestVersions(spec.Python, t.pythons()) {
 		other := spec
 		other.Python = near
 		a := t.find(other, given(best.want), best.loose)

@@ -219,7 +219,7 @@ func (g *grouper) otherCUDA(f node.Facts) (reason, hint string) {
 	if !slices.ContainsFunc(g.Torches, func(r Torch) bool { return isTorch(firstTwo(f.Torch), r) }) {
 		return "", ""
 	}
-	release := g.torchNamed(firstTwo(f.Torch))
+	release := g.torchOf(f)
 	bound := slices.ContainsFunc(g.asked.ops, func(o Op) bool { return o.bound(g.asked.deepspeed.Version) })
 	switch {
 	case !isCUDA(g.want.CUDA, release.CUDA):
@@ -242,8 +242,8 @@ func (g *grouper) unboundOps() []string {
 }
 
 func (g *grouper) otherABI(f node.Facts) (reason, hint string) {
-	i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(firstTwo(f.Torch), r) })
-	if i < 0 || f.CXX11ABI == nil || *f.CXX11ABI != g.Torches[i].OldABI {
+	known := slices.ContainsFunc(g.Torches, func(r Torch) bool { return isTorch(firstTwo(f.Torch), r) })
+	if !known || f.CXX11ABI == nil || *f.CXX11ABI != g.torchOf(f).OldABI {
 		return "", ""
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}
@@ -280,12 +280,16 @@ func (g *grouper) otherDriver(f node.Facts) (reason, hint string) {
 	if !g.asked.device() || len(f.GPUs) == 0 || !olderDriver(f.Driver, floor.Driver) {
 		return "", ""
 	}
-	return fmt.Sprintf("its torch is for CUDA %s, which takes driver %s or newer, and it has %s", f.TorchCUDA, floor.Driver, f.Driver), driverHint(f.TorchCUDA, floor.Driver)
+	return fmt.Sprintf("its torch is for CUDA %s, which takes driver %s or newer, and it has %s", f.TorchCUDA, floor.Driver, f.Driver), g.driverHint(f, floor.Driver)
 }
 
 // driverHint says how to get a CUDA to run.
-func driverHint(cuda, floor string) string {
-	return fmt.Sprintf("install driver %s or newer there, or a torch for an older CUDA; on data centre GPUs NVIDIA's package cuda-compat-%s does too, but then nvidia-smi still names the old driver", floor, strings.ReplaceAll(firstTwo(cuda), ".", "-"))
+func (g *grouper) driverHint(f node.Facts, floor string) string {
+	older := "a torch for an older CUDA"
+	if a := g.find(wheel.Spec{Ops: g.unboundOps(), Python: firstTwo(f.Python), Driver: f.Driver}, nil, true); a != nil {
+		older = fmt.Sprintf("torch %s for CUDA %s, which driver %s runs", a.torch.Version, a.torch.CUDA, f.Driver)
+	}
+	return fmt.Sprintf("install driver %s or newer there, or %s; on data centre GPUs NVIDIA's package cuda-compat-%s does too, but then nvidia-smi still names the old driver", floor, older, strings.ReplaceAll(firstTwo(f.TorchCUDA), ".", "-"))
 }
 
 // whyNot says why no toolchain makes a wheel for a kind of nodes, and what does.
@@ -308,31 +312,19 @@ func (g *grouper) whyNot(k *kind) (reasons []string, hint string) {
 	return reasons, g.remedy(spec, k)
 }
 
-// remedy names what can be changed so that there is a wheel for a node: what is
-// asked for, or its torch. Each has been tried.
+// remedy is the nearest change with which there is a wheel for a node, after it was
+// tried: another base, another torch on the node, fewer ops.
 func (g *grouper) remedy(spec wheel.Spec, k *kind) string {
-	var ways []string
 	if a := g.find(spec, g.images, false); a != nil {
-		ways = append(ways, "build on another base: --base "+a.ground.Ref)
+		return "build on another base: --base " + a.ground.Ref
 	}
-	if g.asked.device() {
-		plain := spec
-		plain.Ops = g.plainOps(spec)
-		if len(plain.Ops) > 0 && g.find(plain, nil, false) != nil {
-			ways = append(ways, "leave out what has device code: --ops "+strings.Join(plain.Ops, ","))
-		}
-	}
-	other := spec
+	other, plain := spec, spec
 	other.Torch, other.CUDA = "", ""
-	chosen, image := g.find(other, nil, false), g.find(other, g.images, false)
-	switch {
-	case image != nil && image.torch.Version != spec.Torch && (chosen == nil || compareVersions(image.torch.Version, chosen.torch.Version) > 0):
-		ways = append(ways, fmt.Sprintf("install torch %s there, and build on --base %s", image.torch.Version, image.ground.Ref))
-	case chosen != nil && chosen.torch.Version != spec.Torch:
-		ways = append(ways, fmt.Sprintf("install torch %s there", chosen.torch.Version))
+	if a := g.find(other, nil, false); a != nil {
+		return fmt.Sprintf("install torch %s there", a.torch.Version)
 	}
-	if len(ways) == 0 {
-		return ownHint(g.nodes[k.nodes[0]].Facts)
+	if plain.Ops = g.plainOps(spec); len(plain.Ops) > 0 && g.find(plain, nil, false) != nil {
+		return "leave out what has device code: --ops " + strings.Join(plain.Ops, ",")
 	}
-	return strings.Join(ways, ", or ")
+	return ownHint(g.nodes[k.nodes[0]].Facts)
 }

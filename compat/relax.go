@@ -31,7 +31,7 @@ func (t *Tables) nearestFix(w *want) string {
 			return "--base " + a.ground.Ref
 		}
 	}
-	r := request{spec: wheel.Spec{CPU: asked.spec.CPU, Glibc: asked.spec.Glibc, Foreign: asked.spec.Foreign}}
+	r := request{spec: wheel.Spec{CPU: asked.spec.CPU, Glibc: asked.spec.Glibc, Driver: asked.spec.Driver, Foreign: asked.spec.Foreign}}
 	if asked.spec.Foreign {
 		r.spec.DeepSpeed = asked.spec.DeepSpeed
 	}

@@ -37,6 +37,10 @@ type Torch struct {
 	Standard  string   `json:"cxx_standard"`      // C++ standard that its headers need: two digits
 	Pins      []Pin    `json:"pins,omitempty"`    // what it needs otherwise than pinned for all
 	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for
+
+	// What an index said of a release that is not in the table.
+	Index  string            `json:"-"` // one of torch's own: "cu126"; "" is the package index
+	SHA256 map[string]string `json:"-"` // of its wheel, hex, by Python
 }
 
 // Pin is a requirement in place of the one that every toolchain has.

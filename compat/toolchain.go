@@ -46,6 +46,8 @@ type Toolchain struct {
 	Source    string         // sha256 of a release's source distribution, hex
 	Torch     string         // X.Y.Z
 	CUDA      string         // X.Y that torch is built for
+	Index     string         // of torch's own indexes, the one that has it: "cu126"; "" for the package index
+	TorchHash string         // sha256 of its wheel, hex; "" for a release of the table
 	Standard  string         // C++ standard that torch's headers need: "17", "20"
 	Toolkit   string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
 	Nvcc      bool           // whether there is a real nvcc, not a stand-in

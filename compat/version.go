@@ -10,6 +10,9 @@ import (
 // xy is a version of two numbers.
 var xy = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
 
+// driverForm is a version of NVIDIA's driver.
+var driverForm = regexp.MustCompile(`^[0-9]{3}(\.[0-9]+){0,2}$`)
+
 // compareVersions compares the release numbers of two versions: what follows
 // them (rc1, +cu128) does not count.
 func compareVersions(a, b string) int {
@@ -34,9 +37,9 @@ func release(version string) [3]int {
 	return numbers
 }
 
-// nearestVersions sorts versions by how far they are from one; of two as far
+// NearestVersions sorts versions by how far they are from one; of two as far
 // the newer is nearer.
-func nearestVersions(from string, versions []string) []string {
+func NearestVersions(from string, versions []string) []string {
 	place := func(v string) int {
 		n := release(v)
 		return (n[0]*1000+n[1])*1000 + n[2]

@@ -62,7 +62,7 @@ func (t *Tables) read(s wheel.Spec, grounds []Ground) (*want, []fault) {
 		w.grounds = t.chosenGrounds()
 	}
 	var bad []fault
-	for _, look := range []func(*want) []fault{t.readDeepSpeed, t.readTorch, t.readCUDA, t.readPython, t.readGlibc, t.readArchs, t.readGPUs, t.readOps} {
+	for _, look := range []func(*want) []fault{t.readDeepSpeed, t.readTorch, t.readCUDA, t.readPython, t.readGlibc, t.readDriver, t.readArchs, t.readGPUs, t.readOps} {
 		bad = append(bad, look(w)...)
 	}
 	w.loose = w.loose && len(w.archs) == 0
@@ -93,7 +93,7 @@ func (t *Tables) readDeepSpeed(w *want) []fault {
 // versionChanges are the versions known, those nearest to the wrong one first.
 func versionChanges(flag, wrong string, known []string, set func(*wheel.Spec, string)) []change {
 	var out []change
-	for _, v := range nearestVersions(wrong, known) {
+	for _, v := range NearestVersions(wrong, known) {
 		out = append(out, change{flag + " " + v, func(s *wheel.Spec) { set(s, v) }, nil})
 	}
 	return out
@@ -154,6 +154,20 @@ func (t *Tables) readGlibc(w *want) []fault {
 	}
 	w.spec.Glibc = ""
 	return []fault{{what: what, instead: versionChanges("--glibc", asked, []string{LinkGlibc}, func(s *wheel.Spec, v string) { s.Glibc = v })}}
+}
+
+func (t *Tables) readDriver(w *want) []fault {
+	asked := w.spec.Driver
+	oldest := t.CUDAs[len(t.CUDAs)-1].Driver
+	if asked == "" || driverForm.MatchString(asked) && !olderDriver(asked, oldest) {
+		return nil
+	}
+	what := fmt.Sprintf("driver %s runs no CUDA in the tables of this dsbuild: %s is the oldest that does", asked, oldest)
+	if !driverForm.MatchString(asked) {
+		what = fmt.Sprintf("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node says it)", asked)
+	}
+	w.spec.Driver = ""
+	return []fault{{what: what, instead: versionChanges("--driver", asked, []string{oldest}, func(s *wheel.Spec, v string) { s.Driver = v })}}
 }
 
 // readArchs keeps the archs that some CUDA compiles for.

@@ -16,9 +16,11 @@ RUN --mount=type=cache,id=dsbuild-pip,target=/root/.cache/pip,sharing=locked --m
 # torch is by far the largest of all: it lies in a layer of its own, and nowhere
 # a second time, which is why uv keeps nothing.
 ARG TORCH
+ARG TORCH_INDEX
+ARG TORCH_SHA256
 COPY torch.sh /opt/dsbuild/
 RUN --mount=type=secret,id=site \
-    PYTHON="${PYTHON}" TORCH="${TORCH}" sh /opt/dsbuild/torch.sh
+    PYTHON="${PYTHON}" TORCH="${TORCH}" TORCH_INDEX="${TORCH_INDEX}" TORCH_SHA256="${TORCH_SHA256}" sh /opt/dsbuild/torch.sh
 ARG PINS
 COPY runtime.sh runtime.txt /opt/dsbuild/
 RUN --mount=type=secret,id=site \

@@ -169,7 +169,7 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 func arguments(tc compat.Toolchain) map[string]string {
 	needs := tc.Needs()
 	return map[string]string{
-		"ROAD": string(tc.Road), "PYTHON": tc.Python, "TORCH": tc.Torch, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
+		"ROAD": string(tc.Road), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TORCH_SHA256": tc.TorchHash, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": cudaHome(tc), "PINS": strings.Join(tc.Pins, " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),

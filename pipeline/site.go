@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -73,6 +74,9 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 		}
 	}
 	if err := s.indexes(o, getenv); err != nil {
+		return Site{}, err
+	}
+	if err := s.torchIndex(getenv(torchIndexes)); err != nil {
 		return Site{}, err
 	}
 	if err := s.mirror(getenv(aptMirror)); err != nil {
@@ -156,6 +160,18 @@ func (s *Site) indexes(o SiteOptions, getenv func(string) string) error {
 	return nil
 }
 
+// torchIndexes names the prefix below which torch's own indexes lie: cu126, cu128.
+const torchIndexes = "DSBUILD_TORCH_INDEX"
+
+func (s *Site) torchIndex(prefix string) error {
+	prefix = cmp.Or(prefix, torchIndex)
+	if err := checkURL(torchIndexes, prefix); err != nil {
+		return err
+	}
+	s.variables[torchIndexes] = strings.TrimRight(prefix, "/")
+	return nil
+}
+
 // unnamed takes the name off an index that uv knows by one: NAME=URL.
 func unnamed(index string) string {
 	if name, rest, ok := strings.Cut(index, "="); ok && !strings.ContainsAny(name, ":/") {
@@ -191,6 +207,9 @@ func checkURL(from, text string) error {
 func urlLike(name string) string {
 	if name == aptMirror {
 		return "a URL such as https://mirror.example.org/apt, below which debian and ubuntu lie"
+	}
+	if name == torchIndexes {
+		return "a URL such as https://mirror.example.org/torch, below which cu126/torch/ lies"
 	}
 	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; other than letters and digits, a password is written in percents: @ is %40"
 }

@@ -51,6 +51,7 @@ func TestSiteIsTold(t *testing.T) {
 	})
 	got := told(t, s, `env | grep -E 'INDEX|PROXY|proxy|CCACHE|FIND|HOME' | sort`)
 	want := `CCACHE_REMOTE_STORAGE=http://cache/ccache|read-only
+DSBUILD_TORCH_INDEX=https://download.pytorch.org/whl
 HTTPS_PROXY=http://proxy:3128
 NO_PROXY=localhost
 PIP_EXTRA_INDEX_URL=https://extra.example.org/simple https://more.example.org/
@@ -115,6 +116,29 @@ func TestSiteMirror(t *testing.T) {
 	}
 }
 
+// torch comes from the index that has it: the package index, or one of torch's own,
+// ahead of the others. Where its digest is known, no other bytes are taken.
+func TestSiteTorchIndex(t *testing.T) {
+	dir := t.TempDir()
+	uv := "#!/bin/sh\ncase $1 in pip) echo \"$* $(cat), beside ${UV_INDEX-none}\" ;; esac\n"
+	if err := os.WriteFile(filepath.Join(dir, "uv"), []byte(uv), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := site(t, SiteOptions{ExtraIndexURLs: []string{"https://extra.example.org/simple"}}, map[string]string{torchIndexes: "https://m.example.org/torch/"})
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "torch==2.12.1, beside https://extra.example.org/simple"},
+		{[]string{"TORCH_INDEX=cu126", "TORCH_SHA256=abc"}, "torch==2.12.1+cu126 --hash=sha256:abc, beside https://m.example.org/torch/cu126 https://extra.example.org/simple"},
+	} {
+		env := append([]string{"PATH=" + dir + ":" + os.Getenv("PATH"), "PYTHON=3.11", "DSBUILD_ENV=/env", "TORCH=2.12.1"}, c.args...)
+		if got := told(t, s, "sh ../dockerfiles/torch.sh", env...); got != "pip install --python /env -r - "+c.want+"\n" {
+			t.Errorf("%v: %s", c.args, got)
+		}
+	}
+}
+
 func TestSiteErrors(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, []byte("nothing"), 0o600); err != nil {
@@ -126,6 +150,7 @@ func TestSiteErrors(t *testing.T) {
 		want string
 	}{
 		{SiteOptions{IndexURL: "ftp://u:geheim@host/"}, nil, "--index-url: not a URL of http or https"},
+		{SiteOptions{}, map[string]string{torchIndexes: "geheim"}, torchIndexes + ": not a URL"},
 		{SiteOptions{}, map[string]string{"PIP_INDEX_URL": "geheim"}, "PIP_INDEX_URL: not a URL"},
 		{SiteOptions{ExtraIndexURLs: []string{"http://u:geheim@[::1/"}}, nil, "--extra-index-url: not a URL"},
 		{SiteOptions{}, map[string]string{aptMirror: "http://u:geheim&@host/"}, "write them as %23, %26, %5C"},

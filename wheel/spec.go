@@ -8,7 +8,7 @@ import (
 
 // Spec is what is wanted of a wheel. Empty fields are left to the resolver.
 type Spec struct {
-	DeepSpeed string   // version of a release, or "latest"
+	DeepSpeed string   // version of a release
 	Foreign   bool     // the sources are the caller's own: DeepSpeed is the version they say
 	Archs     []Arch   // sorted; see ParseArchs
 	GPUs      []string // names as NVIDIA sells them, for more archs
@@ -18,6 +18,7 @@ type Spec struct {
 	Python    string   // X.Y
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node
+	Driver    string // of the oldest node: which CUDA it runs
 }
 
 // DefaultOps are built when nothing else is asked: CPU Adam and the flatten

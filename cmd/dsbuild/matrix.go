@@ -101,7 +101,7 @@ func entryRequest(e matrix.Entry) wheelRequest {
 	var r wheelRequest
 	r.flags(pflag.NewFlagSet("", pflag.ContinueOnError)) // the defaults
 	r.archs, r.gpus, r.deepspeed, r.torch, r.cuda = e.Archs, e.GPUs, e.DeepSpeed, e.Torch, e.CUDA
-	r.python, r.glibc, r.base, r.keepDebug = e.Python, e.Glibc, e.Base, e.KeepDebug
+	r.python, r.glibc, r.driver, r.base, r.keepDebug = e.Python, e.Glibc, e.Driver, e.Base, e.KeepDebug
 	for _, ops := range e.Ops { // joined by commas, as in the flag
 		r.ops = append(r.ops, strings.Split(ops, ",")...)
 	}

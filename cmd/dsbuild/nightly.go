@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/flow/nightly"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -133,36 +135,37 @@ type nightPlanner struct {
 
 // openedSource is a source as it was found this night, or why it was not.
 type openedSource struct {
-	source pipeline.Source
+	wanted wanted
 	err    error
 }
 
 // open brings a source.
-func (n *nightPlanner) open(ctx context.Context, s nightly.Source) (pipeline.Source, error) {
+func (n *nightPlanner) open(ctx context.Context, s nightly.Source) (wanted, error) {
 	if got, ok := n.sources[s.Name]; ok {
-		return got.source, got.err
+		return got.wanted, got.err
 	}
 	got := &openedSource{}
-	_, got.source, got.err = n.want(ctx, wheelRequest{deepspeed: s.DeepSpeed, cpu: defaultCPU})
+	got.wanted, got.err = n.want(ctx, wheelRequest{deepspeed: cmp.Or(s.DeepSpeed, compat.Latest), cpu: defaultCPU})
 	n.sources[s.Name] = got
-	return got.source, got.err
+	return got.wanted, got.err
 }
 
 // plan plans an entry with p, which says how.
 func (n *nightPlanner) plan(ctx context.Context, p *planner, e matrix.Entry, s nightly.Source) (*pipeline.Plan, error) {
-	src, err := n.open(ctx, s)
+	source, err := n.open(ctx, s)
 	if err != nil {
 		return nil, n.site.Error(err)
 	}
 	request := entryRequest(e)
-	spec, err := request.spec(p.command)
+	w := source
+	if w.spec, err = request.spec(p.command); err == nil {
+		w.spec.DeepSpeed, w.spec.Foreign = source.spec.DeepSpeed, source.spec.Foreign
+		err = p.learnTorch(ctx, &w, w.spec)
+	}
 	if err != nil {
 		return nil, n.site.Error(err)
 	}
-	if src.Version != "" || src.Kind != pipeline.SourceRelease {
-		spec.DeepSpeed, spec.Foreign = src.Version, src.Kind != pipeline.SourceRelease
-	}
-	plan, err := p.resolve(ctx, request, spec, src)
+	plan, err := p.resolve(ctx, request, w)
 	return plan, n.site.Error(err)
 }
 

@@ -36,6 +36,9 @@ func TestScripts(t *testing.T) {
 			home := env.WorkDir + "/home"
 			env.Setenv("HOME", home)
 			env.Setenv("LC_ALL", "C.UTF-8")
+			for _, name := range []string{"PIP_INDEX_URL", "DSBUILD_TORCH_INDEX"} { // nothing is asked for outside
+				env.Setenv(name, "http://127.0.0.1:9/simple")
+			}
 			return os.Mkdir(home, 0o755)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

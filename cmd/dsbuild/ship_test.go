@@ -24,6 +24,12 @@ import (
 // what it printed. It must exit with this code.
 func program(t *testing.T, home string, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
+	return programWith(t, home, "http://127.0.0.1:9", code, args...)
+}
+
+// programWith is program where the package index is url/simple, and torch's own url/whl.
+func programWith(t *testing.T, home, url string, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +38,7 @@ func program(t *testing.T, home string, code int, args ...string) (stdout, stder
 	cmd.Args = append([]string{"dsbuild"}, args...)
 	cmd.Dir = home
 	// No engine: whoever asks for one is seen.
-	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "DSBUILD_ENGINE=unix://" + filepath.Join(home, "nowhere.sock")}
+	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "DSBUILD_ENGINE=unix://" + filepath.Join(home, "nowhere.sock"), "PIP_INDEX_URL=" + url + "/simple", "DSBUILD_TORCH_INDEX=" + url + "/whl"}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()

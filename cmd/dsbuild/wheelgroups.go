@@ -4,7 +4,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/flow"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -19,20 +21,45 @@ type groupPlanner struct {
 	request wheelRequest
 	builder string // --builder
 	site    pipeline.Site
-	spec    wheel.Spec
-	source  pipeline.Source
+	wanted  wanted
 }
 
 func newGroupPlanner(ctx context.Context, p *planner, o wheelOptions) (*groupPlanner, error) {
-	spec, src, err := p.want(ctx, o.wheelRequest)
-	return &groupPlanner{p, o.wheelRequest, o.builder, o.site, spec, src}, err
+	w, err := p.want(ctx, o.wheelRequest)
+	return &groupPlanner{p, o.wheelRequest, o.builder, o.site, w}, err
+}
+
+// group finds the fewest wheels for nodes (compat.Tables.Group), after a look in the
+// indexes for those of their torches that the tables do not know. A torch that is not
+// found there leaves its nodes out.
+func (g *groupPlanner) group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
+	asked := map[[2]string]bool{}
+	for _, n := range nodes {
+		version, _, _ := strings.Cut(n.Facts.Torch, "+")
+		s := wheel.Spec{Torch: version, CUDA: n.Facts.TorchCUDA}
+		x, y, _ := strings.Cut(version, ".")
+		y, _, _ = strings.Cut(y, ".")
+		if s.Torch == "" || s.CUDA == "" || asked[[2]string{s.Torch, s.CUDA}] || g.wanted.tables.OffersTorch(wheel.Spec{Torch: x + "." + y, CUDA: s.CUDA}) {
+			continue
+		}
+		asked[[2]string{s.Torch, s.CUDA}] = true
+		if err := g.learnTorch(ctx, &g.wanted, s); err != nil {
+			break // interrupted
+		}
+	}
+	return g.wanted.tables.Group(nodes, spec)
+}
+
+// of is what was asked for, as a wheel for a group is.
+func (g *groupPlanner) of(spec wheel.Spec) wanted {
+	return wanted{spec, g.wanted.source, g.wanted.tables}
 }
 
 // Ask implements flow.Planner: the plan of a dry run.
 func (g *groupPlanner) Ask(ctx context.Context, spec wheel.Spec) (*pipeline.Plan, string, error) {
 	dry := *g.planner
 	dry.dryRun, dry.quiet = true, true
-	plan, err := dry.resolve(ctx, g.request, spec, g.source)
+	plan, err := dry.resolve(ctx, g.request, g.of(spec))
 	if err != nil {
 		return nil, "", g.site.Error(err)
 	}
@@ -45,7 +72,7 @@ func (g *groupPlanner) Plan(ctx context.Context, name string, spec wheel.Spec) (
 	named, own := *g.app, *g.planner
 	named.reporter = ui.Prefixed(g.app.reporter, name)
 	own.app = &named
-	plan, err := own.resolve(ctx, g.request, spec, g.source)
+	plan, err := own.resolve(ctx, g.request, g.of(spec))
 	return plan, g.site.Error(err)
 }
 
@@ -66,7 +93,7 @@ func (o wheelOptions) flow(ctx context.Context, a *app, at *place, p *planner) (
 		return farm.Run(ctx, jobs)
 	}
 	return flow.Options{
-		Want: groups.spec, Group: p.tables.Group, Plans: groups, Build: build,
+		Want: groups.wanted.spec, Group: groups.group, Plans: groups, Build: build,
 		Store: pipeline.DefaultStore(), Dir: o.out, Fresh: o.noCache, Report: a.reporter,
 	}, nil
 }

@@ -28,6 +28,7 @@ type wheelRequest struct {
 	python    string
 	cpu       string
 	glibc     string
+	driver    string
 	base      string
 	keepDebug bool
 }
@@ -38,6 +39,7 @@ func (r *wheelRequest) flags(f *pflag.FlagSet) {
 	f.StringVar(&r.cuda, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
 	f.StringVar(&r.python, "python", "", "Python to build for, X.Y (default: that of the base)")
 	f.StringVar(&r.glibc, "glibc", "", "glibc of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
+	f.StringVar(&r.driver, "driver", "", "NVIDIA driver of the oldest node, such as 550.54: torch for a CUDA that it runs (below 580: CUDA 12)")
 	f.Lookup("cpu").DefValue, r.cpu = defaultCPU, defaultCPU
 }
 
@@ -47,7 +49,7 @@ func (r *wheelRequest) nodesFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&r.archs, "arch", nil, `compute capability, repeatable or joined: "8.0;8.6+PTX"`)
 	f.StringArrayVar(&r.gpus, "gpu", nil, `GPU by name, repeatable: A100, "RTX 4090"`)
 	f.StringSliceVar(&r.ops, "ops", nil, "operators to compile, or all that can be (default "+strings.Join(wheel.DefaultOps(), ",")+")")
-	f.StringVar(&r.deepspeed, "deepspeed", "", "release, git+URL@REF, directory or source distribution (default: the newest release known)")
+	f.StringVar(&r.deepspeed, "deepspeed", "", "release, latest, git+URL@REF, directory or source distribution (default: the newest release that this dsbuild knows)")
 	f.StringVar(&r.cpu, "cpu", "", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: as this machine's")
 	f.StringVar(&r.base, "base", "", "base: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
 	f.BoolVar(&r.keepDebug, "keep-debug", false, "leave debug information in the extensions")
@@ -61,7 +63,7 @@ const nativeCPU = "native"
 
 // spec reads the request's values, or says what is wrong with them.
 func (r wheelRequest) spec(command string) (wheel.Spec, error) {
-	spec := wheel.Spec{GPUs: r.gpus, Ops: r.ops, Torch: r.torch, CUDA: r.cuda, Python: r.python, Glibc: r.glibc}
+	spec := wheel.Spec{GPUs: r.gpus, Ops: r.ops, Torch: r.torch, CUDA: r.cuda, Python: r.python, Glibc: r.glibc, Driver: r.driver}
 	var err error
 	if spec.Archs, err = wheel.ParseArchs(r.archs); err != nil {
 		for _, name := range r.archs {
@@ -105,6 +107,7 @@ type planner struct {
 	app     *app
 	command string
 	tables  *compat.Tables
+	index   *pipeline.Releases // for releases that the tables lack
 	place   *place
 	options pipeline.Options
 	env     *pipeline.Environment // --env, or nil
@@ -120,7 +123,7 @@ func newPlanner(a *app, command string, at *place, opt pipeline.Options, dryRun 
 		return nil, err
 	}
 	dir, err := scratch.New("")
-	return &planner{app: a, command: command, tables: tables, place: at, options: opt, dir: dir, dryRun: dryRun}, err
+	return &planner{app: a, command: command, tables: tables, index: at.site.Releases(), place: at, options: opt, dir: dir, dryRun: dryRun}, err
 }
 
 func (p *planner) close() { _ = p.dir.Close() } // temporary files
@@ -128,43 +131,83 @@ func (p *planner) close() { _ = p.dir.Close() } // temporary files
 // plan resolves what was asked and lists the steps.
 func (p *planner) plan(ctx context.Context, r wheelRequest) (*pipeline.Plan, error) {
 	defer p.place.lookAhead(ctx)()
-	spec, src, err := p.want(ctx, r)
+	w, err := p.want(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return p.resolve(ctx, r, spec, src)
+	return p.resolve(ctx, r, w)
+}
+
+// wanted is what was asked for: a Spec, the sources, and the tables that know both.
+type wanted struct {
+	spec   wheel.Spec
+	source pipeline.Source
+	tables *compat.Tables
 }
 
 // want reads what was asked, and brings the sources if they are no release.
-func (p *planner) want(ctx context.Context, r wheelRequest) (wheel.Spec, pipeline.Source, error) {
-	src := pipeline.Source{Kind: pipeline.SourceRelease}
-	spec, err := r.spec(p.command)
-	if err != nil {
-		return spec, src, err
+func (p *planner) want(ctx context.Context, r wheelRequest) (wanted, error) {
+	w := wanted{source: pipeline.Source{Kind: pipeline.SourceRelease}, tables: p.tables}
+	var err error
+	if w.spec, err = r.spec(p.command); err != nil {
+		return w, err
 	}
 	dir, err := os.MkdirTemp(p.dir.Path, "source-")
 	if err != nil {
-		return spec, src, err
+		return w, err
 	}
 	if r.deepspeed != "" && r.deepspeed != compat.Latest {
-		if src, err = pipeline.OpenSource(ctx, r.deepspeed, dir); err != nil {
-			return spec, src, err
+		if w.source, err = pipeline.OpenSource(ctx, r.deepspeed, dir); err != nil {
+			return w, err
 		}
-		spec.DeepSpeed, spec.Foreign = src.Version, src.Kind != pipeline.SourceRelease
+	} else {
+		w.source.Version = r.deepspeed
 	}
-	return spec, src, nil
+	w.spec.DeepSpeed, w.spec.Foreign = w.source.Version, w.source.Kind != pipeline.SourceRelease
+	if !w.spec.Foreign {
+		found, err := p.index.DeepSpeed(ctx, w.tables, w.spec.DeepSpeed)
+		if err != nil {
+			return w, err
+		}
+		p.say(found)
+		w.tables, w.spec.DeepSpeed = found.Tables, found.Version
+	}
+	return w, p.learnTorch(ctx, &w, w.spec)
+}
+
+// learnTorch looks up the torch of a spec where the tables do not know it. That of
+// an environment is known.
+func (p *planner) learnTorch(ctx context.Context, w *wanted, s wheel.Spec) error {
+	if p.env != nil {
+		return nil
+	}
+	found, err := p.index.Torch(ctx, w.tables, s)
+	p.say(found)
+	w.tables = found.Tables
+	return err
+}
+
+// say tells what a lookup came to.
+func (p *planner) say(found pipeline.Found) {
+	rep := p.place.site.Reporter(p.app.reporter)
+	for _, note := range found.Notes {
+		if !p.quiet {
+			rep.Note("%s", note)
+		}
+	}
 }
 
 // resolve chooses what is left open and lists the steps.
-func (p *planner) resolve(ctx context.Context, r wheelRequest, spec wheel.Spec, src pipeline.Source) (*pipeline.Plan, error) {
+func (p *planner) resolve(ctx context.Context, r wheelRequest, w wanted) (*pipeline.Plan, error) {
 	base, grounds, err := p.ground(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if spec, err = p.beside(spec, base); err != nil {
+	spec, err := p.beside(w.spec, base)
+	if err != nil {
 		return nil, err
 	}
-	tc, err := p.tables.Resolve(spec, grounds...)
+	tc, err := w.tables.Resolve(spec, grounds...)
 	if err != nil {
 		return nil, err
 	}
@@ -173,6 +216,7 @@ func (p *planner) resolve(ctx context.Context, r wheelRequest, spec wheel.Spec, 
 			return nil, err
 		}
 	}
+	src := w.source
 	if src.Kind == pipeline.SourceRelease {
 		src = pipeline.Release(tc.DeepSpeed, tc.Source)
 	}

@@ -113,7 +113,7 @@ func (f *fleet) ship(t *testing.T) *flow.Ship {
 			Hosts: f.hosts, KnownHosts: f.known, Dialer: &f.dials, Reporter: rep, Forks: 4,
 			Verify: deploy.VerifyLoad, VerifyLeft: deploy.VerifyFiles, By: "tester", Force: f.force,
 		},
-		Want: f.want, Group: tables.Group, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Report: rep,
+		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) }, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Report: rep,
 	})
 	t.Cleanup(s.Close)
 	return s

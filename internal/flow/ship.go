@@ -15,8 +15,7 @@ import (
 
 // Planner turns what one wheel must be into a plan.
 type Planner interface {
-	// Ask is the plan as far as it can be told without an engine and without a
-	// network, and the request that it is known by in the store (pipeline.Request).
+	// Ask is the plan as far as it can be told without an engine, and the request that it is known by in the store (pipeline.Request).
 	Ask(ctx context.Context, spec wheel.Spec) (p *pipeline.Plan, request string, err error)
 	// Plan is the plan to run. What is said meanwhile is said of the wheel called name.
 	Plan(ctx context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error)
@@ -29,7 +28,7 @@ type Options struct {
 	// Want is what holds for every wheel.
 	Want wheel.Spec
 	// Group finds the fewest wheels for nodes (compat.Tables.Group).
-	Group func([]compat.Member, wheel.Spec) compat.Grouping
+	Group func(context.Context, []compat.Member, wheel.Spec) compat.Grouping
 	// Plans plans them.
 	Plans Planner
 	// Build runs plans, several at once where there is room (pipeline.Farm).
@@ -79,7 +78,7 @@ func (s *Ship) Survey(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	grouping := s.opt.Group(members, s.opt.Want)
+	grouping := s.opt.Group(ctx, members, s.opt.Want)
 	for _, l := range grouping.Left {
 		i := places[l.Node]
 		s.given[i].Reasons, s.given[i].Hint = l.Reasons, l.Hint

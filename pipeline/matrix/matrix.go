@@ -32,6 +32,7 @@ type Entry struct {
 	Ops       []string
 	CPU       string
 	Glibc     string
+	Driver    string
 	Base      string
 	KeepDebug bool
 }
@@ -64,6 +65,7 @@ func keys() []key {
 		{"ops", func(e *Entry, v value) { e.Ops = v.words }},
 		{"cpu", func(e *Entry, v value) { e.CPU = v.text() }},
 		{"glibc", func(e *Entry, v value) { e.Glibc = v.text() }},
+		{"driver", func(e *Entry, v value) { e.Driver = v.text() }},
 		{"base", func(e *Entry, v value) { e.Base = v.text() }},
 		{"keep-debug", func(e *Entry, v value) { e.KeepDebug = v.yes }},
 	}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/flow/nightly"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/pipeline"
+)
+
+// packageIndex serves a package index with releases that no table knows, and torch's
+// own for CUDA 12.6.
+func packageIndex(t *testing.T) string {
+	t.Helper()
+	file := func(name, digit string) string {
+		return fmt.Sprintf(`{"filename": %q, "url": "/files/%s", "hashes": {"sha256": %q}, "core-metadata": true}`, name, strings.ReplaceAll(name, "+", "%2B"), strings.Repeat(digit, 64))
+	}
+	page := func(files ...string) string {
+		return `{"meta": {"api-version": "1.1"}, "files": [` + strings.Join(files, ",") + `]}`
+	}
+	const torch = "torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+	texts := map[string]string{
+		"/simple/deepspeed/":            page(file("deepspeed-0.19.9.tar.gz", "1"), file("deepspeed-0.19.8.tar.gz", "2")),
+		"/simple/torch/":                page(file(torch, "3")),
+		"/files/" + torch + ".metadata": "Metadata-Version: 2.1\nName: torch\nVersion: 2.16.1\nRequires-Dist: cuda-toolkit==13.2.2\n",
+		"/whl/cu126/torch/":             page(file("torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl", "4")),
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, ok := texts[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
+		_, _ = io.WriteString(w, text)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// Releases that the tables do not know are planned by what the index says, with its
+// hashes; those that it has not are refused, with the nearest.
+func TestReleasesOfAnIndex(t *testing.T) {
+	t.Parallel()
+	url, home := packageIndex(t), t.TempDir()
+	for _, c := range []struct {
+		args string
+		want []string // in the plan
+	}{
+		{"--deepspeed 0.19.9", []string{"DeepSpeed 0.19.9 for torch 2.15.0", "DSBUILD_SHA256=" + strings.Repeat("1", 64)}},
+		{"--deepspeed latest", []string{"DeepSpeed 0.19.9 for torch 2.15.0"}},
+		{"--torch 2.16 --python 3.12", []string{"for torch 2.16.1, CUDA 13.2, Python 3.12", "TOOLKIT=13.2.2", "TORCH_SHA256=" + strings.Repeat("3", 64)}},
+		{"--torch 2.12 --driver 550.54.15", []string{"for torch 2.12.1, CUDA 12.6, Python 3.11", "TORCH_INDEX=cu126", "toolchain  nvcc12"}},
+	} {
+		out, said := programWith(t, home, url, 0, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
+		for _, want := range c.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s\n%s", c.args, want, out, said)
+			}
+		}
+	}
+}
+
+// What an index has not is refused, with the nearest that there is; where it does not
+// answer, that is said, and the tables decide. Who logs in there is not said.
+func TestReleasesOfNoIndex(t *testing.T) {
+	t.Parallel()
+	url, home := packageIndex(t), t.TempDir()
+	down := "http://geheim@127.0.0.1:9"
+	for _, c := range []struct{ url, args, note, hint string }{
+		{url, "--deepspeed 0.19.20", "DeepSpeed 0.19.20: the package index has no source distribution of it", "this works: --deepspeed 0.19.9"},
+		{url, "--torch 2.17 --python 3.12", "torch 2.17: the package index has no wheels of it for Linux on x86_64", "this works: --torch 2.16.1"},
+		{url, "--torch 2.13 --driver 550", "torch 2.13: neither the package index nor torch's own has it for driver 550", "this works: --torch 2.10.0"},
+		{down, "--deepspeed 0.19.9", "the tables of this dsbuild count: the package index could not be asked for deepspeed", "this works: --deepspeed 0.19.8"},
+		{down, "--torch 2.12 --cuda 12.6", "torch's own did not answer (DSBUILD_TORCH_INDEX names a mirror of it)", "this works: --torch 2.7.1"},
+	} {
+		_, said := programWith(t, home, c.url, 2, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
+		if !strings.Contains(said, c.note) || !strings.Contains(said, "hint: "+c.hint) || strings.Contains(said, "geheim") {
+			t.Errorf("%s:\n%s", c.args, said)
+		}
+	}
+}
+
+// indexPlanner plans with the package index of the tests.
+func indexPlanner(t *testing.T, url string) *planner {
+	t.Helper()
+	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: url + "/simple"}, func(name string) string {
+		return map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl"}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &app{reporter: ui.New(testLines{t}, ui.Options{})}
+	p, err := newPlanner(a, "dsbuild ship", &place{app: a, way: builderDagger, site: site}, pipeline.Options{}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.close)
+	return p
+}
+
+type testLines struct{ t *testing.T }
+
+func (l testLines) Write(b []byte) (int, error) {
+	l.t.Logf("%s", b)
+	return len(b), nil
+}
+
+// The release of a night is the newest of the index, also for a dsbuild that is older.
+func TestNightTakesTheNewestRelease(t *testing.T) {
+	for url, want := range map[string]string{packageIndex(t): "0.19.9", "http://127.0.0.1:9": "0.19.8"} {
+		n := &nightPlanner{planner: indexPlanner(t, url), sources: map[string]*openedSource{}}
+		w, err := n.open(t.Context(), nightly.Source{Name: "release"})
+		if err != nil || w.spec.DeepSpeed != want {
+			t.Errorf("%s: %q, %v", url, w.spec.DeepSpeed, err)
+		}
+	}
+}
+
+// RHEL 8, Ubuntu 22.04, a Python 3.13 and an older driver with torch for CUDA 12.6 get
+// three wheels, each for what is there; glibc divides none of them.
+func TestShipToFourKindsOfNodes(t *testing.T) {
+	abi := true
+	facts := func(python, torch, cuda, glibc, glibcxx, driver, gpu, arch string) node.Facts {
+		return node.Facts{
+			Platform: "linux_x86_64", Python: python, Tag: "cp3" + strings.Split(python, ".")[1], Executable: "/opt/train/bin/python",
+			Torch: torch, TorchCUDA: cuda, CXX11ABI: &abi, Glibc: glibc, Libstdcxx: glibcxx, CPU: "x86-64-v4", Driver: driver, GPUs: []node.GPU{{Name: gpu, Arch: arch}},
+		}
+	}
+	members := []compat.Member{
+		{Name: "rhel8", Facts: facts("3.11.9", "2.15.0", "13.2", "2.28", "3.4.25", "580.65.06", "NVIDIA A100-SXM4-80GB", "8.0")},
+		{Name: "jammy", Facts: facts("3.11.0", "2.15.0", "13.2", "2.35", "3.4.30", "590.44.01", "NVIDIA H100 80GB HBM3", "9.0")},
+		{Name: "python313", Facts: facts("3.13.5", "2.15.0", "13.2", "2.39", "3.4.33", "580.65.06", "NVIDIA H100 80GB HBM3", "9.0")},
+		{Name: "driver550", Facts: facts("3.11.9", "2.12.1", "12.6", "2.28", "3.4.25", "550.54.15", "NVIDIA A100-SXM4-80GB", "8.0")},
+	}
+	for url, want := range map[string][]string{
+		packageIndex(t):      {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: 2.12.1 12.6 3.11 [8.0] nvcc12 cu126"},
+		"http://127.0.0.1:9": {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: none"},
+	} {
+		g, err := newGroupPlanner(t.Context(), indexPlanner(t, url), wheelOptions{builder: builderDagger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		grouping := g.group(t.Context(), members, g.wanted.spec)
+		var got []string
+		for _, group := range grouping.Groups {
+			plan, _, err := g.Ask(t.Context(), group.Spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, i := range group.Nodes {
+				names = append(names, members[i].Name)
+			}
+			tc := plan.Toolchain
+			var archs []string
+			for _, a := range tc.Archs {
+				archs = append(archs, a.String())
+			}
+			got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.Road, tc.Index))
+		}
+		for _, left := range grouping.Left {
+			got = append(got, members[left.Node].Name+": none")
+			t.Log(left.Reasons, left.Hint)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n%s", url, strings.Join(got, "\n"))
+		}
+	}
+}

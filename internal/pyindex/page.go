@@ -1,0 +1,177 @@
+package pyindex
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+
+	"deps.dev/util/pypi"
+	"golang.org/x/net/html"
+)
+
+// link is a file as a page has it.
+type link struct {
+	name, address string
+	sha256        string
+	yanked        bool
+	reason        string
+	metadata      bool
+	metaSHA256    string
+}
+
+// readJSON reads a page of PEP 691.
+func readJSON(text []byte) ([]link, error) {
+	var doc struct {
+		Meta struct {
+			Version string `json:"api-version"`
+		} `json:"meta"`
+		Files []struct {
+			Filename string            `json:"filename"`
+			URL      string            `json:"url"`
+			Hashes   map[string]string `json:"hashes"`
+			Yanked   flag              `json:"yanked"`
+			Core     flag              `json:"core-metadata"`
+			Dist     flag              `json:"dist-info-metadata"`
+		} `json:"files"`
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("its JSON cannot be read: %w", err)
+	}
+	if !strings.HasPrefix(doc.Meta.Version, "1.") {
+		return nil, fmt.Errorf("its page is of version %.20q of the index's format, and dsbuild reads 1", doc.Meta.Version)
+	}
+	links := make([]link, 0, len(doc.Files))
+	for _, f := range doc.Files {
+		meta := f.Core
+		if !meta.set {
+			meta = f.Dist
+		}
+		links = append(links, link{f.Filename, f.URL, f.Hashes["sha256"], f.Yanked.set, f.Yanked.text, meta.set, meta.hashes["sha256"]})
+	}
+	return links, nil
+}
+
+// flag is a value that is a boolean, or true by being a text or an object of hashes.
+type flag struct {
+	set    bool
+	text   string
+	hashes map[string]string
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *flag) UnmarshalJSON(text []byte) error {
+	var value any
+	if err := json.Unmarshal(text, &value); err != nil {
+		return err
+	}
+	switch v := value.(type) {
+	case bool:
+		f.set = v
+	case string:
+		f.set, f.text = true, v
+	case map[string]any:
+		f.set, f.hashes = true, map[string]string{}
+		for name, sum := range v {
+			f.hashes[name], _ = sum.(string)
+		}
+	}
+	return nil
+}
+
+// readHTML reads a page of PEP 503: the links of a document.
+func readHTML(text []byte) ([]link, error) {
+	var links []link
+	base := ""
+	tokens := html.NewTokenizer(bytes.NewReader(text))
+	tokens.SetMaxBuf(1 << 20)
+	for {
+		kind := tokens.Next()
+		if kind == html.ErrorToken {
+			if err := tokens.Err(); !errors.Is(err, io.EOF) {
+				return nil, fmt.Errorf("its HTML cannot be read: %w", err)
+			}
+			return links, nil
+		}
+		if kind != html.StartTagToken && kind != html.SelfClosingTagToken {
+			continue
+		}
+		switch t := tokens.Token(); t.Data {
+		case "base":
+			base = attributes(t)["href"]
+		case "a":
+			links = append(links, anchor(attributes(t), base))
+		}
+	}
+}
+
+func attributes(t html.Token) map[string]string {
+	out := map[string]string{}
+	for _, a := range t.Attr {
+		out[a.Key] = a.Val
+	}
+	return out
+}
+
+// anchor reads a link to a file. Its name is the end of its path.
+func anchor(has map[string]string, base string) link {
+	l := link{address: has["href"]}
+	if at, err := url.Parse(l.address); err == nil {
+		if root, err := url.Parse(base); err == nil && base != "" {
+			at = root.ResolveReference(at)
+			l.address = at.String()
+		}
+		l.name = path.Base(at.Path)
+		l.sha256 = strings.TrimPrefix(at.Fragment, "sha256=")
+	}
+	l.reason, l.yanked = has["data-yanked"]
+	meta, ok := has["data-core-metadata"]
+	if !ok {
+		meta, ok = has["data-dist-info-metadata"]
+	}
+	l.metadata, l.metaSHA256 = ok && meta != "false", strings.TrimPrefix(meta, "sha256=")
+	return l
+}
+
+// maxDots bounds the tags that the name of a wheel may stand for.
+const maxDots = 16
+
+var (
+	digest = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
+	// plain are the characters of the names of files that installers take.
+	plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,255}$`)
+)
+
+// file is the distribution that a link leads to, as far as it is one of the project.
+func (l link) file(page *url.URL, project string) (File, bool) {
+	at, err := page.Parse(l.address)
+	if err != nil || at.Scheme != "https" && at.Scheme != "http" || !plain.MatchString(l.name) {
+		return File{}, false
+	}
+	at.Fragment, at.RawFragment = "", ""
+	f := File{Name: l.name, Yanked: l.yanked, Reason: l.reason, Metadata: l.metadata, url: at}
+	if digest.MatchString(l.sha256) {
+		f.SHA256 = strings.ToLower(l.sha256)
+	}
+	if digest.MatchString(l.metaSHA256) {
+		f.MetadataSHA256 = strings.ToLower(l.metaSHA256)
+	}
+	if strings.HasSuffix(l.name, ".whl") && strings.Count(l.name, ".") <= maxDots {
+		info, err := pypi.ParseWheelName(l.name)
+		if err != nil || pypi.CanonPackageName(info.Name) != project {
+			return File{}, false
+		}
+		f.Wheel, f.Version = info, info.Version
+		return f, true
+	}
+	if !strings.HasSuffix(l.name, ".tar.gz") && !strings.HasSuffix(l.name, ".zip") {
+		return File{}, false
+	}
+	_, f.Version, err = pypi.SdistVersion(project, l.name)
+	return f, err == nil && f.Version != ""
+}

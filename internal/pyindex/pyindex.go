@@ -1,0 +1,182 @@
+// Package pyindex reads Python package indexes: the pages that list the files of a
+// project (PEP 503 in HTML, PEP 691 in JSON) and the metadata beside a wheel (PEP 658).
+package pyindex
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"deps.dev/util/pypi"
+)
+
+// Bounds on what an index may answer.
+const (
+	maxPage     = 32 << 20
+	maxMetadata = 4 << 20
+	patience    = 30 * time.Second
+)
+
+// ErrNoProject is the answer of an index that has no such project.
+var ErrNoProject = errors.New("it has no such project")
+
+// File is one distribution that an index lists.
+type File struct {
+	Name    string
+	Version string          // as the name of the file has it
+	Wheel   *pypi.WheelInfo // nil for a source distribution
+	SHA256  string          // hex; "" where the index does not say
+	Yanked  bool            // withdrawn (PEP 592)
+	Reason  string          // why it was
+	// Metadata says that METADATA lies beside the wheel, MetadataSHA256 what its digest is.
+	Metadata       bool
+	MetadataSHA256 string
+
+	url *url.URL
+}
+
+// Client asks indexes. It asks for each page once.
+type Client struct {
+	http *http.Client
+
+	mutex sync.Mutex
+	pages map[string]page
+}
+
+type page struct {
+	files []File
+	err   error
+}
+
+// New makes a client that reaches indexes by transport.
+func New(transport http.RoundTripper) *Client {
+	return &Client{
+		http:  &http.Client{Transport: transport, Timeout: patience, CheckRedirect: follow},
+		pages: map[string]page{},
+	}
+}
+
+// follow allows few redirects, and none away from encryption.
+func follow(req *http.Request, via []*http.Request) error {
+	if len(via) >= 5 {
+		return errors.New("stopped after 5 redirects")
+	}
+	if from := via[len(via)-1].URL; from.Scheme == "https" && req.URL.Scheme != "https" {
+		return fmt.Errorf("redirected to %s, which is not encrypted", req.URL.Redacted())
+	}
+	return nil
+}
+
+// Files lists the distributions of a project in an index. Names that no installer
+// would understand are left out.
+func (c *Client) Files(ctx context.Context, index, project string) ([]File, error) {
+	project = pypi.CanonPackageName(project)
+	address := strings.TrimRight(index, "/") + "/" + url.PathEscape(project) + "/"
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	got, asked := c.pages[address]
+	if !asked {
+		got.files, got.err = c.files(ctx, address, project)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		c.pages[address] = got
+	}
+	return got.files, got.err
+}
+
+// The forms of a page, best first.
+const (
+	jsonType = "application/vnd.pypi.simple.v1+json"
+	htmlType = "application/vnd.pypi.simple.v1+html"
+)
+
+func (c *Client) files(ctx context.Context, address, project string) ([]File, error) {
+	text, res, err := c.get(ctx, address, jsonType+", "+htmlType+";q=0.2, text/html;q=0.1", maxPage)
+	if err != nil {
+		return nil, err
+	}
+	links, err := read(res.Header.Get("Content-Type"), text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", res.Request.URL.Redacted(), err)
+	}
+	var files []File
+	for _, l := range links {
+		if f, ok := l.file(res.Request.URL, project); ok {
+			files = append(files, f)
+		}
+	}
+	return files, nil
+}
+
+// read reads a page in the form that its kind names.
+func read(contentType string, text []byte) ([]link, error) {
+	kind, _, err := mime.ParseMediaType(contentType)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("its answer does not say what it is: %w", err)
+	case kind == jsonType:
+		return readJSON(text)
+	case kind == htmlType || kind == "text/html":
+		return readHTML(text)
+	}
+	return nil, fmt.Errorf("its answer is %.60q, not the page of a project", kind)
+}
+
+// Metadata fetches the METADATA of a wheel that has it beside itself.
+func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
+	if !f.Metadata {
+		return nil, fmt.Errorf("%s: the index has no metadata beside it (PEP 658)", f.Name)
+	}
+	address := *f.url
+	address.Path += ".metadata"
+	address.RawPath = ""
+	text, _, err := c.get(ctx, address.String(), "*/*", maxMetadata)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	if have := hex.EncodeToString(sum[:]); f.MetadataSHA256 != "" && have != f.MetadataSHA256 {
+		return nil, fmt.Errorf("%s: its metadata has sha256 %s, and the index says %s", f.Name, have, f.MetadataSHA256)
+	}
+	return text, nil
+}
+
+// get fetches at most limit bytes. An error says where they should have come from,
+// without who logs in there.
+func (c *Client) get(ctx context.Context, address, accept string, limit int64) ([]byte, *http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, nil, errors.New("its address is no URL")
+	}
+	req.Header.Set("Accept", accept)
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	where := req.URL.Redacted()
+	switch {
+	case res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusGone:
+		return nil, nil, fmt.Errorf("%s: %w", where, ErrNoProject)
+	case res.StatusCode != http.StatusOK:
+		return nil, nil, fmt.Errorf("%s: it answers %s", where, res.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", where, err)
+	}
+	if int64(len(text)) > limit {
+		return nil, nil, fmt.Errorf("%s: its answer is larger than %d MiB", where, limit>>20)
+	}
+	return text, res, nil
+}

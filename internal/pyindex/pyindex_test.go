@@ -1,0 +1,236 @@
+package pyindex_test
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/pyindex"
+)
+
+const (
+	a64 = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	b64 = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB"
+)
+
+const (
+	jsonType = "application/vnd.pypi.simple.v1+json"
+	htmlType = "application/vnd.pypi.simple.v1+html"
+)
+
+// The same files, in both forms of a page.
+const (
+	jsonPage = `{"meta": {"api-version": "1.1"}, "name": "torch", "files": [
+{"filename": "torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl", "url": "../../files/torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl", "hashes": {"sha256": "` + a64 + `"}, "yanked": false, "core-metadata": {"sha256": "` + b64 + `"}},
+{"filename": "torch-2.16.0+cu126-cp311-cp311-linux_x86_64.whl", "url": "/files/torch-2.16.0%2Bcu126-cp311-cp311-linux_x86_64.whl", "hashes": {"md5": "x"}, "yanked": "does not\u001b[31m start", "dist-info-metadata": true},
+{"filename": "torch-2.15.0.tar.gz", "url": "https://files.example.org/torch-2.15.0.tar.gz", "hashes": {"sha256": "` + b64 + `"}, "yanked": true},
+{"filename": "torchvision-1.0.tar.gz", "url": "torchvision-1.0.tar.gz", "hashes": {}},
+{"filename": "torch-1.0.exe", "url": "torch-1.0.exe", "hashes": {}},
+{"filename": "../torch-1.0.tar.gz", "url": "torch-1.0.tar.gz", "hashes": {}},
+{"filename": "torch-9.0.tar.gz", "url": "file:///etc/torch-9.0.tar.gz", "hashes": {}},
+{"filename": "torch-8-cp311-cp311-a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.whl", "url": "x.whl", "hashes": {}}]}`
+	htmlPage = `<!DOCTYPE html><html><head><meta name="pypi:repository-version" content="1.0"></head><body>
+<a href="../../files/torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl#sha256=` + a64 + `" data-core-metadata="sha256=` + b64 + `">torch</a>
+<A HREF="/files/torch-2.16.0%2Bcu126-cp311-cp311-linux_x86_64.whl#md5=x" data-yanked="does not&#27;[31m start" data-dist-info-metadata="true">torch</a>
+<a href="https://files.example.org/torch-2.15.0.tar.gz#sha256=` + b64 + `" data-yanked>torch</a>
+<a href="torchvision-1.0.tar.gz">x</a><a href="file:///etc/torch-9.0.tar.gz">x</a><a href="javascript:alert(1)">x</a><a>x</a><a href="%zz">x</a>
+</body></html>`
+)
+
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func answer(kind, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	for kind, page := range map[string]string{jsonType: jsonPage, htmlType: htmlPage, "text/html; charset=utf-8": htmlPage} {
+		asked := 0
+		index := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			asked++
+			if r.URL.Path != "/simple/torch/" || !strings.HasPrefix(r.Header.Get("Accept"), jsonType) {
+				http.NotFound(w, r)
+				return
+			}
+			answer(kind, page)(w, r)
+		})
+		client := pyindex.New(http.DefaultTransport)
+		var got []string
+		for range 2 {
+			got = nil
+			files, err := client.Files(t.Context(), index+"/simple", "Torch")
+			if err != nil {
+				t.Fatal(kind, err)
+			}
+			for _, f := range files {
+				got = append(got, fmt.Sprintf("%s %s wheel %t %.1s yanked %t %q meta %t %.1s", f.Name, f.Version, f.Wheel != nil, f.SHA256, f.Yanked, f.Reason, f.Metadata, f.MetadataSHA256))
+			}
+		}
+		want := []string{
+			`torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl 2.16.1 wheel true a yanked false "" meta true b`,
+			`torch-2.16.0+cu126-cp311-cp311-linux_x86_64.whl 2.16.0+cu126 wheel true  yanked true "does not\x1b[31m start" meta true `,
+			`torch-2.15.0.tar.gz 2.15.0 wheel false b yanked true "" meta false `,
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\n%s", kind, strings.Join(got, "\n"))
+		}
+		if asked != 1 {
+			t.Errorf("%s: asked %d times", kind, asked)
+		}
+	}
+}
+
+// An answer that is none says what is wrong, and where; never who logs in there.
+func TestBadAnswers(t *testing.T) {
+	huge := func(w http.ResponseWriter, _ *http.Request) { // small on the wire
+		w.Header().Set("Content-Type", "text/html")
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		line := strings.Repeat(" ", 1<<20)
+		for range 40 {
+			_, _ = io.WriteString(z, line)
+		}
+		_ = z.Close()
+	}
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		want    string
+	}{
+		"no such project": {http.NotFound, "it has no such project"},
+		"a login page":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "401 Unauthorized"},
+		"a fault":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502 Bad Gateway"},
+		"no kind":         {answer("", "hello"), "does not say what it is"},
+		"another kind":    {answer("application/pdf", "%PDF"), `"application/pdf"`},
+		"cut JSON":        {answer(jsonType, jsonPage[:200]), "its JSON cannot be read"},
+		"other JSON":      {answer(jsonType, `{"files": 7}`), "its JSON cannot be read"},
+		"JSON to come":    {answer(jsonType, `{"meta": {"api-version": "2.0"}, "files": []}`), `version "2.0"`},
+		"a huge page":     {huge, "larger than 32 MiB"},
+		"a huge tag":      {answer("text/html", "<a href='"+strings.Repeat("x", 2<<20)), "its HTML cannot be read"},
+		"cut off": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "{")
+		}, "unexpected EOF"},
+		"a loop": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, "stopped after 5 redirects"},
+	} {
+		index := strings.Replace(serve(t, c.handler), "http://", "http://me:geheim@", 1)
+		files, err := pyindex.New(http.DefaultTransport).Files(t.Context(), index, "torch")
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "geheim") {
+			t.Errorf("%s: %v, %v", name, files, err)
+		}
+		if errors.Is(err, pyindex.ErrNoProject) != (name == "no such project") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A redirect that leaves encryption is not followed, one between hosts takes no
+// password along.
+func TestRedirects(t *testing.T) {
+	plain := serve(t, answer("text/html", htmlPage))
+	server := httptest.NewTLSServer(http.RedirectHandler(plain+"/torch/", http.StatusFound))
+	t.Cleanup(server.Close)
+	if _, err := pyindex.New(server.Client().Transport).Files(t.Context(), server.URL, "torch"); err == nil || !strings.Contains(err.Error(), "not encrypted") {
+		t.Error(err)
+	}
+	told := "nothing"
+	other := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		told = r.Header.Get("Authorization")
+		answer(htmlType, htmlPage)(w, r)
+	})
+	other = strings.Replace(other, "127.0.0.1", "localhost", 1)
+	index := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if name, password, _ := r.BasicAuth(); name != "me" || password != "geheim" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		http.Redirect(w, r, other+r.URL.Path, http.StatusFound)
+	})
+	files, err := pyindex.New(http.DefaultTransport).Files(t.Context(), strings.Replace(index, "http://", "http://me:geheim@", 1), "torch")
+	if err != nil || len(files) != 3 || told != "" {
+		t.Errorf("%d files, %v, and the other host was told %q", len(files), err, told)
+	}
+}
+
+func TestMetadata(t *testing.T) {
+	index := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/torch/":
+			answer(jsonType, `{"meta": {"api-version": "1.0"}, "files": [
+{"filename": "torch-2.16.0-cp311-cp311-linux_x86_64.whl", "url": "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl#x", "hashes": {}, "core-metadata": {"sha256": "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"}},
+{"filename": "torch-2.16.1-cp311-cp311-linux_x86_64.whl", "url": "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl", "hashes": {}, "core-metadata": {"sha256": "`+a64+`"}},
+{"filename": "torch-2.16.2-cp311-cp311-linux_x86_64.whl", "url": "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl", "hashes": {}}]}`)(w, r)
+		case "/f/torch-2.16.0-cp311-cp311-linux_x86_64.whl.metadata":
+			answer("application/octet-stream", "hello")(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+	client := pyindex.New(http.DefaultTransport)
+	files, err := client.Files(t.Context(), index+"/", "torch")
+	if err != nil || len(files) != 3 {
+		t.Fatal(files, err)
+	}
+	if text, err := client.Metadata(t.Context(), files[0]); err != nil || string(text) != "hello" {
+		t.Errorf("%q, %v", text, err)
+	}
+	for i, want := range map[int]string{1: "and the index says " + a64, 2: "no metadata beside it"} {
+		if _, err := client.Metadata(t.Context(), files[i]); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(i, err)
+		}
+	}
+}
+
+// An interrupted question is no answer: it is asked again.
+func TestInterrupted(t *testing.T) {
+	index := serve(t, answer(htmlType, htmlPage))
+	client := pyindex.New(http.DefaultTransport)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("enough")
+	cancel(stop)
+	if _, err := client.Files(ctx, index, "torch"); !errors.Is(err, stop) {
+		t.Error(err)
+	}
+	if files, err := client.Files(t.Context(), index, "torch"); err != nil || len(files) != 3 {
+		t.Error(files, err)
+	}
+}
+
+// FuzzPage feeds both readers of pages with what no index should send.
+func FuzzPage(f *testing.F) {
+	f.Add(true, []byte(jsonPage))
+	f.Add(false, []byte(htmlPage))
+	f.Fuzz(func(t *testing.T, isJSON bool, page []byte) {
+		kind := htmlType
+		if isJSON {
+			kind = jsonType
+		}
+		transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(string(page))), Request: r}, nil
+		})
+		files, err := pyindex.New(transport).Files(t.Context(), "https://index.example.org/simple", "torch")
+		for _, file := range files {
+			if err != nil || file.Version == "" || strings.ContainsAny(file.Name, "/\\\x1b ") || file.SHA256 != "" && len(file.SHA256) != 64 {
+				t.Errorf("%+v, %v", file, err)
+			}
+		}
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -1,0 +1,143 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"deps.dev/util/semver"
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/pyindex"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Releases looks up releases that the tables do not know in the package indexes of a
+// site. What it finds is added to tables, which decide; where an index does not
+// answer, they count as they are. A lookup fails only when it is interrupted.
+type Releases struct {
+	client  *pyindex.Client
+	indexes []string // the package index, then those beside it
+	torch   string   // below it lie torch's own indexes: cu126, cu128
+}
+
+// The indexes where the site names no others.
+const (
+	packageIndex = "https://pypi.org/simple"
+	torchIndex   = "https://download.pytorch.org/whl"
+)
+
+// Releases are those that the site's indexes have.
+func (s Site) Releases() *Releases {
+	return &Releases{
+		client:  pyindex.New(s.transport()),
+		indexes: append([]string{cmp.Or(s.variables["PIP_INDEX_URL"], packageIndex)}, strings.Fields(s.variables["PIP_EXTRA_INDEX_URL"])...),
+		torch:   cmp.Or(s.variables[torchIndexes], torchIndex),
+	}
+}
+
+// transport reaches an index as pip and uv do: by the site's proxies, with its
+// certificates.
+func (s Site) transport() http.RoundTripper {
+	all := s.variables["ALL_PROXY"]
+	proxy := httpproxy.Config{
+		HTTPProxy: cmp.Or(s.variables["HTTP_PROXY"], all), HTTPSProxy: cmp.Or(s.variables["HTTPS_PROXY"], all), NoProxy: s.variables["NO_PROXY"],
+	}
+	t := &http.Transport{Proxy: func(r *http.Request) (*url.URL, error) { return proxy.ProxyFunc()(r.URL) }, ForceAttemptHTTP2: true}
+	if pool, err := x509.SystemCertPool(); err == nil && pool.AppendCertsFromPEM([]byte(s.ca)) {
+		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	return t
+}
+
+// Found is what a lookup came to: the tables with what it found, the release that was
+// meant, and what its user should know.
+type Found struct {
+	Tables  *compat.Tables
+	Version string
+	Notes   []string
+}
+
+func (f *Found) note(format string, args ...any) {
+	f.Notes = append(f.Notes, fmt.Sprintf(format, args...))
+}
+
+// yanked notes that a release is taken although its index withdrew it.
+func (f *Found) yanked(what, reason string) {
+	f.note("%s was withdrawn from the package index (yanked): it is taken because it is named%s", what, strings.TrimSuffix(": "+ui.Shorten(reason, 200), ": "))
+}
+
+// files lists a project's files in the package index and those beside it. Where one
+// does not answer, it notes that.
+func (r *Releases) files(ctx context.Context, project string, f *Found) ([]pyindex.File, error) {
+	var all []pyindex.File
+	for _, index := range r.indexes {
+		files, err := r.client.Files(ctx, index, project)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
+			f.note("the tables of this dsbuild count: the package index could not be asked for %s: %v", project, err)
+		}
+		all = append(all, files...)
+	}
+	return all, nil
+}
+
+// DeepSpeed looks up a release of DeepSpeed, or compat.Latest, the newest. The hash
+// that the index has for its source distribution becomes part of the plan.
+func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string) (Found, error) {
+	f := Found{Tables: t, Version: asked}
+	newest, oldest := t.DeepSpeeds[0].Version, t.DeepSpeeds[len(t.DeepSpeeds)-1].Version
+	if asked == "" || t.HasDeepSpeed(asked) || asked != compat.Latest && order(asked, oldest) < 0 {
+		return f, nil
+	}
+	files, err := r.files(ctx, "deepspeed", &f)
+	if err != nil {
+		return f, err
+	}
+	lacks := "no source distribution of it"
+	for _, file := range files {
+		v, err := semver.PyPI.Parse(file.Version)
+		named := file.Version == asked
+		switch {
+		case file.Wheel != nil || err != nil || f.Tables.HasDeepSpeed(file.Version) || order(file.Version, oldest) < 0:
+		case !named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)):
+		case file.SHA256 == "" && named:
+			lacks = "no sha256 of it, so a plan could not say which bytes are meant (--deepspeed takes the file, too)"
+		case file.SHA256 == "":
+		default:
+			f.Tables = f.Tables.AddDeepSpeed(compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256})
+			if named && file.Yanked {
+				f.yanked("DeepSpeed "+asked, file.Reason)
+			}
+		}
+	}
+	if asked == compat.Latest {
+		f.Version = f.Tables.DeepSpeeds[0].Version
+	}
+	if len(files) > 0 && !f.Tables.HasDeepSpeed(f.Version) {
+		f.note("DeepSpeed %s: the package index has %s", f.Version, lacks)
+	}
+	if order(f.Version, newest) > 0 && f.Tables.HasDeepSpeed(f.Version) {
+		f.note("DeepSpeed %s is newer than this dsbuild, which takes it to be like %s", f.Version, newest)
+	}
+	return f, nil
+}
+
+// order compares versions as PEP 440 does. What is no version is compared as a text.
+func order(a, b string) int {
+	x, errX := semver.PyPI.Parse(a)
+	y, errY := semver.PyPI.Parse(b)
+	if errX != nil || errY != nil {
+		return cmp.Compare(a, b)
+	}
+	return x.Compare(y)
+}

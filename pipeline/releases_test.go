@@ -1,0 +1,230 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// pages serves package indexes: the links and what else there is by their paths. It
+// counts what is asked for.
+func pages(t *testing.T, texts map[string]string) (url string, asked *int) {
+	t.Helper()
+	asked = new(int)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*asked++
+		text, ok := texts[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, text)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, asked
+}
+
+func sha(c string) string { return strings.Repeat(c, 64) }
+
+// anchors are the links of a page: a file's name, its attributes, the digit that its
+// digest is made of.
+func anchors(files ...[3]string) string {
+	var b strings.Builder
+	for _, f := range files {
+		name, attributes, digit := f[0], f[1], f[2]
+		hash := ""
+		if digit != "" {
+			hash = "#sha256=" + sha(digit)
+		}
+		fmt.Fprintf(&b, "<a href=%q %s>%s</a>\n", "/files/"+strings.ReplaceAll(name, "+", "%2B")+hash, attributes, name)
+	}
+	return b.String()
+}
+
+const described = `data-core-metadata="true"`
+
+// index is the package index of the tests, and torch's own below /whl.
+func index(t *testing.T) (Site, *int) {
+	t.Helper()
+	metadata := func(require string) string {
+		return "Metadata-Version: 2.1\nName: torch\nVersion: 1\nRequires-Dist: numpy\nRequires-Dist: " + require + "\n"
+	}
+	url, asked := pages(t, map[string]string{
+		"/simple/deepspeed/": anchors(
+			[3]string{"deepspeed-0.19.8.tar.gz", "", "0"}, [3]string{"deepspeed-0.19.9.tar.gz", "", "1"}, [3]string{"deepspeed-0.19.10.tar.gz", "", "2"},
+			[3]string{"deepspeed-0.19.11.tar.gz", `data-yanked="breaks ZeRO-3&#27;[2J"`, "3"}, [3]string{"deepspeed-0.20.0rc1.tar.gz", "", "4"}, [3]string{"deepspeed-0.19.12.tar.gz", "", ""},
+			[3]string{"deepspeed-0.19.13-py3-none-any.whl", "", "5"}, [3]string{"deepspeed-0.3.0.tar.gz", "", "6"}),
+		"/simple/torch/": anchors(
+			[3]string{"torch-2.16.0-cp312-cp312-manylinux_2_28_x86_64.whl", described, "1"}, [3]string{"torch-2.16.1-cp312-cp312-manylinux_2_28_aarch64.whl", "", "2"},
+			[3]string{"torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl", described, "3"}, [3]string{"torch-2.16.1-cp313-cp313-manylinux_2_28_x86_64.whl", described, "4"},
+			[3]string{"torch-2.16.1-cp313-cp313t-manylinux_2_28_x86_64.whl", described, "5"}, [3]string{"torch-2.16.2-cp312-cp312-manylinux_2_28_x86_64.whl", described + ` data-yanked="wrong CUDA"`, "6"},
+			[3]string{"torch-2.17.0-cp312-cp312-win_amd64.whl", described, "7"}, [3]string{"torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl", "", "8"},
+			[3]string{"torch-2.19.1-cp312-cp312-manylinux_2_28_x86_64.whl", described + " data-yanked", "9"}),
+		"/files/torch-2.16.0-cp312-cp312-manylinux_2_28_x86_64.whl.metadata": metadata("cuda-toolkit[cublas,cudart]==13.2.1; platform_system == 'Linux'"),
+		"/files/torch-2.16.1-cp312-cp312-manylinux_2_28_x86_64.whl.metadata": metadata("cuda-toolkit[cublas,cudart]==13.2.2; platform_system == 'Linux'"),
+		"/files/torch-2.16.2-cp312-cp312-manylinux_2_28_x86_64.whl.metadata": metadata("nvidia-cuda-runtime-cu12==12.8.90; platform_system == 'Linux'"),
+		"/whl/cu128/torch/": anchors([3]string{"torch-2.9.1+cu128-cp312-cp312-manylinux_2_28_x86_64.whl", "", "a"}),
+		"/whl/cu126/torch/": anchors([3]string{"torch-2.12.0+cu126-cp311-cp311-linux_x86_64.whl", "", "b"}, [3]string{"torch-2.12.1+cu126-cp311-cp311-manylinux_2_28_x86_64.whl", "", "c"}),
+	})
+	return site(t, SiteOptions{IndexURL: url + "/simple/"}, map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl/"}), asked
+}
+
+func newTables(t *testing.T) *compat.Tables {
+	t.Helper()
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tables
+}
+
+// A release that the tables lack comes from the index, with its hash; where that has
+// none, or does not answer, the tables decide.
+func TestReleasesOfDeepSpeed(t *testing.T) {
+	s, asked := index(t)
+	down := site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, nil)
+	empty, _ := pages(t, nil)
+	for name, c := range map[string]struct {
+		site    Site
+		version string
+		sha     string // "": refused
+		notes   []string
+		hint    string
+	}{
+		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is newer than this dsbuild, which takes it to be like 0.19.8"}, ""},
+		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is newer"}, ""},
+		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): it is taken because it is named: breaks ZeRO-3", "newer"}, ""},
+		"a candidate":      {s, "0.20.0rc1", "4", []string{"newer"}, ""},
+		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no sha256 of it"}, "--deepspeed 0.19.10"},
+		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it"}, "--deepspeed 0.19.10"},
+		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "--deepspeed 0.19.10"},
+		"too old":          {s, "0.3.0", "", nil, "--deepspeed 0.14.0"},
+		"no index":         {down, "0.19.9", "", []string{"the tables of this dsbuild count: the package index could not be asked for deepspeed: Get "}, "--deepspeed 0.19.8"},
+		"newest, no index": {down, compat.Latest, "9e491abd", []string{"the tables of this dsbuild count: "}, ""},
+		"an empty index":   {site(t, SiteOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "--deepspeed 0.19.8"},
+		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"newer"}, ""},
+	} {
+		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
+		if err != nil {
+			t.Error(name, err)
+			continue
+		}
+		compareNotes(t, name, found.Notes, c.notes)
+		tc, err := found.Tables.Resolve(wheel.Spec{DeepSpeed: found.Version, GPUs: []string{"A100"}})
+		if (err == nil) != (c.sha != "") || !strings.HasPrefix(tc.Source, c.sha) || !strings.Contains(hint.Of(err), c.hint) {
+			t.Errorf("%s: %s %s, %v, %s", name, tc.DeepSpeed, tc.Source, err, hint.Of(err))
+		}
+	}
+	before := *asked
+	for _, known := range []string{"", "0.19.8", "0.14.0"} {
+		if found, err := s.Releases().DeepSpeed(t.Context(), newTables(t), known); err != nil || found.Version != known {
+			t.Error(found, err)
+		}
+	}
+	if *asked != before {
+		t.Error("an index was asked for a release that the tables know")
+	}
+}
+
+func compareNotes(t *testing.T, name string, got, want []string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: notes %q, want %q", name, got, want)
+		return
+	}
+	for i, note := range got {
+		if !strings.Contains(note, want[i]) {
+			t.Errorf("%s: note %q, want %q", name, note, want[i])
+		}
+	}
+}
+
+// A torch that the tables lack comes from the package index; one for another CUDA, or
+// an older driver, from torch's own.
+func TestReleasesOfTorch(t *testing.T) {
+	s, asked := index(t)
+	down := site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"DSBUILD_TORCH_INDEX": "http://127.0.0.1:9/whl"})
+	for name, c := range map[string]struct {
+		site  Site
+		spec  wheel.Spec
+		want  string // torch, CUDA, toolkit, index and digest; "": refused
+		notes []string
+		hint  string
+	}{
+		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.2 13.2.2  4", []string{"torch 2.16.1 is newer than this dsbuild, which takes it to be like 2.15.0"}, ""},
+		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.2 13.2.2  3", []string{"newer"}, ""},
+		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.2 13.2.2  4", []string{"newer"}, ""},
+		"withdrawn":          {s, wheel.Spec{Torch: "2.16.2"}, "2.16.2 12.8 12.4  6", []string{"torch 2.16.2 was withdrawn from the package index (yanked): it is taken because it is named: wrong CUDA", "newer"}, ""},
+		"all withdrawn":      {s, wheel.Spec{Torch: "2.19"}, "", []string{"x86_64 but 2.19.1, which was withdrawn (yanked): --torch 2.19.1 takes it all the same"}, "--torch 2.15.0"},
+		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"no wheels of it for Linux on x86_64", "newer"}, "--torch 2.16.1"},
+		"no metadata":        {s, wheel.Spec{Torch: "2.18.0"}, "", []string{"does not say for which CUDA it is built (torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl: the index has no metadata beside it (PEP 658)); --cuda X.Y says it"}, "--torch 2.15.0"},
+		"its CUDA":           {s, wheel.Spec{Torch: "2.18.0", CUDA: "13.0"}, "2.18.0 13.0 13.0.3  8", []string{"newer"}, ""},
+		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"could not be asked for torch"}, "--torch 2.15.0"},
+		"another CUDA":       {s, wheel.Spec{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
+		"an older driver":    {s, wheel.Spec{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
+		"the very one":       {s, wheel.Spec{Torch: "2.12.0", CUDA: "12"}, "2.12.0 12.6 12.4 cu126 b", nil, ""},
+		"the driver runs it": {s, wheel.Spec{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
+		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"torch 2.12: neither the package index nor torch's own has it for CUDA 12.4"}, "--torch 2.6.0"},
+		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"neither the package index nor torch's own has it for driver 550"}, "--torch 2.10.0"},
+		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not on the package index, and torch's own did not answer (DSBUILD_TORCH_INDEX names a mirror of it): Get"}, "--torch 2.10.0"},
+	} {
+		found, err := c.site.Releases().Torch(t.Context(), newTables(t), c.spec)
+		if err != nil {
+			t.Error(name, err)
+			continue
+		}
+		compareNotes(t, name, found.Notes, c.notes)
+		c.spec.GPUs = []string{"A100"}
+		tc, err := found.Tables.Resolve(c.spec)
+		got := ""
+		if err == nil {
+			got = strings.Join([]string{tc.Torch, tc.CUDA, tc.Toolkit, tc.Index, tc.TorchHash[:min(len(tc.TorchHash), 1)]}, " ")
+		}
+		if got != c.want || !strings.Contains(hint.Of(err), c.hint) {
+			t.Errorf("%s: %q, %v, %s", name, got, err, hint.Of(err))
+		}
+	}
+	before := *asked
+	for _, spec := range []wheel.Spec{{}, {Torch: "2.15"}, {Torch: "2.10.0", CUDA: "12.8"}, {Torch: "1.13"}, {Torch: "2.10", Driver: "550"}, {Torch: "2.15.0+cu130"}, {Torch: "rubbish"}} {
+		if found, err := s.Releases().Torch(t.Context(), newTables(t), spec); err != nil || len(found.Notes) > 0 {
+			t.Error(found, err)
+		}
+	}
+	if *asked != before {
+		t.Error("an index was asked for a torch that the tables know")
+	}
+}
+
+// What was found is part of the plan: another digest is another plan.
+func TestFoundReleasesArePinned(t *testing.T) {
+	s, _ := index(t)
+	r := s.Releases()
+	found, err := r.Torch(t.Context(), newTables(t), wheel.Spec{Torch: "2.12", Driver: "550"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc, err := found.Tables.Resolve(wheel.Spec{Torch: "2.12", Driver: "550", GPUs: []string{"A100"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), Base{Ref: "debian:bookworm-slim"}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"TORCH": "2.12.1", "TORCH_INDEX": "cu126", "TORCH_SHA256": sha("c")} {
+		if p.Args[name] != want {
+			t.Errorf("%s=%s, want %s", name, p.Args[name], want)
+		}
+	}
+	if !slices.Contains(tc.Notes, "torch 2.12.1 for CUDA 12.6 comes from torch's own index, cu126") {
+		t.Errorf("notes %q", tc.Notes)
+	}
+}
