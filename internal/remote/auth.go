@@ -63,7 +63,10 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	k := &keySet{}
 	attended := d.answers.attended(t)
 	if attended {
-		k.unlock = func(file string, text []byte) (ssh.Signer, error) { return d.answers.unlock(ctx, file, text) }
+		k.unlock = func(file string, text []byte) (ssh.Signer, error) {
+			_, s, err := d.answers.unlock(ctx, file, text)
+			return s, err
+		}
 	}
 	held := k.openAgent(d.agentFor(t))
 	k.loadCerts(t.CertificateFiles)
@@ -282,6 +285,13 @@ func publicOf(file string) ssh.PublicKey {
 		}
 	}
 	return nil
+}
+
+// securityKey reports whether an identity file needs a security key (FIDO), which
+// OpenSSH alone can talk to.
+func securityKey(file string) bool {
+	pub := publicOf(file)
+	return pub != nil && strings.HasPrefix(pub.Type(), "sk-")
 }
 
 func certSigner(file string, s ssh.Signer) ssh.Signer {

@@ -214,10 +214,8 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	if depth > 8 {
 		return t, fmt.Errorf("jump hosts of %s form a circle", t.Address)
 	}
-	alias := t.Address
-	if alias == "" {
-		alias = t.Name
-	}
+	alias := cmp.Or(t.Address, t.Name)
+	t.alias, t.openSSH = alias, d.opt.OpenSSH
 	if alias == "" || strings.HasPrefix(alias, "-") {
 		return t, fmt.Errorf("%q cannot be a node's address", alias)
 	}

@@ -3,7 +3,9 @@
 package remote_test
 
 import (
+	"os"
 	"testing"
+	"time"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
@@ -14,8 +16,25 @@ import (
 
 // dialer has nothing of the machine it runs on: no agent, no configuration.
 func dialer() *remote.SSH {
-	return remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none"})
+	return remote.NewSSH(thisWay(remote.Options{ConfigFiles: []string{}, AgentSocket: "none"}))
 }
+
+// thisWay are the options of a test that is about both ways to a node.
+func thisWay(opt remote.Options) remote.Options {
+	if os.Getenv(openSSHWay) == "" {
+		return opt
+	}
+	program, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	opt.OpenSSH, opt.Askpass = true, program
+	opt.Timeout = max(opt.Timeout, 4*time.Second) // a process begins more slowly than a goroutine
+	return opt
+}
+
+// openSSHWay is the variable that has a test go by way of OpenSSH.
+const openSSHWay = "DSBUILD_TEST_OPENSSH"
 
 func dial(t *testing.T, d remote.Dialer, target remote.Target) remote.Conn {
 	t.Helper()

@@ -11,10 +11,6 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// rideLimit is how long a master on this machine, and the node behind it, may
-// take to answer.
-const rideLimit = 5 * time.Second
-
 // seats are how many sessions may be open at a master's node at once, of all of
 // dsbuild. A node has ten (MaxSessions), for the master's owner as well.
 const seats = 8
@@ -43,12 +39,12 @@ func (m *masters) free(path string) {
 	}
 }
 
-// ride opens a connection that rides on one which an OpenSSH on this machine has
+// rideNative opens a connection that rides on one which an OpenSSH on this machine has
 // to t (ControlMaster), or returns nil: then there is none, or it no longer
 // answers. That OpenSSH has checked who the node is, and logged in: so this is
 // the way where a login needs what dsbuild cannot do, as Kerberos, or a code for
 // each node. It is as safe as that OpenSSH was told to be; t.KnownHosts has no say.
-func (d *SSH) ride(ctx context.Context, t Target) *sshConn {
+func (d *SSH) rideNative(ctx context.Context, t Target) *sshConn {
 	for _, path := range t.ControlPaths {
 		if c := d.rideOn(ctx, t, path); c != nil {
 			return c
@@ -84,8 +80,9 @@ func (d *SSH) rideOn(ctx context.Context, t Target, path string) *sshConn {
 		client.Close() //nolint:errcheck // it is of no use
 		return nil
 	}
-	c := newConn(t, client, alive, g.ask, d.opt)
-	c.forward, c.hangUp = forwardBy(path), client.Close
+	c := newNative(t, client, alive, g.ask, d.opt)
+	c.forward = forwardBy(path)
+	c.link.(*nativeLink).close = func() { client.Close() }
 	return c
 }
 

@@ -35,6 +35,13 @@ type Options struct {
 	// Pause is how long to wait before a node is asked again that turned a connection
 	// away, as sshd does when too many knock at once. It doubles. 0 means 500 ms.
 	Pause time.Duration
+	// OpenSSH has every node reached by way of the system's ssh.
+	OpenSSH bool
+	// Askpass is the program that ssh is to ask for passwords by: one that calls Askpass
+	// when it begins. "" has ssh ask nobody.
+	Askpass string
+	// Note shows a person something; nil shows nobody anything.
+	Note func(text string)
 	// Answers has passphrases, passwords and codes asked for; nil asks nobody.
 	Answers *Answers
 }
@@ -49,6 +56,7 @@ type SSH struct {
 	doors    *doors
 	masters  *masters
 	answers  *Answers
+	openssh  *openssh
 }
 
 var _ Dialer = (*SSH)(nil)
@@ -70,7 +78,11 @@ func NewSSH(opt Options) *SSH {
 	if opt.Pause == 0 {
 		opt.Pause = 500 * time.Millisecond
 	}
+	if opt.Note == nil {
+		opt.Note = func(string) {}
+	}
 	return &SSH{
+		openssh:  newOpenSSH(),
 		opt:      opt,
 		config:   newClientConfig(opt.ConfigFiles),
 		hostKeys: &hostKeys{},
@@ -80,6 +92,9 @@ func NewSSH(opt Options) *SSH {
 		answers:  opt.Answers,
 	}
 }
+
+// Close ends what it holds beyond its connections, which must have been closed.
+func (d *SSH) Close() error { return d.openssh.Close() }
 
 // Dial resolves t and opens a connection to it, through its jump hosts if it has any.
 func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
@@ -96,7 +111,10 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 
 // dial connects to a resolved target; it calls itself for jump hosts.
 func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
-	if c := d.ride(ctx, t); c != nil {
+	if t.openSSH {
+		return d.dialOpenSSH(ctx, t)
+	}
+	if c := d.rideNative(ctx, t); c != nil {
 		return c, nil
 	}
 	keys, err := d.keysFor(ctx, t)
@@ -117,7 +135,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 		}
 		hop, release = jump.forward, done
 	}
-	c, err := d.connect(ctx, t, hop, keys)
+	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.reach(clock, t, hop, keys) })
 	if err != nil {
 		release()
 		return nil, err
@@ -132,11 +150,11 @@ type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 // calls. It does so where too many knock at once, and counts it against nobody.
 const knocks = 5
 
-// connect is one hop, as often as the node asks to come again.
-func (d *SSH) connect(ctx context.Context, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
+// connect is one hop, as often as the node asks to come again. attempt is one try.
+func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	next := d.opt.Pause
 	for n := 1; ; n++ {
-		c, err := d.knock(ctx, t, dial, keys)
+		c, err := d.knock(ctx, t, attempt)
 		if n == knocks || !errors.Is(err, errTurnedAway) {
 			return c, err
 		}
@@ -147,8 +165,8 @@ func (d *SSH) connect(ctx context.Context, t Target, dial dialFunc, keys *keySet
 	}
 }
 
-// knock is one attempt at a hop: TCP and handshake under one deadline.
-func (d *SSH) knock(ctx context.Context, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
+// knock is one attempt at a hop, under one deadline.
+func (d *SSH) knock(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	leave, err := d.doors.enter(ctx, jumpKey(t.Jump)+hostPort(t))
 	if err != nil {
 		return nil, err
@@ -156,11 +174,18 @@ func (d *SSH) knock(ctx context.Context, t Target, dial dialFunc, keys *keySet) 
 	defer leave()
 	clock := newDeadline(ctx, d.opt.Timeout)
 	defer clock.end()
+	c, err := attempt(clock)
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return c, err
+}
+
+// reach is TCP and handshake.
+func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
 	nc, err := dial(clock, "tcp", hostPort(t))
 	switch {
 	case err == nil:
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
 	case clock.expired():
 		return nil, dialError(t, context.DeadlineExceeded)
 	default:
@@ -171,14 +196,16 @@ func (d *SSH) knock(ctx context.Context, t Target, dial dialFunc, keys *keySet) 
 		return c, nil
 	}
 	nc.Close()
-	switch {
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case clock.expired():
-		err = fmt.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, hostPort(t), d.opt.Timeout)
-		return nil, hint.With(silentError{err}, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+	if clock.expired() {
+		return nil, d.unfinished(t)
 	}
 	return nil, err
+}
+
+// unfinished is the error of a handshake that took too long.
+func (d *SSH) unfinished(t Target) error {
+	err := fmt.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, hostPort(t), d.opt.Timeout)
+	return hint.With(silentError{err}, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 }
 
 // handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not
@@ -231,7 +258,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 			_, _, err := client.SendRequest("keepalive@openssh.com", true, nil)
 			return err
 		}
-		done <- result{newConn(t, client, alive, ask, d.opt), nil}
+		done <- result{newNative(t, client, alive, ask, d.opt), nil}
 	}()
 	select {
 	case r := <-done:
@@ -270,31 +297,53 @@ func dialError(t Target, err error) error {
 	case tooManyFiles(err):
 		return filesError(t, err)
 	case errors.As(err, &dns) && !dns.IsNotFound:
-		return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), dns),
-			"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
+		return lookupError(t, dns)
 	case errors.As(err, &dns):
-		return hint.With(fmt.Errorf("%w to %s: its name is not known: %w", ErrDial, hostPort(t), dns),
-			"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
+		return nameError(t, dns)
 	case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
-		return hint.With(fmt.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, hostPort(t), refused.Message),
-			"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
-	case errors.As(err, &refused), errors.As(err, &unmade):
-		why := ""
-		if refused != nil {
-			why = refused.Message
-		} else {
-			why = unmade.why
-		}
-		return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), why),
-			"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
+		return prohibitedError(t, refused.Message)
+	case errors.As(err, &refused):
+		return jumpError(t, refused.Message)
+	case errors.As(err, &unmade):
+		return jumpError(t, unmade.why)
 	case errors.Is(err, errRefused):
-		return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
-			"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
+		return refusedError(t, cause)
 	case errors.Is(err, context.DeadlineExceeded):
-		return hint.With(silentError{fmt.Errorf("%w to %s: no answer", ErrDial, hostPort(t))},
-			"is the node up, and does a firewall let port %d through?", t.Port)
+		return noAnswer(t)
 	}
 	return fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), cause)
+}
+
+// What can go wrong on the way to a node is said alike, whether dsbuild or OpenSSH goes.
+
+func lookupError(t Target, cause error) error {
+	return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), cause),
+		"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
+}
+
+func nameError(t Target, cause error) error {
+	return hint.With(fmt.Errorf("%w to %s: its name is not known: %w", ErrDial, hostPort(t), cause),
+		"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
+}
+
+func prohibitedError(t Target, why string) error {
+	return hint.With(fmt.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, hostPort(t), why),
+		"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
+}
+
+func jumpError(t Target, why string) error {
+	return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), why),
+		"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
+}
+
+func refusedError(t Target, cause error) error {
+	return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
+		"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
+}
+
+func noAnswer(t Target) error {
+	return hint.With(silentError{fmt.Errorf("%w to %s: no answer", ErrDial, hostPort(t))},
+		"is the node up, and does a firewall let port %d through?", t.Port)
 }
 
 // Errors of handshakes that came to nothing before the node knew who calls.
@@ -315,24 +364,45 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 		if neg.What == "host key" {
 			return check.otherType(neg.RequestedAlgorithms)
 		}
-		return hint.With(fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), neg.What, strings.Join(neg.RequestedAlgorithms, ", ")),
-			"dsbuild takes none with SHA-1 or CBC: let KexAlgorithms, MACs and Ciphers in its sshd_config have others (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
+		return algorithmError(t, neg.What, strings.Join(neg.RequestedAlgorithms, ", "))
 	}
 	text := strings.TrimPrefix(err.Error(), "ssh: handshake failed: ")
 	switch begun := login.offered.Load() != nil; {
 	case errors.Is(login.gaveUp, errHungUp):
-		return hint.With(fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), errHungUp), "LoginGraceTime in its sshd_config is how long it waits")
+		return hungUpError(t)
 	case begun && (login.gaveUp != nil || refusal(text)):
 		return login.refused(text)
 	case !begun && alive.said() == notAllowed:
-		return hint.With(fmt.Errorf("%w: sshd at %s says %q", ErrBanned, hostPort(t), notAllowed),
-			"too many logins from here have failed (PerSourcePenalties): wait some minutes, and find out which; PerSourcePenaltyExemptList in its sshd_config spares this machine")
+		return bannedError(t)
 	case !begun && brokeOff(err):
-		err = fmt.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, hostPort(t), errTurnedAway, cmp.Or(alive.said(), text))
-	default:
-		err = fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), text)
+		return brokenOff(t, true, cmp.Or(alive.said(), text))
+	}
+	return brokenOff(t, false, text)
+}
+
+func algorithmError(t Target, what, offered string) error {
+	return hint.With(fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), what, offered),
+		"dsbuild takes none with SHA-1 or CBC: let KexAlgorithms, MACs and Ciphers in its sshd_config have others (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
+}
+
+func bannedError(t Target) error {
+	return hint.With(fmt.Errorf("%w: sshd at %s says %q", ErrBanned, hostPort(t), notAllowed),
+		"too many logins from here have failed (PerSourcePenalties): wait some minutes, and find out which; PerSourcePenaltyExemptList in its sshd_config spares this machine")
+}
+
+// brokenOff is the error of a handshake that the node has ended; turnedAway is before it
+// knew who calls.
+func brokenOff(t Target, turnedAway bool, why string) error {
+	err := fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), why)
+	if turnedAway {
+		err = fmt.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, hostPort(t), errTurnedAway, why)
 	}
 	return hint.With(err, "its sshd log says why; MaxStartups makes sshd turn away many connections at once")
+}
+
+// hungUpError is the error of a connection that ended while a person was asked.
+func hungUpError(t Target) error {
+	return hint.With(fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), errHungUp), "LoginGraceTime in its sshd_config is how long it waits")
 }
 
 // brokeOff reports whether err is that of a connection that has ended, and not

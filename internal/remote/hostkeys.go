@@ -71,14 +71,17 @@ func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	case len(ke.Want) == 0:
 		return c.unknown(shows)
 	}
-	old := ke.Want[0]
-	for _, w := range ke.Want {
-		if w.Key.Type() == key.Type() {
-			old = w
-			break
+	return c.changed(shows, ofType(ke.Want, key.Type()))
+}
+
+// ofType is the key of a type, or the first.
+func ofType(keys []xknownhosts.KnownKey, kind string) xknownhosts.KnownKey {
+	for _, k := range keys {
+		if k.Key.Type() == kind {
+			return k
 		}
 	}
-	return c.changed(shows, old)
+	return keys[0]
 }
 
 func (c *hostKeyCheck) unknown(shows string) error {

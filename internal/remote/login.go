@@ -117,7 +117,7 @@ func (l *login) banner(message string) error {
 // unlock opens an identity file that the node takes.
 func (l *login) unlock(file string, text []byte) (ssh.Signer, error) {
 	defer l.clock.hold()()
-	s, err := l.answers.unlock(l.ctx, file, text)
+	_, s, err := l.answers.unlock(l.ctx, file, text)
 	if err != nil {
 		l.gaveUp = err
 	}

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/Microsoft/go-winio"
@@ -34,3 +35,8 @@ func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 func ours(fs.FileInfo) bool { return false }
 
 func forwardBy(string) dialFunc { return nil }
+
+// ownSession starts a process in a group of its own.
+func ownSession() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
+}

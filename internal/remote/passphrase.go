@@ -40,9 +40,12 @@ func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm str
 	return s.Sign(rand, data)
 }
 
+// errNotTyped is a passphrase that was not typed.
+var errNotTyped = errors.New("its passphrase was not typed")
+
 // unlock opens an identity file, which text is, with a passphrase that is asked
 // for once in a run: decrypting a key takes long on purpose, too.
-func (a *Answers) unlock(ctx context.Context, file string, text []byte) (ssh.Signer, error) {
+func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphrase string, key ssh.Signer, err error) {
 	var opened ssh.Signer
 	again := ""
 	ask := func() (string, error) {
@@ -60,15 +63,15 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (ssh.Sig
 			}
 			again = "that was not it; "
 		}
-		return "", hint.With(fmt.Errorf("%s is encrypted, and its passphrase was not typed", file), "unlock it for the agent: ssh-add %s", Quote(file))
+		return "", hint.With(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it for the agent: ssh-add %s", Quote(file))
 	}
 	l, err := a.borrow(ctx, "passphrase of "+filepath.Clean(file), ask)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	if opened != nil {
 		l.secret.key = opened
 		l.prove()
 	}
-	return l.secret.key, nil
+	return l.text, l.secret.key, nil
 }

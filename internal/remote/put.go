@@ -482,7 +482,7 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
 	go func() {
-		cl, err := sftp.NewClient(c.client, sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
+		cl, err := c.link.sftp(sftp.MaxPacket(packet), sftp.MaxConcurrentRequestsPerFile(window/packet), sftp.UseConcurrentWrites(true))
 		if err == nil {
 			err = widen(cl, window)
 			opened <- cl
@@ -501,9 +501,9 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 			}
 		}()
 		return nil, err
-	case sessionRefused(err) != nil:
-		return nil, sessionRefused(err)
-	case c.broke(err):
+	case errors.Is(err, errNoSession):
+		return nil, err
+	case errors.As(err, new(*endedError)), c.broke(err):
 		return nil, c.lost("opening SFTP")
 	}
 	return nil, hint.With(fmt.Errorf("the node offers no SFTP: %w", err),

@@ -3,6 +3,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,16 @@ type Target struct {
 	// methods password and keyboard-interactive.
 	BatchMode, NoPassword, NoInteractive bool
 
+	alias        string // what ssh is given in its configuration's place of Address; "" is Address
+	proxyCommand string // of the client configuration: for OpenSSH alone
+	openSSH      bool   // it is reached by way of OpenSSH
+
 	resolved bool // the client configuration has had its say: it must not be asked twice
 	jump     bool // it is on the way to others
 }
+
+// word is what ssh calls the node.
+func (t Target) word() string { return cmp.Or(t.alias, t.Address) }
 
 // Command is one program run on a node.
 type Command struct {

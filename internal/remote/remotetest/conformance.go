@@ -113,6 +113,10 @@ func testExit(t *testing.T, c remote.Conn, _ string) {
 	if !errors.As(err, &exit) || exit.Code != 7 || exit.Signal != "" {
 		t.Errorf("exit 7: %v", err)
 	}
+	_, _, err = Output(t, c, remote.Command{Argv: []string{"sh", "-c", "exit 255"}}) // as ssh that fails itself
+	if !errors.As(err, &exit) || exit.Code != 255 || exit.Signal != "" {
+		t.Errorf("exit 255: %v", err)
+	}
 	_, _, err = Output(t, c, remote.Command{Argv: []string{"sh", "-c", "kill -SEGV $$"}})
 	// A shell in between may report the signal as a status of its own.
 	if !errors.As(err, &exit) || exit.Signal != "SEGV" && exit.Code != 128+11 {

@@ -1,0 +1,95 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+)
+
+// askpassSocket is the variable that says where a program that ssh has started to ask
+// for a password (SSH_ASKPASS) gets the answer: from the dsbuild that has started ssh.
+const askpassSocket = "DSBUILD_ASKPASS"
+
+// askRequest is a question of ssh's.
+type askRequest struct {
+	Prompt string `json:"prompt"`
+	Kind   string `json:"kind,omitempty"` // SSH_ASKPASS_PROMPT: confirm, none, or "" for a text
+}
+
+// askReply is the answer.
+type askReply struct {
+	Text string `json:"text"`
+}
+
+// tellsKind is ssh's word for what is to be told, and not asked: touch your key.
+const tellsKind = "none"
+
+// Askpass does what ssh wants of a program that asks for passwords, if ssh has started
+// this one as such; else asked is false. Answers go to out, and code is the exit status.
+func Askpass(args []string, out io.Writer) (code int, asked bool) {
+	socket := os.Getenv(askpassSocket)
+	if socket == "" || len(args) != 1 {
+		return 0, false
+	}
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), "unix", socket)
+	if err != nil {
+		return 1, true
+	}
+	defer conn.Close()
+	if err := json.NewEncoder(conn).Encode(askRequest{Prompt: args[0], Kind: os.Getenv("SSH_ASKPASS_PROMPT")}); err != nil {
+		return 1, true
+	}
+	var reply askReply
+	if err := json.NewDecoder(conn).Decode(&reply); err != nil {
+		return 1, true
+	}
+	if _, err := fmt.Fprintln(out, reply.Text); err != nil {
+		return 1, true
+	}
+	return 0, true
+}
+
+// serveAskpass answers ssh's questions at a socket in the private folder until end is
+// called. A question that has no answer stays open until then: to one that is not
+// answered ssh sends the node an empty password.
+func serveAskpass(socket string, answer func(prompt string, tell bool) (string, bool)) (end func(), err error) {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("listening for ssh's questions: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go answerAskpass(conn, ended, answer)
+		}
+	}()
+	return func() {
+		listener.Close()
+		close(ended)
+	}, nil
+}
+
+func answerAskpass(conn net.Conn, ended <-chan struct{}, answer func(prompt string, tell bool) (string, bool)) {
+	defer conn.Close()
+	var request askRequest
+	if err := json.NewDecoder(conn).Decode(&request); err != nil {
+		return
+	}
+	text, ok := answer(request.Prompt, request.Kind == tellsKind)
+	if request.Kind == tellsKind {
+		io.Copy(io.Discard, conn) //nolint:errcheck // until ssh has what it waited for
+		return
+	}
+	if !ok {
+		<-ended
+		return
+	}
+	json.NewEncoder(conn).Encode(askReply{Text: text}) //nolint:errcheck // who asked has gone
+}

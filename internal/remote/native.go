@@ -1,0 +1,282 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+)
+
+// aliveConn remembers when the node was last heard of, and what it said first.
+type aliveConn struct {
+	net.Conn
+	heard atomic.Int64
+	ended func() // if set, called when the other side has ended it
+
+	closed  atomic.Bool // on this side
+	greeted atomic.Bool // its version has come, or more than anybody says before
+	mu      sync.Mutex
+	first   []byte // what came before
+
+	writing sync.Mutex
+	held    []byte      // the beginning of a packet
+	late    *time.Timer // for its rest
+	failed  error       // of what was held
+}
+
+// mostFirst is more than a node says before its version.
+const mostFirst = 1 << 10
+
+func newAliveConn(c net.Conn) *aliveConn {
+	a := &aliveConn{Conn: c}
+	a.late = time.AfterFunc(time.Hour, a.release)
+	a.late.Stop()
+	a.heard.Store(time.Now().UnixNano())
+	return a
+}
+
+// Read implements io.Reader.
+func (a *aliveConn) Read(b []byte) (int, error) {
+	n, err := a.Conn.Read(b)
+	if n > 0 {
+		a.heard.Store(time.Now().UnixNano())
+		a.remember(b[:n])
+	}
+	if err != nil && a.ended != nil && !a.closed.Load() {
+		a.ended()
+	}
+	return n, err
+}
+
+// packetBlock is what x/crypto/ssh's buffer takes of a larger packet: it writes that
+// much, and then the rest.
+const packetBlock = 4 << 10
+
+// restWithin is how long the rest of a packet may take. One of just that size has none.
+const restWithin = time.Millisecond
+
+// Write implements io.Writer. It puts the two pieces of a packet together again: to
+// write it as one saves a system call here, and one waking up there.
+func (a *aliveConn) Write(b []byte) (int, error) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if a.failed != nil {
+		return 0, a.failed
+	}
+	if len(a.held) == 0 {
+		if len(b) != packetBlock {
+			return a.Conn.Write(b)
+		}
+		a.held = append(a.held, b...)
+		a.late.Reset(restWithin)
+		return len(b), nil
+	}
+	a.late.Stop()
+	both := net.Buffers{a.held, b}
+	n, err := both.WriteTo(a.Conn)
+	n -= int64(len(a.held))
+	a.held = a.held[:0]
+	return int(max(n, 0)), err
+}
+
+// release writes a packet of which nothing more has come.
+func (a *aliveConn) release() {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if len(a.held) > 0 {
+		_, a.failed = a.Conn.Write(a.held)
+		a.held = a.held[:0]
+	}
+}
+
+// Close implements io.Closer.
+func (a *aliveConn) Close() error {
+	a.closed.Store(true)
+	return a.Conn.Close()
+}
+
+// remember keeps what a node says before its version.
+func (a *aliveConn) remember(b []byte) {
+	if a.greeted.Load() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.first = append(a.first, b...)
+	if len(a.first) > mostFirst || bytes.HasPrefix(a.first, []byte("SSH-")) || bytes.Contains(a.first, []byte("\nSSH-")) {
+		a.first = nil
+		a.greeted.Store(true)
+	}
+}
+
+// said is the last line that a node has said in place of its version, or "".
+func (a *aliveConn) said() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(a.first)), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+func (a *aliveConn) silence() time.Duration { return time.Since(time.Unix(0, a.heard.Load())) }
+
+// nativeLink is a connection of dsbuild's own.
+type nativeLink struct {
+	client *ssh.Client
+	alive  *aliveConn
+	ask    func() error // has the node answer something
+	close  func()       // ends it in an orderly way
+}
+
+// newNative returns the connection that client has to t. ask has the node answer
+// something.
+func newNative(t Target, client *ssh.Client, alive *aliveConn, ask func() error, opt Options) *sshConn {
+	n := &nativeLink{client: client, alive: alive, ask: ask}
+	n.close = func() {
+		client.Close() //nolint:errcheck // already closed by the node is fine
+		alive.Close()  //nolint:errcheck // likewise
+	}
+	c := newConn(t, n)
+	c.forward = client.DialContext
+	go func() {
+		client.Wait() //nolint:errcheck // why it ended is told by what was running
+		c.end()
+	}()
+	go n.keepAlive(c, opt.KeepAlive, opt.KeepAliveMax)
+	return c
+}
+
+// keepAlive asks a silent node for a sign of life and gives it up after limit
+// silent intervals. Whatever the node sends counts: while a big file goes over
+// a slow line, the answer to a question queues behind it.
+func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	asked := make(chan struct{}, 1)
+	for {
+		select {
+		case <-c.dead:
+			return
+		case <-tick.C:
+		}
+		silent := n.alive.silence()
+		if silent >= time.Duration(limit)*every {
+			c.giveUp(fmt.Sprintf("no sign of life for %s", silent.Round(every)))
+			return
+		}
+		if silent < every {
+			continue
+		}
+		select {
+		case asked <- struct{}{}:
+			go func() {
+				n.ask() //nolint:errcheck // any answer will do, and none is judged above
+				<-asked
+			}()
+		default: // one question is open already
+		}
+	}
+}
+
+// hangUp implements link.
+func (n *nativeLink) hangUp() { n.close() }
+
+// sever implements link. The socket goes first: a close message could block behind
+// data that nobody reads.
+func (n *nativeLink) sever() {
+	n.alive.Close()  //nolint:errcheck // it is being given up
+	n.client.Close() //nolint:errcheck // likewise
+}
+
+// line implements link.
+func (n *nativeLink) line(cmd Command) (string, error) { return CommandLine(cmd) }
+
+// session opens a session.
+func (n *nativeLink) session() (*ssh.Session, error) {
+	s, err := n.client.NewSession()
+	if refused := sessionRefused(err); refused != nil {
+		return nil, refused
+	}
+	if err != nil {
+		return nil, &endedError{"opening a session"}
+	}
+	return s, nil
+}
+
+// sessionRefused is the error of a node that wants no further session, or nil.
+func sessionRefused(err error) error {
+	var refused *ssh.OpenChannelError
+	if !errors.As(err, &refused) {
+		return nil
+	}
+	return noSession(refused.Message)
+}
+
+// stdinBlock is what a command gets of its input at once: a connection keeps a
+// buffer of the largest packet that went over it, and there may be thousands.
+const stdinBlock = 16 << 10
+
+// run implements link.
+func (n *nativeLink) run(ctx context.Context, line string, in, out, errs *Gate) error {
+	s, err := n.session()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	stop := context.AfterFunc(ctx, func() {
+		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers refuse signals; closing is what counts
+		s.Close()
+	})
+	defer stop()
+	s.Stdout, s.Stderr = out, errs
+	var stdin io.WriteCloser
+	if in.r != nil {
+		if stdin, err = s.StdinPipe(); err != nil {
+			return err
+		}
+	}
+	if err := s.Start(line); err != nil {
+		if errors.Is(err, io.EOF) {
+			return &endedError{startingCommand}
+		}
+		return fmt.Errorf("the node starts no commands: %w", err)
+	}
+	if stdin != nil {
+		// Not waited for: a program may end before it has read all its input.
+		go func() {
+			io.CopyBuffer(stdin, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status is the verdict
+			stdin.Close()
+		}()
+	}
+	return exitError(s.Wait())
+}
+
+func exitError(err error) error {
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return &endedError{runningCommand}
+	case exit.Signal() != "":
+		return &ExitError{Code: -1, Signal: exit.Signal()}
+	}
+	return &ExitError{Code: exit.ExitStatus()}
+}
+
+// sftp implements link.
+func (n *nativeLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
+	cl, err := sftp.NewClient(n.client, options...)
+	if refused := sessionRefused(err); refused != nil {
+		return nil, refused
+	}
+	return cl, err
+}

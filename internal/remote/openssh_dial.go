@@ -1,0 +1,261 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// rideLimit is how long a master of the user's, and the node behind it, may take to answer.
+const rideLimit = 5 * time.Second
+
+// dialOpenSSH connects to a resolved target by way of OpenSSH; it calls itself for jump
+// hosts.
+func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
+	program, err := d.openssh.program()
+	if err != nil {
+		return nil, err
+	}
+	if c := d.ride(ctx, program, t); c != nil {
+		return c, nil
+	}
+	var behind *opensshLink
+	release := func() {}
+	if n := len(t.Jump); n > 0 {
+		last := t.Jump[n-1]
+		last.Jump, last.jump = t.Jump[:n-1], true
+		jump, done, err := d.jumps.get(ctx, "openssh "+jumpKey(t.Jump), func(ctx context.Context) (*sshConn, error) { return d.dialOpenSSH(ctx, last) })
+		if err != nil {
+			return nil, fmt.Errorf("through jump host %s: %w", last.Address, err)
+		}
+		behind, release = jump.link.(*opensshLink), done
+	}
+	c, err := d.connect(ctx, t, func(clock *deadline) (*sshConn, error) { return d.master(clock, program, t, behind) })
+	if err != nil {
+		release()
+		return nil, err
+	}
+	c.release = release
+	return c, nil
+}
+
+// ride opens a connection by way of a master of the user's, or returns nil: then there
+// is none, or it no longer answers. That OpenSSH has checked who the node is, and logged
+// in. It is as safe as it was told to be; t.KnownHosts has no say.
+func (d *SSH) ride(ctx context.Context, program string, t Target) *sshConn {
+	for _, path := range t.ControlPaths {
+		// Another user's could be anybody's.
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode().Type() != os.ModeSocket || !ours(info) {
+			continue
+		}
+		l := &opensshLink{tool: d.openssh, ssh: program, socket: path, host: t.Address, seats: d.masters, sessions: map[*session]bool{}}
+		c := newConn(t, l)
+		l.lost = c.end
+		if l.answers(ctx, t.jump) == nil {
+			go l.keepAlive(c, d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
+			return c
+		}
+	}
+	return nil
+}
+
+// answers has the master answer and, where it is not that of a jump host, which may
+// forward connections and run nothing, the node behind it.
+func (l *opensshLink) answers(ctx context.Context, forwards bool) error {
+	if !forwards {
+		return l.ask(ctx, rideLimit)
+	}
+	limited, cancel := context.WithTimeout(ctx, rideLimit)
+	defer cancel()
+	cmd := exec.CommandContext(limited, l.ssh, l.args("-O", "check", "--", l.host)...)
+	cmd.WaitDelay = time.Second
+	return cmd.Run()
+}
+
+// readyEvery is how often is looked whether a master is ready: then its socket is there.
+const readyEvery = 5 * time.Millisecond
+
+// master starts a master for t, which may lie behind a jump host, and waits until it has
+// logged in.
+func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLink) (*sshConn, error) {
+	check, err := d.hostKeys.checker(t)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := d.openssh.place()
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{dialer: d, target: t, jump: jump, check: check, log: socket + ".log"}
+	asking, stop := context.WithCancelCause(clock)
+	defer stop(nil)
+	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: a.log, tell: d.opt.Note, stop: stop, by: map[string]*loan{}}
+	cmd := exec.Command(program, a.args(socket)...) //nolint:noctx // it outlives the attempt
+	cmd.Env = os.Environ()
+	cmd.Stderr = &a.stderr
+	if d.attendedByAskpass(t) {
+		end, err := serveAskpass(socket+".ask", a.login.answer)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		cmd.Env = append(cmd.Env, askpassSocket+"="+socket+".ask", "SSH_ASKPASS="+d.opt.Askpass, "SSH_ASKPASS_REQUIRE=force")
+	}
+	p, err := startProcess(cmd)
+	if err != nil {
+		return nil, filesError(t, err)
+	}
+	err = a.wait(asking, p, socket, stop)
+	if err != nil {
+		p.kill()
+		<-p.done
+		err = a.explain(clock)
+		os.Remove(a.log) //nolint:errcheck // the folder is removed in the end
+	}
+	a.login.settle(err)
+	if err != nil {
+		return nil, err
+	}
+	return d.masterConn(t, &opensshLink{tool: d.openssh, ssh: program, socket: socket, host: t.Address, master: p, log: a.log, sessions: map[*session]bool{}}), nil
+}
+
+// wait waits until the master is ready, has ended, or is to end.
+func (a *attempt) wait(asking context.Context, p *process, socket string, stop context.CancelCauseFunc) error {
+	tick := time.NewTicker(readyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.done:
+			stop(errHungUp) // who is asked something need not answer
+			return errHungUp
+		case <-asking.Done():
+			return context.Cause(asking)
+		case <-tick.C:
+			if _, err := os.Lstat(socket); err == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// masterConn is the connection by way of a master that is ready.
+func (d *SSH) masterConn(t Target, l *opensshLink) *sshConn {
+	c := newConn(t, l)
+	go func() {
+		<-l.master.done
+		if text, err := os.ReadFile(l.log); err == nil && strings.Contains(string(text), "not responding") {
+			why := fmt.Sprintf("no sign of life for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
+			c.verdict.CompareAndSwap(nil, &why)
+		}
+		os.Remove(l.log) //nolint:errcheck // the folder is removed in the end
+		c.end()
+	}()
+	return c
+}
+
+// attendedByAskpass reports whether a person can be asked what ssh wants to know.
+func (d *SSH) attendedByAskpass(t Target) bool { return d.opt.Askpass != "" && d.answers.attended(t) }
+
+// attempt is a login by OpenSSH that is under way.
+type attempt struct {
+	dialer *SSH
+	target Target
+	jump   *opensshLink // the way to it; nil is none
+	check  *hostKeyCheck
+	login  *opensshLogin
+	log    string // the file that ssh writes its own words to
+	stderr tail   // what else was said: by a ProxyCommand
+}
+
+// seconds are a time as ssh takes it: at least one.
+func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+
+// yesNo is a flag as ssh takes it.
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// args are the options of a master. What dsbuild has resolved goes before what the
+// configuration says; the rest of it is for ssh alone.
+func (a *attempt) args(socket string) []string {
+	t, opt := a.target, a.dialer.opt
+	args := []string{"-M", "-N", "-T", "-S", socket, "-E", a.log}
+	add := func(key, value string) { args = append(args, option(key, value)...) }
+	add("LogLevel", "DEBUG1")
+	for _, key := range []string{"ControlPersist", "ForwardAgent", "ForwardX11", "PermitLocalCommand", "UpdateHostKeys", "VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "Tunnel"} {
+		add(key, "no")
+	}
+	add("ClearAllForwardings", "yes")
+	add("RemoteCommand", "none")
+	every := seconds(opt.KeepAlive)
+	add("ServerAliveInterval", strconv.Itoa(every))
+	add("ServerAliveCountMax", strconv.Itoa(max(1, seconds(opt.KeepAlive*time.Duration(opt.KeepAliveMax))/every)))
+	add("ConnectTimeout", strconv.Itoa(seconds(opt.Timeout)))
+	add("ConnectionAttempts", "1")
+	add("HostName", fileWord(t.Address))
+	add("Port", strconv.Itoa(t.Port))
+	add("User", t.User)
+	add("StrictHostKeyChecking", "yes")
+	add("HashKnownHosts", "no")
+	if t.HostKeyAlias != "" {
+		add("HostKeyAlias", t.HostKeyAlias)
+	}
+	args = append(args, a.trustArgs()...)
+	args = append(args, a.keyArgs()...)
+	switch {
+	case a.jump != nil:
+		args = append(args, "-o", "ProxyCommand="+a.jump.proxyCommand())
+	case t.proxyCommand == "":
+		add("ProxyCommand", "none")
+	}
+	return append(args, "--", t.word())
+}
+
+// trustArgs say where the node's key is looked up.
+func (a *attempt) trustArgs() []string {
+	var files []string
+	for _, f := range a.target.KnownHosts {
+		files = append(files, configWord(fileWord(f)))
+	}
+	if len(files) == 0 {
+		files = []string{os.DevNull}
+	}
+	return []string{"-o", "UserKnownHostsFile=" + strings.Join(files, " "), "-o", "GlobalKnownHostsFile=" + os.DevNull}
+}
+
+// keyArgs say what there is to log in with.
+func (a *attempt) keyArgs() []string {
+	t := a.target
+	var args []string
+	add := func(key, value string) { args = append(args, option(key, value)...) }
+	for _, f := range t.IdentityFiles {
+		add("IdentityFile", fileWord(f))
+	}
+	for _, f := range t.CertificateFiles {
+		add("CertificateFile", fileWord(f))
+	}
+	add("IdentitiesOnly", yesNo(t.IdentitiesOnly))
+	switch agent := a.dialer.agentFor(t); agent {
+	case "":
+		add("IdentityAgent", "none")
+	case os.Getenv("SSH_AUTH_SOCK"):
+	default:
+		add("IdentityAgent", fileWord(agent))
+	}
+	if t.NoPassword {
+		add("PasswordAuthentication", "no")
+	}
+	if t.NoInteractive {
+		add("KbdInteractiveAuthentication", "no")
+	}
+	add("BatchMode", yesNo(!a.dialer.attendedByAskpass(t)))
+	return args
+}

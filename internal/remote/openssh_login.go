@@ -1,0 +1,131 @@
+package remote
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// opensshLogin answers what an ssh asks while it logs in.
+type opensshLogin struct {
+	login
+	log  string                  // the file that ssh writes to
+	tell func(text string)       // shows a person something
+	stop context.CancelCauseFunc // ends the attempt
+	read int                     // how much of log has been shown
+	mu   sync.Mutex              // held while a question is answered
+	by   map[string]*loan        // secrets that are tried here
+}
+
+// The prompts of OpenSSH. Those of the node's, by keyboard-interactive, begin with who
+// asks, in parentheses.
+var (
+	promptPassword   = regexp.MustCompile(`^.*@.*'s password: *$`)
+	promptNode       = regexp.MustCompile(`^\([^()]*@[^()]*\) `)
+	promptPassphrase = regexp.MustCompile(`^Enter passphrase for (?:key )?'?(.*?)'?: *$`)
+	promptPIN        = regexp.MustCompile(`^Enter PIN for (.*?):? *$`)
+)
+
+// opensshOwn are lines that are not the node's words.
+var opensshOwn = regexp.MustCompile(`^debug\d|^Authenticated (to|using) |Permission denied, please try again|^no such identity: |^Warning: `)
+
+// answer is the answer to one of ssh's prompts. Without one the attempt ends: ssh would
+// send an empty password in its place.
+func (l *opensshLogin) answer(prompt string, tell bool) (string, bool) {
+	if tell {
+		l.tell(l.who() + ": " + strings.TrimSpace(prompt))
+		return "", true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	text, err := l.find(strings.TrimRight(prompt, "\r\n"))
+	if err != nil {
+		l.gaveUp = err
+		l.stop(err)
+	}
+	return text, err == nil
+}
+
+func (l *opensshLogin) find(prompt string) (string, error) {
+	if m := promptPassphrase.FindStringSubmatch(prompt); m != nil {
+		return l.passphrase(m[1])
+	}
+	if m := promptPIN.FindStringSubmatch(prompt); m != nil {
+		return l.secret("PIN for "+m[1], "PIN for "+m[1]+":")
+	}
+	if promptPassword.MatchString(prompt) {
+		prompt = "password:"
+	}
+	l.said = l.news()
+	return l.login.answer(promptNode.ReplaceAllString(prompt, ""), false)
+}
+
+// news is what ssh has passed on of the node's words since it was asked last.
+func (l *opensshLogin) news() string {
+	text, err := os.ReadFile(l.log)
+	if err != nil {
+		return ""
+	}
+	said := string(text[min(l.read, len(text)):])
+	l.read = len(text)
+	var lines []string
+	for line := range strings.Lines(said) {
+		line = strings.TrimSpace(line)
+		if line != "" && !opensshOwn.MatchString(line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// passphrase is that of a file with a key. Where dsbuild can read such a file itself,
+// the passphrase is proven here, as with dsbuild's own logins.
+func (l *opensshLogin) passphrase(file string) (string, error) {
+	defer l.clock.hold()()
+	if b, err := os.ReadFile(file); err == nil && !securityKey(file) {
+		text, _, err := l.answers.unlock(l.ctx, file, b)
+		return text, err
+	}
+	return l.secret("passphrase of "+file, "passphrase for "+file+":")
+}
+
+// secret is something that holds for all nodes. It goes to no other before one login
+// has succeeded with it.
+func (l *opensshLogin) secret(key, prompt string) (string, error) {
+	defer l.clock.hold()()
+	ask := func() (string, error) {
+		text, err := l.answers.ask(l.ctx, question(l.who(), "", prompt), false)
+		if err == nil && text == "" {
+			err = errNoAnswer
+		}
+		return text, err
+	}
+	if lent := l.by[key]; lent != nil { // it was wrong
+		text, err := ask()
+		if err == nil && lent.first {
+			lent.text = text
+		}
+		return text, err
+	}
+	lent, err := l.answers.borrow(l.ctx, key, ask)
+	if err != nil {
+		return "", err
+	}
+	l.by[key] = lent
+	return lent.text, nil
+}
+
+// settle ends the login; err is how.
+func (l *opensshLogin) settle(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end(err)
+	password := l.loan
+	for _, lent := range l.by {
+		l.loan = lent
+		l.end(err)
+	}
+	l.loan = password
+}

@@ -1,0 +1,219 @@
+package remote
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+)
+
+// Lines of ssh's own words. They are in English in every locale.
+var (
+	saysOffered  = regexp.MustCompile(`(?m)^debug1: Offering public key: (.*) (\S+) (SHA256:\S+)( agent)?`)
+	saysMissing  = regexp.MustCompile(`(?m)^no such identity: (.*?): `)
+	saysMethods  = regexp.MustCompile(`(?m)^debug1: Authentications that can continue: (\S+)`)
+	saysOther    = regexp.MustCompile(`(?m)^debug1: Next authentication method: (gssapi\S*|hostbased)`)
+	saysHostKey  = regexp.MustCompile(`(?m)^debug1: Server host key: (\S+ \S+)`)
+	saysNoMatch  = regexp.MustCompile(`no matching (.*?) found\. Their offer: (\S+)`)
+	saysName     = regexp.MustCompile(`Could not resolve hostname (.*?): (.*?)\s*(?:\n|$)`)
+	saysConnect  = regexp.MustCompile(`(?m)^ssh: connect to host .*? port \d+: (.*?)\s*$`)
+	saysTooMany  = regexp.MustCompile(`(?i)too many authentication failures`)
+	saysDenied   = regexp.MustCompile(`(?m)Permission denied \([^)]*\)\.`)
+	saysUnopened = regexp.MustCompile(`(?m)^channel \d+: open failed: (.*?)\s*$`)
+	saysBanner   = regexp.MustCompile(`kex_exchange_identification: banner line \d+: (.*?)\s*(?:\n|$)`)
+	saysTemporal = regexp.MustCompile(`(?i)temporary failure|try again`)
+)
+
+// explain is the error of a login that has come to nothing.
+func (a *attempt) explain(clock *deadline) error {
+	b, err := os.ReadFile(a.log)
+	if err != nil {
+		b = nil // ssh said nothing
+	}
+	said := string(b)
+	a.login.mu.Lock()
+	gaveUp := a.login.gaveUp
+	a.login.mu.Unlock()
+	a.remember(said)
+	switch {
+	case errors.Is(gaveUp, errHungUp):
+		return hungUpError(a.target)
+	case gaveUp != nil:
+		return a.login.refused("")
+	case clock.expired() && !strings.Contains(said, "Connection established") && a.jump == nil && a.target.proxyCommand == "":
+		return noAnswer(a.target)
+	case clock.expired():
+		return a.dialer.unfinished(a.target)
+	}
+	if err := a.untrusted(said); err != nil {
+		return err
+	}
+	if saysTooMany.MatchString(said) {
+		return a.login.refused("too many")
+	}
+	if saysDenied.MatchString(said) {
+		return a.login.refused("ssh: unable")
+	}
+	return a.unreached(said)
+}
+
+// remember notes what was tried, for the error of a login that was refused.
+func (a *attempt) remember(said string) {
+	keys := a.login.keys
+	for _, m := range saysOffered.FindAllStringSubmatch(said, -1) {
+		label := m[1]
+		if m[4] != "" {
+			label = fmt.Sprintf("the agent's %s %s", m[2], m[3])
+		} else if a.locked(label) {
+			continue
+		}
+		keys.labels = append(keys.labels, label)
+		keys.signers = append(keys.signers, nil)
+	}
+	for _, m := range saysOther.FindAllStringSubmatch(said, -1) {
+		keys.labels = append(keys.labels, m[1])
+	}
+	for _, m := range saysMissing.FindAllStringSubmatch(said, -1) {
+		keys.notes = append(keys.notes, m[1]+": does not exist")
+	}
+	if len(keys.labels) == 0 && a.login.asked == 0 {
+		keys.labels = append(keys.labels, "no key")
+	}
+	if all := saysMethods.FindAllStringSubmatch(said, -1); len(all) > 0 {
+		methods := strings.Split(all[len(all)-1][1], ",")
+		a.login.offered.Store(&methods)
+	}
+}
+
+// locked reports whether a file with a key needs a passphrase that nobody can be asked
+// for, and notes it.
+func (a *attempt) locked(file string) bool {
+	keys := a.login.keys
+	text, err := os.ReadFile(file)
+	if err != nil || a.dialer.attendedByAskpass(a.target) {
+		return false
+	}
+	if _, err := ssh.ParsePrivateKey(text); !errors.As(err, new(*ssh.PassphraseMissingError)) {
+		return false
+	}
+	keys.addLocked(file, text, nil)
+	return true
+}
+
+// untrusted is the error of a node that is not who it should be, or nil.
+func (a *attempt) untrusted(said string) error {
+	if m := saysNoMatch.FindStringSubmatch(said); m != nil {
+		if strings.HasPrefix(m[1], "host key") {
+			return a.check.otherType(strings.Split(m[2], ","))
+		}
+		return algorithmError(a.target, m[1], strings.ReplaceAll(m[2], ",", ", "))
+	}
+	if !strings.Contains(said, "Host key verification failed") {
+		return nil
+	}
+	shows := "a key that ssh does not name"
+	if m := saysHostKey.FindStringSubmatch(said); m != nil {
+		shows = m[1]
+	}
+	if strings.Contains(said, "REVOKED HOST KEY") {
+		return fmt.Errorf("%w: %s shows %s, which %s marks as revoked", ErrHostKey, a.check.name(), shows, revokedAt(a.target.KnownHosts, shows))
+	}
+	var known *xknownhosts.KeyError
+	// An impossible key makes the database say which ones it holds.
+	if errors.As(a.check.db.HostKeyCallback()(knownAs(a.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &known) && len(known.Want) > 0 {
+		return a.check.changed(shows, ofType(known.Want, strings.SplitN(shows, " ", 2)[0]))
+	}
+	return a.check.unknown(shows)
+}
+
+// revokedAt is the line that revokes a key, of which shows is type and fingerprint.
+func revokedAt(files []string, shows string) string {
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		n := 0
+		for line := range bytes.Lines(text) {
+			n++
+			marker, _, key, _, _, err := ssh.ParseKnownHosts(line)
+			if err == nil && marker == "revoked" && strings.HasSuffix(shows, ssh.FingerprintSHA256(key)) {
+				return fmt.Sprintf("%s:%d", file, n)
+			}
+		}
+	}
+	return strings.Join(files, " or ")
+}
+
+// unreached is the error of a node that no connection came about to.
+func (a *attempt) unreached(said string) error {
+	t := a.target
+	last := lastLine(said)
+	switch connect := saysConnect.FindStringSubmatch(said); {
+	case strings.Contains(said, notAllowed):
+		return bannedError(t)
+	case saysName.MatchString(said):
+		why := errors.New(saysName.FindStringSubmatch(said)[2])
+		if saysTemporal.MatchString(why.Error()) {
+			return lookupError(t, why)
+		}
+		return nameError(t, why)
+	case connect != nil && connect[1] == errRefused.Error(), connect != nil && connect[1] == "Connection refused":
+		return refusedError(t, errRefused)
+	case connect != nil && strings.Contains(connect[1], "timed out"):
+		return noAnswer(t)
+	case connect != nil:
+		return fmt.Errorf("%w to %s: %s", ErrDial, hostPort(t), connect[1])
+	case strings.Contains(said, "timed out"):
+		return a.dialer.unfinished(t)
+	case a.jump != nil:
+		return a.jumpError()
+	case t.proxyCommand != "":
+		return a.proxyError(last)
+	}
+	if m := saysBanner.FindStringSubmatch(said); m != nil {
+		last = m[1]
+	}
+	return brokenOff(t, a.login.offered.Load() == nil, last)
+}
+
+// jumpError is the error of a jump host that leads nowhere. Why, its master alone is told.
+func (a *attempt) jumpError() error {
+	text, err := os.ReadFile(a.jump.log)
+	if all := saysUnopened.FindAllStringSubmatch(string(text), -1); err == nil && len(all) > 0 {
+		why := all[len(all)-1][1]
+		if strings.HasPrefix(why, "administratively prohibited") {
+			return prohibitedError(a.target, why)
+		}
+		return jumpError(a.target, why)
+	}
+	return jumpError(a.target, lastLine(a.stderr.String()))
+}
+
+// proxyError is the error of a ProxyCommand that has led nowhere.
+func (a *attempt) proxyError(last string) error {
+	if stderr := lastLine(a.stderr.String()); stderr != "" {
+		last = stderr
+	}
+	return hint.With(fmt.Errorf("%w to %s: its ProxyCommand (%s) leads nowhere: %s", ErrDial, hostPort(a.target), a.target.proxyCommand, last),
+		"what does ssh say to it? Try: ssh -v -p %d %s@%s", a.target.Port, a.target.User, a.target.word())
+}
+
+// lastLine is the last line of a text that says something to a person.
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if line := strings.TrimSpace(lines[i]); line != "" && !strings.HasPrefix(line, "debug") {
+			return line
+		}
+	}
+	return ""
+}

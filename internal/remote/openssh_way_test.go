@@ -1,0 +1,226 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+func TestMain(m *testing.M) {
+	if code, asked := remote.Askpass(os.Args[1:], os.Stdout); asked {
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// needSSH skips a test where there is no ssh; CI has one.
+func needSSH(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("ssh"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// bySSH is a dialer that reaches every node by way of OpenSSH.
+func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
+	t.Helper()
+	needSSH(t)
+	opt.OpenSSH = true
+	if opt.ConfigFiles == nil {
+		opt.ConfigFiles = []string{}
+	}
+	opt.AgentSocket = "none"
+	if opt.Timeout == 0 {
+		opt.Timeout = 10 * time.Second
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt.Askpass = program
+	d := remote.NewSSH(opt)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// Whatever a connection does, one by way of OpenSSH does as well.
+func TestConformanceByOpenSSH(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	remotetest.Conformance(t, bySSH(t, remote.Options{}), func(*testing.T) (remote.Target, string) { return fleetTarget(f, 0), f.Nodes[0].Home })
+}
+
+func TestConformanceByOpenSSHInProcess(t *testing.T) {
+	d := bySSH(t, remote.Options{})
+	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) {
+		s := sshtest.Start(t, sshtest.Options{})
+		return s.Target(), s.Home
+	})
+}
+
+// What the tests of dsbuild's own way find out, they find out of OpenSSH's as well.
+func TestByOpenSSH(t *testing.T) {
+	needSSH(t)
+	t.Setenv(openSSHWay, "yes")
+	for name, test := range map[string]func(*testing.T){
+		"nothing listens": TestNothingListens, "name unknown": TestNameUnknown, "stalled handshake": TestStalledHandshake,
+		"changed host key": TestChangedHostKey, "unknown host key": TestUnknownHostKey, "host key of another type": TestHostKeyOfAnotherType,
+		"revoked host key": TestRevokedHostKey, "refused key": TestRefusedKeyIsNotRetried, "encrypted key": TestEncryptedKeyWithoutAgent,
+		"turned away": TestTurnedAway, "banned": TestBannedAndTurnedAway, "reset": TestResetInTheHandshake,
+		"cut while running": TestCutWhileRunning, "cut while putting": TestCutWhilePutting, "silence": TestSilenceIsNoticed,
+		"silent program": TestSilentProgramIsLeftAlone, "cancel on a stalled node": TestCancelOnAStalledNode, "SFTP that does not end": TestSFTPThatDoesNotEnd,
+		"no space": TestNoSpace, "corruption": TestCorruptionIsNoticed, "no SFTP": TestNoSFTP, "long line": TestPutFillsALongLine,
+		"resume": TestResumeTrustsNothing, "shared connections": TestSharing,
+		"jump hosts are shared": TestJumpHostsAreShared, "jump host refuses": TestJumpHostRefusesOnce, "jump host comes back": TestJumpHostComesBack,
+		"jump host cannot reach": TestJumpHostCannotReach, "jump host forbids": TestJumpHostForbidsForwarding, "codes of a jump host": TestCodeOfAJumpHost,
+		"passphrase": TestPassphraseIsAskedOnce, "passphrase not asked": TestPassphraseIsNotAsked, "password": TestPasswordOfNodes,
+		"other password": TestOtherPasswordOfOneNode, "wrong password": TestWrongPasswordStaysWithOneNode, "thinking": TestThinkingTakesNoTime,
+		"real sshd known hosts": TestOpenSSHKnownHosts, "real sshd reinstalled": TestOpenSSHReinstalledNode, "real sshd refuses": TestOpenSSHRefusesUser,
+		"real sshd goes down": TestOpenSSHNodeGoesDown, "real sshd forwards nothing": TestOpenSSHForwardsNothing, "real jump hosts": TestOpenSSHJumpHost,
+		"riding": TestConformanceControlMaster, "riding to a jump host": TestControlMasterOfAJumpHost,
+		"riding to a silent node": TestControlMasterOfASilentNode, "master stays": TestControlMasterStays, "stale master": TestStaleControlMaster,
+		"no goroutine": TestNoGoroutineIsLeft,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// masterOf is the process of the only master that this process runs.
+func masterOf(t *testing.T) int {
+	t.Helper()
+	for _, pid := range children(t, os.Getpid()) {
+		words, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && strings.Contains(string(words), "\x00-M\x00") {
+			return pid
+		}
+	}
+	t.Fatal("no master runs")
+	return 0
+}
+
+// A master that is killed takes what ran with it, and the next connection has another.
+// An upload goes on where it was.
+func TestKilledMaster(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	d := bySSH(t, remote.Options{})
+	c := dial(t, d, s.Target())
+	err := c.Run(t.Context(), remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 60"}, Stdout: writerFunc(func(b []byte) (int, error) {
+		syscall.Kill(masterOf(t), syscall.SIGKILL)
+		return len(b), nil
+	})})
+	wantError(t, err, remote.ErrLost, "connection lost to .* while running a command", "reboot")
+	wantError(t, c.Run(t.Context(), remote.Command{Argv: []string{"true"}}), remote.ErrLost, "", "")
+
+	c = dial(t, d, s.Target())
+	up, want := blob(48<<20, filepath.Join(s.Home, "big"))
+	up.Resume = true
+	var once sync.Once
+	var sent, again atomic.Int64
+	up.Progress = func(n int64) {
+		if sent.Add(n) > 24<<20 {
+			once.Do(func() { syscall.Kill(masterOf(t), syscall.SIGKILL) })
+		}
+	}
+	wantError(t, c.Put(t.Context(), up), remote.ErrLost, "while writing", "")
+	c.Close()
+	c = dial(t, d, s.Target())
+	first := int64(0)
+	up.Progress = func(n int64) {
+		if first == 0 {
+			first = n
+		}
+		again.Add(n)
+	}
+	if err := c.Put(t.Context(), up); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if again.Load() != up.Size || first < 8<<20 {
+		t.Errorf("told of %d bytes, %d of them were there", again.Load(), first)
+	}
+}
+
+// What ssh is started with is seen by everybody on this machine: no secret is in it.
+func TestPasswordIsNoArgument(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{Password: "top-secret-words"})
+	var seen strings.Builder
+	p := &person{answer: func(context.Context, string, bool) (string, error) { return "top-secret-words", nil }}
+	c := dial(t, bySSH(t, remote.Options{Answers: remote.NewAnswers(p)}), keyless(s))
+	for _, pid := range children(t, os.Getpid()) {
+		for _, file := range []string{"cmdline", "environ"} {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen.Write(text)
+		}
+	}
+	if text := seen.String(); !strings.Contains(text, "ControlMaster") && !strings.Contains(text, "\x00-M\x00") || strings.Contains(text, "top-secret") {
+		t.Errorf("seen: %q", text)
+	}
+	runTrue(t, c)
+	if p.count() != 1 {
+		t.Errorf("asked %q", p.asked)
+	}
+}
+
+// fakeSSH puts an ssh on PATH that says this version, and returns its folder.
+func fakeSSH(t *testing.T, says string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte("#!/bin/sh\necho '"+says+"' >&2\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestFindOpenSSH(t *testing.T) {
+	for _, c := range []struct{ says, want, advice string }{
+		{"OpenSSH_9.2p1 Debian-2+deb12u6, OpenSSL 3.0.19 27 Jan 2026", "", ""},
+		{"OpenSSH_8.4p1, OpenSSL 1.1.1", "", ""},
+		{"OpenSSH_10.0p2, LibreSSL 3.9", "", ""},
+		{"OpenSSH_8.3p1, OpenSSL 1.1.1", "is OpenSSH_8.3p1, and dsbuild needs OpenSSH 8.4 or newer", "newer ssh first on PATH"},
+		{"OpenSSH_7.4p1, OpenSSL 1.0.2k-fips", "is OpenSSH_7.4p1, and dsbuild needs", "--ssh native"},
+		{"Dropbear v2022.83", "does not name a version of OpenSSH: Dropbear v2022.83", "OpenSSH client first on PATH"},
+	} {
+		t.Setenv("PATH", fakeSSH(t, c.says)+":"+os.Getenv("PATH"))
+		program, err := remote.FindOpenSSH(t.Context())
+		if c.want == "" {
+			if err != nil || filepath.Base(program) != "ssh" {
+				t.Errorf("%s: %q, %v", c.says, program, err)
+			}
+			continue
+		}
+		wantError(t, err, remote.ErrOpenSSH, c.want, c.advice)
+	}
+	t.Setenv("PATH", t.TempDir())
+	_, err := remote.FindOpenSSH(t.Context())
+	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install the OpenSSH client")
+	_, err = remote.NewSSH(remote.Options{ConfigFiles: []string{}, OpenSSH: true}).Dial(t.Context(), remote.Target{Address: "127.0.0.1"})
+	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install")
+}
