@@ -36,7 +36,7 @@ func readMachine(ctx context.Context) (machine, error) {
 	if m.engine {
 		say("container engine: %s", how)
 	} else {
-		say("building on this machine: %s. Lost: the clean container, so the wheel needs this machine's glibc or newer", none.Why)
+		say("building on this machine: %s. Lost: the clean container; this machine's compiler makes the wheel", none.Why)
 	}
 	return m, nil
 }

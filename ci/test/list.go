@@ -93,7 +93,7 @@ func (l *list) print() {
 	if len(l.reasons) == 0 {
 		return
 	}
-	fmt.Fprintln(l.w, "not run on this machine (with CI=true this fails):")
+	fmt.Fprintln(l.w, "not run on this machine:")
 	for _, reason := range l.reasons {
 		tests := l.skipped[reason]
 		more := ""

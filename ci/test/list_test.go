@@ -44,7 +44,7 @@ func TestList(t *testing.T) {
 FAIL	m/b	0.1s
 go: a line that is no event
 ?   	m/c	[no test files]
-not run on this machine (with CI=true this fails):
+not run on this machine:
   needs an engine: none here; looked for: TestOne (a), TestTwo (b)
 `
 	if out.String() != want {
