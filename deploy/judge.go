@@ -326,8 +326,6 @@ func short(sum string) string { return sum[:min(len(sum), 12)] }
 func judgeFiles(group []*sight) {
 	kinds, tie := kindsOfFiles(group)
 	norm := kinds[0][0]
-	// One of them came from dsbuild and is whole: all that are equal to it are proven.
-	proven := slices.ContainsFunc(kinds[0], func(s *sight) bool { return s.looked.Noted != nil && s.looked.Noted.Same && s.whole() })
 	for _, s := range group {
 		alike := s.looked.contents.sum == norm.looked.contents.sum
 		switch {
@@ -343,8 +341,6 @@ func judgeFiles(group []*sight) {
 			}
 			what := fmt.Sprintf("not what %s has with this version, whatever RECORD says: no majority", other.name)
 			s.differ(deployHint, "%s", s.strays(other.looked.contents.files).say("is "+what, "are "+what))
-		case alike:
-			s.proven = proven
 		}
 	}
 }
@@ -370,7 +366,8 @@ func kindsOfFiles(group []*sight) (kinds [][]*sight, tie bool) {
 
 // judgeNote compares what dsbuild noted when it installed with what is there. A
 // RECORD that was made to agree with changed files shows here; so does an
-// installation by hand, which is none the worse if its files are proven.
+// installation by hand, which is none the worse if the wheel proves its files. The note of
+// a node proves nothing of another node, for it may be a lie.
 func (s *sight) judgeNote() {
 	if s.looked == nil || s.looked.Noted == nil || s.looked.Noted.Same {
 		return

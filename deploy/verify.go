@@ -105,7 +105,7 @@ type sight struct {
 	broken  []finding // what does not work on it
 	remarks []string  // worth knowing
 	other   bool      // it does not run what it is to run
-	proven  bool      // its files are those of the wheel, wherever they came from
+	proven  bool      // its files are those of the wheel that it is to run, wherever they came from
 
 	op     string // being loaded
 	done   bool   // it has said all
