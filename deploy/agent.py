@@ -33,6 +33,7 @@ ROLES = ("deepspeed.whl", "bytecode.xz")  # the files in there
 PART = ".part"  # ends the name of an upload that is not whole
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
+MOST_FIRST_LINE = 120  # bytes of an interpreter's path that every kernel reads in a script
 COPY, GONE = ".dsbuild-copy", ".dsbuild-gone"  # what move leaves where it is cut off
 
 
@@ -404,6 +405,33 @@ def commands_of(entry_points):
     return found
 
 
+def mend_first_lines(info):
+    """Where the path of the interpreter has a space, or is longer than a kernel reads, no
+    kernel runs the first line that pip gives to scripts, and a shell reads more in the one
+    of commands. Such scripts find their interpreter by a shell, and RECORD says so."""
+    python, place, record = os.fsencode(sys.executable), os.path.dirname(info), os.path.join(info, "RECORD")
+    if len(python) < MOST_FIRST_LINE and not python.split()[1:]:
+        return
+    from shlex import quote
+
+    by_shell = b"#!/bin/sh\n'''exec' %s \"$0\" \"$@\"\n' '''\n"
+    right = by_shell % os.fsencode(quote(sys.executable))
+    wrong = [line for line in (b"#!" + python + b"\n", by_shell % python, by_shell % (b'"' + python + b'"')) if line != right]
+    lines = content(record, 1 << 26).splitlines(True)
+    for path in [row[0] for row in record_rows(info) if row[0].startswith("../")]:
+        data = content(os.path.join(place, path), 1 << 26)
+        for line in wrong:
+            if data.startswith(line):
+                data = right + data[len(line):]
+                with open(os.path.join(place, path), "wb") as f:
+                    f.write(data)
+                head, row = os.fsencode(path) + b",", "%s,sha256=%s,%d\n" % (path, written(hasher()(data).digest()), len(data))
+                lines = [os.fsencode(row) if old.startswith(head) else old for old in lines]
+                break
+    with open(record, "wb") as f:
+        f.write(b"".join(lines))
+
+
 def refuse_torch(wheel, files):
     """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed."""
     for place in sites():
@@ -637,6 +665,10 @@ class Environment:
         if info is None:
             raise Failed("pip ended well, but %s has no DeepSpeed" % " or ".join(sites()), "installs-elsewhere")
         add_byte_code(os.path.dirname(info), code)
+        names = {"deepspeed"} | {w["name"] for w in along}
+        for name, found in named_infos():
+            if name in names:
+                mend_first_lines(found)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
         self.used = {"deepspeed.whl": first}
         if order.get("bytecode"):
