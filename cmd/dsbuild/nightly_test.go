@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -90,12 +91,12 @@ func TestNightlyNotifies(t *testing.T) {
 	}))
 	defer server.Close()
 	home := t.TempDir()
-	night := func(notify string) string {
+	night := func(notify string, flags ...string) string {
 		text := "wheels: {wheels: [{name: cpu, ops: cpu_adam, cpu: v3}]}\nsources: [{name: gone, deepspeed: ./gone}]\nnotify: " + notify + "\n"
 		if err := os.WriteFile(filepath.Join(home, "nightly.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, messages := program(t, home, 1, "nightly", "--builder", "host")
+		_, messages := program(t, home, 1, append([]string{"nightly", "--builder", "host"}, flags...)...)
 		if strings.Contains(messages, "s3cret") {
 			t.Errorf("the address is told:\n%s", messages)
 		}
@@ -113,6 +114,20 @@ func TestNightlyNotifies(t *testing.T) {
 	server.Close()
 	if messages = night("{url: '" + server.URL + "/s3cret'}"); !strings.Contains(messages, "nobody was told that the night failed: notify: 127.0.0.1: ") {
 		t.Error(messages)
+	}
+	// The certificates of --ca count for it too.
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer secure.Close()
+	ca := filepath.Join(home, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hook := "{url: '" + secure.URL + "'}"
+	if messages = night(hook); !strings.Contains(messages, "certificate signed by unknown authority") {
+		t.Errorf("%s", messages)
+	}
+	if messages = night(hook, "--ca", ca); !strings.Contains(messages, "notify: told that the night failed") {
+		t.Errorf("%s", messages)
 	}
 	if messages = night("{command: [sh, -c, 'exit 3']}"); !strings.Contains(messages, "notify: command sh: exit status 3") {
 		t.Error(messages)

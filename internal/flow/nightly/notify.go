@@ -3,6 +3,8 @@ package nightly
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,10 +17,12 @@ import (
 	"time"
 )
 
-// Notify says who is told of a night that failed. One of the two is given.
+// Notify says who is told of a night that failed. URL or Command is given.
 type Notify struct {
 	URL     string   // gets a Notice, as JSON, by POST; it may hold a secret and is never printed
 	Command []string // gets the text of a Notice on standard input
+
+	Roots *x509.CertPool // that the URL's server is checked by; nil: the system's
 }
 
 // Notice is what is told of a night that failed.
@@ -96,7 +100,9 @@ func (n Notify) post(ctx context.Context, notice Notice) error {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "dsbuild")
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: n.Roots, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	answer, err := client.Do(request)
 	var at *url.Error
 	if errors.As(err, &at) {
