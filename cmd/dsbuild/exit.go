@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 )
 
 // The exit codes of dsbuild (docs/design.md).
@@ -104,8 +105,11 @@ func (e *usageError) ExitCode() int { return exitUsage }
 // Hint says what may be meant, and where all is explained.
 func (e *usageError) Hint() string {
 	help := "see '" + e.command + " --help'"
-	if e.hint != "" {
+	switch {
+	case e.hint == "":
+		return help
+	case strings.HasSuffix(e.hint, "?"):
 		return e.hint + " " + help
 	}
-	return help
+	return e.hint + "; " + help
 }

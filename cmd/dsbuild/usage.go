@@ -28,7 +28,7 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	}
 	switch {
 	case errors.As(err, &unknown):
-		wrong.hint = meantFlag(cmd, unknown)
+		wrong.hint = meantFlag(cmd, unknown, args)
 	case errors.As(err, &invalid):
 		wrong.err = invalidValue(invalid)
 	case cmd.Name() == "help":
@@ -39,19 +39,17 @@ func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	return wrong
 }
 
-// firstWord is the first argument behind a command's name that is no flag.
+// firstWord is the argument behind a command's name, "" where that is a flag.
 func firstWord(cmd *cobra.Command, args []string) string {
 	for range strings.Fields(cmd.CommandPath())[1:] {
 		if len(args) > 0 {
 			args = args[1:]
 		}
 	}
-	for _, arg := range args {
-		if !strings.HasPrefix(arg, "-") {
-			return arg
-		}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return ""
 	}
-	return ""
+	return args[0]
 }
 
 // meantCommand names the command that a word may stand for: another word for
@@ -77,6 +75,11 @@ func meantCommand(group *cobra.Command, word string) string {
 			}
 		}
 	}
+	for _, other := range commands(group.Root()) { // of another group
+		if !other.Hidden && other != group && (other.Name() == word || slices.Contains(other.SuggestFor, strings.ToLower(word))) {
+			return didYouMean(other.CommandPath())
+		}
+	}
 	return ""
 }
 
@@ -88,17 +91,20 @@ func flagWords() map[string][]string {
 	return map[string][]string{
 		"mode": {"form", "verify", "builder"}, "jobs": {"forks", "parallel"}, "workers": {"forks", "jobs"}, "concurrency": {"forks", "parallel"},
 		"host": {"limit", "inventory"}, "hosts": {"limit", "inventory"}, "hostfile": {"inventory"}, "node": {"limit", "nodes"},
-		"nnodes": {"nodes"}, "num-nodes": {"nodes"}, "nproc-per-node": {"procs"}, "nproc": {"procs"}, "num-gpus": {"gpus"},
+		"nnodes": {"nodes"}, "num-nodes": {"nodes"}, "nproc-per-node": {"procs"}, "nproc": {"procs"}, "num-gpus": {"gpus"}, "gpus-per-node": {"gpus"},
 		"master-addr": {"master"}, "master-port": {"port"}, "rdzv-backend": {"rendezvous"}, "format": {"to", "json"},
 		"check": {"dry-run"}, "noop": {"dry-run"}, "out": {"output"}, "output-dir": {"output"}, "dest": {"output"}, "cuda-version": {"cuda"},
 		"python-version": {"python"}, "torch-version": {"torch"}, "clean": {"no-cache"}, "rebuild": {"no-cache"}, "arch-list": {"arch"}, "sm": {"arch"},
 	}
 }
 
-// meantFlag names the flag that an unknown one may stand for.
-func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError) string {
+// meantFlag names the flag that an unknown one may stand for. args are those of dsbuild.
+func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) string {
 	name := unknown.GetSpecifiedName()
-	if unknown.GetSpecifiedShortnames() != "" {
+	if letters, _, _ := strings.Cut(unknown.GetSpecifiedShortnames(), "="); letters != "" {
+		if len(letters) > 1 && cmd.Flags().Lookup(letters) != nil {
+			return "did you mean --" + letters + "?"
+		}
 		return ""
 	}
 	flags := map[string]*pflag.Flag{}
@@ -118,14 +124,23 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError) string {
 	}
 	var others []string
 	for _, other := range commands(cmd.Root()) {
-		if other.Flags().Lookup(name) != nil {
-			others = append(others, "'"+other.CommandPath()+"'")
+		if other.Flags().Lookup(name) == nil {
+			continue
 		}
+		if cmd.HasSubCommands() && slices.Contains(args, other.Name()) {
+			return didYouMean(other.CommandPath() + " --" + name)
+		}
+		others = append(others, "'"+other.CommandPath()+"'")
 	}
-	if len(others) > 0 && len(others) <= 3 {
-		return fmt.Sprintf("--%s is a flag of %s", name, strings.Join(others, " and "))
+	const few = 3
+	last := len(others) - 1
+	switch {
+	case last < 0 || last >= few:
+		return ""
+	case last == 0:
+		return fmt.Sprintf("--%s is a flag of %s", name, others[0])
 	}
-	return ""
+	return fmt.Sprintf("--%s is a flag of %s and %s", name, strings.Join(others[:last], ", "), others[last])
 }
 
 // commands are all commands below one.
