@@ -386,17 +386,20 @@ def same_as_member(wheel, name):
 
 
 def commands_of(entry_points):
-    """The commands that pip makes of an entry_points.txt."""
+    """The commands that pip makes of an entry_points.txt. In a line that is no plain NAME =
+    MODULE:FUNCTION pip may find another name."""
+    import re
+
     found, section = set(), ""
     for line in entry_points.splitlines():
         line = line.strip()
         if line.startswith("[") and line.endswith("]"):
-            section = line.strip("[]")
-        elif section in ("console_scripts", "gui_scripts") and "=" in line and not line.startswith("#"):
-            found.add(line.partition("=")[0].strip())
-    for command in found:
-        if command in ("", os.curdir, os.pardir) or os.sep in command:
-            raise Failed("the wheel has a command of the name %r" % command)
+            section = line.strip("[]").strip()
+        elif section in ("console_scripts", "gui_scripts") and line and line[0] not in "#;":
+            plain_entry = re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*=\s*[^\W\d][\w.]*(:[^\W\d][\w.]*)?\s*(\[[\w., -]*\])?", line)
+            if not plain_entry:
+                raise Failed("the wheel has a command that installers could read differently: %.100r" % line)
+            found.add(plain_entry.group(1))
     # pip makes its own, and those of easy_install, for each version.
     if "pip" in found:
         found |= {"pip%d" % sys.version_info[0], "pip%d.%d" % sys.version_info[:2]}
@@ -432,11 +435,21 @@ def mend_first_lines(info):
         f.write(b"".join(lines))
 
 
-def refuse_torch(wheel, files):
-    """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed."""
-    for place in sites():
-        if any(f.startswith(os.path.join(place, name + os.sep)) for f in files for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
+def refuse_vital(wheel, files):
+    """Refuses a wheel of another package that has files in the folders of torch or DeepSpeed,
+    or of the environment itself: without its Python nothing here can be put back."""
+    import sysconfig
+
+    places, prefix = sites(), os.path.realpath(sys.prefix)
+    library = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
+    for f in files:
+        if any(f.startswith(os.path.join(place, name + os.sep)) for place in places for name in ("torch", "torchgen", "functorch", "triton", "nvidia", "deepspeed")):
             raise Failed("%s would put files into a folder of torch or DeepSpeed" % os.path.basename(wheel))
+        if f.startswith(tuple(place + os.sep for place in places)):
+            continue
+        folder, name = os.path.split(f)
+        if f.startswith(library) or f == os.path.join(prefix, "pyvenv.cfg") or folder == scripts_folder() and name.lower().startswith(("python", "pypy", "activate")):
+            raise Failed("%s would put %s into the environment, which is a part of Python there" % (os.path.basename(wheel), f))
 
 
 def kept_files(kept, path):
@@ -655,7 +668,7 @@ class Environment:
         incoming = new_files(first)
         for wheel in along:
             files = new_files(wheel["file"])
-            refuse_torch(wheel["file"], files)
+            refuse_vital(wheel["file"], files)
             incoming.update(files)
         self.start_change(Replacement(["deepspeed"] + [w["name"] for w in along]).roots(incoming), "kept-" + REQUEST["run"])
         code = byte_code(order["bytecode"]) if order.get("bytecode") else {}

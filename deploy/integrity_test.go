@@ -3,10 +3,14 @@ package deploy_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
@@ -70,6 +74,7 @@ func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
 		commands("a/b"), commands(".."), commands("x python"), {"console": "[gui_scripts]\npythonw = deepspeed:main\n"},
 		{"console": "[[console_scripts]]\n\tpython = deepspeed:main\n"}, {"console": "[console_scripts]\nds = deepspeed:main\x0bpython = deepspeed:main\n"},
 		{"DATA/scripts/python3": "#!python\n"}, {"DATA/data/bin/python": "#!python\n"}, {"DATA/scripts/python/x": ""},
+		{"DATA/scripts/ds/x": ""}, {"DATA/data/bin/ds/x": ""}, {"console": "[console_scripts]\nds==python=deepspeed:main\n"}, {"console": "[ console_scripts ]\npython = deepspeed:main\n"},
 	} {
 		path := withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), more)
 		if _, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{}); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
@@ -106,6 +111,35 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
+}
+
+// What goes along cannot take the environment's Python away either, however it says it.
+func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	python := filepath.Base(filepath.Dir(e.site)) // python3.11
+	if err := os.Remove(filepath.Join(e.dir, "bin", python)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
+	was := e.snapshot(t)
+	for want, files := range map[string]map[string]string{
+		"installers could read differently":       {"console": "[console_scripts]\nx python = hjson:main\n"},
+		"could read differently: 'x==python":      {"console": "[console_scripts]\nx==python=hjson:main\n"},
+		"bin/" + python + " into the environment": {"console": "[ console_scripts ]\n" + python + " = hjson:main\n"},
+		"bin/Python into the environment":         {"hjson-3.1.0.data/scripts/Python": "#!python\n"},
+		"pyvenv.cfg into the environment":         {"hjson-3.1.0.data/data/pyvenv.cfg": "home = /nowhere\n"},
+		"os/__init__.py into the environment":     {"hjson-3.1.0.data/data/lib/" + python + "/os/__init__.py": ""},
+		"the wheel has files for 'SCRIPTS'":       {"hjson-3.1.0.data/SCRIPTS/python": ""},
+	} {
+		files["hjson.py"] = ""
+		opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: files}, small{name: "space-two", version: "1.0"})
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, want) || n.Changed {
+			t.Errorf("%s: %+v", want, n)
+		}
+		e.mustBe(t, was)
+	}
 }
 
 // changeByteCode changes what a module does and keeps the header of its byte code.
@@ -155,6 +189,26 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 		"a module in the cache": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/ops/__pycache__/extra.py", "")
 		}, "deepspeed/ops/__pycache__/extra.py is code that RECORD does not know"},
+		"code that cannot be read": {func(t *testing.T, e environment) {
+			if err := syscall.Mkfifo(filepath.Join(e.site, "deepspeed/later.py"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "deepspeed/later.py is code that RECORD does not know"},
+		"entry points": {func(t *testing.T, e environment) {
+			infos, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info"))
+			e.write(t, filepath.Base(infos[0])+"/entry_points.txt", "[torch.backends]\nx = deepspeed.ops:evil\n")
+		}, ".dist-info/entry_points.txt is code that RECORD does not know"},
+		"a changed module without a digest": {func(t *testing.T, e environment) {
+			e.write(t, "deepspeed/version.py", "__version__ = 'evil'\n")
+			records, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info", "RECORD"))
+			data, err := os.ReadFile(records[0])
+			if err == nil {
+				err = os.WriteFile(records[0], regexp.MustCompile(`(?m)^deepspeed/version.py,.*$`).ReplaceAll(data, []byte("deepspeed/version.py,,")), 0o644)
+			}
+			if err = errors.Join(err, os.RemoveAll(filepath.Join(e.dir, ".dsbuild"))); err != nil {
+				t.Fatal(err)
+			}
+		}, "deepspeed/version.py is code that RECORD does not know"},
 		"byte code for python -O": {func(t *testing.T, e environment) {
 			path := cached(t, e, "deepspeed/version.py")
 			data, err := os.ReadFile(path)

@@ -17,6 +17,8 @@ def digests(rows):
         path, said = row[0], row[1]
         if "./" in path or "//" in path:
             path = os.path.normpath(path)
+        if not is_vouched(path, said):
+            continue
         listed.add(path)
         algorithm = said.partition("=")[0]
         if algorithm not in HASHES:
@@ -34,15 +36,20 @@ def digests(rows):
         elif is_link and os.path.isdir(path):
             links["folders"].append(path)
         elif rows is None or path.endswith(CODE):
-            try:
-                files[path] = " " + file_digest(path, new).hexdigest()
-            except OSError:
-                pass
+            files[path] = " " + digest_or_not(path)
         else:
             besides.append(path)
         if len(files) > MOST_FILES:
             break
     return files, others, besides, links
+
+
+def digest_or_not(path):
+    """The digest of a file that RECORD does not know, or a word for one that cannot be read."""
+    try:
+        return file_digest(path).hexdigest()
+    except OSError:
+        return "unreadable"
 
 
 def leave_to_owners(info, files):
@@ -68,6 +75,7 @@ def look_at_files(info):
     os.chdir(os.path.dirname(info))
     try:
         files, others, besides, links = digests(rows)
+        others.update((path, " " + digest_or_not(path)) for path in unknown_entries(info, rows or []) if rows is not None)
     finally:
         os.fchdir(here)
     if len(files) + len(others) > MOST_FILES:

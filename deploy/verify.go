@@ -200,7 +200,7 @@ func (l *looked) understand(files *shared) {
 	l.altered = some(slices.Concat(l.contents.altered, others.altered))
 	l.missing = some(slices.Concat(l.contents.missing, others.missing))
 	if !l.Bare {
-		l.unknown = some(slices.Clone(l.contents.unlisted))
+		l.unknown = some(slices.Concat(l.contents.unlisted, others.unlisted))
 	}
 	l.Files, l.Others = nil, nil
 }

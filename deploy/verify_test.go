@@ -393,7 +393,6 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 		`"deepspeed/a, b.py"`:     "sha512=" + written(sha512.New(), text),
 		"./deepspeed//ops/./c.py": "sha384=" + written(sha512.New384(), text),
 		"deepspeed/d.py":          "sha256=" + written(sha256.New(), text) + "=",
-		"deepspeed/e.py":          "",
 	} {
 		e.write(t, strings.Trim(name, `"`), text)
 		data = fmt.Appendf(data, "%s,%s,%d\n", name, sum, len(text))
@@ -408,6 +407,14 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 		e.write(t, "deepspeed/"+name, "edited = True\n")
 	}
 	differs(t, f.look(t), 0, "deepspeed/a, b.py, deepspeed/d.py, deepspeed/ops/c.py are not what RECORD says")
+	// A line without a digest that can be compared vouches for nothing.
+	data = fmt.Append(data, "deepspeed/e.py,,\ndeepspeed/f.py,md5=abc,6\n")
+	if err := os.WriteFile(infos[0], data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e.write(t, "deepspeed/e.py", text)
+	e.write(t, "deepspeed/f.py", text)
+	differs(t, f.look(t), 0, "are not what RECORD says", "deepspeed/e.py, deepspeed/f.py are code that RECORD does not know")
 	if err := os.Truncate(infos[0], 0); err != nil {
 		t.Fatal(err)
 	}

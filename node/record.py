@@ -104,10 +104,23 @@ def listed_paths(rows):
     return {os.path.normpath(row[0]) if "./" in row[0] or "//" in row[0] else row[0] for row in rows}
 
 
+def is_vouched(path, said):
+    """Whether RECORD knows what a file is that it names, by what it says of it: for byte code
+    in __pycache__ it need not say anything, for no other code a missing digest will do."""
+    return said.partition("=")[0] in HASHES or not path.endswith(CODE) or "__pycache__/" in path
+
+
+def unknown_entries(info, rows):
+    """The entry_points.txt of a distribution, by its path below site-packages, where RECORD does
+    not name it: other packages run what it says."""
+    path = os.path.basename(info) + "/entry_points.txt"
+    return [path] if path not in listed_paths(rows) and os.path.lexists(os.path.join(info, "entry_points.txt")) else []
+
+
 def unknown_code(site, rows):
-    """Paths below site-packages of code in DeepSpeed's folder that RECORD does not name, and
+    """Paths below site-packages of code in DeepSpeed's folder that RECORD does not know, and
     of links to folders: an import could find them."""
-    listed, skip = listed_paths(rows), len(site) + 1
+    listed, skip = listed_paths([row for row in rows if is_vouched(row[0], row[1])]), len(site) + 1
     return [path[skip:] for path, is_link in walk(site + "/deepspeed")
             if path[skip:] not in listed and (path.endswith(CODE) or is_link and os.path.isdir(path))]
 
@@ -209,11 +222,11 @@ def wrong_byte_code(info, rows):
 
 def faults(info):
     """What of a DeepSpeed is not as it was installed, the first few paths: files that are
-    not what RECORD says, code that RECORD does not name and no other distribution owns,
+    not what RECORD says, code that RECORD does not know and no other distribution owns,
     byte code that is not its module's."""
     wrong, rows, site = altered(info), record_rows(info), os.path.dirname(info)
     if wrong or rows is None:
         return wrong
     unknown = [os.path.join(site, path) for path in unknown_code(site, rows)]
     owned = owners(unknown, {"deepspeed"})
-    return ([path[len(site) + 1:] for path in unknown if path not in owned] or wrong_byte_code(info, rows))[:5]
+    return ([path[len(site) + 1:] for path in unknown if path not in owned] or unknown_entries(info, rows) or wrong_byte_code(info, rows))[:5]

@@ -15,6 +15,10 @@ const entryPointsName = "entry_points.txt"
 // folder of commands.
 var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
+// entryValue is what stands behind the name of a command: module:function, extras. pip
+// looks for name and value anywhere in a line that holds more.
+var entryValue = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.]*(:[\p{L}_][\p{L}\p{N}_.]*)?[ \t]*(\[[A-Za-z0-9_., -]*\])?$`)
+
 // Commands returns the names that an installer puts into an environment's folder of
 // commands (bin): scripts, and the entry points that it makes commands of.
 func (a *Archive) Commands() ([]string, error) {
@@ -26,16 +30,19 @@ func (a *Archive) Commands() ([]string, error) {
 func (a *Archive) commands() (names, damage []string, err error) {
 	for _, m := range a.members {
 		if rest, ok := strings.CutPrefix(place(m.Name), "/scripts/"); ok {
-			name, _, _ := strings.Cut(rest, "/")
+			name, inFolder, isFolder := strings.Cut(rest, "/")
 			names = append(names, name)
+			if isFolder {
+				damage = append(damage, fmt.Sprintf("the command %.80q lies in a folder, which installers treat differently", name+"/"+inFolder))
+			}
 		}
 	}
 	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
 	if err != nil && !errors.Is(err, errNoMember) {
 		return nil, nil, a.damaged(err)
 	}
-	entries, damage := parseEntryPoints(string(text))
-	names = append(names, entries...)
+	entries, more := parseEntryPoints(string(text))
+	names, damage = append(names, entries...), append(damage, more...)
 	slices.Sort(names)
 	return slices.Compact(names), damage, nil
 }
@@ -47,17 +54,20 @@ func parseEntryPoints(text string) (names, damage []string) {
 	section := ""
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		line = strings.Trim(line, " \t")
-		name, _, isEntry := strings.Cut(line, "=")
+		name, value, isEntry := strings.Cut(line, "=")
 		name = strings.TrimRight(name, " \t")
 		switch {
 		case strings.ContainsFunc(strings.ReplaceAll(line, "\t", ""), isControl):
 			damage = append(damage, fmt.Sprintf("%s: line %d holds a control character", entryPointsName, i+1))
 		case line == "" || line[0] == '#' || line[0] == ';':
 		case line[0] == '[' && line[len(line)-1] == ']':
-			section = strings.Trim(line, "[]")
+			section = strings.TrimSpace(strings.Trim(line, "[]"))
 		case line[0] == '[' || !isEntry:
 			damage = append(damage, fmt.Sprintf("%s: line %d is neither a section nor an entry: %.80q", entryPointsName, i+1, line))
 		case section != "console_scripts" && section != "gui_scripts":
+		case !entryValue.MatchString(strings.TrimLeft(value, " \t")):
+			damage = append(damage, fmt.Sprintf("%s: line %d is not NAME = MODULE:FUNCTION: %.80q", entryPointsName, i+1, line))
+			fallthrough
 		default:
 			names = append(names, name)
 		}

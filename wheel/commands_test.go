@@ -51,6 +51,11 @@ func TestVerifyOfCommands(t *testing.T) {
 		"[console_scripts] ; python's\nds = a:b\n":               "line 1 is neither a section nor an entry",
 		"[console_scripts]\nds = a:b\rpython = a:b\n":            "line 2 holds a control character",
 		"[console_scripts]\nds = a:b\u2028python = a:b\n":        "line 2 holds a control character",
+		"[console_scripts]\nds==python=a:b\n":                    "line 2 is not NAME = MODULE:FUNCTION",
+		"[console_scripts]\nds = a:b python = a:b\n":             "line 2 is not NAME = MODULE:FUNCTION",
+		"[console_scripts]\nds = a:b ; python = a:b\n":           "line 2 is not NAME = MODULE:FUNCTION",
+		"[console_scripts]\nds = \npython = a:b\n":               "line 2 is not NAME = MODULE:FUNCTION",
+		"[ console_scripts ]\npython = a:b\n":                    "the command python would replace",
 		"\ufeff[console_scripts]\npython = a:b\n[gui_scripts]\n": "line 1 is neither a section nor an entry",
 	} {
 		v, err := wheel.Verify(t.Context(), withEntryPoints(t, text))
