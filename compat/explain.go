@@ -134,7 +134,7 @@ func (t *Tables) explainGround(w *want, bad *conflicts) {
 		if w.given {
 			bad.add("%s has Python %s, not %s", w.grounds[0].Name, listed(w.grounds[0].Pythons), p)
 		} else {
-			bad.add("no base brings Python %s (%s): it takes an interpreter of your own, by --base IMAGE or --builder host", p, w.pythonsOf())
+			bad.add("no base brings Python %s (%s): it takes an interpreter of your own: --env PYTHON, --base IMAGE, or --builder host with a python%s on PATH", p, w.pythonsOf(), p)
 		}
 		w.spec.Python = ""
 	}

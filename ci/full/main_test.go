@@ -15,7 +15,7 @@ import (
 
 func TestChoose(t *testing.T) {
 	for _, c := range []struct{ args, want []string }{
-		{nil, []string{"inside", "toolchains", "ops", "host", "farm", "docker", "launch", "fleet", "faults", "slurm", "check", "job", "release", "nightly", "speed"}},
+		{nil, []string{"inside", "toolchains", "pairs", "ops", "host", "farm", "docker", "launch", "fleet", "faults", "slurm", "check", "job", "release", "nightly", "speed"}},
 		{[]string{"inside"}, []string{"inside"}},
 		{[]string{"toolchains", "inside", "inside"}, []string{"inside", "toolchains"}},
 	} {
@@ -30,7 +30,7 @@ func TestChoose(t *testing.T) {
 	}
 	var out bytes.Buffer
 	code := run(t.Context(), []string{"inside", "sideways"}, t.TempDir(), &out)
-	if want := "test-full: no part \"sideways\"; parts: inside, toolchains, ops, host, farm, docker, launch, fleet, faults, slurm, check, job, release, nightly, speed\n"; code != 2 || out.String() != want {
+	if want := "test-full: no part \"sideways\"; parts: inside, toolchains, pairs, ops, host, farm, docker, launch, fleet, faults, slurm, check, job, release, nightly, speed\n"; code != 2 || out.String() != want {
 		t.Errorf("exit %d, says %q", code, out.String())
 	}
 }

@@ -35,6 +35,11 @@ func parts() []part {
 			{"a Dagger engine", (*bench).engine},
 		},
 	}, {
+		name:  "pairs",
+		about: "every common torch and Python: twelve wheels, no newer libraries than RHEL 8 has",
+		tests: "TestFullPairs",
+		needs: []need{{"a Dagger engine", (*bench).engine}},
+	}, {
 		name:  "ops",
 		about: "every op that can be built, each with its own archs",
 		tests: "TestFullOps",

@@ -167,7 +167,7 @@ func (l link) file(page *url.URL, project string) (File, bool) {
 			return File{}, false
 		}
 		f.Wheel, f.Version = info, info.Version
-		return f, true
+		return f, f.Version != ""
 	}
 	if !strings.HasSuffix(l.name, ".tar.gz") && !strings.HasSuffix(l.name, ".zip") {
 		return File{}, false

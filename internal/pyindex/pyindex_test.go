@@ -214,6 +214,7 @@ func TestInterrupted(t *testing.T) {
 func FuzzPage(f *testing.F) {
 	f.Add(true, []byte(jsonPage))
 	f.Add(false, []byte(htmlPage))
+	f.Add(false, []byte("<a href=torch----.whl>")) // a wheel of no version
 	f.Fuzz(func(t *testing.T, isJSON bool, page []byte) {
 		kind := htmlType
 		if isJSON {

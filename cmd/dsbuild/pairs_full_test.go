@@ -1,0 +1,57 @@
+//go:build full
+
+package main
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"deps.dev/util/semver"
+
+	"github.com/dsbuild/dsbuild/compat"
+)
+
+// Every common torch and Python, under CUDA 13 and 12: planned, built, audited, loaded by
+// the smoke test, and by objdump no extension needs newer libraries than RHEL 8 has.
+func TestFullPairs(t *testing.T) {
+	for _, c := range []struct{ torch, python, road string }{
+		{"2.15", "3.11", "cuda13"}, {"2.15", "3.12", "cuda13"}, {"2.15", "3.13", "cuda13"}, {"2.15", "3.14", "cuda13"}, {"2.14", "3.10", "cuda13"}, {"2.11", "3.11", "cuda13"},
+		{"2.10", "3.12", "nvcc12"}, {"2.10", "3.14", "nvcc12"}, {"2.9", "3.10", "nvcc12"}, {"2.8", "3.13", "nvcc12"}, {"2.7", "3.11", "nvcc12"}, {"2.6", "3.10", "nvcc12"},
+	} {
+		t.Run("torch"+c.torch+"-python"+c.python, func(t *testing.T) {
+			a := build(t, "--gpu", "A100", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())
+			m := a.Manifest
+			if m.Toolchain.Name != c.road || m.Python != c.python || !strings.HasPrefix(m.Torch, c.torch+".") || len(m.Ops) != 3 {
+				t.Errorf("%s: %+v", m.Name, m)
+			}
+			floors := newestSymbols(t, a.Path)
+			for library, most := range map[string]string{"GLIBC": compat.LinkGlibc, "GLIBCXX": "3.4.25"} {
+				if floors[library] == "" || semver.PyPI.Compare(floors[library], most) > 0 {
+					t.Errorf("%s needs %s_%s, RHEL 8 has %s", m.Name, library, floors[library], most)
+				}
+			}
+			t.Logf("result: torch %s, Python %s: %s, CUDA %s, GLIBC_%s and GLIBCXX_%s by objdump: %s", m.Torch, m.Python, m.Toolchain.Name, m.CUDA, floors["GLIBC"], floors["GLIBCXX"], m.Name)
+		})
+	}
+}
+
+var versioned = regexp.MustCompile(`\b(GLIBC|GLIBCXX)_([0-9.]+)`)
+
+// newestSymbols are the newest versions of symbols that objdump finds in the extensions
+// of a wheel, by library.
+func newestSymbols(t *testing.T, path string) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	command(t, ".", "python3", "-m", "zipfile", "-e", path, dir)
+	newest := map[string]string{}
+	for name := range extensions(t, path) {
+		for _, m := range versioned.FindAllStringSubmatch(command(t, ".", "objdump", "-T", filepath.Join(dir, name)), -1) {
+			if newest[m[1]] == "" || semver.PyPI.Compare(m[2], newest[m[1]]) > 0 {
+				newest[m[1]] = m[2]
+			}
+		}
+	}
+	return newest
+}
