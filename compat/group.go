@@ -136,21 +136,22 @@ func (g *grouper) kind(i int) (*kind, *Left) {
 		return nil, &Left{i, reasons, hint}
 	}
 	k := &kind{family: family{python: firstTwo(f.Python), torch: firstTwo(f.Torch)}}
-	release := g.torchOf(f)
+	release, _ := g.torchOf(f)
 	k.cuda, k.oldABI = release.CUDA, release.OldABI
 	k.archs = strings.Join(g.archsOf(f), " ")
 	return k, nil
 }
 
-// torchOf is the release of a node's minor that a wheel for it is built against: that
-// for its CUDA where there is one, else that of the package index.
-func (t *Tables) torchOf(f node.Facts) Torch {
-	minor := firstTwo(f.Torch)
-	i := slices.IndexFunc(t.Torches, func(r Torch) bool { return isTorch(minor, r) && r.CUDA == firstTwo(f.TorchCUDA) })
-	if i < 0 {
-		return t.torchNamed(minor)
+// torchOf is the release of a node's minor that a wheel for it is built against: the
+// first for its CUDA, else the first there is. It reports whether there is one.
+func (t *Tables) torchOf(f node.Facts) (found Torch, known bool) {
+	minor, cuda := firstTwo(f.Torch), firstTwo(f.TorchCUDA)
+	for _, r := range t.Torches {
+		if isTorch(minor, r) && (!known || found.CUDA != cuda && r.CUDA == cuda) {
+			found, known = r, true
+		}
 	}
-	return t.Torches[i]
+	return found, known
 }
 
 // archsOf are the compute capabilities of a node's GPUs, as far as they are

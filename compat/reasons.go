@@ -203,12 +203,11 @@ func ownHint(f node.Facts) string {
 }
 
 func (g *grouper) otherTorch(f node.Facts) (reason, hint string) {
-	minor := firstTwo(f.Torch)
-	all := g.torchVersions()
-	switch {
-	case g.want.Torch != "" && firstTwo(g.want.Torch) != minor:
+	_, known := g.torchOf(f)
+	switch all := g.torchVersions(); {
+	case g.want.Torch != "" && firstTwo(g.want.Torch) != firstTwo(f.Torch):
 		return fmt.Sprintf("it has torch %s, %s is asked for", f.Torch, g.want.Torch), "leave --torch out: each node gets a wheel for its own"
-	case !slices.ContainsFunc(g.Torches, func(r Torch) bool { return isTorch(minor, r) }):
+	case !known:
 		return fmt.Sprintf("its torch %s is not in the tables of this dsbuild, which knows %s to %s", f.Torch, all[len(all)-1], all[0]), ownHint(f)
 	}
 	return "", ""
@@ -216,12 +215,10 @@ func (g *grouper) otherTorch(f node.Facts) (reason, hint string) {
 
 // otherCUDA: what is built against the torch of the index is for that one's CUDA.
 func (g *grouper) otherCUDA(f node.Facts) (reason, hint string) {
-	if !slices.ContainsFunc(g.Torches, func(r Torch) bool { return isTorch(firstTwo(f.Torch), r) }) {
-		return "", ""
-	}
-	release := g.torchOf(f)
+	release, known := g.torchOf(f)
 	bound := slices.ContainsFunc(g.asked.ops, func(o Op) bool { return o.bound(g.asked.deepspeed.Version) })
 	switch {
+	case !known:
 	case !isCUDA(g.want.CUDA, release.CUDA):
 		return fmt.Sprintf("torch %s is built for CUDA %s, %s is asked for", release.Version, release.CUDA, g.want.CUDA), "leave --cuda out: each node gets a wheel for its own"
 	case !bound || f.TorchCUDA == release.CUDA:
@@ -242,8 +239,8 @@ func (g *grouper) unboundOps() []string {
 }
 
 func (g *grouper) otherABI(f node.Facts) (reason, hint string) {
-	known := slices.ContainsFunc(g.Torches, func(r Torch) bool { return isTorch(firstTwo(f.Torch), r) })
-	if !known || f.CXX11ABI == nil || *f.CXX11ABI != g.torchOf(f).OldABI {
+	release, known := g.torchOf(f)
+	if !known || f.CXX11ABI == nil || *f.CXX11ABI != release.OldABI {
 		return "", ""
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}

@@ -235,7 +235,7 @@ func compileStep(env map[string]string) Step {
 	return Step{
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
 		Scripts: append([]string{
-			siteScript, "build.py", "bytecode.py", "jobs.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
+			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
 			"lean/core/torch/extension.h", "lean/core-python/torch/extension.h", "lean/types/torch/extension.h", "lean/types-python/torch/extension.h",
 		}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
@@ -297,7 +297,7 @@ func auditStep() Step {
 func smokeStep(tc compat.Toolchain) Step {
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
-		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py"}, Inputs: []string{CompileStep, PackStep},
+		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
 		Args: tc.OpNames(false), Ahead: true,
 	}

@@ -1,9 +1,12 @@
 package pipeline
 
 import (
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -226,5 +229,37 @@ func TestFoundReleasesArePinned(t *testing.T) {
 	}
 	if !slices.Contains(tc.Notes, "torch 2.12.1 for CUDA 12.6 comes from torch's own index, cu126") {
 		t.Errorf("notes %q", tc.Notes)
+	}
+}
+
+// An index is reached as pip reaches it: with the site's certificates, by its proxy.
+func TestReleasesByTheSite(t *testing.T) {
+	page := anchors([3]string{"deepspeed-0.19.9.tar.gz", "", "1"})
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, page)
+	})
+	secure, proxy := httptest.NewTLSServer(handler), httptest.NewServer(handler)
+	t.Cleanup(secure.Close)
+	t.Cleanup(proxy.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		site Site
+		note string
+	}{
+		"its certificate":       {site(t, SiteOptions{IndexURL: secure.URL, CA: ca}, nil), "newer than this dsbuild"},
+		"no certificate":        {site(t, SiteOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
+		"a proxy":               {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "newer than this dsbuild"},
+		"a proxy for all":       {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "newer than this dsbuild"},
+		"a proxy, but not here": {site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
+	} {
+		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")
+		if err != nil {
+			t.Fatal(err)
+		}
+		compareNotes(t, name, found.Notes, []string{c.note})
 	}
 }

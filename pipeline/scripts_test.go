@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"os"
 	"os/exec"
@@ -272,7 +273,7 @@ print("ok")
 // deepspeedTree is what build.py needs of DeepSpeed's and of torch: builders that, like its own, write
 // the archs they have left over to the environment.
 var deepspeedTree = map[string]string{
-	"op_builder/__init__.py": "",
+	"op_builder/__init__.py": "import torch\nassert torch.cuda.get_device_capability() == (0, 0)\n",
 	"op_builder/builder.py": `import os
 class OpBuilder:
     floor, error_log = 0, None
@@ -294,7 +295,8 @@ class Crash(OpBuilder):
     def is_compatible(self, verbose=False): raise RuntimeError("no CUDA_HOME")
 ALL_OPS = {b.name: b for b in (OpBuilder("utils"), CUDAOpBuilder("fused_adam"), Ampere("fp_quantizer"), CUDAOpBuilder("quantizer"), NoLibrary("async_io"), Crash("gds"))}
 `,
-	"torch/__init__.py":       "",
+	"torch/__init__.py":       "from . import cuda\n",
+	"torch/cuda.py":           "def is_available(): return False\ndef get_device_capability(device=None): raise RuntimeError('no driver')\n",
 	"torch/utils/__init__.py": "",
 	"torch/utils/cpp_extension.py": `class BuildExtension:
     def build_extensions(self): pass
@@ -524,6 +526,36 @@ func TestSmokeChecksTheEnvironment(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if got := strings.TrimSpace(string(out)); got != c.want || (err != nil) != (c.want != "") {
 			t.Errorf("uv says\n%s\nsmoke.sh: %v, %q, want %q", c.said, err, got, c.want)
+		}
+	}
+}
+
+// Where there is no GPU, a release that asks at import what it is capable of is told
+// that it is of nothing; afterwards torch answers itself.
+func TestSmokeImportsWithoutAGPU(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"torch/__init__.py":     "from . import cuda\n__version__ = '2.15.0'\n",
+		"torch/cuda.py":         deepspeedTree["torch/cuda.py"],
+		"deepspeed/__init__.py": "import torch\n__version__ = '0.17.0'\nmajor, _ = torch.cuda.get_device_capability()\nassert major < 8\n",
+		"deepspeed/ops/op_builder/all_ops.py": `import torch
+class Op:
+    def load(self):
+        torch.cuda.get_device_capability()
+ALL_OPS = {"fused_adam": Op()}
+`,
+	} {
+		path := filepath.Join(dir, name)
+		if err := cmp.Or(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for op, want := range map[string]string{"": "deepspeed 0.17.0, torch 2.15.0: 0 ops work", "fused_adam": "RuntimeError: no driver"} {
+		cmd := exec.Command("python3", append([]string{"scripts/smoke.py"}, strings.Fields(op)...)...)
+		cmd.Env = append(os.Environ(), "PYTHONPATH="+dir, "PYTHONDONTWRITEBYTECODE=1", "DSBUILD_CPU=x86-64", "DSBUILD_OUT="+dir)
+		out, _ := cmd.CombinedOutput()
+		if got := strings.TrimSpace(string(out)); !strings.HasSuffix(got, want) {
+			t.Errorf("%q: %s", op, got)
 		}
 	}
 }

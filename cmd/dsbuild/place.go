@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/pipeline/daggerbuilder"
@@ -28,10 +28,8 @@ type place struct {
 	way    string // auto, dagger or host; auto until an engine was looked for
 	engine string // --engine
 	site   pipeline.Site
-	// siteDir has the settings of the site for the host builder; nil if none.
-	siteDir *scratch.Dir
-	found   engine.Engine
-	env     *pipeline.Environment // --env, for the host builder
+	found  engine.Engine
+	env    *pipeline.Environment // --env, for the host builder
 
 	builder *daggerbuilder.Builder
 	done    func() error
@@ -140,11 +138,8 @@ func (p *place) host(ctx context.Context) (*hostbuilder.Builder, error) {
 	if p.machine != nil {
 		return p.machine, nil
 	}
-	environ, err := p.hostEnviron()
-	if err != nil {
-		return nil, err
-	}
-	p.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: environ, Env: p.env})
+	var err error
+	p.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: os.Environ(), Site: p.site, Env: p.env})
 	return p.machine, err
 }
 
@@ -167,7 +162,6 @@ func (p *place) lookAhead(ctx context.Context) (stop func()) {
 }
 
 func (p *place) close() {
-	_ = p.siteDir.Close() // a temporary file
 	if p.done == nil {
 		return
 	}

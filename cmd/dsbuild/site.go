@@ -2,11 +2,9 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/pflag"
 
-	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
@@ -21,24 +19,4 @@ func siteFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
 
 func newSite(o pipeline.SiteOptions) (pipeline.Site, error) {
 	return pipeline.NewSite(o, os.Getenv)
-}
-
-// siteVariable names the file with the settings where there is no container.
-const siteVariable = "DSBUILD_SITE"
-
-// hostEnviron is this process's environment with the settings of the site, in a
-// file that close removes.
-func (p *place) hostEnviron() ([]string, error) {
-	if p.siteDir == nil {
-		dir, err := scratch.New("")
-		if err != nil {
-			return nil, err
-		}
-		p.siteDir = dir
-	}
-	file := filepath.Join(p.siteDir.Path, "site")
-	if err := os.WriteFile(file, []byte(p.site.Script()), 0o600); err != nil {
-		return nil, err
-	}
-	return append(os.Environ(), siteVariable+"="+file), nil
 }

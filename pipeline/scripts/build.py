@@ -18,6 +18,7 @@ import stat
 import sys
 
 import jobs
+import nogpu
 
 ARCHS = "TORCH_CUDA_ARCH_LIST"
 
@@ -128,8 +129,9 @@ def main():
     enter(sys.stdin.buffer.read())
     ops = asked()
     cpu_of_the_wheel()
-    from op_builder import builder
-    from op_builder.all_ops import ALL_OPS
+    with nogpu.answered():
+        from op_builder import builder
+        from op_builder.all_ops import ALL_OPS
 
     gc.freeze()
     gc.enable()

@@ -14,6 +14,8 @@ import pathlib
 import sys
 import tempfile
 
+import nogpu
+
 # What each level adds, by the names of /proc/cpuinfo (x86-64 psABI, table 3.1).
 FLAGS = {
     "x86-64-v2": "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3",
@@ -75,7 +77,8 @@ os.environ["TORCH_EXTENSIONS_DIR"] = jit
 gc.disable()  # what is imported stays: to look for garbage in it takes a fifth of the time
 import_ahead("torch", "torch._dynamo", "torch.utils.cpp_extension", "pydantic")
 
-import deepspeed  # noqa: E402
+with nogpu.answered():
+    import deepspeed  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.ops.op_builder.all_ops import ALL_OPS  # noqa: E402
 
