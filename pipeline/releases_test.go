@@ -1,11 +1,16 @@
 package pipeline
 
 import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -261,5 +266,61 @@ func TestReleasesByTheSite(t *testing.T) {
 			t.Fatal(err)
 		}
 		compareNotes(t, name, found.Notes, []string{c.note})
+	}
+}
+
+// pip takes the bytes of the plan and no others from whatever index, and setup.py
+// sees no Triton.
+func TestSourceHasTheHashOfThePlan(t *testing.T) {
+	var entries []tar.Header
+	for name, text := range map[string]string{
+		"deepspeed-0.19.9/PKG-INFO":       "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.19.9\n",
+		"deepspeed-0.19.9/pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n",
+		"deepspeed-0.19.9/backend.py": `import os
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    try:
+        import triton
+        raise SystemExit("there is Triton")
+    except ImportError:
+        pass
+    os.mkdir(os.path.join(folder, "deepspeed-0.19.9.dist-info"))
+    for name, text in {"METADATA": "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.19.9\n", "WHEEL": "Wheel-Version: 1.0\n"}.items():
+        with open(os.path.join(folder, "deepspeed-0.19.9.dist-info", name), "w") as f:
+            f.write(text)
+    return "deepspeed-0.19.9.dist-info"
+`,
+	} {
+		entries = append(entries, tar.Header{Name: name, Mode: 0o644, PAXRecords: map[string]string{"comment": text}})
+	}
+	sdist, err := os.ReadFile(sourceTar(t, entries...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(sdist)
+	hash := hex.EncodeToString(sum[:])
+	url, _ := pages(t, map[string]string{
+		"/simple/deepspeed/":             "<a href=/files/deepspeed-0.19.9.tar.gz>deepspeed-0.19.9.tar.gz</a>",
+		"/files/deepspeed-0.19.9.tar.gz": string(sdist),
+	})
+	s := site(t, SiteOptions{IndexURL: url + "/simple"}, nil)
+	for want, said := range map[string]string{hash: "deepspeed-0.19.9.tar.gz", sha("1"): "DO NOT MATCH THE HASHES"} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "site")
+		if err := errors.Join(os.WriteFile(file, []byte(s.Script()), 0o600), os.Mkdir(filepath.Join(dir, "out"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		tools := filepath.Join(dir, "tools")
+		if out, err := exec.Command("cp", "-r", "scripts", tools).CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		if out, err := exec.Command("cp", "../dockerfiles/site.sh", tools).CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		cmd := exec.Command("sh", filepath.Join(tools, "source.sh"))
+		cmd.Env = append(os.Environ(), "DSBUILD_SITE="+file, "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir, "DSBUILD_OUT="+filepath.Join(dir, "out"), "DSBUILD_DEEPSPEED=0.19.9", "DSBUILD_SHA256="+want, "PIP_NO_CACHE_DIR=1")
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (want == hash) || !strings.Contains(string(out), said) {
+			t.Errorf("%v\n%s", err, out)
+		}
 	}
 }
