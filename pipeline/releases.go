@@ -37,15 +37,15 @@ const (
 // Releases are those that the site's indexes have.
 func (s Site) Releases() *Releases {
 	return &Releases{
-		client:  pyindex.New(s.transport()),
+		client:  pyindex.New(s.Transport()),
 		indexes: append([]string{cmp.Or(s.variables["PIP_INDEX_URL"], packageIndex)}, strings.Fields(s.variables["PIP_EXTRA_INDEX_URL"])...),
 		torch:   cmp.Or(s.variables[torchIndexes], torchIndex),
 	}
 }
 
-// transport reaches an index as pip and uv do: by the site's proxies, with its
+// Transport reaches servers as pip and uv do: by the site's proxies, with its
 // certificates.
-func (s Site) transport() http.RoundTripper {
+func (s Site) Transport() http.RoundTripper {
 	all := s.variables["ALL_PROXY"]
 	proxy := httpproxy.Config{
 		HTTPProxy: cmp.Or(s.variables["HTTP_PROXY"], all), HTTPSProxy: cmp.Or(s.variables["HTTPS_PROXY"], all), NoProxy: s.variables["NO_PROXY"],

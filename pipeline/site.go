@@ -3,7 +3,6 @@ package pipeline
 import (
 	"bytes"
 	"cmp"
-	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -87,20 +86,6 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 		return Site{}, err
 	}
 	return s, s.certificates(o.CA, getenv("SSL_CERT_FILE"))
-}
-
-// Roots are the certificates that a program here trusts: those of the system and of the
-// site. Nil where the site has none of its own, which Go takes for the system's.
-func (s Site) Roots() *x509.CertPool {
-	if s.ca == "" {
-		return nil
-	}
-	roots, err := x509.SystemCertPool()
-	if err != nil { // the system has none
-		roots = x509.NewCertPool()
-	}
-	roots.AppendCertsFromPEM([]byte(s.ca))
-	return roots
 }
 
 // nvcc checks the file of nvcc's package: its scripts take no other bytes.

@@ -74,7 +74,7 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 	report, err := night(ctx, a, o, config, command)
 	err = o.build.site.Error(err)
 	if err != nil && config.Notify != nil {
-		config.Notify.Roots = o.build.site.Roots()
+		config.Notify.Transport = o.build.site.Transport()
 		if failed := config.Notify.Send(ctx, nightly.NewNotice(report, localUser(), err)); failed != nil {
 			a.reporter.Warn("nobody was told that the night failed: notify: %s", ui.Clean(failed.Error()))
 		} else {
