@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,8 +37,8 @@ func networkRules() []Rule {
 		check: hostsLoopback,
 	}, {
 		ID: "loopback-ifname", Severity: Error,
-		Title: "NCCL or gloo is bound to the loopback interface in a job of several nodes",
-		Why:   "each rank tells the others 127.0.0.1: the rendezvous succeeds, and the first collective hangs or is refused",
+		Title: "NCCL or gloo is bound to an interface of the node's own in a job of several nodes",
+		Why:   "each rank tells the others an address that ends at its own node, as 127.0.0.1 does: the rendezvous succeeds, and the first collective hangs or is refused",
 		Fix:   "the interface that the nodes share (NCCL_SOCKET_IFNAME=eth0), or no such variable.",
 		check: loopbackInterface,
 	}}
@@ -152,6 +153,10 @@ func hostsLoopback(s *subject) []hit {
 	return hits
 }
 
+// ownInterface are names of interfaces that lead to no other node: those of the
+// loopback, of containers and of virtual machines.
+var ownInterface = regexp.MustCompile(`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
+
 func loopbackInterface(s *subject) []hit {
 	var hits []hit
 	for a := range s.sets() {
@@ -159,8 +164,8 @@ func loopbackInterface(s *subject) []hit {
 			continue
 		}
 		text, known := a.Value.Literal()
-		first, _, _ := strings.Cut(strings.TrimPrefix(text, "="), ",")
-		if known && first == "lo" && s.spansSeveral(a.command) {
+		names := strings.Split(strings.TrimPrefix(text, "="), ",")
+		if known && (names[0] == "lo" || !slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })) && s.spansSeveral(a.command) {
 			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + shown(a.Value) + " in a job of several nodes"})
 		}
 	}

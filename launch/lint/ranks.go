@@ -370,5 +370,9 @@ func listed(w script.Word) int {
 	if first := names[0]; strings.Trim(first, "0123456789 ") != "" && !strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-") {
 		return 0
 	}
+	// CUDA leaves off behind the first that is no device.
+	if end := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(strings.TrimSpace(name), "-") }); end > 0 {
+		return end
+	}
 	return len(names)
 }

@@ -3,6 +3,7 @@ package lint
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -381,6 +382,14 @@ func (s *subject) ranksBySlurm(l *launch) bool {
 // notFirst finds a host that is taken from the list of the job's nodes, and is
 // not the first.
 func notFirst(host script.Word) []hit {
+	if r := host.Only(); r != nil && r.Index == "" && !r.Edited {
+		switch r.Name {
+		case "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST":
+			return []hit{{at: host.Origin(), says: "the master is $" + r.Name + ", an expression for all nodes such as gpu[01-04]"}}
+		case "SLURM_SUBMIT_HOST":
+			return []hit{{at: host.Origin(), says: "the master is $SLURM_SUBMIT_HOST, where sbatch was called"}}
+		}
+	}
 	var hits []hit
 	for _, c := range host.Chars {
 		if r := c.Ref; r != nil && len(r.Output) > 0 && listsNodes(r.Output[0]) && (r.Index != "" && r.Index != "0" || picksAnother(r.Output[1:])) {
@@ -393,6 +402,12 @@ func notFirst(host script.Word) []hit {
 func listsNodes(c *script.Command) bool {
 	return c.Name() == "scontrol" && c.Arg(1) == "show" && strings.HasPrefix(c.Arg(2), "hostname")
 }
+
+// The words of sed and awk for one line that is not the first.
+var (
+	laterLine   = regexp.MustCompile(`[^0-9,]([2-9]|[1-9][0-9]+)(p|!d|[{])`)
+	laterRecord = regexp.MustCompile(`NR *== *([2-9]|[1-9][0-9])`)
+)
 
 // picksAnother reports whether filters behind a list give another line than
 // its first.
@@ -411,9 +426,9 @@ func picksAnother(filters []*script.Command) bool {
 		case "sort":
 			return strings.Contains(text, " -r") || strings.Contains(text, " -R") || strings.Contains(text, "--r")
 		case "sed":
-			return strings.Contains(text, "$p") || strings.Contains(text, "$!d")
+			return strings.Contains(text, "$p") || strings.Contains(text, "$!d") || laterLine.MatchString(text)
 		case "awk":
-			return strings.Contains(text, "END")
+			return strings.Contains(text, "END") || laterRecord.MatchString(text)
 		}
 	}
 	return false

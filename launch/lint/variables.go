@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -56,16 +57,20 @@ func worldSizeAsNodes(s *subject) []hit {
 // processes, and WORLD_SIZE=2 that a launcher takes for nodes.
 func worldSizeOfNodes(s *subject) []hit {
 	var hits []hit
+	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.steps(), func(srun *script.Command) bool { return s.step(srun).perNode > 1 })
 	for a := range s.sets() {
 		if a.Name != "WORLD_SIZE" {
 			continue
 		}
 		r := a.Value.Only()
 		nodes := r != nil && slices.Contains([]string{"SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES"}, r.Name)
-		if nodes && (s.job.perNode > 1 || slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })) {
+		if nodes && (tasks || slices.ContainsFunc(s.launches, func(l *launch) bool { return l.kind == "torchrun" && !l.perTask() })) {
 			hits = append(hits, hit{at: a.Value.Origin(), says: "WORLD_SIZE is set to the number of nodes, " + r.String()})
 		}
-		if _, number := a.Value.Int(); number {
+		if n, number := a.Value.Int(); number {
+			if n == s.job.nodes && n > 1 && tasks {
+				hits = append(hits, hit{at: a.Value.Origin(), says: fmt.Sprintf("WORLD_SIZE is set to the number of nodes, %d", n)})
+			}
 			for _, l := range s.launches {
 				f, ok := l.nnodes()
 				if ok && len(f.value.Chars) > 0 && f.value.Origin() == a.Value.Origin() {

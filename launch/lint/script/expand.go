@@ -174,7 +174,7 @@ func (in *interpreter) parameter(p *syntax.ParamExp, q quoting) []Char {
 	case p.Exp != nil:
 		return in.expansion(p, v, q)
 	case p.Excl, p.Length, p.Width, p.IsSet, p.Slice != nil, p.Repl != nil, p.Names != 0:
-		return in.unknown(p.Pos(), &Ref{Name: name, Assigned: v != nil}, q)
+		return in.unknown(p.Pos(), &Ref{Name: name, Assigned: v != nil, Edited: true}, q)
 	case v == nil || v.unknown:
 		return in.unknown(p.Pos(), in.variable(name, v), q)
 	case v.unset:
@@ -299,6 +299,8 @@ func (in *interpreter) expansion(p *syntax.ParamExp, v *variable, q quoting) []C
 			return copied(v.value.Chars, q)
 		}
 		r.Required = true
+	default:
+		r.Edited = true
 	}
 	return in.unknown(p.Pos(), r, q)
 }

@@ -48,6 +48,8 @@ type Ref struct {
 	Required bool
 	// Alternate says that it is nothing if the variable is not set: ${NAME:+x}.
 	Alternate bool
+	// Edited says that it is not the value itself: ${NAME%,*}, ${#NAME}.
+	Edited bool
 	// Index is the known index of an array's element: 1 for ${NAME[1]}.
 	Index string
 }
