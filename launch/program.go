@@ -49,8 +49,13 @@ func (b *builder) command(words []string) {
 var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
 
 func (b *builder) checkModule() {
-	if !moduleName.MatchString(b.job.Script) {
-		b.wrong(b.said["module"], "as in: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", b.job.Script)
+	script := b.job.Script
+	module, isFile := strings.CutSuffix(script, ".py")
+	switch {
+	case !moduleName.MatchString(script):
+		b.wrong(b.said["module"], "as in: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
+	case isFile:
+		b.wrong(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
 	}
 }
 
@@ -82,6 +87,8 @@ func (b *builder) checkScript() {
 		b.wrong(said, "say it by --env "+name+"=VALUE", "the command begins with %q, which sets a variable", words[0])
 	case option:
 		b.wrong(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", words[0])
+	case other:
+		b.wrong(said, "name the Python file, as in: -- train.py --epochs 3", "the script is %q, which is no Python file", words[0])
 	}
 }
 
@@ -95,12 +102,14 @@ const (
 	shell                        // bash run.sh, ./run.sh, env, sudo
 	variable                     // A=b
 	option                       // --epochs
+	other                        // a notebook, a configuration
 )
 
 var (
 	pythonName   = regexp.MustCompile(`^(i?python|pypy)[0-9.]*t?$`)
 	assignment   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 	shellProgram = regexp.MustCompile(`\.(sh|bash|zsh|csh|fish|sbatch|slurm)$`)
+	otherFile    = regexp.MustCompile(`\.(ipynb|ya?ml|json|toml|txt|so|whl)$`)
 )
 
 // classifyFirstWord tells what a command's first word is.
@@ -119,6 +128,8 @@ func classifyFirstWord(word string) firstWord {
 		return shell
 	case assignment.MatchString(word):
 		return variable
+	case otherFile.MatchString(name):
+		return other
 	}
 	return notPython
 }
