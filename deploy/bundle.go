@@ -283,7 +283,7 @@ func room(f node.Facts, size int64) (reason, hint string) {
 		free int64
 	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
 		if place.free < need {
-			return fmt.Sprintf("%s has %s free, %s are needed", place.dir, ui.Size(place.free), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
+			return fmt.Sprintf("%s has %s free, %s are needed", node.ShownPath(place.dir), ui.Size(place.free), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
 		}
 	}
 	return "", ""

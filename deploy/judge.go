@@ -81,7 +81,7 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 		s.differ("wait for the deploy that runs, or deploy again", "a change of its environment is under way, or was cut off")
 	}
 	if s.facts.Leftovers && !s.facts.Unfinished {
-		s.remark("files of a deploy that runs, or was cut off, lie in %s/.dsbuild; the next deploy removes them", s.facts.Prefix)
+		s.remark("files of a deploy that runs, or was cut off, lie in %s; the next deploy removes them", node.ShownPath(s.facts.Prefix+"/.dsbuild"))
 	}
 	if s.facts.DeepSpeed == nil {
 		s.other = true
@@ -128,7 +128,10 @@ const mostPaths = 5
 
 // say makes a sentence about paths.
 func (p paths) say(one, many string) string {
-	named := p.First[:min(len(p.First), mostPaths)]
+	named := slices.Clone(p.First[:min(len(p.First), mostPaths)])
+	for i, path := range named {
+		named[i] = node.ShownPath(path)
+	}
 	switch more := p.Count - len(named); {
 	case len(named) == 0 && p.Count == 1: // a node may say so
 		return "a file " + one

@@ -99,6 +99,18 @@ const forged = `"it failed\n3 nodes ok, all equal\r\n  hint: dsbuild forged\u202
 // forgedLine is a line that begins with the words of a lying node.
 var forgedLine = regexp.MustCompile(`(?m)^[\s"]*(hint: )?(3 nodes ok|forged|hint: forged|dsbuild forged|gpu9)`)
 
+// unmarked is the first line in which nothing says that the words of a lying node are the
+// node's: they stand neither behind "the node says" nor in quotes.
+func unmarked(text string) string {
+	for line := range strings.Lines(text) {
+		before, _, found := strings.Cut(line, "3 nodes ok, all equal")
+		if found && !strings.Contains(before, "the node says: ") && !strings.Contains(before, `"`) {
+			return line
+		}
+	}
+	return ""
+}
+
 // copied is a command of the node's that the page offers to copy.
 var copied = regexp.MustCompile(`data-copy="[^"]*evil`)
 
@@ -119,6 +131,11 @@ func TestNodesWordsAreMarked(t *testing.T) {
 		"probe":          {lies: map[string]string{"probe": `honest(lambda m: {"python": dict(m["python"], site_packages=` + forged + `, prefix=` + forged + `, executable="/bin/python; ` + evil + `", writable=False)})`}},
 		"probe, torch":   {lies: map[string]string{"probe": `honest(lambda m: {"python": dict(m["python"], torch_text="__version__ = '2.15.0\\u2028" + ` + forged + ` + "'\\ncuda = '13.2'\\n")})`}},
 		"look":           {lies: map[string]string{"look": `honest(lambda m: {"wrong": ` + forged + `, "advice": "` + evil + `"} if "looked" in m else m)`}, verify: true},
+		"look, paths":    {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], files={"deepspeed/" + ` + forged + ` + ".py": " 00"}, digest="")} if "looked" in m else m)`}, verify: true},
+		"look, links":    {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], links={"count": 1, "first": [` + forged + `]}, litter={"count": 1, "first": [` + forged + `]})} if "looked" in m else m)`}, verify: true},
+		"look, note":     {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], noted={"wheel": ` + forged + `, "sha256": ` + forged + `, "version": m["looked"]["version"], "same": False})} if "looked" in m else m)`}, verify: true},
+		"look, version":  {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], version=` + forged + `, noted={"wheel": "x", "sha256": "", "version": ` + forged + `, "same": False})} if "looked" in m else m)`}, verify: true},
+		"look, manifest": {lies: map[string]string{"look": `honest(lambda m: {"looked": dict(m["looked"], manifest=dict(m["looked"]["manifest"], torch=` + forged + `, cpu=` + forged + `, cuda=` + forged + `, python=` + forged + `, glibc=` + forged + `, archs=[` + forged + `], ops=[` + forged + `]))} if "looked" in m else m)`}, verify: true},
 		"load":           {lies: map[string]string{"load": `say({"broken": ` + forged + `, "advice": "` + evil + `"}); say({"remark": ` + forged + `}); say({"done": True})`}, verify: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +151,7 @@ func TestNodesWordsAreMarked(t *testing.T) {
 			}
 			opt.Hosts[0].ExecPrefix = lying(t, c.lies)
 			r := reportOf(t, opt, c.verify)
-			if n := r.Nodes[0]; n.Status == deploy.OK && name != "agent, version" && name != "probe, torch" {
+			if n := r.Nodes[0]; n.Status == deploy.OK && name != "agent, version" && name != "probe, torch" && name != "look, note" && name != "look, manifest" {
 				t.Errorf("nobody noticed: %+v", n)
 			}
 			for _, c := range r.Why() {
@@ -145,6 +162,9 @@ func TestNodesWordsAreMarked(t *testing.T) {
 			for form, text := range forms(t, r, opt) {
 				if found := forgedLine.FindString(text); found != "" {
 					t.Errorf("%s has the line %q:\n%s", form, found, text)
+				}
+				if found := unmarked(text); form == "text" && found != "" {
+					t.Errorf("%s has words of the node's that are not marked: %q", form, found)
 				}
 				if found := copied.FindString(text); found != "" {
 					t.Errorf("%s offers to copy %s", form, found)

@@ -181,10 +181,10 @@ func unusable(f node.Facts) (reasons []string, hint string) {
 		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD and could not be put back", f.DeepSpeed.Version)},
 			"remove it there first: python -m pip uninstall deepspeed"
 	case f.ReadOnly:
-		return []string{"its environment is on a file system that is mounted read-only: " + f.SitePackages},
+		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
 			"mount it writable; if it was, the node's disk may be failing (dmesg)"
 	case !f.Writable:
-		return []string{"the user may not write into " + f.Prefix}, "set user: in the inventory to the owner of the environment"
+		return []string{"the user may not write into " + node.ShownPath(f.Prefix)}, "set user: in the inventory to the owner of the environment"
 	}
 	return nil, ""
 }

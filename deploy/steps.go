@@ -452,6 +452,7 @@ func runVerify(ctx context.Context, u *unit, m wheel.Manifest, request map[strin
 // whileLoading is a program that ended while it loaded an op of a wheel for a CPU.
 func whileLoading(err error, op, needs, has string) error {
 	var exit *remote.ExitError
+	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has) // the node's words, all of them
 	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
 		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
 	}

@@ -406,7 +406,7 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 	for _, name := range []string{"a, b.py", "ops/c.py", "d.py"} {
 		e.write(t, "deepspeed/"+name, "edited = True\n")
 	}
-	differs(t, f.look(t), 0, "deepspeed/a, b.py, deepspeed/d.py, deepspeed/ops/c.py are not what RECORD says")
+	differs(t, f.look(t), 0, `"deepspeed/a, b.py", deepspeed/d.py, deepspeed/ops/c.py are not what RECORD says`)
 	// A line without a digest that can be compared vouches for nothing.
 	data = fmt.Append(data, "deepspeed/e.py,,\ndeepspeed/f.py,md5=abc,6\n")
 	if err := os.WriteFile(infos[0], data, 0o644); err != nil {

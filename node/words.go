@@ -3,6 +3,7 @@ package node
 import (
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -30,6 +31,16 @@ func PlainPath(path, otherwise string) string {
 		return path
 	}
 	return otherwise
+}
+
+// ShownPath is a path, or another name of a node's, for a sentence: in quotes where it could be
+// read as more of the sentence.
+func ShownPath(path string) string {
+	const most = 300
+	if plainPath.MatchString(path) && len(path) <= most {
+		return path
+	}
+	return strconv.Quote(ui.Shorten(ui.OneLine(path), most))
 }
 
 // PlainVersion is a version, or a digest, without what cannot be part of one: versions
