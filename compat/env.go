@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/dsbuild/dsbuild/wheel"
@@ -31,19 +32,15 @@ func (t *Tables) AddTorch(r Torch) *Tables {
 	return &other
 }
 
-// AddDeepSpeed returns tables that have a release of DeepSpeed beside the others.
-func (t *Tables) AddDeepSpeed(d DeepSpeed) *Tables {
+// AddDeepSpeeds returns tables that have more releases of DeepSpeed.
+func (t *Tables) AddDeepSpeeds(more []DeepSpeed) *Tables {
 	other := *t
-	at := slices.IndexFunc(t.DeepSpeeds, func(have DeepSpeed) bool { return compareVersions(have.Version, d.Version) < 0 })
-	if at < 0 {
-		at = len(t.DeepSpeeds)
-	}
-	other.DeepSpeeds = slices.Insert(slices.Clone(t.DeepSpeeds), at, d)
+	other.DeepSpeeds = slices.Concat(t.DeepSpeeds, more)
+	slices.SortStableFunc(other.DeepSpeeds, func(a, b DeepSpeed) int {
+		return cmp.Or(compareVersions(b.Version, a.Version), cmp.Compare(b.Version, a.Version))
+	})
 	return &other
 }
-
-// HasDeepSpeed reports whether the tables know a release of DeepSpeed.
-func (t *Tables) HasDeepSpeed(version string) bool { return slices.Contains(t.releases(), version) }
 
 // OffersTorch reports whether there is a torch as s names it, for its CUDA and driver.
 func (t *Tables) OffersTorch(s wheel.Spec) bool {
@@ -64,10 +61,12 @@ func (t *Tables) CUDAsFor(s wheel.Spec) []string {
 	return out
 }
 
+// Like is the release of torch that one is taken to be like which is in no table.
+func (t *Tables) Like(version string) string { return NearestVersions(version, t.torchVersions())[0] }
+
 // like fills in what is not known of a torch from the release nearest to it.
 func (t *Tables) like(r Torch) Torch {
-	near := NearestVersions(r.Version, t.torchVersions())[0]
-	row := t.torchNamed(near)
+	row := t.torchNamed(t.Like(r.Version))
 	row.Archs = nil // what its binaries hold is not known: nothing is refused for it
 	if row.CUDA != r.CUDA {
 		row.Toolkit = ""

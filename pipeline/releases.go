@@ -7,8 +7,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"deps.dev/util/semver"
@@ -95,39 +97,43 @@ func (r *Releases) files(ctx context.Context, project string, f *Found) ([]pyind
 // that the index has for its source distribution becomes part of the plan.
 func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string) (Found, error) {
 	f := Found{Tables: t, Version: asked}
-	newest, oldest := t.DeepSpeeds[0].Version, t.DeepSpeeds[len(t.DeepSpeeds)-1].Version
-	if asked == "" || t.HasDeepSpeed(asked) || asked != compat.Latest && order(asked, oldest) < 0 {
+	var known []string
+	for _, d := range t.DeepSpeeds {
+		known = append(known, d.Version)
+	}
+	oldest := known[len(known)-1]
+	if asked == "" || slices.Contains(known, asked) || asked != compat.Latest && order(asked, oldest) < 0 {
 		return f, nil
 	}
 	files, err := r.files(ctx, "deepspeed", &f)
 	if err != nil {
 		return f, err
 	}
-	lacks := "no source distribution of it"
+	found, lacks := map[string]compat.DeepSpeed{}, "no source distribution of it"
 	for _, file := range files {
 		v, err := semver.PyPI.Parse(file.Version)
 		named := file.Version == asked
-		switch {
-		case file.Wheel != nil || err != nil || f.Tables.HasDeepSpeed(file.Version) || order(file.Version, oldest) < 0:
+		switch _, twice := found[file.Version]; {
+		case twice || file.Wheel != nil || err != nil || slices.Contains(known, file.Version) || order(file.Version, oldest) < 0:
 		case !named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)):
 		case file.SHA256 == "" && named:
 			lacks = "no sha256 of it, so a plan could not say which bytes are meant (--deepspeed takes the file, too)"
 		case file.SHA256 == "":
 		default:
-			f.Tables = f.Tables.AddDeepSpeed(compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256})
+			found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
 			if named && file.Yanked {
 				f.yanked("DeepSpeed "+asked, file.Reason)
 			}
 		}
 	}
+	f.Tables = t.AddDeepSpeeds(slices.Collect(maps.Values(found)))
 	if asked == compat.Latest {
 		f.Version = f.Tables.DeepSpeeds[0].Version
 	}
-	if len(files) > 0 && !f.Tables.HasDeepSpeed(f.Version) {
+	if _, ok := found[f.Version]; ok {
+		f.note("DeepSpeed %s is not in the tables of this dsbuild: it is taken to be like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
+	} else if len(files) > 0 && f.Version == asked {
 		f.note("DeepSpeed %s: the package index has %s", f.Version, lacks)
-	}
-	if order(f.Version, newest) > 0 && f.Tables.HasDeepSpeed(f.Version) {
-		f.note("DeepSpeed %s is newer than this dsbuild, which takes it to be like %s", f.Version, newest)
 	}
 	return f, nil
 }

@@ -107,10 +107,10 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		notes   []string
 		hint    string
 	}{
-		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is newer than this dsbuild, which takes it to be like 0.19.8"}, ""},
-		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is newer"}, ""},
-		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): it is taken because it is named: breaks ZeRO-3", "newer"}, ""},
-		"a candidate":      {s, "0.20.0rc1", "4", []string{"newer"}, ""},
+		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in the tables of this dsbuild: it is taken to be like 0.19.8"}, ""},
+		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in the tables"}, ""},
+		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): it is taken because it is named: breaks ZeRO-3", "taken to be like"}, ""},
+		"a candidate":      {s, "0.20.0rc1", "4", []string{"taken to be like"}, ""},
 		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no sha256 of it"}, "--deepspeed 0.19.10"},
 		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it"}, "--deepspeed 0.19.10"},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "--deepspeed 0.19.10"},
@@ -118,7 +118,7 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		"no index":         {down, "0.19.9", "", []string{"the tables of this dsbuild count: the package index could not be asked for deepspeed: Get "}, "--deepspeed 0.19.8"},
 		"newest, no index": {down, compat.Latest, "9e491abd", []string{"the tables of this dsbuild count: "}, ""},
 		"an empty index":   {site(t, SiteOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "--deepspeed 0.19.8"},
-		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"newer"}, ""},
+		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"taken to be like"}, ""},
 	} {
 		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
 		if err != nil {
@@ -167,14 +167,14 @@ func TestReleasesOfTorch(t *testing.T) {
 		notes []string
 		hint  string
 	}{
-		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.2 13.2.2  4", []string{"torch 2.16.1 is newer than this dsbuild, which takes it to be like 2.15.0"}, ""},
-		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.2 13.2.2  3", []string{"newer"}, ""},
-		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.2 13.2.2  4", []string{"newer"}, ""},
-		"withdrawn":          {s, wheel.Spec{Torch: "2.16.2"}, "2.16.2 12.8 12.4  6", []string{"torch 2.16.2 was withdrawn from the package index (yanked): it is taken because it is named: wrong CUDA", "newer"}, ""},
+		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.2 13.2.2  4", []string{"torch 2.16.1 is not in the tables of this dsbuild: it is taken to be like 2.15.0"}, ""},
+		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.2 13.2.2  3", []string{"taken to be like"}, ""},
+		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.2 13.2.2  4", []string{"taken to be like"}, ""},
+		"withdrawn":          {s, wheel.Spec{Torch: "2.16.2"}, "2.16.2 12.8 12.4  6", []string{"torch 2.16.2 was withdrawn from the package index (yanked): it is taken because it is named: wrong CUDA", "taken to be like"}, ""},
 		"all withdrawn":      {s, wheel.Spec{Torch: "2.19"}, "", []string{"x86_64 but 2.19.1, which was withdrawn (yanked): --torch 2.19.1 takes it all the same"}, "--torch 2.15.0"},
-		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"no wheels of it for Linux on x86_64", "newer"}, "--torch 2.16.1"},
+		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"no wheels of it for Linux on x86_64"}, "--torch 2.16.1"},
 		"no metadata":        {s, wheel.Spec{Torch: "2.18.0"}, "", []string{"does not say for which CUDA it is built (torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl: the index has no metadata beside it (PEP 658)); --cuda X.Y says it"}, "--torch 2.15.0"},
-		"its CUDA":           {s, wheel.Spec{Torch: "2.18.0", CUDA: "13.0"}, "2.18.0 13.0 13.0.3  8", []string{"newer"}, ""},
+		"its CUDA":           {s, wheel.Spec{Torch: "2.18.0", CUDA: "13.0"}, "2.18.0 13.0 13.0.3  8", []string{"taken to be like"}, ""},
 		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"could not be asked for torch"}, "--torch 2.15.0"},
 		"another CUDA":       {s, wheel.Spec{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"an older driver":    {s, wheel.Spec{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
@@ -255,10 +255,10 @@ func TestReleasesByTheSite(t *testing.T) {
 		site Site
 		note string
 	}{
-		"its certificate":       {site(t, SiteOptions{IndexURL: secure.URL, CA: ca}, nil), "newer than this dsbuild"},
+		"its certificate":       {site(t, SiteOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in the tables of this dsbuild: it is"},
 		"no certificate":        {site(t, SiteOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
-		"a proxy":               {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "newer than this dsbuild"},
-		"a proxy for all":       {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "newer than this dsbuild"},
+		"a proxy":               {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in the tables of this dsbuild: it is"},
+		"a proxy for all":       {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in the tables of this dsbuild: it is"},
 		"a proxy, but not here": {site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
 	} {
 		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")

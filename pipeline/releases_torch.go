@@ -72,10 +72,10 @@ func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) e
 	if release.yanked {
 		f.yanked("torch "+release.version, release.reason)
 	}
-	if newest := f.Tables.Torches[0].Version; order(release.version, newest) > 0 {
-		f.note("torch %s is newer than this dsbuild, which takes it to be like %s", release.version, newest)
+	like := f.Tables.Like(release.version)
+	if f.Tables = f.Tables.AddTorch(row); named {
+		f.note("torch %s is not in the tables of this dsbuild: it is taken to be like %s", release.version, like)
 	}
-	f.Tables = f.Tables.AddTorch(row)
 	return nil
 }
 
