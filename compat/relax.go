@@ -22,7 +22,7 @@ type value struct {
 
 // nearestFix gives up as little as it can of what was asked for, and says what
 // to ask for instead; each change was tried. What says most of the machines that
-// the wheel is for is kept longest: GPUs, ops, Python, base, CUDA, torch,
+// the wheel is for is kept longest: GPUs, ops, driver, Python, base, CUDA, torch,
 // DeepSpeed.
 func (t *Tables) nearestFix(w *want) string {
 	asked := request{w.spec, given(w)}
@@ -31,7 +31,7 @@ func (t *Tables) nearestFix(w *want) string {
 			return "--base " + a.ground.Ref
 		}
 	}
-	r := request{spec: wheel.Spec{CPU: asked.spec.CPU, Glibc: asked.spec.Glibc, Driver: asked.spec.Driver, Foreign: asked.spec.Foreign}}
+	r := request{spec: wheel.Spec{CPU: asked.spec.CPU, Glibc: asked.spec.Glibc, Foreign: asked.spec.Foreign}}
 	if asked.spec.Foreign {
 		r.spec.DeepSpeed = asked.spec.DeepSpeed
 	}
@@ -91,6 +91,7 @@ func (t *Tables) values(asked request) []value {
 			})
 		}
 	}
+	version("--driver", func(s *wheel.Spec) *string { return &s.Driver }, t.drivers())
 	version("--python", func(s *wheel.Spec) *string { return &s.Python }, t.pythons())
 	if len(asked.grounds) > 0 {
 		out = append(out, value{func(r *request) { r.grounds = asked.grounds }, t.otherGround(asked.grounds[0].Host)})
@@ -170,6 +171,15 @@ func (t *Tables) lacking() []value {
 
 // exampleGPUs are well known ones, with their archs.
 func exampleGPUs() [][2]string { return [][2]string{{"A100", "8.0"}, {"H100", "9.0"}, {"V100", "7.0"}} }
+
+// drivers lists the oldest of each major of CUDA, newest first.
+func (t *Tables) drivers() []string {
+	var out []string
+	for _, c := range t.CUDAs {
+		out = append(out, c.Driver)
+	}
+	return slices.Compact(out)
+}
 
 // releases lists those of DeepSpeed, newest first.
 func (t *Tables) releases() []string {

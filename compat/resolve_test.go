@@ -59,6 +59,8 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		a.spec.Python = v
 	case "--glibc":
 		a.spec.Glibc = v
+	case "--driver":
+		a.spec.Driver = v
 	case "--cpu":
 		a.spec.CPU = wheel.CPULevel(v)
 	case "--deepspeed":
@@ -217,6 +219,7 @@ func TestHintsWork(t *testing.T) {
 		{"--cuda", []string{"13", "12.8", "12.1", "11.7", "12.9", "10.2", "13.2"}},
 		{"--python", []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15", "2.7"}},
 		{"--glibc", []string{"2.17", "2.28", "2.31", "2.35", "2.36", "2.41", "new"}},
+		{"--driver", []string{"450.80.02", "525.60.13", "550.54", "580.65.06", "5"}},
 		{"--deepspeed", []string{"0.14.0", "0.19.8", "0.1.0", "latest"}},
 		{"--ops", []string{"cpu_adam", "utils,fused_adam", "fused_adm", "all", "nonsense,cpu_adam", "fused_lamb,cpu_adam,bad", "gds", "fp_quantizer", "fp_quantizer,gds", "async_io,gds,fp_quantizer,fused_lamb"}},
 		{"--host", []string{":9:3.11:2.31", "12.1:13:3.11:2.35", "9.0:12:3.8:2.36", "13.5:14:3.15:2.41"}},
@@ -224,7 +227,7 @@ func TestHintsWork(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(5, 2026)) //nolint:gosec // the same each time
 	refused := 0
-	for range 180 {
+	for range 240 {
 		line := ""
 		for _, p := range pools {
 			if random.IntN(3) == 0 {

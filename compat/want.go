@@ -158,7 +158,8 @@ func (t *Tables) readGlibc(w *want) []fault {
 
 func (t *Tables) readDriver(w *want) []fault {
 	asked := w.spec.Driver
-	oldest := t.CUDAs[len(t.CUDAs)-1].Driver
+	known := t.drivers()
+	oldest := known[len(known)-1]
 	if asked == "" || driverForm.MatchString(asked) && !olderDriver(asked, oldest) {
 		return nil
 	}
@@ -167,7 +168,7 @@ func (t *Tables) readDriver(w *want) []fault {
 		what = fmt.Sprintf("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node says it)", asked)
 	}
 	w.spec.Driver = ""
-	return []fault{{what: what, instead: versionChanges("--driver", asked, []string{oldest}, func(s *wheel.Spec, v string) { s.Driver = v })}}
+	return []fault{{what: what, instead: versionChanges("--driver", asked, known, func(s *wheel.Spec, v string) { s.Driver = v })}}
 }
 
 // readArchs keeps the archs that some CUDA compiles for.
