@@ -1,0 +1,95 @@
+//go:build full && linux
+
+package main
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/docker"
+	"github.com/dsbuild/dsbuild/ci/registry"
+	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// A new user of a machine that has Docker, and no engine of dsbuild's own, clones
+// dsbuild and runs make quickstart. The engine's image and the dagger program were
+// brought, as docs/airgap.md says; the base comes from a mirror of Docker's registry.
+func TestFullDockerQuickstart(t *testing.T) {
+	own, _, err := wheel.HashFile(os.Getenv("DSBUILD_TEST_WHEEL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := docker.Docker(t, docker.Options{})
+	d.LoadEngine(t)
+	home, clone := t.TempDir(), filepath.Join(t.TempDir(), "dsbuild")
+	mirrorBase(t, d, home)
+	if out, err := exec.CommandContext(t.Context(), "git", "clone", "-q", "../..", clone).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), "make", "quickstart")
+	cmd.Dir = clone
+	cmd.Env = []string{
+		"HOME=" + home, "PATH=" + os.Getenv("PATH"), "DOCKER_HOST=" + d.Host,
+		engine.CLIVariable + "=" + filepath.Join(engine.Home(), "bin", "dagger"),
+		"GOCACHE=" + goEnv(t, "GOCACHE"), "GOMODCACHE=" + goEnv(t, "GOMODCACHE"), "GOPROXY=" + goEnv(t, "GOPROXY"),
+	}
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"==> container engine: Dagger engine " + engine.Version + ": docker\n", "3 nodes ok, all equal"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	digest := regexp.MustCompile(`sha256 ([0-9a-f]{64})`).FindStringSubmatch(string(out))
+	if digest == nil || digest[1] != own {
+		t.Errorf("sha256 %v by Docker, %s by dsbuild's own engine", digest, own)
+	}
+	t.Logf("result: make quickstart where Docker is all there is: three nodes ok in %.0f s, sha256 %s", time.Since(began).Seconds(), own)
+}
+
+// mirrorBase serves the base of dsbuild's own engine as Docker's registry would,
+// and tells the engine by the user's configuration of Dagger.
+func mirrorBase(t *testing.T, d *docker.Daemon, home string) {
+	t.Helper()
+	reg := registry.New()
+	if _, err := reg.Add("library/"+dockerfiles.DefaultImage, engine.BaseTar()); err != nil {
+		t.Fatal(err)
+	}
+	l := d.Listen(t, "0.0.0.0:0")
+	srv := &http.Server{Handler: reg, ReadHeaderTimeout: time.Minute}
+	go srv.Serve(l) //nolint:errcheck // ends with the test
+	t.Cleanup(func() { srv.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := "172.17.0.1:" + port // as the engine's container sees it
+	text := `{"registries": {"docker.io": {"mirrors": ["` + inside + `"]}, "` + inside + `": {"http": true}}}`
+	dir := filepath.Join(home, ".config", "dagger")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "engine.json"), []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func goEnv(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
