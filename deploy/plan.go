@@ -234,7 +234,7 @@ func foreignCommands(w Wheel, f node.Facts) (reason, hint string) {
 		switch owner, taken := f.Taken[name]; {
 		case taken && owner != "":
 			reasons = append(reasons, fmt.Sprintf("its command %s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
-		case taken:
+		case taken && !f.Unfinished: // else it may be DeepSpeed's, whose RECORD was cut off
 			reasons = append(reasons, fmt.Sprintf("a command %s is there, which belongs to no package", name))
 		}
 	}

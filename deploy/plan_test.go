@@ -34,6 +34,8 @@ func planWheel(name string, change func(*wheel.Manifest)) deploy.Wheel {
 func TestPlanOfOneWheel(t *testing.T) {
 	t.Parallel()
 	w := []deploy.Wheel{planWheel("a.whl", nil)}
+	w[0].Commands = []string{"ds_report"}
+	nobodys, anothers := map[string]string{"ds_report": ""}, map[string]string{"ds_report": "other"}
 	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
 	for name, c := range map[string]struct {
 		change func(*node.Facts)
@@ -41,23 +43,26 @@ func TestPlanOfOneWheel(t *testing.T) {
 		want   deploy.Action
 		why    string
 	}{
-		"fits":           {nil, deploy.PlanOptions{}, deploy.Install, ""},
-		"runs it":        {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, deploy.Leave, ""},
-		"forced":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, deploy.Install, ""},
-		"cut off":        {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, deploy.Install, ""},
-		"altered":        {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, deploy.Install, ""},
-		"managed":        {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, deploy.Refuse, "PEP 668"},
-		"read-only":      {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, deploy.Refuse, "may not write into /v"},
-		"no torch":       {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, deploy.Refuse, "no torch"},
-		"other torch":    {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, deploy.Refuse, "node has 2.14"},
-		"old CPU":        {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, deploy.Refuse, "x86-64-v3"},
-		"full":           {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, deploy.Refuse, "are needed"},
-		"no requirement": {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, deploy.Refuse, "requirements are missing: torch"},
-		"no pip":         {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "none can be brought: offline"},
-		"pip on node":    {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
-		"no RECORD":      {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
-		"torn RECORD":    {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, deploy.Install, ""},
-		"no interpreter": {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, deploy.Refuse, "no usable Python"},
+		"fits":            {nil, deploy.PlanOptions{}, deploy.Install, ""},
+		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, deploy.Leave, ""},
+		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, deploy.Install, ""},
+		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, deploy.Install, ""},
+		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, deploy.Install, ""},
+		"managed":         {func(f *node.Facts) { f.ExternallyManaged = true }, deploy.PlanOptions{}, deploy.Refuse, "PEP 668"},
+		"read-only":       {func(f *node.Facts) { f.Writable = false }, deploy.PlanOptions{}, deploy.Refuse, "may not write into /v"},
+		"no torch":        {func(f *node.Facts) { f.Torch = "" }, deploy.PlanOptions{}, deploy.Refuse, "no torch"},
+		"other torch":     {func(f *node.Facts) { f.Torch = "2.14.0" }, deploy.PlanOptions{}, deploy.Refuse, "node has 2.14"},
+		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, deploy.Refuse, "x86-64-v3"},
+		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, deploy.Refuse, "are needed"},
+		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, deploy.Refuse, "requirements are missing: torch"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "none can be brought: offline"},
+		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
+		"no RECORD":       {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
+		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, deploy.Install, ""},
+		"taken":           {func(f *node.Facts) { f.Taken = nobodys }, deploy.PlanOptions{}, deploy.Refuse, "belongs to no package"},
+		"torn, taken":     {func(f *node.Facts) { f.Taken, f.Unfinished = nobodys, true }, deploy.PlanOptions{}, deploy.Install, ""},
+		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, deploy.Refuse, "belongs to other"},
+		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, deploy.Refuse, "no usable Python"},
 	} {
 		plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
 		if err != nil {
