@@ -16,7 +16,7 @@ func (t *Tables) WithTorch(version, cuda, python string) *Tables {
 		return t
 	}
 	other := *t
-	other.Torches = []Torch{t.like(Torch{Version: version, CUDA: cuda, Pythons: []string{python}})}
+	other.Torches = []Torch{t.complete(Torch{Version: version, CUDA: cuda, Pythons: []string{python}})}
 	return &other
 }
 
@@ -28,7 +28,7 @@ func (t *Tables) AddTorch(r Torch) *Tables {
 	if at < 0 {
 		at = len(t.Torches)
 	}
-	other.Torches = slices.Insert(slices.Clone(t.Torches), at, t.like(r))
+	other.Torches = slices.Insert(slices.Clone(t.Torches), at, t.complete(r))
 	return &other
 }
 
@@ -64,10 +64,13 @@ func (t *Tables) CUDAsFor(s wheel.Spec) []string {
 // Like is the release of torch that one is taken to be like which is in no table.
 func (t *Tables) Like(version string) string { return NearestVersions(version, t.torchVersions())[0] }
 
-// like fills in what is not known of a torch from the release nearest to it.
-func (t *Tables) like(r Torch) Torch {
+// complete fills in what is not known of a torch from the release nearest to it.
+func (t *Tables) complete(r Torch) Torch {
 	row := t.torchNamed(t.Like(r.Version))
-	row.Archs = nil // what its binaries hold is not known: nothing is refused for it
+	row.Archs = nil         // what its binaries hold is not known: nothing is refused for it
+	if r.Index == "cu126" { // has the new std::string from its first torch on, 2.6 (release notes of 2.6)
+		row.OldABI = false
+	}
 	if row.CUDA != r.CUDA {
 		row.Toolkit = ""
 		for _, have := range t.Torches {

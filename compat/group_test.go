@@ -421,3 +421,27 @@ func BenchmarkFit2000(b *testing.B) {
 		}
 	}
 }
+
+// A node with a torch of torch's own index gets a wheel for that one's CUDA and ABI,
+// where the index was found to have it.
+func TestGroupByTorchIndex(t *testing.T) {
+	abi := true
+	n := Member{"n", baseNode()}
+	n.Facts.Torch, n.Facts.TorchCUDA, n.Facts.Driver, n.Facts.CXX11ABI = "2.6.0", "12.6", "550.54.15", &abi
+	tt := tables(t)
+	if g := tt.Group([]Member{n}, wheel.Spec{}); len(g.Groups) != 0 {
+		t.Errorf("%+v", g.Groups)
+	}
+	more := tt.AddTorch(Torch{Version: "2.6.0", CUDA: "12.6", Pythons: []string{"3.11"}, Index: "cu126", SHA256: map[string]string{"3.11": "ab"}})
+	g := more.Group([]Member{n}, wheel.Spec{})
+	if len(g.Groups) != 1 {
+		t.Fatalf("%+v", g.Left)
+	}
+	tc, err := more.Resolve(g.Groups[0].Spec)
+	if err != nil || tc.Torch != "2.6.0" || tc.CUDA != "12.6" || tc.Index != "cu126" || tc.TorchHash != "ab" {
+		t.Errorf("%+v, %v", tc, err)
+	}
+	if tc, err := more.Resolve(wheel.Spec{GPUs: []string{"A100"}, Torch: "2.6"}); err != nil || tc.Index != "" {
+		t.Errorf("the package index goes first: %+v, %v", tc, err)
+	}
+}
