@@ -33,7 +33,7 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 	before := runtime.NumGoroutine()
 	d := deploy.New(deploy.Options{
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyFiles, By: "tester",
-		Dialer:   remote.WithSharing(remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none"})),
+		Dialer:   remote.WithSharing(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"})),
 		Reporter: ui.New(testWriter{t}, ui.Options{}),
 	})
 	if _, err := d.Survey(t.Context()); err != nil {

@@ -248,7 +248,7 @@ func options(t *testing.T, wheels []deploy.Wheel, servers []*sshtest.Server, hos
 	}
 	return deploy.Options{
 		Hosts: hosts, KnownHosts: known, Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester", Forks: 4,
-		Dialer:   remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+		Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
 		Reporter: ui.New(testWriter{t}, ui.Options{}),
 	}
 }

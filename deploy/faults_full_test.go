@@ -48,7 +48,7 @@ func TestFullFaultsDeadNodes(t *testing.T) {
 	opt := options(t, wheels, servers, hosts...)
 	opt.Forks, opt.Verify = 32, deploy.VerifyFiles
 	const patience = 10 * time.Second
-	opt.Dialer = remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: patience})
+	opt.Dialer = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: patience})
 	begin := time.Now()
 	d := deploy.New(opt)
 	defer d.Close()

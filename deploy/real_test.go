@@ -43,7 +43,7 @@ func realOptions(t *testing.T, fleet *nodes.Fleet, wheels []deploy.Wheel) deploy
 	}
 	return deploy.Options{
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester",
-		Dialer:   remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: 10 * time.Second}),
+		Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
 		Reporter: ui.New(testWriter{t}, ui.Options{}),
 	}
 }

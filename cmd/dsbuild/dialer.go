@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -23,9 +26,13 @@ const (
 	viaSlurm = "slurm"
 )
 
+// sshAuto is who speaks SSH if nothing is said.
+const sshAuto = string(remote.Auto)
+
 // wayOptions are the flags that say by which way nodes are reached.
 type wayOptions struct {
 	via       string
+	ssh       string
 	partition string
 	account   string
 	qos       string
@@ -41,6 +48,7 @@ const slurmWait = time.Minute
 func addWayFlags(cmd *cobra.Command, opts *wayOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
+	flags.StringVar(&opts.ssh, "ssh", sshAuto, "who speaks SSH: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
 	flags.StringVar(&opts.partition, "partition", "", "with --via slurm: ask for the nodes in this `PARTITION` (default: one that each is in)")
 	flags.StringVar(&opts.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
 	flags.StringVar(&opts.qos, "qos", "", "with --via slurm: the job's `QOS`")
@@ -53,6 +61,9 @@ func addWayFlags(cmd *cobra.Command, opts *wayOptions) {
 func (o wayOptions) check(command string) error {
 	switch o.via {
 	case viaSlurm:
+		if o.ssh != sshAuto {
+			return usageErrorf(command, "--ssh with --via slurm: no node is reached over SSH")
+		}
 		if o.wait < time.Second {
 			return usageErrorf(command, "--slurm-wait %s: at least 1s, in which Slurm answers", o.wait)
 		}
@@ -66,6 +77,9 @@ func (o wayOptions) check(command string) error {
 	default:
 		return oneOf(command, "via", o.via, viaSSH, viaSlurm)
 	}
+	if err := o.checkSSH(command); err != nil {
+		return err
+	}
 	for flag, given := range map[string]bool{
 		"partition": o.partition != "", "account": o.account != "", "qos": o.qos != "", "time": o.time != "",
 		"slurm-wait": o.wait != slurmWait, "salloc": len(o.salloc) > 0,
@@ -73,6 +87,20 @@ func (o wayOptions) check(command string) error {
 		if given {
 			return usageErrorf(command, "--%s without --via slurm: nothing is asked of Slurm", flag)
 		}
+	}
+	return nil
+}
+
+// checkSSH finds an --ssh that there is not, or that this machine cannot do.
+func (o wayOptions) checkSSH(command string) error {
+	if err := oneOf(command, "ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
+		return err
+	}
+	if o.ssh != string(remote.OpenSSH) {
+		return nil
+	}
+	if _, err := remote.FindOpenSSH(context.Background()); err != nil {
+		return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: hint.Of(err) + ";"}
 	}
 	return nil
 }
@@ -101,7 +129,14 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 			asks, fleet.Asks = a.prompt, true
 		}
 		answers := remote.NewAnswers(asks)
-		ssh := remote.WithRetry(remote.NewSSH(remote.Options{Answers: answers}), 3, time.Second)
+		askpass, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		ssh := remote.WithRetry(remote.NewSSH(remote.Options{
+			Way: remote.Way(o.ssh), Answers: answers, Askpass: askpass,
+			Note: func(text string) { a.reporter.Note("%s", text) },
+		}), 3, time.Second)
 		fleet.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)
 		return nil
 	}

@@ -133,6 +133,8 @@ func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
 		return usageErrorf(command, "--limit without --for: there are no nodes to choose among")
 	case o.via != viaSSH && o.inventory == "":
 		return usageErrorf(command, "--via without --for: there are no nodes to reach")
+	case o.ssh != sshAuto && o.inventory == "":
+		return usageErrorf(command, "--ssh without --for: there are no nodes to reach")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle are for one wheel: a wheelhouse is for one Python and one torch")
 	case o.inventory != "" && o.env != "":

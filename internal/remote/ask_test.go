@@ -69,7 +69,7 @@ func attended(t *testing.T, p remote.Prompter) *remote.SSH {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
 	return remote.NewSSH(thisWay(remote.Options{
-		ConfigFiles: []string{}, AgentSocket: "none", Timeout: 2 * time.Second, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p),
+		Config: remote.NoConfig, AgentSocket: "none", Timeout: 2 * time.Second, Pause: 5 * time.Millisecond, Answers: remote.NewAnswers(p),
 	}))
 }
 
@@ -138,7 +138,7 @@ func TestPassphraseIsNotAsked(t *testing.T) {
 	s = sshtest.Start(t, sshtest.Options{})
 	target = s.Target()
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
-	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: serveAgent(t, readKey(t, s.IdentityFile)), Answers: remote.NewAnswers(p)})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: serveAgent(t, readKey(t, s.IdentityFile)), Answers: remote.NewAnswers(p)})
 	dial(t, d, target)
 	if p.count() != 0 {
 		t.Errorf("asked %q", p.asked)
@@ -278,7 +278,7 @@ func TestThinkingTakesNoTime(t *testing.T) {
 		return "secret", nil
 	}}
 	t.Setenv("HOME", t.TempDir())
-	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Timeout: 400 * time.Millisecond, Answers: remote.NewAnswers(slow)})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 400 * time.Millisecond, Answers: remote.NewAnswers(slow)})
 	var targets []remote.Target
 	for range 4 { // those that wait for the first have time as well
 		targets = append(targets, keyless(sshtest.Start(t, sshtest.Options{Password: "secret"})))
@@ -363,7 +363,7 @@ func TestNobodyToAsk(t *testing.T) {
 		if err := os.WriteFile(file, []byte("Host *\n"+config+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		d := remote.NewSSH(remote.Options{ConfigFiles: []string{file}, AgentSocket: "none", Answers: remote.NewAnswers(p)})
+		d := remote.NewSSH(remote.Options{Config: file, AgentSocket: "none", Answers: remote.NewAnswers(p)})
 		_, err := d.Dial(t.Context(), target)
 		if !errors.Is(err, remote.ErrAuth) || p.count() != 0 {
 			t.Errorf("%s: %v, asked %q", config, err, p.asked)

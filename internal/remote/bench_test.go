@@ -3,11 +3,15 @@
 package remote_test
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
 func BenchmarkOpenSSH(b *testing.B) {
@@ -36,4 +40,24 @@ func BenchmarkOpenSSH(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkResolve asks ssh -G for 200 nodes behind a jump host.
+func BenchmarkResolve(b *testing.B) {
+	file := filepath.Join(b.TempDir(), "config")
+	if err := os.WriteFile(file, []byte("Host gpu*\n HostName %h.cluster\n User train\n ProxyJump bastion\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		d := remote.NewSSH(remote.Options{Config: file, AgentSocket: "none"})
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() {
+				if _, err := d.Resolve(b.Context(), remote.Target{Address: fmt.Sprintf("gpu%03d", i)}); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -13,80 +11,96 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/kevinburke/ssh_config"
-
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// clientConfig looks settings up in OpenSSH client configurations.
+// NoConfig is an Options.Config that stands for none.
+const NoConfig = "none"
+
+// clientConfig is the OpenSSH client configuration, which ssh itself reads (ssh -G).
 type clientConfig struct {
-	files  []string      // nil: the user's and the system's
+	file   string // "": the user's and the system's
+	note   func(string)
 	asking chan struct{} // held while ssh is asked
+	ticket func() bool   // whether Kerberos has a ticket
 
-	once   sync.Once
-	parsed []*ssh_config.Config
-	broken error // why the parser's answer will not do
-	lacks  error // why ssh cannot be asked
+	once sync.Once
+	ssh  string // the program that is asked; "" is none
+
+	mu   sync.Mutex
+	said map[string]settings // by the options of the question: nodes share jump hosts
 }
 
-// askers is how many ssh may be asked at once: each is a process.
-const askers = 4
-
-func newClientConfig(files []string) *clientConfig {
-	return &clientConfig{files: files, asking: make(chan struct{}, askers)}
+func newClientConfig(file string, note func(string)) *clientConfig {
+	// Each ssh is a process that does little more than begin.
+	return &clientConfig{file: file, note: note, asking: make(chan struct{}, max(4, runtime.GOMAXPROCS(0))), ticket: sync.OnceValue(hasTicket), said: map[string]settings{}}
 }
 
+// load finds out whether ssh has to be asked at all: for an inventory that says all, and
+// a system's configuration as it is shipped, no process is started.
 func (c *clientConfig) load() {
-	if c.files == nil {
+	var files []string
+	switch c.file {
+	case NoConfig:
+		return
+	case "":
 		if home, err := os.UserHomeDir(); err == nil {
-			c.files = append(c.files, filepath.Join(home, ".ssh", "config"))
+			files = append(files, filepath.Join(home, ".ssh", "config"))
 		}
-		c.files = append(c.files, filepath.Join(os.ExpandEnv(systemSSH), "ssh_config"))
+		files = append(files, filepath.Join(os.ExpandEnv(systemSSH), "ssh_config"))
+	default:
+		files = []string{c.file}
 	}
-	_, c.lacks = exec.LookPath("ssh")
-	for _, f := range c.files {
-		b, err := os.ReadFile(f)
-		if os.IsNotExist(err) {
+	said := slices.IndexFunc(files, func(f string) bool { return c.matters(f, 0) })
+	if said < 0 {
+		return
+	}
+	program, err := exec.LookPath("ssh")
+	if err != nil {
+		c.note(files[said] + " is not read: there is no ssh on PATH that says what it means. The inventory alone counts")
+		return
+	}
+	c.ssh = program
+}
+
+// wantedSettings are the keys that dsbuild takes notice of; docs/nodes.md lists them.
+var wantedSettings = []string{
+	"hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
+	"proxyjump", "proxycommand", "userknownhostsfile", "globalknownhostsfile", "knownhostscommand", "hostkeyalias",
+	"controlpath", "batchmode", "passwordauthentication", "kbdinteractiveauthentication", "challengeresponseauthentication",
+	"pkcs11provider", "hostbasedauthentication", "gssapiauthentication", "canonicalizehostname",
+}
+
+// matters reports whether a file, or one that it includes, has a line with a key that
+// dsbuild takes notice of. GSSAPIAuthentication, which distributions turn on for all,
+// matters to those who have a ticket.
+func (c *clientConfig) matters(file string, depth int) bool {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return !errors.Is(err, os.ErrNotExist) // ssh will say what is wrong with it
+	}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		end := strings.IndexAny(line, " \t=")
+		if end < 0 {
 			continue
 		}
-		if err != nil {
-			c.broken = err
-			return
-		}
-		cfg, err := ssh_config.DecodeBytes(b)
-		if err != nil {
-			c.broken = fmt.Errorf("%s: %w", f, err)
-			return
-		}
-		c.parsed = append(c.parsed, cfg)
-		if c.lacks == nil && matches(f, b, 0) {
-			c.broken = fmt.Errorf("%s has a Match", f)
-		}
-	}
-}
-
-// matches reports whether a configuration, or one that it includes, has a Match
-// that OpenSSH alone understands in full: the parser knows nothing of HostName
-// when it compares hosts.
-func matches(file string, text []byte, depth int) bool {
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(strings.ReplaceAll(strings.TrimSpace(line), "=", " "), " ")
-		value = strings.TrimSpace(value)
+		key, value := strings.ToLower(line[:end]), strings.TrimLeft(line[end:], " \t=")
 		switch {
-		case strings.EqualFold(key, "Match") && !strings.EqualFold(value, "all"):
-			return true
-		case strings.EqualFold(key, "Include") && depth < 16: // as deep as ssh goes
-			for _, f := range included(file, value) {
-				if b, err := os.ReadFile(f); err == nil && matches(f, b, depth+1) {
-					return true
-				}
+		case key == "include" && depth < 16: // as deep as ssh goes
+			if slices.ContainsFunc(included(file, value), func(f string) bool { return c.matters(f, depth+1) }) {
+				return true
 			}
+		case key == "gssapiauthentication" && !c.ticket():
+		case slices.Contains(wantedSettings, key):
+			return true
 		}
 	}
 	return false
@@ -120,6 +134,14 @@ func (s settings) first(key string) string {
 	return ""
 }
 
+// value is like first, where "none" is none.
+func (s settings) value(key string) string {
+	if v := s.first(key); !strings.EqualFold(v, "none") {
+		return v
+	}
+	return ""
+}
+
 // says reports whether a flag is yes, or no.
 func (s settings) says(key, answer string) bool {
 	other := map[string]string{"yes": "true", "no": "false"}[answer]
@@ -127,53 +149,69 @@ func (s settings) says(key, answer string) bool {
 	return strings.EqualFold(v, answer) || strings.EqualFold(v, other)
 }
 
-// wantedSettings are the keys that are honoured; docs/design.md lists them.
-var wantedSettings = []string{
-	"hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
-	"proxyjump", "proxycommand", "userknownhostsfile", "hostkeyalias", "controlpath",
-	"batchmode", "passwordauthentication", "kbdinteractiveauthentication", "challengeresponseauthentication",
-}
-
 // askLimit is how long ssh may take to resolve a name.
 const askLimit = 10 * time.Second
 
-// lookup finds the settings for alias. A configuration with what the parser
-// does not know (Match exec) is left to ssh itself.
-func (c *clientConfig) lookup(ctx context.Context, alias string) (settings, error) {
-	c.once.Do(c.load)
-	if c.broken != nil {
-		return c.askSSH(ctx, alias)
+// flags are the options that have ssh read the same configuration: it knows the
+// account's home, and not HOME.
+func (c *clientConfig) flags() []string {
+	switch c.file {
+	case "":
+	case NoConfig:
+		return []string{"-F", "none"}
+	default:
+		return []string{"-F", c.file}
 	}
-	s := settings{}
-	for _, cfg := range c.parsed {
-		for _, k := range wantedSettings {
-			v, err := cfg.GetAll(alias, k)
-			if err != nil {
-				return nil, err
-			}
-			s[k] = append(s[k], v...)
-		}
+	home, err := os.UserHomeDir()
+	account, other := user.Current()
+	if own := filepath.Join(home, ".ssh", "config"); err == nil && other == nil && account.HomeDir != home && exists(own) {
+		return []string{"-F", own}
 	}
-	return s, nil
+	return nil
 }
 
-func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, error) {
-	if c.lacks != nil {
-		return nil, hint.With(fmt.Errorf("%w, and there is no ssh here that could say what it means: %w", c.broken, c.lacks), "of Match dsbuild itself knows all and host; for others install the OpenSSH client")
+// lookup finds the settings for t, which ssh is to call alias. What the inventory says
+// goes along, for Match to see.
+func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (settings, error) {
+	c.once.Do(c.load)
+	if c.ssh == "" {
+		return settings{}, nil
 	}
+	args := append([]string{"-G"}, c.flags()...)
+	if t.Port > 0 {
+		args = append(args, option("Port", strconv.Itoa(t.Port))...)
+	}
+	if t.User != "" {
+		args = append(args, option("User", t.User)...)
+	}
+	args = append(args, "--", alias)
+	key := fmt.Sprintf("%q", args)
+	c.mu.Lock()
+	s, known := c.said[key]
+	c.mu.Unlock()
+	if known {
+		return s, nil
+	}
+	s, err := c.ask(ctx, alias, args)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.said[key] = s
+	}
+	return s, err
+}
+
+// ask asks ssh.
+func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (settings, error) {
 	select {
 	case c.asking <- struct{}{}:
 		defer func() { <-c.asking }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	args := []string{"-G"}
-	if home, _ := os.UserHomeDir(); c.files[0] != filepath.Join(home, ".ssh", "config") {
-		args = append(args, "-F", c.files[0])
-	}
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	cmd := exec.CommandContext(limited, "ssh", append(args, "--", alias)...)
+	cmd := exec.CommandContext(limited, c.ssh, args...)
 	cmd.WaitDelay = time.Second // what ssh started may hold its output open
 	out, err := cmd.Output()
 	switch {
@@ -182,14 +220,33 @@ func (c *clientConfig) askSSH(ctx context.Context, alias string) (settings, erro
 	case limited.Err() != nil:
 		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "does a Match exec in ~/.ssh/config hang?")
 	case err != nil:
-		return nil, hint.With(fmt.Errorf("%w, so ssh -G was asked, and failed: %s", c.broken, complaint(err)), "what does ssh -G %s say?", Quote(alias))
+		return nil, hint.With(fmt.Errorf("ssh cannot read its configuration: %s", complaint(err)), "what does ssh -G %s say?", Quote(alias))
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
 		k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
 		s[k] = append(s[k], v)
 	}
+	s.forgetDefaults()
 	return s, nil
+}
+
+// fewestDefaults is how many files ssh lists as IdentityFile, at least,
+// where the configuration names none.
+const fewestDefaults = 4
+
+// forgetDefaults drops the files that nobody has named.
+func (s settings) forgetDefaults() {
+	if account, err := user.Current(); err == nil {
+		known := filepath.Join(account.HomeDir, ".ssh", "known_hosts")
+		if s.first("userknownhostsfile") == known+" "+known+"2" {
+			delete(s, "userknownhostsfile")
+		}
+	}
+	files := s["identityfile"]
+	if len(files) >= fewestDefaults && !slices.ContainsFunc(files, func(f string) bool { return !strings.HasPrefix(f, "~/.ssh/id_") }) {
+		delete(s, "identityfile")
+	}
 }
 
 // complaint is what a program said last when it failed.
@@ -200,6 +257,17 @@ func complaint(err error) string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
+}
+
+// hasTicket asks Kerberos for a ticket.
+func hasTicket() bool {
+	klist, err := exec.LookPath("klist")
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askLimit)
+	defer cancel()
+	return exec.CommandContext(ctx, klist, "-s").Run() == nil
 }
 
 // Resolve fills what t leaves empty from the OpenSSH client configuration,
@@ -215,11 +283,11 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 		return t, fmt.Errorf("jump hosts of %s form a circle", t.Address)
 	}
 	alias := cmp.Or(t.Address, t.Name)
-	t.alias, t.openSSH = alias, d.opt.OpenSSH
+	t.alias = alias
 	if alias == "" || strings.HasPrefix(alias, "-") {
 		return t, fmt.Errorf("%q cannot be a node's address", alias)
 	}
-	set, err := d.config.lookup(ctx, alias)
+	set, err := d.config.lookup(ctx, alias, t)
 	if err != nil {
 		return t, fmt.Errorf("looking up %s: %w", alias, err)
 	}
@@ -227,18 +295,29 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 		return t, err
 	}
 	if t.Jump == nil {
-		if t.Jump, err = jumpOf(alias, set); err != nil {
-			return t, err
+		if t.Jump, err = ParseJump(set.first("proxyjump")); err != nil {
+			return t, fmt.Errorf("ProxyJump of %s: %w", alias, err)
+		}
+		if len(t.Jump) == 0 {
+			t.proxyCommand = set.value("proxycommand")
 		}
 	}
 	given := t.KnownHosts
+	t.givenKnown = len(given) > 0
 	names := tokensOf(t, alias)
 	fillKeys(&t, set, names)
 	fillKnownHosts(&t, set, names)
-	fillControl(&t, set, names)
-	t.Jump, err = d.resolveJumps(ctx, t, given, depth)
-	t.resolved = err == nil
-	return t, err
+	if path := set.value("controlpath"); t.ControlPaths == nil && path != "" {
+		t.ControlPaths = []string{path}
+	}
+	if t.Jump, err = d.resolveJumps(ctx, t, given, depth); err != nil {
+		return t, err
+	}
+	if err := d.chooseWay(&t, set); err != nil {
+		return t, err
+	}
+	t.resolved = true
+	return t, nil
 }
 
 // fillLogin fills address, port, user, and the name that known_hosts has for it.
@@ -270,20 +349,6 @@ func fillLogin(t *Target, alias string, set settings) error {
 		t.HostKeyAlias = strings.ToLower(set.first("hostkeyalias")) // as ssh does
 	}
 	return nil
-}
-
-// jumpOf is the way to alias. A ProxyCommand is refused, not left out: without
-// it the node that answers may be another one, or none.
-func jumpOf(alias string, set settings) ([]Target, error) {
-	if c := set.first("proxycommand"); set.first("proxyjump") == "" && c != "" && !strings.EqualFold(c, "none") {
-		return nil, hint.With(fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which dsbuild does not run", alias, c),
-			"write a ProxyJump for it (~/.ssh/config) or proxy_jump (inventory); if the node can be reached directly, put ProxyCommand none for it before that line")
-	}
-	jump, err := ParseJump(set.first("proxyjump"))
-	if err != nil {
-		return nil, fmt.Errorf("ProxyJump of %s: %w", alias, err)
-	}
-	return jump, nil
 }
 
 // fillKeys fills what there is to authenticate with.
@@ -324,11 +389,14 @@ func fillKnownHosts(t *Target, set settings, names tokens) {
 	if len(t.KnownHosts) > 0 {
 		return
 	}
-	list := set.first("userknownhostsfile")
-	if list == "" {
-		list = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
+	own, all := set.first("userknownhostsfile"), set.first("globalknownhostsfile")
+	if own == "" {
+		own = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 	}
-	t.KnownHosts = append(expandAll(words(list), names), filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts"))
+	if all == "" {
+		all = filepath.Join(os.ExpandEnv(systemSSH), "ssh_known_hosts")
+	}
+	t.KnownHosts = append(expandAll(strings.Fields(own), names), expandAll(strings.Fields(all), names)...)
 }
 
 // expandAll expands file names; "none" is no file.
@@ -422,24 +490,6 @@ func splitPort(s string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// fillControl fills where an OpenSSH may have a connection to t.
-func fillControl(t *Target, set settings, names tokens) {
-	path := set.first("controlpath")
-	if t.ControlPaths != nil {
-		return
-	}
-	t.ControlPaths = []string{}
-	if path == "" || strings.EqualFold(path, "none") {
-		return
-	}
-	for _, hash := range names.hashes() {
-		names["%C"] = hash
-		if f := expand(path, names); !slices.Contains(t.ControlPaths, f) {
-			t.ControlPaths = append(t.ControlPaths, f)
-		}
-	}
-}
-
 // tokens are what stands for something in values of ssh_config.
 type tokens map[string]string
 
@@ -456,17 +506,6 @@ func tokensOf(t Target, alias string) tokens {
 		"%%": "%", "%d": home, "%h": t.Address, "%i": userID(), "%j": jump, "%k": cmp.Or(t.HostKeyAlias, alias),
 		"%L": short, "%l": host, "%n": alias, "%p": strconv.Itoa(t.Port), "%r": t.User, "%u": localUser(),
 	}
-}
-
-// hashes are what %C can stand for: that of OpenSSH from 9.6 on knows of the
-// jump host.
-func (names tokens) hashes() []string {
-	var all []string
-	for _, jump := range []string{names["%j"], ""} {
-		sum := sha1.Sum([]byte(names["%l"] + names["%h"] + names["%p"] + names["%r"] + jump)) // as OpenSSH names sockets
-		all = append(all, hex.EncodeToString(sum[:]))
-	}
-	return all
 }
 
 var (

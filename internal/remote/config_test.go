@@ -12,7 +12,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,7 +37,7 @@ func configured(t *testing.T, text string) *remote.SSH {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return remote.NewSSH(remote.Options{ConfigFiles: []string{file}, AgentSocket: "none"})
+	return remote.NewSSH(remote.Options{Config: file, AgentSocket: "none"})
 }
 
 const clientConfig = `
@@ -45,7 +48,7 @@ Host gpu*
   IdentityFile ~/.ssh/cluster
   IdentityFile /keys/%r@%h
   ProxyJump ops@bastion:2222,inner
-  UserKnownHostsFile ~/kh1 "/etc/kh 2"
+  UserKnownHostsFile ~/kh1 /etc/kh2
 Host bastion
   HostName 192.0.2.1
   IdentityFile ~/.ssh/bastion
@@ -57,6 +60,16 @@ Host direct
 Host *
   User fallback
 `
+
+// account is the home that ssh knows, whatever HOME says.
+func account(t *testing.T) string {
+	t.Helper()
+	u, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.HomeDir
+}
 
 func TestResolve(t *testing.T) {
 	d := configured(t, clientConfig)
@@ -71,7 +84,7 @@ func TestResolve(t *testing.T) {
 	if want := home + "/.ssh/cluster /keys/train@gpu1.cluster.example"; strings.Join(got.IdentityFiles, " ") != want {
 		t.Errorf("identities %q, want %q", got.IdentityFiles, want)
 	}
-	if got.KnownHosts[0] != home+"/kh1" || got.KnownHosts[1] != "/etc/kh 2" {
+	if got.KnownHosts[0] != account(t)+"/kh1" || got.KnownHosts[1] != "/etc/kh2" {
 		t.Errorf("known hosts %q", got.KnownHosts)
 	}
 	if len(got.Jump) != 2 {
@@ -122,7 +135,7 @@ func TestResolveRefusals(t *testing.T) {
 	}
 }
 
-// What the parser does not know is left to ssh.
+// What Match exec decides, ssh finds out.
 func TestResolveMatchExec(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip(err)
@@ -156,31 +169,74 @@ func TestResolveMatch(t *testing.T) {
 }
 
 func TestResolveSaysWhatSSHSays(t *testing.T) {
-	if _, err := exec.LookPath("ssh"); err != nil {
-		t.Skip(err)
-	}
+	needSSH(t)
 	d := configured(t, "Match nonsense\n User x\n")
 	_, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
-	if err == nil || !strings.Contains(err.Error(), "so ssh -G was asked, and failed: ") || !strings.Contains(err.Error(), "config") {
-		t.Errorf("got %v", err)
+	if err == nil || !strings.Contains(err.Error(), "ssh cannot read its configuration: ") || !strings.Contains(hint.Of(err), "ssh -G 'gpu1'") {
+		t.Errorf("got %v, hint %q", err, hint.Of(err))
 	}
 }
 
-// Without an ssh some of it is known, and the rest is said to be unknown.
-func TestResolveMatchWithoutSSH(t *testing.T) {
+// Without an ssh the inventory alone counts, and it is said, once.
+func TestResolveWithoutSSH(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	d := configured(t, "Match host gpu*\n User by-host\nMatch all\n Port 2200\n")
-	for name, user := range map[string]string{"gpu1": "by-host", "cpu1": ""} {
-		got, err := d.Resolve(t.Context(), remote.Target{Address: name})
-		if err != nil || got.Port != 2200 || (got.User == "by-host") != (user != "") {
-			t.Errorf("%s: got %+v, %v", name, got, err)
+	file := write(t, "config", "Host *\n User by-config\n Port 2200\n")
+	var said []string
+	d := remote.NewSSH(remote.Options{Config: file, AgentSocket: "none", Note: func(text string) { said = append(said, text) }})
+	for range 2 {
+		got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1", Port: 2222})
+		if err != nil || got.Port != 2222 || got.User == "by-config" {
+			t.Errorf("got %+v, %v", got, err)
 		}
 	}
-	d = configured(t, "Match user train\n Port 2200\n")
-	_, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
-	if err == nil || !strings.Contains(err.Error(), "there is no ssh here that could say what it means") || !strings.Contains(hint.Of(err), "install the OpenSSH client") {
-		t.Errorf("got %v, hint %q", err, hint.Of(err))
+	if want := file + " is not read: there is no ssh on PATH that says what it means. The inventory alone counts"; strings.Join(said, "|") != want {
+		t.Errorf("said %q", said)
 	}
+}
+
+// A configuration in which nothing matters costs no process: none, an empty one, or one
+// as it is shipped.
+func TestResolveAsksNobody(t *testing.T) {
+	dir := t.TempDir()
+	mark := filepath.Join(dir, "asked")
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte("#!/bin/sh\necho asked >>"+mark+"\necho user by-config\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	more := write(t, "50-redhat.conf", "Match final all\n Include /etc/crypto-policies/back-ends/none.config\n GSSAPIAuthentication yes\n ForwardX11Trusted yes\n SendEnv LANG\n")
+	for _, path := range []string{dir + ":/nowhere", dir + ":" + ticket(t, 1), dir + ":" + ticket(t, 0)} {
+		t.Setenv("PATH", path+":"+os.Getenv("PATH"))
+		for _, text := range []string{"", "# User x\n\n", "Host *\n    SendEnv LANG LC_*\n    HashKnownHosts yes\n    GSSAPIAuthentication yes\nInclude " + more + "\n"} {
+			os.Remove(mark)
+			got, err := configured(t, text).Resolve(t.Context(), remote.Target{Address: "gpu1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asks := strings.Contains(text, "GSSAPI") && strings.Contains(path, "klist-0")
+			if _, err := os.Stat(mark); (err == nil) != asks || (got.User == "by-config") != asks {
+				t.Errorf("PATH %s, %q: asked %t, user %s", path, text, err == nil, got.User)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, text := range []string{"User\tx\n", "HostName=10.0.0.1\n", "Host *\n\tproxycommand nc %h %p\n", "Include " + write(t, "more", "IdentityFile ~/.ssh/site\n") + "\n"} {
+		os.Remove(mark)
+		if _, err := configured(t, text).Resolve(t.Context(), remote.Target{Address: "gpu1"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(mark); err != nil {
+			t.Errorf("%q: not asked", text)
+		}
+	}
+}
+
+// ticket is a folder with a klist that ends with this status.
+func ticket(t *testing.T, status int) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), fmt.Sprintf("klist-%d", status))
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "klist"), fmt.Appendf(nil, "#!/bin/sh\nexit %d\n", status), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // A thousand nodes are no thousand processes.
@@ -213,7 +269,7 @@ rmdir "$0.d/$$"; echo user asked
 	}
 	lines := strings.Fields(string(counts))
 	for _, n := range lines {
-		if n != "1" && n != "2" && n != "3" && n != "4" {
+		if at, err := strconv.Atoi(n); err != nil || at > max(4, runtime.GOMAXPROCS(0)) {
 			t.Errorf("%s at once", n)
 		}
 	}
@@ -245,7 +301,7 @@ func TestResolveKeysAndNames(t *testing.T) {
 Host gpu1
   HostKeyAlias Node-1
   IdentitiesOnly yes
-  IdentityAgent "~/my agent"
+  IdentityAgent ~/my-agent
   CertificateFile ~/.ssh/site-cert.pub
   UserKnownHostsFile none
 Host gpu2
@@ -258,35 +314,91 @@ Host gpu4
 	home := os.Getenv("HOME")
 	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1"})
 	if err != nil || got.HostKeyAlias != "node-1" || !got.IdentitiesOnly || strings.Join(got.CertificateFiles, " ") != home+"/.ssh/site-cert.pub" ||
-		strings.Join(got.KnownHosts, " ") != "/etc/ssh/ssh_known_hosts" {
+		strings.Join(got.KnownHosts, " ") != "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2" {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for host, want := range map[string]string{"gpu1": home + "/my agent", "gpu2": "none", "gpu3": "/run/other", "gpu4": "", "gpu5": ""} {
+	for host, want := range map[string]string{"gpu1": account(t) + "/my-agent", "gpu2": "none", "gpu3": "/run/other", "gpu4": "", "gpu5": ""} {
 		if got, err := d.Resolve(t.Context(), remote.Target{Address: host}); err != nil || got.Agent != want {
 			t.Errorf("%s: agent %q, want %q (%v)", host, got.Agent, want, err)
 		}
 	}
 }
 
-func TestProxyCommandIsRefused(t *testing.T) {
-	d := configured(t, `
+// What the configuration asks for decides who speaks SSH.
+func TestWhoSpeaks(t *testing.T) {
+	needSSH(t)
+	const text = `
 Host direct
   ProxyCommand none
 Host jump
   ProxyJump bastion
+Host bastion2
+  ProxyCommand nc %h %p
+Host far
+  ProxyJump bastion2
 Host gpu* jump direct
   ProxyCommand ssh -W "%h:%p" bastion
-`)
-	_, err := d.Dial(t.Context(), remote.Target{Address: "gpu1"})
-	if err == nil || !strings.Contains(err.Error(), `ProxyCommand for gpu1 (ssh -W "%h:%p" bastion)`) || !strings.Contains(hint.Of(err), "ProxyJump") {
-		t.Errorf("got %v, hint %q", err, hint.Of(err))
+`
+	refused := func(t *testing.T, d *remote.SSH, target remote.Target) {
+		t.Helper()
+		_, err := d.Resolve(t.Context(), target)
+		if err == nil || !strings.Contains(err.Error(), "which OpenSSH alone runs") || !strings.Contains(hint.Of(err), "--ssh openssh") {
+			t.Errorf("%s: %v, hint %q", target.Address, err, hint.Of(err))
+		}
 	}
-	for _, fine := range []remote.Target{{Address: "direct"}, {Address: "jump"}, {Address: "gpu1", Jump: []remote.Target{{Address: "bastion"}}}} {
-		if _, err := d.Resolve(t.Context(), fine); err != nil {
+	configured(t, text)
+	native := remote.NewSSH(remote.Options{Config: write(t, "config", text), Way: remote.Native})
+	refused(t, native, remote.Target{Address: "gpu1"})
+	refused(t, native, remote.Target{Address: "far"})
+	auto := configured(t, text)
+	for _, fine := range []remote.Target{{Address: "direct"}, {Address: "jump"}, {Address: "gpu1", Jump: []remote.Target{{Address: "bastion"}}}, {Address: "gpu1"}, {Address: "far"}} {
+		if _, err := auto.Resolve(t.Context(), fine); err != nil {
 			t.Errorf("%s: %v", fine.Address, err)
 		}
 	}
 }
+
+// An ssh that is too old says what its configuration means, and is no way to a node that
+// needs one.
+func TestNeedsNewerSSH(t *testing.T) {
+	real, err := exec.LookPath("ssh")
+	if err != nil {
+		needSSH(t)
+	}
+	dir := t.TempDir()
+	script := "#!/bin/sh\nif [ \"$1\" = -V ]; then echo OpenSSH_7.4p1, OpenSSL 1.0.2k >&2; else exec " + real + " \"$@\"; fi\n"
+	if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	touch := write(t, "id_ed25519_sk", "held by a security key\n")
+	if err := os.WriteFile(touch+".pub", []byte(securityKey), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", ticket(t, 0)+":"+os.Getenv("PATH"))
+	for line, why := range map[string]string{
+		"ProxyCommand nc %h %p":       "ProxyCommand",
+		"PKCS11Provider /usr/lib/p11": "PKCS11Provider",
+		"KnownHostsCommand /bin/true": "KnownHostsCommand",
+		"HostbasedAuthentication yes": "HostbasedAuthentication",
+		"IdentityFile " + touch:       "a security key",
+		"GSSAPIAuthentication yes":    "GSSAPIAuthentication, and Kerberos has a ticket",
+	} {
+		d := configured(t, "Host gpu1\n "+line+"\nHost *\n User train\n")
+		_, err = d.Dial(t.Context(), remote.Target{Address: "gpu1"})
+		wantError(t, err, remote.ErrOpenSSH, `gpu1 needs OpenSSH \(`+why+`\): .*is OpenSSH_7.4p1, and dsbuild needs OpenSSH 8.4 or newer`, "newer ssh")
+		if got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu2"}); err != nil || got.User != "train" {
+			t.Errorf("%s: got %+v, %v", line, got, err)
+		}
+	}
+	// The inventory's known_hosts leaves a KnownHostsCommand nothing to say.
+	if _, err := configured(t, "KnownHostsCommand /bin/true\n").Resolve(t.Context(), remote.Target{Address: "gpu1", KnownHosts: []string{"/kh"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// securityKey is a key of a security key's.
+const securityKey = "sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29tAAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fAAAABHNzaDo= touch"
 
 // relabel writes the server's known_hosts anew, under another name.
 func relabel(t *testing.T, s *sshtest.Server, name string) {
@@ -326,7 +438,7 @@ func TestIdentitiesOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("SSH_AUTH_SOCK", "/no/such/agent")
-	d = remote.NewSSH(remote.Options{ConfigFiles: []string{config}})
+	d = remote.NewSSH(remote.Options{Config: config})
 	_, err = d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "no key to try", "")
 
@@ -444,14 +556,14 @@ func TestAgent(t *testing.T) {
 	right := readKey(t, s.IdentityFile)
 	target := s.Target()
 	target.IdentityFiles = nil
-	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: serveAgent(t, right)})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: serveAgent(t, right)})
 	dial(t, d, target)
 
 	// The agent unlocks an encrypted file; and a named key goes before the
 	// others, of which a server takes six at most.
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
 	full := serveAgent(t, append(otherKeys(t, 9), right)...)
-	d = remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: full})
+	d = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: full})
 	dial(t, d, target)
 	if s.Refused() != 0 {
 		t.Errorf("%d keys were refused before the named one", s.Refused())
@@ -461,7 +573,7 @@ func TestAgent(t *testing.T) {
 	_, err := d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "too many keys|tried the agent's", "identity_file")
 
-	d = remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: filepath.Join(t.TempDir(), "gone")})
+	d = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: filepath.Join(t.TempDir(), "gone")})
 	_, err = d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "no agent answers", "")
 }

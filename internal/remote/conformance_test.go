@@ -16,7 +16,7 @@ import (
 
 // dialer has nothing of the machine it runs on: no agent, no configuration.
 func dialer() *remote.SSH {
-	return remote.NewSSH(thisWay(remote.Options{ConfigFiles: []string{}, AgentSocket: "none"}))
+	return remote.NewSSH(thisWay(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}))
 }
 
 // thisWay are the options of a test that is about both ways to a node.
@@ -28,7 +28,7 @@ func thisWay(opt remote.Options) remote.Options {
 	if err != nil {
 		panic(err)
 	}
-	opt.OpenSSH, opt.Askpass = true, program
+	opt.Way, opt.Askpass = remote.OpenSSH, program
 	opt.Timeout = max(opt.Timeout, 4*time.Second) // a process begins more slowly than a goroutine
 	return opt
 }

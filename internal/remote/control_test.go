@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,12 +30,7 @@ import (
 // Its socket has a name of many tokens.
 func master(t *testing.T, f *nodes.Fleet, i int) (config string) {
 	t.Helper()
-	if _, err := exec.LookPath("ssh"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	needSSH(t)
 	n := f.Nodes[i]
 	dir, err := os.MkdirTemp("", "cm") // a socket's name is short
 	if err != nil {
@@ -78,7 +74,7 @@ Host gpu*
 // rider has no other way to log in than a master's.
 func rider(config string) *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
-		ConfigFiles: []string{config}, AgentSocket: "none",
+		Config: config, AgentSocket: "none",
 		Timeout: 5 * time.Second, KeepAlive: 400 * time.Millisecond, KeepAliveMax: 8,
 	}))
 }
@@ -283,32 +279,55 @@ Host gpu3
 `)
 	t.Setenv("CM_TEST", "x")
 	for name, want := range map[string]string{
-		"gpu1": os.Getenv("HOME") + "/10.0.0.1-2200-train-gpu1-x-%", "gpu2": "", "gpu4": "",
+		"gpu1": account(t) + "/10.0.0.1-2200-train-gpu1-x-%", "gpu2": "", "gpu4": "",
 	} {
 		got, err := d.Resolve(t.Context(), remote.Target{Address: name})
 		if err != nil || strings.Join(got.ControlPaths, " ") != want {
 			t.Errorf("%s: %q, %v; want %q", name, got.ControlPaths, err, want)
 		}
 	}
+	// %C is what this machine's OpenSSH makes of it.
 	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu3"})
-	if err != nil || len(got.ControlPaths) != 2 {
-		t.Fatalf("got %q, %v", got.ControlPaths, err)
-	}
-	// One of them is what this machine's OpenSSH says.
-	config := filepath.Join(t.TempDir(), "config")
-	text := "Host gpu3\n ProxyJump ops@b1,b2:2200\n User train\n ControlPath /tmp/%C\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(context.Background(), "ssh", "-F", config, "-G", "gpu3").Output()
-	if err != nil {
-		t.Skip(err)
-	}
-	if !strings.Contains(string(out), "controlpath "+got.ControlPaths[0]+"\n") && !strings.Contains(string(out), "controlpath "+got.ControlPaths[1]+"\n") {
-		t.Errorf("none of %q is that of ssh: %s", got.ControlPaths, out)
+	if err != nil || len(got.ControlPaths) != 1 || !regexp.MustCompile(`^/tmp/[0-9a-f]{40}$`).MatchString(got.ControlPaths[0]) {
+		t.Errorf("got %q, %v", got.ControlPaths, err)
 	}
 	given, err := d.Resolve(t.Context(), remote.Target{Address: "gpu1", ControlPaths: []string{}})
 	if err != nil || len(given.ControlPaths) != 0 {
 		t.Errorf("got %q, %v", given.ControlPaths, err)
+	}
+}
+
+// A connection that OpenSSH has already gets in where nothing else does any more; it is
+// the user's, and stays.
+func TestControlMasterAlone(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	config := master(t, f, 0)
+	keys := filepath.Join(f.Nodes[0].Dir, "authorized_keys")
+	authorized := read(t, keys)
+	t.Cleanup(func() { os.WriteFile(keys, []byte(authorized), 0o600) })
+	if err := os.WriteFile(keys, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := quick().Dial(t.Context(), fleetTarget(f, 0)); !errors.Is(err, remote.ErrAuth) {
+		t.Fatalf("a login: %v", err)
+	}
+	for range 2 {
+		c := dial(t, rider(config), ridden())
+		o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
+		if err != nil || strings.TrimSpace(o) != f.Nodes[0].Home {
+			t.Errorf("got %q, %v", o, err)
+		}
+		up, b := blob(3<<20, filepath.Join(f.Nodes[0].Home, "file"))
+		if err := c.Put(t.Context(), up); err != nil {
+			t.Error(err)
+		} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+		c.Close()
+	}
+	// dsbuild alone does not go by it.
+	native := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Way: remote.Native})
+	if _, err := native.Dial(t.Context(), ridden()); !errors.Is(err, remote.ErrAuth) {
+		t.Errorf("native: %v", err)
 	}
 }

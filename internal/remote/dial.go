@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -20,9 +21,9 @@ import (
 // Options are the settings of an SSH dialer. The zero value is what a user
 // at a terminal would expect of ssh.
 type Options struct {
-	// ConfigFiles are OpenSSH client configurations, the first wins. nil means
-	// ~/.ssh/config and /etc/ssh/ssh_config, an empty list means none.
-	ConfigFiles []string
+	// Config is the OpenSSH client configuration; "" means ~/.ssh/config and
+	// /etc/ssh/ssh_config, NoConfig none.
+	Config string
 	// AgentSocket is the agent's socket; "" means the client configuration's
 	// IdentityAgent or else $SSH_AUTH_SOCK, "none" no agent.
 	AgentSocket string
@@ -35,8 +36,8 @@ type Options struct {
 	// Pause is how long to wait before a node is asked again that turned a connection
 	// away, as sshd does when too many knock at once. It doubles. 0 means 500 ms.
 	Pause time.Duration
-	// OpenSSH has every node reached by way of the system's ssh.
-	OpenSSH bool
+	// Way says who speaks SSH; "" means Auto.
+	Way Way
 	// Askpass is the program that ssh is to ask for passwords by: one that calls Askpass
 	// when it begins. "" has ssh ask nobody.
 	Askpass string
@@ -56,7 +57,7 @@ type SSH struct {
 	doors    *doors
 	masters  *masters
 	answers  *Answers
-	openssh  *openssh
+	openSSH  func() (string, error) // the ssh to run
 }
 
 var _ Dialer = (*SSH)(nil)
@@ -82,9 +83,9 @@ func NewSSH(opt Options) *SSH {
 		opt.Note = func(string) {}
 	}
 	return &SSH{
-		openssh:  newOpenSSH(),
+		openSSH:  sync.OnceValues(func() (string, error) { return FindOpenSSH(context.Background()) }),
 		opt:      opt,
-		config:   newClientConfig(opt.ConfigFiles),
+		config:   newClientConfig(opt.Config, opt.Note),
 		hostKeys: &hostKeys{},
 		jumps:    &pool{shared: map[string]*sharedConn{}},
 		doors:    &doors{open: map[string]*door{}},
@@ -92,9 +93,6 @@ func NewSSH(opt Options) *SSH {
 		answers:  opt.Answers,
 	}
 }
-
-// Close ends what it holds beyond its connections, which must have been closed.
-func (d *SSH) Close() error { return d.openssh.Close() }
 
 // Dial resolves t and opens a connection to it, through its jump hosts if it has any.
 func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
@@ -114,7 +112,7 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	if t.openSSH {
 		return d.dialOpenSSH(ctx, t)
 	}
-	if c := d.rideNative(ctx, t); c != nil {
+	if c := d.rideOnly(ctx, t); c != nil {
 		return c, nil
 	}
 	keys, err := d.keysFor(ctx, t)
@@ -254,11 +252,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 		}
 		login.end(nil)
 		client := ssh.NewClient(cc, chans, reqs)
-		ask := func() error {
-			_, _, err := client.SendRequest("keepalive@openssh.com", true, nil)
-			return err
-		}
-		done <- result{newNative(t, client, alive, ask, d.opt), nil}
+		done <- result{newNative(t, client, alive, d.opt), nil}
 	}()
 	select {
 	case r := <-done:
@@ -292,7 +286,6 @@ func dialError(t Target, err error) error {
 	}
 	dns := (*net.DNSError)(nil)
 	refused := (*ssh.OpenChannelError)(nil)
-	unmade := (*muxError)(nil)
 	switch {
 	case tooManyFiles(err):
 		return filesError(t, err)
@@ -304,8 +297,6 @@ func dialError(t Target, err error) error {
 		return prohibitedError(t, refused.Message)
 	case errors.As(err, &refused):
 		return jumpError(t, refused.Message)
-	case errors.As(err, &unmade):
-		return jumpError(t, unmade.why)
 	case errors.Is(err, errRefused):
 		return refusedError(t, cause)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -30,7 +30,7 @@ import (
 // quick gives up soon, so that the tests need not wait.
 func quick() *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
-		ConfigFiles: []string{}, AgentSocket: "none",
+		Config: remote.NoConfig, AgentSocket: "none",
 		Timeout: 2 * time.Second, KeepAlive: 100 * time.Millisecond, KeepAliveMax: 10, Pause: 5 * time.Millisecond,
 	}))
 }

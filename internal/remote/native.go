@@ -132,18 +132,11 @@ func (a *aliveConn) silence() time.Duration { return time.Since(time.Unix(0, a.h
 type nativeLink struct {
 	client *ssh.Client
 	alive  *aliveConn
-	ask    func() error // has the node answer something
-	close  func()       // ends it in an orderly way
 }
 
-// newNative returns the connection that client has to t. ask has the node answer
-// something.
-func newNative(t Target, client *ssh.Client, alive *aliveConn, ask func() error, opt Options) *sshConn {
-	n := &nativeLink{client: client, alive: alive, ask: ask}
-	n.close = func() {
-		client.Close() //nolint:errcheck // already closed by the node is fine
-		alive.Close()  //nolint:errcheck // likewise
-	}
+// newNative returns the connection that client has to t.
+func newNative(t Target, client *ssh.Client, alive *aliveConn, opt Options) *sshConn {
+	n := &nativeLink{client: client, alive: alive}
 	c := newConn(t, n)
 	c.forward = client.DialContext
 	go func() {
@@ -178,7 +171,7 @@ func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
 		select {
 		case asked <- struct{}{}:
 			go func() {
-				n.ask() //nolint:errcheck // any answer will do, and none is judged above
+				n.client.SendRequest("keepalive@openssh.com", true, nil) //nolint:errcheck // any answer will do, and none is judged above
 				<-asked
 			}()
 		default: // one question is open already
@@ -187,7 +180,10 @@ func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
 }
 
 // hangUp implements link.
-func (n *nativeLink) hangUp() { n.close() }
+func (n *nativeLink) hangUp() {
+	n.client.Close() //nolint:errcheck // already closed by the node is fine
+	n.alive.Close()  //nolint:errcheck // likewise
+}
 
 // sever implements link. The socket goes first: a close message could block behind
 // data that nobody reads.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -25,20 +24,6 @@ const oldestMajor, oldestMinor = 8, 4
 
 // ErrOpenSSH is an OpenSSH on this machine that cannot be used: missing, too old.
 var ErrOpenSSH = errors.New("OpenSSH cannot be used")
-
-// openssh is the OpenSSH of this machine, as a way to nodes. It holds a private folder
-// for the sockets of its masters.
-type openssh struct {
-	program func() (string, error) // the ssh to run
-
-	mu     sync.Mutex
-	folder string
-	names  int // given out in the folder
-}
-
-func newOpenSSH() *openssh {
-	return &openssh{program: sync.OnceValues(func() (string, error) { return FindOpenSSH(context.Background()) })}
-}
 
 // versionLimit is how long ssh may take to say its version.
 const versionLimit = 10 * time.Second
@@ -89,39 +74,21 @@ func firstLine(text []byte) string {
 	return strings.TrimSpace(line)
 }
 
-// longestFolder is how long the folder's path may be: a socket's has 104 bytes at most,
-// of which OpenSSH takes 17 for a while.
-const longestFolder = 70
+// longestParent is how long the path of the folder for temporary files may be: a socket's
+// has 104 bytes at most, of which OpenSSH takes 17 for a while.
+const longestParent = 48
 
-// place returns a new path in the private folder.
-func (o *openssh) place() (string, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.folder == "" {
-		parent := os.TempDir()
-		if len(parent) > longestFolder-len("/dsbuild-ssh-1234567890") {
-			parent = "/tmp"
-		}
-		folder, err := os.MkdirTemp(parent, "dsbuild-ssh-") // mode 0700
-		if err != nil {
-			return "", fmt.Errorf("making a folder for OpenSSH's sockets: %w", err)
-		}
-		o.folder = folder
+// privateFolder makes a folder for the sockets and logs of one connection.
+func privateFolder() (string, error) {
+	parent := os.TempDir()
+	if len(parent) > longestParent {
+		parent = "/tmp"
 	}
-	o.names++
-	return filepath.Join(o.folder, strconv.Itoa(o.names)), nil
-}
-
-// Close removes the private folder. Connections that are open must have been closed.
-func (o *openssh) Close() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	folder := o.folder
-	o.folder = ""
-	if folder == "" {
-		return nil
+	folder, err := os.MkdirTemp(parent, "dsbuild-ssh-") // mode 0700
+	if err != nil {
+		return "", fmt.Errorf("making a folder for OpenSSH's sockets: %w", err)
 	}
-	return os.RemoveAll(folder)
+	return folder, nil
 }
 
 // process is an ssh that runs. It ends with dsbuild at the latest, where the system can

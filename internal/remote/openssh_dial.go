@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +17,7 @@ const rideLimit = 5 * time.Second
 // dialOpenSSH connects to a resolved target by way of OpenSSH; it calls itself for jump
 // hosts.
 func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
-	program, err := d.openssh.program()
+	program, err := d.openSSH()
 	if err != nil {
 		return nil, err
 	}
@@ -47,21 +48,33 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 // is none, or it no longer answers. That OpenSSH has checked who the node is, and logged
 // in. It is as safe as it was told to be; t.KnownHosts has no say.
 func (d *SSH) ride(ctx context.Context, program string, t Target) *sshConn {
-	for _, path := range t.ControlPaths {
-		// Another user's could be anybody's.
-		info, err := os.Lstat(path)
-		if err != nil || info.Mode().Type() != os.ModeSocket || !ours(info) {
-			continue
+	for _, path := range t.masters() {
+		folder, err := privateFolder()
+		if err != nil {
+			return nil
 		}
-		l := &opensshLink{tool: d.openssh, ssh: program, socket: path, host: t.Address, seats: d.masters, sessions: map[*session]bool{}}
+		l := newLink(program, t.Address, folder, path, nil)
 		c := newConn(t, l)
-		l.lost = c.end
+		l.seats, l.lost = d.masters, c.end
 		if l.answers(ctx, t.jump) == nil {
 			go l.keepAlive(c, d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
 			return c
 		}
+		c.Close() //nolint:errcheck // it is of no use
 	}
 	return nil
+}
+
+// rideOnly is ride for a target that needs OpenSSH for nothing else.
+func (d *SSH) rideOnly(ctx context.Context, t Target) *sshConn {
+	if d.opt.Way == Native || t.jump || !t.hasMaster() {
+		return nil
+	}
+	program, err := d.openSSH()
+	if err != nil {
+		return nil
+	}
+	return d.ride(ctx, program, t)
 }
 
 // answers has the master answer and, where it is not that of a jump host, which may
@@ -87,41 +100,60 @@ func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLin
 	if err != nil {
 		return nil, err
 	}
-	socket, err := d.openssh.place()
+	folder, err := privateFolder()
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{dialer: d, target: t, jump: jump, check: check, log: socket + ".log"}
+	a := &attempt{dialer: d, target: t, jump: jump, check: check, folder: folder}
+	l, err := a.start(clock, program)
+	if err != nil {
+		os.RemoveAll(folder) //nolint:errcheck // nothing in it is a secret
+		return nil, err
+	}
+	return d.masterConn(t, l), nil
+}
+
+// start starts the master, and waits until it has logged in.
+func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
+	d, t, socket := a.dialer, a.target, filepath.Join(a.folder, "master")
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
-	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: a.log, tell: d.opt.Note, stop: stop, by: map[string]*loan{}}
+	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: masterLog(a.folder), tell: d.opt.Note, stop: stop, by: map[string]*loan{}}
 	cmd := exec.Command(program, a.args(socket)...) //nolint:noctx // it outlives the attempt
 	cmd.Env = os.Environ()
 	cmd.Stderr = &a.stderr
 	if d.attendedByAskpass(t) {
-		end, err := serveAskpass(socket+".ask", a.login.answer)
+		asks := filepath.Join(a.folder, "ask")
+		end, err := serveAskpass(asks, a.login.answer)
 		if err != nil {
 			return nil, err
 		}
 		defer end()
-		cmd.Env = append(cmd.Env, askpassSocket+"="+socket+".ask", "SSH_ASKPASS="+d.opt.Askpass, "SSH_ASKPASS_REQUIRE=force")
+		cmd.Env = append(cmd.Env, askpassSocket+"="+asks, "SSH_ASKPASS="+d.opt.Askpass, "SSH_ASKPASS_REQUIRE=force")
 	}
 	p, err := startProcess(cmd)
 	if err != nil {
-		return nil, filesError(t, err)
+		return nil, startError(t, err)
 	}
 	err = a.wait(asking, p, socket, stop)
 	if err != nil {
 		p.kill()
 		<-p.done
 		err = a.explain(clock)
-		os.Remove(a.log) //nolint:errcheck // the folder is removed in the end
 	}
 	a.login.settle(err)
 	if err != nil {
 		return nil, err
 	}
-	return d.masterConn(t, &opensshLink{tool: d.openssh, ssh: program, socket: socket, host: t.Address, master: p, log: a.log, sessions: map[*session]bool{}}), nil
+	return newLink(program, t.Address, a.folder, socket, p), nil
+}
+
+// startError is the error of an ssh that did not start.
+func startError(t Target, err error) error {
+	if tooManyFiles(err) {
+		return filesError(t, err)
+	}
+	return fmt.Errorf("%w to %s: starting ssh: %w", ErrDial, hostPort(t), err)
 }
 
 // wait waits until the master is ready, has ended, or is to end.
@@ -148,11 +180,10 @@ func (d *SSH) masterConn(t Target, l *opensshLink) *sshConn {
 	c := newConn(t, l)
 	go func() {
 		<-l.master.done
-		if text, err := os.ReadFile(l.log); err == nil && strings.Contains(string(text), "not responding") {
+		if text, err := os.ReadFile(masterLog(l.folder)); err == nil && strings.Contains(string(text), "not responding") {
 			why := fmt.Sprintf("no sign of life for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
 			c.verdict.CompareAndSwap(nil, &why)
 		}
-		os.Remove(l.log) //nolint:errcheck // the folder is removed in the end
 		c.end()
 	}()
 	return c
@@ -168,7 +199,7 @@ type attempt struct {
 	jump   *opensshLink // the way to it; nil is none
 	check  *hostKeyCheck
 	login  *opensshLogin
-	log    string // the file that ssh writes its own words to
+	folder string // private
 	stderr tail   // what else was said: by a ProxyCommand
 }
 
@@ -187,7 +218,7 @@ func yesNo(yes bool) string {
 // configuration says; the rest of it is for ssh alone.
 func (a *attempt) args(socket string) []string {
 	t, opt := a.target, a.dialer.opt
-	args := []string{"-M", "-N", "-T", "-S", socket, "-E", a.log}
+	args := append(a.dialer.config.flags(), "-M", "-N", "-T", "-S", socket, "-E", masterLog(a.folder))
 	add := func(key, value string) { args = append(args, option(key, value)...) }
 	add("LogLevel", "DEBUG1")
 	for _, key := range []string{"ControlPersist", "ForwardAgent", "ForwardX11", "PermitLocalCommand", "UpdateHostKeys", "VerifyHostKeyDNS", "NoHostAuthenticationForLocalhost", "Tunnel"} {
@@ -228,7 +259,11 @@ func (a *attempt) trustArgs() []string {
 	if len(files) == 0 {
 		files = []string{os.DevNull}
 	}
-	return []string{"-o", "UserKnownHostsFile=" + strings.Join(files, " "), "-o", "GlobalKnownHostsFile=" + os.DevNull}
+	args := []string{"-o", "UserKnownHostsFile=" + strings.Join(files, " "), "-o", "GlobalKnownHostsFile=" + os.DevNull}
+	if a.target.hostCommand && a.target.givenKnown { // an older ssh knows no such key
+		args = append(args, "-o", "KnownHostsCommand=none")
+	}
+	return args
 }
 
 // keyArgs say what there is to log in with.

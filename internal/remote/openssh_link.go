@@ -7,8 +7,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pkg/sftp"
@@ -18,15 +21,15 @@ import (
 // master: dsbuild's own, or one of the user's. Each session is one more ssh, which hands
 // its input and output to the master.
 type opensshLink struct {
-	tool   *openssh
+	folder string   // private, for what its processes write
 	ssh    string   // the program
 	socket string   // of the master
 	host   string   // the node, as ssh calls it
 	master *process // nil: one of the user's
-	log    string   // the file that the master writes to
 	seats  *masters // bounds its sessions at a master of the user's
 	lost   func()   // notes that the master is gone; for one that is not dsbuild's
 
+	names    atomic.Int64 // of files in folder
 	mu       sync.Mutex
 	sessions map[*session]bool
 	closed   bool
@@ -37,6 +40,15 @@ type session struct {
 	*process
 	log string // the file that it writes its own words to
 }
+
+// newLink returns the link to a node by way of a master that listens at socket, which
+// master is, or, where that is nil, one of the user's.
+func newLink(program, host, folder, socket string, master *process) *opensshLink {
+	return &opensshLink{ssh: program, host: host, folder: folder, socket: socket, master: master, sessions: map[*session]bool{}}
+}
+
+// masterLog is the file in a private folder that a master of dsbuild's writes to.
+func masterLog(folder string) string { return filepath.Join(folder, "log") }
 
 // line implements link. OpenSSH says nothing of a program that a signal has ended: so a
 // shell stays, and gives its status on.
@@ -71,10 +83,7 @@ func (l *opensshLink) proxyCommand() string {
 
 // start starts a session.
 func (l *opensshLink) start(stdin *os.File, stdout, stderr io.Writer, what ...string) (*session, error) {
-	log, err := l.tool.place()
-	if err != nil {
-		return nil, err
-	}
+	log := filepath.Join(l.folder, strconv.FormatInt(l.names.Add(1), 10))
 	args := l.args(append([]string{"-T", "-E", log, "-o", "LogLevel=DEBUG2"}, what...)...)
 	cmd := exec.Command(l.ssh, args...) //nolint:noctx // run ends it when its context does
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -108,7 +117,7 @@ func (l *opensshLink) forget(s *session) {
 	}
 	delete(l.sessions, s)
 	l.free()
-	os.Remove(s.log) //nolint:errcheck // the folder is removed in the end
+	os.Remove(s.log) //nolint:errcheck // its folder is removed in the end
 }
 
 // free gives back the room of a session at a master of the user's.
@@ -253,6 +262,9 @@ func (l *opensshLink) reap(s *session) {
 	l.forget(s)
 }
 
+// leaveLimit is how long the end of a connection waits until its sessions have ended.
+const leaveLimit = 3 * time.Second
+
 // hangUp implements link. A master of the user's is left alone.
 func (l *opensshLink) hangUp() {
 	open := l.leave()
@@ -268,6 +280,7 @@ func (l *opensshLink) hangUp() {
 		})
 	}
 	all.Wait()
+	os.RemoveAll(l.folder) //nolint:errcheck // nothing in it is a secret
 }
 
 // sever implements link.

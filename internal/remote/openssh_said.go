@@ -34,7 +34,7 @@ var (
 
 // explain is the error of a login that has come to nothing.
 func (a *attempt) explain(clock *deadline) error {
-	b, err := os.ReadFile(a.log)
+	b, err := os.ReadFile(masterLog(a.folder))
 	if err != nil {
 		b = nil // ssh said nothing
 	}
@@ -187,7 +187,7 @@ func (a *attempt) unreached(said string) error {
 
 // jumpError is the error of a jump host that leads nowhere. Why, its master alone is told.
 func (a *attempt) jumpError() error {
-	text, err := os.ReadFile(a.jump.log)
+	text, err := os.ReadFile(masterLog(a.jump.folder))
 	if all := saysUnopened.FindAllStringSubmatch(string(text), -1); err == nil && len(all) > 0 {
 		why := all[len(all)-1][1]
 		if strings.HasPrefix(why, "administratively prohibited") {

@@ -151,7 +151,7 @@ func TestOpenSSHCertificateAndConfiguration(t *testing.T) {
 func TestOpenSSHMaxStartups(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	configure(t, f, 0, "MaxStartups 3:100:3")
-	d := remote.NewSSH(remote.Options{ConfigFiles: []string{}, AgentSocket: "none", Pause: 300 * time.Millisecond})
+	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Pause: 300 * time.Millisecond})
 	targets := make([]remote.Target, 16)
 	for i := range targets {
 		targets[i] = fleetTarget(f, 0)

@@ -4,6 +4,7 @@ package remote_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -45,10 +46,8 @@ func needSSH(t *testing.T) {
 func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 	t.Helper()
 	needSSH(t)
-	opt.OpenSSH = true
-	if opt.ConfigFiles == nil {
-		opt.ConfigFiles = []string{}
-	}
+	opt.Way = remote.OpenSSH
+	opt.Config = cmp.Or(opt.Config, remote.NoConfig)
 	opt.AgentSocket = "none"
 	if opt.Timeout == 0 {
 		opt.Timeout = 10 * time.Second
@@ -58,13 +57,7 @@ func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 		t.Fatal(err)
 	}
 	opt.Askpass = program
-	d := remote.NewSSH(opt)
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return d
+	return remote.NewSSH(opt)
 }
 
 // Whatever a connection does, one by way of OpenSSH does as well.
@@ -221,6 +214,6 @@ func TestFindOpenSSH(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := remote.FindOpenSSH(t.Context())
 	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install the OpenSSH client")
-	_, err = remote.NewSSH(remote.Options{ConfigFiles: []string{}, OpenSSH: true}).Dial(t.Context(), remote.Target{Address: "127.0.0.1"})
+	_, err = remote.NewSSH(remote.Options{Config: remote.NoConfig, Way: remote.OpenSSH}).Dial(t.Context(), remote.Target{Address: "127.0.0.1"})
 	wantError(t, err, remote.ErrOpenSSH, "there is no ssh on PATH", "install")
 }

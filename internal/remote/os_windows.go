@@ -34,8 +34,6 @@ func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 // ours is asked of the sockets of OpenSSH's masters, which Windows has none of.
 func ours(fs.FileInfo) bool { return false }
 
-func forwardBy(string) dialFunc { return nil }
-
 // ownSession starts a process in a group of its own.
 func ownSession() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}

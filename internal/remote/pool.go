@@ -29,8 +29,8 @@ type sharedConn struct {
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
-		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t\x00", loginName(t), t.IdentityFiles, t.KnownHosts,
-			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias, t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive)
+		fmt.Fprintf(&b, "%s %q %q %q %t %q %q %q %t %t %t %q\x00", loginName(t), t.IdentityFiles, t.KnownHosts,
+			t.CertificateFiles, t.IdentitiesOnly, t.Agent, t.HostKeyAlias, t.ControlPaths, t.BatchMode, t.NoPassword, t.NoInteractive, t.proxyCommand)
 	}
 	return b.String()
 }

@@ -54,6 +54,8 @@ type Target struct {
 
 	alias        string // what ssh is given in its configuration's place of Address; "" is Address
 	proxyCommand string // of the client configuration: for OpenSSH alone
+	givenKnown   bool   // KnownHosts is not the client configuration's
+	hostCommand  bool   // the client configuration has a KnownHostsCommand
 	openSSH      bool   // it is reached by way of OpenSSH
 
 	resolved bool // the client configuration has had its say: it must not be asked twice

@@ -342,7 +342,7 @@ func TestSudoKnowsTheLoginOfTheConfiguration(t *testing.T) {
 	if err := os.WriteFile(config, []byte("User train\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := remote.WithSudo(remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{ConfigFiles: []string{config}, AgentSocket: "none"}), 1, time.Second)), remote.NewAnswers(p), remote.SudoLimit)
+	d := remote.WithSudo(remote.WithSharing(remote.WithRetry(remote.NewSSH(remote.Options{Config: config, AgentSocket: "none"}), 1, time.Second)), remote.NewAnswers(p), remote.SudoLimit)
 	for range 2 {
 		target := fakeSudo(t, behind+`printf %s "$prompt" >&2; read x; exec "$@"`).Target()
 		target.Sudo, target.User = "root", ""

@@ -1,0 +1,134 @@
+//go:build linux
+
+package remote_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
+	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+)
+
+// behindProxy is a configuration for node 1 of a fleet, whose name leads nowhere: a
+// ProxyCommand goes over node 0.
+func behindProxy(t *testing.T, f *nodes.Fleet) string {
+	t.Helper()
+	needSSH(t)
+	bastion, n := f.Nodes[0], f.Nodes[1]
+	return write(t, "config", fmt.Sprintf(`
+Host gpu1
+  HostName gpu1.invalid
+  HostKeyAlias [%s]:%d
+  User %s
+  IdentityFile %s
+  UserKnownHostsFile %s
+  ProxyCommand ssh -F none -i %s -o UserKnownHostsFile=%s -o BatchMode=yes -p %d -W %s:%d %s@%s
+`, n.Address, n.Port, f.User, f.IdentityFile, f.KnownHosts, f.IdentityFile, f.KnownHosts, bastion.Port, n.Address, n.Port, f.User, bastion.Address))
+}
+
+// A node behind a ProxyCommand is reached by way of OpenSSH without being told so, and
+// is as good as any.
+func TestConformanceProxyCommand(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	d := remote.NewSSH(remote.Options{Config: behindProxy(t, f), AgentSocket: "none"})
+	remotetest.Conformance(t, d, func(*testing.T) (remote.Target, string) {
+		return remote.Target{Name: "gpu1"}, f.Nodes[1].Home
+	})
+}
+
+func TestProxyCommandFails(t *testing.T) {
+	needSSH(t)
+	for command, want := range map[string]string{
+		"sh -c 'echo no way through >&2; exit 1'": "its ProxyCommand .* leads nowhere: no way through",
+		"sleep 60": "did not finish the SSH handshake within 2s",
+	} {
+		file := write(t, "config", "Host gpu1\n ProxyCommand "+command+"\n User train\n")
+		d := remote.NewSSH(remote.Options{Config: file, AgentSocket: "none", Timeout: 2 * time.Second, Pause: time.Millisecond})
+		begin := time.Now()
+		_, err := d.Dial(t.Context(), remote.Target{Name: "gpu1"})
+		wantError(t, err, remote.ErrDial, want, "ssh -v")
+		if took := time.Since(begin); took > 8*time.Second {
+			t.Errorf("%s: after %s", command, took)
+		}
+	}
+}
+
+// An inventory that names a jump host spares the ProxyCommand of the configuration.
+func TestJumpHostSparesProxyCommand(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
+	for _, way := range []remote.Way{remote.Auto, remote.Native, remote.OpenSSH} {
+		d := remote.NewSSH(remote.Options{Config: write(t, "config", "Host 127.0.*\n ProxyCommand false\n"), AgentSocket: "none", Way: way, Timeout: 5 * time.Second})
+		target := fleetTarget(f, 1)
+		jump := fleetTarget(f, 0)
+		jump.Jump = []remote.Target{}
+		target.Jump = []remote.Target{jump}
+		c := dial(t, d, target)
+		o, _, err := output(t, c, remote.Command{Argv: []string{"sh", "-c", "echo $HOME"}})
+		if err != nil || strings.TrimSpace(o) != f.Nodes[1].Home {
+			t.Errorf("%s: got %q, %v", way, o, err)
+		}
+		c.Close()
+	}
+}
+
+// Nothing stays behind: no process, no folder.
+func TestOpenSSHLeavesNothing(t *testing.T) {
+	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
+	temp, err := os.MkdirTemp("", "l") // a socket's name is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(temp) })
+	t.Setenv("TMPDIR", temp)
+	refused := fleetTarget(f, 0)
+	refused.IdentityFiles = []string{"/no/such/key"}
+	if _, err := bySSH(t, remote.Options{}).Dial(t.Context(), refused); !errors.Is(err, remote.ErrAuth) {
+		t.Errorf("got %v", err)
+	}
+	d := bySSH(t, remote.Options{})
+	c := dial(t, d, fleetTarget(f, 0))
+	runTrue(t, c)
+	if found, err := filepath.Glob(os.Getenv("TMPDIR") + "/dsbuild-ssh-*/*"); err != nil || len(found) == 0 {
+		t.Errorf("found %q, %v", found, err)
+	}
+	c.Close()
+	if pids := children(t, os.Getpid()); len(pids) > 0 {
+		t.Errorf("processes %v run", pids)
+	}
+	if found, err := filepath.Glob(os.Getenv("TMPDIR") + "/*"); err != nil || len(found) > 0 {
+		t.Errorf("found %q, %v", found, err)
+	}
+}
+
+// A KnownHostsCommand says who a node is, but for an inventory that does.
+func TestKnownHostsCommand(t *testing.T) {
+	needSSH(t)
+	s := sshtest.Start(t, sshtest.Options{})
+	known := read(t, s.KnownHosts)
+	target := s.Target()
+	target.KnownHosts = nil
+	reach := func(printed string, target remote.Target) error {
+		config := write(t, "config", "UserKnownHostsFile none\nKnownHostsCommand /bin/cat "+write(t, "printed", printed)+"\n")
+		d := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Timeout: 5 * time.Second})
+		c, err := d.Dial(t.Context(), target)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	if err := reach(known, target); err != nil {
+		t.Error(err)
+	}
+	wantError(t, reach("# nobody\n", target), remote.ErrHostKey, "it shows ssh-ed25519 SHA256:", "ssh-keyscan")
+	target.KnownHosts = []string{write(t, "empty", "")}
+	wantError(t, reach(known, target), remote.ErrHostKey, "is not in .*empty; it shows ssh-ed25519 SHA256:", "ssh-keyscan")
+}
