@@ -47,8 +47,9 @@ DSBUILD_CCACHE=
 for name in gcc g++ cc c++; do install -m 755 "$DSBUILD_TOOLS/cxx" "$DSBUILD_WORK/bin/$name"; done
 install -m 755 "$DSBUILD_TOOLS/nvcc" "$DSBUILD_WORK/bin/nvcc"
 PATH=$DSBUILD_WORK/bin:$PATH
-# torch hands CC on to nvcc, which would look for one by itself.
-CC=$DSBUILD_WORK/bin/gcc CXX=$DSBUILD_WORK/bin/g++ PYTORCH_NVCC=$DSBUILD_WORK/bin/nvcc
+# torch hands CC on to nvcc, which would look for one by itself. By name, for torch and
+# distutils part a path at its spaces.
+CC=gcc CXX=g++ PYTORCH_NVCC=nvcc
 CCACHE_BASEDIR=$DSBUILD_SRC
 export DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
 echo >"$DSBUILD_WORK/name.cu"

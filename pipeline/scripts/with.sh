@@ -14,7 +14,7 @@ mkdir -p "$DSBUILD_WORK/bin"
 for name in gcc g++ cc c++; do install -m 755 "$DSBUILD_TOOLS/cxx" "$DSBUILD_WORK/bin/$name"; done
 install -m 755 "$DSBUILD_TOOLS/nvcc" "$DSBUILD_WORK/bin/nvcc"
 PATH=$DSBUILD_WORK/bin:$PATH
-CC=$DSBUILD_WORK/bin/gcc CXX=$DSBUILD_WORK/bin/g++ PYTORCH_NVCC=$DSBUILD_WORK/bin/nvcc
+CC=gcc CXX=g++ PYTORCH_NVCC=nvcc
 CCACHE_BASEDIR=$DSBUILD_SRC
 export DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
 python "$DSBUILD_TOOLS/wheels.py" with "$@"
