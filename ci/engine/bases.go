@@ -27,14 +27,14 @@ type release struct {
 }
 
 // releases are those for which bases are made, the default first. Ubuntu does not
-// require its apt, which brings its keys. Ubuntu 22.04 has a newer Python beside
-// its own, which people there use.
+// require its apt, which brings its keys. The Python 3.11 of Ubuntu 22.04 is none:
+// it is a release candidate.
 func releases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
 		{suite: "bullseye", name: "Debian 11", options: []string{recompile}},
 		{suite: "trixie", name: "Debian 13"},
-		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: strings.Fields("apt python3.11 python3.11-venv python3.11-dev")},
+		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: []string{"apt"}},
 		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"apt"}},
 		{suite: "resolute", name: "Ubuntu 26.04", ubuntu: true, more: []string{"apt"}},
 	}

@@ -70,6 +70,8 @@ each() (
 
 ask_python='
 import os, sys, sysconfig
+if sys.version_info.releaselevel != "final":
+    sys.exit(1)
 parts = []
 for part in ("venv", "ensurepip", "pip"):
     try:
@@ -81,7 +83,8 @@ if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
     parts.append("Python.h")
 print("%d.%d.%d" % sys.version_info[:3], sys.executable, ",".join(parts) or "-", sep="\t")
 '
-# All are asked at once: version managers have shims of theirs, which may take long and
+# A Python before its release (3.11 of Ubuntu 22.04 is a candidate) counts for none: torch
+# needs what came later. All are asked at once: version managers have shims of theirs, which may take long and
 # end with an error. Their answers come in any order, each behind its number.
 pythons=$newline$(
     { each python3; each 'python3.[0-9]' 'python3.[0-9][0-9]'; } | {

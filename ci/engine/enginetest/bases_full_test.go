@@ -19,7 +19,7 @@ func suites() map[string][]string {
 		"bullseye": {"3.9"},
 		"bookworm": {"3.11"},
 		"trixie":   {"3.13"},
-		"jammy":    {"3.10", "3.11"},
+		"jammy":    {"3.10"},
 		"noble":    {"3.12"},
 	}
 }
