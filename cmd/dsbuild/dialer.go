@@ -100,7 +100,7 @@ func (o wayOptions) checkSSH(command string) error {
 		return nil
 	}
 	if _, err := remote.FindOpenSSH(context.Background()); err != nil {
-		return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: hint.Of(err) + ";"}
+		return &usageError{err: fmt.Errorf("--ssh openssh: %w", err), command: command, hint: hint.Of(err)}
 	}
 	return nil
 }
