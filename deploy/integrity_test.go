@@ -15,6 +15,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
+	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
@@ -158,6 +159,34 @@ func cached(t *testing.T, e environment, module string) string {
 	t.Helper()
 	tag := pythonTag(t)
 	return filepath.Join(e.site, filepath.Dir(module), "__pycache__", strings.TrimSuffix(filepath.Base(module), ".py")+".cpython-"+tag[2:]+".pyc")
+}
+
+// Byte code that came along with the wheel is known by what it was, and not by what
+// its module would become here.
+func TestByteCodeThatCameAlongIsSeenAndMended(t *testing.T) {
+	t.Parallel()
+	code, packed := byteCode(t)
+	path := makeWheel(t, t.TempDir(), wheelOptions{code: &code, files: map[string]string{"deepspeed/origin.py": "x = 'source'\n"}})
+	if err := os.WriteFile(path+wheel.ByteCodeSuffix, packed, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	f := few{envs: []environment{e}, wheel: load(t, path)[0], opt: options(t, nil, []*sshtest.Server{s}, h)}
+	f.opt.Verify = deploy.VerifyFiles
+	for range 2 {
+		if r := run(t, context.Background(), withWheel(f)); r.Err() != nil || !r.Nodes[0].Changed {
+			t.Fatalf("deploy: %+v", r.Nodes[0])
+		}
+		if r := f.look(t); r.Err() != nil || e.origin(t) != "byte code" {
+			t.Fatalf("after the deploy: %v, %s", r.Err(), e.origin(t))
+		}
+		changeByteCode(t, cached(t, e, "deepspeed/origin.py"), "byte code", "evil code")
+		if got := e.origin(t); got != "evil code" {
+			t.Fatalf("imported %q", got)
+		}
+		differs(t, f.look(t), 0, "deepspeed/__pycache__/origin.cpython-")
+	}
 }
 
 // What runs in place of what was installed is named, and the next deploy mends it: at
