@@ -227,6 +227,7 @@ def agent(orders, at=0, power=False):
             os._exit(1)
         with real_open(count, "w") as f:
             f.write(str(Points.count))
+        Points.unsynced.pop(os.stat(count).st_ino, None)  # of a file that is gone
         if power:
             die()
         os._exit(0)
