@@ -37,8 +37,9 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 		case <-done:
 		}
 	}()
+	// The signals stay caught until the process has ended: one that comes when all has
+	// been said must not take the exit code's place.
 	return ctx, func() {
-		signal.Stop(signals)
 		close(done)
 		cancel(nil)
 	}
