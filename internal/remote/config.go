@@ -252,11 +252,12 @@ func (s settings) forgetDefaults() {
 // complaint is what a program said last when it failed.
 func complaint(err error) string {
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || len(bytes.TrimSpace(exit.Stderr)) == 0 {
-		return err.Error()
+	if errors.As(err, &exit) {
+		if last := lastLine(string(exit.Stderr)); last != "" {
+			return last
+		}
 	}
-	lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
+	return err.Error()
 }
 
 // hasTicket asks Kerberos for a ticket.
