@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// GroundOf returns what is known of an image by its reference, with or
-// without registry, tag variant and digest: the distributions in the table of
-// bases, and NVIDIA's CUDA images on those. It reports false for any other.
-func (t *Tables) GroundOf(ref string) (Ground, bool) {
+// EnvironmentOfImage returns the build environment of an image by its reference, with or
+// without registry, tag variant and digest. It knows the distributions in the table of
+// bases and NVIDIA's CUDA images on them. It reports false for any other image.
+func (t *Tables) EnvironmentOfImage(ref string) (BuildEnvironment, bool) {
 	name, _, _ := strings.Cut(ref, "@")
 	for _, prefix := range []string{"docker.io/", "index.docker.io/", "library/", "nvcr.io/"} {
 		name = strings.TrimPrefix(name, prefix)
@@ -23,9 +23,9 @@ func (t *Tables) GroundOf(ref string) (Ground, bool) {
 		return match && err == nil
 	})
 	if i < 0 {
-		return Ground{}, false
+		return BuildEnvironment{}, false
 	}
-	g := t.Bases[i].Ground
+	g := t.Bases[i].BuildEnvironment
 	g.Ref = ref
 	if cuda != nil {
 		g.Name += " of NVIDIA's CUDA images"
@@ -38,23 +38,12 @@ func (t *Tables) GroundOf(ref string) (Ground, bool) {
 
 var nvidiaImage = regexp.MustCompile(`^nvidia/cuda:([0-9]+\.[0-9]+)(?:\.[0-9]+)?(?:-cudnn[0-9]*)?-(devel|runtime|base)-(ubuntu)([0-9]+\.[0-9]+)$`)
 
-// chosenGrounds are the bases that dsbuild chooses among by itself.
-func (t *Tables) chosenGrounds() []Ground {
-	var out []Ground
-	for _, b := range t.Bases {
+// chosenEnvironments are the bases among which dsbuild chooses.
+func chosenEnvironments(bases []Base) []BuildEnvironment {
+	var out []BuildEnvironment
+	for _, b := range bases {
 		if !b.NamedOnly {
-			out = append(out, b.Ground)
-		}
-	}
-	return out
-}
-
-// imageGrounds are those of the images that bring a CUDA toolkit.
-func (t *Tables) imageGrounds() []Ground {
-	var out []Ground
-	for _, ref := range t.Images {
-		if g, ok := t.GroundOf(ref); ok {
-			out = append(out, g)
+			out = append(out, b.BuildEnvironment)
 		}
 	}
 	return out

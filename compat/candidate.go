@@ -9,42 +9,34 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// candidate is one combination that may make a toolchain.
-type candidate struct {
-	torch  Torch
-	road   RoadInfo
-	ground Ground
-	python string
-}
-
-// attempt is a candidate held against what is wanted. why lists all that
-// speaks against it.
-type attempt struct {
+// evaluation compares a candidate with the requirements.
+type evaluation struct {
 	*Tables
-	*want
+	*requirements
 	candidate
-	tc      Toolchain
-	cuda    CUDA // the row of the toolkit that compiles
-	why     []string
-	ruled   bool // out: the road is never one for this ground
-	remarks []string
-	notes   []string
+	rank       rank
+	toolchain  Toolchain
+	cuda       CUDA // the row of the toolkit that compiles
+	conflicts  []string
+	impossible bool // this build environment can never use the CUDA source
+	remarks    []string
+	notes      []string
 }
 
-// try makes a toolchain of a candidate, or says why it makes none.
-func (t *Tables) try(w *want, c candidate) *attempt {
-	a := &attempt{Tables: t, want: w, candidate: c}
-	a.tc = Toolchain{
-		Road: c.road.Road, Ground: c.ground, Nvcc: c.road.Nvcc, Python: c.python,
+// evaluate makes a toolchain of a candidate, or notes the conflicts that prevent it.
+func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
+	a := &evaluation{Tables: t, requirements: w, candidate: c}
+	a.toolchain = Toolchain{
+		CUDASource: c.source.Source, Environment: c.environment, Nvcc: c.source.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkit(), Pins: c.torch.pins(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: c.torch.pinsFor(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
-	if a.tc.CPU == "" {
-		a.tc.CPU = wheel.CPUv3
+	if a.toolchain.CPU == "" {
+		a.toolchain.CPU = wheel.CPUv3
 	}
-	a.checkGround()
+	a.checkEnvironment()
 	a.checkDriver()
-	if a.ruled || !a.findCUDA() {
+	if a.impossible || !a.findCUDA() {
 		return a
 	}
 	a.chooseOps()
@@ -54,19 +46,19 @@ func (t *Tables) try(w *want, c candidate) *attempt {
 	return a
 }
 
-func (a *attempt) refuse(format string, args ...any) {
-	a.why = append(a.why, fmt.Sprintf(format, args...))
+func (a *evaluation) addConflict(format string, args ...any) {
+	a.conflicts = append(a.conflicts, fmt.Sprintf(format, args...))
 }
 
-func (a *attempt) remark(format string, args ...any) {
+func (a *evaluation) addRemark(format string, args ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, args...))
 }
 
-func (a *attempt) note(format string, args ...any) {
+func (a *evaluation) addNote(format string, args ...any) {
 	a.notes = append(a.notes, fmt.Sprintf(format, args...))
 }
 
-func (t Torch) pins(python string) []string {
+func (t Torch) pinsFor(python string) []string {
 	var out []string
 	for _, p := range t.Pins {
 		if p.FromPython == "" || compareVersions(python, p.FromPython) >= 0 {
@@ -76,91 +68,92 @@ func (t Torch) pins(python string) []string {
 	return out
 }
 
-// toolkit is the version of the headers and of nvcc.
-func (a *attempt) toolkit() string {
+// toolkitVersion returns the version of the headers and of nvcc.
+func (a *evaluation) toolkitVersion() string {
 	switch {
-	case a.road.CUDA != "":
-		return a.road.CUDA
-	case a.road.Road == Found:
-		return a.ground.CUDA
+	case a.source.CUDA != "":
+		return a.source.CUDA
+	case a.source.Source == FoundCUDA:
+		return a.environment.CUDA
 	case a.torch.Toolkit != "":
 		return a.torch.Toolkit
 	}
 	return a.torch.CUDA
 }
 
-// serves reports whether a road is one for a torch at all: a toolkit of
-// another major neither compiles for it nor is taken by it.
-func (r RoadInfo) serves(torch Torch, g Ground) bool {
-	if r.Road == Found {
-		return g.CUDA != "" && major(g.CUDA) == major(torch.CUDA)
+// fitsTorch reports whether a CUDA source can serve a torch at all. A toolkit of another major
+// cannot compile for it, and torch refuses such a toolkit.
+func (r CUDASourceInfo) fitsTorch(torch Torch, g BuildEnvironment) bool {
+	if r.Source == FoundCUDA {
+		return g.CUDA != "" && majorOf(g.CUDA) == majorOf(torch.CUDA)
 	}
-	return r.TorchCUDA == major(torch.CUDA)
+	return r.TorchCUDA == majorOf(torch.CUDA)
 }
 
-// checkGround compares the ground with what the road installs there.
-func (a *attempt) checkGround() {
-	a.ruled = a.road.Suite != "" && (a.ground.Host || a.ground.Suite != a.road.Suite)
+// checkEnvironment refuses a build environment in which the CUDA source cannot be
+// installed.
+func (a *evaluation) checkEnvironment() {
+	a.impossible = a.source.Suite != "" && (a.environment.Host || a.environment.Suite != a.source.Suite)
 	switch {
-	case !a.ruled:
-	case a.ground.Host:
-		a.refuse("%s is installed by root with the distribution's own tools, which the host builder does not use", a.road.Title)
+	case !a.impossible:
+	case a.environment.Host:
+		a.addConflict("%s is installed by root with the distribution's own tools, which the host builder does not use", a.source.Title)
 	default:
-		a.refuse("%s", a.elsewhere())
+		a.addConflict("%s", a.otherBaseConflict())
 	}
-	if a.road.Road != Found && a.ground.CUDA != "" {
-		a.note("%s has CUDA %s, which is not used: torch %s is built for CUDA %s", a.ground.Name, a.ground.CUDA, a.torch.Version, a.torch.CUDA)
+	if a.source.Source != FoundCUDA && a.environment.CUDA != "" {
+		a.addNote("%s has CUDA %s, which is not used: torch %s is built for CUDA %s", a.environment.Name, a.environment.CUDA, a.torch.Version, a.torch.CUDA)
 	}
 }
 
-// checkDriver holds the CUDA of torch against the driver of the nodes.
-func (a *attempt) checkDriver() {
+// checkDriver compares the CUDA of torch with the driver of the nodes.
+func (a *evaluation) checkDriver() {
 	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
-		a.refuse("torch %s is built for CUDA %s, which takes driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.release(a.torch.CUDA).Driver, a.spec.Driver)
+		a.addConflict("torch %s is built for CUDA %s, which takes driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.cudaRow(a.torch.CUDA).Driver, a.spec.Driver)
 	}
 }
 
-// elsewhere says why the one base that a road is for does not do.
-func (a *attempt) elsewhere() string {
-	home := a.Bases[slices.IndexFunc(a.Bases, func(b Base) bool { return b.Suite == a.road.Suite })]
+// otherBaseConflict returns the reason why the only base of a CUDA source cannot be used.
+func (a *evaluation) otherBaseConflict() string {
+	home := a.Bases[slices.IndexFunc(a.Bases, func(b Base) bool { return b.Suite == a.source.Suite })]
 	var but []string
-	if a.given {
-		but = append(but, "not that of "+a.ground.Name)
+	if a.environmentsNamed {
+		but = append(but, "not that of "+a.environment.Name)
 	}
 	switch asked := a.spec.Python; {
 	case asked != "" && !home.hasPython(asked):
-		but = append(but, fmt.Sprintf("which has Python %s, not %s", listed(home.Pythons), asked))
-	case len(home.pythons("", a.torch)) == 0:
-		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels", listed(home.Pythons), a.torch.Version))
+		but = append(but, fmt.Sprintf("which has Python %s, not %s", joinWords(home.Pythons), asked))
+	case len(home.pythonsFor("", a.torch)) == 0:
+		but = append(but, fmt.Sprintf("which has Python %s, for which torch %s has no wheels", joinWords(home.Pythons), a.torch.Version))
 	}
-	return fmt.Sprintf("%s (%s) is that of %s, %s", a.road.Title, a.road.CUDA, home.Name, strings.Join(but, " and "))
+	return fmt.Sprintf("%s (%s) is that of %s, %s", a.source.Title, a.source.CUDA, home.Name, strings.Join(but, " and "))
 }
 
-// findCUDA looks up the toolkit that compiles. One that is not in the tables
-// counts as the newest before it, of the same major.
-func (a *attempt) findCUDA() bool {
-	version := firstTwo(a.tc.Toolkit)
+// findCUDA looks up the toolkit that compiles. A toolkit that the tables lack counts as the
+// newest one before it, of the same major.
+func (a *evaluation) findCUDA() bool {
+	version := firstTwo(a.toolchain.Toolkit)
 	for _, c := range a.CUDAs {
-		if major(c.Version) == major(version) && compareVersions(c.Version, version) <= 0 {
+		if majorOf(c.Version) == majorOf(version) && compareVersions(c.Version, version) <= 0 {
 			a.cuda = c
 			if c.Version != version {
-				a.remark("CUDA %s is not in the tables of this dsbuild: it is taken for %s", version, c.Version)
+				a.addRemark("CUDA %s is not in the tables of this dsbuild: it is taken for %s", version, c.Version)
 			}
 			a.cuda.Version = version
 			return true
 		}
 	}
-	a.refuse("CUDA %s is not in the tables of this dsbuild", version)
+	a.addConflict("CUDA %s is not in the tables of this dsbuild", version)
 	return false
 }
 
-// whose says where the toolkit is from, for a sentence.
-func (a *attempt) whose() string {
-	switch a.road.Road {
-	case Found:
-		return "which " + a.ground.Name + " has"
+// toolkitOrigin returns the origin of the toolkit, in words for a sentence.
+func (a *evaluation) toolkitOrigin() string {
+	switch a.source.Source {
+	case FoundCUDA:
+		return "which " + a.environment.Name + " has"
 	case Debian12:
-		return "which is " + strings.TrimSuffix(a.road.Title, " CUDA toolkit")
+		return "which is " + strings.TrimSuffix(a.source.Title, " CUDA toolkit")
 	case Nvcc12:
 		return "which is Debian's"
 	default:
@@ -168,44 +161,44 @@ func (a *attempt) whose() string {
 	}
 }
 
-// chooseOps takes the ops that can be built. One asked for by name that cannot
-// be speaks against the candidate; others are left out.
-func (a *attempt) chooseOps() {
+// chooseOps takes the ops that can be built. If an op that the user named cannot be built, that
+// is a conflict; chooseOps leaves other such ops out.
+func (a *evaluation) chooseOps() {
 	var withoutNvcc []string
 	for i, op := range a.ops {
 		why := a.fitOp(&op)
 		switch {
 		case why == "":
-			a.tc.Ops = append(a.tc.Ops, op)
-		case !a.byName[i] && !a.all: // this DeepSpeed does not bring it along
+			a.toolchain.Ops = append(a.toolchain.Ops, op)
+		case !a.byName[i] && !a.allOps: // this DeepSpeed does not bring it along
 		case !a.byName[i]:
-			a.tc.Left = append(a.tc.Left, LeftOp{op.Name, why})
-		case op.DeviceCode && !a.road.Nvcc:
+			a.toolchain.Left = append(a.toolchain.Left, LeftOp{op.Name, why})
+		case op.DeviceCode && !a.source.Nvcc:
 			withoutNvcc = append(withoutNvcc, op.Name)
 		default:
-			a.why = append(a.why, why)
+			a.conflicts = append(a.conflicts, why)
 		}
 	}
 	if len(withoutNvcc) > 0 {
-		a.refuse("%s: device code needs nvcc, and the Python packages of CUDA %s bring none", listed(withoutNvcc), a.cuda.Version)
+		a.addConflict("%s: device code needs nvcc, and the Python packages of CUDA %s bring none", joinWords(withoutNvcc), a.cuda.Version)
 	}
-	if len(a.tc.Ops) == 0 && a.all {
-		a.refuse("none of all ops can be built")
+	if len(a.toolchain.Ops) == 0 && a.allOps {
+		a.addConflict("none of all ops can be built")
 	}
-	if a.tc.HasDeviceCode() {
-		a.tc.Archs = a.archs
+	if a.toolchain.HasDeviceCode() {
+		a.toolchain.Archs = a.archs
 	}
 }
 
-// fitOp gives an op its archs, or says why it cannot be built.
-func (a *attempt) fitOp(op *Op) string {
-	if why := op.absent(a.deepspeed.Version); why != "" {
+// fitOp gives an op its archs, or returns the reason why it cannot be built.
+func (a *evaluation) fitOp(op *Op) string {
+	if why := op.absentFrom(a.deepspeed.Version); why != "" {
 		return why
 	}
-	if len(op.Needs.Roads) > 0 && !slices.Contains(op.Needs.Roads, a.road.Road) {
-		return fmt.Sprintf("op %s was made to work with %s alone, not with %s", op.Name, listed(roadNames(op.Needs.Roads)), a.road.Road)
+	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
+		return fmt.Sprintf("op %s was made to work with %s alone, not with %s", op.Name, joinWords(cudaSourceNames(op.Needs.CUDASources)), a.source.Source)
 	}
-	if op.DeviceCode && !a.road.Nvcc {
+	if op.DeviceCode && !a.source.Nvcc {
 		return "device code needs nvcc, and the Python packages of CUDA " + a.torch.CUDA + " bring none"
 	}
 	for _, b := range op.Broken {
@@ -213,12 +206,12 @@ func (a *attempt) fitOp(op *Op) string {
 			return fmt.Sprintf("op %s cannot be built with CUDA %s: %s", op.Name, a.cuda.Version, b.Why)
 		}
 	}
-	if !op.DeviceCode || a.loose {
+	if !op.DeviceCode || a.archOptional {
 		return ""
 	}
 	var left []string
 	for _, arch := range a.archs {
-		if op.takes(arch.Capability()) {
+		if op.supportsArch(arch.Capability()) {
 			op.Archs = append(op.Archs, arch)
 		} else {
 			left = append(left, arch.Capability())
@@ -228,13 +221,13 @@ func (a *attempt) fitOp(op *Op) string {
 	case len(op.Archs) == 0 && len(a.archs) > 0:
 		return op.archsRefused(left)
 	case len(left) > 0:
-		a.remark("%s is compiled for %s and not for %s: it %s", op.Name, listed(wheel.Capabilities(op.Archs, false)), listed(left), op.archRange())
+		a.addRemark("%s is compiled for %s and not for %s: it %s", op.Name, joinWords(wheel.Capabilities(op.Archs, false)), joinWords(left), op.archRange())
 	}
 	return ""
 }
 
-func (o Op) takes(capability string) bool {
-	return (o.MinArch == "" || !older(capability, o.MinArch)) && (o.MaxArch == "" || !older(o.MaxArch, capability))
+func (o Op) supportsArch(capability string) bool {
+	return (o.MinArch == "" || !olderMinor(capability, o.MinArch)) && (o.MaxArch == "" || !olderMinor(o.MaxArch, capability))
 }
 
 func (o Op) archRange() string {
@@ -251,79 +244,86 @@ func (o Op) archsRefused(archs []string) string {
 	return fmt.Sprintf("op %s %s, which leaves none of %s", o.Name, o.archRange(), strings.Join(archs, ", "))
 }
 
-func roadNames(roads []Road) []string {
+func cudaSourceNames(sources []CUDASource) []string {
 	var out []string
-	for _, r := range roads {
+	for _, r := range sources {
 		out = append(out, string(r))
 	}
 	return out
 }
 
-// checkArchs holds the arch list against what nvcc compiles for.
-func (a *attempt) checkArchs() {
-	if len(a.archs) == 0 && a.device() && !a.loose { // also where such ops would be left out
-		a.refuse("no arch is given and %s has device code", Toolchain{Ops: a.ops}.OpNames(true)[0])
+// checkArchs compares the arch list with the archs that nvcc compiles for.
+func (a *evaluation) checkArchs() {
+	if len(a.archs) == 0 && a.wantsDeviceCode() && !a.archOptional { // also where such ops would be left out
+		a.addConflict("no arch is given and %s has device code", Toolchain{Ops: a.ops}.OpNames(true)[0])
 	}
 	for _, arch := range a.archs {
 		c := arch.Capability()
 		switch {
-		case a.tc.HasDeviceCode() && slices.Contains(a.road.MoreArchs, c) && arch.PTX:
-			a.refuse("%s makes machine code for arch %s, and no PTX", a.road.Road, a.called(c))
-		case a.tc.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.road.MoreArchs, c):
-			a.refuse("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.whose(), a.called(c), a.whoCompiles(c))
+		case a.toolchain.HasDeviceCode() && slices.Contains(a.source.MoreArchs, c) && arch.PTX:
+			a.addConflict("%s makes machine code for arch %s, and no PTX", a.source.Source, a.archWithGPUs(c))
+		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
+			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), whichCompile(a.CUDAs, c))
 		case len(a.gpus[c]) > 0 && !a.torch.runsOn(arch):
-			a.refuse("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.called(c), a.whoRuns(arch))
+			a.addConflict("torch %s itself has no code for arch %s and does not run there; %s", a.torch.Version, a.archWithGPUs(c), whichRun(a.Torches, arch))
 		}
 	}
 }
 
-// checkLimits holds torch and the archs against the release of DeepSpeed.
-func (a *attempt) checkLimits() {
+// checkLimits compares torch and the archs with the limits of the release of DeepSpeed.
+func (a *evaluation) checkLimits() {
 	release := a.deepspeed.Version
 	for _, l := range a.Limits {
 		if compareVersions(release, l.Until) >= 0 {
 			continue
 		}
 		if l.TorchFrom != "" && compareVersions(a.torch.Version, l.TorchFrom) >= 0 {
-			a.refuse("DeepSpeed %s does not work with torch %s: %s; DeepSpeed from %s on does", release, a.torch.Version, l.Why, l.Until)
+			a.addConflict("DeepSpeed %s does not work with torch %s: %s; DeepSpeed from %s on does", release, a.torch.Version, l.Why, l.Until)
 		}
-		for _, arch := range a.tc.Archs {
-			if l.MaxArch != "" && older(l.MaxArch, arch.Capability()) {
-				a.refuse("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed from %s on is", release, a.called(arch.Capability()), l.Why, l.Until)
+		for _, arch := range a.toolchain.Archs {
+			if l.MaxArch != "" && olderMinor(l.MaxArch, arch.Capability()) {
+				a.addConflict("DeepSpeed %s is not compiled for arch %s: %s; DeepSpeed from %s on is", release, a.archWithGPUs(arch.Capability()), l.Why, l.Until)
 			}
 		}
 	}
 }
 
-// whoRuns names the torches that run on an arch, which some do.
-func (t *Tables) whoRuns(arch wheel.Arch) string {
-	with := slices.DeleteFunc(slices.Clone(t.Torches), func(r Torch) bool { return !r.runsOn(arch) })
-	switch newest, oldest := with[0].Version, with[len(with)-1].Version; {
-	case newest == t.Torches[0].Version:
-		return "torch from " + oldest + " on does"
-	case oldest == t.Torches[len(t.Torches)-1].Version:
-		return "torch up to " + newest + " does"
-	default:
-		return "torch " + oldest + " to " + newest + " does"
+// whichRun names the torches that run on an arch; some do.
+func whichRun(all []Torch, arch wheel.Arch) string {
+	var with []string
+	for _, r := range all {
+		if r.runsOn(arch) {
+			with = append(with, r.Version)
+		}
 	}
+	return "torch " + rangeWords(with, torchVersions(all)) + " does"
 }
 
-// whoCompiles names the CUDAs that compile for an arch, which some do.
-func (t *Tables) whoCompiles(capability string) string {
-	with := t.Compilers(capability)
-	switch newest, oldest := t.CUDAs[0].Version, t.CUDAs[len(t.CUDAs)-1].Version; {
-	case with[0] == newest:
-		return "CUDA from " + with[len(with)-1] + " on does"
-	case with[len(with)-1] == oldest:
-		return "CUDA up to " + with[0] + " does"
+// whichCompile names the CUDAs that compile for an arch; some do.
+func whichCompile(all []CUDA, capability string) string {
+	var versions []string
+	for _, c := range all {
+		versions = append(versions, c.Version)
 	}
-	return "CUDA " + with[len(with)-1] + " to " + with[0] + " does"
+	return "CUDA " + rangeWords(Compilers(all, capability), versions) + " does"
+}
+
+// rangeWords says which part of all versions a list is; both are newest first.
+func rangeWords(list, all []string) string {
+	switch newest, oldest := list[0], list[len(list)-1]; {
+	case newest == all[0]:
+		return "from " + oldest + " on"
+	case oldest == all[len(all)-1]:
+		return "up to " + newest
+	default:
+		return oldest + " to " + newest
+	}
 }
 
 // Compilers lists the CUDAs that compile for an arch, newest first.
-func (t *Tables) Compilers(capability string) []string {
+func Compilers(all []CUDA, capability string) []string {
 	var with []string
-	for _, c := range t.CUDAs {
+	for _, c := range all {
 		if slices.Contains(c.Archs, capability) {
 			with = append(with, c.Version)
 		}
@@ -342,91 +342,89 @@ func (t *Tables) NewestTorch(capability string) string {
 	return ""
 }
 
-// runsOn reports whether torch's own binaries have code that runs on an arch:
-// for it, or for a lower minor of the same major. Where it is not known what
-// they hold, it is taken that they do.
+// runsOn reports whether torch's own binaries have code for an arch: for the arch itself, or for
+// a lower minor of the same major. It is true if the archs of the binaries are not known.
 func (t Torch) runsOn(arch wheel.Arch) bool {
 	return len(t.Archs) == 0 || slices.ContainsFunc(t.Archs, func(have string) bool {
-		major, minor := parts(have)
+		major, minor := firstTwoNumbers(have)
 		return major == arch.Major && minor <= arch.Minor
 	})
 }
 
-// chooseGCC picks the first gcc of the ground that torch's headers and nvcc
-// both take; nvcc does not mind without device code. GCCs that are not known
-// refuse nothing.
-func (a *attempt) chooseGCC() {
-	gccs := a.ground.GCCs
-	if fixed := a.road.GCC; fixed != "" {
-		a.tc.GCC = fixed
+// chooseGCC picks the first gcc of the build environment that torch's headers and nvcc both
+// accept. Without device code, nvcc does not limit the gcc. An unknown gcc is never refused.
+func (a *evaluation) chooseGCC() {
+	gccs := a.environment.GCCs
+	if fixed := a.source.GCC; fixed != "" {
+		a.toolchain.GCC = fixed
 		if len(gccs) > 0 && !slices.Contains(gccs, fixed) {
-			a.refuse("%s needs gcc %s, %s has %s", a.road.Title, fixed, a.ground.Name, listed(gccs))
+			a.addConflict("%s needs gcc %s, %s has %s", a.source.Title, fixed, a.environment.Name, joinWords(gccs))
 		}
 		return
 	}
 	newest := a.cuda.NewestGCC
-	if !a.tc.HasDeviceCode() {
+	if !a.toolchain.HasDeviceCode() {
 		newest = "999"
 	}
 	for i, g := range gccs {
-		if number(g) >= number(a.torch.OldestGCC) && number(g) <= number(newest) {
+		if numberOf(g) >= numberOf(a.torch.OldestGCC) && numberOf(g) <= numberOf(newest) {
 			if i > 0 {
-				a.tc.GCC = g
+				a.toolchain.GCC = g
 			}
 			return
 		}
 	}
 	if len(gccs) > 0 {
 		limit := ""
-		if a.tc.HasDeviceCode() {
+		if a.toolchain.HasDeviceCode() {
 			limit = fmt.Sprintf(", and CUDA %s takes none newer than %s", a.cuda.Version, newest)
 		}
-		a.refuse("torch %s needs gcc %s or newer%s; %s has gcc %s", a.torch.Version, a.torch.OldestGCC, limit, a.ground.Name, listed(gccs))
+		a.addConflict("torch %s needs gcc %s or newer%s; %s has gcc %s", a.torch.Version, a.torch.OldestGCC, limit, a.environment.Name, joinWords(gccs))
 	}
 }
 
-func number(s string) int {
+func numberOf(s string) int {
 	n, _ := strconv.Atoi(s) // of the tables: a number
 	return n
 }
 
-// toolchain finishes an attempt that nothing speaks against.
-func (a *attempt) toolchain() Toolchain {
-	tc := a.tc
+// finishedToolchain completes the toolchain of a candidate without conflicts.
+func (a *evaluation) finishedToolchain() Toolchain {
+	tc := a.toolchain
 	device := tc.HasDeviceCode()
 	if n := len(tc.Archs); n > 0 && tc.Archs[0].Major <= 7 && tc.Archs[n-1].Major > 7 {
-		a.remark("arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability())
+		a.addRemark("arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability())
 	}
 	if tc.Index != "" {
-		a.note("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)
+		a.addNote("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)
 	}
 	if !device && len(a.archs) > 0 {
-		a.note("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
+		a.addNote("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
 	}
 	if device && a.cuda.Version != tc.CUDA {
-		a.note("nvcc is %s and torch %s is built for CUDA %s: the same major, which works; torch warns of it while it builds", a.cuda.Version, tc.Torch, tc.CUDA)
+		a.addNote("nvcc is %s and torch %s is built for CUDA %s: the same major, which works; torch warns of it while it builds", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
 	if device {
 		var made []string
 		for _, arch := range tc.Archs {
-			if c := arch.Capability(); slices.Contains(a.road.MoreArchs, c) && !slices.Contains(a.cuda.Archs, c) {
-				made = append(made, a.called(c))
+			if c := arch.Capability(); slices.Contains(a.source.MoreArchs, c) && !slices.Contains(a.cuda.Archs, c) {
+				made = append(made, a.archWithGPUs(c))
 			}
 		}
 		if len(made) > 0 {
-			a.note("nvcc %s does not know arch %s: a newer ptxas makes its code of PTX for 9.0", a.cuda.Version, listed(made))
+			a.addNote("nvcc %s does not know arch %s: a newer ptxas makes its code of PTX for 9.0", a.cuda.Version, joinWords(made))
 		}
 	}
-	for _, arch := range a.unserved() { // of --arch alone: a torch of one's own may have it
-		a.remark("torch %s itself has no code for arch %s", tc.Torch, a.called(arch))
+	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it
+		a.addRemark("torch %s itself has no code for arch %s", tc.Torch, a.archWithGPUs(arch))
 	}
 	tc.Remarks = a.remarks
-	tc.Notes = append(slices.Clone(a.want.notes), a.notes...)
+	tc.Notes = append(slices.Clone(a.requirements.notes), a.notes...)
 	return tc
 }
 
-// unserved lists the archs asked for that torch's own binaries do not run on.
-func (a *attempt) unserved() []string {
+// archsTorchLacks lists the archs asked for that torch's own binaries do not run on.
+func (a *evaluation) archsTorchLacks() []string {
 	var out []string
 	for _, arch := range a.archs {
 		if !a.torch.runsOn(arch) {

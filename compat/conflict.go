@@ -10,63 +10,68 @@ import (
 type ConflictError struct {
 	Conflicts []Conflict
 	// Fix is the nearest change that makes it work, in the words of the command
-	// line. It has been resolved.
+	// line. It has been resolved. It is "" where no other value of the command line helps.
 	Fix string
-	// Final says that no other value of the command line mends it: there is
-	// nothing to try, only advice.
-	Final bool
 }
 
-// Conflict is one reason. Try is what to say instead where one value by itself
-// is wrong; such changes are needed all together. Advice is what remains beside
-// the command line: another machine, another GPU.
+// Conflict is one reason. Advice names what helps beside the command line: another
+// machine, another GPU.
 type Conflict struct {
 	What   string
-	Try    string
 	Advice []string
 }
 
 func (e *ConflictError) Error() string {
-	lines := make([]string, len(e.Conflicts))
-	for i, c := range e.Conflicts {
-		lines[i] = c.What
-	}
+	lines := reasonsOf(e.Conflicts)
 	if len(lines) == 1 {
 		return "no toolchain for this wheel: " + lines[0]
 	}
 	return "no toolchain for this wheel:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Hint says what works, all of it together; and the advice.
+// Hint gives the fix and the advice.
 func (e *ConflictError) Hint() string {
-	var steps, hints []string
-	for _, c := range e.Conflicts {
-		if c.Try != "" {
-			steps = append(steps, c.Try)
-		}
-		for _, advice := range c.Advice {
-			if !slices.Contains(hints, advice) {
-				hints = append(hints, advice)
-			}
-		}
-	}
+	var hints []string
 	if e.Fix != "" {
-		steps = append(steps, e.Fix)
+		hints = append(hints, "this works: "+e.Fix)
 	}
-	if len(steps) > 0 && !e.Final {
-		hints = append([]string{"this works: " + strings.Join(steps, " and ")}, hints...)
+	for _, c := range e.Conflicts {
+		hints = appendMissing(hints, c.Advice)
 	}
 	return strings.Join(hints, "; ")
 }
 
-// ExitCode is that of a configuration for which no toolchain exists.
+// ExitCode returns 2: no toolchain exists for the configuration.
 func (e *ConflictError) ExitCode() int { return 2 }
 
-type conflicts []Conflict
+func reasonsOf(all []Conflict) []string {
+	var out []string
+	for _, c := range all {
+		out = append(out, c.What)
+	}
+	return out
+}
 
-func (c *conflicts) add(format string, args ...any) {
+// conflict makes the error for a request that cannot be resolved.
+func (t *Tables) conflict(asked request) *ConflictError {
+	w, bad := t.lookUp(asked.spec, asked.environments)
+	w.archOptional = w.archOptional || asked.noGPUNeeded
+	if best, _ := t.search(w); best == nil {
+		bad = append(bad, t.explain(w)...)
+	}
+	e := &ConflictError{Conflicts: bad}
+	if !w.isForeignHost() {
+		e.Fix = t.nearestFix(asked)
+	}
+	return e
+}
+
+// conflictList collects conflicts.
+type conflictList []Conflict
+
+func (c *conflictList) add(format string, args ...any) {
 	*c = append(*c, Conflict{What: fmt.Sprintf(format, args...)})
 }
 
-// advise adds advice to the last one.
-func (c conflicts) advise(advice ...string) { c[len(c)-1].Advice = advice }
+// advise adds advice to the last conflict.
+func (c conflictList) advise(advice ...string) { c[len(c)-1].Advice = slices.Clone(advice) }

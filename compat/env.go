@@ -7,28 +7,27 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// WithTorch returns tables for an environment that has a torch already. One
-// that is not in the tables (built from sources, by a vendor, for another CUDA)
-// is taken to be like the release nearest to it, but for what is known of it;
-// then it is the only one there is.
+// WithTorch returns tables for an environment that has a torch already. If the tables lack
+// that torch (built from source, by a vendor, for another CUDA), it becomes the only one,
+// with the properties of the nearest release otherwise.
 func (t *Tables) WithTorch(version, cuda, python string) *Tables {
 	if t.HasTorch(version, cuda, python) {
 		return t
 	}
 	other := *t
-	other.Torches = []Torch{t.complete(Torch{Version: version, CUDA: cuda, Pythons: []string{python}})}
+	other.Torches = []Torch{completeTorch(t.Torches, Torch{Version: version, CUDA: cuda, Pythons: []string{python}})}
 	return &other
 }
 
-// AddTorch returns tables that have a release of torch beside the others: what is
-// known of it is in r, the rest is taken to be as in the release nearest to it.
+// AddTorch returns tables with a further release of torch. Properties that r does not give
+// are those of the nearest release.
 func (t *Tables) AddTorch(r Torch) *Tables {
 	other := *t
 	at := slices.IndexFunc(t.Torches, func(have Torch) bool { return compareVersions(have.Version, r.Version) < 0 })
 	if at < 0 {
 		at = len(t.Torches)
 	}
-	other.Torches = slices.Insert(slices.Clone(t.Torches), at, t.complete(r))
+	other.Torches = slices.Insert(slices.Clone(t.Torches), at, completeTorch(t.Torches, r))
 	return &other
 }
 
@@ -61,19 +60,23 @@ func (t *Tables) CUDAsFor(s wheel.Spec) []string {
 	return out
 }
 
-// Like is the release of torch that one is taken to be like which is in no table.
-func (t *Tables) Like(version string) string { return NearestVersions(version, t.torchVersions())[0] }
+// Like returns the release that lends its properties to a torch that the tables lack: the nearest
+// one.
+func (t *Tables) Like(version string) string {
+	return NearestVersions(version, torchVersions(t.Torches))[0]
+}
 
-// complete fills in what is not known of a torch from the release nearest to it.
-func (t *Tables) complete(r Torch) Torch {
-	row := t.torchNamed(t.Like(r.Version))
+// completeTorch fills in the unknown properties of a torch from the nearest release.
+func completeTorch(all []Torch, r Torch) Torch {
+	like := NearestVersions(r.Version, torchVersions(all))[0]
+	row := all[slices.IndexFunc(all, func(have Torch) bool { return have.Version == like })]
 	row.Archs = nil         // what its binaries hold is not known: nothing is refused for it
 	if r.Index == "cu126" { // has the new std::string from its first torch on, 2.6 (release notes of 2.6)
 		row.OldABI = false
 	}
 	if row.CUDA != r.CUDA {
 		row.Toolkit = ""
-		for _, have := range t.Torches {
+		for _, have := range all {
 			if have.CUDA == r.CUDA && row.Toolkit == "" {
 				row.Toolkit = have.Toolkit
 			}

@@ -11,19 +11,19 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Verdict says whether a wheel runs on a node. Reasons holds every refusal in
-// words; Remarks what is worth knowing but refuses nothing.
+// Verdict tells whether a wheel runs on a node. Reasons holds every refusal in words,
+// Remarks other things worth knowing.
 type Verdict struct {
 	Reasons []string
 	Remarks []string
 	hint    func() string
 }
 
-// OK reports whether nothing speaks against the wheel.
+// OK reports whether there is no reason against the wheel.
 func (v Verdict) OK() bool { return len(v.Reasons) == 0 }
 
-// Hint says how to get a wheel that fits, where this one does not, or what else
-// would help. It looks for one, which takes longer than the verdict.
+// Hint suggests how to get a wheel that fits, or another remedy if this one does not. It searches
+// for a wheel, which takes longer than the verdict.
 func (v Verdict) Hint() string {
 	if v.OK() || v.hint == nil {
 		return ""
@@ -31,8 +31,8 @@ func (v Verdict) Hint() string {
 	return v.hint()
 }
 
-// fitting is a wheel held against a node.
-type fitting struct {
+// fitCheck compares one wheel with one node.
+type fitCheck struct {
 	*Tables
 	m    wheel.Manifest
 	f    node.Facts
@@ -40,11 +40,10 @@ type fitting struct {
 	Verdict
 }
 
-// Fit compares what a wheel was built for with what a node has. A fact the
-// probe could not learn refuses nothing, unless the wheel cannot run without
-// what it stands for (Python, torch).
+// Fit compares the properties of a wheel with those of a node. A fact that the probe could
+// not learn refuses nothing, unless the wheel cannot run without it (Python, torch).
 func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
-	c := &fitting{Tables: t, m: m, f: f}
+	c := &fitCheck{Tables: t, m: m, f: f}
 	if name, err := wheel.ParseFileName(m.Name); err == nil {
 		for _, tag := range name.Tags {
 			if parts := strings.Split(tag, "-"); len(parts) == 3 {
@@ -52,24 +51,24 @@ func (t *Tables) Fit(m wheel.Manifest, f node.Facts) Verdict {
 			}
 		}
 	}
-	for _, rule := range []func(){c.machine, c.python, c.torch, c.cuda, c.abi, c.glibc, c.libstdcxx, c.cpu, c.gpus, c.driver} {
+	for _, rule := range []func(){c.checkMachine, c.checkPython, c.checkTorch, c.checkCUDA, c.checkABI, c.checkGlibc, c.checkLibstdcxx, c.checkCPU, c.checkGPUs, c.checkDriver} {
 		rule()
 	}
-	c.hint = c.remedy
+	c.hint = c.buildHint
 	return c.Verdict
 }
 
-func (c *fitting) refuse(format string, args ...any) {
+func (c *fitCheck) addReason(format string, args ...any) {
 	c.Reasons = append(c.Reasons, fmt.Sprintf(format, args...))
 }
 
-func (c *fitting) remark(format string, args ...any) {
+func (c *fitCheck) addRemark(format string, args ...any) {
 	c.Remarks = append(c.Remarks, fmt.Sprintf(format, args...))
 }
 
-// machine: the name's platform says what code is for. A wheel without such a
-// name has x86_64 code if it has a CPU level, and else no machine code.
-func (c *fitting) machine() {
+// checkMachine compares the platform in the wheel's name with the node's machine. A wheel without
+// such a name has x86_64 code if it has a CPU level, and else no machine code.
+func (c *fitCheck) checkMachine() {
 	var built []string
 	for _, tag := range c.tags {
 		if _, machine := splitPlatform(tag[2]); machine != "" && !slices.Contains(built, machine) {
@@ -77,16 +76,16 @@ func (c *fitting) machine() {
 		}
 	}
 	if len(built) == 0 && c.m.CPU != "" {
-		built = []string{x86}
+		built = []string{x86Machine}
 	}
 	if have := machineOf(c.f.Platform); len(built) > 0 && have != "" && !slices.Contains(built, have) {
-		c.refuse("built for %s, this node is %s", listed(built), have)
+		c.addReason("built for %s, this node is %s", joinWords(built), have)
 	}
 }
 
-func (c *fitting) python() {
+func (c *fitCheck) checkPython() {
 	if c.f.Python == "" {
-		c.refuse("this node has no Python at the interpreter the inventory names")
+		c.addReason("this node has no Python at the interpreter the inventory names")
 		return
 	}
 	if c.takesPython() {
@@ -99,134 +98,136 @@ func (c *fitting) python() {
 	if freeThreaded(c.f.Tag) {
 		have += " without the global lock (" + c.f.Tag + ")"
 	}
-	c.refuse("built for Python %s, this node has %s", built, have)
+	c.addReason("built for Python %s, this node has %s", built, have)
 }
 
-// takesPython goes by the tags, as installers do; without any by the manifest.
-func (c *fitting) takesPython() bool {
+// takesPython compares the tags with the node's Python, as installers do. Without tags it uses
+// the manifest.
+func (c *fitCheck) takesPython() bool {
 	f := c.f
-	f.Tag = cmp.Or(f.Tag, cpython(firstTwo(f.Python)))
+	f.Tag = cmp.Or(f.Tag, cpythonTag(firstTwo(f.Python)))
 	stable, isStable := strings.CutSuffix(c.m.Python, "+") // of that version or a newer one
 	switch {
 	case len(c.tags) > 0:
 		return slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], f) })
 	case isStable:
-		return installsPython(cpython(stable), "abi3", f)
+		return installsPython(cpythonTag(stable), "abi3", f)
 	}
-	return c.m.Python == "" || f.Tag == cpython(c.m.Python)
+	return c.m.Python == "" || f.Tag == cpythonTag(c.m.Python)
 }
 
-// cpython is the tag of a Python X.Y: "cp311".
-func cpython(python string) string { return "cp" + strings.ReplaceAll(python, ".", "") }
+// cpythonTag returns the tag of a Python X.Y: "cp311".
+func cpythonTag(python string) string { return "cp" + strings.ReplaceAll(python, ".", "") }
 
-func (c *fitting) pythonTags() string {
+func (c *fitCheck) pythonTags() string {
 	var out []string
 	for _, tag := range c.tags {
 		if !slices.Contains(out, tag[0]) {
 			out = append(out, tag[0])
 		}
 	}
-	return listed(out)
+	return joinWords(out)
 }
 
-// torch compares minors: DeepSpeed refuses to load ops built for another one. A
-// wheel without ops is bound to none.
-func (c *fitting) torch() {
+// checkTorch compares minors: DeepSpeed refuses to load ops built for another one. A wheel
+// without ops works with any torch.
+func (c *fitCheck) checkTorch() {
 	switch {
 	case c.f.Python == "" || c.m.Torch == "":
 	case c.f.Torch == "":
-		c.refuse("built against torch %s, this node's environment has no torch", firstTwo(c.m.Torch))
+		c.addReason("built against torch %s, this node's environment has no torch", firstTwo(c.m.Torch))
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
-		c.refuse("built against torch %s, node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
+		c.addReason("built against torch %s, node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
-		c.remark("this node's torch %s is no release: what is built against torch %s may not load under it", c.f.Torch, c.m.Torch)
+		c.addRemark("this node's torch %s is no release: what is built against torch %s may not load under it", c.f.Torch, c.m.Torch)
 	}
 }
 
-// preRelease reports whether a version is one: 2.15.0a0, 2.16.0.dev20261101, 2.15.0rc2.
+// preRelease reports whether a version is a pre-release: 2.15.0a0, 2.16.0.dev20261101, 2.15.0rc2.
 func preRelease(version string) bool {
 	public, _, _ := strings.Cut(version, "+")
 	return strings.ContainsAny(public, "abcdefghijklmnopqrstuvwxyz")
 }
 
-// cuda: ops that load CUDA's runtime need that of torch, of the same major, and
-// DeepSpeed refuses another minor where it sees a GPU. The rest does not mind.
-func (c *fitting) cuda() {
+// checkCUDA compares the CUDA of the wheel with that of torch. Ops that load CUDA's runtime need
+// that of torch, of the same major, and DeepSpeed refuses another minor if it sees a GPU. Other
+// ops load under any CUDA.
+func (c *fitCheck) checkCUDA() {
 	built, have := c.m.CUDA, c.f.TorchCUDA
 	if c.f.Python == "" || c.f.Torch == "" || c.m.Torch == "" || built == "" {
 		return
 	}
-	if !c.bound() {
+	if !c.boundToCUDA() {
 		if have == "" && len(c.m.Ops) > 0 {
-			c.remark("this node's torch has no CUDA: there DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
+			c.addRemark("this node's torch has no CUDA: there DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
 		}
 		return
 	}
 	switch {
 	case have == "":
-		c.refuse("built for CUDA %s, this node's torch has none", built)
-	case major(have) != major(built), strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
-		c.refuse("built for CUDA %s, this node's torch is built for %s", built, have)
+		c.addReason("built for CUDA %s, this node's torch has none", built)
+	case majorOf(have) != majorOf(built), strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
+		c.addReason("built for CUDA %s, this node's torch is built for %s", built, have)
 	case strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
-		c.remark("built for CUDA %s, this node's torch is built for %s: DeepSpeed refuses that as soon as there is a GPU", built, have)
+		c.addRemark("built for CUDA %s, this node's torch is built for %s: DeepSpeed refuses that as soon as there is a GPU", built, have)
 	}
 }
 
-// bound reports whether any op is loaded only under a torch of its CUDA. One
-// that is not in the tables is taken to be.
-func (c *fitting) bound() bool {
-	return c.device() || slices.ContainsFunc(c.m.Ops, func(name string) bool {
+// boundToCUDA reports whether any op loads only under a torch of its CUDA. An op that the tables
+// lack counts as such an op.
+func (c *fitCheck) boundToCUDA() bool {
+	return c.hasDeviceCode() || slices.ContainsFunc(c.m.Ops, func(name string) bool {
 		i := slices.IndexFunc(c.Ops, func(o Op) bool { return o.Name == name })
-		return i < 0 || c.Ops[i].bound(c.m.Version)
+		return i < 0 || c.Ops[i].boundToCUDA(c.m.Version)
 	})
 }
 
-// device reports whether the wheel has device code.
-func (c *fitting) device() bool { return len(c.m.Archs)+len(c.m.PTX) > 0 }
+// hasDeviceCode reports whether the wheel has device code.
+func (c *fitCheck) hasDeviceCode() bool { return len(c.m.Archs)+len(c.m.PTX) > 0 }
 
-// abi: what is compiled for one std::string finds none of the functions of the
-// other in torch.
-func (c *fitting) abi() {
+// checkABI compares the C++ ABI of the wheel with that of torch: code compiled for one
+// std::string finds no function of a torch compiled for the other.
+func (c *fitCheck) checkABI() {
 	if c.f.CXX11ABI == nil || c.m.Torch == "" || len(c.m.Ops) == 0 || *c.f.CXX11ABI == c.m.CXX11ABI {
 		return
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}
-	c.refuse("built for torch with %s, this node's has %s", words[c.m.CXX11ABI], words[*c.f.CXX11ABI])
+	c.addReason("built for torch with %s, this node's has %s", words[c.m.CXX11ABI], words[*c.f.CXX11ABI])
 }
 
-// glibc: the code's symbols need one, and the name's platform promises one,
-// below which no installer takes the wheel. That can be the higher: it stands
-// for libstdc++ too.
-func (c *fitting) glibc() {
+// checkGlibc compares two versions with the node's glibc: the one that the code's symbols need,
+// and the one in the name's platform, below which no installer accepts the wheel. The second can
+// be higher, because it also stands for libstdc++.
+func (c *fitCheck) checkGlibc() {
 	promised := ""
 	for i, tag := range c.tags {
-		if glibc, _ := splitPlatform(tag[2]); i == 0 || older(glibc, promised) {
+		if glibc, _ := splitPlatform(tag[2]); i == 0 || olderMinor(glibc, promised) {
 			promised = glibc
 		}
 	}
 	need := c.m.Glibc
-	if older(need, promised) {
+	if olderMinor(need, promised) {
 		need = promised
 	}
 	switch have := c.f.Glibc; {
-	case have == "" || need == "" || !older(have, need):
-	case c.m.Glibc != "" && !older(have, c.m.Glibc):
-		c.refuse("tagged for glibc %s, below which pip does not install it, this node has %s", need, have)
+	case have == "" || need == "" || !olderMinor(have, need):
+	case c.m.Glibc != "" && !olderMinor(have, c.m.Glibc):
+		c.addReason("tagged for glibc %s, below which pip does not install it, this node has %s", need, have)
 	default:
-		c.refuse("needs glibc %s, this node has %s", need, have)
+		c.addReason("needs glibc %s, this node has %s", need, have)
 	}
 }
 
-func (c *fitting) libstdcxx() {
+func (c *fitCheck) checkLibstdcxx() {
 	if need, have := c.m.GLIBCXX, c.f.Libstdcxx; need != "" && have != "" && compareVersions(have, need) < 0 {
-		c.refuse("needs GLIBCXX %s of libstdc++, this node has %s", need, have)
+		c.addReason("needs GLIBCXX %s of libstdc++, this node has %s", need, have)
 	}
 }
 
-func (c *fitting) cpu() {
+func (c *fitCheck) checkCPU() {
 	need, have := wheel.CPULevel(c.m.CPU), wheel.CPULevel(c.f.CPU)
 	if need != "" && have != "" && !have.Includes(need) {
-		c.refuse("needs %s, this CPU has %s", need, shortLevel(have))
+		c.addReason("needs %s, this CPU has %s", need, shortLevel(have))
 	}
 }
 
@@ -238,13 +239,13 @@ func shortLevel(l wheel.CPULevel) string {
 	return l.Short()
 }
 
-// gpus holds the device code against every GPU, each kind once.
-func (c *fitting) gpus() {
-	if !c.device() {
+// checkGPUs compares the device code with every GPU, each kind once.
+func (c *fitCheck) checkGPUs() {
+	if !c.hasDeviceCode() {
 		return
 	}
 	if len(c.f.GPUs) == 0 {
-		c.remark("no GPU is seen on this node: there DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
+		c.addRemark("no GPU is seen on this node: there DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
 	for _, g := range c.f.GPUs {
@@ -255,87 +256,87 @@ func (c *fitting) gpus() {
 		}
 		seen = append(seen, name)
 		if arch == "" {
-			c.remark("the compute capability of %s is not known: whether the code for %s runs there is not either", ShortGPU(g.Name), c.builtFor())
+			c.addRemark("the compute capability of %s is not known: whether the code for %s runs there is not either", ShortGPU(g.Name), c.deviceCodeNames())
 			continue
 		}
-		c.gpu(name, arch)
+		c.checkGPU(name, arch)
 	}
 }
 
-func (c *fitting) gpu(name, arch string) {
+func (c *fitCheck) checkGPU(name, arch string) {
 	if c.hasSASS(c.m.Archs, arch) {
-		c.partly(name, arch)
+		c.remarkMissingOps(name, arch)
 		return
 	}
 	ptx := newestPTX(c.m.PTX, arch)
 	toolkit := cmp.Or(c.m.Toolchain.Toolkit, c.m.CUDA)
-	floor := c.release(toolkit).PTXDriver
+	floor := c.cudaRow(toolkit).PTXDriver
 	switch {
 	case ptx == "":
-		c.refuse("built for %s, this node has %s", c.builtFor(), name)
+		c.addReason("built for %s, this node has %s", c.deviceCodeNames(), name)
 	case olderDriver(c.f.Driver, floor):
-		c.refuse("built for %s, this node has %s, and PTX of CUDA %s takes driver %s or newer, this node has %s", c.builtFor(), name, firstTwo(toolkit), floor, c.f.Driver)
+		c.addReason("built for %s, this node has %s, and PTX of CUDA %s takes driver %s or newer, this node has %s", c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
-		c.remark("%s gets the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
-		c.partly(name, arch)
+		c.addRemark("%s gets the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
+		c.remarkMissingOps(name, arch)
 	}
 }
 
-// partly names the ops that have not the code that others have.
-func (c *fitting) partly(name, arch string) {
+// remarkMissingOps names the ops without code for a GPU that other ops have code for.
+func (c *fitCheck) remarkMissingOps(name, arch string) {
 	for _, op := range slices.Sorted(maps.Keys(c.m.OpArchs)) {
 		if has := c.m.OpArchs[op]; !c.hasSASS(has.Archs, arch) && newestPTX(has.PTX, arch) == "" {
-			c.remark("operator %s has no code for %s", op, name)
+			c.addRemark("operator %s has no code for %s", op, name)
 		}
 	}
 }
 
-// hasSASS reports whether machine code for one of archs runs on a GPU: of the
-// same major with an equal or lower minor. With an a (9.0a) it is for that very
-// GPU; an f (10.0f), its family, is the rest of its major in any case. Nothing
-// runs across the line between Tegra, the GPUs on one chip with their CPU, and
-// the others, nor on another Tegra.
-func (t *Tables) hasSASS(archs []string, gpu string) bool {
-	major, minor := parts(gpu)
+// hasSASS reports whether machine code for one of archs runs on a GPU. It runs on GPUs of the
+// same major with an equal or higher minor. With an a (9.0a) it runs only on that very GPU; an f
+// (10.0f), its family, is the rest of its major in any case. Code for Tegra, the GPUs on one chip
+// with their CPU, runs neither on other GPUs nor on another Tegra, and other code does not run on
+// Tegra.
+func (c *fitCheck) hasSASS(archs []string, gpu string) bool {
+	major, minor := firstTwoNumbers(gpu)
 	return slices.ContainsFunc(archs, func(a string) bool {
-		x, y := parts(a)
+		x, y := firstTwoNumbers(a)
 		same := x == major && y == minor
-		if strings.HasSuffix(a, "a") || t.tegra(gpu) || t.tegra(a) {
+		if strings.HasSuffix(a, "a") || c.isTegra(gpu) || c.isTegra(a) {
 			return same
 		}
 		return x == major && y <= minor
 	})
 }
 
-// tegra reports whether an arch is that of a Jetson.
-func (t *Tables) tegra(arch string) bool {
-	return slices.ContainsFunc(t.GPUs, func(g GPU) bool { return g.Class == jetson && g.Arch == firstTwo(arch) })
+// isTegra reports whether an arch is that of a Jetson.
+func (c *fitCheck) isTegra(arch string) bool {
+	return slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Class == jetson && g.Arch == firstTwo(arch) })
 }
 
 const jetson = "Jetson"
 
-// newestPTX returns the PTX that the driver compiles for a GPU: the newest for
-// an arch that is not newer. That with an a is for one GPU, that with an f for a
-// family; other PTX is for all that come after.
+// newestPTX returns the PTX that the driver compiles for a GPU: the newest for an arch that is
+// not newer than the GPU. PTX with an a is for one GPU, PTX with an f for a family; other PTX is
+// for all later GPUs.
 func newestPTX(ptx []string, gpu string) string {
 	best := ""
 	for _, p := range ptx {
-		fits := !older(gpu, p)
+		fits := !olderMinor(gpu, p)
 		switch {
 		case strings.HasSuffix(p, "a"):
 			fits = firstTwo(p) == firstTwo(gpu)
 		case strings.HasSuffix(p, "f"):
-			fits = fits && major(p) == major(gpu)
+			fits = fits && majorOf(p) == majorOf(gpu)
 		}
-		if fits && (best == "" || older(best, p)) {
+		if fits && (best == "" || olderMinor(best, p)) {
 			best = p
 		}
 	}
 	return best
 }
 
-// builtFor names the device code as nvcc does: "sm_80, sm_90a and PTX for 9.0".
-func (c *fitting) builtFor() string {
+// deviceCodeNames names the device code as nvcc does: "sm_80, sm_90a and PTX for 9.0".
+func (c *fitCheck) deviceCodeNames() string {
 	var out []string
 	for _, a := range c.m.Archs {
 		out = append(out, "sm_"+strings.ReplaceAll(a, ".", ""))
@@ -343,40 +344,41 @@ func (c *fitting) builtFor() string {
 	for _, p := range c.m.PTX {
 		out = append(out, "PTX for "+p)
 	}
-	return listed(out)
+	return joinWords(out)
 }
 
-// driver: a CUDA runs on every driver from the first of its major on.
-func (c *fitting) driver() {
-	floor := c.release(c.m.CUDA).Driver
+// checkDriver compares the node's driver with the oldest one that the wheel's CUDA runs on. A
+// CUDA runs on every driver from the first of its major on.
+func (c *fitCheck) checkDriver() {
+	floor := c.cudaRow(c.m.CUDA).Driver
 	if len(c.f.GPUs) == 0 || !olderDriver(c.f.Driver, floor) {
 		return
 	}
-	if c.device() {
-		c.refuse("built for CUDA %s, which takes driver %s or newer, this node has %s", c.m.CUDA, floor, c.f.Driver)
+	if c.hasDeviceCode() {
+		c.addReason("built for CUDA %s, which takes driver %s or newer, this node has %s", c.m.CUDA, floor, c.f.Driver)
 		return
 	}
-	c.remark("CUDA %s takes driver %s or newer, this node has %s: its torch may see no GPU", c.m.CUDA, floor, c.f.Driver)
+	c.addRemark("CUDA %s takes driver %s or newer, this node has %s: its torch may see no GPU", c.m.CUDA, floor, c.f.Driver)
 }
 
-// olderDriver reports whether a driver is older than another. One that is not
-// known, or no number, is not.
+// olderDriver reports whether a driver is older than another. It is false for an unknown driver,
+// or one that is not a number.
 func olderDriver(have, floor string) bool {
 	known := have != "" && have[0] >= '0' && have[0] <= '9'
 	return known && floor != "" && compareVersions(have, floor) < 0
 }
 
-// Drives reports whether a driver runs a CUDA. One that is not known does.
+// Drives reports whether a driver runs a CUDA. It is true for an unknown driver.
 func (t *Tables) Drives(driver, cuda string) bool {
-	return !olderDriver(driver, t.release(cuda).Driver)
+	return !olderDriver(driver, t.cudaRow(cuda).Driver)
 }
 
-// release is the row of a CUDA; of one that is not in the tables that of the
-// newest before it, or else the oldest, of the same major.
-func (t *Tables) release(cuda string) CUDA {
+// cudaRow returns the row of a CUDA. For one that the tables lack, it returns that of the newest
+// before it, or else the oldest, of the same major.
+func (t *Tables) cudaRow(cuda string) CUDA {
 	var found CUDA
 	for _, c := range t.CUDAs { // newest first
-		if cuda != "" && major(c.Version) == major(cuda) {
+		if cuda != "" && majorOf(c.Version) == majorOf(cuda) {
 			if found = c; compareVersions(c.Version, firstTwo(cuda)) <= 0 {
 				break
 			}
@@ -385,8 +387,8 @@ func (t *Tables) release(cuda string) CUDA {
 	return found
 }
 
-// archOfGPU is the compute capability of a device; by its name where the node
-// did not say, "" where the tables do not know that or it can mean two.
+// archOfGPU returns the compute capability of a device. If the node did not report it, archOfGPU
+// looks up the device's name, and returns "" if the tables lack the name or it can mean two.
 func (t *Tables) archOfGPU(g node.GPU) string {
 	if g.Arch != "" {
 		return g.Arch
@@ -403,18 +405,18 @@ func (t *Tables) archOfGPU(g node.GPU) string {
 
 // firstTwo cuts a version to X.Y: local parts and patch levels do not count.
 func firstTwo(version string) string {
-	x, y := parts(version)
+	x, y := firstTwoNumbers(version)
 	return fmt.Sprintf("%d.%d", x, y)
 }
 
-func older(a, b string) bool {
-	ax, ay := parts(a)
-	bx, by := parts(b)
+func olderMinor(a, b string) bool {
+	ax, ay := firstTwoNumbers(a)
+	bx, by := firstTwoNumbers(b)
 	return ax < bx || ax == bx && ay < by
 }
 
-// parts returns the first two numbers of a version; what is no number is 0.
-func parts(version string) (major, minor int) {
+// firstTwoNumbers returns the first two numbers of a version, 0 for a missing one.
+func firstTwoNumbers(version string) (major, minor int) {
 	var numbers [2]int
 	place, within := -1, false
 	for _, r := range version {
@@ -433,8 +435,8 @@ func parts(version string) (major, minor int) {
 	return numbers[0], numbers[1]
 }
 
-// remedy is a wheel that would fit, or what else would help.
-func (c *fitting) remedy() string {
+// buildHint returns the command for a wheel that would fit, or another remedy.
+func (c *fitCheck) buildHint() string {
 	var want wheel.Spec
 	release, _, _ := strings.Cut(c.m.Version, "+")
 	if i := slices.IndexFunc(c.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == release }); i > 0 { // the newest is the default
@@ -450,13 +452,13 @@ func (c *fitting) remedy() string {
 	}
 	g := c.Group([]Member{{Name: "this node", Facts: c.f}}, want)
 	if len(g.Groups) == 1 {
-		return "build one that fits it: dsbuild wheel " + strings.Join(flags(g.Groups[0].Spec), " ")
+		return "build one that fits it: dsbuild wheel " + strings.Join(flagsOf(g.Groups[0].Spec), " ")
 	}
 	return g.Left[0].Hint
 }
 
-// flags are what to say on a command line for a Spec.
-func flags(s wheel.Spec) []string {
+// flagsOf writes a Spec as flags of a command line.
+func flagsOf(s wheel.Spec) []string {
 	var out []string
 	add := func(flag, value string) {
 		if value != "" {
@@ -467,7 +469,7 @@ func flags(s wheel.Spec) []string {
 		add("--arch", a.String())
 	}
 	for _, name := range s.GPUs {
-		add("--gpu", quoted(name))
+		add("--gpu", quoteFlag(name))
 	}
 	add("--ops", strings.Join(s.Ops, ","))
 	add("--deepspeed", s.DeepSpeed)

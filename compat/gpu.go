@@ -6,14 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// GPUsNamed returns the products that a name can mean. Names are taken as
-// people and nvidia-smi write them: "NVIDIA A100-SXM4-80GB", "rtx 4090",
-// "RTX 3070 Ti Laptop GPU". Several rows only where the name is ambiguous
-// ("RTX 6000" is a Quadro and an Ada).
+// GPUsNamed returns the products that a name can mean. It accepts names as people and nvidia-smi
+// write them: "NVIDIA A100-SXM4-80GB", "rtx 4090", "RTX 3070 Ti Laptop GPU". It returns several
+// rows only if the name is ambiguous ("RTX 6000" is a Quadro and an Ada).
 func (t *Tables) GPUsNamed(name string) []GPU {
 	keys := []string{gpuKey(name, true), gpuKey(name, false)}
 	keys = append(keys, "rtx"+keys[1], "gtx"+keys[1]) // "4090"
@@ -28,7 +27,7 @@ func (t *Tables) GPUsNamed(name string) []GPU {
 			return found
 		}
 	}
-	// No product has this name: it may be given without its brand.
+	// No product has this name: the user may have left out the brand.
 	key := gpuKey(name, false)
 	var found []GPU
 	for _, g := range t.named() {
@@ -39,10 +38,10 @@ func (t *Tables) GPUsNamed(name string) []GPU {
 	return found
 }
 
-// foreign reports whether the GPU sits beside a CPU that no x86_64 wheel runs on.
-func (g GPU) foreign() bool { return g.Machine != "" && g.Machine != x86 }
+// isForeign reports whether the GPU sits beside a CPU that no x86_64 wheel runs on.
+func (g GPU) isForeign() bool { return g.Machine != "" && g.Machine != x86Machine }
 
-const x86 = "x86_64"
+const x86Machine = "x86_64"
 
 var (
 	gpuWords = regexp.MustCompile(`[a-z0-9]+`)
@@ -53,14 +52,14 @@ var (
 	gpuVariant = regexp.MustCompile(`([0-9])(ti|super|d|v2)+$`)
 )
 
-// namedGPU is a GPU with what it is found by.
+// namedGPU is a GPU with the keys by which GPUsNamed finds it.
 type namedGPU struct {
 	GPU
 	keys  []string // of its names, see gpuKey
 	plain string   // of its name without the brand
 }
 
-// nameGPUs reduces the names of GPUs to what they are found by.
+// nameGPUs computes the keys of GPUs.
 func nameGPUs(all []GPU) []namedGPU {
 	out := make([]namedGPU, len(all))
 	for i, g := range all {
@@ -76,8 +75,8 @@ func nameGPUs(all []GPU) []namedGPU {
 	return out
 }
 
-// gpuKey reduces a name to what decides the arch. Quadro does ("Quadro RTX
-// 6000"), so it goes only without brand.
+// gpuKey reduces a name to the words that determine the arch. Quadro is one of them ("Quadro RTX
+// 6000"), so gpuKey removes it only if brand is false.
 func gpuKey(name string, brand bool) string {
 	var kept []string
 	for _, word := range gpuWords.FindAllString(strings.ToLower(name), -1) {
@@ -105,21 +104,21 @@ func ShortGPU(name string) string {
 	return cmp.Or(strings.Join(kept, " "), strings.TrimSpace(name))
 }
 
-// NearestGPUs lists products that a name may be a slip of the pen for, nearest
-// first: one letter in four, and one at least. Most names resemble none.
+// NearestGPUs lists the products that a misspelled name may mean, nearest first. The names differ
+// by at most one letter in four; in a short name one letter may differ. Most names resemble none.
 func (t *Tables) NearestGPUs(name string) []string {
 	key := gpuKey(name, false)
 	far := func(g namedGPU) int {
-		least := mistake.Distance(key, g.plain)
+		least := diagnostic.Distance(key, g.plain)
 		for _, k := range g.keys {
-			least = min(least, mistake.Distance(key, k))
+			least = min(least, diagnostic.Distance(key, k))
 		}
 		return least
 	}
 	if strings.Trim(key, "0123456789") == "" { // 80 is an arch sooner than a K80
 		return nil
 	}
-	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool { return far(g) > max(1, len(key)/4)*mistake.Letter })
+	rows := slices.DeleteFunc(slices.Clone(t.named()), func(g namedGPU) bool { return far(g) > max(1, len(key)/4)*diagnostic.Letter })
 	slices.SortStableFunc(rows, func(a, b namedGPU) int { return cmp.Compare(far(a), far(b)) })
 	var out []string
 	for _, g := range rows[:min(len(rows), 3)] {
@@ -129,13 +128,13 @@ func (t *Tables) NearestGPUs(name string) []string {
 }
 
 func archDistance(a, b string) int {
-	ax, ay := parts(a)
-	bx, by := parts(b)
+	ax, ay := firstTwoNumbers(a)
+	bx, by := firstTwoNumbers(b)
 	return max(ax*10+ay, bx*10+by) - min(ax*10+ay, bx*10+by)
 }
 
 // archOf turns a compute capability of the tables into an Arch.
 func archOf(capability string) wheel.Arch {
-	major, minor := parts(capability)
+	major, minor := firstTwoNumbers(capability)
 	return wheel.Arch{Major: major, Minor: minor}
 }

@@ -58,7 +58,7 @@ func show(nodes []Member, g Grouping) string {
 		for _, i := range group.Nodes {
 			names = append(names, nodes[i].Name)
 		}
-		fmt.Fprintf(&b, "  %s: %s\n", strings.Join(names, " "), strings.Join(flags(group.Spec), " "))
+		fmt.Fprintf(&b, "  %s: %s\n", strings.Join(names, " "), strings.Join(flagsOf(group.Spec), " "))
 		for _, r := range group.Reasons {
 			fmt.Fprintf(&b, "    - %s\n", r)
 		}
@@ -104,17 +104,17 @@ func complete(t *testing.T, tt *Tables, nodes []Member, want wheel.Spec, g Group
 	for _, group := range g.Groups {
 		m, err := built(tt, group.Spec)
 		if err != nil {
-			t.Errorf("%v: %v", flags(group.Spec), err)
+			t.Errorf("%v: %v", flagsOf(group.Spec), err)
 			continue
 		}
 		for _, i := range group.Nodes {
 			seen[i]++
 			if v := tt.Fit(m, nodes[i].Facts); !v.OK() {
-				t.Errorf("%s with %v does not run on %s: %q", m.Name, flags(group.Spec), nodes[i].Name, v.Reasons)
+				t.Errorf("%s with %v does not run on %s: %q", m.Name, flagsOf(group.Spec), nodes[i].Name, v.Reasons)
 			}
 		}
 		if len(group.Reasons) < 3 || !slices.IsSorted(group.Nodes) {
-			t.Errorf("%v: nodes %v, reasons %q", flags(group.Spec), group.Nodes, group.Reasons)
+			t.Errorf("%v: nodes %v, reasons %q", flagsOf(group.Spec), group.Nodes, group.Reasons)
 		}
 		if want.CPU == "" && wheel.CPUv3 != group.Spec.CPU && wheel.CPUv3.Includes(group.Spec.CPU) == (group.Spec.CPU == wheel.CPUv4) {
 			t.Errorf("nobody asked for %s", group.Spec.CPU)
@@ -140,11 +140,11 @@ func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
 	if a == nil {
 		return wheel.Manifest{}, errors.New("cannot be built")
 	}
-	tc := a.tc
+	tc := a.toolchain
 	glibc, glibcxx := LinkGlibc, wheel.PlatformFloors(LinkGlibc).GLIBCXX
-	platform := "manylinux_" + strings.ReplaceAll(glibc, ".", "_") + "_" + x86
-	tag := cpython(tc.Python)
-	release := tt.torchNamed(tc.Torch)
+	platform := "manylinux_" + strings.ReplaceAll(glibc, ".", "_") + "_" + x86Machine
+	tag := cpythonTag(tc.Python)
+	release := a.torch
 	return wheel.Manifest{
 		Name: fmt.Sprintf("deepspeed-%s-%s-%s-%s.whl", tc.DeepSpeed, tag, tag, platform), Version: tc.DeepSpeed,
 		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
@@ -158,8 +158,8 @@ func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
 func divided(t *testing.T, archs map[string][]string) *Tables {
 	t.Helper()
 	tt := tables(t)
-	for i := range tt.Roads {
-		tt.Roads[i].MoreArchs = nil
+	for i := range tt.CUDASources {
+		tt.CUDASources[i].MoreArchs = nil
 	}
 	for i, c := range tt.CUDAs {
 		list, ok := archs[c.Version]
@@ -168,7 +168,7 @@ func divided(t *testing.T, archs map[string][]string) *Tables {
 		}
 		tt.CUDAs[i].Archs = list
 		if c.Version != "12.4" { // that is nvcc12's
-			tt.Roads = append(tt.Roads, RoadInfo{Road: Road("cuda" + c.Version), Title: "CUDA " + c.Version, Nvcc: true, TorchCUDA: "12", CUDA: c.Version, GCC: "13", Suite: "trixie"})
+			tt.CUDASources = append(tt.CUDASources, CUDASourceInfo{Source: CUDASource("cuda" + c.Version), Title: "CUDA " + c.Version, Nvcc: true, TorchCUDA: "12", CUDA: c.Version, GCC: "13", Suite: "trixie"})
 		}
 	}
 	return tt
@@ -218,27 +218,6 @@ func TestGroupSplits(t *testing.T) {
 	}
 }
 
-// TestGroupLooksAtEveryWay: the first way that works is not the best.
-func TestGroupLooksAtEveryWay(t *testing.T) {
-	tt := divided(t, map[string][]string{"12.4": {"7.0", "8.0"}, "12.6": {"7.0", "9.0"}, "12.9": {"8.0", "10.0"}})
-	for want, archs := range map[string][]string{
-		"[0 2] [1 3]":         {"7.0", "8.0", "9.0", "10.0"},
-		"[0 1] [2 3]":         {"7.0", "9.0", "8.0", "10.0"},
-		"[0 1] [2]":           {"7.0", "8.0", "10.0"},
-		"[0 3 4] [1] [2]":     {"7.0", "9.0", "10.0", "8.0", "7.0 8.0"},
-		"[0 2 4] [1] [3]":     {"8.0", "8.0 10.0", "", "7.0 9.0", "7.0 8.0"},
-		"[0] [1 2] left 3":    {"10.0", "9.0", "7.0", "9.0 10.0"},
-		"[0 4 5] [1 2 3] [6]": {"8.0 10.0", "9.0", "7.0", "9.0 7.0", "10.0", "8.0", "8.0 7.0"},
-	} {
-		nodes := fleetOf(archs...)
-		g := tt.Group(nodes, wheel.Spec{})
-		complete(t, tt, nodes, wheel.Spec{}, g)
-		if got := shape(g); got != want {
-			t.Errorf("%q: %s, want %s", archs, got, want)
-		}
-	}
-}
-
 // shape writes down who is with whom.
 func shape(g Grouping) string {
 	var out []string
@@ -254,7 +233,7 @@ func shape(g Grouping) string {
 	return strings.Join(out, " ")
 }
 
-// TestGroupManyKinds: beyond maxExact kinds nothing hangs, and it is said.
+// TestGroupManyKinds: many kinds of nodes for which two toolkits are enough.
 func TestGroupManyKinds(t *testing.T) {
 	tt := divided(t, halves())
 	all := []string{"6.0", "7.0", "7.5", "8.0", "9.0", "10.0", "12.0"}
@@ -268,7 +247,7 @@ func TestGroupManyKinds(t *testing.T) {
 	nodes := fleetOf(archs...)
 	g := tt.Group(nodes, wheel.Spec{})
 	complete(t, tt, nodes, wheel.Spec{}, g)
-	if len(g.Groups) != 2 || !strings.Contains(strings.Join(g.Groups[0].Reasons, "; "), "there may be a way with fewer") {
+	if len(g.Groups) != 2 {
 		t.Errorf("%s: %q", shape(g), g.Groups[0].Reasons)
 	}
 }
@@ -281,7 +260,7 @@ func randomFleet(r *rand.Rand, n int) []Member {
 	for i := range n {
 		f := baseNode()
 		f.Python = pick("3.9.2", "3.10.4", "3.11.7", "3.12.3", "3.13.1", "3.13.1", "3.13.1")
-		f.Tag = cpython(firstTwo(f.Python))
+		f.Tag = cpythonTag(firstTwo(f.Python))
 		f.Torch = pick("2.15.0", "2.14.0", "2.14.1", "2.10.0", "2.10.0", "2.10.0", "2.8.0", "2.5.1")
 		f.TorchCUDA = map[string]string{"2.15.0": "13.2", "2.14.0": "13.0", "2.14.1": "13.0", "2.10.0": "12.8", "2.8.0": "12.8", "2.5.1": "12.4"}[f.Torch]
 		f.CXX11ABI = nil
@@ -347,10 +326,13 @@ func anySpec(tt *Tables, nodes []Member, mask int) bool {
 // TestGroupIsFewest holds Group against brute force on small fleets, and on larger
 // ones sees that no two of its wheels could be one.
 func TestGroupIsFewest(t *testing.T) {
-	tt := divided(t, halves())
 	r := rand.New(rand.NewPCG(7, 2026))
 	several, lefts := 0, 0
-	for range 60 {
+	tt := divided(t, halves())
+	for i := range 90 {
+		if i == 60 { // and with the tables as they are
+			tt = tables(t)
+		}
 		nodes := randomFleet(r, 1+r.IntN(5))
 		g := tt.Group(nodes, wheel.Spec{})
 		complete(t, tt, nodes, wheel.Spec{}, g)

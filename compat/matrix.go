@@ -6,20 +6,20 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Pair says which toolchain makes a wheel for one torch and one Python, or why
-// none does.
+// Pair holds the toolchain that makes a wheel for one torch and one Python, or the reason why
+// there is none.
 type Pair struct {
-	Torch  string   `json:"torch"`
-	CUDA   string   `json:"cuda"`
-	Python string   `json:"python"`
-	Road   Road     `json:"toolchain,omitempty"`
-	Base   string   `json:"base,omitempty"`
-	Why    []string `json:"why,omitempty"`
-	Try    string   `json:"hint,omitempty"`
+	Torch      string     `json:"torch"`
+	CUDA       string     `json:"cuda"`
+	Python     string     `json:"python"`
+	CUDASource CUDASource `json:"toolchain,omitempty"`
+	Base       string     `json:"base,omitempty"`
+	Why        []string   `json:"why,omitempty"`
+	Try        string     `json:"hint,omitempty"`
 }
 
-// Matrix resolves the newest torch of every minor with each of its Pythons, for
-// what is wanted otherwise, newest torch first.
+// Matrix resolves the newest torch of every minor with each of its Pythons, newest torch
+// first. The other values come from want.
 func (t *Tables) Matrix(want wheel.Spec) []Pair {
 	var out []Pair
 	seen := map[string]bool{}
@@ -36,12 +36,9 @@ func (t *Tables) Matrix(want wheel.Spec) []Pair {
 			var bad *ConflictError
 			switch {
 			case err == nil:
-				p.Road, p.Base = tc.Road, tc.Ground.Ref
+				p.CUDASource, p.Base = tc.CUDASource, tc.Environment.Ref
 			case errors.As(err, &bad):
-				for _, c := range bad.Conflicts {
-					p.Why = append(p.Why, c.What)
-				}
-				p.Try = bad.Hint()
+				p.Why, p.Try = reasonsOf(bad.Conflicts), bad.Hint()
 			default:
 				p.Why = []string{err.Error()}
 			}

@@ -19,7 +19,7 @@ func withOps(t *testing.T) *Tables {
 		{Name: "device", DeviceCode: true},
 		{Name: "modern", DeviceCode: true, MinArch: "8.0"},
 		{Name: "bounded", DeviceCode: true, MinArch: "8.0", MaxArch: "9.0"},
-		{Name: "packaged", Needs: Needs{Roads: []Road{CUDA13}}},
+		{Name: "packaged", Needs: Needs{CUDASources: []CUDASource{CUDA13}}},
 		{Name: "young", Since: "0.19.5"},
 		{Name: "gone", Until: "0.19.7"},
 		{Name: "broken", DeviceCode: true, Broken: []Broken{{From: "13.1", To: "", Why: "its sources redeclare a name"}}},
@@ -63,7 +63,7 @@ func TestOps(t *testing.T) {
 	tt := withOps(t)
 	for _, c := range opCases() {
 		a := parse(t, tt, c.flags)
-		tc, err := tt.Resolve(a.spec, a.grounds...)
+		tc, err := tt.Resolve(a.spec, a.environments...)
 		switch {
 		case c.err != "":
 			refusesOps(t, tt, c, a, err)
@@ -85,7 +85,7 @@ func refusesOps(t *testing.T, tt *Tables, c opCase, a ask, err error) {
 	}
 	if h := changeOf(bad.Hint()); h != "" {
 		changed := a.follow(t, tt, h)
-		if _, err := tt.Resolve(changed.spec, changed.grounds...); err != nil {
+		if _, err := tt.Resolve(changed.spec, changed.environments...); err != nil {
 			t.Errorf("%s: hint %q: %v", c.what, h, err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestTogether(t *testing.T) {
 
 func TestForeignMachine(t *testing.T) {
 	tt := tables(t)
-	_, err := tt.Resolve(wheel.Spec{Archs: archs(t, "9.0")}, Ground{Name: "this machine", Host: true, Machine: "aarch64", Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}})
+	_, err := tt.Resolve(wheel.Spec{Archs: archs(t, "9.0")}, BuildEnvironment{Name: "this machine", Host: true, Machine: "aarch64", Pythons: []string{"3.12"}, Glibc: "2.39", GCCs: []string{"13"}})
 	if err == nil || !strings.Contains(err.Error(), "this machine: its CPU is aarch64; dsbuild builds x86_64 wheels") {
 		t.Error(err)
 	}
@@ -174,7 +174,7 @@ func TestOpsBroughtAlong(t *testing.T) {
 		tt := withOps(t)
 		tt.Ops = append(tt.Ops, Op{Name: "bringer", Brings: []string{"young"}})
 		a := parse(t, tt, flags)
-		tc, err := tt.Resolve(a.spec, a.grounds...)
+		tc, err := tt.Resolve(a.spec, a.environments...)
 		if err != nil {
 			t.Fatal(flags, err)
 		}

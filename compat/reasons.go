@@ -10,20 +10,19 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// reasons says why a group's wheel is as it is, and sets what is known only of
-// all its nodes.
-type reasons struct {
+// groupReasons explains a group's wheel and sets the values that depend on all its nodes.
+type groupReasons struct {
 	*grouper
-	made  *attempt
+	made  *evaluation
 	group *Group
 }
 
-func (r *reasons) say(format string, args ...any) {
+func (r *groupReasons) addReason(format string, args ...any) {
 	r.group.Reasons = append(r.group.Reasons, fmt.Sprintf(format, args...))
 }
 
-// having lists the nodes of the group of which something holds.
-func (r *reasons) having(is func(node.Facts) bool) []string {
+// namesWhere lists the nodes of the group whose facts satisfy is.
+func (r *groupReasons) namesWhere(is func(node.Facts) bool) []string {
 	var names []string
 	for _, i := range r.group.Nodes {
 		if is(r.nodes[i].Facts) {
@@ -33,18 +32,18 @@ func (r *reasons) having(is func(node.Facts) bool) []string {
 	return names
 }
 
-// several names a few nodes and counts the rest.
-func several(names []string) string {
+// summarizeNames names a few nodes and counts the rest.
+func summarizeNames(names []string) string {
 	const most = 3
 	if n := len(names); n > most+1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n-most)
 	}
-	return listed(names)
+	return joinWords(names)
 }
 
-// torch picks the release: the one that all have if the tables know it, else the
+// chooseTorch picks the release: the one that all nodes have if the tables know it, else the
 // newest of that minor.
-func (r *reasons) torch() {
+func (r *groupReasons) chooseTorch() {
 	spec := &r.group.Spec
 	var have []string
 	for _, i := range r.group.Nodes {
@@ -62,47 +61,47 @@ func (r *reasons) torch() {
 	}
 	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", spec.Python, spec.Torch, spec.CUDA)
 	if len(have) == 1 && have[0] == spec.Torch {
-		r.say("%s: what these nodes have", what)
+		r.addReason("%s: what these nodes have", what)
 		return
 	}
-	r.say("%s: these nodes have torch %s, and one wheel serves every %s", what, listed(have), firstTwo(spec.Torch))
+	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s", what, joinWords(have), firstTwo(spec.Torch))
 }
 
-// archs says which arch is for which GPU.
-func (r *reasons) archs() {
-	if !r.asked.device() {
-		r.say("no archs: none of these operators has device code")
+// explainArchs says which arch is for which GPU.
+func (r *groupReasons) explainArchs() {
+	if !r.asked.wantsDeviceCode() {
+		r.addReason("no archs: none of these operators has device code")
 		return
 	}
 	names := r.gpuNames(r.group.Nodes)
 	var out []string
 	for _, a := range r.group.Spec.Archs {
 		if by := names[a.Capability()]; len(by) > 0 {
-			out = append(out, a.Capability()+" for "+listed(by))
+			out = append(out, a.Capability()+" for "+joinWords(by))
 		} else {
 			out = append(out, a.String()+" as asked for")
 		}
 	}
 	if len(r.group.Spec.GPUs) > 0 {
-		out = append(out, listed(r.group.Spec.GPUs)+" as asked for")
+		out = append(out, joinWords(r.group.Spec.GPUs)+" as asked for")
 	}
-	without := r.having(func(f node.Facts) bool { return len(f.GPUs) == 0 })
-	strange := r.having(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
+	without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 })
+	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
 	switch {
 	case len(out) > 0:
-		r.say("%s", strings.Join(out, ", "))
+		r.addReason("%s", strings.Join(out, ", "))
 	default:
-		r.say("operators without device code alone, %s: no GPU of these nodes is known; --gpu or --arch gives one", listed(r.group.Spec.Ops))
+		r.addReason("operators without device code alone, %s: no GPU of these nodes is known; --gpu or --arch gives one", joinWords(r.group.Spec.Ops))
 	}
 	if len(without) > 0 && len(out) > 0 {
-		r.say("no GPU is seen on %s: any arch does there", several(without))
+		r.addReason("no GPU is seen on %s: any arch does there", summarizeNames(without))
 	}
 	if len(strange) > 0 {
-		r.say("the GPU of %s is not in the tables: --arch adds its compute capability", several(strange))
+		r.addReason("the GPU of %s is not in the tables: --arch adds its compute capability", summarizeNames(strange))
 	}
 }
 
-// gpuNames are the GPUs of some nodes by their arch, each once.
+// gpuNames returns the GPUs of some nodes by their arch, each once.
 func (g *grouper) gpuNames(nodes []int) map[string][]string {
 	names := map[string][]string{}
 	seen := map[node.GPU]bool{}
@@ -121,11 +120,11 @@ func (g *grouper) gpuNames(nodes []int) map[string][]string {
 	return names
 }
 
-// cpu takes the lowest level, and none above the default that nobody asked for.
-func (r *reasons) cpu() {
+// chooseCPU takes the lowest level, and none above the default that nobody asked for.
+func (r *groupReasons) chooseCPU() {
 	spec := &r.group.Spec
 	if spec.CPU != "" {
-		r.say("%s, as asked for: every CPU here has it", spec.CPU)
+		r.addReason("%s, as asked for: every CPU here has it", spec.CPU)
 		return
 	}
 	spec.CPU = wheel.CPUv3
@@ -135,23 +134,23 @@ func (r *reasons) cpu() {
 		}
 	}
 	if spec.CPU == wheel.CPUv3 {
-		r.say("%s, the default: every CPU here has it", spec.CPU)
+		r.addReason("%s, the default: every CPU here has it", spec.CPU)
 		return
 	}
-	r.say("%s: the oldest CPU is that of %s", spec.CPU, several(r.having(func(f node.Facts) bool { return f.CPU == string(spec.CPU) })))
+	r.addReason("%s: the oldest CPU is that of %s", spec.CPU, summarizeNames(r.namesWhere(func(f node.Facts) bool { return f.CPU == string(spec.CPU) })))
 }
 
-// glibc is checked where it was asked for.
-func (r *reasons) glibc() {
+// explainGlibc adds a reason if the user requested a glibc.
+func (r *groupReasons) explainGlibc() {
 	if v := r.group.Spec.Glibc; v != "" {
-		r.say("glibc %s, as asked for: the audit checks it", v)
+		r.addReason("glibc %s, as asked for: the audit checks it", v)
 	}
 }
 
-// unfit says why no wheel that could be built serves a node, as far as one look
-// at its facts tells.
-func (g *grouper) unfit(f node.Facts) (reasons []string, hint string) {
-	for _, rule := range []func(node.Facts) (string, string){g.unusable, g.otherPython, g.otherTorch, g.otherCUDA, g.otherABI, g.otherLibraries, g.otherCPU, g.otherDriver} {
+// whyUnfit returns the reasons why no wheel that could be built serves a node, as far as its
+// facts show.
+func (g *grouper) whyUnfit(f node.Facts) (reasons []string, hint string) {
+	for _, rule := range []func(node.Facts) (string, string){g.machineProblem, g.pythonProblem, g.torchProblem, g.cudaProblem, g.abiProblem, g.libraryProblem, g.cpuProblem, g.driverProblem} {
 		reason, try := rule(f)
 		if reason == "" {
 			continue
@@ -165,17 +164,17 @@ func (g *grouper) unfit(f node.Facts) (reasons []string, hint string) {
 	return reasons, hint
 }
 
-// foreignNode reports whether a node's machine is none that wheels are built for.
+// foreignNode reports whether dsbuild builds no wheels for a node's machine.
 func (g *grouper) foreignNode(f node.Facts) bool {
 	machine := machineOf(f.Platform)
-	return machine != "" && machine != x86
+	return machine != "" && machine != x86Machine
 }
 
-func (g *grouper) unusable(f node.Facts) (reason, hint string) {
+func (g *grouper) machineProblem(f node.Facts) (reason, hint string) {
 	switch {
 	case g.foreignNode(f):
 		machine := machineOf(f.Platform)
-		return fmt.Sprintf("it is %s, and dsbuild builds %s wheels alone", machine, x86), buildThere(machine)
+		return fmt.Sprintf("it is %s, and dsbuild builds %s wheels alone", machine, x86Machine), nativeBuildHint(machine)
 	case f.Python == "":
 		return "it has no Python at the interpreter the inventory names", "set python: in the inventory to the interpreter of the environment (absolute)"
 	case f.ExternallyManaged:
@@ -187,36 +186,37 @@ func (g *grouper) unusable(f node.Facts) (reason, hint string) {
 	return "", ""
 }
 
-func (g *grouper) otherPython(f node.Facts) (reason, hint string) {
+func (g *grouper) pythonProblem(f node.Facts) (reason, hint string) {
 	switch {
 	case freeThreaded(f.Tag):
-		return fmt.Sprintf("its Python %s is without the global lock (%s), and dsbuild builds for the other kind alone", f.Python, f.Tag), ownHint(f)
+		return fmt.Sprintf("its Python %s is without the global lock (%s), and dsbuild builds for the other kind alone", f.Python, f.Tag), environmentHint(f)
 	case g.want.Python != "" && g.want.Python != firstTwo(f.Python):
 		return fmt.Sprintf("it has Python %s, %s is asked for", f.Python, g.want.Python), "leave --python out: each node gets a wheel for its own"
 	}
 	return "", ""
 }
 
-// ownHint says what remains for an environment that dsbuild makes no like of.
-func ownHint(f node.Facts) string {
+// environmentHint returns the remedy for an environment that dsbuild cannot reproduce.
+func environmentHint(f node.Facts) string {
 	return "build the wheel on such a node, for the environment it has: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
 }
 
-func (g *grouper) otherTorch(f node.Facts) (reason, hint string) {
+func (g *grouper) torchProblem(f node.Facts) (reason, hint string) {
 	_, known := g.torchOf(f)
-	switch all := g.torchVersions(); {
+	switch all := torchVersions(g.Torches); {
 	case g.want.Torch != "" && firstTwo(g.want.Torch) != firstTwo(f.Torch):
 		return fmt.Sprintf("it has torch %s, %s is asked for", f.Torch, g.want.Torch), "leave --torch out: each node gets a wheel for its own"
 	case !known:
-		return fmt.Sprintf("its torch %s is not in the tables of this dsbuild, which knows %s to %s", f.Torch, all[len(all)-1], all[0]), ownHint(f)
+		return fmt.Sprintf("its torch %s is not in the tables of this dsbuild, which knows %s to %s", f.Torch, all[len(all)-1], all[0]), environmentHint(f)
 	}
 	return "", ""
 }
 
-// otherCUDA: what is built against the torch of the index is for that one's CUDA.
-func (g *grouper) otherCUDA(f node.Facts) (reason, hint string) {
+// cudaProblem refuses a node whose torch has another CUDA: a wheel built against the torch of the
+// index is for that torch's CUDA.
+func (g *grouper) cudaProblem(f node.Facts) (reason, hint string) {
 	release, known := g.torchOf(f)
-	bound := slices.ContainsFunc(g.asked.ops, func(o Op) bool { return o.bound(g.asked.deepspeed.Version) })
+	bound := slices.ContainsFunc(g.asked.ops, func(o Op) bool { return o.boundToCUDA(g.asked.deepspeed.Version) })
 	switch {
 	case !known:
 	case !isCUDA(g.want.CUDA, release.CUDA):
@@ -224,8 +224,8 @@ func (g *grouper) otherCUDA(f node.Facts) (reason, hint string) {
 	case !bound || f.TorchCUDA == release.CUDA:
 	case f.TorchCUDA == "":
 		return "its torch has no CUDA", "install a torch for CUDA there, or leave out what needs one: --ops " + strings.Join(g.unboundOps(), ",")
-	case len(f.GPUs) > 0 || major(f.TorchCUDA) != major(release.CUDA):
-		return fmt.Sprintf("its torch %s is for CUDA %s, that of the package index for %s", f.Torch, f.TorchCUDA, release.CUDA), ownHint(f)
+	case len(f.GPUs) > 0 || majorOf(f.TorchCUDA) != majorOf(release.CUDA):
+		return fmt.Sprintf("its torch %s is for CUDA %s, that of the package index for %s", f.Torch, f.TorchCUDA, release.CUDA), environmentHint(f)
 	}
 	return "", ""
 }
@@ -234,32 +234,32 @@ func (g *grouper) otherCUDA(f node.Facts) (reason, hint string) {
 func (g *grouper) unboundOps() []string {
 	return slices.DeleteFunc(wheel.DefaultOps(), func(name string) bool {
 		i := slices.IndexFunc(g.Ops, func(o Op) bool { return o.Name == name })
-		return i < 0 || g.Ops[i].bound(g.asked.deepspeed.Version)
+		return i < 0 || g.Ops[i].boundToCUDA(g.asked.deepspeed.Version)
 	})
 }
 
-func (g *grouper) otherABI(f node.Facts) (reason, hint string) {
+func (g *grouper) abiProblem(f node.Facts) (reason, hint string) {
 	release, known := g.torchOf(f)
 	if !known || f.CXX11ABI == nil || *f.CXX11ABI != release.OldABI {
 		return "", ""
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}
-	return fmt.Sprintf("its torch %s is built with %s, that of the package index with %s", f.Torch, words[*f.CXX11ABI], words[!*f.CXX11ABI]), ownHint(f)
+	return fmt.Sprintf("its torch %s is built with %s, that of the package index with %s", f.Torch, words[*f.CXX11ABI], words[!*f.CXX11ABI]), environmentHint(f)
 }
 
-// otherLibraries: what is linked for newer libraries is not loaded. An
-// environment's own libstdc++ can be older than its glibc.
-func (g *grouper) otherLibraries(f node.Facts) (reason, hint string) {
-	if f.Glibc != "" && older(f.Glibc, LinkGlibc) {
-		return fmt.Sprintf("its glibc is %s, and extensions are linked for %s and newer", f.Glibc, LinkGlibc), ownHint(f)
+// libraryProblem refuses a node with older libraries: extensions linked for newer ones do not
+// load. An environment's own libstdc++ can be older than its glibc.
+func (g *grouper) libraryProblem(f node.Facts) (reason, hint string) {
+	if f.Glibc != "" && olderMinor(f.Glibc, LinkGlibc) {
+		return fmt.Sprintf("its glibc is %s, and extensions are linked for %s and newer", f.Glibc, LinkGlibc), environmentHint(f)
 	}
 	if floor := wheel.PlatformFloors(LinkGlibc).GLIBCXX; f.Libstdcxx != "" && compareVersions(f.Libstdcxx, floor) < 0 {
-		return fmt.Sprintf("its libstdc++ has GLIBCXX %s, and extensions are linked for %s and newer", f.Libstdcxx, floor), ownHint(f)
+		return fmt.Sprintf("its libstdc++ has GLIBCXX %s, and extensions are linked for %s and newer", f.Libstdcxx, floor), environmentHint(f)
 	}
 	return "", ""
 }
 
-func (g *grouper) otherCPU(f node.Facts) (reason, hint string) {
+func (g *grouper) cpuProblem(f node.Facts) (reason, hint string) {
 	have := wheel.CPULevel(f.CPU)
 	switch lowest := wheel.CPULevels()[0]; {
 	case have == "":
@@ -271,49 +271,45 @@ func (g *grouper) otherCPU(f node.Facts) (reason, hint string) {
 	return "", ""
 }
 
-// otherDriver: without a driver for it no device code runs.
-func (g *grouper) otherDriver(f node.Facts) (reason, hint string) {
-	floor := g.release(f.TorchCUDA)
-	if !g.asked.device() || len(f.GPUs) == 0 || !olderDriver(f.Driver, floor.Driver) {
+// driverProblem refuses a node with an older driver: no device code runs without a driver for its
+// CUDA.
+func (g *grouper) driverProblem(f node.Facts) (reason, hint string) {
+	floor := g.cudaRow(f.TorchCUDA).Driver
+	if !g.asked.wantsDeviceCode() || len(f.GPUs) == 0 || !olderDriver(f.Driver, floor) {
 		return "", ""
 	}
-	return fmt.Sprintf("its torch is for CUDA %s, which takes driver %s or newer, and it has %s", f.TorchCUDA, floor.Driver, f.Driver), g.driverHint(f, floor.Driver)
-}
-
-// driverHint says how to get a CUDA to run.
-func (g *grouper) driverHint(f node.Facts, floor string) string {
-	older := "a torch for an older CUDA"
-	if a := g.find(wheel.Spec{Ops: g.unboundOps(), Python: firstTwo(f.Python), Driver: f.Driver}, nil, true); a != nil {
-		older = fmt.Sprintf("torch %s for CUDA %s, which driver %s runs", a.torch.Version, a.torch.CUDA, f.Driver)
+	hint = fmt.Sprintf("install driver %s or newer there", floor)
+	other := g.want
+	other.Torch, other.CUDA, other.Python, other.Driver = "", "", firstTwo(f.Python), f.Driver
+	for _, arch := range g.archsOf(f) {
+		other.Archs = addArch(other.Archs, archOf(arch))
 	}
-	return fmt.Sprintf("install driver %s or newer there, or %s; on data centre GPUs NVIDIA's package cuda-compat-%s does too, but then nvidia-smi still names the old driver", floor, older, strings.ReplaceAll(firstTwo(f.TorchCUDA), ".", "-"))
+	if e := g.find(other, nil, true); e != nil {
+		hint = fmt.Sprintf("install torch %s for CUDA %s there, which driver %s runs", e.torch.Version, e.torch.CUDA, f.Driver)
+	}
+	return fmt.Sprintf("its torch is for CUDA %s, which takes driver %s or newer, and it has %s", f.TorchCUDA, floor, f.Driver), hint
 }
 
-// whyNot says why no toolchain makes a wheel for a kind of nodes, and what does.
-func (g *grouper) whyNot(k *kind) (reasons []string, hint string) {
+// explainKind says why no toolchain makes a wheel for a kind of nodes, and gives a hint.
+func (g *grouper) explainKind(k *kind) (reasons []string, hint string) {
 	s := g.searchFor([]*kind{k})
 	spec := g.specFor(s)
-	w, bad := g.read(spec, nil)
+	w, bad := g.lookUp(spec, nil)
 	for capability, names := range g.gpuNames(k.nodes) {
 		w.gpus[capability] = names
 	}
-	for _, f := range bad {
-		reasons = append(reasons, f.what)
-	}
-	for _, c := range g.explain(w) {
-		reasons = append(reasons, c.What)
-	}
-	if len(spec.Ops) == 0 && g.asked.device() && s.archs == "" && len(g.want.Archs)+len(g.want.GPUs) == 0 {
+	reasons = reasonsOf(append(bad, g.explain(w)...))
+	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && s.archs == "" && len(g.want.Archs)+len(g.want.GPUs) == 0 {
 		return []string{"no GPU of it is known, and every operator asked for has device code"}, "name the GPU or the compute capability that the wheel is for: --gpu A100, --arch 8.0"
 	}
-	return reasons, g.remedy(spec, k)
+	return reasons, g.nearestRemedy(spec, k)
 }
 
-// remedy is the nearest change with which there is a wheel for a node, after it was
-// tried: another base, another torch on the node, fewer ops.
-func (g *grouper) remedy(spec wheel.Spec, k *kind) string {
+// nearestRemedy finds a change that gives a node a wheel: another base, another torch on the
+// node, fewer ops. The change has been resolved.
+func (g *grouper) nearestRemedy(spec wheel.Spec, k *kind) string {
 	if a := g.find(spec, g.images, false); a != nil {
-		return "build on another base: --base " + a.ground.Ref
+		return "build on another base: --base " + a.environment.Ref
 	}
 	other, plain := spec, spec
 	other.Torch, other.CUDA = "", ""
@@ -323,5 +319,5 @@ func (g *grouper) remedy(spec wheel.Spec, k *kind) string {
 	if plain.Ops = g.plainOps(spec); len(plain.Ops) > 0 && g.find(plain, nil, false) != nil {
 		return "leave out what has device code: --ops " + strings.Join(plain.Ops, ",")
 	}
-	return ownHint(g.nodes[k.nodes[0]].Facts)
+	return environmentHint(g.nodes[k.nodes[0]].Facts)
 }

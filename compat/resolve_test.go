@@ -27,8 +27,8 @@ func words(line string) []string {
 
 // ask is what a command line says.
 type ask struct {
-	spec    wheel.Spec
-	grounds []Ground
+	spec         wheel.Spec
+	environments []BuildEnvironment
 }
 
 func parse(t *testing.T, tt *Tables, line string) ask {
@@ -69,14 +69,14 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		a.spec.DeepSpeed, a.spec.Foreign = v, true
 	case "--builder": // a base is what comes with it
 	case "--base":
-		g, ok := tt.GroundOf(v)
+		g, ok := tt.EnvironmentOfImage(v)
 		if !ok {
 			t.Fatalf("--base %s is not known", v)
 		}
-		a.grounds = []Ground{g}
+		a.environments = []BuildEnvironment{g}
 	case "--host": // CUDA:GCC:PYTHON:GLIBC
 		f := strings.Split(v, ":")
-		a.grounds = []Ground{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
+		a.environments = []BuildEnvironment{{Name: "this machine", Host: true, CUDA: f[0], GCCs: []string{f[1]}, Pythons: []string{f[2]}, Glibc: f[3]}}
 	default:
 		t.Fatalf("flag %s", flag)
 	}
@@ -152,11 +152,11 @@ func answer(tc Toolchain, err error) string {
 	if err != nil {
 		return "  error: " + err.Error() + "\n"
 	}
-	where := tc.Ground.Suite
+	where := tc.Environment.Suite
 	if where == "" {
-		where = tc.Ground.Name
+		where = tc.Environment.Name
 	}
-	out := fmt.Sprintf("  %s: torch %s, CUDA %s, toolkit %s, Python %s on %s", tc.Road, tc.Torch, tc.CUDA, tc.Toolkit, tc.Python, where)
+	out := fmt.Sprintf("  %s: torch %s, CUDA %s, toolkit %s, Python %s on %s", tc.CUDASource, tc.Torch, tc.CUDA, tc.Toolkit, tc.Python, where)
 	for _, part := range [][2]string{
 		{"gcc ", tc.GCC}, {"", strings.Join(tc.Pins, " ")}, {"archs ", wheel.ArchList(tc.Archs)},
 	} {
@@ -187,7 +187,7 @@ func TestResolve(t *testing.T) {
 		line, _, _ := strings.Cut("--"+strings.TrimPrefix(block, "--"), "\n")
 		a := parse(t, tt, line)
 		want := strings.TrimPrefix(strings.TrimPrefix("--"+strings.TrimPrefix(block, "--"), line), "\n")
-		got := answer(tt.Resolve(a.spec, a.grounds...))
+		got := answer(tt.Resolve(a.spec, a.environments...))
 		if strings.TrimSpace(got) != strings.TrimSpace(want) && !*update {
 			t.Errorf("%s:\n%swant\n%s", line, got, want)
 		}
@@ -231,23 +231,24 @@ func TestHintsWork(t *testing.T) {
 		line := ""
 		for _, p := range pools {
 			if random.IntN(3) == 0 {
-				line += " " + p.flag + " " + quoted(p.values[random.IntN(len(p.values))])
+				line += " " + p.flag + " " + quoteFlag(p.values[random.IntN(len(p.values))])
 			}
 		}
 		a := parse(t, tt, line)
-		_, err := tt.Resolve(a.spec, a.grounds...)
+		_, err := tt.Resolve(a.spec, a.environments...)
 		var bad *ConflictError
 		if !errors.As(err, &bad) {
 			continue
 		}
 		refused++
 		h := changeOf(bad.Hint())
-		if h == "" && !bad.Final || bad.Hint() == "" {
+		final := slices.ContainsFunc(bad.Conflicts, func(c Conflict) bool { return len(c.Advice) > 0 })
+		if h == "" && !final || bad.Hint() == "" {
 			t.Errorf("%s:\n%v\nno hint", line, err)
 		}
 		if h != "" {
 			changed := a.follow(t, tt, h)
-			if _, err := tt.Resolve(changed.spec, changed.grounds...); err != nil {
+			if _, err := tt.Resolve(changed.spec, changed.environments...); err != nil {
 				t.Errorf("%s:\n%v\nof hint %q\n%q does not work:\n%v", line, bad, bad.Hint(), h, err)
 			}
 		}

@@ -26,7 +26,7 @@ type Limit struct {
 	Why       string `json:"why"`
 }
 
-// Torch is one release of torch, as its wheels on the package index are.
+// Torch is one release of torch, described by its wheels on the package index.
 type Torch struct {
 	Version   string   `json:"torch"`
 	CUDA      string   `json:"cuda"`              // X.Y
@@ -35,15 +35,15 @@ type Torch struct {
 	OldABI    bool     `json:"old_abi,omitempty"` // its std::string is the one before GCC 5
 	OldestGCC string   `json:"oldest_gcc"`        // major that compiles its headers
 	Standard  string   `json:"cxx_standard"`      // C++ standard that its headers need: two digits
-	Pins      []Pin    `json:"pins,omitempty"`    // what it needs otherwise than pinned for all
+	Pins      []Pin    `json:"pins,omitempty"`    // requirements that differ from the pins of all toolchains
 	Archs     []string `json:"archs"`             // compute capabilities its own binaries have code for
 
-	// What an index said of a release that is not in the table.
+	// From an index, for a release that is not in the table.
 	Index  string            `json:"-"` // one of torch's own: "cu126"; "" is the package index
 	SHA256 map[string]string `json:"-"` // of its wheel, hex, by Python
 }
 
-// Pin is a requirement in place of the one that every toolchain has.
+// Pin is a requirement that replaces the common one of all toolchains.
 type Pin struct {
 	Requirement string `json:"requirement"`
 	FromPython  string `json:"from_python,omitempty"` // there is no such release for older ones
@@ -67,73 +67,101 @@ type GPU struct {
 	Also    []string `json:"also,omitempty"`    // other names for it
 }
 
-// Base is a Ground that dsbuild knows by the name of its image.
+// Base is a BuildEnvironment that dsbuild knows by the name of its image.
 type Base struct {
-	Ground
+	BuildEnvironment
 	Match     string `json:"match"`                // expression for the references of its images
 	NamedOnly bool   `json:"named_only,omitempty"` // never chosen, only recognised
 }
 
-// RoadInfo is what a road offers.
-type RoadInfo struct {
-	Road      Road     `json:"road"`
-	Title     string   `json:"title"`
-	Nvcc      bool     `json:"nvcc"`
-	TorchCUDA string   `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
-	CUDA      string   `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
-	MoreArchs []string `json:"more_archs,omitempty"` // compute capabilities that it compiles for beside those of its CUDA, without PTX
-	GCC       string   `json:"gcc,omitempty"`        // major of the gcc it needs
-	Suite     string   `json:"suite,omitempty"`      // the only release of a distribution that has it
+// CUDASourceInfo describes a CUDA source.
+type CUDASourceInfo struct {
+	Source    CUDASource `json:"road"`
+	Title     string     `json:"title"`
+	Nvcc      bool       `json:"nvcc"`
+	TorchCUDA string     `json:"torch_cuda,omitempty"` // major of the torches it serves; "": that of the toolkit
+	CUDA      string     `json:"cuda,omitempty"`       // X.Y of its toolkit, where that is fixed
+	MoreArchs []string   `json:"more_archs,omitempty"` // compute capabilities that it compiles for beside those of its CUDA, without PTX
+	GCC       string     `json:"gcc,omitempty"`        // major of the gcc it needs
+	Suite     string     `json:"suite,omitempty"`      // the only release of a distribution that has it
 }
 
-// Origin says where a table is from.
+// Origin is the source of a table.
 type Origin struct {
 	Source string `json:"source"`
 	Date   string `json:"date"`
 }
 
-// Tables are all the tables, read once by NewTables.
+// Tables are all the tables. NewTables reads them once.
 type Tables struct {
-	DeepSpeeds []DeepSpeed // newest first
-	Limits     []Limit     // of older releases of DeepSpeed
-	Torches    []Torch     // newest first
-	CUDAs      []CUDA      // newest first
-	Ops        []Op
-	GPUs       []GPU      // by class, newest first
-	Bases      []Base     // best first
-	Roads      []RoadInfo // best first
-	Images     []string   // references of images that bring a CUDA toolkit, newest first
-	Origins    map[string]Origin
+	DeepSpeeds  []DeepSpeed // newest first
+	Limits      []Limit     // of older releases of DeepSpeed
+	Torches     []Torch     // newest first
+	CUDAs       []CUDA      // newest first
+	Ops         []Op
+	GPUs        []GPU            // by class, newest first
+	Bases       []Base           // best first
+	CUDASources []CUDASourceInfo // best first
+	Images      []string         // references of images that bring a CUDA toolkit, newest first
+	Origins     map[string]Origin
 
-	images []Ground          // of Images
-	named  func() []namedGPU // GPUs, by what they are found by
+	images []BuildEnvironment // of Images
+	named  func() []namedGPU  // GPUs with the keys of their names
 }
 
-func (t *Tables) torchVersions() []string {
+func torchVersions(all []Torch) []string {
 	var out []string
-	for _, r := range t.Torches {
+	for _, r := range all {
 		out = append(out, r.Version)
 	}
 	return out
 }
 
 // torchCUDAs lists the CUDAs that torches are built for, newest first.
-func (t *Tables) torchCUDAs() []string {
+func torchCUDAs(all []Torch) []string {
 	var out []string
-	for _, r := range t.Torches {
+	for _, r := range all {
 		out = append(out, r.CUDA)
 	}
 	return slices.Compact(out)
 }
 
-// pythons lists those that any torch has wheels for, oldest first.
-func (t *Tables) pythons() []string {
+// allPythons lists the Pythons that torches have wheels for, oldest first.
+func allPythons(all []Torch) []string {
 	var out []string
-	for _, r := range t.Torches {
+	for _, r := range all {
 		out = append(out, r.Pythons...)
 	}
 	slices.SortFunc(out, compareVersions)
 	return slices.Compact(out)
+}
+
+// oldestDrivers lists the oldest driver of each major of CUDA, newest first.
+func oldestDrivers(all []CUDA) []string {
+	var out []string
+	for _, c := range all {
+		out = append(out, c.Driver)
+	}
+	return slices.Compact(out)
+}
+
+// compiledArchs lists the compute capabilities that some CUDA compiles for.
+func compiledArchs(all []CUDA) []string {
+	var out []string
+	for _, c := range all {
+		out = append(out, c.Archs...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// releases lists the versions of DeepSpeed, newest first.
+func releases(all []DeepSpeed) []string {
+	var out []string
+	for _, d := range all {
+		out = append(out, d.Version)
+	}
+	return out
 }
 
 // NewTables reads the embedded tables.
@@ -153,9 +181,9 @@ func NewTables() (*Tables, error) {
 		{"gpus", &struct{ GPUs *[]GPU }{&t.GPUs}},
 		{"bases", &struct{ Bases *[]Base }{&t.Bases}},
 		{"toolchains", &struct {
-			Toolchains *[]RoadInfo
+			Toolchains *[]CUDASourceInfo
 			Images     *[]string
-		}{&t.Roads, &t.Images}},
+		}{&t.CUDASources, &t.Images}},
 	} {
 		var origin Origin
 		text, err := data.ReadFile("data/" + f.name + ".json")
@@ -171,6 +199,10 @@ func NewTables() (*Tables, error) {
 		t.Origins[f.name] = origin
 	}
 	t.named = sync.OnceValue(func() []namedGPU { return nameGPUs(t.GPUs) })
-	t.images = t.imageGrounds()
+	for _, ref := range t.Images {
+		if e, ok := t.EnvironmentOfImage(ref); ok {
+			t.images = append(t.images, e)
+		}
+	}
 	return &t, nil
 }

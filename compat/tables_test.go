@@ -35,7 +35,7 @@ func TestReleases(t *testing.T) {
 		}
 	}
 	newestFirst(t, "deepspeed", versions)
-	newestFirst(t, "torch", tt.torchVersions())
+	newestFirst(t, "torch", torchVersions(tt.Torches))
 	versions = nil
 	for _, c := range tt.CUDAs {
 		versions = append(versions, c.Version)
@@ -60,10 +60,10 @@ func TestTorches(t *testing.T) {
 			}
 		}
 		pinned := torch.Toolkit != ""
-		if pinned != (major(torch.CUDA) == "13") || pinned && !strings.HasPrefix(torch.Toolkit, torch.CUDA+".") {
+		if pinned != (majorOf(torch.CUDA) == "13") || pinned && !strings.HasPrefix(torch.Toolkit, torch.CUDA+".") {
 			t.Errorf("torch %s: CUDA %s, toolkit %q", torch.Version, torch.CUDA, torch.Toolkit)
 		}
-		if len(torch.Pythons) == 0 || number(torch.OldestGCC) == 0 {
+		if len(torch.Pythons) == 0 || numberOf(torch.OldestGCC) == 0 {
 			t.Errorf("torch %s: %+v", torch.Version, torch)
 		}
 	}
@@ -76,11 +76,11 @@ func TestGPUs(t *testing.T) {
 	for i, g := range tt.GPUs {
 		if i > 0 {
 			before := tt.GPUs[i-1]
-			if x, y := slices.Index(classes, before.Class), slices.Index(classes, g.Class); x > y || x == y && older(before.Arch, g.Arch) {
+			if x, y := slices.Index(classes, before.Class), slices.Index(classes, g.Class); x > y || x == y && olderMinor(before.Arch, g.Arch) {
 				t.Errorf("%s (%s, %s) stands after %s (%s, %s)", g.Name, g.Class, g.Arch, before.Name, before.Class, before.Arch)
 			}
 		}
-		if !slices.Contains(classes, g.Class) || g.Class == "Jetson" && !g.foreign() {
+		if !slices.Contains(classes, g.Class) || g.Class == "Jetson" && !g.isForeign() {
 			t.Errorf("%s: class %q, machine %q", g.Name, g.Class, g.Machine)
 		}
 		if !slices.ContainsFunc(tt.CUDAs, func(c CUDA) bool { return slices.Contains(c.Archs, g.Arch) }) {
@@ -172,7 +172,7 @@ func TestGroundOf(t *testing.T) {
 		"alpine:3.20":                                          "",
 		"":                                                     "",
 	} {
-		g, ok := tt.GroundOf(ref)
+		g, ok := tt.EnvironmentOfImage(ref)
 		got := ""
 		if ok {
 			got = g.Suite + " " + g.Glibc + " " + g.CUDA
@@ -185,12 +185,12 @@ func TestGroundOf(t *testing.T) {
 		}
 	}
 	for _, ref := range tt.Images {
-		if g, ok := tt.GroundOf(ref); !ok || g.CUDA == "" {
+		if g, ok := tt.EnvironmentOfImage(ref); !ok || g.CUDA == "" {
 			t.Errorf("%s: %+v", ref, g)
 		}
 	}
 	for _, b := range tt.Bases {
-		if g, ok := tt.GroundOf(b.Ref); !ok || g.Name != b.Name {
+		if g, ok := tt.EnvironmentOfImage(b.Ref); !ok || g.Name != b.Name {
 			t.Errorf("%s is recognised as %q", b.Ref, g.Name)
 		}
 	}

@@ -8,28 +8,28 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// Installs reports whether an installer on the node takes a wheel with this
-// tag, as PEP 425 and PEP 600 say. An unknown glibc is none that is too old.
+// Installs reports whether an installer on the node accepts a wheel with this tag, as PEP 425 and
+// PEP 600 say. An unknown glibc counts as new enough.
 func Installs(tag string, f node.Facts) bool {
 	parts := strings.Split(tag, "-")
 	if len(parts) != 3 {
 		return false
 	}
-	if parts[2] == "any" && parts[1] != "none" { // what has an ABI has a platform
+	if parts[2] == "any" && parts[1] != "none" { // a wheel with an ABI has a platform
 		return false
 	}
 	return installsPython(parts[0], parts[1], f) && installsPlatform(parts[2], f)
 }
 
-// installsPython is the half of a tag about Python: "cp311-cp311", "cp38-abi3",
-// "py3-none", "py310-none".
+// installsPython checks the part of a tag about Python: "cp311-cp311", "cp38-abi3", "py3-none",
+// "py310-none".
 func installsPython(python, abi string, f node.Facts) bool {
 	kind, digits := python[:min(2, len(python))], python[min(2, len(python)):]
 	major, number := digits[:min(1, len(digits))], digits[min(1, len(digits)):]
 	if major != "3" || kind != "cp" && kind != "py" {
 		return false
 	}
-	_, have := parts(f.Python)
+	_, have := firstTwoNumbers(f.Python)
 	want, err := strconv.Atoi(cmp.Or(number, "0"))
 	if err != nil || f.Python == "" {
 		return false
@@ -46,13 +46,13 @@ func installsPython(python, abi string, f node.Facts) bool {
 // firstStable is the minor of the first Python with a stable ABI.
 const firstStable = 2
 
-// freeThreaded reports whether a tag is that of a Python without the global
-// lock, which has an ABI of its own: "cp313t".
+// freeThreaded reports whether a tag belongs to a Python without the global lock, which has an
+// ABI of its own: "cp313t".
 func freeThreaded(tag string) bool {
 	return strings.HasPrefix(tag, "cp") && strings.HasSuffix(tag, "t")
 }
 
-// installsPlatform is the other half: "any", "linux_x86_64", "manylinux_2_28_x86_64".
+// installsPlatform checks the platform in a tag: "any", "linux_x86_64", "manylinux_2_28_x86_64".
 func installsPlatform(platform string, f node.Facts) bool {
 	have := machineOf(f.Platform)
 	glibc, machine := splitPlatform(platform)
@@ -62,7 +62,7 @@ func installsPlatform(platform string, f node.Facts) bool {
 	case machine == "" || machine != have:
 		return false
 	}
-	return glibc == "" || f.Glibc == "" || !older(f.Glibc, glibc)
+	return glibc == "" || f.Glibc == "" || !olderMinor(f.Glibc, glibc)
 }
 
 // splitPlatform reads a platform tag of Linux: the glibc it promises to run on,
@@ -89,8 +89,8 @@ func splitPlatform(platform string) (glibc, machine string) {
 	return fields[0] + "." + fields[1], fields[2]
 }
 
-// machineOf is the machine of a node's platform: "x86_64" of "linux_x86_64".
-// What is not Linux is all of it.
+// machineOf returns the machine of a platform: "x86_64" of "linux_x86_64". A platform
+// other than Linux is returned whole.
 func machineOf(platform string) string {
 	machine, ok := strings.CutPrefix(platform, "linux_")
 	if !ok {

@@ -6,21 +6,21 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Road says where a toolchain's CUDA comes from. Each has a Dockerfile of its
+// CUDASource says where a toolchain's CUDA comes from. Each has a Dockerfile of its
 // name in package dockerfiles.
-type Road string
+type CUDASource string
 
-// The roads, in the order in which they are preferred.
+// The CUDA sources, in the order in which they are preferred.
 const (
-	CUDA13   Road = "cuda13"   // nvcc and headers from Python packages
-	CUDA12   Road = "cuda12"   // headers from Python packages, no nvcc: C++ ops alone
-	Nvcc12   Road = "nvcc12"   // nvcc 12.4 of Debian's package, unpacked; headers from Python packages
-	Debian12 Road = "debian12" // Debian 12's own, 11.8 with gcc 11
-	Found    Road = "found"    // a toolkit that the ground has
+	CUDA13    CUDASource = "cuda13"   // nvcc and headers from Python packages
+	CUDA12    CUDASource = "cuda12"   // headers from Python packages, no nvcc: C++ ops alone
+	Nvcc12    CUDASource = "nvcc12"   // nvcc 12.4 of Debian's package, unpacked; headers from Python packages
+	Debian12  CUDASource = "debian12" // Debian 12's own, 11.8 with gcc 11
+	FoundCUDA CUDASource = "found"    // a toolkit that the build environment has
 )
 
-// Ground is where a build happens: what a base, or this machine, has.
-type Ground struct {
+// BuildEnvironment describes the place of a build: a base, or this machine.
+type BuildEnvironment struct {
 	Name     string   `json:"name"`            // for people: "Debian 12 (bookworm)"
 	Ref      string   `json:"image,omitempty"` // image reference, where dsbuild chooses it
 	Suite    string   `json:"suite,omitempty"` // code name of the distribution's release: "bookworm"
@@ -37,30 +37,29 @@ type Ground struct {
 // linked, on every base: torch's own since 2.7.
 const LinkGlibc = "2.28"
 
-// Toolchain is everything a build needs to know, resolved: nothing in it is
-// left to be chosen later.
+// Toolchain holds all choices for a build, resolved: no step chooses anything later.
 type Toolchain struct {
-	Road      Road
-	Ground    Ground
-	DeepSpeed string         // release; of other sources, the version they say
-	Source    string         // sha256 of a release's source distribution, hex
-	Torch     string         // X.Y.Z
-	CUDA      string         // X.Y that torch is built for
-	Index     string         // of torch's own indexes, the one that has it: "cu126"; "" for the package index
-	TorchHash string         // sha256 of its wheel, hex; "" for a release of the table
-	Standard  string         // C++ standard that torch's headers need: "17", "20"
-	Toolkit   string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
-	Nvcc      bool           // whether there is a real nvcc, not a stand-in
-	GCC       string         // major to call for; "" for the ground's own gcc
-	Python    string         // X.Y
-	Pins      []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
-	CPU       wheel.CPULevel //
-	Glibc     string         // X.Y of the oldest node, which the audit checks; "" where none was named
-	Archs     []wheel.Arch   // empty when no op has device code
-	Ops       []Op           // in the order of the table
-	Left      []LeftOp       // of --ops all: what cannot be built here
-	Remarks   []string       // what may hurt the person who asked
-	Notes     []string       // what is merely worth knowing
+	CUDASource  CUDASource
+	Environment BuildEnvironment
+	DeepSpeed   string         // release; of other sources, the version they say
+	Source      string         // sha256 of a release's source distribution, hex
+	Torch       string         // X.Y.Z
+	CUDA        string         // X.Y that torch is built for
+	Index       string         // of torch's own indexes, the one that has it: "cu126"; "" for the package index
+	TorchHash   string         // sha256 of its wheel, hex; "" for a release of the table
+	Standard    string         // C++ standard that torch's headers need: "17", "20"
+	Toolkit     string         // of the headers and nvcc: X.Y, or X.Y.Z where packages are pinned
+	Nvcc        bool           // whether there is a real nvcc, not a stand-in
+	GCC         string         // major to call for; "" for the build environment's own gcc
+	Python      string         // X.Y
+	Pins        []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
+	CPU         wheel.CPULevel //
+	Glibc       string         // X.Y of the oldest node, which the audit checks; "" where none was named
+	Archs       []wheel.Arch   // empty when no op has device code
+	Ops         []Op           // in the order of the table
+	Left        []LeftOp       // of --ops all: what cannot be built here
+	Remarks     []string       // consequences that may be unwelcome
+	Notes       []string       // other things worth knowing
 }
 
 // Op is one of DeepSpeed's operators: a row of the table and, once resolved,
@@ -84,29 +83,28 @@ type Op struct {
 	Archs []wheel.Arch `json:"-"`
 }
 
-// Needs is what has to be installed to compile an op, beside what every
-// toolchain has.
+// Needs lists packages that an op needs beside those of every toolchain.
 type Needs struct {
-	Debian  []string `json:"debian,omitempty"`  // packages of the distribution
-	Python  []string `json:"python,omitempty"`  // requirements
-	Node    []string `json:"node,omitempty"`    // requirements that also a node must meet, to run the op
-	Toolkit []string `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
-	Roads   []Road   `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
+	Debian      []string     `json:"debian,omitempty"`  // packages of the distribution
+	Python      []string     `json:"python,omitempty"`  // requirements
+	Node        []string     `json:"node,omitempty"`    // requirements that also a node must meet, to run the op
+	Toolkit     []string     `json:"toolkit,omitempty"` // components of the CUDA toolkit: the extras of cuda-toolkit
+	CUDASources []CUDASource `json:"roads,omitempty"`   // the only ones on which it was made to work; none: all that fit
 }
 
-// Earlier describes an op in the releases of DeepSpeed before Until, where that
-// differs from the rest of its row.
+// Earlier describes an op in the releases of DeepSpeed before Until, if it differs there from the
+// rest of its row.
 type Earlier struct {
 	Until      string   `json:"until"`
 	DeviceCode bool     `json:"device_code"`
 	Toolkit    []string `json:"toolkit,omitempty"` // components of the CUDA toolkit that it needs
 }
 
-// in returns the op as it is in a release of DeepSpeed.
-func (o Op) in(deepspeed string) Op {
+// inRelease returns the op with its properties in a release of DeepSpeed.
+func (o Op) inRelease(deepspeed string) Op {
 	if e := o.Earlier; e != nil && compareVersions(deepspeed, e.Until) < 0 {
 		o.DeviceCode = e.DeviceCode
-		o.Needs.Toolkit = union(o.Needs.Toolkit, e.Toolkit)
+		o.Needs.Toolkit = appendMissing(o.Needs.Toolkit, e.Toolkit)
 	}
 	return o
 }
@@ -117,14 +115,14 @@ type Span struct {
 	Until string `json:"until,omitempty"` // up to before this
 }
 
-func (s Span) has(version string) bool {
+func (s Span) contains(version string) bool {
 	return (s.Since == "" || compareVersions(version, s.Since) >= 0) && (s.Until == "" || compareVersions(version, s.Until) < 0)
 }
 
-// bound reports whether a release of DeepSpeed loads the op only under a torch
+// boundToCUDA reports whether a release of DeepSpeed loads the op only under a torch
 // of the CUDA that it was compiled for.
-func (o Op) bound(deepspeed string) bool {
-	return o.DeviceCode || o.Bound != nil && o.Bound.has(deepspeed)
+func (o Op) boundToCUDA(deepspeed string) bool {
+	return o.DeviceCode || o.Bound != nil && o.Bound.contains(deepspeed)
 }
 
 // Broken is a toolkit with which an op cannot be compiled.
@@ -156,7 +154,7 @@ func (tc Toolchain) OpNames(device bool) []string {
 	return names
 }
 
-// Needs joins what the ops need, each thing once.
+// Needs joins the needs of the ops, each once.
 func (tc Toolchain) Needs() Needs {
 	var n Needs
 	for _, o := range tc.Ops {

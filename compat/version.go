@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// xy is a version of two numbers.
+// xy matches a version of two numbers.
 var xy = regexp.MustCompile(`^[0-9]+\.[0-9]+$`)
 
-// driverForm is a version of NVIDIA's driver.
+// driverForm matches a version of NVIDIA's driver.
 var driverForm = regexp.MustCompile(`^[0-9]{3}(\.[0-9]+){0,2}$`)
 
-// compareVersions compares the release numbers of two versions: what follows
-// them (rc1, +cu128) does not count.
+// compareVersions compares the release numbers of two versions. Suffixes (rc1, +cu128) do not
+// count.
 func compareVersions(a, b string) int {
-	x, y := release(a), release(b)
+	x, y := releaseNumbers(a), releaseNumbers(b)
 	return slices.Compare(x[:], y[:])
 }
 
-// release returns a version's first three numbers, 0 for those it lacks.
-func release(version string) [3]int {
+// releaseNumbers returns a version's first three numbers, 0 for those it lacks.
+func releaseNumbers(version string) [3]int {
 	var numbers [3]int
 	place := 0
 	for _, r := range version {
@@ -37,11 +37,11 @@ func release(version string) [3]int {
 	return numbers
 }
 
-// NearestVersions sorts versions by how far they are from one; of two as far
-// the newer is nearer.
+// NearestVersions sorts versions by their distance from one. Of two at the same distance, the
+// newer one comes first.
 func NearestVersions(from string, versions []string) []string {
 	place := func(v string) int {
-		n := release(v)
+		n := releaseNumbers(v)
 		return (n[0]*1000+n[1])*1000 + n[2]
 	}
 	far := func(v string) int { return max(place(from)-place(v), place(v)-place(from)) }
@@ -52,14 +52,14 @@ func NearestVersions(from string, versions []string) []string {
 	return slices.Compact(out)
 }
 
-// major cuts a version to its first number.
-func major(version string) string {
+// majorOf cuts a version to its first number.
+func majorOf(version string) string {
 	first, _, _ := strings.Cut(version, ".")
 	return first
 }
 
-// listed joins words for a sentence: "3.9, 3.10 and 3.11".
-func listed(words []string) string {
+// joinWords joins words for a sentence: "3.9, 3.10 and 3.11".
+func joinWords(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
 	}

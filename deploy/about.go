@@ -2,11 +2,11 @@ package deploy
 
 import "time"
 
-// About says what a report is of. The JSON does without; what people look at
-// begins with it.
+// About describes the run that a report belongs to. The JSON report leaves it out; the printed
+// and HTML reports begin with it.
 type About struct {
 	Command   string // "dsbuild deploy"
-	Inventory string // as it was named: "-" is standard input
+	Inventory string // as the user named it: "-" is standard input
 	By        string // user@host
 	At        time.Time
 }

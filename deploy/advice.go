@@ -8,10 +8,10 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// adviceTexts are the hints for what goes wrong on a node, by the codes that the programs
-// there send with an error. A node sends no text of its own: a hint is read as dsbuild's
-// word, and may hold a command to run. PYTHON and ENVIRONMENT stand for those of the
-// inventory.
+// adviceTexts returns the hints for errors on a node, by the code that the node's program sends
+// with the error. The node sends only the code, never the text: a user trusts a hint as dsbuild's
+// own, and it may hold a command to run. PYTHON and ENVIRONMENT stand for the node's values from
+// the inventory.
 func adviceTexts() map[string]string {
 	return map[string]string{
 		"accelerator":        "is DS_ACCELERATOR set on this node?",
@@ -43,8 +43,8 @@ func adviceTexts() map[string]string {
 	}
 }
 
-// adviceFor is the hint that belongs to a code which the node of h sent, "" for a code
-// that dsbuild does not know.
+// adviceFor returns the hint for a code that the node of h sent, "" for a code that dsbuild does
+// not know.
 func adviceFor(code string, h inventory.Host) string {
 	python, environment := h.Python, "ENVIRONMENT"
 	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {

@@ -7,8 +7,8 @@
 # change under way: enough to undo it after a power cut), kept-RUN/ (what was
 # moved aside), inbox/ (uploads: what a lost connection leaves of them, the next
 # run goes on with), run-*/ (temporary files), installed.json (what is installed
-# now), previous/ (what was before), wheel/ (the wheel that was installed last and its
-# byte code, so that of the next one only what differs need be sent), journal.jsonl.
+# now), previous/ (what was before), bytecode.xz (the byte code that came with the wheel:
+# what lies beside its modules is compared with it), journal.jsonl.
 #
 # proof.py and verify.py go before it.
 import errno
@@ -28,8 +28,7 @@ INSTALLED = os.path.join(HOME, "installed.json")
 PREVIOUS = os.path.join(HOME, "previous")
 JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
-WHEEL = os.path.join(HOME, "wheel")
-ROLES = ("deepspeed.whl", "bytecode.xz")  # the files in there
+BYTE_CODE = os.path.join(HOME, "bytecode.xz")
 PART = ".part"  # ends the name of an upload that is not whole
 SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
@@ -481,8 +480,7 @@ class Environment:
         self.lock = None
         self.along = []  # what was installed beside DeepSpeed
         self.digests = Digests()
-        self.used = {}  # uploads that were installed, by their roles: the next run may need parts of them
-        self.found = {}  # by role, what a kept file has of the one that is wanted
+        self.byte_code = ""  # the upload that was installed
         self.keep = False  # what has arrived of the uploads: the next run goes on from there
 
     def begin(self, inbox):
@@ -491,15 +489,15 @@ class Environment:
         os.makedirs(HOME, mode=0o755, exist_ok=True)
         self.take_lock(inbox)
         repaired = self.repair()
-        found = {"now": installed([f["sha256"] for f in REQUEST["files"] if f["sha256"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
+        found = {"now": installed([f["sha256"] for f in REQUEST["files"]]), "previous": previous(HOME), "repaired": repaired, "run": last_run()}
         if REQUEST["look"]:
-            return dict(found, inbox="", arrived=[], keeps=[])
+            return dict(found, inbox="", arrived=[])
         for name in os.listdir(HOME):  # nobody else works here while the lock is held
             if name.startswith(("run-", "kept-")) or name.endswith(".part"):
                 sweep(os.path.join(HOME, name))
-        self.dir = os.path.join(HOME, "run-%s-%s" % (REQUEST["run"], REQUEST["label"]))
+        self.dir = os.path.join(HOME, "run-" + REQUEST["run"])
         os.mkdir(self.dir, 0o700)
-        return dict(found, inbox=INBOX, arrived=self.arrived(), keeps=[role for role in ROLES if os.path.isfile(os.path.join(WHEEL, role))])
+        return dict(found, inbox=INBOX, arrived=self.arrived())
 
     def arrived(self):
         """Makes the inbox ready, and names the files that need not be sent again."""
@@ -512,9 +510,6 @@ class Environment:
             path = os.path.join(INBOX, name)
             if os.path.isfile(path) and not os.path.islink(path):
                 if name.endswith(PART) and name[:-len(PART)] in wanted:
-                    continue
-                if wanted.get(name) == "":  # only the driver can say whether it is whole
-                    os.rename(path, path + PART)
                     continue
                 if name in wanted and self.digests.of(path) == wanted[name]:
                     whole.append(name)
@@ -531,64 +526,12 @@ class Environment:
         """The sha256 of the beginning of an upload."""
         return {"sha256": digest_of(self.upload(order), self.digests, order["size"])}
 
-    def compare(self, order):
-        """Says which parts of a file that is wanted are not in the one that is kept: from
-        this to before that one. The parts are told by their tags."""
-        path, wanted = os.path.join(WHEEL, order["role"]), order.get("data", b"")
-        have, missing = kept_parts(path), []
-        self.found[order["role"]] = found = [have.get(wanted[at:at + TAG]) for at in range(0, len(wanted), TAG)]
-        for i, part in enumerate(found):
-            if part is None and missing and missing[-1][1] == i:
-                missing[-1][1] += 1
-            elif part is None:
-                missing.append([i, i + 1])
-        return {"missing": missing}
-
-    def assemble(self, order):
-        """Puts a file together of what was kept and what was sent, in a file of its own or
-        with the order: sizes are those of the gaps. It is as good as one that was sent whole,
-        or it is none."""
-        import hashlib
-        import io
-
-        kept, out = os.path.join(WHEEL, order["role"]), os.path.join(self.dir, "assembled")
-        sent = os.path.join(INBOX, os.path.basename(order["parts"])) if "parts" in order else None
-        sum, sizes, gap = hashlib.sha256(), iter(order["sizes"]), False
-        with open(kept, "rb") as old, open(sent, "rb") if sent else io.BytesIO(order.get("data", b"")) as new, open(out, "wb") as whole:
-            for part in self.found.pop(order["role"]):
-                if part is None and gap:
-                    continue
-                gap = part is None
-                if part:
-                    old.seek(part[0])
-                for block in blocks(new if gap else old, next(sizes, 0) if gap else part[1]):
-                    whole.write(block)
-                    sum.update(block)
-        if sent:
-            remove(sent)
-        if sum.hexdigest() != order["sha256"]:
-            remove(out)
-            raise Failed("what was kept of %s is damaged" % order["role"])
-        path = self.upload({"file": order["name"]})
-        os.rename(out, path)
-        self.digests.learn(path, sum.hexdigest())
-        return {}
-
-    def keep_uploads(self, room):
-        """Keeps what was installed, unless so much room would not be free for the next.
-        The change is final: whatever does not work here is no fault."""
-        place = os.path.join(self.dir, "wheel")
+    def keep_byte_code(self):
+        """Keeps the byte code that came with the wheel. The change is final: an error here
+        is none of the deploy, for without the file byte code is compared with its module."""
         try:
-            os.mkdir(place, 0o700)
-            free = os.statvfs(HOME)
-            if free.f_bavail * free.f_frsize >= room:
-                for role, path in self.used.items():
-                    if os.path.dirname(path) == INBOX:
-                        os.rename(path, os.path.join(place, role))
-            if exists(WHEEL):
-                os.rename(WHEEL, os.path.join(self.dir, "before"))
-            if os.listdir(place):
-                os.rename(place, WHEEL)
+            if self.byte_code:
+                os.replace(self.byte_code, BYTE_CODE)
         except OSError:
             pass
 
@@ -609,7 +552,7 @@ class Environment:
                     raise Failed("%s: no lock: %s" % (HOME, e.strerror), "file-locks")
                 if time.monotonic() > deadline:
                     who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
-                    raise Busy("another deploy is changing this environment (%s)" % who, "wait")
+                    raise Busy("another deploy is changing this environment", "wait", who)
                 time.sleep(0.1)
                 inbox.check()
         try:
@@ -683,9 +626,7 @@ class Environment:
             if name in names:
                 mend_first_lines(found)
         self.along = [{"name": w["name"], "sha256": w["sha256"], "record": record_of(w["name"])} for w in along]
-        self.used = {"deepspeed.whl": first}
-        if order.get("bytecode"):
-            self.used["bytecode.xz"] = order["bytecode"]["file"]
+        self.byte_code = order["bytecode"]["file"] if order.get("bytecode") else ""
         self.sync()
         return {"version": metadata_version(info), "record": record_sha256(info)}
 
@@ -718,8 +659,7 @@ class Environment:
         save_json(CHANGE, dict(self.change, done=True, along=self.along, installed=order["installed"], journal=order["journal"], forget=order["forget"]))
         self.look()
         self.finish()
-        if self.used:
-            self.keep_uploads(order["room"])
+        self.keep_byte_code()
         return {}
 
     def look(self):
@@ -797,51 +737,6 @@ class Environment:
             if not self.keep:
                 sweep(INBOX)
         return {"before": before(), "recorded": self.recorded, "finished": not self.change}
-
-
-TAG = 8  # bytes that a part is told by: its size modulo 4 GiB and its CRC-32
-XZ = b"\xfd7zXZ\0"  # begins each stream of byte code
-
-
-def kept_parts(path):
-    """Where the parts of a kept file lie, by their tags. Nothing that is wrong with
-    the file matters: what is not found is sent."""
-    import zlib
-
-    parts = {}
-    try:
-        size = os.path.getsize(path)
-        with open(path, "rb") as f:
-            if path.endswith(".xz"):
-                data, at, begins = f.read(MOST_CODE), 0, []
-                while at >= 0:
-                    begins.append(at)
-                    at = data.find(XZ, at + 1)
-            else:
-                with zipfile.ZipFile(f) as z:
-                    begins = [info.header_offset for info in z.infolist()] + [z.start_dir]
-            begins = sorted(at for at in {0, size, *begins} if 0 <= at <= size)
-            for begin, end in zip(begins, begins[1:]):
-                f.seek(begin)
-                crc = 0
-                for block in blocks(f, end - begin):
-                    crc = zlib.crc32(block, crc)
-                parts[((end - begin) % (1 << 32) << 32 | crc).to_bytes(TAG, "big")] = (begin, end - begin)
-    except Gone:
-        raise
-    except Exception:  # of a damaged file zipfile raises more than it says
-        return {}
-    return parts
-
-
-def blocks(f, size):
-    """The next bytes of a file, as far as they are there."""
-    while size > 0:
-        block = f.read(min(size, 1 << 20))
-        if not block:
-            return
-        size -= len(block)
-        yield block
 
 
 def byte_code(brought):
@@ -982,7 +877,10 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
     if child.returncode != 0:
         text = said.decode("utf-8", "replace").strip()
         lines = [l for l in text.splitlines() if l.upper().startswith("ERROR")] or text.splitlines()[-3:]
-        raise Failed("pip ended with status %d: %s" % (child.returncode, " ".join(lines)[:1000]), no_room("".join(lines)))
+        words, advice = " ".join(lines)[:1000], no_room("".join(lines))
+        if advice:  # pip names a temporary file, on each node another
+            raise Failed("pip ended with status %d: there is no room left" % child.returncode, advice, words)
+        raise Failed("pip ended with status %d: %s" % (child.returncode, words))
 
 
 class Inbox:
@@ -1001,13 +899,7 @@ class Inbox:
             line, end, rest = self.data.partition(b"\n")
             if not end:
                 return
-            order = json.loads(line.decode("utf-8"))
-            size = order.get("bytes", 0)  # that follow the line
-            if len(rest) < size:
-                return
-            if size:
-                order["data"] = rest[:size]
-            self.data = rest[size:]
+            order, self.data = json.loads(line.decode("utf-8")), rest
             if order["do"] != "ping":
                 self.orders.append(order)
 
@@ -1043,11 +935,11 @@ def answer(number, make):
         emit({"to": number, "ok": make()})
         return
     except Failed as e:
-        why, advice, busy = str(e), e.advice, isinstance(e, Busy)
+        why, advice, detail, busy = str(e), e.advice, e.detail, isinstance(e, Busy)
     except OSError as e:
-        advice = no_room("[Errno %s]" % e.errno)
+        advice, detail = no_room("[Errno %s]" % e.errno), ""
         why = "%s: %s" % (e.filename or HOME, e.strerror)
-    emit({"to": number, "failed": why, "advice": advice, "busy": busy})
+    emit({"to": number, "failed": why, "advice": advice, "detail": detail, "busy": busy})
 
 
 def no_room(text):
@@ -1069,10 +961,6 @@ def serve(env, inbox):
             answer(number, lambda: env.learn(order))
         elif do == "digest":
             answer(number, lambda: env.digest(order))
-        elif do == "compare":
-            answer(number, lambda: env.compare(order))
-        elif do == "assemble":
-            answer(number, lambda: env.assemble(order))
         elif do == "fetch":
             answer(number, lambda: env.fetch(order, inbox))
         elif do == "users":

@@ -11,31 +11,32 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Deps says what to do about requirements that a node does not meet.
+// Deps is the policy for requirements that a node does not meet.
 type Deps string
 
-// The answers of --deps.
+// The values of --deps.
 const (
-	DepsRefuse Deps = "refuse" // name them and touch nothing
+	DepsRefuse Deps = "refuse" // list them and change nothing
 	DepsBundle Deps = "bundle" // install them from a wheelhouse
 	DepsIndex  Deps = "index"  // install them from the node's own index
 )
 
-// Along is a wheel that is installed together with DeepSpeed's.
+// Along is a wheel that dsbuild installs together with DeepSpeed's.
 type Along struct {
 	wheel.BundleWheel
-	For string // why: the requirement it meets, or "companion"
+	For string // the reason: the requirement that it meets, or "companion"
 }
 
 func (a Along) String() string { return a.Name + " " + a.Version }
 
-// LoadBundle reads the wheelhouse at dir; "" means the one beside the wheel,
-// or the folder of wheels, at wheels.
+// LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel
+// at wheels, or inside it if wheels is a folder.
 func LoadBundle(dir, wheels string) (*wheel.Bundle, error) {
 	if dir == "" {
 		if info, err := os.Stat(wheels); err != nil || !info.IsDir() {
@@ -50,19 +51,19 @@ func LoadBundle(dir, wheels string) (*wheel.Bundle, error) {
 	return &b, err
 }
 
-// demand is a requirement and who makes it.
+// demand is a requirement of one package.
 type demand struct {
 	requirement string
-	extras      []string // of the one who makes it, that were asked for
+	extras      []string // the extras of that package that were requested
 }
 
-// lack is a requirement that nothing meets.
+// lack is a requirement that neither the node nor the wheelhouse meets.
 type lack struct {
-	requirement string // as pip takes it
-	why         string // the same for people, and what there is instead
+	requirement string // in pip's syntax
+	why         string // the requirement for a message, with the version found instead
 }
 
-// names of what is lacking, for people.
+// whys returns the missing requirements as text for a message.
 func whys(lacks []lack) []string {
 	out := make([]string, len(lacks))
 	for i, l := range lacks {
@@ -71,11 +72,11 @@ func whys(lacks []lack) []string {
 	return out
 }
 
-// picker finds out what a node needs beside the wheel, and what of it the
-// wheelhouse has.
+// picker finds the requirements that a node does not meet, and the wheels in the wheelhouse that
+// meet them.
 type picker struct {
 	facts   node.Facts
-	bundle  *wheel.Bundle // nil: none
+	bundle  *wheel.Bundle // nil: no wheelhouse
 	markers markers
 	have    map[string]string
 	along   []Along
@@ -84,11 +85,10 @@ type picker struct {
 	asked   map[string]bool
 }
 
-// pick returns the wheels that have to go along with w to a node, and every
-// requirement that neither the node nor the wheelhouse meets. Companions go
-// along unless the node has that very version, and not from another wheel that
-// dsbuild installed: two commits may say the same version. With force they do so
-// again.
+// pick returns the wheels that must be installed together with w on a node, and the requirements
+// that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
+// that version, unless dsbuild installed it there from another wheel: two commits may carry the
+// same version. With force, companions are always installed again.
 func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []Along, lacks []lack, err error) {
 	p := picker{facts: f, bundle: bundle, markers: known, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
@@ -118,7 +118,7 @@ func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers
 	return p.along, p.lacks, nil
 }
 
-// demand queues requirements, each once.
+// demand queues requirements; each is queued once.
 func (p *picker) demand(requires, extras []string) {
 	for _, r := range requires {
 		key := r + "\x00" + strings.Join(extras, ",")
@@ -129,7 +129,8 @@ func (p *picker) demand(requires, extras []string) {
 	}
 }
 
-// take adds a wheel of the wheelhouse, if it runs on the node.
+// take adds a wheel of the wheelhouse if the node can install it. If not, it records a lack and
+// returns false.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
 		p.lacks = append(p.lacks, lack{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
@@ -141,7 +142,8 @@ func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	return true
 }
 
-// meet sees to one requirement.
+// meet handles one requirement: the node meets it, a wheel of the wheelhouse is added, or a lack
+// is recorded.
 func (p *picker) meet(want demand) error {
 	d, err := pypi.ParseDependency(want.requirement)
 	if err != nil {
@@ -177,7 +179,7 @@ func (p *picker) meet(want demand) error {
 			return nil
 		}
 	}
-	// What an extra of it needs is known only of the version in the wheelhouse.
+	// Only for the wheelhouse's own version does dsbuild know the requirements of its extras.
 	if extras := strings.FieldsFunc(d.Extras, func(r rune) bool { return r == ',' || r == ' ' }); len(extras) > 0 && there != nil && p.have[name] == there.Version {
 		p.demand(there.Requires, extras)
 	}
@@ -207,7 +209,8 @@ func (p *picker) inBundle(name string) *wheel.BundleWheel {
 	return nil
 }
 
-// needed evaluates a marker for one who asks for extras.
+// needed evaluates a marker for a package requested with extras; it holds if it holds for no
+// extra or for one of them.
 func (p *picker) needed(marker string, extras []string) (bool, error) {
 	for _, extra := range append([]string{""}, extras...) {
 		holds, err := p.markers.hold(marker, p.facts, extra)
@@ -218,7 +221,7 @@ func (p *picker) needed(marker string, extras []string) (bool, error) {
 	return false, nil
 }
 
-// alongSize is how many bytes go to a node beside the wheel.
+// alongSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
 func alongSize(along []Along) int64 {
 	var n int64
 	for _, a := range along {
@@ -227,7 +230,7 @@ func alongSize(along []Along) int64 {
 	return n
 }
 
-// names are the wheels in words: "with numpy 2.3.2, hjson 3.1.0".
+// names returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
 func names(along []Along) []string {
 	out := make([]string, len(along))
 	for i, a := range along {
@@ -236,7 +239,7 @@ func names(along []Along) []string {
 	return out
 }
 
-// shortage says what is lacking, and what to try.
+// shortage returns the reason that lists the missing requirements, and a hint.
 func shortage(lacks []lack, f node.Facts, opt PlanOptions) (reason, hint string) {
 	list := strings.Join(whys(lacks), ", ")
 	reason = "requirements are missing: " + list
@@ -250,8 +253,8 @@ func shortage(lacks []lack, f node.Facts, opt PlanOptions) (reason, hint string)
 	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
 }
 
-// fetchable are the requirements that a node's own index may meet, and what is
-// left: torch, and what comes with it, is never fetched.
+// fetchable splits lacks into requirements that the node's own index may meet and those left
+// over. dsbuild never fetches torch or the packages that come with torch.
 func fetchable(lacks []lack) (fetch []string, left []lack) {
 	for _, l := range lacks {
 		d, err := pypi.ParseDependency(l.requirement)
@@ -264,7 +267,8 @@ func fetchable(lacks []lack) (fetch []string, left []lack) {
 	return fetch, left
 }
 
-// fixed are the distributions of a node that a resolution must leave as they are.
+// fixed returns the distributions of a node that pip's resolver must not change: torch and its
+// own packages.
 func fixed(f node.Facts) map[string]string {
 	out := map[string]string{}
 	for name, version := range f.Dists {
@@ -275,16 +279,17 @@ func fixed(f node.Facts) map[string]string {
 	return out
 }
 
-// room is what an environment must have free for size bytes of wheels.
-func room(f node.Facts, size int64) (reason, hint string) {
+// room returns a reason and a hint if the environment's disk, or that of its prefix, is too full
+// for size bytes of wheels.
+func room(f node.Facts, size int64) (reason cause.Message, hint string) {
 	need := roomFactor*size + roomMargin
 	for _, place := range []struct {
 		dir  string
 		free int64
 	}{{f.SitePackages, f.FreeBytes}, {f.Prefix, f.FreeTmpBytes}} {
 		if place.free < need {
-			return fmt.Sprintf("%s has %s free, %s are needed", node.ShownPath(place.dir), ui.Size(place.free), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
+			return cause.Messagef("%s has %s free, %s are needed", node.ShownPath(place.dir), cause.Own(ui.Size(place.free)), ui.Size(need)), "make room there: df -h " + node.PlainPath(place.dir, "ENVIRONMENT")
 		}
 	}
-	return "", ""
+	return cause.Message{}, ""
 }

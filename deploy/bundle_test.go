@@ -79,15 +79,7 @@ func wheelhouse(t *testing.T, wheels ...small) *wheel.Bundle {
 func (e environment) install(t *testing.T, wheels ...small) {
 	t.Helper()
 	dir := t.TempDir()
-	bundled, _ := filepath.Glob("/usr/share/python-wheels/pip-*.whl")
-	out, err := exec.Command(e.python, "-c", "import ensurepip, glob, os; print(*glob.glob(os.path.join(os.path.dirname(ensurepip.__file__), '_bundled', 'pip-*.whl')))").Output()
-	if err == nil && len(strings.TrimSpace(string(out))) > 0 {
-		bundled = strings.Fields(string(out))
-	}
-	if len(bundled) == 0 {
-		t.Fatal("this Python brings no pip")
-	}
-	args := []string{bundled[0] + "/pip", "-q", "install", "--no-deps", "--no-index", "--force-reinstall"}
+	args := []string{filepath.Join(compiledPip(t), "pip"), "-q", "install", "--no-deps", "--no-index", "--force-reinstall"}
 	for _, w := range wheels {
 		args = append(args, w.write(t, dir))
 	}
@@ -287,8 +279,13 @@ func TestIndexOfTheNode(t *testing.T) {
 	e := lacking(t)
 	index := t.TempDir()
 	for _, w := range []small{
-		{name: "einops", version: "0.8.1", requires: []string{"deep-one[fast]>=1"}}, {name: "deep-one", version: "1.5", requires: []string{"quick; extra == 'fast'", "torch>=2"}},
-		{name: "quick", version: "3"}, {name: "hjson", version: "3.1.0"}, {name: "hjson", version: "2.5"}, {name: "torch", version: "3.0"}, {name: "greedy", version: "1", requires: []string{"torch>=3"}},
+		{name: "einops", version: "0.8.1", requires: []string{"deep-one[fast]>=1"}},
+		{name: "deep-one", version: "1.5", requires: []string{"quick; extra == 'fast'", "torch>=2"}},
+		{name: "quick", version: "3"},
+		{name: "hjson", version: "3.1.0"},
+		{name: "hjson", version: "2.5"},
+		{name: "torch", version: "3.0"},
+		{name: "greedy", version: "1", requires: []string{"torch>=3"}},
 		{name: "thief", version: "1", files: map[string]string{"torch/stolen.py": ""}},
 	} {
 		w.write(t, index)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
 )
@@ -107,5 +108,65 @@ func TestByteCodeBesideTheWheel(t *testing.T) {
 				t.Errorf("an edited module is not compiled anew: %q", got)
 			}
 		})
+	}
+}
+
+// withCode makes a wheel with byte code beside it.
+func withCode(t *testing.T, opt wheelOptions, version string) []deploy.Wheel {
+	t.Helper()
+	b, packed := byteCode(t)
+	opt.version, opt.code, opt.files = version, &b, map[string]string{"deepspeed/origin.py": "x = 'source'\n"}
+	path := makeWheel(t, t.TempDir(), opt)
+	if err := os.WriteFile(path+wheel.ByteCodeSuffix, packed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return load(t, path)
+}
+
+// bytesWithCode is the size of a wheel and of the byte code beside it.
+func bytesWithCode(t *testing.T, w deploy.Wheel) int64 {
+	t.Helper()
+	_, code, err := wheel.HashFile(w.Path + wheel.ByteCodeSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Manifest.Size + code
+}
+
+// Each deploy sends the whole wheel. Byte code goes along, but not to many nodes.
+func TestByteCodeForManyNodes(t *testing.T) {
+	t.Parallel()
+	first, second := withCode(t, wheelOptions{}, "0.19.7"), withCode(t, wheelOptions{}, "0.19.8")
+	e := newEnvironment(t, "2.15.0")
+	h, s := host(t, "gpu1", e, sshtest.Options{})
+	opt := options(t, nil, []*sshtest.Server{s}, h)
+	for _, c := range []struct {
+		wheels  []deploy.Wheel
+		crowded bool
+		origin  string
+		sent    int64
+	}{
+		{first, true, "source", first[0].Manifest.Size},
+		{second, false, "byte code", bytesWithCode(t, second[0])},
+		{first, false, "byte code", bytesWithCode(t, first[0])},
+	} {
+		opt.Wheels = c.wheels
+		d := deploy.New(opt)
+		if c.crowded {
+			deploy.Crowded(d)
+		}
+		if _, err := d.Survey(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r := d.Apply(t.Context())
+		if n := r.Nodes[0]; r.Err() != nil || !n.Changed || n.Sent != c.sent {
+			t.Errorf("%v: %+v, %d bytes are expected", r.Err(), n, c.sent)
+		}
+		if got := e.origin(t); got != c.origin {
+			t.Errorf("imported %q, not %q", got, c.origin)
+		}
+		if left := e.leftovers(t); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
 	}
 }

@@ -4,49 +4,41 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-
-	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Cause is why some nodes are not ok: the same went wrong on all of them, at
-// the same step. Their words may differ in what each node has for itself, as
-// ui.Likeness has it.
+// Cause is one failure that several nodes share, at the same step. The error texts may differ in
+// the details of each node, such as its address.
 type Cause struct {
 	Status Status   `json:"status"`
-	Step   string   `json:"step"`  // "" of nodes on which nothing was done
-	Node   string   `json:"node"`  // the first of them: error, hint and log are its own
-	Error  string   `json:"error"` // in the words of that node
+	Step   string   `json:"step"`  // "" if no step failed: the nodes were skipped
+	Node   string   `json:"node"`  // the first of Nodes: Error, Hint and Log are from it
+	Error  string   `json:"error"` // as that node reported it
 	Hint   string   `json:"hint"`
 	Log    string   `json:"log,omitempty"` // of that node
 	Nodes  []string `json:"nodes"`
 
-	// Said is Error with each thing that the node differs in on a line of its own.
+	// Said is Error with each difference of the node on a line of its own.
 	Said string `json:"-"`
-	// Alike says that all nodes said it in the very same words.
+	// Alike is true if all nodes reported exactly the same error and hint.
 	Alike bool `json:"-"`
 }
 
-// Causes puts together the nodes that are not ok for one reason. What most
-// suffer from comes first, what was skipped only because of others last.
+// Causes groups the nodes that are not ok by cause. The cause with the most nodes comes first;
+// nodes skipped because of others come last.
 func Causes(nodes []NodeReport) []Cause {
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Name
-	}
-	like := ui.NewLikeness(names)
 	causes := []Cause{}
 	place := map[string]int{}
 	for _, n := range nodes {
 		if n.Error == "" {
 			continue
 		}
-		key := n.causeKey(like)
+		key := n.causeKey()
 		at, seen := place[key]
 		if !seen {
 			at, place[key] = len(causes), len(causes)
 			causes = append(causes, Cause{Status: n.Status, Step: n.Step, Node: n.Name, Error: n.Error, Hint: n.Hint, Log: n.Log, Said: n.Complaint(), Alike: true})
 			if n.Status == Skipped {
-				causes[at].Step = "" // no step of it went wrong
+				causes[at].Step = "" // no step failed on these nodes
 			}
 		}
 		c := &causes[at]
@@ -59,8 +51,8 @@ func Causes(nodes []NodeReport) []Cause {
 	return causes
 }
 
-// Why is why nodes are not ok. Of a report that was put together by hand the
-// causes are looked for now.
+// Why returns the causes of the report. A report that a caller assembled has none yet; Why
+// computes them.
 func (r *Report) Why() []Cause {
 	if r.Causes == nil {
 		return Causes(r.Nodes)
@@ -68,23 +60,16 @@ func (r *Report) Why() []Cause {
 	return r.Causes
 }
 
-// causeKey is equal for nodes that suffer from the same. What became of the
-// node after it had failed is told apart, but not to which version it went back.
-func (n NodeReport) causeKey(like ui.Likeness) string {
-	own := append([]string{n.Name}, n.aka...)
+// causeKey returns a key that is equal for nodes with the same status, step and cause.
+func (n NodeReport) causeKey() string {
 	step := n.Step
 	if n.Status == Skipped {
 		step = ""
 	}
-	after := n.aftermath
-	if n.Before != nil {
-		after = strings.ReplaceAll(after, n.Before.Version, "")
-	}
-	why := strings.TrimSuffix(n.Error, n.aftermath)
-	return strings.Join([]string{string(n.Status), step, like.Key(why, own...), like.Key(after, own...), like.Key(n.Hint, own...)}, cellSep)
+	return strings.Join([]string{string(n.Status), step, cmp.Or(n.cause, n.Error)}, cellSep)
 }
 
-// Complaint is what is wrong with a node: what it differs in is a line each.
+// Complaint is the node's error, with each difference on a line of its own.
 func (n NodeReport) Complaint() string {
 	rest, ok := strings.CutPrefix(n.Error, strings.Join(n.Differs, "; "))
 	if !ok || len(n.Differs) < 2 {
@@ -93,7 +78,8 @@ func (n NodeReport) Complaint() string {
 	return strings.Join(n.Differs, "\n") + strings.Replace(rest, "; ", "\n", 1)
 }
 
-// last tells what follows from the failures of others.
+// last returns 1 for causes that only follow from the failures of others, so that they sort last;
+// else 0.
 func last(c Cause) int {
 	if c.Status == Skipped {
 		return 1
@@ -101,7 +87,7 @@ func last(c Cause) int {
 	return 0
 }
 
-// gravity orders statuses: what needs somebody goes first.
+// gravity orders statuses; the ones that a person must act on come first.
 func gravity(s Status) int {
 	return slices.Index([]Status{Failed, Unreachable, Refused, Differs, Skipped}, s)
 }

@@ -1,12 +1,17 @@
 package deploy_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
 // unwell are nodes that are not ok for three reasons, each of which they say in
@@ -18,15 +23,17 @@ func unwell(total int) []deploy.NodeReport {
 		switch {
 		case i%20 == 0:
 			n.Status, n.Step = deploy.Unreachable, "connect"
-			n.Error = fmt.Sprintf("no connection: dial tcp 10.0.%d.%d:22: connect: no route to host", i/250, i%250)
+			address := &net.TCPAddr{IP: net.IPv4(10, 0, byte(i/250), byte(i%250)), Port: 22}
+			n = deploy.WithError(n, fmt.Errorf("no connection: %w", &net.OpError{Op: "dial", Net: "tcp", Addr: address, Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)}))
 			n.Hint = "is the node switched on?"
 		case i%20 == 1:
 			n.Status, n.Step = deploy.Refused, "fit"
-			n.Error = fmt.Sprintf("/opt/venv needs 180.2 MiB, %d.%d MiB are free", i, i%10)
+			n = deploy.WithError(n, cause.Errorf("/opt/venv needs 180.2 MiB, %s are free", cause.Own(fmt.Sprintf("%d.%d MiB", i, i%10))))
 			n.Hint = fmt.Sprintf("make room on gpu%03d: df -h /opt/venv", i+1)
 		default:
 			n.Status, n.Step = deploy.Failed, "install"
-			n.Error = fmt.Sprintf("pip ended with status 1: ERROR: [Errno 5] /opt/venv/.dsbuild/run-20261122T0930-ab12cd-gpu%03d/pip-%d: input/output error", i+1, 4000+i) + strings.Repeat(" and much more of the kind", 20)
+			detail := fmt.Sprintf("ERROR: [Errno 28] /opt/venv/.dsbuild/run-20261122T0930-ab12cd/pip-%d", 4000+i) + strings.Repeat(" and much more of the kind", 20)
+			n = deploy.WithError(n, cause.Errorf("pip ended with status 1: there is no room left (%s)", cause.Own(detail)))
 		}
 		nodes = append(nodes, n)
 	}
@@ -76,7 +83,7 @@ func TestFailuresOfManyNodesFitAScreen(t *testing.T) {
 		t.Errorf("%d lines of 80 characters", lines)
 	}
 	for _, want := range []string{
-		"143-160,163-180,183-200] (180 nodes), as on gpu003: install: pip ended with status 1: ERROR: [Errno 5]",
+		"143-160,163-180,183-200] (180 nodes), as on gpu003: install: pip ended with status 1: there is no room left (ERROR: [Errno 28]",
 		"(10 nodes), as on gpu001: connect: no connection: dial tcp 10.0.0.0:22", "\n  hint: make room on gpu002: df -h /opt/venv\n",
 	} {
 		if strings.Count(out, want) != 1 {
@@ -89,14 +96,17 @@ func TestFailuresOfManyNodesFitAScreen(t *testing.T) {
 // whatever was put back; one whose state is not known is not among them.
 func TestPreviousVersionsAreNoCause(t *testing.T) {
 	t.Parallel()
-	failed := func(name, before, after string) deploy.NodeReport {
+	backTo := func(version string) error {
+		return cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(version))
+	}
+	failed := func(name, before string, after error) deploy.NodeReport {
 		n := deploy.NodeReport{Name: name, Status: deploy.Failed, Step: "verify", Before: &deploy.Version{Version: before}}
-		return deploy.WithAftermath(n, "op cpu_adam does not load", after)
+		return deploy.WithError(n, fmt.Errorf("op cpu_adam does not load; %w", after))
 	}
 	causes := deploy.Causes([]deploy.NodeReport{
-		failed("gpu1", "0.19.7", "put back: DeepSpeed 0.19.7, as before"),
-		failed("gpu2", "0.18.2", "put back: DeepSpeed 0.18.2, as before"),
-		failed("gpu3", "0.18.2", "the node puts its environment back by itself, unseen"),
+		failed("gpu1", "0.19.7", backTo("0.19.7")),
+		failed("gpu2", "0.18.2", backTo("0.18.2")),
+		failed("gpu3", "0.18.2", errors.New("the node puts its environment back by itself, unseen")),
 	})
 	if len(causes) != 2 || len(causes[0].Nodes) != 2 || causes[1].Node != "gpu3" {
 		t.Errorf("%+v", causes)

@@ -1,10 +1,9 @@
-// Package deploy brings wheels to the nodes of an inventory and proves what
-// each of them runs afterwards.
+// Package deploy puts wheels on the nodes of an inventory and verifies each node afterwards.
 //
-// It works in two phases. First every node is reached and probed, and NewPlan
-// decides purely what is to happen on each; a node that does not fit, and a
-// choice of wheels that is not clear, are refused here, before a byte is sent.
-// Then the plan is applied through a sliding window: put, install, verify,
-// record. An environment is changed by one program on the node that holds its
-// lock and puts everything back by itself when the driver goes away (agent.py).
+// It works in two phases. In the first, dsbuild connects to every node and probes it, and NewPlan
+// decides the action for each; NewPlan is pure. dsbuild refuses a node that the wheel does not
+// fit, and an ambiguous choice of wheels, before it sends a byte. In the second, dsbuild applies
+// the plan through a sliding window: put, install, verify, record. One program on the node
+// (agent.py) holds the lock of the environment and makes all changes. If it loses the driver, it
+// restores the environment by itself.
 package deploy

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,13 +32,57 @@ type environment struct {
 	dir, python, site string
 }
 
-// newEnvironment makes one with torch of the given version for CUDA 13.2, and pip
-// only by way of the wheel that comes with Python.
+// newEnvironment makes one with torch of the given version for CUDA 13.2, and the pip
+// that all tests share.
 func newEnvironment(t *testing.T, torch string) environment {
 	t.Helper()
-	return newEnvironmentIn(t, t.TempDir(), torch)
+	e := newEnvironmentIn(t, t.TempDir(), torch)
+	if err := os.Symlink(filepath.Join(compiledPip(t), "pip"), filepath.Join(e.site, "pip")); err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
+// compiledPip is the folder of an unpacked pip with its byte code. Python compiles the wheel
+// that it brings along anew in each run, which takes longer than all else of a deploy.
+func compiledPip(t *testing.T) string {
+	t.Helper()
+	if err := unpackPip(); err != nil {
+		t.Fatal(err)
+	}
+	return pipDir
+}
+
+// pipDir is made and removed by TestMain.
+var pipDir string
+
+// unpackPip fills pipDir for the first test that asks.
+var unpackPip = sync.OnceValue(func() error {
+	const unpack = `
+import compileall, ensurepip, glob, os, sys, zipfile
+found = glob.glob(os.path.join(os.path.dirname(ensurepip.__file__), "_bundled", "pip-*.whl")) + glob.glob("/usr/share/python-wheels/pip-*.whl")
+zipfile.ZipFile(found[0]).extractall(sys.argv[1])
+compileall.compile_dir(sys.argv[1], quiet=2)`
+	if out, err := exec.Command("python3", "-c", unpack, pipDir).CombinedOutput(); err != nil {
+		return fmt.Errorf("unpacking the pip of this Python: %w\n%s", err, out)
+	}
+	return nil
+})
+
+func TestMain(m *testing.M) {
+	var err error
+	if pipDir, err = os.MkdirTemp("", "dsbuild-pip-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	_ = os.Chmod(pipDir, 0o755) // for environments of other users
+	code := m.Run()
+	_ = os.RemoveAll(pipDir) // in the temporary folder
+	os.Exit(code)
+}
+
+// newEnvironmentIn makes one below parent that has no pip but the wheel that comes with
+// Python.
 func newEnvironmentIn(t *testing.T, parent, torch string) environment {
 	t.Helper()
 	dir := filepath.Join(parent, "venv")
@@ -155,7 +200,7 @@ func (e environment) leftovers(t *testing.T) []string {
 	}
 	var left []string
 	for _, e := range entries {
-		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "wheel"}, e.Name()) {
+		if !slices.Contains([]string{"lock", "installed.json", "journal.jsonl", "previous", "bytecode.xz"}, e.Name()) {
 			left = append(left, e.Name())
 		}
 	}

@@ -1,10 +1,10 @@
 package deploy
 
 import (
-	"github.com/dsbuild/dsbuild/inventory"
 	"time"
 
-	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // Changed has v take files for changed at a time.
@@ -13,17 +13,10 @@ func Changed(v Verified, at func(path string) (time.Time, error)) Verified {
 	return v
 }
 
-// WithAftermath is a node that failed, and of which something became then.
-func WithAftermath(n NodeReport, why, after string) NodeReport {
-	n.aftermath = "; " + after
-	n.Error = why + n.aftermath
+// WithError is a node with an error.
+func WithError(n NodeReport, err error) NodeReport {
+	n.Error, n.cause = err.Error(), cause.Of(err)
 	return n
-}
-
-// Lacking is how many bytes a node lacks of a file in parts, by what it says.
-func Lacking(parts []wheel.Part, missing [][2]int) (int64, error) {
-	l, err := (&inParts{parts: parts}).lacking(missing)
-	return l.bytes(), err
 }
 
 // Crowded has a deployment take itself for one to many more nodes.

@@ -6,27 +6,27 @@ import (
 	"slices"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Given is the wheel that a node gets, where that is not left to choose; or why
-// it gets none.
+// Given is the wheel assigned to a node by the caller, or the reason why the node gets none.
 type Given struct {
-	Wheel   *Wheel        // nodes that get the same one hold the same pointer
-	Bundle  *wheel.Bundle // wheelhouse to meet requirements from, for this wheel
-	Coming  string        // it is not there yet, and why: what can be told without it is planned
-	Reasons []string      // why no wheel can be one for this node
-	Hint    string        // what helps against that
-	Err     error         // why its wheel is missing: the node is left as it is
+	Wheel   *Wheel        // nodes with the same wheel hold the same pointer
+	Bundle  *wheel.Bundle // wheelhouse for the requirements of this wheel
+	Coming  string        // why the wheel does not exist yet, for a plan made without its file; "" if it exists
+	Reasons []string      // why no wheel can fit this node
+	Hint    string        // the hint for Reasons
+	Err     error         // why its wheel is missing: dsbuild leaves the node as it is
 }
 
-// errNoWheel is the error of a node that was given nothing.
+// errNoWheel is the error of a node that was assigned no usable wheel.
 var errNoWheel = errors.New("there is no wheel for it")
 
-// Give is the end of the first phase, after Probe, for nodes of which each has
-// its wheel. It changes nothing and sends no file.
+// Give ends the first phase, after Probe, for nodes that each have a wheel assigned. It changes
+// no environment and sends no wheel.
 func (d *Deployment) Give(ctx context.Context, given []Given) (Plan, error) {
 	d.given, given = true, slices.Clone(given)
 	for i, u := range d.units {
@@ -42,8 +42,7 @@ func (d *Deployment) Give(ctx context.Context, given []Given) (Plan, error) {
 	return d.decide(ctx, func(known []Known) (Plan, error) { return NewGivenPlan(known, given, d.planOptions(ctx)) })
 }
 
-// NewGivenPlan decides what happens on each node with the wheel that is given
-// to it. It is pure.
+// NewGivenPlan decides the action on each node with the wheel assigned to it. It is pure.
 func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) (Plan, error) {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	tables, err := compat.NewTables()
@@ -64,7 +63,7 @@ func NewGivenPlan(nodes []Known, given []Given, opt PlanOptions) (Plan, error) {
 	return plan, nil
 }
 
-// Lacks are the requirements of a wheel that a node does not meet, in words.
+// Lacks returns, as text, the requirements of a wheel that a node does not meet.
 func Lacks(w Wheel, f node.Facts) ([]string, error) {
 	_, lacks, err := pick(w, f, nil, false, nil)
 	return whys(lacks), err
@@ -76,7 +75,7 @@ func planGiven(t *compat.Tables, n Known, g Given, opt PlanOptions) NodePlan {
 		n.Err = g.Err
 	}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{n.Err.Error()}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
 		return p
 	}
 	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
@@ -93,7 +92,7 @@ func planGiven(t *compat.Tables, n Known, g Given, opt PlanOptions) NodePlan {
 			opt.Bundle = g.Bundle
 		}
 		p = planWheel(p, g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
-		if p.Unfit { // it was chosen for this node
+		if p.Unfit { // the wheel was chosen for this node, so the node has changed since
 			p.Hint = "the node is not any more what it was when it was asked: run the same command again"
 		}
 		return p

@@ -2,13 +2,13 @@ package deploy
 
 import "fmt"
 
-// Group is one of the wheels of a fleet that was asked what it needs, with the
-// nodes that it is for: part of the report of ship.
+// Group is one wheel in the report of ship, with the nodes that it is for. ship asks each node of
+// the fleet for its needs and groups the nodes by wheel.
 type Group struct {
 	Name       string   `json:"name"`
 	State      string   `json:"state"` // build, store, placed, running, built or failed
 	Nodes      []string `json:"nodes"`
-	Running    []string `json:"running"` // those that ran it before
+	Running    []string `json:"running"` // the nodes that ran it before
 	Why        []string `json:"why"`
 	Python     string   `json:"python"`
 	Torch      string   `json:"torch"`
@@ -16,18 +16,18 @@ type Group struct {
 	Archs      []string `json:"archs"`
 	CPU        string   `json:"cpu"`
 	Ops        []string `json:"ops"`
-	Wheel      string   `json:"wheel"` // file name; "" until there is one
+	Wheel      string   `json:"wheel"` // file name; "" until the wheel exists
 	SHA256     string   `json:"sha256"`
-	Seconds    float64  `json:"seconds"` // that its build took
+	Seconds    float64  `json:"seconds"` // duration of its build
 	PlanDigest string   `json:"plan_digest"`
 	Error      string   `json:"error"`
 	Hint       string   `json:"hint"`
 }
 
-// GroupRunning is the state of a group all of whose nodes ran its wheel before.
+// GroupRunning is the state of a group whose nodes all ran its wheel before.
 const GroupRunning = "running"
 
-// idle reports whether a fleet that was asked what it needs ran all of it.
+// idle reports whether a report of ship has nothing to do: every node already ran its wheel.
 func (r *Report) idle() bool {
 	for _, g := range r.Groups {
 		if g.State != GroupRunning {
@@ -42,7 +42,7 @@ func (r *Report) idle() bool {
 	return len(r.Groups) > 0
 }
 
-// idleVerdict is the last line of a report of a fleet that needed nothing.
+// idleVerdict is the last line of the report when ship had nothing to do.
 func (r *Report) idleVerdict() string {
 	if len(r.Nodes) == 1 {
 		return "nothing to do: 1 node runs what it needs"

@@ -2,7 +2,7 @@ package deploy
 
 import "strings"
 
-// label is a node's name as part of a file name.
+// label turns a node's name into a part of a file name.
 func label(name string) string {
 	s := strings.Map(func(r rune) rune {
 		if r == '-' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {

@@ -72,10 +72,17 @@ func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, more := range []map[string]string{
 		commands("python"), commands("ds_fine", "python3.11"), commands("../python"), commands("pypy3"), commands("activate"),
-		commands("a/b"), commands(".."), commands("x python"), {"console": "[gui_scripts]\npythonw = deepspeed:main\n"},
-		{"console": "[[console_scripts]]\n\tpython = deepspeed:main\n"}, {"console": "[console_scripts]\nds = deepspeed:main\x0bpython = deepspeed:main\n"},
-		{"DATA/scripts/python3": "#!python\n"}, {"DATA/data/bin/python": "#!python\n"}, {"DATA/scripts/python/x": ""},
-		{"DATA/scripts/ds/x": ""}, {"DATA/data/bin/ds/x": ""}, {"console": "[console_scripts]\nds==python=deepspeed:main\n"}, {"console": "[ console_scripts ]\npython = deepspeed:main\n"},
+		commands("a/b"), commands(".."), commands("x python"),
+		{"console": "[gui_scripts]\npythonw = deepspeed:main\n"},
+		{"console": "[[console_scripts]]\n\tpython = deepspeed:main\n"},
+		{"console": "[console_scripts]\nds = deepspeed:main\x0bpython = deepspeed:main\n"},
+		{"DATA/scripts/python3": "#!python\n"},
+		{"DATA/data/bin/python": "#!python\n"},
+		{"DATA/scripts/python/x": ""},
+		{"DATA/scripts/ds/x": ""},
+		{"DATA/data/bin/ds/x": ""},
+		{"console": "[console_scripts]\nds==python=deepspeed:main\n"},
+		{"console": "[ console_scripts ]\npython = deepspeed:main\n"},
 	} {
 		path := withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), more)
 		if _, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{}); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {

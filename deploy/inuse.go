@@ -8,17 +8,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// InUse says what becomes of a node that is to be changed while processes use
-// its environment: a training job that loads a file after it was replaced dies.
-// The zero value refuses the node.
+// InUse is the policy for a node to be changed while processes use its environment: a training
+// job dies if it loads a file after dsbuild replaced it. The zero value refuses the node.
 type InUse struct {
-	Ignore bool          // change it all the same
-	Wait   time.Duration // until they are gone, or else refuse it
+	Ignore bool          // change the environment nevertheless
+	Wait   time.Duration // how long to wait for the processes to end before refusing the node
 }
 
 // ParseInUse reads the value of --in-use: refuse, wait=30m or ignore.
@@ -39,37 +39,42 @@ func ParseInUse(s string) (InUse, error) {
 	return InUse{}, fmt.Errorf("%s: refuse, wait=DURATION or ignore", s)
 }
 
-// inUseHint is what to try where an environment is in use.
+// inUseHint is the hint for an environment in use.
 const inUseHint = "wait until that has ended, or give --in-use wait=30m; --in-use ignore changes the environment all the same"
 
-// InUseError is an environment that is used by processes, and therefore left as it is.
-type InUseError struct{ what string }
+// InUseError reports that processes use an environment, so dsbuild left it as it is.
+type InUseError struct{ what cause.Message }
 
-func (e *InUseError) Error() string { return e.what }
+func (e *InUseError) Error() string { return e.what.Text }
 
-// Hint says how to wait.
+// Cause returns the message without the parts that only one node has.
+func (e *InUseError) Cause() string { return e.what.Cause }
+
+// Hint returns the hint how to wait.
 func (e *InUseError) Hint() string { return inUseHint }
 
-// usedBy names processes, the first of them in full.
-func usedBy(all []node.Process, more int) string {
+// usedBy describes processes: the first three in full, the others as a count. more is the number
+// of processes beyond those in all.
+func usedBy(all []node.Process, more int) cause.Message {
 	const most = 3
-	var names []string
+	var texts, causes []string
 	for _, p := range all[:min(len(all), most)] {
 		who := p.User
 		if p.Job != "" {
 			who += ", " + p.Job
 		}
-		names = append(names, fmt.Sprintf("pid %d (%s): %s", p.PID, who, p.Command))
+		texts = append(texts, fmt.Sprintf("pid %d (%s): %s", p.PID, who, p.Command))
+		causes = append(causes, p.User+": "+p.Command)
 	}
-	if more += len(all) - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
+	if more += len(all) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(names, "; ")
+	return cause.Message{Text: strings.Join(texts, "; "), Cause: strings.Join(causes, "; ")}
 }
 
-// Respect holds a plan for nodes against the processes that use the environments
-// which it changes. A node with such is refused, or waits, or is changed with a
-// remark; of nodes that share an environment all count.
+// Respect applies the policy to nodes of a plan whose environment is to be changed while
+// processes use it. Such a node is refused, waits, or is changed with a remark. If nodes share an
+// environment, processes on any of them count.
 func (p Plan) Respect(nodes []Known, policy InUse) {
 	plans := p.Nodes
 	for leader := range plans {
@@ -91,7 +96,7 @@ func (p Plan) Respect(nodes []Known, policy InUse) {
 	}
 }
 
-// membersOf are the places of a node that is changed and of those that follow it.
+// membersOf returns the indexes of a node to be changed and of the nodes that follow it.
 func membersOf(plans []NodePlan, leader int) []int {
 	members := []int{leader}
 	for i, p := range plans {
@@ -102,47 +107,48 @@ func membersOf(plans []NodePlan, leader int) []int {
 	return members
 }
 
-// heed does as the policy says with the members of an environment that is used on one of them.
-func heed(plans []NodePlan, members []int, on int, users string, policy InUse) {
+// heed applies the policy to the members of an environment that processes use on the member with
+// index on.
+func heed(plans []NodePlan, members []int, on int, users cause.Message, policy InUse) {
 	for _, i := range members {
-		p, what := &plans[i], "its environment is used by "+users
+		p, what := &plans[i], cause.Messagef("its environment is used by %s", users)
 		if i != on {
-			what = fmt.Sprintf("shares its environment with %s, where it is used by %s", plans[on].Name, users)
+			what = cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(plans[on].Name), users)
 		}
 		switch {
 		case policy.Ignore:
-			p.Remarks = append(p.Remarks, what)
+			p.Remarks = append(p.Remarks, p.said(what))
 		case policy.Wait > 0:
-			p.Remarks = append(p.Remarks, fmt.Sprintf("waits up to %s: %s", ui.Duration(policy.Wait), what))
+			p.Remarks = append(p.Remarks, p.said(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
 			p.waits = true
 		default:
-			p.Action, p.Reasons, p.Hint = Refuse, []string{what}, inUseHint
+			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, inUseHint
 		}
 	}
 }
 
-// free returns once no process uses the environment of a node, or of one that
-// shares it. It asks anew: the survey may be long ago.
-func (d *Deployment) free(ctx context.Context, u *unit) error {
+// free returns once no process uses the environment, on the node or on one that shares it. It
+// asks the nodes again, because the survey may be long ago.
+func (d *Deployment) free(ctx context.Context, u *nodeRun) error {
 	if d.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			d.watch.warn(u, "its environment is used by %s; it is changed all the same", usedBy(f.InUse, f.InUseMore))
+			d.progress.warn(u, "its environment is used by %s; it is changed all the same", usedBy(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
-	told := ""
+	told := cause.Message{}
 	for {
 		users, err := d.usersOf(ctx, u)
 		switch {
 		case err != nil:
 			return err
-		case users == "":
+		case users.Text == "":
 			return nil
 		case !time.Now().Before(u.until):
 			return &InUseError{users}
 		case users != told:
 			told = users
-			d.watch.note(u, "%s; waiting until %s", users, u.until.Format(time.TimeOnly))
+			d.progress.note(u, "%s; waiting until %s", users, cause.Own(u.until.Format(time.TimeOnly)))
 		}
 		select {
 		case <-ctx.Done():
@@ -152,50 +158,51 @@ func (d *Deployment) free(ctx context.Context, u *unit) error {
 	}
 }
 
-// How often a node is asked whether its environment is still in use.
+// The shortest and longest pause between two questions whether an environment is still in use.
 const (
 	minPoll = 200 * time.Millisecond
 	maxPoll = 10 * time.Second
 )
 
-// usersOf says who uses the environment of a node now, on it or on another that
-// shares it; "" if nobody does.
-func (d *Deployment) usersOf(ctx context.Context, u *unit) (string, error) {
-	members := []*unit{u}
+// usersOf describes the processes that use the environment of a node now, on it or on another
+// that shares it; empty if there are none.
+func (d *Deployment) usersOf(ctx context.Context, u *nodeRun) (cause.Message, error) {
+	members := []*nodeRun{u}
 	for _, other := range d.units {
 		if other.plan.Action == Follow && d.units[other.plan.Leader] == u {
 			members = append(members, other)
 		}
 	}
-	results := fanout.Run(ctx, members, fanout.Options{Forks: d.opt.Forks}, func(ctx context.Context, member *unit) (node.Uses, error) {
+	results := fanout.Run(ctx, members, fanout.Options{Forks: d.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
 		return member.users(ctx)
 	})
 	for i, member := range members {
 		got, err := results[i].Value, results[i].Err
 		switch {
 		case err != nil && member != u:
-			return "", fmt.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", member.host.Name, err)
+			return cause.Message{}, cause.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", cause.Own(member.host.Name), err)
 		case err != nil:
-			return "", fmt.Errorf("whether its environment is in use is not known: %w", err)
+			return cause.Message{}, fmt.Errorf("whether its environment is in use is not known: %w", err)
 		case len(got.InUse) == 0:
 		case member != u:
-			return fmt.Sprintf("shares its environment with %s, where it is used by %s", member.host.Name, usedBy(got.InUse, got.More)), nil
+			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.host.Name), usedBy(got.InUse, got.More)), nil
 		default:
-			return "its environment is used by " + usedBy(got.InUse, got.More), nil
+			return cause.Messagef("its environment is used by %s", usedBy(got.InUse, got.More)), nil
 		}
 	}
-	return "", nil
+	return cause.Message{}, nil
 }
 
-// users asks the agent that is at work on a node, or else a program of its own.
-func (u *unit) users(ctx context.Context) (node.Uses, error) {
-	if u.change != nil {
-		return u.change.users(ctx)
+// users asks the agent on the node for the processes. Without an agent it runs a program of its
+// own there.
+func (u *nodeRun) users(ctx context.Context) (node.Uses, error) {
+	if u.session != nil {
+		return u.session.users(ctx)
 	}
 	return node.Users(ctx, u.runner, u.facts.Executable)
 }
 
-// isInUse reports whether a node was left as it is because it is in use.
+// isInUse reports whether dsbuild left a node as it is because its environment is in use.
 func isInUse(err error) bool {
 	var busy *InUseError
 	return errors.As(err, &busy)

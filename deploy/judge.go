@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// What to try where a node is not as it should be.
+// Hints for a node that differs.
 const (
 	deployHint = "bring it the wheel: dsbuild deploy INVENTORY"
 	againHint  = "something changed them after the installation; put the wheel back: dsbuild deploy INVENTORY"
@@ -22,21 +22,20 @@ const (
 	kindsHint  = "make the environments alike; where they are meant to differ, name their wheels with --wheel, or look at each kind with --limit"
 )
 
-// judge says of each node in what it is not what it should be: by itself, by the
-// wheel that it is to run, and by what most nodes are. files are those of the
-// wheels, by sha256. It is pure.
-func judge(tables *compat.Tables, all []*sight, files map[string]map[string]string) {
+// judge adds to each node its differences: those that the node shows alone, those from its wheel,
+// and those from most other nodes. files maps the sha256 of each wheel to its files. It is pure.
+func judge(tables *compat.Tables, all []*nodeState, files map[string]map[string]string) {
 	for _, s := range all {
 		s.judgeItself(tables)
 		s.judgeWheel(files)
 	}
-	for _, group := range groupBy(all, func(s *sight) string { return s.group() }) {
+	for _, group := range groupBy(all, func(s *nodeState) string { return s.group() }) {
 		judgeProperties(group)
 	}
-	installed := slices.DeleteFunc(slices.Clone(all), func(s *sight) bool { return s.looked == nil })
-	for _, group := range groupBy(installed, func(s *sight) string { return s.looked.Version + " " + s.facts.Tag }) {
+	installed := slices.DeleteFunc(slices.Clone(all), func(s *nodeState) bool { return s.looked == nil })
+	for _, group := range groupBy(installed, func(s *nodeState) string { return s.looked.Version + " " + s.facts.Tag }) {
 		judgeAlong(group)
-		free := slices.DeleteFunc(slices.Clone(group), func(s *sight) bool { return s.wheel != nil })
+		free := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return s.wheel != nil })
 		if len(free) > 0 { // the others were compared with their wheel
 			judgeSource(free)
 			judgeFiles(free)
@@ -47,9 +46,9 @@ func judge(tables *compat.Tables, all []*sight, files map[string]map[string]stri
 	}
 }
 
-// groupBy gathers nodes by a key, in the order of the keys' first nodes.
-func groupBy(all []*sight, key func(*sight) string) [][]*sight {
-	var groups [][]*sight
+// groupBy groups nodes by a key, in the order of each key's first node.
+func groupBy(all []*nodeState, key func(*nodeState) string) [][]*nodeState {
+	var groups [][]*nodeState
 	place := map[string]int{}
 	for _, s := range all {
 		k := key(s)
@@ -63,16 +62,16 @@ func groupBy(all []*sight, key func(*sight) string) [][]*sight {
 	return groups
 }
 
-// group names those that a node is compared with: all that are to run its wheel.
-func (s *sight) group() string {
+// group names the nodes that a node is compared with: those that should run the same wheel.
+func (s *nodeState) group() string {
 	if s.wheel == nil {
 		return ""
 	}
 	return s.wheel.Manifest.SHA256
 }
 
-// judgeItself is what can be said of a node without looking at any other.
-func (s *sight) judgeItself(tables *compat.Tables) {
+// judgeItself adds the differences that one node shows without a comparison.
+func (s *nodeState) judgeItself(tables *compat.Tables) {
 	if lacks := pythonless(s.facts); lacks != "" {
 		s.differ("set python: in the inventory to the interpreter of the environment (absolute)", "no usable Python: %s is missing", lacks)
 		return
@@ -85,7 +84,7 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	}
 	if s.facts.DeepSpeed == nil {
 		s.other = true
-		if len(s.differs) == 0 { // else look.py has said where it has one
+		if len(s.differs) == 0 { // else look.py has reported where it has one
 			s.differ(deployHint, "it has no DeepSpeed")
 		}
 	}
@@ -123,7 +122,7 @@ func (s *sight) judgeItself(tables *compat.Tables) {
 	}
 }
 
-// mostPaths are named in a sentence; the rest is counted.
+// mostPaths is how many paths a sentence names; it counts the rest.
 const mostPaths = 5
 
 // say makes a sentence about paths.
@@ -133,7 +132,7 @@ func (p paths) say(one, many string) string {
 		named[i] = node.ShownPath(path)
 	}
 	switch more := p.Count - len(named); {
-	case len(named) == 0 && p.Count == 1: // a node may say so
+	case len(named) == 0 && p.Count == 1: // a node may send a count without names
 		return "a file " + one
 	case len(named) == 0:
 		return fmt.Sprintf("%d files %s", p.Count, many)
@@ -145,14 +144,14 @@ func (p paths) say(one, many string) string {
 	return strings.Join(named, ", ") + " " + many
 }
 
-// some are paths for a sentence.
+// some makes paths of a list, sorted.
 func some(all []string) paths {
 	slices.Sort(all)
 	return paths{len(all), all}
 }
 
-// judgeWheel holds a node against the wheel that it is to run.
-func (s *sight) judgeWheel(files map[string]map[string]string) {
+// judgeWheel compares a node with the wheel that it should run.
+func (s *nodeState) judgeWheel(files map[string]map[string]string) {
 	w, d := s.wheel, s.facts.DeepSpeed
 	if w == nil && len(s.unfit) > 0 {
 		s.differ("name one wheel with --wheel, or some nodes with --limit", "which wheel it is to run is not clear: %s", strings.Join(s.unfit, "; "))
@@ -185,9 +184,9 @@ func (s *sight) judgeWheel(files map[string]map[string]string) {
 	}
 }
 
-// strays are the files in which a node is not as wanted, but for those that were
-// named already.
-func (s *sight) strays(want map[string]string) paths {
+// strays returns the files in which a node differs from want, except those that another
+// difference already names.
+func (s *nodeState) strays(want map[string]string) paths {
 	named := map[string]bool{}
 	for _, p := range []paths{s.looked.altered, s.looked.missing, s.looked.unknown} {
 		for _, name := range p.First {
@@ -208,14 +207,14 @@ func (s *sight) strays(want map[string]string) paths {
 	return some(strays)
 }
 
-// judgeProperties compares the facts of nodes that should be alike.
-func judgeProperties(group []*sight) {
+// judgeProperties compares the facts of nodes that should be equal.
+func judgeProperties(group []*nodeState) {
 	properties := node.Properties()
-	if group[0].wheel != nil { // the wheel has said what DeepSpeed is to be
+	if group[0].wheel != nil { // judgeWheel has already compared DeepSpeed with the wheel
 		properties = slices.DeleteFunc(properties, func(p node.Property) bool { return p.Name == "deepspeed" })
 	}
-	group = slices.DeleteFunc(slices.Clone(group), func(s *sight) bool { return pythonless(s.facts) != "" })
-	compareAll(group, properties, func(s *sight, d node.Deviation) string {
+	group = slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return pythonless(s.facts) != "" })
+	compareAll(group, properties, func(s *nodeState, d node.Deviation) string {
 		switch {
 		case s.wheel != nil:
 			return alikeHint
@@ -226,9 +225,9 @@ func judgeProperties(group []*sight) {
 	})
 }
 
-// compareAll tells each of a group in what it is not what most are. Nodes that do
-// not run what they are to run have no say in what is normal.
-func compareAll(group []*sight, properties []node.Property, try func(*sight, node.Deviation) string) {
+// compareAll adds to each node of a group its deviations from the majority. Nodes that do not run
+// their wheel do not count towards the majority.
+func compareAll(group []*nodeState, properties []node.Property, try func(*nodeState, node.Deviation) string) {
 	facts, votes := make([]node.Facts, len(group)), make([]bool, len(group))
 	for i, s := range group {
 		facts[i], votes[i] = s.facts, !s.other
@@ -244,11 +243,12 @@ func compareAll(group []*sight, properties []node.Property, try func(*sight, nod
 	}
 }
 
-// mostSides of a tie are told in a sentence.
+// mostSides is how many sides of a tie a sentence names.
 const mostSides = 4
 
-// inWords says what a node has, and from whom it differs.
-func inWords(group []*sight, d node.Deviation) string {
+// inWords describes a deviation: the node's value, and the majority's or, in a tie, the values of
+// each side.
+func inWords(group []*nodeState, d node.Deviation) string {
 	what := node.Title(d.What)
 	if d.Tie == nil {
 		return fmt.Sprintf("%s, where %d of %s have %s", orNone(what, d.Value), d.Most, nodes(d.Of), cmp.Or(d.Norm, "none"))
@@ -270,8 +270,8 @@ func orNone(what, value string) string {
 	return what + " " + value
 }
 
-// fold names the nodes at some places of a group.
-func fold(group []*sight, places []int) string {
+// fold names the nodes at the given indexes of a group, folded.
+func fold(group []*nodeState, places []int) string {
 	names := make([]string, len(places))
 	for i, at := range places {
 		names[i] = group[at].name
@@ -279,10 +279,10 @@ func fold(group []*sight, places []int) string {
 	return foldShort(names)
 }
 
-// maxFolded is how long folded names may be in a sentence.
+// maxFolded is how long folded names may be in a sentence, in bytes.
 const maxFolded = 200
 
-// foldShort folds names, and counts those for which there is no room.
+// foldShort folds names, and adds the count if not all fit.
 func foldShort(names []string) string {
 	folded, whole := ui.FoldWithin(names, maxFolded)
 	switch {
@@ -294,20 +294,19 @@ func foldShort(names []string) string {
 	return fmt.Sprintf("%s (%s)", folded, nodes(len(names)))
 }
 
-// judgeSource compares the wheel files that nodes with one version came from.
-func judgeSource(group []*sight) {
+// judgeSource compares the sha256 of the wheels that nodes with one version were installed from.
+func judgeSource(group []*nodeState) {
 	came := []node.Property{{Name: "wheel", Must: true, Unknown: true, Of: func(f node.Facts) string {
 		if f.DeepSpeed == nil {
 			return ""
 		}
 		return short(f.DeepSpeed.SHA256)
 	}}}
-	compareAll(group, came, func(*sight, node.Deviation) string { return deployHint })
+	compareAll(group, came, func(*nodeState, node.Deviation) string { return deployHint })
 }
 
-// judgeAlong compares the wheels that were installed with DeepSpeed, where they
-// say that they are the same version.
-func judgeAlong(group []*sight) {
+// judgeAlong compares the companion wheels of nodes that report the same version of them.
+func judgeAlong(group []*nodeState) {
 	names := map[string]bool{}
 	for _, s := range group {
 		for name := range s.facts.Along {
@@ -316,17 +315,17 @@ func judgeAlong(group []*sight) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		came := []node.Property{{Name: name + ", wheel", Must: true, Unknown: true, Of: func(f node.Facts) string { return short(f.Along[name]) }}}
-		for _, alike := range groupBy(group, func(s *sight) string { return s.facts.Dists[name] }) {
-			compareAll(alike, came, func(*sight, node.Deviation) string { return "deploy again with --deps bundle and --force" })
+		for _, alike := range groupBy(group, func(s *nodeState) string { return s.facts.Dists[name] }) {
+			compareAll(alike, came, func(*nodeState, node.Deviation) string { return "deploy again with --deps bundle and --force" })
 		}
 	}
 }
 
-// short is a sha256 as people tell two apart.
+// short shortens a sha256 to the 12 digits that people compare.
 func short(sum string) string { return sum[:min(len(sum), 12)] }
 
-// judgeFiles compares the files of nodes that say they have one version.
-func judgeFiles(group []*sight) {
+// judgeFiles compares the files of nodes that report the same version.
+func judgeFiles(group []*nodeState) {
 	kinds, tie := kindsOfFiles(group)
 	norm := kinds[0][0]
 	for _, s := range group {
@@ -348,30 +347,30 @@ func judgeFiles(group []*sight) {
 	}
 }
 
-// whole says that a node's files are what its RECORD says.
-func (s *sight) whole() bool {
+// whole reports whether a node's files match its RECORD.
+func (s *nodeState) whole() bool {
 	l := s.looked
 	return l.altered.Count+l.missing.Count+l.unknown.Count+l.Links.Count+l.Code.Count == 0
 }
 
-// kindsOfFiles groups nodes by their files, those that most have first; nodes
-// whose files are not what their RECORD says count only where there are no
-// others. A tie is two groups of one size.
-func kindsOfFiles(group []*sight) (kinds [][]*sight, tie bool) {
-	whole := slices.DeleteFunc(slices.Clone(group), func(s *sight) bool { return !s.whole() })
+// kindsOfFiles groups nodes by their files, the largest group first. Nodes whose files do not
+// match their RECORD count only if there are no others. A tie means that the two largest groups
+// have the same size.
+func kindsOfFiles(group []*nodeState) (kinds [][]*nodeState, tie bool) {
+	whole := slices.DeleteFunc(slices.Clone(group), func(s *nodeState) bool { return !s.whole() })
 	if len(whole) == 0 {
 		whole = group
 	}
-	kinds = groupBy(whole, func(s *sight) string { return s.looked.contents.sum })
-	slices.SortStableFunc(kinds, func(a, b []*sight) int { return cmp.Compare(len(b), len(a)) })
+	kinds = groupBy(whole, func(s *nodeState) string { return s.looked.contents.sum })
+	slices.SortStableFunc(kinds, func(a, b []*nodeState) int { return cmp.Compare(len(b), len(a)) })
 	return kinds, len(kinds) > 1 && len(kinds[0]) == len(kinds[1])
 }
 
-// judgeNote compares what dsbuild noted when it installed with what is there. A
-// RECORD that was made to agree with changed files shows here; so does an
-// installation by hand, which is none the worse if the wheel proves its files. The note of
-// a node proves nothing of another node, for it may be a lie.
-func (s *sight) judgeNote() {
+// judgeNote compares dsbuild's own note of the installation with the node. This finds a RECORD
+// that somebody changed to agree with changed files. It also finds an installation by hand, which
+// is only a remark if the files are those of the wheel. A node's note proves nothing about
+// another node, because the node may lie.
+func (s *nodeState) judgeNote() {
 	if s.looked == nil || s.looked.Noted == nil || s.looked.Noted.Same {
 		return
 	}

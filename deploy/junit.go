@@ -12,11 +12,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// JUnit writes the report as CI systems read results of tests: a node is a
-// test. One that could not be reached is an error, for nothing was found out
-// about it; one that failed, was refused or differs is a failure. Where every
-// node is ok and yet they run different things, a last test says so: what is
-// green here is exit code 0.
+// JUnit writes the report in the format of CI systems for test results: each node is a test. A
+// node that could not be reached is an error, because dsbuild learned nothing about it. A node
+// that failed, was refused or differs is a failure. If every node is ok but they run different
+// things, an additional last test fails: the suite passes only if the exit code is 0.
 func (r *Report) JUnit(w io.Writer, about About) error {
 	suite := junit.Suite{
 		Name:      about.Command,
@@ -47,7 +46,7 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	return junit.Write(w, suite)
 }
 
-// junit is the test that a node is.
+// junit returns the node as a test.
 func (n NodeReport) junit(class string, logs *int) junit.Case {
 	c := junit.Case{Name: ui.Clean(n.Name), Class: class, Time: junit.Time(n.total()), SystemOut: n.junitOutput() + n.junitLog(logs)}
 	message := ui.Clean(n.Error)
@@ -62,7 +61,7 @@ func (n NodeReport) junit(class string, logs *int) junit.Case {
 	switch n.Status {
 	case OK:
 	case Skipped:
-		said.Type = "" // not every schema has it
+		said.Type = "" // not every schema has the type
 		c.Skipped = said
 	case Unreachable:
 		c.Error = said
@@ -72,7 +71,7 @@ func (n NodeReport) junit(class string, logs *int) junit.Case {
 	return c
 }
 
-// junitOutput says what a node runs, and how long each step took.
+// junitOutput lists the versions on a node, and the duration of each step.
 func (n NodeReport) junitOutput() string {
 	var lines []string
 	say := func(title, text string) {
@@ -97,22 +96,21 @@ func (n NodeReport) junitOutput() string {
 	return strings.Join(lines, "\n")
 }
 
-// What is taken of logs: of one node, and of all.
+// Bounds in bytes on the quotes from logs: from one node's log, and in total.
 const (
 	maxJUnitLog  = 8 << 10
 	maxJUnitLogs = 4 << 20
 )
 
-// QuotesLogs reports whether JUnit writes parts of logs, which are for the user
-// alone.
+// QuotesLogs reports whether JUnit quotes logs, which only the user should read.
 func (r *Report) QuotesLogs() bool {
 	return slices.ContainsFunc(r.Nodes, NodeReport.quotesLog)
 }
 
 func (n NodeReport) quotesLog() bool { return n.Status != OK && n.Log != "" }
 
-// junitLog is the end of the log of a node that is not ok, as long as there is
-// room for it.
+// junitLog returns the path of the log of a node that is not ok and, while *room lasts, the end
+// of that log.
 func (n NodeReport) junitLog(room *int) string {
 	if !n.quotesLog() {
 		return ""
@@ -122,14 +120,14 @@ func (n NodeReport) junitLog(room *int) string {
 		return text
 	}
 	end, err := endOf(n.Log, maxJUnitLog)
-	if err != nil { // it may be gone
+	if err != nil { // the file may be gone
 		return text
 	}
 	*room -= len(end)
 	return text + "\n" + ui.Clean(end)
 }
 
-// endOf is the end of a text file, in whole lines.
+// endOf returns the end of a text file, at most the given bytes, in whole lines.
 func endOf(file string, most int64) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -152,7 +150,7 @@ func endOf(file string, most int64) (string, error) {
 	return "[…]\n" + whole, nil
 }
 
-// total is how long a node took.
+// total is the sum of the steps' durations on a node, in seconds.
 func (n NodeReport) total() float64 {
 	sum := 0.0
 	for _, s := range n.Seconds {

@@ -295,8 +295,10 @@ func TestSharingIsProved(t *testing.T) {
 		}
 	}
 	// What the leader says of its version is not what the follower has.
-	h1.ExecPrefix = lying(t, map[string]string{"agent": `honest(lambda m: dict(m, ok=dict(m["ok"], version="9.9.9", record="0" * 64)) if "version" in (m.get("ok") or {}) else m)`,
-		"verify": `say({"verified": {"version": "", "torch": "", "cuda": ""}})`})
+	h1.ExecPrefix = lying(t, map[string]string{
+		"agent":  `honest(lambda m: dict(m, ok=dict(m["ok"], version="9.9.9", record="0" * 64)) if "version" in (m.get("ok") or {}) else m)`,
+		"verify": `say({"verified": {"version": "", "torch": "", "cuda": ""}})`,
+	})
 	r := run(t, t.Context(), options(t, wheels, []*sshtest.Server{s1, s3}, h1, h3))
 	if n := r.Nodes[1]; n.Status != deploy.Failed || n.After == nil || n.After.Version != wheels[0].Version {
 		t.Errorf("the follower: %+v", n)

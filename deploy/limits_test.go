@@ -119,7 +119,8 @@ func TestSilenceInTheMiddle(t *testing.T) {
 				began, _ = e.hook(t, "time.sleep(60)")
 			case "verify":
 				opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{
-					"deepspeed/ops/cpu_adam_loaded.py": "import time\nopen('" + began + "', 'w').close()\ntime.sleep(60)\n"}}))
+					"deepspeed/ops/cpu_adam_loaded.py": "import time\nopen('" + began + "', 'w').close()\ntime.sleep(60)\n",
+				}}))
 			}
 			if step != "put" {
 				go func() {
@@ -180,7 +181,8 @@ func TestFullDiskWhileInstalling(t *testing.T) {
 			if c.final {
 				step = "record"
 				opt.Wheels = load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{
-					"deepspeed/ops/cpu_adam_loaded.py": "if True:\n    " + code + "\n"}}))
+					"deepspeed/ops/cpu_adam_loaded.py": "if True:\n    " + code + "\n",
+				}}))
 			} else {
 				opt.Wheels = largeWheel(t)
 				e.hook(t, code)

@@ -26,38 +26,38 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// Logs say what is kept of all that nodes are asked and say: a file for each node.
+// Logs configure the logs of nodes: one file for each node, with its commands and its output.
 type Logs struct {
-	// Dir is the folder of the files; "" keeps none.
+	// Dir is the folder of the log files; "" means no logs.
 	Dir string
-	// Failed has only nodes that failed leave a file, in a folder of its own in Dir
-	// for each run; those of old runs are removed.
+	// Failed keeps logs only of nodes that failed, in a subfolder of Dir for each run. dsbuild
+	// removes the subfolders of old runs.
 	Failed bool
 }
 
-// Bounds on logs.
+// Bounds on logs, in bytes unless noted.
 const (
-	maxLog     = 4 << 20   // bytes of a file; of a failure the end is written all the same
-	maxStream  = 256 << 10 // of what one program says
-	maxWhole   = 512 << 10 // of a line while it comes
+	maxLog     = 4 << 20   // of a file; the end of a failure is written nevertheless
+	maxStream  = 256 << 10 // of the output of one program
+	maxWhole   = 512 << 10 // of a line while it arrives
 	maxLine    = 8 << 10
-	maxTail    = 16 << 10 // of the end of a program that says more
+	maxTail    = 16 << 10 // of the end of longer output
 	maxAnswer  = 64 << 10 // of an answer to dsbuild's programs
-	maxGlimpse = 2 << 10  // of one where only failures are kept
-	maxHeld    = 1 << 20  // of all that is held for a file there
-	maxRunLogs = 64 << 20 // of all files of a run where only failures are kept
+	maxGlimpse = 2 << 10  // of an answer if Logs.Failed is set
+	maxHeld    = 1 << 20  // held in memory for a file if Logs.Failed is set
+	maxRunLogs = 64 << 20 // of all files of a run if Logs.Failed is set
 	keptRuns   = 10
 )
 
-// logBook makes the logs of a run.
+// logBook creates the logs of a run.
 type logBook struct {
 	dir    string
 	failed bool
 	head   string
-	told   func(error) // the first file that could not be written
+	told   func(error) // called once, with the first write error
 
 	mu    sync.Mutex
-	names map[string]bool // of files, in lower case: not every file system tells case apart
+	names map[string]bool // file names, in lower case: some file systems ignore case
 	size  int
 	ready bool
 	once  sync.Once
@@ -75,16 +75,16 @@ func newLogBook(opt Options, run string) *logBook {
 	return b
 }
 
-// of is the log of a node.
+// of creates the log of a node.
 func (b *logBook) of(h inventory.Host) *nodeLog {
 	return &nodeLog{book: b, host: h, file: filepath.Join(b.dir, b.name(h.Name))}
 }
 
-// name is that of a node's file, of no other node.
+// name returns a file name for a node that no other node of the run has.
 func (b *logBook) name(of string) string {
 	safe := strings.Map(func(r rune) rune {
 		switch {
-		case r == '/': // node/env; no name of a node has a plus
+		case r == '/': // the name is node/env; no node name has a plus
 			return '+'
 		case r == '-' || r == '.' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z':
 			return r
@@ -100,7 +100,7 @@ func (b *logBook) name(of string) string {
 	return safe + ".log"
 }
 
-// take says whether so much more may be written in this run, and makes its folder.
+// take reports whether the run may write n more bytes, and creates its folder.
 func (b *logBook) take(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,15 +122,15 @@ func (b *logBook) take(n int) bool {
 	return true
 }
 
-// trouble tells of the first file that could not be written.
+// trouble reports the first file that could not be written.
 func (b *logBook) trouble(err error) { b.once.Do(func() { b.told(err) }) }
 
-// runName is what New calls a run.
+// runName matches the name that New gives to a run.
 var runName = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}$`)
 
 // prune removes the logs of all but the newest runs.
 func prune(dir string) {
-	entries, err := os.ReadDir(dir) // by name, so by time
+	entries, err := os.ReadDir(dir) // sorted by name, therefore by time
 	if err != nil {
 		return
 	}
@@ -140,25 +140,25 @@ func prune(dir string) {
 	}
 }
 
-// nodeLog is what one node was asked and said.
+// nodeLog is the log of one node: its commands and its output.
 type nodeLog struct {
 	book *logBook
 	host inventory.Host
 	file string
 
 	mu      sync.Mutex
-	text    bytes.Buffer // not written yet
+	text    bytes.Buffer // lines that are not written yet
 	hidden  secrets
 	written int
 	begun   bool
-	talked  bool // there is more to tell than that it failed
+	talked  bool // the phase has more than its failure to log
 }
 
-// off says that nothing is kept.
+// off reports whether logs are disabled.
 func (l *nodeLog) off() bool { return l.book.dir == "" }
 
-// line notes a text of a kind: what dsbuild does has none. Only its first line has the
-// time and the kind, so that no word of a node passes for another entry.
+// line logs a text of a kind; dsbuild's own actions have the kind "". Only the first line of the
+// text has the time and the kind, so that output of a node cannot pass for another entry.
 func (l *nodeLog) line(kind, text string) {
 	if l.off() {
 		return
@@ -183,7 +183,7 @@ func (l *nodeLog) line(kind, text string) {
 	}
 }
 
-// step notes that a step begins, so that who looks meanwhile sees it.
+// step logs the start of a step and writes the file, so that a user can follow it during the run.
 func (l *nodeLog) step(name string) {
 	l.line("", "== "+name)
 	l.mu.Lock()
@@ -193,7 +193,7 @@ func (l *nodeLog) step(name string) {
 	}
 }
 
-// ended notes how a step ended.
+// ended logs the end of a step.
 func (l *nodeLog) ended(took time.Duration, err error) {
 	text := "done after " + ui.Duration(took)
 	if err != nil {
@@ -205,11 +205,11 @@ func (l *nodeLog) ended(took time.Duration, err error) {
 	l.line("", text)
 }
 
-// order notes what the program that changes an environment is told.
+// order logs an order to the agent.
 func (l *nodeLog) order(line []byte) { l.line("order", clip(string(line), maxLine)) }
 
-// settle is the end of a phase. Where only failures are kept, of a node that has
-// not failed nothing is.
+// settle ends a phase: it writes the lines still held. With Logs.Failed it drops the lines of a
+// node that has not failed.
 func (l *nodeLog) settle(failed bool) {
 	if l.off() {
 		return
@@ -222,7 +222,7 @@ func (l *nodeLog) settle(failed bool) {
 	l.text, l.talked = bytes.Buffer{}, false
 }
 
-// path is where the log lies; "" if there is none.
+// path is the path of the log file; "" if there is none.
 func (l *nodeLog) path() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,7 +232,7 @@ func (l *nodeLog) path() string {
 	return l.file
 }
 
-// write appends to the file what is not there yet.
+// write appends the lines still held to the file, without secrets.
 func (l *nodeLog) write() {
 	if l.hidden.words == nil {
 		l.hidden = l.secrets()
@@ -244,7 +244,7 @@ func (l *nodeLog) write() {
 	}
 	flags := os.O_WRONLY | os.O_APPEND
 	if !l.begun {
-		// Never into a file, or through a link, that is there already.
+		// Never write into an existing file, or through an existing link.
 		if err := os.Remove(l.file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			l.book.trouble(err)
 			return
@@ -264,22 +264,22 @@ func (l *nodeLog) write() {
 	}
 }
 
-// secrets is what a log must not show, and what it shows instead.
+// secrets replaces the values that a log must not show by the names of their variables.
 type secrets struct{ words *strings.Replacer }
 
 var (
-	// assignment is a variable that a shell line, or a word of a command, sets.
+	// assignment matches a variable set by a shell line or by an argument of a command.
 	assignment = regexp.MustCompile(`([A-Za-z_][A-Za-z0-9_]*)=("[^"]*"|'[^']*'|[^\s"';&|]+)`)
-	// login is a name and password in an address.
+	// login matches a user name and password in a URL.
 	login = regexp.MustCompile(`(://)[^/\s@]+@`)
-	// private are names of variables whose values are never shown, however short.
+	// private matches names of variables whose values are never shown, however short.
 	private = regexp.MustCompile(`(?i)token|secret|passw|key|credential|auth`)
 )
 
-// secrets are the values of the variables that the inventory sets: who sees a
-// log need not see them.
+// secrets collects the values of the variables that the inventory sets: a reader of the log does
+// not need them.
 func (l *nodeLog) secrets() secrets {
-	var values [][2]string // what is hidden, and its sign
+	var values [][2]string // pairs of a hidden value and its placeholder
 	hide := func(name, value string) {
 		for part := range strings.SplitSeq(value, "\n") {
 			if !hides(name, part) {
@@ -300,7 +300,8 @@ func (l *nodeLog) secrets() secrets {
 			hide(m[1], strings.Trim(m[2], `"'`))
 		}
 	}
-	// A value that another begins with must not leave the rest of it.
+	// The longest value first: otherwise a value that is the beginning of another would leave the
+	// rest of it readable.
 	slices.SortStableFunc(values, func(a, b [2]string) int { return cmp.Compare(len(b[0]), len(a[0])) })
 	var pairs []string
 	for _, v := range values {
@@ -309,8 +310,8 @@ func (l *nodeLog) secrets() secrets {
 	return secrets{strings.NewReplacer(pairs...)}
 }
 
-// hides says whether a value may be a secret. Paths, and what is too short to be
-// one, stay: hidden, they would make a log hard to read.
+// hides reports whether a value may be a secret. Paths and very short values stay: without them a
+// log would be hard to read.
 func hides(name, value string) bool {
 	if private.MatchString(name) {
 		return len(value) > 2
@@ -322,7 +323,7 @@ func hides(name, value string) bool {
 	return len(value) > 5 && !paths
 }
 
-// hide takes secrets out of a text.
+// hide replaces secrets in a text.
 func (s secrets) hide(text string) string {
 	if strings.Contains(text, "://") {
 		text = login.ReplaceAllString(text, "${1}[login]@")
@@ -330,7 +331,7 @@ func (s secrets) hide(text string) string {
 	return s.words.Replace(text)
 }
 
-// conn notes what goes over a connection.
+// conn returns a connection that logs its commands and uploads; c itself if logs are disabled.
 func (l *nodeLog) conn(c remote.Conn) remote.Conn {
 	if l.off() {
 		return c
@@ -338,7 +339,7 @@ func (l *nodeLog) conn(c remote.Conn) remote.Conn {
 	return loggedConn{c, l}
 }
 
-// loggedConn is a connection of which a log is kept.
+// loggedConn is a connection with a log.
 type loggedConn struct {
 	remote.Conn
 	log *nodeLog
@@ -371,8 +372,8 @@ func outcome(err error) string {
 	return "done"
 }
 
-// asked is a command for a log: without the values of variables, and with the
-// programs that it is made of counted instead of shown.
+// asked describes a command for the log: without the values of variables, and with the size of an
+// embedded program instead of its text.
 func asked(cmd remote.Command) string {
 	var words []string
 	for _, w := range cmd.Argv {
@@ -395,18 +396,18 @@ func asked(cmd remote.Command) string {
 	return text
 }
 
-// lines is a Writer that passes on what a program says and notes it by lines.
+// lines is a Writer that passes on the output of a program and logs it line by line.
 type lines struct {
 	log  *nodeLog
 	kind string
-	to   io.Writer // nil: nobody
+	to   io.Writer // nil: nobody reads the output
 
 	mu   sync.Mutex
 	line []byte
-	long int    // bytes of the line that are not kept
-	said int    // bytes noted
-	left int    // bytes that were too many
-	tail []byte // the end of those
+	long int    // bytes of the line that are dropped
+	said int    // bytes logged
+	left int    // bytes beyond the bound
+	tail []byte // the end of those bytes
 }
 
 // Write implements io.Writer.
@@ -432,8 +433,8 @@ func (w *lines) take(b []byte) {
 	}
 }
 
-// room is how much more of a line is kept while it comes. The answer to a probe
-// is long, and of most nodes nobody will look at it.
+// room is how many more bytes of the current line to keep. With Logs.Failed an answer is cut
+// early: the answer to a probe is long, and for most nodes nobody will read it.
 func (w *lines) room() int {
 	most := maxWhole
 	if said, ok := node.Unmark(w.line); ok && w.log.book.failed && len(said) >= maxGlimpse && !bytes.HasPrefix(said, []byte(pipBegins)) {
@@ -442,10 +443,10 @@ func (w *lines) room() int {
 	return max(0, most-len(w.line))
 }
 
-// pipBegins begins the answer that brings what pip said.
+// pipBegins is the beginning of an answer with pip's output.
 const pipBegins = `{"pip":`
 
-// note notes the line that is whole now.
+// note logs the current line, which is complete.
 func (w *lines) note() {
 	kind, line, long := w.kind, string(w.line), w.long
 	answer, ok := node.Unmark(w.line)
@@ -464,7 +465,7 @@ func (w *lines) note() {
 		most = maxGlimpse
 	case kind == "answer":
 		most = maxAnswer
-	case line == "" && long == 0: // a message begins on a line of its own
+	case line == "" && long == 0: // an empty line precedes each message
 		return
 	}
 	if cut := len(line) - most; cut > 0 {
@@ -482,7 +483,7 @@ func (w *lines) note() {
 	w.tail = w.tail[max(0, len(w.tail)-maxTail):]
 }
 
-// end notes what is left when the program has ended.
+// end logs the last line and the kept tail once the program has ended.
 func (w *lines) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -494,7 +495,7 @@ func (w *lines) end() {
 	}
 }
 
-// pipSaid are the lines of pip that an answer brings; nil if it is none such.
+// pipSaid returns pip's output lines from an answer; nil for any other answer.
 func pipSaid(answer string) []string {
 	if !strings.HasPrefix(answer, pipBegins) {
 		return nil

@@ -14,13 +14,13 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// DefaultPip is DownloadPip into the cache of this user.
+// DefaultPip is DownloadPip with this user's cache folder.
 func DefaultPip() func(ctx context.Context, python string) (string, error) {
 	return DownloadPip(filepath.Join(xdg.CacheHome, "dsbuild", "pip"))
 }
 
-// DownloadPip returns a function that finds a pip wheel for a Python X.Y in
-// dir, and downloads it there with the local python3's own pip if it is not.
+// DownloadPip returns a function that finds a pip wheel for a Python X.Y in dir. If dir has none,
+// the function downloads one with the pip of the local python3.
 func DownloadPip(dir string) func(ctx context.Context, python string) (string, error) {
 	return func(ctx context.Context, python string) (string, error) {
 		place := filepath.Join(dir, python)
@@ -41,7 +41,7 @@ func DownloadPip(dir string) func(ctx context.Context, python string) (string, e
 			lines := strings.Split(string(bytes.TrimSpace(out)), "\n")
 			return "", fmt.Errorf("python3 -m pip download pip: %w: %s", err, lines[len(lines)-1])
 		}
-		// Another run may have been faster; its wheel is as good.
+		// Another run may have been faster; its wheel is just as good.
 		if err := os.Rename(fresh, place); err != nil && pipIn(place) == "" {
 			return "", err
 		}
@@ -65,8 +65,8 @@ func pipIn(dir string) string {
 	return ""
 }
 
-// fetchPips gets the pip wheels that nodes without any pip need, once for each
-// Python, and says for which there is none.
+// fetchPips gets the pip wheels for nodes without any pip, one for each Python. It returns the
+// errors for the Pythons without one.
 func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
 	none := map[string]error{}
 	for _, u := range d.units {

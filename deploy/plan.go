@@ -8,72 +8,97 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Action is what happens on a node.
+// Action is dsbuild's action on a node.
 type Action string
 
 // The actions of a plan.
 const (
 	Install Action = "install"     // put, install, verify, record
-	Return  Action = "go back"     // rollback: what was there before is put back
-	Leave   Action = "leave alone" // it runs this very wheel: verified only
+	Return  Action = "go back"     // rollback: the previous version is put back
+	Leave   Action = "leave alone" // runs this very wheel: verify only
 	Follow  Action = "follow"      // shares its environment with another node, which installs
-	Refuse  Action = "refuse"      // does not fit: nothing is sent
+	Refuse  Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
 	Absent  Action = "absent"      // could not be reached or probed
 )
 
-// Known is what the first phase learned about a node.
+// Known is the result of the first phase for a node.
 type Known struct {
 	Name  string
 	Facts node.Facts
-	Err   error // why there are no facts
+	Err   error // the reason if there are no facts
 }
 
-// NodePlan is what is to happen on one node, and why.
+// NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
 	Name    string
 	Action  Action
-	Wheel   *Wheel   // nil where none was chosen
-	Along   []Along  // wheels of the wheelhouse that are installed with it
-	Fetch   []string // requirements that the node gets from its own index
-	Reasons []string // of a refusal or an absence
-	Unfit   bool     // a refusal because the wheel does not fit; else it is the node that lacks something
-	Remarks []string // worth knowing, refuses nothing
+	Wheel   *Wheel   // nil if none was chosen
+	Along   []Along  // wheels of the wheelhouse to install with it
+	Fetch   []string // requirements that the node downloads from its own index
+	Reasons []string // reasons for a refusal or an absence
+	Unfit   bool     // refused because the wheel does not fit; else because the node lacks something
+	Remarks []string // notes for the user that refuse nothing
 	Hint    string
-	Back    string // what a rollback brings back
-	Leader  int    // the index of the node that installs for it; its own if none else does
-	Serial  int    // the group of --serial in which it is to be changed, from 1; 0: none
+	Back    string // rollback: the version that it puts back
+	Leader  int    // index of the node that installs for it; its own index if it installs itself
+	Serial  int    // the group of --serial that changes it, from 1; 0: none
 
-	waits bool // until no process uses its environment
+	waits  bool              // wait until no process uses its environment
+	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
 }
 
-// Plan is what a deploy will do, in inventory order.
+// said notes the cause of a reason or a remark, and returns its text.
+func (p *NodePlan) said(m cause.Message) string {
+	if m.Cause != "" && m.Cause != m.Text {
+		if p.causes == nil {
+			p.causes = map[string]string{}
+		}
+		p.causes[m.Text] = m.Cause
+	}
+	return m.Text
+}
+
+// causesOf returns the causes of reasons or remarks: the texts without a node's own details.
+func (p NodePlan) causesOf(texts []string) []string {
+	causes := make([]string, len(texts))
+	for i, text := range texts {
+		causes[i] = cmp.Or(p.causes[text], text)
+	}
+	return causes
+}
+
+// Cause returns a text that is equal for nodes refused, or absent, for the same reasons.
+func (p NodePlan) Cause() string { return strings.Join(p.causesOf(p.Reasons), "; ") }
+
+// Plan lists the actions of a deploy, in inventory order.
 type Plan struct {
 	Nodes  []NodePlan
-	Wheels []Wheel // those that are used, and the only one there is
+	Wheels []Wheel // the wheels in use; a single wheel is listed even if no node uses it
 }
 
-// PlanOptions change what NewPlan decides.
+// PlanOptions are the settings of NewPlan.
 type PlanOptions struct {
-	// Force installs also where the node already runs the wheel.
+	// Force installs even if the node already runs the wheel.
 	Force bool
-	// NoPip says why no pip can be brought to a node whose Python, as X.Y, is the key.
+	// NoPip maps a Python X.Y to the reason why dsbuild has no pip wheel for it.
 	NoPip map[string]error
-	// Bundle is the wheelhouse from which requirements are met; nil: a node that lacks one is refused.
+	// Bundle is the wheelhouse for requirements; nil: a node that lacks one is refused.
 	Bundle *wheel.Bundle
-	// Index has requirements met from the node's own index.
+	// Index lets nodes download requirements from their own index.
 	Index bool
 
 	markers markers
 }
 
-// NewPlan decides what happens on each node. It is pure. The error is a
-// *UsageError when the wheels leave open which one a node should get.
+// NewPlan decides the action on each node. It is pure. The error is a *UsageError if the wheels
+// leave open which one a node should get.
 func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	tables, err := compat.NewTables()
@@ -103,12 +128,12 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 	return plan, nil
 }
 
-// tellOpen says of which nodes it is open what they should get, and why.
+// tellOpen lists the nodes without a clear choice of wheel, with the reasons.
 func tellOpen(open []ui.Named) []string {
 	const most = 10
 	var lines []string
 	more := len(open)
-	for _, f := range ui.FoldAlike(open) {
+	for _, f := range ui.Fold(open) {
 		if len(lines) == most {
 			return append(lines, fmt.Sprintf("… and %s more", nodes(more)))
 		}
@@ -120,7 +145,7 @@ func tellOpen(open []ui.Named) []string {
 func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
 	p := NodePlan{Name: n.Name}
 	if n.Err != nil {
-		p.Action, p.Reasons, p.Hint = Absent, []string{n.Err.Error()}, hint.Of(n.Err)
+		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
 		return p, nil
 	}
 	if p.Reasons, p.Hint = unusable(n.Facts); len(p.Reasons) == 0 {
@@ -137,7 +162,7 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 	return planWheel(p, w, verdict, n, opt), nil
 }
 
-// planWheel decides what happens on a node with the wheel that is for it.
+// planWheel decides the action on a node with its chosen wheel.
 func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOptions) NodePlan {
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
@@ -147,7 +172,7 @@ func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOp
 	}
 	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
 	d := n.Facts.DeepSpeed
-	// What can be mended is mended also where the wheel runs.
+	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
 	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
 		p.Action = Leave
@@ -157,7 +182,12 @@ func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOp
 	if opt.Index {
 		p.Fetch, lacks = fetchable(lacks)
 	}
-	if p.Reasons, p.Hint = unready(*w, n.Facts, along, lacks, err, opt); len(p.Reasons) > 0 {
+	missing, try := unready(*w, n.Facts, along, lacks, err, opt)
+	p.Hint = try
+	for _, reason := range missing {
+		p.Reasons = append(p.Reasons, p.said(reason))
+	}
+	if len(missing) > 0 {
 		p.Action = Refuse
 		return p
 	}
@@ -165,7 +195,7 @@ func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOp
 	return p
 }
 
-// unusable is what speaks against changing an environment at all.
+// unusable returns the reasons why dsbuild cannot change an environment at all, and a hint.
 func unusable(f node.Facts) (reasons []string, hint string) {
 	for _, m := range f.Missing {
 		if strings.HasPrefix(m, "python") {
@@ -176,7 +206,7 @@ func unusable(f node.Facts) (reasons []string, hint string) {
 	case f.ExternallyManaged:
 		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
-	// Of a change that was cut off anything may be left; it is put right before another begins.
+	// After an interrupted change the RECORD may be missing: the agent repairs that first.
 	case f.DeepSpeed != nil && f.DeepSpeed.Record == "" && !f.Unfinished:
 		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD and could not be put back", f.DeepSpeed.Version)},
 			"remove it there first: python -m pip uninstall deepspeed"
@@ -189,7 +219,7 @@ func unusable(f node.Facts) (reasons []string, hint string) {
 	return nil, ""
 }
 
-// unprepared is what an environment lacks for any wheel.
+// unprepared returns the reasons why an environment cannot take any wheel, and a hint.
 func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	if f.Torch == "" {
 		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
@@ -200,41 +230,42 @@ func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	return nil, ""
 }
 
-// roomFactor and roomMargin say how much room a wheel needs: the upload, the
-// unpacked files and their byte code, and the version moved aside is there already. A
-// node keeps the wheel only where as much is free besides.
+// roomFactor and roomMargin give the free space that a wheel needs: the upload, the unpacked
+// files and their byte code. The old version, moved aside, already has its space.
 const (
 	roomFactor = 4
 	roomMargin = 32 << 20
 )
 
-// unready is what an environment lacks for a wheel that fits it.
-func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt PlanOptions) (reasons []string, hint string) {
+// unready returns the reasons why an environment cannot take a wheel that fits it: missing
+// requirements, foreign commands or a full disk.
+func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
-		reasons, hint = append(reasons, err.Error()), "the wheel's METADATA is not understood: build it again"
+		reasons, hint = append(reasons, cause.From(err)), "the wheel's METADATA is not understood: build it again"
 	case len(lacks) > 0:
 		var reason string
 		reason, hint = shortage(lacks, f, opt)
-		reasons = append(reasons, reason)
+		reasons = append(reasons, cause.Message{Text: reason})
 	}
 	if reason, try := foreignCommands(w, f); reason != "" {
-		reasons, hint = append(reasons, reason), cmp.Or(hint, try)
+		reasons, hint = append(reasons, cause.Message{Text: reason}), cmp.Or(hint, try)
 	}
-	if full, try := room(f, w.Manifest.Size+alongSize(along)); full != "" {
+	if full, try := room(f, w.Manifest.Size+alongSize(along)); full.Text != "" {
 		reasons, hint = append(reasons, full), cmp.Or(hint, try)
 	}
 	return reasons, hint
 }
 
-// foreignCommands says which commands of a wheel would replace somebody else's.
+// foreignCommands returns a reason and a hint if commands of the wheel would replace those of
+// another package, or files of no package.
 func foreignCommands(w Wheel, f node.Facts) (reason, hint string) {
 	var reasons []string
 	for _, name := range w.Commands {
 		switch owner, taken := f.Taken[name]; {
 		case taken && owner != "":
 			reasons = append(reasons, fmt.Sprintf("its command %s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
-		case taken && !f.Unfinished: // else it may be DeepSpeed's, whose RECORD was cut off
+		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
 			reasons = append(reasons, fmt.Sprintf("a command %s is there, which belongs to no package", name))
 		}
 	}
@@ -252,8 +283,8 @@ func requirementNames(lacks []lack) string {
 	return strings.Join(names, " ")
 }
 
-// choose picks the one wheel for a node. With a single wheel its verdict
-// decides; with several, one must fit better than all others.
+// choose picks the wheel for a node. A single wheel is always chosen, and its verdict decides.
+// With several, one must fit better than all others.
 func choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
 	if len(wheels) == 1 {
 		return &wheels[0], tables.Fit(wheels[0].Manifest, f), nil
@@ -289,9 +320,9 @@ func choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (*Wheel, compat
 	return nil, compat.Verdict{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
 }
 
-// better is negative where a suits a node more than b: fewer remarks (nothing
-// to compile at first use), then the higher CPU level. Wheels of different
-// sources or ops are never ranked: which is wanted only the user knows.
+// better is negative if a suits a node more than b: first by fewer remarks (nothing to compile at
+// first use), then by the higher CPU level. It never ranks wheels with different sources or ops:
+// only the user knows which is wanted.
 func better(a wheel.Manifest, av compat.Verdict, b wheel.Manifest, bv compat.Verdict) int {
 	if a.Source != b.Source || !slices.Equal(slices.Sorted(slices.Values(a.Ops)), slices.Sorted(slices.Values(b.Ops))) {
 		return 0
@@ -299,8 +330,8 @@ func better(a wheel.Manifest, av compat.Verdict, b wheel.Manifest, bv compat.Ver
 	return cmp.Or(cmp.Compare(len(av.Remarks), len(bv.Remarks)), cmp.Compare(b.CPU, a.CPU))
 }
 
-// share finds nodes that see one and the same site-packages. The first of them
-// installs, the others follow; and when it does not fit one, none is changed.
+// share finds nodes with the same site-packages. The first of them installs and the others
+// follow. If dsbuild refuses one of them, it changes none.
 func share(plans []NodePlan, nodes []Known) {
 	groups := map[string][]int{}
 	for i, n := range nodes {
@@ -319,7 +350,7 @@ func shareGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
 		if plans[i].Action == Refuse {
-			refuseOthers(plans, members, i, strings.Join(plans[i].Reasons, "; "))
+			refuseOthers(plans, members, i, cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()})
 			return
 		}
 		if leader < 0 && (plans[i].Action == Install || plans[i].Action == Return) {
@@ -329,12 +360,12 @@ func shareGroup(plans []NodePlan, members []int) {
 	first := members[0]
 	for _, i := range members {
 		if plans[i].Wheel != plans[first].Wheel {
-			refuseOthers(plans, members, -1, "they need different wheels: "+plans[first].Wheel.Manifest.Name+" and "+plans[i].Wheel.Manifest.Name)
+			refuseOthers(plans, members, -1, cause.Messagef("they need different wheels: %s and %s", plans[first].Wheel.Manifest.Name, plans[i].Wheel.Manifest.Name))
 			return
 		}
 	}
 	if leader < 0 {
-		return // all run it already
+		return // all run the wheel already
 	}
 	for _, i := range members {
 		if i != leader {
@@ -343,8 +374,8 @@ func shareGroup(plans []NodePlan, members []int) {
 	}
 }
 
-// refuseOthers refuses the members of a shared environment but one.
-func refuseOthers(plans []NodePlan, members []int, but int, why string) {
+// refuseOthers refuses the members of a shared environment, except the one with index but.
+func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 	with := members[0]
 	if but >= 0 {
 		with = but
@@ -354,12 +385,12 @@ func refuseOthers(plans []NodePlan, members []int, but int, why string) {
 			continue
 		}
 		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
-		plans[i].Reasons = []string{fmt.Sprintf("shares its environment with %s: %s", plans[with].Name, why)}
+		plans[i].Reasons = []string{plans[i].said(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
 		plans[i].Hint = "give nodes that differ environments of their own"
 	}
 }
 
-// minor is X.Y of X.Y.Z.
+// minor returns X.Y of X.Y.Z.
 func minor(version string) string {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {

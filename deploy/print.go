@@ -12,14 +12,14 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// cellSep separates the cells of a row while rows are folded.
+// cellSep separates the cells of a row while dsbuild folds equal rows.
 const cellSep = "\x00"
 
-// Print writes the report for a person: a table in which equal nodes are one
-// row, then every failure once, then a verdict. After verify it also says in what
-// the nodes differ, and what is worth knowing.
+// Print writes the report for a person: a table with one row for equal nodes, then each cause of
+// failure once, then the verdict. It also lists the properties in which nodes differ and, after
+// verify, the remarks.
 func (r *Report) Print(w io.Writer) error {
-	var rows []string // equal for nodes that are one row
+	var rows []string // equal strings for nodes that share a row
 	names, slowest := map[string][]string{}, map[string]float64{}
 	for _, n := range r.Nodes {
 		row := strings.Join(n.cells(r.verified), cellSep)
@@ -56,8 +56,8 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// causes tells why nodes are not ok: each cause once, with its nodes, an example
-// of their words, and what to try.
+// causes returns the causes of failure as text: each once, with its nodes, the error of one of
+// them, and a hint.
 func (r *Report) causes() []string {
 	var lines []string
 	causes := r.Why()
@@ -74,8 +74,7 @@ func (r *Report) causes() []string {
 	return lines
 }
 
-// String is a cause for people: its nodes, how many they are, what went wrong
-// and what to try.
+// String is a cause for people: the nodes, their number, the error and the hint.
 func (c Cause) String() string {
 	who, _ := ui.FoldWithin(c.Nodes, maxFolded)
 	if len(c.Nodes) > 1 {
@@ -100,7 +99,8 @@ func (c Cause) String() string {
 	return who + ": " + text
 }
 
-// clip cuts a long text in the middle: its end says what became of the node.
+// clip cuts the middle out of a long text. It keeps the end because the end says how the node was
+// left.
 func clip(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -109,7 +109,7 @@ func clip(text string, most int) string {
 	return strings.ToValidUTF8(head, "") + " […] " + strings.ToValidUTF8(tail, "")
 }
 
-// foldTight folds names for a cell of a table.
+// foldTight folds names for a cell of a table, and adds the count if not all fit.
 func foldTight(names []string) string {
 	folded, whole := ui.FoldWithin(names, maxCell)
 	if whole {
@@ -118,18 +118,19 @@ func foldTight(names []string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names)))
 }
 
-// What is printed of long lists; --json has all of it.
+// Bounds on printed lists; --json has the full lists.
 const (
-	maxValues  = 6  // of one property
-	maxRemarks = 12 // different ones
-	maxNames   = 60 // characters of folded names that most nodes may take
+	maxValues  = 6  // values of one property
+	maxRemarks = 12 // different remarks
+	maxNames   = 60 // characters of folded names for the value that most nodes have
 	maxCell    = 48 // characters of folded names in a table
 	maxCauses  = 20
-	maxSaid    = 900 // characters of what went wrong
+	maxSaid    = 900 // characters of an error
 )
 
-// differences are a line for each property in which nodes differ. After a deploy
-// those that matter are told where every node is ok: else its reasons are said.
+// differences returns a line for each property in which nodes differ. After a deploy it lists
+// only properties that must agree, and only if every node is ok: otherwise the causes explain the
+// failure already.
 func (r *Report) differences() []string {
 	var lines []string
 	for _, d := range r.Differences {
@@ -159,7 +160,7 @@ func (r *Report) differences() []string {
 	return lines
 }
 
-// remarks are what is worth knowing about nodes.
+// remarks returns the remarks about nodes, equal ones in one line.
 func (r *Report) remarks() []string {
 	var all []ui.Named
 	for _, n := range r.Nodes {
@@ -201,7 +202,7 @@ func (n NodeReport) cells(verified bool) []string {
 	return []string{status, deepspeed, torch, cuda, cmp.Or(last, "-")}
 }
 
-// verdict is the last line: what the fleet is in.
+// verdict is the last line: the state of the fleet.
 func (r *Report) verdict() string {
 	total := len(r.Nodes)
 	if r.Summary.OK < total {
@@ -237,7 +238,7 @@ func (r *Report) verdict() string {
 		what = fmt.Sprintf("deepspeed %s in %d wheels", public(first.After.Version), len(r.Wheels))
 	}
 	line := fmt.Sprintf("%s ok%s: %s", nodes(total), equal, what)
-	if torches := r.values(func(f *node.Facts) string { return f.Torch }); torches != "" { // a rollback does not need one
+	if torches := r.values(func(f *node.Facts) string { return f.Torch }); torches != "" { // a rollback does not need torch
 		line += ", torch " + torches
 	}
 	if cudas := r.values(func(f *node.Facts) string { return f.TorchCUDA }); cudas != "" {
@@ -246,7 +247,7 @@ func (r *Report) verdict() string {
 	return line + r.others()
 }
 
-// others names what nodes that are all ok differ in, and may.
+// others names the properties in which nodes differ although all are ok.
 func (r *Report) others() string {
 	var names []string
 	for _, d := range r.Differences {
@@ -258,7 +259,7 @@ func (r *Report) others() string {
 	return "; not equal: " + strings.Join(names, ", ")
 }
 
-// values are the different values of a fact, for a sentence.
+// values lists the different values of a fact, for a sentence.
 func (r *Report) values(of func(*node.Facts) string) string {
 	var all []string
 	for _, n := range r.Nodes {
@@ -276,7 +277,7 @@ func nodes(n int) string {
 	return fmt.Sprintf("%d nodes", n)
 }
 
-// Print writes what a deploy would do, equal nodes in one row.
+// Print writes the plan of a deploy, equal nodes in one row.
 func (p Plan) Print(w io.Writer) error {
 	var rows []ui.Named
 	for _, n := range p.Nodes {
@@ -301,10 +302,13 @@ func (p Plan) Print(w io.Writer) error {
 		case Leave:
 			why = append([]string{"runs this wheel already"}, why...)
 		}
-		rows = append(rows, ui.Named{Name: n.Name, Text: strings.Join([]string{string(n.Action), wheel, cmp.Or(strings.Join(why, "; "), "-")}, cellSep)})
+		row := func(why []string) string {
+			return strings.Join([]string{string(n.Action), wheel, cmp.Or(strings.Join(why, "; "), "-")}, cellSep)
+		}
+		rows = append(rows, ui.Named{Name: n.Name, Text: row(why), Cause: row(n.causesOf(why))})
 	}
 	var table [][]string
-	for _, f := range ui.FoldAlike(rows) {
+	for _, f := range ui.Fold(rows) {
 		if f.Example != "" {
 			f.Text += " (as on " + f.Example + ")"
 		}
@@ -316,7 +320,7 @@ func (p Plan) Print(w io.Writer) error {
 	return p.printGroups(w)
 }
 
-// printGroups says in which groups nodes are to be changed, where in several.
+// printGroups prints the sizes of the groups of --serial, if there are any.
 func (p Plan) printGroups(w io.Writer) error {
 	var sizes []int
 	for _, n := range p.Nodes {

@@ -4,11 +4,11 @@
 
 class Failed(Exception):
     """Something that went wrong. advice is the code of a hint: dsbuild has the text of
-    each code (advice.go), a node sends none."""
+    each code (advice.go), a node sends none. detail is what only this node has to say."""
 
-    def __init__(self, why, advice=""):
+    def __init__(self, why, advice="", detail=""):
         Exception.__init__(self, why)
-        self.advice = advice
+        self.advice, self.detail = advice, detail
 
 
 def shadow_advice(place):

@@ -8,45 +8,45 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// Status is what became of a node.
+// Status is the outcome on a node.
 type Status string
 
 // The statuses of a report.
 const (
-	OK          Status = "ok"          // runs the wanted wheel, also when nothing was to do
-	Failed      Status = "failed"      //
-	Unreachable Status = "unreachable" // no connection, a wrong host key included
-	Refused     Status = "refused"     // does not fit
-	Differs     Status = "differs"     // verify alone: runs something else
+	OK          Status = "ok"          // runs the wanted wheel, even if dsbuild had nothing to do
+	Failed      Status = "failed"      // a step failed
+	Unreachable Status = "unreachable" // no connection; includes a wrong host key
+	Refused     Status = "refused"     // the wheel does not fit, or the node cannot take it
+	Differs     Status = "differs"     // only by verify: runs something else
 	Skipped     Status = "skipped"     // not attempted
 )
 
-// Report is what became of a fleet: the JSON of --report and --json.
+// Report is the outcome of a run: the JSON of --report and --json.
 type Report struct {
 	Command    string       `json:"command"` // deploy, rollback, ship or verify
 	Wheels     []WheelRef   `json:"wheels"`
-	Consistent bool         `json:"consistent"` // every node ok, and all run the same
+	Consistent bool         `json:"consistent"` // every node is ok, and all run the same
 	Summary    Summary      `json:"summary"`
-	Causes     []Cause      `json:"causes"`           // why nodes are not ok, what most suffer from first
+	Causes     []Cause      `json:"causes"`           // of the nodes that are not ok; the cause with the most nodes first
 	Nodes      []NodeReport `json:"nodes"`            // in inventory order
-	Groups     []Group      `json:"groups,omitempty"` // of ship alone
+	Groups     []Group      `json:"groups,omitempty"` // only in reports of ship
 
-	// Differences are the properties in which the nodes that answered differ, the
-	// weightiest first, also those that may differ.
+	// Differences are the properties in which the nodes that answered differ, the most important
+	// first. They include properties that may differ.
 	Differences []Difference `json:"differences"`
 
-	verified bool // by Verify: nothing was to be done
-	given    bool // each node has its wheel on purpose: torch and CUDA need agree for each wheel alone
+	verified bool // made by Verify: no node was to be changed
+	given    bool // each node was assigned its wheel: torch and CUDA must agree only among nodes with the same wheel
 }
 
 // Difference is a property in which nodes differ.
 type Difference struct {
-	What   string            `json:"what"` // as node.Properties call it
+	What   string            `json:"what"` // the name of a node.Property
 	Must   bool              `json:"must"` // nodes that differ in it do not run the same thing
 	Values []DifferenceValue `json:"values"`
 }
 
-// DifferenceValue is what some nodes have; the value of most comes first.
+// DifferenceValue is a value with the nodes that have it; the most frequent value comes first.
 type DifferenceValue struct {
 	Value string   `json:"value"` // "": none, or not known
 	Nodes []string `json:"nodes"`
@@ -69,35 +69,34 @@ type Summary struct {
 	Skipped     int `json:"skipped"`
 }
 
-// NodeReport is what became of one node.
+// NodeReport is the outcome on one node.
 type NodeReport struct {
 	Name    string             `json:"name"`
 	Status  Status             `json:"status"`
-	Step    string             `json:"step"` // the last one begun
+	Step    string             `json:"step"` // the last step that began
 	Error   string             `json:"error"`
 	Hint    string             `json:"hint"`
-	Differs []string           `json:"differs"` // verify: in what, each reason by itself
-	Remarks []string           `json:"remarks"` // verify: worth knowing, no fault
+	Differs []string           `json:"differs"` // verify: the differences, one text each
+	Remarks []string           `json:"remarks"` // verify: notes for the user, not faults
 	Changed bool               `json:"changed"`
 	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
-	Along   []string           `json:"along"` // wheels of the wheelhouse planned with it: "numpy 2.3.2"
+	Along   []string           `json:"along"` // planned wheels of the wheelhouse: "numpy 2.3.2"
 	Before  *Version           `json:"before"`
 	After   *Version           `json:"after"`
-	Unseen  bool               `json:"unseen"`           // what it has now is not known: after says nothing
-	Facts   *node.Facts        `json:"facts"`            // as probed, without its distributions
+	Unseen  bool               `json:"unseen"`           // its current version is unknown: ignore After
+	Facts   *node.Facts        `json:"facts"`            // as probed, without the list of distributions
 	Seconds map[string]float64 `json:"seconds"`          // by step
-	Sent    int64              `json:"sent_bytes"`       // the size of the files, or parts of them, that were sent to it
-	Serial  int                `json:"serial,omitempty"` // the group of --serial in which it was changed, from 1
-	Log     string             `json:"log,omitempty"`    // the file with all that it was asked and said
+	Sent    int64              `json:"sent_bytes"`       // total size of the files sent to it
+	Serial  int                `json:"serial,omitempty"` // the group of --serial that changed it, from 1
+	Log     string             `json:"log,omitempty"`    // the file with the node's commands and output
 
-	unfit     bool     // refused because the wheel does not fit it
-	proven    bool     // verify: has the wheel's files, wherever they came from
-	aka       []string // what else it is called in messages
-	aftermath string   // the end of Error that says what became of it after it had failed
+	unfit  bool   // refused because the wheel does not fit it
+	proven bool   // verify: its files are those of the wheel, whoever installed them
+	cause  string // Error without the node's own details; "": equal to Error
 }
 
-// complete counts the nodes and compares them. Several wheels give several
-// sha256, but one DeepSpeed version, torch and CUDA.
+// complete counts the nodes and decides Consistent. Nodes with different wheels have different
+// sha256, but must have the same DeepSpeed version, torch and CUDA.
 func (r *Report) complete() {
 	r.Summary, r.Causes = Summary{}, Causes(r.Nodes)
 	shas := map[string]string{}
@@ -122,7 +121,7 @@ func (r *Report) complete() {
 			r.Consistent = false
 			continue
 		}
-		var after Version // stays empty where a rollback went back to none
+		var after Version // stays empty if a rollback went back to no DeepSpeed
 		if n.After != nil {
 			after = *n.After
 		}
@@ -142,9 +141,9 @@ func (r *Report) complete() {
 	}
 }
 
-// properties are those that make a fleet consistent, or not. Where each node was
-// given its wheel, whether torch and CUDA are those of the wheel has been
-// verified, and the wheels differ on purpose.
+// properties are those in which the nodes of a consistent fleet agree. If each node was assigned
+// its wheel, torch and CUDA are left out: the wheels differ on purpose, and each node's torch and
+// CUDA were verified against its wheel.
 func (r *Report) properties() []node.Property {
 	decisive := []string{"deepspeed", "torch", "cuda"}
 	if r.given {
@@ -153,10 +152,11 @@ func (r *Report) properties() []node.Property {
 	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(decisive, p.Name) })
 }
 
-// compareNodes says in what the nodes that answered differ. Those without a
-// usable Python would differ in everything that it knows. Where each was given
-// its wheel, nodes of different wheels may differ in all but DeepSpeed.
-func compareNodes(units []*unit, given bool) []Difference {
+// compareNodes returns the properties in which the nodes that answered differ. It leaves out
+// nodes without a usable Python, because they would differ in every property that Python reports.
+// If each node was assigned its wheel, nodes with different wheels may differ in everything but
+// DeepSpeed.
+func compareNodes(units []*nodeRun, given bool) []Difference {
 	var facts []node.Facts
 	var names []string
 	var wheels []*WheelRef
@@ -180,7 +180,7 @@ func compareNodes(units []*unit, given bool) []Difference {
 	return diffs
 }
 
-// within reports whether nodes of one wheel differ.
+// within reports whether nodes with the same wheel differ.
 func within(d node.Diff, wheels []*WheelRef) bool {
 	value := map[string]string{} // by sha256
 	for _, v := range d.Values {
@@ -198,8 +198,8 @@ func within(d node.Diff, wheels []*WheelRef) bool {
 	return false
 }
 
-// now are the facts of a node as they are after what was done to it.
-func (u *unit) now() node.Facts {
+// now returns the node's facts, updated with the changes that dsbuild made.
+func (u *nodeRun) now() node.Facts {
 	f := *u.facts
 	f.DeepSpeed = nil
 	if u.after != nil {
@@ -217,8 +217,9 @@ func (u *unit) now() node.Facts {
 	return f
 }
 
-// companions are the versions of what came to some node with DeepSpeed. They may
-// differ: a node is given only what it lacks.
+// companions returns, as properties, the versions of the packages that dsbuild installed with
+// DeepSpeed on any node. They may differ, because dsbuild gives a node only the packages that it
+// lacks.
 func companions(facts []node.Facts) []node.Property {
 	names := map[string]bool{}
 	for _, f := range facts {
@@ -226,7 +227,7 @@ func companions(facts []node.Facts) []node.Property {
 			names[name] = true
 		}
 	}
-	delete(names, "transformers") // is among the others
+	delete(names, "transformers") // is among node.Properties
 	var properties []node.Property
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		properties = append(properties, node.Property{Name: name, Of: func(f node.Facts) string { return f.Dists[name] }})
@@ -234,8 +235,8 @@ func companions(facts []node.Facts) []node.Property {
 	return properties
 }
 
-// Err is nil when every node is ok; else it carries the exit code: 4 when
-// no node fits the wheel, 3 for any other mixture.
+// Err is nil if every node is ok and all run the same. Otherwise it carries the exit code: 4 if
+// the wheel fits no node, 3 in every other case.
 func (r *Report) Err() error {
 	total, unfit := len(r.Nodes), 0
 	for _, n := range r.Nodes {
@@ -254,7 +255,7 @@ func (r *Report) Err() error {
 	return &FleetError{fmt.Sprintf("%d of %d nodes are not ok", total-r.Summary.OK, total), 3}
 }
 
-// Err is that of a report, as far as it can be told beforehand.
+// Err is the error that the report of this plan will have, as far as the plan can tell.
 func (p Plan) Err() error {
 	total, bad, unfit := len(p.Nodes), 0, 0
 	for _, n := range p.Nodes {
@@ -279,7 +280,7 @@ func allUnfit(total int) error {
 	return &FleetError{fmt.Sprintf("the wheel fits no node (%d refuse it)", total), 4}
 }
 
-// FleetError is a deploy that did not bring every node where it should be.
+// FleetError reports that a run did not leave every node ok.
 type FleetError struct {
 	what string
 	code int
@@ -287,5 +288,5 @@ type FleetError struct {
 
 func (e *FleetError) Error() string { return e.what }
 
-// ExitCode is 3, or 4 when the wheel fits no node.
+// ExitCode is 3, or 4 if the wheel fits no node.
 func (e *FleetError) ExitCode() int { return e.code }

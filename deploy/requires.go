@@ -10,8 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// satisfies reports whether a version meets a PEP 440 specifier. What is
-// installed may be a pre-release. A specifier that is none (a URL) is met.
+// satisfies reports whether a version meets a PEP 440 specifier. It accepts pre-releases, because
+// the version is already installed. A URL or an invalid specifier counts as met.
 func satisfies(version, constraint string) bool {
 	if constraint == "" || strings.HasPrefix(constraint, "@") {
 		return true
@@ -23,7 +23,7 @@ func satisfies(version, constraint string) bool {
 	if err != nil {
 		return true
 	}
-	// PEP 440: a specifier without a local part looks past the candidate's.
+	// PEP 440: a specifier without a local part ignores the local part of the version.
 	if !strings.Contains(constraint, "+") {
 		version, _, _ = strings.Cut(version, "+")
 	}
@@ -31,23 +31,23 @@ func satisfies(version, constraint string) bool {
 	return err == nil && c.MatchVersionPrerelease(v)
 }
 
-// markerToken splits a PEP 508 marker into its words.
+// markerToken matches the next word of a PEP 508 marker.
 var markerToken = regexp.MustCompile(`^\s*('[^']*'|"[^"]*"|[A-Za-z_][A-Za-z_.]*|===|==|~=|!=|<=|>=|<|>|\(|\))`)
 
-// marker is a PEP 508 environment marker being evaluated.
+// marker is a PEP 508 environment marker under evaluation.
 type marker struct {
 	words []string
 	env   map[string]string
 }
 
-// markers are those that have been evaluated: the nodes of a fleet have the same
-// Python, nearly all, and are asked the same of a wheel. A nil one remembers nothing.
+// markers caches evaluated markers: nearly all nodes of a fleet have the same Python, and a
+// wheel's markers are the same for each. A nil map caches nothing.
 type markers map[askedMarker]bool
 
-// askedMarker is a marker with what its answer depends on.
+// askedMarker is a marker with the values that its result depends on.
 type askedMarker struct{ text, python, platform, extra string }
 
-// hold is markerHolds, once for all nodes alike.
+// hold is markerHolds with the cache.
 func (m markers) hold(text string, f node.Facts, extra string) (bool, error) {
 	asked := askedMarker{text, f.Python, f.Platform, extra}
 	if holds, ok := m[asked]; ok {
@@ -60,8 +60,8 @@ func (m markers) hold(text string, f node.Facts, extra string) (bool, error) {
 	return holds, err
 }
 
-// markerHolds evaluates a marker for a node's Python and one who asks for the
-// extra, "" for none; no marker always holds.
+// markerHolds evaluates a marker for a node's Python and one requested extra, "" for none. An
+// empty marker always holds.
 func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 	if strings.TrimSpace(text) == "" {
 		return true, nil
@@ -83,7 +83,7 @@ func markerHolds(text string, f node.Facts, extra string) (bool, error) {
 	return holds, err
 }
 
-// markerEnv is what markers can ask about a node: dsbuild's are Linux and CPython.
+// markerEnv returns the marker variables of a node. dsbuild's nodes run Linux and CPython.
 func markerEnv(f node.Facts) map[string]string {
 	parts := strings.SplitN(f.Python, ".", 3)
 	short := f.Python
@@ -156,7 +156,7 @@ func (m *marker) term() (bool, error) {
 	return compare(left, op, right, strings.Contains(lname+rname, "version"))
 }
 
-// value is a quoted string or the value of a variable, whose name comes too.
+// value reads a quoted string, or the value of a variable together with its name.
 func (m *marker) value() (value, name string, err error) {
 	w := m.next()
 	if len(w) > 1 && (w[0] == '\'' || w[0] == '"') {

@@ -13,19 +13,19 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Past is the report of an earlier run, as far as another run goes by it: which
-// nodes there were, and which of them were not ok.
+// Past is the report of an earlier run, reduced to the part that a retry needs: its nodes, and
+// which of them were not ok.
 type Past struct {
 	file  string
 	names []string        // of all nodes
 	notOK map[string]bool // by name
 }
 
-// maxPast bounds a report that is read: that of 2,000 nodes has some 10 MB.
+// maxPast bounds the size of a report in bytes; a report on 2,000 nodes has some 10 MB.
 const maxPast = 256 << 20
 
-// LoadPast reads the JSON report that a command, such as "deploy", has written.
-// One that is damaged, or of another command, is a *UsageError.
+// LoadPast reads the JSON report of a command, such as "deploy". It returns a *UsageError if the
+// report is damaged or belongs to another command.
 func LoadPast(path, command string) (*Past, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func LoadPast(path, command string) (*Past, error) {
 	return p, nil
 }
 
-// readPast reads a report of a command.
+// readPast reads and checks a report of a command.
 func readPast(r io.Reader, command string) (*Past, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxPast+1))
 	switch {
@@ -85,12 +85,12 @@ func readPast(r io.Reader, command string) (*Past, error) {
 	return p, nil
 }
 
-// statuses are all that a node can have.
+// statuses returns every status that a node can have.
 func statuses() []Status { return []Status{OK, Failed, Unreachable, Refused, Differs, Skipped} }
 
-// Retry are the nodes that were not ok, of those that are selected now, in their
-// order; all are those of the whole inventory. The remarks say of which nodes
-// it is not so easy. A report of none of these nodes is a *UsageError.
+// Retry returns the nodes of selected that were not ok, in the order of selected. all are the
+// nodes of the whole inventory. The remarks name the nodes that were not ok but are left out. A
+// report with none of the inventory's nodes is a *UsageError.
 func (p *Past) Retry(selected, all []inventory.Host) (again []inventory.Host, remarks []string, err error) {
 	there, known := map[string]bool{}, false
 	for _, h := range all {
@@ -126,7 +126,7 @@ func (p *Past) Retry(selected, all []inventory.Host) (again []inventory.Host, re
 	return again, remarks, nil
 }
 
-// Nothing says that there is nothing to retry, and why.
+// Nothing is the message that there is no node to retry, with the reason.
 func (p *Past) Nothing() string {
 	if len(p.notOK) == 0 {
 		return fmt.Sprintf("nothing to retry: in %s no node is other than ok", p.file)

@@ -35,8 +35,12 @@ func past(t *testing.T, text, command string) (*deploy.Past, error) {
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	report := deploy.Report{Command: "deploy", Nodes: []deploy.NodeReport{
-		{Name: "gpu1", Status: deploy.OK}, {Name: "gpu2", Status: deploy.Failed}, {Name: "gpu3", Status: deploy.Unreachable},
-		{Name: "gpu4", Status: deploy.Refused}, {Name: "gpu5", Status: deploy.Skipped}, {Name: "gpu6", Status: deploy.Differs},
+		{Name: "gpu1", Status: deploy.OK},
+		{Name: "gpu2", Status: deploy.Failed},
+		{Name: "gpu3", Status: deploy.Unreachable},
+		{Name: "gpu4", Status: deploy.Refused},
+		{Name: "gpu5", Status: deploy.Skipped},
+		{Name: "gpu6", Status: deploy.Differs},
 	}}
 	text, err := json.Marshal(report)
 	if err != nil {

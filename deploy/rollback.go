@@ -6,20 +6,20 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// NewRollbackPlan decides which nodes go back to what they had before the
-// last deploy. It is pure.
+// NewRollbackPlan decides which nodes go back to the version before the last deploy. It is pure.
 func NewRollbackPlan(nodes []Known) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := NodePlan{Name: n.Name, Leader: i}
 		switch reasons, hint := unusable(n.Facts); {
 		case n.Err != nil:
-			p.Action, p.Reasons = Absent, []string{n.Err.Error()}
+			p.Action, p.Reasons = Absent, []string{p.said(cause.From(n.Err))}
 		case len(reasons) > 0:
 			p.Action, p.Reasons, p.Hint = Refuse, reasons, hint
 		case n.Facts.Previous == nil:
@@ -34,7 +34,7 @@ func NewRollbackPlan(nodes []Known) Plan {
 	return plan
 }
 
-// previousName is what a rollback would bring back, in words.
+// previousName describes the version that a rollback puts back.
 func previousName(p *node.Previous) string {
 	switch {
 	case p == nil:
@@ -45,8 +45,8 @@ func previousName(p *node.Previous) string {
 	return "DeepSpeed " + p.Version
 }
 
-// goBack lets the agent exchange what is installed for what was before.
-func (d *Deployment) goBack(ctx context.Context, u *unit) error {
+// goBack tells the agent to exchange the installed version for the previous one.
+func (d *Deployment) goBack(ctx context.Context, u *nodeRun) error {
 	if err := d.free(ctx, u); err != nil {
 		return err
 	}
@@ -61,9 +61,9 @@ func (d *Deployment) goBack(ctx context.Context, u *unit) error {
 	var done struct {
 		Version string         `json:"version"`
 		Record  string         `json:"record"`
-		Noted   map[string]any `json:"noted"` // what dsbuild noted when it installed that; nil if it did not
+		Noted   map[string]any `json:"noted"` // dsbuild's note on that version; nil if something else installed it
 	}
-	if err := u.change.ask(ctx, map[string]any{"do": "roll_back"}, &done); err != nil {
+	if err := u.session.ask(ctx, map[string]any{"do": "roll_back"}, &done); err != nil {
 		return err
 	}
 	u.changed, u.after, u.record, u.noted = true, nil, done.Record, nil
@@ -77,9 +77,9 @@ func (d *Deployment) goBack(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// verifyBack compares the files of the version put back with its RECORD. Its
-// ops are not loaded: they worked, or did not, before the deploy.
-func (d *Deployment) verifyBack(ctx context.Context, u *unit) error {
+// verifyBack compares the files of the restored version with its RECORD. It does not load the
+// ops: an op that fails now may have failed before the deploy, too.
+func (d *Deployment) verifyBack(ctx context.Context, u *nodeRun) error {
 	if u.after == nil {
 		return nil
 	}
@@ -89,12 +89,12 @@ func (d *Deployment) verifyBack(ctx context.Context, u *unit) error {
 	return runVerify(ctx, u, wheel.Manifest{}, map[string]any{"level": VerifyFiles, "version": u.after.Version, "record": u.record, "ops": []string{}})
 }
 
-// recordBack makes the rollback final; what it took away is not kept.
-func (d *Deployment) recordBack(ctx context.Context, u *unit) error {
+// recordBack makes the rollback final and deletes the version that it replaced.
+func (d *Deployment) recordBack(ctx context.Context, u *nodeRun) error {
 	at := time.Now().UTC().Format(time.RFC3339)
-	e := entry{Do: "rollback", Run: d.run, At: at, By: d.opt.By, Node: u.host.Name, Before: u.before, Verify: VerifyFiles}
+	e := journalEntry{Do: "rollback", Run: d.run, At: at, By: d.opt.By, Node: u.host.Name, Before: u.before, Verify: VerifyFiles}
 	if u.after != nil {
 		e.SHA256 = u.after.SHA256
 	}
-	return u.change.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.noted, "journal": e}, nil)
+	return u.session.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.noted, "journal": e}, nil)
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Serial are the sizes of the groups in which nodes are changed, one group
-// completely before the next; the last size is that of all further groups. None
-// is one group of all.
+// Serial holds the sizes of the groups in which nodes are changed. dsbuild finishes one group
+// before it begins the next. The last size applies to all further groups. An empty Serial means
+// one group of all nodes.
 type Serial []GroupSize
 
-// GroupSize is a number of nodes, or a percentage of those that are to be changed.
+// GroupSize is a number of nodes, or a percentage of the nodes to be changed.
 type GroupSize struct {
 	N       int
 	Percent bool
@@ -33,7 +33,7 @@ func ParseSerial(s string) (Serial, error) {
 	return serial, nil
 }
 
-// of is the size in nodes of so many that are to be changed: at least one.
+// of returns the size in nodes, at least one; total is the number of nodes to be changed.
 func (s GroupSize) of(total int) int {
 	if s.Percent {
 		return max(1, total*s.N/100)
@@ -41,18 +41,17 @@ func (s GroupSize) of(total int) int {
 	return s.N
 }
 
-// rollout is the order in which nodes are changed. Nodes that share an
-// environment are in one group, and those that wait for running jobs in the last
-// ones, so that they keep nobody else waiting.
+// rollout is the order in which nodes are changed. Nodes that share an environment are in the
+// same group. Nodes that wait for running jobs are in the last groups, so that they delay no
+// other node.
 type rollout struct {
-	ready, waiting [][]int // places of the nodes of an environment each, its leader first
+	ready, waiting [][]int // the indexes of the nodes of each environment, its leader first
 	sizes          Serial
-	at             int // of the next size
-	total          int // nodes
+	at             int // index of the next size
+	total          int // number of nodes
 }
 
-// newRollout finds the order for plans. Nodes on which nothing is to be changed
-// are in no group.
+// newRollout makes the order for plans. It leaves out nodes that are not to be changed.
 func newRollout(plans []NodePlan, sizes Serial) *rollout {
 	r := &rollout{sizes: sizes}
 	members := map[int][]int{}
@@ -76,7 +75,7 @@ func newRollout(plans []NodePlan, sizes Serial) *rollout {
 	return r
 }
 
-// next takes the next group; there is none where all have been taken.
+// next takes the next group; it is empty when all groups have been taken.
 func (r *rollout) next() []int {
 	from := &r.ready
 	if len(*from) == 0 {
@@ -93,11 +92,11 @@ func (r *rollout) next() []int {
 	return group
 }
 
-// proven has the next group be of the next size: a node of the last one is ok.
+// proven moves on to the next size, because a node of the last group is ok.
 func (r *rollout) proven() { r.at++ }
 
-// Divide notes of each node in which group of --serial it is to be changed. It
-// is how it goes where all goes well.
+// Divide notes for each node the group of --serial that will change it, assuming that no group
+// fails.
 func (p Plan) Divide(serial Serial) {
 	if len(serial) == 0 {
 		return
@@ -115,8 +114,8 @@ func (p Plan) Divide(serial Serial) {
 	}
 }
 
-// stop is why no further group is begun after one, nil if there is no reason.
-func (d *Deployment) stop(number int, group []*unit) error {
+// stop returns the reason to start no further group after this one, nil if there is none.
+func (d *Deployment) stop(number int, group []*nodeRun) error {
 	if len(d.opt.Serial) == 0 {
 		return nil
 	}

@@ -9,25 +9,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// A node says which site-packages it has (Facts.SiteID). What one node says must not decide
-// about another: that two nodes share an environment is proved before a plan treats them as
-// one. A node writes a random word into its site-packages, and those that share it can show
-// the word.
+// A node reports which site-packages it has (Facts.SiteID). One node's report must not decide
+// about another: before a plan treats two nodes as sharing an environment, dsbuild proves that
+// they do. One node writes a random word into its site-packages; a node that shares the folder
+// can read the word.
 
 const (
-	// mostRounds bounds how many nodes of those that say one thing are tried as writers.
+	// mostRounds bounds how many nodes with the same SiteID are tried as writers.
 	mostRounds = 8
-	// proofLimit is how long a proof may take on a node.
+	// proofLimit is the time limit of one proof.
 	proofLimit = 30 * time.Second
 )
 
-// writeWord writes a word, which comes as a line of standard input, into the file
-// $1/.dsbuild-$2. The file goes when the input ends, also where the connection breaks.
+// writeWord reads a word as a line from standard input and writes it into the file
+// $1/.dsbuild-$2. It removes the file when its input ends, even if the connection breaks.
 const writeWord = `file=$1/.dsbuild-$2
 trap 'rm -f -- "$file"' EXIT
 trap 'exit 1' HUP INT TERM
@@ -36,15 +37,15 @@ set -C
 IFS= read -r word && printf '%s\n' "$word" >"$file" && echo "$2" && read -r word
 exit 0`
 
-// showWord prints the word in the file $1/.dsbuild-$2. A network file system may take a
-// moment to show it.
+// showWord prints the word in the file $1/.dsbuild-$2. It retries, because a network file system
+// may show a new file late.
 const showWord = `for pause in 0.2 1 2; do
 	[ -r "$1/.dsbuild-$2" ] && exec cat -- "$1/.dsbuild-$2"
 	sleep $pause
 done`
 
-// proveSharing takes back from known what nodes say of their site-packages where that is
-// not proved: those that share one keep one SiteID, all others have none.
+// proveSharing corrects the SiteIDs in known: nodes that provably share site-packages keep a
+// common SiteID, all others that claimed to share lose theirs.
 func (d *Deployment) proveSharing(ctx context.Context, known []Known) {
 	claims := map[string][]int{}
 	for i, n := range known {
@@ -64,7 +65,7 @@ func (d *Deployment) proveSharing(ctx context.Context, known []Known) {
 	})
 }
 
-// proveGroup is proveSharing for nodes that say that they have one site-packages.
+// proveGroup is proveSharing for nodes that report the same site-packages.
 func (d *Deployment) proveGroup(ctx context.Context, known []Known, members []int) {
 	id := known[members[0]].Facts.SiteID
 	for _, i := range members {
@@ -73,7 +74,7 @@ func (d *Deployment) proveGroup(ctx context.Context, known []Known, members []in
 	for round := 1; round <= mostRounds && len(members) > 1; round++ {
 		at := slices.IndexFunc(members, func(i int) bool { return known[i].Facts.Writable })
 		if at < 0 {
-			return // nobody can change it either
+			return // no node can change the environment either
 		}
 		writer := members[at]
 		members = slices.Delete(slices.Clone(members), at, at+1)
@@ -85,7 +86,7 @@ func (d *Deployment) proveGroup(ctx context.Context, known []Known, members []in
 	}
 }
 
-// sharers are those of some nodes that show the word which another one writes.
+// sharers returns those of the other nodes that can read the word that writer writes.
 func (d *Deployment) sharers(ctx context.Context, writer int, others []int) []int {
 	ctx, cancel := context.WithTimeout(ctx, proofLimit)
 	defer cancel()
@@ -108,8 +109,9 @@ func (d *Deployment) sharers(ctx context.Context, writer int, others []int) []in
 	return shown
 }
 
-// writeWord has the node write a word, and returns when it is there; release removes it.
-func (u *unit) writeWord(ctx context.Context, word, file string) (release func(), err error) {
+// writeWord makes the node write a word, and returns once the word is in the file; release
+// removes the file.
+func (u *nodeRun) writeWord(ctx context.Context, word, file string) (release func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	out, in := io.Pipe()
 	written, ended := make(chan struct{}), make(chan error, 1)
@@ -130,7 +132,7 @@ func (u *unit) writeWord(ctx context.Context, word, file string) (release func()
 		}
 		cancel()
 	}
-	go io.WriteString(in, word+"\n") //nolint:errcheck // the program's answer counts
+	go io.WriteString(in, word+"\n") //nolint:errcheck // the program's answer shows whether it arrived
 	select {
 	case <-written:
 		return release, nil
@@ -144,7 +146,7 @@ func (u *unit) writeWord(ctx context.Context, word, file string) (release func()
 	}
 }
 
-// wordWatch is the answer of a program; it closes seen when a word has come.
+// wordWatch is the output of a program; it closes seen once the output contains want.
 type wordWatch struct {
 	*remote.Answer
 	want string
@@ -162,12 +164,12 @@ func (w *wordWatch) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// follow finds out what a node has now that shares its environment with one that was
-// changed. What that one says of it does not count.
-func (d *Deployment) follow(ctx context.Context, u *unit) error {
+// follow probes a node that shares its environment with a changed node, its leader, to learn its
+// version now. It does not trust the leader's answer for this node.
+func (d *Deployment) follow(ctx context.Context, u *nodeRun) error {
 	leader, before := d.units[u.plan.Leader], u.before
 	if leader.status == Refused {
-		return &InUseError{fmt.Sprintf("shares its environment with %s, which was refused: %v", leader.host.Name, leader.err)}
+		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.host.Name), leader.err)}
 	}
 	facts, err := d.facts(ctx, u)
 	if err != nil {
@@ -178,13 +180,13 @@ func (d *Deployment) follow(ctx context.Context, u *unit) error {
 	}
 	switch {
 	case leader.status != OK:
-		return hint.With(fmt.Errorf("shares its environment with %s, where the deploy did not succeed", leader.host.Name), "see the error of %s", leader.host.Name)
+		return hint.With(cause.Errorf("shares its environment with %s, where the deploy did not succeed", cause.Own(leader.host.Name)), "see the error of %s", leader.host.Name)
 	case err != nil:
 		return fmt.Errorf("what its environment has now is not known: %w", err)
 	}
 	u.changed = leader.changed
 	if u.record != leader.record || u.after.name() != leader.after.name() {
-		return hint.With(fmt.Errorf("shares its environment with %s, which has %s now; this node sees %s", leader.host.Name, leader.after.name(), u.after.name()),
+		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.host.Name), leader.after.name(), u.after.name()),
 			"a network file system may show changes late: run the same command again")
 	}
 	return nil

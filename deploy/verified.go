@@ -14,25 +14,25 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/changed"
-	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/filetime"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Verified remembers the wheels that this very program has verified, by their
-// sha256: to take one apart costs more than to serve ten nodes with it. And it remembers
-// that of the files it has read. The zero value remembers nothing.
+// Verified caches the results of verifying wheels, by sha256, for this very build of dsbuild:
+// verifying a wheel costs more than deploying it to ten nodes. It also caches the sha256 of the
+// files that it has read. The zero value caches nothing.
 type Verified struct {
-	Dir     string // of this user alone
-	Program string // tells one build of dsbuild from another
+	Dir     string // private to this user
+	Program string // identifies the build of dsbuild
 
-	changedAt func(path string) (time.Time, error) // nil: changed.At
+	changedAt func(path string) (time.Time, error) // nil: filetime.At
 }
 
-// keepVerified is how long a wheel is remembered that nobody asks for.
+// keepVerified is how long an unused entry stays in the cache.
 const keepVerified = 30 * 24 * time.Hour
 
-// DefaultVerified is that of this user and program.
+// DefaultVerified is the cache of this user and this program.
 func DefaultVerified() Verified {
 	exe, err := os.Executable()
 	if err != nil {
@@ -48,13 +48,13 @@ func DefaultVerified() Verified {
 	}
 }
 
-// remembered is a verified wheel as it is written down.
+// remembered is an entry of the cache, as stored on disk.
 type remembered struct {
 	Program string `json:"program"`
 	Wheel   Wheel  `json:"wheel"`
 }
 
-// get is the wheel at file if its bytes have been verified.
+// get returns the wheel at file if its bytes have been verified before.
 func (v Verified) get(file string) (Wheel, bool) {
 	if v.Dir == "" {
 		return Wheel{}, false
@@ -76,8 +76,8 @@ func (v Verified) get(file string) (Wheel, bool) {
 	return r.Wheel, true
 }
 
-// Sum is the sha256 of a file and its size. A file that is as it was when it was read
-// last, by its name and by when it was changed, is not read again.
+// Sum returns the sha256 and the size of a file. It does not read the file again if its path,
+// size and change times are the same as at the last read.
 func (v Verified) Sum(file string) (sum string, size int64, err error) {
 	before := v.state(file)
 	if known, err := os.ReadFile(before); err == nil {
@@ -90,21 +90,21 @@ func (v Verified) Sum(file string) (sum string, size int64, err error) {
 	}
 	sum, size, err = wheel.HashFile(file)
 	if err == nil && before != "" && before == v.state(file) && v.keep() {
-		whole.Write(before, strings.NewReader(fmt.Sprint(sum, " ", size)), 0o600) //nolint:errcheck // then it is read again
+		atomicfile.Write(before, strings.NewReader(fmt.Sprint(sum, " ", size)), 0o600) //nolint:errcheck // then it is read again
 		v.forget()
 	}
 	return sum, size, err
 }
 
-// state is where the sum of a file is remembered as it is now; "" where it cannot be
-// told from how it may be soon.
+// state is the path of the cached sum of a file in its current state. It is "" if the file was
+// changed so recently that a further change might not be noticed.
 func (v Verified) state(file string) string {
 	changedAt := v.changedAt
 	if changedAt == nil {
-		changedAt = changed.At
+		changedAt = filetime.At
 	}
 	at, err := changedAt(file)
-	if v.Dir == "" || err != nil || time.Since(at) < changed.Slack {
+	if v.Dir == "" || err != nil || time.Since(at) < filetime.Slack {
 		return ""
 	}
 	path, err := filepath.Abs(file)
@@ -119,16 +119,16 @@ func (v Verified) state(file string) string {
 	return filepath.Join(v.Dir, hex.EncodeToString(id[:])+".sum")
 }
 
-// touch has a file that is remembered forgotten later.
+// touch marks an entry as used, so that forget removes it later.
 func touch(file string) {
 	now := time.Now()
 	os.Chtimes(file, now, now) //nolint:errcheck // then it is forgotten earlier
 }
 
-// keep makes the place for what is remembered.
+// keep creates the cache folder and reports whether it exists.
 func (v Verified) keep() bool { return v.Dir != "" && os.MkdirAll(v.Dir, 0o700) == nil }
 
-// put remembers a wheel. That it cannot be written down is no reason to fail.
+// put stores a wheel in the cache. A failure to store it is not an error.
 func (v Verified) put(w Wheel) {
 	if !v.keep() {
 		return
@@ -137,13 +137,13 @@ func (v Verified) put(w Wheel) {
 	if err != nil {
 		return
 	}
-	if whole.Write(v.file(w.Manifest.SHA256), bytes.NewReader(text), 0o600) != nil {
+	if atomicfile.Write(v.file(w.Manifest.SHA256), bytes.NewReader(text), 0o600) != nil {
 		return
 	}
 	v.forget()
 }
 
-// forget removes what nobody has asked for in long.
+// forget removes entries that have not been used for keepVerified.
 func (v Verified) forget() {
 	entries, err := os.ReadDir(v.Dir)
 	if err != nil {

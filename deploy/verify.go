@@ -38,10 +38,9 @@ var (
 	loadProgram = node.NewProgram(proofSource, opsSource, loadSource)
 )
 
-// Verify looks at every node, changes nothing, and says which of them run the
-// same and in what the others differ: from the wheels of opt, or without any
-// from what most nodes run. The report is complete also when ctx ends on the way;
-// the error is a wheel that cannot be read.
+// Verify inspects every node without changing it. It reports which nodes run the same and how the
+// others differ: from the wheels in opt or, without wheels, from the majority of nodes. The
+// report is complete even if ctx ends early. The error means that a wheel could not be read.
 func Verify(ctx context.Context, opt Options) (*Report, error) {
 	wanted, err := filesOfAll(opt.Wheels)
 	if err != nil {
@@ -54,27 +53,27 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	d := New(opt)
 	defer d.Close()
 	d.reading, d.tables = true, tables
-	d.given = len(opt.Wheels) > 1 // a fleet with several wheels on purpose: each is compared by itself
-	d.watch = newWatch(opt.Reporter, "verifying", len(d.units), nil)
-	defer d.watch.close()
+	d.given = len(opt.Wheels) > 1 // a fleet with several wheels is intended: compare each node with its own
+	d.progress = newProgress(opt.Reporter, "verifying", len(d.units), nil)
+	defer d.progress.close()
 	d.reach(ctx, d.units, nil, d.connect, []step{
-		{name: "probe", limit: d.within(verifyLimit), do: d.look},  // the facts, and what is there
-		{name: "verify", limit: d.within(verifyLimit), do: d.load}, // what was seen, and ops loaded
-	}, func(u *unit) {
+		{name: "probe", limit: d.within(verifyLimit), do: d.look},  // gathers the facts and the state of the files
+		{name: "verify", limit: d.within(verifyLimit), do: d.load}, // reports the findings, and loads ops
+	}, func(u *nodeRun) {
 		u.hangUp()
 	})
-	var all []*sight
+	var all []*nodeState
 	for _, u := range d.units {
 		if u.err != nil {
-			u.sight = nil // what was seen before it failed is half of it
+			u.state = nil // the findings before the failure are incomplete
 		}
-		if u.sight != nil {
-			all = append(all, u.sight)
+		if u.state != nil {
+			all = append(all, u.state)
 		}
 	}
 	judge(tables, all, wanted)
 	for _, u := range d.units {
-		if u.sight != nil {
+		if u.state != nil {
 			u.settle()
 		}
 	}
@@ -83,73 +82,74 @@ func Verify(ctx context.Context, opt Options) (*Report, error) {
 	return r, nil
 }
 
-// hangUp closes a node's connection as soon as it is not needed: of a thousand
-// nodes only those in the window have one.
-func (u *unit) hangUp() {
+// hangUp closes a node's connection as soon as it is no longer needed: of a thousand nodes only
+// those in the window have one.
+func (u *nodeRun) hangUp() {
 	if u.conn != nil {
 		u.conn.Close()              //nolint:errcheck // nothing is under way
-		u.conn, u.runner = nil, nil // with what it holds
+		u.conn, u.runner = nil, nil // drops their memory, too
 	}
 }
 
-// sight is what was seen of one node, and what is wrong with it.
-type sight struct {
+// nodeState holds the findings about one node.
+type nodeState struct {
 	name   string
 	host   inventory.Host
 	facts  node.Facts
-	wheel  *Wheel   // that it is to run; nil: whatever most nodes do
-	unfit  []string // why that wheel does not fit it
-	looked *looked  // nil: it has no DeepSpeed, or no Python to ask
+	wheel  *Wheel        // the wheel that it should run; nil: the same as most nodes
+	unfit  []string      // why that wheel does not fit it
+	looked *installation // nil: the node has no DeepSpeed, or no usable Python
 
-	differs []finding // in what it is not what it should be
-	broken  []finding // what does not work on it
-	remarks []string  // worth knowing
-	other   bool      // it does not run what it is to run
-	proven  bool      // its files are those of the wheel that it is to run, wherever they came from
+	differs []nodeFinding // differences from the expected state
+	broken  []nodeFinding // things that do not work on it
+	remarks []string      // notes for the user
+	other   bool          // it does not run the expected wheel
+	proven  bool          // its files are those of the expected wheel, whoever installed them
 
-	op     string // being loaded
-	done   bool   // it has said all
-	undone error  // why it has not
+	op     string // the op being loaded
+	done   bool   // the program has sent its last message
+	undone error  // why the program ended early
 }
 
-// finding is something wrong with a node, and what to try.
-type finding struct{ what, hint string }
+// nodeFinding is a fault of a node, with a hint.
+type nodeFinding struct{ what, hint string }
 
-func (s *sight) differ(hint, format string, args ...any) {
-	s.differs = append(s.differs, finding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
+func (s *nodeState) differ(hint, format string, args ...any) {
+	s.differs = append(s.differs, nodeFinding{ui.OneLine(fmt.Sprintf(format, args...)), hint})
 }
 
-func (s *sight) remark(format string, args ...any) {
+func (s *nodeState) remark(format string, args ...any) {
 	s.remarks = append(s.remarks, ui.OneLine(fmt.Sprintf(format, args...)))
 }
 
-// looked is what look.py says about the DeepSpeed that is registered.
-type looked struct {
-	Version string  `json:"version"`
-	Noted   *noted  `json:"noted"`  // nil: dsbuild has never installed here
-	Digest  string  `json:"digest"` // of Files
-	Files   listing `json:"files"`  // in DeepSpeed's folder; not sent again where it is known
-	Others  listing `json:"others"` // elsewhere: commands, metadata
-	Bare    bool    `json:"bare"`   // there is no RECORD
-	Conda   bool    `json:"conda"`  // which writes the environment's place into commands
-	Litter  paths   `json:"litter"` // files in its folder that RECORD does not know, and that are no code
-	Links   paths   `json:"links"`  // links to folders in its folder: an import goes through them
-	Code    paths   `json:"code"`   // byte code that is neither the wheel's nor what its module compiles to
+// installation is look.py's answer about the registered DeepSpeed.
+type installation struct {
+	Version string   `json:"version"`
+	Noted   *noted   `json:"noted"`  // nil: dsbuild has never installed here
+	Digest  string   `json:"digest"` // of Files
+	Files   fileList `json:"files"`  // in DeepSpeed's folder; left out if the driver knows Digest
+	Others  fileList `json:"others"` // outside that folder: commands, metadata
+	Bare    bool     `json:"bare"`   // it has no RECORD
+	Conda   bool     `json:"conda"`  // a conda environment: conda writes the prefix into commands
+	Litter  paths    `json:"litter"` // files in its folder that are neither in RECORD nor code
+	Links   paths    `json:"links"`  // links to folders in its folder: Python imports through them
+	Code    paths    `json:"code"`   // byte code that is neither the wheel's nor compiled from its module
 
-	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's; null in one that dsbuild did not build
+	Manifest json.RawMessage `json:"manifest"` // parts of the wheel's manifest; null if dsbuild did not build the wheel
 
-	// What Files and Others mean.
+	// Set by understand, from Files and Others.
 	contents                  *contents // of DeepSpeed's folder
-	altered, missing, unknown paths     // not what RECORD says; code that it does not know
+	altered, missing, unknown paths     // not as in RECORD; not there; code that is not in RECORD
 }
 
-// listing are files by path: what RECORD says of each, nothing where it does not know it,
-// a space, and the digest (hex) of what is there, by the same algorithm, nothing where
-// nothing is; behind one that is no sha256, a space and the sha256.
-type listing map[string]string
+// fileList maps the path of each file to its digests, separated by spaces: first the digest from
+// RECORD (algorithm=digest), empty if RECORD does not list the file; then the actual digest in
+// hex by the same algorithm, empty if the file is missing. If the algorithm is not sha256, the
+// actual sha256 follows as a third part.
+type fileList map[string]string
 
-// digest is that of a listing, as look.py computes it.
-func (l listing) digest() string {
+// digest is the digest of a list, computed as look.py does.
+func (l fileList) digest() string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		fmt.Fprintf(h, "%s\x00%s\n", name, l[name])
@@ -157,16 +157,16 @@ func (l listing) digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// contents is what a listing says, which many nodes have alike.
+// contents is the meaning of a file list; many nodes have the same.
 type contents struct {
-	files                      map[string]string // path → sha256 of what is there
-	sum                        string            // of files: equal where they are
+	files                      map[string]string // path → actual sha256
+	sum                        string            // digest of files: equal if they are equal
 	altered, missing, unlisted []string
 }
 
-// compare holds the files of a listing against what RECORD says of them.
+// compare compares the files of a list with their digests in RECORD.
 
-func (l listing) compare() *contents {
+func (l fileList) compare() *contents {
 	c := &contents{files: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		said, is, _ := strings.Cut(l[name], " ")
@@ -186,12 +186,13 @@ func (l listing) compare() *contents {
 		}
 		c.files[name] = sum
 	}
-	c.sum = listing(c.files).digest()
+	c.sum = fileList(c.files).digest()
 	return c
 }
 
-// understand makes of what a node said of files what it means.
-func (l *looked) understand(files *shared) {
+// understand turns the file lists from the node into contents and into altered, missing and
+// unknown files.
+func (l *installation) understand(files *shared) {
 	l.contents = files.one(l.Digest, l.Files)
 	others := l.Others.compare()
 	if l.Conda {
@@ -205,53 +206,52 @@ func (l *looked) understand(files *shared) {
 	l.Files, l.Others = nil, nil
 }
 
-// manifest is what the wheel inside says of itself, empty where it says nothing.
-func (l *looked) manifest() wheel.Manifest {
+// manifest returns the manifest inside the installed wheel, or an empty one.
+func (l *installation) manifest() wheel.Manifest {
 	var m wheel.Manifest
-	// A node may lie, or its wheel be of another dsbuild: what is not understood
-	// says nothing.
+	// A node may lie, or another dsbuild may have written the manifest: one that cannot be
+	// decoded counts as empty.
 	if err := json.Unmarshal(l.Manifest, &m); err != nil {
 		return wheel.Manifest{}
 	}
 	return m
 }
 
-// unfit is why what is installed does not fit the node, by the manifest inside.
-func (l *looked) unfit(tables *compat.Tables, f node.Facts) []string {
+// unfit returns the reasons why the installed DeepSpeed does not fit the node, by its manifest.
+func (l *installation) unfit(tables *compat.Tables, f node.Facts) []string {
 	if m := l.manifest(); m.Version != "" {
 		return tables.Fit(m, f).Reasons
 	}
 	return nil
 }
 
-// noted is what dsbuild wrote down when it installed.
+// noted is dsbuild's note on the node about its installation.
 type noted struct {
 	Wheel   string `json:"wheel"`
 	SHA256  string `json:"sha256"`
 	Version string `json:"version"`
-	Same    bool   `json:"same"` // RECORD is still the one of then
+	Same    bool   `json:"same"` // RECORD is still the one in the note
 }
 
-// paths are some files, and how many there are.
+// paths is a count of files, with the names of the first ones.
 type paths struct {
 	Count int      `json:"count"`
 	First []string `json:"first"`
 }
 
-// sighting is one message of look.py and load.py.
-type sighting struct {
-	Looked *looked `json:"looked"`
-	Wrong  string  `json:"wrong"`  // it is not what it should be
-	Broken string  `json:"broken"` // it does not work
-	Advice string  `json:"advice"` // the code of a hint
-	Remark string  `json:"remark"`
-	Op     string  `json:"op"` // about to be loaded
-	Done   bool    `json:"done"`
+// verifyMessage is one message from look.py or load.py.
+type verifyMessage struct {
+	Looked *installation `json:"looked"`
+	Wrong  string        `json:"wrong"`  // a difference from the expected state
+	Broken string        `json:"broken"` // something that does not work
+	Advice string        `json:"advice"` // the code of a hint
+	Remark string        `json:"remark"`
+	Op     string        `json:"op"` // the op that is loaded next
+	Done   bool          `json:"done"`
 }
 
-// look asks a node for its facts and for all that there is to say about the files of
-// its DeepSpeed, in one command.
-func (d *Deployment) look(ctx context.Context, u *unit) error {
+// look gathers a node's facts and inspects the files of its DeepSpeed, in one command.
+func (d *Deployment) look(ctx context.Context, u *nodeRun) error {
 	limit := d.within(probeLimit)
 	listed := d.files.wait(ctx, min(firstList, limit/2))
 	defer listed()
@@ -259,7 +259,7 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	defer giveUp(nil)
 	slow := time.AfterFunc(limit, func() { giveUp(notWithin(limit)) })
 	defer slow.Stop()
-	s := &sight{name: u.host.Name, host: u.host}
+	s := &nodeState{name: u.host.Name, host: u.host}
 	facts, undone, err := node.ProbeAnd(ctx, u.runner, u.host.Python, node.Errand{
 		Program: lookProgram,
 		Request: map[string]any{"known": d.files.digests()},
@@ -280,13 +280,13 @@ func (d *Deployment) look(ctx context.Context, u *unit) error {
 	}
 	s.facts, s.undone = *facts, undone
 	s.wheel, s.unfit = d.wanted(s)
-	u.sight = s
+	u.state = s
 	return nil
 }
 
-// load says what became of look, and has every op loaded if that is asked for.
-func (d *Deployment) load(ctx context.Context, u *unit) error {
-	s := u.sight
+// load returns the error of look, if there is one, and loads every op if the level is VerifyLoad.
+func (d *Deployment) load(ctx context.Context, u *nodeRun) error {
+	s := u.state
 	switch {
 	case pythonless(s.facts) != "":
 		return nil
@@ -309,8 +309,8 @@ func (d *Deployment) load(ctx context.Context, u *unit) error {
 	}
 	s.op, s.done = "", false
 	script := node.Script{Python: s.facts.Executable, Program: loadProgram, Request: map[string]any{"ops": ops, "version": s.looked.Version}}
-	// A Python that starts or imports writes byte code beside what it finds; the probe's
-	// does not.
+	// A Python writes byte code beside the modules when it starts and imports, which would
+	// change the node. The probe's Python does not.
 	env := map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}
 	maps.Copy(env, accelerator(cuda, s.facts))
 	err := script.Run(ctx, hosts.WithEnv(u.runner, env), func(message json.RawMessage) error {
@@ -319,9 +319,9 @@ func (d *Deployment) load(ctx context.Context, u *unit) error {
 	var ended *remote.ExitError
 	switch {
 	case errors.As(err, &ended) && s.op != "":
-		// What was seen before still counts.
+		// The earlier findings still count.
 		crash := whileLoading(err, s.op, s.looked.manifest().CPU, s.facts.CPU)
-		s.broken = append(s.broken, finding{crash.Error(), hint.Of(crash)})
+		s.broken = append(s.broken, nodeFinding{crash.Error(), hint.Of(crash)})
 	case err != nil:
 		return err
 	case !s.done:
@@ -330,9 +330,9 @@ func (d *Deployment) load(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// take takes one message in. Nodes that have the same files share one list of them.
-func (s *sight) take(message json.RawMessage, files *shared) error {
-	var m sighting
+// take handles one message. Nodes with the same files share one list.
+func (s *nodeState) take(message json.RawMessage, files *shared) error {
+	var m verifyMessage
 	if err := node.Decode(message, &m); err != nil {
 		return err
 	}
@@ -344,22 +344,22 @@ func (s *sight) take(message json.RawMessage, files *shared) error {
 	case m.Wrong != "":
 		s.differ(adviceFor(m.Advice, s.host), "%v", node.Words(m.Wrong))
 	case m.Broken != "":
-		s.broken = append(s.broken, finding{node.Words(m.Broken).Error(), adviceFor(m.Advice, s.host)})
+		s.broken = append(s.broken, nodeFinding{node.Words(m.Broken).Error(), adviceFor(m.Advice, s.host)})
 	case m.Remark != "":
 		s.remark("%v", node.Words(m.Remark))
 	}
 	return nil
 }
 
-// runs says that dsbuild installed this very wheel, and nothing replaced it.
-func (s *sight) runs(w *Wheel) bool {
+// runs reports whether dsbuild installed this very wheel and nothing replaced it.
+func (s *nodeState) runs(w *Wheel) bool {
 	return s.facts.DeepSpeed != nil && s.facts.DeepSpeed.SHA256 == w.Manifest.SHA256
 }
 
-// wanted is the wheel that a node is to run: of those that fit it the one that
-// it runs, else the one that a deploy would choose. reasons say why none fits,
-// or why the only one does not.
-func (d *Deployment) wanted(s *sight) (w *Wheel, reasons []string) {
+// wanted returns the wheel that a node should run. Of several wheels that fit it, this is the one
+// that dsbuild installed there, else one with the installed version, else the one that a deploy
+// would choose. reasons say why no wheel fits, or why the only one does not.
+func (d *Deployment) wanted(s *nodeState) (w *Wheel, reasons []string) {
 	wheels := d.opt.Wheels
 	switch len(wheels) {
 	case 0:
@@ -393,7 +393,7 @@ func (d *Deployment) wanted(s *sight) (w *Wheel, reasons []string) {
 	return best, nil
 }
 
-// pythonless says what of Python a node lacks, "" for nothing.
+// pythonless returns the part of Python that a node lacks, "" if it lacks none.
 func pythonless(f node.Facts) string {
 	for _, m := range f.Missing {
 		if strings.HasPrefix(m, "python") {
@@ -403,8 +403,8 @@ func pythonless(f node.Facts) string {
 	return ""
 }
 
-// tell puts what was seen into the report of a node.
-func (s *sight) tell(n *NodeReport) {
+// tell copies the findings into the node's report.
+func (s *nodeState) tell(n *NodeReport) {
 	for _, f := range s.differs {
 		n.Differs = append(n.Differs, f.what)
 	}
@@ -412,13 +412,12 @@ func (s *sight) tell(n *NodeReport) {
 	n.proven = s.proven
 }
 
-// mostAltered are the files that a report names of those that are not what RECORD says,
-// or missing.
+// mostAltered bounds how many altered, missing or unknown files a report names.
 const mostAltered = 50
 
-// settle makes of what was seen of a node its part of the report.
-func (u *unit) settle() {
-	s := u.sight
+// settle sets the node's status, error and facts from the findings.
+func (u *nodeRun) settle() {
+	s := u.state
 	if l := s.looked; l != nil && u.facts.DeepSpeed != nil {
 		f := *u.facts.DeepSpeed
 		f.Altered = slices.Concat(l.altered.First, l.missing.First, l.unknown.First, l.Links.First, l.Code.First)
@@ -451,7 +450,7 @@ func (u *unit) settle() {
 	u.err = withHint(errors.New(strings.Join(words, "; ")), try)
 }
 
-// shared keeps each list of files once, however many nodes have it.
+// shared stores each list of files once, however many nodes have it.
 type shared struct {
 	mu    sync.Mutex
 	kept  map[string]*contents
@@ -459,13 +458,13 @@ type shared struct {
 	since time.Time     // when that node was asked
 }
 
-// firstList is how long the first node has for its list before the others are
-// asked for theirs, too.
+// firstList is how long the first node may take to send its list before dsbuild asks the others
+// for theirs, too.
 const firstList = 2 * time.Second
 
-// wait lets one node send its list before the others are asked, most of which have
-// the same: 150 KB that each of them need not send. listed is to be called when
-// it has, or will not.
+// wait lets one node send its list before dsbuild asks the others. Most of them have the same
+// list, 150 KB that they then need not send. The caller calls listed once the node has sent its
+// list, or will not.
 func (s *shared) wait(ctx context.Context, most time.Duration) (listed func()) {
 	s.mu.Lock()
 	first, since := s.first, s.since
@@ -483,10 +482,10 @@ func (s *shared) wait(ctx context.Context, most time.Duration) (listed func()) {
 	return func() {}
 }
 
-// maxKnown bounds how many digests a node is told.
+// maxKnown bounds how many known digests dsbuild sends to a node.
 const maxKnown = 16
 
-// digests are those of the lists that need not be sent again.
+// digests returns the digests of the lists that nodes need not send again.
 func (s *shared) digests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -500,10 +499,10 @@ func (s *shared) digests() []string {
 	return known
 }
 
-// one is what the list says. What a node says of the digest counts only where it
-// sent no list: it must not put another into the place of a list that others are
+// one returns the contents of a list, stored once for all nodes. said is the digest that the node
+// claims. It counts only if the node sent no list: a node must not replace a list that others are
 // compared with.
-func (s *shared) one(said string, files listing) *contents {
+func (s *shared) one(said string, files fileList) *contents {
 	digest := files.digest()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -519,8 +518,7 @@ func (s *shared) one(said string, files listing) *contents {
 	return s.kept[digest]
 }
 
-// filesOfAll are the files of each wheel that belong to DeepSpeed's folder, by
-// the wheel's sha256.
+// filesOfAll returns the files of each wheel in DeepSpeed's folder, by the wheel's sha256.
 func filesOfAll(wheels []Wheel) (map[string]map[string]string, error) {
 	all := map[string]map[string]string{}
 	for _, w := range wheels {
@@ -533,8 +531,8 @@ func filesOfAll(wheels []Wheel) (map[string]map[string]string, error) {
 	return all, nil
 }
 
-// filesOf reads them from the wheel's RECORD, which LoadWheels has compared with
-// the files themselves.
+// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. It reads them
+// from RECORD; LoadWheels has compared RECORD with the files.
 func filesOf(path string) (map[string]string, error) {
 	a, err := wheel.Open(path)
 	if err != nil {
@@ -565,7 +563,7 @@ func filesOf(path string) (map[string]string, error) {
 	return files, nil
 }
 
-// installedName is where a file of a wheel comes to lie below site-packages.
+// installedName is the path of a wheel's file below site-packages.
 func installedName(name string) string {
 	for _, scheme := range []string{"purelib", "platlib"} {
 		if _, rest, ok := strings.Cut(name, ".data/"+scheme+"/"); ok {
@@ -575,7 +573,7 @@ func installedName(name string) string {
 	return name
 }
 
-// inHex is a digest of RECORD as nodes write it, "" for none.
+// inHex converts a digest from RECORD's encoding to hex, as nodes write it; "" if it is invalid.
 func inHex(digest string) string {
 	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(digest, "="))
 	if err != nil {

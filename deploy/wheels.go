@@ -16,18 +16,18 @@ import (
 // Wheel is one wheel that can be deployed.
 type Wheel struct {
 	Path     string
-	Manifest wheel.Manifest // with SHA256 and Size of the file
-	Version  string         // as its METADATA says
+	Manifest wheel.Manifest // with the file's SHA256 and Size
+	Version  string         // from its METADATA
 	Requires []string       // PEP 508, one requirement each
-	Commands []string       // that it puts into an environment's folder of commands
+	Commands []string       // commands that it installs into the environment
 
-	code *upload // the byte code that lies beside it; nil: nodes compile it themselves
+	code *upload // the byte code file beside it; nil: nodes compile it themselves
 }
 
-// ref names it as a report does.
+// ref names the wheel for a report.
 func (w Wheel) ref() *WheelRef { return &WheelRef{w.Manifest.Name, w.Manifest.SHA256, w.Version} }
 
-// UsageError is a choice that dsbuild cannot make for its user: exit code 2.
+// UsageError reports a choice that only the user can make: exit code 2.
 type UsageError struct {
 	err  error
 	hint string
@@ -36,10 +36,10 @@ type UsageError struct {
 func (e *UsageError) Error() string { return e.err.Error() }
 func (e *UsageError) Unwrap() error { return e.err }
 
-// Hint says what to try.
+// Hint returns the hint.
 func (e *UsageError) Hint() string { return e.hint }
 
-// ExitCode is that of wrong usage.
+// ExitCode is the code for wrong usage.
 func (e *UsageError) ExitCode() int { return 2 }
 
 func usage(hint, format string, args ...any) error {
@@ -48,9 +48,9 @@ func usage(hint, format string, args ...any) error {
 
 const buildHint = "build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name one with --wheel"
 
-// LoadWheels reads the wheel at path, or every wheel in the folder at path.
-// Copies of one wheel count once; a damaged one is an error with exit code 4. What
-// known remembers is not taken apart again.
+// LoadWheels reads the wheel at path, or every wheel in the folder at path. It counts copies of a
+// wheel once. A damaged wheel is an error with exit code 4. A wheel in the cache known is not
+// verified again.
 func LoadWheels(ctx context.Context, path string, known Verified) ([]Wheel, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -61,7 +61,7 @@ func LoadWheels(ctx context.Context, path string, known Verified) ([]Wheel, erro
 	}
 	files := []string{path}
 	if info.IsDir() {
-		// No pattern: the folder's name may hold what one means by a star.
+		// ReadDir instead of Glob, because the folder's name may contain a star.
 		entries, err := os.ReadDir(path)
 		if err != nil {
 			return nil, usage("", "no wheel: %w", err)
@@ -94,8 +94,8 @@ func LoadWheels(ctx context.Context, path string, known Verified) ([]Wheel, erro
 	return wheels, nil
 }
 
-// loadWheel reads one wheel. A damaged one is refused here, before any node is
-// asked anything; one that dsbuild did not build is taken for what it holds.
+// loadWheel reads one wheel. It refuses a damaged one before dsbuild contacts any node. For a
+// wheel that dsbuild did not build, it derives the manifest from the contents.
 func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	v, err := wheel.Verify(ctx, file)
 	if _, closed := err.(*fs.PathError); closed { //nolint:errorlint // a damaged wheel may wrap one
@@ -123,8 +123,8 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	return Wheel{Path: file, Manifest: m, Version: c.Version, Requires: c.Requires, Commands: commands}, nil
 }
 
-// byteCode is the byte code beside a wheel. Whether it is what the wheel's manifest
-// says, the nodes see. It is there to save time, so what cannot be read is none.
+// byteCode returns the byte code file beside a wheel. The nodes check it against the wheel's
+// manifest. It only saves time, so an unreadable file counts as none.
 func byteCode(w Wheel, known Verified) *upload {
 	if w.Manifest.ByteCode == nil {
 		return nil
@@ -134,12 +134,12 @@ func byteCode(w Wheel, known Verified) *upload {
 	if err != nil {
 		return nil
 	}
-	return &upload{path: path, sha256: sum, size: size, counts: true, role: codeRole}
+	return &upload{path: path, sha256: sum, size: size, counts: true, byteCode: true}
 }
 
-// onlyItsOwn refuses a wheel of DeepSpeed that would put files into the
-// folders of other packages, and returns its commands: whether those are somebody
-// else's, a node has to say.
+// onlyItsOwn refuses a DeepSpeed wheel that would put files into the folders of other packages,
+// and returns its commands. Only a node can tell whether a command there belongs to another
+// package.
 func onlyItsOwn(file string) (commands []string, err error) {
 	a, err := wheel.Open(file)
 	if err != nil {

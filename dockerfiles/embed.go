@@ -1,7 +1,7 @@
-// Package dockerfiles holds the toolchain images: a Dockerfile of two stages, and
-// the scripts they run, which the host builder runs too. What is pinned is pinned
-// here: packages in *.txt, tools in the ARG lines; torch and the CUDA toolkit
-// are arguments, for they are what the user chooses.
+// Package dockerfiles holds the toolchain images: a Dockerfile of two stages, and its scripts,
+// which the host builder also runs. The versions are pinned here: those of packages in *.txt,
+// those of tools in the ARG lines. The user chooses torch and the CUDA toolkit, so these two are
+// arguments.
 package dockerfiles
 
 import (
@@ -15,22 +15,22 @@ import (
 //go:embed *.Dockerfile *.sh *.txt *.py *.h
 var files embed.FS
 
-// DefaultImage is the base where images can be pulled; a root file system tar
-// of the same Debian release serves where they cannot.
+// DefaultImage is the base on hosts that can pull images. On other hosts, a root file system tar
+// of the same Debian release takes its place.
 const DefaultImage = "debian:bookworm-slim"
 
 // RootfsName is the name a root file system tar must have in the build context.
 const RootfsName = "rootfs.tar"
 
-// FromImage is the base stage on an image reference.
+// FromImage returns the base stage for an image reference.
 func FromImage(ref string) string { return fmt.Sprintf("FROM %s AS base\n\n", ref) }
 
-// FromRootfs is the base stage on the root file system tar in the context.
+// FromRootfs returns the base stage for the root file system tar in the context.
 func FromRootfs() string { return "FROM scratch AS base\nADD " + RootfsName + " /\n\n" }
 
-// Toolchain returns the text of the Dockerfile of a toolchain, without its base
-// stage, and the files it copies from the build context by name. The scripts
-// among them make the same environments where there is no container.
+// Toolchain returns the text of a toolchain's Dockerfile, without its base stage, and by name the
+// files that it copies from the build context. The host builder makes the same environments with
+// the scripts among them, without a container.
 func Toolchain() (text string, context map[string]string, err error) {
 	context = map[string]string{}
 	entries, err := fs.ReadDir(files, ".")
@@ -51,14 +51,13 @@ func Toolchain() (text string, context map[string]string, err error) {
 	return text, context, nil
 }
 
-// ToolkitName is the name that nvcc's package has in the build context, where it
-// was given as a file.
+// ToolkitName is the name of nvcc's package in the build context, if the user gave it as a file.
 const ToolkitName = "toolkit.deb"
 
-// nvccSum is where nvcc.py says which package it takes.
+// nvccSum matches the line of nvcc.py with the hash of its package.
 var nvccSum = regexp.MustCompile(`(?m)^SHA256 = "([0-9a-f]{64})"$`)
 
-// NvccSHA256 is the sha256 of the package with nvcc for CUDA 12.
+// NvccSHA256 returns the sha256 of the package with nvcc for CUDA 12.
 func NvccSHA256() string {
 	text, err := files.ReadFile("nvcc.py")
 	if m := nvccSum.FindSubmatch(text); err == nil && m != nil {
@@ -67,9 +66,8 @@ func NvccSHA256() string {
 	return ""
 }
 
-// RuntimeRequirements lists what an environment needs beside torch to run
-// DeepSpeed, as pinned requirements: what the smoke test runs in, and what a
-// test node has.
+// RuntimeRequirements lists the packages that DeepSpeed needs at run time beside torch, as pinned
+// requirements. The smoke test and the test nodes install them.
 func RuntimeRequirements() ([]string, error) {
 	text, err := files.ReadFile("runtime.txt")
 	if err != nil {

@@ -1,12 +1,10 @@
-// Package index writes a package index of files alone: any web server, or the
-// file system, serves it to pip and uv. It has the form of PEP 503 and 691, with
-// hashes and the metadata of each wheel beside it (PEP 658, 714), and sizes and
-// times (PEP 700).
+// Package index writes a package index that consists of files only: any web server, or the file
+// system, serves it to pip and uv. It follows PEP 503 and 691, with hashes and the metadata of
+// each wheel beside it (PEP 658, 714), and sizes and times (PEP 700).
 //
-// Wheels of one version that were built for different torches, CUDAs, GPUs or
-// CPUs would hide each other: an installer takes the one whose version sorts last,
-// whatever the machine has. So there is an index for each toolchain, and a page by
-// which people choose.
+// Wheels of one version for different torches, CUDAs, GPUs or CPUs would hide each other: an
+// installer takes the wheel whose version sorts last, whatever hardware the machine has. So each
+// toolchain has an index of its own, and a page helps people choose one.
 package index
 
 import (
@@ -24,20 +22,20 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Options are what an index is made of.
+// Options are the inputs of an index.
 type Options struct {
-	// Dir is where it is written. What lies there and is no part of an index of
-	// ours stays.
+	// Dir is the folder of the index. Write leaves files there alone if no index of dsbuild's
+	// lists them.
 	Dir string
-	// Wheels are the files it shall hold: all of them, and no others.
+	// Wheels are all the files that the index shall hold. Write removes other wheels from it.
 	Wheels []string
-	// URL is the address at which Dir will be found, "" if that is not known.
+	// URL is the address under which a server will serve Dir; "" if it is not known.
 	URL string
-	// GPUs names the GPUs of a compute capability for people; nil: nobody knows.
+	// GPUs names the GPUs of a compute capability for people; nil if no names are known.
 	GPUs func(capability string) []string
 }
 
-// Summary is what an index holds, and what was done for that.
+// Summary describes an index after Write, and counts the changes.
 type Summary struct {
 	Dir     string      `json:"dir"`
 	Indexes []Toolchain `json:"indexes"` // the newest torch first
@@ -45,7 +43,7 @@ type Summary struct {
 	Removed int         `json:"removed"`
 }
 
-// Toolchain is one index: the wheels that were built for the same.
+// Toolchain is one index: the wheels for the same torch, CUDA, GPUs and CPU.
 type Toolchain struct {
 	Name   string   `json:"name"` // of its folder: torch2.15-cu132-sm80-v3
 	URL    string   `json:"url"`  // for --index-url, if it is known
@@ -54,7 +52,7 @@ type Toolchain struct {
 	Archs  []string `json:"archs"`
 	PTX    []string `json:"ptx"`
 	CPU    string   `json:"cpu"`
-	Dev    bool     `json:"dev"`    // of sources that are no release
+	Dev    bool     `json:"dev"`    // built from sources that are not a release
 	Wheels []Wheel  `json:"wheels"` // the newest version first
 }
 
@@ -73,26 +71,25 @@ type Wheel struct {
 	commit         string // of its sources
 	requiresPython string
 	metadata       []byte
-	file           string // where it lies now
+	file           string // its path before it is copied into the index
 }
 
-// ConflictError is a set of wheels that no index can hold, or a folder that is in
-// the way.
+// ConflictError reports wheels that cannot share an index, or a folder or file that blocks it.
 type ConflictError struct{ what, hint string }
 
 func (e *ConflictError) Error() string { return e.what }
 
-// Hint says what to try.
+// Hint suggests the next step.
 func (e *ConflictError) Hint() string { return e.hint }
 
-// ExitCode is that of wrong usage.
+// ExitCode returns the exit code of wrong usage.
 func (e *ConflictError) ExitCode() int { return 2 }
 
-// Write makes the index hold just these wheels. Each is verified first, and
-// nothing is written where one of them is not what it says. Files appear whole,
-// what others refer to before what refers to it, and those of an earlier index
-// that are not wanted any more go last, so that who installs meanwhile finds what
-// he was told. A second run with the same wheels writes nothing.
+// Write makes the index hold exactly these wheels. It verifies each wheel first, and writes
+// nothing if a wheel does not match its own metadata. Files appear whole. Write adds a file
+// before the files that refer to it, and removes the unwanted files of an earlier index last: an
+// installer that runs meanwhile finds every file that a page named. A second run with the same
+// wheels writes nothing.
 func Write(ctx context.Context, opt Options) (Summary, error) {
 	sum := Summary{Dir: opt.Dir}
 	var err error
@@ -168,7 +165,7 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	return all, nil
 }
 
-// open reads a wheel of dsbuild's, after it was held against its own words.
+// open reads a wheel built by dsbuild, and checks it against its own metadata.
 func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	for _, suffix := range append(besideWheel(), "") {
 		if err := refuseLink(file + suffix); err != nil {
@@ -210,12 +207,12 @@ func open(ctx context.Context, file string) (Wheel, Toolchain, error) {
 	return w, tc, err
 }
 
-// besideWheel are the endings of files that come along with a wheel.
+// besideWheel returns the suffixes of the files that accompany a wheel.
 func besideWheel() []string {
 	return []string{wheel.ManifestSuffix, wheel.ProvenanceSuffix, wheel.ByteCodeSuffix}
 }
 
-// refuseLink refuses what is there and is no file.
+// refuseLink refuses a path that exists and is not a regular file.
 func refuseLink(path string) error {
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
 		return &wheel.LinkError{Path: path, Type: info.Mode().Type()}
@@ -223,7 +220,7 @@ func refuseLink(path string) error {
 	return nil
 }
 
-// builtAt is when a wheel was built, as the manifest beside it says; without that,
+// builtAt returns the build time from the manifest beside a wheel; without a manifest, the time
 // when the file was written.
 func builtAt(file string) (time.Time, error) {
 	if text, err := os.ReadFile(file + wheel.ManifestSuffix); err == nil {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/index"
-	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -34,7 +34,7 @@ func build(t *testing.T, dir string, opt wheeltest.Options, at time.Time) string
 		t.Fatal(err)
 	}
 	for suffix, text := range map[string]string{wheel.ManifestSuffix: string(text), wheel.ProvenanceSuffix: string(statement), wheel.ByteCodeSuffix: "code"} {
-		if err := whole.Write(file+suffix, strings.NewReader(text), 0o644); err != nil {
+		if err := atomicfile.Write(file+suffix, strings.NewReader(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

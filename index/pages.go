@@ -14,23 +14,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/sealed"
+	"github.com/dsbuild/dsbuild/internal/htmlpage"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 //go:embed simple.html.tmpl project.html.tmpl chooser.html.tmpl chooser.css chooser.js
 var files embed.FS
 
-// The names under which a page lies for installers, as HTML and as JSON.
+// The names of a page for installers, as HTML and as JSON.
 const (
 	htmlPage = "index.html"
 	jsonPage = "index.json"
 )
 
-// apiVersion is that of the simple API: 1.1 has sizes and times (PEP 700).
+// apiVersion is the version of the simple API: 1.1 has sizes and times (PEP 700).
 const apiVersion = "1.1"
 
-// pages are those of one index, for installers.
+// pages returns the pages of one index, for installers.
 func (t Toolchain) pages() ([]file, error) {
 	list, err := render("project.html.tmpl", struct {
 		Project string
@@ -93,18 +93,19 @@ func (t Toolchain) projectJSON() ([]byte, error) {
 	}{map[string]string{"api-version": apiVersion}, project, versions, list})
 }
 
-// Link is the relative address of the file. Some servers take a plus for a space.
+// Link is the relative address of the file. It escapes the plus, which some servers read as a
+// space.
 func (w Wheel) Link() string { return strings.ReplaceAll(w.Name, "+", "%2B") }
 
-// Href is the link with the hash by which installers check what they got.
+// Href is the link with the hash. Installers check the downloaded file against it.
 func (w Wheel) Href() template.URL {
 	return template.URL(w.Link() + "#sha256=" + w.SHA256) //nolint:gosec // a wheel's name has no character that means anything there
 }
 
-// RequiresPython is that of the wheel's metadata.
+// RequiresPython returns the value in the wheel's metadata.
 func (w Wheel) RequiresPython() string { return w.requiresPython }
 
-// MetadataSHA256 is the hash of the file beside the wheel that holds its METADATA.
+// MetadataSHA256 is the hash of the METADATA file beside the wheel.
 func (w Wheel) MetadataSHA256() string {
 	sum := sha256.Sum256(w.metadata)
 	return hex.EncodeToString(sum[:])
@@ -114,9 +115,9 @@ func (w Wheel) MetadataSHA256() string {
 type choice struct {
 	Toolchain
 	Title   string
-	GPUs    []string // each capability with what has it
-	Install string   // by pip, of the wheel alone
-	Along   string   // with what it requires
+	GPUs    []string // each capability with GPUs that have it
+	Install string   // the pip command for the wheel alone
+	Along   string   // the pip command for the wheel and its requirements
 	Rows    []row
 }
 
@@ -128,7 +129,7 @@ type row struct {
 	Manifest string // its link
 }
 
-// chooser is the page for people, and the same for programs.
+// chooser returns the page on which people choose an index, and the same data for programs.
 func chooser(opt Options, all []Toolchain) ([]file, error) {
 	style, err := files.ReadFile("chooser.css")
 	if err != nil {
@@ -143,11 +144,11 @@ func chooser(opt Options, all []Toolchain) ([]file, error) {
 		choices = append(choices, newChoice(tc, opt))
 	}
 	text, err := render("chooser.html.tmpl", struct {
-		sealed.Page
+		htmlpage.Page
 		Known   bool // where the page will be
 		Unknown string
 		Choices []choice
-	}{sealed.New(style, script), opt.URL != "", unknown, choices})
+	}{htmlpage.New(style, script), opt.URL != "", unknown, choices})
 	if err != nil {
 		return nil, err
 	}
@@ -157,8 +158,8 @@ func chooser(opt Options, all []Toolchain) ([]file, error) {
 	return []file{{path: htmlPage, text: text}, {path: jsonPage, text: list}}, err
 }
 
-// unknown stands for the address of the page where nobody has said it: its script
-// knows it.
+// unknown stands for the address of the page if the caller did not give it. The page's script
+// fills the address in.
 const unknown = "ADDRESS-OF-THIS-PAGE/"
 
 func newChoice(tc Toolchain, opt Options) choice {
@@ -189,7 +190,7 @@ func newChoice(tc Toolchain, opt Options) choice {
 	return c
 }
 
-// title is what an index is for, in a line.
+// title describes a toolchain in one line.
 func (t Toolchain) title() string {
 	text := "torch " + t.Torch + ", CUDA " + t.CUDA
 	switch {
@@ -203,7 +204,7 @@ func (t Toolchain) title() string {
 	return text + ", any GPU"
 }
 
-// named is a compute capability with some of the GPUs that have it.
+// named returns a compute capability with the names of some GPUs that have it.
 func named(arch string, names func(string) []string) string {
 	const most = 4
 	if names == nil {
@@ -230,7 +231,7 @@ func render(name string, data any) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// document is a file of JSON.
+// document returns a value as a JSON file.
 func document(v any) ([]byte, error) {
 	text, err := json.MarshalIndent(v, "", " ")
 	return append(text, '\n'), err

@@ -11,13 +11,13 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// localVersion is the local part of a version of dsbuild's (wheel.LocalVersion);
-// what goes before says of which sources that are no release.
+// localVersion matches the local part of a version that dsbuild gives (wheel.LocalVersion). The
+// part before torch identifies sources that are not a release.
 var localVersion = regexp.MustCompile(`^(?:([a-z0-9.]+)\.)?(torch\d+\.\d+)\.(cu\d+)((?:\.sm\d+)*)((?:\.ptx\d+)*)\.(v\d)$`)
 
-// toolchainOf is the index that a wheel belongs to: what its version says but for
-// the sources. Releases have one of their own, for the version of a checkout
-// sorts after that of the last release.
+// toolchainOf returns the index to which a wheel belongs. The wheel's local version without the
+// sources gives the index its name. Releases have an index of their own, because the version of a
+// checkout sorts after that of the last release.
 func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	_, local, _ := strings.Cut(m.Version, "+")
 	parts := localVersion.FindStringSubmatch(local)
@@ -47,8 +47,8 @@ func (t Toolchain) compare(other Toolchain) int {
 	return cmp.Or(compareVersions(other.Torch, t.Torch), compareVersions(other.CUDA, t.CUDA), cmp.Compare(t.Name, other.Name))
 }
 
-// newest puts the wheel with the highest version first and, of several of the same
-// version, the one that was built last.
+// newest puts the wheel with the highest version first. Of several with the same version, it puts
+// the latest build first.
 func newest(a, b Wheel) int {
 	return cmp.Or(compareVersions(b.public(), a.public()), b.BuiltAt.Compare(a.BuiltAt), compareVersions(b.Python, a.Python), cmp.Compare(a.Name, b.Name))
 }
@@ -59,15 +59,15 @@ func (w Wheel) public() string {
 	return version
 }
 
-// tags are those of the file's name.
+// tags returns the compatibility tags in the file's name.
 func (w Wheel) tags() string {
 	parts := strings.Split(w.Name, "-")
 	return strings.Join(parts[max(0, len(parts)-3):], "-")
 }
 
-// supersede yanks all but the newest of wheels, in their order, that have the same
-// public version and tags: builds of other commits. Their versions sort by the
-// digits of a hash, and so an installer would take any of them.
+// supersede yanks older builds: of the wheels, in their order, with the same public version and
+// tags it keeps only the first. The others are builds of other commits. Their versions sort by
+// the digits of a hash, so an installer could take any of them.
 func supersede(wheels []Wheel) {
 	first := map[string]Wheel{}
 	for i, w := range wheels {
@@ -80,9 +80,9 @@ func supersede(wheels []Wheel) {
 	}
 }
 
-// compareVersions compares by the numbers in front, which is all there is to
-// versions of torch, CUDA, Python and DeepSpeed's releases; what is equal so far is
-// compared as text.
+// compareVersions compares the leading numbers: versions of torch, CUDA, Python and DeepSpeed's
+// releases have nothing else. If these are equal, the version with fewer parts comes first, and
+// then the text decides.
 func compareVersions(a, b string) int {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(as), len(bs)) {

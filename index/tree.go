@@ -14,26 +14,26 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 const (
-	markName = ".dsbuild-index.json" // lists the files that are ours
+	markName = ".dsbuild-index.json" // lists the files that dsbuild wrote
 	lockName = ".dsbuild-index.lock" // held while they change
 )
 
-// file is one of an index: a text, or the copy of another file.
+// file is a file of an index: a text, or the copy of another file.
 type file struct {
 	path string // below the folder, with slashes
 	text []byte
 	from string // "": text
 }
 
-// project is the folder of the one project of each index.
+// project is the folder of the only project in each index.
 const project = "deepspeed"
 
-// layout lists the files of an index, those that others refer to first.
+// layout lists the files of an index. A file comes before the files that refer to it.
 func layout(opt Options, all []Toolchain) ([]file, error) {
 	var wheels, pages []file
 	for _, tc := range all {
@@ -70,14 +70,13 @@ func layout(opt Options, all []Toolchain) ([]file, error) {
 	return slices.Concat(wheels, pages, outer), err
 }
 
-// mark is what markName holds.
+// mark is the content of the file markName.
 type mark struct {
 	Files []string `json:"files"`
 }
 
-// replace brings a folder from what the mark there lists to these files. Until
-// all is done the mark lists both, so that a run that is killed leaves nothing that
-// the next does not know for its own.
+// replace turns the files that the mark in a folder lists into these files. Until it is done, the
+// mark lists old and new files: after a killed run, the next run recognizes all files as its own.
 func replace(ctx context.Context, dir string, files []file) (written, removed int, err error) {
 	before, err := readMark(dir)
 	if err != nil {
@@ -132,8 +131,8 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 	return written, removed, writeMark(dir, want)
 }
 
-// refuseLinks refuses a folder of the index that is a symbolic link: files would be
-// written, compared and removed where it points.
+// refuseLinks refuses a folder of the index that is a symbolic link: otherwise dsbuild would
+// write, compare and remove files at the link's target.
 func refuseLinks(dir string, files []file, before map[string]bool) error {
 	folders := map[string]bool{}
 	add := func(name string) {
@@ -156,7 +155,7 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 	return nil
 }
 
-// readMark lists the files of an earlier index; none where there was none.
+// readMark lists the files of an earlier index. Without one, the list is empty.
 func readMark(dir string) (map[string]bool, error) {
 	name := filepath.Join(dir, markName)
 	f, err := wheel.OpenRegular(name)
@@ -190,10 +189,10 @@ func writeMark(dir string, files map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	return whole.Write(filepath.Join(dir, markName), bytes.NewReader(append(text, '\n')), 0o644)
+	return atomicfile.Write(filepath.Join(dir, markName), bytes.NewReader(append(text, '\n')), 0o644)
 }
 
-// write brings the file to the folder, and reports whether it was not there so.
+// write writes the file into the folder, and reports whether that changed anything.
 func (f file) write(dir string) (bool, error) {
 	to := filepath.Join(dir, filepath.FromSlash(f.path))
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
@@ -215,10 +214,10 @@ func (f file) write(dir string) (bool, error) {
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return false, err
 	}
-	return true, whole.Write(to, in, 0o644)
+	return true, atomicfile.Write(to, in, 0o644)
 }
 
-// holds reports whether a file has just the bytes that r gives.
+// holds reports whether a file has exactly the bytes of r.
 func holds(name string, r io.Reader) (bool, error) {
 	old, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -236,7 +235,7 @@ func holds(name string, r io.Reader) (bool, error) {
 			return false, nil
 		}
 		for _, err := range []error{errA, errB} {
-			if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 				return false, err
 			}
 		}
@@ -246,7 +245,7 @@ func holds(name string, r io.Reader) (bool, error) {
 	}
 }
 
-// remove takes a file away, and the folders that are empty without it.
+// remove removes a file, and the folders that become empty.
 func remove(dir, name string) (bool, error) {
 	err := os.Remove(filepath.Join(dir, filepath.FromSlash(name)))
 	gone := err == nil

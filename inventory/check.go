@@ -8,11 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// nodeName is what nodes, groups and envs may be called: what needs no quoting
-// in a shell, a file name or a report.
+// nodeName matches the names that nodes, groups and envs may have: they need no quoting in a
+// shell, a file name or a report.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
 func checkName(s string) error {
@@ -22,14 +22,14 @@ func checkName(s string) error {
 	case nodeName.MatchString(s):
 		return nil
 	case strings.Contains(s, "@"):
-		return fmt.Errorf("%q is no name: a user is given by the key user", mistake.Clip(s))
+		return fmt.Errorf("%q is no name: a user is given by the key user", diagnostic.Clip(s))
 	case strings.Contains(s, ":"):
-		return fmt.Errorf("%q is no name: an address and a port are given by the keys address and port", mistake.Clip(s))
+		return fmt.Errorf("%q is no name: an address and a port are given by the keys address and port", diagnostic.Clip(s))
 	}
-	return fmt.Errorf("%q is no name: letters, digits, '.', '_' and '-', not starting with '.' or '-'", mistake.Clip(s))
+	return fmt.Errorf("%q is no name: letters, digits, '.', '_' and '-', not starting with '.' or '-'", diagnostic.Clip(s))
 }
 
-// checkWord refuses what could be taken for an option or break a line.
+// checkWord refuses text with a line break.
 func checkWord(s string) error {
 	if strings.ContainsAny(s, "\n\r") {
 		return errors.New("must be one line")
@@ -37,35 +37,35 @@ func checkWord(s string) error {
 	return nil
 }
 
-// loginName is a user as systems allow them, behind a domain where there is one.
-// A shell expands none of it.
+// loginName matches the user names that systems allow, optionally after a domain. A shell expands
+// none of the characters.
 var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL\pN_.+-]*$`)
 
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
-		return fmt.Errorf("%q is no user name", mistake.Clip(s))
+		return fmt.Errorf("%q is no user name", diagnostic.Clip(s))
 	}
 	return nil
 }
 
-// zoneName is the zone of an IPv6 address: the name of an interface.
+// zoneName matches the zone of an IPv6 address: the name of an interface.
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,32}$`)
 
 func checkAddress(s string) error {
 	if ip, err := netip.ParseAddr(s); err == nil && zoneName.MatchString(ip.Zone()) || nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
-	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", mistake.Clip(s))
+	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", diagnostic.Clip(s))
 }
 
-// checkPython refuses interpreters that would be looked for relative to
-// whatever directory a command runs in.
+// checkPython refuses an interpreter whose path is relative: a command would look for it in its
+// own working directory.
 func checkPython(s string) error {
 	switch {
 	case strings.ContainsAny(s, "\n\r"):
 		return errors.New("must be one line")
 	case strings.HasPrefix(s, "-"), strings.HasPrefix(s, "~"), strings.Contains(s, "/") && !strings.HasPrefix(s, "/"):
-		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", mistake.Clip(s))
+		return fmt.Errorf("%q must be an absolute path on the node, or the name of a command", diagnostic.Clip(s))
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func checkPython(s string) error {
 func portNumber(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > maxPort {
-		return 0, fmt.Errorf("port %s is out of range (1 to %d)", mistake.Clip(s), maxPort)
+		return 0, fmt.Errorf("port %s is out of range (1 to %d)", diagnostic.Clip(s), maxPort)
 	}
 	return n, nil
 }

@@ -14,16 +14,17 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// fault is why a node of another tool's inventory cannot be used. Such an
-// inventory may hold what is no node of ours: only who selects it is told.
+// fault is the reason why dsbuild cannot use a node of another tool's inventory. Such an
+// inventory may hold hosts that are not for dsbuild: Select reports a fault only if the user
+// selects the node.
 type fault struct {
 	node    string
 	problem Problem
-	apart   bool // not a mistake: the node is just none of ours
+	apart   bool // not a mistake: dsbuild just does not deploy to such a host
 }
 
 // fromAnsible turns hosts with variables into nodes.
@@ -33,9 +34,9 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 	for _, h := range found.Hosts {
 		names[h.Name] = true
 	}
-	known := make(map[string][]string) // files of host keys, and whose they are
+	known := make(map[string][]string) // files of host keys, each with the nodes that name it
 	read := make(map[string]*varReader)
-	shared := make(map[uintptr]*varReader) // of hosts that have one map of variables
+	shared := make(map[uintptr]*varReader) // readers by map of variables, which several hosts may share
 	held := 0
 	for _, h := range found.Hosts {
 		id := reflect.ValueOf(h.Vars).Pointer()
@@ -49,18 +50,21 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 			}
 			shared[id] = v
 		}
+		// Before the faults are copied for the node: each has several texts.
+		if held += 10*len(v.faults) + len(v.remarks); held > maxHeld {
+			return r.tooMuch(inv, h)
+		}
 		v.tell(inv, h.Name)
 		s := v.said
 		s.groups = inv.groupsOf(h, names)
+		if held += s.size(); held > maxHeld {
+			return r.tooMuch(inv, h)
+		}
 		if err := checkName(h.Name); err != nil {
 			inv.faults = append(inv.faults, fault{node: h.Name, problem: r.about(h.At, "give it a name, and its address as ansible_host", "%v", err)})
 		}
 		if !v.local {
 			known[v.knownHosts] = append(known[v.knownHosts], h.Name)
-		}
-		if held += s.size() + len(v.faults) + len(v.remarks); held > maxHeld {
-			r.problem(h.At, "", "variables and groups of all nodes together are more than an inventory can have")
-			return inv
 		}
 		hosts := s.hosts(h.Name, h.At)
 		if len(inv.Hosts)+len(hosts) > MaxNames {
@@ -73,8 +77,14 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 	return inv
 }
 
-// sameVars is a text that is the same for variables that say the same: hosts of
-// one line are many.
+// tooMuch reports, at a host, that all nodes together hold more than maxHeld.
+func (r *reader) tooMuch(inv *Inventory, h ansible.Host) *Inventory {
+	r.problem(h.At, "", "variables and groups of all nodes together are more than an inventory can have")
+	return inv
+}
+
+// sameVars returns a key that is equal for equal variables. Many hosts may come from one line,
+// and dsbuild reads their variables once.
 func sameVars(vars map[string]ansible.Var) string {
 	var key strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
@@ -86,7 +96,7 @@ func sameVars(vars map[string]ansible.Var) string {
 	return key.String()
 }
 
-// oneKnownHosts takes the file of host keys that all nodes name.
+// oneKnownHosts takes the file of host keys if all nodes name the same one.
 func (inv *Inventory) oneKnownHosts(known map[string][]string) {
 	for file, nodes := range known {
 		if len(known) == 1 {
@@ -102,18 +112,18 @@ func (inv *Inventory) oneKnownHosts(known map[string][]string) {
 	}
 }
 
-// varReader reads what variables say, for all hosts that have them.
+// varReader reads one set of variables, for all hosts that have it.
 type varReader struct {
 	*reader
 	vars       map[string]ansible.Var
 	said       settings
-	local      bool   // reached without SSH by Ansible
+	local      bool   // Ansible reaches the host without SSH
 	knownHosts string // absolute; "": not given
 	faults     []fault
 	remarks    []string
 }
 
-// tell says of a node what is wrong with its variables.
+// tell adds the faults and remarks of the variables to the inventory, under the node's name.
 func (v *varReader) tell(inv *Inventory, node string) {
 	for _, f := range v.faults {
 		f.node = node
@@ -124,25 +134,25 @@ func (v *varReader) tell(inv *Inventory, node string) {
 	}
 }
 
-// about is a problem at a place.
+// about returns a problem at a place.
 func (r *reader) about(at Position, advice, format string, args ...any) Problem {
-	list := mistake.List{Lines: r.Lines}
+	list := diagnostic.List{Lines: r.Lines}
 	list.Add(at, advice, format, args...)
 	return list.Problems[0]
 }
 
-// fault notes why hosts with these variables cannot be used.
+// fault records why dsbuild cannot use hosts with these variables.
 func (v *varReader) fault(at Position, advice, format string, args ...any) {
 	v.faults = append(v.faults, fault{problem: v.about(at, advice, format, args...)})
 }
 
-// apart notes that the host is of a kind that dsbuild does not reach.
+// apart records that dsbuild does not reach hosts of this kind.
 func (v *varReader) apart(at Position, format string, args ...any) {
 	v.fault(at, "", format, args...)
 	v.faults[len(v.faults)-1].apart = true
 }
 
-// remark notes what dsbuild does otherwise than Ansible.
+// remark records where dsbuild differs from Ansible.
 func (v *varReader) remark(format string, args ...any) {
 	v.remarks = append(v.remarks, fmt.Sprintf(format, args...))
 }
@@ -161,7 +171,7 @@ func (v *varReader) read() {
 	v.own(s)
 }
 
-// get returns the last of several variables that says something.
+// get returns the last of several variables that has a value.
 func (v *varReader) get(names ...string) (name string, found ansible.Var, ok bool) {
 	for _, n := range names {
 		if one, has := v.vars[n]; has && one.Value != nil && one.Value != "" {
@@ -171,7 +181,7 @@ func (v *varReader) get(names ...string) (name string, found ansible.Var, ok boo
 	return name, found, ok
 }
 
-// encryptedHint is for a value that ansible-inventory hands over as it is.
+// encryptedHint is for a value that ansible-inventory prints without decrypting it.
 const encryptedHint = "write it in the clear, or into a file that is encrypted as a whole: such a one ansible-inventory decrypts"
 
 // text reads a variable as a text.
@@ -225,8 +235,8 @@ func (v *varReader) port(names ...string) optional[int] {
 	return some(n)
 }
 
-// path reads the name of a file on this machine; relative ones start, as with
-// Ansible, from the working directory.
+// path reads the name of a file on this machine. A relative path starts from the working
+// directory, as with Ansible.
 func (v *varReader) path(names ...string) optional[string] {
 	text := v.text(nil, names...)
 	if !text.set {
@@ -249,7 +259,7 @@ func (v *varReader) absolute(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// connection looks at how Ansible reaches the host, and as whom.
+// connection reads how Ansible reaches the host, and as which user.
 func (v *varReader) connection() {
 	if name, found, ok := v.get("ansible_connection"); ok {
 		switch kind, _ := found.Value.(string); strings.TrimPrefix(kind, "ansible.builtin.") {
@@ -282,7 +292,7 @@ func (v *varReader) connection() {
 	}
 }
 
-// become is as whom Ansible runs commands.
+// become returns the user as whom Ansible runs commands.
 func (v *varReader) become() optional[string] {
 	name, found, ok := v.get("ansible_become")
 	if _, _, own := v.get("dsbuild_sudo"); own || !ok {
@@ -307,20 +317,20 @@ func (v *varReader) become() optional[string] {
 	return v.text(checkUser, "ansible_become_user").or(some("root"))
 }
 
-// quoted is a value for a message.
-func quoted(value any) string { return strconv.Quote(mistake.Clip(fmt.Sprint(value))) }
+// quoted formats a value for a message.
+func quoted(value any) string { return strconv.Quote(diagnostic.Clip(fmt.Sprint(value))) }
 
-// isTrue reports what Ansible takes for yes.
+// isTrue reports whether Ansible reads the value as yes.
 func isTrue(value any) bool {
 	return slices.Contains([]string{"true", "yes", "on", "1", "t", "y"}, strings.ToLower(fmt.Sprint(value)))
 }
 
-// python is Ansible's own interpreter, where it names one: often that is not the
-// one of the training environment, which dsbuild_python names.
+// python returns Ansible's own interpreter, if a variable names one. Often that is not the
+// interpreter of the training environment: dsbuild_python names that one.
 func (v *varReader) python() optional[string] {
 	const name = "ansible_python_interpreter"
 	if _, _, own := v.get("dsbuild_python"); own {
-		return optional[string]{} // read with the others of dsbuild's
+		return optional[string]{} // own reads it with dsbuild's other variables
 	}
 	_, found, ok := v.get(name)
 	if !ok {
@@ -339,16 +349,16 @@ func (v *varReader) python() optional[string] {
 	return v.text(checkPython, name)
 }
 
-// envPython is an interpreter named by way of env.
+// envPython matches an interpreter that is started through env.
 var envPython = regexp.MustCompile(`^/usr/bin/env\s+([A-Za-z0-9_.-]+)$`)
 
-// ownVars are the keys of a node that Ansible has no variable for. Each is one
+// ownVars returns the keys of a node for which Ansible has no variable. The variable is the key
 // with dsbuild_ before it.
 func ownVars() []string {
 	return []string{"env", "envs", "exec_prefix", "proxy_jump", "python", "setup", "slots", "sudo"}
 }
 
-// own reads dsbuild's own variables, which mean what the keys of a node mean.
+// own reads dsbuild's own variables. They have the meaning of a node's keys of the same name.
 func (v *varReader) own(s *settings) {
 	var names []string
 	for name := range v.vars {
@@ -363,7 +373,7 @@ func (v *varReader) own(s *settings) {
 		switch {
 		case !slices.Contains(ownVars(), key):
 			advice := "known: dsbuild_" + strings.Join(ownVars(), ", dsbuild_")
-			if near := mistake.Nearest(key, ownVars()); near != "" {
+			if near := diagnostic.Nearest(key, ownVars()); near != "" {
 				advice = "did you mean dsbuild_" + near + "?"
 			}
 			v.fault(found.At, advice, "unknown variable %s", quoted(name))
@@ -378,7 +388,7 @@ func (v *varReader) own(s *settings) {
 	}
 }
 
-// holds reports whether is says yes to a value or to one within it.
+// holds reports whether is returns true for a value or for one nested in it.
 func holds(value any, is func(any) bool) bool {
 	switch inner := value.(type) {
 	case []any:
@@ -394,22 +404,22 @@ func holds(value any, is func(any) bool) bool {
 	return is(value)
 }
 
-// key reads one variable as the key of a node is read.
+// key reads one variable in the way dsbuild reads the key of a node.
 func (v *varReader) key(s *settings, name, key string, found ansible.Var) {
 	value := found.Value
 	if text, ok := value.(string); ok && key == "exec_prefix" {
-		words, err := ansible.Split(text, false)
+		words, err := ansible.SplitWords(text)
 		if err != nil {
 			v.fault(found.At, "", "%s: %v", name, err)
 			return
 		}
 		list := []any{}
 		for _, w := range words {
-			list = append(list, w.Text)
+			list = append(list, w)
 		}
 		value = list
 	}
-	// The node has no place of its own: all is said of the variable's.
+	// The value has no position of its own: all problems are reported at the variable.
 	inner := &reader{file: v.file, dir: v.dir, home: v.home}
 	for _, k := range keys() {
 		if k.name == key {
@@ -421,7 +431,7 @@ func (v *varReader) key(s *settings, name, key string, found ansible.Var) {
 	}
 }
 
-// nodeOf is a value as YAML would have it.
+// nodeOf converts a value to the YAML node that would hold it.
 func nodeOf(value any) ast.Node {
 	at := func(text string) *token.Token { return token.String(text, text, &token.Position{}) }
 	switch v := value.(type) {
@@ -449,7 +459,7 @@ func nodeOf(value any) ast.Node {
 	return ast.Null(at("null"))
 }
 
-// groupsOf are the groups of a host that --limit can name.
+// groupsOf returns the groups of a host that --limit can name.
 func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 	var all []string
 	for _, g := range h.Groups {
@@ -465,8 +475,8 @@ func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 	return all
 }
 
-// beside tells of folders that only Ansible reads.
-func (r *reader) beside(inv *Inventory) {
+// noteVarsFolders adds a remark for each folder of variables that only Ansible reads.
+func (r *reader) noteVarsFolders(inv *Inventory) {
 	for _, folder := range []string{"group_vars", "host_vars"} {
 		if entries, err := os.ReadDir(filepath.Join(r.dir, folder)); err == nil && len(entries) > 0 {
 			inv.Remarks = append(inv.Remarks, Remark{"", folder + " beside the inventory is not read: ansible-inventory reads it, and is asked where it is installed"})

@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// format is what an inventory is written in.
+// format is the file format of an inventory.
 type format string
 
 const (
@@ -22,25 +22,25 @@ const (
 	ansibleList format = "the output of ansible-inventory --list"
 )
 
-// ofAnsible reports whether the format is one that the program
-// ansible-inventory reads.
+// ofAnsible reports whether the program ansible-inventory reads the format.
 func (f format) ofAnsible() bool { return f == ansibleINI || f == ansibleYAML }
 
-// yamlFamily is a guess: whether it is dsbuild's or Ansible's is seen once it is parsed.
+// yamlFamily is a guess: only the parsed document shows whether the YAML is dsbuild's or
+// Ansible's.
 const yamlFamily format = ""
 
 var (
 	hostfileLine = regexp.MustCompile(`^\S+\s+slots\s*=`)
-	// yamlLine is how a line of YAML begins that is no line of anything else: a
-	// key, an entry of a list, a document.
+	// yamlLine matches the start of a line that can only be YAML: a key, an entry of a list, a
+	// document.
 	yamlLine = regexp.MustCompile(`^("[^"]*"|'[^']*'|[^\s"'=\[\]]+)\s*:(\s|$)|^-(\s|$)|^---|^%|^\{`)
-	// nodeExpression is a word with what only a node expression has: a comma, or
+	// nodeExpression matches a word that can only be a node expression: it has a comma, or
 	// brackets without the colon of Ansible.
 	nodeExpression = regexp.MustCompile(`^[^\s=:]*[,\[][^\s=:]*$`)
 )
 
-// guess tells the format from lines of text; yamlNamed says that the file's
-// name is one of YAML.
+// guess detects the format from lines of text. yamlNamed reports that the file has the extension
+// of a YAML file.
 func guess(lines []string, yamlNamed bool) format {
 	var said []string
 	for _, line := range lines {
@@ -61,31 +61,50 @@ func guess(lines []string, yamlNamed bool) format {
 		slices.ContainsFunc(said, nodeExpression.MatchString):
 		return expressions
 	}
-	return ansibleINI // its lines can be nearly anything
+	return ansibleINI // almost any line is valid in it
 }
 
-// yamlFormat tells whose inventory a YAML document is.
+// yamlFormat reports whether a YAML document is dsbuild's inventory or Ansible's.
 func yamlFormat(body ast.Node) format {
-	switch n := body.(type) {
-	case *ast.MappingNode:
-		for _, v := range n.Values {
-			if ownKey(v) {
-				return ownYAML
-			}
-		}
-	case *ast.MappingValueNode:
-		if ownKey(n) {
-			return ownYAML
-		}
+	if slices.ContainsFunc(mappingValues(body), ownKey) {
+		return ownYAML
 	}
-	if ansible.IsYAML(body) {
+	if hasAnsibleGroups(body) {
 		return ansibleYAML
 	}
 	return ownYAML
 }
 
-// ownKey reports whether a key of the document says that it is dsbuild's: a
-// group of Ansible's may well be called nodes, but it holds no list.
+// hasAnsibleGroups reports whether a YAML document looks like an inventory of
+// Ansible: groups with hosts, children or vars, or the configuration of a plugin.
+func hasAnsibleGroups(body ast.Node) bool {
+	for _, group := range mappingValues(body) {
+		name := group.Key.GetToken().Value
+		if name == "all" || name == "plugin" {
+			return true
+		}
+		for _, part := range mappingValues(group.Value) {
+			if slices.Contains([]string{"hosts", "children", "vars"}, part.Key.GetToken().Value) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mappingValues returns the pairs of a mapping; none if n is no mapping.
+func mappingValues(n ast.Node) []*ast.MappingValueNode {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		return n.Values
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}
+	}
+	return nil
+}
+
+// ownKey reports whether a key of the document shows that it is dsbuild's. A group of Ansible's
+// may be called nodes, but it does not hold a list.
 func ownKey(v *ast.MappingValueNode) bool {
 	switch v.Key.GetToken().Value {
 	case "defaults", "known_hosts":

@@ -33,6 +33,20 @@ func list(inv *inventory.Inventory) string {
 	return strings.Join(all, " ")
 }
 
+// recorded answers for ansible-inventory, with what it printed for the files of
+// testdata/ansible (TestFullFleetAnsible asks the program again).
+func recorded(_ context.Context, path string) ([]byte, error) { return os.ReadFile(path + ".json") }
+
+// ofAnsible reads an inventory of testdata/ansible as ansible-inventory reads it.
+func ofAnsible(t *testing.T, name string) *inventory.Inventory {
+	t.Helper()
+	inv, err := inventory.Open(t.Context(), filepath.Join("testdata", "ansible", name), inventory.Options{Ansible: recorded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
 // What a file is shows in its contents; only what could be anything is YAML if
 // its name says so.
 func TestRecognised(t *testing.T) {
@@ -51,9 +65,6 @@ func TestRecognised(t *testing.T) {
 		{"{nodes: [{hosts: x}]}", "-", "x"},
 		{`{"nodes": [{"hosts": "x"}]}`, "x.json", "x"},
 		{"---\nnodes:\n- hosts: x\n", "-", "x"},
-		{"all: {hosts: {x: }}", "-", "x"},
-		{"nodes: {hosts: {x: }}", "-", "x"},
-		{"'my group':\n  hosts:\n    x:\n", "-", "x"},
 		{`{"_meta": {"hostvars": {}}, "g": ["x"]}`, "-", "x"},
 		{`{"_meta": {"hostvars": {"x": {"ansible_host": "h"}}}}`, "x.json", "x@h"},
 	} {
@@ -64,21 +75,27 @@ func TestRecognised(t *testing.T) {
 			t.Errorf("%q as %s: %s, want %s", c.text, c.path, got, c.want)
 		}
 	}
+	for _, text := range []string{"all: {hosts: {x: }}", "nodes: {hosts: {x: }}", "'my group':\n  hosts:\n    x:\n", "plugin: aws_ec2", "all: {hosts: {x: &a {}, y: *a}}"} {
+		_, err := inventory.Read(strings.NewReader(text), "-")
+		if err == nil || !strings.HasPrefix(err.Error(), "stdin was read as an Ansible inventory (YAML):\nstdin: only ansible-inventory reads this file, and it is not installed") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 }
 
 // What cannot be read says what it was taken for.
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
-		"[g]\nx y\n":                     "was read as an Ansible inventory (INI)",
-		"x slots=8\ny\n":                 "was read as a DeepSpeed hostfile",
-		"x[1-\n":                         "was read as node expressions",
-		"all: {hosts: x, y: }":           "was read as an Ansible inventory (YAML)",
-		`{"_meta": {}, "g": 1}`:          "was read as the output of ansible-inventory --list",
-		"nodes: [{hosts: x, y: 1}]":      "x:1:20: unknown key",
-		"word\nanother word\n":           "was read as an Ansible inventory (INI)",
-		"plugin: aws_ec2":                "which only Ansible has",
-		"[g:vars]\nansible_user=x\n":     "there is no section [g]",
-		"all: {children: {g: {vars: }}}": "has no nodes",
+		"[g]\nx y\n":                 "was read as an Ansible inventory (INI)",
+		"x slots=8\ny\n":             "was read as a DeepSpeed hostfile",
+		"x[1-\n":                     "was read as node expressions",
+		"all: {hosts: x}":            "was read as an Ansible inventory (YAML)",
+		`{"_meta": {}, "g": 1}`:      "was read as the output of ansible-inventory --list",
+		"nodes: [{hosts: x, y: 1}]":  "x:1:20: unknown key",
+		"word\nanother word\n":       "was read as an Ansible inventory (INI)",
+		"plugin: aws_ec2":            "only ansible-inventory reads this file, and it is not installed",
+		"x\ny ansible_become=true":   "x:2:3: only ansible-inventory reads the variable \"ansible_become\", and it is not installed",
+		"[g:vars]\nansible_user=x\n": "there is no section [g]",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "x")
 		var wrong *inventory.Error
@@ -135,19 +152,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 // What Ansible's variables say.
 func TestAnsibleVariables(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
-	t.Chdir("/")
-	inv := readAs(t, `
-[gpu]
-gpu[01:02] ansible_port=2222
-a ansible_ssh_host=10.0.0.1 ansible_ssh_port=22 ansible_ssh_user=u ansible_private_key_file=~/key ansible_host=lost
-b ansible_python_interpreter="/usr/bin/env python3.11" ansible_ssh_common_args='-o ProxyCommand="ssh -q -W %h:%p -p 2022 -l jump gate"'
-c ansible_python_interpreter=auto_silent ansible_ssh_common_args="-CqJ a@b:1,c" ansible_ssh_args="-o ControlMaster=auto -o 'ControlPersist 60s' -i keys/id -oUser=w -l x -p23"
-d ansible_python_interpreter=/usr/bin/python3 dsbuild_python=/opt/venv/bin/python dsbuild_slots=8 dsbuild_setup="module load 'gcc'" dsbuild_exec_prefix="apptainer exec '/my image.sif'" dsbuild_proxy_jump=z dsbuild_env="{'A': 1, 'B': True, 'C': 'x'}"
-e dsbuild_envs="[{'name': 'train', 'python': '/t'}, {'name': 'dev', 'env': {'X': 'y'}, 'setup': 's'}]" dsbuild_exec_prefix="['p', 'q r']" ansible_ssh_common_args="-o ProxyJump=none"
-f ansible_user=1000 ansible_host=10.0 ansible_ssh_common_args="-o ProxyCommand=none"
-[all:vars]
-ansible_user=all
-`, "-")
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv := ofAnsible(t, "variables.ini")
 	type said struct{ name, address, user, key, jump, python, setup, prefix, env, groups string }
 	var got []said
 	for _, h := range inv.Hosts {
@@ -161,7 +170,7 @@ ansible_user=all
 		{"gpu02", "gpu02:2222*0", "all", "", "", "python3", "", "", "map[]", "gpu"},
 		{"a", "10.0.0.1:22*0", "u", "/home/me/key", "", "python3", "", "", "map[]", "gpu"},
 		{"b", "b:0*0", "all", "", "jump@gate:2022", "python3.11", "", "", "map[]", "gpu"},
-		{"c", "c:23*0", "all", "/keys/id", "a@b:1,c", "python3", "", "", "map[]", "gpu"},
+		{"c", "c:23*0", "all", filepath.Join(dir, "keys", "id"), "a@b:1,c", "python3", "", "", "map[]", "gpu"},
 		{"d", "d:0*8", "all", "", "z", "/opt/venv/bin/python", "module load 'gcc'", "apptainer|exec|/my image.sif", "map[A:1 B:true C:x]", "gpu"},
 		{"e/train", "e:0*0", "all", "", "", "/t", "", "p|q r", "map[]", "gpu"},
 		{"e/dev", "e:0*0", "all", "", "", "python3", "s", "p|q r", "map[X:y]", "gpu"},
@@ -172,30 +181,14 @@ ansible_user=all
 			t.Errorf("got %d:\n%v\nwant\n%v", i, got[min(i, len(got)-1)], want[i])
 		}
 	}
-	if inv.Hosts[0].Position != "stdin:3:1" || len(inv.Remarks) != 0 {
+	if inv.Hosts[0].Position != filepath.Join("testdata", "ansible", "variables.ini") || len(inv.Remarks) != 0 {
 		t.Errorf("position %s, remarks %v", inv.Hosts[0].Position, inv.Remarks)
 	}
 }
 
 // Ansible's become is sudo; dsbuild's own variable goes before it.
 func TestAnsibleBecome(t *testing.T) {
-	const text = `
-a ansible_become=true
-b ansible_become=yes ansible_become_user=ops ansible_become_method=ansible.builtin.sudo
-c ansible_become=false ansible_become_user=ops
-d ansible_become_user=ops
-e ansible_become=true dsbuild_sudo=False
-f ansible_become=true ansible_become_method=su dsbuild_sudo=ops
-g ansible_become=true ansible_become_pass=hunter2
-h ansible_become=true ansible_become_method=doas
-i ansible_become="{{ x }}"
-[all:vars]
-dsbuild_python=/venv/bin/python
-`
-	inv, err := inventory.Read(strings.NewReader(text), "-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inv := ofAnsible(t, "become.ini")
 	part, err := inv.Select("!h,!i")
 	if err != nil {
 		t.Fatal(err)
@@ -219,24 +212,8 @@ dsbuild_python=/venv/bin/python
 
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
 func TestAnsibleRemarks(t *testing.T) {
-	const text = `
-localhost ansible_connection=local ansible_python_interpreter="{{ ansible_playbook_python }}"
-a ansible_ssh_pass=hunter2 ansible_become=yes ansible_host_key_checking=false
-b ansible_ssh_common_args="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o Ciphers=x -w 1"
-c ansible_ssh_executable=/usr/bin/dbclient ansible_ssh_private_key=x ansible_become=false ansible_ssh_common_args="-o UserKnownHostsFile=~/x"
-w ansible_connection=winrm
-[w-]
-a
-[c]
-a
-[x/y]
-b
-`
-	inv, err := inventory.Read(strings.NewReader(text), "-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = inv.Select(""); err == nil || !strings.Contains(err.Error(), "SSH only") || hint.Of(err) != "leave it out: --limit '!w'" {
+	inv := ofAnsible(t, "remarks.ini")
+	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "SSH only") || hint.Of(err) != "leave it out: --limit '!w'" {
 		t.Errorf("got %v", err)
 	}
 	for limit, want := range map[string]string{
@@ -271,12 +248,22 @@ b
 	if err != nil || strings.Contains(fmt.Sprint(all.Remarks), "hunter2") {
 		t.Errorf("%v, %v", all.Remarks, err)
 	}
-	if inv, err = inventory.Read(strings.NewReader("a\nb\n[all:vars]\nansible_ssh_extra_args=-o UserKnownHostsFile=/etc/keys -J x"), "-"); err != nil || inv.KnownHosts != "/etc/keys" || inv.Hosts[1].ProxyJump != "x" {
-		t.Errorf("got %+v, %v", inv, err)
+	if inv = ofAnsible(t, "knownhosts.ini"); inv.KnownHosts != "/etc/keys" || inv.Hosts[1].ProxyJump != "x" {
+		t.Errorf("got %+v", inv)
 	}
 }
 
-// Where ansible-inventory is installed it is asked, but for standard input.
+// The variables that decide how a node is reached, and mistakes in them.
+func TestBadAnsibleVariables(t *testing.T) {
+	for _, name := range []string{"reach.ini", "reach.yml", "ssh.ini"} {
+		t.Run(name, func(t *testing.T) {
+			mustBeWrong(t, ofAnsible(t, name), nil, filepath.Join("testdata", "ansible", name+".golden"))
+		})
+	}
+}
+
+// Where ansible-inventory is installed it is asked about files, and about standard
+// input if that is no plain INI.
 func TestAnsibleIsAsked(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
@@ -311,10 +298,30 @@ func TestAnsibleIsAsked(t *testing.T) {
 	if want := "hosts a.yml dynamic " + filepath.Base(dir) + " comment "; asked != want {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
+	for _, text := range []string{"own ansible_become=true\n", "all: {hosts: {own: }}\n"} {
+		given := ""
+		fromStdin := inventory.Options{Stdin: strings.NewReader(text), Ansible: func(_ context.Context, path string) ([]byte, error) {
+			data, err := os.ReadFile(path)
+			given = string(data)
+			info, statErr := os.Stat(path)
+			if statErr != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %v, %v", path, info, statErr)
+			}
+			asked = path
+			return []byte(answer), err
+		}}
+		inv, err := inventory.Open(t.Context(), "-", fromStdin)
+		if err != nil || list(inv) != "x:1 y" || inv.Path != "-" || inv.Hosts[0].Position != "stdin" || given != text {
+			t.Errorf("%q: %+v, %v, given %q", text, inv, err, given)
+		}
+		if _, err := os.Stat(asked); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", asked, err)
+		}
+	}
 	failure = errors.New("no vault password")
 	for name, want := range map[string]string{
 		"hosts": "hosts: cannot read the inventory: ansible-inventory: no vault password",
-		"bad":   "bad: cannot read the inventory: ansible-inventory: no vault password\n  hint: from standard input (-) dsbuild reads it itself, and asks no other program\nbad:2:3: \"y\" is no variable: NAME=VALUE is expected here",
+		"bad":   "bad: cannot read the inventory: ansible-inventory: no vault password\nbad:2:3: \"y\" is no variable: NAME=VALUE is expected here",
 	} {
 		if name == "bad" {
 			write(name, "[g]\nx y\n", 0o600)
@@ -365,7 +372,7 @@ func TestAnsibleIsMissing(t *testing.T) {
 // Whatever the text, it is an inventory that can be written and read again, or
 // its mistakes are told.
 func FuzzFormats(f *testing.F) {
-	for _, pattern := range []string{"testdata/good/*", "testdata/bad/*", "ansible/testdata/good/*", "ansible/testdata/bad/*"} {
+	for _, pattern := range []string{"testdata/good/*", "testdata/bad/*", "testdata/ansible/*", "ansible/testdata/good/*", "ansible/testdata/bad/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			f.Fatal(pattern, err)
@@ -405,11 +412,11 @@ func FuzzFormats(f *testing.F) {
 				again, err = again.Select("")
 			}
 			switch {
-			case err != nil && notation != "slurm" && notation != "hostfile": // which have no place for every name
+			case err != nil && notation == "yaml": // the others have no place for every name and value
 				t.Fatalf("%s: %v\n%s", notation, err, out)
 			case notation == "yaml":
 				same(t, again, inv, true)
-			case notation == "ansible" && len(lost) == 0:
+			case err == nil && notation == "ansible" && len(lost) == 0:
 				same(t, again, inv, false)
 			}
 		}

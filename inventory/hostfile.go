@@ -7,11 +7,11 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// slotsWord is what follows the name in a hostfile. DeepSpeed takes no space
-// around the sign, and does not look at what comes behind the number.
+// slotsWord matches a line of a hostfile. DeepSpeed allows no space around the equals sign, and
+// ignores the text after the number.
 var slotsWord = regexp.MustCompile(`^(\S+)(\s+)slots=(\d+)([\s#].*)?$`)
 
 // hostfile reads the nodes of a DeepSpeed hostfile.
@@ -50,17 +50,18 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	n, err := strconv.Atoi(m[3])
 	if err != nil || n < 1 || n > maxSlots {
 		at.Column += utf8.RuneCountInString(m[1] + m[2])
-		l.problem(at, "", "slots=%s is out of range (1 to %d)", mistake.Clip(m[3]), maxSlots)
+		l.problem(at, "", "slots=%s is out of range (1 to %d)", diagnostic.Clip(m[3]), maxSlots)
 		return
 	}
 	s.slots = some(n)
 	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
-		l.remarks = append(l.remarks, Remark{name, fmt.Sprintf("what follows slots=N in a hostfile counts for nothing, as with DeepSpeed: %s", mistake.Clip(rest))})
+		l.remarks = append(l.remarks, Remark{name, fmt.Sprintf("what follows slots=N in a hostfile counts for nothing, as with DeepSpeed: %s", diagnostic.Clip(rest))})
 	}
 	l.addNode(name, at, s)
 }
 
-// enoughMistakes ends the reading of node expressions: a line may hold very many.
+// enoughMistakes is the number of problems after which dsbuild stops reading node expressions:
+// one line may hold very many.
 const enoughMistakes = 1000
 
 // nodeExpressions reads lines of node expressions.

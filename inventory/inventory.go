@@ -3,18 +3,18 @@ package inventory
 
 // Inventory is a validated list of nodes, in the order of the file.
 type Inventory struct {
-	// Path is the file it was read from ("-" for standard input).
+	// Path is the file that holds the inventory ("-" for standard input).
 	Path string
 	// KnownHosts is the file of accepted host keys, absolute; "" means the user's own.
 	KnownHosts string
 	Hosts      []Host
-	// Remarks are what the inventory of another tool says that dsbuild does not do.
+	// Remarks tell where dsbuild does not follow the inventory of another tool.
 	Remarks []Remark
 
-	faults []fault // why nodes of another tool's inventory cannot be used: Select tells
+	faults []fault // why dsbuild cannot use some nodes of another tool's inventory: Select reports it
 }
 
-// Remark is something to be known about a node, or with no node about the whole.
+// Remark is a note for the user about a node or, without a node, about the whole inventory.
 type Remark struct{ Node, Text string }
 
 // Host is one node with one Python environment: the unit of work and of the
@@ -22,10 +22,10 @@ type Remark struct{ Node, Text string }
 type Host struct {
 	Name         string            // unique: node or node/env
 	Node         string            // the node's name
-	Address      string            // what to dial; the node's name if not given
+	Address      string            // the address to dial; the node's name if not given
 	Port         int               // 0: not given
 	User         string            // "": not given
-	Sudo         string            // as whom commands run there, by sudo; "": as who logs in
+	Sudo         string            // the user as whom sudo runs commands there; "": the login user
 	IdentityFile string            // absolute; "": not given
 	ProxyJump    string            // [user@]host[:port][,...]; "": not given
 	Groups       []string          //

@@ -7,7 +7,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// topKeys are the keys of the document itself.
+// topKeys returns the keys of the document itself.
 func topKeys() []string { return []string{"defaults", "known_hosts", "nodes"} }
 
 // inventory reads the whole document.
@@ -44,12 +44,12 @@ func (r *reader) inventory(body ast.Node) *Inventory {
 	return inv
 }
 
-// nodeList grows by the entries of nodes.
+// nodeList collects the entries of nodes.
 type nodeList struct {
 	*reader
 	defaults settings
 	hosts    []Host
-	first    map[string]Position // where a node was given first
+	first    map[string]Position // the first place of each node
 	groups   []groupUse
 	remarks  []Remark
 	held     int // of maxHeld
@@ -77,7 +77,7 @@ func (l *nodeList) add(entry ast.Node) {
 	if len(names) > 1 && own.address.set {
 		l.problem(at, "give one node per address", "an address is for one node, but this is %d", len(names))
 	}
-	// What is merged costs as much as what comes of it, also for no names.
+	// Merging costs as much as its result holds, even for an entry without names: count it first.
 	if l.hold(at, own.size()+l.defaults.size()) {
 		return
 	}
@@ -114,8 +114,8 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 	l.hosts = append(l.hosts, hosts...)
 }
 
-// hold counts what nodes hold, and reports whether it is too much, which it notes
-// once.
+// hold counts the values that nodes hold. It reports whether they exceed maxHeld, and records
+// that problem once.
 func (l *nodeList) hold(at Position, size int) (tooMuch bool) {
 	if l.held += size; l.held > maxHeld && !l.full {
 		l.full = true
@@ -134,8 +134,8 @@ func (l *nodeList) names(n ast.Node) []string {
 	return l.expand(expr.value, at, func(offset int) Position { return l.inside(n, at, expr.value, offset) })
 }
 
-// expand returns the names of a range expression that stands at a place; inside
-// is the place of one of its bytes.
+// expand returns the names of the range expression at a place. inside returns the place of one of
+// its bytes.
 func (l *nodeList) expand(expr string, at Position, inside func(int) Position) []string {
 	names, err := Expand(expr)
 	var wrong *RangeError
@@ -155,10 +155,10 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 	return names
 }
 
-// maxExcerpt is the longest line, in bytes, in which a place is looked for.
+// maxExcerpt is the longest line, in bytes, in which dsbuild searches for a place.
 const maxExcerpt = 10_000
 
-// inside is the position of a byte of a text, if it stands in the file as it is.
+// inside returns the position of a byte of a text, if the file holds that text literally.
 func (l *nodeList) inside(n ast.Node, at Position, text string, offset int) Position {
 	if _, plain := n.(*ast.StringNode); !plain || at.Line > len(l.Lines) {
 		return at
@@ -178,8 +178,7 @@ func (l *nodeList) inside(n ast.Node, at Position, text string, offset int) Posi
 	return at
 }
 
-// checkGroups refuses a group that is called like a node: --limit could not
-// tell them apart.
+// checkGroups refuses a group with the name of a node: --limit could not tell them apart.
 func (l *nodeList) checkGroups() {
 	seen := make(map[string]bool)
 	for _, g := range l.groups {

@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
 // expressionFile is what messages call a node expression that is no file.
@@ -36,7 +35,7 @@ func named(name string, missing error) (*Inventory, error) {
 		}
 	}
 	if err := rd.Err(); err != nil {
-		return nil, fmt.Errorf("%s is no file, and was read as a node expression:\n%w", mistake.Clip(name), err)
+		return nil, fmt.Errorf("%s is no file, and was read as a node expression:\n%w", diagnostic.Clip(name), err)
 	}
 	inv.Path = name
 	return inv, nil
@@ -61,7 +60,7 @@ func noSuchFile(name string, err error) error {
 				names = append(names, e.Name())
 			}
 		}
-		if near := mistake.Nearest(filepath.Base(name), names); near != "" {
+		if near := diagnostic.Nearest(filepath.Base(name), names); near != "" {
 			advice = "did you mean " + filepath.Join(filepath.Dir(name), near) + "?"
 		}
 	}
@@ -84,47 +83,6 @@ func isProgram(file io.ReadSeeker) (bool, error) {
 	}
 	_, err = file.Seek(0, io.SeekStart)
 	return bytes.Equal(head[:n], []byte("#!")), err
-}
-
-// dynamic reads an inventory that is a program, which dsbuild does not run.
-func (o Options) dynamic(ctx context.Context, path string) (*Inventory, error) {
-	if o.Ansible != nil {
-		return o.listed(ctx, path, nil)
-	}
-	failed := unreadable(path, errors.New("it is a program, a dynamic inventory, and only ansible-inventory runs it"))
-	failed.Problems[0].Hint = "install ansible-core, or: ./" + filepath.Base(path) + " --list | dsbuild ... -"
-	return nil, failed
-}
-
-// listed reads an inventory as ansible-inventory tells it. Where that fails, own
-// looks for what is wrong with the file, for it knows lines and columns.
-func (o Options) listed(ctx context.Context, path string, own func() error) (*Inventory, error) {
-	text, err := o.Ansible(ctx, path)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if err != nil {
-		failed := unreadable(path, fmt.Errorf("ansible-inventory: %w", err))
-		if own != nil {
-			failed.Problems[0].Hint = "from standard input (-) dsbuild reads it itself, and asks no other program"
-		}
-		var more *Error
-		if own != nil && errors.As(own(), &more) {
-			failed.Problems = append(failed.Problems, more.Problems...)
-		}
-		return nil, failed
-	}
-	rd, err := newReader(path)
-	if err != nil {
-		return nil, unreadable(path, err)
-	}
-	rd.format = ansibleList
-	inv := rd.read(document{text: text})
-	if err := rd.err(); err != nil {
-		return nil, err
-	}
-	inv.Path = path
-	return inv, nil
 }
 
 // secret is a variable whose value is not to be shown. Its name says so.

@@ -20,7 +20,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
@@ -32,23 +32,22 @@ const maxDepth = 50
 
 // Options say how inventories are read. The zero value reads files alone.
 type Options struct {
-	// Stdin is what "-" names.
+	// Stdin is the input that "-" names.
 	Stdin io.Reader
-	// Ansible returns what ansible-inventory --list says of the inventory at
-	// path: that program knows dynamic inventories, variables of other files and
-	// encrypted ones, which dsbuild does not. nil where it is not installed.
+	// Ansible returns the output of ansible-inventory --list for the inventory at
+	// path. It is nil if that program is not installed: then dsbuild reads plain
+	// INI inventories of Ansible, and no others.
 	Ansible func(ctx context.Context, path string) ([]byte, error)
 	// Slurm returns the nodes of a partition, or of several with commas between
 	// them; "" is the default one.
 	Slurm func(ctx context.Context, partition string) ([]SlurmNode, error)
 }
 
-// Open reads what a user names as an inventory: a file, "-" for standard input, a
-// node expression such as gpu[01-16], in any format that is known, or a partition
-// of Slurm's as slurm:NAME.
+// Open reads the inventory that a user names: a file, "-" for standard input, a node expression
+// such as gpu[01-16], in any known format, or a Slurm partition as slurm:NAME.
 //
-// The inventory of another tool may hold nodes that dsbuild cannot reach: Select
-// refuses those that it selects.
+// The inventory of another tool may hold nodes that dsbuild cannot reach. Select returns an error
+// if the selection contains one.
 func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	if name == "-" {
 		return opt.read(ctx, opt.Stdin, name)
@@ -62,10 +61,10 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 	case err != nil:
 		return nil, unreadable(name, err)
 	case info.IsDir() && opt.Ansible != nil:
-		return opt.listed(ctx, name, nil)
+		return opt.askAnsible(ctx, name, name, nil)
 	case info.IsDir():
 		failed := unreadable(name, syscall.EISDIR)
-		failed.Problems[0].Hint = "a folder is read where ansible-inventory is installed; else name a file"
+		failed.Problems[0].Hint = installAnsible
 		return nil, failed
 	}
 	file, err := os.Open(name)
@@ -77,22 +76,20 @@ func Open(ctx context.Context, name string, opt Options) (*Inventory, error) {
 		if program, err := isProgram(file); err != nil {
 			return nil, unreadable(name, err)
 		} else if program {
-			return opt.dynamic(ctx, name)
+			return opt.openDynamic(ctx, name)
 		}
 	}
 	return opt.read(ctx, file, name)
 }
 
-// Load reads the inventory file at path; "-" is standard input. No other program
-// is asked.
+// Load reads the inventory file at path; "-" is standard input. It runs no other program.
 func Load(path string) (*Inventory, error) {
 	return Open(context.Background(), path, Options{Stdin: os.Stdin})
 }
 
-// Read reads an inventory from r, in whatever format. path is what messages call
-// it, and its folder is what relative paths in it start from; for "-" these are
-// "stdin" and the working directory. An error about the contents is an *Error
-// with all that is wrong.
+// Read reads an inventory from r, in any format. Messages call it path, and relative paths in it
+// start from path's folder; for "-" these are "stdin" and the working directory. An error about
+// the contents is an *Error with all problems.
 func Read(r io.Reader, path string) (*Inventory, error) {
 	return Options{}.read(context.Background(), r, path)
 }
@@ -111,11 +108,8 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 		return nil, rd.Err()
 	}
 	doc := rd.recognise(data)
-	if rd.format.ofAnsible() && o.Ansible != nil && path != "-" {
-		return o.listed(ctx, path, func() error {
-			rd.read(doc)
-			return rd.err()
-		})
+	if rd.format.ofAnsible() {
+		return o.readAnsible(ctx, rd, doc, path)
 	}
 	inv := rd.read(doc)
 	if err := rd.err(); err != nil {
@@ -125,8 +119,7 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 	return inv, nil
 }
 
-// err is all that is wrong with the file, and what it was taken for where that
-// was a guess.
+// err returns all problems of the file. If dsbuild guessed the format, the error names the guess.
 func (r *reader) err() error {
 	err := r.Err()
 	if err == nil || r.format == ownYAML || r.format == yamlFamily {
@@ -147,7 +140,7 @@ func unreadable(path string, err error) *Error {
 	}
 }
 
-// shown is what messages call the file at path.
+// shown returns the name of the file at path for messages.
 func shown(path string) string {
 	if path == "-" {
 		return "stdin"
@@ -155,11 +148,11 @@ func shown(path string) string {
 	return path
 }
 
-// reader turns one file into an Inventory and collects what is wrong with it.
+// reader turns one file into an Inventory and collects its problems.
 type reader struct {
-	mistake.List
+	diagnostic.List
 	format format
-	file   string // what messages call it
+	file   string // its name in messages
 	dir    string // where relative paths start
 	home   string // "": unknown
 }
@@ -175,17 +168,17 @@ func newReader(path string) (*reader, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		home = "" // an error only where a path needs it
+		home = "" // an error only if a path needs it
 	}
 	return &reader{file: shown(path), dir: dir, home: home}, nil
 }
 
-// problem notes something wrong at a place.
+// problem records a problem at a place.
 func (r *reader) problem(at Position, hint, format string, args ...any) {
 	r.Add(at, hint, format, args...)
 }
 
-// at is the position of a YAML token.
+// at returns the position of a YAML token.
 func (r *reader) at(t *token.Token) Position {
 	if t == nil || t.Position == nil {
 		return Position{File: r.file}
@@ -193,14 +186,14 @@ func (r *reader) at(t *token.Token) Position {
 	return Position{File: r.file, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
 }
 
-// document is an inventory before it is understood.
+// document is an inventory before dsbuild interprets it.
 type document struct {
 	text  []byte
 	lines []string
-	body  ast.Node // of YAML; nil where that has a mistake
+	body  ast.Node // the parsed YAML; nil if it has a syntax error
 }
 
-// recognise finds out what the file is written in, and parses what is YAML.
+// recognise detects the format of the file, and parses it if it is YAML.
 func (r *reader) recognise(data []byte) document {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
@@ -215,7 +208,7 @@ func (r *reader) recognise(data []byte) document {
 	case r.format == ansibleINI:
 		r.Lines = withoutSecrets(doc.lines)
 	case r.format == yamlFamily && ansible.IsList(string(data)):
-		r.format, r.Lines = ansibleList, nil // one line of all secrets
+		r.format, r.Lines = ansibleList, nil // no excerpts: the list is one line with all secrets
 	case r.format == yamlFamily:
 		if doc.body = r.parse(data); doc.body == nil {
 			break
@@ -227,7 +220,7 @@ func (r *reader) recognise(data []byte) document {
 	return doc
 }
 
-// read understands what was recognised.
+// read interprets a document in the detected format.
 func (r *reader) read(doc document) *Inventory {
 	var inv *Inventory
 	switch r.format {
@@ -237,24 +230,23 @@ func (r *reader) read(doc document) *Inventory {
 		inv = r.hostfile()
 	case expressions:
 		inv = r.nodeExpressions()
-	case ansibleINI:
-		inv = r.fromAnsible(ansible.ReadINI(r.file, doc.lines, &r.List))
-		r.beside(inv)
-	case ansibleYAML:
-		inv = r.fromAnsible(ansible.ReadYAML(r.file, doc.body, &r.List))
-		r.beside(inv)
 	case ansibleList:
 		inv = r.fromAnsible(ansible.ReadList(r.file, doc.text, &r.List))
 	default:
-		return nil // a mistake is noted
+		return nil // a problem is recorded
 	}
+	return r.withNodes(inv)
+}
+
+// withNodes returns an inventory, and records a problem if it is empty.
+func (r *reader) withNodes(inv *Inventory) *Inventory {
 	if len(inv.Hosts) == 0 && len(r.Problems) == 0 {
 		r.problem(Position{File: r.file}, "", "the inventory has no nodes")
 	}
 	return inv
 }
 
-// maxSigns bounds the signs of YAML in a file: each costs the parser hundreds of
+// maxSigns bounds the punctuation characters of YAML in a file: each costs the parser hundreds of
 // bytes. 100,000 nodes with four keys each have half as many.
 const maxSigns = 2_000_000
 
@@ -269,7 +261,7 @@ func countAny(data []byte, signs string) int {
 	return n
 }
 
-// parse parses YAML; nil where that has a mistake.
+// parse parses YAML. It returns nil if the YAML has a mistake.
 func (r *reader) parse(data []byte) ast.Node {
 	if bytes.Count(data, []byte("\n"))+countAny(data, ",:[]{}\"'&*") > maxSigns {
 		r.problem(Position{File: r.file}, "give nodes as ranges: gpu[01-16]", "more entries than an inventory can have")
@@ -286,7 +278,7 @@ func (r *reader) parse(data []byte) ast.Node {
 			r.problem(Position{File: r.file}, "", "no YAML: %v", err)
 			return nil
 		}
-		message, advice := mistake.YAML(syntax.Message)
+		message, advice := diagnostic.YAML(syntax.Message)
 		r.problem(r.at(syntax.Token), advice, "%s", message)
 		return nil
 	}
@@ -307,8 +299,8 @@ func (r *reader) parse(data []byte) ast.Node {
 	return docs[0].Body
 }
 
-// shallow refuses nesting that no inventory has and that would exhaust the
-// parser, which descends once per level.
+// shallow refuses nesting that no inventory needs. It would exhaust the stack of the parser,
+// which recurses once per level.
 func (r *reader) shallow(tokens token.Tokens) bool {
 	flow, line, opened := 0, 0, 0
 	for _, t := range tokens {

@@ -182,23 +182,29 @@ func TestBadInventories(t *testing.T) {
 				t.Fatal(err)
 			}
 			inv, err := inventory.Read(bytes.NewReader(data), "inventory"+filepath.Ext(file))
-			if err == nil {
-				inv, err = inv.Select("")
-			}
-			var wrong *inventory.Error
-			if !errors.As(err, &wrong) || inv != nil {
-				t.Fatalf("error is %v (%T)", err, err)
-			}
-			if wrong.ExitCode() != 2 {
-				t.Errorf("exit code %d", wrong.ExitCode())
-			}
-			got := err.Error() + "\n"
-			if h := wrong.Hint(); h != "" {
-				got += "hint: " + h + "\n"
-			}
-			golden(t, strings.TrimSuffix(file, ".yaml")+".golden", got)
+			mustBeWrong(t, inv, err, strings.TrimSuffix(file, ".yaml")+".golden")
 		})
 	}
+}
+
+// mustBeWrong compares the mistakes of an inventory with a file.
+func mustBeWrong(t *testing.T, inv *inventory.Inventory, err error, file string) {
+	t.Helper()
+	if err == nil {
+		inv, err = inv.Select("")
+	}
+	var wrong *inventory.Error
+	if !errors.As(err, &wrong) || inv != nil {
+		t.Fatalf("error is %v (%T)", err, err)
+	}
+	if wrong.ExitCode() != 2 {
+		t.Errorf("exit code %d", wrong.ExitCode())
+	}
+	got := err.Error() + "\n"
+	if h := wrong.Hint(); h != "" {
+		got += "hint: " + h + "\n"
+	}
+	golden(t, file, got)
 }
 
 func golden(t *testing.T, path, got string) {

@@ -9,17 +9,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Select returns the part of the inventory that expr names, in the order of
-// the file: a list, separated by commas, of nodes, ranges of nodes, node/env
-// names, groups, and patterns of these (gpu*, gpu-?, gpu[ab], gpu[!ab]); what
-// follows a "!" is left out. Exclusions alone leave out
-// of everything. An empty expr is everything. What the inventory does not
-// know is an error, and so is a selection of nothing, or of a node that cannot
-// be reached.
+// Select returns the part of the inventory that expr names, in the order of the file. expr is a
+// comma-separated list of nodes, ranges of nodes, node/env names, groups, and patterns of these
+// (gpu*, gpu-?, gpu[ab], gpu[!ab]). A term after "!" is excluded. Exclusions alone start from all
+// nodes. An empty expr selects all nodes. Select returns an error for an unknown name, for a
+// selection without nodes, and for a selected node that dsbuild cannot reach.
 func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	if strings.TrimSpace(expr) == "" {
 		return inv.usable()
@@ -31,7 +29,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
 	excludeOnly := true
 	for _, term := range splitTerms(expr) {
-		if len(find.wrong.Problems) >= mistake.Shown {
+		if len(find.wrong.Problems) >= diagnostic.Shown {
 			break
 		}
 		target := chosen
@@ -61,13 +59,13 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 }
 
 func selectionError(format, expr string) error {
-	var wrong mistake.List
-	wrong.Add(Position{}, "", format, mistake.Clip(expr))
+	var wrong diagnostic.List
+	wrong.Add(Position{}, "", format, diagnostic.Clip(expr))
 	return wrong.Err()
 }
 
-// usable refuses what dsbuild cannot reach, and keeps the remarks about what it
-// can.
+// usable returns an error if dsbuild cannot reach one of the nodes. Otherwise it keeps only the
+// remarks about the nodes of this inventory.
 func (inv *Inventory) usable() (*Inventory, error) {
 	if len(inv.faults)+len(inv.Remarks) == 0 {
 		return inv, nil
@@ -85,8 +83,8 @@ func (inv *Inventory) usable() (*Inventory, error) {
 	return &kept, nil
 }
 
-// faulty is an error of the faults of the nodes that are there; what is said of
-// several in one place is said once.
+// faulty returns the faults of the nodes in there as one error. It reports a fault that several
+// nodes share at one place once.
 func (inv *Inventory) faulty(there map[string]bool) error {
 	nodes := make(map[fault][]string)
 	var order []fault
@@ -101,12 +99,12 @@ func (inv *Inventory) faulty(there map[string]bool) error {
 		}
 		nodes[f] = append(nodes[f], name)
 	}
-	var wrong mistake.List
+	var wrong diagnostic.List
 	for _, f := range order {
 		p := f.problem
 		names := ui.FoldNames(nodes[f])
 		if p.Position.Line == 0 {
-			p.Message = mistake.Clip(names) + ": " + p.Message
+			p.Message = diagnostic.Clip(names) + ": " + p.Message
 		}
 		if f.apart {
 			p.Hint = "leave it out: --limit '!" + strings.Join(splitTerms(names), ",!") + "'"
@@ -131,17 +129,17 @@ func (inv *Inventory) byName() map[string][]int {
 	return index
 }
 
-// selector finds what the terms of one selection name.
+// selector finds the hosts that the terms of one selection name.
 type selector struct {
 	inv    *Inventory
 	index  map[string][]int
 	sorted []string // its names, for hints
 	work   int
-	wrong  mistake.List
+	wrong  diagnostic.List
 }
 
-// maxWork bounds what a selection costs: names that it stands for, names compared
-// with patterns, and nodes found. It is a second or two.
+// maxWork bounds the cost of a selection: names after expansion, names compared with patterns,
+// and nodes found. It is a second or two.
 const maxWork = 10_000_000
 
 // errTooMuch is a selection that costs more than maxWork.
@@ -155,8 +153,8 @@ func (s *selector) find(term string) []int {
 	}
 	var found []int
 	for _, name := range names {
-		if err != nil || len(s.wrong.Problems) == mistake.Shown {
-			break // enough to see what is wrong
+		if err != nil || len(s.wrong.Problems) == diagnostic.Shown {
+			break // the first mistakes suffice
 		}
 		hosts := s.index[name]
 		if strings.ContainsAny(name, "*?\x01") {
@@ -164,7 +162,7 @@ func (s *selector) find(term string) []int {
 			hosts, err = s.match(name)
 		}
 		if len(hosts) == 0 && err == nil {
-			s.wrong.Add(Position{}, s.suggest(name), "no node or group is called %q", mistake.Clip(name))
+			s.wrong.Add(Position{}, s.suggest(name), "no node or group is called %q", diagnostic.Clip(name))
 		}
 		if s.work += len(hosts); err == nil && s.work > maxWork {
 			err = errTooMuch
@@ -172,14 +170,13 @@ func (s *selector) find(term string) []int {
 		found = append(found, hosts...)
 	}
 	if err != nil {
-		s.wrong.Add(Position{}, "", "the selection %q: %v", mistake.Clip(term), err)
+		s.wrong.Add(Position{}, "", "the selection %q: %v", diagnostic.Clip(term), err)
 		return nil
 	}
 	return found
 }
 
-// match returns the hosts whose names, or the names of whose groups, have the
-// form of a pattern.
+// match returns the hosts whose own name, or the name of one of whose groups, matches a pattern.
 func (s *selector) match(pattern string) ([]int, error) {
 	if s.work += len(s.index); s.work > maxWork {
 		return nil, errTooMuch
@@ -188,7 +185,7 @@ func (s *selector) match(pattern string) ([]int, error) {
 	for name, hosts := range s.index {
 		ok, err := path.Match(pattern, name)
 		if err != nil {
-			return nil, fmt.Errorf("the pattern %q: %w", mistake.Clip(pattern), err)
+			return nil, fmt.Errorf("the pattern %q: %w", diagnostic.Clip(pattern), err)
 		}
 		if ok {
 			found = append(found, hosts...)
@@ -197,24 +194,24 @@ func (s *selector) match(pattern string) ([]int, error) {
 	return found, nil
 }
 
-// set is what stands in the brackets of a pattern: characters, one of which is a
-// letter, or those that may not stand there. [12] and [1-2] are ranges.
+// set matches the brackets of a pattern with characters, at least one of them a letter, or with
+// excluded characters. [12] and [1-2] are ranges.
 var set = regexp.MustCompile(`\[([!^][A-Za-z0-9._-]+|[A-Za-z0-9._-]*[A-Za-z][A-Za-z0-9._-]*)\]`)
 
-// hideSets takes the brackets of sets out of the way of those of ranges.
+// hideSets replaces the brackets of sets, so that Expand sees only those of ranges.
 func hideSets(term string) string { return set.ReplaceAllString(term, "\x01$1\x02") }
 
-// showSets is the pattern of hideSets as path.Match reads it.
+// showSets returns the pattern from hideSets in the syntax of path.Match.
 func showSets(name string) string {
 	return strings.NewReplacer("\x01!", "[^", "\x01", "[", "\x02", "]").Replace(name)
 }
 
-// suggest is the hint for a name that the inventory does not know.
+// suggest returns the hint for a name that is not in the inventory.
 func (s *selector) suggest(name string) string {
 	if s.sorted == nil {
 		s.sorted = slices.Sorted(maps.Keys(s.index))
 	}
-	if near := mistake.Nearest(name, s.sorted); near != "" {
+	if near := diagnostic.Nearest(name, s.sorted); near != "" {
 		return "did you mean " + near + "?"
 	}
 	return "dsbuild nodes " + s.inv.Path + " lists them"

@@ -13,7 +13,7 @@ type optional[T any] struct {
 
 func some[T any](value T) optional[T] { return optional[T]{value, true} }
 
-// or is o, or what it falls back to if the file left it out.
+// or returns o, or the fallback if the file left o out.
 func (o optional[T]) or(fallback optional[T]) optional[T] {
 	if o.set {
 		return o
@@ -24,7 +24,7 @@ func (o optional[T]) or(fallback optional[T]) optional[T] {
 // settings are the keys that defaults, nodes and envs may hold.
 type settings struct {
 	address, user, identityFile, proxyJump, python, setup optional[string]
-	sudo                                                  optional[string] // "" is nobody
+	sudo                                                  optional[string] // "": no sudo
 	port, slots                                           optional[int]
 	execPrefix                                            optional[[]string]
 	groups                                                []string
@@ -38,8 +38,8 @@ type environment struct {
 	settings
 }
 
-// over lays s over the more general base: what s does not say is taken from
-// base; variables are merged by name, groups are added.
+// over lays s over the more general base. A value that s lacks comes from base; variables are
+// merged by name, groups are added.
 func (s settings) over(base settings) settings {
 	merged := settings{
 		address:      s.address.or(base.address),
@@ -73,10 +73,10 @@ func (s settings) over(base settings) settings {
 	return merged
 }
 
-// maxHeld bounds what all Hosts hold together: variables, groups and words.
+// maxHeld bounds the variables, groups and words of all Hosts together.
 const maxHeld = 5_000_000
 
-// size is how much of maxHeld the Hosts of one node take.
+// size returns how much of maxHeld the Hosts of one node use.
 func (s settings) size() int {
 	one := 1 + len(s.env) + len(s.groups) + len(s.execPrefix.value)
 	if len(s.envs.value) == 0 {
@@ -89,7 +89,7 @@ func (s settings) size() int {
 	return all
 }
 
-// host is the Host of a node called name with these settings.
+// host returns the Host of a node called name with these settings.
 func (s settings) host(name string, at Position) Host {
 	return Host{
 		Name:         name,
@@ -110,10 +110,10 @@ func (s settings) host(name string, at Position) Host {
 	}
 }
 
-// defaultPython is the interpreter of a node that names none.
+// defaultPython is the interpreter of a node for which the inventory names none.
 const defaultPython = "python3"
 
-// hosts are the Hosts of a node called name: one, or one for each of its envs.
+// hosts returns the Hosts of a node called name: one, or one for each of its envs.
 func (s settings) hosts(name string, at Position) []Host {
 	if len(s.envs.value) == 0 {
 		return []Host{s.host(name, at)}

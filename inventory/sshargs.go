@@ -10,7 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// sshOption is an option of ssh: -o Name=Value, or a letter that stands for one.
+// sshOption is an option of ssh: -o Name=Value, or a letter that is short for one.
 type sshOption struct{ name, value string }
 
 // The letters of ssh's options: those with a value, and those without.
@@ -19,13 +19,13 @@ const (
 	sshAlone     = "46AaCfGgKkMNnqsTtVvXxYy"
 )
 
-// letterOptions are the letters that stand for options of ssh_config.
+// letterOptions maps letters to the options of ssh_config for which they are short.
 func letterOptions() map[byte]string {
 	return map[byte]string{'i': "identityfile", 'J': "proxyjump", 'l': "user", 'p': "port", 'F': "-f", 'W': "-w"}
 }
 
-// harmless are options that do not decide how a node is reached, or that
-// dsbuild has its own way for.
+// harmless returns the options that do not decide how ssh reaches a node, or that dsbuild sets in
+// its own way.
 func harmless() []string {
 	return []string{
 		"addkeystoagent", "addressfamily", "batchmode", "compression", "connectionattempts", "connecttimeout",
@@ -36,12 +36,12 @@ func harmless() []string {
 	}
 }
 
-// sshOptions takes arguments of ssh apart; what is left are the words that are no options.
+// sshOptions parses arguments of ssh. rest holds the words that are not options.
 func sshOptions(words []string) (options []sshOption, rest []string, err error) {
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		if len(w) < 2 || w[0] != '-' {
-			// Behind the host comes what is to be run there.
+			// Not an option: the host, or after it the command to run there.
 			rest = append(rest, w)
 			continue
 		}
@@ -67,7 +67,7 @@ func sshOptions(words []string) (options []sshOption, rest []string, err error) 
 	return options, rest, nil
 }
 
-// option is the option that a letter with its value stands for.
+// option returns the option for a letter with its value.
 func option(letter byte, value string) sshOption {
 	if letter == 'o' {
 		name, value := value, ""
@@ -82,8 +82,8 @@ func option(letter byte, value string) sshOption {
 	return sshOption{"-" + string(letter), value}
 }
 
-// sshArguments reads what Ansible gives to ssh. As with ssh, the first that says
-// something about an option decides.
+// sshArguments reads the arguments that Ansible gives to ssh. As with ssh, the first value of an
+// option counts.
 func (v *varReader) sshArguments(s *settings) {
 	for _, name := range []string{"ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args"} {
 		text := v.text(nil, name)
@@ -91,15 +91,11 @@ func (v *varReader) sshArguments(s *settings) {
 			continue
 		}
 		at := v.vars[name].At
-		words, err := ansible.Split(text.value, false)
-		var plain []string
-		for _, w := range words {
-			plain = append(plain, w.Text)
-		}
+		words, err := ansible.SplitWords(text.value)
 		var options []sshOption
 		var rest []string
 		if err == nil {
-			options, rest, err = sshOptions(plain)
+			options, rest, err = sshOptions(words)
 		}
 		if err == nil && len(rest) > 0 {
 			err = fmt.Errorf("%s is no option of ssh", quoted(rest[0]))
@@ -114,7 +110,7 @@ func (v *varReader) sshArguments(s *settings) {
 	}
 }
 
-// sshOption takes notice of one option.
+// sshOption applies one option.
 func (v *varReader) sshOption(s *settings, name string, at Position, o sshOption) {
 	refuse := func(err error) {
 		v.fault(at, "say it in ~/.ssh/config, or as dsbuild_proxy_jump", "%s: %v", name, err)
@@ -182,22 +178,18 @@ func (v *varReader) userKnownHosts(file string) {
 	}
 }
 
-// jumpOf is the jump host of a ProxyCommand that only stands for one: ssh -W
-// %h:%p [options] [user@]host.
+// jumpOf returns the jump host of a ProxyCommand that is equivalent to one: ssh -W %h:%p
+// [options] [user@]host.
 func jumpOf(command string) (string, error) {
 	other := fmt.Errorf("the ProxyCommand %s is no jump host (ssh -W %%h:%%p HOST)", quoted(command))
-	words, err := ansible.Split(command, false)
-	if err != nil || len(words) == 0 || path.Base(words[0].Text) != "ssh" {
+	words, err := ansible.SplitWords(command)
+	if err != nil || len(words) == 0 || path.Base(words[0]) != "ssh" {
 		if strings.EqualFold(command, "none") {
 			return "none", nil
 		}
 		return "", other
 	}
-	var plain []string
-	for _, w := range words[1:] {
-		plain = append(plain, w.Text)
-	}
-	options, rest, err := sshOptions(plain)
+	options, rest, err := sshOptions(words[1:])
 	if err != nil || len(rest) != 1 {
 		return "", other
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
 // pair is a key of a mapping and its value.
@@ -22,8 +22,8 @@ type pair struct {
 	value ast.Node
 }
 
-// pairs returns the pairs of a mapping whose keys are known (any key, if known
-// is nil). what is what messages call the mapping.
+// pairs returns the pairs of a mapping whose keys are known (any key, if known is nil). Messages
+// call the mapping by the name in what.
 func (r *reader) pairs(n ast.Node, what string, known []string) []pair {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -48,10 +48,10 @@ func (r *reader) pairs(n ast.Node, what string, known []string) []pair {
 			r.problem(at, "quote it", "a key in %s must be a text", what)
 		case known != nil && !slices.Contains(known, name.Value):
 			hint := "known keys: " + strings.Join(known, ", ")
-			if near := mistake.Nearest(name.Value, known); near != "" {
+			if near := diagnostic.Nearest(name.Value, known); near != "" {
 				hint = "did you mean " + strconv.Quote(near) + "?"
 			}
-			r.problem(at, hint, "unknown key %q in %s", mistake.Clip(name.Value), what)
+			r.problem(at, hint, "unknown key %q in %s", diagnostic.Clip(name.Value), what)
 		default:
 			all = append(all, pair{name.Value, at, v.Value})
 		}
@@ -59,8 +59,8 @@ func (r *reader) pairs(n ast.Node, what string, known []string) []pair {
 	return all
 }
 
-// firstToken is the token at which a value starts: for a mapping in block style
-// that of its first key.
+// firstToken returns the token at which a value starts: for a mapping in block style, the token
+// of its first key.
 func firstToken(n ast.Node) *token.Token {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -73,7 +73,7 @@ func firstToken(n ast.Node) *token.Token {
 	return n.GetToken()
 }
 
-// place is the position at which a value starts.
+// place returns the position at which a value starts.
 func (r *reader) place(n ast.Node) Position { return r.at(firstToken(n)) }
 
 // items returns the entries of a list.
@@ -86,7 +86,7 @@ func (r *reader) items(n ast.Node, what string) []ast.Node {
 	return list.Values
 }
 
-// text reads a text and checks it. The empty text is one: it takes back a default.
+// text reads a text and checks it. An empty text is valid: it cancels a default.
 func (r *reader) text(n ast.Node, check func(string) error) optional[string] {
 	value, ok := r.stringOf(n)
 	if !ok {
@@ -115,7 +115,7 @@ func (r *reader) word(n ast.Node, check func(string) error) optional[string] {
 	return value
 }
 
-// sudo reads as whom commands run: true is root, false nobody but who logs in.
+// sudo reads the user as whom commands run: true is root, false is the login user, without sudo.
 func (r *reader) sudo(n ast.Node) optional[string] {
 	if yes, ok := n.(*ast.BoolNode); ok {
 		if yes.Value {
@@ -148,12 +148,12 @@ func (r *reader) path(n ast.Node) optional[string] {
 	return some(filepath.Clean(path))
 }
 
-// expandHome puts the home directory in place of a ~ at the front.
+// expandHome replaces a ~ at the front by the home directory.
 func (r *reader) expandHome(path string) (string, error) {
 	switch {
 	case path != "~" && !strings.HasPrefix(path, "~/"):
 		if strings.HasPrefix(path, "~") {
-			return "", fmt.Errorf("only ~/ is understood, not %q", mistake.Clip(path))
+			return "", fmt.Errorf("only ~/ is understood, not %q", diagnostic.Clip(path))
 		}
 		return path, nil
 	case r.home == "":
@@ -171,7 +171,7 @@ func (r *reader) number(n ast.Node, low, high int) optional[int] {
 	}
 	value, err := strconv.Atoi(node.Token.Value)
 	if err != nil || value < low || value > high {
-		r.problem(r.place(n), "", "%s is out of range (%d to %d)", mistake.Clip(node.Token.Value), low, high)
+		r.problem(r.place(n), "", "%s is out of range (%d to %d)", diagnostic.Clip(node.Token.Value), low, high)
 		return optional[int]{}
 	}
 	return some(value)
@@ -188,16 +188,16 @@ func (r *reader) list(n ast.Node, check func(string) error) optional[[]string] {
 	return some(values)
 }
 
-// variableName is what a shell accepts as one.
+// variableName matches the names that a shell accepts for variables.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// variables reads a mapping of environment variables. Numbers and booleans are
-// taken as they are written.
+// variables reads a mapping of environment variables. It takes numbers and booleans as the file
+// writes them.
 func (r *reader) variables(n ast.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.pairs(n, "env", nil) {
 		if !variableName.MatchString(p.key) {
-			r.problem(p.at, "", "%q is no name for an environment variable", mistake.Clip(p.key))
+			r.problem(p.at, "", "%q is no name for an environment variable", diagnostic.Clip(p.key))
 			continue
 		}
 		switch v := p.value.(type) {
@@ -212,7 +212,7 @@ func (r *reader) variables(n ast.Node) map[string]string {
 	return vars
 }
 
-// stringOf returns a text as YAML gives it, or notes that it is none.
+// stringOf returns the text of a YAML node, or records that the node is not a text.
 func (r *reader) stringOf(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -220,14 +220,14 @@ func (r *reader) stringOf(n ast.Node) (string, bool) {
 	case *ast.LiteralNode:
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		r.problem(r.place(n), "quote it", "must be a text, but YAML reads %s as something else", mistake.Clip(n.GetToken().Value))
+		r.problem(r.place(n), "quote it", "must be a text, but YAML reads %s as something else", diagnostic.Clip(n.GetToken().Value))
 	default:
 		r.wrongType(n, "must be a text")
 	}
 	return "", false
 }
 
-// wrongType notes that a value is of another kind than wanted.
+// wrongType records that a value has the wrong type.
 func (r *reader) wrongType(n ast.Node, want string) {
 	hint, kind := "", "something else"
 	switch n.(type) {

@@ -11,11 +11,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Writers are the notations that an inventory can be written in, by name.
+// Writers returns the names of the notations in which Write can write an inventory.
 func Writers() []string { return []string{"hostfile", "slurm", "ansible", "yaml"} }
 
-// Write writes the inventory in the notation of one of Writers. lost is what the
-// notation has no place for: for each node the key of an inventory in YAML.
+// Write writes the inventory in one of the notations of Writers. lost names the values that the
+// notation cannot hold: for each node, their keys in an inventory in YAML.
 func (inv *Inventory) Write(notation string) (text string, lost []Remark, err error) {
 	nodes := inv.nodes()
 	switch notation {
@@ -32,7 +32,7 @@ func (inv *Inventory) Write(notation string) (text string, lost []Remark, err er
 	return "", nil, fmt.Errorf("an inventory cannot be written as %q", notation)
 }
 
-// envEntry is an environment of a node as YAML has it.
+// envEntry is an environment of a node in the form of the YAML inventory.
 type envEntry struct {
 	Name         string            `key:"name"`
 	User         string            `key:"user"`
@@ -44,7 +44,7 @@ type envEntry struct {
 	ExecPrefix   []string          `key:"exec_prefix"`
 }
 
-// nodeEntry is a node, or several that differ in nothing but their names.
+// nodeEntry is a node, or several that differ only in their names.
 type nodeEntry struct {
 	Hosts        string            `key:"hosts"`
 	Address      string            `key:"address"`
@@ -97,7 +97,7 @@ func newNodeEntry(hosts []Host) nodeEntry {
 			envs[i].Python = ""
 		}
 	}
-	// What all environments have in common is the node's.
+	// A value that all environments have becomes the node's.
 	share(envs, &n.User, func(e *envEntry) *string { return &e.User })
 	share(envs, &n.Sudo, func(e *envEntry) *string { return &e.Sudo })
 	share(envs, &n.IdentityFile, func(e *envEntry) *string { return &e.IdentityFile })
@@ -111,7 +111,7 @@ func newNodeEntry(hosts []Host) nodeEntry {
 	return n
 }
 
-// share moves a value that all of several have to the one that stands for all.
+// share moves a value that all elements have to their common parent.
 func share[E, T any](all []E, to *T, of func(*E) *T) {
 	var none T
 	first := *of(&all[0])
@@ -126,7 +126,7 @@ func share[E, T any](all []E, to *T, of func(*E) *T) {
 	*to = first
 }
 
-// keys are the keys of a node that say something, but for its name.
+// keys returns the keys of a node that have a value, without its name.
 func (n nodeEntry) keys() []string {
 	var all []string
 	v := reflect.ValueOf(n)
@@ -139,7 +139,7 @@ func (n nodeEntry) keys() []string {
 	return all
 }
 
-// losses is what the nodes say, but for the keys that are kept.
+// losses returns the keys of the nodes that the notation does not keep.
 func losses(nodes []nodeEntry, kept ...string) []Remark {
 	var lost []Remark
 	for _, n := range nodes {
@@ -152,10 +152,10 @@ func losses(nodes []nodeEntry, kept ...string) []Remark {
 	return lost
 }
 
-// HostfileLine is a line of a hostfile as DeepSpeed's launcher reads it.
+// HostfileLine returns a line of a hostfile in the form that DeepSpeed's launcher reads.
 func HostfileLine(host string, slots int) string { return fmt.Sprintf("%s slots=%d\n", host, slots) }
 
-// hostfile writes what DeepSpeed dials, and the slots that it needs to know.
+// hostfile writes the addresses that DeepSpeed dials, and the slots, which it requires.
 func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
 	var out strings.Builder
 	var without []string
@@ -186,18 +186,17 @@ func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
 	return out.String(), nil
 }
 
-// unwritable is an inventory that does not say what a notation needs.
+// unwritable is the error of an inventory that lacks a value that the notation needs.
 type unwritable struct{ error }
 
-// ExitCode is that of a wrong inventory.
+// ExitCode returns the exit code of a wrong inventory.
 func (u *unwritable) ExitCode() int { return 2 }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the reason.
 func (u *unwritable) Unwrap() error { return u.error }
 
-// slurm writes the names as Slurm does: of a name only the number at its end
-// becomes a range. Slurm knows no text behind brackets, and puts what has
-// several into an order of its own.
+// slurm writes the names in Slurm's way: only the number at the end of a name becomes a range.
+// Slurm does not accept text after brackets, and reorders names with several brackets.
 func (inv *Inventory) slurm(nodes []nodeEntry) string {
 	alike := make(map[string][]string)
 	var order []string
@@ -215,7 +214,7 @@ func (inv *Inventory) slurm(nodes []nodeEntry) string {
 	return strings.Join(words, ",")
 }
 
-// common takes from nodes what all of them say.
+// common removes the values that all nodes share from the nodes, and returns them.
 func common(nodes []nodeEntry) nodeEntry {
 	var all nodeEntry
 	if len(nodes) < 2 {

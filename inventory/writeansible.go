@@ -9,15 +9,15 @@ import (
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// variable is one of an Ansible inventory, its value a string, an int, a list or
-// a mapping.
+// variable is a variable of an Ansible inventory. Its value is a string, an int, a list or a
+// mapping.
 type variable struct {
 	name  string
 	value any
 }
 
-// ansible writes an inventory in INI: what Ansible has variables for in those,
-// the rest in dsbuild's own.
+// ansible writes an inventory in INI. It uses Ansible's variables where they exist, and dsbuild's
+// own for the rest.
 func (inv *Inventory) ansible(nodes []nodeEntry) (string, []Remark, error) {
 	var lost []Remark
 	known := inv.KnownHosts
@@ -25,7 +25,7 @@ func (inv *Inventory) ansible(nodes []nodeEntry) (string, []Remark, error) {
 		lost, known = append(lost, Remark{"", "known_hosts"}), ""
 	}
 	all := common(nodes)
-	// One variable holds jump host and known hosts: they stand in one place.
+	// One variable holds jump host and known hosts: both must be written at the same level.
 	together, apart := known, ""
 	if slices.ContainsFunc(nodes, func(n nodeEntry) bool { return n.ProxyJump != "" }) {
 		together, apart = "", known
@@ -70,7 +70,7 @@ func (inv *Inventory) ansible(nodes []nodeEntry) (string, []Remark, error) {
 	return out.String(), lost, nil
 }
 
-// sshArgs is the variable for options of ssh that no other is for.
+// sshArgs is the variable for options of ssh that have no variable of their own.
 const sshArgs = "ansible_ssh_common_args"
 
 func sshArguments(jump, known string) string {
@@ -84,7 +84,7 @@ func sshArguments(jump, known string) string {
 	return strings.Join(words, " ")
 }
 
-// variables are what a node says, as variables of Ansible and dsbuild's own.
+// variables returns the settings of a node as variables of Ansible and dsbuild's own.
 func (n nodeEntry) variables(known string) []variable {
 	var all []variable
 	add := func(name string, value any, said bool) {
@@ -113,7 +113,7 @@ func (n nodeEntry) variables(known string) []variable {
 	return all
 }
 
-// mapping is an environment as the value of a variable.
+// mapping returns an environment as the value of a variable.
 func (e envEntry) mapping() map[string]any {
 	all := map[string]any{"name": e.Name}
 	for key, text := range map[string]string{"user": e.User, "sudo": e.Sudo, "identity_file": e.IdentityFile, "python": e.Python, "setup": e.Setup} {
@@ -146,7 +146,7 @@ func listOf(words []string) []any {
 	return all
 }
 
-// noTemplates refuses what Ansible would evaluate.
+// noTemplates refuses values that Ansible would evaluate.
 func noTemplates(node string, vars []variable) error {
 	for _, v := range vars {
 		if !holds(v.value, func(value any) bool { text, _ := value.(string); return ansible.IsTemplate(text) }) {

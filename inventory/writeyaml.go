@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// yaml writes the inventory as dsbuild reads it: read again, it is the same.
+// yaml writes the inventory in dsbuild's own format: dsbuild reads the same inventory back.
 func (inv *Inventory) yaml(nodes []nodeEntry) string {
 	var out strings.Builder
 	if defaults := common(nodes); len(defaults.keys()) > 0 {
@@ -35,8 +35,8 @@ func (inv *Inventory) yaml(nodes []nodeEntry) string {
 	return out.String()
 }
 
-// writeFields writes what the fields of an entry say, a line each; lead stands
-// before the first and indent before the others.
+// writeFields writes the set fields of an entry, a line each. lead stands before the first and
+// indent before the others.
 func writeFields(out *strings.Builder, lead, indent string, entry any) {
 	v := reflect.ValueOf(entry)
 	for i := range v.NumField() {
@@ -77,16 +77,16 @@ func writeFields(out *strings.Builder, lead, indent string, entry any) {
 	}
 }
 
-// plainYAML is a text that needs no quotes: no reader takes it for a number, a
-// date or a word with a meaning, and none of its characters means anything.
+// plainYAML matches text that needs no quotes: no reader takes it for a number, a date or a
+// keyword, and none of its characters is special.
 var (
 	plainYAML = regexp.MustCompile(`^([A-Za-z_/][A-Za-z0-9_./+=@-]*( [A-Za-z0-9_./+=@-]+)*|[0-9]+(\.[0-9]+){3})$`)
-	// plainHosts has brackets and commas as well, which mean nothing outside of a list.
+	// plainHosts also allows brackets and commas, which have no meaning outside of a list.
 	plainHosts = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.,\[\]-]*$`)
 	yamlWord   = regexp.MustCompile(`^(?i:true|false|yes|no|on|off|y|n|null)$`)
 )
 
-// yamlText is a text as YAML has it.
+// yamlText returns a text as a YAML scalar.
 func yamlText(s string) string {
 	if plainYAML.MatchString(s) && !yamlWord.MatchString(s) {
 		return s
@@ -120,8 +120,8 @@ func nodeNames(nodes []nodeEntry) []string {
 	return names
 }
 
-// alike is how many nodes at the front one entry can stand for: they say the
-// same, and a range gives them in this order.
+// alike returns how many nodes at the front one entry can describe: their settings are equal, and
+// a range gives their names in this order.
 func alike(nodes []nodeEntry) int {
 	n := 1
 	for n < len(nodes) && nodes[0].sameBut(nodes[n]) {
@@ -136,7 +136,7 @@ func alike(nodes []nodeEntry) int {
 	return n
 }
 
-// sameBut reports whether two nodes differ in their names alone.
+// sameBut reports whether two nodes differ only in their names.
 func (n nodeEntry) sameBut(other nodeEntry) bool {
 	if n.Address != "" || other.Address != "" {
 		return false

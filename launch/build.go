@@ -7,78 +7,78 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// builder makes a job of what was said about it.
+// builder makes a job from settings and collects the mistakes in them.
 type builder struct {
-	mistake.List
+	diagnostic.List
 	job  *Job
-	said map[string]Setting // the last of each key
+	said map[string]Setting // the last setting of each key
 
-	submit bool // the job is to be started, not only rendered
+	submit bool // dsbuild also starts the job
 }
 
-// wrong notes that what was said of a key cannot be.
-func (b *builder) wrong(s Setting, hint, format string, args ...any) {
+// addProblem notes an invalid value of a key.
+func (b *builder) addProblem(s Setting, hint, format string, args ...any) {
 	at := s.At
 	if len(s.Words) > 0 {
 		at = s.Words[0].At
 	}
-	b.wrongAt(at, hint, format, args...)
+	b.addProblemAt(at, hint, format, args...)
 }
 
-func (b *builder) wrongAt(at Position, hint, format string, args ...any) {
+func (b *builder) addProblemAt(at Position, hint, format string, args ...any) {
 	b.Add(at, hint, format, args...)
 }
 
 func (b *builder) oneLine(s Setting) bool {
 	if t := s.text(); strings.TrimSpace(t) == "" || strings.ContainsAny(t, "\n\r\x00") || len(t) > 4000 {
-		b.wrong(s, "", "%s must be one line of text", s.Key)
+		b.addProblem(s, "", "%s must be one line of text", s.Key)
 		return false
 	}
 	return true
 }
 
 func nearest(word string, known []string) string {
-	if near := mistake.Nearest(word, known); near != "" {
+	if near := diagnostic.Nearest(word, known); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
 	return ""
 }
 
-// Request is all that a job is made of.
+// Request holds the settings and surroundings of a job.
 type Request struct {
 	Kind     Kind
 	File     Settings // of the job file, if there is one
-	Flags    Settings // these go before the file
-	Command  []string // script and arguments; these replace the file's
+	Flags    Settings // override the file
+	Command  []string // script and arguments; override the file's
 	Hosts    []inventory.Host
 	ReadFile func(name string) ([]byte, error) // for a DeepSpeed configuration
-	// Ops are the operators of the wheel that the nodes have; nil: not known.
+	// Ops are the operators in the wheel on the nodes; nil: not known.
 	Ops []string
-	// Submit: the job is to be started. It decides the form where there are
-	// several and none is said.
+	// Submit: dsbuild also starts the job. This decides the form if the user
+	// chose none.
 	Submit bool
 }
 
-// New makes the job of a request. An error about what was said is an *Error with
-// all that is wrong.
+// New makes the job of a request. The error for invalid settings is an *Error that
+// lists all mistakes.
 func New(r Request) (*Job, error) {
-	b := &builder{List: mistake.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, submit: r.Submit}
+	b := &builder{List: diagnostic.List{Lines: r.File.lines}, job: &Job{Kind: r.Kind}, said: map[string]Setting{}, submit: r.Submit}
 	for _, source := range []Settings{r.File, r.Flags} {
-		b.take(source)
+		b.applySettings(source)
 	}
-	b.command(r.Command)
-	b.hosts(r.Hosts)
-	b.defaults()
-	b.check()
+	b.takeCommand(r.Command)
+	b.takeHosts(r.Hosts)
+	b.fillDefaults()
+	b.checkAll()
 	if r.Kind == DeepSpeed {
-		b.deepspeed()
+		launcherChecks{b}.checkAll()
 	}
 	if TakesConfig(r.Kind) {
-		b.configuration(r)
+		b.prepareConfig(r)
 	}
 	if err := b.Err(); err != nil {
 		return nil, err
@@ -86,9 +86,9 @@ func New(r Request) (*Job, error) {
 	return b.job, nil
 }
 
-// take applies what one source says. A preset comes first: what else the same
-// source says of nodes and GPUs goes before it.
-func (b *builder) take(s Settings) {
+// applySettings applies the settings of one source. A preset is applied first: nodes
+// and GPUs of the same source override it.
+func (b *builder) applySettings(s Settings) {
 	for _, preset := range []bool{true, false} {
 		for _, said := range s.All {
 			k := keyNamed(said.Key)
@@ -109,18 +109,18 @@ func (b *builder) take(s Settings) {
 	}
 }
 
-func (b *builder) has(key string) bool {
+func (b *builder) isSet(key string) bool {
 	_, ok := b.said[key]
 	return ok
 }
 
-// hosts takes the nodes of the inventory.
-func (b *builder) hosts(all []inventory.Host) {
+// takeHosts chooses the job's nodes from the inventory.
+func (b *builder) takeHosts(all []inventory.Host) {
 	j := b.job
 	seen := map[string]string{}
 	for _, h := range all {
 		if first, twice := seen[h.Node]; twice {
-			b.wrongAt(Position{File: h.Position}, "choose one with --limit", "%s and %s are the same node", first, h.Name)
+			b.addProblemAt(Position{File: h.Position}, "choose one with --limit", "%s and %s are the same node", first, h.Name)
 		}
 		seen[h.Node] = h.Name
 	}
@@ -128,11 +128,11 @@ func (b *builder) hosts(all []inventory.Host) {
 	if len(all) == 0 {
 		return
 	}
-	switch n, said := j.Nodes.Max, b.has("nodes"); {
+	switch n, said := j.Nodes.Max, b.isSet("nodes"); {
 	case !said || n == 0:
 		j.Nodes = Nodes{len(all), len(all)}
 	case n > len(all):
-		b.wrong(b.said["nodes"], "", "the job wants %d nodes, the inventory has %d", n, len(all))
+		b.addProblem(b.said["nodes"], "", "the job wants %d nodes, the inventory has %d", n, len(all))
 	default:
 		j.Hosts = all[:n]
 	}
@@ -141,8 +141,8 @@ func (b *builder) hosts(all []inventory.Host) {
 	}
 }
 
-// defaults fills in what was not said.
-func (b *builder) defaults() {
+// fillDefaults sets the default of each missing setting.
+func (b *builder) fillDefaults() {
 	j := b.job
 	or := func(field *string, value string) {
 		if *field == "" {
@@ -153,16 +153,16 @@ func (b *builder) defaults() {
 	if j.Nodes.Max == 0 {
 		j.Nodes = Nodes{1, 1}
 	}
-	b.processes()
+	b.decideProcesses()
 	or(&j.SlurmForm, "job")
 	or(&j.K8sForm, "pytorchjob")
 	or(&j.DSForm, map[bool]string{true: "nodes", false: "pdsh"}[b.submit])
 	or(&j.JAXForm, map[bool]string{true: "manual", false: "slurm"}[len(j.Hosts) > 0])
-	or(&j.Rendezvous, map[bool]string{true: "c10d", false: "static"}[j.Nodes.Elastic() || j.workers() || j.Kind == AIStation])
-	if j.Nodes.Elastic() && !b.has("max-restarts") {
+	or(&j.Rendezvous, map[bool]string{true: "c10d", false: "static"}[j.Nodes.Elastic() || j.hasWorkers() || j.Kind == AIStation])
+	if j.Nodes.Elastic() && !b.isSet("max-restarts") {
 		j.MaxRestarts = usualRestarts
 	}
-	if j.workers() && j.JoinTimeout == 0 {
+	if j.hasWorkers() && j.JoinTimeout == 0 {
 		j.JoinTimeout = 3600
 	}
 	or(&j.Time, "20:00:00")
@@ -181,18 +181,19 @@ func (b *builder) defaults() {
 	or(&j.JAXPlatforms, map[bool]string{true: "cuda", false: "cpu"}[j.GPUs > 0])
 }
 
-// usualRestarts is how many nodes an elastic job may lose where nobody says.
+// usualRestarts is the default number of restarts of an elastic job; each lost node
+// takes one.
 const usualRestarts = 3
 
-// processes decides how many there are on a node, and their CPUs.
-func (b *builder) processes() {
+// decideProcesses sets the number of processes on a node, and their CPUs.
+func (b *builder) decideProcesses() {
 	j := b.job
-	j.ProcsSaid = b.has("procs")
-	j.Slots = len(j.Hosts) > 0 && !b.has("gpus") && !j.ProcsSaid && !slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
+	j.ProcsSaid = b.isSet("procs")
+	j.Slots = len(j.Hosts) > 0 && !b.isSet("gpus") && !j.ProcsSaid && !slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return h.Slots == 0 })
 	switch {
 	case j.Slots:
 		j.GPUs = slices.MaxFunc(j.Hosts, func(a, b inventory.Host) int { return a.Slots - b.Slots }).Slots
-	case !b.has("gpus") && (!j.ProcsSaid || j.Kind == JAX):
+	case !b.isSet("gpus") && (!j.ProcsSaid || j.Kind == JAX):
 		j.GPUs = usualGPUs(j.Kind)
 	}
 	switch {
@@ -202,7 +203,7 @@ func (b *builder) processes() {
 	default:
 		j.Procs = max(j.GPUs, 1)
 	}
-	j.GPUsKnown = b.has("gpus") || j.Slots || j.Procs > 1
+	j.GPUsKnown = b.isSet("gpus") || j.Slots || j.Procs > 1
 	if j.CPUs == 0 {
 		j.CPUs = j.Procs + 2
 		if j.Kind == JAX {
@@ -211,8 +212,8 @@ func (b *builder) processes() {
 	}
 }
 
-// usualGPUs is what a node is taken to have where nobody says: the whole of a
-// usual server, four in the script of the guides, one in a container.
+// usualGPUs is the default number of GPUs per node: those of a usual server, four in
+// the guides' script, one in a container.
 func usualGPUs(k Kind) int {
 	switch k {
 	case Torchrun:
@@ -226,26 +227,26 @@ func usualGPUs(k Kind) int {
 // BySlurm reports whether Slurm starts the job.
 func (j *Job) BySlurm() bool { return j.Kind == Slurm || j.Kind == JAX && j.JAXForm == "slurm" }
 
-// workers reports whether the job is one-node jobs that meet.
-func (j *Job) workers() bool { return j.Kind == Slurm && j.SlurmForm == "workers" }
+// hasWorkers reports whether the job is a group of one-node Slurm jobs.
+func (j *Job) hasWorkers() bool { return j.Kind == Slurm && j.SlurmForm == "workers" }
 
-// check finds what does not go together.
-func (b *builder) check() {
+// checkAll finds settings that contradict each other.
+func (b *builder) checkAll() {
 	j := b.job
 	if j.Nodes.Elastic() {
 		b.checkElastic()
 	}
-	if j.workers() && j.Rendezvous == "static" {
-		b.wrong(b.said["rendezvous"], "leave it out", "one-node jobs have no ranks to give: the form workers meets by c10d")
+	if j.hasWorkers() && j.Rendezvous == "static" {
+		b.addProblem(b.said["rendezvous"], "leave it out", "the form workers needs c10d: one-node jobs have no fixed ranks")
 	}
-	if j.workers() && j.Nodes.Max < 2 {
-		b.wrong(b.said["slurm-form"], "leave --form out for one node", "the form workers is a master and at least one worker")
+	if j.hasWorkers() && j.Nodes.Max < 2 {
+		b.addProblem(b.said["slurm-form"], "leave --form out for one node", "the form workers needs a master and at least one worker")
 	}
 	if j.Kind == JAX && j.GPUs%j.Procs != 0 && j.GPUs > 0 {
-		b.wrong(b.said["procs"], "", "%d GPUs cannot be shared by %d processes: some would have more than others", j.GPUs, j.Procs)
+		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
 	}
 	if (j.Kind == K8s || j.Kind == Docker) && j.Image == "" {
-		b.wrongAt(Position{File: "--image"}, "the image that holds torch, or the script too", "no image was named")
+		b.addProblemAt(Position{File: "--image"}, "the image that holds torch, or the script too", "no image given")
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
@@ -253,12 +254,12 @@ func (b *builder) check() {
 	if slices.Contains(bySlurm(), j.Kind) {
 		b.checkSlurm()
 	}
-	if j.OnEach() && j.Include+j.Exclude != "" {
-		b.wrong(b.said[map[bool]string{true: "include", false: "exclude"}[j.Include != ""]], "choose the nodes with --limit",
-			"include and exclude are for one launcher that logs in on the nodes (--form pdsh)")
+	if (deepspeedLauncher{j}).OnEach() && j.Include+j.Exclude != "" {
+		b.addProblem(b.said[map[bool]string{true: "include", false: "exclude"}[j.Include != ""]], "choose the nodes with --limit",
+			"include and exclude work only with one launcher for all nodes (--form pdsh)")
 	}
-	if j.Kind == DeepSpeed && b.has("ds-form") && j.DSForm == "nodes" && len(j.Hosts) == 0 {
-		b.wrong(b.said["ds-form"], "add -i INVENTORY", "the form nodes has a block for each node, and no nodes were named")
+	if j.Kind == DeepSpeed && b.isSet("ds-form") && j.DSForm == "nodes" && len(j.Hosts) == 0 {
+		b.addProblem(b.said["ds-form"], "add -i INVENTORY", "the form nodes needs an inventory")
 	}
 	b.checkMeeting()
 	b.checkHosts()
@@ -268,16 +269,16 @@ func (b *builder) checkElastic() {
 	j, nodes := b.job, b.said["nodes"]
 	switch {
 	case j.Rendezvous == "static":
-		b.wrong(b.said["rendezvous"], "leave it out", "ranks cannot be given where nodes come and go: MIN:MAX needs c10d")
+		b.addProblem(b.said["rendezvous"], "leave it out", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d")
 	case j.Kind == DeepSpeed:
-		b.wrong(nodes, "use launch torchrun or slurm", "DeepSpeed's launcher takes a fixed number of nodes, not MIN:MAX")
+		b.addProblem(nodes, "use launch torchrun or slurm", "DeepSpeed's launcher takes a fixed number of nodes, not MIN:MAX")
 	case j.Kind == JAX:
-		b.wrong(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
+		b.addProblem(nodes, "", "JAX takes a fixed number of processes, not MIN:MAX")
 	case j.Kind == K8s && j.K8sForm == "trainjob":
-		b.wrong(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
+		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
 	}
 	if j.MaxRestarts == 0 {
-		b.wrong(b.said["max-restarts"], "at least 1; each lost node takes one",
+		b.addProblem(b.said["max-restarts"], "at least 1; each lost node takes one",
 			"an elastic job without restarts does not survive a lost node: the others end with code 1")
 	}
 }
@@ -285,83 +286,83 @@ func (b *builder) checkElastic() {
 func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
-		b.wrong(b.said["name"], "as in train-t5", "Kubernetes cannot call a job %q: lower-case letters, digits and '-', 40 at most, a letter first", j.Name)
+		b.addProblem(b.said["name"], "as in train-t5", "%q is not a valid name on Kubernetes: lower-case letters, digits and '-', 40 at most, a letter first", j.Name)
 	}
 	for _, m := range j.Mounts {
 		if !path.IsAbs(m.Source) && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`).MatchString(m.Source) {
-			b.wrong(b.said["mount"], "a path of the node, or the name of a PersistentVolumeClaim", "%q is neither", m.Source)
+			b.addProblem(b.said["mount"], "a path of the node, or the name of a PersistentVolumeClaim", "%q is neither", m.Source)
 		}
 	}
 	switch {
 	case j.Gang == "kueue" && j.Queue == "":
-		b.wrong(b.said["gang"], "add --queue NAME: 'kubectl get localqueues' lists them", "Kueue admits the jobs of a queue, and none was named")
+		b.addProblem(b.said["gang"], "add --queue NAME: 'kubectl get localqueues' lists them", "Kueue needs a queue")
 	case j.Gang == "volcano" && j.K8sForm == "trainjob":
-		b.wrong(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue", "a TrainJob of Kubeflow Trainer 2.0 knows no Volcano")
+		b.addProblem(b.said["gang"], "use --gang coscheduling, or --queue NAME for Kueue", "a TrainJob of Kubeflow Trainer 2.0 does not support Volcano")
 	case j.Gang == "coscheduling" && j.Queue != "":
-		b.wrong(b.said["queue"], "leave it out", "coscheduling has no queues")
+		b.addProblem(b.said["queue"], "leave it out", "coscheduling has no queues")
 	}
-	if b.has("rdzv-id") && !j.Nodes.Elastic() {
-		b.wrong(b.said["rdzv-id"], "leave it out", "only an elastic PyTorchJob has a rendezvous with a name")
+	if b.isSet("rdzv-id") && !j.Nodes.Elastic() {
+		b.addProblem(b.said["rdzv-id"], "leave it out", "only an elastic PyTorchJob has a rendezvous id")
 	}
 }
 
-// checkSlurm finds what does not go together in a job that Slurm starts.
+// checkSlurm finds contradictory settings of a job that Slurm starts.
 func (b *builder) checkSlurm() {
 	j := b.job
 	if j.Container == "" || !j.BySlurm() {
 		b.checkNoContainer()
 		j.Container, j.Image, j.Mounts = "", "", nil
 	} else if j.Image == "" {
-		b.wrong(b.said["container"], "add --image: a .sif or .sqsh file, or docker://NAME", "no image was named")
+		b.addProblem(b.said["container"], "add --image: a .sif or .sqsh file, or docker://NAME", "no image given")
 	}
-	if j.workers() && j.Container != "" {
-		b.wrong(b.said["container"], "leave --form out: one job of all nodes", "one-node jobs that meet are started in no container")
+	if j.hasWorkers() && j.Container != "" {
+		b.addProblem(b.said["container"], "leave --form out: one job of all nodes", "the form workers does not support containers")
 	}
-	if j.workers() && j.Requeue {
-		b.wrong(b.said["requeue"], "leave --form out: one job of all nodes", "a one-node job that is put back into the queue is not found by the others any more")
+	if j.hasWorkers() && j.Requeue {
+		b.addProblem(b.said["requeue"], "leave --form out: one job of all nodes", "the other jobs cannot find a requeued one-node job")
 	}
 }
 
-// checkNoContainer refuses flags that are for containers where there are none. What a
-// file says of them is for other kinds.
+// checkNoContainer refuses container flags for a job without containers. A job file
+// may hold such settings for other kinds.
 func (b *builder) checkNoContainer() {
 	for _, key := range []string{"container", "image", "mount"} {
 		switch said := b.said[key]; {
 		case !strings.HasPrefix(said.At.File, "--"):
 		case !b.job.BySlurm():
-			b.wrong(said, "use --form slurm", "a job by hand is started in no container")
+			b.addProblem(said, "use --form slurm", "a job that you start by hand does not support containers")
 		default:
-			b.wrong(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
+			b.addProblem(said, "add --container apptainer, or pyxis where srun --help has --container-image", "--%s is for a job in containers", key)
 		}
 	}
 }
 
-// checkMeeting refuses a place where nobody would meet. Nodes that all have
-// addresses of one machine do meet there.
+// checkMeeting refuses a loopback master for several nodes, unless all nodes of the
+// inventory have loopback addresses.
 func (b *builder) checkMeeting() {
 	j := b.job
 	local := func(address string) bool {
 		return address == "localhost" || address == "::1" || strings.HasPrefix(address, "127.") || address == "0.0.0.0"
 	}
 	elsewhere := len(j.Hosts) == 0 || slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return !local(h.Address) })
-	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.has("master") || len(j.Hosts) > 0) {
-		b.wrong(b.said["master"], "the address by which the other nodes know the first",
+	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.isSet("master") || len(j.Hosts) > 0) {
+		b.addProblem(b.said["master"], "the address by which the other nodes know the first",
 			"%s is each node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
 	}
 }
 
-// Addresses and users as they may stand in any script: no shell makes anything of
-// them. The zone of an IPv6 address is one node's own name for an interface.
+// Addresses and users that need no quotes in any script. The zone of an IPv6 address
+// is not allowed: it names an interface of one node.
 var (
 	plainAddress = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,253}$`)
 	plainUser    = regexp.MustCompile(`^[\pL\pN_][\pL\pN_.+\\-]*$`)
 )
 
-// checkHosts refuses what blocks for nodes cannot say.
+// checkHosts refuses hosts that a node's script cannot name.
 func (b *builder) checkHosts() {
 	j := b.job
 	if strings.HasPrefix(j.Python, "-") {
-		b.wrong(b.said["python"], "a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
+		b.addProblem(b.said["python"], "a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
 	}
 	if len(j.Hosts) == 0 {
 		return
@@ -370,12 +371,12 @@ func (b *builder) checkHosts() {
 		at := Position{File: h.Position}
 		switch {
 		case !plainAddress.MatchString(h.Address) || strings.HasPrefix(h.Address, "-"):
-			b.wrongAt(at, "an address that all nodes know it by", "%s: the address %q cannot stand in a launch script", h.Name, h.Address)
+			b.addProblemAt(at, "an address that all nodes know it by", "%s: the address %q cannot stand in a launch script", h.Name, h.Address)
 		case h.User != "" && !plainUser.MatchString(h.User):
-			b.wrongAt(at, "", "%s: the user %q cannot stand in a launch script", h.Name, h.User)
+			b.addProblemAt(at, "", "%s: the user %q cannot stand in a launch script", h.Name, h.User)
 		}
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation {
-		b.wrongAt(Position{File: "-i"}, "leave -i out", "the nodes of a job of this kind are not chosen by an inventory")
+		b.addProblemAt(Position{File: "-i"}, "leave -i out", "an inventory cannot choose the nodes of a job of this kind")
 	}
 }

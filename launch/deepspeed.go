@@ -9,25 +9,32 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// DeepSpeed's launcher puts its command on the line of a remote shell, through
-// pdsh: what it quotes itself and what not is written down here once (DeepSpeed
+// deepspeedLauncher derives from a job what DeepSpeed's own launcher is given.
+//
+// That launcher puts its command on the line of a remote shell, through pdsh, and
+// quotes some words and not others. This file holds these rules (DeepSpeed
 // 0.19.8, launcher/runner.py and launcher/multinode_runner.py; pdsh 2.34,
 // src/common/pipecmd.c).
+type deepspeedLauncher struct{ job *Job }
 
-// ByPDSH reports whether DeepSpeed's launcher reaches nodes through pdsh: with a
-// single node it starts the processes itself, and no shell reads the words.
-func (j *Job) ByPDSH() bool { return !j.OnEach() && len(j.Hosts) > 0 && len(j.active()) > 1 }
+// ByPDSH reports whether DeepSpeed's launcher reaches the nodes through pdsh. For a
+// single node it starts the processes itself, and no remote shell reads the words.
+func (l deepspeedLauncher) ByPDSH() bool {
+	return !l.OnEach() && len(l.job.Hosts) > 0 && len(l.activeSlotsByNode()) > 1
+}
 
-// OnEach reports whether DeepSpeed's launcher is started on every node by itself
-// (its option --no_ssh), and not by one that logs in on the others.
-func (j *Job) OnEach() bool { return j.Kind == DeepSpeed && j.DSForm == "nodes" && len(j.Hosts) > 0 }
+// OnEach reports whether each node runs its own launcher (option --no_ssh). Otherwise
+// one launcher logs in on the other nodes.
+func (l deepspeedLauncher) OnEach() bool {
+	return l.job.Kind == DeepSpeed && l.job.DSForm == "nodes" && len(l.job.Hosts) > 0
+}
 
-// remoteWord is what DeepSpeed's launcher must be given so that the program on
-// the nodes gets s. pdsh takes %h, %n, %u for its own; a word with a space
-// DeepSpeed puts into double quotes, escaping those within; any other it passes
-// as it is to the shell of the node.
-func (j *Job) remoteWord(s string) string {
-	if !j.ByPDSH() {
+// remoteWord quotes s for DeepSpeed's launcher, so that the program on the nodes gets
+// s. pdsh replaces %h, %n and %u. DeepSpeed puts a word with a space into double
+// quotes and escapes the quotes in it; it passes any other word unquoted to the
+// shell of the node.
+func (l deepspeedLauncher) remoteWord(s string) string {
+	if !l.ByPDSH() {
 		return s
 	}
 	s = strings.ReplaceAll(s, "%", "%%")
@@ -40,56 +47,56 @@ func (j *Job) remoteWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// envValue is a value as .deepspeed_env must have it. The file has no comments,
-// no empty lines and no quotes of its own: DeepSpeed puts a value with other
-// than plain characters into double quotes, without escaping what is in them.
+// envValue escapes a value for .deepspeed_env. The file has no comments, no empty
+// lines and no quotes. DeepSpeed puts a value with special characters into double
+// quotes, and escapes nothing in it.
 func envValue(s string) string {
 	s = strings.ReplaceAll(s, "%", "%%")
 	return strings.NewReplacer(`\`, `\\`, `$`, `\$`, "`", "\\`", `"`, `\"`).Replace(s)
 }
 
 // RemoteArgs are the arguments of the script for DeepSpeed's launcher.
-func (j *Job) RemoteArgs() []string {
+func (l deepspeedLauncher) RemoteArgs() []string {
 	var all []string
-	for _, a := range j.Args {
-		all = append(all, j.remoteWord(a))
+	for _, a := range l.job.Args {
+		all = append(all, l.remoteWord(a))
 	}
 	return all
 }
 
-// DSProgram is the program as DeepSpeed's launcher takes it.
-func (j *Job) DSProgram() []string {
-	if j.Module {
-		return []string{"--module", j.Script}
+// DSProgram returns the program in the form of DeepSpeed's launcher.
+func (l deepspeedLauncher) DSProgram() []string {
+	if l.job.Module {
+		return []string{"--module", l.job.Script}
 	}
-	return j.Program()
+	return l.job.Program()
 }
 
-// checkRemote refuses what cannot be passed on.
-func (b *builder) checkRemote() {
-	j := b.job
-	if j.OnEach() {
-		return // no shell of another reads the words
+// checkRemote refuses words and settings that the launcher cannot pass on.
+func (b launcherChecks) checkRemote() {
+	j, l := b.job, deepspeedLauncher{b.job}
+	if l.OnEach() {
+		return // no remote shell reads the words
 	}
 	for _, v := range j.vars(false) {
 		if v.Value != strings.TrimSpace(v.Value) {
-			b.wrong(b.said["env"], "", "DeepSpeed takes spaces from both ends of the value of %s", v.Name)
+			b.addProblem(b.said["env"], "", "DeepSpeed takes spaces from both ends of the value of %s", v.Name)
 		}
 	}
 	for _, v := range j.Taken() {
-		b.wrong(b.said["env"], "set it in ~/.ssh/environment of the nodes, or in a script that starts yours",
+		b.addProblem(b.said["env"], "set it in ~/.ssh/environment of the nodes, or in a script that starts yours",
 			"DeepSpeed's launcher cannot take %s from the environment: .deepspeed_env holds values", v.Name)
 	}
-	if !j.ByPDSH() {
+	if !l.ByPDSH() {
 		return
 	}
 	for _, w := range append([]string{j.Script}, j.Args...) {
 		if strings.ContainsAny(w, "\n\r") || w == "" {
-			b.wrong(b.said["args"], "put it into a file", "DeepSpeed's launcher cannot pass %q to the nodes: pdsh has one line for all words", w)
+			b.addProblem(b.said["args"], "put it into a file", "DeepSpeed's launcher cannot pass %q to the nodes: pdsh has one line for all words", w)
 		}
 	}
 	if !regexp.MustCompile(`^[A-Za-z0-9_@+=:,./-]+$`).MatchString(j.Script) {
-		b.wrong(b.said["script"], "rename it", "DeepSpeed's launcher passes the script %q to the nodes without quotes", j.Script)
+		b.addProblem(b.said["script"], "rename it", "DeepSpeed's launcher passes the script %q to the nodes without quotes", j.Script)
 	}
 	for _, get := range []struct {
 		what string
@@ -101,56 +108,58 @@ func (b *builder) checkRemote() {
 	} {
 		i := slices.IndexFunc(j.Hosts, func(h inventory.Host) bool { return get.of(h) != get.of(j.Hosts[0]) })
 		if i > 0 {
-			b.wrongAt(Position{File: j.Hosts[i].Position}, "say it for each host in ~/.ssh/config, or use launch torchrun",
+			b.addProblemAt(Position{File: j.Hosts[i].Position}, "say it for each host in ~/.ssh/config, or use launch torchrun",
 				"DeepSpeed's launcher has one %s for all nodes: %s has %s, %s has %s", get.what, j.Hosts[0].Name, get.of(j.Hosts[0]), j.Hosts[i].Name, get.of(j.Hosts[i]))
 		}
 	}
 }
 
-// Hostfile is the list of nodes as DeepSpeed reads it.
-func (j *Job) Hostfile() string {
+// Hostfile returns the list of nodes in DeepSpeed's format.
+func (l deepspeedLauncher) Hostfile() string {
 	var out strings.Builder
-	for _, s := range j.pool() {
+	for _, s := range l.allSlots() {
 		out.WriteString(inventory.HostfileLine(s.host, len(s.ids)))
 	}
 	return out.String()
 }
 
 // EnvFile is .deepspeed_env.
-func (j *Job) EnvFile() string {
+func (l deepspeedLauncher) EnvFile() string {
 	var out strings.Builder
-	for _, v := range j.Given() {
+	for _, v := range l.job.Given() {
 		fmt.Fprintf(&out, "%s=%s\n", v.Name, envValue(v.Value))
 	}
 	return out.String()
 }
 
-func (j *Job) renderDeepSpeed() ([]File, error) {
-	all, err := j.files(file{"run.sh", "deepspeed.sh", 0o755})
+// render returns the launcher's script, hostfile and environment.
+func (l deepspeedLauncher) render() ([]File, error) {
+	all, err := l.job.renderFiles(file{"run.sh", "deepspeed.sh", 0o755})
 	if err != nil {
 		return nil, err
 	}
-	if len(j.Hosts) > 0 {
-		all = append(all, File{"hostfile", 0o644, j.Hostfile()})
+	if len(l.job.Hosts) > 0 {
+		all = append(all, File{"hostfile", 0o644, l.Hostfile()})
 	}
-	if env := j.EnvFile(); env != "" && j.ByPDSH() {
+	if env := l.EnvFile(); env != "" && l.ByPDSH() {
 		all = append(all, File{".deepspeed_env", 0o644, env})
 	}
-	all = append(all, j.configFile()...)
-	if j.OnEach() {
-		blocks, err := j.blocks("run.sh")
+	all = append(all, l.job.configFile()...)
+	if l.OnEach() {
+		blocks, err := l.job.renderNodeBlocks("run.sh")
 		return append(all, blocks...), err
 	}
 	return all, nil
 }
 
-// configFile is the configuration that is rendered, if there is one.
-func (j *Job) configFile() []File {
-	if !j.DS.Rendered {
-		return nil
-	}
-	return []File{{ConfigName, 0o644, j.configText()}}
-}
-
 // First is the first node of the inventory.
-func (j *Job) First() inventory.Host { return j.Hosts[0] }
+func (l deepspeedLauncher) First() inventory.Host { return l.job.Hosts[0] }
+
+// DSPython is the interpreter of DeepSpeed's launcher, which is that of the nodes
+// too; "" for the command on PATH.
+func (l deepspeedLauncher) DSPython() string {
+	if l.job.Python == "" && len(l.job.Hosts) > 0 {
+		return l.job.Hosts[0].Python
+	}
+	return l.job.Python
+}

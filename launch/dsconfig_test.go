@@ -20,8 +20,10 @@ func twoByFour() []inventory.Host {
 
 // checked checks a configuration for eight processes.
 func checked(text string, ops []string) error {
-	_, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf("ds-config=ds.json"), Ops: ops,
-		ReadFile: func(string) ([]byte, error) { return []byte(text), nil }})
+	_, err := New(Request{
+		Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf("ds-config=ds.json"), Ops: ops,
+		ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+	})
 	return err
 }
 
@@ -36,7 +38,7 @@ func TestGivenConfig(t *testing.T) {
 		`{"train_batch_size": 20}`:                       "train_batch_size is 20, which is not 2 (micro batch) x 1 (accumulation) x 8 processes",
 		`{"gradient_accumulation_steps": 2}`:             "neither train_batch_size nor train_micro_batch_size_per_gpu is given",
 		`{"train_batch_size": 1.5}`:                      "train_batch_size is 1.5: it must be a whole number",
-		`{"train_batch_size": 8, "train_batch_size": 8}`: `"train_batch_size" stands there twice`,
+		`{"train_batch_size": 8, "train_batch_size": 8}`: `"train_batch_size" is there twice`,
 		`{"train_batch_size": 8,}`:                       "ds.json:1:",
 		`{"train_batch_size": 8`:                         "the JSON ends too early",
 		``:                                               "the JSON ends too early",
@@ -108,7 +110,7 @@ func TestRenderedBatches(t *testing.T) {
 			Micro int `json:"train_micro_batch_size_per_gpu"`
 			Acc   int `json:"gradient_accumulation_steps"`
 		}
-		if err := json.Unmarshal([]byte(j.configText()), &c); err != nil || [3]int{c.Train, c.Micro, c.Acc} != want || c.Micro*c.Acc*8 != c.Train {
+		if err := json.Unmarshal([]byte(j.DS.text()), &c); err != nil || [3]int{c.Train, c.Micro, c.Acc} != want || c.Micro*c.Acc*8 != c.Train {
 			t.Errorf("%q: %v %+v, want %v", flags, err, c, want)
 		}
 	}
@@ -213,9 +215,9 @@ func TestConfigPassed(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		"zero=2":                   "the program is given the configuration \"my.json\", and ds_config.json is rendered too",
+		"zero=2":                   "the program's arguments name the configuration \"my.json\", and dsbuild would render ds_config.json too",
 		"config-arg=--x":           "",
-		"zero=2 ds-config=my.json": "zero is for a configuration that is rendered",
+		"zero=2 ds-config=my.json": "zero is for a rendered configuration",
 	} {
 		_, err := New(Request{Kind: Torchrun, Command: []string{"t.py", "--deepspeed", "my.json"}, Flags: flagsOf(strings.Fields(flags)...), ReadFile: os.ReadFile})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -249,14 +251,14 @@ func TestAutoKeepsWhatIsSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := j.configText()
+	text := j.DS.text()
 	for _, want := range []string{`"train_micro_batch_size_per_gpu": 4,`, `"train_batch_size": "auto",`, "\"fp16\": {\n    \"enabled\": true"} {
 		if !strings.Contains(text, want) || strings.Contains(text, "bf16") {
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
 	for flags, want := range map[string]string{
-		"zero=2 nodes=1:2 train-batch=64":                            "how many there are is not known before the job runs",
+		"zero=2 nodes=1:2 train-batch=64":                            "their number is not known before the job runs",
 		"zero=2 nodes=2 train-batch=64 micro-batch=3 accumulation=1": "48 would do",
 	} {
 		_, err := New(Request{Kind: Slurm, Command: []string{"t.py"}, Flags: flagsOf(strings.Fields(flags)...)})
@@ -285,11 +287,13 @@ func TestDeepSpeedMistakes(t *testing.T) {
 		{[]string{"exclude=a:4"}, twoByFour(), nil, "a has no slot 4: it has 4"},
 		{[]string{"exclude=a@b"}, twoByFour(), nil, "no node is left"},
 		{nil, different, nil, "one python for all nodes: a has python3, b has /other/python"},
-		{[]string{"ds-config=x", "zero=3"}, twoByFour(), nil, "zero is for a configuration that is rendered"},
+		{[]string{"ds-config=x", "zero=3"}, twoByFour(), nil, "zero is for a rendered configuration"},
 		{[]string{"env=A= b"}, twoByFour(), nil, "takes spaces from both ends"},
 	} {
-		_, err := New(Request{Kind: DeepSpeed, Hosts: c.hosts, Command: []string{"t.py"}, Flags: flagsOf(c.flags...), Ops: c.ops,
-			ReadFile: func(string) ([]byte, error) { return []byte(`{"train_batch_size": 8}`), nil }})
+		_, err := New(Request{
+			Kind: DeepSpeed, Hosts: c.hosts, Command: []string{"t.py"}, Flags: flagsOf(c.flags...), Ops: c.ops,
+			ReadFile: func(string) ([]byte, error) { return []byte(`{"train_batch_size": 8}`), nil },
+		})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.flags, err, c.want)
 		}
@@ -307,8 +311,8 @@ func TestFilters(t *testing.T) {
 		"include=a": 4, "include=a:0,1@b": 6, "include=b:3": 1, "include=a:0@a:1": 2, "exclude=b": 4, "exclude=b:0": 7, "exclude=a@b:1,2": 2,
 	} {
 		j, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(flag)})
-		if err != nil || j.ActiveSlots() != want {
-			t.Errorf("%s: %v, %d processes, want %d", flag, err, j.ActiveSlots(), want)
+		if err != nil || (deepspeedLauncher{j}).ActiveSlots() != want {
+			t.Errorf("%s: %v, %d processes, want %d", flag, err, deepspeedLauncher{j}.ActiveSlots(), want)
 		}
 	}
 }

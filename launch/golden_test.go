@@ -35,10 +35,12 @@ func hostile() []string {
 }
 
 func translation() []string {
-	return []string{"examples/pytorch/translation/run_translation.py",
+	return []string{
+		"examples/pytorch/translation/run_translation.py",
 		"--deepspeed", "ds_config.json", "--model_name_or_path", "t5-large", "--per_device_train_batch_size", "4",
 		"--output_dir", "output_dir", "--do_train", "--do_eval", "--max_train_samples", "500", "--num_train_epochs", "1",
-		"--dataset_name", "wmt16", "--dataset_config_name", "ro-en", "--source_lang", "en", "--target_lang", "ro"}
+		"--dataset_name", "wmt16", "--dataset_config_name", "ro-en", "--source_lang", "en", "--target_lang", "ro",
+	}
 }
 
 func samples() []sample {

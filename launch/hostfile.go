@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// slots are the processes of a node that DeepSpeed's launcher may start there.
+// slots are the processes that DeepSpeed's launcher may start on a node.
 type slots struct {
 	host string
 	ids  []int
 }
 
-// pool is what the hostfile offers; nil without one.
-func (j *Job) pool() []slots {
+// allSlots are the slots in the hostfile; nil without a hostfile.
+func (l deepspeedLauncher) allSlots() []slots {
 	var all []slots
-	for _, h := range j.Hosts {
+	for _, h := range l.job.Hosts {
 		s := slots{host: h.Address}
-		for i := range j.ProcsOf(h) {
+		for i := range l.job.ProcsOf(h) {
 			s.ids = append(s.ids, i)
 		}
 		all = append(all, s)
@@ -25,23 +25,23 @@ func (j *Job) pool() []slots {
 	return all
 }
 
-// active is the pool without what the filters leave out, as DeepSpeed's own
-// launcher reads them.
-func (j *Job) active() []slots {
-	filter := j.Include + j.Exclude
+// activeSlotsByNode are the slots that pass the filters. DeepSpeed's launcher reads
+// the filters the same way.
+func (l deepspeedLauncher) activeSlotsByNode() []slots {
+	filter := l.job.Include + l.job.Exclude
 	if filter == "" {
-		return j.pool()
+		return l.allSlots()
 	}
 	named := map[string][]int{}
 	for _, part := range strings.Split(filter, "@") {
 		host, ids, _ := strings.Cut(part, ":")
-		named[host] = append(named[host], numbers(ids)...)
+		named[host] = append(named[host], parseNumbers(ids)...)
 	}
 	var all []slots
-	for _, s := range j.pool() {
+	for _, s := range l.allSlots() {
 		ids, isNamed := named[s.host]
 		chosen := func(id int) bool { return isNamed && (len(ids) == 0 || slices.Contains(ids, id)) }
-		s.ids = slices.DeleteFunc(slices.Clone(s.ids), func(id int) bool { return chosen(id) != (j.Include != "") })
+		s.ids = slices.DeleteFunc(slices.Clone(s.ids), func(id int) bool { return chosen(id) != (l.job.Include != "") })
 		if len(s.ids) > 0 {
 			all = append(all, s)
 		}
@@ -49,7 +49,7 @@ func (j *Job) active() []slots {
 	return all
 }
 
-func numbers(list string) []int {
+func parseNumbers(list string) []int {
 	var all []int
 	for _, word := range strings.Split(list, ",") {
 		if n, err := strconv.Atoi(word); err == nil {
@@ -59,25 +59,25 @@ func numbers(list string) []int {
 	return all
 }
 
-// ActiveSlots is the number of processes that DeepSpeed's launcher starts.
-func (j *Job) ActiveSlots() int {
-	if len(j.Hosts) == 0 {
-		return j.Procs
+// ActiveSlots is the number of processes of DeepSpeed's launcher.
+func (l deepspeedLauncher) ActiveSlots() int {
+	if len(l.job.Hosts) == 0 {
+		return l.job.Procs
 	}
 	n := 0
-	for _, s := range j.active() {
+	for _, s := range l.activeSlotsByNode() {
 		n += len(s.ids)
 	}
 	return max(n, 1)
 }
 
-// addressed writes a filter with the names that the hostfile has: a node may be
-// called by its name in the inventory.
-func (j *Job) addressed(filter string) string {
+// withAddresses replaces the inventory's names in a filter by the hostfile's
+// addresses.
+func (l deepspeedLauncher) withAddresses(filter string) string {
 	parts := strings.Split(filter, "@")
 	for i, part := range parts {
 		host, ids, some := strings.Cut(part, ":")
-		for _, h := range j.Hosts {
+		for _, h := range l.job.Hosts {
 			if host == h.Node {
 				host = h.Address
 			}
@@ -89,12 +89,12 @@ func (j *Job) addressed(filter string) string {
 	return strings.Join(parts, "@")
 }
 
-// filters checks what --include and --exclude name.
-func (b *builder) filters() {
-	j := b.job
-	j.Include, j.Exclude = j.addressed(j.Include), j.addressed(j.Exclude)
+// checkFilters checks the nodes and slots in --include and --exclude.
+func (b launcherChecks) checkFilters() {
+	j, l := b.job, deepspeedLauncher{b.job}
+	j.Include, j.Exclude = l.withAddresses(j.Include), l.withAddresses(j.Exclude)
 	if j.Include != "" && j.Exclude != "" {
-		b.wrong(b.said["exclude"], "give one of them", "include and exclude cannot be used together")
+		b.addProblem(b.said["exclude"], "give one of them", "include and exclude cannot be used together")
 		return
 	}
 	for _, key := range []string{"include", "exclude"} {
@@ -103,32 +103,33 @@ func (b *builder) filters() {
 			continue
 		}
 		if len(j.Hosts) == 0 {
-			b.wrong(said, "add -i INVENTORY", "%s chooses among the nodes of an inventory, and there is none", key)
+			b.addProblem(said, "add -i INVENTORY", "%s chooses among the nodes of an inventory, and there is none", key)
 			continue
 		}
-		b.filter(said)
+		b.checkFilter(said)
 	}
-	if len(j.Hosts) > 0 && len(j.active()) == 0 {
-		b.wrong(b.said["exclude"], "", "no node is left")
+	if len(j.Hosts) > 0 && len(l.activeSlotsByNode()) == 0 {
+		b.addProblem(b.said["exclude"], "", "no node is left")
 	}
 }
 
-func (b *builder) filter(said Setting) {
+func (b launcherChecks) checkFilter(said Setting) {
+	l := deepspeedLauncher{b.job}
 	var known []string
 	have := map[string][]int{}
-	for _, s := range b.job.pool() {
+	for _, s := range l.allSlots() {
 		known = append(known, s.host)
 		have[s.host] = s.ids
 	}
-	for _, part := range strings.Split(b.job.addressed(said.text()), "@") {
+	for _, part := range strings.Split(l.withAddresses(said.text()), "@") {
 		host, ids, _ := strings.Cut(part, ":")
 		if !slices.Contains(known, host) {
-			b.wrong(said, nearest(host, known), "the hostfile has no node %q", host)
+			b.addProblem(said, nearest(host, known), "the hostfile has no node %q", host)
 			continue
 		}
-		for _, id := range numbers(ids) {
+		for _, id := range parseNumbers(ids) {
 			if !slices.Contains(have[host], id) {
-				b.wrong(said, "they count from 0", "%s has no slot %d: it has %d", host, id, len(have[host]))
+				b.addProblem(said, "they count from 0", "%s has no slot %d: it has %d", host, id, len(have[host]))
 			}
 		}
 	}

@@ -1,10 +1,8 @@
-// Package launch turns a description of one training job into what starts it:
-// scripts for Slurm, torchrun, DeepSpeed's launcher, JAX, AIStation and docker,
-// manifests for Kubernetes.
+// Package launch renders one training job as files: scripts for Slurm, torchrun,
+// DeepSpeed's launcher, JAX, AIStation and docker, and manifests for Kubernetes.
 //
-// A job is said once (by flags, by a file, or both); each kind of rendering is
-// text that runs as it is and that explains in comments why it says what it
-// says. Nothing is started here.
+// Flags, a file, or both describe the job. Each rendering runs without changes, and
+// its comments explain its lines. This package starts nothing.
 package launch
 
 import (
@@ -30,7 +28,7 @@ const (
 	Docker    Kind = "docker"
 )
 
-// Kinds lists all kinds, each with what it is.
+// Kinds lists all kinds with a description.
 func Kinds() []KindInfo {
 	return []KindInfo{
 		{Slurm, "a batch script for Slurm that runs torchrun on each node"},
@@ -43,19 +41,19 @@ func Kinds() []KindInfo {
 	}
 }
 
-// KindInfo is a kind with what it is.
+// KindInfo is a kind with a description.
 type KindInfo struct {
 	Kind  Kind
 	About string
 }
 
-// Nodes is how many nodes a job takes: MIN to MAX, the same where it is fixed.
+// Nodes is the number of nodes of a job: MIN to MAX, equal for a fixed size.
 type Nodes struct{ Min, Max int }
 
-// Elastic reports whether the job may run on fewer nodes than it would like.
+// Elastic reports whether the job may run on fewer than Max nodes.
 func (n Nodes) Elastic() bool { return n.Min != n.Max }
 
-// String is N, or MIN:MAX as torchrun writes it.
+// String returns N, or MIN:MAX as torchrun writes it.
 func (n Nodes) String() string {
 	if n.Elastic() {
 		return fmt.Sprintf("%d:%d", n.Min, n.Max)
@@ -63,67 +61,85 @@ func (n Nodes) String() string {
 	return strconv.Itoa(n.Max)
 }
 
-// Var is a variable of the job's environment. One that is Taken has no value
-// here: it comes from the environment of whoever starts the job, as secrets do.
+// Var is a variable of the job's environment. A Taken variable has no value here: it
+// comes from the environment that starts the job, as secrets do.
 type Var struct {
 	Name, Value string
 	Taken       bool
 }
 
-// Mount is a folder that containers see: Source is a path of the node (or, for
-// Kubernetes, the name of a volume claim).
+// Mount is a folder in the containers. Source is a path of the node or, for
+// Kubernetes, the name of a volume claim.
 type Mount struct {
 	Source, Target string
 	ReadOnly       bool
 }
 
-// Resource is something that nodes of Kubernetes offer, and how much of it.
+// Resource is an extended resource of Kubernetes, with a count.
 type Resource struct {
 	Name   string
 	Number int
 }
 
-// Toleration is a taint of nodes that pods may run on. Equal: with that value
-// alone.
+// Toleration lets pods run on nodes with this taint. Equal: only if the taint has
+// this value.
 type Toleration struct {
 	Key, Value, Effect string
 	Equal              bool
 }
 
-// Job is one training job, checked. Zero numbers and empty texts were neither
-// said nor have a default for the job's kind.
+// Job is one checked training job. A zero number or an empty text was not given
+// and has no default for the job's kind.
 type Job struct {
 	Kind Kind
 	Name string
 
+	SizeSettings
+	RendezvousSettings
+	ProgramSettings
+	ContainerSettings
+	SlurmSettings
+	K8sSettings
+	JAXSettings
+	DeepSpeedSettings
+
+	// Hosts are the nodes of the inventory that the job runs on, the master
+	// first; nil without an inventory.
+	Hosts []inventory.Host
+	// HostsKnown is the number of nodes in the inventory.
+	HostsKnown int
+}
+
+// SizeSettings are the nodes, GPUs, processes and CPUs of a job.
+type SizeSettings struct {
 	Nodes Nodes
 	GPUs  int // of each node
 	Procs int // processes of each node
 	CPUs  int // of each task: all processes of a node under torchrun, one under JAX
 
-	// ProcsSaid: the number of processes was given, and does not follow from the
-	// GPUs that a node turns out to have.
+	// ProcsSaid: the user gave the number of processes; else it follows from the
+	// GPUs that the launcher finds on a node.
 	ProcsSaid bool
-	// Slots: how many GPUs each node has is what the inventory says of it.
+	// Slots: the inventory gives each node's number of GPUs.
 	Slots bool
-	// GPUsKnown: the number of GPUs was given, by a flag or by the inventory, or
-	// several processes share them.
+	// GPUsKnown: a flag or the inventory gave the number of GPUs, or several
+	// processes share them.
 	GPUsKnown bool
+}
 
+// RendezvousSettings say how the nodes find each other, and how often they start
+// again.
+type RendezvousSettings struct {
 	Rendezvous  string // static or c10d
 	Master      string // address of the first node
 	Port        int    // 0: from the number of the Slurm job
 	RdzvID      string // "": from the number of the Slurm job
 	MaxRestarts int
-	JoinTimeout int // seconds; 0: torch's own
+	JoinTimeout int // seconds; 0: torch's default
+}
 
-	SlurmForm string // job or workers
-	JAXForm   string // slurm or manual
-	K8sForm   string // pytorchjob or trainjob
-	DSForm    string // pdsh or nodes
-
-	Time, Partition, Account, QOS, Nodelist, Log string // of Slurm
-
+// ProgramSettings are the program, its arguments and its surroundings.
+type ProgramSettings struct {
 	Env       []Var
 	NCCLDebug string
 	Setup     string // a shell line
@@ -132,37 +148,52 @@ type Job struct {
 	Script    string
 	Module    bool // Script is the name of a module and not a file: python -m
 	Args      []string
+}
 
-	Image     string
-	Mounts    []Mount
-	ShmSize   string
-	Namespace string
+// ContainerSettings describe the containers of a job.
+type ContainerSettings struct {
+	Image   string
+	Mounts  []Mount
+	ShmSize string
+}
 
-	// Of Slurm:
-	Requeue   bool   // put back into the queue after it was preempted
+// SlurmSettings are the options of a job that Slurm runs.
+type SlurmSettings struct {
+	SlurmForm string // job or workers
+
+	Time, Partition, Account, QOS, Nodelist, Log string
+
+	Requeue   bool   // put the job back into the queue after a preemption
 	Container string // pyxis or apptainer; "" for none
+}
 
-	// Of Kubernetes:
+// K8sSettings are the options of a job on Kubernetes.
+type K8sSettings struct {
+	K8sForm     string // pytorchjob or trainjob
+	Namespace   string
 	Memory      string
 	RDMA        Resource
 	Tolerations []Toleration
 	PullSecret  string
 	Gang        string // kueue, volcano or coscheduling; "" for none
 	Queue       string
+}
 
+// JAXSettings are the options of a JAX job.
+type JAXSettings struct {
+	JAXForm      string // slurm or manual
 	JAXPlatforms string
 	Preallocate  bool
 	MemFraction  string
+}
 
-	DS DSConfig
-	// Include and Exclude are DeepSpeed's filters of the hostfile.
+// DeepSpeedSettings are the options of DeepSpeed's launcher and its
+// configuration.
+type DeepSpeedSettings struct {
+	DSForm string // pdsh or nodes
+	DS     DSConfig
+	// Include and Exclude filter the hostfile.
 	Include, Exclude string
-
-	// Hosts are the nodes of the inventory that the job runs on, first the one
-	// where all meet; nil without an inventory.
-	Hosts []inventory.Host
-	// HostsKnown is how many nodes the inventory had.
-	HostsKnown int
 }
 
 // WorldSize is the number of processes, at most.
@@ -183,18 +214,6 @@ func (j *Job) ProcsOf(h inventory.Host) int {
 		return h.Slots
 	}
 	return j.Procs
-}
-
-// Shape says the size of the job in words.
-func (j *Job) Shape() string {
-	nodes := plural(j.Nodes.Max, "node")
-	if j.Nodes.Elastic() {
-		nodes = fmt.Sprintf("%d to %d nodes", j.Nodes.Min, j.Nodes.Max)
-	}
-	if j.GPUs == 0 {
-		return fmt.Sprintf("%s, %s on each", nodes, plural(j.Procs, "process"))
-	}
-	return fmt.Sprintf("%s, %s on each", nodes, plural(j.GPUs, "GPU"))
 }
 
 func plural(n int, what string) string {

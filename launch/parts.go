@@ -6,14 +6,14 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Part is what one machine runs of a job.
+// Part is one machine's share of a job.
 type Part struct {
 	// Node is the machine's name; "" is the one that dsbuild runs on.
 	Node string
 	// Host is the node of the inventory; nil for the machine that dsbuild runs on.
 	Host *inventory.Host
-	// Main is the name of the file that is run there. The others of Files must
-	// lie beside it.
+	// Main is the name of the file to run there. The other Files must lie beside
+	// it.
 	Main  string
 	Files []File
 	// Count is the number of its processes and First the rank of the first of
@@ -23,19 +23,19 @@ type Part struct {
 	Python string
 }
 
-// Parts shares a rendering out among the machines that run it: the nodes of the
-// inventory, or without one the machine that dsbuild runs on. An error says why
-// the job is not one to be started so.
+// Parts divides a rendering among the machines that run it: the nodes of the
+// inventory, or this machine without an inventory. It returns an error for a job
+// that cannot start this way.
 func (j *Job) Parts(files []File) ([]Part, error) {
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation || j.Kind == Docker {
-		return nil, fmt.Errorf("a job of the kind %s is not started on nodes one by one", j.Kind)
+		return nil, fmt.Errorf("dsbuild cannot start a job of the kind %s on nodes", j.Kind)
 	}
-	if j.Kind == DeepSpeed && j.ByPDSH() {
-		return nil, fmt.Errorf("of the form pdsh DeepSpeed's own launcher logs in on the nodes: it is run by hand, or leave --form out")
+	if j.Kind == DeepSpeed && (deepspeedLauncher{j}).ByPDSH() {
+		return nil, fmt.Errorf("with --form pdsh DeepSpeed's own launcher logs in on the nodes: run it by hand, or leave --form out")
 	}
 	if len(j.Hosts) == 0 {
 		if j.Nodes.Max > 1 {
-			return nil, fmt.Errorf("the job takes %s nodes, and none were named", j.Nodes)
+			return nil, fmt.Errorf("the job takes %s nodes, and there is no inventory", j.Nodes)
 		}
 		return []Part{{Main: files[0].Name, Files: files, Count: j.Procs, Python: j.Python}}, nil
 	}

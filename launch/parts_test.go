@@ -57,10 +57,10 @@ func TestNoParts(t *testing.T) {
 		hosts []inventory.Host
 		want  string
 	}{
-		{Torchrun, []string{"nodes=2"}, nil, "the job takes 2 nodes, and none were named"},
+		{Torchrun, []string{"nodes=2"}, nil, "the job takes 2 nodes, and there is no inventory"},
 		{DeepSpeed, []string{"ds-form=pdsh"}, two, "logs in on the nodes"},
-		{Slurm, nil, nil, "not started on nodes one by one"},
-		{Docker, []string{"image=x"}, two, "not started on nodes one by one"},
+		{Slurm, nil, nil, "dsbuild cannot start a job of the kind"},
+		{Docker, []string{"image=x"}, two, "dsbuild cannot start a job of the kind"},
 	} {
 		j, err := New(Request{Kind: c.kind, Flags: flagsOf(c.flags...), Command: []string{"train.py"}, Hosts: c.hosts, Submit: true})
 		if err != nil {

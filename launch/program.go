@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Program is what the interpreter runs: a file, or -m and a module.
+// Program returns the interpreter's arguments: a file, or -m and a module.
 func (j *Job) Program() []string {
 	if j.Module {
 		return []string{"-m", j.Script}
@@ -15,9 +15,9 @@ func (j *Job) Program() []string {
 	return []string{j.Script}
 }
 
-// command reads the words behind "--": a Python file, or -m and a module, as
-// torchrun takes them, and the arguments.
-func (b *builder) command(words []string) {
+// takeCommand reads the words behind "--": a Python file, or -m and a module as for
+// torchrun, and the arguments.
+func (b *builder) takeCommand(words []string) {
 	j := b.job
 	if len(words) > 0 {
 		j.Script, j.Args, j.Module = words[0], words[1:], false
@@ -28,12 +28,12 @@ func (b *builder) command(words []string) {
 			delete(b.said, key)
 		}
 	}
-	if _, both := b.said["module"]; both && b.has("script") {
-		b.wrong(b.said["module"], "keep one of them", "script and module are both given")
+	if _, both := b.said["module"]; both && b.isSet("script") {
+		b.addProblem(b.said["module"], "keep one of them", "script and module are both given")
 	}
 	for _, w := range append([]string{j.Script}, j.Args...) {
 		if strings.ContainsRune(w, 0) {
-			b.wrongAt(b.said["script"].At, "", "a NUL byte in the command")
+			b.addProblemAt(b.said["script"].At, "", "a NUL byte in the command")
 			return
 		}
 	}
@@ -42,7 +42,7 @@ func (b *builder) command(words []string) {
 	} else {
 		b.checkScript()
 	}
-	b.paired()
+	b.checkPairedLists()
 }
 
 // moduleName is a module as Python imports it.
@@ -53,50 +53,50 @@ func (b *builder) checkModule() {
 	module, isFile := strings.CutSuffix(script, ".py")
 	switch {
 	case !moduleName.MatchString(script):
-		b.wrong(b.said["module"], "as in: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
+		b.addProblem(b.said["module"], "as in: -- -m pkg.train --epochs 3", "%q is not the name of a Python module", script)
 	case isFile:
-		b.wrong(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
+		b.addProblem(b.said["module"], "-- "+script+", or for the module: -- -m "+module, "%q is the name of a file, and -m takes a module", script)
 	}
 }
 
-// checkScript refuses words that no launcher can run as a Python file.
+// checkScript refuses commands that no launcher can run as a Python file.
 func (b *builder) checkScript() {
 	script := b.job.Script
 	said := b.said["script"]
 	if script == "" {
-		b.wrongAt(said.At, "put it at the end: -- train.py --epochs 3", "no script was named")
+		b.addProblemAt(said.At, "put it at the end: -- train.py --epochs 3", "no script given")
 		return
 	}
 	words := append([]string{script}, b.job.Args...)
 	if fields := strings.Fields(script); len(fields) > 1 && (classifyFirstWord(fields[0]) != notPython || strings.HasPrefix(fields[1], "-")) {
 		words = append(fields, b.job.Args...) // a whole line in one word
 		if classifyFirstWord(fields[0]) == notPython {
-			b.wrong(said, "give each word by itself: "+exampleOf(words), "the script is %q: arguments are words of their own", script)
+			b.addProblem(said, "give each word by itself: "+exampleOf(words), "the script is %q: pass each argument as a separate word", script)
 			return
 		}
 	}
 	switch classifyFirstWord(words[0]) {
 	case interpreter:
-		b.wrong(said, interpreterHint(words), "the command begins with %q: the launcher starts the interpreter itself", words[0])
+		b.addProblem(said, interpreterHint(words), "the command begins with %q: the launcher starts the interpreter itself", words[0])
 	case launcher:
-		b.wrong(said, programHint(b.job.Kind, words), "the command begins with %q, a launcher: this would start a launcher in every process", words[0])
+		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with %q, a launcher: this would start a launcher in every process", words[0])
 	case shell:
-		b.wrong(said, programHint(b.job.Kind, words), "the command begins with %q, and every process runs its program by Python", words[0])
+		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with %q, and every process runs its program by Python", words[0])
 	case variable:
 		name, _, _ := strings.Cut(words[0], "=")
-		b.wrong(said, "say it by --env "+name+"=VALUE", "the command begins with %q, which sets a variable", words[0])
+		b.addProblem(said, "set it with --env "+name+"=VALUE", "the command begins with %q, which sets a variable", words[0])
 	case option:
-		b.wrong(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", words[0])
+		b.addProblem(said, "give the path of a Python file first, or -m MODULE", "the script is %q, which looks like an option", words[0])
 	case other:
-		b.wrong(said, "name the Python file, as in: -- train.py --epochs 3", "the script is %q, which is no Python file", words[0])
+		b.addProblem(said, "name the Python file, as in: -- train.py --epochs 3", "the script is %q, which is not a Python file", words[0])
 	}
 }
 
-// firstWord is a kind of word that a user's own command line may begin with.
+// firstWord is the kind of the first word of a user's command.
 type firstWord int
 
 const (
-	notPython   firstWord = iota // none of these: taken for a Python file
+	notPython   firstWord = iota // none of the others: dsbuild takes it for a Python file
 	interpreter                  // python train.py
 	launcher                     // torchrun train.py
 	shell                        // bash run.sh, ./run.sh, env, sudo
@@ -112,7 +112,7 @@ var (
 	otherFile    = regexp.MustCompile(`\.(ipynb|ya?ml|json|toml|txt|so|whl)$`)
 )
 
-// classifyFirstWord tells what a command's first word is.
+// classifyFirstWord returns the kind of a command's first word.
 func classifyFirstWord(word string) firstWord {
 	name := path.Base(word)
 	switch {
@@ -120,11 +120,15 @@ func classifyFirstWord(word string) firstWord {
 		return option
 	case pythonName.MatchString(name):
 		return interpreter
-	case slices.Contains([]string{"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "ds", "composer", "colossalai",
-		"horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "salloc", "pdsh", "ssh", "docker", "podman", "apptainer", "singularity", "kubectl"}, name):
+	case slices.Contains([]string{
+		"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "ds", "composer", "colossalai",
+		"horovodrun", "torchx", "ray", "mpirun", "mpiexec", "orterun", "srun", "sbatch", "salloc", "pdsh", "ssh", "docker", "podman", "apptainer", "singularity", "kubectl",
+	}, name):
 		return launcher
-	case shellProgram.MatchString(name), slices.Contains([]string{"bash", "sh", "zsh", "dash", "ksh", "csh", "tcsh", "fish", "env", "sudo", "nohup", "exec", "eval", "source", ".", "time", "nice", "numactl",
-		"taskset", "timeout", "conda", "mamba", "micromamba", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "cd", "export", "module", "nsys", "ncu"}, name):
+	case shellProgram.MatchString(name), slices.Contains([]string{
+		"bash", "sh", "zsh", "dash", "ksh", "csh", "tcsh", "fish", "env", "sudo", "nohup", "exec", "eval", "source", ".", "time", "nice", "numactl",
+		"taskset", "timeout", "conda", "mamba", "micromamba", "uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "pixi", "cd", "export", "module", "nsys", "ncu",
+	}, name):
 		return shell
 	case assignment.MatchString(word):
 		return variable
@@ -134,7 +138,7 @@ func classifyFirstWord(word string) firstWord {
 	return notPython
 }
 
-// interpreterHint is the command without its interpreter and the options of it.
+// interpreterHint shows the command without its interpreter and its options.
 func interpreterHint(words []string) string {
 	rest := words[1:]
 	if slices.Contains(rest, "-c") {
@@ -159,8 +163,8 @@ func interpreterHint(words []string) string {
 	return hint
 }
 
-// programHint asks for the program behind a launcher or a shell: the first word
-// that is one.
+// programHint asks for the program behind a launcher or a shell, and shows it if the
+// command names one.
 func programHint(kind Kind, words []string) string {
 	at := slices.IndexFunc(words, func(w string) bool { return strings.HasSuffix(w, ".py") && classifyFirstWord(w) == notPython })
 	hint := "name the Python program that it starts"
@@ -175,29 +179,29 @@ func programHint(kind Kind, words []string) string {
 	return hint
 }
 
-// exampleOf is a command as it is to be typed.
+// exampleOf shows the words to type.
 func exampleOf(words []string) string {
 	all := []string{"--"}
 	for _, w := range words {
-		all = append(all, word(w))
+		all = append(all, shellWord(w))
 	}
 	return strings.Join(all, " ")
 }
 
-// paired refuses lists that belong together and are of different length:
-// every data set of a list has its configuration.
-func (b *builder) paired() {
-	names, ok1 := b.argument("--dataset_name")
-	configs, ok2 := b.argument("--dataset_config_name", "--dataset_config")
+// checkPairedLists refuses paired lists of different lengths: each data set needs its
+// configuration.
+func (b *builder) checkPairedLists() {
+	names, ok1 := b.findArgument("--dataset_name")
+	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
 	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
-		b.wrongAt(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
+		b.addProblemAt(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
 			"--dataset_name names %d data sets and --dataset_config_name %d configurations", n, c)
 	}
 }
 
-// argument is the value of the first of the program's options that has one of
-// these names; ok is false where it has none of them.
-func (b *builder) argument(names ...string) (value string, ok bool) {
+// findArgument returns the value of the program's first option with one of these
+// names; ok is false without such an option.
+func (b *builder) findArgument(names ...string) (value string, ok bool) {
 	for i, w := range b.job.Args {
 		name, v, joined := strings.Cut(w, "=")
 		if !slices.Contains(names, name) {

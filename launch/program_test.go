@@ -26,12 +26,12 @@ func TestProgramMistakes(t *testing.T) {
 		{"./run.sh", "runs its program by Python", "--setup is for a shell line before it"},
 		{"env A=b train.py", "runs its program by Python", "-- train.py"},
 		{"conda run -n x python t.py", "runs its program by Python", "-- t.py"},
-		{"A=b train.py", "which sets a variable", "say it by --env A=VALUE"},
+		{"A=b train.py", "which sets a variable", "set it with --env A=VALUE"},
 		{"-m", "looks like an option", ""},
 		{"-m pkg/train.py", "is not the name of a Python module", "as in: -- -m pkg.train --epochs 3"},
 		{"-m train.py", "is the name of a file, and -m takes a module", "-- train.py, or for the module: -- -m train"},
-		{"train.ipynb", "which is no Python file", "name the Python file"},
-		{"ds_config.json train.py", "which is no Python file", "name the Python file"},
+		{"train.ipynb", "which is not a Python file", "name the Python file"},
+		{"ds_config.json train.py", "which is not a Python file", "name the Python file"},
 		{"-m pkg.$(id)", "is not the name of a Python module", ""},
 	} {
 		_, err := made(t, Torchrun, "", nil, strings.Fields(c.words)...)

@@ -7,37 +7,37 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// Position is where something about a job was said: a place in a file, or the
-// name of a flag as its File.
-type Position = mistake.Position
+// Position is the source of a setting: a place in a file, or the name of a flag as
+// its File.
+type Position = diagnostic.Position
 
-// Error holds everything found wrong with a job.
-type Error = mistake.Error
+// Error lists all mistakes in a job.
+type Error = diagnostic.Error
 
-// Word is one word that was said.
+// Word is one word of a value.
 type Word struct {
 	Text string
 	At   Position
 }
 
-// Setting is a key of a job and what was said of it.
+// Setting is a key of a job with its value.
 type Setting struct {
 	Key   string
 	Words []Word
 	At    Position
 }
 
-// Settings are what one source says about a job: a file, or the command line.
+// Settings are all settings of one source: a file, or the command line.
 type Settings struct {
 	All   []Setting
 	lines []string // of the file
 }
 
-// Say adds a setting that a flag gives.
+// Say adds the setting of a flag.
 func (s *Settings) Say(key, flag string, words ...string) {
 	at := Position{File: flag}
 	said := Setting{Key: key, At: at}
@@ -47,8 +47,8 @@ func (s *Settings) Say(key, flag string, words ...string) {
 	s.All = append(s.All, said)
 }
 
-// Read reads a job file; in takes the place of a file called "-". An error about
-// its contents is an *Error with all that is wrong.
+// Read reads a job file; it reads in for the name "-". The error for invalid contents
+// is an *Error that lists all mistakes.
 func Read(path string, in io.Reader) (Settings, error) {
 	name := path
 	if path == "-" {
@@ -59,17 +59,17 @@ func Read(path string, in io.Reader) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
-	return r.read(body)
+	return r.readSettings(body)
 }
 
 // reader turns a job file into settings.
 type reader struct{ yamldoc.Reader }
 
-func (r *reader) read(body ast.Node) (Settings, error) {
+func (r *reader) readSettings(body ast.Node) (Settings, error) {
 	var s Settings
 	if body != nil {
 		for _, p := range r.Pairs(body, "the job file", fileKeys()) {
-			words, ok := r.words(p)
+			words, ok := r.readWords(p)
 			if ok {
 				s.All = append(s.All, Setting{Key: p.Key, Words: words, At: p.At})
 			}
@@ -79,8 +79,8 @@ func (r *reader) read(body ast.Node) (Settings, error) {
 	return s, r.Err()
 }
 
-// words reads the value of a key.
-func (r *reader) words(p yamldoc.Pair) ([]Word, bool) {
+// readWords reads the value of a key.
+func (r *reader) readWords(p yamldoc.Pair) ([]Word, bool) {
 	k := keyNamed(p.Key)
 	switch n := p.Node.(type) {
 	case *ast.BoolNode:
@@ -89,11 +89,11 @@ func (r *reader) words(p yamldoc.Pair) ([]Word, bool) {
 		}
 	case *ast.SequenceNode:
 		if k.kind == list || k.kind == variables {
-			return r.items(p, n)
+			return r.readItems(p, n)
 		}
 	case *ast.MappingNode, *ast.MappingValueNode:
 		if k.kind == variables {
-			return r.variables(n)
+			return r.readVariables(n)
 		}
 	}
 	if text, ok := yamldoc.Scalar(p.Node); ok && k.kind != yesNo {
@@ -103,7 +103,7 @@ func (r *reader) words(p yamldoc.Pair) ([]Word, bool) {
 	return nil, false
 }
 
-func (r *reader) items(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
+func (r *reader) readItems(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
 	words, ok := []Word{}, true
 	for _, item := range n.Values {
 		text, scalar := yamldoc.Scalar(item)
@@ -117,8 +117,8 @@ func (r *reader) items(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
 	return words, ok
 }
 
-// variables reads a mapping of names and values, as NAME=VALUE.
-func (r *reader) variables(n ast.Node) ([]Word, bool) {
+// readVariables reads a mapping of names and values, as NAME=VALUE.
+func (r *reader) readVariables(n ast.Node) ([]Word, bool) {
 	values := []*ast.MappingValueNode{}
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -142,7 +142,7 @@ func (r *reader) variables(n ast.Node) ([]Word, bool) {
 	return words, ok
 }
 
-// texts are the words alone.
+// texts returns the words without their places.
 func (s Setting) texts() []string {
 	var all []string
 	for _, w := range s.Words {
@@ -151,10 +151,10 @@ func (s Setting) texts() []string {
 	return all
 }
 
-// text is the only word.
+// text joins the words.
 func (s Setting) text() string { return strings.Join(s.texts(), " ") }
 
-// fileKeys are those that a file may have.
+// fileKeys are the keys that a file may hold.
 func fileKeys() []string {
 	var names []string
 	for _, k := range Keys() {

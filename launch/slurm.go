@@ -5,24 +5,24 @@ import (
 	"strconv"
 )
 
-// Batch is what of a rendering Slurm runs.
+// Batch holds the files of a rendering that Slurm runs.
 type Batch struct {
-	// Script is given to sbatch; of the form "workers" it is the master's.
+	// Script is for sbatch; of the form "workers" it is the master's.
 	Script File
-	// Worker is the script of the others, of which there are Workers; empty
-	// where there is one job of all nodes.
+	// Worker is the script of the Workers other jobs; empty for one job of all
+	// nodes.
 	Worker  File
 	Workers int
-	// Beside are files that the script finds where they were written.
+	// Beside are further files of the script.
 	Beside []File
 }
 
-// Batch picks the scripts for Slurm out of a rendering; ok is false where it has
+// Batch picks the scripts for Slurm out of a rendering; ok is false if there are
 // none.
 func (j *Job) Batch(files []File) (b Batch, ok bool) {
 	for _, f := range files {
 		switch {
-		case f.Name == "submit.sh": // is done here
+		case f.Name == "submit.sh": // dsbuild does its work itself
 		case f.Name == "worker.sbatch":
 			b.Worker, b.Workers = f, j.Nodes.Max-1
 		case f.Name == "master.sbatch", f.Name == j.Name+".sbatch":
@@ -34,9 +34,9 @@ func (j *Job) Batch(files []File) (b Batch, ok bool) {
 	return b, ok
 }
 
-// Told is what submit.sh exports for the workers of a master: a job with this
-// number, on this node.
-func (j *Job) Told(master, host string) ([]string, error) {
+// WorkerEnv returns the environment of the workers for a master with this job number
+// on this node, as submit.sh exports it.
+func (j *Job) WorkerEnv(master, host string) ([]string, error) {
 	number, err := strconv.Atoi(master)
 	if err != nil {
 		return nil, fmt.Errorf("job number %q: %w", master, err)

@@ -27,7 +27,7 @@ func environment(t *testing.T, requirements ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	dir, err := python.Environment(ctx, func(line string) { t.Log(line) }, requirements...)
+	dir, err := python.Environment(ctx, python.EnvironmentOptions{Packages: requirements, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		lack(t, "no environment with %s: %v", strings.Join(requirements, ", "), err)
 	}

@@ -54,8 +54,10 @@ func newStage(t *testing.T, files []File) *stage {
 	for _, f := range files {
 		s.write(t, f.Name, f.Text)
 	}
-	s.env = []string{"PATH=" + s.bin + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "LC_ALL=C.UTF-8",
-		"SLURM_JOB_ID=100001", "SLURM_JOB_NODELIST=n[1-4]", "SLURM_JOB_NUM_NODES=2", "SLURM_SUBMIT_DIR=" + s.dir, "SLURMD_NODENAME=n1"}
+	s.env = []string{
+		"PATH=" + s.bin + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "LC_ALL=C.UTF-8",
+		"SLURM_JOB_ID=100001", "SLURM_JOB_NODELIST=n[1-4]", "SLURM_JOB_NUM_NODES=2", "SLURM_SUBMIT_DIR=" + s.dir, "SLURMD_NODENAME=n1",
+	}
 	return s
 }
 

@@ -39,7 +39,7 @@ def differing(site, found, brought):
     makes of the module."""
     import warnings
 
-    kept = os.path.join(sys.prefix, ".dsbuild", "wheel", "bytecode.xz")
+    kept = os.path.join(sys.prefix, ".dsbuild", "bytecode.xz")
     known = unpack_byte_code(kept, brought.get("sha256")) if brought else {}
     wrong = []
     with warnings.catch_warnings():

@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// Property is one thing that nodes of one job should agree in.
+// Property is a property in which the nodes of one job should agree.
 type Property struct {
 	Name string
-	Of   func(Facts) string // "" where the node has none
-	// Must says that nodes that differ in it do not run the same thing. Other
-	// properties may differ within a job, and are worth knowing.
+	Of   func(Facts) string // "" if the node has no value
+	// Must marks a property in which the nodes of a job must agree to run the same software.
+	// Other properties may differ within a job; dsbuild only reports the difference.
 	Must bool
-	// Unknown says that "" is what could not be found out, not what is not
-	// there: such a node is not held to the property.
+	// Unknown means that dsbuild could not determine a value of "". It does not compare such a
+	// node in this property.
 	Unknown bool
 
-	key func(string) string // what of a value must be equal; nil: all of it
+	key func(string) string // the part of a value that must be equal; nil: all of it
 }
 
-// Key is what of a value must be equal for two nodes to agree.
+// Key returns the part of a value that must be equal for two nodes to agree.
 func (p Property) Key(value string) string {
 	if p.key == nil {
 		return value
@@ -31,24 +31,24 @@ func (p Property) Key(value string) string {
 	return p.key(value)
 }
 
-// Title is what a property is called in a sentence.
+// Title is the name of a property in a sentence.
 func Title(property string) string {
 	names := map[string]string{"deepspeed": "DeepSpeed", "cuda": "CUDA", "nccl": "NCCL", "python": "Python", "cxx11abi": "torch's C++11 ABI", "libstdcxx": "libstdc++", "cpu": "CPU", "gpus": "GPUs"}
 	return cmp.Or(names[property], property)
 }
 
-// Properties are those that Compare looks at, the weightiest first.
+// Properties returns the properties that Compare compares, the weightiest first.
 func Properties() []Property {
 	return []Property{
-		{Name: "deepspeed", Must: true, key: sources, Of: func(f Facts) string { return installedOf(f).Version }},
+		{Name: "deepspeed", Must: true, key: sourceVersion, Of: func(f Facts) string { return installedOf(f).Version }},
 		{Name: "torch", Must: true, Of: func(f Facts) string { return f.Torch }},
 		{Name: "cuda", Must: true, Of: func(f Facts) string { return f.TorchCUDA }},
-		{Name: "cxx11abi", Must: true, Unknown: true, Of: abi},
+		{Name: "cxx11abi", Must: true, Unknown: true, Of: abiName},
 		{Name: "nccl", Must: true, Unknown: true, Of: func(f Facts) string { return f.NCCL }},
-		// What is compiled and what is pickled depends on X.Y alone.
+		// Compiled and pickled files depend only on X.Y.
 		{Name: "python", Must: true, key: firstTwo, Of: func(f Facts) string { return f.Python }},
 		{Name: "transformers", Must: true, Of: func(f Facts) string { return f.Transformers }},
-		// Several wheels may be right: who was given which, only the caller knows.
+		// Several wheels may be right: only the caller knows the wheel of each node.
 		{Name: "wheel", Unknown: true, Of: func(f Facts) string { return installedOf(f).SHA256 }},
 		{Name: "gpus", Of: Facts.Devices},
 		{Name: "driver", Of: func(f Facts) string { return f.Driver }},
@@ -67,13 +67,13 @@ func installedOf(f Facts) Installed {
 	return *f.DeepSpeed
 }
 
-// ownLocal is a local version of dsbuild's: where the sources came from, where
-// that is no release, then what they were compiled for.
+// ownLocal matches a local version that dsbuild gives: first the origin of sources that are not a
+// release, then the targets of the build.
 var ownLocal = regexp.MustCompile(`^((?:[gs][0-9a-f]{7}\.)*)torch[0-9]`)
 
-// sources is the part of a DeepSpeed version that says which sources it is: two
-// wheels of them, for two kinds of GPU, are one DeepSpeed.
-func sources(version string) string {
+// sourceVersion returns the part of a DeepSpeed version that identifies the sources. Two wheels
+// of the same sources, for two kinds of GPU, count as one DeepSpeed.
+func sourceVersion(version string) string {
 	release, local, _ := strings.Cut(version, "+")
 	if m := ownLocal.FindStringSubmatch(local); m != nil {
 		local = strings.TrimSuffix(m[1], ".")
@@ -89,14 +89,14 @@ func firstTwo(version string) string {
 	return strings.Join(parts[:min(len(parts), 2)], ".")
 }
 
-func abi(f Facts) string {
+func abiName(f Facts) string {
 	if f.CXX11ABI == nil {
 		return ""
 	}
 	return strconv.FormatBool(*f.CXX11ABI)
 }
 
-// Devices are the GPUs in words, equal ones once: "8 × A100-SXM4-80GB (8.0)".
+// Devices describes the GPUs, with equal ones counted: "8 × A100-SXM4-80GB (8.0)".
 func (f Facts) Devices() string {
 	count := map[GPU]int{}
 	var kinds []GPU
@@ -109,30 +109,30 @@ func (f Facts) Devices() string {
 	for i, g := range kinds {
 		words[i] = fmt.Sprintf("%d × %s (%s)", count[g], strings.TrimPrefix(g.Name, "NVIDIA "), cmp.Or(g.Arch, "?"))
 	}
-	slices.Sort(words) // nvidia-smi's order says nothing
+	slices.Sort(words) // nvidia-smi's order has no meaning
 	return strings.Join(words, ", ")
 }
 
 // Diff is one property in which nodes differ.
 type Diff struct {
 	What   string  // the property's name
-	Must   bool    // nodes that differ in this way do not run the same thing
-	Values []Value // the one that most nodes have comes first
+	Must   bool    // nodes that differ in it do not run the same software
+	Values []Value // the value of most nodes comes first
 }
 
-// Value is what some nodes have of a property.
+// Value is a value of a property, with the nodes that have it.
 type Value struct {
 	Value string
-	Nodes []int // places in what was given to Compare
+	Nodes []int // indexes into the facts given to Compare
 }
 
-// Compare names the properties in which nodes differ, and who has what; what is
-// not known of a node is no difference. Of two
-// values that equally many have, the one of the earlier node goes first.
+// Compare returns the properties in which nodes differ, and the nodes with each value. An unknown
+// value is not a difference. Of two values that equally many nodes have, the value of the earlier
+// node comes first.
 func Compare(facts []Facts, properties []Property) []Diff {
 	var diffs []Diff
 	for _, p := range properties {
-		values := p.known(group(facts, p.Of))
+		values := p.knownValues(groupByValue(facts, p.Of))
 		if len(values) < 2 {
 			continue
 		}
@@ -147,13 +147,13 @@ func Compare(facts []Facts, properties []Property) []Diff {
 	return diffs
 }
 
-// known are values without what could not be found out.
-func (p Property) known(values []Value) []Value {
+// knownValues returns the values without the unknown one.
+func (p Property) knownValues(values []Value) []Value {
 	return slices.DeleteFunc(values, func(v Value) bool { return p.Unknown && v.Value == "" })
 }
 
-// group gathers the nodes by value, most nodes first.
-func group(facts []Facts, of func(Facts) string) []Value {
+// groupByValue groups the nodes by value, the largest group first.
+func groupByValue(facts []Facts, of func(Facts) string) []Value {
 	var values []Value
 	place := map[string]int{}
 	for i, f := range facts {
@@ -169,23 +169,22 @@ func group(facts []Facts, of func(Facts) string) []Value {
 	return values
 }
 
-// Deviation is one property in which a node is not what most are.
+// Deviation is one property in which a node differs from most.
 type Deviation struct {
 	What  string
-	Value string  // what the node has
-	Norm  string  // what most have
+	Value string  // the node's value
+	Norm  string  // the value of most nodes
 	Most  int     // how many nodes agree with the norm
-	Of    int     // how many were compared
-	Tie   []Value // no norm: equally many have the first of these
+	Of    int     // how many nodes dsbuild compared
+	Tie   []Value // without a norm: the values that compete; equally many nodes have the first ones
 }
 
-// Deviations says of each node in what it is not what most nodes are, of the
-// properties that must be equal.
+// Deviations returns for each node the properties with Must in which it differs from the norm.
 //
-// The norm is one that exists: of the nodes that agree with it in the weightier
-// properties, most have it also in the next. Where equally many have this and
-// that, there is no norm, and all are told so. votes says which nodes count for
-// the norm: those in which nothing else is wrong; with none of them all count.
+// The norm is a combination that exists. Of the nodes that agree with it in the weightier
+// properties, most also agree with it in the next one. If equally many nodes have either of two
+// values, there is no norm, and every node gets a Deviation with Tie. votes selects the nodes
+// that define the norm: those without other problems. If votes selects none, all nodes count.
 func Deviations(facts []Facts, properties []Property, votes []bool) [][]Deviation {
 	out := make([][]Deviation, len(facts))
 	normal := slices.Clone(votes) // agrees with the norm so far
@@ -196,17 +195,17 @@ func Deviations(facts []Facts, properties []Property, votes []bool) [][]Deviatio
 		if !p.Must {
 			continue
 		}
-		keys := p.known(group(facts, func(f Facts) string { return p.Key(p.Of(f)) }))
+		keys := p.knownValues(groupByValue(facts, func(f Facts) string { return p.Key(p.Of(f)) }))
 		if len(keys) < 2 {
 			continue
 		}
-		measure(out, normal, facts, p, keys)
+		addDeviations(out, normal, facts, p, keys)
 	}
 	return out
 }
 
-// measure adds what deviates in one property, of which nodes have several keys.
-func measure(out [][]Deviation, normal []bool, facts []Facts, p Property, keys []Value) {
+// addDeviations adds the deviations in one property for which the nodes have several keys.
+func addDeviations(out [][]Deviation, normal []bool, facts []Facts, p Property, keys []Value) {
 	votes := func(v Value) int {
 		n := 0
 		for _, i := range v.Nodes {
@@ -229,7 +228,7 @@ func measure(out [][]Deviation, normal []bool, facts []Facts, p Property, keys [
 	for _, i := range keys[0].Nodes {
 		alike = append(alike, facts[i])
 	}
-	d.Norm = group(alike, p.Of)[0].Value
+	d.Norm = groupByValue(alike, p.Of)[0].Value
 	for at, k := range keys {
 		for _, i := range k.Nodes {
 			if at == 0 && d.Tie == nil {

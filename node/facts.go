@@ -1,9 +1,8 @@
-// Package node knows what there is to know about one node: the facts one
-// probe gathers, and how the facts of a fleet compare.
+// Package node gathers the facts about a node with one probe, and compares the facts of
+// a fleet.
 package node
 
-// Facts is what the probe found on a node. Missing parts are zero values and
-// named in Missing.
+// Facts are the result of a probe. Missing parts are zero values and named in Missing.
 type Facts struct {
 	Python            string            `json:"python"`                // X.Y.Z of the interpreter
 	Executable        string            `json:"executable"`            // sys.executable
@@ -24,7 +23,7 @@ type Facts struct {
 	CXX11ABI          *bool             `json:"cxx11abi"`              // of torch; nil: not known
 	NCCL              string            `json:"nccl"`                  // that torch brings: X.Y.Z
 	Transformers      string            `json:"transformers"`          // version; "": none
-	Container         string            `json:"container"`             // what the commands run in: docker, podman, apptainer …; "": none seen
+	Container         string            `json:"container"`             // container the commands run in: docker, podman, apptainer …; "": none seen
 	Environment       string            `json:"environment"`           // venv, conda or system
 	InUse             []Process         `json:"in_use,omitempty"`      // processes that run from this environment, the first of them
 	InUseMore         int               `json:"in_use_more,omitempty"` // how many more there are
@@ -32,7 +31,7 @@ type Facts struct {
 	GPUsWithheld      bool              `json:"gpus_withheld,omitempty"` // they are there, and a job that asked for none may not use them
 	Driver            string            `json:"driver"`
 	DeepSpeed         *Installed        `json:"deepspeed"`       // nil: none
-	Previous          *Previous         `json:"previous"`        // what a rollback would bring back; nil: nothing is kept
+	Previous          *Previous         `json:"previous"`        // the version that a rollback restores; nil: nothing is kept
 	Unfinished        bool              `json:"unfinished"`      // a change of the environment was cut off and waits for repair
 	ReadOnly          bool              `json:"read_only"`       // site-packages is on a file system that is mounted read-only
 	Leftovers         bool              `json:"leftovers"`       // files of a run that was cut off lie in Prefix/.dsbuild
@@ -58,7 +57,7 @@ type Process struct {
 	Job     string `json:"job"`     // of the scheduler: "Slurm job 4711"; "" if it belongs to none
 }
 
-// Previous is what was there before the last deploy.
+// Previous is the DeepSpeed before the last deploy.
 type Previous struct {
 	Version string `json:"version"` // "": no DeepSpeed at all
 	SHA256  string `json:"sha256"`

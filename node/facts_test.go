@@ -239,11 +239,13 @@ func TestProbeReadsDeepSpeedsBuildRecord(t *testing.T) {
 		"0.19": {
 			"version='0.19.8'\ngit_hash='unknown'\ninstalled_ops={'async_io': False, 'fused_adam': 1, 'utils': True, 'cpu_adam': 1}\naccelerator_name='cuda'\n" +
 				"torch_info={'version': '2.15', 'bf16_support': False, 'cuda_version': '13.2', 'nccl_version': '2.30', 'hip_version': '0.0'}\n",
-			[]string{"cpu_adam", "fused_adam", "utils"}, &node.Build{Torch: "2.15", CUDA: "13.2", NCCL: "2.30", Accelerator: "cuda"},
+			[]string{"cpu_adam", "fused_adam", "utils"},
+			&node.Build{Torch: "2.15", CUDA: "13.2", NCCL: "2.30", Accelerator: "cuda"},
 		},
 		"for the CPU": {
 			"installed_ops={\"cpu_adam\": 1,\n \"utils\": 0}\naccelerator_name = \"cpu\"\ntorch_info={'version': '2.6', 'cuda_version': '0.0', 'nccl_version': None}\n",
-			[]string{"cpu_adam"}, &node.Build{Torch: "2.6", Accelerator: "cpu"},
+			[]string{"cpu_adam"},
+			&node.Build{Torch: "2.6", Accelerator: "cpu"},
 		},
 		"old":  {"installed_ops={'cpu_adam': True}\n", []string{"cpu_adam"}, nil},
 		"none": {"", []string{}, nil},

@@ -27,69 +27,69 @@ var usesPython string
 //go:embed judge.py
 var judgePython string
 
-// answered is the status with which Python ends once it has told all; one more
-// if nvidia-smi told it nothing, two more if that did not end, three more if an errand
-// failed. With any other the shell (probe.sh) tells what it can.
+// answered is Python's exit status after it has sent all facts. It is one more if nvidia-smi
+// reported nothing, two more if nvidia-smi did not end, three more if an errand failed. After any
+// other status the shell (probe.sh) reports the facts that it can find.
 const answered = 93
 
-// maxGPUs bounds what a node may claim to have.
+// maxGPUs bounds the GPUs that a node may claim.
 const maxGPUs = 512
 
-// ProbeOptions say what to look at on a node.
+// ProbeOptions select the facts that a probe gathers.
 type ProbeOptions struct {
 	// Python is the interpreter: absolute or a command name; "python3" if empty.
 	Python string
-	// Files has the files of an installed DeepSpeed compared with RECORD, which
-	// takes as long as reading them. Without it Installed.Intact stays false.
+	// Files compares the files of an installed DeepSpeed with RECORD, which takes as long as
+	// reading them. Without it Installed.Intact stays false.
 	Files bool
-	// Of, if not empty, has them compared only where dsbuild installed one of these
-	// wheels, by their sha256: what is going to be replaced anyhow is of no interest.
+	// Of, if not empty, limits the comparison to installations of these wheels by dsbuild, given
+	// by their sha256: a DeepSpeed that dsbuild will replace anyhow need not be compared.
 	Of []string
-	// Commands are the names that wheels may put into the environment's folder of
-	// commands. With Files, Facts.Taken tells which of them belong to somebody else.
+	// Commands are the names of commands that wheels may put into the environment's folder of
+	// commands. With Files, Facts.Taken lists those that exist and are not DeepSpeed's.
 	Commands []string
 }
 
-// answer is what the messages of the probe add up to.
+// answer collects the messages of the probe.
 type answer struct {
 	any bool // at least one message came
 
 	gpus                                           []GPU
 	driver, container, machine, libc, flags, found string // found: the interpreter's path
 	hung                                           bool   // nvidia-smi
-	withheld                                       bool   // GPUs from these commands
+	withheld                                       bool   // these commands have no access to the GPUs
 
 	python *pythonFacts
-	errand Errand // takes what Python says after that
+	errand Errand // takes Python's messages after the facts
 }
 
-// pythonFacts is what Python finds: Facts, and what Facts are made of.
+// pythonFacts holds Python's findings: Facts, and the raw data for other Facts.
 type pythonFacts struct {
 	Facts
 	texts
 	SMI     []string `json:"smi"` // lines of nvidia-smi
 	Machine string   `json:"machine"`
 	Flags   string   `json:"flags"`
-	Unseen  int      `json:"in_use_unseen"` // Python processes of others that cannot be looked into
+	Unseen  int      `json:"in_use_unseen"` // Python processes of other users that the probe cannot inspect
 }
 
-// Errand is what a probe's Python does once it has told the facts: starting
-// another one would cost as much as most of what there is to ask. It is not done where
-// Python is missing or too old. Which processes use the environment is not asked then:
-// that is of interest to who is going to change it.
+// Errand is a program that a probe's Python runs after it has sent the facts: a second Python
+// would cost as much as most of the probe. It does not run if Python is missing or too old. With
+// an errand, the probe does not search for the processes that use the environment: only a command
+// that will change the environment needs them.
 type Errand struct {
-	Program Program // of NewErrand
-	// Request is what the program finds as REQUEST, by way of JSON.
+	Program Program // made by NewErrand
+	// Request is passed to the program as REQUEST, as JSON.
 	Request any
-	// Begun is called when the facts are told.
+	// Begun is called when the facts have arrived.
 	Begun func()
-	// Each takes the program's messages, in order. An error of it becomes the probe's.
+	// Each receives the program's messages, in order. If it fails, the probe fails with its
+	// error.
 	Each func(json.RawMessage) error
 }
 
-// Probe gathers the facts of a node in one command. It changes nothing there.
-// A node without Python, or with a broken one, still answers what its shell can
-// find, with Missing naming the rest.
+// Probe gathers the facts of a node in one command. It changes nothing there. On a node without a
+// working Python the shell still reports the facts that it can find, and Missing names the rest.
 func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error) {
 	program, files, commands := probeProgram, "False", "[]"
 	if opt.Files {
@@ -102,9 +102,9 @@ func Probe(ctx context.Context, r remote.Runner, opt ProbeOptions) (Facts, error
 	return *facts, nil
 }
 
-// ProbeAnd is Probe with an errand, files not compared. undone is the *ScriptError of an
-// errand that ended before its time. Facts that were told are there with an error, too;
-// nil are those that were not.
+// ProbeAnd is Probe with an errand, without the comparison of files. undone is the *ScriptError
+// of an errand that ended early. With an error, facts holds the facts that arrived before it; it
+// is nil if none did.
 func ProbeAnd(ctx context.Context, r remote.Runner, python string, e Errand) (facts *Facts, undone, err error) {
 	request, err := json.Marshal(e.Request)
 	if err != nil {
@@ -116,56 +116,55 @@ func ProbeAnd(ctx context.Context, r remote.Runner, python string, e Errand) (fa
 func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts *Facts, undone, err error) {
 	mark := newMark()
 	got := answer{errand: e}
-	err = runMarked(ctx, r, probeCommand(mark, python, program, told), mark, got.take)
+	err = runMarked(ctx, r, probeCommand(mark, python, program, told), mark, got.readMessage)
 	var broken *ScriptError
 	switch {
 	case errors.As(err, &broken) && got.python != nil:
 		undone = broken
 	case errors.As(err, &broken) && got.any:
-		// Python is there but did not answer: the shell's facts count.
+		// Python exists but did not answer: use the shell's facts.
 	case err != nil && got.python != nil && e.Each != nil:
-		return got.facts(nil), nil, err
+		return got.assembleFacts(nil), nil, err
 	case err != nil:
 		return nil, nil, fmt.Errorf("probe: %w", err)
 	case !got.any:
 		return nil, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
 	}
-	return got.facts(broken), undone, nil
+	return got.assembleFacts(broken), undone, nil
 }
 
-// What reads a RECORD is sent only to where files are looked at.
+// Only a probe that compares files sends the code that reads a RECORD.
 var (
-	probeProgram      = pack(commonSource, UsesSource(), probePython, probeEnd)
-	probeFilesProgram = pack(commonSource, recordSource, UsesSource(), probePython, probeEnd)
+	probeProgram      = packProgram(commonSource, UsesSource(), probePython, probeEnd)
+	probeFilesProgram = packProgram(commonSource, recordSource, UsesSource(), probePython, probeEnd)
 )
 
-// probeEnd ends Python at once: taking it down in good order takes as long as half of
-// a probe.
+// probeEnd ends Python at once: an orderly shutdown takes as long as half of a probe.
 const probeEnd = "os._exit(status)\n"
 
-// beforeErrand leaves out who uses the environment, and loads what hashes many files
-// before RECORD is hashed.
+// beforeErrand skips the search for processes that use the environment, and loads the hasher for
+// many files before RECORD is hashed.
 const beforeErrand = "users = dict\nhasher()\n"
 
-// NewErrand makes an errand's program of sources, which find what those of NewProgram do,
-// and in found what the probe told.
+// NewErrand makes an errand's program of sources. They may use the same definitions as those of
+// NewProgram. The variable found holds the facts of the probe.
 func NewErrand(sources ...string) Program {
-	// An old Python, for which the errand is no Python at all, has ended before it is read.
+	// A Python that is too old to parse the errand has ended before it reads it.
 	before := []string{commonSource, recordSource, beforeErrand, probePython, part, "REQUEST = loads(REQUEST)"}
-	return pack(slices.Concat(before, sources, []string{probeEnd})...)
+	return packProgram(slices.Concat(before, sources, []string{probeEnd})...)
 }
 
-// probeCommand is a shell script as an argument and a Python program on
-// standard input: neither needs a file on the node.
+// probeCommand passes a shell script as an argument and a Python program on standard input:
+// neither needs a file on the node.
 func probeCommand(mark, python string, program Program, told string) remote.Command {
-	source, sizes := program.after(fmt.Sprintf("MARK = %q\nANSWERED = %d\n", mark, answered) + told)
+	source, sizes := program.withInput(fmt.Sprintf("MARK = %q\nANSWERED = %d\n", mark, answered) + told)
 	return remote.Command{
 		Argv:  []string{"sh", "-c", probeShell, "sh", mark, cmp.Or(python, "python3"), boot, sizes},
 		Stdin: strings.NewReader(source),
 	}
 }
 
-// pythonFiles is what installed() of common.py takes.
+// pythonFiles returns the argument of installed() in common.py.
 func pythonFiles(of []string) string {
 	if len(of) == 0 {
 		return "True"
@@ -173,7 +172,7 @@ func pythonFiles(of []string) string {
 	return pythonList(of)
 }
 
-// pythonList is a list of strings in Python.
+// pythonList returns a list of strings as a Python literal.
 func pythonList(words []string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
@@ -182,14 +181,14 @@ func pythonList(words []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// UsesSource is the Python program that finds the processes which use an
-// environment: users(), in two parts, of which it compiles the second if need be.
+// UsesSource is the Python program that finds the processes that use an environment: users(), in
+// two parts. Python compiles the second part only if it is needed.
 func UsesSource() string {
 	return usesPython + "\nJUDGE = " + strconv.QuoteToASCII(judgePython) + "\n"
 }
 
-// take reads one message: an object of Python's, or a word and a text of the shell's.
-func (a *answer) take(message json.RawMessage) error {
+// readMessage reads one message: an object from Python, or a word and a text from the shell.
+func (a *answer) readMessage(message json.RawMessage) error {
 	a.any = true
 	object := bytes.HasPrefix(message, []byte("{"))
 	if object && a.python != nil && a.errand.Each != nil {
@@ -207,17 +206,17 @@ func (a *answer) take(message json.RawMessage) error {
 			a.errand.Begun()
 		}
 		for _, line := range a.python.SMI {
-			a.smi(line)
+			a.readSMILine(line)
 		}
-		return a.bounded()
+		return a.checkBounds()
 	}
-	key, value, _ := strings.Cut(clean(string(message)), " ")
+	key, value, _ := strings.Cut(cleanText(string(message)), " ")
 	value = strings.TrimSpace(value)
-	told := a.python != nil && len(a.python.SMI) > 0 // of GPUs, by a Python that ended before its time
+	told := a.python != nil && len(a.python.SMI) > 0 // a Python that ended early has reported the GPUs
 	switch key {
 	case "smi":
 		if !told {
-			a.smi(value)
+			a.readSMILine(value)
 		}
 	case "gpu":
 		if !told {
@@ -243,36 +242,36 @@ func (a *answer) take(message json.RawMessage) error {
 	default:
 		return fmt.Errorf("the node's answer is not understood: %q", key)
 	}
-	return a.bounded()
+	return a.checkBounds()
 }
 
-// smi takes a line of nvidia-smi.
-func (a *answer) smi(line string) {
+// readSMILine parses a line of nvidia-smi.
+func (a *answer) readSMILine(line string) {
 	if g, driver, ok := parseSMI(line); ok {
 		a.gpus, a.driver = append(a.gpus, g), driver
 	}
 }
 
-func (a *answer) bounded() error {
+func (a *answer) checkBounds() error {
 	if len(a.gpus) > maxGPUs {
 		return remote.ErrFlood
 	}
 	return nil
 }
 
-// facts puts together what shell and Python found.
-func (a *answer) facts(broken *ScriptError) *Facts {
+// assembleFacts combines the findings of the shell and of Python.
+func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 	var f Facts
 	machine, flags, unseen := a.machine, a.flags, 0
 	if p := a.python; p != nil {
 		f, machine, flags, unseen = p.Facts, p.Machine, p.Flags, p.Unseen
-		p.fill(&f)
+		p.fillFacts(&f)
 		f.plainVersions()
 	}
 	f.CPU = cpuLevel(machine, strings.Fields(flags))
 	f.Glibc = cmp.Or(f.Glibc, a.libc)
 	f.GPUs, f.GPUsWithheld, f.Driver, f.Container = a.gpus, a.withheld, a.driver, a.container
-	f.Missing = slices.Concat(a.missingPython(broken), f.missing())
+	f.Missing = slices.Concat(a.missingPython(broken), f.missingFacts())
 	if machine == "" || machine == x86 && flags == "" {
 		f.Missing = append(f.Missing, "cpu")
 	}
@@ -285,7 +284,7 @@ func (a *answer) facts(broken *ScriptError) *Facts {
 	return &f
 }
 
-// missingPython says what is wrong with the node's Python, if anything is.
+// missingPython names the faults of the node's Python.
 func (a *answer) missingPython(broken *ScriptError) []string {
 	switch {
 	case a.python != nil && (a.python.SitePackages == "" || a.python.Dists == nil):
@@ -300,9 +299,9 @@ func (a *answer) missingPython(broken *ScriptError) []string {
 	return []string{fmt.Sprintf("python (%s gave no answer)", a.found)}
 }
 
-// missing names what else the probe could not find. What only Python can find
-// is not named where Python is missing.
-func (f Facts) missing() []string {
+// missingFacts names the other facts that the probe could not find. If Python is missing, it
+// omits the facts that only Python can find.
+func (f Facts) missingFacts() []string {
 	var names []string
 	for _, m := range []struct {
 		name string
@@ -324,12 +323,12 @@ func (f Facts) missing() []string {
 	return names
 }
 
-// x86 is the machine whose processors have levels.
+// x86 is the machine type whose processors have levels.
 const x86 = "x86_64"
 
-// levels are the x86-64 micro-architecture levels with the flags that
-// /proc/cpuinfo shows for what each adds (x86-64 psABI, table 3.1).
-func levels() []struct{ name, flags string } {
+// cpuLevels returns the x86-64 micro-architecture levels, each with the flags in /proc/cpuinfo
+// for the features that it adds (x86-64 psABI, table 3.1).
+func cpuLevels() []struct{ name, flags string } {
 	return []struct{ name, flags string }{
 		{"x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"},
 		{"x86-64-v3", "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"},
@@ -337,13 +336,14 @@ func levels() []struct{ name, flags string } {
 	}
 }
 
-// cpuLevel is the highest level whose flags, and those of all below, are there.
+// cpuLevel returns the highest level for which the flags of that level and of all levels below
+// are present.
 func cpuLevel(machine string, flags []string) string {
 	if machine != x86 {
 		return ""
 	}
 	level := "x86-64"
-	for _, l := range levels() {
+	for _, l := range cpuLevels() {
 		for _, flag := range strings.Fields(l.flags) {
 			if !slices.Contains(flags, flag) {
 				return level
@@ -354,8 +354,8 @@ func cpuLevel(machine string, flags []string) string {
 	return level
 }
 
-// parseSMI reads "name, 8.0, 580.65". The capability stays empty where
-// nvidia-smi says "[N/A]"; the name may hold commas.
+// parseSMI reads "name, 8.0, 580.65". The capability is empty if nvidia-smi prints "[N/A]"; the
+// name may hold commas.
 func parseSMI(line string) (g GPU, driver string, ok bool) {
 	cols := strings.Split(line, ",")
 	n := len(cols)
@@ -372,8 +372,8 @@ func parseSMI(line string) (g GPU, driver string, ok bool) {
 	return g, driver, true
 }
 
-// driverVersion finds the version in the line with which the kernel's module
-// introduces itself: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  …".
+// driverVersion finds the version in the line that identifies the kernel module: "NVRM version:
+// NVIDIA UNIX x86_64 Kernel Module  580.65.06  …".
 func driverVersion(line string) string {
 	for word := range strings.FieldsSeq(line) {
 		if isVersion(word) {

@@ -19,11 +19,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Bounds on what a node may answer: it is not trusted.
+// Bounds on a node's answer, because dsbuild does not trust it.
 const (
 	maxMessage = 4 << 20  // bytes of one message
 	maxOutput  = 16 << 20 // bytes of stdout altogether, and of stderr
-	maxStderr  = 16 << 10 // bytes of stderr that are kept, the last ones
+	maxStderr  = 16 << 10 // the last bytes of stderr that dsbuild keeps
 	maxString  = 4 << 10  // bytes of one string in a message
 )
 
@@ -36,15 +36,15 @@ var recordPython string
 //go:embed bytecode.py
 var byteCodePython string
 
-// recordSource is record.py with bytecode.py as a text, which a node compiles if need be.
+// recordSource is record.py with bytecode.py as a text, which the node compiles only if it needs
+// it.
 var recordSource = recordPython + "\nBYTECODE = " + strconv.QuoteToASCII(byteCodePython) + "\n"
 
-// boot reads the program from standard input, no byte more, so that what
-// follows there is left to the program: first what is told to this node alone, then
-// what is packed. It compiles the program part by part, and by exec alone: memory that
-// is used again costs less than new one, and compile() makes a type for every kind of
-// syntax there is. Its first line is what a process of dsbuild's is known by on a node
-// (judge.py).
+// boot reads the program from standard input and not a byte more: the program itself reads the
+// rest. First come the variables for this node alone, then the packed program. boot compiles the
+// program part by part, because reused memory costs less than new memory. It compiles only with
+// exec, because compile() creates a type for every kind of syntax. The first line of boot
+// identifies dsbuild's processes on a node (judge.py).
 const boot = `#dsbuild
 import os,sys,zlib
 h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
@@ -54,32 +54,31 @@ while len(b)<n:
  b+=c
 for p in[b[:h]]+zlib.decompress(b[h:]).split(b"\f"):exec(p)`
 
-// Program is a Python program for nodes. It is packed once, when it is first sent:
-// to a thousand nodes a quarter of the bytes goes.
+// Program is a Python program for nodes. dsbuild packs it once, before the first node gets it: to
+// a thousand nodes it sends a quarter of the bytes.
 type Program struct{ packed func() string }
 
-// NewProgram makes a program of sources, which follow one another: emit, and what else
-// common.py and record.py define, is there, and so are the modules os and sys.
+// NewProgram makes a program of sources in their order. They may use emit and the other
+// definitions of common.py and record.py, and the modules os and sys.
 func NewProgram(sources ...string) Program {
-	return pack(append([]string{commonSource, recordSource, "REQUEST = loads(REQUEST)"}, sources...)...)
+	return packProgram(append([]string{commonSource, recordSource, "REQUEST = loads(REQUEST)"}, sources...)...)
 }
 
-func pack(sources ...string) Program {
+func packProgram(sources ...string) Program {
 	return Program{sync.OnceValue(func() string {
 		var b strings.Builder
-		z, _ := zlib.NewWriterLevel(&b, zlib.BestSpeed) // a level there is
-		// Memory takes all that is written.
-		io.WriteString(z, inParts(strings.Join(sources, "\n\n\n"))) //nolint:errcheck
+		z, _ := zlib.NewWriterLevel(&b, zlib.BestSpeed)             // BestSpeed is a valid level
+		io.WriteString(z, inParts(strings.Join(sources, "\n\n\n"))) //nolint:errcheck // memory takes all that is written
 		z.Close()
 		return b.String()
 	})}
 }
 
-// part ends a part of a program.
+// part separates the parts of a program.
 const part = "\f\n"
 
-// inParts divides a program where two blank lines separate functions. Python
-// takes its time to compile: small parts need less memory, which is used again.
+// inParts divides a program where two blank lines separate functions. Python needs memory to
+// compile: small parts need less, and reuse it.
 func inParts(source string) string {
 	const enough = 2000
 	var b strings.Builder
@@ -94,31 +93,31 @@ func inParts(source string) string {
 	return b.String()
 }
 
-// after is a program as it is sent, behind what is told to a node alone, with the
-// argument that boot takes.
-func (p Program) after(told string) (sent, sizes string) {
+// withInput returns the input for one node followed by the program, and the sizes of both as the
+// argument of boot.
+func (p Program) withInput(told string) (sent, sizes string) {
 	packed := p.packed()
 	return told + packed, fmt.Sprintf("%d+%d", len(told), len(packed))
 }
 
-// Script is a Python program run on a node over one command. It answers with
-// messages: each a line with a random mark and a JSON object, so that what
-// setup lines, greetings and libraries print besides does no harm.
+// Script is a Python program that dsbuild runs on a node with one command. It answers with
+// messages: each is a line with a random mark and a JSON object, so that other output of setup
+// lines, greetings and libraries does no harm.
 type Script struct {
 	// Python is the interpreter on the node.
 	Python string
-	// Program is what it runs.
+	// Program is the program to run.
 	Program Program
-	// Request is what the program finds as REQUEST, by way of JSON.
+	// Request is passed to the program as REQUEST, as JSON.
 	Request any
 	// More, if set, is the program's standard input after its source.
 	More io.Reader
 }
 
-// ScriptError is a program that ended before its time.
+// ScriptError reports a program that ended early.
 type ScriptError struct {
 	Err    error  // an *remote.ExitError
-	Stderr string // the end of what it said there, cleaned
+	Stderr string // the end of its standard error, cleaned
 }
 
 func (e *ScriptError) Error() string {
@@ -128,18 +127,18 @@ func (e *ScriptError) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap gives the *remote.ExitError.
+// Unwrap returns the *remote.ExitError.
 func (e *ScriptError) Unwrap() error { return e.Err }
 
-// Run runs the program and hands each of its messages to each, in order. An
-// error of each becomes Run's when the program has ended.
+// Run runs the program and passes each of its messages to each, in order. An error of each
+// becomes Run's when the program has ended.
 func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMessage) error) error {
 	request, err := json.Marshal(s.Request)
 	if err != nil {
 		return err
 	}
 	mark := newMark()
-	source, sizes := s.Program.after(fmt.Sprintf("MARK = %q\nREQUEST = %s\n", mark, strconv.QuoteToASCII(string(request))))
+	source, sizes := s.Program.withInput(fmt.Sprintf("MARK = %q\nREQUEST = %s\n", mark, strconv.QuoteToASCII(string(request))))
 	var stdin io.Reader = strings.NewReader(source)
 	if s.More != nil {
 		stdin = io.MultiReader(stdin, s.More)
@@ -156,12 +155,12 @@ const (
 	markSize   = len(markBegins) + 12 + len(" ")
 )
 
-// newMark makes the start of a message line. It is random, so that nothing
-// printed earlier can pass for an answer.
+// newMark makes the start of a message line. It is random, so that no earlier output can look
+// like an answer.
 func newMark() string { return markBegins + rand.Text()[:12] + " " }
 
-// Unmark takes the mark off a line with a message, for who only looks on: ok is
-// false of any other line.
+// Unmark removes the mark from a line with a message, for observers that do not know the mark. ok
+// is false for any other line.
 func Unmark(line []byte) (message []byte, ok bool) {
 	if len(line) < markSize || !bytes.HasPrefix(line, []byte(markBegins)) || line[markSize-1] != ' ' {
 		return nil, false
@@ -169,8 +168,8 @@ func Unmark(line []byte) (message []byte, ok bool) {
 	return line[markSize:], true
 }
 
-// runMarked runs a command and hands on the marked lines of its output. A program that
-// says too much, or what is not understood, is ended at once.
+// runMarked runs a command and passes on the marked lines of its output. It ends the program at
+// once if the program writes too much, or lines that dsbuild cannot read.
 func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark string, each func(json.RawMessage) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -186,7 +185,7 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark st
 	}
 	var exit *remote.ExitError
 	if errors.As(err, &exit) {
-		return &ScriptError{Err: err, Stderr: clean(string(errs.kept))}
+		return &ScriptError{Err: err, Stderr: cleanText(string(errs.kept))}
 	}
 	return err
 }
@@ -201,8 +200,8 @@ type messages struct {
 	err   error
 }
 
-// Write implements io.Writer. It takes everything until the program has ended, also
-// after an error.
+// Write implements io.Writer. It accepts all output until the program has ended, even after an
+// error.
 func (m *messages) Write(b []byte) (int, error) {
 	n := len(b)
 	defer func() {
@@ -258,12 +257,12 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Decode reads a message strictly: no unknown fields, nothing behind it; and
-// harmlessly: control characters are removed, long strings cut, and each string is one
-// line, but in fields with the tag text:"lines".
+// Decode reads a message strictly: it refuses unknown fields and text after the message. It also
+// makes strings harmless: it removes control characters, cuts long strings, and makes each string
+// one line, except in fields with the tag text:"lines".
 func Decode(message json.RawMessage, into any) error {
-	// Nearly all have nothing to clean, which is quicker to see than to do.
-	if plain(message) && decodeStrictly(message, into) == nil {
+	// Nearly all messages are clean, and the check costs less than cleaning.
+	if isClean(message) && decodeStrictly(message, into) == nil {
 		if bytes.Contains(message, []byte(`\n`)) || bytes.Contains(message, []byte(`\t`)) {
 			joinLines(reflect.ValueOf(into))
 		}
@@ -296,9 +295,9 @@ func decodeStrictly(message []byte, into any) error {
 	return nil
 }
 
-// plain reports whether clean would leave all strings of a message as they are.
-func plain(message []byte) bool {
-	begin := 0 // of what may be a string
+// isClean reports whether clean would change no string of a message.
+func isClean(message []byte) bool {
+	begin := 0 // start of a value that may be a string
 	for i := 0; i < len(message); i++ {
 		switch b := message[i]; {
 		case b < ' ' || b > '~':
@@ -320,7 +319,7 @@ func plain(message []byte) bool {
 func cleanAll(v any) any {
 	switch v := v.(type) {
 	case string:
-		return clean(v)
+		return cleanText(v)
 	case []any:
 		for i := range v {
 			v[i] = cleanAll(v[i])
@@ -328,11 +327,11 @@ func cleanAll(v any) any {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, inner := range v {
-			out[clean(k)] = cleanAll(inner)
+			out[cleanText(k)] = cleanAll(inner)
 		}
 		return out
 	case float64:
-		// Whole numbers travel as such: 1e+12 would not fit an int64.
+		// Encode whole numbers without an exponent: 1e+12 would not fit an int64.
 		if v == float64(int64(v)) {
 			return int64(v)
 		}
@@ -340,8 +339,9 @@ func cleanAll(v any) any {
 	return v
 }
 
-// clean removes what could steer a terminal and bounds the length; newlines stay.
-func clean(s string) string { return ui.Shorten(ui.Clean(s), maxString) }
+// cleanText removes characters that could control a terminal, and bounds the length. Newlines
+// stay.
+func cleanText(s string) string { return ui.Shorten(ui.Clean(s), maxString) }
 
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")

@@ -9,36 +9,36 @@ import (
 	"strings"
 )
 
-// texts are files of a node's packages, as they are. They are read here: a
-// probe costs little where the program that the node has to compile is short.
+// texts are raw files of a node's packages. dsbuild parses them here, because the node has to
+// compile the probe's program: the shorter it is, the less a probe costs.
 type texts struct {
 	Torch string   `json:"torch_text" text:"lines"` // torch/version.py
 	Pip   string   `json:"pip_text" text:"lines"`   // pip/__init__.py
 	Build string   `json:"build_text" text:"lines"` // DeepSpeed's git_version_info_installed.py
-	NCCL  []string `json:"nccl_files"`              // names of files that have NCCL's version in theirs
+	NCCL  []string `json:"nccl_files"`              // names of files that contain NCCL's version
 
 	GLIBCXX []string `json:"glibcxx"`  // versions that libstdc++ offers, without the leading "3."
-	ABI     string   `json:"abi_text"` // 0, 1, or how a constructor's name goes on
+	ABI     string   `json:"abi_text"` // 0, 1, or the rest of a constructor's name
 }
 
-// fill adds what the texts say to the facts of the same node.
-func (t texts) fill(f *Facts) {
-	version, _, _ := strings.Cut(assigned(t.Torch, "__version__"), "+")
+// fillFacts adds the facts in the texts to the facts of the same node.
+func (t texts) fillFacts(f *Facts) {
+	version, _, _ := strings.Cut(assignedString(t.Torch, "__version__"), "+")
 	if f.Torch = version; version != "" {
-		f.TorchCUDA = assigned(t.Torch, "cuda")
+		f.TorchCUDA = assignedString(t.Torch, "cuda")
 		f.NCCL = ncclVersion(f.Dists, f.TorchCUDA, t.NCCL)
 	}
 	f.Libstdcxx, f.CXX11ABI = newestOf(t.GLIBCXX), cxx11ABI(t.ABI)
 	if t.Pip != "" {
-		f.Pip = cmp.Or(assigned(t.Pip, "__version__"), "unknown")
+		f.Pip = cmp.Or(assignedString(t.Pip, "__version__"), "unknown")
 	}
 	if d := f.DeepSpeed; d != nil {
 		d.Ops, d.Build = buildRecord(t.Build)
 	}
 }
 
-// cxx11ABI reads which std::string torch uses: from its own word, or from the
-// type of a constructor's argument; nil if neither says.
+// cxx11ABI determines which std::string torch uses, from torch's own setting or from the type of
+// a constructor's argument. It returns nil if neither tells.
 func cxx11ABI(text string) *bool {
 	switch {
 	case text == "1", strings.HasPrefix(text, "NSt7__cxx11"):
@@ -49,8 +49,8 @@ func cxx11ABI(text string) *bool {
 	return nil
 }
 
-// newestOf is the highest of the versions whose tails are given, such as 3.4.30;
-// what is none is passed over.
+// newestOf returns the highest of the versions whose tails are given, such as 3.4.30. It skips
+// texts that are not versions.
 func newestOf(versions []string) string {
 	numbers := func(version string) []int {
 		var out []int
@@ -73,9 +73,9 @@ func newestOf(versions []string) string {
 	return newest
 }
 
-// assigned is the string that a Python file assigns to a name at the beginning
-// of a line; "" where it assigns none.
-func assigned(source, name string) string {
+// assignedString returns the string that a Python file assigns to a name at the beginning of a
+// line; "" if there is no assignment.
+func assignedString(source, name string) string {
 	for line := range strings.Lines(source) {
 		rest, ok := strings.CutPrefix(line, name)
 		between, value, is := strings.Cut(rest, "=")
@@ -91,21 +91,21 @@ func assigned(source, name string) string {
 	return ""
 }
 
-// What DeepSpeed's record assigns dictionaries to, and an item of one.
+// The dictionaries that DeepSpeed's build record assigns, and an item of one.
 var (
-	installedOps   = assignment("installed_ops")
-	torchInfo      = assignment("torch_info")
+	installedOps   = assignmentPattern("installed_ops")
+	torchInfo      = assignmentPattern("torch_info")
 	dictionaryItem = regexp.MustCompile(`['"]([^'"]+)['"]\s*:\s*(?:['"]([^'"]*)['"]|([^,\s]+))`)
 )
 
-// assignment finds the dictionary that a Python file assigns to a name.
-func assignment(name string) *regexp.Regexp {
+// assignmentPattern finds the dictionary that a Python file assigns to a name.
+func assignmentPattern(name string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)^` + name + `\s*=\s*\{([^}]*)\}`)
 }
 
-// dictionary is the strings, numbers and names in a dictionary that a Python
-// file assigns; nil where it assigns none.
-func dictionary(source string, to *regexp.Regexp) map[string]string {
+// parseDictionary returns the strings, numbers and names in a dictionary that a Python file
+// assigns; nil if there is no assignment.
+func parseDictionary(source string, to *regexp.Regexp) map[string]string {
 	whole := to.FindStringSubmatch(source)
 	if whole == nil {
 		return nil
@@ -117,33 +117,33 @@ func dictionary(source string, to *regexp.Regexp) map[string]string {
 	return found
 }
 
-// buildRecord reads what DeepSpeed wrote when it was compiled: the ops that
-// were, and for what.
+// buildRecord reads the record that DeepSpeed wrote when it was compiled: the compiled ops and
+// their target.
 func buildRecord(source string) ([]string, *Build) {
 	ops := []string{}
-	all := dictionary(source, installedOps)
+	all := parseDictionary(source, installedOps)
 	for _, op := range slices.Sorted(maps.Keys(all)) {
 		if !slices.Contains([]string{"False", "None", "0", ""}, all[op]) {
 			ops = append(ops, op)
 		}
 	}
-	torch := dictionary(source, torchInfo)
+	torch := parseDictionary(source, torchInfo)
 	if torch == nil {
 		return ops, nil
 	}
 	known := func(name string) string {
 		if torch[name] == "0.0" || torch[name] == "None" {
-			return "" // how it writes that there is none
+			return "" // DeepSpeed writes this if it has none
 		}
 		return torch[name]
 	}
-	return ops, &Build{Torch: known("version"), CUDA: known("cuda_version"), NCCL: known("nccl_version"), Accelerator: assigned(source, "accelerator_name")}
+	return ops, &Build{Torch: known("version"), CUDA: known("cuda_version"), NCCL: known("nccl_version"), Accelerator: assignedString(source, "accelerator_name")}
 }
 
 var ncclName = regexp.MustCompile(`^(?:nccl-|libnccl\.so\.)(\d+(?:\.\d+)+)`)
 
-// ncclVersion is that of the distribution which torch requires, else what the
-// names of files say; "" if neither does.
+// ncclVersion returns the version of the distribution that torch requires, or else the version in
+// the names of files; "" if neither has one.
 func ncclVersion(dists map[string]string, cuda string, files []string) string {
 	major, _, _ := strings.Cut(cuda, ".")
 	if v := dists["nvidia-nccl-cu"+major]; v != "" {

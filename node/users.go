@@ -17,8 +17,8 @@ type Uses struct {
 
 var usersProgram = NewProgram(UsesSource(), "emit(users())\n")
 
-// Users asks again what a probe has asked before: which processes use the
-// environment of an interpreter, here the path of one that has answered.
+// Users repeats one question of the probe: which processes use the environment of an
+// interpreter, here the path of one that has answered.
 func Users(ctx context.Context, r remote.Runner, python string) (Uses, error) {
 	var got *Uses
 	s := Script{Python: python, Program: usersProgram}

@@ -16,7 +16,7 @@ const mostWords = 1 << 10
 // node's: a reader must not take them for dsbuild's own.
 type WordsError struct{ words string }
 
-// Words makes an error of what a node says.
+// Words makes an error of a node's message.
 func Words(words string) *WordsError { return &WordsError{ui.Shorten(ui.OneLine(words), mostWords)} }
 
 func (e *WordsError) Error() string { return "the node says: " + e.words }

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// BaseError is a base that cannot be used.
+// BaseError reports a base that cannot be used.
 type BaseError struct {
 	Arg string
 	Err error
@@ -22,7 +22,7 @@ type BaseError struct {
 func (e *BaseError) Error() string { return fmt.Sprintf("base %s: %v", e.Arg, e.Err) }
 func (e *BaseError) Unwrap() error { return e.Err }
 
-// Hint says what a base is.
+// Hint describes the forms of a base.
 func (e *BaseError) Hint() string {
 	return "a base is a root file system tar, an OCI tar (neither compressed), or an image such as debian:bookworm-slim"
 }
@@ -30,7 +30,7 @@ func (e *BaseError) Hint() string {
 // ExitCode is that of wrong usage.
 func (e *BaseError) ExitCode() int { return 2 }
 
-// imageRef is the shape of an image reference: name, tag, digest.
+// imageRef matches the form of an image reference: name, tag, digest.
 var imageRef = regexp.MustCompile(`^[a-z0-9]+([._/:-]?[a-z0-9]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?$`)
 
 var digestSuffix = regexp.MustCompile(`@(sha256:[0-9a-f]{64})$`)
@@ -67,8 +67,8 @@ func NewBase(arg string) (Base, error) {
 	return Base{Ref: filepath.Base(arg), File: file, Digest: "sha256:" + sum, OCI: oci}, nil
 }
 
-// isOCI tells an image layout from a root file system by the marker file that
-// the former must have at its top.
+// isOCI reports whether a tar is an image layout and not a root file system. A layout has a
+// marker file at its top.
 func isOCI(file string) (bool, error) {
 	f, err := os.Open(file)
 	if err != nil {

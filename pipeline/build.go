@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// build is one plan being run: the steps in images by a builder, those that
-// are dsbuild's own code here.
+// build is one run of a plan. A builder runs the steps with an image; dsbuild itself runs its
+// own.
 type build struct {
 	plan    *Plan
 	dir     string // of this build alone
@@ -30,15 +30,15 @@ type build struct {
 	wheel string      // path of the finished wheel
 }
 
-func (b *build) run(ctx context.Context, space Workspace) error {
+func (b *build) runStep(ctx context.Context, space Workspace) error {
 	b.space = space
-	if err := runSteps(ctx, b.plan.Steps, space, b.here); err != nil {
+	if err := runSteps(ctx, b.plan.Steps, space, b.runHere); err != nil {
 		return err
 	}
-	return b.smoked(ctx)
+	return b.warnSmokeNotRun(ctx)
 }
 
-// runSteps runs those in images in the workspace, and dsbuild's own by here.
+// runSteps runs the steps with an image in the workspace, and calls here for dsbuild's own steps.
 func runSteps(ctx context.Context, steps []Step, space Workspace, here func(context.Context, Step) error) error {
 	for _, s := range steps {
 		run := space.Run
@@ -52,8 +52,8 @@ func runSteps(ctx context.Context, steps []Step, space Workspace, here func(cont
 	return nil
 }
 
-// smoked warns where the smoke step could not run the ops on this machine.
-func (b *build) smoked(ctx context.Context) error {
+// warnSmokeNotRun warns if the smoke step could not run the ops on this machine.
+func (b *build) warnSmokeNotRun(ctx context.Context) error {
 	out := filepath.Join(b.dir, SmokeStep)
 	if err := b.space.Export(ctx, SmokeStep, out); err != nil {
 		return err
@@ -68,11 +68,11 @@ func (b *build) smoked(ctx context.Context) error {
 	return err
 }
 
-// here runs one of dsbuild's own steps under the eyes of the reporter.
-func (b *build) here(ctx context.Context, s Step) error {
+// runHere runs one of dsbuild's own steps and reports its progress.
+func (b *build) runHere(ctx context.Context, s Step) error {
 	shown := b.rep.Step(s.Name + ": " + s.Title)
 	fmt.Fprintf(b.log, "== %s: %s\n", s.Name, s.Title)
-	own := map[string]func(context.Context) error{SourceStep: b.source, PackStep: b.pack, AuditStep: b.audit}
+	own := map[string]func(context.Context) error{SourceStep: b.importSource, PackStep: b.packWheel, AuditStep: b.auditWheel}
 	if err := own[s.Name](ctx); err != nil {
 		fmt.Fprintln(b.log, err)
 		shown.End(ui.Failed, "")
@@ -82,14 +82,14 @@ func (b *build) here(ctx context.Context, s Step) error {
 	return nil
 }
 
-// source gives the clean copy of the sources to the workspace.
-func (b *build) source(context.Context) error {
+// importSource gives the clean copy of the sources to the workspace.
+func (b *build) importSource(context.Context) error {
 	return b.space.Import(SourceStep, filepath.Dir(b.plan.Source.File))
 }
 
-// pack makes the wheel of what the strip step left, and gives it to the
+// packWheel makes the finished wheel from the output of the strip step, and gives it to the
 // workspace.
-func (b *build) pack(ctx context.Context) error {
+func (b *build) packWheel(ctx context.Context) error {
 	in, out := filepath.Join(b.dir, StripStep), filepath.Join(b.dir, PackStep)
 	if err := os.Mkdir(out, 0o755); err != nil {
 		return err
@@ -122,8 +122,8 @@ func (b *build) pack(ctx context.Context) error {
 	return b.space.Import(PackStep, out)
 }
 
-func (b *build) audit(ctx context.Context) error {
-	contents, err := b.plan.audited(ctx, b.wheel)
+func (b *build) auditWheel(ctx context.Context) error {
+	contents, err := b.plan.auditContents(ctx, b.wheel)
 	for _, e := range contents.Extensions {
 		if len(e.Newest) > 0 {
 			b.rep.Warn("op %s needs newer libraries than manylinux_%s has: %s", e.Op(), strings.ReplaceAll(compat.LinkGlibc, ".", "_"), strings.Join(e.Newest, ", "))

@@ -9,21 +9,19 @@ import (
 
 // Builder makes the images of plans and runs their steps in them.
 type Builder interface {
-	// Name is what the manifest calls the builder.
+	// Name returns the builder's name for the manifest.
 	Name() string
-	// Open makes the images of a plan. Each step is reported, and its output
-	// kept in log.
+	// Open makes the images of a plan. It reports each step, and writes its output to log.
 	Open(ctx context.Context, p *Plan, log io.Writer, rep ui.Reporter) (Workspace, error)
 }
 
-// Workspace is where the steps of one plan run. It keeps the output of each
-// under the step's name. One that holds something of this machine is also an
-// io.Closer.
+// Workspace runs the steps of one plan. It keeps the output of each under the step's name. A
+// workspace that holds resources of this machine is also an io.Closer.
 type Workspace interface {
-	// Run runs a step, whose inputs are there.
+	// Run runs a step. The outputs of its input steps must be there.
 	Run(ctx context.Context, s Step) error
 	// Export copies the output of a step to the directory dir of this machine.
 	Export(ctx context.Context, step, dir string) error
-	// Import takes the directory dir of this machine for the output of a step.
+	// Import makes the directory dir of this machine the output of a step.
 	Import(step, dir string) error
 }

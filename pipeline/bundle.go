@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -24,17 +24,16 @@ const (
 	BundleStep     = "bundle"     // what all of them require
 )
 
-// BundlePlan is what is done for a wheelhouse once the wheel is there. It is a
-// plan of its own, in the same images, so that the wheel is the same with and
-// without.
+// BundlePlan lists the steps that make a wheelhouse once the wheel is built. It is a plan of its
+// own, in the same images, so that the wheel is the same with and without a wheelhouse.
 type BundlePlan struct {
 	*Plan
 	Companions []Companion
 	wheel      *Plan
 }
 
-// NewBundlePlan lists the steps that build companions for the wheel of p, and
-// with dependencies gather what it and they require beside torch.
+// NewBundlePlan lists the steps that build companions for the wheel of p. With dependencies, a
+// last step gathers the requirements of the wheel and its companions, except torch.
 func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundlePlan, error) {
 	companions = slices.Clone(companions)
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
@@ -54,10 +53,10 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 		own.Steps = append(own.Steps, bundleStep(len(companions) > 0))
 	}
 	b := &BundlePlan{Plan: &own, Companions: companions, wheel: p}
-	return b, b.seal()
+	return b, b.setDigest()
 }
 
-// companionsStep names every copy by its hash.
+// companionsStep names the copy of each companion's sources by its hash.
 func companionsStep(companions []Companion) Step {
 	s := Step{Name: CompanionsStep, Title: "take the sources of companions", Image: Here, Env: map[string]string{}}
 	for _, c := range companions {
@@ -87,10 +86,10 @@ func withStep(p *Plan, companions []Companion) Step {
 	}
 	var names, assumed []string
 	for _, c := range companions {
-		s.Args = append(s.Args, c.spec())
-		names = append(names, c.spec())
+		s.Args = append(s.Args, c.requirement())
+		names = append(names, c.requirement())
 		if c.Source != nil {
-			assumed = append(assumed, c.Name+"="+c.assumed())
+			assumed = append(assumed, c.Name+"="+c.assumedVersion())
 		}
 	}
 	s.Title = "build companions: " + strings.Join(names, ", ")
@@ -109,8 +108,8 @@ func bundleStep(companions bool) Step {
 	return s
 }
 
-// last is the step whose output is the wheelhouse.
-func (b *BundlePlan) last() string { return b.Steps[len(b.Steps)-1].Name }
+// lastStep returns the name of the step whose output is the wheelhouse.
+func (b *BundlePlan) lastStep() string { return b.Steps[len(b.Steps)-1].Name }
 
 // PrintSteps writes the steps for people, to follow those of the wheel.
 func (b *BundlePlan) PrintSteps(w io.Writer) error {
@@ -127,8 +126,8 @@ func (b *BundlePlan) PrintSteps(w io.Writer) error {
 	return err
 }
 
-// Bundle makes the wheelhouse of a plan beside the finished wheel a, in place of
-// the one that may be there: from the store where that has it.
+// Bundle makes the wheelhouse of a plan beside the finished wheel a. It replaces a wheelhouse
+// that is there already, and takes the new one from the store if the store has it.
 func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wheel.Bundle, error) {
 	kept := wheelhouses(r.Store)
 	if !b.Options.NoCache {
@@ -147,14 +146,14 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	}
 	defer tmp.Close()
 	house := filepath.Join(tmp.Path, wheel.WheelhouseDir)
-	if err := r.gather(ctx, b, a, tmp.Path, house); err != nil {
+	if err := r.gatherWheels(ctx, b, a, tmp.Path, house); err != nil {
 		return wheel.Bundle{}, err
 	}
-	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, b.sources())
+	bundle, err := wheel.WriteBundle(house, b.Toolchain.Python, b.companionSources())
 	if err != nil {
 		return wheel.Bundle{}, err
 	}
-	if err := b.complete(bundle); err != nil {
+	if err := b.checkComplete(bundle); err != nil {
 		return wheel.Bundle{}, err
 	}
 	if err := keepBundle(kept, b.Digest, house, bundle); err != nil {
@@ -163,8 +162,8 @@ func (r Runner) Bundle(ctx context.Context, b *BundlePlan, a wheel.Artifact) (wh
 	return placeBundle(house, bundle, r.Dir)
 }
 
-// sources are the companions as WriteBundle wants them.
-func (b *BundlePlan) sources() map[string]*wheel.Source {
+// companionSources returns the companions in the form that WriteBundle takes.
+func (b *BundlePlan) companionSources() map[string]*wheel.Source {
 	sources := map[string]*wheel.Source{}
 	for _, c := range b.Companions {
 		sources[c.Name] = nil
@@ -176,8 +175,8 @@ func (b *BundlePlan) sources() map[string]*wheel.Source {
 	return sources
 }
 
-// complete finds out whether every companion is there.
-func (b *BundlePlan) complete(bundle wheel.Bundle) error {
+// checkComplete checks that the wheelhouse has every companion.
+func (b *BundlePlan) checkComplete(bundle wheel.Bundle) error {
 	for _, c := range b.Companions {
 		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
 			return fmt.Errorf("companion %s: the step %s left no wheel of it", c.Name, WithStep)
@@ -186,23 +185,23 @@ func (b *BundlePlan) complete(bundle wheel.Bundle) error {
 	return nil
 }
 
-// gather runs the steps, and copies the wheels of the last one into house.
-func (r Runner) gather(ctx context.Context, b *BundlePlan, a wheel.Artifact, tmp, house string) error {
-	_, err := r.within(ctx, b.Plan, func(space Workspace, _ io.Writer) error {
+// gatherWheels runs the steps, and copies the wheels of the last one into house.
+func (r Runner) gatherWheels(ctx context.Context, b *BundlePlan, a wheel.Artifact, tmp, house string) error {
+	_, err := r.withWorkspace(ctx, b.Plan, func(space Workspace, _ io.Writer) error {
 		err := runSteps(ctx, b.Steps, space, func(_ context.Context, s Step) error {
-			return b.hand(s, space, a, filepath.Join(tmp, s.Name))
+			return b.importInputs(s, space, a, filepath.Join(tmp, s.Name))
 		})
 		if err != nil {
 			return err
 		}
-		return space.Export(ctx, b.last(), house)
+		return space.Export(ctx, b.lastStep(), house)
 	})
 	return err
 }
 
-// hand gives the workspace what the steps begin with: the wheel, or the copies
-// of companions' sources.
-func (b *BundlePlan) hand(s Step, space Workspace, a wheel.Artifact, dir string) error {
+// importInputs gives the workspace the inputs of the first steps: the wheel, or the copies
+// of the companions' sources.
+func (b *BundlePlan) importInputs(s Step, space Workspace, a wheel.Artifact, dir string) error {
 	files := []string{a.Path}
 	if s.Name == CompanionsStep {
 		files = nil
@@ -223,7 +222,7 @@ func (b *BundlePlan) hand(s Step, space Workspace, a wheel.Artifact, dir string)
 	return space.Import(s.Name, dir)
 }
 
-// wheelhouses is the store of them, beside that of wheels.
+// wheelhouses returns the store of wheelhouses, which lies beside that of wheels.
 func wheelhouses(wheels Store) Store {
 	return Store{Dir: filepath.Join(filepath.Dir(wheels.Dir), "wheelhouses"), Keep: 20}
 }
@@ -233,21 +232,21 @@ func keepBundle(s Store, digest, house string, bundle wheel.Bundle) error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	return locked(s.Dir, false, func() error {
+	return withLock(s.Dir, false, func() error {
 		if err := copyBundle(house, bundle, filepath.Join(s.Dir, digest)); err != nil {
 			return err
 		}
-		return s.prune()
+		return s.pruneOldest()
 	})
 }
 
-// storedBundle places the wheelhouse that the store has, if it has one whose
-// bytes are what they were.
+// storedBundle places the wheelhouse from the store, if the store has it and its bytes are
+// unchanged.
 func storedBundle(s Store, digest, dir string) (bundle wheel.Bundle, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return bundle, false, nil //nolint:nilerr // what cannot be seen is not there
 	}
-	err = locked(s.Dir, true, func() error {
+	err = withLock(s.Dir, true, func() error {
 		house := filepath.Join(s.Dir, digest)
 		if bundle, err = wheel.ReadBundle(house); err != nil {
 			return nil //nolint:nilerr // not there, or damaged: it is made anew
@@ -267,7 +266,7 @@ func placeBundle(house string, bundle wheel.Bundle, dir string) (wheel.Bundle, e
 	for i := range bundle.Wheels {
 		bundle.Wheels[i].Path = filepath.Join(to, bundle.Wheels[i].File)
 	}
-	return bundle, locked(dir, false, func() error {
+	return bundle, withLock(dir, false, func() error {
 		if err := copyBundle(house, bundle, to); err != nil {
 			return fmt.Errorf("wheelhouse: %w", err)
 		}
@@ -275,8 +274,8 @@ func placeBundle(house string, bundle wheel.Bundle, dir string) (wheel.Bundle, e
 	})
 }
 
-// copyBundle copies the files of a wheelhouse to a folder that appears whole,
-// in place of what was there.
+// copyBundle copies the files of a wheelhouse to a folder. The folder appears only when it is
+// complete, and replaces an older one.
 func copyBundle(from string, bundle wheel.Bundle, to string) error {
 	tmp, err := os.MkdirTemp(filepath.Dir(to), ".new-")
 	if err != nil {
@@ -308,5 +307,5 @@ func copyWhole(from, to string) error {
 		return err
 	}
 	defer f.Close()
-	return whole.Write(to, f, 0o644)
+	return atomicfile.Write(to, f, 0o644)
 }

@@ -38,14 +38,14 @@ func TestOpenCompanion(t *testing.T) {
 		}
 	}
 	c, err := OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@v4.57.0", t.TempDir())
-	if err != nil || c.assumed() != "4.57.0" {
+	if err != nil || c.assumedVersion() != "4.57.0" {
 		t.Errorf("%v, %+v", err, c)
 	}
 	if got := packed(t, *c.Source); got["tiny/data.so"] != "kept" || got["build/old.py"] != "" {
 		t.Errorf("%q", got)
 	}
-	if c, err = OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@main", t.TempDir()); err != nil || c.assumed() != "0.1.dev0+g"+c.Source.Commit[:7] {
-		t.Errorf("%v, %s", err, c.assumed())
+	if c, err = OpenCompanion(t.Context(), "tiny@git+file://"+repo+"@main", t.TempDir()); err != nil || c.assumedVersion() != "0.1.dev0+g"+c.Source.Commit[:7] {
+		t.Errorf("%v, %s", err, c.assumedVersion())
 	}
 	for arg, want := range map[string]string{
 		"transformers": "it must say a version", "": "it must say a version", "-e@x": "it must say a version", "a b==1": "it must say a version",

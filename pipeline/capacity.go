@@ -1,35 +1,31 @@
 package pipeline
 
 import (
-	"bufio"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 )
 
-// What one build can use. The default ops are four translation units, so more
-// cores idle in one build; a compiler takes up to 2 GiB with torch's headers
-// (0.8 GB for the headers alone, more in nvcc).
+// The resources that one build can use. The default ops are four translation units, so more cores
+// would be idle. A compiler takes up to 2 GiB with torch's headers (0.8 GB for the headers alone,
+// more in nvcc).
 const (
 	coresOfBuild  = 4
-	memoryOfBuild = coresOfBuild * 2 << 30
+	memoryOfBuild = coresOfBuild * jobBytes
 )
 
-// BuildsAtOnce is how many builds this machine runs side by side: as many as
-// have cores and memory for themselves, and one in any case.
-func BuildsAtOnce() int { return buildsAtOnce(runtime.NumCPU(), memory()) }
+// BuildsAtOnce returns how many builds this machine runs side by side: each has its own cores and
+// memory, and there is always at least one.
+func BuildsAtOnce() int { return buildsAtOnce(runtime.NumCPU(), availableMemory("/")) }
 
 func buildsAtOnce(cores int, memory int64) int {
-	n := cores / coresOfBuild
-	if memory > 0 {
-		n = min(n, int(memory/memoryOfBuild))
-	}
-	return max(n, 1)
+	return max(1, min(cores/coresOfBuild, int(memory/memoryOfBuild)))
 }
 
-// JobsOf is how many compile jobs each of several builds side by side gets; 0,
-// as many as there are cores, for one alone.
+// JobsOf returns how many compile jobs each of several builds side by side gets. For a single
+// build it returns 0: as many as there are cores.
 func JobsOf(builds int) int {
 	if builds < 2 {
 		return 0
@@ -37,18 +33,59 @@ func JobsOf(builds int) int {
 	return max(runtime.NumCPU()/builds, 1)
 }
 
-// memory is how many bytes this machine has; 0 where it does not say so.
-func memory() int64 {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "MemTotal:"); ok {
-			kib, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
-			return kib << 10
+// jobBytes is the memory that one compiler of torch's headers takes at most.
+const jobBytes = 2 << 30
+
+// CompileJobs returns how many compilers run at once: as many as the cores of this process and
+// the available memory allow. On a login node that is often less than the machine has.
+func CompileJobs() int {
+	return max(1, min(runtime.GOMAXPROCS(0), int(availableMemory("/")/jobBytes)))
+}
+
+// availableMemory returns how many bytes this process may still take: the free memory, or the
+// lowest limit of its control groups. root is the parent of /proc and /sys.
+func availableMemory(root string) int64 {
+	free := int64(1) << 62
+	for line := range strings.Lines(readSmall(root, "proc/meminfo")) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			if kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64); err == nil {
+				free = kb << 10
+			}
 		}
 	}
-	return 0
+	for line := range strings.Lines(readSmall(root, "proc/self/cgroup")) {
+		_, group, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, group, _ := strings.Cut(group, ":")
+		switch controllers {
+		case "":
+			free = min(free, groupLimit(root, "sys/fs/cgroup", group, "memory.max"))
+		case "memory":
+			free = min(free, groupLimit(root, "sys/fs/cgroup/memory", group, "memory.limit_in_bytes"))
+		}
+	}
+	return free
+}
+
+// groupLimit returns the lowest limit of a control group and its parents. Memory that the group
+// holds already is mostly cached files and does not count.
+func groupLimit(root, tree, group, file string) int64 {
+	lowest := int64(1) << 62
+	for {
+		if limit, err := strconv.ParseInt(readSmall(root, filepath.Join(tree, group, file)), 10, 64); err == nil {
+			lowest = min(lowest, limit)
+		}
+		if group == "/" || group == "." || group == "" {
+			return lowest
+		}
+		group = filepath.Dir(group)
+	}
+}
+
+// readSmall returns a small file's content, "" if there is no such file.
+func readSmall(root, file string) string {
+	b, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Cause picks the lines of a failed command's output that say why. Of a compiler
-// it is the diagnosis that weighs most, with its file, and the last line of
-// the output; of any other program the first error that it named and the end.
+// Cause picks the lines of a failed command's output that give the reason. For a compiler these
+// are the most important diagnosis, with its file, and the last line of the output; for any other
+// program the first error that it printed and the end.
 func Cause(stdout, stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stdout+"\n"+stderr), "\n")
 	last := len(lines) - 1
@@ -24,7 +24,7 @@ func Cause(stdout, stderr string) string {
 		if end <= last {
 			shown = append(shown, "...", lines[last])
 		}
-		return indented(shown)
+		return indentLines(shown)
 	}
 	var shown []string
 	for i, line := range lines {
@@ -33,7 +33,7 @@ func Cause(stdout, stderr string) string {
 			break
 		}
 	}
-	return indented(append(shown, lines[max(0, len(lines)-tailLines):]...))
+	return indentLines(append(shown, lines[max(0, len(lines)-tailLines):]...))
 }
 
 const (
@@ -46,11 +46,11 @@ var (
 	quotesSource = regexp.MustCompile(`^ +\d* \| `)
 )
 
-// diagnosis finds the line with which a compiler or linker says why it failed;
-// -1 where none did. The first error in a list can be a consequence of a later
-// #error: g++ goes on behind one.
+// diagnosis finds the line in which a compiler or linker gives the reason for its failure; -1 if
+// there is none. The first error can be a consequence of a later #error, because g++ goes on
+// after one.
 func diagnosis(lines []string) int {
-	for _, kind := range diagnoses() {
+	for _, kind := range knownCauses() {
 		if at := slices.IndexFunc(lines, kind.MatchString); at >= 0 {
 			return at
 		}
@@ -58,9 +58,8 @@ func diagnosis(lines []string) int {
 	return -1
 }
 
-// diagnoses are the shapes of a compiler's errors, those that explain others
-// first.
-func diagnoses() []*regexp.Regexp {
+// knownCauses returns the forms of a compiler's errors. Those that explain others come first.
+func knownCauses() []*regexp.Regexp {
 	return []*regexp.Regexp{
 		killedLine,
 		regexp.MustCompile(`No space left on device`),
@@ -78,9 +77,9 @@ var (
 	olderStandard = regexp.MustCompile(`#error.* (C\+\+\d\d) .*is required`)
 )
 
-func indented(lines []string) string { return "  " + strings.Join(lines, "\n  ") }
+func indentLines(lines []string) string { return "  " + strings.Join(lines, "\n  ") }
 
-// Hint says what is known of the cause of a failed compile; "" where nothing is.
+// Hint gives the known cause of a failed compile, "" if there is none.
 func (e *StepError) Hint() string {
 	if m := missingHeader.FindStringSubmatch(e.Tail); m != nil {
 		return headerHint(m[1] + m[2])
@@ -94,7 +93,7 @@ func (e *StepError) Hint() string {
 	return ""
 }
 
-// headerPackage says what brings headers of some names.
+// headerPackage names the packages that contain headers of some names.
 type headerPackage struct {
 	Header  string `json:"header"`            // expression for the name
 	Toolkit string `json:"toolkit,omitempty"` // component of the CUDA toolkit
@@ -105,7 +104,7 @@ type headerPackage struct {
 //go:embed headers.json
 var headerTable []byte
 
-// headerHint names the package that has a header which was not found.
+// headerHint names the package that contains a missing header.
 func headerHint(header string) string {
 	var table struct {
 		Headers []headerPackage `json:"headers"`

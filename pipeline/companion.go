@@ -12,8 +12,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Companion is a further wheel that is built in the environment of DeepSpeed's,
-// with the same torch, and goes to the nodes with it.
+// Companion is an additional wheel. It is built in the environment of DeepSpeed's wheel, with the
+// same torch, and deployed to the nodes together with it.
 type Companion struct {
 	Name    string // normalised as PEP 503 says
 	Version string // of the index; "" where there is a Source
@@ -24,12 +24,12 @@ const companionForms = "a companion is NAME==VERSION, NAME@VERSION, NAME@git+URL
 
 var companionArg = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(==|@)(.+)$`)
 
-// OpenCompanion reads a --with. Sources are copied into dir, which is the
-// caller's own, as OpenSource does it.
+// OpenCompanion reads a --with. It copies sources into dir, which the caller owns, in the same
+// way as OpenSource.
 func OpenCompanion(ctx context.Context, arg, dir string) (Companion, error) {
 	m := companionArg.FindStringSubmatch(arg)
 	if m == nil {
-		return Companion{}, &SourceError{redact(arg), errors.New("it must say a version, or where its sources are"), companionForms}
+		return Companion{}, &SourceError{redactURL(arg), errors.New("it must say a version, or where its sources are"), companionForms}
 	}
 	c := Companion{Name: pypi.CanonPackageName(m[1])}
 	switch what := m[3]; {
@@ -38,21 +38,21 @@ func OpenCompanion(ctx context.Context, arg, dir string) (Companion, error) {
 	case c.Name == "deepspeed":
 		return c, &SourceError{c.Name, errors.New("DeepSpeed is what is built, no companion of it"), "choose its sources with --deepspeed"}
 	case m[2] == "==" && !pep440.MatchString(what):
-		return c, &SourceError{redact(arg), fmt.Errorf("%.64q is no version", what), companionForms}
+		return c, &SourceError{redactURL(arg), fmt.Errorf("%.64q is no version", what), companionForms}
 	case m[2] == "==" || pep440.MatchString(what):
 		c.Version = what
 		return c, nil
 	default:
-		s, err := companionProject(c.Name).open(ctx, what, dir)
+		s, err := companionProject(c.Name).openSource(ctx, what, dir)
 		c.Source = &s
 		return c, err
 	}
 }
 
-// companionProject is the tree of any Python project.
+// companionProject returns the checks for the tree of any Python project.
 func companionProject(name string) project {
 	check := func(t *tree) (string, string, error) {
-		if !t.has("pyproject.toml") && !t.has("setup.py") {
+		if !t.hasFile("pyproject.toml") && !t.hasFile("setup.py") {
 			return "", "", &SourceError{name, errors.New("no Python project: neither pyproject.toml nor setup.py is there"), companionForms}
 		}
 		return name, "", nil
@@ -62,18 +62,18 @@ func companionProject(name string) project {
 
 var releaseTag = regexp.MustCompile(`@v?(\d+(?:\.\d+)+(?:(?:a|b|rc)\d+)?(?:\.post\d+)?)$`)
 
-// assumed is the version of a companion whose project asks git for it: a copy
-// of the sources has no history to ask.
-func (c Companion) assumed() string {
+// assumedVersion returns the version of a companion whose project would ask git for it: the copy
+// of its sources has no history.
+func (c Companion) assumedVersion() string {
 	if m := releaseTag.FindStringSubmatch(c.Source.Ref); m != nil && c.Source.Kind == SourceGit {
 		return m[1]
 	}
-	return "0.1.dev0+" + strings.TrimSuffix(c.Source.local(), ".")
+	return "0.1.dev0+" + strings.TrimSuffix(c.Source.localVersion(), ".")
 }
 
-// spec is a companion as the scripts are told of it: a requirement for the
-// index, or the name that its copy has.
-func (c Companion) spec() string {
+// requirement returns a companion in the form of the scripts: a requirement for the index, or the
+// name of its copy.
+func (c Companion) requirement() string {
 	if c.Source == nil {
 		return c.Name + "==" + c.Version
 	}

@@ -11,13 +11,13 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Job is one wheel of several: a plan under the name by which people know it.
+// Job is one wheel of several: a plan, and a name for people.
 type Job struct {
 	Name string
 	Plan *Plan
 }
 
-// Result is what became of a job: a wheel, or why there is none.
+// Result is the outcome of a job: a wheel, or the reason why there is none.
 type Result struct {
 	Job
 	Artifact wheel.Artifact
@@ -25,36 +25,35 @@ type Result struct {
 	Engine   string // where it was built; "" if nowhere
 }
 
-// Yard is a place where builds run, several at once: a Dagger engine, or this
+// Worker is a place where builds run, several at once: a Dagger engine, or this
 // machine.
-type Yard struct {
+type Worker struct {
 	Name     string // for people: the engine's address
 	Parallel int    // builds at once, at least 1
 	Jobs     int    // compile jobs of a build whose plan does not say; 0: as many as cores
-	// Connect gives a builder for one build at a time, and what ends it.
+	// Connect returns a builder for one build at a time, and a function that closes it.
 	Connect func(context.Context, ui.Reporter) (Builder, func() error, error)
 }
 
-// Prober is a Builder that can tell whether what it works with still answers.
+// Prober is a Builder that can check whether its engine still answers.
 type Prober interface {
 	Ping(context.Context) error
 }
 
-// Farm runs many jobs over one or several yards: whichever is idle takes the
-// next. Plans that are alike are built once, images that several need are made
-// once on each yard, and a job that fails stops no other.
+// Farm runs many jobs over one or several workers: an idle worker takes the next job. The farm
+// builds equal plans once, and makes images that several jobs need once on each worker. A job
+// that fails stops no other.
 type Farm struct {
-	Runner Runner // its Builder and Report are those of the yard and the job
-	Yards  []Yard
-	// Done, if not nil, is told of each job that was run as soon as it has ended,
-	// by several goroutines.
+	Runner  Runner // its Builder and Report are those of the worker and the job
+	Workers []Worker
+	// Done, if not nil, is called for each job that was run as soon as it has ended, by several
+	// goroutines.
 	Done func(Result)
 }
 
-// Run returns what became of each job, in their order. When ctx ends it stops
-// all and returns.
+// Run returns the outcome of each job, in their order. When ctx ends it stops all and returns.
 func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
-	w := &work{queue: newQueue(ctx, len(f.Yards)), farm: f, claims: &claims{owner: map[string]string{}}, named: len(jobs) > 1}
+	w := &work{queue: newQueue(ctx, len(f.Workers)), farm: f, claims: &claims{owner: map[string]string{}}, named: len(jobs) > 1}
 	results := make([]Result, len(jobs))
 	first := map[string]int{} // of the jobs with this plan
 	for i, j := range jobs {
@@ -66,10 +65,10 @@ func (f Farm) Run(ctx context.Context, jobs []Job) []Result {
 	}
 	tasks := len(w.waiting)
 	var all sync.WaitGroup
-	for i, y := range f.Yards {
-		at := &yard{Yard: y, index: i, making: map[string]chan struct{}{}}
+	for i, y := range f.Workers {
+		at := &buildWorker{Worker: y, index: i, making: map[string]chan struct{}{}}
 		for range min(max(y.Parallel, 1), tasks) {
-			all.Go(func() { w.serve(ctx, at) })
+			all.Go(func() { w.serveJobs(ctx, at) })
 		}
 	}
 	all.Wait()
@@ -90,42 +89,42 @@ type work struct {
 	named  bool // whether lines say which job they are about
 }
 
-// yard is a Yard while jobs run there.
-type yard struct {
-	Yard
+// buildWorker is a Worker with the state of its running jobs.
+type buildWorker struct {
+	Worker
 	index  int
 	mu     sync.Mutex
-	making map[string]chan struct{} // images being made, by what they are made of
+	making map[string]chan struct{} // images being made, by their inputs
 }
 
-// serve takes one job after another, over one connection.
-func (w *work) serve(ctx context.Context, y *yard) {
-	c := &connection{yard: y, report: w.farm.Runner.Site.Reporter(w.farm.Runner.Report)}
-	defer c.close()
-	for t := w.take(ctx, y.index); t != nil; t = w.take(ctx, y.index) {
+// serveJobs takes one job after another, over one connection.
+func (w *work) serveJobs(ctx context.Context, y *buildWorker) {
+	c := &connection{buildWorker: y, report: w.farm.Runner.Site.Reporter(w.farm.Runner.Report)}
+	defer c.closeBuilder()
+	for t := w.nextTask(ctx, y.index); t != nil; t = w.nextTask(ctx, y.index) {
 		start := time.Now()
-		a, err := w.build(ctx, y, c, t.result)
+		a, err := w.buildJob(ctx, y, c, t.result)
 		a.Seconds = time.Since(start).Seconds()
-		if why := c.lost(ctx, err); why != nil {
-			w.lose(t, y, why)
+		if why := c.whyLost(ctx, err); why != nil {
+			w.dropWorker(t, y, why)
 			continue
 		}
 		t.result.Artifact, t.result.Err, t.result.Engine = a, err, y.Name
 		if w.farm.Done != nil {
 			w.farm.Done(*t.result)
 		}
-		w.done()
+		w.taskDone()
 	}
 }
 
-func (w *work) build(ctx context.Context, y *yard, c *connection, result *Result) (wheel.Artifact, error) {
+func (w *work) buildJob(ctx context.Context, y *buildWorker, c *connection, result *Result) (wheel.Artifact, error) {
 	r := w.farm.Runner
 	if w.named {
 		r.Report = ui.Prefixed(r.Report, result.Name)
 	}
-	r.claim = func(name string) error { return w.claims.claim(name, result.Name) }
+	r.claim = func(name string) error { return w.claims.claimName(name, result.Name) }
 	r.Builder = func(ctx context.Context) (Builder, error) {
-		b, err := c.open(ctx)
+		b, err := c.openBuilder(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -142,10 +141,9 @@ func (w *work) build(ctx context.Context, y *yard, c *connection, result *Result
 	return a, err
 }
 
-// lose leaves a yard out from now on. The job it was at is tried once more,
-// elsewhere.
-func (w *work) lose(t *task, y *yard, why error) {
-	again := w.drop(t, y.index)
+// dropWorker uses a worker no longer. The farm tries its job once more, elsewhere.
+func (w *work) dropWorker(t *task, y *buildWorker, why error) {
+	again := w.removeWorker(t, y.index)
 	rep := w.farm.Runner.Site.Reporter(w.farm.Runner.Report)
 	if again {
 		rep.Warn("engine %s is lost and left out; %s goes to another: %v", y.Name, t.result.Name, why)
@@ -153,10 +151,10 @@ func (w *work) lose(t *task, y *yard, why error) {
 	}
 	rep.Warn("engine %s is lost and left out: %v", y.Name, why)
 	t.result.Err = w.farm.Runner.Site.Error(&LostError{y.Name, why})
-	w.done()
+	w.taskDone()
 }
 
-// LostError is a job whose engine is lost, with no other to try it on.
+// LostError reports a job whose engine is lost, with no other engine left for it.
 type LostError struct {
 	Engine string
 	Err    error
@@ -165,28 +163,28 @@ type LostError struct {
 func (e *LostError) Error() string { return fmt.Sprintf("engine %s is lost: %v", e.Engine, e.Err) }
 func (e *LostError) Unwrap() error { return e.Err }
 
-// connection is one of a yard's builders, made when first needed.
+// connection is one of a worker's builders, made when first needed.
 type connection struct {
-	*yard
+	*buildWorker
 	report  ui.Reporter
 	builder Builder
 	end     func() error
 	failed  error // why there is none
 }
 
-func (c *connection) open(ctx context.Context) (Builder, error) {
+func (c *connection) openBuilder(ctx context.Context) (Builder, error) {
 	if c.builder == nil {
 		c.builder, c.end, c.failed = c.Connect(ctx, c.report)
 	}
 	return c.builder, c.failed
 }
 
-// pingTime is how long a busy engine may take to say that it is there.
+// pingTime bounds the answer of a busy engine.
 const pingTime = 30 * time.Second
 
-// lost says why the yard is not to be used any more after a job that ended with
-// err: no connection, or one that answers no longer.
-func (c *connection) lost(ctx context.Context, err error) error {
+// whyLost returns why the worker can no longer be used after a job that ended with err: it has no
+// connection, or it no longer answers. It returns nil if the worker is usable.
+func (c *connection) whyLost(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return nil
 	}
@@ -205,7 +203,7 @@ func (c *connection) lost(ctx context.Context, err error) error {
 	return nil
 }
 
-func (c *connection) close() {
+func (c *connection) closeBuilder() {
 	if c.end == nil {
 		return
 	}
@@ -214,14 +212,14 @@ func (c *connection) close() {
 	}
 }
 
-// claims are the names of wheels that are taken: two plans whose wheels have
-// the same name cannot lie in one directory.
+// claims holds the names of wheels that are taken: two plans whose wheels have the same name
+// cannot lie in one directory.
 type claims struct {
 	mu    sync.Mutex
 	owner map[string]string // of a wheel's name: the job's
 }
 
-func (c *claims) claim(name, job string) error {
+func (c *claims) claimName(name, job string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if owner, taken := c.owner[name]; taken && owner != job {
@@ -231,7 +229,7 @@ func (c *claims) claim(name, job string) error {
 	return nil
 }
 
-// NameError is a wheel with the name of another, of another plan.
+// NameError reports a wheel with the same name as a wheel of another plan.
 type NameError struct {
 	Name, Owner string
 }
@@ -245,5 +243,5 @@ func (e *NameError) Hint() string {
 	return "build them into different directories, one after the other"
 }
 
-// errNoYard is the error of a job when all yards are lost.
-var errNoYard = errors.New("not started: no engine is left")
+// errNoWorker is the error of a job when all workers are lost.
+var errNoWorker = errors.New("not started: no engine is left")

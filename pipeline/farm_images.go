@@ -9,16 +9,16 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// shared is a builder on a yard where images that several plans need are made
-// once: the first to come makes them, the others wait and find them cached.
+// shared is a builder on a worker that makes images for several plans once: the first plan makes
+// them, the others wait and find them cached.
 type shared struct {
 	Builder
-	yard *yard
+	worker *buildWorker
 }
 
-// Open makes the images, or waits for whoever is making them.
+// Open makes the images, or waits for another plan that makes them.
 func (s *shared) Open(ctx context.Context, p *Plan, log io.Writer, rep ui.Reporter) (Workspace, error) {
-	leave, err := s.yard.enter(ctx, imagesKey(p), rep)
+	leave, err := s.worker.waitForImages(ctx, imagesKey(p), rep)
 	if err != nil {
 		return nil, err
 	}
@@ -26,8 +26,8 @@ func (s *shared) Open(ctx context.Context, p *Plan, log io.Writer, rep ui.Report
 	return s.Builder.Open(ctx, p, log, rep)
 }
 
-// enter waits until nobody makes the images of this key.
-func (y *yard) enter(ctx context.Context, key string, rep ui.Reporter) (leave func(), err error) {
+// waitForImages waits until no other plan makes the images of this key.
+func (y *buildWorker) waitForImages(ctx context.Context, key string, rep ui.Reporter) (leave func(), err error) {
 	var waiting ui.Step
 	for {
 		y.mu.Lock()
@@ -59,8 +59,8 @@ func (y *yard) enter(ctx context.Context, key string, rep ui.Reporter) (leave fu
 	}
 }
 
-// imagesKey is the same for plans that share what is large in their images:
-// the system, torch, the toolkit. What single ops ask for comes after that.
+// imagesKey is the same for plans that share the large parts of their images: the system,
+// torch, the toolkit. The needs of single ops come after these.
 func imagesKey(p *Plan) string {
 	args := maps.Clone(p.Args)
 	for _, late := range []string{"SYSTEM", "COMPONENTS", "PACKAGES"} {
@@ -71,10 +71,10 @@ func imagesKey(p *Plan) string {
 	return string(key)
 }
 
-// Rooms is what the builder says.
-func (s *shared) Rooms(ctx context.Context, p *Plan) []Room {
-	if b, ok := s.Builder.(Roomer); ok {
-		return b.Rooms(ctx, p)
+// DiskRequirements returns those of the builder.
+func (s *shared) DiskRequirements(ctx context.Context, p *Plan) []DiskRequirement {
+	if b, ok := s.Builder.(DiskRequirer); ok {
+		return b.DiskRequirements(ctx, p)
 	}
 	return nil
 }

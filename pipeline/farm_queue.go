@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// task is a job on its way.
+// task is a job in the queue or on a worker.
 type task struct {
 	result *Result
 	tries  int
 }
 
-// queue hands tasks to the yards that are left.
+// queue distributes tasks to the workers that are not lost.
 type queue struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	waiting []*task
 	running int
-	lost    []bool // by yard
+	lost    []bool // by worker
 }
 
-func newQueue(ctx context.Context, yards int) *queue {
-	q := &queue{lost: make([]bool, yards)}
+func newQueue(ctx context.Context, workers int) *queue {
+	q := &queue{lost: make([]bool, workers)}
 	q.changed = sync.NewCond(&q.mu)
 	context.AfterFunc(ctx, func() {
 		q.mu.Lock()
@@ -31,18 +31,17 @@ func newQueue(ctx context.Context, yards int) *queue {
 	return q
 }
 
-// take waits for the next task of a yard. It is nil when there will be none:
-// all are done, the yard is lost, or ctx has ended. While others run there may
-// still come one back.
-func (q *queue) take(ctx context.Context, yard int) *task {
+// nextTask waits for the next task of a worker. It returns nil if there will be none: all are
+// done, the worker is lost, or ctx has ended. While others run, a task may still come back.
+func (q *queue) nextTask(ctx context.Context, worker int) *task {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
 		switch {
 		case ctx.Err() != nil:
-			q.giveUp(context.Cause(ctx))
+			q.failWaiting(context.Cause(ctx))
 			return nil
-		case q.lost[yard]:
+		case q.lost[worker]:
 			return nil
 		case len(q.waiting) > 0:
 			t := q.waiting[0]
@@ -57,28 +56,28 @@ func (q *queue) take(ctx context.Context, yard int) *task {
 	}
 }
 
-// giveUp ends all tasks that wait. The caller holds the lock.
-func (q *queue) giveUp(why error) {
+// failWaiting ends all tasks that wait. The caller holds the lock.
+func (q *queue) failWaiting(why error) {
 	for _, t := range q.waiting {
 		t.result.Err = why
 	}
 	q.waiting = nil
 }
 
-// done says that a task has its result.
-func (q *queue) done() {
+// taskDone notes that a task has its result.
+func (q *queue) taskDone() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.running--
 	q.changed.Broadcast()
 }
 
-// drop leaves out a yard, and puts the task it was at first in line where there
-// is another yard and it is the first time. If not, it is still running.
-func (q *queue) drop(t *task, yard int) (again bool) {
+// removeWorker removes a worker. It puts the worker's task first in line if there is another
+// worker and the task was not put back before. Otherwise the task still counts as running.
+func (q *queue) removeWorker(t *task, worker int) (again bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.lost[yard] = true
+	q.lost[worker] = true
 	left := false
 	for _, lost := range q.lost {
 		left = left || !lost
@@ -88,7 +87,7 @@ func (q *queue) drop(t *task, yard int) (again bool) {
 		q.running--
 	}
 	if !left {
-		q.giveUp(errNoYard)
+		q.failWaiting(errNoWorker)
 	}
 	q.changed.Broadcast()
 	return again

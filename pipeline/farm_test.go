@@ -23,9 +23,9 @@ import (
 // imageTime is how long the images of a trial take.
 const imageTime = 50 * time.Millisecond
 
-// trial is a yard whose builds are watched, and do what the test says.
+// trial is a worker whose builds are watched, and do what the test says.
 type trial struct {
-	Yard
+	Worker
 	mu      sync.Mutex
 	running int
 	most    int      // builds at once
@@ -40,7 +40,7 @@ type trial struct {
 
 func newTrial(name string, parallel int) *trial {
 	y := &trial{step: func(context.Context, string) error { return nil }}
-	y.Yard = Yard{Name: name, Parallel: parallel, Connect: func(context.Context, ui.Reporter) (Builder, func() error, error) {
+	y.Worker = Worker{Name: name, Parallel: parallel, Connect: func(context.Context, ui.Reporter) (Builder, func() error, error) {
 		return trialBuilder{y}, func() error { y.ends.Add(1); return nil }, y.connect
 	}}
 	return y
@@ -48,7 +48,7 @@ func newTrial(name string, parallel int) *trial {
 
 type trialBuilder struct{ *trial }
 
-func (b trialBuilder) Name() string { return b.Yard.Name }
+func (b trialBuilder) Name() string { return b.Worker.Name }
 
 func (b trialBuilder) Ping(context.Context) error {
 	if b.dead.Load() {
@@ -122,14 +122,14 @@ func jobs(t *testing.T, n int) []Job {
 	return all
 }
 
-// farm is one of these yards, which says what happens to said.
-func farm(t *testing.T, said io.Writer, yards ...*trial) Farm {
+// farm is one of these workers, which says what happens to said.
+func farm(t *testing.T, said io.Writer, workers ...*trial) Farm {
 	t.Helper()
 	f := Farm{Runner: Runner{
 		Store: Store{Dir: t.TempDir(), Keep: 100}, Dir: t.TempDir(), Logs: t.TempDir(), Report: ui.New(said, ui.Options{}),
 	}}
-	for _, y := range yards {
-		f.Yards = append(f.Yards, y.Yard)
+	for _, y := range workers {
+		f.Workers = append(f.Workers, y.Worker)
 	}
 	return f
 }
@@ -218,7 +218,7 @@ func TestFarmLosesAllEngines(t *testing.T) {
 		switch {
 		case strings.Contains(why, "is lost"):
 			lost++
-		case why == errNoYard.Error():
+		case why == errNoWorker.Error():
 			rest++
 		}
 	}

@@ -9,21 +9,20 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// lockName is the file that is locked where a directory itself cannot be.
+// lockName is the file that is locked if the directory itself cannot be.
 const lockName = ".dsbuild.lock"
 
-// locked runs do while it alone has the directory dir; with shared, along with
-// others that want no more than to read. It holds between goroutines and
-// between processes.
-func locked(dir string, shared bool, do func() error) error {
+// withLock runs do while it holds the lock of the directory dir. With shared, other readers may
+// hold it at the same time. The lock works between goroutines and between processes.
+func withLock(dir string, shared bool, do func() error) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
 	lock := flock.New(dir, flock.SetFlag(os.O_RDONLY))
-	if wait(lock, shared) != nil {
-		// NFS locks only what is open for writing, and Windows only files.
+	if waitForLock(lock, shared) != nil {
+		// NFS locks only files that are open for writing, and Windows locks no directories.
 		lock = flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o644))
-		if err := wait(lock, shared); err != nil {
+		if err := waitForLock(lock, shared); err != nil {
 			return &os.PathError{Op: "lock", Path: dir, Err: err}
 		}
 	}
@@ -31,8 +30,8 @@ func locked(dir string, shared bool, do func() error) error {
 	return do()
 }
 
-// wait waits for the lock through signals, which the Go runtime sends itself.
-func wait(lock *flock.Flock, shared bool) error {
+// waitForLock waits for the lock. It goes on after signals, which the Go runtime sends itself.
+func waitForLock(lock *flock.Flock, shared bool) error {
 	for {
 		err := error(nil)
 		if shared {

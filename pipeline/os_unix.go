@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// withHelpers makes what a program has started (ssh and git-remote-https of
-// git) end with it when it is cancelled.
+// withHelpers makes the helpers of a program (ssh and git-remote-https of git) end with it when
+// its context is cancelled.
 func withHelpers(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 }
 
-// freeAt is how much the file system of path has free, and which one that is.
+// freeAt returns the free space of the file system of path, and identifies that file system.
 func freeAt(path string) (bytes int64, device string, err error) {
 	var fsys syscall.Statfs_t
 	if err := syscall.Statfs(path, &fsys); err != nil {

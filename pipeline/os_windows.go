@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// withHelpers is for systems on which what a program has started lives on: here
-// it ends when the pipes to it break.
+// withHelpers does nothing here. The helpers of a program live on when it is cancelled, and end
+// when the pipes to it break.
 func withHelpers(*exec.Cmd) {}
 
-// freeAt is how much the volume of path has free, and which one that is.
+// freeAt returns the free space of the volume of path, and identifies that volume.
 func freeAt(path string) (bytes int64, device string, err error) {
 	name, err := windows.UTF16PtrFromString(path)
 	if err != nil {

@@ -25,38 +25,36 @@ import (
 //go:embed scripts
 var scripts embed.FS
 
-// Image says which of the toolchain's images a step runs in.
+// Image is the image of the toolchain that a step runs in.
 type Image string
 
-// The images of a toolchain's Dockerfile, and the place of steps that are
-// dsbuild's own code.
+// The images of a toolchain's Dockerfile, and the value for steps that dsbuild runs itself.
 const (
-	Runtime   Image = "runtime"   // what a node has
+	Runtime   Image = "runtime"   // the software of a node
 	Toolchain Image = "toolchain" // runtime, compilers and CUDA toolkit
 	Here      Image = "dsbuild"   // no image: dsbuild itself does it
 )
 
-// Step is one command of a plan. It is told by its environment where things lie
-// (Places). Its own environment holds nothing that differs from run to run.
+// Step is one command of a plan. Environment variables tell it its directories (Places). Env
+// holds nothing that differs from run to run.
 type Step struct {
 	Name    string            `json:"name"`
-	Title   string            `json:"title"` // what it does, for people
+	Title   string            `json:"title"` // a description for people
 	Image   Image             `json:"image"`
-	Script  string            `json:"script,omitempty"`  // what runs: a shell or Python script of the plan
+	Script  string            `json:"script,omitempty"`  // a shell or Python script of the plan
 	Args    []string          `json:"args,omitempty"`    // its arguments
 	Scripts []string          `json:"scripts,omitempty"` // others that it uses
 	Inputs  []string          `json:"inputs,omitempty"`  // steps whose output it reads
 	Env     map[string]string `json:"env,omitempty"`
 	Network bool              `json:"network,omitempty"` // fetches something
 	Compile bool              `json:"compile,omitempty"` // has the object cache
-	Ahead   bool              `json:"ahead,omitempty"`   // may begin before its inputs are there: it reads its standard input to the end before it looks at them
 }
 
-// Repeats reports whether the step gives the same output again from the same inputs.
-// What fetches companions and what they require takes what an index has that day.
+// Repeats reports whether the step gives the same output again from the same inputs. Steps that
+// fetch companions or requirements do not: they take the present releases of an index.
 func (s Step) Repeats() bool { return !s.Network || s.Name == SourceStep }
 
-// Command is what runs the step where its scripts lie in the directory tools.
+// Command returns the command line of the step, with its scripts in the directory tools.
 func (s Step) Command(tools string) []string {
 	interpreter := "sh"
 	if path.Ext(s.Script) == ".py" {
@@ -65,7 +63,7 @@ func (s Step) Command(tools string) []string {
 	return append([]string{interpreter, tools + "/" + s.Script}, s.Args...)
 }
 
-// AllScripts lists the step's script and those it uses.
+// AllScripts lists the step's script and the scripts that it uses.
 func (s Step) AllScripts() []string {
 	if s.Script == "" {
 		return nil
@@ -73,8 +71,7 @@ func (s Step) AllScripts() []string {
 	return append([]string{s.Script}, s.Scripts...)
 }
 
-// Places are the directories in which a step runs. Its scripts know them by the
-// variables of Env.
+// Places are the directories of a step. Its scripts read them from the variables of Env.
 type Places struct {
 	Tools string // scripts: DSBUILD_TOOLS
 	In    string // outputs of earlier steps, each in a directory of its name: DSBUILD_IN
@@ -83,8 +80,8 @@ type Places struct {
 	Cache string // cached objects, for steps that compile: DSBUILD_OBJECTS, and within it CCACHE_DIR
 }
 
-// Env is the environment by which the scripts of s know the places. The images
-// add DSBUILD_ENV, the Python environment, and CUDA_HOME.
+// Env returns the variables from which the scripts of s read the places. The images add
+// DSBUILD_ENV, the Python environment, and CUDA_HOME.
 func (p Places) Env(s Step) map[string]string {
 	env := map[string]string{
 		"DSBUILD_TOOLS": p.Tools, "DSBUILD_IN": p.In, "DSBUILD_OUT": p.Out, "DSBUILD_WORK": p.Work,
@@ -95,18 +92,18 @@ func (p Places) Env(s Step) map[string]string {
 	return env
 }
 
-// Base is the root file system under the toolchain: an image reference, or a
-// tar file when File is set.
+// Base is the root file system under the toolchain: an image reference, or a tar file if File is
+// set.
 type Base struct {
 	Ref    string `json:"ref"`    // image reference, or the tar's base name
 	File   string `json:"-"`      // path of a root file system or OCI tar
 	Digest string `json:"digest"` // sha256:…; "" when only the registry knows
 	OCI    bool   `json:"oci,omitempty"`
-	Host   bool   `json:"host,omitempty"` // this machine: Digest is of what the build finds there
+	Host   bool   `json:"host,omitempty"` // this machine: Digest covers the tools found there
 }
 
-// Plan is everything that will be done for one wheel. Two plans with the same
-// Digest give the same wheel.
+// Plan lists everything that dsbuild will do for one wheel. Two plans with the same Digest give
+// the same wheel.
 type Plan struct {
 	Toolchain  compat.Toolchain  `json:"-"`
 	Options    Options           `json:"-"`
@@ -121,24 +118,24 @@ type Plan struct {
 	Manifest   wheel.Manifest    `json:"-"`       // of the wheel, as far as the plan knows it
 }
 
-// Options are what may change how a plan runs without changing the wheel.
+// Options change how a plan runs, and except for KeepDebug not the wheel.
 type Options struct {
 	Jobs      int  // compile jobs; 0: as many as there are cores
 	NoCache   bool // compile and test anew
 	KeepDebug bool // leave debug information in; this does change the wheel
 }
 
-// epoch stands for every time in the wheel: 2024-01-01T00:00:00Z.
+// epoch is the value of every time in the wheel: 2024-01-01T00:00:00Z.
 const epoch = "1704067200"
 
-// NewPlan lists the steps that make the wheel tc describes of src on base.
+// NewPlan lists the steps that make the wheel for tc from src on base.
 func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, error) {
 	body, context, err := dockerfiles.Toolchain()
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{
-		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: arguments(tc), Scripts: map[string]string{},
+		Toolchain: tc, Options: opt, Source: src, Base: base, Context: context, Args: imageArgs(tc), Scripts: map[string]string{},
 	}
 	switch {
 	case base.Host:
@@ -151,7 +148,7 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	p.Steps = []Step{
 		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(), auditStep(), smokeStep(tc),
 	}
-	if err := p.seal(); err != nil {
+	if err := p.setDigest(); err != nil {
 		return nil, err
 	}
 	p.Manifest = wheel.Manifest{
@@ -159,37 +156,37 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 		OpsRequested: tc.OpNames(false), ArchsRequested: wheel.Capabilities(tc.Archs, false),
 		Requires: tc.Needs().Node,
 		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
-		Toolchain:  wheel.Toolchain{Name: string(tc.Road), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
+		Toolchain:  wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 		PlanDigest: p.Digest,
 	}
 	return p, nil
 }
 
-// arguments are what the scripts of package dockerfiles are told.
-func arguments(tc compat.Toolchain) map[string]string {
+// imageArgs returns the arguments of the scripts of package dockerfiles.
+func imageArgs(tc compat.Toolchain) map[string]string {
 	needs := tc.Needs()
 	return map[string]string{
-		"ROAD": string(tc.Road), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TORCH_SHA256": tc.TorchHash, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
+		"ROAD": string(tc.CUDASource), "PYTHON": tc.Python, "TORCH": tc.Torch, "TORCH_INDEX": tc.Index, "TORCH_SHA256": tc.TorchHash, "TOOLKIT": tc.Toolkit, "GCC": tc.GCC,
 		"CUDA_HOME": cudaHome(tc), "PINS": strings.Join(tc.Pins, " "),
 		"SYSTEM": strings.Join(needs.Debian, " "), "PACKAGES": strings.Join(needs.Python, " "),
 		"COMPONENTS": strings.Join(needs.Toolkit, " "), "REQUIRES": strings.Join(needs.Node, " "),
 	}
 }
 
-// cudaHome is where the toolkit lies in the toolchain's image. Debian's is part
-// of the system, and torch knows that by this very name.
+// cudaHome returns the directory of the toolkit in the toolchain's image. Debian's is part of the
+// system, and torch expects it under this very name.
 func cudaHome(tc compat.Toolchain) string {
-	switch tc.Road {
-	case compat.Found:
-		return tc.Ground.CUDAHome
+	switch tc.CUDASource {
+	case compat.FoundCUDA:
+		return tc.Environment.CUDAHome
 	case compat.Debian12:
 		return "/usr"
 	}
 	return "/opt/cuda"
 }
 
-// seal reads the scripts the steps name and computes the digest.
-func (p *Plan) seal() error {
+// setDigest reads the scripts of the steps and computes the digest.
+func (p *Plan) setDigest() error {
 	for _, s := range p.Steps {
 		for _, name := range s.AllScripts() {
 			if text, shared := p.Context[name]; shared { // with those that make the images
@@ -212,11 +209,11 @@ func (p *Plan) seal() error {
 	return nil
 }
 
-// siteScript tells a script the settings of the site.
+// siteScript passes the settings of the site to a script.
 const siteScript = "site.sh"
 
-// sourceStep brings the sources. A release is fetched where it is built; all
-// others are a clean copy that dsbuild has made, known by its hash.
+// sourceStep provides the sources. A release is fetched in the build; all other sources are a
+// clean copy that dsbuild has made, identified by its hash.
 func sourceStep(src Source) Step {
 	if src.Kind != SourceRelease {
 		return Step{
@@ -252,7 +249,7 @@ func stripStep(tc compat.Toolchain, opt Options) Step {
 	return s
 }
 
-// packStep names the format in its environment, and so in the plan's digest.
+// packStep names the format in its environment, so that it is part of the plan's digest.
 func packStep() Step {
 	return Step{
 		Name: PackStep, Title: "tag, pin torch, add the manifest and the SBOM", Image: Here, Inputs: []string{StripStep},
@@ -260,7 +257,7 @@ func packStep() Step {
 	}
 }
 
-// manifestEnv leaves out what only says where or how fast things were done.
+// manifestEnv leaves out the variables for places and speed: they do not change the wheel.
 func manifestEnv(build map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range build {
@@ -271,9 +268,9 @@ func manifestEnv(build map[string]string) map[string]string {
 	return out
 }
 
-// The steps that others know by name, and the file in which the first notes
-// what was installed (a wheel.Build); in NotRunFile the last says why it could
-// not run the ops.
+// The names of steps that other code uses. The strip step writes BuildFile, which describes the
+// build environment (a wheel.Build). The smoke step writes NotRunFile, with the reason, if it
+// could not run the ops.
 const (
 	SourceStep  = "source"
 	CompileStep = "compile"
@@ -299,40 +296,40 @@ func smokeStep(tc compat.Toolchain) Step {
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
 		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
-		Args: tc.OpNames(false), Ahead: true,
+		Args: tc.OpNames(false),
 	}
 }
 
-// buildEnv is the environment of the compile step.
+// buildEnv returns the environment of the compile step.
 func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
 		// where utils does not exist and is left out silently.
 		"DS_ACCELERATOR":  "cuda",
 		"DS_ENABLE_NINJA": "1",
-		"DS_BUILD_STRING": "+" + src.local() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
+		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
 		"DSBUILD_CPU":     string(tc.CPU),
 		"DSBUILD_GCC":     tc.GCC,
 		"DSBUILD_OPS":     opArchs(tc),
-		// DeepSpeed names the standard of the torch that it was released for.
+		// DeepSpeed itself sets the C++ standard of the torch that it was released for.
 		"DSBUILD_CXX_STANDARD": tc.Standard,
-		// What an extension needs of the C and C++ libraries is older than those of the
-		// base: no newer than torch itself needs, since 2.7.
+		// An extension may need C and C++ libraries no newer than torch itself needs, since 2.7.
+		// The libraries of the base are newer.
 		"DSBUILD_FLOOR":    wheel.PlatformFloors(compat.LinkGlibc).Versions(),
 		"CCACHE_MAXSIZE":   "5G",
 		"CCACHE_NOHASHDIR": "1",
-		// A compiler is its bytes, not when it was installed: a toolchain that is
-		// made anew, or on another machine, finds what another has compiled.
+		// ccache identifies a compiler by its bytes, not by its time of installation. A toolchain
+		// that is made again, or on another machine, so finds the objects of an earlier one.
 		"CCACHE_COMPILERCHECK": "content",
-		// torch would put ccache before the wrapper, where it cannot see what
-		// the wrapper decides.
+		// torch would put ccache before the wrapper. ccache would then not see the wrapper's
+		// decisions.
 		"TORCH_NO_COMPILER_WRAPPER": "1",
 		"SOURCE_DATE_EPOCH":         epoch,
 		"PYTHONHASHSEED":            "0",
 	}
 	if tc.Nvcc && !strings.HasPrefix(tc.Toolkit+".", tc.CUDA+".") {
-		// Of one major they work together; DeepSpeed knows only pairs that were
-		// there when it was released.
+		// Versions of one major work together. DeepSpeed knows only the pairs that existed when
+		// it was released.
 		env["DS_SKIP_CUDA_CHECK"] = "1"
 	}
 	if len(tc.Archs) > 0 {
@@ -350,7 +347,8 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	return env
 }
 
-// opArchs names the ops, each with its archs where it does not get all.
+// opArchs returns the names of the ops. An op that is not built for all archs has its own behind
+// its name.
 func opArchs(tc compat.Toolchain) string {
 	var words []string
 	for _, o := range tc.Ops {
@@ -362,7 +360,7 @@ func opArchs(tc compat.Toolchain) string {
 	return strings.Join(words, " ")
 }
 
-// patchFiles are the scripts' names of the patches in a build's environment.
+// patchFiles returns the script names of the patches in a build's environment.
 func patchFiles(env map[string]string) []string {
 	var files []string
 	for _, name := range strings.Fields(env["DSBUILD_PATCHES"]) {
@@ -371,16 +369,16 @@ func patchFiles(env map[string]string) []string {
 	return files
 }
 
-// Audit opens the wheel at file and compares it with its own words and with
-// what the plan asks for; an error is a *wheel.AuditError with every difference.
+// Audit opens the wheel at file and compares it with its own metadata and with the plan. An error
+// about differences is a *wheel.AuditError that lists every one.
 func (p *Plan) Audit(ctx context.Context, file string) error {
-	_, err := p.audited(ctx, file)
+	_, err := p.auditContents(ctx, file)
 	return err
 }
 
-// audited is Audit, with what the wheel holds. An extension that needs newer
-// libraries than it was linked for says by which symbols.
-func (p *Plan) audited(ctx context.Context, file string) (wheel.Contents, error) {
+// auditContents is Audit, but also returns the wheel's contents. If an extension needs newer
+// libraries than requested, the error names the symbols.
+func (p *Plan) auditContents(ctx context.Context, file string) (wheel.Contents, error) {
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
 		return wheel.Contents{}, err
@@ -388,7 +386,7 @@ func (p *Plan) audited(ctx context.Context, file string) (wheel.Contents, error)
 	if err := v.Contents.NameNewest(file, cmp.Or(p.Toolchain.Glibc, compat.LinkGlibc)); err != nil {
 		return wheel.Contents{}, err
 	}
-	findings := append(p.compare(v.Contents), v.Findings()...)
+	findings := append(p.auditFindings(v.Contents), v.Findings()...)
 	if v.Manifest == nil || v.Manifest.PlanDigest != p.Digest {
 		findings = append(findings, "its manifest names another plan")
 	}
@@ -398,7 +396,7 @@ func (p *Plan) audited(ctx context.Context, file string) (wheel.Contents, error)
 	return v.Contents, nil
 }
 
-func (p *Plan) compare(c wheel.Contents) []string {
+func (p *Plan) auditFindings(c wheel.Contents) []string {
 	archs := map[string][]wheel.Arch{}
 	for _, o := range p.Toolchain.Ops {
 		if o.DeviceCode {
@@ -417,8 +415,8 @@ func (p *Plan) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Python, tc.CPU)
 	fmt.Fprintf(&b, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
-	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n", strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Ground.Name, tc.Ground.Glibc)
-	fmt.Fprintf(&b, "toolchain  %s\n", tc.Road)
+	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n", strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
+	fmt.Fprintf(&b, "toolchain  %s\n", tc.CUDASource)
 	printVariables(&b, p.Args)
 	for _, s := range p.Steps {
 		fmt.Fprintf(&b, "%-10s %s (in %s)\n", s.Name, s.Title, s.Image)
@@ -434,7 +432,7 @@ func (p *Plan) Print(w io.Writer) error {
 	return err
 }
 
-// printVariables prints those that say something.
+// printVariables prints the variables that are not empty.
 func printVariables(w io.Writer, variables map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(variables)) {
 		if variables[k] != "" {

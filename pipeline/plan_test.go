@@ -26,15 +26,15 @@ func plan(t *testing.T, base Base, opt Options, ops []string, archs ...string) *
 	return planFor(t, wheel.Spec{Archs: list, Ops: ops}, Source{}, base, opt)
 }
 
-// planFor is the plan of a release on the grounds dsbuild chooses among, or on
+// planFor is the plan of a release on the build environments dsbuild chooses among, or on
 // those given, and of sources of another kind where src is set.
-func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, grounds ...compat.Ground) *Plan {
+func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, environments ...compat.BuildEnvironment) *Plan {
 	t.Helper()
 	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc, err := tables.Resolve(spec, grounds...)
+	tc, err := tables.Resolve(spec, environments...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, 
 		src = Release(tc.DeepSpeed, tc.Source)
 	}
 	if base.Ref == "" {
-		base.Ref = tc.Ground.Ref
+		base.Ref = tc.Environment.Ref
 	}
 	p, err := NewPlan(tc, src, base, opt)
 	if err != nil {
@@ -51,14 +51,14 @@ func planFor(t *testing.T, spec wheel.Spec, src Source, base Base, opt Options, 
 	return p
 }
 
-// known is the ground of an image that the tables know.
-func known(t *testing.T, ref string) compat.Ground {
+// known is the build environment of an image that the tables know.
+func known(t *testing.T, ref string) compat.BuildEnvironment {
 	t.Helper()
 	tables, err := compat.NewTables()
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, ok := tables.GroundOf(ref)
+	g, ok := tables.EnvironmentOfImage(ref)
 	if !ok {
 		t.Fatalf("%s is not in the tables", ref)
 	}
@@ -66,8 +66,8 @@ func known(t *testing.T, ref string) compat.Ground {
 }
 
 // machine is a login node: a gcc from a module, a CUDA, no way to install.
-func machine() compat.Ground {
-	return compat.Ground{
+func machine() compat.BuildEnvironment {
+	return compat.BuildEnvironment{
 		Name: "Rocky Linux 9.4", Host: true, Glibc: "2.34", Pythons: []string{"3.12", "3.9"}, GCCs: []string{"12"},
 		CUDA: "12.6", CUDAHome: "/apps/cuda/12.6", Machine: "x86_64",
 	}
@@ -81,7 +81,7 @@ func tarball() Base {
 
 const nvidia = "nvidia/cuda:12.8.1-devel-ubuntu22.04"
 
-// The plan that --dry-run prints, for every road.
+// The plan that --dry-run prints, for every CUDA source.
 func TestPlanGolden(t *testing.T) {
 	for name, p := range map[string]*Plan{
 		"a100-image":  plan(t, image(), Options{}, nil, "8.0"),
@@ -179,11 +179,11 @@ func TestPlanCompares(t *testing.T) {
 		{Path: "deepspeed/ops/adam/fused_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv2}, SASS: []string{"8.0"}, Stripped: true},
 		{Path: "deepspeed/ops/utils_op.so", CPU: wheel.CPU{Max: wheel.CPUv1}, Stripped: true},
 	}}
-	if found := p.compare(c); len(found) > 0 {
+	if found := p.auditFindings(c); len(found) > 0 {
 		t.Errorf("as asked: %v", found)
 	}
 	c.Extensions = c.Extensions[:2]
-	if found := p.compare(c); !slices.Equal(found, []string{"op utils was asked for and is not inside"}) {
+	if found := p.auditFindings(c); !slices.Equal(found, []string{"op utils was asked for and is not inside"}) {
 		t.Error(found)
 	}
 }
@@ -199,10 +199,10 @@ func TestPlanComparesGlibc(t *testing.T) {
 	c := wheel.Contents{Extensions: []wheel.Extension{
 		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
 	}}
-	if found := asked.compare(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, asked for glibc 2.36"}) {
+	if found := asked.auditFindings(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, asked for glibc 2.36"}) {
 		t.Error(found)
 	}
-	if found := free.compare(c); len(found) > 0 {
+	if found := free.auditFindings(c); len(found) > 0 {
 		t.Error(found)
 	}
 }

@@ -21,22 +21,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Releases looks up releases that the tables do not know in the package indexes of a
-// site. What it finds is added to tables, which decide; where an index does not
-// answer, they count as they are. A lookup fails only when it is interrupted.
+// Releases looks up releases in the package indexes of a site if the tables do not know them. It
+// adds its findings to the tables, and the resolver decides by these. If an index does not
+// answer, the tables stay unchanged. A lookup fails only when it is interrupted.
 type Releases struct {
 	client  *pyindex.Client
 	indexes []string // the package index, then those beside it
 	torch   string   // below it lie torch's own indexes: cu126, cu128
 }
 
-// The indexes where the site names no others.
+// The indexes that are used if the site names no others.
 const (
 	packageIndex = "https://pypi.org/simple"
 	torchIndex   = "https://download.pytorch.org/whl"
 )
 
-// Releases are those that the site's indexes have.
+// Releases returns a lookup in the site's indexes.
 func (s Site) Releases() *Releases {
 	return &Releases{
 		client:  pyindex.New(s.Transport()),
@@ -45,7 +45,7 @@ func (s Site) Releases() *Releases {
 	}
 }
 
-// Transport reaches servers as pip and uv do: by the site's proxies, with its
+// Transport reaches servers in the same way as pip and uv: through the site's proxies, with its
 // certificates.
 func (s Site) Transport() http.RoundTripper {
 	all := s.variables["ALL_PROXY"]
@@ -59,26 +59,26 @@ func (s Site) Transport() http.RoundTripper {
 	return t
 }
 
-// Found is what a lookup came to: the tables with what it found, the release that was
-// meant, and what its user should know.
+// Found is the result of a lookup: the tables with the release, the release, and notes for
+// the user.
 type Found struct {
 	Tables  *compat.Tables
 	Version string
 	Notes   []string
 }
 
-func (f *Found) note(format string, args ...any) {
+func (f *Found) addNote(format string, args ...any) {
 	f.Notes = append(f.Notes, fmt.Sprintf(format, args...))
 }
 
-// yanked notes that a release is taken although its index withdrew it.
-func (f *Found) yanked(what, reason string) {
-	f.note("%s was withdrawn from the package index (yanked): it is taken because it is named%s", what, strings.TrimSuffix(": "+ui.Shorten(reason, 200), ": "))
+// noteYanked notes that dsbuild takes a release although its index withdrew it.
+func (f *Found) noteYanked(what, reason string) {
+	f.addNote("%s was withdrawn from the package index (yanked): it is taken because it is named%s", what, strings.TrimSuffix(": "+ui.Shorten(reason, 200), ": "))
 }
 
-// files lists a project's files in the package index and those beside it. Where one
-// does not answer, it notes that.
-func (r *Releases) files(ctx context.Context, project string, f *Found) ([]pyindex.File, error) {
+// listFiles lists a project's files in the package index and in the additional ones. It notes an
+// index that does not answer.
+func (r *Releases) listFiles(ctx context.Context, project string, f *Found) ([]pyindex.File, error) {
 	var all []pyindex.File
 	for _, index := range r.indexes {
 		files, err := r.client.Files(ctx, index, project)
@@ -86,7 +86,7 @@ func (r *Releases) files(ctx context.Context, project string, f *Found) ([]pyind
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
-			f.note("the tables of this dsbuild count: the package index could not be asked for %s: %v", project, err)
+			f.addNote("the tables of this dsbuild count: the package index could not be asked for %s: %v", project, err)
 		}
 		all = append(all, files...)
 	}
@@ -105,7 +105,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 	if asked == "" || slices.Contains(known, asked) || asked != compat.Latest && order(asked, oldest) < 0 {
 		return f, nil
 	}
-	files, err := r.files(ctx, "deepspeed", &f)
+	files, err := r.listFiles(ctx, "deepspeed", &f)
 	if err != nil {
 		return f, err
 	}
@@ -122,7 +122,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		default:
 			found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
 			if named && file.Yanked {
-				f.yanked("DeepSpeed "+asked, file.Reason)
+				f.noteYanked("DeepSpeed "+asked, file.Reason)
 			}
 		}
 	}
@@ -131,14 +131,14 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		f.Version = f.Tables.DeepSpeeds[0].Version
 	}
 	if _, ok := found[f.Version]; ok {
-		f.note("DeepSpeed %s is not in the tables of this dsbuild: it is taken to be like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
+		f.addNote("DeepSpeed %s is not in the tables of this dsbuild: it is taken to be like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
 	} else if len(files) > 0 && f.Version == asked {
-		f.note("DeepSpeed %s: the package index has %s", f.Version, lacks)
+		f.addNote("DeepSpeed %s: the package index has %s", f.Version, lacks)
 	}
 	return f, nil
 }
 
-// order compares versions as PEP 440 does. What is no version is compared as a text.
+// order compares versions as PEP 440 does. It compares other texts as strings.
 func order(a, b string) int {
 	x, errX := semver.PyPI.Parse(a)
 	y, errY := semver.PyPI.Parse(b)

@@ -303,6 +303,10 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
 		"/files/deepspeed-0.19.9.tar.gz": string(sdist),
 	})
 	s := site(t, SiteOptions{IndexURL: url + "/simple"}, nil)
+	env := t.TempDir() // the script calls "python", which many systems have in environments only
+	if out, err := exec.Command("python3", "-m", "venv", env).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
 	for want, said := range map[string]string{hash: "deepspeed-0.19.9.tar.gz", sha("1"): "DO NOT MATCH THE HASHES"} {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "site")
@@ -317,7 +321,7 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
 			t.Fatal(err, string(out))
 		}
 		cmd := exec.Command("sh", filepath.Join(tools, "source.sh"))
-		cmd.Env = append(os.Environ(), "DSBUILD_SITE="+file, "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir, "DSBUILD_OUT="+filepath.Join(dir, "out"), "DSBUILD_DEEPSPEED=0.19.9", "DSBUILD_SHA256="+want, "PIP_NO_CACHE_DIR=1")
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Join(env, "bin")+":"+os.Getenv("PATH"), "DSBUILD_SITE="+file, "DSBUILD_TOOLS="+tools, "DSBUILD_WORK="+dir, "DSBUILD_OUT="+filepath.Join(dir, "out"), "DSBUILD_DEEPSPEED=0.19.9", "DSBUILD_SHA256="+want, "PIP_NO_CACHE_DIR=1")
 		out, err := cmd.CombinedOutput()
 		if (err == nil) != (want == hash) || !strings.Contains(string(out), said) {
 			t.Errorf("%v\n%s", err, out)

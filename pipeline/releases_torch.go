@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// torchRelease is a release of torch as an index lists it: its wheels for x86_64.
+// torchRelease is a release of torch in an index: its wheels for x86_64.
 type torchRelease struct {
 	version string // without a local part
 	pythons []string
@@ -27,9 +27,9 @@ type torchRelease struct {
 	file    pyindex.File // one of them, with metadata if any has it
 }
 
-// Torch looks up the torch that s names. A release that is not in the tables is
-// looked for in the package index; one whose CUDA there is not the one asked for, or
-// takes a newer driver than there is, in torch's own.
+// Torch looks up the torch that s names. If the tables lack the release, Torch looks in the
+// package index. If the release there is built for another CUDA than requested, or needs a newer
+// driver than there is, Torch looks in torch's own index.
 func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (Found, error) {
 	f := Found{Tables: t, Version: s.Torch}
 	if s.Torch == "" || !isRelease(s.Torch) || order(s.Torch, t.Torches[len(t.Torches)-1].Version) < 0 || t.OffersTorch(s) {
@@ -46,41 +46,41 @@ func (r *Releases) Torch(ctx context.Context, t *compat.Tables, s wheel.Spec) (F
 	return f, r.ofTorchIndex(ctx, s, &f)
 }
 
-// ofPackageIndex adds a release that the tables do not know; where the index has not
-// the one asked for, the nearest that it has.
+// ofPackageIndex adds a release that the tables lack. If the index lacks the requested one, it
+// adds the nearest one in the index.
 func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) error {
-	files, err := r.files(ctx, "torch", f)
+	files, err := r.listFiles(ctx, "torch", f)
 	if err != nil {
 		return err
 	}
 	all := torchesOf(files, "")
-	release, named := pick(all, s.Torch)
+	release, named := pickRelease(all, s.Torch)
 	if !named && len(all) > 0 {
-		f.note("torch %s: the package index has no wheels of it for Linux on x86_64%s", s.Torch, withdrawn(all, s.Torch))
+		f.addNote("torch %s: the package index has no wheels of it for Linux on x86_64%s", s.Torch, isWithdrawn(all, s.Torch))
 		release = nearestTorch(all, s.Torch)
 	}
 	if release.version == "" || f.Tables.OffersTorch(wheel.Spec{Torch: release.version}) {
 		return nil
 	}
 	row := compat.Torch{Version: release.version, Pythons: release.pythons, SHA256: release.hashes}
-	if row.CUDA, row.Toolkit, err = r.cuda(ctx, release, s.CUDA); row.CUDA == "" {
+	if row.CUDA, row.Toolkit, err = r.readCUDA(ctx, release, s.CUDA); row.CUDA == "" {
 		if named {
-			f.note("torch %s: the package index does not say for which CUDA it is built (%v); --cuda X.Y says it", release.version, err)
+			f.addNote("torch %s: the package index does not say for which CUDA it is built (%v); --cuda X.Y says it", release.version, err)
 		}
 		return ctx.Err()
 	}
 	if release.yanked {
-		f.yanked("torch "+release.version, release.reason)
+		f.noteYanked("torch "+release.version, release.reason)
 	}
 	like := f.Tables.Like(release.version)
 	if f.Tables = f.Tables.AddTorch(row); named {
-		f.note("torch %s is not in the tables of this dsbuild: it is taken to be like %s", release.version, like)
+		f.addNote("torch %s is not in the tables of this dsbuild: it is taken to be like %s", release.version, like)
 	}
 	return nil
 }
 
-// withdrawn names what was withdrawn of a minor.
-func withdrawn(all []torchRelease, asked string) string {
+// isWithdrawn names the withdrawn release of a minor.
+func isWithdrawn(all []torchRelease, asked string) string {
 	for _, r := range all {
 		if isMinorOf(asked, r.version) {
 			return fmt.Sprintf(" but %s, which was withdrawn (yanked): --torch %s takes it all the same", r.version, r.version)
@@ -89,11 +89,11 @@ func withdrawn(all []torchRelease, asked string) string {
 	return ""
 }
 
-// pythonTag is that of a CPython.
+// pythonTag matches the tag of a CPython.
 var pythonTag = regexp.MustCompile(`^cp3([0-9]{1,2})$`)
 
-// torchesOf lists the releases that have wheels for x86_64, newest first. local is
-// the local part of the versions that are meant.
+// torchesOf lists the releases that have wheels for x86_64, newest first. It takes only versions
+// with the local part local.
 func torchesOf(files []pyindex.File, local string) []torchRelease {
 	byVersion := map[string]*torchRelease{}
 	for _, f := range files {
@@ -111,7 +111,7 @@ func torchesOf(files []pyindex.File, local string) []torchRelease {
 				release = &torchRelease{version: version, hashes: map[string]string{}, yanked: true, file: f}
 				byVersion[version] = release
 			}
-			release.add(f, "3."+m[1])
+			release.addWheel(f, "3."+m[1])
 		}
 	}
 	var out []torchRelease
@@ -125,8 +125,8 @@ func torchesOf(files []pyindex.File, local string) []torchRelease {
 
 var manylinux = regexp.MustCompile(`^manylinux[0-9_]*_x86_64$`)
 
-// add adds a wheel for a Python; of several the first.
-func (t *torchRelease) add(f pyindex.File, python string) {
+// addWheel adds a wheel for a Python. The first one of a Python counts.
+func (t *torchRelease) addWheel(f pyindex.File, python string) {
 	if !slices.Contains(t.pythons, python) {
 		t.pythons = append(t.pythons, python)
 		t.hashes[python] = f.SHA256
@@ -137,9 +137,9 @@ func (t *torchRelease) add(f pyindex.File, python string) {
 	}
 }
 
-// pick is the release that is meant: the very one, or of X.Y the newest that was not
+// pickRelease returns the requested release: exactly this one, or for X.Y the newest that was not
 // withdrawn.
-func pick(all []torchRelease, asked string) (torchRelease, bool) {
+func pickRelease(all []torchRelease, asked string) (torchRelease, bool) {
 	i := slices.IndexFunc(all, func(r torchRelease) bool { return r.version == asked })
 	if i < 0 {
 		i = slices.IndexFunc(all, func(r torchRelease) bool {
@@ -153,7 +153,7 @@ func pick(all []torchRelease, asked string) (torchRelease, bool) {
 	return all[i], true
 }
 
-// nearestTorch is the release that is nearest to the one asked for, if there is any.
+// nearestTorch returns the release nearest to the requested one, if there is any.
 func nearestTorch(all []torchRelease, asked string) torchRelease {
 	var versions []string
 	for _, r := range all {
@@ -162,7 +162,7 @@ func nearestTorch(all []torchRelease, asked string) torchRelease {
 		}
 	}
 	for _, version := range compat.NearestVersions(asked, versions) {
-		near, _ := pick(all, version)
+		near, _ := pickRelease(all, version)
 		return near
 	}
 	return torchRelease{}
@@ -173,15 +173,15 @@ func isMinorOf(asked, version string) bool {
 	return strings.Count(asked, ".") == 1 && strings.HasPrefix(version, asked+".")
 }
 
-// What torch requires says for which CUDA it is built.
+// The requirements of torch that name the CUDA it is built for.
 var (
 	toolkitPin = regexp.MustCompile(`^cuda-toolkit\b[^=;]*==\s*([0-9]+\.[0-9]+\.[0-9]+)`)
 	runtimePin = regexp.MustCompile(`^nvidia-cuda-runtime(?:-cu[0-9]+)?\s*==\s*([0-9]+\.[0-9]+)`)
 )
 
-// cuda reads of a release's metadata for which CUDA it is built, and which toolkit it
-// pins. Where that does not say it, it is what was asked for.
-func (r *Releases) cuda(ctx context.Context, release torchRelease, asked string) (cuda, toolkit string, err error) {
+// readCUDA reads from a release's metadata the CUDA that it is built for, and the toolkit that it
+// pins. If the metadata name no CUDA, it returns the requested one.
+func (r *Releases) readCUDA(ctx context.Context, release torchRelease, asked string) (cuda, toolkit string, err error) {
 	text, err := r.client.Metadata(ctx, release.file)
 	var m wheel.Metadata
 	if err == nil {
@@ -189,7 +189,7 @@ func (r *Releases) cuda(ctx context.Context, release torchRelease, asked string)
 	}
 	for _, require := range m.RequiresDist {
 		if pin := toolkitPin.FindStringSubmatch(require); pin != nil {
-			return minor(pin[1]), pin[1], nil
+			return wheel.Minor(pin[1]), pin[1], nil
 		}
 		if pin := runtimePin.FindStringSubmatch(require); pin != nil {
 			cuda = pin[1]
@@ -204,8 +204,8 @@ func (r *Releases) cuda(ctx context.Context, release torchRelease, asked string)
 	return cuda, "", err
 }
 
-// ofTorchIndex adds a torch for another CUDA than that of the package index: for the
-// one asked for, or the newest that the driver runs.
+// ofTorchIndex adds a torch for another CUDA than that of the package index: for the requested
+// one, or for the newest that the driver runs.
 func (r *Releases) ofTorchIndex(ctx context.Context, s wheel.Spec, f *Found) error {
 	for _, cuda := range f.Tables.CUDAsFor(s) {
 		name := "cu" + strings.ReplaceAll(cuda, ".", "")
@@ -214,20 +214,20 @@ func (r *Releases) ofTorchIndex(ctx context.Context, s wheel.Spec, f *Found) err
 			return context.Cause(ctx)
 		}
 		if down := new(url.Error); errors.As(err, &down) {
-			f.note("torch %s for %s is not on the package index, and torch's own did not answer (%s names a mirror of it): %v", s.Torch, asked(s), torchIndexes, err)
+			f.addNote("torch %s for %s is not on the package index, and torch's own did not answer (%s names a mirror of it): %v", s.Torch, askedTorch(s), torchIndexes, err)
 			return nil // another of them would not answer either
 		}
-		if release, ok := pick(torchesOf(files, name), s.Torch); ok {
+		if release, ok := pickRelease(torchesOf(files, name), s.Torch); ok {
 			f.Tables = f.Tables.AddTorch(compat.Torch{Version: release.version, CUDA: cuda, Pythons: release.pythons, Index: name, SHA256: release.hashes})
 			return nil
 		}
 	}
-	f.note("torch %s: neither the package index nor torch's own has it for %s", s.Torch, asked(s))
+	f.addNote("torch %s: neither the package index nor torch's own has it for %s", s.Torch, askedTorch(s))
 	return nil
 }
 
-// asked says what a torch should be for.
-func asked(s wheel.Spec) string {
+// askedTorch describes the requested CUDA and driver in words.
+func askedTorch(s wheel.Spec) string {
 	var words []string
 	if s.CUDA != "" {
 		words = append(words, "CUDA "+s.CUDA)

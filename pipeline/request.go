@@ -13,10 +13,9 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Request is the digest of what was asked for: of a plan made without looking
-// for an engine, so that an image's tag stands for the image, and of the builder
-// that was asked for. It costs nothing to know, and is noted beside the wheel
-// that was made for it.
+// Request returns the digest of a request: of a plan made without an engine, in which an image's
+// tag stands for the image, and of the requested builder. It costs nothing to compute, and the
+// store notes it beside the wheel that was built for it.
 func Request(p *Plan, builder string) (string, error) {
 	text, err := json.Marshal([]string{p.Digest, builder})
 	if err != nil {
@@ -26,18 +25,18 @@ func Request(p *Plan, builder string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// requestSuffix ends the names of empty files in an entry of the store, each
-// of a request that led to its wheel.
+// requestSuffix ends the names of empty files in an entry of the store. Each stands for a request
+// that led to its wheel.
 const requestSuffix = ".request"
 
-// Note keeps in mind that a request led to the plan with this digest. It does
-// nothing where the store has no such wheel.
+// Note stores that a request led to the plan with this digest. It does nothing if the store has
+// no such wheel.
 func (s Store) Note(request, digest string) error {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return nil //nolint:nilerr // what cannot be seen is not there
 	}
-	return locked(s.Dir, false, func() error {
-		old, err := s.noted(request)
+	return withLock(s.Dir, false, func() error {
+		old, err := s.readNote(request)
 		if err != nil {
 			return err
 		}
@@ -54,8 +53,8 @@ func (s Store) Note(request, digest string) error {
 	})
 }
 
-// noted are the notes of a request: one, if all is well.
-func (s Store) noted(request string) ([]string, error) {
+// readNote returns the digests that are noted for a request: normally one.
+func (s Store) readNote(request string) ([]string, error) {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
 		return nil, err
@@ -70,14 +69,13 @@ func (s Store) noted(request string) ([]string, error) {
 	return found, nil
 }
 
-// Asked returns the digest of the plan that a request led to, "" where none is
-// known.
+// Asked returns the digest of the plan that a request led to, "" if none is known.
 func (s Store) Asked(request string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return "", nil //nolint:nilerr // what cannot be seen is not there
 	}
-	err = locked(s.Dir, true, func() error {
-		notes, err := s.noted(request)
+	err = withLock(s.Dir, true, func() error {
+		notes, err := s.readNote(request)
 		if len(notes) == 1 {
 			digest = filepath.Base(filepath.Dir(notes[0]))
 		}
@@ -86,21 +84,21 @@ func (s Store) Asked(request string) (digest string, err error) {
 	return digest, err
 }
 
-// Look returns the wheel of a plan where it lies in the store, if its bytes are
-// what they were. It may be pruned at any time.
+// Look returns the wheel of a plan from the store, if it is there and its bytes are unchanged.
+// Another process may prune it at any time.
 func (s Store) Look(digest string) (p Product, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil || digest == "" {
 		return Product{}, false, nil //nolint:nilerr // likewise
 	}
-	err = locked(s.Dir, true, func() error {
-		p, ok, err = s.find(digest)
+	err = withLock(s.Dir, true, func() error {
+		p, ok, err = s.findEntry(digest)
 		return err
 	})
 	return p, ok, err
 }
 
-// Placed returns the wheel of a plan that lies in the directory dir, where an
-// earlier run has put it, if it is what its manifest says.
+// Placed returns the wheel of a plan that an earlier run has put into the directory dir, if it
+// matches its manifest.
 func Placed(dir, digest string) (Product, bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,15 +108,15 @@ func Placed(dir, digest string) (Product, bool, error) {
 		if !strings.HasSuffix(e.Name(), wheel.ManifestSuffix) {
 			continue
 		}
-		if p, ok := placed(dir, e.Name()); ok && p.Manifest.PlanDigest == digest {
+		if p, ok := readPlaced(dir, e.Name()); ok && p.Manifest.PlanDigest == digest {
 			return p, true, nil
 		}
 	}
 	return Product{}, false, err
 }
 
-// placed is a wheel by the name of its manifest. What cannot be read is none.
-func placed(dir, manifest string) (Product, bool) {
+// readPlaced returns a wheel by the name of its manifest. It ignores a wheel that cannot be read.
+func readPlaced(dir, manifest string) (Product, bool) {
 	text, err := os.ReadFile(filepath.Join(dir, manifest))
 	if err != nil {
 		return Product{}, false

@@ -17,8 +17,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Runner makes wheels of plans: from the store where it has them, else by a
-// builder, audited.
+// Runner makes the wheels of plans. It takes a wheel from the store if it is there. Otherwise a
+// builder makes the wheel, and the runner audits it.
 type Runner struct {
 	Store   Store
 	Dir     string // where wheels are put (-o)
@@ -35,22 +35,22 @@ type Runner struct {
 // Run returns the wheel of a plan.
 func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	r.Report = r.Site.Reporter(r.Report)
-	a, err := r.run(ctx, p)
+	a, err := r.runPlan(ctx, p)
 	return a, r.Site.Error(err)
 }
 
-func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
+func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you may write: -o DIR")
 	}
 	if !p.Options.NoCache {
-		a, ok, err := r.Store.get(p.Digest, func(kept Product) (wheel.Artifact, error) {
+		a, ok, err := r.Store.getUnlocked(p.Digest, func(kept Product) (wheel.Artifact, error) {
 			// The same wheel, which may have been asked for newer nodes.
 			if findings := wheel.AuditTags(kept.Manifest.Name, p.Toolchain.Glibc); len(findings) > 0 {
 				return wheel.Artifact{}, wheel.NotAsked(kept.Manifest.Name, findings)
 			}
-			return r.place(kept)
+			return r.placeWheel(kept)
 		})
 		if err != nil {
 			return a, err
@@ -61,36 +61,36 @@ func (r Runner) run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 			return a, nil
 		}
 	}
-	a, err := r.build(ctx, p)
+	a, err := r.buildWheel(ctx, p)
 	a.Seconds = time.Since(start).Seconds()
 	return a, err
 }
 
-func (r Runner) build(ctx context.Context, p *Plan) (wheel.Artifact, error) {
+func (r Runner) buildWheel(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	tmp, err := scratch.New("")
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
 	defer tmp.Close()
 	b := &build{plan: p, dir: tmp.Path, started: time.Now(), rep: r.Report}
-	builder, err := r.within(ctx, p, func(space Workspace, log io.Writer) error {
+	builder, err := r.withWorkspace(ctx, p, func(space Workspace, log io.Writer) error {
 		b.log = log
-		return b.run(ctx, space)
+		return b.runStep(ctx, space)
 	})
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	return r.finish(b, builder)
+	return r.finishWheel(b, builder)
 }
 
-// within opens the workspace of a plan, with a log of its own, for as long as
-// use takes. It returns the name of the builder.
-func (r Runner) within(ctx context.Context, p *Plan, use func(Workspace, io.Writer) error) (string, error) {
+// withWorkspace opens the workspace of a plan, with a log of its own, until use returns. It
+// returns the name of the builder.
+func (r Runner) withWorkspace(ctx context.Context, p *Plan, use func(Workspace, io.Writer) error) (string, error) {
 	builder, err := r.Builder(ctx)
 	if err != nil {
 		return "", err
 	}
-	if err := r.space(ctx, builder, p); err != nil {
+	if err := r.checkSpace(ctx, builder, p); err != nil {
 		return "", err
 	}
 	file, err := createLog(r.Logs, p)
@@ -118,7 +118,7 @@ func (r Runner) within(ctx context.Context, p *Plan, use func(Workspace, io.Writ
 	return builder.Name(), nil
 }
 
-// addLogHint adds the log's place to what the error itself advises.
+// addLogHint adds the log's place to the hint of the error.
 func addLogHint(err error, log string) error {
 	where := "the whole log is in " + log
 	if advice := hint.Of(err); advice != "" {
@@ -127,18 +127,18 @@ func addLogHint(err error, log string) error {
 	return hint.With(err, "%s", where)
 }
 
-// space refuses a build for which there is no room.
-func (r Runner) space(ctx context.Context, builder Builder, p *Plan) error {
-	rooms := OwnRooms(r.Dir, r.Store.Dir)
-	if b, ok := builder.(Roomer); ok {
-		rooms = append(rooms, b.Rooms(ctx, p)...)
+// checkSpace refuses a build for which the disks have too little space.
+func (r Runner) checkSpace(ctx context.Context, builder Builder, p *Plan) error {
+	rooms := LocalDiskRequirements(r.Dir, r.Store.Dir)
+	if b, ok := builder.(DiskRequirer); ok {
+		rooms = append(rooms, b.DiskRequirements(ctx, p)...)
 	}
 	return CheckSpace(rooms, r.Report)
 }
 
-// finish completes the manifest, writes the statement of where the wheel comes
-// from, puts all where it is wanted and keeps it in the store.
-func (r Runner) finish(b *build, builder string) (wheel.Artifact, error) {
+// finishWheel completes the manifest, writes the provenance statement, puts all files into the
+// output directory and keeps them in the store.
+func (r Runner) finishWheel(b *build, builder string) (wheel.Artifact, error) {
 	m, err := wheel.ReadManifest(b.wheel)
 	if err != nil {
 		return wheel.Artifact{}, err
@@ -149,7 +149,7 @@ func (r Runner) finish(b *build, builder string) (wheel.Artifact, error) {
 	if err != nil {
 		return wheel.Artifact{}, err
 	}
-	a, err := r.place(Product{File: b.wheel, Manifest: m, Provenance: statement})
+	a, err := r.placeWheel(Product{File: b.wheel, Manifest: m, Provenance: statement})
 	if err != nil {
 		return a, err
 	}
@@ -159,8 +159,8 @@ func (r Runner) finish(b *build, builder string) (wheel.Artifact, error) {
 	return a, nil
 }
 
-// place puts a finished wheel where it is wanted.
-func (r Runner) place(p Product) (wheel.Artifact, error) {
+// placeWheel puts a finished wheel into the output directory.
+func (r Runner) placeWheel(p Product) (wheel.Artifact, error) {
 	if r.claim != nil {
 		if err := r.claim(p.Manifest.Name); err != nil {
 			return wheel.Artifact{}, err
@@ -169,7 +169,7 @@ func (r Runner) place(p Product) (wheel.Artifact, error) {
 	return Place(p, r.Dir)
 }
 
-// DefaultLogs is where the user's build logs are kept.
+// DefaultLogs returns the directory of the user's build logs.
 func DefaultLogs() string { return filepath.Join(xdg.StateHome, "dsbuild", "logs") }
 
 // createLog opens the file that keeps all output of one build.

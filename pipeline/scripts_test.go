@@ -53,8 +53,10 @@ func TestCompilerWrapper(t *testing.T) {
 	} {
 		for _, simd := range []string{"-D__AVX512__", "-D__AVX256__", "-D__SCALAR__"} {
 			cmd := exec.Command(cxx, "-march=native", simd, "-g", "-DX=a b", "x.cpp")
-			cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=" + level, "DSBUILD_SRC=/src",
-				"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=/usr/bin/g++-13", "DSBUILD_CCACHE=ccache"}
+			cmd.Env = []string{
+				"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=" + level, "DSBUILD_SRC=/src",
+				"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=/usr/bin/g++-13", "DSBUILD_CCACHE=ccache",
+			}
 			runs(t, cmd, "/usr/bin/g++-13 -ffile-prefix-map=/src=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "+want+" -DX=a b x.cpp")
 		}
 	}
@@ -80,8 +82,10 @@ func TestCompilersNameSources(t *testing.T) {
 	} {
 		cmd := exec.Command(c.program, given...)
 		cmd.Dir = c.dir
-		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=" + src, "DSBUILD_NVCC_NAMES=" + c.names,
-			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=ccache"}
+		cmd.Env = []string{
+			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=" + src, "DSBUILD_NVCC_NAMES=" + c.names,
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=g++", "DSBUILD_CCACHE=ccache",
+		}
 		runs(t, cmd, c.want)
 	}
 }
@@ -106,8 +110,10 @@ func TestCompilerWrapperLinks(t *testing.T) {
 		{archive, "probe.o -laio", "probe.o -laio"},
 	} {
 		cmd := exec.Command(cxx, strings.Fields(c.given)...)
-		cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS=/tools",
-			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=" + gcc, "DSBUILD_CCACHE=ccache", "ARCHIVE=" + c.archive}
+		cmd.Env = []string{
+			"PATH=" + dir + ":/usr/bin:/bin", "DSBUILD_CPU=x86-64-v3", "DSBUILD_SRC=/s", "DSBUILD_TOOLS=/tools",
+			"DSBUILD_ENV=/e", "CUDA_HOME=/c", "DSBUILD_CXX=" + gcc, "DSBUILD_CCACHE=ccache", "ARCHIVE=" + c.archive,
+		}
 		runs(t, cmd, gcc+" -ffile-prefix-map=/s=/ds -ffile-prefix-map=/e=/env -ffile-prefix-map=/c=/cuda "+c.want)
 	}
 }

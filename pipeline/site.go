@@ -17,22 +17,21 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Site is how the place of a build reaches what it needs: package indexes,
-// proxies, certificates, the distribution's mirror, caches. Every image and
-// every step that fetches or compiles is told it, as a secret. It is no part of
-// a plan: the same wheel comes out of any site. The zero Site knows nothing.
+// Site holds the settings with which a build reaches its network services: package indexes,
+// proxies, certificates, the distribution's mirror, caches. Every image and every step that
+// fetches or compiles gets them, as a secret. They are no part of a plan: every site gives the
+// same wheel. The zero Site has no settings.
 type Site struct {
 	variables map[string]string
 	ca        string // certificates beside those of the system, PEM
 	toolkit   string // file of nvcc's package, checked
 }
 
-// Toolkit is the file of the package with nvcc for CUDA 12, "" where none was
-// given.
+// Toolkit returns the file of the package with nvcc for CUDA 12, "" if none was given.
 func (s Site) Toolkit() string { return s.toolkit }
 
-// SiteOptions are what a user says of the site. What is left out is taken from
-// the environment, from the variables that pip, uv and others know.
+// SiteOptions are the settings of the site on the command line. Those left out come from
+// the environment, from the variables of pip, uv and other programs.
 type SiteOptions struct {
 	IndexURL       string   // the package index
 	ExtraIndexURLs []string // others beside it
@@ -44,12 +43,12 @@ type SiteOptions struct {
 type SiteError struct {
 	Name string // of the flag or variable
 	Why  string
-	Try  string // what would do
+	Try  string // valid values
 }
 
 func (e *SiteError) Error() string { return e.Name + ": " + e.Why }
 
-// Hint says what the setting takes.
+// Hint describes valid values of the setting.
 func (e *SiteError) Hint() string { return e.Name + " takes " + e.Try }
 
 // ExitCode is that of wrong usage.
@@ -58,12 +57,12 @@ func (e *SiteError) ExitCode() int { return 2 }
 // NewSite reads the settings of the site; getenv is os.Getenv.
 func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 	s := Site{variables: map[string]string{}}
-	for _, name := range passed() {
+	for _, name := range passedVariables() {
 		if v := getenv(name); v != "" {
 			s.variables[name] = v
 		}
 	}
-	for _, name := range proxies() {
+	for _, name := range proxyVariables() {
 		// Programs disagree about the case they read.
 		v := getenv(strings.ToLower(name))
 		if v == "" {
@@ -73,23 +72,23 @@ func NewSite(o SiteOptions, getenv func(string) string) (Site, error) {
 			s.variables[name], s.variables[strings.ToLower(name)] = v, v
 		}
 	}
-	if err := s.indexes(o, getenv); err != nil {
+	if err := s.setIndexes(o, getenv); err != nil {
 		return Site{}, err
 	}
-	if err := s.torchIndex(getenv(torchIndexes)); err != nil {
+	if err := s.setTorchIndex(getenv(torchIndexes)); err != nil {
 		return Site{}, err
 	}
-	if err := s.mirror(getenv(aptMirror)); err != nil {
+	if err := s.setMirror(getenv(aptMirror)); err != nil {
 		return Site{}, err
 	}
-	if err := s.nvcc(o.Toolkit); err != nil {
+	if err := s.setNvcc(o.Toolkit); err != nil {
 		return Site{}, err
 	}
-	return s, s.certificates(o.CA, getenv("SSL_CERT_FILE"))
+	return s, s.readCertificates(o.CA, getenv("SSL_CERT_FILE"))
 }
 
-// nvcc checks the file of nvcc's package: its scripts take no other bytes.
-func (s *Site) nvcc(file string) error {
+// setNvcc checks the file of nvcc's package: the scripts accept only the pinned bytes.
+func (s *Site) setNvcc(file string) error {
 	if file == "" {
 		return nil
 	}
@@ -111,22 +110,22 @@ func (s *Site) nvcc(file string) error {
 	return nil
 }
 
-// passed are variables that the programs of a build read as they are.
-func passed() []string {
+// passedVariables returns the variables that are passed on unchanged to the programs of a build.
+func passedVariables() []string {
 	return []string{
 		"PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES", "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_INDEX_STRATEGY",
 		"CCACHE_REMOTE_STORAGE", "CCACHE_SECONDARY_STORAGE", "CCACHE_REMOTE_ONLY", "CCACHE_RESHARE",
 	}
 }
 
-func proxies() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }
+func proxyVariables() []string { return []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"} }
 
-// aptMirror names the prefix below which the archives of the distribution lie
-// under their usual names: debian, debian-security, ubuntu.
+// aptMirror is the variable of a URL prefix. Below it lie the archives of the distribution under
+// their usual names: debian, debian-security, ubuntu.
 const aptMirror = "DSBUILD_APT_MIRROR"
 
-// indexes settles the package indexes, for pip and for uv alike.
-func (s *Site) indexes(o SiteOptions, getenv func(string) string) error {
+// setIndexes sets the package indexes, for pip and for uv alike.
+func (s *Site) setIndexes(o SiteOptions, getenv func(string) string) error {
 	index, from := o.IndexURL, "--index-url"
 	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"} {
 		if index == "" {
@@ -140,7 +139,7 @@ func (s *Site) indexes(o SiteOptions, getenv func(string) string) error {
 		}
 	}
 	if index != "" {
-		index = unnamed(index)
+		index = withoutIndexName(index)
 		if err := checkURL(from, index); err != nil {
 			return err
 		}
@@ -148,7 +147,7 @@ func (s *Site) indexes(o SiteOptions, getenv func(string) string) error {
 	}
 	all := make([]string, len(extra))
 	for i, e := range extra {
-		all[i] = unnamed(e)
+		all[i] = withoutIndexName(e)
 		if err := checkURL(extraFrom, all[i]); err != nil {
 			return err
 		}
@@ -160,10 +159,10 @@ func (s *Site) indexes(o SiteOptions, getenv func(string) string) error {
 	return nil
 }
 
-// torchIndexes names the prefix below which torch's own indexes lie: cu126, cu128.
+// torchIndexes is the variable of a URL prefix. Below it lie torch's own indexes: cu126, cu128.
 const torchIndexes = "DSBUILD_TORCH_INDEX"
 
-func (s *Site) torchIndex(prefix string) error {
+func (s *Site) setTorchIndex(prefix string) error {
 	prefix = cmp.Or(prefix, torchIndex)
 	if err := checkURL(torchIndexes, prefix); err != nil {
 		return err
@@ -172,15 +171,15 @@ func (s *Site) torchIndex(prefix string) error {
 	return nil
 }
 
-// unnamed takes the name off an index that uv knows by one: NAME=URL.
-func unnamed(index string) string {
+// withoutIndexName removes the name of an index in uv's form NAME=URL.
+func withoutIndexName(index string) string {
 	if name, rest, ok := strings.Cut(index, "="); ok && !strings.ContainsAny(name, ":/") {
 		return rest
 	}
 	return index
 }
 
-func (s *Site) mirror(mirror string) error {
+func (s *Site) setMirror(mirror string) error {
 	if mirror == "" {
 		return nil
 	}
@@ -194,7 +193,7 @@ func (s *Site) mirror(mirror string) error {
 	return nil
 }
 
-// checkURL never repeats what it refuses: a password may be in it.
+// checkURL never repeats the URL that it refuses: it may hold a password.
 func checkURL(from, text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -203,7 +202,7 @@ func checkURL(from, text string) error {
 	return nil
 }
 
-// urlLike shows what the URL of a setting looks like.
+// urlLike describes a valid URL of a setting, with an example.
 func urlLike(name string) string {
 	if name == aptMirror {
 		return "a URL such as https://mirror.example.org/apt, below which debian and ubuntu lie"
@@ -217,11 +216,11 @@ func urlLike(name string) string {
 // maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
 const maxCA = 4 << 20
 
-// caLike is what --ca takes.
+// caLike describes a valid value of --ca.
 const caLike = "a file of certificates in PEM: lines of base64 between -----BEGIN CERTIFICATE----- and -----END CERTIFICATE-----"
 
-// certificates reads those of --ca, else those that the user's programs trust.
-func (s *Site) certificates(flag, variable string) error {
+// readCertificates reads the certificates of --ca, else those that the user's programs trust.
+func (s *Site) readCertificates(flag, variable string) error {
 	name, path := "--ca", flag
 	if path == "" {
 		name, path = "SSL_CERT_FILE", variable
@@ -256,19 +255,19 @@ func (s *Site) certificates(flag, variable string) error {
 	return nil
 }
 
-// Script is what dockerfiles/site.sh reads: the settings as shell assignments.
-// It holds passwords.
+// Script returns the text that dockerfiles/site.sh reads: the settings as shell assignments. It
+// holds passwords.
 func (s Site) Script() string {
 	var b strings.Builder
 	b.WriteString("# settings of the site\n")
 	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
-		fmt.Fprintf(&b, "export %s=%s\n", name, quote(s.variables[name]))
+		fmt.Fprintf(&b, "export %s=%s\n", name, shellQuote(s.variables[name]))
 	}
 	if s.ca != "" {
-		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", quote(s.ca))
+		fmt.Fprintf(&b, "DSBUILD_CA=%s\n", shellQuote(s.ca))
 	}
 	return b.String()
 }
 
-// quote makes one word for a shell of any text.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// shellQuote quotes any text as one word for a shell.
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -12,16 +12,16 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// hidden stands where a secret was.
+// hidden replaces a secret.
 const hidden = "***"
 
-// shortest is how long a secret must be to be looked for by itself: a shorter
-// one would take letters out of every line. With its name before it, as in a
-// URL, it is found whatever its length.
+// shortest is the least length of a secret that is replaced by itself: a shorter one would remove
+// letters from every line. With its name before it, as in a URL, a secret is replaced whatever
+// its length.
 const shortest = 4
 
-// Secrets are the texts of the site that nobody may read, the longest first:
-// who logs in at a URL and with which password, tokens, what a query holds.
+// Secrets returns the texts of the site that nobody may read, the longest first: user names and
+// passwords in URLs, tokens, and the values in a query.
 func (s Site) Secrets() []string {
 	var found []string
 	add := func(secret string, least int) {
@@ -64,7 +64,7 @@ func (s Site) Secrets() []string {
 	return slices.Compact(found)
 }
 
-// rawUser is what stands before the @ of a URL, as it is written.
+// rawUser returns the text before the @ of a URL, unchanged.
 func rawUser(address string) string {
 	_, rest, ok := strings.Cut(address, "://")
 	if !ok {
@@ -78,8 +78,8 @@ func rawUser(address string) string {
 	return authority[:i]
 }
 
-// replacer takes the secrets out of a text; nil where there are none.
-func (s Site) replacer() *strings.Replacer {
+// secretReplacer replaces the secrets in a text; nil if there are none.
+func (s Site) secretReplacer() *strings.Replacer {
 	var pairs []string
 	for _, secret := range s.Secrets() {
 		pairs = append(pairs, secret, hidden)
@@ -90,18 +90,17 @@ func (s Site) replacer() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// Reporter passes on to rep what holds no secret any more.
+// Reporter passes messages on to rep, without the secrets.
 func (s Site) Reporter(rep ui.Reporter) ui.Reporter {
-	if r := s.replacer(); r != nil {
+	if r := s.secretReplacer(); r != nil {
 		return ui.Rewritten(rep, r.Replace)
 	}
 	return rep
 }
 
-// Log passes on to w what holds no secret any more. Who writes to it writes
-// whole lines.
+// Log passes lines on to w, without the secrets. The caller must write whole lines.
 func (s Site) Log(w io.Writer) io.Writer {
-	if r := s.replacer(); r != nil {
+	if r := s.secretReplacer(); r != nil {
 		return redactedLog{w, r}
 	}
 	return w
@@ -119,9 +118,9 @@ func (l redactedLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Error is err with no secret in its text; its kind and exit code stay.
+// Error returns err without secrets in its text; its kind and exit code stay.
 func (s Site) Error(err error) error {
-	r := s.replacer()
+	r := s.secretReplacer()
 	if err == nil || r == nil {
 		return err
 	}

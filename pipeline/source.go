@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Source is where the sources of a wheel come from. All but releases are in
-// File: one tar.gz of a clean copy, whose bytes follow from its contents alone.
+// Source is the origin of a wheel's sources. For all kinds but releases, File is one tar.gz of a
+// clean copy. Its bytes depend on its contents alone.
 type Source struct {
 	Kind    string // release, git, path or sdist, as in wheel.Source
 	Ref     string // the release; URL and reference of git, without credentials; else the file's name
@@ -35,7 +35,7 @@ const (
 	SourceSdist   = "sdist"
 )
 
-// Manifest is what a wheel's manifest says of its source.
+// Manifest returns the source in the form of a wheel's manifest.
 func (s Source) Manifest() wheel.Source {
 	return wheel.Source{Kind: s.Kind, Ref: s.Ref, Commit: s.Commit, SHA256: s.SHA256}
 }
@@ -50,10 +50,10 @@ type SourceError struct {
 func (e *SourceError) Error() string { return fmt.Sprintf("source %s: %v", e.Arg, e.Err) }
 func (e *SourceError) Unwrap() error { return e.Err }
 
-// Hint says what to try.
+// Hint suggests a remedy.
 func (e *SourceError) Hint() string { return cmp.Or(e.hint, hint.Of(e.Err)) }
 
-// ExitCode is that of wrong usage, but 1 for a repository that does not answer.
+// ExitCode returns that of wrong usage, but 1 for a repository that does not answer.
 func (e *SourceError) ExitCode() int {
 	if down := new(unreachable); errors.As(e.Err, &down) {
 		return 1
@@ -61,58 +61,58 @@ func (e *SourceError) ExitCode() int {
 	return 2
 }
 
-// project is what a tree of sources must be.
+// project describes the files of a source tree.
 type project struct {
 	// check returns the name of the copy, without an ending, and the version,
 	// "" if the tree does not say one.
 	check func(t *tree) (name, version string, err error)
-	// stale reports files that earlier builds left: they are in no copy.
+	// stale reports files that earlier builds left: the copy omits them.
 	stale func(name string) bool
 }
 
-// OpenSource finds the sources of DeepSpeed that arg names: a release, a git
-// reference (git+URL@REF), a directory, or a source distribution. Of all but
-// releases it writes a clean copy into dir, which is the caller's own.
+// OpenSource opens the sources of DeepSpeed that arg names: a release, a git reference
+// (git+URL@REF), a directory, or a source distribution. For all but releases it writes a clean
+// copy into dir, which the caller owns.
 func OpenSource(ctx context.Context, arg, dir string) (Source, error) {
 	if isRelease(arg) {
 		version := strings.TrimPrefix(arg, "v")
 		return Source{Kind: SourceRelease, Ref: version, Version: version}, nil
 	}
-	return deepspeedProject().open(ctx, arg, dir)
+	return deepspeedProject().openSource(ctx, arg, dir)
 }
 
 const sourceForms = "sources are a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
 
-// open makes the copy of anything but a release.
-func (p project) open(ctx context.Context, arg, dir string) (Source, error) {
+// openSource makes the copy of every source but a release.
+func (p project) openSource(ctx context.Context, arg, dir string) (Source, error) {
 	if git, ok := strings.CutPrefix(arg, "git+"); ok {
 		return p.openGit(ctx, git, dir)
 	}
 	info, err := os.Stat(arg)
 	switch {
 	case strings.Contains(arg, "://"):
-		return Source{}, &SourceError{redact(arg), errors.New("a URL must say how it is read"), "a git repository is git+URL@REF"}
+		return Source{}, &SourceError{redactURL(arg), errors.New("a URL must say how it is read"), "a git repository is git+URL@REF"}
 	case errors.Is(err, fs.ErrNotExist):
-		return Source{}, &SourceError{redact(arg), errors.New("no release, and no such file or directory"), sourceForms}
+		return Source{}, &SourceError{redactURL(arg), errors.New("no release, and no such file or directory"), sourceForms}
 	case err != nil:
-		return Source{}, &SourceError{redact(arg), err, ""}
+		return Source{}, &SourceError{redactURL(arg), err, ""}
 	case info.IsDir():
 		return p.openDir(ctx, arg, dir)
 	case info.Mode().IsRegular():
 		return p.openSdist(ctx, arg, dir)
 	}
-	return Source{}, &SourceError{redact(arg), errors.New("neither a file nor a directory"), sourceForms}
+	return Source{}, &SourceError{redactURL(arg), errors.New("neither a file nor a directory"), sourceForms}
 }
 
-// finish checks the tree and writes the copy.
-func (p project) finish(ctx context.Context, s Source, t *tree, dir string) (Source, error) {
+// finishSource checks the tree and writes the copy.
+func (p project) finishSource(ctx context.Context, s Source, t *tree, dir string) (Source, error) {
 	fail := func(err error) (Source, error) {
 		if ctx.Err() != nil {
 			return Source{}, context.Cause(ctx)
 		}
 		return Source{}, sourceError(s.Ref, err)
 	}
-	if err := t.keep(p.stale); err != nil {
+	if err := t.selectFiles(p.stale); err != nil {
 		return fail(err)
 	}
 	name, version, err := p.check(t)
@@ -120,13 +120,13 @@ func (p project) finish(ctx context.Context, s Source, t *tree, dir string) (Sou
 		return fail(err)
 	}
 	s.Version, s.File = version, filepath.Join(dir, name+".tar.gz")
-	if s.SHA256, err = t.pack(ctx, name, s.File); err != nil {
+	if s.SHA256, err = t.packTar(ctx, name, s.File); err != nil {
 		return fail(err)
 	}
 	return s, nil
 }
 
-// sourceError is err as the error of the source ref.
+// sourceError returns err as the error of the source ref.
 func sourceError(ref string, err error) error {
 	if known := new(SourceError); errors.As(err, &known) {
 		return err
@@ -134,7 +134,7 @@ func sourceError(ref string, err error) error {
 	return &SourceError{ref, err, ""}
 }
 
-// openDir copies a local checkout as it is, or an unpacked tree.
+// openDir copies a local checkout or an unpacked tree in its present state.
 func (p project) openDir(ctx context.Context, path, dir string) (Source, error) {
 	full, err := filepath.Abs(path)
 	if err == nil {
@@ -154,7 +154,7 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 		s.Commit, s.Dirty = work.commit, work.dirty
 		t.names = work.files
 	} else if err == nil {
-		err = t.walk()
+		err = t.walkFiles()
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -162,7 +162,7 @@ func (p project) openDir(ctx context.Context, path, dir string) (Source, error) 
 		}
 		return Source{}, sourceError(path, err)
 	}
-	return p.finish(ctx, s, t, dir)
+	return p.finishSource(ctx, s, t, dir)
 }
 
 // openSdist packs a source distribution again.
@@ -183,10 +183,10 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 		}
 		return Source{}, &SourceError{file, err, "a source distribution is NAME-VERSION.tar.gz with one folder NAME-VERSION in it"}
 	}
-	if err := t.walk(); err != nil {
+	if err := t.walkFiles(); err != nil {
 		return Source{}, &SourceError{file, err, ""}
 	}
-	return p.finish(ctx, Source{Kind: SourceSdist, Ref: filepath.Base(file)}, t, dir)
+	return p.finishSource(ctx, Source{Kind: SourceSdist, Ref: filepath.Base(file)}, t, dir)
 }
 
 // deepspeedProject is DeepSpeed's tree.
@@ -194,12 +194,12 @@ func deepspeedProject() project {
 	return project{check: checkDeepSpeed, stale: staleDeepSpeed}
 }
 
-// checkDeepSpeed finds the version of a tree, which must be DeepSpeed's.
+// checkDeepSpeed returns the version of a tree, which must be DeepSpeed's.
 func checkDeepSpeed(t *tree) (name, version string, err error) {
 	var missing []string
 	for _, need := range []string{"setup.py", "op_builder/", "version.txt"} {
 		// PKG-INFO has a version, too.
-		if !t.has(need) && !(need == "version.txt" && t.has("PKG-INFO")) {
+		if !t.hasFile(need) && !(need == "version.txt" && t.hasFile("PKG-INFO")) {
 			missing = append(missing, need)
 		}
 	}
@@ -207,7 +207,7 @@ func checkDeepSpeed(t *tree) (name, version string, err error) {
 		return "", "", hint.With(fmt.Errorf("these are not the sources of DeepSpeed: %s missing", isAre(missing)),
 			"the top of a checkout or of an unpacked source distribution has setup.py, op_builder/ and version.txt")
 	}
-	if version, err = t.version(); err != nil {
+	if version, err = t.readVersion(); err != nil {
 		return "", "", err
 	}
 	return "deepspeed-" + version, version, nil
@@ -220,14 +220,14 @@ func isAre(names []string) string {
 	return strings.Join(names, ", ") + " are"
 }
 
-// staleDeepSpeed reports what earlier builds leave in a tree, and what a
-// source distribution brings of its own build: a build.txt decides the
-// version, extensions would be packed as they are.
+// staleDeepSpeed reports the files that earlier builds leave in a tree, and those that a source
+// distribution brings from its own build. A build.txt would determine the version, and extensions
+// would be packed unchanged.
 func staleDeepSpeed(name string) bool {
 	return name == "build.txt" || name == "deepspeed/git_version_info_installed.py" || strings.HasSuffix(name, ".so") || staleProject(name)
 }
 
-// staleProject reports what building leaves in any Python project.
+// staleProject reports the files that a build leaves in any Python project.
 func staleProject(name string) bool {
 	top, _, inside := strings.Cut(name, "/")
 	if inside && (top == "build" || top == "dist") || strings.HasSuffix(name, ".pyc") {
@@ -242,13 +242,13 @@ func staleProject(name string) bool {
 	return elements[len(elements)-1] == ".git" // the file of a submodule
 }
 
-// version is what version.txt says, or else PKG-INFO.
-func (t *tree) version() (string, error) {
+// readVersion returns the version in version.txt, or else in PKG-INFO.
+func (t *tree) readVersion() (string, error) {
 	from := "version.txt"
-	if !t.has(from) {
+	if !t.hasFile(from) {
 		from = "PKG-INFO"
 	}
-	text, err := t.read(from, 1<<20)
+	text, err := t.readFile(from, 1<<20)
 	if err != nil {
 		return "", err
 	}
@@ -266,7 +266,7 @@ func (t *tree) version() (string, error) {
 	return version, nil
 }
 
-// Versions as PEP 440 writes them; releaseForm are those of releases.
+// pep440 matches versions as PEP 440 writes them; releaseForm matches those of releases.
 var (
 	pep440 = regexp.MustCompile(`^(?i)(\d+!)?\d+(\.\d+)*([-_.]?(a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?` +
 		`(-\d+|[-_.]?(post|rev|r)[-_.]?\d*)?([-_.]?dev[-_.]?\d*)?(\+[a-z0-9]+([-_.][a-z0-9]+)*)?$`)

@@ -22,9 +22,9 @@ type checkout struct {
 	scratch string
 }
 
-// openCheckout looks at the work tree that dir is, or is a part of; nil where
-// git has nothing to do with it. Nothing is written there, and nothing that the
-// repository names is run. scratch is a private folder of the caller's.
+// openCheckout reads the state of the work tree that dir is, or is a part of; nil if git does not
+// track dir. It writes nothing there, and runs no program that the repository names. scratch is a
+// private folder of the caller's.
 func openCheckout(ctx context.Context, dir, scratch string) (*checkout, error) {
 	top := topOfWorkTree(dir)
 	if top == "" {
@@ -36,7 +36,7 @@ func openCheckout(ctx context.Context, dir, scratch string) (*checkout, error) {
 	}
 	defer os.RemoveAll(scratch) //nolint:errcheck // it lies in a folder that the caller removes
 	c := &checkout{scratch: scratch}
-	r, err := c.borrow(ctx, top)
+	r, err := c.cleanRepository(ctx, top)
 	switch {
 	case errors.Is(err, errNotRepository) && top != dir:
 		return nil, nil // dir only lies below something with a .git
@@ -46,19 +46,19 @@ func openCheckout(ctx context.Context, dir, scratch string) (*checkout, error) {
 	r.dir = dir
 	if top != dir {
 		// Part of a larger repository, or only lying in one.
-		if tracked, err := r.git(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml"); err != nil || len(tracked) == 0 {
+		if tracked, err := r.runGit(ctx, "ls-files", "-z", "--", "setup.py", "pyproject.toml"); err != nil || len(tracked) == 0 {
 			return nil, err
 		}
 	}
-	c.commit, err = r.commit(ctx, "HEAD")
+	c.commit, err = r.commitOf(ctx, "HEAD")
 	if err != nil && ctx.Err() == nil {
 		c.commit = "" // no commit yet
 	}
-	return c, c.read(ctx, r, "", 0)
+	return c, c.addWorkTree(ctx, r, "", 0)
 }
 
-// topOfWorkTree is dir or the nearest folder above that has a .git; "" if there
-// is none, and git need not be installed.
+// topOfWorkTree returns dir or the nearest folder above that has a .git; "" if there is none, and
+// git need not be installed.
 func topOfWorkTree(dir string) string {
 	for {
 		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
@@ -72,22 +72,22 @@ func topOfWorkTree(dir string) string {
 	}
 }
 
-// maxNested is how deep repositories lie in each other at most.
+// maxNested bounds how deep repositories may lie in each other.
 const maxNested = 16
 
-// read adds the files of a work tree, with those of repositories in it, and
-// whether anything differs from the commit. git does not look into the inner
-// repositories itself: it would go by their settings.
-func (c *checkout) read(ctx context.Context, r repository, prefix string, depth int) error {
+// addWorkTree adds the files of a work tree and of the repositories in it, and notes whether
+// anything differs from the commit. git itself does not look into the inner repositories, because
+// it would use their settings.
+func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string, depth int) error {
 	if depth > maxNested {
 		return fmt.Errorf("%s: repositories lie more than %d deep in each other", prefix, maxNested)
 	}
-	status, err := r.git(ctx, "status", "--porcelain", "-z", "--untracked-files=normal", "--no-renames", "--ignore-submodules=all", "--", ".")
+	status, err := r.runGit(ctx, "status", "--porcelain", "-z", "--untracked-files=normal", "--no-renames", "--ignore-submodules=all", "--", ".")
 	if err != nil {
 		return err
 	}
 	c.dirty = c.dirty || len(status) > 0
-	out, err := r.git(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	out, err := r.runGit(ctx, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
 		return err
 	}
@@ -113,29 +113,28 @@ func (c *checkout) readNested(ctx context.Context, outer repository, name, prefi
 	if _, err := os.Lstat(filepath.Join(dir, ".git")); err != nil {
 		return hint.With(fmt.Errorf("%s: a submodule that is not checked out", prefix+name), "git submodule update --init --recursive")
 	}
-	inner, err := c.borrow(ctx, dir)
+	inner, err := c.cleanRepository(ctx, dir)
 	if err != nil {
 		return err
 	}
 	// MODE HASH STAGE, a tab and the name; nothing where it is no submodule.
-	wanted, err := outer.git(ctx, "ls-files", "--stage", "-z", "--", ":(literal)"+name)
+	wanted, err := outer.runGit(ctx, "ls-files", "--stage", "-z", "--", ":(literal)"+name)
 	if err != nil {
 		return err
 	}
-	commit, _ := inner.commit(ctx, "HEAD") // "" before the first
+	commit, _ := inner.commitOf(ctx, "HEAD") // "" before the first
 	if fields := strings.Fields(string(wanted)); len(fields) > 1 && fields[1] != commit {
 		c.dirty = true
 	}
-	return c.read(ctx, inner, prefix+name+"/", depth+1)
+	return c.addWorkTree(ctx, inner, prefix+name+"/", depth+1)
 }
 
 var errNotRepository = errors.New("not a git repository")
 
-// borrow makes a repository that has the objects, the index and HEAD of the one
-// whose work tree is at top, but settings, hooks and attributes of dsbuild's
-// own. A checkout's settings may name programs for about everything that git
-// does; git never sees them.
-func (c *checkout) borrow(ctx context.Context, top string) (repository, error) {
+// cleanRepository makes a repository with the objects, the index and HEAD of the one whose work
+// tree is at top, but with dsbuild's own settings, hooks and attributes. A checkout's settings
+// may name programs for nearly every action of git; this way git never reads them.
+func (c *checkout) cleanRepository(ctx context.Context, top string) (repository, error) {
 	dir, err := os.MkdirTemp(c.scratch, "borrowed-")
 	if err != nil {
 		return repository{}, err
@@ -165,9 +164,9 @@ func (c *checkout) borrow(ctx context.Context, top string) (repository, error) {
 	return r, nil
 }
 
-// inertSettings is a configuration with what says how files are compared and
-// objects are named, of all that the configuration file has. Reading it runs
-// nothing and follows no include.
+// inertSettings returns a git configuration with only those settings of the configuration file
+// that determine how git compares files and names objects. Reading the file runs nothing and
+// follows no include.
 func (r repository) inertSettings(ctx context.Context, file string) (string, error) {
 	settings := "[core]\n\trepositoryformatversion = 1\n\tbare = false\n\tfsmonitor = false\n\tuntrackedCache = false\n\thooksPath = " + configValue(os.DevNull) + "\n"
 	if err := regularFile(file); errors.Is(err, fs.ErrNotExist) {
@@ -177,7 +176,7 @@ func (r repository) inertSettings(ctx context.Context, file string) (string, err
 	}
 	// GIT_DIR: git looks for no repository, and so at no other settings.
 	here := repository{dir: r.dir, env: append(r.env[:len(r.env):len(r.env)], "GIT_DIR="+r.dir)}
-	out, err := here.git(ctx, "config", "--file", file, "--no-includes", "--null", "--list")
+	out, err := here.runGit(ctx, "config", "--file", file, "--no-includes", "--null", "--list")
 	if err != nil {
 		return "", err
 	}
@@ -199,8 +198,8 @@ func (r repository) inertSettings(ctx context.Context, file string) (string, err
 // gitDirs are the folders of a repository: of one work tree, and of all of them.
 type gitDirs struct{ own, common string }
 
-// findGitDirs finds the folders of the repository whose work tree is at top, by
-// the files that lead to them.
+// findGitDirs finds the folders of the repository whose work tree is at top. It follows the files
+// that point to them.
 func findGitDirs(top string) (gitDirs, error) {
 	own := filepath.Join(top, ".git")
 	if info, err := os.Stat(own); err == nil && !info.IsDir() {
@@ -222,7 +221,7 @@ func findGitDirs(top string) (gitDirs, error) {
 	return dirs, nil
 }
 
-// resolveFrom is the path to, where it is relative from dir.
+// resolveFrom returns the path to, taken relative to dir if it is relative.
 func resolveFrom(dir, to string) string {
 	if filepath.IsAbs(to) {
 		return filepath.Clean(to)
@@ -230,8 +229,8 @@ func resolveFrom(dir, to string) string {
 	return filepath.Join(dir, to)
 }
 
-// copyInto copies what git reads of a repository beside objects and settings:
-// HEAD with the branch that it names, the index, and what is to be ignored.
+// copyInto copies the files of a repository that git reads beside objects and settings: HEAD with
+// the branch that it names, the index, and the ignore rules.
 func (d gitDirs) copyInto(dir string) error {
 	copies := map[string]string{ // name: in which folder
 		"HEAD": d.own, "index": d.own, "packed-refs": d.common, "shallow": d.common, "info/exclude": d.common,
@@ -267,7 +266,7 @@ func globLiteral(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// regularFile refuses all but files: opening a pipe waits for ever.
+// regularFile refuses everything but regular files: opening a pipe would wait for ever.
 func regularFile(file string) error {
 	info, err := os.Stat(file)
 	if err == nil && !info.Mode().IsRegular() {
@@ -290,7 +289,7 @@ func readPointer(file string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// copyRegular copies a file; where there is none, none comes.
+// copyRegular copies a file, and does nothing if it does not exist.
 func copyRegular(from, to string) error {
 	if err := regularFile(from); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -17,19 +17,19 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/mistake"
 )
 
-// gitRef is a repository and what is wanted of it.
+// gitRef is a repository and the requested tag, branch or commit.
 type gitRef struct {
 	url   string // as the user gave it: it may hold credentials
-	ref   string // tag, branch or commit; "" for what the repository's HEAD names
+	ref   string // tag, branch or commit; "" for the branch of the repository's HEAD
 	shown string // for people: "git+URL@REF" without credentials
 }
 
-// gitSchemes are how repositories are reached. Others can run programs (ext::)
-// or are not verified.
+// gitSchemes returns the allowed schemes of repositories. Others can run programs (ext::) or are
+// not verified.
 func gitSchemes() []string { return []string{"https", "http", "ssh", "file"} }
 
 var (
@@ -42,13 +42,13 @@ var (
 	query    = regexp.MustCompile(`(://[^\s'"?]*)\?[^\s'"]*`)
 )
 
-// redact takes credentials out of URLs in text.
-func redact(text string) string {
+// redactURL removes credentials from URLs in text.
+func redactURL(text string) string {
 	text = userinfo.ReplaceAllString(text, "://")
 	return query.ReplaceAllString(scpUser.ReplaceAllString(text, "$1"), "$1")
 }
 
-// parseGit reads URL[@REF], what stands behind "git+".
+// parseGit reads URL[@REF], the text after "git+".
 func parseGit(arg string) (gitRef, error) {
 	g := gitRef{url: arg}
 	// The host ends at a slash, or in the short form of ssh at a colon: an @
@@ -64,7 +64,7 @@ func parseGit(arg string) (gitRef, error) {
 	if i := strings.LastIndexByte(arg[from:], '@'); i >= 0 {
 		g.url, g.ref = arg[:from+i], arg[from+i+1:]
 	}
-	g.shown = "git+" + redact(g.url)
+	g.shown = "git+" + redactURL(g.url)
 	fail := func(format string, args ...any) (gitRef, error) {
 		return gitRef{}, &SourceError{g.shown, fmt.Errorf(format, args...), "a git source is git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit"}
 	}
@@ -93,8 +93,8 @@ func parseGit(arg string) (gitRef, error) {
 	return g, nil
 }
 
-// refuseURL says why a URL cannot be used, "" if it can; never in words of the
-// URL, which may hold a password.
+// refuseURL returns why a URL cannot be used, "" if it can. The reason never quotes the URL,
+// which may hold a password.
 func (g gitRef) refuseURL() string {
 	u, err := url.Parse(g.url)
 	if err != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file" {
@@ -124,7 +124,7 @@ func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
 	}
 	defer done()
 	clone := filepath.Join(t.root.Name(), "clone")
-	commit, err := want.archive(ctx, clone, t.root)
+	commit, err := want.fetchTree(ctx, clone, t.root)
 	if ctx.Err() != nil {
 		return Source{}, context.Cause(ctx)
 	}
@@ -139,15 +139,15 @@ func (p project) openGit(ctx context.Context, arg, dir string) (Source, error) {
 		return Source{}, err
 	}
 	defer inside.root.Close()
-	if err := inside.walk(); err != nil {
+	if err := inside.walkFiles(); err != nil {
 		return Source{}, sourceError(want.shown, err)
 	}
-	return p.finish(ctx, Source{Kind: SourceGit, Ref: want.shown, Commit: commit}, inside, dir)
+	return p.finishSource(ctx, Source{Kind: SourceGit, Ref: want.shown, Commit: commit}, inside, dir)
 }
 
-// archive fetches what is wanted into the new repository clone and unpacks it
-// into the folder "tree" of root.
-func (g gitRef) archive(ctx context.Context, clone string, root *os.Root) (commit string, err error) {
+// fetchTree fetches the commit into the new repository clone and unpacks its files into
+// the folder "tree" of root.
+func (g gitRef) fetchTree(ctx context.Context, clone string, root *os.Root) (commit string, err error) {
 	if err := root.Mkdir("tree", 0o700); err != nil {
 		return "", err
 	}
@@ -156,23 +156,23 @@ func (g gitRef) archive(ctx context.Context, clone string, root *os.Root) (commi
 		return "", err
 	}
 	defer tree.Close()
-	repo, commit, err := g.fetch(ctx, clone)
+	repo, commit, err := g.fetchCommit(ctx, clone)
 	if err != nil {
 		return "", err
 	}
 	if err := repo.refuseSubmodules(ctx, commit); err != nil {
 		return "", err
 	}
-	// As the commit has it, whatever this machine does with line ends.
-	err = repo.pipe(ctx, func(out io.Reader) error {
-		return unpack(ctx, out, tree, func(name string) (string, error) { return name, nil })
+	// Unpack the files as the commit has them, whatever this machine does with line ends.
+	err = repo.pipeGit(ctx, func(out io.Reader) error {
+		return unpackTar(ctx, out, tree, func(name string) (string, error) { return name, nil })
 	}, "-c", "core.autocrlf=false", "-c", "core.eol=lf", "-c", "core.attributesFile="+os.DevNull, "archive", "--format=tar", commit)
 	return commit, err
 }
 
-// refuseSubmodules refuses commits that are not whole by themselves.
+// refuseSubmodules refuses a commit with submodules, because it is not complete by itself.
 func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
-	out, err := r.git(ctx, "ls-tree", "-r", "-z", commit)
+	out, err := r.runGit(ctx, "ls-tree", "-r", "-z", commit)
 	if err != nil {
 		return err
 	}
@@ -185,9 +185,8 @@ func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
 	return nil
 }
 
-// fetch brings the commit that is wanted, with no more history than it takes to
-// find it.
-func (g gitRef) fetch(ctx context.Context, clone string) (repository, string, error) {
+// fetchCommit fetches the requested commit, with only as much history as it takes to find it.
+func (g gitRef) fetchCommit(ctx context.Context, clone string) (repository, string, error) {
 	repo, err := newRepository(ctx, clone, g.url)
 	if err != nil {
 		return repo, "", err
@@ -198,36 +197,36 @@ func (g gitRef) fetch(ctx context.Context, clone string) (repository, string, er
 			return repo, "", owned
 		}
 		return repo, "", hint.With(&unreachable{err},
-			"try: git ls-remote %s; dsbuild asks for no password, but git's credential helpers, keys and proxies serve", redact(g.url))
+			"try: git ls-remote %s; dsbuild asks for no password, but git's credential helpers, keys and proxies serve", redactURL(g.url))
 	}
-	name, commit := find(refs, g.ref)
+	name, commit := findRef(refs, g.ref)
 	switch {
 	case name != "":
-		if _, err = repo.git(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name); err == nil {
-			commit, err = repo.commit(ctx, "FETCH_HEAD")
+		if _, err = repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", name); err == nil {
+			commit, err = repo.commitOf(ctx, "FETCH_HEAD")
 		}
 		return repo, commit, err
 	case !hexRef.MatchString(g.ref):
 		return repo, "", unknownRef(g.ref, refs)
 	case fullHash.MatchString(g.ref):
-		if _, err = repo.git(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", g.ref); err == nil {
-			commit, err = repo.commit(ctx, "FETCH_HEAD")
+		if _, err = repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", g.ref); err == nil {
+			commit, err = repo.commitOf(ctx, "FETCH_HEAD")
 			return repo, commit, err
 		}
 	}
-	return g.search(ctx, repo, refs)
+	return g.searchCommit(ctx, repo, refs)
 }
 
 var dubiousOwner = regexp.MustCompile(`dubious ownership in repository at '([^']+)'`)
 
-// foreignOwner is the error of a repository on this machine that git does not
-// read because of its owner; nil if err is another one.
+// foreignOwner returns the error for a repository on this machine that git does not read because
+// of its owner; nil if err is another one.
 func (g gitRef) foreignOwner(err error) error {
 	found := dubiousOwner.FindStringSubmatch(err.Error())
 	if found == nil {
 		return nil
 	}
-	allow := "git config --global --add safe.directory " + quote(found[1])
+	allow := "git config --global --add safe.directory " + shellQuote(found[1])
 	owned := fmt.Errorf("%s belongs to another user, and git reads it only if you allow it", found[1])
 	if dir, isCheckout := strings.CutSuffix(found[1], "/.git"); isCheckout {
 		return hint.With(owned, "give the directory itself: %s (dsbuild reads it without its settings), or allow it: %s", dir, allow)
@@ -235,49 +234,48 @@ func (g gitRef) foreignOwner(err error) error {
 	return hint.With(owned, "allow it: %s", allow)
 }
 
-// unreachable is a repository that is perhaps right, but not answering.
+// unreachable is a repository that may be right, but does not answer.
 type unreachable struct{ err error }
 
 func (e *unreachable) Error() string { return "the repository cannot be read: " + e.err.Error() }
 func (e *unreachable) Unwrap() error { return e.err }
 
-// search finds a commit that cannot be asked for by its name: first in the
-// history without any content, then in all there is.
-func (g gitRef) search(ctx context.Context, repo repository, refs []remoteRef) (repository, string, error) {
-	if commit := g.full(ctx, repo.dir+".history"); commit != "" {
-		if _, err := repo.git(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", commit); err == nil {
+// searchCommit finds a commit that cannot be fetched by its name: first in the history without
+// any content, then in the whole repository.
+func (g gitRef) searchCommit(ctx context.Context, repo repository, refs []remoteRef) (repository, string, error) {
+	if commit := g.fullHash(ctx, repo.dir+".history"); commit != "" {
+		if _, err := repo.runGit(ctx, "fetch", "--quiet", "--depth=1", "--no-tags", "origin", commit); err == nil {
 			return repo, commit, nil
 		}
 	}
-	if _, err := repo.git(ctx, "fetch", "--quiet", "--no-tags", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
+	if _, err := repo.runGit(ctx, "fetch", "--quiet", "--no-tags", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
 		return repo, "", err
 	}
-	commit, err := repo.commit(ctx, g.ref)
+	commit, err := repo.commitOf(ctx, g.ref)
 	if err != nil {
 		err = unknownRef(g.ref, refs)
 	}
 	return repo, commit, err
 }
 
-// full returns the hash of which the reference is the beginning, "" where the
-// history does not tell.
-func (g gitRef) full(ctx context.Context, clone string) string {
+// fullHash returns the hash that begins with the reference, "" if the history does not tell.
+func (g gitRef) fullHash(ctx context.Context, clone string) string {
 	repo, err := newRepository(ctx, clone, g.url)
 	defer os.RemoveAll(clone) //nolint:errcheck // it lies in a folder that is removed
 	if err != nil {
 		return ""
 	}
-	if _, err := repo.git(ctx, "fetch", "--quiet", "--no-tags", "--filter=tree:0", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
+	if _, err := repo.runGit(ctx, "fetch", "--quiet", "--no-tags", "--filter=tree:0", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
 		return ""
 	}
-	commit, err := repo.commit(ctx, g.ref)
+	commit, err := repo.commitOf(ctx, g.ref)
 	if err != nil {
 		return ""
 	}
 	return commit
 }
 
-// unknownRef names the tags most like ref, or branches where there are none.
+// unknownRef returns an error that names the tags most like ref, or branches if there are none.
 func unknownRef(ref string, refs []remoteRef) error {
 	var tags, heads []string
 	for _, r := range refs {
@@ -290,20 +288,20 @@ func unknownRef(ref string, refs []remoteRef) error {
 	err := fmt.Errorf("it has no tag, branch or commit %s", ref)
 	switch {
 	case len(tags) > 0:
-		return hint.With(err, "its nearest tags: %s", strings.Join(nearest(ref, tags), ", "))
+		return hint.With(err, "its nearest tags: %s", strings.Join(nearestNames(ref, tags), ", "))
 	case len(heads) > 0:
-		return hint.With(err, "it has no tags; its branches: %s", strings.Join(nearest(ref, heads), ", "))
+		return hint.With(err, "it has no tags; its branches: %s", strings.Join(nearestNames(ref, heads), ", "))
 	}
 	return hint.With(err, "the repository is empty")
 }
 
-// nearest returns the few candidates that are most like word.
-func nearest(word string, candidates []string) []string {
+// nearestNames returns the few candidates that are most like word.
+func nearestNames(word string, candidates []string) []string {
 	const few, most = 3, 20_000
 	candidates = slices.Clone(candidates[:min(len(candidates), most)])
 	far := map[string]int{}
 	for _, c := range candidates {
-		far[c] = mistake.Distance(word, c[:min(len(c), 64)])
+		far[c] = diagnostic.Distance(word, c[:min(len(c), 64)])
 	}
 	slices.SortFunc(candidates, func(a, b string) int { return cmp.Or(far[a]-far[b], strings.Compare(b, a)) })
 	return candidates[:min(few, len(candidates))]
@@ -312,9 +310,9 @@ func nearest(word string, candidates []string) []string {
 // remoteRef is a name that a repository gives to a commit.
 type remoteRef struct{ hash, name string }
 
-// find returns the full name that ref means, as git itself would choose: a tag
+// findRef returns the full name that ref means, as git itself would choose: a tag
 // before a branch.
-func find(refs []remoteRef, ref string) (name, commit string) {
+func findRef(refs []remoteRef, ref string) (name, commit string) {
 	for _, full := range []string{ref, "refs/tags/" + ref, "refs/heads/" + ref} {
 		if ref == "" {
 			full = "HEAD"
@@ -346,12 +344,12 @@ func newRepository(ctx context.Context, dir, rawURL string) (repository, error) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, err
 	}
-	if _, err := r.git(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
+	if _, err := r.runGit(ctx, "init", "--quiet", "--bare", "--template="); err != nil {
 		return r, err
 	}
 	// Keys that ask for a passphrase, and unknown hosts, fail instead of asking;
 	// a command of the user's own is left alone.
-	own, _ := r.git(ctx, "config", "core.sshCommand") // status 1: not set
+	own, _ := r.runGit(ctx, "config", "core.sshCommand") // status 1: not set
 	if os.Getenv("GIT_SSH_COMMAND") == "" && os.Getenv("GIT_SSH") == "" && len(bytes.TrimSpace(own)) == 0 {
 		r.env = append(r.env, "GIT_SSH_COMMAND=ssh -oBatchMode=yes -oConnectTimeout=30")
 	}
@@ -368,9 +366,8 @@ func newRepository(ctx context.Context, dir, rawURL string) (repository, error) 
 // its helpers run in.
 const credentialsFile = "dsbuild-credentials"
 
-// originSettings are git's settings for rawURL as origin, and the text of the
-// credentials file, "" where the URL has no password. For ssh the user's name is
-// a part of the address.
+// originSettings returns git's settings for rawURL as origin, and the text of the credentials
+// file, "" if the URL has no password. For ssh, the user's name is a part of the address.
 func originSettings(rawURL string) (settings, credentials string) {
 	origin := func(address string) string {
 		return fmt.Sprintf("[remote \"origin\"]\n\turl = %s\n", configValue(address))
@@ -386,7 +383,8 @@ func originSettings(rawURL string) (settings, credentials string) {
 		settings += fmt.Sprintf("\tusername = %s\n", configValue(user))
 	}
 	if _, hasPassword := login.Password(); hasPassword {
-		// The empty helper removes the user's own: none is to keep this password.
+		// The empty helper removes the user's own helpers, so that none of them stores this
+		// password.
 		settings += "\thelper =\n\thelper = store --file=" + credentialsFile + "\n\tuseHttpPath = false\n"
 		server.User = login
 		credentials = server.String() + "\n"
@@ -408,7 +406,7 @@ func appendFile(file, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// atRepository is the repository that dir is in, if any; git must be there.
+// atRepository returns the repository that dir is in, if any; git must be installed.
 func atRepository(dir string) (repository, error) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return repository{}, hint.With(errors.New("git is not installed"), "install git, or give a release or a source distribution")
@@ -416,12 +414,14 @@ func atRepository(dir string) (repository, error) {
 	return repository{dir: dir, env: gitEnv(os.Environ())}, nil
 }
 
-// gitEnv is the environment for git: nothing asks, nothing is written to a
-// checkout, no repository but the given one is meant, and no program is run for
-// a URL unless the user has allowed it.
+// gitEnv returns the environment for git. With it, git never asks the user, writes nothing to a
+// checkout, uses no other repository, and runs a program for a URL only if the user has allowed
+// it.
 func gitEnv(environ []string) []string {
-	own := []string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-		"GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_CEILING_DIRECTORIES", "GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE", "SSH_ASKPASS"}
+	own := []string{
+		"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+		"GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_CEILING_DIRECTORIES", "GIT_TRACE", "GIT_TRACE_CURL", "GIT_CURL_VERBOSE", "SSH_ASKPASS",
+	}
 	env := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(own, name)
@@ -432,19 +432,19 @@ func gitEnv(environ []string) []string {
 	return append(env, "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0", "GIT_NO_LAZY_FETCH=1", "LC_ALL=C")
 }
 
-// git runs git in the repository and returns what it prints.
-func (r repository) git(ctx context.Context, args ...string) ([]byte, error) {
+// runGit runs git in the repository and returns its output.
+func (r repository) runGit(ctx context.Context, args ...string) ([]byte, error) {
 	var out bytes.Buffer
-	err := r.pipe(ctx, func(stdout io.Reader) error {
+	err := r.pipeGit(ctx, func(stdout io.Reader) error {
 		_, err := io.Copy(&out, io.LimitReader(stdout, 256<<20))
 		return err
 	}, args...)
 	return out.Bytes(), err
 }
 
-// pipe runs git and lets read have what it prints. The error of git goes
-// before that of read, which may only follow from it.
-func (r repository) pipe(ctx context.Context, read func(io.Reader) error, args ...string) error {
+// pipeGit runs git and passes its output to read. If both fail, it returns the error of git,
+// because the other may follow from it.
+func (r repository) pipeGit(ctx context.Context, read func(io.Reader) error, args ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "git", args...)
@@ -469,13 +469,13 @@ func (r repository) pipe(ctx context.Context, read func(io.Reader) error, args .
 		return unread
 	}
 	if err != nil {
-		return fmt.Errorf("git %s: %s", command(args), complaint(stderr.String(), err))
+		return fmt.Errorf("git %s: %s", gitCommand(args), gitError(stderr.String(), err))
 	}
 	return unread
 }
 
-// command is the subcommand in the arguments of git.
-func command(args []string) string {
+// gitCommand returns the subcommand in the arguments of git.
+func gitCommand(args []string) string {
 	for i := 0; i < len(args); i++ {
 		switch {
 		case args[i] == "-c":
@@ -487,10 +487,10 @@ func command(args []string) string {
 	return ""
 }
 
-// complaint is what git said of its failure.
-func complaint(stderr string, err error) string {
+// gitError returns git's own text about its failure.
+func gitError(stderr string, err error) string {
 	var lines []string
-	for line := range strings.Lines(redact(stderr)) {
+	for line := range strings.Lines(redactURL(stderr)) {
 		if line = strings.TrimSpace(line); line != "" {
 			lines = append(lines, strings.TrimPrefix(line, "fatal: "))
 		}
@@ -502,9 +502,9 @@ func complaint(stderr string, err error) string {
 	return text[:min(len(text), 500)]
 }
 
-// commit is the full hash of the commit that ref names here.
-func (r repository) commit(ctx context.Context, ref string) (string, error) {
-	out, err := r.git(ctx, "rev-parse", "--quiet", "--verify", ref+"^{commit}")
+// commitOf returns the full hash of the commit that ref names here.
+func (r repository) commitOf(ctx context.Context, ref string) (string, error) {
+	out, err := r.runGit(ctx, "rev-parse", "--quiet", "--verify", ref+"^{commit}")
 	return strings.TrimSpace(string(out)), err
 }
 
@@ -514,7 +514,7 @@ func (r repository) remoteRefs(ctx context.Context, ref string) ([]remoteRef, er
 	if strings.HasPrefix(ref, "refs/") {
 		args = append(args, ref)
 	}
-	out, err := r.git(ctx, args...)
+	out, err := r.runGit(ctx, args...)
 	if err != nil {
 		return nil, err
 	}

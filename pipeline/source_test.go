@@ -551,7 +551,7 @@ func TestCredentialsAreNotTold(t *testing.T) {
 		"unable to access 'https://u:s3cret@h/a': no": "unable to access 'https://h/a': no",
 		"https://u:s@3/cret@h/a":                      "https://h/a",
 	} {
-		if got := redact(text); got != want {
+		if got := redactURL(text); got != want {
 			t.Errorf("%s", got)
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Bounds of a tree of sources: far above those of any known one, and far below
-// what hurts.
+// Bounds of a tree of sources: far above those of any known tree, and far below a size that would
+// cause harm.
 const (
 	maxTreeFiles = 200_000
 	maxTreeBytes = 2 << 30
@@ -30,8 +30,8 @@ const (
 	tooLargeHint = "are data, an environment or a cache among the sources? In a git checkout a .gitignore leaves them out"
 )
 
-// tree is a directory of which the files names are meant: relative, with
-// slashes. Through root no link leads out of it.
+// tree is a directory and the selected files in it: their names are relative, with slashes.
+// Because of root, no link leads out of it.
 type tree struct {
 	root  *os.Root
 	names []string
@@ -61,9 +61,8 @@ func scratchTree(dir string) (t *tree, done func(), err error) {
 	}, nil
 }
 
-// walk takes all files for names, but no environments and nothing of version
-// control.
-func (t *tree) walk() error {
+// walkFiles selects all files, except environments and the files of version control.
+func (t *tree) walkFiles() error {
 	t.names = nil
 	return fs.WalkDir(t.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -92,9 +91,8 @@ func tooLarge() error {
 	return hint.With(fmt.Errorf("more than %d bytes", int64(maxTreeBytes)), tooLargeHint)
 }
 
-// keep leaves out what is stale and what is not there any more, and refuses
-// what cannot be copied.
-func (t *tree) keep(stale func(string) bool) error {
+// selectFiles leaves out stale and deleted files, and refuses files that cannot be copied.
+func (t *tree) selectFiles(stale func(string) bool) error {
 	var kept []string
 	var total int64
 	slices.Sort(t.names)
@@ -107,7 +105,7 @@ func (t *tree) keep(stale func(string) bool) error {
 			continue // deleted, but not yet from the index
 		}
 		if err == nil {
-			err = t.copyable(name, info)
+			err = t.isCopyable(name, info)
 		}
 		if err != nil {
 			return err
@@ -123,8 +121,8 @@ func (t *tree) keep(stale func(string) bool) error {
 	return nil
 }
 
-// copyable says why a file cannot be in a copy.
-func (t *tree) copyable(name string, info fs.FileInfo) error {
+// isCopyable returns why a file cannot be in a copy, or nil.
+func (t *tree) isCopyable(name string, info fs.FileInfo) error {
 	switch {
 	case info.Mode().IsRegular():
 		return nil
@@ -142,15 +140,15 @@ func (t *tree) copyable(name string, info fs.FileInfo) error {
 	return nil
 }
 
-// has reports whether the file name is meant, or with a slash at the end any
-// below it.
-func (t *tree) has(name string) bool {
+// hasFile reports whether the file name is selected. If name ends with a slash, it reports
+// whether any file below it is.
+func (t *tree) hasFile(name string) bool {
 	i, found := slices.BinarySearch(t.names, name)
 	return found || strings.HasSuffix(name, "/") && i < len(t.names) && strings.HasPrefix(t.names[i], name)
 }
 
-// read returns the content of a file of at most limit bytes.
-func (t *tree) read(name string, limit int64) ([]byte, error) {
+// readFile returns the content of a file of at most limit bytes.
+func (t *tree) readFile(name string, limit int64) ([]byte, error) {
 	f, err := t.root.Open(name)
 	if err != nil {
 		return nil, err
@@ -163,11 +161,10 @@ func (t *tree) read(name string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// pack writes the tree as a tar.gz whose one folder is top, and returns its
-// SHA-256. Equal trees give equal bytes, whoever packs them and when: names are
-// sorted, owner and times fixed, and nothing is compressed, for compressors
-// change.
-func (t *tree) pack(ctx context.Context, top, file string) (sum string, err error) {
+// packTar writes the tree as a tar.gz with the one folder top, and returns its SHA-256. Equal
+// trees give equal bytes, whoever packs them and when: the names are sorted, and owner and times
+// are fixed. Nothing is compressed, because the output of compressors changes.
+func (t *tree) packTar(ctx context.Context, top, file string) (sum string, err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return "", err
@@ -190,7 +187,7 @@ func (t *tree) pack(ctx context.Context, top, file string) (sum string, err erro
 		if err := ctx.Err(); err != nil {
 			return "", err
 		}
-		if err := t.add(w, top, name); err != nil {
+		if err := t.addFile(w, top, name); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -200,7 +197,7 @@ func (t *tree) pack(ctx context.Context, top, file string) (sum string, err erro
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// withFolders adds the folders the names lie in, each before what is in it.
+// withFolders adds the folders of the names, each before its content.
 func withFolders(names []string) []string {
 	all := append([]string{"."}, names...)
 	seen := map[string]bool{".": true}
@@ -214,8 +211,8 @@ func withFolders(names []string) []string {
 	return all
 }
 
-// add writes one entry.
-func (t *tree) add(w *tar.Writer, top, name string) error {
+// addFile writes one entry.
+func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	info, err := t.root.Lstat(name)
 	if err != nil {
 		return err
@@ -250,18 +247,18 @@ func (t *tree) add(w *tar.Writer, top, name string) error {
 	return nil
 }
 
-// packTime is that of every entry: the one of every time in a wheel.
+// packTime returns the time of every entry: the same as in a wheel.
 func packTime() time.Time { return time.Unix(1704067200, 0) }
 
-// unpackSdist reads a foreign source distribution: a gzip with one folder,
-// whose content is put into root.
+// unpackSdist reads a foreign source distribution, a gzip with one folder, and puts the content
+// of the folder into root.
 func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
 	zip, err := gzip.NewReader(r)
 	if err != nil {
 		return fmt.Errorf("not a .tar.gz: %w", err)
 	}
 	top := ""
-	err = unpack(ctx, zip, root, func(name string) (string, error) {
+	err = unpackTar(ctx, zip, root, func(name string) (string, error) {
 		first, rest, inside := strings.Cut(name, "/")
 		switch {
 		case top == "":
@@ -280,10 +277,10 @@ func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
 	return err
 }
 
-// unpack writes a tar into root. It trusts nothing in it: names stay within,
-// nothing is written through a link, nothing is there twice, devices and
-// absurd sizes are refused. place says where a name goes; "." is the top.
-func unpack(ctx context.Context, r io.Reader, root *os.Root, place func(string) (string, error)) error {
+// unpackTar writes a tar into root. It does not trust the tar: names must stay within root, it
+// writes nothing through a link and no name twice, and it refuses devices and absurd sizes. place
+// returns the path for a name; "." is the top.
+func unpackTar(ctx context.Context, r io.Reader, root *os.Root, place func(string) (string, error)) error {
 	u := unpacker{root: root, place: place, left: maxTreeBytes, made: map[string]bool{".": true}}
 	in := tar.NewReader(r)
 	for n := 0; ; n++ {
@@ -292,19 +289,19 @@ func unpack(ctx context.Context, r io.Reader, root *os.Root, place func(string) 
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case errors.Is(err, io.EOF):
-			return u.links()
+			return u.writeLinks()
 		case err != nil:
 			return fmt.Errorf("not a readable tar: %w", err)
 		case n == maxTreeFiles:
 			return tooMany()
 		}
-		if err := u.entry(h, in); err != nil {
+		if err := u.unpackEntry(h, in); err != nil {
 			return err
 		}
 	}
 }
 
-// unpacker is one tar being unpacked.
+// unpacker holds the state of unpacking one tar.
 type unpacker struct {
 	root  *os.Root
 	place func(string) (string, error)
@@ -313,12 +310,12 @@ type unpacker struct {
 	later []tar.Header    // links, made when nothing can be written through them
 }
 
-// entry unpacks one entry, a link at the end.
-func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
+// unpackEntry unpacks one entry; links are made at the end.
+func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader { // git's: the commit
 		return nil
 	}
-	name, err := u.name(h.Name)
+	name, err := u.entryName(h.Name)
 	if err != nil {
 		return err
 	}
@@ -328,13 +325,13 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	case name == ".":
 		return fmt.Errorf("%s: the top is no folder", h.Name)
 	case h.Typeflag == tar.TypeReg:
-		err = u.file(name, h.Size, h.FileInfo().Mode(), content)
+		err = u.writeFile(name, h.Size, h.FileInfo().Mode(), content)
 	case h.Typeflag == tar.TypeSymlink:
 		h.Name = name
 		u.later = append(u.later, *h)
 		return nil
 	case h.Typeflag == tar.TypeLink:
-		err = u.again(name, h.Linkname)
+		err = u.writeHardLink(name, h.Linkname)
 	default:
 		return fmt.Errorf("%s: neither a file, a folder nor a link", h.Name)
 	}
@@ -344,8 +341,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// name is where an entry goes, if it may go anywhere.
-func (u *unpacker) name(name string) (string, error) {
+// entryName returns the path for an entry, or an error if it may not be unpacked.
+func (u *unpacker) entryName(name string) (string, error) {
 	clean := strings.TrimSuffix(strings.TrimPrefix(name, "./"), "/")
 	if clean == "" {
 		return ".", nil
@@ -356,8 +353,8 @@ func (u *unpacker) name(name string) (string, error) {
 	return u.place(clean)
 }
 
-// file writes a file of exactly size bytes.
-func (u *unpacker) file(name string, size int64, mode fs.FileMode, content io.Reader) error {
+// writeFile writes a file of exactly size bytes.
+func (u *unpacker) writeFile(name string, size int64, mode fs.FileMode, content io.Reader) error {
 	if size < 0 || size > u.left {
 		return tooLarge()
 	}
@@ -386,9 +383,9 @@ func (u *unpacker) file(name string, size int64, mode fs.FileMode, content io.Re
 	return err
 }
 
-// again writes a file for a hard link: target is in the tar before it.
-func (u *unpacker) again(name, target string) error {
-	from, err := u.name(target)
+// writeHardLink writes a file for a hard link; its target stands before it in the tar.
+func (u *unpacker) writeHardLink(name, target string) error {
+	from, err := u.entryName(target)
 	if err != nil {
 		return err
 	}
@@ -400,12 +397,12 @@ func (u *unpacker) again(name, target string) error {
 	if err != nil {
 		return err
 	}
-	return u.file(name, int64(len(content)), info.Mode(), bytes.NewReader(content))
+	return u.writeFile(name, int64(len(content)), info.Mode(), bytes.NewReader(content))
 }
 
-// links makes the symbolic links. Those that lead out are refused by
-// tree.copyable, as in a checkout.
-func (u *unpacker) links() error {
+// writeLinks makes the symbolic links. tree.isCopyable refuses those that lead out of the tree,
+// as in a checkout.
+func (u *unpacker) writeLinks() error {
 	for _, h := range u.later {
 		for dir := path.Dir(h.Name); dir != "."; dir = path.Dir(dir) {
 			if info, err := u.root.Lstat(dir); err == nil && !info.IsDir() {

@@ -11,19 +11,19 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Room is a place that a build writes to, and how much.
-type Room struct {
+// DiskRequirement is a place that a build writes to, and the space it needs there.
+type DiskRequirement struct {
 	What string // for people: "the engine's cache"
 	Path string
-	// Need is without what the build cannot end.
+	// Need is the least space with which the build can end.
 	Need int64
-	// Most is what it takes where nothing is cached, if that is more.
+	// Most is the space with nothing cached, if that is more.
 	Most int64
-	// Free asks how much is free; nil asks the file system of Path.
+	// Free returns the free space; nil reads it from the file system of Path.
 	Free func() (int64, error)
 }
 
-// What a build takes, measured with DeepSpeed 0.19.8, rounded up.
+// Space of a build, measured with DeepSpeed 0.19.8, rounded up.
 const (
 	mib = 1 << 20
 	gib = 1 << 30
@@ -38,12 +38,12 @@ const (
 	needOutput    = 50 * mib
 )
 
-// firstTime is what the images of a toolchain take where nothing of them is
-// there: torch with its CUDA libraries lies in a layer and in uv's cache, each
-// some 5 GB, CUDA 13's compiler and headers add 3, nvcc 12.4 a little, Debian's whole
-// toolkit 5 with the packages it comes in.
-func firstTime(road compat.Road) int64 {
-	switch road {
+// firstTime returns the space that the images of a toolchain take if none of their layers is
+// there. torch with its CUDA libraries lies in a layer and in uv's cache, each some 5 GB. CUDA
+// 13's compiler and headers add 3, nvcc 12.4 a little, and Debian's whole toolkit 5 with the
+// packages it comes in.
+func firstTime(source compat.CUDASource) int64 {
+	switch source {
 	case compat.CUDA13:
 		return 16 * gib
 	case compat.Debian12:
@@ -54,33 +54,33 @@ func firstTime(road compat.Road) int64 {
 	return 12 * gib
 }
 
-// EngineRoom is what a plan takes of an engine's cache that lies at path.
-func EngineRoom(p *Plan, path string) Room {
-	return Room{What: "the engine's cache", Path: path, Need: needStep, Most: firstTime(p.Toolchain.Road)}
+// EngineDiskRequirement returns the space that a plan needs in an engine's cache at path.
+func EngineDiskRequirement(p *Plan, path string) DiskRequirement {
+	return DiskRequirement{What: "the engine's cache", Path: path, Need: needStep, Most: firstTime(p.Toolchain.CUDASource)}
 }
 
-// Roomer is a Builder that says what a plan takes where it builds.
-type Roomer interface {
-	Rooms(context.Context, *Plan) []Room
+// DiskRequirer is a Builder that knows how much space a plan needs on its disks.
+type DiskRequirer interface {
+	DiskRequirements(context.Context, *Plan) []DiskRequirement
 }
 
-// OwnRooms are what a build takes of this machine, whatever the builder.
-func OwnRooms(out, store string) []Room {
-	return []Room{
+// LocalDiskRequirements returns the space that a build needs on this machine, for any builder.
+func LocalDiskRequirements(out, store string) []DiskRequirement {
+	return []DiskRequirement{
 		{What: "the temporary directory", Path: os.TempDir(), Need: needTemporary},
 		{What: "the output directory", Path: out, Need: needOutput},
 		{What: "the store", Path: store, Need: needOutput},
 	}
 }
 
-// SpaceError is a disk with too little room for a build.
+// SpaceError reports disks with too little space for a build.
 type SpaceError struct {
 	Short []Shortage
 }
 
 // Shortage is one place that is too small.
 type Shortage struct {
-	Room
+	DiskRequirement
 	Free int64
 }
 
@@ -92,7 +92,7 @@ func (e *SpaceError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Hint says what makes room.
+// Hint suggests how to free space.
 func (e *SpaceError) Hint() string {
 	var tips []string
 	for _, s := range e.Short {
@@ -108,14 +108,14 @@ func (e *SpaceError) Hint() string {
 	return strings.Join(tips, "; ")
 }
 
-// CheckSpace refuses a build that cannot end for want of room, naming every such
-// place, and warns where there is too little for one with nothing cached. Places
-// on one file system share what is free there.
-func CheckSpace(rooms []Room, rep ui.Reporter) error {
+// CheckSpace refuses a build for which disks have too little space, and names all of them.
+// It warns about disks with too little space for a build with nothing cached. Places on
+// one file system share its free space.
+func CheckSpace(rooms []DiskRequirement, rep ui.Reporter) error {
 	var bad SpaceError
 	taken := map[string]int64{} // by file system
 	for _, r := range rooms {
-		free, device, err := r.free()
+		free, device, err := r.freeSpace()
 		if err != nil {
 			rep.Warn("how much is free in %s %s is not known: %v", r.What, r.Path, err)
 			continue
@@ -136,21 +136,21 @@ func CheckSpace(rooms []Room, rep ui.Reporter) error {
 	return nil
 }
 
-// free is how much there is, and on which file system.
-func (r Room) free() (bytes int64, device string, err error) {
+// freeSpace returns the free space, and identifies its file system.
+func (r DiskRequirement) freeSpace() (bytes int64, device string, err error) {
 	if r.Free != nil {
 		bytes, err = r.Free()
 		return bytes, "", err
 	}
-	path, err := existing(r.Path)
+	path, err := existingParent(r.Path)
 	if err != nil {
 		return 0, "", err
 	}
 	return freeAt(path)
 }
 
-// existing is path, or the nearest directory above it that is there already.
-func existing(path string) (string, error) {
+// existingParent returns path, or the nearest directory above it that exists.
+func existingParent(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	for err == nil {
 		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {

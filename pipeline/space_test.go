@@ -36,7 +36,7 @@ func TestCheckSpace(t *testing.T) {
 	var said bytes.Buffer
 	rep := ui.New(&said, ui.Options{})
 
-	err := CheckSpace([]Room{{What: "the output directory", Path: out, Need: 50 << 20}, {What: "the store", Path: dir, Need: 1 << 20}}, rep)
+	err := CheckSpace([]DiskRequirement{{What: "the output directory", Path: out, Need: 50 << 20}, {What: "the store", Path: dir, Need: 1 << 20}}, rep)
 	var bad *SpaceError
 	if !errors.As(err, &bad) || len(bad.Short) != 2 {
 		t.Fatalf("%v", err)
@@ -49,7 +49,7 @@ func TestCheckSpace(t *testing.T) {
 	}
 
 	// Enough for each, but not for both: they share what there is.
-	err = CheckSpace([]Room{{What: "one", Path: dir, Need: 5 << 20}, {What: "two", Path: dir, Need: 5 << 20}}, rep)
+	err = CheckSpace([]DiskRequirement{{What: "one", Path: dir, Need: 5 << 20}, {What: "two", Path: dir, Need: 5 << 20}}, rep)
 	if !errors.As(err, &bad) || len(bad.Short) != 1 || bad.Short[0].What != "two" || bad.Short[0].Free != 3<<20 {
 		t.Errorf("%v", err)
 	}
@@ -61,7 +61,7 @@ func TestCheckSpace(t *testing.T) {
 	if said.Len() > 0 {
 		t.Error(said.String())
 	}
-	if err := CheckSpace([]Room{{What: "the engine's cache", Path: dir, Need: 3 << 20, Most: 16 << 30}}, rep); err != nil {
+	if err := CheckSpace([]DiskRequirement{{What: "the engine's cache", Path: dir, Need: 3 << 20, Most: 16 << 30}}, rep); err != nil {
 		t.Error(err)
 	}
 	if !strings.Contains(said.String(), "has 4.0 MiB free: enough where the toolchain is there already, but made for the first time it takes up to 16.0 GiB") {
@@ -72,8 +72,8 @@ func TestCheckSpace(t *testing.T) {
 // Where an engine does not tell, nothing is refused.
 func TestCheckSpaceUnknown(t *testing.T) {
 	var said bytes.Buffer
-	room := Room{What: "the engine's cache", Path: "/", Need: 1, Free: func() (int64, error) { return 0, errors.New("no answer") }}
-	if err := CheckSpace([]Room{room}, ui.New(&said, ui.Options{})); err != nil || !strings.Contains(said.String(), "no answer") {
+	room := DiskRequirement{What: "the engine's cache", Path: "/", Need: 1, Free: func() (int64, error) { return 0, errors.New("no answer") }}
+	if err := CheckSpace([]DiskRequirement{room}, ui.New(&said, ui.Options{})); err != nil || !strings.Contains(said.String(), "no answer") {
 		t.Errorf("%v, %s", err, &said)
 	}
 }

@@ -2,7 +2,7 @@ package pipeline
 
 import "fmt"
 
-// StepError is a step that failed, with the lines of its output that say why.
+// StepError reports a step that failed, with the lines of its output that give the reason.
 type StepError struct {
 	Step string
 	Err  error
@@ -19,8 +19,8 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// ExitCode is 4 for a wheel that does not work where it is installed, and
-// that of a failed run for every other step.
+// ExitCode returns 4 for a wheel that does not work after its installation, and the code of a
+// failed run for every other step.
 func (e *StepError) ExitCode() int {
 	if e.Step == SmokeStep {
 		return 4

@@ -14,36 +14,36 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Store keeps finished wheels by plan digest: one directory each, with the
-// wheel and its manifest. The least recently used go first when there are
-// more than Keep.
+// Store keeps finished wheels by plan digest: one directory each, with the wheel and its
+// manifest. If there are more than Keep, it removes the least recently used ones.
 type Store struct {
 	Dir  string
 	Keep int
 }
 
-// DefaultStore is the user's.
+// DefaultStore returns the user's store.
 func DefaultStore() Store {
 	return Store{Dir: filepath.Join(xdg.CacheHome, "dsbuild", "wheels"), Keep: 100}
 }
 
-// Get copies the wheel of a plan into dir, with its manifest, and reports
-// whether there was one whose bytes are what they were.
+// Get copies the wheel of a plan with its manifest into dir. It reports whether the store
+// has the wheel undamaged.
 func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
-	return s.get(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
+	return s.getUnlocked(digest, func(p Product) (wheel.Artifact, error) { return Place(p, dir) })
 }
 
-// get is Get with what becomes of the wheel left to place.
-func (s Store) get(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
+// getUnlocked finds the wheel of a plan as Get does, and calls place for it instead of copying
+// it.
+func (s Store) getUnlocked(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
 		return wheel.Artifact{}, false, nil //nolint:nilerr // what cannot be seen is not there
 	}
-	err = locked(s.Dir, true, func() error {
-		p, there, err := s.find(digest)
+	err = withLock(s.Dir, true, func() error {
+		p, there, err := s.findEntry(digest)
 		if err != nil {
 			return fmt.Errorf("store: %w", err)
 		}
@@ -56,8 +56,8 @@ func (s Store) get(digest string, place func(Product) (wheel.Artifact, error)) (
 	return a, ok, err
 }
 
-// find is the stored wheel of a plan, if its bytes are what they were.
-func (s Store) find(digest string) (Product, bool, error) {
+// findEntry returns the stored wheel of a plan if it is undamaged.
+func (s Store) findEntry(digest string) (Product, bool, error) {
 	entry := filepath.Join(s.Dir, digest)
 	names, err := filepath.Glob(filepath.Join(entry, "*"+wheel.ManifestSuffix))
 	if err != nil || len(names) != 1 {
@@ -101,7 +101,7 @@ func (s Store) Put(digest string, a wheel.Artifact) error {
 	if _, err := Place(Product{File: a.Path, Manifest: a.Manifest, Provenance: statement}, tmp); err != nil {
 		return err
 	}
-	return locked(s.Dir, false, func() error {
+	return withLock(s.Dir, false, func() error {
 		entry := filepath.Join(s.Dir, digest)
 		if err := os.RemoveAll(entry); err != nil {
 			return err
@@ -109,11 +109,11 @@ func (s Store) Put(digest string, a wheel.Artifact) error {
 		if err := os.Rename(tmp, entry); err != nil {
 			return err
 		}
-		return s.prune()
+		return s.pruneOldest()
 	})
 }
 
-func (s Store) prune() error {
+func (s Store) pruneOldest() error {
 	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
 		return err
@@ -138,37 +138,37 @@ func (s Store) prune() error {
 	return nil
 }
 
-// Product is a finished wheel with what lies beside it.
+// Product is a finished wheel with the files beside it.
 type Product struct {
 	File       string // path of the wheel
 	Manifest   wheel.Manifest
 	Provenance []byte // the in-toto statement
 }
 
-// Place puts a wheel, its manifest and its statement into dir, each whole or
-// not at all, and writes dir's SHA256SUMS anew. Several may do so at once.
+// Place puts a wheel, its manifest and its statement into dir, and writes dir's SHA256SUMS again.
+// Each file appears only when it is complete. Several callers may do so at once.
 func Place(p Product, dir string) (wheel.Artifact, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return wheel.Artifact{}, err
 	}
 	m := p.Manifest
 	a := wheel.Artifact{Path: filepath.Join(dir, m.Name), SHA256: m.SHA256, Size: m.Size, Manifest: m}
-	return a, locked(dir, false, func() error {
-		if err := p.write(a.Path); err != nil {
+	return a, withLock(dir, false, func() error {
+		if err := p.writeFiles(a.Path); err != nil {
 			return err
 		}
 		return writeSums(dir)
 	})
 }
 
-// write copies the wheel to path and puts the rest beside it.
-func (p Product) write(path string) error {
+// writeFiles copies the wheel to path and writes the other files beside it.
+func (p Product) writeFiles(path string) error {
 	src, err := wheel.OpenRegular(p.File)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	if err := whole.Write(path, src, 0o644); err != nil {
+	if err := atomicfile.Write(path, src, 0o644); err != nil {
 		return err
 	}
 	if err := p.writeByteCode(path + wheel.ByteCodeSuffix); err != nil {
@@ -178,14 +178,13 @@ func (p Product) write(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := whole.Write(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n"), 0o644); err != nil {
+	if err := atomicfile.Write(path+wheel.ManifestSuffix, strings.NewReader(string(text)+"\n"), 0o644); err != nil {
 		return err
 	}
-	return whole.Write(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644)
+	return atomicfile.Write(path+wheel.ProvenanceSuffix, bytes.NewReader(p.Provenance), 0o644)
 }
 
-// writeByteCode copies the byte code to path, where there is any: a wheel is as
-// good without.
+// writeByteCode copies the byte code to path, if there is any: a wheel works without it.
 func (p Product) writeByteCode(path string) error {
 	src, err := wheel.OpenRegular(p.File + wheel.ByteCodeSuffix)
 	if errors.Is(err, fs.ErrNotExist) || p.Manifest.ByteCode == nil {
@@ -198,5 +197,5 @@ func (p Product) writeByteCode(path string) error {
 		return err
 	}
 	defer src.Close()
-	return whole.Write(path, src, 0o644)
+	return atomicfile.Write(path, src, 0o644)
 }

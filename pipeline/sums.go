@@ -7,17 +7,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/changed"
-	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/filetime"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// writeSums lists every wheel of dir, what lies beside it, and the wheelhouse,
-// in the form sha256sum -c reads. A folder of many wheels is not read anew for each: a
-// file that is as it was when it was listed keeps its line.
-func writeSums(dir string) error { return listSums(dir, changed.At) }
+// writeSums lists every wheel of dir, the files beside it, and the wheelhouse, in the form that
+// sha256sum -c reads. It does not read all wheels of a large folder again: a file that has not
+// changed since it was listed keeps its line.
+func writeSums(dir string) error { return listSums(dir, filetime.At) }
 
-// listSums is writeSums by what says when a file was changed last.
+// listSums does the work of writeSums; changedAt returns the time of a file's last change.
 func listSums(dir string, changedAt func(path string) (time.Time, error)) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -51,18 +51,18 @@ func listSums(dir string, changedAt func(path string) (time.Time, error)) error 
 			continue // a folder of that name, a pipe, a link to any file of the user's
 		}
 		sum := before[name]
-		// It may have changed while others were read.
-		if at, err := changedAt(path); sum == "" || err != nil || at.Add(changed.Slack).After(listed) {
+		// The file may have changed while others were read.
+		if at, err := changedAt(path); sum == "" || err != nil || at.Add(filetime.Slack).After(listed) {
 			if sum, _, err = wheel.HashFile(path); err != nil {
 				return err
 			}
 		}
 		fmt.Fprintf(&b, "%s  %s\n", sum, name)
 	}
-	return whole.Write(file, strings.NewReader(b.String()), 0o644)
+	return atomicfile.Write(file, strings.NewReader(b.String()), 0o644)
 }
 
-// readSums are the digests of a list by the names of the files.
+// readSums returns the digests of a list by the names of the files.
 func readSums(file string) map[string]string {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -1,13 +1,13 @@
 package pipeline
 
-// Release is the source distribution of a release.
+// Release returns the source distribution of a release.
 func Release(version, sha256 string) Source {
 	return Source{Kind: SourceRelease, Ref: version, Version: version, SHA256: sha256}
 }
 
-// local is what a wheel's version says of sources that no release names: the
-// commit, and where that is not all, what there was in truth.
-func (s Source) local() string {
+// localVersion returns the part of a wheel's version that identifies sources other than a
+// release: the commit, and if the commit does not determine them, a hash of the copy.
+func (s Source) localVersion() string {
 	var out string
 	if s.Commit != "" {
 		out = "g" + s.Commit[:7] + "."

@@ -38,12 +38,12 @@ type ArchError struct {
 
 func (e *ArchError) Error() string { return fmt.Sprintf("arch %q: %s", e.Entry, e.Why) }
 
-// Hint says what an arch list looks like.
+// Hint shows the form of an arch list.
 func (e *ArchError) Hint() string {
 	return `write compute capabilities such as --arch 8.0 or --arch "8.0;8.6;9.0+PTX" (A100 is 8.0, H100 is 9.0)`
 }
 
-// ExitCode is that of wrong usage.
+// ExitCode returns 2: the command was used wrongly.
 func (e *ArchError) ExitCode() int { return 2 }
 
 var archEntry = regexp.MustCompile(`^([0-9]{1,2})\.([0-9])(\+PTX)?$`)

@@ -92,8 +92,13 @@ func TestCPULevelIncludes(t *testing.T) {
 		l, other CPULevel
 		want     bool
 	}{
-		{CPUv3, CPUv3, true}, {CPUv3, CPUv2, true}, {CPUv3, CPUv4, false},
-		{CPUv4, CPUv2, true}, {"", CPUv2, false}, {CPUv3, "", false}, {"", "", false},
+		{CPUv3, CPUv3, true},
+		{CPUv3, CPUv2, true},
+		{CPUv3, CPUv4, false},
+		{CPUv4, CPUv2, true},
+		{"", CPUv2, false},
+		{CPUv3, "", false},
+		{"", "", false},
 	} {
 		if got := c.l.Includes(c.other); got != c.want {
 			t.Errorf("%q.Includes(%q) = %v", c.l, c.other, got)

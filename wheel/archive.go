@@ -22,17 +22,17 @@ import (
 	"unicode/utf8"
 )
 
-// What no honest wheel comes near, so that reading takes bounded time and
-// memory whatever a file claims.
+// These limits bound the time and the memory of reading, even for a hostile file. No honest wheel
+// comes near them.
 const (
 	maxMembers   = 200_000  // files and directories
 	maxDirectory = 32 << 20 // bytes of a zip's directory
 	maxName      = 4096     // bytes: PATH_MAX of Linux
 	maxContent   = 64 << 30 // bytes of all files, unpacked
-	// maxDeflate is what deflate makes of a byte at best: 258 bytes of two bits.
+	// maxDeflate is the best ratio of deflate: 258 bytes of two bits.
 	maxDeflate = 1032
-	// All files together may be maxRatio times as large as the wheel; up to
-	// freeContent bytes nobody asks. The package index takes 50 times.
+	// All files together may be maxRatio times as large as the wheel. Up to freeContent bytes the
+	// ratio is not checked. The package index accepts a ratio of 50.
 	maxRatio    = 100
 	freeContent = 64 << 20
 )
@@ -64,9 +64,9 @@ type Archive struct {
 	closer   io.Closer
 }
 
-// Open opens the wheel at path. What is no wheel that every installer would
-// read alike is a *FileError that names the member and what is wrong with it;
-// what cannot be opened is an *fs.PathError.
+// Open opens the wheel at path. A file that installers could read in different ways, or not at
+// all, is a *FileError, which names the member and the fault. If the file cannot be opened, the
+// error is an *fs.PathError.
 func Open(path string) (*Archive, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -81,7 +81,7 @@ func Open(path string) (*Archive, error) {
 		return a.checked(a.readDir(root))
 	}
 	if !info.Mode().IsRegular() {
-		return nil, unusable(path, errors.New("it is neither a file nor a directory"))
+		return nil, unusableError(path, errors.New("it is neither a file nor a directory"))
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -95,20 +95,20 @@ func Open(path string) (*Archive, error) {
 	return a.checked(a.readFile(f, info.Size()))
 }
 
-// checked returns a when it was read without err and its names are right.
+// checked returns a if it was read without err and its names are valid.
 func (a *Archive) checked(err error) (*Archive, error) {
 	if err == nil {
 		err = a.checkNames()
 	}
 	if err != nil {
 		_ = a.closer.Close() // nothing was written
-		return nil, unusable(a.path, err)
+		return nil, unusableError(a.path, err)
 	}
 	return a, nil
 }
 
-// unusable is the error of a file at path that is no usable wheel.
-func unusable(path string, err error) error {
+// unusableError is the error of a file at path that is no usable wheel.
+func unusableError(path string, err error) error {
 	if known := new(FileError); errors.As(err, &known) {
 		return known
 	}
@@ -153,14 +153,14 @@ func (a *Archive) readFile(r io.ReaderAt, size int64) error {
 // blockSize is how many bytes of a member are read at once.
 const blockSize = 64 << 10
 
-// inflater reads a deflated stream. One takes 100 KB, and a wheel has a thousand: who
-// is done with one leaves it to the next.
+// inflater reads a deflated stream. One takes 100 KB, and a wheel has a thousand streams, so each
+// inflater is used again for the next stream.
 type inflater struct {
 	io.ReadCloser               // a flate.Resetter
 	raw           *bufio.Reader // it takes no byte more than it needs of it
 }
 
-// openInflater takes an idle one if there is.
+// openInflater returns an idle inflater, or a new one if none is idle.
 func openInflater(idle *sync.Pool, r io.Reader) *inflater {
 	in, ok := idle.Get().(*inflater)
 	if !ok {
@@ -172,7 +172,7 @@ func openInflater(idle *sync.Pool, r io.Reader) *inflater {
 	return in
 }
 
-// tight reads a deflated stream that has to fill the place it lies in.
+// tight reads a deflated stream that must fill its place in the file exactly.
 type tight struct {
 	*inflater // nil once it is closed
 	idle      *sync.Pool
@@ -192,8 +192,8 @@ func (t *tight) Read(p []byte) (int, error) {
 		return 0, fs.ErrClosed
 	}
 	n, err := t.inflater.Read(p)
-	if err == io.EOF {
-		if _, more := t.raw.ReadByte(); more != io.EOF {
+	if errors.Is(err, io.EOF) {
+		if _, more := t.raw.ReadByte(); !errors.Is(more, io.EOF) {
 			return n, errors.New("its compressed data end before the place they lie in")
 		}
 	}
@@ -215,14 +215,13 @@ func checkSizes(entries []zipMember, size int64) error {
 	return nil
 }
 
-// checkTree refuses names that are there twice, and files that are also the
-// directory of others.
+// checkTree refuses names that occur twice, and files that are also the directory of others.
 func checkTree(entries []zipMember) error {
 	names := make([]string, len(entries))
 	for i, m := range entries {
 		names[i] = m.Name
 	}
-	// With "/" lowest, all that lies in a directory comes right behind it.
+	// With "/" lowest, the content of a directory follows directly after it.
 	slices.SortFunc(names, slashFirst)
 	for i := 1; i < len(names); i++ {
 		a, b := names[i-1], names[i]
@@ -284,20 +283,20 @@ func (a *Archive) readDir(root *os.Root) error {
 	})
 }
 
-// checkNames fills the index and finds the one dist-info directory, which
-// must be that of the distribution the file's name tells. No file may replace
-// another when it is installed: what was verified would not be what is used.
+// checkNames fills the index and finds the one dist-info directory, which must belong to the
+// distribution in the file's name. Two files must not have the same place of installation: one
+// would replace the other, and the installed file would differ from the verified one.
 func (a *Archive) checkNames() error {
 	a.index = make(map[string]int, len(a.members))
 	places := make(map[string]int, len(a.members))
 	for i, m := range a.members {
 		a.index[m.Name] = i
-		p := place(m.Name)
+		p := installPath(m.Name)
 		if other, taken := places[p]; taken {
 			return fmt.Errorf("%s and %s are installed in one place", a.members[other].Name, m.Name)
 		}
 		places[p] = i
-		// Python takes a directory for one whatever its case.
+		// Python accepts a dist-info directory in upper and lower case.
 		top, _, _ := strings.Cut(p, "/")
 		if strings.HasSuffix(strings.ToLower(top), distInfoSuffix) && top != a.distInfo {
 			if a.distInfo != "" {
@@ -328,11 +327,10 @@ func (a *Archive) checkNames() error {
 	return nil
 }
 
-// place is where installers put the file name of a wheel: relative to
-// site-packages, or in the directory of a scheme. Format: the binary
-// distribution format (PyPA), "The .data directory"; of the schemes of Python's
-// sysconfig, data is the whole environment.
-func place(name string) string {
+// installPath returns the place where installers put the file name of a wheel: relative to
+// site-packages, or in the directory of a scheme. Format: the binary distribution format (PyPA),
+// "The .data directory". Of the schemes of Python's sysconfig, data is the whole environment.
+func installPath(name string) string {
 	elements := strings.SplitN(name, "/", 3)
 	if len(elements) < 3 || !strings.HasSuffix(elements[0], dataSuffix) {
 		return name
@@ -354,8 +352,8 @@ func place(name string) string {
 	return "/" + scheme + "/" + rest // no name in site-packages begins with a slash
 }
 
-// badName says why a name could mean a place outside of the wheel, or
-// different places to different readers; "" if it cannot.
+// badName returns why a name could mean a place outside of the wheel, or different places to
+// different readers; "" if it cannot.
 func badName(name string) string {
 	elements := strings.Split(strings.TrimSuffix(name, "/"), "/")
 	switch {
@@ -389,14 +387,14 @@ func isASCII(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
-// hash returns the SHA-256 of the .whl file in hex, and its size. They are those
-// of the bytes that were opened, even if another file has their name by now.
-func (a *Archive) hash(ctx context.Context) (sum string, size int64, err error) {
+// hashFile returns the SHA-256 of the .whl file in hex, and its size. Both belong to the bytes
+// that were opened, even if another file has the name by now.
+func (a *Archive) hashFile(ctx context.Context) (sum string, size int64, err error) {
 	h := sha256.New()
 	whole := io.NewSectionReader(a.raw, 0, a.raw.Size())
 	size, err = io.Copy(h, contextReader{ctx, io.NopCloser(whole)})
 	if err != nil && ctx.Err() == nil {
-		err = a.damaged(err)
+		err = a.damagedError(err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), size, err
 }
@@ -407,10 +405,9 @@ func (a *Archive) Close() error { return a.closer.Close() }
 // Members lists the files, sorted as in the archive.
 func (a *Archive) Members() []Member { return slices.Clone(a.members) }
 
-// Open returns the content of the file name as a stream that goes forward
-// only. It ends with io.EOF after exactly the file's Size bytes if the
-// checksum is right, and with an error that says what is wrong if not: what
-// came before is to be trusted only then.
+// Open returns the content of the file name as a stream that can only be read forward. The stream
+// ends with io.EOF after exactly the file's Size bytes if the checksum is right, and otherwise
+// with an error that names the fault. The caller may trust the bytes only after io.EOF.
 func (a *Archive) Open(name string) (io.ReadCloser, error) {
 	i, ok := a.index[name]
 	if !ok {
@@ -432,7 +429,7 @@ func (a *Archive) ReadFile(name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
-	// The size is only said so far: memory is taken as data come.
+	// The size is only claimed so far: memory grows as data come.
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {
 		err = fmt.Errorf("%s: larger than %d bytes", name, limit)

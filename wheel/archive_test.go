@@ -447,7 +447,7 @@ func TestHashOfTheOpenFile(t *testing.T) {
 	if err := os.Rename(save(t, "other", []byte("another file")), path); err != nil {
 		t.Fatal(err)
 	}
-	if got, n, err := a.hash(t.Context()); got != want || n != size || err != nil {
+	if got, n, err := a.hashFile(t.Context()); got != want || n != size || err != nil {
 		t.Errorf("%s, %d bytes, %v, want %s, %d", got, n, err, want, size)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Want is what an audit holds the contents against.
+// Want holds the expectations that an audit compares with a wheel's contents.
 type Want struct {
 	Ops       []string
 	Archs     map[string][]Arch // of each op that is to have device code
@@ -15,7 +15,7 @@ type Want struct {
 	KeepDebug bool   // debug information was asked for
 }
 
-// AuditError lists every way in which a wheel is not what it should be.
+// AuditError lists every way in which a wheel differs from the expectation.
 type AuditError struct {
 	Wheel    string
 	Findings []string
@@ -26,13 +26,13 @@ func (e *AuditError) Error() string {
 	return e.Wheel + " is not what it should be:\n  " + strings.Join(e.Findings, "\n  ")
 }
 
-// Hint says what to try.
+// Hint suggests a remedy.
 func (e *AuditError) Hint() string { return e.hint }
 
-// ExitCode is that of a wheel that is not what was asked.
+// ExitCode returns 4: the wheel is not as requested.
 func (e *AuditError) ExitCode() int { return 4 }
 
-// NotAsked is the error of a wheel that was built and is not what was asked.
+// NotAsked returns the error for a finished wheel that differs from the request.
 func NotAsked(wheel string, findings []string) error {
 	try := "the compile log names the ops DeepSpeed left out and why"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
@@ -41,19 +41,19 @@ func NotAsked(wheel string, findings []string) error {
 	return &AuditError{wheel, findings, try}
 }
 
-// NotDeployable is the error of a wheel that must not be installed on nodes.
+// NotDeployable returns the error for a wheel that must not be installed on nodes.
 func NotDeployable(wheel, finding string) error {
 	return &AuditError{wheel, []string{finding}, "build the wheel with dsbuild wheel"}
 }
 
-// Audit compares a wheel's contents with what was wanted and returns every
-// difference in words, none if all is as asked.
+// Audit compares a wheel's contents with w and returns every difference in words, none if all is
+// as requested.
 func Audit(c Contents, w Want) []string {
 	var findings []string
 	found := map[string]int{}
 	for _, e := range c.Extensions {
 		found[e.Op()]++
-		findings = append(findings, w.audit(e)...)
+		findings = append(findings, w.auditExtension(e)...)
 	}
 	for _, op := range w.Ops {
 		switch found[op] {
@@ -67,8 +67,8 @@ func Audit(c Contents, w Want) []string {
 	return findings
 }
 
-// audit compares one extension with what is wanted of its op.
-func (w Want) audit(e Extension) []string {
+// auditExtension compares one extension with the expectations for its op.
+func (w Want) auditExtension(e Extension) []string {
 	op := e.Op()
 	if !slices.Contains(w.Ops, op) {
 		return []string{fmt.Sprintf("op %s is inside but was not asked for", op)}
@@ -85,64 +85,63 @@ func (w Want) audit(e Extension) []string {
 	return append(findings, e.compareGlibc(w.Glibc)...)
 }
 
-// askedGlibc is how every finding of compareGlibc and AuditTags ends, before the
-// version.
+// askedGlibc ends every finding of compareGlibc and AuditTags, before the version.
 const askedGlibc = ", asked for glibc "
 
-// compareGlibc holds what an extension needs of the C and C++ libraries against
-// the glibc of a machine. Newer parts of libstdc++ give the wheel a tag for which
-// pip refuses it there, whatever the C library.
+// compareGlibc compares the C and C++ library versions that an extension needs with the glibc of
+// a machine. Newer parts of libstdc++ give the wheel a newer platform tag, and pip then refuses
+// the wheel on that machine, whatever its C library.
 func (e Extension) compareGlibc(asked string) []string {
 	if asked == "" {
 		return nil
 	}
-	if compareVersions(e.Glibc, asked) > 0 {
-		return []string{fmt.Sprintf("op %s needs glibc %s%s", e.Op(), e.Glibc, e.by()) + askedGlibc + asked}
+	if CompareVersions(e.Glibc, asked) > 0 {
+		return []string{fmt.Sprintf("op %s needs glibc %s%s", e.Op(), e.Glibc, e.newestSymbols()) + askedGlibc + asked}
 	}
 	f := Floors{e.Glibc, e.GLIBCXX, e.CXXABI, e.Libgcc}
 	platform, err := Platform(f)
 	if err != nil {
 		return []string{fmt.Sprintf("op %s: %v", e.Op(), err) + askedGlibc + asked}
 	}
-	if !reaches(platform, asked) {
+	if !acceptedOnGlibc(platform, asked) {
 		return []string{fmt.Sprintf("op %s needs GLIBCXX %s, CXXABI %s and libgcc %s%s: that is %s",
-			e.Op(), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), e.by(), platform) + askedGlibc + asked}
+			e.Op(), orNothing(f.GLIBCXX), orNothing(f.CXXABI), orNothing(f.Libgcc), e.newestSymbols(), platform) + askedGlibc + asked}
 	}
 	return nil
 }
 
-// by names the symbols for which an extension needs what it needs, where they
-// are known.
-func (e Extension) by() string {
+// newestSymbols names the symbols that cause an extension's library requirement, where they are
+// known.
+func (e Extension) newestSymbols() string {
 	if len(e.Newest) == 0 {
 		return ""
 	}
 	return " (" + strings.Join(e.Newest, ", ") + ")"
 }
 
-// reaches reports whether pip takes a platform tag on a machine with a glibc.
-func reaches(platform, glibc string) bool {
+// acceptedOnGlibc reports whether pip takes a platform tag on a machine with a glibc.
+func acceptedOnGlibc(platform, glibc string) bool {
 	needs, promised := platformGlibc(platform)
-	return !promised || compareVersions(needs, glibc) <= 0
+	return !promised || CompareVersions(needs, glibc) <= 0
 }
 
-// AuditTags holds the tags of a finished wheel's name against the glibc that it
-// was asked for; "" is any.
+// AuditTags compares the tags in a finished wheel's name with the requested glibc; "" accepts
+// any.
 func AuditTags(name, glibc string) []string {
 	f, err := ParseFileName(name)
 	if err != nil || glibc == "" {
 		return nil
 	}
 	for _, tag := range f.Tags {
-		if platform := tag[strings.LastIndex(tag, "-")+1:]; !reaches(platform, glibc) {
+		if platform := tag[strings.LastIndex(tag, "-")+1:]; !acceptedOnGlibc(platform, glibc) {
 			return []string{"it is tagged " + platform + askedGlibc + glibc}
 		}
 	}
 	return nil
 }
 
-// compareCPU holds an extension's instructions against a level. DeepSpeed's ops
-// choose nothing at run time, so the highest level found is what they need.
+// compareCPU compares an extension's instructions with a level. DeepSpeed's ops choose no code at
+// run time, so they need the highest level found.
 func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {
@@ -157,8 +156,8 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 	return findings
 }
 
-// compareArchs holds an extension's device code against what it should be for;
-// says tells whose word that is.
+// compareArchs compares the architectures of an extension's device code with the expected ones.
+// says is put before the expected ones in a finding and names their source.
 func (e Extension) compareArchs(says string, sass, ptx []string) []string {
 	var findings []string
 	for _, c := range []struct {
@@ -166,13 +165,13 @@ func (e Extension) compareArchs(says string, sass, ptx []string) []string {
 		have, want []string
 	}{{"SASS", e.SASS, sass}, {"PTX", e.PTX, ptx}} {
 		if !slices.Equal(sortedArchs(c.have), sortedArchs(c.want)) {
-			findings = append(findings, fmt.Sprintf("op %s has %s for %s, %s %s", e.Op(), c.kind, list(c.have), says, list(c.want)))
+			findings = append(findings, fmt.Sprintf("op %s has %s for %s, %s %s", e.Op(), c.kind, archList(c.have), says, archList(c.want)))
 		}
 	}
 	return findings
 }
 
-func list(archs []string) string {
+func archList(archs []string) string {
 	return orNothing(strings.Join(sortedArchs(archs), ", "))
 }
 

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// ops are the names of DeepSpeed's own; another wheel has none.
-func (c Contents) ops() []string {
+// opNames returns the names of DeepSpeed's ops; a wheel of another project has none.
+func (c Contents) opNames() []string {
 	ops := []string{}
 	for _, e := range c.Extensions {
 		if c.IsDeepSpeed() && strings.HasPrefix(e.Path, "deepspeed/") {
@@ -37,9 +37,9 @@ func pythonOf(tags []string) string {
 
 var cpythonTag = regexp.MustCompile(`^cp(\d)(\d+)-(\w+)-`)
 
-// bound says which torch and CUDA a wheel is bound to, by what its version,
-// its requirements and the libraries it needs tell.
-func (c Contents) bound() (torch, cuda string) {
+// boundVersions returns the torch and the CUDA that a wheel is bound to, according to its
+// version, its requirements and the libraries it needs.
+func (c Contents) boundVersions() (torch, cuda string) {
 	if m := localTorch.FindStringSubmatch(c.Version); m != nil {
 		torch = m[1]
 	}
@@ -57,8 +57,8 @@ func (c Contents) bound() (torch, cuda string) {
 	return torch, cuda
 }
 
-// runtime is the CUDA whose runtime the extensions load; "" where some load
-// one and some another, as in a wheel that chooses.
+// runtime returns the CUDA whose runtime the extensions load; "" if they load different ones, as
+// in a wheel that chooses at run time.
 func (c Contents) runtime() string {
 	found := map[string]bool{}
 	for _, e := range c.Extensions {
@@ -81,9 +81,8 @@ var (
 	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)
 )
 
-// installedInfo reads what DeepSpeed's build recorded of the torch it was
-// compiled for; DeepSpeed itself refuses to load its ops under another. Without
-// ops the record binds it to nothing.
+// installedInfo reads which torch and CUDA DeepSpeed's build recorded; DeepSpeed itself refuses
+// to load its ops under others. In a wheel without ops the record binds it to nothing.
 func (a *Archive) installedInfo(c *Contents) error {
 	const name = "deepspeed/git_version_info_installed.py"
 	if len(c.Ops) == 0 {

@@ -21,15 +21,15 @@ const (
 	BundleName    = "bundle.json"
 )
 
-// The reasons for which a wheel is in a bundle.
+// These are the reasons for a wheel to be in a bundle.
 const (
 	Dependency = "dependency" // needed by DeepSpeed or a companion; a node may have it already
 	Companion  = "companion"  // asked for by name: every node gets this very version
 )
 
-// Bundle is a wheelhouse: what DeepSpeed needs beside torch for one Python, and
-// the companions that were built with it. Torch and what it brings are never
-// in it: a node has them already, and they are never changed.
+// Bundle is a wheelhouse: the packages that DeepSpeed needs beside torch for one Python, and the
+// companions that were built with it. Torch and its dependencies are never in it: a node has them
+// already, and dsbuild never changes them.
 type Bundle struct {
 	Python string        `json:"python"` // X.Y
 	Wheels []BundleWheel `json:"wheels"` // sorted by file
@@ -43,8 +43,7 @@ type BundleWheel struct {
 	SHA256  string `json:"sha256"`
 	Size    int64  `json:"size"`
 	Why     string `json:"why"` // Dependency or Companion
-	// Source is where the sources of a companion came from; nil for what an
-	// index has.
+	// Source is the origin of a companion's sources; nil for a wheel from an index.
 	Source *Source `json:"source,omitempty"`
 
 	Path     string   `json:"-"` // of the file, once read
@@ -57,16 +56,16 @@ const maxBundle = 2000
 
 var bundlePython = regexp.MustCompile(`^3\.\d{1,2}$`)
 
-// FromTorch reports whether a distribution is torch or comes with it: such are
-// in no bundle. nvidia-ml-py, which DeepSpeed needs itself, only sounds so.
+// FromTorch reports whether a distribution is torch or comes with it. No bundle holds such a
+// distribution. nvidia-ml-py only sounds like one: DeepSpeed needs it itself.
 func FromTorch(name string) bool {
 	name = pypi.CanonPackageName(name)
 	of := []string{"torch", "triton", "pytorch-triton", "cuda-toolkit", "cuda-bindings", "cuda-pathfinder"}
 	return slices.Contains(of, name) || strings.HasPrefix(name, "nvidia-") && name != "nvidia-ml-py"
 }
 
-// ReadBundle reads the wheelhouse at dir and compares every wheel in it with
-// what bundle.json says. Wheels that the list does not name are passed over.
+// ReadBundle reads the wheelhouse at dir and compares every wheel in it with its entry in
+// bundle.json. ReadBundle ignores wheels that the list does not name.
 func ReadBundle(dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
@@ -81,7 +80,7 @@ func ReadBundle(dir string) (Bundle, error) {
 		return Bundle{}, &FileError{list, err, bundleHint}
 	}
 	for i := range b.Wheels {
-		if err := b.Wheels[i].read(dir); err != nil {
+		if err := b.Wheels[i].readWheel(dir); err != nil {
 			return Bundle{}, err
 		}
 	}
@@ -90,8 +89,8 @@ func ReadBundle(dir string) (Bundle, error) {
 
 const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or make it anew with dsbuild wheel --bundle"
 
-// parseBundle reads the text of bundle.json, and believes none of it that
-// could mean another file or another distribution.
+// parseBundle reads the text of bundle.json. It refuses every entry that could mean another file
+// or another distribution.
 func parseBundle(text []byte) (Bundle, error) {
 	var b Bundle
 	if err := json.Unmarshal(text, &b); err != nil {
@@ -105,7 +104,7 @@ func parseBundle(text []byte) (Bundle, error) {
 	}
 	seen := map[string]bool{}
 	for _, w := range b.Wheels {
-		if err := w.check(); err != nil {
+		if err := w.checkWheel(); err != nil {
 			return Bundle{}, err
 		}
 		if seen[w.Name] {
@@ -118,9 +117,9 @@ func parseBundle(text []byte) (Bundle, error) {
 
 var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// check holds what the list says of a wheel against the name of its file,
-// which has no path in it if it is that of a wheel.
-func (w BundleWheel) check() error {
+// checkWheel compares a wheel's entry in the list with the name of its file. A valid wheel name
+// contains no path.
+func (w BundleWheel) checkWheel() error {
 	f, err := ParseFileName(w.File)
 	switch {
 	case err != nil:
@@ -139,8 +138,8 @@ func (w BundleWheel) check() error {
 	return nil
 }
 
-// read compares the file with the list and fills in what only it knows.
-func (w *BundleWheel) read(dir string) error {
+// readWheel compares the file with its entry and fills in the fields that only the file knows.
+func (w *BundleWheel) readWheel(dir string) error {
 	w.Path = filepath.Join(dir, w.File)
 	if info, err := os.Stat(w.Path); err != nil || !info.Mode().IsRegular() {
 		return &FileError{w.Path, errors.New("no such file, but " + BundleName + " lists it"), bundleHint}
@@ -161,7 +160,7 @@ func (w *BundleWheel) read(dir string) error {
 	if err != nil {
 		return err
 	}
-	if foreign := a.foreign(func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
+	if foreign := a.foreignTops(func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
 		return &FileError{w.Path, fmt.Errorf("it would put files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle"}
 	}
 	f, _ := a.FileName()
@@ -169,18 +168,18 @@ func (w *BundleWheel) read(dir string) error {
 	return nil
 }
 
-// torchFolder reports whether a folder of site-packages is torch's, or of what
-// comes with it.
+// torchFolder reports whether a folder of site-packages belongs to torch or to a distribution
+// that comes with it.
 func torchFolder(top string) bool {
 	return slices.Contains([]string{"torch", "torchgen", "functorch", "triton", "nvidia"}, strings.ToLower(top))
 }
 
-// foreign lists the folders and files at the top of where a wheel is installed
-// that may not be there.
-func (a *Archive) foreign(may func(top string) bool) []string {
+// foreignTops lists the files and folders that a wheel puts at the top level of site-packages and
+// for which may returns false.
+func (a *Archive) foreignTops(may func(top string) bool) []string {
 	var out []string
 	for _, m := range a.members {
-		p := place(m.Name)
+		p := installPath(m.Name)
 		if p[0] == '/' {
 			continue // in the directory of a scheme: scripts, headers, data
 		}
@@ -192,12 +191,12 @@ func (a *Archive) foreign(may func(top string) bool) []string {
 	return out
 }
 
-// ForeignTops lists what a wheel of DeepSpeed would put outside of its own
-// package, its metadata and its scripts; none for DeepSpeed's own.
+// ForeignTops lists the files and folders that a wheel of DeepSpeed would install outside of its
+// own package, its metadata and its scripts. For DeepSpeed's own wheels the list is empty.
 func (a *Archive) ForeignTops() []string {
-	out := a.foreign(func(top string) bool { return strings.HasPrefix(strings.ToLower(top), "deepspeed") })
+	out := a.foreignTops(func(top string) bool { return strings.HasPrefix(strings.ToLower(top), "deepspeed") })
 	for _, m := range a.members {
-		p := place(m.Name)
+		p := installPath(m.Name)
 		if p[0] == '/' && !strings.HasPrefix(p, "/scripts/") && !slices.Contains(out, m.Name) {
 			out = append(out, m.Name)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/x86"
 )
 
-// sections gathers what the code in one ELF file tells. It is as large for a
-// million sections as for one.
+// sections gathers the facts about the code in one ELF file. Its size does not grow with the
+// number of sections.
 type sections struct {
 	code   x86.Scanner
 	device map[string]*archs // by the name of the section
@@ -21,15 +21,15 @@ type sections struct {
 	open   *deviceCode       // the last of them
 }
 
-// maxDevice bounds the sections with device code in a file. Linkers make one of
-// all; a relocatable object may have one for each function.
+// maxDevice bounds the sections with device code in a file. Linkers merge all into one; a
+// relocatable object may have one for each function.
 const maxDevice = 1 << 12
 
-// archs are those that device code is for.
+// archs are the architectures that device code was compiled for.
 type archs struct{ sass, ptx map[string]bool }
 
-// sink is an elf.Sink: code and device code are read, the rest is passed over.
-func (s *sections) sink(section elf.Section) io.Writer {
+// sinkFor is an elf.Sink: it selects sections with code and device code, and skips the rest.
+func (s *sections) sinkFor(section elf.Section) io.Writer {
 	var to []io.Writer
 	if section.Name == fatbin.Executable || section.Name == fatbin.Relocatable {
 		to = append(to, &deviceCode{all: s, section: section.Name, left: int64(section.Size)})
@@ -70,9 +70,9 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	return e
 }
 
-// archs joins the sections. Where device code was linked, what went into the
-// linker is there too: its SASS is no news, but its PTX is what the driver
-// compiles and links for a GPU that the linked code does not fit.
+// archs joins the sections. A linked object also holds the linker's input. The SASS of that input
+// is already in the linked code. Its PTX counts: the driver compiles and links it for a GPU that
+// the linked code does not fit.
 func (s *sections) archs() (sass, ptx []string) {
 	_, linked := s.device[fatbin.Executable]
 	for section, found := range s.device {
@@ -84,8 +84,8 @@ func (s *sections) archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// cpu says what the executable sections use. told says that the object asks
-// the CPU by other means than instructions of its own.
+// cpu returns the instruction set that the executable sections use. told reports whether the
+// object asks the CPU by other means than instructions of its own.
 func (s *sections) cpu(told bool) CPU {
 	_ = s.code.Close() // never fails
 	u := s.code.Usage()
@@ -100,11 +100,11 @@ func (s *sections) cpu(told bool) CPU {
 	return c
 }
 
-// chooses reports whether code takes its AVX and AVX-512 parts by what the CPU
-// says at run time: it asks the CPU, and the system whether it saves the wide
-// registers (or is told by libgcc or the loader), and it has vector code for
-// CPUs without AVX too. A compiler that may use AVX for all writes none of that;
-// cpuid alone is also asked for the size of caches or for random numbers.
+// chooses reports whether code selects its AVX and AVX-512 parts at run time. Such code asks the
+// CPU for its features, asks the system whether it saves the wide registers (or gets both from
+// libgcc or the loader), and also has vector code for CPUs without AVX. A compiler that may use
+// AVX everywhere writes none of that. cpuid alone is no sign: code also uses it for the size of
+// caches and for random numbers.
 func chooses(u x86.Usage, told bool) bool {
 	return u.Max() >= x86.V3 && u.SSE.Count > 0 && (told || u.CPUID && u.XGETBV)
 }
@@ -165,17 +165,17 @@ func (d *deviceCode) start() error {
 	d.in, d.done = in, make(chan error, 1)
 	size := d.left
 	go func() {
-		err := fatbin.Scan(out, size, found.visit)
+		err := fatbin.Scan(out, size, found.addArch)
 		if err == nil {
 			_, err = io.Copy(io.Discard, out)
 		}
-		out.CloseWithError(err)
+		_ = out.CloseWithError(err) // never fails
 		d.done <- err
 	}()
 	return nil
 }
 
-func (a *archs) visit(e fatbin.Entry) error {
+func (a *archs) addArch(e fatbin.Entry) error {
 	switch e.Kind {
 	case fatbin.SASS:
 		a.sass[e.Arch] = true
@@ -185,7 +185,7 @@ func (a *archs) visit(e fatbin.Entry) error {
 	return nil
 }
 
-// close ends a reading that was broken off.
+// close ends a read that was broken off.
 func (d *deviceCode) close() {
 	_ = d.in.CloseWithError(io.ErrUnexpectedEOF) // never fails
 	if d.left > 0 {

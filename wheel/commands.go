@@ -8,28 +8,29 @@ import (
 	"strings"
 )
 
-// entryPointsName is the file in dist-info of which installers make commands.
+// entryPointsName is the file in dist-info from which installers make commands.
 const entryPointsName = "entry_points.txt"
 
-// commandName is a name that every installer understands alike, and that stays in the
-// folder of commands.
+// commandName matches a name that every installer reads alike, and that stays in the folder of
+// commands.
 var commandName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
-// entryValue is what stands behind the name of a command: module:function, extras. pip
-// looks for name and value anywhere in a line that holds more.
+// entryValue matches the value of an entry point: module:function, extras. If a line holds more,
+// pip looks for name and value anywhere in it.
 var entryValue = regexp.MustCompile(`^[\p{L}_][\p{L}\p{N}_.]*(:[\p{L}_][\p{L}\p{N}_.]*)?[ \t]*(\[[A-Za-z0-9_., -]*\])?$`)
 
-// Commands returns the names that an installer puts into an environment's folder of
-// commands (bin): scripts, and the entry points that it makes commands of.
+// Commands returns the names that an installer puts into an environment's folder of commands
+// (bin): the scripts, and the commands that it makes from entry points.
 func (a *Archive) Commands() ([]string, error) {
-	names, _, err := a.commands()
+	names, _, err := a.readCommands()
 	return names, err
 }
 
-// commands returns them, and what is wrong with entry_points.txt, in words.
-func (a *Archive) commands() (names, damage []string, err error) {
+// readCommands returns the names of the commands. damage lists the faults of entry_points.txt and
+// of the scripts' places, in words.
+func (a *Archive) readCommands() (names, damage []string, err error) {
 	for _, m := range a.members {
-		if rest, ok := strings.CutPrefix(place(m.Name), "/scripts/"); ok {
+		if rest, ok := strings.CutPrefix(installPath(m.Name), "/scripts/"); ok {
 			name, inFolder, isFolder := strings.Cut(rest, "/")
 			names = append(names, name)
 			if isFolder {
@@ -39,7 +40,7 @@ func (a *Archive) commands() (names, damage []string, err error) {
 	}
 	text, err := a.ReadFile(a.inDistInfo(entryPointsName), maxText)
 	if err != nil && !errors.Is(err, errNoMember) {
-		return nil, nil, a.damaged(err)
+		return nil, nil, a.damagedError(err)
 	}
 	entries, more := parseEntryPoints(string(text))
 	names, damage = append(names, entries...), append(damage, more...)
@@ -47,9 +48,9 @@ func (a *Archive) commands() (names, damage []string, err error) {
 	return slices.Compact(names), damage, nil
 }
 
-// parseEntryPoints reads the names of console_scripts and gui_scripts. Installers read
-// the file with parsers that differ: what they could read in two ways is damage. Format:
-// the entry points specification (PyPA).
+// parseEntryPoints reads the names of console_scripts and gui_scripts. The parsers of installers
+// differ, so a line that two of them could read differently is damage. Format: the entry points
+// specification (PyPA).
 func parseEntryPoints(text string) (names, damage []string) {
 	section := ""
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
@@ -75,10 +76,10 @@ func parseEntryPoints(text string) (names, damage []string) {
 	return names, damage
 }
 
-// verifyCommands asks that no command could take the place of a program that an
-// environment itself consists of, or lie outside the folder of commands.
+// verifyCommands checks that no command replaces a program of the environment itself, or lies
+// outside the folder of commands.
 func (a *Archive) verifyCommands() (damage []string, err error) {
-	names, damage, err := a.commands()
+	names, damage, err := a.readCommands()
 	for _, name := range names {
 		switch {
 		case !commandName.MatchString(name):
@@ -90,8 +91,8 @@ func (a *Archive) verifyCommands() (damage []string, err error) {
 	return damage, err
 }
 
-// ofEnvironment reports whether a command is called like an interpreter, one of the
-// links to it, or the scripts that switch an environment on and off.
+// ofEnvironment reports whether a command has the name of an interpreter, of a link to it, or of
+// a script that switches an environment on or off.
 func ofEnvironment(command string) bool {
 	command = strings.ToLower(command)
 	return slices.ContainsFunc([]string{"python", "pypy", "activate", "deactivate"}, func(prefix string) bool {

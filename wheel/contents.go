@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Contents is what a wheel holds, as far as its files tell: nothing in it was
-// taken from a manifest.
+// Contents is the content of a wheel as its files show it. No field is taken from a manifest.
 type Contents struct {
 	Name       string      `json:"name"`
 	Version    string      `json:"version"`
@@ -15,8 +14,8 @@ type Contents struct {
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
 	Extensions []Extension `json:"extensions"`
-	Torch      string      `json:"torch"`  // what it is bound to: X.Y, or "" where nothing says
-	CUDA       string      `json:"cuda"`   // X.Y or X, "" where nothing says
+	Torch      string      `json:"torch"`  // X.Y of the torch it is bound to; "" if no file shows it
+	CUDA       string      `json:"cuda"`   // X.Y or X; "" if no file shows it
 	Python     string      `json:"python"` // X.Y, with + for the stable ABI; "" for any
 }
 
@@ -35,35 +34,35 @@ type Extension struct {
 	GLIBCXX string `json:"glibcxx"`
 	CXXABI  string `json:"cxxabi"`
 	Libgcc  string `json:"libgcc"`
-	// Newest are the symbols for which it needs newer libraries than were asked
-	// for, where that was looked up (NameNewest).
+	// Newest are the symbols that need newer libraries than requested. NameNewest fills it in.
 	Newest []string `json:"-"`
 
-	// CXX11ABI says which std::string it uses; null where none is seen.
+	// CXX11ABI reports whether it uses the std::string of GCC 5 and later; null if it uses
+	// neither kind.
 	CXX11ABI *bool    `json:"cxx11abi"`
 	Needs    []string `json:"needs"`
 	RPath    []string `json:"rpath"`
 	Stripped bool     `json:"stripped"`
-	// Unread says what of it could not be read, and why; mostly empty.
+	// Unread says which part could not be read, and why; mostly empty.
 	Unread string `json:"unread"`
 }
 
 // CPU is the instruction set an extension uses.
 type CPU struct {
 	Max CPULevel `json:"max"` // the highest level found; "" where there is no x86-64 code
-	// Requires is what the CPU must have: Max, or less where the extension
-	// chooses its code at run time.
+	// Requires is the level that the CPU must have: Max, or less if the extension chooses its
+	// code at run time.
 	Requires CPULevel `json:"requires"`
-	// Dispatch: it does, by what the CPU says.
+	// Dispatch reports whether the extension chooses its code at run time, by the CPU's features.
 	Dispatch bool `json:"dispatch"`
 	// Beyond are features that belong to no level (aes, sha_ni, avx512_vnni
 	// …), named as /proc/cpuinfo does.
 	Beyond []string `json:"beyond"`
 }
 
-// Op returns the name of the op an extension is: DeepSpeed calls the file
-// <op>_op, and leaves out the suffix for a few (ragged_ops). One is misplaced:
-// inference_core_ops lies in the folder above kernels, whose name its own has.
+// Op returns the name of the extension's op. DeepSpeed calls the file <op>_op, and leaves out the
+// suffix for a few (ragged_ops). One file is misplaced: inference_core_ops lies in the folder
+// above kernels, and its file name begins with "kernels".
 func (e Extension) Op() string {
 	name, _, _ := strings.Cut(path.Base(e.Path), ".")
 	if rest, ok := strings.CutPrefix(name, "kernels"); ok && path.Dir(e.Path) == "deepspeed/inference/v2" {
@@ -81,7 +80,7 @@ func (c Contents) Archs() (sass, ptx []string) {
 	return sortedArchs(sass), sortedArchs(ptx)
 }
 
-// opArchs returns what ops with device code have that have not all of Archs.
+// opArchs returns the device code of those ops that lack a part of Archs.
 func (c Contents) opArchs() map[string]DeviceCode {
 	var out map[string]DeviceCode
 	sass, ptx := c.Archs()
@@ -110,10 +109,10 @@ func (c Contents) CPU() CPULevel {
 	return need
 }
 
-// IsDeepSpeed reports whether it is a wheel of DeepSpeed.
+// IsDeepSpeed reports whether the wheel is DeepSpeed's.
 func (c Contents) IsDeepSpeed() bool { return sameName(c.Name, "deepspeed") }
 
-// Manifest says of a wheel that dsbuild did not build what its files tell.
+// Manifest describes a wheel that dsbuild did not build, from its files.
 func (c Contents) Manifest() Manifest {
 	m := Manifest{Version: c.Version, Ops: c.Ops, CPU: string(c.CPU()), Python: c.Python, Torch: c.Torch, CUDA: c.CUDA}
 	m.Archs, m.PTX = c.Archs()
@@ -122,8 +121,8 @@ func (c Contents) Manifest() Manifest {
 	return m
 }
 
-// cxx11ABI reports whether the extensions use the std::string of GCC 5 and
-// later: so they do unless one is seen that does not.
+// cxx11ABI reports whether the extensions use the std::string of GCC 5 and later. It is true
+// unless an extension shows the older one.
 func (c Contents) cxx11ABI() bool {
 	return !slices.ContainsFunc(c.Extensions, func(e Extension) bool { return e.CXX11ABI != nil && !*e.CXX11ABI })
 }
@@ -136,20 +135,20 @@ type Floors struct {
 	Libgcc  string `json:"libgcc"`
 }
 
-// Floors returns the highest that any extension needs.
+// Floors returns the highest versions that any extension needs.
 func (c Contents) Floors() Floors {
 	var f Floors
 	for _, e := range c.Extensions {
-		f.Glibc = newest(f.Glibc, e.Glibc)
-		f.GLIBCXX = newest(f.GLIBCXX, e.GLIBCXX)
-		f.CXXABI = newest(f.CXXABI, e.CXXABI)
-		f.Libgcc = newest(f.Libgcc, e.Libgcc)
+		f.Glibc = newerVersion(f.Glibc, e.Glibc)
+		f.GLIBCXX = newerVersion(f.GLIBCXX, e.GLIBCXX)
+		f.CXXABI = newerVersion(f.CXXABI, e.CXXABI)
+		f.Libgcc = newerVersion(f.Libgcc, e.Libgcc)
 	}
 	return f
 }
 
-func newest(a, b string) string {
-	if compareVersions(a, b) < 0 {
+func newerVersion(a, b string) string {
+	if CompareVersions(a, b) < 0 {
 		return b
 	}
 	return a
@@ -157,28 +156,6 @@ func newest(a, b string) string {
 
 func sortedArchs(archs []string) []string {
 	out := append([]string{}, archs...)
-	slices.SortFunc(out, compareVersions)
+	slices.SortFunc(out, CompareVersions)
 	return slices.Compact(out)
-}
-
-// compareVersions orders dotted numbers, a missing part being lowest; a
-// suffix (9.0a) orders behind its number.
-func compareVersions(a, b string) int {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := 0; i < max(len(as), len(bs)); i++ {
-		var x, y string
-		if i < len(as) {
-			x = as[i]
-		}
-		if i < len(bs) {
-			y = bs[i]
-		}
-		if len(x) != len(y) {
-			return len(x) - len(y)
-		}
-		if c := strings.Compare(x, y); c != 0 {
-			return c
-		}
-	}
-	return 0
 }

@@ -1,4 +1,4 @@
-// Package wheel is what a wheel is: the Spec of what is wanted, the Manifest
-// of what was built, the Contents of what is inside, and the reader of .whl
-// files. It is pure: no network, no processes, nothing else of dsbuild's.
+// Package wheel describes wheels: the Spec of a requested wheel, the Manifest of a finished one,
+// the Contents of its files, and the reader of .whl files. It is pure: it uses no network, no
+// processes, and no other package of dsbuild.
 package wheel

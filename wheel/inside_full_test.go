@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -214,7 +213,7 @@ func profile(t *testing.T, path string) {
 	}
 	inspect(t, path)
 	pprof.StopCPUProfile()
-	out := command(t, filepath.Join(runtime.GOROOT(), "bin", "go"), "tool", "pprof", "-top", "-cum", "-nodecount=400", file.Name())
+	out := command(t, "go", "tool", "pprof", "-top", "-cum", "-nodecount=400", file.Name())
 	for _, part := range []string{"compress/flate.(*decompressor).Read", "x86.(*Scanner).Write", "fatbin.Scan", "elf.Read", "hash/crc32.Update"} {
 		for _, line := range strings.Split(out, "\n") {
 			fields := strings.Fields(line)

@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
-// Inspect says what the wheel at path holds: a .whl file or an unpacked one.
-// It reads every ELF file inside as a stream, whatever built the wheel.
+// Inspect reads the contents of the wheel at path: a .whl file or an unpacked one. It reads every
+// ELF file inside as a stream, whatever built the wheel.
 func Inspect(ctx context.Context, path string) (Contents, error) {
 	a, err := Open(path)
 	if err != nil {
@@ -26,7 +26,7 @@ func Inspect(ctx context.Context, path string) (Contents, error) {
 	return a.Inspect(ctx)
 }
 
-// Inspect says what the wheel holds.
+// Inspect reads the contents of the wheel.
 func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	meta, err := a.Metadata()
 	if err != nil {
@@ -43,31 +43,36 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	if name, ok := a.FileName(); ok {
 		c.Tags = name.Tags // installers go by these, whatever WHEEL says
 	}
-	if c.Extensions, err = a.extensions(ctx); err != nil {
+	if c.Extensions, err = (elfFiles{a}).extensions(ctx); err != nil {
 		return Contents{}, err
 	}
-	c.Ops = c.ops()
+	c.Ops = c.opNames()
 	c.Python = pythonOf(c.Tags)
-	c.Torch, c.CUDA = c.bound()
+	c.Torch, c.CUDA = c.boundVersions()
 	if sameName(c.Name, "torch") {
-		c.Torch = minor(c.Version)
+		c.Torch = Minor(c.Version)
 	}
 	if err := a.installedInfo(&c); err != nil {
-		return Contents{}, a.damaged(err)
+		return Contents{}, a.damagedError(err)
 	}
 	return c, nil
 }
 
-// maxNames bounds what the ELF files of a wheel together may say of libraries
-// and directories: bytes. Each alone is bounded by its reader.
+// maxNames bounds the names of libraries and directories in all ELF files of a wheel together, in
+// bytes. The ELF reader bounds each file alone.
 const maxNames = 64 << 20
 
 // maxAtOnce bounds the files that are read at once: a hostile one may take some
 // 200 MB of tables, and a large machine has many cores.
 const maxAtOnce = 8
 
+// elfFiles reads the ELF files of a wheel.
+type elfFiles struct {
+	*Archive
+}
+
 // extensions reads the ELF files of the wheel, several at once.
-func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
+func (a elfFiles) extensions(ctx context.Context) ([]Extension, error) {
 	found := make([]*Extension, len(a.members))
 	var names atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
@@ -86,9 +91,9 @@ func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 				found[i] = e
 				return nil
 			case ctx.Err() != nil:
-				return context.Cause(ctx) // it was interrupted, whatever it says
+				return context.Cause(ctx) // err is only a consequence of the interruption
 			}
-			return a.damaged(fmt.Errorf("%s: %w", m.Name, err))
+			return a.damagedError(fmt.Errorf("%s: %w", m.Name, err))
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -104,7 +109,7 @@ func (a *Archive) extensions(ctx context.Context) ([]Extension, error) {
 	return extensions, nil
 }
 
-// names is what the names in e take: bytes.
+// names returns the bytes that the names in e take.
 func (e *Extension) names() int64 {
 	n := 0
 	for _, s := range slices.Concat(e.Needs, e.RPath) {
@@ -114,7 +119,7 @@ func (e *Extension) names() int64 {
 }
 
 // extension reads one member, or returns nil if it is no ELF file.
-func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
+func (a elfFiles) extension(ctx context.Context, m Member) (*Extension, error) {
 	is, err := a.isELF(m.Name)
 	if !is || err != nil {
 		return nil, err
@@ -125,14 +130,14 @@ func (a *Archive) extension(ctx context.Context, m Member) (*Extension, error) {
 		r, err := a.Open(m.Name)
 		return contextReader{ctx, r}, err
 	}
-	object, err := elf.Read(open, m.Size, s.sink)
+	object, err := elf.Read(open, m.Size, s.sinkFor)
 	if err != nil {
 		return nil, err
 	}
 	return s.extension(m, object), nil
 }
 
-func (a *Archive) isELF(name string) (bool, error) {
+func (a elfFiles) isELF(name string) (bool, error) {
 	r, err := a.Open(name)
 	if err != nil {
 		return false, err

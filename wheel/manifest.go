@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// Manifest says what was built and how. It lies beside the wheel as
-// NAME.whl.manifest.json and, without what would make bytes differ from run
-// to run (sha256, size, built_at, builder, dsbuild), inside its dist-info.
+// Manifest describes a wheel and its build. dsbuild writes it beside the wheel as
+// NAME.whl.manifest.json, and into the wheel's dist-info. The one inside lacks the fields that
+// differ from run to run (sha256, size, built_at, builder, dsbuild), so that the wheel's bytes do
+// not.
 type Manifest struct {
 	Name    string `json:"name"`    // the wheel's file name
 	Version string `json:"version"` // PEP 440 version with its local part
@@ -26,12 +27,12 @@ type Manifest struct {
 	Archs          []string `json:"archs"`
 	PTX            []string `json:"ptx"`
 	ArchsRequested []string `json:"archs_requested"`
-	// OpArchs says of ops that have not all of that what they have: some are
+	// OpArchs lists the device code of those ops that lack a part of Archs and PTX: some ops are
 	// not made for every GPU.
 	OpArchs map[string]DeviceCode `json:"op_archs,omitempty"`
 
-	// Requires are Python packages that ops need on a node, beside DeepSpeed's
-	// own: requirements that METADATA has, too.
+	// Requires are the Python packages that ops need on a node, beside DeepSpeed's own
+	// requirements. METADATA lists them too.
 	Requires []string `json:"requires,omitempty"`
 	// Patches are the corrections that were made to DeepSpeed's sources.
 	Patches []string `json:"patches,omitempty"`
@@ -45,7 +46,7 @@ type Manifest struct {
 	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
 
-	// ByteCode is that of the wheel's modules, in the file beside it.
+	// ByteCode describes the byte code of the wheel's modules, in the file beside the wheel.
 	ByteCode *ByteCode `json:"bytecode,omitempty"`
 
 	Toolchain  Toolchain         `json:"toolchain"`
@@ -57,14 +58,14 @@ type Manifest struct {
 	BuiltAt    *time.Time        `json:"built_at,omitempty"`
 }
 
-// ByteCode says what lies beside a wheel under its name and ByteCodeSuffix: the
-// byte code of its modules, compressed by xz, which a node need not compile then.
+// ByteCode describes the file beside a wheel whose name adds ByteCodeSuffix: the byte code of the
+// wheel's modules, compressed by xz. A node that has it need not compile the modules.
 type ByteCode struct {
 	Magic  int    `json:"magic"`  // the number by which Python tells its byte code from others
-	SHA256 string `json:"sha256"` // of what was compressed
+	SHA256 string `json:"sha256"` // of the bytes before compression
 }
 
-// DeviceCode is what an op has for GPUs, as in Manifest.
+// DeviceCode lists an op's GPU architectures, as in Manifest.
 type DeviceCode struct {
 	Archs []string `json:"archs"`
 	PTX   []string `json:"ptx"`
@@ -88,7 +89,7 @@ type Toolchain struct {
 	Nvcc    bool   `json:"nvcc"`    // false: a stand-in that only tells its version
 }
 
-// Base is the root file system the toolchain stands on.
+// Base is the root file system of the toolchain.
 type Base struct {
 	Ref    string `json:"ref"`
 	Digest string `json:"digest"`
@@ -104,7 +105,7 @@ type Artifact struct {
 	Manifest Manifest `json:"manifest"`
 }
 
-// code is what the manifest says an op with device code has.
+// code returns the device code that the manifest lists for an op with device code.
 func (m Manifest) code(op string) DeviceCode {
 	if c, ok := m.OpArchs[op]; ok {
 		return c

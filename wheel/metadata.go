@@ -14,8 +14,8 @@ import (
 	"deps.dev/util/pypi"
 )
 
-// maxText bounds the text files read out of a wheel (METADATA, manifest), and
-// maxTags the tags that one may claim.
+// maxText bounds the text files that are read from a wheel (METADATA, manifest), and maxTags the
+// tags that one may claim.
 const (
 	maxText = 8 << 20 // bytes
 	maxTags = 4096
@@ -27,8 +27,8 @@ const (
 	nameHint       = "give the file its own name back: pip reads name, version and tags from it"
 )
 
-// Metadata is what the METADATA file of a wheel says. Format: the core
-// metadata specifications (PyPA).
+// Metadata is the content of a wheel's METADATA file. Format: the core metadata specifications
+// (PyPA).
 type Metadata struct {
 	Name           string
 	Version        string   // PEP 440
@@ -36,9 +36,9 @@ type Metadata struct {
 	RequiresPython string   // PEP 440 specifiers: ">=3.9,<3.14"; "" for any
 }
 
-// ParseMetadata reads a METADATA file. It reads the header by itself:
-// pypi.ParseMetadata leaves out Requires-Python, logs what it does not like,
-// and takes a second Name for none.
+// ParseMetadata reads a METADATA file. It has a header parser of its own: pypi.ParseMetadata
+// leaves out Requires-Python, logs fields that it dislikes, and treats a second Name as if there
+// were none.
 func ParseMetadata(text []byte) (Metadata, error) {
 	var m Metadata
 	err := eachField(text, func(name, value string) error {
@@ -67,17 +67,17 @@ func ParseMetadata(text []byte) (Metadata, error) {
 	return m, nil
 }
 
-// distName is a name as PEP 508 allows it. distVersion is not all of PEP 440:
-// it keeps out what no version holds.
+// distName matches a name as PEP 508 allows it. distVersion does not check all of PEP 440: it
+// only keeps out characters that no version contains.
 var (
 	distName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 	distVersion = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*$`)
 	requirement = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*)[ \t]*(?:\[[^\]]*\][ \t]*)?([(;<=!~>@]|$)`)
-	// directReference is what stands before the URL that alone meets a requirement.
+	// directReference matches the text before the URL of a requirement that only this URL meets.
 	directReference = regexp.MustCompile(`^([A-Za-z0-9._-]+(?:[ \t]*\[[^\]]*\])?)[ \t]*@[ \t]*`)
 )
 
-// set gives a field its value, once.
+// set gives a field its value. A second value is an error.
 func set(field *string, value string) error {
 	switch {
 	case *field != "":
@@ -91,7 +91,7 @@ func set(field *string, value string) error {
 	return nil
 }
 
-// parseRequirement reads a requirement of PEP 508 and writes it in one form.
+// parseRequirement reads a requirement of PEP 508 and returns it in one form.
 func parseRequirement(value string) (string, error) {
 	if !requirement.MatchString(value) || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
 		return "", fmt.Errorf("%.80q is no requirement", value)
@@ -109,6 +109,9 @@ func parseRequirement(value string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if d.Constraint != "" && !strings.ContainsRune("<>=!~", rune(d.Constraint[0])) { // "a(b)"
+		return "", fmt.Errorf("%.80q is no requirement", value)
+	}
 	r := d.Name
 	if d.Extras != "" {
 		r += "[" + d.Extras + "]"
@@ -123,7 +126,7 @@ func parseRequirement(value string) (string, error) {
 	return r, nil
 }
 
-// requirementName is the name a requirement of PEP 508 begins with.
+// requirementName returns the name that a requirement of PEP 508 begins with.
 func requirementName(r string) string {
 	if m := requirement.FindStringSubmatch(r); m != nil {
 		return m[1]
@@ -131,15 +134,15 @@ func requirementName(r string) string {
 	return ""
 }
 
-// OnlyWithExtra reports whether a requirement counts for none who asks for no
-// extra: extra == "x" is all of its marker, or joined to the rest by "and".
+// OnlyWithExtra reports whether a requirement applies only if an extra is requested: extra == "x"
+// is all of its marker, or joined to the rest by "and".
 func OnlyWithExtra(requirement string) bool {
 	semicolon := ";"
 	if directReference.MatchString(requirement) {
 		semicolon = " ;"
 	}
 	_, marker, _ := strings.Cut(requirement, semicolon)
-	marker = markerText.ReplaceAllString(marker, "x") // what is quoted may hold any word
+	marker = markerText.ReplaceAllString(marker, "x") // a quoted text may contain "and" or "or"
 	return !markerOr.MatchString(marker) && slices.ContainsFunc(markerAnd.Split(marker, -1), extraTerm.MatchString)
 }
 
@@ -150,8 +153,8 @@ var (
 	extraTerm  = regexp.MustCompile(`^[ (]*extra *== *x[ )]*$`)
 )
 
-// eachField calls do for each field of an e-mail header, as METADATA and WHEEL
-// are: its name in lower case, and its value unfolded to one line.
+// eachField calls do for each field of an e-mail header, the format of METADATA and WHEEL, with
+// its name in lower case and its value unfolded to one line.
 func eachField(text []byte, do func(name, value string) error) error {
 	// Lines end where Python's e-mail parser ends them.
 	rest := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(text))
@@ -163,7 +166,7 @@ func eachField(text []byte, do func(name, value string) error) error {
 		if !ok || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return fmt.Errorf("line %d is no header field", n)
 		}
-		if err := do(strings.ToLower(name), unfold(value)); err != nil {
+		if err := do(strings.ToLower(name), unfoldLines(value)); err != nil {
 			return fmt.Errorf("line %d: %s: %w", n, name, err)
 		}
 		n += strings.Count(lines, "\n") + 1
@@ -185,7 +188,7 @@ func fieldEnd(header string) int {
 	}
 }
 
-func unfold(value string) string {
+func unfoldLines(value string) string {
 	if !strings.Contains(value, "\n") {
 		return strings.TrimSpace(value)
 	}
@@ -196,8 +199,8 @@ func unfold(value string) string {
 	return strings.TrimSpace(strings.Join(lines, " "))
 }
 
-// WheelFile is what the WHEEL file of a wheel says. Format: the binary
-// distribution format (PyPA), "File contents".
+// WheelFile is the content of a wheel's WHEEL file. Format: the binary distribution format
+// (PyPA), "File contents".
 type WheelFile struct {
 	Version       string // of the format: "1.0"
 	Generator     string
@@ -215,7 +218,7 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 		case "wheel-version":
 			return set(&w.Version, value)
 		case "generator":
-			// What repaired a wheel adds a line of its own; readers take the first.
+			// A tool that repairs a wheel adds a line of its own. Readers take the first.
 			w.Generator = cmp.Or(w.Generator, value)
 		case "root-is-purelib":
 			return set(&purelib, value)
@@ -245,7 +248,7 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 	return w, nil
 }
 
-// FileName is what the name of a .whl file says.
+// FileName holds the parts of a .whl file's name.
 type FileName struct {
 	Name    string
 	Version string
@@ -309,20 +312,20 @@ func expandTags(tag string) ([]string, error) {
 // name and those in its WHEEL file in words, none if they agree.
 func CompareTags(f FileName, w WheelFile) []string {
 	var findings []string
-	for _, t := range missing(f.Tags, w.Tags) {
+	for _, t := range tagsMissing(f.Tags, w.Tags) {
 		findings = append(findings, "the file name says tag "+t+", WHEEL does not")
 	}
-	for _, t := range missing(w.Tags, f.Tags) {
+	for _, t := range tagsMissing(w.Tags, f.Tags) {
 		findings = append(findings, "WHEEL says tag "+t+", the file name does not")
 	}
-	if f.Build != w.Build && w.Build != "" { // a number is given by renaming, too
+	if f.Build != w.Build && w.Build != "" { // renaming a wheel also adds a build number
 		findings = append(findings, fmt.Sprintf("the file name says build %.80q, WHEEL %.80q", f.Build, w.Build))
 	}
 	return findings
 }
 
-// missing returns those of tags that others lack, each once.
-func missing(tags, others []string) []string {
+// tagsMissing returns the tags that others lack, each once.
+func tagsMissing(tags, others []string) []string {
 	have := map[string]bool{}
 	for _, t := range others {
 		have[t] = true
@@ -369,20 +372,20 @@ func sameVersion(a, b string) bool {
 	return canon(a) == canon(b)
 }
 
-// FileName is what the archive's own name says; false for a directory.
+// FileName returns the parts of the archive's own name; false for a directory.
 func (a *Archive) FileName() (FileName, bool) { return a.file, a.file.Name != "" }
 
-// MetadataText is the METADATA file as it is.
+// MetadataText returns the METADATA file unchanged.
 func (a *Archive) MetadataText() ([]byte, error) {
 	text, err := a.ReadFile(a.inDistInfo("METADATA"), maxText)
 	if err != nil {
-		return nil, a.damaged(err)
+		return nil, a.damagedError(err)
 	}
 	return text, nil
 }
 
-// Metadata reads the METADATA file, which must be of the distribution that
-// the dist-info directory names.
+// Metadata reads the METADATA file. Its distribution must be the one that the dist-info directory
+// names.
 func (a *Archive) Metadata() (Metadata, error) {
 	text, err := a.MetadataText()
 	if err != nil {
@@ -390,14 +393,14 @@ func (a *Archive) Metadata() (Metadata, error) {
 	}
 	m, err := ParseMetadata(text)
 	if err != nil {
-		return Metadata{}, a.damaged(err)
+		return Metadata{}, a.damagedError(err)
 	}
 	name, version, err := splitDistInfo(a.distInfo)
 	if err == nil && !(sameName(m.Name, name) && sameVersion(m.Version, version)) {
 		err = fmt.Errorf("METADATA is of %s %s, the directory is %s", m.Name, m.Version, a.distInfo)
 	}
 	if err != nil {
-		return Metadata{}, a.damaged(err)
+		return Metadata{}, a.damagedError(err)
 	}
 	return m, nil
 }
@@ -406,19 +409,19 @@ func (a *Archive) Metadata() (Metadata, error) {
 func (a *Archive) WheelFile() (WheelFile, error) {
 	text, err := a.ReadFile(a.inDistInfo("WHEEL"), maxText)
 	if err != nil {
-		return WheelFile{}, a.damaged(err)
+		return WheelFile{}, a.damagedError(err)
 	}
 	w, err := ParseWheelFile(text)
 	if err != nil {
-		return WheelFile{}, a.damaged(err)
+		return WheelFile{}, a.damagedError(err)
 	}
 	return w, nil
 }
 
-// damaged is the error of an archive whose inside is not right.
-func (a *Archive) damaged(err error) error {
+// damagedError returns the error for an archive with invalid content.
+func (a *Archive) damagedError(err error) error {
 	return &FileError{Path: a.path, Err: err, hint: damagedHint}
 }
 
-// inDistInfo names a file of the dist-info directory.
+// inDistInfo returns the path of a file in the dist-info directory.
 func (a *Archive) inDistInfo(name string) string { return path.Join(a.distInfo, name) }

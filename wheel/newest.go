@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// maxNamed bounds the symbols that are named of one extension.
+// maxNamed bounds the symbols that dsbuild names for one extension.
 const maxNamed = 4
 
-// NameNewest notes in each extension of the wheel at file that needs newer C and
-// C++ libraries than a manylinux platform has, known by its glibc, by which
-// symbols it does.
+// NameNewest looks for extensions of the wheel at file that need newer C and C++ libraries than a
+// manylinux platform has. The platform is given by its glibc. In each such extension, NameNewest
+// notes the symbols that need them.
 func (c *Contents) NameNewest(file, glibc string) error {
 	floors := PlatformFloors(glibc)
 	var archive *Archive
@@ -39,8 +39,8 @@ func (c *Contents) NameNewest(file, glibc string) error {
 	return nil
 }
 
-// symbolsAbove lists the symbols that a member asks for in a newer version than
-// the floors, newest first.
+// symbolsAbove lists the symbols that a member needs in a newer version than the floors, newest
+// first.
 func (a *Archive) symbolsAbove(member string, floors Floors) ([]string, error) {
 	r, err := a.Open(member)
 	if err != nil {
@@ -60,15 +60,15 @@ func (a *Archive) symbolsAbove(member string, floors Floors) ([]string, error) {
 		return nil, err
 	}
 	slices.SortFunc(imported, func(a, b elf.ImportedSymbol) int {
-		if order := compareVersions(versionNumber(b.Version), versionNumber(a.Version)); order != 0 {
+		if order := CompareVersions(versionNumber(b.Version), versionNumber(a.Version)); order != 0 {
 			return order
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
 	var out []string
 	for _, s := range imported {
-		floor, known := floors.of(s.Version)
-		if known && compareVersions(versionNumber(s.Version), floor) > 0 {
+		floor, known := floors.floorOf(s.Version)
+		if known && CompareVersions(versionNumber(s.Version), floor) > 0 {
 			out = append(out, s.Name+"@"+s.Version)
 		}
 	}
@@ -78,8 +78,8 @@ func (a *Archive) symbolsAbove(member string, floors Floors) ([]string, error) {
 	return out, nil
 }
 
-// of returns the floor for versions of the family that one belongs to.
-func (f Floors) of(version string) (string, bool) {
+// floorOf returns the floor for the family of a symbol version.
+func (f Floors) floorOf(version string) (string, bool) {
 	for prefix, floor := range map[string]string{"GLIBC_": f.Glibc, "GLIBCXX_": f.GLIBCXX, "CXXABI_": f.CXXABI, "GCC_": f.Libgcc} {
 		if strings.HasPrefix(version, prefix) {
 			return floor, true
@@ -88,5 +88,5 @@ func (f Floors) of(version string) (string, bool) {
 	return "", false
 }
 
-// versionNumber cuts the family off a symbol version: "2.34" of GLIBC_2.34.
+// versionNumber removes the family from a symbol version: "2.34" for GLIBC_2.34.
 func versionNumber(version string) string { return version[strings.LastIndex(version, "_")+1:] }

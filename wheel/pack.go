@@ -27,12 +27,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// PackFormat changes whenever Pack makes other bytes of the same input. It is
-// part of a plan's digest.
+// PackFormat changes whenever Pack makes other bytes from the same input. It is part of a plan's
+// digest.
 const PackFormat = "3"
 
-// Build says what a wheel was compiled with, as the place of its compilation
-// saw itself.
+// Build describes the environment that compiled a wheel, as the scripts of the build reported it.
 type Build struct {
 	GCC      string    `json:"gcc"`
 	Python   string    `json:"python"`  // X.Y
@@ -62,10 +61,10 @@ func ParseBuild(data []byte) (Build, error) {
 	return b, nil
 }
 
-// Pack makes the finished wheel of a compiled one and puts it into dir: with
-// the platform tag its code deserves, torch pinned to the minor it was compiled
-// for, and inside its dist-info the manifest, completed from m, and an SBOM.
-// The same input gives the same bytes.
+// Pack makes the finished wheel from a compiled one and puts it into dir. The finished wheel has
+// the platform tag that its code needs, a requirement of the torch minor it was compiled for, and
+// in its dist-info the manifest, completed from m, and an SBOM. The same input gives the same
+// bytes.
 func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (string, error) {
 	a, err := Open(compiled)
 	if err != nil {
@@ -88,20 +87,20 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 	return file, p.write(ctx, file)
 }
 
-// retagged is a wheel's file name with another platform tag.
+// retagged returns a wheel's file name with another platform tag.
 func retagged(name, platform string) string {
 	parts := strings.Split(strings.TrimSuffix(name, ".whl"), "-")
 	parts[len(parts)-1] = platform
 	return strings.Join(parts, "-") + ".whl"
 }
 
-// packer writes a wheel anew, some of its files changed or added.
+// packer writes a wheel again, with some of its files changed or added.
 type packer struct {
 	in      *Archive
 	changed map[string][]byte
 }
 
-// describe changes what a wheel says of itself.
+// describe changes the wheel's metadata, and adds its manifest and its SBOM.
 func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, platform string) error {
 	in := p.in.inDistInfo
 	metadata, err := p.in.ReadFile(in("METADATA"), maxText)
@@ -117,7 +116,7 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 		return err
 	}
 	p.changed[in("WHEEL")] = tagLine.ReplaceAll(tags, []byte("${1}"+platform))
-	m = m.complete(c, b, retagged(filepath.Base(p.in.path), platform))
+	m = m.fillIn(c, b, retagged(filepath.Base(p.in.path), platform))
 	if p.changed[in(ManifestName)], err = jsonText(m); err != nil {
 		return err
 	}
@@ -125,17 +124,17 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if err != nil {
 		return err
 	}
-	p.changed[in(SBOMName)], err = sbom(m, b, c, files)
+	p.changed[in(SBOMName)], err = newSBOM(m, b, c, files)
 	return err
 }
 
 var tagLine = regexp.MustCompile(`(?m)^(Tag: [^-\r\n]+-[^-\r\n]+-)[^-\r\n]+`)
 
-// complete fills in what only the compiled wheel and its place can say.
-func (m Manifest) complete(c Contents, b Build, name string) Manifest {
+// fillIn fills in the fields that only the compiled wheel and its build environment know.
+func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	floors := c.Floors()
 	m.Name, m.Version = name, c.Version
-	m.Ops = c.ops()
+	m.Ops = c.opNames()
 	m.Archs, m.PTX = c.Archs()
 	m.OpArchs = c.opArchs()
 	m.Patches, m.ByteCode = b.Patches, b.ByteCode
@@ -144,9 +143,9 @@ func (m Manifest) complete(c Contents, b Build, name string) Manifest {
 	return m
 }
 
-// pinTorch narrows METADATA's requirement of torch to the minor the ops were
-// compiled for: DeepSpeed's own is a lower bound, and an upgrade would leave
-// ops that do not load.
+// pinTorch narrows METADATA's requirement of torch to the minor that the ops were compiled for.
+// DeepSpeed's own requirement is a lower bound: after an upgrade of torch, the ops would not
+// load.
 func pinTorch(metadata []byte, torch string) ([]byte, error) {
 	pin, err := torchPin(torch)
 	if err != nil {
@@ -165,7 +164,7 @@ func pinTorch(metadata []byte, torch string) ([]byte, error) {
 
 var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]*)?$`)
 
-// requireAlso adds requirements behind those that METADATA has.
+// requireAlso adds requirements after those of METADATA.
 func requireAlso(metadata []byte, requires []string) []byte {
 	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
 	out := bytes.Clone(bytes.TrimRight(head, "\n"))
@@ -178,9 +177,9 @@ func requireAlso(metadata []byte, requires []string) []byte {
 	return append(out, '\n')
 }
 
-// torchPin is the requirement of one minor of torch. A build from before the
-// minor's release, as vendors make them (2.6.0a0), is none of it by its number,
-// and has to be named.
+// torchPin returns the requirement of one minor of torch. Vendors build torch from before a
+// minor's release (2.6.0a0). By its number such a build is not part of the minor, so the
+// requirement names it.
 func torchPin(torch string) (string, error) {
 	parts := strings.Split(torch, ".")
 	if len(parts) < 2 {
@@ -197,11 +196,11 @@ func torchPin(torch string) (string, error) {
 	return fmt.Sprintf("torch<%s.%d,>=%s", parts[0], n+1, from), nil
 }
 
-// write makes the zip file: sorted, dist-info last and RECORD at its end, one
-// time for all, sizes in the headers.
+// write writes the zip file. The files are sorted, with dist-info last and RECORD at its end. All
+// have one time, and their sizes are in the headers.
 func (p *packer) write(ctx context.Context, file string) error {
 	record := p.in.inDistInfo("RECORD")
-	files, err := p.compressed(ctx, p.order(record))
+	files, err := p.compressed(ctx, p.filesInOrder(record))
 	if err != nil {
 		return err
 	}
@@ -239,7 +238,8 @@ func (p *packer) compressed(ctx context.Context, names []string) ([]packedFile, 
 	var next atomic.Int64
 	for range runtime.GOMAXPROCS(0) {
 		g.Go(func() error {
-			// A new compressor for each file takes more time than most files.
+			// One compressor serves many files: making a new one takes longer than compressing
+			// most files.
 			deflate, err := flate.NewWriter(nil, flate.BestCompression)
 			for i := int(next.Add(1)) - 1; i < len(names) && err == nil; i = int(next.Add(1)) - 1 {
 				if err = ctx.Err(); err == nil {
@@ -260,14 +260,14 @@ func (p *packer) compress(name string, deflate *flate.Writer) (packedFile, error
 			return packedFile{}, err
 		}
 	}
-	return compress(name, p.mode(name), data, deflate)
+	return compress(name, p.memberMode(name), data, deflate)
 }
 
-// maxPacked bounds a file of a wheel that is packed: it is held in memory.
+// maxPacked bounds a file of a wheel that is packed, because Pack holds it in memory.
 const maxPacked = 2 << 30
 
-// order lists the files of the new wheel but RECORD.
-func (p *packer) order(record string) []string {
+// filesInOrder lists the files of the new wheel except RECORD.
+func (p *packer) filesInOrder(record string) []string {
 	names := map[string]bool{}
 	for _, m := range p.in.Members() {
 		names[m.Name] = true
@@ -291,15 +291,15 @@ func (p *packer) order(record string) []string {
 	return order
 }
 
-func (p *packer) mode(name string) os.FileMode {
+func (p *packer) memberMode(name string) os.FileMode {
 	if i, ok := p.in.index[name]; ok && (p.in.members[i].Mode&0o111 != 0 || strings.HasSuffix(name, ".so")) {
 		return 0o755
 	}
 	return 0o644
 }
 
-// deflateVersion of the zip format has deflate (APPNOTE 4.4.3.2): CreateRaw
-// writes the version it is told, which is none.
+// deflateVersion is the version of the zip format that has deflate (APPNOTE 4.4.3.2). CreateRaw
+// writes the version in the header that it gets, which would be none.
 const deflateVersion = 20
 
 // packedFile is a file of a wheel as it stands in the zip file, and in RECORD.
@@ -309,8 +309,8 @@ type packedFile struct {
 	entry  RecordEntry
 }
 
-// compress makes one file, with all its sizes before its data, as strict readers
-// want it, and the time of the zip format's own beginning, 1980.
+// compress makes one file. All its sizes stand before its data, because strict readers need that.
+// Its time is the first of the zip format, in 1980.
 func compress(name string, mode os.FileMode, data []byte, deflate *flate.Writer) (packedFile, error) {
 	var packed bytes.Buffer
 	deflate.Reset(&packed)
@@ -321,7 +321,7 @@ func compress(name string, mode os.FileMode, data []byte, deflate *flate.Writer)
 	h := &zip.FileHeader{
 		Name: name, Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(data),
 		CompressedSize64: uint64(packed.Len()), UncompressedSize64: uint64(len(data)),
-		ModifiedDate: 1<<5 | 1, // 1980-01-01
+		ModifiedDate: 1<<5 | 1, //nolint:staticcheck // 1980-01-01 without the extra field that Modified brings
 	}
 	h.SetMode(mode) // made on Unix
 	h.CreatorVersion |= deflateVersion
@@ -352,7 +352,7 @@ func (a *Archive) hashes(ctx context.Context, c Contents) (map[string]string, er
 	return sums, nil
 }
 
-// jsonText is a document of a dist-info.
+// jsonText returns v as JSON with a final newline, for a file of the dist-info.
 func jsonText(v any) ([]byte, error) {
 	text, err := json.MarshalIndent(v, "", " ")
 	return append(text, '\n'), err

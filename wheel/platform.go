@@ -20,8 +20,8 @@ type policy struct {
 	Floors
 }
 
-// policies are those of the table, oldest first.
-func policies() []policy {
+// readPolicies returns the policies of the table, oldest first.
+func readPolicies() []policy {
 	var table struct{ Policies []policy }
 	if err := json.Unmarshal(manylinux, &table); err != nil {
 		panic(fmt.Sprintf("data/manylinux.json: %v", err)) // it is part of the program, and tested
@@ -29,18 +29,17 @@ func policies() []policy {
 	return table.Policies
 }
 
-// afterPolicies is the first glibc that is newer than all policies.
+// afterPolicies returns the first glibc that is newer than all policies.
 func afterPolicies() string {
-	all := policies()
+	all := readPolicies()
 	return fmt.Sprintf("2.%d", all[len(all)-1].Minor+1)
 }
 
-// Platform returns the platform tag that tells the truth about x86-64 code
-// with these floors: the oldest manylinux_2_X (PEP 600) whose glibc, libstdc++
-// and libgcc offer them all. pip on an older machine then refuses the wheel
-// instead of failing when it is loaded.
+// Platform returns the platform tag for x86-64 code with these floors: the oldest manylinux_2_X
+// (PEP 600) whose glibc, libstdc++ and libgcc offer them all. With this tag, pip on an older
+// machine refuses the wheel; without it, the wheel would fail there when it is loaded.
 func Platform(f Floors) (string, error) {
-	all := policies()
+	all := readPolicies()
 	for _, p := range all {
 		if p.offers(f) {
 			return fmt.Sprintf("manylinux_2_%d_x86_64", p.Minor), nil
@@ -56,16 +55,16 @@ func Platform(f Floors) (string, error) {
 }
 
 func (p policy) offers(f Floors) bool {
-	return compareVersions(f.Glibc, p.Glibc) <= 0 && compareVersions(f.GLIBCXX, p.GLIBCXX) <= 0 &&
-		compareVersions(f.CXXABI, p.CXXABI) <= 0 && compareVersions(f.Libgcc, p.Libgcc) <= 0
+	return CompareVersions(f.Glibc, p.Glibc) <= 0 && CompareVersions(f.GLIBCXX, p.GLIBCXX) <= 0 &&
+		CompareVersions(f.CXXABI, p.CXXABI) <= 0 && CompareVersions(f.Libgcc, p.Libgcc) <= 0
 }
 
 // PlatformFloors returns the newest symbol versions that the newest manylinux
 // platform up to a glibc allows.
 func PlatformFloors(glibc string) Floors {
 	var f Floors
-	for _, p := range policies() {
-		if compareVersions(fmt.Sprintf("2.%d", p.Minor), glibc) <= 0 {
+	for _, p := range readPolicies() {
+		if CompareVersions(fmt.Sprintf("2.%d", p.Minor), glibc) <= 0 {
 			f = p.Floors
 		}
 	}
@@ -77,17 +76,18 @@ func (f Floors) Versions() string {
 	return "GLIBC_" + f.Glibc + " GLIBCXX_" + f.GLIBCXX + " CXXABI_" + f.CXXABI + " GCC_" + f.Libgcc
 }
 
-// Offered returns the glibc of the newest manylinux platform (PEP 600) of which a
-// machine with this glibc and this libstdc++ has all: wheels tagged for it or an
-// older one run there. It is "" where no platform is old enough.
+// Offered returns the glibc of the newest manylinux platform (PEP 600) that a machine with this
+// glibc and this libstdc++ offers. Wheels tagged for it or an older one run there. It is "" if no
+// platform is old enough.
 func Offered(glibc, glibcxx string) string {
-	all := policies()
-	if newest := all[len(all)-1]; compareVersions(glibc, newest.Glibc) >= 0 && compareVersions(glibcxx, newest.GLIBCXX) >= 0 {
+	all := readPolicies()
+	if newest := all[len(all)-1]; CompareVersions(glibc, newest.Glibc) >= 0 && CompareVersions(glibcxx, newest.GLIBCXX) >= 0 {
 		return glibc
 	}
 	for _, p := range slices.Backward(all) {
-		// An installer goes by the number in the tag, whatever the policy allows.
-		if tag := fmt.Sprintf("2.%d", p.Minor); compareVersions(tag, glibc) <= 0 && compareVersions(p.GLIBCXX, glibcxx) <= 0 {
+		// Installers compare the number in the tag with the machine's glibc, not the policy's
+		// glibc.
+		if tag := fmt.Sprintf("2.%d", p.Minor); CompareVersions(tag, glibc) <= 0 && CompareVersions(p.GLIBCXX, glibcxx) <= 0 {
 			return tag
 		}
 	}
@@ -100,8 +100,8 @@ func legacyPlatforms() map[string]string {
 	return map[string]string{"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
 }
 
-// platformGlibc returns the glibc a platform tag promises to run on: "2.35" of
-// manylinux_2_35_x86_64, and false where the tag promises none.
+// platformGlibc returns the glibc that a platform tag promises to run on: "2.35" for
+// manylinux_2_35_x86_64, and false if the tag promises none.
 func platformGlibc(tag string) (string, bool) {
 	for old, name := range legacyPlatforms() {
 		if rest, ok := strings.CutPrefix(tag, old+"_"); ok {
@@ -115,11 +115,11 @@ func platformGlibc(tag string) (string, bool) {
 	return fmt.Sprintf("%d.%d", major, minor), true
 }
 
-// promise is a platform that promises what libraries a Linux machine has.
+// promise matches a platform tag that names the libraries a Linux machine must have.
 var promise = regexp.MustCompile(`-(?:manylinux(?:1|2010|2014|_\d+_\d+)|musllinux_\d+_\d+)_(\w+)$`)
 
-// asBuilt is f as the file was called before it was renamed to promise more, as
-// PyTorch's wheels are, whose WHEEL still says linux_x86_64.
+// asBuilt returns f with the tags from before a renaming that promises more. PyTorch's wheels are
+// renamed in this way, and their WHEEL still says linux_x86_64.
 func (f FileName) asBuilt(w WheelFile) FileName {
 	if slices.ContainsFunc(w.Tags, func(t string) bool { return !strings.Contains(t, "-linux_") }) {
 		return f

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// ProvenanceSuffix is what the name of the statement beside a wheel adds to
-// the wheel's name.
+// ProvenanceSuffix ends the name of the provenance statement beside a wheel; the wheel's name
+// comes before it.
 const ProvenanceSuffix = ".provenance.json"
 
 const (
@@ -25,9 +25,9 @@ const (
 	builderID     = "https://github.com/dsbuild/dsbuild/builders/"
 )
 
-// Provenance is the in-toto statement (v1, predicate SLSA provenance v1) of a
-// finished wheel: what it was made of, by what, from when until when. It is not
-// signed: who needs that signs the file.
+// Provenance returns the in-toto statement (v1, predicate SLSA provenance v1) of a finished
+// wheel: its materials, its builder, and the start and end of its build. dsbuild does not sign
+// the statement: a user who needs a signature signs the file.
 func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error) {
 	external, err := structOf(map[string]any{
 		"deepspeed": m.Source.Ref, "ops": m.OpsRequested, "archs": m.ArchsRequested, "cpu": m.CPU,
@@ -44,7 +44,7 @@ func Provenance(m Manifest, b Build, started, finished time.Time) ([]byte, error
 	predicate := &slsa.Provenance{
 		BuildDefinition: &slsa.BuildDefinition{
 			BuildType: buildType, ExternalParameters: external, InternalParameters: internal,
-			ResolvedDependencies: materials(m, b),
+			ResolvedDependencies: buildMaterials(m, b),
 		},
 		RunDetails: &slsa.RunDetails{
 			Builder: &slsa.Builder{Id: builderID + m.Builder, Version: map[string]string{"dsbuild": m.Dsbuild}},
@@ -78,7 +78,7 @@ func statement(m Manifest, predicate *slsa.Provenance) ([]byte, error) {
 	if text, err = protojson.Marshal(s); err != nil {
 		return nil, err
 	}
-	// protojson varies its spaces on purpose.
+	// protojson varies its spaces on purpose; json.Indent makes them always the same.
 	var out bytes.Buffer
 	if err := json.Indent(&out, text, "", " "); err != nil {
 		return nil, err
@@ -93,9 +93,9 @@ const (
 	baseMaterial   = "base"
 )
 
-// materials are the sources, the base, and the software installed where the
-// wheel was compiled, each by what its installer recorded of its files.
-func materials(m Manifest, b Build) []*intoto.ResourceDescriptor {
+// buildMaterials lists the sources, the base, and the software installed in the build
+// environment. The digest of a package is that of the file list its installer recorded.
+func buildMaterials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	all := []*intoto.ResourceDescriptor{
 		{Name: sourceMaterial, Uri: pypiURL("deepspeed", m.Source.Ref), Digest: digests(m.Source.SHA256)},
 		{Name: baseMaterial, Uri: m.Base.uri(), Digest: digests(strings.TrimPrefix(m.Base.Digest, "sha256:"))},
@@ -106,7 +106,7 @@ func materials(m Manifest, b Build) []*intoto.ResourceDescriptor {
 	return all
 }
 
-// uri of an image, or of a tar file by its name alone.
+// uri returns the URI of an image, or of a tar file by its name alone.
 func (b Base) uri() string {
 	if strings.Contains(b.Ref, "@sha256:") {
 		return "oci://" + b.Ref
@@ -121,7 +121,7 @@ func digests(sha256 string) map[string]string {
 	return map[string]string{"sha256": sha256}
 }
 
-// structOf goes through JSON, for structpb knows no []string.
+// structOf converts through JSON, because structpb does not accept []string.
 func structOf(v map[string]any) (*structpb.Struct, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -131,11 +131,10 @@ func structOf(v map[string]any) (*structpb.Struct, error) {
 	return s, protojson.Unmarshal(text, s)
 }
 
-// checkProvenance holds a statement against the wheel it lies beside; sum is
-// the wheel's SHA-256.
+// checkProvenance compares a statement with the wheel beside it; sum is the wheel's SHA-256.
 func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	var s intoto.Statement
-	// The specification asks readers to pass over what they do not know.
+	// The specification asks readers to ignore unknown fields.
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &s); err != nil {
 		return []string{fmt.Sprintf("it cannot be read: %v", err)}
 	}

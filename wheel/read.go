@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 )
 
-// ManifestName is the file in a wheel's dist-info that holds its manifest;
-// ManifestSuffix is what the one beside the wheel adds to the wheel's name, and
-// ByteCodeSuffix what the byte code of its modules does.
+// ManifestName is the manifest's file in a wheel's dist-info. The files beside a wheel have the
+// wheel's name and a suffix: ManifestSuffix for its manifest, ByteCodeSuffix for the byte code of
+// its modules.
 const (
 	ManifestName   = "dsbuild.json"
 	ManifestSuffix = ".manifest.json"
@@ -30,24 +30,24 @@ type FileError struct {
 func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err) }
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Hint says what to try.
+// Hint suggests a remedy.
 func (e *FileError) Hint() string { return e.hint }
 
-// ExitCode is that of a wheel that is damaged or not what was asked.
+// ExitCode returns 4: the wheel is damaged or not as requested.
 func (e *FileError) ExitCode() int { return 4 }
 
 // ErrNoManifest is a wheel that dsbuild did not build.
 var ErrNoManifest = errors.New("no dsbuild manifest inside")
 
-// ReadManifest reads the manifest of the wheel at file, from inside it, and
-// fills in the SHA256 and the Size of the file as it is.
+// ReadManifest reads the manifest inside the wheel at file, and fills in the SHA256 and the Size
+// of the file.
 func ReadManifest(file string) (Manifest, error) {
 	a, err := Open(file)
 	if err != nil {
 		return Manifest{}, err
 	}
 	defer a.Close()
-	inside, err := a.manifest()
+	inside, err := a.readManifest()
 	if err != nil {
 		return Manifest{}, err
 	}
@@ -65,7 +65,7 @@ func ReadManifest(file string) (Manifest, error) {
 	return m, err
 }
 
-// LinkError is a symbolic link, a folder or a pipe where a file is wanted.
+// LinkError reports a symbolic link, a folder or a pipe in the place of a regular file.
 type LinkError struct {
 	Path string
 	Type fs.FileMode
@@ -78,14 +78,14 @@ func (e *LinkError) Error() string {
 	return e.Path + " is not a file"
 }
 
-// Hint says what to try.
+// Hint suggests a remedy.
 func (e *LinkError) Hint() string { return "put the file itself there, or remove what is there" }
 
-// ExitCode is that of wrong usage.
+// ExitCode returns 2: the command was used wrongly.
 func (e *LinkError) ExitCode() int { return 2 }
 
-// OpenRegular opens a file that is about to be copied to where others read it. A
-// symbolic link in a folder of wheels could point at any file of the user's.
+// OpenRegular opens a file that dsbuild is about to copy to a place that others can read. It
+// refuses symbolic links: one in a folder of wheels could point at any file of the user's.
 func OpenRegular(path string) (*os.File, error) {
 	named, err := os.Lstat(path)
 	if err != nil {
@@ -98,7 +98,7 @@ func OpenRegular(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Somebody may have put a link there in between.
+	// Another process may have put a link there since the Lstat.
 	if opened, err := f.Stat(); err != nil || !os.SameFile(named, opened) {
 		return nil, errors.Join(&LinkError{path, fs.ModeSymlink}, err, f.Close())
 	}

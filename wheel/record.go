@@ -44,7 +44,7 @@ func ParseRecord(r io.Reader) ([]RecordEntry, error) {
 		switch {
 		case limited.N == 0:
 			return nil, fmt.Errorf("RECORD: larger than %d bytes", maxRecord)
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return entries, nil
 		case err != nil:
 			return nil, fmt.Errorf("RECORD: %w", err)
@@ -106,6 +106,7 @@ func RecordDigest(sum []byte) string { return base64.RawURLEncoding.EncodeToStri
 // difference in words, none if it is right. It reads each file once; an error
 // is the end of ctx.
 func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
+	check := recordCheck{a}
 	in, err := a.Open(a.inDistInfo("RECORD"))
 	if err != nil {
 		return []string{err.Error()}, nil
@@ -117,7 +118,7 @@ func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
 	}
 	var findings []string
 	listed := make(map[string]bool, len(entries))
-	var files []RecordEntry // to be compared with what is there
+	var files []RecordEntry // the entries to compare with the wheel's files
 	for _, e := range entries {
 		switch why := badName(e.Path); {
 		case why != "":
@@ -130,28 +131,33 @@ func (a *Archive) VerifyRecord(ctx context.Context) ([]string, error) {
 		listed[e.Path] = true
 	}
 	for _, m := range a.members {
-		if !listed[m.Name] && !a.isSignature(m.Name) {
+		if !listed[m.Name] && !check.isSignature(m.Name) {
 			findings = append(findings, m.Name+": not listed in RECORD")
 		}
 	}
-	findings = append(findings, a.verifyFiles(ctx, files)...)
+	findings = append(findings, check.verifyFiles(ctx, files)...)
 	return findings, context.Cause(ctx)
 }
 
-// isSignature reports whether a file signs RECORD: added after it, it cannot
-// be listed.
-func (a *Archive) isSignature(name string) bool {
+// recordCheck compares the files of a wheel with its RECORD.
+type recordCheck struct {
+	*Archive
+}
+
+// isSignature reports whether a file signs RECORD. It is added after RECORD, so RECORD cannot
+// list it.
+func (a recordCheck) isSignature(name string) bool {
 	return name == a.inDistInfo("RECORD.jws") || name == a.inDistInfo("RECORD.p7s")
 }
 
 // verifyFiles compares files with what RECORD says of them, several at once,
 // and returns the findings in their order.
-func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string {
+func (a recordCheck) verifyFiles(ctx context.Context, files []RecordEntry) []string {
 	order := make([]int, len(files))
 	for i := range order {
 		order[i] = i
 	}
-	// The largest first: none is left over when the others are done.
+	// The largest come first, so that no large file is left at the end.
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(files[j].Size, files[i].Size) })
 	found := make([]string, len(files))
 	var next atomic.Int64
@@ -167,9 +173,8 @@ func (a *Archive) verifyFiles(ctx context.Context, files []RecordEntry) []string
 	return slices.DeleteFunc(found, func(f string) bool { return f == "" })
 }
 
-// verifyFile compares one file with what RECORD says of it: "" if all is
-// right.
-func (a *Archive) verifyFile(ctx context.Context, e RecordEntry) string {
+// verifyFile compares one file with its entry in RECORD and returns the difference, or "".
+func (a recordCheck) verifyFile(ctx context.Context, e RecordEntry) string {
 	i, ok := a.index[e.Path]
 	switch {
 	case !ok:

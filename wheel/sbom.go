@@ -14,11 +14,10 @@ import (
 // SBOMName is the place of the SBOM in a wheel's dist-info (PEP 770).
 const SBOMName = "sboms/dsbuild.cdx.json"
 
-// sbom lists in CycloneDX what a wheel is made of: its compiled files with
-// their hashes, the sources, and the software that was there when it was
-// compiled (scope excluded: it is not inside). It holds no time and no serial
-// number, so that the same wheel has the same bytes.
-func sbom(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
+// newSBOM returns the SBOM of a wheel in CycloneDX. It lists the wheel's compiled files with
+// their hashes, the sources, and the software of the build environment (scope excluded: it is not
+// inside). It holds no time and no serial number, so that the same wheel has the same bytes.
+func newSBOM(m Manifest, b Build, c Contents, files map[string]string) ([]byte, error) {
 	bom := cyclonedx.NewBOM()
 	purl := pypiURL(c.Name, m.Version)
 	bom.Metadata = &cyclonedx.Metadata{
@@ -86,7 +85,7 @@ func sha256Hash(hex string) *[]cyclonedx.Hash {
 	return &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex}}
 }
 
-// readSBOM returns the hashes of files that an SBOM names.
+// readSBOM returns the hashes of the files that an SBOM names.
 func readSBOM(text []byte) (files map[string]string, err error) {
 	var bom cyclonedx.BOM
 	if err := cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom); err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Spec is what is wanted of a wheel. Empty fields are left to the resolver.
+// Spec is a request for a wheel. The resolver fills in empty fields.
 type Spec struct {
 	DeepSpeed string   // version of a release
 	Foreign   bool     // the sources are the caller's own: DeepSpeed is the version they say
@@ -21,8 +21,8 @@ type Spec struct {
 	Driver    string // of the oldest node: which CUDA it runs
 }
 
-// DefaultOps are built when nothing else is asked: CPU Adam and the flatten
-// helpers of every offload job, and the GPU optimizer of all the others.
+// DefaultOps are built if the user names no ops: CPU Adam and the flatten helpers of every
+// offload job, and the GPU optimizer of all the others.
 func DefaultOps() []string { return []string{"cpu_adam", "utils", "fused_adam"} }
 
 // CPULevel is a micro-architecture level of the x86-64 psABI.
@@ -63,11 +63,11 @@ func (l CPULevel) Includes(other CPULevel) bool {
 	return j >= 0 && i >= j
 }
 
-// LocalVersion is the local part of the version that names what the wheel was
-// built for: torch2.15.cu132.sm80.ptx90.v3. deviceCode says whether any op of
-// it has device code: without, archs count for nothing and are left out.
+// LocalVersion returns the local part of the version, which names the wheel's targets:
+// torch2.15.cu132.sm80.ptx90.v3. deviceCode reports whether any op of the wheel has device code;
+// if none has, the version leaves archs out.
 func LocalVersion(torch, cuda string, archs []Arch, deviceCode bool, cpu CPULevel) string {
-	parts := []string{"torch" + minor(torch), "cu" + strings.ReplaceAll(minor(cuda), ".", "")}
+	parts := []string{"torch" + Minor(torch), "cu" + strings.ReplaceAll(Minor(cuda), ".", "")}
 	if deviceCode {
 		for _, a := range archs {
 			parts = append(parts, a.SM())
@@ -79,13 +79,4 @@ func LocalVersion(torch, cuda string, archs []Arch, deviceCode bool, cpu CPULeve
 		}
 	}
 	return strings.Join(append(parts, cpu.Short()), ".")
-}
-
-// minor cuts a version to its first two numbers.
-func minor(version string) string {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return version
-	}
-	return parts[0] + "." + parts[1]
 }

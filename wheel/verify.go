@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Verification is what a wheel turned out to be when it was held against its
-// own words: RECORD, metadata, manifest, and the files that lie beside it.
+// Verification is the result of comparing a wheel with its own RECORD, metadata and manifest, and
+// with the files beside it.
 type Verification struct {
 	Path     string    `json:"path"`
 	SHA256   string    `json:"sha256"`
@@ -27,7 +27,7 @@ type Verification struct {
 // Check is one of the questions Verify asks.
 type Check struct {
 	Name string `json:"name"`
-	// What it was held against, or why it could not be.
+	// Against names the source of the comparison, or the reason why there is none.
 	Against string   `json:"against"`
 	Skipped bool     `json:"skipped"` // there is nothing to compare with
 	Damage  []string `json:"damage"`  // every difference, in words
@@ -52,8 +52,8 @@ func (v Verification) Err() error {
 	return nil
 }
 
-// Verify opens the wheel at path and asks whether it is what it says. Damage
-// is in the result; an error is a file that is no wheel at all.
+// Verify opens the wheel at path and compares it with its own claims. The result lists the
+// damage; an error means that the file is not a wheel at all.
 func Verify(ctx context.Context, path string) (Verification, error) {
 	a, err := Open(path)
 	if err != nil {
@@ -62,12 +62,12 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	defer a.Close()
 	v := Verification{Path: path}
 	if a.raw == nil {
-		return v, a.damaged(errors.New("it is a directory: only a .whl file can be verified"))
+		return v, a.damagedError(errors.New("it is a directory: only a .whl file can be verified"))
 	}
-	if v.SHA256, v.Size, err = a.hash(ctx); err != nil {
+	if v.SHA256, v.Size, err = a.hashFile(ctx); err != nil {
 		return v, err
 	}
-	if v.Manifest, err = a.manifest(); err != nil {
+	if v.Manifest, err = a.readManifest(); err != nil {
 		return v, err
 	}
 	if v.Contents, err = a.Inspect(ctx); err != nil {
@@ -90,7 +90,7 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 		return v, err
 	}
 	metadata = append(metadata, commands...)
-	v.Checks = append(v.beside(),
+	v.Checks = append(v.checkBeside(),
 		Check{Name: "RECORD", Against: "every file's hash and size", Damage: record},
 		Check{Name: "metadata", Against: v.metadataAgainst(), Damage: metadata},
 		Check{Name: "tags", Against: "symbol versions of the extensions", Damage: tags},
@@ -106,24 +106,24 @@ func Verify(ctx context.Context, path string) (Verification, error) {
 	return v, nil
 }
 
-// manifest is the one inside, nil where there is none.
-func (a *Archive) manifest() (*Manifest, error) {
+// readManifest returns the manifest inside, nil if there is none.
+func (a *Archive) readManifest() (*Manifest, error) {
 	text, err := a.ReadFile(a.inDistInfo(ManifestName), maxText)
 	if errors.Is(err, errNoMember) {
 		return nil, nil //nolint:nilnil // a wheel of somebody else's
 	}
 	if err != nil {
-		return nil, a.damaged(err)
+		return nil, a.damagedError(err)
 	}
 	m, err := ParseManifest(text)
 	if err != nil {
-		return nil, a.damaged(err)
+		return nil, a.damagedError(err)
 	}
 	return &m, nil
 }
 
-// beside holds the wheel against the files in its folder.
-func (v Verification) beside() []Check {
+// checkBeside compares the wheel with the files in its folder.
+func (v Verification) checkBeside() []Check {
 	return []Check{
 		v.besideFile("sha256", filepath.Join(filepath.Dir(v.Path), SumsName), v.checkSums),
 		v.besideFile("manifest beside", v.Path+ManifestSuffix, v.checkManifestBeside),
@@ -133,8 +133,8 @@ func (v Verification) beside() []Check {
 	}
 }
 
-// besideFile runs a check on a file beside the wheel; one that is absent, or
-// says nothing of this wheel (errNotSaid), is skipped.
+// besideFile runs a check on a file beside the wheel. It skips a file that is absent, or that
+// does not mention this wheel (errNotSaid).
 func (v Verification) besideFile(name, file string, check func([]byte) ([]string, error)) Check {
 	c := Check{Name: name, Against: filepath.Base(file)}
 	text, err := readBounded(file)
@@ -203,7 +203,7 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	return damage, nil
 }
 
-// sameBuild compares manifests but for what only the one beside a wheel says.
+// sameBuild compares two manifests, except for the fields that only the one beside a wheel has.
 func sameBuild(a, b Manifest) bool {
 	text := func(m Manifest) string {
 		m.SHA256, m.Size, m.Builder, m.Dsbuild, m.BuiltAt = "", 0, "", "", nil
@@ -216,8 +216,8 @@ func sameBuild(a, b Manifest) bool {
 	return text(a) == text(b)
 }
 
-// verifyMetadata compares names and versions, and the torch that METADATA
-// asks for with the one the ops were compiled for.
+// verifyMetadata compares names and versions, and the torch requirement of METADATA with the
+// torch that the ops were compiled for.
 func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	m, c := v.Manifest, v.Contents
 	if m == nil {
@@ -232,7 +232,7 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	}
 	pin, err := torchPin(m.Torch)
 	if err != nil {
-		return nil, a.damaged(err)
+		return nil, a.damagedError(err)
 	}
 	torch := []string{}
 	for _, r := range c.Requires {
@@ -249,22 +249,22 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 		}
 	}
 	for _, f := range a.members {
-		if top, _, _ := strings.Cut(place(f.Name), "/"); strings.HasSuffix(strings.ToLower(top), ".egg-info") {
+		if top, _, _ := strings.Cut(installPath(f.Name), "/"); strings.HasSuffix(strings.ToLower(top), ".egg-info") {
 			damage = append(damage, f.Name+" is metadata too, which Python may read instead")
 		}
 	}
 	for _, said := range []struct{ what, wheel, manifest string }{
 		{"torch", c.Torch, m.Torch}, {"CUDA", c.CUDA, m.CUDA}, {"Python", c.Python, m.Python},
 	} {
-		if said.wheel != "" && minor(said.wheel) != minor(said.manifest) {
+		if said.wheel != "" && Minor(said.wheel) != Minor(said.manifest) {
 			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, the manifest says %s", said.what, said.wheel, said.manifest))
 		}
 	}
 	return damage, nil
 }
 
-// metadataAgainst says what there was to compare METADATA with. Name and version
-// were compared when the wheel was opened.
+// metadataAgainst names the sources that METADATA was compared with. Name and version were
+// compared when the wheel was opened.
 func (v Verification) metadataAgainst() string {
 	if v.Manifest == nil {
 		return "file name"
@@ -272,8 +272,8 @@ func (v Verification) metadataAgainst() string {
 	return "file name and manifest"
 }
 
-// verifyTags compares the tags of the file name with those inside, and the
-// glibc they promise to run on with the one the extensions need.
+// verifyTags compares the tags of the file name with those in WHEEL, and the glibc that they
+// promise with the one that the extensions need.
 func (a *Archive) verifyTags(v Verification) ([]string, error) {
 	inside, err := a.WheelFile()
 	if err != nil {
@@ -303,7 +303,7 @@ func (c Contents) checkPromise() []string {
 	var damage []string
 	for _, t := range c.Tags {
 		platform := t[strings.LastIndex(t, "-")+1:]
-		if promised, ok := platformGlibc(platform); !ok || !strings.HasSuffix(platform, "_x86_64") || compareVersions(promised, needs) >= 0 {
+		if promised, ok := platformGlibc(platform); !ok || !strings.HasSuffix(platform, "_x86_64") || CompareVersions(promised, needs) >= 0 {
 			continue
 		}
 		d := "tagged " + platform + ", " + what
@@ -314,8 +314,7 @@ func (c Contents) checkPromise() []string {
 	return damage
 }
 
-// againstManifest compares what the extensions hold with what the manifest
-// says they do.
+// againstManifest compares the contents of the extensions with the manifest.
 func (v Verification) againstManifest() []Check {
 	names := []string{"ops", "archs", "CPU level", "libraries"}
 	checks := make([]Check, len(names))
@@ -348,9 +347,8 @@ func (m Manifest) checkOps(c Contents) []string {
 	return damage
 }
 
-// checkArchs asks that every op with device code has it for every arch that is
-// said of it: what
-// another op has does not help it.
+// checkArchs checks that every op with device code has it for every arch that the manifest lists
+// for the op. The device code of one op is no use to another.
 func (m Manifest) checkArchs(c Contents) []string {
 	var damage []string
 	device := false
@@ -365,13 +363,13 @@ func (m Manifest) checkArchs(c Contents) []string {
 		}
 	}
 	if !device && len(m.Archs)+len(m.PTX) > 0 {
-		damage = append(damage, fmt.Sprintf("no op has device code, the manifest says SASS for %s and PTX for %s", list(m.Archs), list(m.PTX)))
+		damage = append(damage, fmt.Sprintf("no op has device code, the manifest says SASS for %s and PTX for %s", archList(m.Archs), archList(m.PTX)))
 	}
 	return damage
 }
 
-// checkCPU takes the highest level found: the ops of DeepSpeed choose nothing
-// at run time.
+// checkCPU compares the highest level found, because the ops of DeepSpeed choose no code at run
+// time.
 func (m Manifest) checkCPU(c Contents) []string {
 	var damage []string
 	for _, e := range c.Extensions {

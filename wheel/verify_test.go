@@ -88,14 +88,16 @@ func TestVerifyBeside(t *testing.T) {
 		"statement about another": {path + wheel.ProvenanceSuffix, string(otherStatement), []string{"provenance: it is about a file with sha256 000"}, ""},
 		"statement of sources": {
 			path + wheel.ProvenanceSuffix, strings.ReplaceAll(string(statement), m.Source.SHA256, strings.Repeat("9", 64)),
-			[]string{"provenance: its sources have sha256 999"}, "",
+			[]string{"provenance: its sources have sha256 999"},
+			"",
 		},
 		"statement with more": {
 			path + wheel.ProvenanceSuffix, strings.Replace(strings.Replace(string(statement), `"runDetails"`, `"x_later": 1, "runDetails"`, 1), `"_type"`, `"later": {}, "_type"`, 1), nil, "",
 		},
 		"statement of no base": {
 			path + wheel.ProvenanceSuffix, strings.Replace(string(statement), `"name": "base"`, `"name": "other"`, 1),
-			[]string{"provenance: its base has sha256 nothing, the manifest's efef"}, "",
+			[]string{"provenance: its base has sha256 nothing, the manifest's efef"},
+			"",
 		},
 		"statement is none": {path + wheel.ProvenanceSuffix, `{"_type":"x"}`, []string{"provenance: wrong statement type"}, ""},
 	} {

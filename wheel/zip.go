@@ -14,15 +14,14 @@ import (
 	"slices"
 )
 
-// A zip file has two lists of what is inside: the headers in front of each
-// member's data and the central directory at the end. Installers that believe
-// the one and scanners that believe the other see different wheels, so both
-// are read here, and have to agree and to account for every byte of the file.
-// archive/zip believes the directory and says nothing of offsets.
+// A zip file lists its content twice: in the header in front of each member's data and in the
+// central directory at the end. An installer that trusts one list and a scanner that trusts the
+// other see different wheels. So this reader reads both lists. They have to agree and to account
+// for every byte of the file. archive/zip trusts the directory and does not return offsets.
 //
 // Record layouts: PKWARE's APPNOTE.TXT 6.3.10, section 4.3.
 
-// Lengths in bytes of the fixed part of each record, and what it begins with.
+// The length in bytes of the fixed part of each record, and the signature that it begins with.
 const (
 	localLen     = 30 // 4.3.7
 	centralLen   = 46 // 4.3.12
@@ -44,12 +43,12 @@ const (
 	flagDescriptor = 1 << 3              // CRC and sizes follow the data
 	flagPatch      = 1 << 5
 	flagUTF8       = 1 << 11
-	// flagsThatMatter are those that change how a member is read; the others
-	// tell how hard the compressor tried.
+	// flagsThatMatter are those that change how a member is read; the others show the compression
+	// level.
 	flagsThatMatter = flagEncrypted | flagDescriptor | flagPatch | flagUTF8
 )
 
-// Extra fields that change what a header says (4.5.3, 4.6.9).
+// Extra fields that override a header's values (4.5.3, 4.6.9).
 const (
 	extraZip64       = 0x0001
 	extraUnicodePath = 0x7075
@@ -75,7 +74,7 @@ type zipMember struct {
 
 func (m *zipMember) isDir() bool { return m.Name[len(m.Name)-1] == '/' }
 
-// directory is where the central directory lies.
+// directory is the place of the central directory.
 type directory struct {
 	entries      uint64
 	offset, size int64 // bytes
@@ -91,7 +90,7 @@ func readZip(r io.ReaderAt, size int64) ([]zipMember, error) {
 	return members, checkLocals(r, dir, members)
 }
 
-// listZip reads what the directory of a zip file says, and not the members' own headers.
+// listZip reads the directory of a zip file, without the members' own headers.
 func listZip(r io.ReaderAt, size int64) (directory, []zipMember, error) {
 	dir, err := findDirectory(r, size)
 	if err != nil {
@@ -138,8 +137,8 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 	return placeDirectory(at, entries, length, offset)
 }
 
-// findDirectory64 reads the ZIP64 end record, which must lie right before its
-// locator at byte at, and say what the short record says where that has room.
+// findDirectory64 reads the ZIP64 end record, which must lie directly before its locator at byte
+// at. It must agree with those values of the short record that fit there.
 func findDirectory64(r io.ReaderAt, at int64, locator []byte, entries, length, offset uint64) (directory, error) {
 	at -= end64Len
 	if at < 0 || le.Uint64(locator[8:]) != uint64(at) {
@@ -221,7 +220,7 @@ func readCentral(h []byte, name string, extra []byte) (zipMember, error) {
 		return m, fmt.Errorf("%s: %w", name, err)
 	}
 	size, compressed, offset := uint64(le.Uint32(h[24:])), uint64(le.Uint32(h[20:])), uint64(le.Uint32(h[42:]))
-	if _, err := widen(zip64, &size, &compressed, &offset); err != nil {
+	if _, err := readZip64Fields(zip64, &size, &compressed, &offset); err != nil {
 		return m, fmt.Errorf("%s: %w", name, err)
 	}
 	if size > maxContent || compressed > math.MaxInt64 || offset > math.MaxInt64 {
@@ -234,8 +233,8 @@ func readCentral(h []byte, name string, extra []byte) (zipMember, error) {
 	return m, nil
 }
 
-// checkKind refuses whatever is no plain file or directory, and sizes that
-// cannot be. attributes has the mode of Unix in its upper half.
+// checkKind refuses members other than regular files and directories, and impossible sizes.
+// attributes has the mode of Unix in its upper half.
 func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 	kind := attributes >> 16 & modeType
 	m.Mode = fs.FileMode(attributes>>16) & fs.ModePerm
@@ -292,9 +291,9 @@ func readExtra(extra []byte, name string) (zip64 []byte, err error) {
 	return zip64, nil
 }
 
-// widen gives the fields that a 32-bit header had no room for their values
-// from a ZIP64 field, in order, and returns what is left of it.
-func widen(zip64 []byte, fields ...*uint64) ([]byte, error) {
+// readZip64Fields sets those fields that did not fit into 32 bits from a ZIP64 field, in order,
+// and returns the rest of it.
+func readZip64Fields(zip64 []byte, fields ...*uint64) ([]byte, error) {
 	for _, f := range fields {
 		if *f != math.MaxUint32 {
 			continue
@@ -307,9 +306,9 @@ func widen(zip64 []byte, fields ...*uint64) ([]byte, error) {
 	return zip64, nil
 }
 
-// checkLocals compares each member's local header with the directory, and the
-// places of all with each other: between byte 0 and the directory each byte
-// belongs to one member. It fills in where their data lie.
+// checkLocals compares each member's local header with the directory, and the places of all
+// members with each other: each byte between byte 0 and the directory must belong to exactly one
+// member. It fills in the offsets of their data.
 func checkLocals(r io.ReaderAt, dir directory, members []zipMember) error {
 	order := make([]*zipMember, len(members))
 	for i := range members {
@@ -340,9 +339,8 @@ func checkLocals(r io.ReaderAt, dir directory, members []zipMember) error {
 	return nil
 }
 
-// checkLocal compares the local header of one member with its entry in the
-// directory, and returns where the member ends. Next is where the following
-// one begins.
+// checkLocal compares the local header of one member with its entry in the directory, and returns
+// the offset of the member's end. next is the offset of the following member.
 func checkLocal(content *io.SectionReader, m *zipMember, next int64) (end int64, err error) {
 	var h [localLen]byte
 	if _, err := content.ReadAt(h[:], m.header); err != nil || string(h[:4]) != localMagic {
@@ -365,7 +363,7 @@ func checkLocal(content *io.SectionReader, m *zipMember, next int64) (end int64,
 		return 0, err
 	}
 	size, compressed := uint64(le.Uint32(h[22:])), uint64(le.Uint32(h[18:]))
-	rest, err := widen(zip64, &size, &compressed)
+	rest, err := readZip64Fields(zip64, &size, &compressed)
 	if err != nil {
 		return 0, err
 	}
@@ -373,7 +371,7 @@ func checkLocal(content *io.SectionReader, m *zipMember, next int64) (end int64,
 	if said != m.sizes() && (m.flags&flagDescriptor == 0 || !said.zeroOr(m.sizes())) {
 		return 0, fmt.Errorf("has %s in its local header, %s in the directory", said, m.sizes())
 	}
-	// Some readers take the sizes from here even if the header had room.
+	// Some readers take the sizes from here even if they fit into the header.
 	if len(rest) >= 16 && (le.Uint64(rest) != size || le.Uint64(rest[8:]) != compressed) {
 		return 0, errors.New("has other sizes in the ZIP64 field of its local header")
 	}
@@ -384,9 +382,9 @@ func checkLocal(content *io.SectionReader, m *zipMember, next int64) (end int64,
 	return end, nil
 }
 
-// checkDescriptor reads the data descriptor between the data of m, which end
-// at byte end, and the next member, and returns where it ends. It has four
-// forms (4.3.9): with and without signature, 32-bit and 64-bit sizes.
+// checkDescriptor reads the data descriptor between the data of m, which end at byte end, and the
+// next member, and returns its end. It has four forms (4.3.9): with and without signature, 32-bit
+// and 64-bit sizes.
 func checkDescriptor(content *io.SectionReader, m *zipMember, end, next int64) (int64, error) {
 	n := next - end
 	if n < 0 {
@@ -417,7 +415,7 @@ func checkDescriptor(content *io.SectionReader, m *zipMember, end, next int64) (
 	return next, nil
 }
 
-// sizes is what a header says of a member's data.
+// sizes are the checksum and the sizes that a header claims for a member's data.
 type sizes struct {
 	crc              uint32
 	size, compressed uint64
@@ -425,7 +423,8 @@ type sizes struct {
 
 func (m *zipMember) sizes() sizes { return sizes{m.crc, uint64(m.Size), uint64(m.Compressed)} }
 
-// zeroOr reports whether each value is that of t, or zero for "see behind".
+// zeroOr reports whether each value equals that of t, or is zero, which means that a later record
+// holds it.
 func (s sizes) zeroOr(t sizes) bool {
 	return (s.crc == 0 || s.crc == t.crc) && (s.size == 0 || s.size == t.size) && (s.compressed == 0 || s.compressed == t.compressed)
 }

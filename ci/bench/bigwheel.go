@@ -19,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// ballast is what is put into a wheel to make it a big one: as much native code
+// ballast is a file that makes a wheel a big one: as much native code
 // as a wheel of many ops for many GPUs has, and none that is ever loaded.
 const (
 	ballast     = "deepspeed/ops/ballast.bin"
@@ -27,25 +27,25 @@ const (
 )
 
 // bigWheels makes big wheels of the real ones.
-func (y *yard) bigWheels(context.Context, ui.Step) (string, error) {
-	y.big = nil
-	for i, real := range y.real {
+func (ws *workspace) bigWheels(context.Context, ui.Step) (string, error) {
+	ws.big = nil
+	for i, real := range ws.real {
 		dir := filepath.Join(filepath.Dir(real), "big")
-		if err := errors.Join(os.RemoveAll(filepath.Join(y.dir, dir)), os.Mkdir(filepath.Join(y.dir, dir), 0o755)); err != nil {
+		if err := errors.Join(os.RemoveAll(filepath.Join(ws.dir, dir)), os.Mkdir(filepath.Join(ws.dir, dir), 0o755)); err != nil {
 			return "", err
 		}
 		big := filepath.Join(dir, filepath.Base(real))
-		if err := enlarge(filepath.Join(y.dir, real), filepath.Join(y.dir, big), byte(i+1)); err != nil {
+		if err := writeBigWheel(filepath.Join(ws.dir, real), filepath.Join(ws.dir, big), byte(i+1)); err != nil {
 			return "", fmt.Errorf("%s: %w", real, err)
 		}
-		y.big = append(y.big, big)
+		ws.big = append(ws.big, big)
 	}
-	return strings.Join(y.big, ", "), nil
+	return strings.Join(ws.big, ", "), nil
 }
 
-// enlarge writes a wheel with ballast. What dsbuild says of the wheel in it does
+// writeBigWheel writes a wheel with ballast. What dsbuild says of the wheel in it does
 // not go along: it would not be true.
-func enlarge(wheel, big string, seed byte) (err error) {
+func writeBigWheel(wheel, big string, seed byte) (err error) {
 	in, err := zip.OpenReader(wheel)
 	if err != nil {
 		return err
@@ -84,14 +84,14 @@ func enlarge(wheel, big string, seed byte) (err error) {
 	return out.Close()
 }
 
-// addBallast returns its row of RECORD.
+// addBallast writes the ballast and returns its row of RECORD.
 func addBallast(out *zip.Writer, seed byte) ([]string, error) {
 	w, err := out.Create(ballast)
 	if err != nil {
 		return nil, err
 	}
 	h := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(w, h), noise(seed, ballastSize)); err != nil {
+	if _, err := io.Copy(io.MultiWriter(w, h), noiseReader(seed, ballastSize)); err != nil {
 		return nil, err
 	}
 	return []string{ballast, "sha256=" + base64.RawURLEncoding.EncodeToString(h.Sum(nil)), fmt.Sprint(ballastSize)}, nil

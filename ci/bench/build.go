@@ -25,12 +25,12 @@ import (
 	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/ledger"
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// What is built: the ops of the guides, and those whose device code grows with
+// The ops that are built: those of the guides, and those whose device code grows with
 // every arch.
 const (
 	builtOps = "cpu_adam,utils"
@@ -55,42 +55,45 @@ func (s site) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
-func (s site) host(elem ...string) string {
+func (s site) hostPath(elem ...string) string {
 	return s.path(append([]string{"cache", "dsbuild", "host"}, elem...)...)
 }
 
-// toolchain has dsbuild's host builder make the toolchain, by a wheel that is
+// wheelBuilds measures builds in the site of a workspace.
+type wheelBuilds struct{ *workspace }
+
+// makeToolchain has dsbuild's host builder make the toolchain, by a wheel that is
 // thrown away. Its downloads are those of all that is made here.
-func (y *yard) toolchain(ctx context.Context, step ui.Step) (string, error) {
-	s := site{dir: filepath.Join(y.dir, "build")}
-	downloads := filepath.Join(y.cache, "uv")
-	if err := errors.Join(os.MkdirAll(s.host(), 0o700), os.MkdirAll(downloads, 0o700)); err != nil {
+func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (string, error) {
+	s := site{dir: filepath.Join(builds.dir, "build")}
+	downloads := filepath.Join(builds.cache, "uv")
+	if err := errors.Join(os.MkdirAll(s.hostPath(), 0o700), os.MkdirAll(downloads, 0o700)); err != nil {
 		return "", err
 	}
-	if err := os.Symlink(downloads, s.host("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Symlink(downloads, s.hostPath("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
 	step.Log("dsbuild wheel --builder host, for the toolchain")
-	y.site = s
-	if _, err := y.build(ctx, "--ops", "utils"); err != nil {
+	builds.site = s
+	if _, err := builds.buildWheel(ctx, "--ops", "utils"); err != nil {
 		return "", err
 	}
-	envs, err := filepath.Glob(s.host("environments", "*", "complete"))
+	envs, err := filepath.Glob(s.hostPath("environments", "*", "complete"))
 	if err != nil || len(envs) == 0 {
-		return "", fmt.Errorf("no toolchain in %s: %w", s.host("environments"), err)
+		return "", fmt.Errorf("no toolchain in %s: %w", s.hostPath("environments"), err)
 	}
-	slices.SortFunc(envs, func(a, b string) int { return modified(b).Compare(modified(a)) })
+	slices.SortFunc(envs, func(a, b string) int { return modificationTime(b).Compare(modificationTime(a)) })
 	s.env, s.cuda = filepath.Join(filepath.Dir(envs[0]), "toolchain"), filepath.Join(filepath.Dir(envs[0]), "cuda")
-	sources, err := filepath.Glob(s.host("steps", "*", "deepspeed-*.tar.gz"))
+	sources, err := filepath.Glob(s.hostPath("steps", "*", "deepspeed-*.tar.gz"))
 	if err != nil || len(sources) == 0 {
-		return "", fmt.Errorf("no sources in %s: %w", s.host("steps"), err)
+		return "", fmt.Errorf("no sources in %s: %w", s.hostPath("steps"), err)
 	}
 	s.source = s.path(filepath.Base(sources[0]))
 	if err := copyTo(sources[0], s.source); err != nil {
 		return "", err
 	}
-	y.site = s
-	return y.version(ctx, filepath.Join(s.env, "bin", "python"), "-c", "import torch; print('torch', torch.__version__)")
+	builds.site = s
+	return builds.readVersion(ctx, filepath.Join(s.env, "bin", "python"), "-c", "import torch; print('torch', torch.__version__)")
 }
 
 // built is what dsbuild says of the wheel it has made.
@@ -106,14 +109,14 @@ type built struct {
 	took cost
 }
 
-// build runs dsbuild wheel on this machine, in the cache of the site.
-func (y *yard) build(ctx context.Context, args ...string) (built, error) {
+// buildWheel runs dsbuild wheel on this machine, in the cache of the site.
+func (builds wheelBuilds) buildWheel(ctx context.Context, args ...string) (built, error) {
 	line := "dsbuild wheel --builder host --json -o dist " + strings.Join(args, " ")
 	var out bytes.Buffer
-	fmt.Fprintf(y.log, "\n$ %s\n", line)
-	took, err := metered(ctx, y.site.dir, y.siteEnv(), io.MultiWriter(&out, y.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
+	fmt.Fprintf(builds.log, "\n$ %s\n", line)
+	took, err := measureCommand(ctx, builds.site.dir, builds.siteEnv(), io.MultiWriter(&out, builds.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
 	if err == nil && took.Status != 0 {
-		err = fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, y.log.Name())
+		err = fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, builds.log.Name())
 	}
 	if err != nil {
 		return built{}, fmt.Errorf("%s: %w", line, err)
@@ -130,15 +133,15 @@ func (y *yard) build(ctx context.Context, args ...string) (built, error) {
 }
 
 // siteEnv is the environment of all builds.
-func (y *yard) siteEnv() []string {
-	return y.environ("XDG_CACHE_HOME="+y.site.path("cache"), "XDG_STATE_HOME="+y.site.path("state"))
+func (builds wheelBuilds) siteEnv() []string {
+	return builds.commandEnv("XDG_CACHE_HOME="+builds.site.path("cache"), "XDG_STATE_HOME="+builds.site.path("state"))
 }
 
-// forget empties parts of what dsbuild keeps from build to build.
-func (y *yard) forget(parts ...string) error {
+// emptyCaches empties parts of what dsbuild keeps from build to build.
+func (builds wheelBuilds) emptyCaches(parts ...string) error {
 	var err error
 	for _, part := range parts {
-		err = errors.Join(err, os.RemoveAll(y.site.path("cache", "dsbuild", part)))
+		err = errors.Join(err, os.RemoveAll(builds.site.path("cache", "dsbuild", part)))
 	}
 	return err
 }
@@ -149,22 +152,22 @@ const (
 	keptObjects = "host/objects"
 )
 
-// unpack makes a fresh tree of the sources under a name in the site.
-func (y *yard) unpack(ctx context.Context, name string) (tree string, err error) {
-	tree = y.site.path(name)
+// unpackSources makes a fresh tree of the sources under a name in the site.
+func (builds wheelBuilds) unpackSources(ctx context.Context, name string) (tree string, err error) {
+	tree = builds.site.path(name)
 	if err := errors.Join(os.RemoveAll(tree), os.Mkdir(tree, 0o755)); err != nil {
 		return "", err
 	}
-	if out, err := child.Command(ctx, "tar", "-xzf", y.site.source, "-C", tree, "--strip-components=1").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("unpacking %s: %w\n%s", y.site.source, err, out)
+	if out, err := child.Command(ctx, "tar", "-xzf", builds.site.source, "-C", tree, "--strip-components=1").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("unpacking %s: %w\n%s", builds.site.source, err, out)
 	}
 	return tree, nil
 }
 
-// changed is the source distribution with another Python file in it, as the next
+// changeSource returns the source distribution with another Python file in it, as the next
 // commit would have: each is another one.
-func (y *yard) changed(ctx context.Context, n int) (string, error) {
-	tree, err := y.unpack(ctx, "changed")
+func (builds wheelBuilds) changeSource(ctx context.Context, n int) (string, error) {
+	tree, err := builds.unpackSources(ctx, "changed")
 	if err != nil {
 		return "", err
 	}
@@ -176,25 +179,25 @@ func (y *yard) changed(ctx context.Context, n int) (string, error) {
 	return tree, errors.Join(err, f.Close())
 }
 
-// stock builds by the recipe of DeepSpeed's guides, in a fresh copy of the sources,
+// buildByStockRecipe builds by the recipe of DeepSpeed's guides, in a fresh copy of the sources,
 // with the toolchain that dsbuild uses.
-func (y *yard) stock(ctx context.Context, ops string) (built, error) {
-	tree, err := y.unpack(ctx, "stock")
+func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, ops string) (built, error) {
+	tree, err := builds.unpackSources(ctx, "stock")
 	if err != nil {
 		return built{}, err
 	}
 	line := stockLine(ops)
-	fmt.Fprintf(y.log, "\n$ %s\n", line)
-	env := append(y.environ(), "CUDA_HOME="+y.site.cuda)
+	fmt.Fprintf(builds.log, "\n$ %s\n", line)
+	env := append(builds.commandEnv(), "CUDA_HOME="+builds.site.cuda)
 	env = slices.DeleteFunc(env, func(v string) bool { return strings.HasPrefix(v, "PATH=") })
-	env = append(env, "PATH="+filepath.Join(y.site.env, "bin")+":"+os.Getenv("PATH"))
-	took, err := metered(ctx, tree, env, y.log, line)
+	env = append(env, "PATH="+filepath.Join(builds.site.env, "bin")+":"+os.Getenv("PATH"))
+	took, err := measureCommand(ctx, tree, env, builds.log, line)
 	if err != nil {
 		return built{}, err
 	}
 	wheels, _ := filepath.Glob(filepath.Join(tree, "dist", "*.whl")) // a bad pattern finds none
 	if took.Status != 0 || len(wheels) != 1 {
-		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; what it said is in %s", took.Status, len(wheels), y.log.Name())
+		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; what it said is in %s", took.Status, len(wheels), builds.log.Name())
 	}
 	info, err := os.Stat(wheels[0])
 	if err != nil {
@@ -222,25 +225,25 @@ type way struct {
 	do     func(context.Context) (built, error)
 }
 
-// ways are compared, in this order: what each leaves, the next finds.
-func (y *yard) ways(round int) []way {
+// buildVariants lists the ways to build that are compared, in this order: what each leaves, the next finds.
+func (builds wheelBuilds) buildVariants(round int) []way {
 	ours := func(args ...string) func(context.Context) (built, error) {
 		return func(ctx context.Context) (built, error) {
-			return y.build(ctx, append([]string{"--ops", builtOps, "--deepspeed", y.site.source}, args...)...)
+			return builds.buildWheel(ctx, append([]string{"--ops", builtOps, "--deepspeed", builds.site.source}, args...)...)
 		}
 	}
 	return []way{
-		{stockName, nil, func(ctx context.Context) (built, error) { return y.stock(ctx, builtOps) }},
-		{"dsbuild, nothing prepared", func() error { return y.forget(keptWheels, keptSteps, keptObjects) }, ours()},
+		{stockName, nil, func(ctx context.Context) (built, error) { return builds.buildByStockRecipe(ctx, builtOps) }},
+		{"dsbuild, nothing prepared", func() error { return builds.emptyCaches(keptWheels, keptSteps, keptObjects) }, ours()},
 		{"dsbuild, objects cold (--no-cache)", nil, ours("--no-cache")},
 		{"dsbuild, objects warm: the next commit", nil, func(ctx context.Context) (built, error) {
-			tree, err := y.changed(ctx, round)
+			tree, err := builds.changeSource(ctx, round)
 			if err != nil {
 				return built{}, err
 			}
-			return y.build(ctx, "--ops", builtOps, "--deepspeed", tree)
+			return builds.buildWheel(ctx, "--ops", builtOps, "--deepspeed", tree)
 		}},
-		{"dsbuild, objects warm: the same again, not in the store", func() error { return y.forget(keptWheels) }, ours()},
+		{"dsbuild, objects warm: the same again, not in the store", func() error { return builds.emptyCaches(keptWheels) }, ours()},
 		{"dsbuild, nothing changed", nil, ours()},
 	}
 }
@@ -248,15 +251,15 @@ func (y *yard) ways(round int) []way {
 // pictured are the ways whose time is drawn.
 const pictured = 3
 
-// building compares dsbuild's builds with the stock recipe's.
-func (y *yard) building(ctx context.Context) (finding, error) {
+// compareBuilds compares dsbuild's builds with the stock recipe's.
+func (builds wheelBuilds) compareBuilds(ctx context.Context) (finding, error) {
 	walls, cpus, sizes := map[string][]float64{}, map[string][]float64{}, map[string]int64{}
 	var drawn []chart
-	rounds := cmp.Or(y.rounds, 2)
+	rounds := cmp.Or(builds.rounds, 2)
 	for round := 1; round <= rounds; round++ {
-		step := y.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", builtOps, round, rounds))
+		step := builds.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", builtOps, round, rounds))
 		var said []string
-		for i, w := range y.ways(round) {
+		for i, w := range builds.buildVariants(round) {
 			if w.before != nil {
 				if err := w.before(); err != nil {
 					return finding{}, err
@@ -265,7 +268,7 @@ func (y *yard) building(ctx context.Context) (finding, error) {
 			syscall.Sync()
 			var b built
 			var err error
-			spans := watch(func() { b, err = w.do(ctx) })
+			spans := watchProcesses(func() { b, err = w.do(ctx) })
 			if err != nil {
 				step.End(ui.Failed, "")
 				return finding{}, fmt.Errorf("%s: %w", w.name, err)
@@ -278,15 +281,15 @@ func (y *yard) building(ctx context.Context) (finding, error) {
 		}
 		step.End(ui.Done, strings.Join(said, ", "))
 	}
-	text := "![what ran when](bench-build.svg)\n\n" + y.buildTable(walls, cpus, sizes) + buildRemarks()
+	text := "![what ran when](bench-build.svg)\n\n" + builds.buildTable(walls, cpus, sizes) + buildRemarks()
 	return finding{text, map[string]string{"bench-build.svg": drawTimeline("A wheel of "+builtOps+": what ran when", drawn)}}, nil
 }
 
 // buildTable has a line for each way.
-func (y *yard) buildTable(walls, cpus map[string][]float64, sizes map[string]int64) string {
+func (builds wheelBuilds) buildTable(walls, cpus map[string][]float64, sizes map[string]int64) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| a wheel of %s | wall, s | × %s | CPU, s | bytes of the wheel |\n|---|---|---|---|---|\n", builtOps, stockName)
-	for _, w := range y.ways(0) {
+	for _, w := range builds.buildVariants(0) {
 		ratios := make([]float64, len(walls[w.name]))
 		for i := range ratios {
 			ratios[i] = walls[w.name][i] / walls[stockName][i]
@@ -303,9 +306,9 @@ func buildRemarks() string {
 		"The next commit is a tree with one Python file changed.\n"
 }
 
-// archs compares a wheel for one more arch with that for both from scratch.
-func (y *yard) archs(ctx context.Context) (finding, error) {
-	if err := y.forget(keptWheels, keptSteps, keptObjects); err != nil {
+// compareArchs compares a wheel for one more arch with that for both from scratch.
+func (builds wheelBuilds) compareArchs(ctx context.Context) (finding, error) {
+	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
 		return finding{}, err
 	}
 	var b strings.Builder
@@ -319,8 +322,8 @@ func (y *yard) archs(ctx context.Context) (finding, error) {
 		{"for 8.0 and 8.6, after that", []string{"--arch", "'8.0;8.6'"}},
 		{"for 8.0 and 8.6, from scratch (--no-cache)", []string{"--arch", "'8.0;8.6'", "--no-cache"}},
 	} {
-		step := y.ui.Step(w.name)
-		made, err := y.build(ctx, append([]string{"--ops", archOps, "--deepspeed", y.site.source}, w.args...)...)
+		step := builds.ui.Step(w.name)
+		made, err := builds.buildWheel(ctx, append([]string{"--ops", archOps, "--deepspeed", builds.site.source}, w.args...)...)
 		if err != nil {
 			step.End(ui.Failed, "")
 			return finding{}, err
@@ -333,8 +336,8 @@ func (y *yard) archs(ctx context.Context) (finding, error) {
 	return finding{text: b.String()}, nil
 }
 
-// opPackages installs what the ops need of this system.
-func (y *yard) opPackages(ctx context.Context, _ ui.Step) (string, error) {
+// installOpPackages installs the packages that the ops need on this system.
+func (builds wheelBuilds) installOpPackages(ctx context.Context, _ ui.Step) (string, error) {
 	tables, err := compat.NewTables()
 	if err != nil {
 		return "", err
@@ -354,22 +357,22 @@ func (y *yard) opPackages(ctx context.Context, _ ui.Step) (string, error) {
 	return strings.Join(packages, ", "), debian.Ensure(ctx, there, packages...)
 }
 
-// allOps holds the time of compiling all ops against what the cores allow.
-func (y *yard) allOps(ctx context.Context) (finding, error) {
-	if err := y.forget(keptWheels, keptSteps, keptObjects); err != nil {
+// buildAllOps holds the time of compiling all ops against the least time that the cores allow.
+func (builds wheelBuilds) buildAllOps(ctx context.Context) (finding, error) {
+	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
 		return finding{}, err
 	}
-	if err := os.RemoveAll(y.site.path("state")); err != nil {
+	if err := os.RemoveAll(builds.site.path("state")); err != nil {
 		return finding{}, err
 	}
-	step := y.ui.Step("a wheel of all ops")
-	made, err := y.build(ctx, "--ops", compat.AllOps, "--arch", "8.0", "--deepspeed", y.site.source)
+	step := builds.ui.Step("a wheel of all ops")
+	made, err := builds.buildWheel(ctx, "--ops", compat.AllOps, "--arch", "8.0", "--deepspeed", builds.site.source)
 	if err != nil {
 		step.End(ui.Failed, "")
 		return finding{}, err
 	}
 	step.End(ui.Done, "")
-	logs, err := filepath.Glob(y.site.path("state", "dsbuild", "logs", "*.log"))
+	logs, err := filepath.Glob(builds.site.path("state", "dsbuild", "logs", "*.log"))
 	if err != nil || len(logs) != 1 {
 		return finding{}, fmt.Errorf("%d logs of a build: %w", len(logs), err)
 	}
@@ -396,13 +399,13 @@ The jobs take %.0f %% of the cores for as long as they run: %s.
 `, len(made.Manifest.Ops), work.count, work.wall, work.cpu, runtime.NumCPU(), limit, work.memory, made.took.Wall, made.Size, 100*limit/work.wall, strings.Join(made.Manifest.Ops, ", "))}, nil
 }
 
-// jobs is what the programs of a compile step took.
+// jobs is the time that the programs of a compile step took.
 type jobs struct {
 	count             int
 	wall, cpu, memory float64 // seconds, seconds, MiB
 }
 
-// jobLine is what the compile step says of each (pipeline/scripts/jobs.py).
+// jobLine is the line that the compile step prints about each (pipeline/scripts/jobs.py).
 var jobLine = regexp.MustCompile(`(?m)^job \d+: core \d+, ([\d.]+) to ([\d.]+) s, CPU ([\d.]+) s, (\d+) MiB: `)
 
 // readJobs reads them out of the log of a build.
@@ -428,8 +431,8 @@ func readJobs(log string) (jobs, error) {
 	return all, nil
 }
 
-// modified is when a file was changed last.
-func modified(file string) time.Time {
+// modificationTime returns the time at which a file was last changed.
+func modificationTime(file string) time.Time {
 	info, err := os.Stat(file)
 	if err != nil {
 		return time.Time{}
@@ -443,5 +446,5 @@ func copyTo(from, to string) error {
 		return err
 	}
 	defer in.Close()
-	return whole.Write(to, in, 0o644)
+	return atomicfile.Write(to, in, 0o644)
 }

@@ -19,42 +19,42 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/internal/changed"
 	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/filetime"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// bigFile is what is copied, and its size.
+// bigFile is the file that is copied; bigSize is its size.
 const (
 	bigFile = "big.bin"
 	bigSize = 200 << 20
 )
 
-// noise is a reader of bytes that no tool can make fewer, always the same.
-func noise(seed byte, size int64) io.Reader {
+// noiseReader returns a reader of bytes that no tool can compress, always the same.
+func noiseReader(seed byte, size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
 }
 
 // makeBigFile makes the file that is copied.
-func (y *yard) makeBigFile() error {
-	f, err := os.Create(filepath.Join(y.dir, bigFile))
+func (races fleetRaces) makeBigFile() error {
+	f, err := os.Create(filepath.Join(races.dir, bigFile))
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, noise(0, bigSize))
+	_, err = io.Copy(f, noiseReader(0, bigSize))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	time.Sleep(changed.Slack) // dsbuild remembers the digests of files that are older
+	time.Sleep(filetime.Slack) // dsbuild remembers the digests of files that are older
 	return nil
 }
 
-// copiers bring a file to the homes of the first n nodes.
-func copiers(n int) []contender {
-	fill := filler(n)
+// copyContenders bring a file to the homes of the first n nodes.
+func copyContenders(n int) []contender {
+	fill := fillLines(n)
 	scp := func(name, config string) contender {
 		return contender{name, fill(`head -{n} hosts | xargs -P {n} -IHOST scp -q -F ` + config + ` ` + bigFile + ` HOST:`), nil}
 	}
@@ -69,28 +69,28 @@ func copiers(n int) []contender {
 	}
 }
 
-// copying compares copying a big file.
-func (y *yard) copying(ctx context.Context) (finding, error) {
-	if err := y.makeBigFile(); err != nil {
+// compareCopies compares copying a big file.
+func (races fleetRaces) compareCopies(ctx context.Context) (finding, error) {
+	if err := races.makeBigFile(); err != nil {
 		return finding{}, err
 	}
 	text, pictures := "", map[string]string{}
 	for _, n := range []int{1, 4} {
-		rank, err := y.run(ctx, race{
-			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 3, contenders: copiers,
-			before: func(contender, int) ([]string, error) { return nil, y.emptyHomes() },
-			after:  func(_ contender, n int) error { return y.mustHaveBigFile(n) },
+		rank, err := races.runRace(ctx, race{
+			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 3, contenders: copyContenders,
+			before: func(contender, int) ([]string, error) { return nil, races.emptyHomes() },
+			after:  func(_ contender, n int) error { return races.mustHaveBigFile(n) },
 		})
 		if err != nil {
 			return finding{}, err
 		}
 		picture := fmt.Sprintf("bench-copy-%d.svg", n)
-		pictures[picture] = rank.picture("200 MiB to " + count(n) + ": wall by dsbuild's")
+		pictures[picture] = rank.drawRanking("200 MiB to " + count(n) + ": wall by dsbuild's")
 		text += fmt.Sprintf("![walls of copying to %s, by dsbuild's](%s)\n\n%s\n", count(n), picture, rank)
 		ours := rank.ratio(dsbuildName, scpName)
-		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n%s\n", aroundMedian(ours, "%.2f"), rank.commands())
+		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n%s\n", aroundMedian(ours, "%.2f"), rank.listCommands())
 	}
-	return finding{text + "\n" + y.tools(), pictures}, y.emptyHomes()
+	return finding{text + "\n" + races.listTools(), pictures}, races.emptyHomes()
 }
 
 func count(nodes int) string {
@@ -101,12 +101,12 @@ func count(nodes int) string {
 }
 
 // mustHaveBigFile makes sure that the file has arrived whole on n nodes.
-func (y *yard) mustHaveBigFile(n int) error {
+func (races fleetRaces) mustHaveBigFile(n int) error {
 	want := sha256.New()
-	if _, err := io.Copy(want, noise(0, bigSize)); err != nil {
+	if _, err := io.Copy(want, noiseReader(0, bigSize)); err != nil {
 		return err
 	}
-	for _, node := range y.fleet.Nodes[:n] {
+	for _, node := range races.fleet.Nodes[:n] {
 		got, _, err := wheel.HashFile(filepath.Join(node.Home, bigFile))
 		if err != nil {
 			return err
@@ -122,8 +122,8 @@ func (y *yard) mustHaveBigFile(n int) error {
 // digest compared at the far end.
 const putWord = "put"
 
-// put is its main program: INVENTORY N FILE DIR, where HOST in DIR is the node's name.
-func put(args []string) error {
+// runPut is the main program of that process: INVENTORY N FILE DIR, where HOST in DIR is the node's name.
+func runPut(args []string) error {
 	if len(args) != 4 {
 		return errors.New("INVENTORY N FILE DIR")
 	}

@@ -15,13 +15,12 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // deployed is how many nodes get a wheel.
 const deployed = 16
 
-// install is what the other tools run on a node. Each has its environment
+// install is the command that the other tools run on a node. Each has its environment
 // beside its home.
 const install = `INSTALL=$HOME/../venv/bin/python -m pip install -q --no-deps --no-index --force-reinstall %[1]s && $HOME/../venv/bin/python -c 'import importlib.metadata as m; print(m.version("deepspeed"))'`
 
@@ -46,7 +45,6 @@ const deployPlaybook = `- hosts: all
 // names of contenders that texts speak of.
 const (
 	dsbuildName = "dsbuild"
-	keptName    = "dsbuild, an earlier wheel kept"
 	pdshName    = "pdcp + pdsh"
 	pdcpName    = "pdcp"
 	scpName     = "scp + ssh"
@@ -54,22 +52,23 @@ const (
 	floorName   = "pip alone"
 )
 
-// filler puts the first n nodes, and how many may be at work at once, into lines.
-func filler(n int) func(line string) string {
+// fillLines puts the first n nodes, and how many may be at work at once, into lines.
+func fillLines(n int) func(line string) string {
 	return strings.NewReplacer("{nodes}", fmt.Sprintf("'node[1-%d]'", n), "{n}", fmt.Sprint(n), "{window}", fmt.Sprint(min(n, window))).Replace
 }
 
-// deployers put a wheel on the first n nodes, install it and ask for the version.
-func deployers(n int) []contender {
-	fill := filler(n)
+// deployContenders put a wheel on the first n nodes, install it and ask for the version.
+func deployContenders(n int) []contender {
+	fill := fillLines(n)
 	pdsh := func(name, config string) contender {
-		return contender{name, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL"`),
-			[]string{"PDSH_SSH_ARGS_APPEND=-F " + config}}
+		return contender{
+			name, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL"`),
+			[]string{"PDSH_SSH_ARGS_APPEND=-F " + config},
+		}
 	}
 	dsbuild := fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify files --forks {n} --report report.json`)
 	return []contender{
 		{dsbuildName, dsbuild, nil},
-		{keptName, dsbuild, nil},
 		pdsh(pdshName, "ssh_config"),
 		pdsh(pdshName+", as shipped", "ssh_config.shipped"),
 		{"clush", fill(`clush -S -q -f {n} -w {nodes} -o '-F ssh_config' --copy "$WHEEL" --dest . && clush -S -b -f {n} -w {nodes} -o '-F ssh_config' "$INSTALL"`), nil},
@@ -86,45 +85,41 @@ func ansibleEnv() []string {
 	return []string{"ANSIBLE_HOME=ansible/home", "ANSIBLE_SSH_ARGS=-C -o ControlMaster=auto -o ControlPersist=60s -F ssh_config"}
 }
 
-// deploy compares putting a wheel on nodes.
-func (y *yard) deploy(ctx context.Context) (finding, error) {
-	return y.deploying(ctx, "bench-deploy.svg", "a wheel", y.real, deployers, 3)
+// compareDeploys compares putting a wheel on nodes.
+func (races fleetRaces) compareDeploys(ctx context.Context) (finding, error) {
+	return races.raceDeploys(ctx, "bench-deploy.svg", "a wheel", races.real, deployContenders, 3)
 }
 
-// large compares putting a big wheel on nodes, with those tools that differ most.
-func (y *yard) large(ctx context.Context) (finding, error) {
+// compareLargeDeploys compares putting a big wheel on nodes, with those tools that differ most.
+func (races fleetRaces) compareLargeDeploys(ctx context.Context) (finding, error) {
 	some := func(n int) []contender {
-		return slices.DeleteFunc(deployers(n), func(c contender) bool {
+		return slices.DeleteFunc(deployContenders(n), func(c contender) bool {
 			return !slices.Contains([]string{dsbuildName, pdshName, scpName, ansibleName, floorName}, c.name)
 		})
 	}
-	return y.deploying(ctx, "bench-large.svg", "a wheel with 30 MiB more", y.big, some, 3)
+	return races.raceDeploys(ctx, "bench-large.svg", "a wheel with 30 MiB more", races.big, some, 3)
 }
 
-// deploying compares contenders, which get another of the wheels in each turn.
-func (y *yard) deploying(ctx context.Context, picture, what string, wheels []string, contenders func(int) []contender, rounds int) (finding, error) {
+// raceDeploys compares contenders, which get another of the wheels in each turn.
+func (races fleetRaces) raceDeploys(ctx context.Context, picture, what string, wheels []string, contenders func(int) []contender, rounds int) (finding, error) {
 	turn := 0
 	var wheel string
-	sent := map[string]spread{}
-	rank, err := y.run(ctx, race{
+	var sent spread
+	rank, err := races.runRace(ctx, race{
 		title: fmt.Sprintf("%s to %d nodes", what, deployed), nodes: deployed, rounds: rounds, contenders: contenders,
 		before: func(c contender, nodes int) ([]string, error) {
 			turn++
 			wheel = wheels[turn%len(wheels)]
-			if err := y.mustRunAnother(ctx, nodes, wheel, wheels[(turn+1)%len(wheels)]); err != nil {
+			if err := races.mustRunAnother(ctx, nodes, wheel, wheels[(turn+1)%len(wheels)]); err != nil {
 				return nil, err
 			}
-			kept := y.keepNothing
-			if c.name == keptName {
-				kept = func() error { return y.mustKeepAnother(nodes, wheel) }
-			}
-			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, errors.Join(y.emptyHomes(), kept())
+			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, races.emptyHomes()
 		},
 		after: func(c contender, nodes int) (err error) {
-			if c.name == dsbuildName || c.name == keptName {
-				sent[c.name], err = y.sent()
+			if c.name == dsbuildName {
+				sent, err = races.readSentBytes()
 			}
-			return errors.Join(err, y.mustRun(nodes, wheel))
+			return errors.Join(err, races.mustRun(nodes, wheel))
 		},
 	})
 	if err != nil {
@@ -132,16 +127,16 @@ func (y *yard) deploying(ctx context.Context, picture, what string, wheels []str
 	}
 	text := strings.Join([]string{
 		"![walls of a deploy, by dsbuild's](" + picture + ")\n", rank.String(), rank.floor(floorName),
-		rank.leanness([]string{dsbuildName, keptName}, pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), y.tools(),
-		rank.commands("export WHEEL="+filepath.Dir(wheel)+"/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
+		rank.leanness([]string{dsbuildName}, pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), races.listTools(),
+		rank.listCommands("export WHEEL="+filepath.Dir(wheel)+"/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
 	}, "\n")
 	title := fmt.Sprintf("Push %s, pip install, ask for the version: %d nodes, wall by dsbuild's", what, deployed)
-	return finding{text, map[string]string{picture: rank.picture(title)}}, nil
+	return finding{text, map[string]string{picture: rank.drawRanking(title)}}, nil
 }
 
-// sent is how many bytes of files dsbuild has sent to a node in its last deploy.
-func (y *yard) sent() (spread, error) {
-	text, err := os.ReadFile(filepath.Join(y.dir, "report.json"))
+// readSentBytes returns the bytes of files that dsbuild sent to each node in its last deploy.
+func (races fleetRaces) readSentBytes() (spread, error) {
+	text, err := os.ReadFile(filepath.Join(races.dir, "report.json"))
 	if err != nil {
 		return spread{}, err
 	}
@@ -157,49 +152,15 @@ func (y *yard) sent() (spread, error) {
 }
 
 // sentText says what dsbuild had to send.
-func sentText(sent map[string]spread) string {
-	text := fmt.Sprintf("%s: nodes keep nothing of an earlier deploy, as before the first; %s to each node, with the byte code of its modules, which the others have the nodes make.", dsbuildName, ui.Size(int64(sent[dsbuildName].median)))
-	if s, ok := sent[keptName]; ok {
-		text += fmt.Sprintf(" %s: nodes keep the other one of the two wheels, of the same commit for another GPU, and are sent what differs: %s.", keptName, ui.Size(int64(s.median)))
-	}
-	return text + "\n"
-}
-
-// keeps is where dsbuild keeps a node's last wheel.
-func keeps(node *nodes.Node) string { return filepath.Join(node.Dir, "venv", ".dsbuild", "wheel") }
-
-// keepNothing removes what dsbuild keeps on the nodes.
-func (y *yard) keepNothing() error {
-	var err error
-	for _, node := range y.fleet.Nodes {
-		err = errors.Join(err, os.RemoveAll(keeps(node)))
-	}
-	return err
-}
-
-// mustKeepAnother makes sure that the first n nodes keep a wheel, and not this one.
-func (y *yard) mustKeepAnother(n int, file string) error {
-	want, _, err := wheel.HashFile(filepath.Join(y.dir, file))
-	if err != nil {
-		return err
-	}
-	for _, node := range y.fleet.Nodes[:n] {
-		kept, _, err := wheel.HashFile(filepath.Join(keeps(node), "deepspeed.whl"))
-		if err == nil && kept == want {
-			err = fmt.Errorf("%s keeps the very wheel that is deployed", node.Name)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+func sentText(sent spread) string {
+	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules, which the others have the nodes make.\n", dsbuildName, ui.Size(int64(sent.median)))
 }
 
 // emptyHomes removes what others left there: Ansible sends no file that is
 // there already.
-func (y *yard) emptyHomes() error {
+func (races fleetRaces) emptyHomes() error {
 	var err error
-	for _, node := range y.fleet.Nodes {
+	for _, node := range races.fleet.Nodes {
 		wheels, _ := filepath.Glob(filepath.Join(node.Home, "*.whl")) // a bad pattern finds none
 		for _, file := range append(wheels, filepath.Join(node.Home, bigFile)) {
 			err = errors.Join(err, os.RemoveAll(file))
@@ -209,8 +170,8 @@ func (y *yard) emptyHomes() error {
 }
 
 // mustRun makes sure that the first n nodes have the DeepSpeed of a wheel.
-func (y *yard) mustRun(n int, wheel string) error {
-	for _, node := range y.fleet.Nodes[:n] {
+func (races fleetRaces) mustRun(n int, wheel string) error {
+	for _, node := range races.fleet.Nodes[:n] {
 		if found, ok := runs(node, wheel); !ok {
 			return fmt.Errorf("%s has %v, not that of %s", node.Name, found, wheel)
 		}
@@ -220,9 +181,9 @@ func (y *yard) mustRun(n int, wheel string) error {
 
 // mustRunAnother brings another wheel to those of the first n nodes that have the
 // DeepSpeed of a wheel: dsbuild would do nothing there.
-func (y *yard) mustRunAnother(ctx context.Context, n int, wheel, another string) error {
+func (races fleetRaces) mustRunAnother(ctx context.Context, n int, wheel, another string) error {
 	var have []string
-	for _, node := range y.fleet.Nodes[:n] {
+	for _, node := range races.fleet.Nodes[:n] {
 		if _, ok := runs(node, wheel); ok {
 			have = append(have, node.Name)
 		}
@@ -230,10 +191,10 @@ func (y *yard) mustRunAnother(ctx context.Context, n int, wheel, another string)
 	if len(have) == 0 {
 		return nil
 	}
-	return y.bring(ctx, another, strings.Join(have, ","))
+	return races.deployWheel(ctx, another, strings.Join(have, ","))
 }
 
-// runs says whether a node has the DeepSpeed of a wheel, and what it has.
+// runs says whether a node has the DeepSpeed of a wheel, and which versions it has.
 func runs(node *nodes.Node, wheel string) (found []string, ok bool) {
 	version := strings.Split(filepath.Base(wheel), "-")[1]
 	found, _ = filepath.Glob(filepath.Join(node.Dir, "venv", "lib", "python3*", "site-packages", "deepspeed-*.dist-info")) // a bad pattern finds none

@@ -23,30 +23,30 @@ type gauge struct {
 	others  []int         // children of this process that are none of the nodes'
 }
 
-// passOver takes what has fallen to this process until now for none of the nodes': the
+// passOver ignores the orphans that this process has adopted until now, as none of the nodes': the
 // engine that has built their wheels.
 func (g *gauge) passOver() {
-	for _, p := range processes() {
+	for _, p := range readProcesses() {
 		if p.parent == os.Getpid() && p.state != "Z" {
 			g.others = append(g.others, p.pid)
 		}
 	}
 }
 
-// inherit makes what nodes leave behind fall to this process, if it is called
+// adoptOrphans makes what nodes leave behind fall to this process, if it is called
 // before they are started.
-func inherit() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // settleLimit is how long nodes may be at work after the last command has ended.
 const settleLimit = time.Minute
 
-// read waits until nothing runs on the nodes any more, and returns the CPU time
+// readCPU waits until nothing runs on the nodes any more, and returns the CPU time
 // that they have used since they were started.
-func (g *gauge) read() (time.Duration, error) {
+func (g *gauge) readCPU() (time.Duration, error) {
 	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go runs on
 	for deadline := time.Now().Add(settleLimit); ; time.Sleep(5 * time.Millisecond) {
-		all := processes()
-		servers, busy, err := g.sort(all)
+		all := readProcesses()
+		servers, busy, err := g.sortProcesses(all)
 		if err != nil {
 			return 0, err
 		}
@@ -63,9 +63,9 @@ func (g *gauge) read() (time.Duration, error) {
 	}
 }
 
-// sort finds the servers among all processes, and what else runs on the nodes.
+// sortProcesses finds the servers among all processes, and what else runs on the nodes.
 // Orphans that have ended are waited for.
-func (g *gauge) sort(all []process) (servers, busy []process, err error) {
+func (g *gauge) sortProcesses(all []process) (servers, busy []process, err error) {
 	var pids []int
 	for _, n := range g.fleet.Nodes {
 		if pid := n.Pid(); pid != 0 {

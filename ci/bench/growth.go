@@ -34,22 +34,22 @@ const (
 	driveWord = "drive"
 )
 
-// sizes are the fleets whose cost is compared.
-func sizes() []int { return []int{1, 10, 100, 300, 1000} }
+// fleetSizes returns the numbers of nodes whose cost is compared.
+func fleetSizes() []int { return []int{1, 10, 100, 300, 1000} }
 
-// grown is what a fleet of one size cost the driver.
+// grown is the cost of a fleet of one size for the driver.
 type grown struct {
 	nodes          int
 	deploy, verify cost
 	left           int // goroutines
 }
 
-// growth measures fleets of several sizes.
-func (y *yard) growth(ctx context.Context) (finding, error) {
+// measureGrowth measures fleets of several sizes.
+func (ws *workspace) measureGrowth(ctx context.Context) (finding, error) {
 	var all []grown
-	for _, n := range sizes() {
-		step := y.ui.Step(fmt.Sprintf("%d servers in one process", n))
-		g, err := y.grow(ctx, n)
+	for _, n := range fleetSizes() {
+		step := ws.ui.Step(fmt.Sprintf("%d servers in one process", n))
+		g, err := ws.measureNodes(ctx, n)
 		if err != nil {
 			step.End(ui.Failed, "")
 			return finding{}, fmt.Errorf("%d nodes: %w", n, err)
@@ -60,16 +60,16 @@ func (y *yard) growth(ctx context.Context) (finding, error) {
 	return finding{growthText(all), map[string]string{"bench-growth.svg": growthPicture(all)}}, nil
 }
 
-// grow measures one fleet. Its servers are a process of their own, so that
+// measureNodes measures one fleet. Its servers are a process of their own, so that
 // the driver's memory is its own.
-func (y *yard) grow(ctx context.Context, n int) (grown, error) {
+func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
 	dir, err := scratch.New(memoryFolder())
 	if err != nil {
 		return g, err
 	}
 	defer dir.Close()
-	wheel := filepath.Join(y.dir, y.real[0])
+	wheel := filepath.Join(ws.dir, ws.real[0])
 	stop, err := startCrowd(ctx, dir.Path, n, wheel)
 	if err != nil {
 		return g, err
@@ -77,13 +77,13 @@ func (y *yard) grow(ctx context.Context, n int) (grown, error) {
 	defer stop()
 	list := filepath.Join(dir.Path, "inventory.yaml")
 	run := func(command string) (cost, error) {
-		c, err := metered(ctx, y.dir, y.environ(), y.log, fmt.Sprintf("dsbuild %s %s --wheel %s --verify files", command, list, wheel))
+		c, err := measureCommand(ctx, ws.dir, ws.commandEnv(), ws.log, fmt.Sprintf("dsbuild %s %s --wheel %s --verify files", command, list, wheel))
 		if err == nil && c.Status != 0 {
-			err = fmt.Errorf("dsbuild %s ended with status %d; what it said is in %s", command, c.Status, y.log.Name())
+			err = fmt.Errorf("dsbuild %s ended with status %d; what it said is in %s", command, c.Status, ws.log.Name())
 		}
 		return c, err
 	}
-	if g.left, err = y.driven(ctx, list, wheel); err != nil {
+	if g.left, err = ws.deployToFakes(ctx, list, wheel); err != nil {
 		return g, err
 	}
 	if g.deploy, err = run("deploy --force"); err != nil {
@@ -152,14 +152,14 @@ func runCrowd(args []string) error {
 	return err
 }
 
-// driven deploys by a process that counts its goroutines before and after.
-func (y *yard) driven(ctx context.Context, list, wheel string) (left int, err error) {
+// deployToFakes deploys by a process that counts its goroutines before and after.
+func (ws *workspace) deployToFakes(ctx context.Context, list, wheel string) (left int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
 	}
 	cmd := exec.CommandContext(ctx, self, driveWord, list, wheel)
-	cmd.Env, cmd.Stderr = y.environ(), y.log
+	cmd.Env, cmd.Stderr = ws.commandEnv(), ws.log
 	out, err := cmd.Output()
 	if err != nil {
 		return 0, err
@@ -167,8 +167,8 @@ func (y *yard) driven(ctx context.Context, list, wheel string) (left int, err er
 	return left, json.Unmarshal(out, &left)
 }
 
-// drive is the main program of that process.
-func drive(args []string) error {
+// runDrive is the main program of that process.
+func runDrive(args []string) error {
 	ctx := context.Background()
 	if len(args) != 2 {
 		return errors.New("INVENTORY WHEEL")

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -13,13 +12,13 @@ import (
 // loaded is how many nodes get a wheel whose ops are loaded there.
 const loaded = 4
 
-// loadOps is what the other tools run after the installation: it loads the ops
-// as a training job does. Without a GPU DeepSpeed must be told what it is for.
+// loadOps is the program that the other tools run after the installation: it loads the ops
+// as a training job does. Without a GPU DeepSpeed needs the name of its accelerator.
 const loadOps = `LOAD=DS_ACCELERATOR=cuda $HOME/../venv/bin/python -c 'import torch, deepspeed; from deepspeed.ops.op_builder.all_ops import ALL_OPS; [ALL_OPS[op].load() for op in ("cpu_adam", "utils", "fused_adam")]; print(deepspeed.__version__)'`
 
-// loaders put a wheel on the first n nodes, install it and load its ops.
-func loaders(n int) []contender {
-	fill := filler(n)
+// loadContenders put a wheel on the first n nodes, install it and load its ops.
+func loadContenders(n int) []contender {
+	fill := fillLines(n)
 	return []contender{
 		{dsbuildName, fill(`dsbuild deploy nodes/inventory.yaml --limit {nodes} --wheel "$WHEEL" --verify load --forks {n} --report report.json`), nil},
 		{pdshName, fill(`pdcp -R ssh -f {n} -w {nodes} "$WHEEL" . && pdsh -S -R ssh -f {n} -w {nodes} "$INSTALL && $LOAD"`), []string{"PDSH_SSH_ARGS_APPEND=-F ssh_config"}},
@@ -28,24 +27,24 @@ func loaders(n int) []contender {
 	}
 }
 
-// load compares a deploy that proves that ops load.
-func (y *yard) load(ctx context.Context) (finding, error) {
+// compareLoads compares a deploy that proves that ops load.
+func (races fleetRaces) compareLoads(ctx context.Context) (finding, error) {
 	n := 0
 	var wheel string
-	rank, err := y.run(ctx, race{
-		title: fmt.Sprintf("a wheel to %d nodes, its ops loaded", loaded), nodes: loaded, rounds: 3, contenders: loaders,
+	rank, err := races.runRace(ctx, race{
+		title: fmt.Sprintf("a wheel to %d nodes, its ops loaded", loaded), nodes: loaded, rounds: 3, contenders: loadContenders,
 		before: func(contender, int) ([]string, error) {
 			n++
-			wheel = y.real[n%len(y.real)]
-			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel)), loadOps}, errors.Join(y.emptyHomes(), y.keepNothing())
+			wheel = races.real[n%len(races.real)]
+			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel)), loadOps}, races.emptyHomes()
 		},
 	})
 	if err != nil {
 		return finding{}, err
 	}
 	text := strings.Join([]string{
-		"![walls of a deploy with ops loaded, by dsbuild's](bench-load.svg)\n", rank.String(), rank.floor("loading alone"), y.tools(),
-		rank.commands(fmt.Sprintf("export "+install, "deepspeed-….whl"), "export "+loadOps),
+		"![walls of a deploy with ops loaded, by dsbuild's](bench-load.svg)\n", rank.String(), rank.floor("loading alone"), races.listTools(),
+		rank.listCommands(fmt.Sprintf("export "+install, "deepspeed-….whl"), "export "+loadOps),
 	}, "\n")
-	return finding{text, map[string]string{"bench-load.svg": rank.picture(fmt.Sprintf("Push, pip install, load the ops: %d nodes with torch, wall by dsbuild's", loaded))}}, nil
+	return finding{text, map[string]string{"bench-load.svg": rank.drawRanking(fmt.Sprintf("Push, pip install, load the ops: %d nodes with torch, wall by dsbuild's", loaded))}}, nil
 }

@@ -1,15 +1,15 @@
 //go:build linux
 
-// Command bench is `make bench`: what dsbuild's builds cost beside DeepSpeed's own
-// recipe, and its fan-out beside the tools that a team would use instead, as installed
-// from their packages, on the same nodes in the same run.
+// Command bench is `make bench`: it compares the cost of dsbuild's builds with DeepSpeed's own
+// recipe. It also compares dsbuild's fan-out with the tools that a team would use instead, as
+// their packages install them, on the same nodes in the same run.
 //
 //	go run ./ci/bench                    # all parts
 //	go run ./ci/bench growth             # one of them
 //	go run ./ci/bench -rounds 3 deploy
 //
-// The nodes are real OpenSSH servers on this machine (ci/nodes). What it finds is
-// written into docs/benchmarks.md and docs/bench-*.svg.
+// The nodes are real OpenSSH servers on this machine (ci/nodes). It writes the results into
+// docs/benchmarks.md and docs/bench-*.svg.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
+	os.Exit(runBench(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
 }
 
 // innerProgram is what this program is when it calls itself; nil: the benchmarks.
@@ -46,18 +46,18 @@ func innerProgram(args []string) func(args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return map[string]func([]string) error{meterWord: meter, crowdWord: runCrowd, driveWord: drive, putWord: put}[args[0]]
+	return map[string]func([]string) error{meterWord: runMeter, crowdWord: runCrowd, driveWord: runDrive, putWord: runPut}[args[0]]
 }
 
-// run works in the checkout that is the current folder.
-func run(ctx context.Context, args []string, cache string, w io.Writer) int {
+// runBench works in the checkout that is the current folder.
+func runBench(ctx context.Context, args []string, cache string, w io.Writer) int {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(w)
 	rounds := flags.Int("rounds", 0, "measure each tool so often (default: as the part says)")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	chosen, err := choose(flags.Args())
+	chosen, err := chooseParts(flags.Args())
 	if err == nil && *rounds < 0 {
 		err = fmt.Errorf("-rounds %d: at least 1", *rounds)
 	}
@@ -79,23 +79,23 @@ func run(ctx context.Context, args []string, cache string, w io.Writer) int {
 
 // measureAll goes on with the next part after one has failed.
 func measureAll(ctx context.Context, chosen []part, rounds int, cache string, w io.Writer) error {
-	if err := inherit(); err != nil {
+	if err := adoptOrphans(); err != nil {
 		return err
 	}
 	console := ui.New(w, ui.FromEnvironment(w))
 	defer console.Close()
-	y, err := newYard(cache, rounds, console)
+	ws, err := newWorkspace(cache, rounds, console)
 	if err != nil {
 		return err
 	}
 	var failed error
 	for _, p := range chosen {
-		if err := y.perform(ctx, p); err != nil {
+		if err := ws.runPart(ctx, p); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("part %s: %w", p.name, err))
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return errors.Join(failed, y.close())
+	return errors.Join(failed, ws.close())
 }

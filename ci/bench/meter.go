@@ -21,22 +21,21 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// cost is what a command took where it was started.
+// cost is the time and memory that a command used.
 type cost struct {
 	Wall   float64 `json:"wall"`   // seconds until it ended
-	CPU    float64 `json:"cpu"`    // seconds, user and system, of it and of all that it started
-	Memory int64   `json:"memory"` // bytes that the largest of its processes had resident at most
+	CPU    float64 `json:"cpu"`    // seconds, user and system, of it and of all processes that it started
+	Memory int64   `json:"memory"` // peak resident bytes of the largest of its processes
 	Status int     `json:"status"` // exit status
 }
 
 // meterWord makes this program the meter of another one: see meter.
 const meterWord = "meter"
 
-// metered runs a shell line in dir and says what it took. It is started by a
-// process of its own that everything it leaves behind falls to, so that what
-// goes into the background (ssh's master connections, which Ansible makes) is
-// ended and counted too.
-func metered(ctx context.Context, dir string, env []string, out io.Writer, line string) (cost, error) {
+// measureCommand runs a shell line in dir and returns its cost. A process of its own starts the
+// line and adopts the processes that the line leaves behind. So the measurement also ends and
+// counts background processes (ssh's master connections, which Ansible makes).
+func measureCommand(ctx context.Context, dir string, env []string, out io.Writer, line string) (cost, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return cost{}, err
@@ -48,7 +47,7 @@ func metered(ctx context.Context, dir string, env []string, out io.Writer, line 
 	defer r.Close()
 	cmd := child.Command(ctx, self, meterWord, "bash", "-c", line)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = dir, env, out, out, []*os.File{w}
-	parent, err := cmd.StdinPipe() // ends with this process, however that ends
+	parent, err := cmd.StdinPipe() // closes when this process ends, even after a crash
 	if err != nil {
 		w.Close()
 		return cost{}, err
@@ -68,20 +67,20 @@ func metered(ctx context.Context, dir string, env []string, out io.Writer, line 
 	return c, err
 }
 
-// meter is the main program of that process. The cost goes to file descriptor 3.
-func meter(argv []string) error {
+// runMeter is the main program of that process. The cost goes to file descriptor 3.
+func runMeter(argv []string) error {
 	result := os.NewFile(3, "result")
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	// Whoever asks it to end asks all of its group: it stays to tidy up.
+	// A signal to end goes to the whole process group: the meter survives it to clean up.
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	go func() {
-		io.Copy(io.Discard, os.Stdin) //nolint:errcheck // its end is all that counts
-		syscall.Kill(0, syscall.SIGTERM)
+		io.Copy(io.Discard, os.Stdin)        //nolint:errcheck // its end is all that counts
+		_ = syscall.Kill(0, syscall.SIGTERM) // its own group is there
 	}()
 	begin := time.Now()
 	err := cmd.Run()
@@ -104,7 +103,7 @@ func cpuOf(u syscall.Rusage) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// endChildren ends all that this process has inherited, and what that leaves behind.
+// endChildren ends the processes that this process has adopted, and their orphans.
 func endChildren(limit time.Duration) error {
 	sig := syscall.SIGTERM
 	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
@@ -134,10 +133,10 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%d (%s)", p.pid, p.name) }
 
-// childrenOf are the processes whose parent is pid.
+// childrenOf returns the processes whose parent is pid.
 func childrenOf(pid int) []process {
 	var found []process
-	for _, p := range processes() {
+	for _, p := range readProcesses() {
 		if p.parent == pid {
 			found = append(found, p)
 		}
@@ -145,8 +144,8 @@ func childrenOf(pid int) []process {
 	return found
 }
 
-// processes is the table of processes.
-func processes() []process {
+// readProcesses reads the table of processes.
+func readProcesses() []process {
 	files, _ := filepath.Glob("/proc/[0-9]*/stat") // a bad pattern finds none
 	var all []process
 	for _, file := range files {

@@ -17,44 +17,59 @@ import (
 type part struct {
 	name  string
 	needs []need // got in this order
-	do    func(*yard, context.Context) (finding, error)
+	do    func(*workspace, context.Context) (finding, error)
 }
 
 // need is something that a part finds ready.
 type need struct {
 	title string
-	get   func(*yard, context.Context, ui.Step) (detail string, err error)
+	get   func(*workspace, context.Context, ui.Step) (detail string, err error)
 }
 
-// finding is what a part came to.
+// finding is the result of a part.
 type finding struct {
 	text     string            // of its section, below the heading
 	pictures map[string]string // files in docs with their contents
 }
 
-// parts are all there are, in the order in which they run and are written down.
-func parts() []part {
-	checkout := need{"dsbuild of this checkout", (*yard).program}
-	peers := need{"the other tools", (*yard).peers}
-	fleet := need{fmt.Sprintf("%d nodes", fleetSize), (*yard).nodes}
-	wheels := need{"two wheels of DeepSpeed", (*yard).realWheels}
-	toolchain := need{"a toolchain", (*yard).toolchain}
+// allParts are all there are, in the order in which they run and are written down.
+func allParts() []part {
+	checkout := need{"dsbuild of this checkout", (*workspace).findProgram}
+	peers := need{"the other tools", (*workspace).installTools}
+	fleet := need{fmt.Sprintf("%d nodes", fleetSize), (*workspace).startNodes}
+	wheels := need{"two wheels of DeepSpeed", (*workspace).buildWheels}
+	toolchain := need{"a toolchain", getForBuilds(wheelBuilds.makeToolchain)}
 	return []part{
-		{"build", []need{checkout, toolchain}, (*yard).building},
-		{"archs", []need{checkout, toolchain}, (*yard).archs},
-		{"ops", []need{checkout, toolchain, {"what ops need of this system", (*yard).opPackages}}, (*yard).allOps},
-		{"deploy", []need{checkout, peers, fleet, wheels}, (*yard).deploy},
-		{"large", []need{checkout, peers, fleet, wheels, {"the same wheels with 30 MiB more", (*yard).bigWheels}}, (*yard).large},
-		{"load", []need{checkout, peers, fleet, wheels}, (*yard).load},
-		{"copy", []need{checkout, peers, fleet}, (*yard).copying},
-		{"verify", []need{checkout, peers, fleet, wheels}, (*yard).verify},
-		{"growth", []need{checkout, wheels}, (*yard).growth},
+		{"build", []need{checkout, toolchain}, ofBuilds(wheelBuilds.compareBuilds)},
+		{"archs", []need{checkout, toolchain}, ofBuilds(wheelBuilds.compareArchs)},
+		{"ops", []need{checkout, toolchain, {"what ops need of this system", getForBuilds(wheelBuilds.installOpPackages)}}, ofBuilds(wheelBuilds.buildAllOps)},
+		{"deploy", []need{checkout, peers, fleet, wheels}, ofRaces(fleetRaces.compareDeploys)},
+		{"large", []need{checkout, peers, fleet, wheels, {"the same wheels with 30 MiB more", (*workspace).bigWheels}}, ofRaces(fleetRaces.compareLargeDeploys)},
+		{"load", []need{checkout, peers, fleet, wheels}, ofRaces(fleetRaces.compareLoads)},
+		{"copy", []need{checkout, peers, fleet}, ofRaces(fleetRaces.compareCopies)},
+		{"verify", []need{checkout, peers, fleet, wheels}, ofRaces(fleetRaces.compareVerifications)},
+		{"growth", []need{checkout, wheels}, (*workspace).measureGrowth},
 	}
 }
 
-// choose returns the named parts in the order of the list, or all.
-func choose(names []string) ([]part, error) {
-	all := parts()
+// ofBuilds makes a method of wheelBuilds the work of a part, ofRaces one of fleetRaces.
+func ofBuilds(do func(wheelBuilds, context.Context) (finding, error)) func(*workspace, context.Context) (finding, error) {
+	return func(ws *workspace, ctx context.Context) (finding, error) { return do(wheelBuilds{ws}, ctx) }
+}
+
+func ofRaces(do func(fleetRaces, context.Context) (finding, error)) func(*workspace, context.Context) (finding, error) {
+	return func(ws *workspace, ctx context.Context) (finding, error) { return do(fleetRaces{ws}, ctx) }
+}
+
+func getForBuilds(get func(wheelBuilds, context.Context, ui.Step) (string, error)) func(*workspace, context.Context, ui.Step) (string, error) {
+	return func(ws *workspace, ctx context.Context, step ui.Step) (string, error) {
+		return get(wheelBuilds{ws}, ctx, step)
+	}
+}
+
+// chooseParts returns the named parts in the order of the list, or all.
+func chooseParts(names []string) ([]part, error) {
+	all := allParts()
 	var known []string
 	for _, p := range all {
 		known = append(known, p.name)
@@ -70,14 +85,14 @@ func choose(names []string) ([]part, error) {
 	return slices.DeleteFunc(all, func(p part) bool { return !slices.Contains(names, p.name) }), nil
 }
 
-// document holds what was last found in each part.
-func document() ledger.Document {
+// resultsDocument holds the last results of each part.
+func resultsDocument() ledger.Document {
 	d := ledger.Document{
 		File:  "docs/benchmarks.md",
 		Begin: "<!-- results of make bench: written by ci/bench -->\n",
 		End:   "<!-- end -->\n",
 	}
-	for _, p := range parts() {
+	for _, p := range allParts() {
 		d.Order = append(d.Order, p.name)
 	}
 	return d
@@ -86,9 +101,9 @@ func document() ledger.Document {
 // pictures are where parts draw.
 const pictures = "docs/bench-*.svg"
 
-// perform gets what a part needs, measures, and writes down what came of it.
-func (y *yard) perform(ctx context.Context, p part) error {
-	doc := document()
+// runPart prepares the needs of a part, measures, and writes the result down.
+func (ws *workspace) runPart(ctx context.Context, p part) error {
+	doc := resultsDocument()
 	if err := doc.Check(); err != nil {
 		return err
 	}
@@ -98,11 +113,11 @@ func (y *yard) perform(ctx context.Context, p part) error {
 	}
 	begin := time.Now()
 	for _, n := range p.needs {
-		if err := y.get(ctx, n); err != nil {
+		if err := ws.getNeed(ctx, n); err != nil {
 			return err
 		}
 	}
-	found, err := p.do(y, ctx)
+	found, err := p.do(ws, ctx)
 	if err != nil {
 		return err
 	}
@@ -116,22 +131,22 @@ func (y *yard) perform(ctx context.Context, p part) error {
 	if err := doc.Save(p.name, section); err != nil {
 		return err
 	}
-	y.ui.Note("part %s: done in %s, written to %s", p.name, ui.Duration(time.Since(begin)), doc.File)
+	ws.ui.Note("part %s: done in %s, written to %s", p.name, ui.Duration(time.Since(begin)), doc.File)
 	return nil
 }
 
-// get gets what a part needs, unless an earlier part has needed it.
-func (y *yard) get(ctx context.Context, n need) error {
-	if slices.Contains(y.got, n.title) {
+// getNeed prepares a need, unless an earlier part had it too.
+func (ws *workspace) getNeed(ctx context.Context, n need) error {
+	if slices.Contains(ws.got, n.title) {
 		return nil
 	}
-	step := y.ui.Step(n.title)
-	detail, err := n.get(y, ctx, step)
+	step := ws.ui.Step(n.title)
+	detail, err := n.get(ws, ctx, step)
 	if err != nil {
 		step.End(ui.Failed, "")
 		return fmt.Errorf("%s: %w", n.title, err)
 	}
 	step.End(ui.Done, detail)
-	y.got = append(y.got, n.title)
+	ws.got = append(ws.got, n.title)
 	return nil
 }

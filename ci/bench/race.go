@@ -36,26 +36,29 @@ type race struct {
 	rounds int
 	// contenders with their commands for so many nodes.
 	contenders func(nodes int) []contender
-	// before and after, if set, surround each measurement; env is what the
-	// command finds besides.
+	// before and after, if set, surround each measurement; env is added to the command's
+	// environment.
 	before func(c contender, nodes int) (env []string, err error)
 	after  func(c contender, nodes int) error
 }
 
-// run returns the samples of each contender, in the order of rounds. To warm up
+// fleetRaces measures tools on the nodes of a workspace.
+type fleetRaces struct{ *workspace }
+
+// runRace returns the samples of each contender, in the order of rounds. To warm up
 // each has done the work on one node.
-func (y *yard) run(ctx context.Context, r race) (ranking, error) {
-	rounds := cmp.Or(y.rounds, r.rounds)
+func (races fleetRaces) runRace(ctx context.Context, r race) (ranking, error) {
+	rounds := cmp.Or(races.rounds, r.rounds)
 	out := ranking{title: r.title, contenders: r.contenders(r.nodes), samples: map[string][]sample{}}
 	for round := range rounds + 1 {
 		title, n := fmt.Sprintf("%s, round %d of %d", r.title, round, rounds), r.nodes
 		if round == 0 {
 			title, n = r.title+", warming up", 1
 		}
-		step := y.ui.Step(title)
+		step := races.ui.Step(title)
 		var walls []string
 		for _, c := range r.contenders(n) {
-			s, err := y.sample(ctx, r, c, n)
+			s, err := races.takeSample(ctx, r, c, n)
 			if err != nil {
 				step.End(ui.Failed, "")
 				return out, fmt.Errorf("%s: %w", c.name, err)
@@ -73,8 +76,8 @@ func (y *yard) run(ctx context.Context, r race) (ranking, error) {
 // commandLimit is how long one command may take.
 const commandLimit = 10 * time.Minute
 
-// sample measures a contender once.
-func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (sample, error) {
+// takeSample measures a contender once.
+func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nodes int) (sample, error) {
 	env := c.env
 	if r.before != nil {
 		more, err := r.before(c, nodes)
@@ -84,23 +87,23 @@ func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (samp
 		env = append(slices.Clone(env), more...)
 	}
 	syscall.Sync() // what others have written is not for this one to wait for
-	begin, err := y.gauge.read()
+	begin, err := races.gauge.readCPU()
 	if err != nil {
 		return sample{}, err
 	}
-	fmt.Fprintf(y.log, "\n$ %s\n", c.line)
+	fmt.Fprintf(races.log, "\n$ %s\n", c.line)
 	limited, cancel := context.WithTimeoutCause(ctx, commandLimit, fmt.Errorf("not done within %s", commandLimit))
 	defer cancel()
-	took, err := metered(limited, y.dir, y.environ(env...), y.log, c.line)
+	took, err := measureCommand(limited, races.dir, races.commandEnv(env...), races.log, c.line)
 	if err != nil {
 		return sample{}, cmp.Or(context.Cause(limited), err)
 	}
-	end, err := y.gauge.read()
+	end, err := races.gauge.readCPU()
 	if err != nil {
 		return sample{}, err
 	}
 	if took.Status != 0 {
-		return sample{}, fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, filepath.Join(y.dir, "log"))
+		return sample{}, fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, filepath.Join(races.dir, "log"))
 	}
 	s := sample{took, (end - begin).Seconds()}
 	if r.after != nil {
@@ -109,7 +112,7 @@ func (y *yard) sample(ctx context.Context, r race, c contender, nodes int) (samp
 	return s, err
 }
 
-// spread is the median of some figures, and what lies around it.
+// spread is the median of some figures, with the least and the most.
 type spread struct{ median, least, most float64 }
 
 func spreadOf(v []float64) spread {

@@ -18,8 +18,7 @@ type ranking struct {
 	samples    map[string][]sample // by their names, in the order of rounds
 }
 
-// String is the table: the walls and what they are by dsbuild's, and where CPU
-// time went.
+// String is the table: wall times, their ratio to dsbuild's, and where CPU time went.
 func (r ranking) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", ledger.Markdown(r.title), dsbuildName)
@@ -40,8 +39,8 @@ func aroundMedian(s spread, format string) string {
 	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.median, s.least, s.most)
 }
 
-// picture has a bar for each wall by dsbuild's.
-func (r ranking) picture(title string) string {
+// drawRanking draws a bar for each contender: its time divided by dsbuild's.
+func (r ranking) drawRanking(title string) string {
 	var bars []bar
 	for _, c := range r.contenders {
 		s := r.ratio(c.name, dsbuildName)
@@ -50,8 +49,8 @@ func (r ranking) picture(title string) string {
 	return drawBars(title, bars)
 }
 
-// commands are those that were run, word for word.
-func (r ranking) commands(common ...string) string {
+// listCommands prints the commands that were run, word for word.
+func (r ranking) listCommands(common ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "<details><summary>What was run: %s</summary>\n\n", html.EscapeString(r.title))
 	if len(common) > 0 {
@@ -83,8 +82,8 @@ func (r ranking) median(name string, figure func(sample) float64) float64 {
 	return spreadOf(each(r.samples[name], figure)).median
 }
 
-// floor says what the CPU time of contender name, whatever does the rest, takes
-// on this machine.
+// floor says how long the CPU time of a contender takes on all cores of this machine: no driver is
+// faster.
 func (r ranking) floor(name string) string {
 	cpu := r.median(name, driverCPU)
 	return fmt.Sprintf("The floor: %s takes %.1f s of CPU time, which is %.1f s of wall on %d cores.\n", name, cpu, cpu/float64(runtime.NumCPU()), runtime.NumCPU())
@@ -111,7 +110,7 @@ func (r ranking) leanness(ours []string, others ...string) string {
 	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s.\n", best, least, strings.Join(said, "; "))
 }
 
-// tools names what exactly was compared.
-func (y *yard) tools() string {
-	return "Compared: " + ledger.Markdown(strings.Join(y.versions, "; ")) + ".\n"
+// listTools names what exactly was compared.
+func (ws *workspace) listTools() string {
+	return "Compared: " + ledger.Markdown(strings.Join(ws.versions, "; ")) + ".\n"
 }

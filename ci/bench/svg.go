@@ -27,15 +27,15 @@ text{font:13px system-ui,sans-serif;fill:#1f2328}.small{font-size:11px;fill:#596
 </style>
 `
 
-// svg is a picture with a title.
-func svg(width, height int, title, body string) string {
+// drawSVG draws a picture with a title.
+func drawSVG(width, height int, title, body string) string {
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="%s">
 %s<text class="title" x="8" y="20">%s</text>
 %s</svg>
-`, width, height, width, height, escape(title), style, escape(title), body)
+`, width, height, width, height, escapeXML(title), style, escapeXML(title), body)
 }
 
-func escape(text string) string {
+func escapeXML(text string) string {
 	var b strings.Builder
 	xml.EscapeText(&b, []byte(text)) //nolint:errcheck // a Builder takes everything
 	return b.String()
@@ -60,12 +60,12 @@ func drawBars(title string, bars []bar) string {
 		if b.ours {
 			class = "ours"
 		}
-		fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end">%s</text>`, left-8, y+13, escape(b.label))
+		fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end">%s</text>`, left-8, y+13, escapeXML(b.label))
 		fmt.Fprintf(&out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d" rx="2"/>`, class, left, y, x(b.value.median)-left, thick)
 		fmt.Fprintf(&out, `<line class="whisker" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/>`, x(b.value.least), x(b.value.most), y+thick/2, y+thick/2)
-		fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%d">%s</text>`+"\n", x(b.value.most)+6, y+12, escape(b.text))
+		fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%d">%s</text>`+"\n", x(b.value.most)+6, y+12, escapeXML(b.text))
 	}
-	return svg(width, bottom+10, title, out.String())
+	return drawSVG(width, bottom+10, title, out.String())
 }
 
 // curve is something measured at several sizes.
@@ -74,8 +74,7 @@ type curve struct {
 	x, y  []float64
 }
 
-// drawCurves draws curves side by side, each from zero, on plain scales: what is
-// linear is straight.
+// drawCurves draws curves side by side, each from zero, on linear scales.
 func drawCurves(title string, curves []curve) string {
 	const left, top, wide, high, gap = 52, 56, 180, 140, 64
 	var out strings.Builder
@@ -87,7 +86,7 @@ func drawCurves(title string, curves []curve) string {
 		mostY = roundUp(mostY)
 		x := func(v float64) float64 { return x0 + v/mostX*wide }
 		y := func(v float64) float64 { return top + high - v/mostY*high }
-		fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%d">%s</text>`+"\n", x0, top-10, escape(c.title))
+		fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%d">%s</text>`+"\n", x0, top-10, escapeXML(c.title))
 		for _, part := range []float64{0, 0.5, 1} {
 			fmt.Fprintf(&out, `<line class="grid" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`, x0, x0+wide, y(part*mostY), y(part*mostY))
 			fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%.1f" text-anchor="end">%.4g</text>`+"\n", x0-6, y(part*mostY)+4, part*mostY)
@@ -100,7 +99,7 @@ func drawCurves(title string, curves []curve) string {
 		fmt.Fprintf(&out, `<polyline class="line" points="%s"/>`+"\n", strings.Join(points, " "))
 		fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%d" text-anchor="end">%.0f nodes</text>`+"\n", x0+wide, top+high+18, mostX)
 	}
-	return svg(left+len(curves)*(wide+gap), top+high+30, title, out.String())
+	return drawSVG(left+len(curves)*(wide+gap), top+high+30, title, out.String())
 }
 
 // roundUp is the next of 1, 2, 5 times a power of ten.

@@ -28,10 +28,10 @@ var kinds = map[string]string{
 // sampling is how often it is looked; it takes a fiftieth of a core.
 const sampling = 200 * time.Millisecond
 
-// watch looks at what this process's children run while do does its work. A compiler
+// watchProcesses looks at what this process's children run while do does its work. A compiler
 // is there from its beginning to its end; what waits most of the time, as Python does for
 // compilers, only while it runs.
-func watch(do func()) []span {
+func watchProcesses(do func()) []span {
 	begin := time.Now()
 	done := make(chan struct{})
 	go func() {
@@ -47,7 +47,7 @@ func watch(do func()) []span {
 		case <-time.After(sampling):
 		}
 		now := time.Since(begin).Seconds()
-		table := processes()
+		table := readProcesses()
 		below := descendants(table, os.Getpid())
 		for _, p := range table {
 			kind := kinds[p.name]
@@ -102,8 +102,8 @@ type chart struct {
 	spans []span
 }
 
-// lanes puts spans into as few lanes as have no two at once.
-func lanes(spans []span) [][]span {
+// assignLanes puts spans into as few lanes as have no two at once.
+func assignLanes(spans []span) [][]span {
 	spans = slices.Clone(spans)
 	slices.SortStableFunc(spans, func(a, b span) int {
 		if a.begin < b.begin {
@@ -145,14 +145,14 @@ func drawTimeline(title string, charts []chart) string {
 	}
 	y := top
 	for _, c := range charts {
-		fmt.Fprintf(&out, `<text x="%d" y="%d">%s: %.1f s</text>`+"\n", left, y+14, escape(c.title), c.wall)
+		fmt.Fprintf(&out, `<text x="%d" y="%d">%s: %.1f s</text>`+"\n", left, y+14, escapeXML(c.title), c.wall)
 		y += 22
-		for _, lane := range lanes(c.spans) {
+		for _, lane := range assignLanes(c.spans) {
 			for _, s := range lane {
 				from, to := x(s.begin), x(min(s.end, c.wall))
-				fmt.Fprintf(&out, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" rx="1.5"><title>%s, %.1f to %.1f s</title></rect>`, s.kind, from, y, max(0.8, to-from), thick, escape(s.what), s.begin, s.end)
+				fmt.Fprintf(&out, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" rx="1.5"><title>%s, %.1f to %.1f s</title></rect>`, s.kind, from, y, max(0.8, to-from), thick, escapeXML(s.what), s.begin, s.end)
 				if room := (to - from) / 5.6; room > 6 && s.kind != "python" {
-					fmt.Fprintf(&out, `<text class="in" x="%.1f" y="%d">%s</text>`, from+3, y+11, escape(s.what[:min(len(s.what), int(room))]))
+					fmt.Fprintf(&out, `<text class="in" x="%.1f" y="%d">%s</text>`, from+3, y+11, escapeXML(s.what[:min(len(s.what), int(room))]))
 				}
 				out.WriteByte('\n')
 			}
@@ -164,5 +164,5 @@ func drawTimeline(title string, charts []chart) string {
 	for seconds := 0.0; seconds <= longest; seconds += roundUp(longest / 10) {
 		fmt.Fprintf(&out, `<text class="small" x="%.1f" y="%d">%.0f s</text>`+"\n", x(seconds), y+6, seconds)
 	}
-	return svg(width, y+14, title, out.String())
+	return drawSVG(width, y+14, title, out.String())
 }

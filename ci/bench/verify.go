@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// verified is how many nodes are asked what they run, window how many at once:
-// what dsbuild and pdsh do if they are not told otherwise.
+// verified is the number of nodes that are asked, window how many at once: the default of dsbuild
+// and of pdsh.
 const (
 	verified = fleetSize
 	window   = 32
 )
 
-// ask is what the other tools run on a node.
+// ask is the command that the other tools run on a node.
 const ask = `ASK=$HOME/../venv/bin/python -c 'import importlib.metadata as m; print(m.version("deepspeed"))'`
 
-// askers ask the first n nodes which DeepSpeed they have.
-func askers(n int) []contender {
-	fill := filler(n)
+// verifyContenders ask the first n nodes which DeepSpeed they have.
+func verifyContenders(n int) []contender {
+	fill := fillLines(n)
 	pdsh := func(name, config, command string) contender {
 		return contender{name, fill(`pdsh -S -R ssh -w {nodes} ` + command), []string{"PDSH_SSH_ARGS_APPEND=-F " + config}}
 	}
@@ -37,13 +37,13 @@ func askers(n int) []contender {
 	}
 }
 
-// verify compares asking nodes what they run.
-func (y *yard) verify(ctx context.Context) (finding, error) {
-	if err := y.bring(ctx, y.real[0], fmt.Sprintf("node[1-%d]", verified)); err != nil {
+// compareVerifications compares tools that ask nodes for their version.
+func (races fleetRaces) compareVerifications(ctx context.Context) (finding, error) {
+	if err := races.deployWheel(ctx, races.real[0], fmt.Sprintf("node[1-%d]", verified)); err != nil {
 		return finding{}, err
 	}
-	rank, err := y.run(ctx, race{
-		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 3, contenders: askers,
+	rank, err := races.runRace(ctx, race{
+		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 3, contenders: verifyContenders,
 		before: func(contender, int) ([]string, error) { return []string{ask}, nil },
 	})
 	if err != nil {
@@ -53,16 +53,16 @@ func (y *yard) verify(ctx context.Context) (finding, error) {
 		"![walls of asking, by dsbuild's](bench-verify.svg)\n", rank.String(),
 		"dsbuild reads every file of DeepSpeed on each node and compares it with RECORD and with the other nodes, and asks for torch, CUDA, GPUs, driver and the rest besides; " +
 			"the others ask for the version alone, or do nothing (true).\n",
-		y.tools(), rank.commands("export " + ask),
+		races.listTools(), rank.listCommands("export " + ask),
 	}, "\n")
-	return finding{text, map[string]string{"bench-verify.svg": rank.picture(fmt.Sprintf("What do %d nodes run? Wall by dsbuild's", verified))}}, nil
+	return finding{text, map[string]string{"bench-verify.svg": rank.drawRanking(fmt.Sprintf("What do %d nodes run? Wall by dsbuild's", verified))}}, nil
 }
 
-// bring has a wheel on some nodes before anything is measured.
-func (y *yard) bring(ctx context.Context, wheel, limit string) error {
-	c, err := metered(ctx, y.dir, y.environ(), y.log, fmt.Sprintf("dsbuild deploy nodes/inventory.yaml --limit '%s' --verify files --wheel %s", limit, wheel))
+// deployWheel puts a wheel on some nodes before anything is measured.
+func (races fleetRaces) deployWheel(ctx context.Context, wheel, limit string) error {
+	c, err := measureCommand(ctx, races.dir, races.commandEnv(), races.log, fmt.Sprintf("dsbuild deploy nodes/inventory.yaml --limit '%s' --verify files --wheel %s", limit, wheel))
 	if err == nil && c.Status != 0 {
-		err = fmt.Errorf("dsbuild deploy ended with status %d; what it said is in %s", c.Status, y.log.Name())
+		err = fmt.Errorf("dsbuild deploy ended with status %d; what it said is in %s", c.Status, races.log.Name())
 	}
 	return err
 }

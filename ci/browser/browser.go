@@ -1,5 +1,5 @@
-// Package browser gives tests a real Chromium that knows no names: it opens what
-// a test wrote, or serves on 127.0.0.1.
+// Package browser gives tests a real Chromium that knows no names: it opens files that a test
+// wrote and pages served on 127.0.0.1.
 package browser
 
 import (
@@ -27,8 +27,7 @@ var errNone = errors.New("no Chromium on this machine: install chromium")
 // patience is how long anything in a tab may take.
 const patience = 3 * time.Minute
 
-// Tab is a tab of a browser of its own, with an empty profile. What goes wrong
-// in it fails the test.
+// Tab is a tab of a browser of its own, with an empty profile. An error in it fails the test.
 type Tab struct {
 	tb  testing.TB
 	ctx context.Context
@@ -41,7 +40,7 @@ type Tab struct {
 // test is skipped, but fails where the variable CI is true.
 func Open(tb testing.TB) *Tab {
 	tb.Helper()
-	path, err := find(tb.Context())
+	path, err := findBrowser(tb.Context())
 	if errors.Is(err, errNone) && os.Getenv("CI") != "true" {
 		tb.Skip(err)
 	}
@@ -63,7 +62,7 @@ func Open(tb testing.TB) *Tab {
 	ctx, end := chromedp.NewContext(ctx)
 	tb.Cleanup(end)
 	t := &Tab{tb: tb, ctx: ctx}
-	if err := chromedp.Listen(ctx, t.hear); err != nil {
+	if err := chromedp.Listen(ctx, t.recordRequest); err != nil {
 		tb.Fatalf("starting %s: %v", path, err)
 	}
 	if _, err := chromedp.Call(ctx, network.Enable, network.EnableParams{}); err != nil {
@@ -72,8 +71,8 @@ func Open(tb testing.TB) *Tab {
 	return t
 }
 
-// hear keeps what the tab asks the network, or a disk, for.
-func (t *Tab) hear(event any) {
+// recordRequest keeps the addresses that the tab loads, from the network or a disk.
+func (t *Tab) recordRequest(event any) {
 	if e, ok := event.(*network.EventRequestWillBeSent); ok {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -135,19 +134,19 @@ func (t *Tab) NoScript() {
 	}
 }
 
-// Picture is what the window shows, as PNG.
+// Picture returns the contents of the window as PNG.
 func (t *Tab) Picture() []byte {
 	t.tb.Helper()
-	return result(t, chromedp.CaptureScreenshot())
+	return decodeResult(t, chromedp.CaptureScreenshot())
 }
 
-// Eval is what an expression of JavaScript comes to.
+// Eval returns the value of an expression of JavaScript.
 func Eval[T any](t *Tab, expression string) T {
 	t.tb.Helper()
-	return result(t, chromedp.Evaluate[T](expression))
+	return decodeResult(t, chromedp.Evaluate[T](expression))
 }
 
-func result[T any](t *Tab, action chromedp.Action[T]) T {
+func decodeResult[T any](t *Tab, action chromedp.Action[T]) T {
 	t.tb.Helper()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
 	defer cancel()
@@ -167,9 +166,9 @@ func (t *Tab) Version() string {
 	return "Chromium " + version
 }
 
-// find looks for Chromium, and installs it where it may.
-func find(ctx context.Context) (string, error) {
-	have := func() bool { return look() != "" }
+// findBrowser looks for Chromium, and installs it where it may.
+func findBrowser(ctx context.Context) (string, error) {
+	have := func() bool { return findInstalled() != "" }
 	if !have() && os.Geteuid() == 0 {
 		if err := debian.Ensure(ctx, have, "chromium"); err != nil {
 			return "", fmt.Errorf("%w; installing it failed: %w", errNone, err)
@@ -178,10 +177,10 @@ func find(ctx context.Context) (string, error) {
 	if !have() {
 		return "", errNone
 	}
-	return look(), nil
+	return findInstalled(), nil
 }
 
-func look() string {
+func findInstalled() string {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path

@@ -9,8 +9,8 @@ import (
 )
 
 // Command is a program to run until ctx ends. It has a process group of its
-// own: a Ctrl-C reaches it once, from here, together with what it has started,
-// and it is given a minute to clean up.
+// own: a Ctrl-C reaches it once, from here, together with all that it has started, and
+// it is given a minute to clean up.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

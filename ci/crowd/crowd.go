@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package crowd runs many SSH servers in one process, each of which answers
-// dsbuild as a node would, and runs nothing: what a thousand nodes cost the driver
-// can then be seen on a machine that has no room for a thousand Pythons. Files that
-// are put there are written, and their digests computed.
+// Package crowd runs many SSH servers in one process. Each server answers dsbuild as a node
+// would, but runs no program. This measures the driver's cost for a thousand nodes on a machine
+// that cannot run a thousand Pythons. The servers write the files that dsbuild sends, and compute
+// their digests.
 package crowd
 
 import (
@@ -21,29 +21,30 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// Options say what there is to be.
+// Options configure a crowd.
 type Options struct {
-	// Dir is an empty folder for everything.
+	// Dir is an empty folder for all files of the crowd.
 	Dir string
-	// Count is how many nodes.
+	// Count is the number of nodes.
 	Count int
-	// Wheel is the file that will be deployed: nodes know what is inside.
+	// Wheel is the path of the wheel that dsbuild will deploy. The nodes answer with its
+	// contents.
 	Wheel string
 }
 
 // Crowd is a set of running servers.
 type Crowd struct {
-	// Inventory is the file that names them.
+	// Inventory is the path of the inventory with all servers.
 	Inventory string
 
 	nodes []*node
 }
 
-// most is how many addresses there are.
+// most is the number of available addresses.
 const most = 250 * 250
 
-// Up starts the servers. Each has an address of its own in 127.1.0.0/16, and all
-// have one port, as real nodes have.
+// Up starts the servers. Each has its own address in 127.1.0.0/16; all use the same port, as real
+// nodes do.
 func Up(opt Options) (*Crowd, error) {
 	if opt.Count < 1 || opt.Count > most {
 		return nil, fmt.Errorf("%d nodes: 1 to %d", opt.Count, most)
@@ -83,7 +84,7 @@ func Up(opt Options) (*Crowd, error) {
 	return c, nil
 }
 
-// newIdentity makes the key that all servers let in.
+// newIdentity creates the key that all servers accept.
 func newIdentity(file string) (ssh.PublicKey, error) {
 	pub, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -117,7 +118,7 @@ func (c *Crowd) write(identity string) error {
 	)
 }
 
-// Deployed is how many nodes have recorded that they run the wheel.
+// Deployed returns the number of nodes that have recorded the wheel.
 func (c *Crowd) Deployed() int {
 	count := 0
 	for _, n := range c.nodes {
@@ -128,7 +129,7 @@ func (c *Crowd) Deployed() int {
 	return count
 }
 
-// Stop ends the servers, and waits until nothing of them runs any more.
+// Stop stops the servers, and waits until they have ended.
 func (c *Crowd) Stop() {
 	for _, n := range c.nodes {
 		n.server.Stop()

@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// node is one server's answers.
+// node is one server with its simulated state.
 type node struct {
 	name   string
 	server *sshtest.Server
@@ -47,17 +47,17 @@ var (
 	requestLine  = regexp.MustCompile(`(?m)^REQUEST = (".*")$`)
 )
 
-// conversation is a command under way: a program of dsbuild's, which came on its
-// standard input.
+// conversation is a running command: one of dsbuild's programs, which arrived on its standard
+// input.
 type conversation struct {
 	node    *node
 	request json.RawMessage
-	in      io.Reader // what follows the program
+	in      io.Reader // the input after the program
 	out     io.Writer
 	mark    string
 }
 
-// exec answers a command as the programs that dsbuild sends would.
+// exec answers a command like the program that dsbuild sent with it.
 func (n *node) exec(command string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := conversation{node: n, in: stdin, out: stdout}
 	source, err := c.read(command)
@@ -79,8 +79,8 @@ func (n *node) exec(command string, stdin io.Reader, stdout, stderr io.Writer) i
 	return 0
 }
 
-// read reads the program, and what it is told in its first lines. What comes behind
-// them is packed.
+// read reads the program and its request. The first part is plain text and holds the mark and the
+// request; the rest is compressed.
 func (c *conversation) read(command string) (source string, err error) {
 	sizes := sizeArgument.FindStringSubmatch(strings.TrimRight(command, "'"))
 	if sizes == nil {
@@ -123,7 +123,7 @@ func (c *conversation) read(command string) (source string, err error) {
 	return source, nil
 }
 
-// say sends a message.
+// say writes a message to dsbuild.
 func (c *conversation) say(message any) error {
 	text, err := json.Marshal(message)
 	if err != nil {
@@ -133,20 +133,20 @@ func (c *conversation) say(message any) error {
 	return err
 }
 
-// object is JSON's.
+// object is a JSON object.
 type object = map[string]any
 
-// probed is what a real node said: one with torch, and without DeepSpeed.
+// probed is the answer of a real node with torch and without DeepSpeed to the probe.
 //
 //go:embed probed.json
 var probed string
 
-// facts are what the probe tells.
+// facts returns the probe's answer.
 func (n *node) facts() object {
 	text := strings.NewReplacer("{venv}", n.venv(), "{site}", "local:"+n.name).Replace(probed)
 	var python object
 	if err := json.Unmarshal([]byte(text), &python); err != nil {
-		panic(err) // of a file that is ours
+		panic(err) // probed.json is part of this package
 	}
 	if n.runs() {
 		python["deepspeed"] = n.found()
@@ -155,7 +155,7 @@ func (n *node) facts() object {
 	return object{"python": python}
 }
 
-// found is the DeepSpeed that was installed.
+// found describes the installed DeepSpeed.
 func (n *node) found() object {
 	return object{
 		"version": n.wheel.version, "sha256": n.wheel.sha256, "path": filepath.Join(n.venv(), "lib/python3.11/site-packages/deepspeed"),
@@ -163,7 +163,7 @@ func (n *node) found() object {
 	}
 }
 
-// order is what the agent is told to do.
+// order is an order to the agent.
 type order struct {
 	Do     string `json:"do"`
 	Number int    `json:"number"`
@@ -171,7 +171,7 @@ type order struct {
 	Size   int64  `json:"size"`
 }
 
-// agent answers as the program that changes an environment.
+// agent answers like the agent, the program that changes an environment.
 func (c *conversation) agent() error {
 	begun := object{"inbox": c.node.inbox(), "arrived": []string{}, "now": nil, "previous": nil, "repaired": false, "run": ""}
 	if c.node.runs() {
@@ -208,7 +208,7 @@ func (c *conversation) agent() error {
 	return lines.Err()
 }
 
-// obey does what an order says, as far as it can be seen from outside.
+// obey executes an order, as far as its effects are visible to dsbuild.
 func (n *node) obey(o order) (object, error) {
 	switch o.Do {
 	case "digest":
@@ -230,7 +230,7 @@ func (n *node) obey(o order) (object, error) {
 	return nil, fmt.Errorf("unknown order %s", o.Do)
 }
 
-// digest is the sha256 of the beginning of a file.
+// digest returns the sha256 of the first size bytes of a file.
 func digest(file string, size int64) (object, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -244,7 +244,7 @@ func digest(file string, size int64) (object, error) {
 	return object{"sha256": hex.EncodeToString(h.Sum(nil))}, nil
 }
 
-// look answers as a probe's errand, the look at an installed DeepSpeed.
+// look answers like the probe's errand that inspects an installed DeepSpeed.
 func (c *conversation) look() error {
 	n := c.node
 	if !n.runs() {

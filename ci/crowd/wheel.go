@@ -18,17 +18,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// inside is what nodes know of a wheel once it is installed.
+// inside is the part of a wheel that a node knows once it is installed.
 type inside struct {
 	name, sha256, version string
 	record                string            // sha256 of RECORD
 	build                 string            // DeepSpeed's build record
-	manifest              json.RawMessage   // null where it has none
-	files                 map[string]string // path → what RECORD says and what is there, of DeepSpeed's own
-	digest                string            // of all of them
+	manifest              json.RawMessage   // null if the wheel has none
+	files                 map[string]string // path → RECORD's digest and the actual one, of DeepSpeed's own files
+	digest                string            // of files
 }
 
-// read opens a wheel.
+// read reads a wheel.
 func read(path string) (inside, error) {
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func read(path string) (inside, error) {
 	return in, nil
 }
 
-// take notes what one file says.
+// take adds one file of the wheel.
 func (in *inside) take(name string, data []byte) {
 	folder, file, _ := strings.Cut(name, "/")
 	switch {

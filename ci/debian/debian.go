@@ -1,4 +1,4 @@
-// Package debian installs packages of Debian, and of what is made from it, on
+// Package debian installs packages of Debian and of its derivatives on
 // this machine, for tests that need programs of it.
 package debian
 
@@ -14,8 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// Ensure installs packages by apt-get, as root, unless have says that what they
-// bring is there already. No server of theirs is started. Test programs that
+// Ensure installs packages by apt-get, as root, unless have says that their programs are there
+// already. No server of theirs is started. Test programs that
 // find the same missing at once install it one after the other.
 func Ensure(ctx context.Context, have func() bool, packages ...string) error {
 	if have() {
@@ -44,8 +44,7 @@ func Ensure(ctx context.Context, have func() bool, packages ...string) error {
 	return aptGet(ctx, args...)
 }
 
-// refuseServers puts a policy into place that keeps packages from starting
-// what they bring, if there is none.
+// refuseServers puts a policy into place that keeps packages from starting their servers, if there is none.
 func refuseServers() (remove func(), err error) {
 	const policy = "/usr/sbin/policy-rc.d"
 	if _, err := os.Stat(policy); !errors.Is(err, os.ErrNotExist) {
@@ -55,12 +54,12 @@ func refuseServers() (remove func(), err error) {
 }
 
 func aptGet(ctx context.Context, args ...string) error {
-	_, err := apt(ctx, "", append([]string{"-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
+	_, err := runApt(ctx, "", append([]string{"-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	return err
 }
 
-// apt runs apt-get in a folder and returns its output.
-func apt(ctx context.Context, dir string, args ...string) ([]byte, error) {
+// runApt runs apt-get in a folder and returns its output.
+func runApt(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q"}, args...)...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	out, err := cmd.CombinedOutput()

@@ -49,7 +49,7 @@ func Unpack(ctx context.Context, dir, name string) error {
 	if err := errors.Join(os.Mkdir(debs, 0o755), os.Mkdir(root, 0o755)); err != nil {
 		return err
 	}
-	if err := download(ctx, work, debs, name); err != nil {
+	if err := downloadPackages(ctx, work, debs, name); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
@@ -64,9 +64,9 @@ func Unpack(ctx context.Context, dir, name string) error {
 	return os.Rename(root, dir)
 }
 
-// download puts the package and what it needs into debs. Where the machine's
+// downloadPackages puts the package and its dependencies into debs. Where the machine's
 // lists do not know the package, new ones are fetched into work.
-func download(ctx context.Context, work, debs, name string) error {
+func downloadPackages(ctx context.Context, work, debs, name string) error {
 	machine := []string{"-o", "Acquire::Retries=3"}
 	lists := filepath.Join(work, "lists")
 	if err := os.MkdirAll(filepath.Join(lists, "partial"), 0o755); err != nil {
@@ -74,7 +74,7 @@ func download(ctx context.Context, work, debs, name string) error {
 	}
 	own := append([]string{"-o", "Dir::State::lists=" + lists, "-o", "Dir::Cache=" + work}, machine...)
 	fetch := func(options []string) error {
-		out, err := apt(ctx, debs, append(options, "-s", "install", "--no-install-recommends", name)...)
+		out, err := runApt(ctx, debs, append(options, "-s", "install", "--no-install-recommends", name)...)
 		if err != nil {
 			return err
 		}
@@ -86,13 +86,13 @@ func download(ctx context.Context, work, debs, name string) error {
 		for _, m := range needed {
 			options = append(options, string(m[1]))
 		}
-		_, err = apt(ctx, debs, options...)
+		_, err = runApt(ctx, debs, options...)
 		return err
 	}
 	if fetch(machine) == nil {
 		return nil
 	}
-	if _, err := apt(ctx, debs, append(own, "update")...); err != nil {
+	if _, err := runApt(ctx, debs, append(own, "update")...); err != nil {
 		return err
 	}
 	return fetch(own)

@@ -43,7 +43,7 @@ var daemonScript string
 //go:embed runc.py
 var runcScript string
 
-// Options are what a daemon has of its own.
+// Options are the properties of one daemon.
 type Options struct {
 	DataMB   int      // size of a disk in memory for Data; 0 takes the machine's disk
 	Deny     string   // a capability that no container is given, privileged or not
@@ -55,41 +55,41 @@ type Options struct {
 // test's process point to it.
 func Docker(tb testing.TB, opt Options) *Daemon {
 	tb.Helper()
-	install(tb, "dockerd", "docker.io", "containerd", "runc", "iptables")
+	installDaemon(tb, "dockerd", "docker.io", "containerd", "runc", "iptables")
 	d := newDaemon(tb, "docker", opt)
 	args := []string{
 		"dockerd", "--host", d.Host, "--data-root", d.Data, "--exec-root", d.path("exec"), "--pidfile", d.path("pid"),
 		"--dns", "10.0.2.3", "--cgroup-parent", d.cgroup(), "--add-runtime", "bounded=" + d.path("runc"), "--default-runtime", "bounded",
 	}
-	d.start(tb, opt, args...)
-	setenv(tb, "DOCKER_HOST", d.Host)
+	d.startDaemon(tb, opt, args...)
+	setVariable(tb, "DOCKER_HOST", d.Host)
 	return d
 }
 
 // Podman starts podman's service, likewise.
 func Podman(tb testing.TB, opt Options) *Daemon {
 	tb.Helper()
-	install(tb, "podman", "podman", "runc", "netavark", "aardvark-dns", "iptables", "containernetworking-plugins")
+	installDaemon(tb, "podman", "podman", "runc", "netavark", "aardvark-dns", "iptables", "containernetworking-plugins")
 	d := newDaemon(tb, "podman", opt)
 	// No limit may be raised and no log driver of systemd is there.
 	conf := fmt.Sprintf("[containers]\ndefault_ulimits = []\nlog_driver = \"k8s-file\"\n[engine]\nruntime = \"bounded\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n[engine.runtimes]\nbounded = [%q]\n", d.path("runc"))
-	d.write(tb, "containers.conf", conf, 0o644)
+	d.writeFile(tb, "containers.conf", conf, 0o644)
 	service := []string{"podman", "--root", d.Data, "--runroot", d.path("exec"), "system", "service", "--time", "0", d.Host}
 	if opt.Rootless {
-		service = d.rootless(tb, service)
+		service = d.rootlessCommand(tb, service)
 	}
-	d.start(tb, opt, append([]string{"env", "CONTAINERS_CONF=" + d.path("containers.conf")}, service...)...)
-	setenv(tb, "CONTAINER_HOST", d.Host)
-	setenv(tb, "DOCKER_HOST", "unix://"+d.path("none.sock"))
+	d.startDaemon(tb, opt, append([]string{"env", "CONTAINERS_CONF=" + d.path("containers.conf")}, service...)...)
+	setVariable(tb, "CONTAINER_HOST", d.Host)
+	setVariable(tb, "DOCKER_HOST", "unix://"+d.path("none.sock"))
 	return d
 }
 
-// rootless is the command line by which the user nobody runs podman's service. It
+// rootlessCommand returns the command line by which the user nobody runs podman's service. It
 // has users to give to containers and a network device, as a user of a machine
 // that is set up for podman has.
-func (d *Daemon) rootless(tb testing.TB, service []string) []string {
+func (d *Daemon) rootlessCommand(tb testing.TB, service []string) []string {
 	tb.Helper()
-	d.write(tb, "subuid", "nobody:200000:65536\n", 0o644)
+	d.writeFile(tb, "subuid", "nobody:200000:65536\n", 0o644)
 	const prepare = `set -e
 		mount --bind "$0/subuid" /etc/subuid
 		mount --bind "$0/subuid" /etc/subgid
@@ -105,16 +105,19 @@ func (d *Daemon) rootless(tb testing.TB, service []string) []string {
 	return append([]string{"sh", "-c", prepare, d.dir}, service...)
 }
 
-func setenv(tb testing.TB, name, value string) {
+func setVariable(tb testing.TB, name, value string) {
 	if t, ok := tb.(*testing.T); ok {
 		t.Setenv(name, value)
 	}
 }
 
-// install gets the packages of a daemon. Without root the test is skipped, and
-// fails where the variable CI is true.
-func install(tb testing.TB, program string, packages ...string) {
+// installDaemon gets the packages of a daemon. With -short the test is skipped. So it is
+// without root, but fails then where the variable CI is true.
+func installDaemon(tb testing.TB, program string, packages ...string) {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("short: runs a real container daemon")
+	}
 	missing := tb.Skipf
 	if os.Getenv("CI") == "true" {
 		missing = tb.Fatalf
@@ -149,12 +152,12 @@ func newDaemon(tb testing.TB, client string, opt Options) *Daemon {
 	if opt.Deny != "" {
 		script = strings.Replace(script, "DENIED = set()", fmt.Sprintf("DENIED = {%q}", opt.Deny), 1)
 	}
-	d.write(tb, "runc", script, 0o755)
+	d.writeFile(tb, "runc", script, 0o755)
 	return d
 }
 
-// write makes a file in the daemon's folder that every user may read.
-func (d *Daemon) write(tb testing.TB, name, text string, mode os.FileMode) {
+// writeFile makes a file in the daemon's folder that every user may read.
+func (d *Daemon) writeFile(tb testing.TB, name, text string, mode os.FileMode) {
 	tb.Helper()
 	if err := os.WriteFile(d.path(name), []byte(text), mode); err != nil {
 		tb.Fatal(err)
@@ -171,9 +174,9 @@ func (d *Daemon) cgroup() string {
 	return filepath.Base(d.dir)
 }
 
-// start runs the daemon below a guard, which lives until the test's process ends
+// startDaemon runs the daemon below a guard, which lives until the test's process ends
 // in whatever way, and waits until it answers.
-func (d *Daemon) start(tb testing.TB, opt Options, args ...string) {
+func (d *Daemon) startDaemon(tb testing.TB, opt Options, args ...string) {
 	tb.Helper()
 	args = append(args, opt.Args...)
 	if opt.DataMB > 0 {
@@ -223,7 +226,7 @@ func (d *Daemon) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs the client to its end and returns what it printed.
+// Run runs the client to its end and returns its output.
 func (d *Daemon) Run(tb testing.TB, args ...string) string {
 	tb.Helper()
 	out, err := d.command(tb.Context(), args...).CombinedOutput()
@@ -244,7 +247,7 @@ func (d *Daemon) Kill(tb testing.TB) {
 // Fill takes all the room that is left on the daemon's own disk.
 func (d *Daemon) Fill(tb testing.TB) {
 	tb.Helper()
-	fill, err := os.Create(filepath.Join("/proc", d.inner(tb), "root", d.Data, "fill"))
+	fill, err := os.Create(filepath.Join("/proc", d.innerPID(tb), "root", d.Data, "fill"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -258,8 +261,8 @@ func (d *Daemon) Fill(tb testing.TB) {
 	}
 }
 
-// inner is the process of the daemon.
-func (d *Daemon) inner(tb testing.TB) string {
+// innerPID returns the process of the daemon inside its namespaces.
+func (d *Daemon) innerPID(tb testing.TB) string {
 	tb.Helper()
 	pid, err := os.ReadFile(d.path("inner"))
 	if err != nil {
@@ -271,7 +274,7 @@ func (d *Daemon) inner(tb testing.TB) string {
 // Listen opens a port in the daemon's network, where it pulls images from.
 func (d *Daemon) Listen(tb testing.TB, address string) net.Listener {
 	tb.Helper()
-	l, err := enginetest.ListenIn("/proc/"+d.inner(tb)+"/ns/net", address)
+	l, err := enginetest.ListenIn("/proc/"+d.innerPID(tb)+"/ns/net", address)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -26,10 +26,10 @@ type release struct {
 	options     []string // of mmdebstrap, likewise
 }
 
-// releases are those for which bases are made, the default first. Ubuntu does not
+// debianReleases lists the releases for which bases are made, the default first. Ubuntu does not
 // require its apt, which brings its keys. The Python 3.11 of Ubuntu 22.04 is none:
 // it is a release candidate.
-func releases() []release {
+func debianReleases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
 		{suite: "bullseye", name: "Debian 11", options: []string{recompile}},
@@ -64,7 +64,7 @@ func (e *suiteError) Error() string { return fmt.Sprintf("no base is made of the
 // Hint lists those that are.
 func (e *suiteError) Hint() string {
 	var all []string
-	for _, r := range releases() {
+	for _, r := range debianReleases() {
 		all = append(all, r.suite)
 	}
 	return "the suites are " + strings.Join(all, ", ")
@@ -74,7 +74,7 @@ func (e *suiteError) Hint() string {
 func (e *suiteError) ExitCode() int { return 2 }
 
 func releaseOf(suite string) (release, error) {
-	for _, r := range releases() {
+	for _, r := range debianReleases() {
 		if r.suite == suite {
 			return r, nil
 		}
@@ -102,7 +102,7 @@ func MakeBase(ctx context.Context, l Layout, con *console, stdout io.Writer, sui
 		return err
 	}
 	p := basePiece(l, con, g, r)
-	if !l.current(p) {
+	if !l.isCurrent(p) {
 		err = makeBase(ctx, l, con, p)
 	}
 	if err != nil {
@@ -121,10 +121,10 @@ func makeBase(ctx context.Context, l Layout, con *console, p piece) error {
 		return err
 	}
 	defer unlock()
-	if l.current(p) { // another run made it meanwhile
+	if l.isCurrent(p) { // another run made it meanwhile
 		return nil
 	}
-	return build(ctx, l, con, []piece{p}, baseFree)
+	return buildPiece(ctx, l, con, []piece{p}, baseFree)
 }
 
 // ground is what bases inherit from this host.
@@ -146,7 +146,7 @@ func readGround() (g ground, err error) {
 	return g, nil
 }
 
-// sourceOf is what the base of a release is made of.
+// sourceOf returns the source of the base of a release.
 func (g ground) sourceOf(r release) source {
 	if r.ubuntu {
 		return source{baseName(r.suite), r.suite, g.ubuntu.ubuntuList(r.suite)}
@@ -160,14 +160,14 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 	src := g.sourceOf(r)
 	work, packages := l.tmp(src.name+".tar"), append(basePackages(), r.more...)
 	inputs := append([]string{"1", src.list, sourceDateEpoch}, baseOptions("")...)
-	for _, name := range sorted(g.cas) {
+	for _, name := range sortedKeys(g.cas) {
 		inputs = append(inputs, name, g.cas[name])
 	}
 	inputs = append(append(inputs, packages...), r.options...)
 	return piece{
 		name: src.name, digest: digestOf(inputs...), outputs: []string{l.Base(r.suite), l.Base(r.suite) + ".sha256"},
 		build: func(ctx context.Context) error {
-			con.say(src.name, "%s (%s) with Python, from which workloads start; %d extra CA certificates of this host", r.name, r.suite, len(g.cas))
+			con.printLine(src.name, "%s (%s) with Python, from which workloads start; %d extra CA certificates of this host", r.name, r.suite, len(g.cas))
 			cas := l.tmp(src.name + ".ca")
 			if err := writeCAs(cas, g.cas); err != nil {
 				return err
@@ -180,7 +180,7 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 				}
 				options = append(options, "--keyring="+keys)
 			}
-			return bootstrap(ctx, l, con, src, packages, work, options...)
+			return bootstrapDebian(ctx, l, con, src, packages, work, options...)
 		},
 		place: func() error { return placeBase(work, l.Base(r.suite)) },
 	}
@@ -195,7 +195,7 @@ func ubuntuKeys(ctx context.Context, l Layout, con *console, g ground) (string, 
 	const inside = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 	src := source{"ubuntu-keys", keysSuite, g.debian.sourcesList(keysSuite)}
 	work := l.tmp(src.name)
-	if err := bootstrap(ctx, l, con, src, []string{"ubuntu-keyring"}, work, "--variant=extract", "--format=directory"); err != nil {
+	if err := bootstrapDebian(ctx, l, con, src, []string{"ubuntu-keyring"}, work, "--variant=extract", "--format=directory"); err != nil {
 		return "", err
 	}
 	return filepath.Join(work, inside), nil
@@ -207,7 +207,7 @@ func baseOptions(ca string) []string {
 	return []string{
 		"--format=tar",
 		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
-		"--customize-hook=cp -r " + quote(ca) + `/. "$1` + extraCAs + `/"`,
+		"--customize-hook=cp -r " + quoteShell(ca) + `/. "$1` + extraCAs + `/"`,
 		`--customize-hook=chroot "$1" update-ca-certificates`,
 		// mmdebstrap's own cleaning leaves directories whose owner depends on
 		// whether the way to the scratch directory is open to everybody.

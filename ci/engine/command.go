@@ -28,7 +28,7 @@ type command struct {
 	private bool         // a mount namespace of its own: no mount outlives it
 }
 
-// commandError is a command that failed, with the end of what it printed.
+// commandError is a command that failed, with the end of its output.
 type commandError struct {
 	name string
 	err  error
@@ -46,9 +46,9 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
-// run runs the command. A cancelled ctx ends it with SIGTERM; so does the
+// runCommand runs the command. A cancelled ctx ends it with SIGTERM; so does the
 // death of this program, which is why the thread that starts it is kept.
-func (c command) run(ctx context.Context) error {
+func (c command) runCommand(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -84,7 +84,7 @@ func (c command) runHere(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.args[0], err)
 	}
-	tail := c.follow(r, log)
+	tail := c.followOutput(r, log)
 	err = cmd.Wait()
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", c.args[0], ctx.Err())
@@ -95,9 +95,9 @@ func (c command) runHere(ctx context.Context) error {
 	return nil
 }
 
-// follow copies the output into the log, hands each line on and returns the
+// followOutput copies the output into the log, hands each line on and returns the
 // last ones.
-func (c command) follow(r io.Reader, log io.Writer) (tail []string) {
+func (c command) followOutput(r io.Reader, log io.Writer) (tail []string) {
 	in := bufio.NewReader(r)
 	for {
 		s, err := in.ReadString('\n')
@@ -128,8 +128,8 @@ func tailOf(path string, n int) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// eventually calls ok until it is true or the time is over.
-func eventually(ctx context.Context, limit time.Duration, ok func() bool) error {
+// waitUntil calls ok until it is true or the time is over.
+func waitUntil(ctx context.Context, limit time.Duration, ok func() bool) error {
 	end := time.Now().Add(limit)
 	for !ok() {
 		switch {

@@ -19,16 +19,16 @@ type console struct {
 
 func newConsole(w io.Writer) *console { return &console{w: w, began: time.Now()} }
 
-// say prints one line about a piece.
-func (c *console) say(piece, format string, args ...any) {
+// printLine prints one line about a piece.
+func (c *console) printLine(piece, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	fmt.Fprintf(c.w, "%7.1fs  %-13s %s\n", time.Since(c.began).Seconds(), piece, fmt.Sprintf(format, args...))
 }
 
-// report says every few seconds what status returns, until stop is called.
-func (c *console) report(piece string, status func() string) (stop func()) {
+// reportProgress says every few seconds what status returns, until stop is called.
+func (c *console) reportProgress(piece string, status func() string) (stop func()) {
 	return progress.Report(func(elapsed time.Duration) {
-		c.say(piece, "%s (%.0f s so far)", status(), elapsed.Seconds())
+		c.printLine(piece, "%s (%.0f s so far)", status(), elapsed.Seconds())
 	})
 }

@@ -20,6 +20,9 @@ import (
 
 // TestEngineUp is the real thing. It never stops the engine: others use it.
 func TestEngineUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: runs a real engine")
+	}
 	skip := t.Skipf
 	if os.Getenv("CI") == "true" {
 		skip = t.Fatalf
@@ -34,9 +37,6 @@ func TestEngineUp(t *testing.T) {
 	l, err := Default()
 	if err != nil {
 		t.Fatal(err)
-	}
-	if testing.Short() && !Inspect(l).Running {
-		t.Skip("short: the engine is not up yet")
 	}
 	bin := filepath.Join(t.TempDir(), "enginectl")
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
@@ -60,7 +60,7 @@ func TestEngineUp(t *testing.T) {
 	if strings.Count(out, "\n") != 1 {
 		t.Errorf("the second up did something:\n%s", out)
 	}
-	if !answers(l.Socket()) {
+	if !socketAnswers(l.Socket()) {
 		t.Errorf("%s does not answer", l.Socket())
 	}
 	if after := Inspect(l); after.PID != before.PID || after.PID == 0 {
@@ -113,24 +113,24 @@ func TestPieceIsCurrent(t *testing.T) {
 	l := testLayout(t)
 	out := l.path("bin", "thing")
 	p := piece{name: "thing", digest: digestOf("1"), outputs: []string{out}, place: func() error { return os.WriteFile(out, nil, 0o755) }}
-	if l.current(p) {
+	if l.isCurrent(p) {
 		t.Error("current before it was installed")
 	}
-	if err := l.install(p); err != nil {
+	if err := l.installPiece(p); err != nil {
 		t.Fatal(err)
 	}
-	if !l.current(p) {
+	if !l.isCurrent(p) {
 		t.Error("not current after it was installed")
 	}
 	changed := p
 	changed.digest = digestOf("2")
-	if l.current(changed) {
+	if l.isCurrent(changed) {
 		t.Error("current although an input changed")
 	}
 	if err := os.Remove(out); err != nil {
 		t.Fatal(err)
 	}
-	if l.current(p) {
+	if l.isCurrent(p) {
 		t.Error("current although its file is gone")
 	}
 }
@@ -139,14 +139,14 @@ func TestPieceIsCurrent(t *testing.T) {
 func TestHalfPlacedPieceIsDoneAgain(t *testing.T) {
 	l := testLayout(t)
 	p := piece{name: "thing", digest: digestOf("1"), place: func() error { return nil }}
-	if err := l.install(p); err != nil {
+	if err := l.installPiece(p); err != nil {
 		t.Fatal(err)
 	}
 	p.place = func() error { return errors.New("killed in the middle") }
-	if err := l.install(p); err == nil {
+	if err := l.installPiece(p); err == nil {
 		t.Fatal("no error")
 	}
-	if l.current(p) {
+	if l.isCurrent(p) {
 		t.Error("a half-placed piece counts as current")
 	}
 }
@@ -155,14 +155,14 @@ func TestCleanRefusesMounts(t *testing.T) {
 	l := testLayout(t)
 	put(t, l.tmp("rootfs/etc/passwd"), "x")
 	put(t, filepath.Join(l.Proc, "self/mountinfo"), "1 0 8:1 / "+l.tmp("rootfs/proc")+" rw - proc proc rw\n")
-	if err := l.clean(); err == nil || !strings.Contains(err.Error(), "is mounted") {
+	if err := l.removeTemporary(); err == nil || !strings.Contains(err.Error(), "is mounted") {
 		t.Fatalf("clean: %v", err)
 	}
 	if _, err := os.Stat(l.tmp("rootfs/etc/passwd")); err != nil {
 		t.Error("it removed files below a mount")
 	}
 	put(t, filepath.Join(l.Proc, "self/mountinfo"), "")
-	if err := l.clean(); err != nil {
+	if err := l.removeTemporary(); err != nil {
 		t.Fatal(err)
 	}
 	if left, _ := os.ReadDir(l.path("tmp")); len(left) > 0 {
@@ -173,7 +173,7 @@ func TestCleanRefusesMounts(t *testing.T) {
 func TestProcessIdentity(t *testing.T) {
 	l := testLayout(t)
 	fakeProcess(t, l, 40, "dagger) S 1 (x", "S", 1000)
-	p, err := identify(l.Proc, 40)
+	p, err := identifyProcess(l.Proc, 40)
 	if err != nil || p != (process{40, "1000", "boot-1"}) {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -248,7 +248,7 @@ func TestSweepSparesStrangers(t *testing.T) {
 	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
 	real := l
 	real.Proc = "/proc"
-	now, err := identify(real.Proc, stranger.Process.Pid)
+	now, err := identifyProcess(real.Proc, stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,13 +256,13 @@ func TestSweepSparesStrangers(t *testing.T) {
 	old.Start += "0"
 	put(t, l.Socket(), "")
 	put(t, l.recordFile(), "{}")
-	real.sweep(record{Network: old})
+	real.removeLeftovers(record{Network: old})
 	time.Sleep(50 * time.Millisecond)
 	if !now.alive("/proc") {
 		t.Error("a process with the same pid was killed")
 	}
-	real.sweep(record{Network: now})
-	if err := eventually(t.Context(), 5*time.Second, func() bool { return !now.alive("/proc") }); err != nil {
+	real.removeLeftovers(record{Network: now})
+	if err := waitUntil(t.Context(), 5*time.Second, func() bool { return !now.alive("/proc") }); err != nil {
 		t.Error("the network that was left behind still runs")
 	}
 	if left, _ := os.ReadDir(l.path("run")); len(left) > 0 {

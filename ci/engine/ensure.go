@@ -14,7 +14,7 @@ import (
 // in a container, else dsbuild's own. It returns a *noEngineError where none of
 // them can be had. An engine that the user chose is not replaced.
 func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error {
-	finder := engine.NewFinder("", func(format string, args ...any) { con.say("engine", format, args...) })
+	finder := engine.NewFinder("", func(format string, args ...any) { con.printLine("engine", format, args...) })
 	found, err := finder.Find(ctx)
 	if err == nil {
 		err = startContainer(ctx, found, con)
@@ -27,7 +27,7 @@ func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error
 		}
 		for _, a := range tried {
 			if a.Where == found.How {
-				con.say("engine", "%s: %s; dsbuild's own engine is taken", a.Where, a.Why)
+				con.printLine("engine", "%s: %s; dsbuild's own engine is taken", a.Where, a.Why)
 			}
 		}
 		if err = Up(ctx, l, con); err == nil {
@@ -47,7 +47,7 @@ func startContainer(ctx context.Context, found engine.Engine, con *console) erro
 	if !ok {
 		return nil
 	}
-	return container.Up(ctx, func(line string) { con.say("engine", "%s", line) })
+	return container.Up(ctx, func(line string) { con.printLine("engine", "%s", line) })
 }
 
 // failedAttempts are the container clients in which no engine came up, nil where

@@ -49,7 +49,7 @@ func checkDisk(dir string, need uint64) error {
 	if free >= need {
 		return nil
 	}
-	return hint.With(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", size(need), dir, size(free)),
+	return hint.With(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", formatSize(need), dir, formatSize(free)),
 		"free some, or put the engine on another disk: XDG_STATE_HOME=/big/disk")
 }
 
@@ -87,7 +87,7 @@ func missingPackages(have func(program string) bool, exists func(path string) bo
 	return out
 }
 
-// hostPackages installs what is missing, after naming it.
+// hostPackages names the missing packages and installs them.
 func hostPackages(ctx context.Context, l Layout, con *console) error {
 	missing := missingPackages(
 		func(p string) bool { _, err := exec.LookPath(p); return err == nil },
@@ -95,29 +95,29 @@ func hostPackages(ctx context.Context, l Layout, con *console) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	con.say("host", "installing with apt-get: %s", strings.Join(missing, " "))
+	con.printLine("host", "installing with apt-get: %s", strings.Join(missing, " "))
 	for i, args := range [][]string{
 		{"apt-get", "-q", "-o", "Acquire::Retries=3", "update"},
 		append([]string{"apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300", "install", "--no-install-recommends"}, missing...),
 	} {
 		last := &lastLine{}
-		stop := con.report("host", func() string { return "apt-get: " + last.get() })
+		stop := con.reportProgress("host", func() string { return "apt-get: " + last.get() })
 		err := command{
-			args: args, env: append(proxies(os.Environ()), "DEBIAN_FRONTEND=noninteractive"),
+			args: args, env: append(proxyVariables(os.Environ()), "DEBIAN_FRONTEND=noninteractive"),
 			log: l.logOf(fmt.Sprintf("apt-%d", i+1)), line: last.set,
-		}.run(ctx)
+		}.runCommand(ctx)
 		stop()
 		if err != nil {
 			return hint.With(fmt.Errorf("installing host packages: %w", err),
 				"check the package sources of this machine, then try by hand: apt-get update && apt-get install %s", strings.Join(missing, " "))
 		}
 	}
-	con.say("host", "installed")
+	con.printLine("host", "installed")
 	return nil
 }
 
-// size prints a number of bytes for people.
-func size(n uint64) string {
+// formatSize prints a number of bytes for people.
+func formatSize(n uint64) string {
 	switch {
 	case n >= 1<<30:
 		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
@@ -127,8 +127,8 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d kB", n>>10)
 }
 
-// checkout finds ci/engine/tools above the current directory.
-func checkout(from string) (string, error) {
+// findCheckout finds ci/engine/tools above the current directory.
+func findCheckout(from string) (string, error) {
 	for dir := from; ; dir = filepath.Dir(dir) {
 		tools := filepath.Join(dir, "ci", "engine", "tools")
 		if _, err := os.Stat(filepath.Join(tools, "go.mod")); err == nil {

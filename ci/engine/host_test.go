@@ -193,7 +193,7 @@ func TestSweepCgroups(t *testing.T) {
 func TestCommandErrorShowsTheEnd(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log", "x.log")
 	var lines []string
-	err := command{args: []string{"sh", "-c", "for i in $(seq 30); do echo line $i; done; exit 3"}, log: log, line: func(s string) { lines = append(lines, s) }}.run(t.Context())
+	err := command{args: []string{"sh", "-c", "for i in $(seq 30); do echo line $i; done; exit 3"}, log: log, line: func(s string) { lines = append(lines, s) }}.runCommand(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "line 30") || strings.Contains(err.Error(), "line 15\n") || !strings.Contains(err.Error(), log) {
 		t.Errorf("%v", err)
 	}
@@ -206,7 +206,7 @@ func TestUsage(t *testing.T) {
 	var out, errs bytes.Buffer
 	for _, args := range [][]string{nil, {"bogus"}, {"up", "now"}, {"base"}, {"image"}} {
 		errs.Reset()
-		if code := run(args, &out, &errs); code != 2 || !strings.HasPrefix(errs.String(), "usage: ") {
+		if code := runCommandLine(args, &out, &errs); code != 2 || !strings.HasPrefix(errs.String(), "usage: ") {
 			t.Errorf("%v: exit %d, %s", args, code, errs.String())
 		}
 	}
@@ -214,10 +214,10 @@ func TestUsage(t *testing.T) {
 
 func TestUnknownSuite(t *testing.T) {
 	var out, errs bytes.Buffer
-	if code := run([]string{"base", "sid"}, &out, &errs); code != 2 || out.Len() > 0 {
+	if code := runCommandLine([]string{"base", "sid"}, &out, &errs); code != 2 || out.Len() > 0 {
 		t.Errorf("exit %d, %s", code, out.String())
 	}
-	for _, r := range releases() {
+	for _, r := range debianReleases() {
 		if !strings.Contains(errs.String(), r.suite) || !strings.Contains(usage, r.suite) {
 			t.Errorf("%s is missing in %q or in the usage", r.suite, errs.String())
 		}

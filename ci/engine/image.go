@@ -16,8 +16,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -42,7 +42,7 @@ func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	if err := buildDialer(ctx, l, dialer); err != nil {
 		return err
 	}
-	con.say("image", "packing the engine's root file system and its programs")
+	con.printLine("image", "packing the engine's root file system and its programs")
 	root, programs := filepath.Join(work, "root.tar"), filepath.Join(work, "programs.tar")
 	if err := packRoot(ctx, l, root); err != nil {
 		return err
@@ -53,7 +53,7 @@ func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	if err := writeImage(file, root, programs); err != nil {
 		return fmt.Errorf("writing %s: %w", file, err)
 	}
-	con.say("image", "%s is %s: docker load -i %s", file, engine.Image, file)
+	con.printLine("image", "%s is %s: docker load -i %s", file, engine.Image, file)
 	return nil
 }
 
@@ -64,7 +64,7 @@ func buildDialer(ctx context.Context, l Layout, to string) error {
 	if err != nil {
 		return err
 	}
-	src, err := checkout(wd)
+	src, err := findCheckout(wd)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func buildDialer(ctx context.Context, l Layout, to string) error {
 	err = command{
 		args: append(args, "-o", to, "github.com/dagger/dagger/cmd/dialstdio"),
 		dir:  src, env: []string{"CGO_ENABLED=0", "GOWORK=off"}, log: l.logOf("image-build"),
-	}.run(ctx)
+	}.runCommand(ctx)
 	if err != nil {
 		return goHint(fmt.Errorf("compiling dialstdio: %w", err))
 	}
@@ -89,7 +89,7 @@ func packRoot(ctx context.Context, l Layout, to string) error {
 			"--exclude=./var/lib/dagger/*", "--exclude=./etc/dagger/*", "--exclude=./etc/resolv.conf", ".",
 		},
 		dir: "/", log: l.logOf("image-root"),
-	}.run(ctx)
+	}.runCommand(ctx)
 }
 
 // packPrograms writes the layer of the engine's programs and its configuration.
@@ -206,12 +206,12 @@ func writeArchive(file string, texts, files map[string]string) error {
 	go func() {
 		out := tar.NewWriter(w)
 		err := func() error {
-			for _, name := range sorted(texts) {
+			for _, name := range sortedKeys(texts) {
 				if err := addText(out, name, texts[name], 0o644); err != nil {
 					return err
 				}
 			}
-			for _, name := range sorted(files) {
+			for _, name := range sortedKeys(files) {
 				if err := addFile(out, name, files[name], 0o644); err != nil {
 					return err
 				}
@@ -220,7 +220,7 @@ func writeArchive(file string, texts, files map[string]string) error {
 		}()
 		w.CloseWithError(err)
 	}()
-	return whole.Write(file, r, 0o644)
+	return atomicfile.Write(file, r, 0o644)
 }
 
 func blobName(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }

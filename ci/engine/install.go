@@ -27,18 +27,18 @@ func Up(ctx context.Context, l Layout, con *console) error {
 		return err
 	}
 	defer unlock()
-	wanted, err := pieces(l, con, g)
+	wanted, err := allPieces(l, con, g)
 	if err != nil {
 		return err
 	}
 	var stale []piece
 	for _, p := range wanted {
-		if !l.current(p) {
+		if !l.isCurrent(p) {
 			stale = append(stale, p)
 		}
 	}
 	if len(stale) > 0 {
-		if err := build(ctx, l, con, stale, needFree); err != nil {
+		if err := buildPiece(ctx, l, con, stale, needFree); err != nil {
 			return err
 		}
 	}
@@ -48,21 +48,21 @@ func Up(ctx context.Context, l Layout, con *console) error {
 	if err := installSelf(l); err != nil {
 		return fmt.Errorf("installing enginectl: %w", err)
 	}
-	if err := start(ctx, l, con); err != nil {
+	if err := startEngine(ctx, l, con); err != nil {
 		return err
 	}
-	con.say("engine", "answers on %s", l.Socket())
+	con.printLine("engine", "answers on %s", l.Socket())
 	return nil
 }
 
-// pieces lists what an installation consists of: tools, the engine's root, the
+// allPieces lists the parts of an installation: tools, the engine's root, the
 // default base, and those other bases that were asked for once.
-func pieces(l Layout, con *console, g ground) ([]piece, error) {
+func allPieces(l Layout, con *console, g ground) ([]piece, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
-	src, err := checkout(wd)
+	src, err := findCheckout(wd)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func pieces(l Layout, con *console, g ground) ([]piece, error) {
 		return nil, err
 	}
 	all := []piece{tools, rootfsPiece(l, con, g.debian)}
-	for _, r := range releases() {
+	for _, r := range debianReleases() {
 		if _, err := os.Stat(l.Base(r.suite)); err == nil || r.suite == defaultBase {
 			all = append(all, basePiece(l, con, g, r))
 		}
@@ -79,13 +79,13 @@ func pieces(l Layout, con *console, g ground) ([]piece, error) {
 	return all, nil
 }
 
-// build makes the stale pieces, the tools beside the file systems, and puts
+// buildPiece makes the stale pieces, the tools beside the file systems, and puts
 // them into place. A running engine is stopped first if its own parts change.
-func build(ctx context.Context, l Layout, con *console, stale []piece, free uint64) error {
+func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free uint64) error {
 	if err := checkDisk(l.Root, free); err != nil {
 		return err
 	}
-	if err := l.clean(); err != nil {
+	if err := l.removeTemporary(); err != nil {
 		return hint.With(err, "unmount it, then try again")
 	}
 	if err := hostPackages(ctx, l, con); err != nil {
@@ -96,18 +96,18 @@ func build(ctx context.Context, l Layout, con *console, stale []piece, free uint
 	}
 	for _, p := range stale {
 		if p.inUse && Inspect(l).Running {
-			con.say("engine", "restarting it: its %s changed", p.name)
-			if err := stop(ctx, l, con); err != nil {
+			con.printLine("engine", "restarting it: its %s changed", p.name)
+			if err := stopEngine(ctx, l, con); err != nil {
 				return err
 			}
 		}
 	}
 	for _, p := range stale {
-		if err := l.install(p); err != nil {
+		if err := l.installPiece(p); err != nil {
 			return err
 		}
 	}
-	return l.clean()
+	return l.removeTemporary()
 }
 
 // makeAll makes the tools (all cores, for minutes) beside the file systems

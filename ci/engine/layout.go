@@ -50,7 +50,7 @@ func (l Layout) Socket() string { return l.path("run", "engine.sock") }
 // Cache is the engine's cache.
 func (l Layout) Cache() string { return l.path("state") }
 
-// Log is what the engine printed since it was last started.
+// Log is the file with the engine's output since its last start.
 func (l Layout) Log() string { return l.path("engine.log") }
 
 func (l Layout) recordFile() string        { return l.path("run", "engine.json") }

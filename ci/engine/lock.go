@@ -35,7 +35,7 @@ func (l Layout) lock(ctx context.Context, con *console) (unlock func(), err erro
 		}
 		if !told {
 			holder, _ := os.ReadFile(f.Name())
-			con.say("lock", "waiting for another run (%s) that holds %s", strings.TrimSpace(string(holder)), f.Name())
+			con.printLine("lock", "waiting for another run (%s) that holds %s", strings.TrimSpace(string(holder)), f.Name())
 		}
 		select {
 		case <-ctx.Done():

@@ -39,7 +39,7 @@ func (e *noEngineError) Error() string {
 
 func (e *noEngineError) Unwrap() error { return e.own }
 
-// ExitCode tells a caller that building without an engine is what is left.
+// ExitCode tells a caller that only a build without an engine is left.
 func (e *noEngineError) ExitCode() int { return 3 }
 
 // Check prints which engine Ensure would use, or returns a *noEngineError. It
@@ -78,11 +78,11 @@ func checkMachine(l Layout) error {
 	if l.Installed() {
 		return nil
 	}
-	return checkDisk(existing(l.Root), needFree)
+	return checkDisk(nearestFolder(l.Root), needFree)
 }
 
-// existing is dir, or the nearest folder above it that exists.
-func existing(dir string) string {
+// nearestFolder returns dir, or the nearest folder above it that exists.
+func nearestFolder(dir string) string {
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		if isDir(dir) {
 			break
@@ -91,7 +91,7 @@ func existing(dir string) string {
 	return dir
 }
 
-// checkRights tries what a start of the engine does: namespaces, mounts, a
+// checkRights tries all that a start of the engine does: namespaces, mounts, a
 // device, a control group. Root in a container often has no right to it.
 func checkRights(cgroups string) error {
 	tried := make(chan error)
@@ -154,7 +154,7 @@ func tryCgroup(root string) error {
 	return os.Remove(dir)
 }
 
-// tryTunnel opens what the engine's network is made by.
+// tryTunnel opens the device by which the engine's network is made.
 func tryTunnel() error {
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
 	if err != nil {

@@ -67,7 +67,8 @@ func TestNoEngine(t *testing.T) {
 	var stdout bytes.Buffer
 	err := &noEngineError{[]engine.Attempt{
 		{Where: "dsbuild's own engine in /x", Why: "not installed"},
-		{Where: "docker", Why: "client without a daemon (permission denied)"}, {Where: "podman", Why: "not installed"},
+		{Where: "docker", Why: "client without a daemon (permission denied)"},
+		{Where: "podman", Why: "not installed"},
 	}, errors.New("dsbuild's own engine needs root")}
 	const want = "no engine in Docker, podman or nerdctl (docker: client without a daemon (permission denied)), and dsbuild's own engine needs root"
 	if err.Error() != want || err.ExitCode() != 3 {
@@ -81,8 +82,8 @@ func TestNoEngine(t *testing.T) {
 	if err := Ensure(t.Context(), At(home), newConsole(&stdout), &stdout); err == nil || !strings.Contains(err.Error(), "DSBUILD_ENGINE") {
 		t.Errorf("an engine that was asked for: %v", err)
 	}
-	if existing(home) != filepath.Dir(filepath.Dir(home)) {
-		t.Errorf("%s was made", existing(home))
+	if nearestFolder(home) != filepath.Dir(filepath.Dir(home)) {
+		t.Errorf("%s was made", nearestFolder(home))
 	}
 }
 

@@ -1,17 +1,17 @@
-// Command engine installs, starts and stops a real Dagger engine on a Debian
-// machine that has neither Docker nor an image registry within reach.
+// Command engine installs, starts and stops a real Dagger engine on a Debian machine that has no
+// Docker and cannot reach an image registry.
 //
-//	go run ./ci/engine check   # which engine would be used; exit 3 where none can be had
-//	go run ./ci/engine ensure  # an engine that answers: one that is there, else up
-//	go run ./ci/engine up      # install what is missing, start, exit 0 when it answers
-//	go run ./ci/engine down    # stop it in peace: the cache survives
+//	go run ./ci/engine check   # which engine would be used; exit 3 if there is none
+//	go run ./ci/engine ensure  # use an engine that answers; without one, do up
+//	go run ./ci/engine up      # install missing parts, start, exit 0 when it answers
+//	go run ./ci/engine down    # stop it in an orderly way: the cache survives
 //	go run ./ci/engine status  # one line; exit 0 when it runs, 1 otherwise
 //	go run ./ci/engine base trixie  # the tar that workloads start from, made if missing
 //	go run ./ci/engine image engine.tar  # the installed engine as an image for docker load
 //
-// The engine belongs to the user, not to the checkout: everything lies in one
-// state directory (see Layout), together with a copy of this program called
-// enginectl, by which an installed engine is started later without a checkout.
+// The engine belongs to the user, not to the checkout. All its files are in one state directory
+// (see Layout), together with a copy of this program called enginectl. That copy starts an
+// installed engine later without a checkout.
 package main
 
 import (
@@ -48,10 +48,10 @@ const usage = `usage: enginectl check|ensure|up|start|down|status
 // errQuiet makes the program exit 1 with nothing more to say.
 var errQuiet = errors.New("not running")
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(runCommandLine(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(args []string, stdout, stderr io.Writer) int {
-	err := dispatch(args, stdout, stderr)
+func runCommandLine(args []string, stdout, stderr io.Writer) int {
+	err := dispatchCommand(args, stdout, stderr)
 	switch {
 	case err == nil:
 		return 0
@@ -81,13 +81,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 var errUsage = errors.New("usage")
 
-func dispatch(args []string, stdout, stderr io.Writer) error {
+func dispatchCommand(args []string, stdout, stderr io.Writer) error {
 	if len(args) == 2 {
-		switch args[0] { // what the program calls itself by
+		switch args[0] { // the path by which the program calls itself
 		case "supervise":
-			return supervise(At(args[1]))
+			return superviseEngine(At(args[1]))
 		case "inner":
-			return inner(At(args[1]))
+			return runInNamespaces(At(args[1]))
 		}
 	}
 	named := len(args) == 2 && (args[0] == "base" || args[0] == "image")

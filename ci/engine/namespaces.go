@@ -45,7 +45,7 @@ type device struct {
 	major, minor uint32
 }
 
-func devices() []device {
+func deviceNodes() []device {
 	return []device{{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}, {"fuse", 10, 229}}
 }
 
@@ -62,9 +62,9 @@ func engineCommand() []string {
 	return []string{"/usr/local/bin/dagger-engine", "--addr", "unix://" + engineSocket, "--root", "/var/lib/dagger", "--oci-cni-pool-size", "4", "--config", "/etc/dagger/engine.toml"}
 }
 
-// inner is the first process of the new namespaces: it furnishes the root,
+// runInNamespaces is the first process of the new namespaces: it furnishes the root,
 // waits for the network and becomes the engine.
-func inner(l Layout) error {
+func runInNamespaces(l Layout) error {
 	if err := enterRoot(l); err != nil {
 		return fmt.Errorf("furnishing the engine's root: %w", err)
 	}
@@ -115,13 +115,13 @@ func enterRoot(l Layout) error {
 
 func makeDevices(dev string) error {
 	defer unix.Umask(unix.Umask(0))
-	for _, d := range devices() {
+	for _, d := range deviceNodes() {
 		if err := unix.Mknod(filepath.Join(dev, d.name), unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))); err != nil {
 			return fmt.Errorf("making /dev/%s: %w", d.name, err)
 		}
 	}
 	links := devLinks()
-	for _, name := range sorted(links) {
+	for _, name := range sortedKeys(links) {
 		if err := os.Symlink(links[name], filepath.Join(dev, name)); err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	work := l.tmp("rootfs")
 	inputs := append([]string{"1", m.sourcesList(engineSuite)}, rootfsPackages()...)
 	links := rootfsLinks()
-	for _, k := range sorted(links) {
+	for _, k := range sortedKeys(links) {
 		inputs = append(inputs, k, links[k])
 	}
 	dirs, files := rootfsMountPoints()
@@ -56,11 +56,11 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	return piece{
 		name: "rootfs", inUse: true, digest: digestOf(inputs...), outputs: []string{l.Rootfs()},
 		build: func(ctx context.Context) error {
-			con.say("rootfs", "Debian root file system of the engine: %d packages and what they need", len(rootfsPackages()))
-			if err := bootstrap(ctx, l, con, source{"rootfs", engineSuite, m.sourcesList(engineSuite)}, rootfsPackages(), work, "--variant=minbase"); err != nil {
+			con.printLine("rootfs", "Debian root file system of the engine: %d packages and what they need", len(rootfsPackages()))
+			if err := bootstrapDebian(ctx, l, con, source{"rootfs", engineSuite, m.sourcesList(engineSuite)}, rootfsPackages(), work, "--variant=minbase"); err != nil {
 				return err
 			}
-			return furnish(work)
+			return fillRoot(work)
 		},
 		place: func() error {
 			if err := os.RemoveAll(l.Rootfs()); err != nil {
@@ -71,8 +71,8 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	}
 }
 
-// furnish makes the links and mount points of the engine's root.
-func furnish(root string) error {
+// fillRoot makes the links and mount points of the engine's root.
+func fillRoot(root string) error {
 	dirs, files := rootfsMountPoints()
 	for _, d := range dirs {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -85,7 +85,7 @@ func furnish(root string) error {
 		}
 	}
 	links := rootfsLinks()
-	for _, name := range sorted(links) {
+	for _, name := range sortedKeys(links) {
 		p := filepath.Join(root, name)
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -97,16 +97,16 @@ func furnish(root string) error {
 	return nil
 }
 
-// source is what a root file system is made of.
+// source names the release and the mirrors of a root file system.
 type source struct {
 	name  string // of the piece
 	suite string
 	list  string // the text of its sources.list
 }
 
-// bootstrap runs mmdebstrap. Its mounts are in a namespace of their own and its
+// bootstrapDebian runs mmdebstrap. Its mounts are in a namespace of their own and its
 // temporary files in ours: nothing of it can be left on the host.
-func bootstrap(ctx context.Context, l Layout, con *console, src source, packages []string, target string, options ...string) error {
+func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, packages []string, target string, options ...string) error {
 	scratch := l.tmp(src.name + ".d")
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
 		return err
@@ -121,7 +121,7 @@ func bootstrap(ctx context.Context, l Layout, con *console, src source, packages
 		"--include=" + strings.Join(packages, ","),
 	}
 	last := &lastLine{}
-	stop := con.report(src.name, func() string { return last.get() })
+	stop := con.reportProgress(src.name, func() string { return last.get() })
 	defer stop()
 	err := command{
 		args: append(append(args, options...), src.suite, target, list),
@@ -132,12 +132,12 @@ func bootstrap(ctx context.Context, l Layout, con *console, src source, packages
 				last.set(strings.TrimPrefix(s, "I: "))
 			}
 		},
-	}.run(ctx)
+	}.runCommand(ctx)
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
 	return hint.With(err, "mostly a mirror is out of reach or does not carry %s:\n%s", src.suite, strings.TrimSpace(src.list))
 }
 
-// quote makes s one word of a shell line.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// quoteShell makes s one word of a shell line.
+func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

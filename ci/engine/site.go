@@ -24,7 +24,7 @@ type registry struct {
 	Insecure *bool    `json:"insecure,omitempty"` // TLS whose certificate is not verified
 }
 
-// siteConfig is what a site adds to the engine's configuration, in Dagger's own
+// siteConfig is the part that a site adds to the engine's configuration, in Dagger's own
 // format. The rest of it is not for it to say.
 type siteConfig struct {
 	Registries map[string]registry `json:"registries,omitempty"`
@@ -69,9 +69,9 @@ func engineConfig(site siteConfig) (string, error) {
 	return string(b) + "\n", err
 }
 
-// certificates is the bundle that programs of this host trust: the one named by
+// findCertificates returns the bundle that programs of this host trust: the one named by
 // SSL_CERT_FILE, as they do, else the system's.
-func certificates(getenv func(string) string) string {
+func findCertificates(getenv func(string) string) string {
 	if own := getenv("SSL_CERT_FILE"); own != "" {
 		return own
 	}
@@ -83,9 +83,9 @@ func proxyNames() []string {
 	return []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
 }
 
-// proxies are those of an environment, each in lower and upper case: apt reads
+// proxyVariables returns the proxy variables of an environment, each in lower and upper case: apt reads
 // the one alone, the engine hands the other alone on to its containers.
-func proxies(env []string) (out []string) {
+func proxyVariables(env []string) (out []string) {
 	for _, name := range proxyNames() {
 		var value string
 		for _, spelling := range []string{name, strings.ToUpper(name)} { // which is the order of curl
@@ -110,7 +110,7 @@ func aptProxies(env []string, ask func(key string) string) []string {
 			env = append(env, scheme+"_proxy="+proxy) // after those of the environment, which go first
 		}
 	}
-	return proxies(env)
+	return proxyVariables(env)
 }
 
 // askApt asks the configuration of this host's apt.
@@ -124,9 +124,9 @@ func askApt(key string) string {
 
 // loopbackProxy names a proxy of the environment that listens on this host
 // alone, where the engine, in a network of its own, cannot reach it; or "".
-// What it says of users and passwords is left out.
+// Users and passwords in it are left out.
 func loopbackProxy(env []string) string {
-	for _, kv := range proxies(env) {
+	for _, kv := range proxyVariables(env) {
 		name, value, _ := strings.Cut(kv, "=")
 		if name == "no_proxy" || name == "NO_PROXY" {
 			continue

@@ -49,7 +49,7 @@ func TestSiteConfig(t *testing.T) {
 }
 
 func TestProxiesInBothCases(t *testing.T) {
-	got := proxies([]string{"HTTP_PROXY=http://upper", "https_proxy=http://lower", "HTTPS_PROXY=http://other", "no_proxy=", "FTP_PROXYX=x"})
+	got := proxyVariables([]string{"HTTP_PROXY=http://upper", "https_proxy=http://lower", "HTTPS_PROXY=http://other", "no_proxy=", "FTP_PROXYX=x"})
 	want := []string{"http_proxy=http://upper", "HTTP_PROXY=http://upper", "https_proxy=http://lower", "HTTPS_PROXY=http://lower"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%q", got)

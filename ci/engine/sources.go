@@ -19,8 +19,8 @@ type mirrors struct{ main, security string }
 // aptSource is one "deb" entry of the host.
 type aptSource struct{ uri, suite string }
 
-// hostMirrors finds the mirrors in the host's package sources, so that what
-// the host can reach is what the engine's root and the workloads use.
+// hostMirrors finds the mirrors in the host's package sources, so that the engine's root and the
+// workloads use mirrors that the host can reach.
 func hostMirrors(etcApt, codename string) (mirrors, error) {
 	files, _ := filepath.Glob(filepath.Join(etcApt, "sources.list.d", "*.sources"))
 	lists, _ := filepath.Glob(filepath.Join(etcApt, "sources.list.d", "*.list"))

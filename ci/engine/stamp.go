@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/whole"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 )
 
 // piece is a part of the installation that is built on its own. It is current
@@ -19,7 +19,7 @@ import (
 type piece struct {
 	name    string
 	digest  string
-	outputs []string                    // what must exist
+	outputs []string                    // must exist
 	build   func(context.Context) error // builds under temporary names
 	place   func() error                // moves the result to its place
 	inUse   bool                        // a running engine holds it: it must be stopped to place it
@@ -35,7 +35,7 @@ func digestOf(inputs ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (l Layout) current(p piece) bool {
+func (l Layout) isCurrent(p piece) bool {
 	b, err := os.ReadFile(l.stamp(p.name))
 	if err != nil || strings.TrimSpace(string(b)) != p.digest {
 		return false
@@ -48,19 +48,19 @@ func (l Layout) current(p piece) bool {
 	return true
 }
 
-// make builds the piece, without touching what is installed.
+// make builds the piece, without touching the installed one.
 func (p piece) make(ctx context.Context, con *console) error {
 	began := time.Now()
 	if err := p.build(ctx); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	con.say(p.name, "done in %.0f s", time.Since(began).Seconds())
+	con.printLine(p.name, "done in %.0f s", time.Since(began).Seconds())
 	return nil
 }
 
-// install puts a piece that was made into its place and stamps it. Without a
+// installPiece puts a piece that was made into its place and stamps it. Without a
 // stamp in between, a kill at any point leads to a new build, never to a mix.
-func (l Layout) install(p piece) error {
+func (l Layout) installPiece(p piece) error {
 	if err := os.MkdirAll(l.path("stamps"), 0o755); err != nil {
 		return err
 	}
@@ -75,12 +75,12 @@ func (l Layout) install(p piece) error {
 
 // writeFile writes a file whole or not at all.
 func writeFile(path, text string, mode os.FileMode) error {
-	return whole.Write(path, strings.NewReader(text), mode)
+	return atomicfile.Write(path, strings.NewReader(text), mode)
 }
 
-// clean empties the directory of unfinished pieces. It refuses to while
+// removeTemporary empties the directory of unfinished pieces. It refuses to while
 // anything is mounted below it: such a mount shows the host's own files.
-func (l Layout) clean() error {
+func (l Layout) removeTemporary() error {
 	dir := l.path("tmp")
 	b, err := os.ReadFile(filepath.Join(l.Proc, "self/mountinfo"))
 	if err != nil {

@@ -26,7 +26,7 @@ func groupConfig(cgroup string) string {
 // StartInstalled starts an engine that is installed; an engine that answers is
 // left alone.
 func StartInstalled(ctx context.Context, l Layout, con *console) error {
-	if answers(l.Socket()) {
+	if socketAnswers(l.Socket()) {
 		return nil
 	}
 	if !l.Installed() {
@@ -40,18 +40,18 @@ func StartInstalled(ctx context.Context, l Layout, con *console) error {
 		return err
 	}
 	defer unlock()
-	return start(ctx, l, con)
+	return startEngine(ctx, l, con)
 }
 
-// start brings the engine up; the caller holds the lock.
-func start(ctx context.Context, l Layout, con *console) error {
+// startEngine brings the engine up; the caller holds the lock.
+func startEngine(ctx context.Context, l Layout, con *console) error {
 	ph, r := l.phase()
 	switch ph {
 	case phaseRunning:
 		return nil
 	case phaseSilent:
-		con.say("engine", "%s lives but does not answer yet: waiting", r.Engine)
-		err := eventually(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
+		con.printLine("engine", "%s lives but does not answer yet: waiting", r.Engine)
+		err := waitUntil(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
 		if err != nil {
 			return hint.With(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
 				"see %s; stop it in peace with: make engine-stop", l.Log())
@@ -60,29 +60,29 @@ func start(ctx context.Context, l Layout, con *console) error {
 			return nil
 		}
 	}
-	l.sweep(r)
-	if err := l.configure(); err != nil {
+	l.removeLeftovers(r)
+	if err := l.writeConfig(); err != nil {
 		return fmt.Errorf("preparing the engine's root: %w", err)
 	}
 	began := time.Now()
-	con.say("engine", "starting Dagger %s", engineVersion)
+	con.printLine("engine", "starting Dagger %s", engineVersion)
 	if proxy := loopbackProxy(os.Environ()); proxy != "" {
-		con.say("engine", "%s is on this host's loopback, out of the engine's reach: give the proxy an address of this host", proxy)
+		con.printLine("engine", "%s is on this host's loopback, out of the engine's reach: give the proxy an address of this host", proxy)
 	}
-	gone, err := l.spawn()
+	gone, err := l.spawnSupervisor()
 	if err != nil {
 		return fmt.Errorf("starting the engine: %w", err)
 	}
-	stop := con.report("engine", func() string { return "waiting until it answers" })
+	stop := con.reportProgress("engine", func() string { return "waiting until it answers" })
 	defer stop()
 	died := false
-	err = eventually(ctx, startLimit, func() bool {
+	err = waitUntil(ctx, startLimit, func() bool {
 		select {
 		case <-gone:
 			died = true
 		default:
 		}
-		return died || answers(l.Socket())
+		return died || socketAnswers(l.Socket())
 	})
 	if died {
 		err = errors.New("it ended at once")
@@ -91,13 +91,13 @@ func start(ctx context.Context, l Layout, con *console) error {
 		return hint.With(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, strings.Join(tailOf(l.Log(), tailLines), "\n    ")),
 			"all of it: %s", l.Log())
 	}
-	con.say("engine", "started in %.1f s", time.Since(began).Seconds())
+	con.printLine("engine", "started in %.1f s", time.Since(began).Seconds())
 	return nil
 }
 
-// sweep removes what a crash or a reboot left: the socket, the record, and a
+// removeLeftovers removes the leftovers of a crash or a reboot: the socket, the record, and a
 // network process whose engine is gone.
-func (l Layout) sweep(r record) {
+func (l Layout) removeLeftovers(r record) {
 	if r.Network.alive(l.Proc) {
 		_ = syscall.Kill(r.Network.PID, syscall.SIGTERM)
 	}
@@ -106,10 +106,10 @@ func (l Layout) sweep(r record) {
 	sweepCgroups(cgroupRoot, l.cgroup())
 }
 
-// configure writes what the engine reads at its start from this host as it is
-// now. The certificates go into the engine's bundle only: in its directory of
+// writeConfig writes the files that the engine reads at its start, from this host as it is now.
+// The certificates go into the engine's bundle only: in its directory of
 // extra ones the engine would install them into every container, at each exec.
-func (l Layout) configure() error {
+func (l Layout) writeConfig() error {
 	for _, d := range []string{l.path("run"), l.Cache()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
@@ -134,10 +134,10 @@ func (l Layout) configure() error {
 	if err := writeFile(filepath.Join(etc, "dagger", "engine.toml"), groupConfig(l.cgroup()), 0o644); err != nil {
 		return err
 	}
-	return copyFile(certificates(os.Getenv), filepath.Join(etc, "ssl", "certs", "ca-certificates.crt"), 0o644)
+	return copyFile(findCertificates(os.Getenv), filepath.Join(etc, "ssl", "certs", "ca-certificates.crt"), 0o644)
 }
 
-// siteEngineConfig is the engine's configuration with what the site adds to it.
+// siteEngineConfig is the engine's configuration with the additions of the site.
 func siteEngineConfig() (string, error) {
 	path, err := siteFile()
 	if err != nil {
@@ -169,9 +169,9 @@ func guestResolv(host string) string {
 	return b.String()
 }
 
-// spawn starts the supervisor, tied to neither this program nor its terminal.
+// spawnSupervisor starts the supervisor, tied to neither this program nor its terminal.
 // The channel is closed when it ends.
-func (l Layout) spawn() (<-chan struct{}, error) {
+func (l Layout) spawnSupervisor() (<-chan struct{}, error) {
 	_ = os.Rename(l.Log(), l.Log()+".1")
 	log, err := os.Create(l.Log())
 	if err != nil {
@@ -194,5 +194,5 @@ func (l Layout) spawn() (<-chan struct{}, error) {
 // proxy stays, everything else of the caller does not.
 func engineEnv(host []string) []string {
 	return append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1"},
-		proxies(host)...)
+		proxyVariables(host)...)
 }

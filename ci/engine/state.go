@@ -23,7 +23,7 @@ type process struct {
 	Boot  string `json:"boot"`
 }
 
-// record is what the supervisor writes down about a running engine.
+// record holds the supervisor's notes about a running engine.
 type record struct {
 	Version    string    `json:"version"`
 	Since      time.Time `json:"since"`
@@ -40,8 +40,8 @@ func (p process) String() string {
 	return fmt.Sprintf("process %d", p.PID)
 }
 
-// identify returns the process that now has the pid.
-func identify(proc string, pid int) (process, error) {
+// identifyProcess returns the process that now has the pid.
+func identifyProcess(proc string, pid int) (process, error) {
 	start, _, err := procStat(proc, pid)
 	if err != nil {
 		return process{}, err
@@ -58,7 +58,7 @@ func (p process) alive(proc string) bool {
 	if p.PID <= 0 {
 		return false
 	}
-	now, err := identify(proc, p.PID)
+	now, err := identifyProcess(proc, p.PID)
 	if err != nil || now != p {
 		return false
 	}
@@ -97,10 +97,10 @@ func (l Layout) writeRecord(r record) error {
 	return writeFile(l.recordFile(), string(b)+"\n", 0o644)
 }
 
-// answers reports whether something answers HTTP on the socket. Any answer
+// socketAnswers reports whether something answers HTTP on the socket. Any answer
 // will do: the engine's to a stranger is 500. That a connection comes about
 // says nothing: the kernel accepts it for a stopped or stuck process as well.
-func answers(socket string) bool {
+func socketAnswers(socket string) bool {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}
@@ -113,9 +113,9 @@ func answers(socket string) bool {
 	return true
 }
 
-// listens reports whether the kernel takes connections for the socket: then a
+// socketListens reports whether the kernel takes connections for the socket: then a
 // process holds it, also one that no record names.
-func listens(socket string) bool {
+func socketListens(socket string) bool {
 	c, err := net.DialTimeout("unix", socket, 2*time.Second)
 	if err != nil {
 		return false
@@ -124,7 +124,7 @@ func listens(socket string) bool {
 	return true
 }
 
-// phase is what can be said of the engine from outside.
+// phase is the state of the engine as seen from outside.
 type phase int
 
 const (
@@ -135,10 +135,10 @@ const (
 
 func (l Layout) phase() (phase, record) {
 	r, known := l.readRecord()
-	if answers(l.Socket()) {
+	if socketAnswers(l.Socket()) {
 		return phaseRunning, r
 	}
-	if known && (r.Engine.alive(l.Proc) || r.Supervisor.alive(l.Proc)) || listens(l.Socket()) {
+	if known && (r.Engine.alive(l.Proc) || r.Supervisor.alive(l.Proc)) || socketListens(l.Socket()) {
 		return phaseSilent, r
 	}
 	return phaseStopped, r
@@ -171,15 +171,15 @@ func Inspect(l Layout) Status {
 func (s Status) String() string {
 	switch {
 	case s.Running && s.PID == 0:
-		return fmt.Sprintf("running: on %s, but its record is lost; cache %s", s.Socket, size(s.CacheBytes))
+		return fmt.Sprintf("running: on %s, but its record is lost; cache %s", s.Socket, formatSize(s.CacheBytes))
 	case s.Running:
-		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, cache %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), size(s.CacheBytes), s.Socket)
+		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, cache %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), formatSize(s.CacheBytes), s.Socket)
 	case s.Silent && s.PID == 0:
 		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", s.Socket)
 	case s.Silent:
 		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", s.Version, s.PID, s.Socket)
 	case s.Installed:
-		return fmt.Sprintf("stopped: dagger engine %s, cache %s", s.Version, size(s.CacheBytes))
+		return fmt.Sprintf("stopped: dagger engine %s, cache %s", s.Version, formatSize(s.CacheBytes))
 	}
 	return "not installed"
 }

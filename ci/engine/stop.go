@@ -27,15 +27,15 @@ func Down(ctx context.Context, l Layout, con *console) error {
 		return err
 	}
 	defer unlock()
-	return stop(ctx, l, con)
+	return stopEngine(ctx, l, con)
 }
 
-// stop is Down for a caller that holds the lock.
-func stop(ctx context.Context, l Layout, con *console) error {
+// stopEngine does the work of Down for a caller that holds the lock.
+func stopEngine(ctx context.Context, l Layout, con *console) error {
 	ph, r := l.phase()
 	if ph == phaseStopped {
-		l.sweep(r)
-		con.say("engine", "not running")
+		l.removeLeftovers(r)
+		con.printLine("engine", "not running")
 		return nil
 	}
 	if !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) {
@@ -43,7 +43,7 @@ func stop(ctx context.Context, l Layout, con *console) error {
 			"its record %s is lost; find the process named dagger-engine and send it SIGTERM", l.recordFile())
 	}
 	began := time.Now()
-	con.say("engine", "stopping process %d", r.Engine.PID)
+	con.printLine("engine", "stopping process %d", r.Engine.PID)
 	if r.Engine.alive(l.Proc) {
 		if err := syscall.Kill(r.Engine.PID, syscall.SIGTERM); err != nil {
 			return hint.With(fmt.Errorf("stopping process %d: %w", r.Engine.PID, err), "stop it as the user who started it")
@@ -53,8 +53,8 @@ func stop(ctx context.Context, l Layout, con *console) error {
 		return hint.With(fmt.Errorf("the engine (process %d) did not end in %v: %w", r.Engine.PID, stopLimit, err),
 			"end the builds that use it: it ends by itself when the last one has left (log: %s). Do not use SIGKILL: its cache would be lost", l.Log())
 	}
-	l.sweep(r)
-	con.say("engine", "stopped in %.1f s; its cache is kept", time.Since(began).Seconds())
+	l.removeLeftovers(r)
+	con.printLine("engine", "stopped in %.1f s; its cache is kept", time.Since(began).Seconds())
 	return nil
 }
 
@@ -62,18 +62,18 @@ func stop(ctx context.Context, l Layout, con *console) error {
 // once, but then waits for its clients, and a client may not notice that its
 // build is over; so those that are still there are told to end, too.
 func (l Layout) waitEnd(ctx context.Context, con *console, r record) error {
-	endReport := con.report("engine", func() string { return "waiting until it has ended" })
+	endReport := con.reportProgress("engine", func() string { return "waiting until it has ended" })
 	defer endReport()
 	gone := func() bool { return !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) }
-	err := eventually(ctx, clientGrace, gone)
+	err := waitUntil(ctx, clientGrace, gone)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	for _, pid := range l.clients() {
-		con.say("engine", "ending its client, process %d: the build it waits for is over", pid)
+		con.printLine("engine", "ending its client, process %d: the build it waits for is over", pid)
 		_ = syscall.Kill(pid, syscall.SIGTERM)
 	}
-	return eventually(ctx, stopLimit-clientGrace, gone)
+	return waitUntil(ctx, stopLimit-clientGrace, gone)
 }
 
 // clients lists the Dagger command lines that were given this engine's socket.

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// supervise is the parent of the engine and of its network. It ends when the
+// superviseEngine is the parent of the engine and of its network. It ends when the
 // engine does, and takes everything with it that is left then.
 //
 // Should the supervisor itself be killed, the engine gets a SIGTERM (never a
 // SIGKILL: an engine killed that way wipes its cache at the next start), and
 // slirp4netns ends because its exit pipe closes.
-func supervise(l Layout) error {
+func superviseEngine(l Layout) error {
 	runtime.LockOSThread() // the parent-death signal is tied to the thread
 	signal.Ignore(syscall.SIGHUP)
 	stopping := make(chan os.Signal, 1)
@@ -42,7 +42,7 @@ func supervise(l Layout) error {
 	gateR.Close()
 	net, err := startNetwork(engine.Process.Pid)
 	if err == nil {
-		err = l.remember(engine.Process.Pid, net.cmd.Process.Pid)
+		err = l.recordProcesses(engine.Process.Pid, net.cmd.Process.Pid)
 	}
 	if err != nil {
 		gateW.Close() // inner gives up
@@ -68,16 +68,16 @@ func supervise(l Layout) error {
 	return nil
 }
 
-// remember writes the record of the running engine.
-func (l Layout) remember(engine, network int) (err error) {
+// recordProcesses writes the record of the running engine.
+func (l Layout) recordProcesses(engine, network int) (err error) {
 	r := record{Version: engineVersion, Since: time.Now()}
-	if r.Supervisor, err = identify(l.Proc, os.Getpid()); err != nil {
+	if r.Supervisor, err = identifyProcess(l.Proc, os.Getpid()); err != nil {
 		return err
 	}
-	if r.Engine, err = identify(l.Proc, engine); err != nil {
+	if r.Engine, err = identifyProcess(l.Proc, engine); err != nil {
 		return err
 	}
-	if r.Network, err = identify(l.Proc, network); err != nil {
+	if r.Network, err = identifyProcess(l.Proc, network); err != nil {
 		return err
 	}
 	return l.writeRecord(r)

@@ -25,7 +25,7 @@ const engineVersion = engine.Version
 // tool is a program built from ci/engine/tools.
 type tool struct{ pkg, built, name string }
 
-func tools() []tool {
+func allTools() []tool {
 	return []tool{
 		{"github.com/dagger/dagger/cmd/engine", "engine", "dagger-engine"},
 		{"github.com/dagger/dagger/cmd/dagger", "dagger", "dagger"},
@@ -35,7 +35,7 @@ func tools() []tool {
 }
 
 func toolPackages() (pkgs []string) {
-	for _, t := range tools() {
+	for _, t := range allTools() {
 		pkgs = append(pkgs, t.pkg)
 	}
 	return pkgs
@@ -55,7 +55,7 @@ func toolsPiece(l Layout, con *console, src string) (piece, error) {
 	}
 	inputs = append(inputs, buildFlags()...)
 	p := piece{name: "tools", inUse: true, digest: digestOf(append(inputs, runtime.Version(), runtime.GOARCH)...)}
-	for _, t := range tools() {
+	for _, t := range allTools() {
 		p.outputs = append(p.outputs, l.Bin(t.name))
 	}
 	p.build = func(ctx context.Context) error { return buildTools(ctx, l, con, src) }
@@ -63,7 +63,7 @@ func toolsPiece(l Layout, con *console, src string) (piece, error) {
 		if err := os.MkdirAll(l.path("bin"), 0o755); err != nil {
 			return err
 		}
-		for _, t := range tools() {
+		for _, t := range allTools() {
 			if err := os.Rename(filepath.Join(l.tmp("tools"), t.built), l.Bin(t.name)); err != nil {
 				return err
 			}
@@ -88,29 +88,29 @@ func treeInputs(dir string) (inputs []string, err error) {
 }
 
 // buildTools first asks for the list of packages, which downloads them, then
-// compiles; both count what they have done.
+// compiles; both count their progress.
 func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	scratch := l.tmp("go") // more than a /tmp in memory may hold
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
 		return err
 	}
 	env := []string{"CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR=" + scratch}
-	con.say("tools", "fetching the sources of the Dagger engine %s", engineVersion)
+	con.printLine("tools", "fetching the sources of the Dagger engine %s", engineVersion)
 	n := &counter{}
-	stop := con.report("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
+	stop := con.reportProgress("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
 	err := command{
 		args: append([]string{"go", "list", "-deps", "-mod=readonly"}, toolPackages()...),
 		dir:  src, env: env, log: l.logOf("tools-list"), line: n.add,
-	}.run(ctx)
+	}.runCommand(ctx)
 	stop()
 	if err != nil {
 		return goHint(fmt.Errorf("fetching: %w", err))
 	}
 	total := n.all() - n.of("go: downloading ")
-	con.say("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
+	con.printLine("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
 	n = &counter{}
 	began := time.Now()
-	stop = con.report("tools", func() string {
+	stop = con.reportProgress("tools", func() string {
 		return fmt.Sprintf("%d of at most %d packages compiled%s", n.all(), total, progress.Remaining(float64(n.all()), float64(total), time.Since(began)))
 	})
 	defer stop()
@@ -119,7 +119,7 @@ func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	if err := os.MkdirAll(l.tmp("tools"), 0o755); err != nil {
 		return err
 	}
-	if err := (command{args: args, dir: src, env: env, log: l.logOf("tools-build"), line: n.add}).run(ctx); err != nil {
+	if err := (command{args: args, dir: src, env: env, log: l.logOf("tools-build"), line: n.add}).runCommand(ctx); err != nil {
 		return goHint(fmt.Errorf("compiling: %w", err))
 	}
 	return nil
@@ -167,8 +167,8 @@ func (c *lastLine) get() string {
 	return c.s
 }
 
-// sorted returns the sorted keys of a map.
-func sorted[V any](m map[string]V) []string {
+// sortedKeys returns the sorted keys of a map.
+func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)

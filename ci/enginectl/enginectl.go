@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-const program = "bin/enginectl"
-
-// own is what the program prints for dsbuild's own engine.
+// own is the program's word for dsbuild's own engine.
 const own = "dsbuild's own engine"
 
 // exitNone is the program's exit code where no engine can be had.
@@ -27,28 +26,43 @@ type NoneError struct{ Why string }
 
 func (e *NoneError) Error() string { return e.Why }
 
-// Prepare returns which engine builds here, or a *NoneError. An engine in a
-// container answers when it returns; dsbuild's own, which can take minutes, is
-// left to Ensure. The working folder is the checkout.
-func Prepare(ctx context.Context) (how string, err error) {
+// Engine is the engine that builds on this machine.
+type Engine struct {
+	Name    string
+	started bool
+	program string
+}
+
+// Prepare returns the engine that builds here, or a *NoneError. An engine in a
+// container answers when it returns; dsbuild's own, which can take minutes to
+// compile, is left to Start. The working folder is the checkout; the program is
+// written into the folder bin.
+func Prepare(ctx context.Context, bin string) (Engine, error) {
+	program := filepath.Join(bin, "enginectl")
 	build := child.Command(ctx, "go", "build", "-trimpath", "-o", program, "./ci/engine")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
-		return "", fmt.Errorf("compiling ci/engine: %w", err)
+		return Engine{}, fmt.Errorf("compiling ci/engine: %w", err)
 	}
-	how, err = run(ctx, "check")
-	if err == nil && how != own {
-		how, err = run(ctx, "ensure")
+	name, err := runProgram(ctx, program, "check")
+	if err != nil || name == own {
+		return Engine{Name: name, program: program}, err
 	}
-	return how, err
+	name, err = runProgram(ctx, program, "ensure")
+	return Engine{Name: name, program: program, started: true}, err
 }
 
-// Ensure brings the engine up that Prepare has found, and returns which it is,
-// or a *NoneError.
-func Ensure(ctx context.Context) (how string, err error) { return run(ctx, "ensure") }
+// Start starts the engine unless Prepare has done so, and returns its name, or a
+// *NoneError.
+func (e Engine) Start(ctx context.Context) (name string, err error) {
+	if e.started {
+		return e.Name, nil
+	}
+	return runProgram(ctx, e.program, "ensure")
+}
 
-// run returns what the program prints.
-func run(ctx context.Context, command string) (string, error) {
+// runProgram returns the program's output.
+func runProgram(ctx context.Context, program, command string) (string, error) {
 	var stdout bytes.Buffer
 	cmd := child.Command(ctx, program, command)
 	cmd.Stdout, cmd.Stderr = &stdout, os.Stderr

@@ -14,10 +14,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// bench is where the proofs are made: a folder of the user's cache, which
-// keeps what was downloaded for the next run. Tests know it as DSBUILD_FULL_DIR.
+// bench is where the proofs are made: a folder of the user's cache, which keeps downloads for the
+// next run. Tests know it as DSBUILD_FULL_DIR.
 //
-//	tools/   Python environment of the tools; tools.made says what is in it
+//	tools/   Python environment of the tools; tools.made lists its contents
 //	wheels/  the files of wheels.txt, and nothing else
 //	logs/    of the last run of each part
 //	run/     of the last run: engine, wheel.json, dist/
@@ -49,15 +49,15 @@ func newBench(cache string, r ui.Reporter) (*bench, error) {
 		}
 		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	if err := b.tidy(); err != nil {
+	if err := b.removeUnfinished(); err != nil {
 		b.close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// tidy makes the folders, and empties those that are of one run only.
-func (b *bench) tidy() error {
+// removeUnfinished makes the folders, and empties those that are of one run only.
+func (b *bench) removeUnfinished() error {
 	err := errors.Join(os.RemoveAll(b.path("run")), os.RemoveAll(b.path("tmp")))
 	for _, d := range []string{"logs", "run", "tmp", "wheels"} {
 		err = errors.Join(err, os.MkdirAll(b.path(d), 0o755))
@@ -96,9 +96,9 @@ func (t *tail) add(line string) {
 
 func (t tail) String() string { return strings.Join(t, "\n") }
 
-// command runs a program to its end. What it prints goes to the log, and the
-// last of it into the error; stdout, if not nil, is kept apart.
-func (b *bench) command(ctx context.Context, step ui.Step, stdout io.Writer, name string, args ...string) error {
+// runCommand runs a program to its end. Its output goes to the log, and the end of it into the
+// error; stdout, if not nil, is kept apart.
+func (b *bench) runCommand(ctx context.Context, step ui.Step, stdout io.Writer, name string, args ...string) error {
 	fmt.Fprintf(b.log, "\n$ %s %s\n", name, strings.Join(args, " "))
 	var last tail
 	out := io.MultiWriter(b.log, child.NewLines(func(line string) {

@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// results are what the tests of a part came to.
+// results are the outcomes of the tests of a part.
 type results struct {
 	tests    []outcome // in the order of their end, without subtests
 	facts    []fact
@@ -31,10 +31,10 @@ type outcome struct {
 // fact is something measured, which a test has logged as "result: name: value".
 type fact struct{ name, value string }
 
-// test runs the tests of a part, one package at a time so that they measure
+// runTests runs the tests of a part, one package at a time so that they measure
 // themselves and not each other. Whatever keeps the part from passing is in
 // the error.
-func (b *bench) test(ctx context.Context, p part) (results, error) {
+func (b *bench) runTests(ctx context.Context, p part) (results, error) {
 	packages, err := fullPackages(ctx)
 	if err != nil {
 		return results{}, err
@@ -52,8 +52,8 @@ func (b *bench) test(ctx context.Context, p part) (results, error) {
 		return results{}, err
 	}
 	c := newCollector(b.log, b.ui)
-	readErr := c.read(stdout)
-	return c.finish(errors.Join(readErr, cmd.Wait()))
+	readErr := c.readEvents(stdout)
+	return c.finishResults(errors.Join(readErr, cmd.Wait()))
 }
 
 // fullPackages lists the packages that have long tests: linking the tests of
@@ -79,8 +79,8 @@ func fullPackages(ctx context.Context) (packages []string, err error) {
 // id is a test, or with no name a package.
 type id struct{ pkg, test string }
 
-// top is the test that a subtest belongs to.
-func (i id) top() id {
+// topLevel returns the test that a subtest belongs to.
+func (i id) topLevel() id {
 	i.test, _, _ = strings.Cut(i.test, "/")
 	return i
 }
@@ -111,33 +111,33 @@ func newCollector(log io.Writer, r ui.Reporter) *collector {
 	}
 }
 
-// read takes in all of the output. What is not of it goes to the log.
-func (c *collector) read(r io.Reader) error { return gotest.Read(r, c.log, c.take) }
+// readEvents takes in all of the output. Lines that are no events go to the log.
+func (c *collector) readEvents(r io.Reader) error { return gotest.Read(r, c.log, c.handleEvent) }
 
-func (c *collector) take(e gotest.Event) {
+func (c *collector) handleEvent(e gotest.Event) {
 	i := id{e.Package, e.Test}
 	switch e.Action {
 	case "run":
 		c.running[i] = c.ui.Step(i.String())
 	case "build-output":
-		c.output(id{pkg: e.ImportPath}, e.Output)
+		c.handleOutput(id{pkg: e.ImportPath}, e.Output)
 	case "output":
-		c.output(i, e.Output)
+		c.handleOutput(i, e.Output)
 	case "build-fail":
-		c.problem(id{pkg: e.ImportPath}, "does not compile")
+		c.addProblem(id{pkg: e.ImportPath}, "does not compile")
 	case "pass", "fail", "skip":
 		if e.Test != "" {
-			c.ended(i, e)
+			c.handleEnd(i, e)
 		} else if e.Action == "fail" && e.FailedBuild == "" && !c.failed[e.Package] {
-			c.problem(i, "failed outside of its tests")
+			c.addProblem(i, "failed outside of its tests")
 		}
 	}
 }
 
 var result = regexp.MustCompile(`^\s*\S+\.go:\d+: result: ([^:]+): (.+)$`)
 
-// output takes in a piece of what a test or package said.
-func (c *collector) output(i id, text string) {
+// handleOutput handles a piece of the output of a test or package.
+func (c *collector) handleOutput(i id, text string) {
 	fmt.Fprint(c.log, text)
 	text = c.partial[i] + text
 	for {
@@ -147,10 +147,10 @@ func (c *collector) output(i id, text string) {
 			return
 		}
 		text = rest
-		if c.said[i.top()] == nil {
-			c.said[i.top()] = new(tail)
+		if c.said[i.topLevel()] == nil {
+			c.said[i.topLevel()] = new(tail)
 		}
-		c.said[i.top()].add(line)
+		c.said[i.topLevel()].add(line)
 		if step := c.running[i]; step != nil {
 			step.Log(line)
 		}
@@ -160,38 +160,38 @@ func (c *collector) output(i id, text string) {
 	}
 }
 
-func (c *collector) ended(i id, e gotest.Event) {
+func (c *collector) handleEnd(i id, e gotest.Event) {
 	if step := c.running[i]; step != nil {
 		step.End(map[string]ui.Outcome{"pass": ui.Done, "skip": ui.Skipped, "fail": ui.Failed}[e.Action], "")
 		delete(c.running, i)
 	}
-	top := i == i.top()
+	top := i == i.topLevel()
 	if top {
 		c.tests = append(c.tests, outcome{e.Package, e.Test, e.Action, e.Elapsed})
 	}
 	switch {
 	case e.Action == "skip":
-		c.problem(i, "was skipped")
-	case e.Action == "fail" && top: // its subtests are in what it said
-		c.problem(i, "failed")
+		c.addProblem(i, "was skipped")
+	case e.Action == "fail" && top: // its output has its subtests
+		c.addProblem(i, "failed")
 	}
 }
 
-// problem notes why the part fails, with what the test or package said last.
-func (c *collector) problem(i id, what string) {
+// addProblem notes why the part fails, with the last output of the test or package.
+func (c *collector) addProblem(i id, what string) {
 	c.failed[i.pkg] = true
 	text := i.String() + " " + what
-	if said := c.said[i.top()]; said != nil {
+	if said := c.said[i.topLevel()]; said != nil {
 		text += "\n" + said.String()
 	}
 	c.problems = append(c.problems, text)
 }
 
-// finish returns the results; status is how go test itself ended.
-func (c *collector) finish(status error) (results, error) {
+// finishResults returns the results; status is how go test itself ended.
+func (c *collector) finishResults(status error) (results, error) {
 	for i, step := range c.running {
 		step.End(ui.Failed, "")
-		c.problem(i, "did not end")
+		c.addProblem(i, "did not end")
 	}
 	if status != nil && len(c.problems) == 0 {
 		c.problems = append(c.problems, fmt.Sprintf("go test: %v", status))

@@ -24,10 +24,10 @@ func collect(status error, events ...[3]string) (results, string, string, error)
 		in.Write(append(line, '\n'))
 	}
 	c := newCollector(&log, ui.New(&people, ui.Options{ASCII: true}))
-	if err := c.read(&in); err != nil {
+	if err := c.readEvents(&in); err != nil {
 		return results{}, "", "", err
 	}
-	r, err := c.finish(status)
+	r, err := c.finishResults(status)
 	return r, log.String(), people.String(), err
 }
 
@@ -81,8 +81,11 @@ func TestCollectFailed(t *testing.T) {
 		want   string
 	}{
 		"failed": {exit, [][3]string{
-			run("TestFullA"), run("TestFullA/sub"), {"output", "TestFullA/sub", "    a_test.go:7: 1 is not 2\n"},
-			{"fail", "TestFullA/sub", ""}, {"fail", "TestFullA", ""}, {"fail", "", ""},
+			run("TestFullA"), run("TestFullA/sub"),
+			{"output", "TestFullA/sub", "    a_test.go:7: 1 is not 2\n"},
+			{"fail", "TestFullA/sub", ""},
+			{"fail", "TestFullA", ""},
+			{"fail", "", ""},
 		}, "TestFullA (wheel) failed\n    a_test.go:7: 1 is not 2"},
 		"skipped": {nil, [][3]string{
 			run("TestFullA"), {"output", "TestFullA", "    a_test.go:7: no tool\n"}, {"skip", "TestFullA", ""}, {"pass", "", ""},
@@ -114,10 +117,10 @@ func TestCollectBuildFailure(t *testing.T) {
 no JSON at all`
 	var log bytes.Buffer
 	c := newCollector(&log, quiet())
-	if err := c.read(strings.NewReader(out)); err != nil {
+	if err := c.readEvents(strings.NewReader(out)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.finish(errors.New("exit status 1"))
+	_, err := c.finishResults(errors.New("exit status 1"))
 	if want := "m/x [m/x.test] does not compile\n# m/x\nx/x.go:1:1: undefined: y"; err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

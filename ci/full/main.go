@@ -1,12 +1,11 @@
-// Command full is `make test-full`: the long proofs of what has been promised.
+// Command full is `make test-full`: the long tests of dsbuild's promises.
 //
 //	go run ./ci/full           # all parts
 //	go run ./ci/full inside    # one of them
 //
-// It gets what a part needs (tools, real wheels, an engine, a wheel of this
-// checkout), runs the tests called TestFull and the part's name, which lie in
-// files *_full_test.go with the build tag full, and writes the results of a
-// part that passed into docs/testing.md.
+// It prepares the needs of a part (tools, real wheels, an engine, a wheel of this checkout). Then
+// it runs the tests called TestFull and the part's name, in files *_full_test.go with the build
+// tag full. If a part passes, it writes the results into docs/testing.md.
 package main
 
 import (
@@ -31,12 +30,12 @@ const partLimit = time.Hour
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
+	os.Exit(runParts(ctx, os.Args[1:], filepath.Join(xdg.CacheHome, "dsbuild"), os.Stderr))
 }
 
-// run works in the checkout that is the current folder.
-func run(ctx context.Context, args []string, cache string, w io.Writer) int {
-	chosen, err := choose(args)
+// runParts works in the checkout that is the current folder.
+func runParts(ctx context.Context, args []string, cache string, w io.Writer) int {
+	chosen, err := chooseParts(args)
 	if err != nil {
 		fmt.Fprintf(w, "test-full: %v\n", err)
 		return 2
@@ -64,7 +63,7 @@ func proveAll(ctx context.Context, chosen []part, cache string, w io.Writer) err
 	defer b.close()
 	var failed error
 	for _, p := range chosen {
-		if err := b.prove(ctx, p); err != nil {
+		if err := b.provePart(ctx, p); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("part %s: %w", p.name, err))
 		}
 		if ctx.Err() != nil {
@@ -74,8 +73,8 @@ func proveAll(ctx context.Context, chosen []part, cache string, w io.Writer) err
 	return failed
 }
 
-// prove runs one part and, if it passes, writes down its results.
-func (b *bench) prove(ctx context.Context, p part) error {
+// provePart runs one part and, if it passes, writes down its results.
+func (b *bench) provePart(ctx context.Context, p part) error {
 	r, err := newRecord(ctx, p.name)
 	if err != nil {
 		return err
@@ -89,28 +88,28 @@ func (b *bench) prove(ctx context.Context, p part) error {
 	defer closeLog()
 	b.ui.Note("part %s: %s; the whole log: %s", p.name, p.about, logName)
 	begin := time.Now()
-	if err := b.prepare(limited, p); err != nil {
-		return because(limited, err)
+	if err := b.prepareNeeds(limited, p); err != nil {
+		return endReason(limited, err)
 	}
 	r.preparing = time.Since(begin)
-	r.results, err = b.test(limited, p)
+	r.results, err = b.runTests(limited, p)
 	r.wall = time.Since(begin)
 	r.origin.Close(ctx)
 	if err != nil && limited.Err() == nil {
 		b.ui.Note("%s", r)
 	}
 	if err != nil {
-		return because(limited, err)
+		return endReason(limited, err)
 	}
-	if err := document().Save(r.part, r.String()); err != nil {
+	if err := resultsDocument().Save(r.part, r.String()); err != nil {
 		return err
 	}
-	b.ui.Note("part %s passed in %s: %d tests, results in %s", p.name, ui.Duration(r.wall), len(r.results.tests), document().File)
+	b.ui.Note("part %s passed in %s: %d tests, results in %s", p.name, ui.Duration(r.wall), len(r.results.tests), resultsDocument().File)
 	return nil
 }
 
-// because names why ctx ended, where that is why err happened.
-func because(ctx context.Context, err error) error {
+// endReason names why ctx ended, where that is why err happened.
+func endReason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -15,11 +15,11 @@ import (
 
 func TestChoose(t *testing.T) {
 	for _, c := range []struct{ args, want []string }{
-		{nil, []string{"inside", "toolchains", "pairs", "ops", "host", "farm", "docker", "launch", "fleet", "faults", "slurm", "check", "job", "release", "nightly", "speed"}},
+		{nil, []string{"inside", "toolchains", "pairs", "ops", "host", "farm", "docker", "launch", "fleet", "faults", "slurm", "check", "job", "release", "nightly", "lint", "speed"}},
 		{[]string{"inside"}, []string{"inside"}},
 		{[]string{"toolchains", "inside", "inside"}, []string{"inside", "toolchains"}},
 	} {
-		got, err := choose(c.args)
+		got, err := chooseParts(c.args)
 		var names []string
 		for _, p := range got {
 			names = append(names, p.name)
@@ -29,8 +29,8 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	code := run(t.Context(), []string{"inside", "sideways"}, t.TempDir(), &out)
-	if want := "test-full: no part \"sideways\"; parts: inside, toolchains, pairs, ops, host, farm, docker, launch, fleet, faults, slurm, check, job, release, nightly, speed\n"; code != 2 || out.String() != want {
+	code := runParts(t.Context(), []string{"inside", "sideways"}, t.TempDir(), &out)
+	if want := "test-full: no part \"sideways\"; parts: inside, toolchains, pairs, ops, host, farm, docker, launch, fleet, faults, slurm, check, job, release, nightly, lint, speed\n"; code != 2 || out.String() != want {
 		t.Errorf("exit %d, says %q", code, out.String())
 	}
 }
@@ -67,7 +67,7 @@ func TestBenchIsLocked(t *testing.T) {
 func TestRunNeedsTheDocument(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var out bytes.Buffer
-	code := run(t.Context(), []string{"inside"}, t.TempDir(), &out)
+	code := runParts(t.Context(), []string{"inside"}, t.TempDir(), &out)
 	if code != 1 || !strings.Contains(out.String(), "docs/testing.md") {
 		t.Errorf("exit %d, says %q", code, out.String())
 	}
@@ -84,17 +84,17 @@ func TestCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	step := b.ui.Step("x")
-	err = b.command(t.Context(), step, nil, "sh", "-c", "echo from here; echo it broke >&2; exit 3")
+	err = b.runCommand(t.Context(), step, nil, "sh", "-c", "echo from here; echo it broke >&2; exit 3")
 	if err == nil || !strings.Contains(err.Error(), "exit status 3\nfrom here\nit broke") {
 		t.Errorf("%v", err)
 	}
 	var out bytes.Buffer
-	if err := b.command(t.Context(), step, &out, "sh", "-c", "echo apart; echo to the log >&2"); err != nil || out.String() != "apart\n" {
+	if err := b.runCommand(t.Context(), step, &out, "sh", "-c", "echo apart; echo to the log >&2"); err != nil || out.String() != "apart\n" {
 		t.Errorf("%v, %q", err, out.String())
 	}
 	ended, end := context.WithCancelCause(t.Context())
 	end(errors.New("tired"))
-	if err := because(ended, b.command(ended, step, nil, "sleep", "60")); err == nil || err.Error() != "tired" {
+	if err := endReason(ended, b.runCommand(ended, step, nil, "sleep", "60")); err == nil || err.Error() != "tired" {
 		t.Errorf("%v", err)
 	}
 	done()
@@ -121,7 +121,7 @@ func TestWheelList(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 			continue
 		}
-		w, question := got[0], strings.Join(got[0].question("list", "dir"), " ")
+		w, question := got[0], strings.Join(got[0].downloadArgs("list", "dir"), " ")
 		_, tags, _ := strings.Cut(question, "--python-version ")
 		if have := w.name + " " + w.version + " " + tags; have != want || w.file != file || w.sha256 != sum {
 			t.Errorf("%s: %s", file, have)
@@ -142,13 +142,13 @@ func TestIntact(t *testing.T) {
 		t.Fatal(err)
 	}
 	const sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-	if err := intact(file, sum); err != nil {
+	if err := checkSHA256(file, sum); err != nil {
 		t.Error(err)
 	}
-	if err := intact(file, strings.Repeat("0", 64)); err == nil || !strings.Contains(err.Error(), sum) {
+	if err := checkSHA256(file, strings.Repeat("0", 64)); err == nil || !strings.Contains(err.Error(), sum) {
 		t.Errorf("%v", err)
 	}
-	if intact(filepath.Join(dir, "y.whl"), sum) == nil {
+	if checkSHA256(filepath.Join(dir, "y.whl"), sum) == nil {
 		t.Error("a missing file is intact")
 	}
 }

@@ -12,15 +12,14 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// need is something that the tests of a part find ready. get returns what is
-// to be said about it.
+// need is something that the tests of a part find ready. get returns a remark about it.
 type need struct {
 	title string
 	get   func(*bench, context.Context, ui.Step) (detail string, err error)
 }
 
-// prepare gets all that a part needs.
-func (b *bench) prepare(ctx context.Context, p part) error {
+// prepareNeeds gets all that a part needs.
+func (b *bench) prepareNeeds(ctx context.Context, p part) error {
 	for _, n := range p.needs {
 		step := b.ui.Step(n.title)
 		detail, err := n.get(b, ctx, step)
@@ -39,9 +38,9 @@ const pythonVersion = "3.11"
 //go:embed requirements.txt
 var requirements string
 
-// tools makes the Python environment of the tools, unless the one that is
+// installTools makes the Python environment of the tools, unless the one that is
 // there is of the same requirements.
-func (b *bench) tools(ctx context.Context, step ui.Step) (string, error) {
+func (b *bench) installTools(ctx context.Context, step ui.Step) (string, error) {
 	mark, want := b.path("tools.made"), "python "+pythonVersion+"\n"+requirements
 	if have, err := os.ReadFile(mark); err == nil && string(have) == want {
 		return "", nil
@@ -81,19 +80,19 @@ func (b *bench) linkCuobjdump() error {
 	return os.Symlink(found[0], b.path("tools", "bin", "cuobjdump"))
 }
 
-// engine makes sure that a Dagger engine answers. The program is built first:
+// startEngine makes sure that a Dagger engine answers. The program is built first:
 // go run would not pass a signal on.
-func (b *bench) engine(ctx context.Context, step ui.Step) (string, error) {
-	if err := b.command(ctx, step, nil, "go", "build", "-o", "bin/enginectl", "./ci/engine"); err != nil {
+func (b *bench) startEngine(ctx context.Context, step ui.Step) (string, error) {
+	if err := b.runCommand(ctx, step, nil, "go", "build", "-o", "bin/enginectl", "./ci/engine"); err != nil {
 		return "", err
 	}
 	return "", b.commandTo(ctx, step, "engine", "bin/enginectl", "ensure")
 }
 
-// wheel compiles a wheel anew, as make test does: what is proved is proved of
-// this checkout, not of a wheel in the store.
-func (b *bench) wheel(ctx context.Context, step ui.Step) (string, error) {
-	if err := b.command(ctx, step, nil, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil {
+// buildWheel compiles a wheel anew, as make test does: the proofs are about this checkout, not
+// about a wheel in the store.
+func (b *bench) buildWheel(ctx context.Context, step ui.Step) (string, error) {
+	if err := b.runCommand(ctx, step, nil, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil {
 		return "", err
 	}
 	err := b.commandTo(ctx, step, "wheel.json", "bin/dsbuild", "wheel", "--arch", "8.0", "--no-cache", "--json", "-o", b.path("run", "dist"))
@@ -115,5 +114,5 @@ func (b *bench) commandTo(ctx context.Context, step ui.Step, file, name string, 
 		return err
 	}
 	defer out.Close()
-	return b.command(ctx, step, out, name, args...)
+	return b.runCommand(ctx, step, out, name, args...)
 }

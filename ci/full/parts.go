@@ -10,57 +10,57 @@ import (
 type part struct {
 	name  string
 	about string
-	tests string // what the names of its tests begin with
+	tests string // the prefix of the names of its tests
 	needs []need // got in this order
 }
 
-// parts are all there are, in the order in which they run and are written down.
-func parts() []part {
+// allParts are all there are, in the order in which they run and are written down.
+func allParts() []part { //nolint:revive // a table, however long
 	return []part{{
 		name:  "inside",
 		about: "what is inside a wheel, against the tools of others",
 		tests: "TestFullInside",
 		needs: []need{
-			{"tools: cuobjdump, auditwheel, twine", (*bench).tools},
-			{"wheels of the package index", (*bench).wheels},
-			{"a Dagger engine", (*bench).engine},
-			{"a wheel of this checkout for A100", (*bench).wheel},
+			{"tools: cuobjdump, auditwheel, twine", (*bench).installTools},
+			{"wheels of the package index", (*bench).downloadWheels},
+			{"a Dagger engine", (*bench).startEngine},
+			{"a wheel of this checkout for A100", (*bench).buildWheel},
 		},
 	}, {
 		name:  "toolchains",
 		about: "any GPU, any toolchain: real builds on every road",
 		tests: "TestFullToolchains",
 		needs: []need{
-			{"tools: cuobjdump", (*bench).tools},
-			{"a Dagger engine", (*bench).engine},
+			{"tools: cuobjdump", (*bench).installTools},
+			{"a Dagger engine", (*bench).startEngine},
 		},
 	}, {
 		name:  "pairs",
 		about: "every common torch and Python: twelve wheels, no newer libraries than RHEL 8 has",
 		tests: "TestFullPairs",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
 	}, {
 		name:  "ops",
 		about: "every op that can be built, each with its own archs",
 		tests: "TestFullOps",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
 	}, {
 		name:  "host",
 		about: "the host builder, not root, against the Dagger builder",
 		tests: "TestFullHost",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
 	}, {
 		name:  "farm",
 		about: "many wheels at once, on one engine and on two",
 		tests: "TestFullFarm",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
 	}, {
 		name:  "docker",
 		about: "the engine in Docker and in podman: the same wheel, pulled images, what goes wrong",
 		tests: "TestFullDocker",
 		needs: []need{
-			{"a Dagger engine", (*bench).engine},
-			{"a wheel of this checkout for A100", (*bench).wheel},
+			{"a Dagger engine", (*bench).startEngine},
+			{"a wheel of this checkout for A100", (*bench).buildWheel},
 		},
 	}, {
 		name:  "launch",
@@ -70,7 +70,7 @@ func parts() []part {
 		name:  "fleet",
 		about: "real nodes of several kinds: asked, served, compared",
 		tests: "TestFullFleet",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
 	}, {
 		name:  "faults",
 		about: "what goes wrong on the way to a node, at every moment",
@@ -91,23 +91,27 @@ func parts() []part {
 		name:  "release",
 		about: "what a release publishes, run where nothing is installed",
 		tests: "TestFullRelease",
-		needs: []need{{"a Dagger engine", (*bench).engine}}, // for its bare Debian
+		needs: []need{{"a Dagger engine", (*bench).startEngine}}, // for its bare Debian
 	}, {
 		name:  "nightly",
 		about: "nights in a row on real builds: skipped, changed, killed and gone on with",
 		tests: "TestFullNight",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
+	}, {
+		name:  "lint",
+		about: "the sources, by golangci-lint with all its rules",
+		tests: "TestFullLint",
 	}, {
 		name:  "speed",
 		about: "what is compiled the fast way, beside the slow one: symbols, numbers, bytes",
 		tests: "TestFullSpeed",
-		needs: []need{{"a Dagger engine", (*bench).engine}},
+		needs: []need{{"a Dagger engine", (*bench).startEngine}},
 	}}
 }
 
-// choose returns the named parts in the order of the list, or all.
-func choose(names []string) ([]part, error) {
-	all := parts()
+// chooseParts returns the named parts in the order of the list, or all.
+func chooseParts(names []string) ([]part, error) {
+	all := allParts()
 	var known []string
 	for _, p := range all {
 		known = append(known, p.name)

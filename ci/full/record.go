@@ -10,20 +10,20 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// document holds the last results of each part.
-func document() ledger.Document {
+// resultsDocument holds the last results of each part.
+func resultsDocument() ledger.Document {
 	d := ledger.Document{
 		File:  "docs/testing.md",
 		Begin: "<!-- results of make test-full: written by ci/full -->\n",
 		End:   "<!-- end -->\n",
 	}
-	for _, p := range parts() {
+	for _, p := range allParts() {
 		d.Order = append(d.Order, p.name)
 	}
 	return d
 }
 
-// record is what is written down about a part: what ran, where and when.
+// record holds the results of a part, with place and time.
 type record struct {
 	part      string
 	origin    ledger.Origin
@@ -32,10 +32,10 @@ type record struct {
 	results   results
 }
 
-// newRecord notes what must be known before the tests run, and finds out
+// newRecord notes the state before the tests run, and finds out
 // whether there is a place for the results before an hour is spent on them.
 func newRecord(ctx context.Context, name string) (*record, error) {
-	doc := document()
+	doc := resultsDocument()
 	if err := doc.Check(); err != nil {
 		return nil, err
 	}

@@ -56,9 +56,9 @@ func (w listed) pythonVersion() string {
 	return digits[:1] + "." + digits[1:]
 }
 
-// question is what makes pip download this file and no other. What Python the
+// downloadArgs returns the arguments by which pip downloads this file and no other. What Python the
 // wheel would run on does not matter here.
-func (w listed) question(list, dir string) []string {
+func (w listed) downloadArgs(list, dir string) []string {
 	q := []string{
 		"-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir",
 		"--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--require-hashes", "--requirement", list,
@@ -73,9 +73,8 @@ func (w listed) question(list, dir string) []string {
 	return q
 }
 
-// wheels downloads what is listed and not there, and removes what is there and
-// not listed.
-func (b *bench) wheels(ctx context.Context, step ui.Step) (string, error) {
+// downloadWheels downloads missing wheels of the list, and removes wheels that are not listed.
+func (b *bench) downloadWheels(ctx context.Context, step ui.Step) (string, error) {
 	all, err := parseList(wheelList)
 	if err != nil {
 		return "", err
@@ -85,9 +84,9 @@ func (b *bench) wheels(ctx context.Context, step ui.Step) (string, error) {
 	for _, w := range all {
 		wanted[w.file] = true
 		step.Log(w.file)
-		if intact(b.path("wheels", w.file), w.sha256) != nil {
+		if checkSHA256(b.path("wheels", w.file), w.sha256) != nil {
 			fetched++
-			if err := b.download(ctx, w); err != nil {
+			if err := b.downloadWheel(ctx, w); err != nil {
 				return "", fmt.Errorf("%s: %w", w.file, err)
 			}
 		}
@@ -106,25 +105,25 @@ func (b *bench) wheels(ctx context.Context, step ui.Step) (string, error) {
 	return fmt.Sprintf("%d of %d downloaded, %s", fetched, len(all), ui.Size(size)), err
 }
 
-func (b *bench) download(ctx context.Context, w listed) error {
+func (b *bench) downloadWheel(ctx context.Context, w listed) error {
 	list := b.path("tmp", "wheel.txt")
 	line := fmt.Sprintf("%s==%s --hash=sha256:%s\n", w.name, w.version, w.sha256)
 	if err := os.WriteFile(list, []byte(line), 0o644); err != nil {
 		return err
 	}
 	// The file passes through TMPDIR, and /tmp may be memory.
-	err := python.Run(ctx, []string{"TMPDIR=" + b.path("tmp")}, b.path("tools", "bin", "python"), w.question(list, b.path("tmp"))...)
+	err := python.Run(ctx, []string{"TMPDIR=" + b.path("tmp")}, b.path("tools", "bin", "python"), w.downloadArgs(list, b.path("tmp"))...)
 	if err != nil {
 		return err
 	}
-	if err := intact(b.path("tmp", w.file), w.sha256); err != nil {
+	if err := checkSHA256(b.path("tmp", w.file), w.sha256); err != nil {
 		return err
 	}
 	return os.Rename(b.path("tmp", w.file), b.path("wheels", w.file))
 }
 
-// intact says why a file is not the one with this sha256, or nil.
-func intact(file, want string) error {
+// checkSHA256 says why a file is not the one with this sha256, or nil.
+func checkSHA256(file, want string) error {
 	have, _, err := wheel.HashFile(file)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"soon"}, {"10"}, {"-5s"}, {"0s"}, {"5s", "6s"}} {
 		var out bytes.Buffer
-		if code := run(t.Context(), args, &out); code != 2 || !strings.Contains(out.String(), "usage: ") {
+		if code := runTargets(t.Context(), args, &out); code != 2 || !strings.Contains(out.String(), "usage: ") {
 			t.Errorf("%q: exit %d, says %q", args, code, out.String())
 		}
 	}
@@ -20,7 +20,7 @@ func TestUsage(t *testing.T) {
 
 func TestTargets(t *testing.T) {
 	t.Chdir("../..")
-	all, err := targets(t.Context())
+	all, err := findTargets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,23 +74,23 @@ func TestVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := errors.New("exit status 1")
-	if err := x.verdict(nil, fine); err != nil || tried(fine) != "22577 inputs" {
-		t.Errorf("%v, %s", err, tried(fine))
+	if err := x.readVerdict(nil, fine); err != nil || describeProgress(fine) != "22577 inputs" {
+		t.Errorf("%v, %s", err, describeProgress(fine))
 	}
-	if err := x.verdict(failed, race); err != nil {
+	if err := x.readVerdict(failed, race); err != nil {
 		t.Errorf("Go's own race: %v", err)
 	}
-	if err := x.verdict(nil, "testing: warning: no fuzz tests to fuzz\nPASS\n"); err == nil {
+	if err := x.readVerdict(nil, "testing: warning: no fuzz tests to fuzz\nPASS\n"); err == nil {
 		t.Error("nothing was fuzzed, and nobody minds")
 	}
-	err := x.verdict(failed, crash)
+	err := x.readVerdict(failed, crash)
 	for _, want := range []string{"./x FuzzX: exit status 1", "x_test.go:9", "as x/testdata/fuzz/FuzzX/771e938e4458e983:\n" + input, "go test -run '^FuzzX$/^771e938e4458e983$' ./x"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nlacks %q", err, want)
 		}
 	}
 	for _, out := range []string{"x_test.go:9: undefined: y\n", "failure while testing seed corpus entry: FuzzX/seed#0\n" + strings.Replace(race, "    context", "    x_test.go:9: context", 1)} {
-		if x.verdict(failed, out) == nil {
+		if x.readVerdict(failed, out) == nil {
 			t.Errorf("not a failure: %s", out)
 		}
 	}

@@ -20,11 +20,11 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stderr))
+	os.Exit(runTargets(ctx, os.Args[1:], os.Stderr))
 }
 
-func run(ctx context.Context, args []string, w io.Writer) int {
-	each, err := parse(args)
+func runTargets(ctx context.Context, args []string, w io.Writer) int {
+	each, err := parseDuration(args)
 	if err != nil {
 		fmt.Fprintf(w, "fuzz: %v\nusage: go run ./ci/fuzz TIME, such as 10s: how long for each target\n", err)
 		return 2
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, w io.Writer) int {
 	return 0
 }
 
-func parse(args []string) (time.Duration, error) {
+func parseDuration(args []string) (time.Duration, error) {
 	if len(args) != 1 {
 		return 0, fmt.Errorf("%d arguments instead of one", len(args))
 	}
@@ -54,7 +54,7 @@ func parse(args []string) (time.Duration, error) {
 // fuzzAll fuzzes on after a target has failed: what another one finds may be
 // the better clue.
 func fuzzAll(ctx context.Context, each time.Duration, w io.Writer) error {
-	all, err := targets(ctx)
+	all, err := findTargets(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func fuzzAll(ctx context.Context, each time.Duration, w io.Writer) error {
 	console.Note("fuzzing %d targets, %s each", len(all), each)
 	failed := 0
 	for _, t := range all {
-		if err := t.fuzz(ctx, each, console); ctx.Err() != nil {
+		if err := t.runFuzzer(ctx, each, console); ctx.Err() != nil {
 			return ctx.Err()
 		} else if err != nil {
 			failed++

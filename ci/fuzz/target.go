@@ -24,9 +24,9 @@ type target struct {
 	name string
 }
 
-// targets lists the fuzz functions of the module from its sources: go test
+// findTargets lists the fuzz functions of the module from its sources: go test
 // -list would link every test program first, which takes longer than fuzzing.
-func targets(ctx context.Context) ([]target, error) {
+func findTargets(ctx context.Context) ([]target, error) {
 	const files = "{{$d := .Dir}}{{range .TestGoFiles}}{{$d}}/{{.}}\n{{end}}{{range .XTestGoFiles}}{{$d}}/{{.}}\n{{end}}"
 	cmd := child.Command(ctx, "go", "list", "-f", files, "./...")
 	cmd.Stderr = os.Stderr
@@ -75,34 +75,34 @@ func fuzzFunctions(file string) (names []string, err error) {
 // smaller; the go command's minute would use up the whole time.
 const minimize = "1s"
 
-// fuzz fuzzes the target. Its error holds all that is needed to repeat what
-// was found, for the file may be lost with the machine.
-func (t target) fuzz(ctx context.Context, each time.Duration, r ui.Reporter) error {
+// runFuzzer fuzzes the target. Its error holds all that is needed to repeat the failure, for
+// the file may be lost with the machine.
+func (t target) runFuzzer(ctx context.Context, each time.Duration, r ui.Reporter) error {
 	step := r.Step(t.dir + " " + t.name)
 	cmd := child.Command(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-fuzzminimizetime", minimize, t.dir)
 	var out bytes.Buffer
 	cmd.Stdout = io.MultiWriter(&out, child.NewLines(step.Log))
 	cmd.Stderr = cmd.Stdout
-	err := t.verdict(cmd.Run(), out.String())
+	err := t.readVerdict(cmd.Run(), out.String())
 	if err != nil {
 		step.End(ui.Failed, "")
 		return err
 	}
-	step.End(ui.Done, tried(out.String()))
+	step.End(ui.Done, describeProgress(out.String()))
 	return nil
 }
 
 // deadlineRace is all that the go command prints about a target whose time is
 // over while a worker still answers: go.dev/issue/75804, mended in Go 1.27.
-// Whatever an input causes is followed by the file that was written.
+// A failure that an input causes is followed by the name of the written file.
 var deadlineRace = regexp.MustCompile(`(?m)^--- FAIL: \S+ \([0-9.]+s\)\n    context deadline exceeded\nFAIL$`)
 
-// verdict judges a run by its exit status and by what it printed.
-func (t target) verdict(status error, out string) error {
+// readVerdict judges a run by its exit status and its output.
+func (t target) readVerdict(status error, out string) error {
 	switch {
 	case status != nil && deadlineRace.MatchString(out):
 	case status != nil:
-		return fmt.Errorf("%s %s: %w\n%s%s", t.dir, t.name, status, out, t.found(out))
+		return fmt.Errorf("%s %s: %w\n%s%s", t.dir, t.name, status, out, t.describeInput(out))
 	case !strings.Contains(out, "fuzz: elapsed: "):
 		return fmt.Errorf("%s %s was not fuzzed:\n%s", t.dir, t.name, out)
 	}
@@ -111,9 +111,9 @@ func (t target) verdict(status error, out string) error {
 
 var written = regexp.MustCompile(`(?m)^\s*Failing input written to (testdata/fuzz/\S+)$`)
 
-// found describes the input that failed: its file, what is in it (the go
+// describeInput describes the input that failed: its file, its contents (the go
 // command quotes its bytes) and how to run it again.
-func (t target) found(out string) string {
+func (t target) describeInput(out string) string {
 	m := written.FindStringSubmatch(out)
 	if m == nil {
 		return ""
@@ -128,8 +128,8 @@ func (t target) found(out string) string {
 
 var execs = regexp.MustCompile(`execs: (\d+) `)
 
-// tried says how many inputs were tried.
-func tried(out string) string {
+// describeProgress says how many inputs were tried.
+func describeProgress(out string) string {
 	all := execs.FindAllStringSubmatch(out, -1)
 	if len(all) == 0 {
 		return "stored inputs only"

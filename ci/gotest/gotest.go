@@ -11,7 +11,7 @@ import (
 // Event is a line of go test -json; go doc test2json describes it.
 type Event struct {
 	Action, Package, Test, Output string
-	ImportPath, FailedBuild       string // of what does not compile
+	ImportPath, FailedBuild       string // of a package that does not compile
 	Elapsed                       float64
 }
 

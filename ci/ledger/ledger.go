@@ -1,4 +1,4 @@
-// Package ledger keeps what was proved or measured in a document: between two
+// Package ledger keeps results of proofs and measurements in a document: between two
 // marks, a section for each part, with when, where and of which commit.
 package ledger
 
@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
-	"github.com/dsbuild/dsbuild/internal/whole"
 )
 
 // Document is a file of the checkout with a place for results.
@@ -30,7 +30,7 @@ func (d Document) Check() error {
 	if err != nil {
 		return hint.With(err, "run it in the root of a checkout")
 	}
-	_, err = d.rewrite(string(text), "", "")
+	_, err = d.replaceSection(string(text), "", "")
 	return err
 }
 
@@ -41,7 +41,7 @@ func (d Document) Save(title, section string) error {
 	if err != nil {
 		return err
 	}
-	text, err := d.rewrite(string(old), title, section)
+	text, err := d.replaceSection(string(old), title, section)
 	if err != nil {
 		return err
 	}
@@ -50,11 +50,11 @@ func (d Document) Save(title, section string) error {
 
 // Write writes a text file whole or not at all.
 func Write(file, text string) error {
-	return whole.Write(file, strings.NewReader(text), 0o644)
+	return atomicfile.Write(file, strings.NewReader(text), 0o644)
 }
 
-// rewrite puts a section in its place.
-func (d Document) rewrite(text, title, section string) (string, error) {
+// replaceSection puts a section in its place.
+func (d Document) replaceSection(text, title, section string) (string, error) {
 	before, rest, found := strings.Cut(text, d.Begin)
 	old, after, closed := strings.Cut(rest, d.End)
 	if !found || !closed || strings.Contains(rest, d.Begin) {
@@ -72,7 +72,7 @@ func (d Document) rewrite(text, title, section string) (string, error) {
 		titles = append(titles, title)
 	}
 	sections[title] = section
-	slices.SortStableFunc(titles, func(a, b string) int { return d.rank(a) - d.rank(b) })
+	slices.SortStableFunc(titles, func(a, b string) int { return d.sectionOrder(a) - d.sectionOrder(b) })
 	var out strings.Builder
 	for _, t := range titles {
 		out.WriteString("\n" + sections[t])
@@ -80,8 +80,8 @@ func (d Document) rewrite(text, title, section string) (string, error) {
 	return before + d.Begin + out.String() + "\n" + d.End + after, nil
 }
 
-// rank is where a section stands.
-func (d Document) rank(title string) int {
+// sectionOrder returns the place of a section in the document.
+func (d Document) sectionOrder(title string) int {
 	if i := slices.Index(d.Order, title); i >= 0 {
 		return i
 	}

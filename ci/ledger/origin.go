@@ -25,21 +25,21 @@ type Origin struct {
 // Changes is said of a commit where the tree is not just that.
 const Changes = "+changes"
 
-// Now is the origin of what is to be proved or measured now. The files that
+// Now is the origin of results that are made now. The files that
 // results are written to change nothing about that.
 func Now(ctx context.Context, written ...string) (Origin, error) {
 	o := Origin{When: time.Now().UTC(), written: written}
 	var err error
-	if o.Commit, err = commit(ctx, written); err != nil {
+	if o.Commit, err = describeCommit(ctx, written); err != nil {
 		return o, err
 	}
-	o.Machine, err = machine()
+	o.Machine, err = describeMachine()
 	return o, err
 }
 
 // Close is called when all is done: somebody may have worked here meanwhile.
 func (o *Origin) Close(ctx context.Context) {
-	if now, err := commit(ctx, o.written); err != nil || now != o.Commit {
+	if now, err := describeCommit(ctx, o.written); err != nil || now != o.Commit {
 		o.Commit = strings.TrimSuffix(o.Commit, Changes) + Changes
 	}
 }
@@ -49,8 +49,8 @@ func (o Origin) String() string {
 	return fmt.Sprintf("%s, commit %s; %s", o.When.Format("2006-01-02 15:04 UTC"), o.Commit, o.Machine)
 }
 
-// commit names what is checked out.
-func commit(ctx context.Context, except []string) (string, error) {
+// describeCommit names the commit that is checked out.
+func describeCommit(ctx context.Context, except []string) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", args...).Output()
 		if err != nil {
@@ -78,9 +78,9 @@ var (
 	prettyName = regexp.MustCompile(`(?m)^PRETTY_NAME="?([^"\n]*)"?$`)
 )
 
-// machine describes where this runs.
-func machine() (string, error) {
-	mem, err := find("/proc/meminfo", memTotal)
+// describeMachine describes where this runs.
+func describeMachine() (string, error) {
+	mem, err := findInFile("/proc/meminfo", memTotal)
 	if err != nil {
 		return "", err
 	}
@@ -88,11 +88,11 @@ func machine() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	system, err := find("/etc/os-release", prettyName)
+	system, err := findInFile("/etc/os-release", prettyName)
 	return fmt.Sprintf("%d cores, %s of memory, %s", runtime.NumCPU(), ui.Size(kB<<10), system), err
 }
 
-func find(file string, pattern *regexp.Regexp) (string, error) {
+func findInFile(file string, pattern *regexp.Regexp) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", err

@@ -17,7 +17,7 @@ import (
 	"github.com/rhysd/actionlint"
 
 	"github.com/dsbuild/dsbuild/ci/pages"
-	"github.com/dsbuild/dsbuild/internal/flow/nightly"
+	"github.com/dsbuild/dsbuild/nightly"
 )
 
 // command is what all of them call.
@@ -71,70 +71,95 @@ func TestFileOfThePage(t *testing.T) {
 	}
 }
 
-func TestGitHub(t *testing.T) {
-	text := read(t, "github.yml")
+// lintWorkflow returns what actionlint finds wrong in a workflow.
+func lintWorkflow(t *testing.T, file, text string) []*actionlint.Error {
+	t.Helper()
 	linter, err := actionlint.NewLinter(io.Discard, &actionlint.LinterOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, c := range map[string]struct {
-		text string
-		good bool
-	}{
-		"as it is":       {text, true},
-		"with a mistake": {strings.Replace(text, "runs-on:", "run-on:", 1), false}, // it must see one
-	} {
-		wrong, err := linter.Lint("github.yml", []byte(c.text), nil)
-		if err != nil || (len(wrong) == 0) != c.good {
-			t.Errorf("%s: %v, %v", what, err, wrong)
-		}
+	wrong, err := linter.Lint(filepath.Base(file), []byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wrong
+}
+
+func TestGitHub(t *testing.T) {
+	text := read(t, "github.yml")
+	if wrong := lintWorkflow(t, "github.yml", text); len(wrong) > 0 {
+		t.Errorf("%v", wrong)
+	}
+	if len(lintWorkflow(t, "github.yml", strings.Replace(text, "runs-on:", "run-on:", 1))) == 0 {
+		t.Error("actionlint does not see a mistake")
 	}
 	if !strings.Contains(text, "run: "+command+"\n") {
 		t.Errorf("it does not run %s", command)
 	}
 }
 
-// What can change under a name that stays does not run beside the SSH key: actions are
-// named by commits, dsbuild by a version that the user sets, and the key is in one step of a
-// job that has no cache and no right but to read the repository.
-func TestGitHubTrustsNoTag(t *testing.T) {
-	type step struct {
+// workflowJob and workflowStep are what the tests read of a workflow.
+type (
+	workflowJob struct {
+		Permissions map[string]string
+		Environment string
+		Steps       []workflowStep
+	}
+	workflowStep struct {
 		Uses string
 		Env  map[string]string
 		With map[string]any
 		Run  string
 	}
+)
+
+// readWorkflow reads a workflow and fails the test unless each action is pinned to a
+// commit, each job names its rights, checkout leaves no token behind, and no script or
+// action sees a secret.
+func readWorkflow(t *testing.T, file string) (text string, jobs map[string]workflowJob) {
+	t.Helper()
 	var workflow struct {
 		Permissions map[string]string
-		Jobs        map[string]struct {
-			Permissions map[string]string
-			Environment string
-			Steps       []step
-		}
+		Jobs        map[string]workflowJob
 	}
-	text := read(t, "github.yml")
+	text = read(t, file)
 	if err := yaml.Unmarshal([]byte(text), &workflow); err != nil {
 		t.Fatal(err)
 	}
 	pinned := regexp.MustCompile(`uses: actions/[a-z/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+\n`)
 	if all := strings.Count(text, "uses: "); all == 0 || len(pinned.FindAllString(text, -1)) != all {
-		t.Errorf("of %d actions some are not pinned to a commit", all)
+		t.Errorf("%s: of %d actions some are not pinned to a commit", file, all)
 	}
-	if len(workflow.Permissions) > 0 {
-		t.Errorf("rights for all jobs: %v", workflow.Permissions)
+	if !strings.Contains(text, "\npermissions: {}\n") {
+		t.Errorf("%s: rights for all jobs: %v", file, workflow.Permissions)
 	}
-	var holders []string
 	for name, job := range workflow.Jobs {
-		if len(job.Permissions) != 1 || job.Permissions["contents"] != "read" {
-			t.Errorf("%s: rights %v", name, job.Permissions)
+		if len(job.Permissions) != 1 {
+			t.Errorf("%s: %s: rights %v", file, name, job.Permissions)
 		}
 		for _, s := range job.Steps {
 			if strings.HasPrefix(s.Uses, "actions/checkout@") && s.With["persist-credentials"] != false {
-				t.Errorf("%s: checkout leaves its token there", name)
+				t.Errorf("%s: %s: checkout leaves its token there", file, name)
 			}
-			if strings.Contains(s.Run, "secrets.") || len(s.Uses) > 0 && len(s.Env) > 0 {
-				t.Errorf("%s: %+v", name, s)
+			if strings.Contains(s.Run, "secrets.") || strings.Contains(s.Run, "github.token") || len(s.Uses) > 0 && len(s.Env) > 0 {
+				t.Errorf("%s: %s: %+v", file, name, s)
 			}
+		}
+	}
+	return text, workflow.Jobs
+}
+
+// What can change under a name that stays does not run beside the SSH key: actions are
+// named by commits, dsbuild by a version that the user sets, and the key is in one step of a
+// job that has no cache and no right but to read the repository.
+func TestGitHubTrustsNoTag(t *testing.T) {
+	text, jobs := readWorkflow(t, "github.yml")
+	var holders []string
+	for name, job := range jobs {
+		if job.Permissions["contents"] != "read" {
+			t.Errorf("%s: rights %v", name, job.Permissions)
+		}
+		for _, s := range job.Steps {
 			if s.Env["DSBUILD_SSH_KEY"] != "" {
 				holders = append(holders, name)
 			}
@@ -143,9 +168,50 @@ func TestGitHubTrustsNoTag(t *testing.T) {
 	if len(holders) != 1 || strings.Count(text, "secrets.") != 1 {
 		t.Fatalf("the key is in steps of %v", holders)
 	}
-	holder := workflow.Jobs[holders[0]]
-	if holder.Environment == "" || slices.ContainsFunc(holder.Steps, func(s step) bool { return strings.Contains(s.Uses, "cache") || strings.Contains(s.Run, command) }) {
+	holder := jobs[holders[0]]
+	if holder.Environment == "" || slices.ContainsFunc(holder.Steps, func(s workflowStep) bool {
+		return strings.Contains(s.Uses, "cache") || strings.Contains(s.Run, command)
+	}) {
 		t.Errorf("%s builds, or takes what others left: %+v", holders[0], holder)
+	}
+}
+
+// The same rules hold for this repository: only the job that drafts a release may write,
+// and it alone sees a token, in the step that publishes and without a cache.
+func TestOwnWorkflowsTrustNoTag(t *testing.T) {
+	files, err := filepath.Glob("../../.github/workflows/*.yml")
+	if err != nil || len(files) != 2 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		text, jobs := readWorkflow(t, file)
+		if wrong := lintWorkflow(t, file, text); len(wrong) > 0 {
+			t.Errorf("%v", wrong)
+		}
+		for name, job := range jobs {
+			want := "read"
+			if filepath.Base(file) == "release.yml" && name == "release" {
+				want = "write"
+			}
+			if job.Permissions["contents"] != want {
+				t.Errorf("%s: %s: rights %v", file, name, job.Permissions)
+			}
+			for _, s := range job.Steps {
+				if len(s.Env) > 0 && (want != "write" || s.Run != "make release") {
+					t.Errorf("%s: %s: %+v", file, name, s)
+				}
+				if want == "write" && strings.HasPrefix(s.Uses, "actions/setup-go@") && s.With["cache"] != false {
+					t.Errorf("%s: %s takes what other runs cached", file, name)
+				}
+			}
+		}
+		tokens := 0
+		if filepath.Base(file) == "release.yml" {
+			tokens = 1
+		}
+		if strings.Count(text, "github.token") != tokens || strings.Contains(text, "secrets.") || strings.Contains(text, "pull_request_target") {
+			t.Errorf("%s: a job that needs none could see a secret", file)
+		}
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
-// environments gives every node the environment it is to have.
-func (f *Fleet) environments(ctx context.Context, opt Options) error {
+// makeEnvironments gives every node the environment it is to have.
+func (f *Fleet) makeEnvironments(ctx context.Context, opt Options) error {
 	py := ""
 	for _, n := range f.Nodes {
 		want := envMark(n.Env, opt)

@@ -38,7 +38,7 @@ func newKey(file string) error {
 	if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 		return err
 	}
-	return os.WriteFile(file+".pub", []byte(authorized(signer.PublicKey())+"\n"), 0o644)
+	return os.WriteFile(file+".pub", []byte(authorizedKey(signer.PublicKey())+"\n"), 0o644)
 }
 
 func readHostKey(file string) (ssh.PublicKey, error) {
@@ -53,8 +53,8 @@ func readHostKey(file string) (ssh.PublicKey, error) {
 	return key, nil
 }
 
-func authorized(key ssh.PublicKey) string {
+func authorizedKey(key ssh.PublicKey) string {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
 
-func fingerprint(key ssh.PublicKey) string { return ssh.FingerprintSHA256(key) }
+func keyFingerprint(key ssh.PublicKey) string { return ssh.FingerprintSHA256(key) }

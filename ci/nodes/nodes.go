@@ -1,9 +1,8 @@
 //go:build linux
 
-// Package nodes runs a few real OpenSSH servers on this machine that look
-// like the nodes of a cluster: each has its own address in 127.0.1.0/24, host
-// key, home, temporary folder and Python environment. They need no root, and
-// what they write lies in one folder.
+// Package nodes runs a few real OpenSSH servers on this machine that look like the nodes of a
+// cluster: each has its own address in 127.0.1.0/24, host key, home, temporary folder and Python
+// environment. They need no root, and write only into one folder.
 package nodes
 
 import (
@@ -24,7 +23,7 @@ import (
 // DefaultTorch is the torch that goes into environments when none is named.
 const DefaultTorch = "2.15.0"
 
-// Env is what a node's Python environment holds.
+// Env names the contents of a node's Python environment.
 type Env int
 
 // The environments a node can have.
@@ -39,7 +38,7 @@ const (
 	NoPython
 )
 
-// FakeTorchVersion and FakeTorchCUDA are what the stub of FakeTorch claims.
+// FakeTorchVersion and FakeTorchCUDA are the versions that the stub of FakeTorch claims.
 const (
 	FakeTorchVersion = "2.6.0"
 	FakeTorchCUDA    = "12.4"
@@ -88,7 +87,7 @@ type Node struct {
 	Port    int
 	Dir     string // everything of this node
 	Home    string // HOME of whoever logs in
-	Python  string // what the inventory says
+	Python  string // as in the inventory
 	Env     Env
 	HostKey string // fingerprint
 
@@ -99,7 +98,7 @@ type Node struct {
 type Fleet struct {
 	// Dir is Options.Dir, absolute.
 	Dir string
-	// User is who may log in: the user that started the fleet.
+	// User is the account that may log in: the user that started the fleet.
 	User string
 	// Inventory, KnownHosts and IdentityFile are the files for clients.
 	Inventory    string
@@ -113,7 +112,7 @@ type Fleet struct {
 // ErrNoSSHD says that this machine has no OpenSSH server and none could be installed.
 var ErrNoSSHD = errors.New("no OpenSSH server here")
 
-func (o *Options) defaults() error {
+func (o *Options) withDefaults() error {
 	if o.Dir == "" {
 		return errors.New("no folder for the nodes given")
 	}
@@ -147,11 +146,11 @@ func (o *Options) defaults() error {
 	return nil
 }
 
-// Up makes sure that the nodes run and have their environments. What is there
-// already is kept, so a second Up takes a moment only. If a node cannot be
+// Up makes sure that the nodes run and have their environments. Nodes that run already are kept,
+// so a second Up takes a moment only. If a node cannot be
 // started, all are stopped.
 func Up(ctx context.Context, opt Options) (*Fleet, error) {
-	if err := opt.defaults(); err != nil {
+	if err := opt.withDefaults(); err != nil {
 		return nil, err
 	}
 	sshd, err := findSSHD(ctx, opt.Log)
@@ -161,30 +160,30 @@ func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	unlock, err := lock(filepath.Join(opt.Dir, ".lock"))
+	unlock, err := lockFleet(filepath.Join(opt.Dir, ".lock"))
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	f, err := prepare(opt)
+	f, err := layOutFleet(opt)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.environments(ctx, opt); err != nil {
+	if err := f.makeEnvironments(ctx, opt); err != nil {
 		return nil, err
 	}
 	for _, n := range f.Nodes {
-		if err := n.start(sshd, f); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", n.Name, err), f.down())
+		if err := n.startServer(sshd, f); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", n.Name, err), f.stopLocked())
 		}
 	}
-	if err := f.write(); err != nil {
-		return nil, errors.Join(err, f.down())
+	if err := f.writeFiles(); err != nil {
+		return nil, errors.Join(err, f.stopLocked())
 	}
 	return f, nil
 }
 
-// state is what a fleet remembers between two Ups.
+// state is the part of a fleet that is kept between two Ups.
 type state struct {
 	Port  int   `json:"port"`
 	Count int   `json:"count"`
@@ -208,8 +207,8 @@ func readState(dir string) (state, error) {
 	return s, nil
 }
 
-// prepare lays out the fleet: keys, folders, one port for all.
-func prepare(opt Options) (*Fleet, error) {
+// layOutFleet lays out the fleet: keys, folders, one port for all.
+func layOutFleet(opt Options) (*Fleet, error) {
 	old, err := readState(opt.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -223,12 +222,12 @@ func prepare(opt Options) (*Fleet, error) {
 	}
 	if old.Count > opt.Count {
 		// The surplus would run on with nobody to stop it.
-		all, err := load(opt.Dir, old, opt.Log)
+		all, err := loadFleet(opt.Dir, old, opt.Log)
 		if err != nil {
 			return nil, err
 		}
 		for _, n := range all.Nodes[opt.Count:] {
-			if err := n.stop(); err != nil {
+			if err := n.stopServer(); err != nil {
 				return nil, err
 			}
 		}
@@ -238,7 +237,7 @@ func prepare(opt Options) (*Fleet, error) {
 			return nil, err
 		}
 	}
-	f, err := load(opt.Dir, s, opt.Log)
+	f, err := loadFleet(opt.Dir, s, opt.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -252,8 +251,8 @@ func prepare(opt Options) (*Fleet, error) {
 	return f, os.WriteFile(stateFile(opt.Dir), append(b, '\n'), 0o644)
 }
 
-// load names everything of a fleet; it touches nothing.
-func load(dir string, s state, log func(string)) (*Fleet, error) {
+// loadFleet names everything of a fleet; it touches nothing.
+func loadFleet(dir string, s state, log func(string)) (*Fleet, error) {
 	u, err := user.Current()
 	if err != nil {
 		return nil, err
@@ -284,13 +283,13 @@ func Open(dir string) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := load(dir, s, func(string) {})
+	f, err := loadFleet(dir, s, func(string) {})
 	if err != nil {
 		return nil, err
 	}
 	for _, n := range f.Nodes {
 		if key, err := readHostKey(n.hostKeyFile()); err == nil {
-			n.HostKey = fingerprint(key)
+			n.HostKey = keyFingerprint(key)
 		}
 	}
 	return f, nil
@@ -326,7 +325,7 @@ func (f *Fleet) layOut() error {
 		if err != nil {
 			return err
 		}
-		n.HostKey = fingerprint(key)
+		n.HostKey = keyFingerprint(key)
 	}
 	return nil
 }
@@ -349,19 +348,19 @@ next:
 	return 0, errors.New("no port is free on all of the nodes' addresses")
 }
 
-// write writes the inventory and known_hosts.
-func (f *Fleet) write() error {
+// writeFiles writes the inventory and known_hosts.
+func (f *Fleet) writeFiles() error {
 	var known, inv strings.Builder
 	fmt.Fprintf(&inv, "# Local test nodes: real OpenSSH servers on this machine.\n")
-	fmt.Fprintf(&inv, "defaults:\n  user: %s\n  port: %d\n  identity_file: %s\n", quote(f.User), f.Nodes[0].Port, quote(f.IdentityFile))
+	fmt.Fprintf(&inv, "defaults:\n  user: %s\n  port: %d\n  identity_file: %s\n", quoteYAML(f.User), f.Nodes[0].Port, quoteYAML(f.IdentityFile))
 	fmt.Fprintf(&inv, "known_hosts: known_hosts\nnodes:\n")
 	for _, n := range f.Nodes {
 		key, err := readHostKey(n.hostKeyFile())
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&known, "[%s]:%d %s\n", n.Address, n.Port, authorized(key))
-		fmt.Fprintf(&inv, "  - {hosts: %s, address: %s, python: %s}\n", n.Name, n.Address, quote(n.Python))
+		fmt.Fprintf(&known, "[%s]:%d %s\n", n.Address, n.Port, authorizedKey(key))
+		fmt.Fprintf(&inv, "  - {hosts: %s, address: %s, python: %s}\n", n.Name, n.Address, quoteYAML(n.Python))
 	}
 	if err := os.WriteFile(f.KnownHosts, []byte(known.String()), 0o644); err != nil {
 		return err
@@ -369,14 +368,14 @@ func (f *Fleet) write() error {
 	return os.WriteFile(f.Inventory, []byte(inv.String()), 0o644)
 }
 
-// quote is a YAML string; JSON's are.
-func quote(s string) string {
+// quoteYAML quotes a string for YAML, which takes JSON's.
+func quoteYAML(s string) string {
 	b, _ := json.Marshal(s) //nolint:errcheck // a string always has a JSON form
 	return string(b)
 }
 
-// lock takes an exclusive lock for as long as the process lives or until unlock.
-func lock(file string) (unlock func(), err error) {
+// lockFleet takes an exclusive lock for as long as the process lives or until unlock.
+func lockFleet(file string) (unlock func(), err error) {
 	l, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err

@@ -223,8 +223,9 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestFolderWithASpace(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Dir: filepath.Join(t.TempDir(), "my nodes"), Count: 1, Env: nodes.Bare})
 	n := f.Nodes[0]
-	if got := mustRun(t, f, n, "pwd"); got != n.Home {
-		t.Errorf("commands start in %s", got)
+	// A command starts in the node's home only if the account's shell reads .bashrc.
+	if got := mustRun(t, f, n, "cd && pwd"); got != n.Home {
+		t.Errorf("the home is %s", got)
 	}
 	got := mustRun(t, f, n, `"`+n.Python+`" -c 'import sys; print(sys.prefix)'`)
 	if got != filepath.Join(n.Dir, "venv") {

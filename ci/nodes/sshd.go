@@ -29,7 +29,7 @@ type sshd struct {
 	major, minor int
 }
 
-// MissingSSHD says what to install where there is no OpenSSH server and Up
+// MissingSSHD names the package to install where there is no OpenSSH server and Up
 // cannot get one; "" otherwise.
 func MissingSSHD() string {
 	if _, found := lookSSHD(); found || debian.CanUnpack() {
@@ -51,7 +51,7 @@ func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
 		}
 	}
 	// Old ones know no -V, but every one names its version when it complains.
-	out, _ := s.command("-V").CombinedOutput() //nolint:errcheck // see above
+	out, _ := s.sshdCommand("-V").CombinedOutput() //nolint:errcheck // see above
 	if m := regexp.MustCompile(`OpenSSH_(\d+)\.(\d+)`).FindSubmatch(out); m != nil {
 		s.major, _ = strconv.Atoi(string(m[1])) //nolint:errcheck // digits
 		s.minor, _ = strconv.Atoi(string(m[2])) //nolint:errcheck // digits
@@ -108,8 +108,8 @@ func lookSSHD() (sshd, bool) {
 	return sshd{}, false
 }
 
-// command runs the server; an unpacked one finds its libraries beside it.
-func (s sshd) command(args ...string) *exec.Cmd {
+// sshdCommand runs the server; an unpacked one finds its libraries beside it.
+func (s sshd) sshdCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(s.path, args...)
 	if s.root != "" {
 		libs, _ := filepath.Glob(filepath.Join(s.root, "usr/lib/*-linux-gnu")) //nolint:errcheck // the pattern is good
@@ -119,19 +119,19 @@ func (s sshd) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// config are the lines of sshd_config that tell an unpacked server where its
+// sshdConfig returns the lines of sshd_config that tell an unpacked server where its
 // other programs are.
-func (s sshd) config() []string {
+func (s sshd) sshdConfig() []string {
 	var lines []string
 	for _, p := range [][2]string{{"SshdSessionPath", "sshd-session"}, {"SshdAuthPath", "sshd-auth"}} {
-		if file := filepath.Join(s.root, "usr/lib/openssh", p[1]); s.root != "" && exists(file) {
+		if file := filepath.Join(s.root, "usr/lib/openssh", p[1]); s.root != "" && fileExists(file) {
 			lines = append(lines, p[0]+" "+file)
 		}
 	}
 	return lines
 }
 
-func exists(file string) bool { _, err := os.Stat(file); return err == nil }
+func fileExists(file string) bool { _, err := os.Stat(file); return err == nil }
 
 func lastLine(b []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
@@ -149,9 +149,9 @@ func (n *Node) Log() string { return filepath.Join(n.Dir, "sshd.log") }
 // marker is in the environment of everything a node runs, and nowhere else.
 func (n *Node) marker() string { return "DSBUILD_TEST_NODE=" + n.Dir }
 
-// config is the node's sshd_config. HOME by SetEnv wins over the account's;
+// serverConfig returns the text of the node's sshd_config. HOME by SetEnv wins over the account's;
 // a forced command would do too, but it turns signals off.
-func (n *Node) config(s sshd, user string) string {
+func (n *Node) serverConfig(s sshd, user string) string {
 	var b strings.Builder
 	line := func(format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
@@ -184,55 +184,55 @@ func (n *Node) config(s sshd, user string) string {
 	if s.major > 9 || s.major == 9 && s.minor >= 8 {
 		line("PerSourcePenalties no") // tests fail to log in on purpose
 	}
-	for _, other := range append(s.config(), n.configured...) {
+	for _, other := range append(s.sshdConfig(), n.configured...) {
 		b.WriteString(other + "\n")
 	}
 	return b.String()
 }
 
-// sftp is the server of files, which starts in the node's home. OpenSSH's inner
-// one knows no quotes.
+// sftp is the command of the SFTP server, which starts in the node's home. OpenSSH before 9.5
+// drops the quotes of this line, so a home with a space is reached by cd, which reads HOME.
 func (n *Node) sftp(s sshd) string {
 	if strings.Contains(n.Home, " ") {
-		return fmt.Sprintf("%s -d '%s'", filepath.Join("/", s.root, "usr/lib/openssh/sftp-server"), n.Home)
+		return "cd && exec " + filepath.Join("/", s.root, "usr/lib/openssh/sftp-server")
 	}
 	return "internal-sftp -d " + n.Home
 }
 
-// start runs the node's sshd unless it runs already with this configuration.
-func (n *Node) start(s sshd, f *Fleet) error {
+// startServer runs the node's sshd unless it runs already with this configuration.
+func (n *Node) startServer(s sshd, f *Fleet) error {
 	if strings.ContainsAny(n.Dir, "\t\n\"'%") {
 		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
 	}
-	cfg := []byte(n.config(s, f.User))
+	cfg := []byte(n.serverConfig(s, f.User))
 	old, _ := os.ReadFile(n.configFile()) //nolint:errcheck // missing is different enough
-	if n.Pid() != 0 && bytes.Equal(old, cfg) && n.listening() {
+	if n.Pid() != 0 && bytes.Equal(old, cfg) && n.isListening() {
 		return nil
 	}
-	if err := n.stop(); err != nil {
+	if err := n.stopServer(); err != nil {
 		return err
 	}
 	if err := os.WriteFile(n.configFile(), cfg, 0o600); err != nil {
 		return err
 	}
 	// It goes into the background by itself, so no test process is its parent.
-	out, err := s.command("-f", n.configFile(), "-E", n.Log()).CombinedOutput()
+	out, err := s.sshdCommand("-f", n.configFile(), "-E", n.Log()).CombinedOutput()
 	if err != nil {
 		log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
 		return fmt.Errorf("sshd did not start: %w: %s %s", err, lastLine(out), lastLine(log))
 	}
 	deadline := time.Now().Add(10 * time.Second)
-	for n.Pid() == 0 || !n.listening() {
+	for n.Pid() == 0 || !n.isListening() {
 		if time.Now().After(deadline) {
 			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
-			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, lastLine(log)), n.stop())
+			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, lastLine(log)), n.stopServer())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	return nil
 }
 
-func (n *Node) listening() bool {
+func (n *Node) isListening() bool {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort(n.Address, strconv.Itoa(n.Port)), time.Second)
 	if err != nil {
 		return false
@@ -252,29 +252,29 @@ func (n *Node) Pid() int {
 	if err != nil || pid < 2 {
 		return 0
 	}
-	if !n.listener(pid) {
+	if !n.isListener(pid) {
 		return 0
 	}
 	return pid
 }
 
-// listener reports whether a process is an sshd with the node's configuration.
-func (n *Node) listener(pid int) bool {
+// isListener reports whether a process is an sshd with the node's configuration.
+func (n *Node) isListener(pid int) bool {
 	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && bytes.Contains(cmd, []byte("sshd")) && bytes.Contains(cmd, []byte(n.configFile()))
 }
 
-// stop ends the node's sshd, its connections and what they left running.
-func (n *Node) stop() error {
+// stopServer ends the node's sshd, its connections and all processes that they left running.
+func (n *Node) stopServer() error {
 	// Twice at least: a process is not to be told by its environment while it
 	// becomes another program.
 	for quiet := 0; quiet < 2; quiet++ {
-		pids := n.processes()
+		pids := n.ownProcesses()
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGTERM) //nolint:errcheck // it may be gone
 		}
 		for _, pid := range pids {
-			if err := n.end(pid); err != nil {
+			if err := n.waitOrKill(pid); err != nil {
 				return err
 			}
 			quiet = 0
@@ -285,9 +285,9 @@ func (n *Node) stop() error {
 	return nil
 }
 
-// processes are the listener, its descendants, and what else has the node's
+// ownProcesses lists the listener, its descendants, and all else that has the node's
 // mark in its environment.
-func (n *Node) processes() []int {
+func (n *Node) ownProcesses() []int {
 	var pids []int
 	if pid := n.Pid(); pid != 0 {
 		pids = append(pids, pid)
@@ -296,20 +296,20 @@ func (n *Node) processes() []int {
 	return append(pids, withEnv(n.marker())...)
 }
 
-// end waits for a process that was asked to end, and makes it.
-func (n *Node) end(pid int) error {
-	if gone(pid, 3*time.Second) {
+// waitOrKill waits for a process that was asked to end, and makes it.
+func (n *Node) waitOrKill(pid int) error {
+	if hasEnded(pid, 3*time.Second) {
 		return nil
 	}
 	syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
-	if !gone(pid, 3*time.Second) {
+	if !hasEnded(pid, 3*time.Second) {
 		return fmt.Errorf("process %d of %s does not end", pid, n.Name)
 	}
 	return nil
 }
 
-// gone waits for a process to end; a zombie has.
-func gone(pid int, limit time.Duration) bool {
+// hasEnded waits for a process to end; a zombie has.
+func hasEnded(pid int, limit time.Duration) bool {
 	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
 		state, _, ok := procStat(pid)
 		if !ok || state == "Z" {
@@ -383,37 +383,37 @@ func withEnv(kv string) []int {
 
 // Down stops every node and what runs on it. Files stay.
 func (f *Fleet) Down() error {
-	unlock, err := lock(filepath.Join(f.Dir, ".lock"))
+	unlock, err := lockFleet(filepath.Join(f.Dir, ".lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return f.down()
+	return f.stopLocked()
 }
 
-func (f *Fleet) down() error {
+func (f *Fleet) stopLocked() error {
 	var errs []error
 	for _, n := range f.Nodes {
-		errs = append(errs, n.stop())
+		errs = append(errs, n.stopServer())
 	}
 	return errors.Join(errs...)
 }
 
 // Stop ends node i, connections included.
-func (f *Fleet) Stop(i int) error { return f.Nodes[i].stop() }
+func (f *Fleet) Stop(i int) error { return f.Nodes[i].stopServer() }
 
 // Kill ends node i with all that runs on it, at once and without a word, as a
 // power cut does. Its disk stays as it is.
 func (f *Fleet) Kill(i int) error {
 	n := f.Nodes[i]
 	for deadline, quiet := time.Now().Add(10*time.Second), 0; quiet < 2; {
-		pids := n.processes()
+		pids := n.ownProcesses()
 		for _, pid := range allPids() { // the file that names it may be gone with the disk
-			if n.listener(pid) {
+			if n.isListener(pid) {
 				pids = append(append(pids, pid), descendants(pid)...)
 			}
 		}
-		pids = slices.DeleteFunc(pids, func(pid int) bool { return gone(pid, 0) })
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return hasEnded(pid, 0) })
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
 		}
@@ -439,7 +439,7 @@ func (f *Fleet) Start(i int) error {
 	if err != nil {
 		return err
 	}
-	return f.Nodes[i].start(s, f)
+	return f.Nodes[i].startServer(s, f)
 }
 
 // Configure puts lines into the sshd_config of node i, in place of those with the
@@ -453,7 +453,7 @@ func (f *Fleet) Configure(i int, lines ...string) error {
 // restarts it. known_hosts keeps the old key.
 func (f *Fleet) Rekey(i int) error {
 	n := f.Nodes[i]
-	if err := n.stop(); err != nil {
+	if err := n.stopServer(); err != nil {
 		return err
 	}
 	if err := newKey(n.hostKeyFile()); err != nil {
@@ -463,6 +463,6 @@ func (f *Fleet) Rekey(i int) error {
 	if err != nil {
 		return err
 	}
-	n.HostKey = fingerprint(key)
+	n.HostKey = keyFingerprint(key)
 	return f.Start(i)
 }

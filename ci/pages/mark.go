@@ -55,8 +55,8 @@ func wholeMark(marks []mark) *mark {
 	return nil
 }
 
-// apply tells the commands that a mark is about.
-func (m mark) apply(commands []Command) error {
+// applyMark tells the commands that a mark is about.
+func (m mark) applyMark(commands []Command) error {
 	if m.nth > len(commands) {
 		return fmt.Errorf("the mark %q is about command %d, and the block has %d", m.key, m.nth, len(commands))
 	}
@@ -64,14 +64,14 @@ func (m mark) apply(commands []Command) error {
 		if m.nth != 0 && m.nth != i+1 {
 			continue
 		}
-		if err := m.tell(&commands[i]); err != nil {
+		if err := m.describeMark(&commands[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (m mark) tell(c *Command) error {
+func (m mark) describeMark(c *Command) error {
 	levels := map[string]Level{"run": Run, "dry run": DryRun, "parse": Parse, "by": By, "not run": NotRun}
 	if m.key == "output" {
 		c.Loose = true

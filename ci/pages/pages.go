@@ -1,21 +1,20 @@
-// Package pages reads the documentation as data: the blocks of a page, the
-// commands in them, and what the page says of how each is tested. Readers do not
-// see the latter, for it stands in HTML comments, "marks", right before a block:
+// Package pages reads the documentation as data: the blocks of a page, the commands in them, and
+// how each command is tested. HTML comments, "marks", say how. They stand right before a block,
+// and readers do not see them:
 //
-//	<!-- run: exit 2 -->          executed; the exit code is not 0 but this
-//	<!-- dry run: WHY -->         executed with --dry-run behind it
-//	<!-- parse: WHY -->           held against the program's flags and arguments
+//	<!-- run: exit 2 -->          executed; the exit code is this instead of 0
+//	<!-- dry run: WHY -->         executed with --dry-run appended
+//	<!-- parse: WHY -->           checked against the program's flags and arguments
 //	<!-- by: TestX TestY -->      executed by these tests
-//	<!-- not run: WHY -->         none of that
+//	<!-- not run: WHY -->         none of the above
 //	<!-- file: NAME -->           no commands: a file that the page's commands find
-//	<!-- input: COMMAND -->       no commands: what this command, executed, is given to read
+//	<!-- input: COMMAND -->       no commands: the standard input of this command when executed
 //	<!-- text: WHAT -->           no commands: output, a setting, an excerpt
-//	<!-- output: WHY -->          what is shown below a command is not compared
+//	<!-- output: WHY -->          the output shown below a command is not compared
 //
-// A number before the colon ("parse 2:") is that of the one command in the block
-// that is meant. A command without a mark is executed and must end with code 0.
-// What lies between "<!-- results of" and "<!-- end -->" has been written by the
-// program that ran it.
+// A number before the colon ("parse 2:") selects one command of the block. A command without a
+// mark is executed and must exit with 0. The program whose results stand between "<!-- results
+// of" and "<!-- end -->" has written them there.
 package pages
 
 import (
@@ -38,7 +37,7 @@ type Page struct {
 	// Spans are the commands within the text: code that begins with "dsbuild" or
 	// "make", but for those in a line that says "(planned)".
 	Spans []Span
-	// Links are those within the project; Anchors what a link may name in this page.
+	// Links are those within the project; Anchors are the names in this page that a link may use.
 	Links   []Span
 	Anchors []string
 }
@@ -52,17 +51,17 @@ type Block struct {
 	Commands []Command
 }
 
-// Command is what a reader would type, with what the page says comes of it.
+// Command is a command that a reader would type, with the output that the page shows.
 type Command struct {
 	Line   int
 	Text   string // for a shell; continued lines are one
-	Output string // what is shown below it
+	Output string // the output shown below it
 	How    Level
 	Why    string   // the reason for a level below Run
 	Tests  []string // of level By
 	Exit   int      // the exit code, of levels Run and DryRun
 	Loose  bool     // the output is not compared
-	Input  string   // what it reads
+	Input  string   // its input
 }
 
 // Span is a command within a text, or a link.
@@ -101,10 +100,10 @@ func Read(path string) (Page, error) {
 		if !entering {
 			return ast.WalkContinue, nil
 		}
-		return ast.WalkContinue, r.node(n)
+		return ast.WalkContinue, r.readNode(n)
 	})
 	if err == nil {
-		err = r.unused()
+		err = r.reportUnused()
 	}
 	return r.page, err
 }
@@ -116,11 +115,11 @@ type reader struct {
 	record bool   // within results
 }
 
-// node takes in a node of the page, in the order of the text.
-func (r *reader) node(n ast.Node) error {
+// readNode takes in a node of the page, in the order of the text.
+func (r *reader) readNode(n ast.Node) error {
 	switch n := n.(type) {
 	case *ast.HTMLBlock:
-		comment := string(n.Lines().Value(r.source)) + closure(n, r.source)
+		comment := string(n.Lines().Value(r.source)) + closesComment(n, r.source)
 		switch {
 		case strings.HasPrefix(comment, "<!-- results of "):
 			r.record = true
@@ -129,41 +128,41 @@ func (r *reader) node(n ast.Node) error {
 		}
 		marks, err := parseMarks(comment)
 		if err != nil {
-			return r.errorf(r.line(n.Lines().At(0).Start), "%v", err)
+			return r.errorf(r.lineOf(n.Lines().At(0).Start), "%v", err)
 		}
 		for i := range marks {
-			marks[i].line = r.line(n.Lines().At(0).Start)
+			marks[i].line = r.lineOf(n.Lines().At(0).Start)
 		}
 		r.marks = append(r.marks, marks...)
 	case *ast.FencedCodeBlock:
-		return r.block(n.Lines(), string(n.Language(r.source)))
+		return r.readBlock(n.Lines(), string(n.Language(r.source)))
 	case *ast.CodeBlock:
-		return r.block(n.Lines(), "")
+		return r.readBlock(n.Lines(), "")
 	case *ast.CodeSpan:
-		r.span(n)
+		r.readSpan(n)
 	case *ast.Link:
-		r.link(n, string(n.Destination))
+		r.readLink(n, string(n.Destination))
 	case *ast.Image:
-		r.link(n, string(n.Destination))
+		r.readLink(n, string(n.Destination))
 	case *ast.Heading:
-		r.page.Anchors = append(r.page.Anchors, anchor(string(n.Lines().Value(r.source))))
-		return r.unused()
+		r.page.Anchors = append(r.page.Anchors, headingAnchor(string(n.Lines().Value(r.source))))
+		return r.reportUnused()
 	case *ast.Paragraph, *ast.List:
-		return r.unused()
+		return r.reportUnused()
 	}
 	return nil
 }
 
-// closure is the line that ends a comment of several lines.
-func closure(n *ast.HTMLBlock, source []byte) string {
+// closesComment returns the line that ends a comment of several lines.
+func closesComment(n *ast.HTMLBlock, source []byte) string {
 	if !n.HasClosure() {
 		return ""
 	}
 	return string(n.ClosureLine.Value(source))
 }
 
-// unused complains of marks behind which no block came.
-func (r *reader) unused() error {
+// reportUnused complains of marks behind which no block came.
+func (r *reader) reportUnused() error {
 	if len(r.marks) == 0 {
 		return nil
 	}
@@ -174,19 +173,19 @@ func (r *reader) errorf(line int, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", r.page.Path, line, fmt.Sprintf(format, args...))
 }
 
-func (r *reader) line(offset int) int {
+func (r *reader) lineOf(offset int) int {
 	return 1 + strings.Count(string(r.source[:offset]), "\n")
 }
 
-// span keeps a span of code that is a command.
-func (r *reader) span(n *ast.CodeSpan) {
+// readSpan keeps a span of code that is a command.
+func (r *reader) readSpan(n *ast.CodeSpan) {
 	var words strings.Builder
 	line, start := 0, 0
 	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
 		if t, ok := c.(*ast.Text); ok {
 			if line == 0 {
 				start = t.Segment.Start
-				line = r.line(start)
+				line = r.lineOf(start)
 			}
 			words.Write(t.Segment.Value(r.source))
 		}
@@ -201,33 +200,33 @@ func (r *reader) span(n *ast.CodeSpan) {
 	}
 }
 
-// link keeps a link that leads to a file of the project.
-func (r *reader) link(n ast.Node, target string) {
+// readLink keeps a link that leads to a file of the project.
+func (r *reader) readLink(n ast.Node, target string) {
 	if strings.Contains(target, "://") {
 		return
 	}
 	line := 0
 	for p := n.Parent(); p != nil && line == 0; p = p.Parent() {
 		if p.Type() == ast.TypeBlock && p.Lines() != nil && p.Lines().Len() > 0 {
-			line = r.line(p.Lines().At(0).Start)
+			line = r.lineOf(p.Lines().At(0).Start)
 		}
 	}
 	r.page.Links = append(r.page.Links, Span{line, target})
 }
 
-var unnamed = regexp.MustCompile("[^\\p{L}\\p{N} _-]")
+var unnamed = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 
-// anchor is the name that GitHub gives a heading.
-func anchor(heading string) string {
+// headingAnchor returns the name that GitHub gives a heading.
+func headingAnchor(heading string) string {
 	return strings.ReplaceAll(unnamed.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
 }
 
-// block keeps a block with the marks before it.
-func (r *reader) block(lines *text.Segments, lang string) error {
+// readBlock keeps a block with the marks before it.
+func (r *reader) readBlock(lines *text.Segments, lang string) error {
 	if lines.Len() == 0 {
 		return nil
 	}
-	b := Block{Line: r.line(lines.At(0).Start), Text: string(lines.Value(r.source))}
+	b := Block{Line: r.lineOf(lines.At(0).Start), Text: string(lines.Value(r.source))}
 	marks := r.marks
 	r.marks = nil
 	if whole := wholeMark(marks); whole != nil {
@@ -247,9 +246,9 @@ func (r *reader) block(lines *text.Segments, lang string) error {
 	}
 	switch lang {
 	case "console":
-		b.Commands = session(b)
+		b.Commands = readSession(b)
 	case "", "sh", "bash":
-		b.Commands = script(b)
+		b.Commands = readScript(b)
 	default:
 		if r.record {
 			return nil
@@ -265,7 +264,7 @@ func (r *reader) block(lines *text.Segments, lang string) error {
 		}
 	}
 	for _, m := range marks {
-		if err := m.apply(b.Commands); err != nil {
+		if err := m.applyMark(b.Commands); err != nil {
 			return r.errorf(m.line, "%v", err)
 		}
 	}
@@ -273,8 +272,8 @@ func (r *reader) block(lines *text.Segments, lang string) error {
 	return nil
 }
 
-// script is a block of which every line is a command.
-func script(b Block) []Command {
+// readScript reads a block in which every line is a command.
+func readScript(b Block) []Command {
 	var all []Command
 	open := false
 	for i, line := range strings.Split(strings.TrimRight(b.Text, "\n"), "\n") {
@@ -293,8 +292,8 @@ func script(b Block) []Command {
 	return all
 }
 
-// session is a block as a terminal shows it: commands behind "$ ", and what they say.
-func session(b Block) []Command {
+// readSession reads a block that shows a terminal: commands behind "$ ", and their output.
+func readSession(b Block) []Command {
 	var all []Command
 	open := false
 	for i, line := range strings.Split(strings.TrimRight(b.Text, "\n"), "\n") {

@@ -29,9 +29,9 @@ type scene struct {
 	commands    []string
 }
 
-// scenes are all pictures. Their commands find dsbuild, inventory.yaml with three
+// allScenes lists all pictures. Their commands find dsbuild, inventory.yaml with three
 // nodes, and train.sbatch, which has mistakes.
-func scenes() []scene {
+func allScenes() []scene {
 	return []scene{{
 		name: "tour", title: "A wheel is built, put on three nodes, and compared there", columns: 112,
 		commands: []string{
@@ -68,16 +68,16 @@ srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID --nproc_per_node=8 train.py
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := draw(ctx); err != nil {
+	if err := drawScene(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "pictures:", err)
 		stop()
 		os.Exit(1) //nolint:gocritic // stop was called
 	}
 }
 
-// draw makes all pictures anew, in docs/pictures of the checkout that is the
+// drawScene makes all pictures anew, in docs/pictures of the checkout that is the
 // current folder.
-func draw(ctx context.Context) (err error) {
+func drawScene(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "pictures-")
 	if err != nil {
 		return err
@@ -98,15 +98,15 @@ func draw(ctx context.Context) (err error) {
 	if err := os.MkdirAll("docs/pictures", 0o755); err != nil {
 		return err
 	}
-	for _, s := range scenes() {
-		screen, err := s.play(ctx, dir, bin)
+	for _, s := range allScenes() {
+		screen, err := s.playScene(ctx, dir, bin)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		if strings.Contains(screen.text(), dir) {
 			return fmt.Errorf("%s: the picture has a path of this machine:\n%s", s.name, screen.text())
 		}
-		if err := os.WriteFile(filepath.Join("docs", "pictures", s.name+".svg"), []byte(screen.svg(s.title)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join("docs", "pictures", s.name+".svg"), []byte(screen.renderSVG(s.title)), 0o644); err != nil {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "docs/pictures/%s.svg\n", s.name)
@@ -114,8 +114,8 @@ func draw(ctx context.Context) (err error) {
 	return nil
 }
 
-// play runs the commands of a scene and returns what a terminal shows then.
-func (s scene) play(ctx context.Context, dir, bin string) (*screen, error) {
+// playScene runs the commands of a scene and returns the terminal's contents then.
+func (s scene) playScene(ctx context.Context, dir, bin string) (*screen, error) {
 	shown := newScreen(s.columns)
 	for _, line := range s.commands {
 		shown.command(line)

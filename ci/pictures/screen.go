@@ -34,22 +34,22 @@ func (s *screen) command(line string) {
 		s.newline()
 	}
 	s.style = "prompt"
-	s.print("$ ")
+	s.printText("$ ")
 	s.style = "typed"
-	s.print(line)
+	s.printText(line)
 	s.style = ""
 	s.newline()
 }
 
-func (s *screen) print(text string) {
+func (s *screen) printText(text string) {
 	for _, r := range text {
-		s.put(r)
+		s.putRune(r)
 	}
 }
 
 var sequence = regexp.MustCompile(`^\x1b\[([0-9;?]*)([A-Za-z])`)
 
-// Write takes what a program sends to its terminal.
+// Write handles the output of a program to its terminal.
 func (s *screen) Write(p []byte) (int, error) {
 	text := append(s.rest, p...)
 	s.rest = nil
@@ -63,7 +63,7 @@ func (s *screen) Write(p []byte) (int, error) {
 				s.rest = slices.Clone(text)
 				break
 			}
-			if err := s.control(string(m[1]), m[2][0]); err != nil {
+			if err := s.handleControl(string(m[1]), m[2][0]); err != nil {
 				return 0, err
 			}
 			text = text[len(m[0]):]
@@ -81,13 +81,13 @@ func (s *screen) Write(p []byte) (int, error) {
 		case '\n':
 			s.newline()
 		default:
-			s.put(r)
+			s.putRune(r)
 		}
 	}
 	return len(p), nil
 }
 
-func (s *screen) control(argument string, what byte) error {
+func (s *screen) handleControl(argument string, what byte) error {
 	styles := map[string]string{"": "", "0": "", "2": "dim", "31": "red", "32": "green", "33": "yellow"}
 	style, known := styles[argument]
 	switch {
@@ -110,7 +110,7 @@ func (s *screen) newline() {
 	}
 }
 
-func (s *screen) put(r rune) {
+func (s *screen) putRune(r rune) {
 	if s.col == s.columns {
 		s.newline()
 	}
@@ -123,7 +123,7 @@ func (s *screen) put(r rune) {
 	s.col++
 }
 
-// text is what the screen shows, without colours.
+// text returns the text on the screen, without colours.
 func (s *screen) text() string {
 	var b strings.Builder
 	for _, row := range s.rows {
@@ -148,9 +148,9 @@ rect{fill:#0d1117}text{font:12.6px ui-monospace,SFMono-Regular,Menlo,Consolas,"D
 </style>
 `
 
-// svg is the screen as a picture. Each piece of text is given its width, so that
+// renderSVG draws the screen as a picture. Each piece of text is given its width, so that
 // columns stand below each other in every font.
-func (s *screen) svg(title string) string {
+func (s *screen) renderSVG(title string) string {
 	rows := s.rows
 	for len(rows) > 0 && len(rows[len(rows)-1]) == 0 {
 		rows = rows[:len(rows)-1]
@@ -158,18 +158,18 @@ func (s *screen) svg(title string) string {
 	width := float64(s.columns)*charWidth + 2*margin
 	height := len(rows)*lineHeight + 2*margin
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%d" viewBox="0 0 %.0f %d" role="img" aria-label="%s">`+"\n", width, height, width, height, escape(title))
-	fmt.Fprintf(&b, "<title>%s</title>\n<desc>%s</desc>\n", escape(title), escape(s.text()))
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%d" viewBox="0 0 %.0f %d" role="img" aria-label="%s">`+"\n", width, height, width, height, escapeXML(title))
+	fmt.Fprintf(&b, "<title>%s</title>\n<desc>%s</desc>\n", escapeXML(title), escapeXML(s.text()))
 	b.WriteString(look)
 	fmt.Fprintf(&b, `<rect width="%.0f" height="%d" rx="8"/>`+"\n", width, height)
 	for i, row := range rows {
 		y := margin + i*lineHeight + 13
-		for _, p := range pieces(row) {
+		for _, p := range splitPieces(row) {
 			fmt.Fprintf(&b, `<text x="%.1f" y="%d" textLength="%.1f" lengthAdjust="spacingAndGlyphs"`, margin+float64(p.at)*charWidth, y, float64(utf8.RuneCountInString(p.text))*charWidth)
 			if p.style != "" {
 				fmt.Fprintf(&b, ` class="%s"`, p.style)
 			}
-			fmt.Fprintf(&b, ">%s</text>\n", escape(p.text))
+			fmt.Fprintf(&b, ">%s</text>\n", escapeXML(p.text))
 		}
 	}
 	b.WriteString("</svg>\n")
@@ -182,8 +182,8 @@ type piece struct {
 	text, style string
 }
 
-// pieces cuts a row at changes of style, and leaves out wide gaps.
-func pieces(row []cell) []piece {
+// splitPieces cuts a row at changes of style, and leaves out wide gaps.
+func splitPieces(row []cell) []piece {
 	var all []piece
 	blank := 2 // as after a gap
 	for i, c := range row {
@@ -202,7 +202,7 @@ func pieces(row []cell) []piece {
 	return all
 }
 
-func escape(text string) string {
+func escapeXML(text string) string {
 	var b strings.Builder
 	xml.EscapeText(&b, []byte(text)) //nolint:errcheck // a Builder takes everything
 	return b.String()

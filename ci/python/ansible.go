@@ -7,8 +7,7 @@ import (
 )
 
 const (
-	// ansibleCore is the Ansible that tests compare with, and ansiblePython what
-	// it runs on.
+	// ansibleCore is the Ansible that tests compare with, and ansiblePython its Python.
 	ansibleCore   = "ansible-core==2.19.14"
 	ansiblePython = "3.11"
 )

@@ -23,8 +23,8 @@ var (
 	uvEnds   = regexp.MustCompile(`^\s*Downloaded (\S+)`)
 )
 
-// add handles a line of uv's output.
-func (d *downloads) add(line string) {
+// addLine handles a line of uv's output.
+func (d *downloads) addLine(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if m := uvBegins.FindStringSubmatch(line); m != nil {
@@ -42,8 +42,8 @@ func (d *downloads) add(line string) {
 	}
 }
 
-// after says how far the downloads are after a time.
-func (d *downloads) after(elapsed time.Duration) string {
+// describeProgress says how far the downloads are after a time.
+func (d *downloads) describeProgress(elapsed time.Duration) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.total == 0 {

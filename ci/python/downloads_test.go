@@ -40,19 +40,19 @@ func TestDownloads(t *testing.T) {
 	d := &downloads{sizes: map[string]float64{}}
 	expect := func(elapsed time.Duration, want string) {
 		t.Helper()
-		if got := d.after(elapsed); got != want {
+		if got := d.describeProgress(elapsed); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}
 	expect(2*time.Second, "resolving (2 s so far)")
 	for _, line := range []string{"Resolved 30 packages in 1.2s", "Downloading torch (750.0MiB)", "   Downloading nvidia-cudnn (1.0GiB)", "Downloading tqdm (512.0KiB)", "Downloading odd (1.1.1MiB)"} {
-		d.add(line)
+		d.addLine(line)
 	}
 	expect(10*time.Second, "0 of 1774 MB downloaded (10 s so far)")
-	d.add(" Downloaded torch")
-	d.add(" Downloaded stranger")
+	d.addLine(" Downloaded torch")
+	d.addLine(" Downloaded stranger")
 	expect(30*time.Second, "750 of 1774 MB downloaded (30 s so far, about 40 s more)")
-	d.add(" Downloaded nvidia-cudnn")
-	d.add(" Downloaded tqdm")
+	d.addLine(" Downloaded nvidia-cudnn")
+	d.addLine(" Downloaded tqdm")
 	expect(60*time.Second, "1774 of 1774 MB downloaded (60 s so far)")
 }

@@ -11,16 +11,34 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// Environment is the folder of an environment of Python 3.11 with just these
-// packages, made once for all tests and kept. log gets a line before a download.
-func Environment(ctx context.Context, log func(line string), requirements ...string) (dir string, err error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
+// EnvironmentOptions describes a Python environment that runs share.
+type EnvironmentOptions struct {
+	CacheDir    string // dsbuild's folder in the user's cache; "" means the default
+	Interpreter string // the program; "" means the machine's Python 3.11
+	Packages    []string
+	Log         func(line string) // gets a line before a download
+
+	// Portable makes an environment that works under another path, for users who
+	// cannot write to it: relocatable, with pip, and compiled to byte code.
+	Portable bool
+}
+
+// Environment returns the folder of an environment with just these packages. The
+// first call makes it, under a lock; later ones find it finished and change nothing.
+func Environment(ctx context.Context, opt EnvironmentOptions) (dir string, err error) {
+	if opt.CacheDir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		opt.CacheDir = filepath.Join(cache, "dsbuild")
 	}
-	cache = filepath.Join(cache, "dsbuild")
-	sum := sha256.Sum256([]byte(strings.Join(requirements, "\n")))
-	dir = filepath.Join(cache, "tests", hex.EncodeToString(sum[:6]))
+	if opt.Interpreter == "" {
+		if opt.Interpreter, err = Find(ctx, "3.11"); err != nil {
+			return "", err
+		}
+	}
+	dir = filepath.Join(opt.CacheDir, "environments", opt.digest())
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
@@ -29,30 +47,45 @@ func Environment(ctx context.Context, log func(line string), requirements ...str
 		return "", err
 	}
 	defer unlock()
-	mark := filepath.Join(dir, "made")
-	if _, err := os.Stat(mark); err == nil {
+	finished := dir + ".finished"
+	if _, err := os.Stat(finished); err == nil {
 		return dir, nil
 	}
-	if err := makeEnvironment(ctx, cache, dir, log, requirements); err != nil {
+	if err := makeEnvironment(ctx, opt, dir); err != nil {
 		return "", err
 	}
-	return dir, os.WriteFile(mark, nil, 0o644)
+	return dir, os.WriteFile(finished, nil, 0o644)
 }
 
-func makeEnvironment(ctx context.Context, cache, dir string, log func(line string), requirements []string) error {
-	py, err := Find(ctx, "3.11")
+// digest names the environment by all that decides its contents.
+func (o EnvironmentOptions) digest() string {
+	contents := append([]string{o.Interpreter}, o.Packages...)
+	if o.Portable {
+		contents = append(contents, "portable")
+	}
+	sum := sha256.Sum256([]byte(strings.Join(contents, "\n")))
+	return hex.EncodeToString(sum[:8])
+}
+
+func makeEnvironment(ctx context.Context, opt EnvironmentOptions, dir string) error {
+	uv, err := GetUV(ctx, opt.CacheDir, opt.Interpreter, opt.Log)
 	if err != nil {
 		return err
 	}
-	uv, err := GetUV(ctx, cache, py, log)
-	if err != nil {
+	venv := []string{"venv", "--quiet", "--clear", "--no-project", "--python", opt.Interpreter}
+	if opt.Portable {
+		venv = append(venv, "--relocatable", "--seed")
+	}
+	if err := uv.Run(ctx, append(venv, dir)...); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	inside := filepath.Join(dir, "bin", "python")
+	if err := uv.Install(ctx, inside, opt.Log, opt.Packages...); err != nil || !opt.Portable {
 		return err
 	}
-	if err := uv.Venv(ctx, py, dir); err != nil {
-		return err
-	}
-	return uv.Run(ctx, append([]string{"pip", "install", "--quiet", "--python", filepath.Join(dir, "bin", "python")}, requirements...)...)
+	// Who uses it cannot keep byte code, so all of it is compiled now. Some files are
+	// for another Python and do not compile; nobody imports them.
+	opt.Log("compiling the environment's Python files (once) …")
+	_ = Run(ctx, nil, inside, "-m", "compileall", "-qq", "-j", "0", filepath.Join(dir, "lib"))
+	return ctx.Err()
 }

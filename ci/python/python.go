@@ -25,7 +25,7 @@ import (
 func Find(ctx context.Context, version string) (string, error) {
 	var tried []string
 	candidates := []string{"/usr/bin/python" + version, "/usr/bin/python3", "/usr/local/bin/python" + version, "python" + version, "python3"}
-	for _, c := range append(candidates, pyenv(version)...) {
+	for _, c := range append(candidates, pyenvInterpreters(version)...) {
 		p, err := exec.LookPath(c)
 		if err != nil {
 			continue
@@ -48,8 +48,8 @@ func Find(ctx context.Context, version string) (string, error) {
 	return "", fmt.Errorf("no Python %s here (%s): install python%s", version, strings.Join(tried, ", "), version)
 }
 
-// pyenv lists the interpreters of a version that pyenv has installed.
-func pyenv(version string) []string {
+// pyenvInterpreters lists the interpreters of a version that pyenv has installed.
+func pyenvInterpreters(version string) []string {
 	root := os.Getenv("PYENV_ROOT")
 	if root == "" {
 		home, err := os.UserHomeDir()
@@ -67,9 +67,9 @@ func systemCertificates() []string {
 	return []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}
 }
 
-// trust returns the variables by which uv and pip trust what the machine
-// trusts, as the build's own scripts do; both bring certificates of their own.
-func trust(getenv func(string) string, bundles []string) []string {
+// certificateVariables returns the variables by which uv and pip trust the machine's
+// certificates, as the build's own scripts do; both bring certificates of their own.
+func certificateVariables(getenv func(string) string, bundles []string) []string {
 	file := getenv("SSL_CERT_FILE")
 	for i := 0; file == "" && i < len(bundles); i++ {
 		if _, err := os.Stat(bundles[i]); err == nil {
@@ -86,16 +86,16 @@ func trust(getenv func(string) string, bundles []string) []string {
 	return variables
 }
 
-// Run runs a program; its error ends with what the program said last.
+// Run runs a program; its error ends with the end of the program's output.
 func Run(ctx context.Context, env []string, name string, args ...string) error {
-	return run(ctx, env, func(string) {}, name, args...)
+	return runWithLines(ctx, env, func(string) {}, name, args...)
 }
 
-// run is Run that calls line with each line of output.
-func run(ctx context.Context, env []string, line func(string), name string, args ...string) error {
+// runWithLines does the work of Run and calls line with each line of output.
+func runWithLines(ctx context.Context, env []string, line func(string), name string, args ...string) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = slices.Concat(os.Environ(), trust(os.Getenv, systemCertificates()), env)
+	cmd.Env = slices.Concat(os.Environ(), certificateVariables(os.Getenv, systemCertificates()), env)
 	cmd.WaitDelay = 5 * time.Second
 	out := io.MultiWriter(&said, child.NewLines(line))
 	cmd.Stdout, cmd.Stderr = out, out

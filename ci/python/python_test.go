@@ -20,12 +20,12 @@ func TestTrust(t *testing.T) {
 		"the user's own": {map[string]string{"SSL_CERT_FILE": "/my.pem"}, []string{"SSL_CERT_FILE=/my.pem", "PIP_CERT=/my.pem"}},
 		"pip's own":      {map[string]string{"PIP_CERT": "/pip.pem"}, []string{"SSL_CERT_FILE=" + there}},
 	} {
-		got := trust(func(name string) string { return c.environ[name] }, []string{there + ".not", there})
+		got := certificateVariables(func(name string) string { return c.environ[name] }, []string{there + ".not", there})
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if got := trust(func(string) string { return "" }, []string{there + ".not"}); got != nil {
+	if got := certificateVariables(func(string) string { return "" }, []string{there + ".not"}); got != nil {
 		t.Errorf("without a bundle: %q", got)
 	}
 }

@@ -43,8 +43,7 @@ func GetUV(ctx context.Context, cacheDir, py string, log func(line string)) (UV,
 	defer unlock()
 	tools := filepath.Join(cacheDir, "tools")
 	uv := UV{filepath.Join(tools, "bin", "uv"), cache}
-	// Another version has its cache in another form, and would download anew
-	// what a build has downloaded.
+	// Another version has its cache in another form, and would repeat the downloads of a build.
 	if out, err := exec.CommandContext(ctx, uv.program, "--version").Output(); err == nil && strings.HasPrefix(string(out)+" ", "uv "+dockerfiles.UVVersion()+" ") {
 		return uv, nil
 	}
@@ -85,8 +84,8 @@ func (u UV) Venv(ctx context.Context, py, dir string) error {
 }
 
 // Install installs packages into the environment of the interpreter py, from
-// the cache if all of them are there. log gets lines about a download, for
-// torch with what it needs are 5 GB on disk.
+// the cache if all of them are there. log gets lines about a download, because torch and its
+// dependencies take 5 GB on disk.
 func (u UV) Install(ctx context.Context, py string, log func(line string), packages ...string) error {
 	install := append([]string{"pip", "install", "--python", py}, packages...)
 	if u.Run(ctx, append(install, "--offline")...) == nil {
@@ -94,8 +93,8 @@ func (u UV) Install(ctx context.Context, py string, log func(line string), packa
 	}
 	log(fmt.Sprintf("downloading %s and %d packages more (once) …", packages[len(packages)-1], len(packages)-1))
 	began, d := time.Now(), &downloads{sizes: map[string]float64{}}
-	stop := progress.Report(func(elapsed time.Duration) { log(d.after(elapsed)) })
-	err := run(ctx, u.env(), d.add, u.program, install...)
+	stop := progress.Report(func(elapsed time.Duration) { log(d.describeProgress(elapsed)) })
+	err := runWithLines(ctx, u.env(), d.addLine, u.program, install...)
 	stop()
 	if err != nil {
 		return err

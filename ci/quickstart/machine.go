@@ -3,8 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"syscall"
+
+	"github.com/adrg/xdg"
 
 	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/ci/nodes"
@@ -14,29 +19,60 @@ import (
 
 // machine is how this machine builds and what its nodes run.
 type machine struct {
+	dir    string // holds bin and dist: the checkout, or a folder of the cache where that is read-only
 	engine bool   // a container engine builds the wheel, else the machine itself
 	python string // X.Y, of the wheel and of the nodes
+
+	containerEngine enginectl.Engine // where engine is set
 }
 
-// pythons are those that the nodes can have, the one of the default base first.
-func pythons() []string { return []string{"3.11", "3.12", "3.13", "3.10"} }
+// programPath returns the path of the program dsbuild.
+func (m machine) programPath() string { return filepath.Join(m.dir, "bin", "dsbuild") }
+
+// cacheDir returns the folder of the nodes and of all else that quickstart keeps.
+func cacheDir() string { return filepath.Join(xdg.CacheHome, "dsbuild", "quickstart") }
+
+// chooseDir returns the folder for bin and dist: the checkout, or the cache if this user
+// may not write there. The path is absolute, because a program is started by it.
+func chooseDir(checkout, cache string) (string, error) {
+	dir, err := filepath.Abs(checkout)
+	if err != nil {
+		return "", err
+	}
+	probe, err := os.MkdirTemp(dir, ".quickstart-")
+	if err == nil {
+		return dir, os.Remove(probe)
+	}
+	if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+		return "", err
+	}
+	printStep("this folder is read-only: bin and dist are in %s", cache)
+	return cache, nil
+}
+
+// nodePythons lists the Pythons that the nodes can have, the one of the default base first.
+func nodePythons() []string { return []string{"3.11", "3.12", "3.13", "3.10"} }
 
 // readMachine decides where the wheel is built. It downloads nothing, and
 // returns an error that names all programs that are missing.
 func readMachine(ctx context.Context) (machine, error) {
-	how, err := enginectl.Prepare(ctx)
+	dir, err := chooseDir(".", cacheDir())
+	if err != nil {
+		return machine{}, err
+	}
+	found, err := enginectl.Prepare(ctx, filepath.Join(dir, "bin"))
 	var none *enginectl.NoneError
 	if err != nil && !errors.As(err, &none) {
 		return machine{}, err
 	}
-	m := machine{engine: none == nil}
+	m := machine{dir: dir, engine: none == nil, containerEngine: found}
 	if m.python, err = checkPrograms(ctx, os.Environ(), m.engine); err != nil {
 		return m, err
 	}
 	if m.engine {
-		say("container engine: %s", how)
+		printStep("container engine: %s", found.Name)
 	} else {
-		say("building on this machine: %s. Lost: the clean container; this machine's compiler makes the wheel", none.Why)
+		printStep("building on this machine: %s. Lost: the clean container; this machine's compiler makes the wheel", none.Why)
 	}
 	return m, nil
 }
@@ -54,11 +90,11 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 			return "", err
 		}
 	}
-	ground, err := hostbuilder.Look(ctx, environ)
+	environment, err := hostbuilder.Look(ctx, environ)
 	if err != nil {
 		return "", err
 	}
-	python = choosePython(ground, engine)
+	python = choosePython(environment, engine)
 	if python == "" && (engine || len(missing.Parts) == 0) {
 		missing.Parts = append(missing.Parts, hostbuilder.Part{
 			What: "Python 3.10 to 3.13 with venv", Try: "install python3, python3-venv and python3-dev",
@@ -75,9 +111,9 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 
 // choosePython returns the Python of the wheel and the nodes, "" where none fits.
 // A build on this machine needs the header too.
-func choosePython(g pipeline.Ground, engine bool) string {
+func choosePython(g pipeline.BuildEnvironment, engine bool) string {
 	uv := slices.Contains(g.Tools, "uv")
-	for _, version := range pythons() {
+	for _, version := range nodePythons() {
 		if slices.ContainsFunc(g.Interpreters, func(i pipeline.Interpreter) bool {
 			environments := uv || i.Has("venv") && (i.Has("ensurepip") || i.Has("pip"))
 			return i.Minor() == version && environments && (engine || i.Has("Python.h"))

@@ -33,7 +33,7 @@ func TestChoosePython(t *testing.T) {
 		"too new and too old":            {true, []pipeline.Interpreter{python("3.14.0", whole...), python("3.9.2", whole...)}, nil, ""},
 		"3.1 is not the beginning of it": {true, []pipeline.Interpreter{python("3.1.3", whole...)}, nil, ""},
 	} {
-		if got := choosePython(pipeline.Ground{Interpreters: c.found, Tools: c.tools}, c.engine); got != c.want {
+		if got := choosePython(pipeline.BuildEnvironment{Interpreters: c.found, Tools: c.tools}, c.engine); got != c.want {
 			t.Errorf("%s: %q, not %q", name, got, c.want)
 		}
 	}
@@ -62,5 +62,24 @@ func TestEveryMissingProgramIsNamed(t *testing.T) {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is not in\n%s", want, said)
 		}
+	}
+}
+
+// A user may have a checkout that belongs to somebody else.
+func TestReadOnlyCheckout(t *testing.T) {
+	checkout, cache := t.TempDir(), t.TempDir()
+	if dir, err := chooseDir(checkout, cache); err != nil || dir != checkout {
+		t.Errorf("%s, %v", dir, err)
+	}
+	if left, err := os.ReadDir(checkout); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if os.Geteuid() == 0 {
+		checkout = "/sys" // root may write into folders of mode 0500
+	} else if err := os.Chmod(checkout, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if dir, err := chooseDir(checkout, cache); err != nil || dir != cache {
+		t.Errorf("%s, %v", dir, err)
 	}
 }

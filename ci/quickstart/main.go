@@ -18,11 +18,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/adrg/xdg"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/dsbuild/dsbuild/ci/child"
-	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -31,9 +29,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	start := time.Now()
-	if err := quickstart(ctx); err != nil {
+	if err := runQuickstart(ctx); err != nil {
 		if ctx.Err() != nil {
-			say("interrupted; the nodes are stopped")
+			printStep("interrupted; the nodes are stopped")
 			os.Exit(130)
 		}
 		ui.PrintError(os.Stderr, fmt.Errorf("quickstart: %w", err))
@@ -43,13 +41,12 @@ func main() {
 		}
 		os.Exit(1)
 	}
-	say("done in %s. The nodes are stopped; a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
-	say("the wheel and the report, dist/report.html, are in dist; your own nodes: docs/quickstart.md")
+	printStep("done in %s. The nodes are stopped; a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
 }
 
-// quickstart does side by side what waits for the network (the nodes' torch)
+// runQuickstart does side by side what waits for the network (the nodes' torch)
 // and what waits for the compiler.
-func quickstart(ctx context.Context) error {
+func runQuickstart(ctx context.Context) error {
 	m, err := readMachine(ctx)
 	if err != nil {
 		return err
@@ -73,31 +70,36 @@ func quickstart(ctx context.Context) error {
 		return err
 	})
 	g.Go(func() (err error) {
-		if err := m.compile(both); err != nil {
+		if err := m.compileProgram(both); err != nil {
 			return err
 		}
 		if !m.engine {
-			// The build takes from uv's cache what the nodes have downloaded.
+			// The build finds the downloads of the nodes in uv's cache.
 			select {
 			case <-ready:
 			case <-both.Done():
 				return both.Err()
 			}
 		}
-		built, err = m.wheel(both)
+		built, err = m.buildWheel(both)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	say("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
-	return command(ctx, os.Stdout, "bin/dsbuild", "deploy", fleet.Inventory, "--wheel", built, "--report", "dist/report.html")
+	printStep("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
+	report := filepath.Join(m.dir, "dist", "report.html")
+	if err := runCommand(ctx, os.Stdout, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
+		return err
+	}
+	printStep("the wheel is %s, the report %s; your own nodes: docs/quickstart.md", built, report)
+	return nil
 }
 
 func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 	fleet, err := nodes.Up(ctx, nodes.Options{
-		Dir: filepath.Join(xdg.CacheHome, "dsbuild", "quickstart"), Count: 3, Env: nodes.WithTorch, Python: m.python,
-		Log: func(line string) { say("nodes: %s", line) },
+		Dir: cacheDir(), Count: 3, Env: nodes.WithTorch, Python: m.python,
+		Log: func(line string) { printStep("nodes: %s", line) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("local nodes: %w", err)
@@ -105,32 +107,32 @@ func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 	return fleet, nil
 }
 
-// compile makes bin/dsbuild, and brings the engine up where one builds.
-func (m machine) compile(ctx context.Context) error {
-	say("compiling dsbuild (the first time a minute or two)")
-	err := command(ctx, os.Stdout, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild")
+// compileProgram makes the program dsbuild, and brings the engine up where one builds.
+func (m machine) compileProgram(ctx context.Context) error {
+	printStep("compiling dsbuild (the first time a minute or two)")
+	err := runCommand(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
 	if err != nil || !m.engine {
 		return err
 	}
-	how, err := enginectl.Ensure(ctx)
+	name, err := m.containerEngine.Start(ctx)
 	if err == nil {
-		say("%s", how)
+		printStep("%s", name)
 	}
 	return err
 }
 
-// wheel builds the wheel and returns its path.
-func (m machine) wheel(ctx context.Context) (string, error) {
+// buildWheel builds the wheel and returns its path.
+func (m machine) buildWheel(ctx context.Context) (string, error) {
 	args := []string{"wheel", "--arch", "8.0"}
 	if !m.engine {
 		args = append(args, "--builder", "host")
 	}
-	if !m.engine || m.python != pythons()[0] {
+	if !m.engine || m.python != nodePythons()[0] {
 		args = append(args, "--python", m.python)
 	}
-	say("a wheel for A100: dsbuild %s", strings.Join(args, " "))
+	printStep("a wheel for A100: dsbuild %s", strings.Join(args, " "))
 	var out bytes.Buffer
-	if err := command(ctx, &out, "bin/dsbuild", append(args, "--json")...); err != nil {
+	if err := runCommand(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
 		return "", err
 	}
 	var doc struct {
@@ -144,12 +146,12 @@ func (m machine) wheel(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("dsbuild wheel --json printed no wheel: %w", err)
 	}
 	w := doc.Wheels[0]
-	say("%s, %s, sha256 %s", w.Path, ui.Size(w.Size), w.SHA256)
+	printStep("%s, %s, sha256 %s", w.Path, ui.Size(w.Size), w.SHA256)
 	return w.Path, nil
 }
 
-// command runs a program to its end.
-func command(ctx context.Context, stdout io.Writer, name string, args ...string) error {
+// runCommand runs a program to its end.
+func runCommand(ctx context.Context, stdout io.Writer, name string, args ...string) error {
 	cmd := child.Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
 	err := cmd.Run()
@@ -162,6 +164,6 @@ func command(ctx context.Context, stdout io.Writer, name string, args ...string)
 	return nil
 }
 
-func say(format string, args ...any) {
+func printStep(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "==> "+format+"\n", args...)
 }

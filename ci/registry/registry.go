@@ -76,7 +76,7 @@ func (r *Registry) Add(name, tar string) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return hashOf(manifest).String(), r.put("/v2/"+name+"/manifests/"+tag, manifest)
+	return hashOf(manifest).String(), r.putManifest("/v2/"+name+"/manifests/"+tag, manifest)
 }
 
 // AddImage serves an image that a tar holds as an OCI layout, under a name and
@@ -110,11 +110,11 @@ func (r *Registry) AddImage(name, archive, dir string) error {
 	if err != nil {
 		return err
 	}
-	return r.put("/v2/"+name+"/manifests/"+tag, manifest)
+	return r.putManifest("/v2/"+name+"/manifests/"+tag, manifest)
 }
 
-// put hands a manifest to the registry as a client would.
-func (r *Registry) put(path string, manifest []byte) error {
+// putManifest hands a manifest to the registry as a client would.
+func (r *Registry) putManifest(path string, manifest []byte) error {
 	req := httptest.NewRequest(http.MethodPut, path, bytes.NewReader(manifest))
 	req.Header.Set("Content-Type", string(types.OCIManifestSchema1))
 	w := httptest.NewRecorder()
@@ -159,7 +159,7 @@ func (f *files) addFile(path string) (v1.Hash, int64, error) {
 	return sum, size, nil
 }
 
-// blob is what a client reads; parts of it, too.
+// blob is a file that a client reads, in whole or in part.
 type blob interface {
 	io.ReadCloser
 	io.ReaderAt
@@ -170,7 +170,7 @@ type text struct{ *bytes.Reader }
 
 func (text) Close() error { return nil }
 
-func (f *files) open(h v1.Hash) (blob, int64, error) {
+func (f *files) openBlob(h v1.Hash) (blob, int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if b, ok := f.texts[h]; ok {
@@ -197,13 +197,13 @@ func (f *files) open(h v1.Hash) (blob, int64, error) {
 
 // Get opens a blob.
 func (f *files) Get(_ context.Context, _ string, h v1.Hash) (io.ReadCloser, error) {
-	b, _, err := f.open(h)
+	b, _, err := f.openBlob(h)
 	return b, err
 }
 
 // Stat is the size of a blob.
 func (f *files) Stat(_ context.Context, _ string, h v1.Hash) (int64, error) {
-	b, size, err := f.open(h)
+	b, size, err := f.openBlob(h)
 	if err != nil {
 		return 0, err
 	}

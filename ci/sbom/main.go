@@ -1,4 +1,4 @@
-// Command sbom writes what is linked into a Go program as a CycloneDX document: its
+// Command sbom describes a Go program as a CycloneDX document: its
 // modules with their versions and hashes, as the Go tool has noted them in the program.
 //
 //	go run ./ci/sbom bin/dsbuild dsbuild.cdx.json
@@ -19,13 +19,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: sbom PROGRAM FILE")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := writeSBOM(os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, "sbom:", err)
 		os.Exit(1)
 	}
 }
 
-func run(program, file string) error {
+func writeSBOM(program, file string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
@@ -36,22 +36,22 @@ func run(program, file string) error {
 	}
 	defer out.Close()
 	enc := cyclonedx.NewBOMEncoder(out, cyclonedx.BOMFileFormatJSON)
-	if err := enc.SetPretty(true).EncodeVersion(document(info), cyclonedx.SpecVersion1_6); err != nil {
+	if err := enc.SetPretty(true).EncodeVersion(makeDocument(info), cyclonedx.SpecVersion1_6); err != nil {
 		return err
 	}
 	return out.Close()
 }
 
-// document has neither date nor serial number: the same program gives the same one.
-func document(info *buildinfo.BuildInfo) *cyclonedx.BOM {
+// makeDocument makes the SBOM without date or serial number: the same program gives the same one.
+func makeDocument(info *buildinfo.BuildInfo) *cyclonedx.BOM {
 	bom := cyclonedx.NewBOM()
-	self := component(&info.Main, cyclonedx.ComponentTypeApplication)
+	self := makeComponent(&info.Main, cyclonedx.ComponentTypeApplication)
 	bom.Metadata = &cyclonedx.Metadata{Component: &self}
-	standard := component(&debug.Module{Path: "std", Version: info.GoVersion}, cyclonedx.ComponentTypeLibrary)
+	standard := makeComponent(&debug.Module{Path: "std", Version: info.GoVersion}, cyclonedx.ComponentTypeLibrary)
 	components := []cyclonedx.Component{standard}
 	needs := []string{standard.BOMRef}
 	for _, m := range info.Deps {
-		c := component(cmp.Or(m.Replace, m), cyclonedx.ComponentTypeLibrary)
+		c := makeComponent(cmp.Or(m.Replace, m), cyclonedx.ComponentTypeLibrary)
 		components, needs = append(components, c), append(needs, c.BOMRef)
 	}
 	bom.Components = &components
@@ -59,9 +59,9 @@ func document(info *buildinfo.BuildInfo) *cyclonedx.BOM {
 	return bom
 }
 
-// component names a module as package URLs do. The hash is go.sum's, of all files
+// makeComponent names a module as package URLs do. The hash is go.sum's, of all files
 // of the module: no digest that CycloneDX knows, and so a property.
-func component(m *debug.Module, kind cyclonedx.ComponentType) cyclonedx.Component {
+func makeComponent(m *debug.Module, kind cyclonedx.ComponentType) cyclonedx.Component {
 	purl := "pkg:golang/" + m.Path + "@" + m.Version
 	c := cyclonedx.Component{BOMRef: purl, Type: kind, Name: m.Path, Version: m.Version, PackageURL: purl}
 	if m.Sum != "" {

@@ -14,7 +14,7 @@ func TestSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "bom.json")
-	if err := run(exe, file); err != nil {
+	if err := writeSBOM(exe, file); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func TestSBOM(t *testing.T) {
 
 func TestSBOMOfNoProgram(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bom.json")
-	if err := run("main.go", file); err == nil {
+	if err := writeSBOM("main.go", file); err == nil {
 		t.Error("a text file is a program")
 	}
 	if _, err := os.Stat(file); err == nil {

@@ -22,8 +22,8 @@ var files embed.FS
 // headAddress is that of the login node, in the network of the cluster alone.
 const headAddress = "10.77.0.1"
 
-// furnish writes the cluster's folder.
-func (c *Cluster) furnish() error {
+// fillFolder writes the cluster's folder.
+func (c *Cluster) fillFolder() error {
 	for _, dir := range []string{"etc", "env", "home", "log", "nodes", "run", "run/munge", "scripts", "state"} {
 		if err := os.Mkdir(filepath.Join(c.Dir, dir), 0o755); err != nil {
 			return err
@@ -34,11 +34,11 @@ func (c *Cluster) furnish() error {
 			return err
 		}
 	}
-	return errors.Join(os.Chown(c.Home, UserID, UserID), c.munge(), c.scripts(), c.accounts(), c.names(), c.configuration())
+	return errors.Join(os.Chown(c.Home, UserID, UserID), c.writeMungeKey(), c.writeScripts(), c.writeAccounts(), c.writeHosts(), c.writeSlurmConf())
 }
 
-// munge gives its folder and a key to the account that munged runs as.
-func (c *Cluster) munge() error {
+// writeMungeKey gives its folder and a key to the account that munged runs as.
+func (c *Cluster) writeMungeKey() error {
 	u, err := user.Lookup("munge")
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (c *Cluster) munge() error {
 	return errors.Join(os.Chown(filepath.Join(dir, "key"), uid, gid), os.Chown(dir, uid, gid))
 }
 
-func (c *Cluster) scripts() error {
+func (c *Cluster) writeScripts() error {
 	scripts, err := fs.Glob(files, "scripts/*.sh")
 	if err != nil {
 		return err
@@ -77,10 +77,10 @@ func (c *Cluster) scripts() error {
 	return nil
 }
 
-func (c *Cluster) etc(name string) string { return filepath.Join(c.Dir, "etc", name) }
+func (c *Cluster) etcPath(name string) string { return filepath.Join(c.Dir, "etc", name) }
 
-// accounts are this machine's and User. Home is root's home, too.
-func (c *Cluster) accounts() error {
+// writeAccounts writes this machine's accounts and User. Home is root's home, too.
+func (c *Cluster) writeAccounts() error {
 	passwd, err := os.ReadFile("/etc/passwd")
 	if err != nil {
 		return err
@@ -99,24 +99,24 @@ func (c *Cluster) accounts() error {
 	}
 	fmt.Fprintf(&b, "%s:x:%d:%d::%s:/bin/bash\n", User, UserID, UserID, c.Home)
 	return errors.Join(
-		os.WriteFile(c.etc("passwd"), []byte(b.String()), 0o644),
-		os.WriteFile(c.etc("group"), fmt.Appendf(group, "%s:x:%d:\n", User, UserID), 0o644))
+		os.WriteFile(c.etcPath("passwd"), []byte(b.String()), 0o644),
+		os.WriteFile(c.etcPath("group"), fmt.Appendf(group, "%s:x:%d:\n", User, UserID), 0o644))
 }
 
-// names are the cluster's hosts. Nobody else is asked: a name that is not there
+// writeHosts writes the cluster's hosts. Nobody else is asked: a name that is not there
 // is unknown at once.
-func (c *Cluster) names() error {
+func (c *Cluster) writeHosts() error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "127.0.0.1 localhost\n%s head\n", headAddress)
 	for _, n := range c.Nodes {
 		fmt.Fprintf(&b, "%s %s\n", n.Address, n.Name)
 	}
 	return errors.Join(
-		os.WriteFile(c.etc("hosts"), []byte(b.String()), 0o644),
-		os.WriteFile(c.etc("nsswitch.conf"), []byte("passwd: files\ngroup: files\nhosts: files\n"), 0o644))
+		os.WriteFile(c.etcPath("hosts"), []byte(b.String()), 0o644),
+		os.WriteFile(c.etcPath("nsswitch.conf"), []byte("passwd: files\ngroup: files\nhosts: files\n"), 0o644))
 }
 
-func (c *Cluster) configuration() error {
+func (c *Cluster) writeSlurmConf() error {
 	t, err := template.ParseFS(files, "slurm.conf.tmpl")
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (c *Cluster) configuration() error {
 	// A node has no control groups, and is not to look for which kind.
 	const cgroup = "CgroupPlugin=cgroup/v1\n"
 	return errors.Join(
-		os.WriteFile(c.etc("cgroup.conf"), []byte(cgroup), 0o644),
-		os.WriteFile(c.etc("slurm.conf"), []byte(b.String()), 0o644),
-		os.WriteFile(c.etc("gres.conf"), []byte(gres), 0o644))
+		os.WriteFile(c.etcPath("cgroup.conf"), []byte(cgroup), 0o644),
+		os.WriteFile(c.etcPath("slurm.conf"), []byte(b.String()), 0o644),
+		os.WriteFile(c.etcPath("gres.conf"), []byte(gres), 0o644))
 }

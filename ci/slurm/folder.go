@@ -20,7 +20,7 @@ import (
 // reach it; so they are neither in a temporary folder nor in root's home.
 const home = "/var/lib/dsbuild-slurm"
 
-// folder is what the folder of a cluster is called.
+// folder is the name of a cluster's folder.
 type folder string
 
 func (f folder) dir() string      { return filepath.Join(home, string(f)) }
@@ -40,7 +40,7 @@ func newFolder(name string) (*os.File, folder, error) {
 	if lock == nil {
 		return nil, "", hint.With(fmt.Errorf("a cluster %s is up already (%s)", f, f.dir()), "use it, or take it down first")
 	}
-	if err := f.empty(); err != nil {
+	if err := f.emptyFolder(); err != nil {
 		lock.Close()
 		return nil, "", err
 	}
@@ -73,12 +73,12 @@ func (f folder) lock() (*os.File, error) {
 		if there, err2 := os.Stat(f.lockFile()); err == nil && err2 == nil && os.SameFile(mine, there) {
 			return file, nil
 		}
-		file.Close() // whoever had it removed it with the folder
+		file.Close() // its holder removed it with the folder
 	}
 }
 
-// empty removes what is in the folder, but for the lock.
-func (f folder) empty() error {
+// emptyFolder removes the contents of the folder except the lock.
+func (f folder) emptyFolder() error {
 	entries, err := os.ReadDir(f.dir())
 	if err != nil {
 		return err
@@ -93,12 +93,12 @@ func (f folder) empty() error {
 	return nil
 }
 
-// remove removes the folder of a cluster whose lock is held: the lock last.
-func (f folder) remove() error {
+// removeFolder removes the folder of a cluster whose lock is held: the lock last.
+func (f folder) removeFolder() error {
 	var err error
 	for range 20 {
 		// The last processes may be in the middle of writing a file.
-		if err = f.empty(); err == nil {
+		if err = f.emptyFolder(); err == nil {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -110,8 +110,8 @@ func (f folder) remove() error {
 	return err
 }
 
-// sweep removes the folders of clusters that live no more.
-func sweep() error {
+// removeLeftovers removes the folders of clusters that live no more.
+func removeLeftovers() error {
 	entries, err := os.ReadDir(home)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -124,7 +124,7 @@ func sweep() error {
 		f := folder(e.Name())
 		lock, err := f.lock()
 		if lock != nil {
-			err = f.remove()
+			err = f.removeFolder()
 			lock.Close()
 		}
 		errs = append(errs, err)

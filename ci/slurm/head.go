@@ -19,14 +19,14 @@ import (
 type life struct {
 	head  int             // process of the head's first, as this machine counts
 	lease *os.File        // the cluster lives until this is closed; nil if it stays
-	guard *exec.Cmd       // removes the folder, whatever becomes of this program
+	guard *exec.Cmd       // removes the folder, however this program ends
 	ended <-chan struct{} // closed when the head's first process has; nil if it is not ours
 	once  sync.Once
 }
 
 // startHead writes the cluster's folder and starts its first process.
 func (c *Cluster) startHead(lock *os.File) error {
-	if err := c.furnish(); err != nil {
+	if err := c.fillFolder(); err != nil {
 		return err
 	}
 	log, err := os.Create(c.log("head"))
@@ -34,7 +34,7 @@ func (c *Cluster) startHead(lock *os.File) error {
 		return err
 	}
 	defer log.Close()
-	ready, wait, err := readiness()
+	ready, wait, err := openReadiness()
 	if err != nil {
 		return err
 	}
@@ -61,12 +61,12 @@ func (c *Cluster) startHead(lock *os.File) error {
 		w.Close()
 	} else {
 		c.life.lease = w
-		if err := c.watch(r); err != nil {
+		if err := c.startGuard(r); err != nil {
 			return err
 		}
 	}
 	if !wait() {
-		return errors.New("it could not be furnished: " + tail(c.log("head")))
+		return errors.New("it could not be furnished: " + lastLine(c.log("head")))
 	}
 	return nil
 }
@@ -83,9 +83,9 @@ func (c *Cluster) headCommand(input, log *os.File, extra ...*os.File) *exec.Cmd 
 	return cmd
 }
 
-// readiness is a file to which a process writes a line when it is ready, and
+// openReadiness returns a file to which a process writes a line when it is ready, and
 // what waits for that. It is false if the process ended, or takes too long.
-func readiness() (ready *os.File, wait func() bool, err error) {
+func openReadiness() (ready *os.File, wait func() bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -98,9 +98,9 @@ func readiness() (ready *os.File, wait func() bool, err error) {
 	}, nil
 }
 
-// watch starts the guard: a process that removes the folder when the cluster
+// startGuard starts the guard: a process that removes the folder when the cluster
 // has ended and whoever held the lease is gone, even if this program is killed.
-func (c *Cluster) watch(lease *os.File) error {
+func (c *Cluster) startGuard(lease *os.File) error {
 	const script = `read -r _
 cd /
 while [ -e "$1/lock" ] && ! flock "$1/lock" rm -rf --one-file-system "$1"; do sleep 0.1; done
@@ -114,11 +114,11 @@ exit 0`
 
 // Down ends everything that runs in the cluster and removes its folder.
 func (c *Cluster) Down() (err error) {
-	c.life.once.Do(func() { err = c.down() })
+	c.life.once.Do(func() { err = c.stopLocked() })
 	return err
 }
 
-func (c *Cluster) down() error {
+func (c *Cluster) stopLocked() error {
 	if c.life.head != 0 {
 		// Its number is good: it is a child of ours that ended at most a moment
 		// ago, or it has the lock.
@@ -149,7 +149,7 @@ func (c *Cluster) removeFolder() error {
 		}
 		if lock != nil {
 			defer lock.Close()
-			return f.remove()
+			return f.removeFolder()
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -176,8 +176,8 @@ func (c *Cluster) Logs() string {
 	return b.String()
 }
 
-// ready waits until the controller says of all these nodes that they take jobs.
-func (c *Cluster) ready(ctx context.Context, nodes ...*Node) error {
+// waitUntilReady waits until the controller says of all these nodes that they take jobs.
+func (c *Cluster) waitUntilReady(ctx context.Context, nodes ...*Node) error {
 	for end := time.Now().Add(60 * time.Second); ; {
 		states, err := c.States(ctx)
 		missing := ""

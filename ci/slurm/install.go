@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// programs makes sure that the programs of a cluster are there.
-func programs(ctx context.Context, log func(line string)) error {
+// ensurePrograms makes sure that the programs of a cluster are there.
+func ensurePrograms(ctx context.Context, log func(line string)) error {
 	if os.Geteuid() != 0 {
 		return hint.With(fmt.Errorf("%w: it makes mount, process and network namespaces, which needs root", ErrUnavailable), "run it as root")
 	}

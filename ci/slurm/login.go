@@ -18,7 +18,7 @@ func (c *Cluster) envOf(user string) []string {
 	return []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + c.Home, "USER=" + user, "LOGNAME=" + user, "SHELL=/bin/bash", "LANG=C.UTF-8",
-		"SLURM_CONF=" + c.etc("slurm.conf"),
+		"SLURM_CONF=" + c.etcPath("slurm.conf"),
 	}
 }
 
@@ -27,21 +27,21 @@ func (c *Cluster) envOf(user string) []string {
 // processes and hosts of its own. Dir is Home and Env is that of the cluster;
 // both may be changed. The command ends with ctx, and with the cluster.
 func (c *Cluster) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return c.enter(ctx, nil, append([]string{name}, args...)...)
+	return c.enterCommand(ctx, nil, append([]string{name}, args...)...)
 }
 
-// UserCommand is Command as User, who is not root. What it is to read and to
-// write lies best in Home.
+// UserCommand is Command as User instead of root. The files that it reads and writes must be in
+// Home.
 func (c *Cluster) UserCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	id := strconv.Itoa(UserID)
-	cmd := c.enter(ctx, []string{"--setuid=" + id, "--setgid=" + id}, append([]string{name}, args...)...)
+	cmd := c.enterCommand(ctx, []string{"--setuid=" + id, "--setgid=" + id}, append([]string{name}, args...)...)
 	cmd.Env = c.envOf(User)
 	return cmd
 }
 
-// enter is a command in the head's namespaces. The shell knows its folder by
+// enterCommand returns a command that runs in the head's namespaces. The shell knows its folder by
 // name, and takes it along.
-func (c *Cluster) enter(ctx context.Context, flags []string, command ...string) *exec.Cmd {
+func (c *Cluster) enterCommand(ctx context.Context, flags []string, command ...string) *exec.Cmd {
 	const script = `exec nsenter --mount --uts --ipc --net --pid --wdns="$PWD" "$@"`
 	args := append([]string{"-c", script, "sh", "--target=" + strconv.Itoa(c.life.head)}, flags...)
 	cmd := child.Command(ctx, "/bin/sh", append(append(args, "--"), command...)...)

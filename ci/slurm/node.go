@@ -25,8 +25,8 @@ type Node struct {
 func (n *Node) disk() string    { return filepath.Join(n.cluster.Dir, "nodes", n.Name) }
 func (n *Node) pidFile() string { return filepath.Join(n.cluster.Dir, "run", n.Name+".pid") }
 
-// each does something on all nodes at once.
-func (c *Cluster) each(do func(n *Node) error) error {
+// onEachNode does something on all nodes at once.
+func (c *Cluster) onEachNode(do func(n *Node) error) error {
 	errs := make([]error, len(c.Nodes))
 	var wg sync.WaitGroup
 	for i, n := range c.Nodes {
@@ -40,11 +40,11 @@ func (c *Cluster) each(do func(n *Node) error) error {
 	return errors.Join(errs...)
 }
 
-// start makes the node's namespaces and what is in them, and returns when its
+// startNode makes the node's namespaces and their contents, and returns when its
 // slurmd is about to start. From then on its processes are the cluster's.
-func (n *Node) start(ctx context.Context) error {
+func (n *Node) startNode(ctx context.Context) error {
 	c := n.cluster
-	ready, wait, err := readiness()
+	ready, wait, err := openReadiness()
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	defer log.Close()
 	const script = `setsid unshare --mount --uts --ipc --net --propagation private bash "$0" </dev/null &`
-	cmd := c.enter(ctx, nil, "bash", "-c", script, filepath.Join(c.Dir, "scripts", "node.sh"))
+	cmd := c.enterCommand(ctx, nil, "bash", "-c", script, filepath.Join(c.Dir, "scripts", "node.sh"))
 	cmd.Env = append(c.Env(), "DIR="+c.Dir, "NAME="+n.Name, "ADDRESS="+n.Address, "PYENV="+c.env,
 		"GPUS="+strconv.Itoa(c.opt.GPUs), "DISK="+strconv.Itoa(c.opt.DiskMB)+"m")
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = "/", log, log, []*os.File{ready}
@@ -64,13 +64,13 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	ready.Close()
 	if !wait() {
-		return errors.New("it could not be furnished: " + tail(c.log(n.Name)))
+		return errors.New("it could not be furnished: " + lastLine(c.log(n.Name)))
 	}
 	return nil
 }
 
-// tail is the last line of a file.
-func tail(file string) string {
+// lastLine returns the last line of a file.
+func lastLine(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()
@@ -83,16 +83,15 @@ func tail(file string) string {
 // console. Its folder and environment are those of Cluster.Command.
 func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{filepath.Join(n.cluster.Dir, "scripts", "enter.sh"), n.pidFile(), name}
-	return n.cluster.enter(ctx, nil, append(enter, args...)...)
+	return n.cluster.enterCommand(ctx, nil, append(enter, args...)...)
 }
 
 // KillSlurmd ends the node's slurmd at once. Jobs go on running on it.
 func (n *Node) KillSlurmd(ctx context.Context) error {
-	return output(n.Command(ctx, "sh", "-c", `kill -KILL "$(cat /run/slurmd.pid)"`))
+	return runSilently(n.Command(ctx, "sh", "-c", `kill -KILL "$(cat /run/slurmd.pid)"`))
 }
 
-// PowerOff ends everything on the node at once, without a word to anybody. What
-// was on its disk is gone.
+// PowerOff ends everything on the node at once, without a word to anybody. Its disk is lost.
 func (n *Node) PowerOff(ctx context.Context) error {
 	// The file names the parent of the node's first process, which takes that
 	// with it, and this everything else.
@@ -102,7 +101,7 @@ first=$(cat "/proc/$pid/task/$pid/children")
 rm "$0"
 kill -KILL "$pid"
 while [ -e "/proc/${first% }" ]; do sleep 0.02; done`
-	return output(n.cluster.enter(ctx, nil, "bash", "-c", script, n.pidFile()))
+	return runSilently(n.cluster.enterCommand(ctx, nil, "bash", "-c", script, n.pidFile()))
 }
 
 // PowerOn starts a node that was switched off and returns when it takes jobs.
@@ -110,14 +109,14 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	if _, err := os.Stat(n.pidFile()); err == nil {
 		return fmt.Errorf("%s is on", n.Name)
 	}
-	if err := n.start(ctx); err != nil {
+	if err := n.startNode(ctx); err != nil {
 		return err
 	}
-	return n.cluster.ready(ctx, n)
+	return n.cluster.waitUntilReady(ctx, n)
 }
 
-// output runs a command that has nothing to say but errors.
-func output(cmd *exec.Cmd) error {
+// runSilently runs a command that has nothing to say but errors.
+func runSilently(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}

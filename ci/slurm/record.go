@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// record is what a cluster leaves for Open.
+// record holds the data of a cluster that Open reads.
 type record struct {
 	Head       int      `json:"head"`
 	Env        string   `json:"env"`
@@ -24,7 +24,7 @@ type record struct {
 
 func (c *Cluster) recordFile() string { return filepath.Join(c.Dir, "cluster.json") }
 
-func (c *Cluster) remember() error {
+func (c *Cluster) writeRecord() error {
 	o := c.opt
 	text, err := json.MarshalIndent(record{c.life.head, c.env, o.Nodes, o.GPUs, o.DiskMB, o.Partitions, o.Packages}, "", "  ")
 	if err != nil {

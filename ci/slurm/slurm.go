@@ -1,15 +1,13 @@
 //go:build linux
 
-// Package slurm runs a real Slurm of several nodes on this machine: munged,
-// slurmctld and a login node in namespaces of their own, and for each node a
-// slurmd with its own network, processes, host name and disk. What jobs see is
-// what they see on a cluster: a node has the system's folders, a home that all
-// share, and nothing else of this machine.
+// Package slurm runs a real Slurm of several nodes on this machine: munged, slurmctld and a login
+// node in namespaces of their own, and for each node a slurmd with its own network, processes,
+// host name and disk. A job sees the same as on a cluster: a node has the system's folders, a
+// home that all nodes share, and nothing else of this machine.
 //
-// It needs root. Nothing is written to this machine's own configuration of
-// Slurm and munge, no address exists outside of the namespaces, and nothing of
-// a cluster outlives it: its processes end with the program that started it,
-// and with them, namespaces, networks and mounts.
+// It needs root. It writes nothing to this machine's own configuration of Slurm and munge, and no
+// address exists outside of the namespaces. Nothing of a cluster outlives it: its processes end
+// with the program that started it, and with them, namespaces, networks and mounts.
 package slurm
 
 import (
@@ -25,7 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// User is the account on all nodes for those who are not root; UserID is its
+// User is the account on all nodes for users that are not root; UserID is its
 // number. This machine's own accounts are there as well.
 const (
 	User   = "user"
@@ -51,13 +49,13 @@ type Options struct {
 	// be DOWN (SlurmdTimeout); 0 means 15. It takes some ten more until Slurm
 	// says so. The fewer, the likelier a machine with much to do is too slow.
 	DownAfter int
-	// DiskMB bounds what may be on the disk of a node, which is in memory; 0
+	// DiskMB bounds the contents of a node's disk, which is in memory; 0
 	// means 1024.
 	DiskMB int
 	// Partitions are the partitions, each with all nodes, the default one
 	// first; none means "batch" alone.
 	Partitions []string
-	// Packages are what the Python environment holds, as requirements; none
+	// Packages are the requirements of the Python environment; none
 	// means that there is no environment. See TorchAndJAX.
 	Packages []string
 	// PythonVersion is the environment's major.minor version; "" means 3.11.
@@ -95,7 +93,7 @@ type Cluster struct {
 // Slurm and no way to install it.
 var ErrUnavailable = errors.New("no local Slurm here")
 
-func (o *Options) defaults() error {
+func (o *Options) withDefaults() error {
 	for _, d := range []struct {
 		what           string
 		value          *int
@@ -140,20 +138,19 @@ func (o *Options) defaults() error {
 	return nil
 }
 
-// Up runs a cluster and returns when all of its nodes take jobs. It installs
-// what is missing, and removes what clusters of programs that were killed have
-// left.
+// Up runs a cluster and returns when all of its nodes take jobs. It installs missing packages,
+// and removes leftovers of clusters whose programs were killed.
 func Up(ctx context.Context, opt Options) (*Cluster, error) {
-	if err := opt.defaults(); err != nil {
+	if err := opt.withDefaults(); err != nil {
 		return nil, err
 	}
-	if err := programs(ctx, opt.Log); err != nil {
+	if err := ensurePrograms(ctx, opt.Log); err != nil {
 		return nil, err
 	}
-	if err := sweep(); err != nil {
+	if err := removeLeftovers(); err != nil {
 		return nil, err
 	}
-	env, err := environment(ctx, opt)
+	env, err := makeEnvironment(ctx, opt)
 	if err != nil {
 		return nil, fmt.Errorf("making the Python environment: %w", err)
 	}
@@ -175,13 +172,13 @@ func Up(ctx context.Context, opt Options) (*Cluster, error) {
 }
 
 func (c *Cluster) startNodes(ctx context.Context) error {
-	if err := c.each(func(n *Node) error { return n.start(ctx) }); err != nil {
+	if err := c.onEachNode(func(n *Node) error { return n.startNode(ctx) }); err != nil {
 		return err
 	}
-	if err := c.ready(ctx, c.Nodes...); err != nil {
+	if err := c.waitUntilReady(ctx, c.Nodes...); err != nil {
 		return hint.With(err, "the logs: %s", c.Logs())
 	}
-	return c.remember()
+	return c.writeRecord()
 }
 
 // cluster names everything of a cluster; it touches nothing.

@@ -33,9 +33,9 @@ func (l *list) leaveOut(reason, what string) {
 	}
 }
 
-// add handles one event. A package that passes prints its last line, one that
+// handleEvent handles one event. A package that passes prints its last line, one that
 // fails all that its failed tests and the package itself printed.
-func (l *list) add(e gotest.Event) {
+func (l *list) handleEvent(e gotest.Event) {
 	name := e.Package + " " + e.Test
 	switch e.Action {
 	case "build-output":
@@ -44,14 +44,14 @@ func (l *list) add(e gotest.Event) {
 		l.said[name] = append(l.said[name], e.Output)
 	case "skip":
 		if e.Test != "" {
-			l.leaveOut(reason(l.said[name]), fmt.Sprintf("%s (%s)", e.Test, path.Base(e.Package)))
+			l.leaveOut(skipReason(l.said[name]), fmt.Sprintf("%s (%s)", e.Test, path.Base(e.Package)))
 			delete(l.said, name)
 			return
 		}
-		l.last(name)
+		l.printLastLine(name)
 	case "pass":
 		if e.Test == "" {
-			l.last(name)
+			l.printLastLine(name)
 		}
 		delete(l.said, name)
 	case "fail":
@@ -60,8 +60,8 @@ func (l *list) add(e gotest.Event) {
 	}
 }
 
-// last prints the last line of a package.
-func (l *list) last(name string) {
+// printLastLine prints the last line of a package.
+func (l *list) printLastLine(name string) {
 	if said := l.said[name]; len(said) > 0 {
 		fmt.Fprint(l.w, said[len(said)-1])
 	}
@@ -73,8 +73,8 @@ var (
 	marker = regexp.MustCompile(`^\s*(=== |--- )`)
 )
 
-// reason is the first line of what a test said last, without its place.
-func reason(said []string) string {
+// skipReason returns the first line of the last message of a test, without its place.
+func skipReason(said []string) string {
 	found := "no reason given"
 	for _, line := range said {
 		line = strings.TrimRight(line, "\n")
@@ -88,8 +88,8 @@ func reason(said []string) string {
 // shown is how many tests of a reason are named.
 const shown = 4
 
-// print lists what was left out, nothing where all was run.
-func (l *list) print() {
+// printSkipped lists the tests that were left out, and prints nothing where all ran.
+func (l *list) printSkipped() {
 	if len(l.reasons) == 0 {
 		return
 	}

@@ -34,10 +34,10 @@ go: a line that is no event
 func TestList(t *testing.T) {
 	var out strings.Builder
 	l := newList(&out)
-	if err := gotest.Read(strings.NewReader(events), &out, l.add); err != nil {
+	if err := gotest.Read(strings.NewReader(events), &out, l.handleEvent); err != nil {
 		t.Fatal(err)
 	}
-	l.print()
+	l.printSkipped()
 	const want = `ok  	m/a	0.1s
     two_test.go:5: one is not two
 --- FAIL: TestBad (0.00s)
@@ -55,7 +55,7 @@ not run on this machine:
 func TestListOfNothing(t *testing.T) {
 	var out strings.Builder
 	l := newList(&out)
-	l.print()
+	l.printSkipped()
 	if out.Len() > 0 {
 		t.Errorf("%s", &out)
 	}
@@ -67,7 +67,7 @@ func TestManyTestsAreCounted(t *testing.T) {
 	for _, name := range []string{"A", "B", "C", "D", "E", "F"} {
 		l.leaveOut("needs root", name)
 	}
-	l.print()
+	l.printSkipped()
 	if !strings.Contains(out.String(), "  needs root: A, B, C, D and 2 more\n") {
 		t.Error(out.String())
 	}

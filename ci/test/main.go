@@ -1,7 +1,7 @@
-// Command test is the part of `make test` that runs: an engine, a real wheel,
-// all tests against both, fuzzing. Where no container engine can be had, the
-// wheel is built on the machine itself. At its end it lists, one line for each
-// reason, what was not run. Where the variable CI is true, it fails instead.
+// Command test is the part of `make test` that runs programs: an engine, a real wheel, all tests
+// against both, fuzzing. Without a container engine, it builds the wheel on the machine itself,
+// or fails if the variable CI is true. At its end it lists the tests that did not run, one line
+// for each reason.
 package main
 
 import (
@@ -33,8 +33,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	list := newList(os.Stdout)
-	err := test(ctx, list)
-	list.print()
+	err := runAll(ctx, list)
+	list.printSkipped()
 	switch {
 	case ctx.Err() != nil:
 		os.Exit(130) //nolint:gocritic // stop has nothing left to do
@@ -44,21 +44,21 @@ func main() {
 	}
 }
 
-func test(ctx context.Context, l *list) error {
+func runAll(ctx context.Context, l *list) error {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "dist"), 0o755)); err != nil {
 		return err
 	}
 	if _, err := python.Find(ctx, pythonVersion); err != nil {
 		return err
 	}
-	engine, err := wheel(ctx)
+	engine, err := buildWheel(ctx)
 	if err != nil {
 		return err
 	}
 	// What fuzzing finds is worth knowing where a test fails, too.
-	err = errors.Join(goTest(ctx, l), command(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
+	err = errors.Join(goTest(ctx, l), runCommand(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only to say so
-	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(built()))
+	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
 		lines := strings.Split(strings.TrimSpace(string(counts)), "\n")
 		fmt.Println(lines[len(lines)-1])
@@ -66,12 +66,12 @@ func test(ctx context.Context, l *list) error {
 	return err
 }
 
-// wheel builds the wheel of the tests and returns what built it.
-func wheel(ctx context.Context) (engine string, err error) {
+// buildWheel builds the wheel of the tests and returns what built it.
+func buildWheel(ctx context.Context) (engine string, err error) {
 	args := []string{"wheel", "--arch", "8.0", "--no-cache", "--json", "-o", filepath.Join(dir, "dist")}
-	engine, err = enginectl.Prepare(ctx)
+	found, err := enginectl.Prepare(ctx, "bin")
 	if err == nil {
-		engine, err = enginectl.Ensure(ctx)
+		engine, err = found.Start(ctx)
 	}
 	var none *enginectl.NoneError
 	if errors.As(err, &none) && os.Getenv("CI") != "true" {
@@ -86,11 +86,11 @@ func wheel(ctx context.Context) (engine string, err error) {
 		return "", err
 	}
 	defer document.Close()
-	return engine, command(ctx, document, "bin/dsbuild", args...)
+	return engine, runCommand(ctx, document, "bin/dsbuild", args...)
 }
 
-// built is the path of the wheel.
-func built() string {
+// wheelPath returns the path of the wheel.
+func wheelPath() string {
 	found, _ := filepath.Glob(filepath.Join(dir, "dist", "*.whl")) //nolint:errcheck // the pattern is good
 	if len(found) == 0 {
 		return ""
@@ -105,7 +105,7 @@ func goTest(ctx context.Context, l *list) error {
 		return err
 	}
 	cmd := child.Command(ctx, "go", "test", "-json", "-count=1", "-timeout", "45m", "./...")
-	cmd.Env = append(os.Environ(), "DSBUILD_TEST_DIR="+filepath.Join(here, dir), "DSBUILD_TEST_WHEEL="+filepath.Join(here, built()))
+	cmd.Env = append(os.Environ(), "DSBUILD_TEST_DIR="+filepath.Join(here, dir), "DSBUILD_TEST_WHEEL="+filepath.Join(here, wheelPath()))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -114,14 +114,14 @@ func goTest(ctx context.Context, l *list) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if err := errors.Join(gotest.Read(out, os.Stdout, l.add), cmd.Wait()); err != nil {
+	if err := errors.Join(gotest.Read(out, os.Stdout, l.handleEvent), cmd.Wait()); err != nil {
 		return fmt.Errorf("go test: %w", err)
 	}
 	return nil
 }
 
-// command runs a program to its end.
-func command(ctx context.Context, stdout io.Writer, name string, args ...string) error {
+// runCommand runs a program to its end.
+func runCommand(ctx context.Context, stdout io.Writer, name string, args ...string) error {
 	cmd := child.Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
 	if err := cmd.Run(); err != nil {

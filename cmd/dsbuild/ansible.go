@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// ansibleLimit bounds ansible-inventory, which may ask a cloud.
-	ansibleLimit = 5 * time.Minute
-	// ansibleMost bounds what is read of its answer.
-	ansibleMost = 256 << 20
-	// ansibleComplaint bounds what is told of what it says when it fails.
-	ansibleComplaint = 2000
+	// ansibleTimeLimit bounds ansible-inventory, which may ask a cloud.
+	ansibleTimeLimit = 5 * time.Minute
+	// ansibleOutputLimit bounds its answer, in bytes.
+	ansibleOutputLimit = 256 << 20
+	// ansibleErrorLimit bounds the part of its error messages that is shown, in bytes.
+	ansibleErrorLimit = 2000
 )
 
-// ansibleInventory returns how to ask ansible-inventory for an inventory, or nil
-// where that program is not installed.
+// ansibleInventory returns a function that asks ansible-inventory for an
+// inventory, or nil if that program is not installed.
 func ansibleInventory() func(context.Context, string) ([]byte, error) {
 	program, err := exec.LookPath("ansible-inventory")
 	if err != nil {
@@ -36,54 +36,54 @@ func ansibleInventory() func(context.Context, string) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		return listAnsible(ctx, program, path)
+		return runAnsibleInventory(ctx, program, path)
 	}
 }
 
-func listAnsible(ctx context.Context, program, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, ansibleLimit, fmt.Errorf("no answer within %s", ui.Duration(ansibleLimit)))
+func runAnsibleInventory(ctx context.Context, program, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, ansibleTimeLimit, fmt.Errorf("no answer within %s", ui.Duration(ansibleTimeLimit)))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-i", path, "--list")
 	// A source that cannot be read is an error, not a warning and no hosts.
 	cmd.Env = append(os.Environ(), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED=True", "ANSIBLE_NOCOLOR=1",
 		"ANSIBLE_DEPRECATION_WARNINGS=False", "ANSIBLE_LOCALHOST_WARNING=False", "ANSIBLE_VERBOSITY=0")
-	answer, complaint := &bounded{most: ansibleMost}, &bounded{most: ansibleMost}
-	cmd.Stdout, cmd.Stderr = answer, complaint
+	answer, messages := &boundedBuffer{limit: ansibleOutputLimit}, &boundedBuffer{limit: ansibleOutputLimit}
+	cmd.Stdout, cmd.Stderr = answer, messages
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
-		return nil, complained(complaint.String(), err)
+		return nil, programError(messages.String(), err)
 	case answer.over:
-		return nil, fmt.Errorf("more than %d MiB", ansibleMost>>20)
+		return nil, fmt.Errorf("more than %d MiB", ansibleOutputLimit>>20)
 	}
 	return answer.Bytes(), nil
 }
 
-// complained is the error of a program that failed: the end of what it said.
-func complained(said string, err error) error {
-	said = strings.TrimSpace(ui.Clean(said))
-	if said == "" {
+// programError returns the end of the messages of a program that failed with err.
+func programError(messages string, err error) error {
+	messages = strings.TrimSpace(ui.Clean(messages))
+	if messages == "" {
 		return err
 	}
-	if len(said) > ansibleComplaint {
-		said = "..." + strings.ToValidUTF8(said[len(said)-ansibleComplaint:], "")
+	if len(messages) > ansibleErrorLimit {
+		messages = "..." + strings.ToValidUTF8(messages[len(messages)-ansibleErrorLimit:], "")
 	}
-	return errors.New(said)
+	return errors.New(messages)
 }
 
-// bounded keeps the beginning of what is written to it.
-type bounded struct {
+// boundedBuffer keeps the first bytes that are written to it.
+type boundedBuffer struct {
 	bytes.Buffer
-	most int
-	over bool
+	limit int
+	over  bool
 }
 
 // Write implements io.Writer; it never fails, so that the writer may end.
-func (b *bounded) Write(p []byte) (int, error) {
-	room := b.most - b.Len()
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	room := b.limit - b.Len()
 	if len(p) > room {
 		b.over = true
 		b.Buffer.Write(p[:room])

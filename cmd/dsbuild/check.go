@@ -21,7 +21,7 @@ import (
 
 // checkOptions are the flags of dsbuild check.
 type checkOptions struct {
-	wayOptions
+	connectOptions
 
 	command   string // for messages about wrong usage
 	inventory string
@@ -44,18 +44,18 @@ func newCheckCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "check INVENTORY",
 		SuggestFor: []string{"doctor", "preflight", "test"},
-		Short:      "Say whether the nodes are ready for a job that runs on all of them",
-		Long: `Say whether the nodes of an inventory are ready for a job that runs on all of
-them. All are asked at once, and what would make a job hang or fail is named: the
-node, what is wrong with it, and what to try.
+		Short:      "Check whether the nodes are ready for a job on all of them",
+		Long: `Check whether the nodes of an inventory are ready for a job that runs on all of
+them. dsbuild asks all nodes at once. For everything that would make a job hang or
+fail it names the node, the fault, and what to try.
 
-It looks at versions, variables, GPUs and their health, what the master's address
-stands for on each node, the master's port, connections from each node to each
-other one, interfaces, clocks, room on disks, and paths. Last, all nodes sum numbers
-by torch.distributed: by gloo, and by NCCL where there are GPUs; with --launcher
-jax they do so by jax.distributed.
+It checks versions, variables, GPUs and their health, the address that the master's
+name resolves to on each node, the master's port, connections from each node to each
+other one, interfaces, clocks, disk space, and paths. Last, all nodes sum numbers
+with torch.distributed: over gloo, and over NCCL where there are GPUs; with
+--launcher jax they use jax.distributed.
 
-The first node is the master. Nothing is changed, and nothing stays on the nodes.`,
+The first node is the master. dsbuild changes nothing and leaves nothing on the nodes.`,
 		Example: `  dsbuild check inventory.yaml
   dsbuild check inventory.yaml --data /data/wikitext --output /shared/out --launcher deepspeed
   dsbuild check slurm:gpu --via slurm --salloc=--gres=gpu:8 --report check.html`,
@@ -66,7 +66,7 @@ The first node is the master. Nothing is changed, and nothing stays on the nodes
 		},
 	}
 	addLimitFlag(cmd, &opts.limit)
-	addWayFlags(cmd, &opts.wayOptions)
+	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "connect to `N` nodes at once")
 	flags.StringVar(&opts.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
@@ -74,9 +74,9 @@ The first node is the master. Nothing is changed, and nothing stays on the nodes
 	flags.StringVar(&opts.launcher, "launcher", "torchrun", "what will start the job: `torchrun|deepspeed|jax` (deepspeed: the first node must be able to log in on the others without a password prompt; jax: nodes sum by JAX)")
 	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that every node must see, and see the same; repeatable")
 	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
-	flags.StringVar(&opts.minFree, "min-free", "1GB", "how much room there must be in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
+	flags.StringVar(&opts.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
 	flags.StringArrayVar(&opts.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
-	flags.DurationVar(&opts.timeout, "timeout", 0, "give each step of a collective as long as this (default 2m)")
+	flags.DurationVar(&opts.timeout, "timeout", 0, "time limit of each step of a collective (default 2m)")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 	return cmd
@@ -91,9 +91,9 @@ func checkNames() []string {
 	return names
 }
 
-// runCheck checks the nodes as opts say, and tells what was found.
+// runCheck checks the nodes and prints the report.
 func runCheck(ctx context.Context, a *app, opts checkOptions) error {
-	given, err := opts.parse()
+	given, err := opts.readFlags()
 	if err != nil {
 		return err
 	}
@@ -101,27 +101,27 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := opts.once(inv.Hosts); err != nil {
+	if err := opts.refuseSeveralEnvironments(inv.Hosts); err != nil {
 		return err
 	}
 	var way deploy.Options
-	if err := opts.reach(ctx, a, inv, &way); err != nil {
+	if err := opts.addDialer(ctx, a, inv, &way); err != nil {
 		return err
 	}
 	given.Hosts, given.KnownHosts, given.Reporter = inv.Hosts, inv.KnownHosts, a.reporter
 	given.Dialer, given.ConnectWait, given.Asks = way.Dialer, way.ConnectWait, way.Asks
-	defer lightly(len(inv.Hosts))()
+	defer tuneRuntime(len(inv.Hosts))()
 	report := check.Run(ctx, given)
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
 	}
-	return errors.Join(outcome, opts.tell(a, report))
+	return errors.Join(outcome, opts.printReport(a, report))
 }
 
-// parse finds what flags cannot say by their types.
-func (o checkOptions) parse() (check.Options, error) {
-	if err := o.wayOptions.check(o.command); err != nil {
+// readFlags finds what flags cannot say by their types.
+func (o checkOptions) readFlags() (check.Options, error) {
+	if err := o.connectOptions.checkFlags(o.command); err != nil {
 		return check.Options{}, err
 	}
 	if err := oneOf(o.command, "launcher", o.launcher, "torchrun", "deepspeed", "jax"); err != nil {
@@ -158,8 +158,8 @@ func (o checkOptions) parse() (check.Options, error) {
 	return given, checkReports(o.command, o.reports, func(file string) bool { return checkFormat(file) != nil })
 }
 
-// once refuses nodes of which several environments are meant: a job runs in one.
-func (o checkOptions) once(hosts []inventory.Host) error {
+// refuseSeveralEnvironments refuses nodes of which several environments are meant: a job runs in one.
+func (o checkOptions) refuseSeveralEnvironments(hosts []inventory.Host) error {
 	seen := map[string]string{}
 	for _, h := range hosts {
 		if other, twice := seen[h.Node]; twice {
@@ -170,8 +170,9 @@ func (o checkOptions) once(hosts []inventory.Host) error {
 	return nil
 }
 
-// tell prints first: what it says is seen also where a file cannot be written.
-func (o checkOptions) tell(a *app, report *check.Report) error {
+// printReport prints before it writes files, so that the user sees the report also where
+// a file cannot be written.
+func (o checkOptions) printReport(a *app, report *check.Report) error {
 	var errs []error
 	if o.json {
 		errs = append(errs, ui.JSON(a.stdout, report))

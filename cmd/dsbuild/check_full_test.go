@@ -227,7 +227,7 @@ func (g checkGround) faults(t *testing.T) {
 		g.write(t, "sitecustomize.py", hanging)
 		stopped := g.list(t, map[string]string{third.Name: ", env: {PYTHONPATH: " + g.dir + "}"})
 		g.names(t, stopped, []string{
-			third.Name + ": collective: its process hangs: nothing was heard of it for ",
+			third.Name + ": collective: its process hangs: no sign of life for ",
 			third.Name + ": variables: PYTHONPATH=" + g.dir,
 		}, "--timeout", "40s")
 		os.Remove(filepath.Join(g.dir, "sitecustomize.py"))
@@ -283,7 +283,7 @@ func TestFullCheckSSH(t *testing.T) {
 		defer console(t, g.Nodes[0], "mv /root/.ssh/off /root/.ssh/id")
 		var wants []string
 		for _, n := range g.Nodes {
-			wants = append(wants, n.Name+": ssh: node01 cannot log in there without a question: ")
+			wants = append(wants, n.Name+": ssh: node01 cannot log in there without a password prompt: ")
 		}
 		g.names(t, list, wants, "--launcher", "deepspeed", "--skip", "collective")
 	})

@@ -21,15 +21,15 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/page"
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/internal/whole"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
 // deployOptions are the flags of dsbuild deploy.
 type deployOptions struct {
-	wayOptions
+	connectOptions
 
 	command     string // for messages about wrong usage
 	inventory   string
@@ -57,26 +57,24 @@ func newDeployCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "deploy INVENTORY",
 		SuggestFor: []string{"install", "push", "apply", "copy"},
-		Short:      "Install a wheel on every node and prove that all run the same",
+		Short:      "Install a wheel on every node and check that all run the same",
 		Long: `Install a wheel on every node of an inventory and prove that all run the same.
 
-Every node is probed first: one that does not fit is refused before a byte is
-sent to it. Then the wheel is put there, installed with the pip of the node's own
-environment and without touching any other package, and every op is loaded. If
-that fails, or is interrupted, the node is put back as it was. A node that keeps
-the wheel of an earlier deploy is sent only what differs from it. A node that
-already runs this very wheel is left alone. One whose environment is used by
-running processes is refused, and they are named, unless --in-use says otherwise.
+dsbuild probes every node first, and refuses a node that the wheel does not fit
+before it sends anything. Then it copies the wheel, installs it with the pip of the
+node's own environment, changes no other package, and loads every op. If that fails
+or is interrupted, dsbuild restores the node. It skips a node that already runs this
+wheel. It refuses a node whose environment is used by running processes, and names
+them; --in-use changes that.
 
-A node that lacks something DeepSpeed requires is refused. With --deps bundle it
-gets exactly what it lacks, and every companion, from the wheelhouse that
-dsbuild wheel --bundle made: in the same change, with no index asked. With --deps
-index the node's own pip fetches them first. Torch and what comes with it are
-never changed.
+A node that lacks a requirement of DeepSpeed is refused. With --deps bundle it gets
+the missing packages and every companion from the wheelhouse that dsbuild wheel
+--bundle made: in the same change, without a package index. With --deps index the
+node's own pip fetches them first. dsbuild never changes torch and its packages.
 
-Nodes that share one environment are served once: the first of them installs and
-proves the wheel, then the others prove it. One of those that fails does not take
-the wheel away from all; dsbuild rollback does.`,
+Nodes that share one environment are changed once: the first of them installs and
+verifies the wheel, then the others verify it. If one of those fails, the others keep
+the wheel; dsbuild rollback removes it.`,
 		Example: `  dsbuild deploy inventory.yaml
   dsbuild deploy inventory.yaml --wheel dist --limit 'gpu[01-04]' --dry-run
   dsbuild deploy inventory.yaml --serial 1,10%,100% --report fleet.json
@@ -98,7 +96,7 @@ func addDeployFlags(cmd *cobra.Command, opts *deployOptions) {
 	flags.StringVar(&opts.wheel, "wheel", "dist", "the wheel `FILE`, or a folder from which each node gets the one that fits it")
 	flags.StringVar(&opts.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, or install them from the wheelhouse or from the node's own index)")
 	flags.StringVar(&opts.bundle, "bundle", "", "the wheelhouse `DIR` for --deps bundle (default: wheelhouse beside the wheel)")
-	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
+	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	flags.BoolVar(&opts.force, "force", false, "install also where the node already runs this wheel")
 	addRetryFlag(cmd, opts)
 	addBandwidthFlag(cmd, opts)
@@ -128,32 +126,32 @@ func addBandwidthFlag(cmd *cobra.Command, opts *deployOptions) {
 // tells how they are.
 func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 	addLimitFlag(cmd, &opts.limit)
-	addWayFlags(cmd, &opts.wayOptions)
+	addConnectFlags(cmd, &opts.connectOptions)
 	flags := cmd.Flags()
-	flags.DurationVar(&opts.timeout, "timeout", 0, "give a node up where sending, installing or verifying takes longer than this (default 30m, 15m and 15m)")
+	flags.DurationVar(&opts.timeout, "timeout", 0, "give up a node if sending, installing or verifying takes longer (default 30m, 15m and 15m)")
 	flags.IntVar(&opts.forks, "forks", 32, "`N` nodes at once")
 	flags.StringArrayVar(&opts.reports, "report", nil, "also write the report to `FILE`: .json, .html (a page for people) or .xml (JUnit, for CI); repeatable")
-	flags.StringVar(&opts.logs, "logs", "", "keep all that every node is asked and says in `DIR`, a file each (default: of failed nodes, in dsbuild/logs of the state directory)")
+	flags.StringVar(&opts.logs, "logs", "", "keep the log of every node in `DIR` (default: of failed nodes, in dsbuild/logs of the state directory)")
 	flags.BoolVar(&opts.json, "json", false, "print one JSON document")
 }
 
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	fleet, err := opts.fleet(ctx, a)
+	fleet, err := opts.fleetOptions(ctx, a)
 	if err != nil {
-		return opts.unless(a, err)
+		return opts.handleNothingToDo(a, err)
 	}
-	if fleet, err = opts.given(ctx, fleet); err != nil {
+	if fleet, err = opts.withWheels(ctx, fleet); err != nil {
 		return err
 	}
 	d := deploy.New(fleet)
-	defer lightly(len(fleet.Hosts))()
+	defer tuneRuntime(len(fleet.Hosts))()
 	return runFleet(ctx, a, opts, d, d.Survey)
 }
 
-// given adds to a fleet what it is to be given.
-func (o deployOptions) given(ctx context.Context, fleet deploy.Options) (deploy.Options, error) {
+// withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
+func (o deployOptions) withWheels(ctx context.Context, fleet deploy.Options) (deploy.Options, error) {
 	var err error
 	if fleet.Wheels, err = deploy.LoadWheels(ctx, o.wheel, deploy.DefaultVerified()); err != nil {
 		return fleet, err
@@ -169,10 +167,10 @@ func (o deployOptions) given(ctx context.Context, fleet deploy.Options) (deploy.
 	return fleet, nil
 }
 
-// fleet checks the flags and reads the inventory: what every command that
+// fleetOptions checks the flags and reads the inventory: what every command that
 // reaches nodes has in common.
-func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error) {
-	if err := o.check(); err != nil {
+func (o deployOptions) fleetOptions(ctx context.Context, a *app) (deploy.Options, error) {
+	if err := o.checkFlags(); err != nil {
 		return deploy.Options{}, err
 	}
 	inUse, err := deploy.ParseInUse(o.inUse)
@@ -189,7 +187,7 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
 		}
 	}
-	inv, err := o.nodes(ctx, a)
+	inv, err := o.loadNodes(ctx, a)
 	if err != nil {
 		return deploy.Options{}, err
 	}
@@ -198,32 +196,34 @@ func (o deployOptions) fleet(ctx context.Context, a *app) (deploy.Options, error
 		return deploy.Options{}, err
 	}
 	fleet := deploy.Options{
-		Command: o.name(), DryRun: o.dryRun, Logs: o.keep(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
+		Command: o.commandName(), DryRun: o.dryRun, Logs: o.keptLogs(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
 		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
 	}
-	err = o.reach(ctx, a, inv, &fleet)
+	err = o.addDialer(ctx, a, inv, &fleet)
 	return fleet, err
 }
 
-// name is the command without that of the program.
-func (o deployOptions) name() string { return o.command[strings.LastIndexByte(o.command, ' ')+1:] }
+// commandName is the command without that of the program.
+func (o deployOptions) commandName() string {
+	return o.command[strings.LastIndexByte(o.command, ' ')+1:]
+}
 
-// keep says which logs are kept: of all nodes where the user says so, else of
+// keptLogs says which logs are kept: of all nodes where the user says so, else of
 // those that failed.
-func (o deployOptions) keep() deploy.Logs {
+func (o deployOptions) keptLogs() deploy.Logs {
 	if o.logs != "" {
 		return deploy.Logs{Dir: o.logs}
 	}
 	return deploy.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
 }
 
-// nodes reads the inventory, and keeps what --limit and --retry-failed leave. An
+// loadNodes reads the inventory, and keeps what --limit and --retry-failed leave. An
 // inventory without nodes is a *nothingError.
-func (o deployOptions) nodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
+func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
 	if o.retryFailed == "" {
 		return a.loadInventory(ctx, o.inventory, o.limit)
 	}
-	past, err := deploy.LoadPast(o.retryFailed, o.name())
+	past, err := deploy.LoadPast(o.retryFailed, o.commandName())
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (o deployOptions) nodes(ctx context.Context, a *app) (*inventory.Inventory,
 	if err != nil {
 		return nil, err
 	}
-	inv, err := a.narrow(all, o.limit)
+	inv, err := a.limitNodes(all, o.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -255,9 +255,9 @@ type nothingError struct{ why string }
 
 func (e *nothingError) Error() string { return e.why }
 
-// unless is err, but where that says that there is nothing to do: then this is
+// handleNothingToDo is err, but where that says that there is nothing to do: then this is
 // the result. Reports of before stay as they are.
-func (o deployOptions) unless(a *app, err error) error {
+func (o deployOptions) handleNothingToDo(a *app, err error) error {
 	var nothing *nothingError
 	switch {
 	case !errors.As(err, &nothing):
@@ -268,7 +268,7 @@ func (o deployOptions) unless(a *app, err error) error {
 	case o.dryRun:
 		return printFleetPlan(a, o, deploy.Plan{})
 	}
-	return ui.JSON(a.stdout, deploy.New(deploy.Options{Command: o.name()}).Report())
+	return ui.JSON(a.stdout, deploy.New(deploy.Options{Command: o.commandName()}).Report())
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
@@ -286,8 +286,8 @@ func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deploym
 	return tell(ctx, a, opts, d.Apply(ctx))
 }
 
-// tell prints and writes the report. What it says comes first in the error, so
-// that a full disk here does not hide how the nodes are.
+// tell prints and writes the report. The nodes' error comes first, so that a full disk
+// here does not hide it.
 func tell(ctx context.Context, a *app, opts deployOptions, report *deploy.Report) error {
 	outcome := report.Err()
 	if ctx.Err() != nil {
@@ -296,9 +296,9 @@ func tell(ctx context.Context, a *app, opts deployOptions, report *deploy.Report
 	return errors.Join(outcome, printReport(a, opts, report))
 }
 
-// check finds what flags cannot say by their types.
-func (o deployOptions) check() error {
-	if err := o.wayOptions.check(o.command); err != nil {
+// checkFlags finds what flags cannot say by their types.
+func (o deployOptions) checkFlags() error {
+	if err := o.connectOptions.checkFlags(o.command); err != nil {
 		return err
 	}
 	if err := oneOf(o.command, "verify", o.verify, string(deploy.VerifyLoad), string(deploy.VerifyFiles)); err != nil {
@@ -326,7 +326,7 @@ func (o deployOptions) check() error {
 	if o.logs != "" {
 		err := os.MkdirAll(o.logs, 0o700)
 		if err == nil {
-			err = writable(filepath.Join(o.logs, "node.log"))
+			err = checkWritable(filepath.Join(o.logs, "node.log"))
 		}
 		if err != nil {
 			return usageErrorf(o.command, "--logs %s: nothing could be written there: %w", o.logs, err)
@@ -341,16 +341,16 @@ func checkReports(command string, reports []string, known func(file string) bool
 		if !known(r) {
 			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
 		}
-		if err := writable(r); err != nil {
+		if err := checkWritable(r); err != nil {
 			return usageErrorf(command, "--report %s: it could not be written: %w", r, err)
 		}
 	}
 	return nil
 }
 
-// writable finds out before any node is touched whether a report can be
+// checkWritable finds out before any node is touched whether a report can be
 // written; a file that is there stays as it is.
-func writable(file string) error {
+func checkWritable(file string) error {
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
 		return errors.New("it is a folder")
 	}
@@ -429,7 +429,8 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	return doc
 }
 
-// printReport prints first: what it says is seen also where a file cannot be written.
+// printReport prints before it writes files, so that the user sees the report also where
+// a file cannot be written.
 func printReport(a *app, opts deployOptions, report *deploy.Report) error {
 	var errs []error
 	if opts.json {
@@ -481,7 +482,7 @@ func writeReport(file string, report *deploy.Report, about deploy.About) error {
 
 // writeWhole writes a file whole or not at all.
 func writeWhole(file string, data []byte, mode os.FileMode) error {
-	return whole.Write(file, bytes.NewReader(data), mode)
+	return atomicfile.Write(file, bytes.NewReader(data), mode)
 }
 
 // localUser is who deploys, for the journals on the nodes.

@@ -29,8 +29,8 @@ const (
 // sshAuto is who speaks SSH if nothing is said.
 const sshAuto = string(remote.Auto)
 
-// wayOptions are the flags that say by which way nodes are reached.
-type wayOptions struct {
+// connectOptions are the flags that say by which way nodes are reached.
+type connectOptions struct {
 	via       string
 	ssh       string
 	partition string
@@ -44,11 +44,11 @@ type wayOptions struct {
 // slurmWait is how long nodes are waited for if nothing is said.
 const slurmWait = time.Minute
 
-// addWayFlags gives a command the flags of everything that reaches nodes.
-func addWayFlags(cmd *cobra.Command, opts *wayOptions) {
+// addConnectFlags gives a command the flags of everything that reaches nodes.
+func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
-	flags.StringVar(&opts.ssh, "ssh", sshAuto, "who speaks SSH: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
+	flags.StringVar(&opts.ssh, "ssh", sshAuto, "SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
 	flags.StringVar(&opts.partition, "partition", "", "with --via slurm: ask for the nodes in this `PARTITION` (default: one that each is in)")
 	flags.StringVar(&opts.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
 	flags.StringVar(&opts.qos, "qos", "", "with --via slurm: the job's `QOS`")
@@ -57,8 +57,8 @@ func addWayFlags(cmd *cobra.Command, opts *wayOptions) {
 	flags.StringArrayVar(&opts.salloc, "salloc", nil, "with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
 }
 
-// check finds what flags cannot say by their types.
-func (o wayOptions) check(command string) error {
+// checkFlags finds what flags cannot say by their types.
+func (o connectOptions) checkFlags(command string) error {
 	switch o.via {
 	case viaSlurm:
 		if o.ssh != sshAuto {
@@ -92,7 +92,7 @@ func (o wayOptions) check(command string) error {
 }
 
 // checkSSH finds an --ssh that there is not, or that this machine cannot do.
-func (o wayOptions) checkSSH(command string) error {
+func (o connectOptions) checkSSH(command string) error {
 	if err := oneOf(command, "ssh", o.ssh, sshAuto, string(remote.Native), string(remote.OpenSSH)); err != nil {
 		return err
 	}
@@ -119,8 +119,8 @@ func sallocRefusal(option string) string {
 	return ""
 }
 
-// reach gives a fleet its way to the nodes of an inventory.
-func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory, fleet *deploy.Options) error {
+// addDialer gives a fleet its way to the nodes of an inventory.
+func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, fleet *deploy.Options) error {
 	if o.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again,
 		// and the environments of a node share one.
@@ -149,8 +149,8 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 		}
 	}
 	a.noteUnused(inv)
-	// Nothing is tried again, and nothing shared: what is busy waits in Slurm's own
-	// queue, and a connection is no more than the right to start programs in a job.
+	// It has no retry and no sharing: a busy node waits in Slurm's own queue, and a
+	// connection is only the right to start programs in a job.
 	d, err := slurm.New(ctx, slurm.Options{
 		Nodes: nodes, Partition: o.partition, Account: o.account, QOS: o.qos, Time: o.time,
 		More: o.salloc, Wait: o.wait, Report: a.reporter,
@@ -162,7 +162,7 @@ func (o wayOptions) reach(ctx context.Context, a *app, inv *inventory.Inventory,
 	return nil
 }
 
-// noteUnused says what of an inventory Slurm has no use for.
+// noteUnused names the settings of an inventory that Slurm does not use.
 func (a *app) noteUnused(inv *inventory.Inventory) {
 	var said []ui.Named
 	for _, h := range inv.Hosts {
@@ -209,11 +209,11 @@ func slurmInventory(ctx context.Context, partition string) ([]inventory.SlurmNod
 	return nodes, nil
 }
 
-// lightly makes this process a modest one while so many nodes are at work: a driver
-// waits, and what the runtime does to wait less costs more than it brings. Memory is
-// collected late while there is little of it. restore ends it.
-func lightly(nodes int) (restore func()) {
-	const base, each = 44 << 20, 64 << 10 // what it takes without a node, and for each
+// tuneRuntime limits CPUs and heap while so many nodes are at work. dsbuild mostly waits
+// then, and more threads would cost more than they bring. The garbage collector runs
+// late while the heap is small. restore ends both.
+func tuneRuntime(nodes int) (restore func()) {
+	const base, each = 44 << 20, 64 << 10 // heap without a node, and for each node
 	threads := runtime.GOMAXPROCS(min(max(runtime.NumCPU()/2, 1), 4))
 	percent := debug.SetGCPercent(400)
 	limit := debug.SetMemoryLimit(base + each*int64(nodes))

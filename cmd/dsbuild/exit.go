@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 )
 
 // The exit codes of dsbuild (docs/design.md).
@@ -42,7 +44,7 @@ func exitCode(ctx context.Context, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	if interrupted(ctx) {
+	if wasInterrupted(ctx) {
 		return exitInterrupted
 	}
 	switch code := chosenCode(err); code {
@@ -77,9 +79,9 @@ func chosenCode(err error) int {
 	return 0
 }
 
-// readable replaces the echoes of a cancelled context by the plain fact.
-func readable(ctx context.Context, err error) error {
-	if interrupted(ctx) && errors.Is(err, context.Canceled) {
+// plainInterrupt replaces the echoes of a cancelled context by the plain fact.
+func plainInterrupt(ctx context.Context, err error) error {
+	if wasInterrupted(ctx) && errors.Is(err, context.Canceled) {
 		return context.Cause(ctx)
 	}
 	return err
@@ -89,20 +91,29 @@ func readable(ctx context.Context, err error) error {
 type usageError struct {
 	err     error
 	command string // the full command, as in "dsbuild nodes"
-	hint    string // what may be meant, or ""
+	hint    string // the value that may be meant, or ""
 }
 
-// usageErrorf is for what a command itself finds wrong with its flags and
-// arguments; command is cmd.CommandPath().
+// usageErrorf reports wrong flags and arguments that a command itself finds; command is
+// cmd.CommandPath().
 func usageErrorf(command, format string, args ...any) error {
 	return &usageError{err: fmt.Errorf(format, args...), command: command}
+}
+
+// asUsage turns a request that cannot be read into wrong usage of command.
+func asUsage(command string, err error) error {
+	var wrong *planner.RequestError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	return &usageError{err: err, command: command, hint: wrong.Hint()}
 }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 func (e *usageError) ExitCode() int { return exitUsage }
 
-// Hint says what may be meant, and where all is explained.
+// Hint names the value that may be meant, and the command's help.
 func (e *usageError) Hint() string {
 	help := "see '" + e.command + " --help'"
 	switch {

@@ -13,23 +13,23 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// useAccountHome sets an empty HOME to the folder of the account, which a shell
-// does at a login. Without it dsbuild's folders would lie in /.
+// useAccountHome sets an empty HOME to the home directory of the account, as a shell does at a
+// login. Without it dsbuild's folders would be in /.
 func useAccountHome() {
 	if os.Getenv("HOME") != "" {
 		return
 	}
 	account, err := user.Current()
 	if err != nil || account.HomeDir == "" {
-		return // an account without an entry: folderHint tells what to set
+		return // the account has no entry: folderHint names the variables to set
 	}
 	if os.Setenv("HOME", account.HomeDir) == nil {
 		xdg.Reload()
 	}
 }
 
-// folderHint adds to err how to move dsbuild's own folders, where err is that
-// one of them cannot be written.
+// folderHint adds to err how to move dsbuild's own folders, if err reports that one of them
+// cannot be written.
 func folderHint(err error) error {
 	var path *fs.PathError
 	if !errors.As(err, &path) || hint.Of(err) != "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
+	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/deploy"
 )
 
@@ -19,8 +20,12 @@ import (
 // was written for Ansible says is enough, and where hostfiles and node
 // expressions say no more than names, ~/.ssh/config does.
 func TestFormatsReachRealNodes(t *testing.T) {
-	t.Parallel()
 	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	bin, err := python.Ansible(t.Context(), filepath.Join(t.TempDir(), "ansible"), func(line string) { t.Log(line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH")) // ansible-inventory reads what dsbuild wrote for Ansible
 	home := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()

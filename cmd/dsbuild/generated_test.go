@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -42,6 +43,34 @@ func TestExitCodesOfDesign(t *testing.T) {
 	}
 	if !strings.Contains(string(page), exitRows()) {
 		t.Errorf("docs/design.md does not have this table:\n%s", exitRows())
+	}
+}
+
+// TestFilesOfDesign: the files that docs/design.md follows a command through are there,
+// at most 25 for each command.
+func TestFilesOfDesign(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Four commands, file by file\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	commands := strings.Split(section, "\n### ")[1:]
+	if len(commands) != 4 {
+		t.Errorf("%d commands are followed", len(commands))
+	}
+	for _, text := range commands {
+		name, _, _ := strings.Cut(text, "\n")
+		files := regexp.MustCompile("`([a-z_/]+/[a-z_]+\\.(?:go|py|sh))`").FindAllStringSubmatch(text, -1)
+		if len(files) < 5 || len(files) > 25 {
+			t.Errorf("%s: %d files", name, len(files))
+		}
+		for _, file := range files {
+			if _, err := os.Stat(filepath.Join("..", "..", file[1])); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	}
 }
 

@@ -16,11 +16,11 @@ func newGPUsCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"arch", "archs", "sm"},
 		Short:      "List GPUs with their compute capability",
 		Long: `List the GPUs that dsbuild knows with their compute capability, the CUDA releases
-that compile for it, and the newest torch that itself runs on them. NAME is a
-GPU as people and nvidia-smi call it.
+that compile for it, and the newest torch that runs on them. NAME is a GPU as people
+and nvidia-smi call it.
 
-Ti, SUPER and Laptop variants, memory sizes and forms are not listed: they have
-the compute capability of the plain name, and are understood.`,
+Ti, SUPER and Laptop variants, memory sizes and form factors are not listed. NAME
+may have them: their compute capability is that of the plain name.`,
 		Example: `  dsbuild gpus
   dsbuild gpus V100 "NVIDIA A100-SXM4-80GB" "RTX 4070 Ti SUPER"`,
 		Args: cobra.ArbitraryArgs,
@@ -62,7 +62,7 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 	for _, name := range names {
 		found := tables.GPUsNamed(name)
 		if len(found) == 0 {
-			unknown = append(unknown, `"`+name+`"`+resembling(tables.NearestGPUs(name)))
+			unknown = append(unknown, `"`+name+`"`+suggestGPUs(tables.NearestGPUs(name)))
 		}
 		gpus = append(gpus, found...)
 	}
@@ -72,8 +72,8 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 	return gpus, nil
 }
 
-// resembling names what may be meant; few words resemble a GPU.
-func resembling(names []string) string {
+// suggestGPUs names the GPUs that may be meant; few words resemble a GPU.
+func suggestGPUs(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
@@ -117,7 +117,7 @@ func newestTorch(tables *compat.Tables, arch, cpu string) string {
 
 // cudaRange says from which to which CUDA an arch is compiled for.
 func cudaRange(tables *compat.Tables, arch string) string {
-	with := tables.Compilers(arch)
+	with := compat.Compilers(tables.CUDAs, arch)
 	if len(with) == 0 {
 		return "-"
 	}
@@ -140,7 +140,7 @@ func newGPUsDocument(tables *compat.Tables, gpus []compat.GPU) gpusDocument {
 	doc := gpusDocument{Origin: tables.Origins["gpus"], GPUs: []gpuEntry{}}
 	for _, g := range gpus {
 		g.Machine = cpuOf(g)
-		doc.GPUs = append(doc.GPUs, gpuEntry{g, tables.Compilers(g.Arch), newestTorch(tables, g.Arch, g.Machine)})
+		doc.GPUs = append(doc.GPUs, gpuEntry{g, compat.Compilers(tables.CUDAs, g.Arch), newestTorch(tables, g.Arch, g.Machine)})
 	}
 	return doc
 }

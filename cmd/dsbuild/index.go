@@ -32,13 +32,13 @@ func newIndexCommand(a *app) *cobra.Command {
 		Short:      "Write a package index that pip and uv install wheels from",
 		Long: `Write a static package index (PEP 503, 691, 658): files that any web server, or the
 file system, serves to pip and uv. Wheels for different torches, CUDAs, GPUs or CPUs
-would hide each other in one, so there is an index for each, a folder of DIR, and
-DIR/index.html says which is for whom, with the line that installs from it.
+would hide each other in one index, so each gets its own, in a folder of DIR.
+DIR/index.html helps to choose, and shows the command that installs from each.
 
-The index holds just the wheels of --wheel, each verified first. Files appear whole
-or not at all; those of an earlier index that are not wanted any more are removed, and
-anything else in DIR is left alone. What lies beside a wheel comes along. A second run
-with the same wheels writes nothing.`,
+dsbuild verifies the wheels of --wheel first, and the index holds no others. It writes
+each file completely or not at all, and removes files of an earlier index; other files
+in DIR stay. The files beside a wheel (manifest, checksums) are copied too. A second
+run with the same wheels writes nothing.`,
 		Example: `  dsbuild index /srv/www/wheels
   dsbuild index public --wheel dist --wheel old --url https://wheels.example.org/
   pip install --no-deps --index-url https://wheels.example.org/torch2.15-cu132-sm80-v3/ deepspeed`,
@@ -50,12 +50,12 @@ with the same wheels writes nothing.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.wheels, "wheel", []string{"dist"}, "a wheel `FILE|DIR`, or a folder of wheels; repeatable")
-	f.StringVar(&o.url, "url", "", "the address at which DIR will be found (default: the page finds it out by itself)")
+	f.StringVar(&o.url, "url", "", "URL at which DIR is published (default: the page detects it)")
 	f.BoolVar(&o.json, "json", false, "print one JSON document")
 	return cmd
 }
 
-// runIndex writes the index of what the flags name.
+// runIndex writes the index of the wheels that the flags name.
 func runIndex(ctx context.Context, a *app, o indexOptions, command string) error {
 	opt := index.Options{Dir: o.dir, URL: o.url}
 	if err := checkIndexURL(o.url, command); err != nil {
@@ -123,6 +123,6 @@ func printIndex(a *app, sum index.Summary) error {
 	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
 	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed; %s says which index is for whom\n",
-		ui.Clean(relative(sum.Dir)), sum.Written, sum.Removed, ui.Clean(relative(sum.Dir)+string(os.PathSeparator)+"index.html"))
+		ui.Clean(relativePath(sum.Dir)), sum.Written, sum.Removed, ui.Clean(relativePath(sum.Dir)+string(os.PathSeparator)+"index.html"))
 	return errors.Join(err, last)
 }

@@ -23,16 +23,16 @@ func newInspectCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "inspect FILE.whl|DIR",
 		SuggestFor: []string{"show", "info", "cuobjdump"},
-		Short:      "Say what is inside a wheel: ops, GPU archs, CPU level, glibc",
-		Long: `inspect opens a wheel, whoever built it, and reads its compiled extensions: the
-GPU architectures of their device code (SASS and PTX), the CPU level of their
-instructions, the newest symbol versions they need of glibc and libstdc++, the
-libraries they load. Nothing is run, unpacked to disk or sent anywhere.
+		Short:      "Show the content of a wheel: ops, GPU archs, CPU level, glibc",
+		Long: `inspect opens any wheel and reads its compiled extensions: the GPU architectures of
+their device code (SASS and PTX), the CPU level of their instructions, the newest
+symbol versions they need of glibc and libstdc++, and the libraries they load. It
+runs nothing, unpacks nothing to disk and sends nothing.
 
-DIR is a folder of wheels, each of which is inspected, or an unpacked wheel.
+DIR is a folder of wheels or an unpacked wheel.
 
-CPU shows what a CPU must have; "up to" is the highest level found in an
-extension that asks the CPU at run time and chooses.`,
+CPU shows the level that a CPU must have; "up to" is the highest level in an
+extension that tests the CPU at run time and chooses.`,
 		Example: `  dsbuild inspect dist
   dsbuild inspect flash_attn-2.8.3-cp311-cp311-linux_x86_64.whl --json`,
 		Args: cobra.ExactArgs(1),
@@ -123,8 +123,8 @@ func printContents(w io.Writer, c wheel.Contents) error {
 		{"  built for", builtFor(c)},
 		{"  ops", strings.Join(c.Ops, ", ")},
 		{"  machine", machineNeeds(c, f)},
-		{"  libraries", strings.Join(outside(c), ", ")},
-		{"  requires", strings.Join(always(c.Requires), ", ")},
+		{"  libraries", strings.Join(systemLibraries(c), ", ")},
+		{"  requires", strings.Join(withoutExtras(c.Requires), ", ")},
 	} {
 		if fact[1] != "" {
 			facts = append(facts, fact)
@@ -155,8 +155,8 @@ func printContents(w io.Writer, c wheel.Contents) error {
 	return nil
 }
 
-// always leaves out requirements that only an extra has.
-func always(requires []string) []string {
+// withoutExtras leaves out requirements that only an extra has.
+func withoutExtras(requires []string) []string {
 	return slices.DeleteFunc(slices.Clone(requires), wheel.OnlyWithExtra)
 }
 
@@ -187,8 +187,11 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 		newer = "GPU by PTX "
 	}
 	for _, p := range [][2]string{
-		{"glibc ", f.Glibc}, {"GLIBCXX ", f.GLIBCXX}, {"CXXABI ", f.CXXABI},
-		{"GPU ", strings.Join(sass, " ")}, {newer, strings.Join(ptx, " ")},
+		{"glibc ", f.Glibc},
+		{"GLIBCXX ", f.GLIBCXX},
+		{"CXXABI ", f.CXXABI},
+		{"GPU ", strings.Join(sass, " ")},
+		{newer, strings.Join(ptx, " ")},
 	} {
 		if p[1] != "" {
 			parts = append(parts, p[0]+p[1])
@@ -197,8 +200,8 @@ func machineNeeds(c wheel.Contents, f wheel.Floors) string {
 	return strings.Join(parts, ", ")
 }
 
-// outside are the libraries that the wheel needs and does not bring.
-func outside(c wheel.Contents) []string {
+// systemLibraries are the libraries that the wheel needs and does not bring.
+func systemLibraries(c wheel.Contents) []string {
 	inside := map[string]bool{}
 	for _, e := range c.Extensions {
 		inside[filepath.Base(e.Path)] = true

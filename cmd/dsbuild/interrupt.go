@@ -45,8 +45,8 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 	}
 }
 
-// interrupted reports whether a signal cancelled ctx.
-func interrupted(ctx context.Context) bool {
+// wasInterrupted reports whether a signal cancelled ctx.
+func wasInterrupted(ctx context.Context) bool {
 	var cause *interruptError
 	return errors.As(context.Cause(ctx), &cause)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
-	"github.com/dsbuild/dsbuild/launch/crew"
+	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
 // jobGrace is the grace that these tests give; what they start takes no notice of
@@ -104,7 +104,7 @@ func TestFullJobElastic(t *testing.T) {
 		}
 	}
 	r := j.ends(t, exitOK)
-	if r.State != crew.Passed || r.Nodes[stays].State != "passed" || r.Nodes[goes].State == "passed" || !strings.Contains(j.log(t, r, 0), "of 1 on ") || !strings.Contains(j.log(t, r, 0), "done at step 60") {
+	if r.State != jobrunner.Passed || r.Nodes[stays].State != "passed" || r.Nodes[goes].State == "passed" || !strings.Contains(j.log(t, r, 0), "of 1 on ") || !strings.Contains(j.log(t, r, 0), "done at step 60") {
 		t.Errorf("%+v\n%s", r, j.log(t, r, 0))
 	}
 	f.empty(t)
@@ -151,7 +151,7 @@ func TestFullJobMenu(t *testing.T) {
 	m := startMenu(t)
 	m.answers(t, "A number: ", "2\n", "[inventory.yaml]: ", f.Inventory+"\n", "[torchrun]: ", "\n", "arguments: ", "steps.py 'a b'\n", "0 for none", "0\n", "first (y, n) [y]: ", "n\n", "Run it now (y, n) [y]: ", "\n")
 	said := m.ends(t, exitOK)
-	if !strings.Contains(said, "job train passed after ") || !strings.Contains(said, "2 of 2 nodes at work") || !strings.Contains(said, "rank 0: rank 0 of 2: step ") {
+	if !strings.Contains(said, "job train passed after ") || !strings.Contains(said, "2 of 2 nodes running") || !strings.Contains(said, "rank 0: rank 0 of 2: step ") {
 		t.Errorf("on the screen:\n%s", said)
 	}
 	logs, err := filepath.Glob(filepath.Join(m.dir, ".local/state/dsbuild/jobs/*-train/worker-1.log"))
@@ -223,7 +223,7 @@ func (f jobFleet) torchrun(t *testing.T, more ...string) *jobRunning {
 }
 
 // ends waits for the end with this code, and returns the report.
-func (j *jobRunning) ends(t *testing.T, code int) *crew.Report {
+func (j *jobRunning) ends(t *testing.T, code int) *jobrunner.Report {
 	t.Helper()
 	select {
 	case <-j.ended:
@@ -240,7 +240,7 @@ func (j *jobRunning) ends(t *testing.T, code int) *crew.Report {
 	if got := j.cmd.ProcessState.ExitCode(); got != code {
 		t.Fatalf("exit %d, want %d\n%s\n%s", got, code, &j.stdout, &j.stderr)
 	}
-	var said struct{ Jobs []crew.Report }
+	var said struct{ Jobs []jobrunner.Report }
 	if err := json.Unmarshal(j.stdout.Bytes(), &said); err != nil || len(said.Jobs) != 1 {
 		t.Fatalf("%v: %s", err, &j.stdout)
 	}
@@ -253,7 +253,7 @@ func (j *jobRunning) ends(t *testing.T, code int) *crew.Report {
 }
 
 // log is what a rank has said.
-func (j *jobRunning) log(t *testing.T, r *crew.Report, rank int) string {
+func (j *jobRunning) log(t *testing.T, r *jobrunner.Report, rank int) string {
 	t.Helper()
 	text, err := os.ReadFile(r.Ranks[rank].Log)
 	if err != nil {
@@ -356,7 +356,7 @@ func (f jobFleet) atStep(t *testing.T, number int) bool {
 func (f jobFleet) passes(t *testing.T, more ...string) {
 	j := f.torchrun(t, append(more, "--", "steps.py", "--text", "it's $HOME")...)
 	r := j.ends(t, exitOK)
-	if r.State != crew.Passed || len(r.Ranks) != 8 || len(r.Nodes) != 4 {
+	if r.State != jobrunner.Passed || len(r.Ranks) != 8 || len(r.Nodes) != 4 {
 		t.Errorf("%+v", r)
 	}
 	for rank := range 8 {
@@ -387,7 +387,7 @@ func (f jobFleet) rankKilled(t *testing.T) {
 	j := f.torchrun(t, forever()...)
 	j.kill(t, f.rank(t, j, 5), syscall.SIGKILL)
 	r := j.ends(t, exitFailed)
-	if r.State != crew.Failed || r.Code != 137 || r.First == nil || r.First.Rank == nil || *r.First.Rank != 5 || r.First.Node != "node3" || len(r.First.Last) == 0 {
+	if r.State != jobrunner.Failed || r.Code != 137 || r.First == nil || r.First.Rank == nil || *r.First.Rank != 5 || r.First.Node != "node3" || len(r.First.Last) == 0 {
 		t.Errorf("%+v", r.First)
 	}
 	said := j.stderr.String()
@@ -415,7 +415,7 @@ func (f jobFleet) interrupted(t *testing.T) {
 	j := f.torchrun(t, forever()...)
 	f.rank(t, j, 7)
 	j.kill(t, j.cmd.Process.Pid, syscall.SIGINT)
-	if r := j.ends(t, exitInterrupted); r.State != crew.Interrupted {
+	if r := j.ends(t, exitInterrupted); r.State != jobrunner.Interrupted {
 		t.Errorf("%+v", r)
 	}
 	f.empty(t)
@@ -498,7 +498,7 @@ func (f jobFleet) nodeLost(t *testing.T) {
 func (f jobFleet) scriptMissing(t *testing.T) {
 	j := f.torchrun(t, "--", "other.py")
 	r := j.ends(t, exitFailed)
-	if r.State != crew.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || !strings.Contains(j.stderr.String(), "node[1-4]: the node says: there is no ") {
+	if r.State != jobrunner.NotStarted || r.First == nil || !strings.Contains(r.First.Why, "there is no "+filepath.Join(f.Nodes[0].Home, "other.py")) || r.First.Hint == "" || !strings.Contains(j.stderr.String(), "node[1-4]: the node says: there is no ") {
 		t.Errorf("%+v\n%s", r.First, &j.stderr)
 	}
 	f.empty(t)

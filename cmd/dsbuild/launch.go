@@ -23,15 +23,14 @@ func newLaunchCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "launch",
 		SuggestFor: []string{"run", "job", "train", "render"},
-		Short:      "Render, submit and lint what starts a training job",
-		Long: `Render what starts a training job: scripts and manifests that run as they are,
-with every default explained in a comment. Nothing is started, but for --submit,
-which starts the job and stays with it to its end: on the nodes of an inventory,
-over SSH; without one on this machine, or by Slurm. 'launch lint' reads scripts
-that are there already.
+		Short:      "Render, submit and lint scripts that start a training job",
+		Long: `Render the scripts and manifests that start a training job. They run without edits,
+and a comment explains every default. With --submit dsbuild also starts the job and
+waits for its end: on the nodes of an inventory over SSH, on this machine, or through
+Slurm. 'launch lint' checks scripts that exist already.
 
-A job is said by flags, by a file (-f job.yaml, whose keys are the flags' names),
-or by both; flags go before the file.`,
+Describe the job with flags, a file (-f job.yaml, whose keys are the flags' names),
+or both; flags override the file.`,
 		Example: `  dsbuild launch slurm --preset small -- train.py --epochs 3 > train.sbatch
   dsbuild launch torchrun -i inventory.yaml --gpus 8 -o job -- train.py
   dsbuild launch torchrun -i inventory.yaml --gpus 8 --submit -- train.py`,
@@ -75,8 +74,8 @@ func newLaunchKindCommand(a *app, kind launch.KindInfo) *cobra.Command {
 		Use:   string(kind.Kind) + " [flags] -- SCRIPT [ARGS...]",
 		Short: "Render " + kind.About,
 		Long: `Render ` + kind.About + `.
-It is printed; several files are each headed by their name, or written into the
-folder of --output.`,
+The result is printed, several files each with a heading, or written to the folder
+of --output.`,
 		Example:    launchExample(kind.Kind),
 		SuggestFor: kindWords()[kind.Kind],
 		Args:       cobra.ArbitraryArgs,
@@ -131,8 +130,8 @@ func addJobFlags(flags *pflag.FlagSet, kind launch.Kind) {
 	}
 }
 
-// jobFlag takes what is said of a key as it is; package launch checks it, as it
-// does what a file says.
+// jobFlag keeps the text of a flag; package launch checks it, as it checks the values of
+// a file.
 type jobFlag struct {
 	key   launch.Key
 	words []string
@@ -147,10 +146,11 @@ func (f *jobFlag) Set(word string) error {
 	return nil
 }
 
-// String is what was said; before that "", so that the help shows no default.
+// String is the text of the flag, and "" before it is set, so that the help shows no
+// default.
 func (f *jobFlag) String() string { return strings.Join(f.words, " ") }
 
-// Type is what the help calls the value.
+// Type is the placeholder of the value in the help.
 func (f *jobFlag) Type() string { return f.key.Placeholder }
 
 // saidByFlags are the keys whose flags were given.

@@ -704,8 +704,10 @@ func TestFullLaunchDeepSpeed(t *testing.T) {
 	p.reachable(t, 3)
 	const greeting = `it's 100% of "$HOME"`
 	words := arguments()[:2] // dsbuild refuses "", which pdsh cannot pass on
-	p.render(t, append([]string{"deepspeed", "-i", p.inventory(t, 3, 2), "--exclude", "node02", "--env", "DS_ACCELERATOR=cpu",
-		"--env", "GREETING=" + greeting, "--", "sum.py"}, words...)...)
+	p.render(t, append([]string{
+		"deepspeed", "-i", p.inventory(t, 3, 2), "--exclude", "node02", "--env", "DS_ACCELERATOR=cpu",
+		"--env", "GREETING=" + greeting, "--", "sum.py",
+	}, words...)...)
 	out := p.byHand(t, 1, func(int) string { return "bash run.sh" })
 	// The configuration that was rendered reaches the program.
 	together(t, out, 2, 2, append(words, "--deepspeed", "--deepspeed_config", filepath.Join(p.dir, "ds_config.json"), greeting)...)

@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch"
-	"github.com/dsbuild/dsbuild/launch/crew"
+	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
 // startJob starts a rendered job on the nodes of an inventory, or on this machine,
@@ -46,7 +46,7 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 			return err
 		}
 	}
-	report, err := crew.Run(ctx, crew.Options{
+	report, err := jobrunner.Run(ctx, jobrunner.Options{
 		Job: job, Machines: machines, Env: env, Logs: jobLogs(opts.logs, job.Name), Grace: opts.grace, Report: a.reporter,
 	})
 	if report == nil {
@@ -54,7 +54,7 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 	}
 	report.Tell(a.reporter)
 	if opts.json {
-		if err := ui.JSON(a.stdout, map[string][]*crew.Report{"jobs": {report}}); err != nil {
+		if err := ui.JSON(a.stdout, map[string][]*jobrunner.Report{"jobs": {report}}); err != nil {
 			return err
 		}
 	}
@@ -79,31 +79,31 @@ func takenHere(command string, job *launch.Job) (map[string]string, error) {
 }
 
 // reachParts gives each part of a job its way to the machine that runs it.
-func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part) ([]crew.Machine, func(), error) {
+func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part) ([]jobrunner.Machine, func(), error) {
 	done := func() {}
 	var fleet deploy.Options
 	if len(inv.Hosts) > 0 {
-		if err := (wayOptions{via: viaSSH}).reach(ctx, a, inv, &fleet); err != nil {
+		if err := (connectOptions{via: viaSSH}).addDialer(ctx, a, inv, &fleet); err != nil {
 			return nil, done, err
 		}
 		done = func() { closeDialer(fleet.Dialer) }
 	}
-	var all []crew.Machine
+	var all []jobrunner.Machine
 	for _, p := range parts {
 		if p.Host == nil {
-			all = append(all, crew.Machine{Part: p, Open: crew.OpenLocal})
+			all = append(all, jobrunner.Machine{Part: p, Open: jobrunner.OpenLocal})
 			continue
 		}
 		target, err := hosts.Target(*p.Host, inv.KnownHosts)
 		if err != nil {
 			return nil, done, err
 		}
-		all = append(all, crew.Machine{Part: p, Open: func(ctx context.Context) (crew.Link, error) { return fleet.Dialer.Dial(ctx, target) }})
+		all = append(all, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) { return fleet.Dialer.Dial(ctx, target) }})
 	}
 	return all, done, nil
 }
 
-// closeDialer closes what a dialer holds beyond its connections.
+// closeDialer closes the sessions that a dialer keeps beyond its connections.
 func closeDialer(d remote.Dialer) {
 	if c, ok := d.(interface{ Close() error }); ok {
 		c.Close() //nolint:errcheck // nothing is under way
@@ -113,7 +113,7 @@ func closeDialer(d remote.Dialer) {
 // keptJobs is how many runs keep their logs where no folder is named.
 const keptJobs = 10
 
-// jobRun is what a run's folder is called.
+// jobRun is the name of a run's folder.
 var jobRun = regexp.MustCompile(`^\d{8}T\d{6}-[a-z0-9]{6}-`)
 
 // jobLogs is the folder of a run's logs; of old runs they are removed.

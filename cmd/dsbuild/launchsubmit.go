@@ -29,7 +29,7 @@ func addSubmitFlags(flags *pflag.FlagSet, opts *launchOptions) {
 		return
 	}
 	flags.BoolVar(&opts.submit, "submit", false, what)
-	flags.BoolVar(&opts.json, "json", false, "with --submit: print how the job ended as JSON; what is said of it goes to standard error")
+	flags.BoolVar(&opts.json, "json", false, "with --submit: print the result as JSON, and messages on standard error")
 	if opts.kind != launch.Slurm {
 		flags.StringVar(&opts.logs, "logs", "", "with --submit, not by Slurm: the folder `DIR` of the run's logs, a file for each rank (default: dsbuild/jobs in the state directory)")
 		flags.DurationVar(&opts.grace, "grace", usualGrace, "with --submit, not by Slurm: how long processes may take to end when they are asked to, as `DURATION`, before they are killed")
@@ -52,7 +52,7 @@ type endedJob struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// submitJob starts a rendered job and stays with it: by Slurm what is for Slurm.
+// submitJob starts a rendered job, by Slurm if it is for Slurm, and waits for its end.
 func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.Inventory, job *launch.Job, files []launch.File) error {
 	batch, ok := job.Batch(files)
 	if !ok {
@@ -85,7 +85,8 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 	return reportEnded(a, opts, ended)
 }
 
-// writeBeside writes what was asked for, and what the script needs on all nodes.
+// writeBeside writes the rendered files, and the files that the script needs on all
+// nodes.
 func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.File, s *submit.Slurm) error {
 	if opts.out == "" && len(batch.Beside) > 0 {
 		return usageErrorf("dsbuild launch "+string(opts.kind), "%s is read by all nodes: name a folder that they share with --output", batch.Beside[0].Name)
@@ -112,9 +113,9 @@ func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.
 
 func runJob(ctx context.Context, s submit.Slurm, job *launch.Job, batch launch.Batch) ([]submit.Ended, error) {
 	if batch.Workers > 0 {
-		return s.Together(ctx, submit.Group{
+		return s.SubmitGroup(ctx, submit.Group{
 			Master: []byte(batch.Script.Text), Worker: []byte(batch.Worker.Text), Workers: batch.Workers,
-			Tell: job.Told, Elastic: job.Nodes.Elastic(),
+			Tell: job.WorkerEnv, Elastic: job.Nodes.Elastic(),
 		})
 	}
 	id, err := s.Submit(ctx, []byte(batch.Script.Text))

@@ -28,7 +28,7 @@ func newLintCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "lint FILE...",
 		SuggestFor: []string{"shellcheck", "analyse"},
-		Short:      "Find the mistakes in launch scripts that hang a job or lose nodes",
+		Short:      "Find mistakes in launch scripts that hang a job or lose nodes",
 		Long: `lint reads launch scripts (sbatch, srun, torchrun, accelerate, JAX: any script of
 sh or bash) and finds the mistakes that make a job hang, or succeed on a part of
 its nodes. Nothing is run. FILE may be - for standard input.
@@ -108,7 +108,8 @@ func mistakesFound(all []lint.Finding) error {
 	return hint.With(fmt.Errorf("found %s", lint.Summary(all)), "# dsbuild: ignore RULE in front of a command silences a rule there")
 }
 
-// printFindings is for people: what was found several times is explained once.
+// printFindings prints for people: a rule that was broken several times is explained
+// once.
 func printFindings(w io.Writer, all []lint.Finding) error {
 	type text struct{ rule, message string }
 	places := map[text][]lint.Finding{}

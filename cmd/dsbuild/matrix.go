@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -16,8 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// refuseEntryFlags refuses flags that say what a wheel is beside a file that
-// does.
+// refuseEntryFlags refuses flags that describe a wheel beside a file that does.
 func refuseEntryFlags(f *pflag.FlagSet, command string) error {
 	for _, name := range matrix.Keys() {
 		if f.Changed(name) {
@@ -29,86 +27,31 @@ func refuseEntryFlags(f *pflag.FlagSet, command string) error {
 
 // runMatrix plans all wheels of a file, and only where all can be had builds
 // them, or prints the plans.
-func runMatrix(ctx context.Context, a *app, o wheelOptions, command string) error {
+func runMatrix(ctx context.Context, a *app, o wheelOptions) error {
 	file, err := matrix.Read(o.matrix)
 	if err != nil {
 		return err
 	}
-	at := &place{app: a, way: o.builder, engine: o.firstEngine(), site: o.site}
-	defer at.close()
-	planner, err := o.planner(ctx, a, command, at)
+	backend := o.newBackend(a)
+	defer backend.Close()
+	plans, err := o.newPlanner(ctx, a, backend)
 	if err != nil {
 		return err
 	}
-	defer planner.close()
-	jobs, err := planMatrix(ctx, a, planner, file)
+	defer plans.Close()
+	jobs, err := plans.PlanMatrix(ctx, file, func(err error) bool { return chosenCode(err) == exitUsage })
 	if err != nil {
 		return err
 	}
 	if o.dryRun {
 		return printMatrixPlans(a, o.json, jobs)
 	}
-	farm := pipeline.Farm{
-		Runner: pipeline.Runner{
-			Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version, Report: a.reporter, Site: o.site,
-		},
-		Yards: yards(a, at, o),
-	}
+	farm := pipeline.Farm{Runner: o.newRunner(a, o.out), Workers: backend.Workers()}
 	results := farm.Run(ctx, jobs)
 	if err := printMatrix(a, o.json, results); err != nil {
 		return err
 	}
 	return matrixFailure(ctx, results)
-}
-
-// planMatrix plans every entry. What is wrong with any of them is named before
-// anything is built.
-func planMatrix(ctx context.Context, a *app, p *planner, file *matrix.File) ([]pipeline.Job, error) {
-	wrong := file.Mistakes()
-	first := map[string]matrix.Entry{} // by plan
-	var jobs []pipeline.Job
-	for _, e := range file.Entries {
-		named := *a
-		named.reporter = ui.Prefixed(a.reporter, e.Name)
-		p.app = &named
-		plan, err := p.plan(ctx, entryRequest(e))
-		if err != nil && chosenCode(err) != exitUsage {
-			return nil, fmt.Errorf("%s: %w", e.Name, err)
-		}
-		if err != nil {
-			wrong.Add(e.Position, asKeys(hint.Of(err)), "%s: %s", e.Name, asKeys(err.Error()))
-			continue
-		}
-		if other, twice := first[plan.Digest]; twice {
-			wrong.Add(e.Position, "leave one of them out", "%s is the same wheel as %s (%s)", e.Name, other.Name, other.Position)
-			continue
-		}
-		first[plan.Digest] = e
-		jobs = append(jobs, pipeline.Job{Name: e.Name, Plan: plan})
-	}
-	return jobs, wrong.Err()
-}
-
-// asKeys puts what is said of flags into the words of the file: "--torch 2.8.0"
-// is "torch: 2.8.0" there.
-func asKeys(text string) string {
-	flags := regexp.MustCompile(`\B--(` + strings.Join(matrix.Keys(), "|") + `)\b:?`)
-	return flags.ReplaceAllString(text, "$1:")
-}
-
-// entryRequest is what an entry asks for, as the flags would.
-func entryRequest(e matrix.Entry) wheelRequest {
-	var r wheelRequest
-	r.flags(pflag.NewFlagSet("", pflag.ContinueOnError)) // the defaults
-	r.archs, r.gpus, r.deepspeed, r.torch, r.cuda = e.Archs, e.GPUs, e.DeepSpeed, e.Torch, e.CUDA
-	r.python, r.glibc, r.driver, r.base, r.keepDebug = e.Python, e.Glibc, e.Driver, e.Base, e.KeepDebug
-	for _, ops := range e.Ops { // joined by commas, as in the flag
-		r.ops = append(r.ops, strings.Split(ops, ",")...)
-	}
-	if e.CPU != "" {
-		r.cpu = e.CPU
-	}
-	return r
 }
 
 // matrixError is a matrix of which something failed.
@@ -122,8 +65,8 @@ func (e *matrixError) Error() string {
 	return fmt.Sprintf("%d of %d wheels failed: %s", len(e.failed), e.of, strings.Join(e.failed, ", "))
 }
 
-// ExitCode is 4 where all that failed was built and is not what was asked; if
-// anything could not be built it is 1.
+// ExitCode is 4 where all failed wheels were built and do not match the request, and 1
+// where one could not be built.
 func (e *matrixError) ExitCode() int { return e.code }
 
 func matrixFailure(ctx context.Context, results []pipeline.Result) error {
@@ -182,7 +125,7 @@ func printMatrix(a *app, asJSON bool, results []pipeline.Result) error {
 		if w.Cached {
 			took = "cached"
 		}
-		rows = append(rows, []string{r.Name, ui.Size(w.Size), took, w.SHA256, relative(w.Path)})
+		rows = append(rows, []string{r.Name, ui.Size(w.Size), took, w.SHA256, relativePath(w.Path)})
 	}
 	if asJSON {
 		return ui.JSON(a.stdout, doc)
@@ -190,7 +133,7 @@ func printMatrix(a *app, asJSON bool, results []pipeline.Result) error {
 	return ui.Table(a.stdout, []string{"NAME", "SIZE", "TIME", "SHA256", "WHEEL"}, rows)
 }
 
-// printMatrixPlans prints what would be done for each entry.
+// printMatrixPlans prints the plan of each entry.
 func printMatrixPlans(a *app, asJSON bool, jobs []pipeline.Job) error {
 	type named struct {
 		Name   string `json:"name"`

@@ -13,7 +13,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/internal/flow/nightly"
+	"github.com/dsbuild/dsbuild/nightly"
 )
 
 // A night takes what the store has, publishes it, and brings it to real nodes: the

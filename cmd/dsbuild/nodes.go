@@ -29,16 +29,16 @@ func newNodesCommand(a *app) *cobra.Command {
 		Long: `List the nodes of an inventory with what is known about reaching them. No node
 is contacted.
 
-As every INVENTORY, this is a file, - for standard input, a Slurm node expression
-such as gpu[01-16],cpu1, or a partition of Slurm's as slurm:NAME (slurm: is the
-default one). A file is dsbuild's own YAML, a DeepSpeed hostfile, an Ansible
-inventory (INI or YAML; where ansible-inventory is installed it is asked, and so
-also reads folders, dynamic inventories and vaults), or what ansible-inventory
---list prints. What it is shows in its contents.
+INVENTORY is, for this command and all others, a file, - for standard input, a Slurm
+node expression such as gpu[01-16],cpu1, or a Slurm partition as slurm:NAME (slurm: is
+the default partition). A file is dsbuild's own YAML, a DeepSpeed hostfile, an Ansible
+inventory, or the output of ansible-inventory --list. The format is detected from the
+content. dsbuild reads Ansible's files, folders and dynamic inventories with
+ansible-inventory; without it, dsbuild reads plain INI files.
 
-With --to the nodes are written in another notation: hostfile for DeepSpeed,
-slurm for Slurm, ansible for Ansible (INI), yaml for dsbuild. What a notation has
-no place for is said.`,
+With --to dsbuild writes the nodes in another format: hostfile for DeepSpeed, slurm for
+Slurm, ansible for Ansible (INI), yaml for dsbuild. It names the settings that the
+format cannot hold.`,
 		Example: `  dsbuild nodes inventory.yaml
   dsbuild nodes inventory.yaml --limit 'a100,!gpu[03-04]' --json
   dsbuild nodes hosts.ini --to yaml > inventory.yaml
@@ -70,23 +70,23 @@ func addLimitFlag(cmd *cobra.Command, limit *string) {
 	cmd.Flags().StringVar(limit, "limit", "", "only these `NODES`: names, ranges, groups and patterns (gpu*), separated by commas; !NAME leaves out")
 }
 
-// loadInventory reads what a user gave as INVENTORY and keeps what --limit names.
+// loadInventory reads INVENTORY and keeps the nodes of --limit.
 func (a *app) loadInventory(ctx context.Context, name, limit string) (*inventory.Inventory, error) {
 	inv, err := a.openInventory(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return a.narrow(inv, limit)
+	return a.limitNodes(inv, limit)
 }
 
-// openInventory reads what a user gave as INVENTORY.
+// openInventory reads INVENTORY.
 func (a *app) openInventory(ctx context.Context, name string) (*inventory.Inventory, error) {
 	return inventory.Open(ctx, name, inventory.Options{Stdin: a.stdin, Ansible: ansibleInventory(), Slurm: slurmInventory})
 }
 
-// narrow keeps what --limit names of an inventory. What the inventory of another
-// tool says in vain is noted.
-func (a *app) narrow(inv *inventory.Inventory, limit string) (*inventory.Inventory, error) {
+// limitNodes keeps the nodes of --limit. It notes settings of another tool's inventory
+// that have no effect.
+func (a *app) limitNodes(inv *inventory.Inventory, limit string) (*inventory.Inventory, error) {
 	inv, err := inv.Select(limit)
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	}
 	switch {
 	case opts.to != "":
-		return convert(a, inv, opts.to)
+		return printConverted(a, inv, opts.to)
 	case opts.json:
 		return ui.JSON(a.stdout, newNodesDocument(inv))
 	}
@@ -126,8 +126,8 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 }
 
-// convert prints the inventory in another notation, and notes what that leaves out.
-func convert(a *app, inv *inventory.Inventory, notation string) error {
+// printConverted prints the inventory in another notation, and notes what that leaves out.
+func printConverted(a *app, inv *inventory.Inventory, notation string) error {
 	text, lost, err := inv.Write(notation)
 	if err != nil {
 		return err
@@ -165,8 +165,8 @@ func orDash(s string) string {
 	return s
 }
 
-// nodesDocument is the JSON document of dsbuild nodes --json. What the
-// inventory does not say is left out.
+// nodesDocument is the JSON document of dsbuild nodes --json. Settings that the
+// inventory lacks are left out.
 type nodesDocument struct {
 	KnownHosts string      `json:"known_hosts,omitempty"`
 	Nodes      []nodeEntry `json:"nodes"`

@@ -15,7 +15,7 @@ func newOpsCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "ops",
-		Short: "List DeepSpeed's operators and what each takes to compile",
+		Short: "List DeepSpeed's operators and their requirements",
 		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
 (only then does --arch matter), the archs they can be compiled for, the
 releases of DeepSpeed that have them, and what they need installed. Those with
@@ -54,13 +54,13 @@ func runOps(a *app, asJSON bool) error {
 			code = "device"
 		}
 		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
-		rows = append(rows, []string{name, code, between(op.MinArch, op.MaxArch, "up to "), between(op.Since, op.Until, "before "), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
+		rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
 	}
 	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "NEEDS", "WHAT IT IS"}, rows)
 }
 
-// between words a range of which either end can be open.
-func between(from, to, upTo string) string {
+// versionRange words a range of which either end can be open.
+func versionRange(from, to, upTo string) string {
 	switch {
 	case from == "" && to == "":
 		return "all"

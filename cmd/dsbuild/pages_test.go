@@ -32,7 +32,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/launch/crew"
+	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
 // repository is where the pages lie.
@@ -493,7 +493,7 @@ func TestTroubleshootingSymptoms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range crew.Symptoms() {
+	for _, s := range jobrunner.Symptoms() {
 		if !strings.Contains(string(page), "\n## "+s.Name+"\n") {
 			t.Errorf("nothing is said of %q", s.Name)
 		}

@@ -17,8 +17,18 @@ import (
 // the smoke test, and by objdump no extension needs newer libraries than RHEL 8 has.
 func TestFullPairs(t *testing.T) {
 	for _, c := range []struct{ torch, python, road string }{
-		{"2.15", "3.11", "cuda13"}, {"2.15", "3.12", "cuda13"}, {"2.15", "3.13", "cuda13"}, {"2.15", "3.14", "cuda13"}, {"2.14", "3.10", "cuda13"}, {"2.11", "3.11", "cuda13"},
-		{"2.10", "3.12", "nvcc12"}, {"2.10", "3.14", "nvcc12"}, {"2.9", "3.10", "nvcc12"}, {"2.8", "3.13", "nvcc12"}, {"2.7", "3.11", "nvcc12"}, {"2.6", "3.10", "nvcc12"},
+		{"2.15", "3.11", "cuda13"},
+		{"2.15", "3.12", "cuda13"},
+		{"2.15", "3.13", "cuda13"},
+		{"2.15", "3.14", "cuda13"},
+		{"2.14", "3.10", "cuda13"},
+		{"2.11", "3.11", "cuda13"},
+		{"2.10", "3.12", "nvcc12"},
+		{"2.10", "3.14", "nvcc12"},
+		{"2.9", "3.10", "nvcc12"},
+		{"2.8", "3.13", "nvcc12"},
+		{"2.7", "3.11", "nvcc12"},
+		{"2.6", "3.10", "nvcc12"},
 	} {
 		t.Run("torch"+c.torch+"-python"+c.python, func(t *testing.T) {
 			a := build(t, "--gpu", "A100", "--torch", c.torch, "--python", c.python, "-o", t.TempDir())

@@ -10,10 +10,13 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/flow/nightly"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/nightly"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/ship"
 )
 
 // packageIndex serves a package index with releases that no table knows, and torch's
@@ -90,7 +93,7 @@ func TestReleasesOfNoIndex(t *testing.T) {
 }
 
 // indexPlanner plans with the package index of the tests.
-func indexPlanner(t *testing.T, url string) *planner {
+func indexPlanner(t *testing.T, url string) *planner.Planner {
 	t.Helper()
 	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: url + "/simple"}, func(name string) string {
 		return map[string]string{"DSBUILD_TORCH_INDEX": url + "/whl"}[name]
@@ -98,12 +101,13 @@ func indexPlanner(t *testing.T, url string) *planner {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &app{reporter: ui.New(testLines{t}, ui.Options{})}
-	p, err := newPlanner(a, "dsbuild ship", &place{app: a, way: builderDagger, site: site}, pipeline.Options{}, true)
+	report := ui.New(testLines{t}, ui.Options{})
+	backend := planner.NewBackend(planner.BackendOptions{Kind: planner.Dagger, Site: site, Report: report})
+	p, err := planner.New(t.Context(), planner.Options{Backend: backend, DryRun: true, Report: report})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.close)
+	t.Cleanup(p.Close)
 	return p
 }
 
@@ -117,10 +121,10 @@ func (l testLines) Write(b []byte) (int, error) {
 // The release of a night is the newest of the index, also for a dsbuild that is older.
 func TestNightTakesTheNewestRelease(t *testing.T) {
 	for url, want := range map[string]string{packageIndex(t): "0.19.9", "http://127.0.0.1:9": "0.19.8"} {
-		n := &nightPlanner{planner: indexPlanner(t, url), sources: map[string]*openedSource{}}
-		w, err := n.open(t.Context(), nightly.Source{Name: "release"})
-		if err != nil || w.spec.DeepSpeed != want {
-			t.Errorf("%s: %q, %v", url, w.spec.DeepSpeed, err)
+		n := nightly.NewSourcePlanner(indexPlanner(t, url))
+		plan, _, err := n.Ask(t.Context(), matrix.Entry{Name: "a100", Archs: []string{"8.0"}}, nightly.Source{Name: "release"})
+		if err != nil || plan.Toolchain.DeepSpeed != want {
+			t.Errorf("%s: %+v, %v", url, plan, err)
 		}
 	}
 }
@@ -145,11 +149,11 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 		packageIndex(t):      {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: 2.12.1 12.6 3.11 [8.0] nvcc12 cu126"},
 		"http://127.0.0.1:9": {"rhel8 jammy: 2.15.0 13.2 3.11 [8.0 9.0] cuda13 ", "python313: 2.15.0 13.2 3.13 [9.0] cuda13 ", "driver550: none"},
 	} {
-		g, err := newGroupPlanner(t.Context(), indexPlanner(t, url), wheelOptions{builder: builderDagger})
+		g, err := ship.NewGroupPlanner(t.Context(), indexPlanner(t, url), planner.Request{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		grouping := g.group(t.Context(), members, g.wanted.spec)
+		grouping := g.Group(t.Context(), members, g.Spec())
 		var got []string
 		for _, group := range grouping.Groups {
 			plan, _, err := g.Ask(t.Context(), group.Spec)
@@ -165,7 +169,7 @@ func TestShipToFourKindsOfNodes(t *testing.T) {
 			for _, a := range tc.Archs {
 				archs = append(archs, a.String())
 			}
-			got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.Road, tc.Index))
+			got = append(got, fmt.Sprintf("%s: %s %s %s %v %s %s", strings.Join(names, " "), tc.Torch, tc.CUDA, tc.Python, archs, tc.CUDASource, tc.Index))
 		}
 		for _, left := range grouping.Left {
 			got = append(got, members[left.Node].Name+": none")

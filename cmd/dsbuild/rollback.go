@@ -13,9 +13,9 @@ func newRollbackCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "rollback INVENTORY",
 		SuggestFor: []string{"undo", "revert", "restore"},
-		Short:      "Put back what each node had before the last deploy",
-		Long: `Put back what each node had before the last deploy: the DeepSpeed of then, or
-none. Nothing is sent: the files were kept on the node. One step back is kept.`,
+		Short:      "Restore the DeepSpeed that each node had before the last deploy",
+		Long: `Restore the DeepSpeed that each node had before the last deploy, or remove it where
+there was none. dsbuild sends no files: the node kept them. It keeps one step back.`,
 		Example: `  dsbuild rollback inventory.yaml --limit 'gpu[03-04]'`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -31,11 +31,11 @@ none. Nothing is sent: the files were kept on the node. One step back is kept.`,
 // runRollback rolls back as opts say.
 func runRollback(ctx context.Context, a *app, opts deployOptions) error {
 	opts.verify, opts.deps = string(deploy.VerifyFiles), "refuse"
-	fleet, err := opts.fleet(ctx, a)
+	fleet, err := opts.fleetOptions(ctx, a)
 	if err != nil {
-		return opts.unless(a, err)
+		return opts.handleNothingToDo(a, err)
 	}
 	d := deploy.New(fleet)
-	defer lightly(len(fleet.Hosts))()
+	defer tuneRuntime(len(fleet.Hosts))()
 	return runFleet(ctx, a, opts, d, d.SurveyRollback)
 }

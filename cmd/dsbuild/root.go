@@ -36,16 +36,16 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	defer stop()
 
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, reporter: console, prompt: prompt, version: buildVersion()}
-	err := execute(ctx, newRootCommand(a), args)
+	err := executeCommand(ctx, newRootCommand(a), args)
 	prompt.Close()
 	console.Close()
 	if err != nil {
-		ui.PrintError(stderr, readable(ctx, folderHint(err)))
+		ui.PrintError(stderr, plainInterrupt(ctx, folderHint(err)))
 	}
 	return exitCode(ctx, err)
 }
 
-// newRootCommand assembles the command tree. A new command is one more line here.
+// newRootCommand assembles the command tree.
 func newRootCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dsbuild",
@@ -75,26 +75,16 @@ Exit codes:
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetVersionTemplate(versionLine(a.version))
-	root.AddCommand(
-		newCheckCommand(a),
-		newDeployCommand(a),
-		newGPUsCommand(a),
-		newIndexCommand(a),
-		newInspectCommand(a),
-		newLaunchCommand(a),
-		newManCommand(a),
-		newNightlyCommand(a),
-		newNodesCommand(a),
-		newOpsCommand(a),
-		newRollbackCommand(a),
-		newShipCommand(a),
-		newStartCommand(a),
-		newToolchainsCommand(a),
-		newVerifyCommand(a),
-		newVerifyWheelCommand(a),
-		newVersionCommand(a),
-		newWheelCommand(a),
-	)
+	for _, group := range commandGroups(a) {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.AddCommand(newManCommand(a)) // hidden
+	root.SetHelpCommandGroupID(groupReference)
+	root.SetCompletionCommandGroupID(groupReference)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -108,7 +98,47 @@ Exit codes:
 	return root
 }
 
-// exitTable is what the exit codes mean, a line for each.
+// groupReference is also the group of the commands that cobra adds.
+const groupReference = "Reference"
+
+// commandGroup is a part of the list that dsbuild --help prints.
+type commandGroup struct {
+	title    string
+	commands []*cobra.Command
+}
+
+// commandGroups lists all commands. A new command is one more line here.
+func commandGroups(a *app) []commandGroup {
+	return []commandGroup{
+		{"Build", []*cobra.Command{
+			newWheelCommand(a),
+			newInspectCommand(a),
+			newVerifyWheelCommand(a),
+			newIndexCommand(a),
+		}},
+		{"Fleet", []*cobra.Command{
+			newStartCommand(a),
+			newNodesCommand(a),
+			newShipCommand(a),
+			newDeployCommand(a),
+			newVerifyCommand(a),
+			newRollbackCommand(a),
+			newNightlyCommand(a),
+		}},
+		{"Jobs", []*cobra.Command{
+			newCheckCommand(a),
+			newLaunchCommand(a),
+		}},
+		{groupReference, []*cobra.Command{
+			newGPUsCommand(a),
+			newOpsCommand(a),
+			newToolchainsCommand(a),
+			newVersionCommand(a),
+		}},
+	}
+}
+
+// exitTable lists the exit codes, one on each line.
 func exitTable() string {
 	var lines []string
 	for _, e := range exitMeanings() {
@@ -117,8 +147,8 @@ func exitTable() string {
 	return strings.Join(lines, "\n")
 }
 
-// refuseUnknown makes a command that only groups others refuse what it does
-// not know; cobra by itself prints the help and succeeds.
+// refuseUnknown makes a command that only groups others refuse unknown words; cobra by
+// itself prints the help and succeeds.
 func refuseUnknown(group *cobra.Command) {
 	group.Args = cobra.NoArgs
 	group.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -126,8 +156,8 @@ func refuseUnknown(group *cobra.Command) {
 	}
 }
 
-// knownCommand refuses to help with what does not exist; cobra by itself
-// prints a line and succeeds.
+// knownCommand refuses help for an unknown command; cobra by itself prints a line and
+// succeeds.
 func knownCommand(help *cobra.Command, args []string) error {
 	_, rest, err := help.Root().Find(args)
 	if err == nil && len(rest) > 0 {
@@ -136,9 +166,9 @@ func knownCommand(help *cobra.Command, args []string) error {
 	return err
 }
 
-// execute runs the command that args name. Whatever cobra refuses before the
+// executeCommand runs the command that args name. Whatever cobra refuses before the
 // command itself starts (flags, arguments, unknown commands) is wrong usage.
-func execute(ctx context.Context, root *cobra.Command, args []string) error {
+func executeCommand(ctx context.Context, root *cobra.Command, args []string) error {
 	started := false
 	onRun(root, func(cmd *cobra.Command) error {
 		started = true

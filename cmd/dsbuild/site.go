@@ -11,8 +11,8 @@ import (
 // siteFlags are the settings of the site that are worth a flag; the others are
 // taken from the environment (docs/airgap.md).
 func siteFlags(f *pflag.FlagSet, o *pipeline.SiteOptions) {
-	f.StringVar(&o.IndexURL, "index-url", "", "package index to fetch from (default: as pip or uv is told by the environment)")
-	f.StringArrayVar(&o.ExtraIndexURLs, "extra-index-url", nil, "another index beside it, repeatable")
+	f.StringVar(&o.IndexURL, "index-url", "", "package index to fetch from (default: that of pip or uv in the environment)")
+	f.StringArrayVar(&o.ExtraIndexURLs, "extra-index-url", nil, "additional package index, repeatable")
 	f.StringVar(&o.CA, "ca", "", "file of certificates to trust beside the system's (default: SSL_CERT_FILE)")
 	f.StringVar(&o.Toolkit, "toolkit", "", "file of Debian's package nvidia-cuda-toolkit 12.4, for device code under CUDA 12 (default: from a mirror of Debian)")
 }

@@ -25,12 +25,11 @@ func newStartCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"init", "wizard", "new"},
 		Short:      "Ask what to run and where, show the command for it, and run it",
 		Long: `Ask what to run and where, show the command for it, and run it: a training job on
-this machine, on several by SSH, on a Slurm cluster, with JAX, elastic; or look for
-what is wrong with one that does not work.
+this machine, on several machines over SSH, on a Slurm cluster, with JAX, or elastic;
+or find the fault of a job that does not work.
 
-Answers are read from standard input, one on each line; an empty one takes what
-stands in brackets. Where standard input is no terminal, an answer that cannot be,
-and one that is missing, are exit code 2.`,
+Answers are read from standard input, one on each line; an empty line takes the
+default in brackets. Without a terminal, an invalid or missing answer exits with 2.`,
 		Example: `  dsbuild start
   printf '1\ntrain.py --epochs 3\n4\n\ny\n' | dsbuild start`,
 		Args: cobra.NoArgs,
@@ -44,10 +43,10 @@ and one that is missing, are exit code 2.`,
 type menu struct {
 	ctx  context.Context
 	talk *ui.Dialogue
-	err  error // the first; then nothing more is asked
+	err  error // the first error; after it the menu asks nothing more
 }
 
-// plan is what a conversation has come to.
+// plan is the result of a conversation.
 type plan struct {
 	commands [][]string // of dsbuild, one after the other
 	advice   string     // what else helps
@@ -61,7 +60,7 @@ type branch struct {
 
 func runStart(ctx context.Context, a *app, command string) error {
 	m := &menu{ctx: ctx, talk: ui.NewDialogue(a.stdin, a.stderr)}
-	p := m.choose("What do you want to do?", branches())
+	p := m.chooseBranch("What do you want to do?", mainMenu())
 	if m.err == nil && p.advice != "" {
 		m.talk.Say(p.advice)
 	}
@@ -72,7 +71,7 @@ func runStart(ctx context.Context, a *app, command string) error {
 			m.talk.Say("  " + shellLine(words))
 		}
 		m.talk.Say("")
-		run = m.yes("Run it now", "y")
+		run = m.askYesNo("Run it now", "y")
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -83,101 +82,104 @@ func runStart(ctx context.Context, a *app, command string) error {
 		return nil
 	}
 	for _, words := range p.commands {
-		if err := execute(ctx, newRootCommand(a), words); err != nil {
+		if err := executeCommand(ctx, newRootCommand(a), words); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// branches are the entries of the first menu.
-func branches() []branch {
+// mainMenu returns the entries of the first menu.
+func mainMenu() []branch {
 	return []branch{
 		{"run a job on this machine", onThisMachine},
 		{"run a job on several machines, by SSH", overSSH},
 		{"run a job on a Slurm cluster", onSlurm},
 		{"run a JAX program", withJAX},
 		{"run a job that goes on with the nodes that are left (elastic)", elasticJob},
-		{"find out why a job does not work", troubles},
+		{"find out why a job does not work", troubleMenu},
 	}
 }
 
 func onThisMachine(m *menu) plan {
-	script := m.script()
-	words := append([]string{"launch", "torchrun"}, m.gpus("GPUs of this machine, 0 for none", localGPUs())...)
-	words = append(words, m.python()...)
+	script := m.askScript()
+	words := append([]string{"launch", "torchrun"}, m.askGPUs("GPUs of this machine, 0 for none", localGPUs())...)
+	words = append(words, m.askPython()...)
 	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 }
 
 func overSSH(m *menu) plan {
-	nodes := m.inventory()
-	kind := m.pick("The launcher", "torchrun", "torchrun", "deepspeed")
-	script := m.script()
-	words := append([]string{"launch", kind, "-i", nodes}, m.gpus("GPUs of each node, 0 for none; empty: what the inventory says", "")...)
-	return m.checked(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
+	nodes := m.askInventory()
+	kind := m.pickWord("The launcher", "torchrun", "torchrun", "deepspeed")
+	script := m.askScript()
+	words := append([]string{"launch", kind, "-i", nodes}, m.askGPUs("GPUs of each node, 0 for none; empty: what the inventory says", "")...)
+	return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
 }
 
 func onSlurm(m *menu) plan {
-	words := append([]string{"launch", "slurm", "--nodes", m.number("Nodes", "1", 1)}, m.gpus("GPUs of each node, 0 for none", "8")...)
-	words = append(words, m.partition()...)
-	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.script())}}
+	words := append([]string{"launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+	words = append(words, m.askPartition()...)
+	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.askScript())}}
 }
 
 func withJAX(m *menu) plan {
-	switch m.pick("Where", "here", "here", "ssh", "slurm") {
+	switch m.pickWord("Where", "here", "here", "ssh", "slurm") {
 	case "ssh":
-		nodes := m.inventory()
-		script := m.script()
-		words := append([]string{"launch", "jax", "-i", nodes}, m.gpus("GPUs of each node, 0 for none", "8")...)
-		return m.checked(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
+		nodes := m.askInventory()
+		script := m.askScript()
+		words := append([]string{"launch", "jax", "-i", nodes}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+		return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
 	case "slurm":
-		words := append([]string{"launch", "jax", "--nodes", m.number("Nodes", "1", 1)}, m.gpus("GPUs of each node, 0 for none", "8")...)
-		words = append(words, m.partition()...)
-		words = append(words, "-o", m.text("A folder that all nodes see, for the scripts", "job"))
-		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.script())}}
+		words := append([]string{"launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+		words = append(words, m.askPartition()...)
+		words = append(words, "-o", m.askRequired("A folder that all nodes see, for the scripts", "job"))
+		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.askScript())}}
 	}
-	script := m.script()
-	words := append([]string{"launch", "jax", "--form", "manual"}, m.gpus("GPUs of this machine, 0 for none", localGPUs())...)
-	words = append(words, m.python()...)
+	script := m.askScript()
+	words := append([]string{"launch", "jax", "--form", "manual"}, m.askGPUs("GPUs of this machine, 0 for none", localGPUs())...)
+	words = append(words, m.askPython()...)
 	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 }
 
 func elasticJob(m *menu) plan {
 	m.talk.Say("The program must load its last checkpoint when it starts: each lost node begins it anew.")
-	where := m.pick("Where", "ssh", "ssh", "slurm")
+	where := m.pickWord("Where", "ssh", "ssh", "slurm")
 	nodes := ""
 	if where == "ssh" {
-		nodes = m.inventory()
+		nodes = m.askInventory()
 	}
-	least := m.number("The fewest nodes that will do", "1", 1)
-	most := m.number("The most nodes", "2", atLeast(least))
-	script := m.script()
+	least := m.askNumber("The fewest nodes that will do", "1", 1)
+	most := m.askNumber("The most nodes", "2", atLeast(least))
+	script := m.askScript()
 	if where == "slurm" {
-		words := append([]string{"launch", "slurm", "--nodes", least + ":" + most}, m.gpus("GPUs of each node, 0 for none", "8")...)
-		words = append(words, m.partition()...)
+		words := append([]string{"launch", "slurm", "--nodes", least + ":" + most}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+		words = append(words, m.askPartition()...)
 		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 	}
-	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.gpus("GPUs of each node, 0 for none; empty: what the inventory says", "")...)
-	return m.checked(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
+	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.askGPUs("GPUs of each node, 0 for none; empty: what the inventory says", "")...)
+	return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
 }
 
-// troubles are the signs of docs/troubleshooting.md, by what finds the cause.
-func troubles(m *menu) plan {
-	return m.choose("What do you see?", []branch{
-		{"nothing happens, or it times out", func(m *menu) plan { return plan{commands: [][]string{{"check", m.inventory()}}} }},
-		{"address already in use", func(m *menu) plan { return plan{commands: [][]string{{"check", m.inventory()}}} }},
+// troubleMenu offers the symptoms of docs/troubleshooting.md, by the command that finds the
+// cause.
+func troubleMenu(m *menu) plan {
+	return m.chooseBranch("What do you see?", []branch{
+		{"nothing happens, or it times out", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
+		{"address already in use", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
 		{"data or files are missing on a node, or a disk is full", func(m *menu) plan {
-			nodes := m.inventory()
-			return plan{commands: [][]string{{"check", nodes, "--data", m.text("The data, a path that every node must see", "")}}}
+			nodes := m.askInventory()
+			return plan{commands: [][]string{{"check", nodes, "--data", m.askRequired("The data, a path that every node must see", "")}}}
 		}},
-		{"modules or names are missing, versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.inventory()}}} }},
-		{"a launch script of mine does something else", func(m *menu) plan { return plan{commands: [][]string{{"launch", "lint", m.text("The script", "")}}} }},
+		{"modules or names are missing, versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.askInventory()}}} }},
+		{"a launch script of mine does something else", func(m *menu) plan {
+			return plan{commands: [][]string{{"launch", "lint", m.askRequired("The script", "")}}}
+		}},
 		{"out of memory", func(*menu) plan { return plan{advice: outOfMemory} }},
 		{"a Slurm job does not start", func(*menu) plan { return plan{advice: slurmWaits, commands: [][]string{{"nodes", "slurm:"}}} }},
 	})
 }
 
-// What helps where no command of dsbuild's can look.
+// Advice for problems that no command of dsbuild can examine.
 const (
 	outOfMemory = `In this order: fewer samples at once and more accumulated steps (the batch stays),
 bf16, gradient checkpointing, ZeRO-2 and then ZeRO-3, offload to the CPU, to NVMe:
@@ -189,16 +191,16 @@ With JAX: --mem-fraction 0.8. More in docs/troubleshooting.md.`
 The nodes that Slurm has:`
 )
 
-// checked puts a check of the nodes before a job, where that is wanted.
-func (m *menu) checked(nodes string, words []string) plan {
-	if m.yes("Check the nodes first", "y") {
+// withCheck puts a check of the nodes before a job, if the user wants one.
+func (m *menu) withCheck(nodes string, words []string) plan {
+	if m.askYesNo("Check the nodes first", "y") {
 		return plan{commands: [][]string{{"check", nodes}, words}}
 	}
 	return plan{commands: [][]string{words}}
 }
 
-// ask asks a question, unless an earlier one had no answer.
-func (m *menu) ask(question, usual string, check func(string) error) string {
+// askText asks a question, unless an earlier one had no answer.
+func (m *menu) askText(question, usual string, check func(string) error) string {
 	if m.err != nil {
 		return ""
 	}
@@ -207,8 +209,8 @@ func (m *menu) ask(question, usual string, check func(string) error) string {
 	return answer
 }
 
-// choose has one entry chosen and asks on there.
-func (m *menu) choose(question string, all []branch) plan {
+// chooseBranch lets the user choose an entry, and continues with its questions.
+func (m *menu) chooseBranch(question string, all []branch) plan {
 	if m.err != nil {
 		return plan{}
 	}
@@ -216,7 +218,7 @@ func (m *menu) choose(question string, all []branch) plan {
 	for i, b := range all {
 		m.talk.Say(fmt.Sprintf("  %d  %s", i+1, b.title))
 	}
-	answer := m.ask("A number", "", func(s string) error {
+	answer := m.askText("A number", "", func(s string) error {
 		if n, err := strconv.Atoi(s); err != nil || n < 1 || n > len(all) {
 			return fmt.Errorf("a number from 1 to %d is wanted", len(all))
 		}
@@ -228,7 +230,7 @@ func (m *menu) choose(question string, all []branch) plan {
 	return all[atLeast(answer)-1].ask(m)
 }
 
-// atLeast is a number that was checked already; 1 where there is none.
+// atLeast returns an answer that was already checked as a number; 1 without an answer.
 func atLeast(answer string) int {
 	n, err := strconv.Atoi(answer)
 	if err != nil {
@@ -237,8 +239,8 @@ func atLeast(answer string) int {
 	return n
 }
 
-func (m *menu) pick(question, usual string, words ...string) string {
-	return m.ask(question+" ("+strings.Join(words, ", ")+")", usual, func(s string) error {
+func (m *menu) pickWord(question, usual string, words ...string) string {
+	return m.askText(question+" ("+strings.Join(words, ", ")+")", usual, func(s string) error {
 		if !slices.Contains(words, s) {
 			return fmt.Errorf("one of these is wanted: %s", strings.Join(words, ", "))
 		}
@@ -246,8 +248,8 @@ func (m *menu) pick(question, usual string, words ...string) string {
 	})
 }
 
-func (m *menu) yes(question, usual string) bool {
-	answer := m.ask(question+" (y, n)", usual, func(s string) error {
+func (m *menu) askYesNo(question, usual string) bool {
+	answer := m.askText(question+" (y, n)", usual, func(s string) error {
 		if !slices.Contains([]string{"y", "yes", "n", "no"}, strings.ToLower(s)) {
 			return errors.New("y or n is wanted")
 		}
@@ -256,8 +258,8 @@ func (m *menu) yes(question, usual string) bool {
 	return m.err == nil && strings.HasPrefix(strings.ToLower(answer), "y")
 }
 
-func (m *menu) number(question, usual string, least int) string {
-	return m.ask(question, usual, func(s string) error {
+func (m *menu) askNumber(question, usual string, least int) string {
+	return m.askText(question, usual, func(s string) error {
 		if n, err := strconv.Atoi(s); err != nil || n < least || strconv.Itoa(n) != s {
 			return fmt.Errorf("a number from %d on is wanted", least)
 		}
@@ -265,8 +267,8 @@ func (m *menu) number(question, usual string, least int) string {
 	})
 }
 
-func (m *menu) text(question, usual string) string {
-	return m.ask(question, usual, func(s string) error {
+func (m *menu) askRequired(question, usual string) string {
+	return m.askText(question, usual, func(s string) error {
 		if s == "" || strings.HasPrefix(s, "-") {
 			return errors.New("a name is wanted")
 		}
@@ -274,14 +276,14 @@ func (m *menu) text(question, usual string) string {
 	})
 }
 
-// inventory asks for the nodes.
-func (m *menu) inventory() string {
-	return m.text("The nodes: an inventory, a hostfile, or names such as gpu[01-04]", "inventory.yaml")
+// askInventory asks for the nodes.
+func (m *menu) askInventory() string {
+	return m.askRequired("The nodes: an inventory, a hostfile, or names such as gpu[01-04]", "inventory.yaml")
 }
 
-// gpus asks for the GPUs of a machine; none are one process on the CPU.
-func (m *menu) gpus(question, usual string) []string {
-	answer := m.ask(question, usual, func(s string) error {
+// askGPUs asks for the number of GPUs of a machine; 0 means one process on the CPU.
+func (m *menu) askGPUs(question, usual string) []string {
+	answer := m.askText(question, usual, func(s string) error {
 		if n, err := strconv.Atoi(s); (s != "" || usual != "") && (err != nil || n < 0 || n > 64) {
 			return errors.New("a number from 0 to 64 is wanted")
 		}
@@ -293,17 +295,17 @@ func (m *menu) gpus(question, usual string) []string {
 	return []string{"--gpus", answer}
 }
 
-func (m *menu) partition() []string {
-	return m.optional("--partition", "The partition; empty: the cluster's default")
+func (m *menu) askPartition() []string {
+	return m.askOptional("--partition", "The partition; empty: the cluster's default")
 }
 
-func (m *menu) python() []string {
-	return m.optional("--python", "The Python of the environment; empty: what is on PATH")
+func (m *menu) askPython() []string {
+	return m.askOptional("--python", "The Python of the environment; empty: what is on PATH")
 }
 
-// optional asks for the value of a flag that may be left out.
-func (m *menu) optional(flag, question string) []string {
-	answer := m.ask(question, "", func(s string) error {
+// askOptional asks for the value of an optional flag.
+func (m *menu) askOptional(flag, question string) []string {
+	answer := m.askText(question, "", func(s string) error {
 		if strings.HasPrefix(s, "-") {
 			return errors.New("a name is wanted")
 		}
@@ -315,9 +317,9 @@ func (m *menu) optional(flag, question string) []string {
 	return []string{flag, answer}
 }
 
-// script asks for the program and its arguments, as one would type them.
-func (m *menu) script() []string {
-	answer := m.ask("The program and its arguments", "", func(s string) error {
+// askScript asks for the program and its arguments, in the form of a command line.
+func (m *menu) askScript() []string {
+	answer := m.askText("The program and its arguments", "", func(s string) error {
 		words, err := shellWords(s)
 		switch {
 		case err != nil:
@@ -332,16 +334,15 @@ func (m *menu) script() []string {
 	return words
 }
 
-// shellWords takes a line apart as a shell does; what a shell would replace is
-// refused, for it would be replaced here, and not where the program runs.
+// shellWords splits a line into words as a shell does. It refuses expansions: they would happen
+// here, and not on the machine on which the program runs.
 func shellWords(s string) ([]string, error) {
 	var words []*syntax.Word
-	err := syntax.NewParser().Words(strings.NewReader(s), func(w *syntax.Word) bool {
-		words = append(words, w)
-		return true
-	})
-	if err != nil {
-		return nil, err
+	for word, err := range syntax.NewParser().WordsSeq(strings.NewReader(s)) {
+		if err != nil {
+			return nil, err
+		}
+		words = append(words, word)
 	}
 	fields, err := expand.Fields(&expand.Config{Env: expand.ListEnviron(), NoUnset: true}, words...)
 	if err != nil {
@@ -350,7 +351,7 @@ func shellWords(s string) ([]string, error) {
 	return fields, nil
 }
 
-// shellLine is a command of dsbuild as one can type it.
+// shellLine returns a command of dsbuild as a user can type it.
 func shellLine(words []string) string {
 	line := "dsbuild"
 	for _, w := range words {

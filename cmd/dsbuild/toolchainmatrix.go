@@ -70,7 +70,7 @@ func matrixRows(pairs []compat.Pair, pythons []string) (rows [][]string, reasons
 			}
 			rows = append(rows, row)
 		}
-		cell := string(p.Road)
+		cell := string(p.CUDASource)
 		if cell == "" {
 			why := strings.Join(p.Why, "; ")
 			at := slices.Index(reasons, why)

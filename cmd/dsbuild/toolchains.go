@@ -22,8 +22,8 @@ func newToolchainsCommand(a *app) *cobra.Command {
 come from), the bases with their glibc, Pythons and gcc, what each CUDA
 compiles for, and which CUDA and Pythons each torch is built for.
 
-dsbuild wheel picks a combination by what is asked for, and says why where
-there is none. --matrix shows its choice for every torch and Python.`,
+dsbuild wheel picks the combination that fits the request, or explains why there is
+none. --matrix shows its choice for every torch and Python.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if matrix {
@@ -32,7 +32,7 @@ there is none. --matrix shows its choice for every torch and Python.`,
 			return runToolchains(a, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&matrix, "matrix", false, "print what is possible for each torch and Python, and why not")
+	cmd.Flags().BoolVar(&matrix, "matrix", false, "print the toolchain for each torch and Python, or why there is none")
 	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU that the wheel is for, repeatable")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
@@ -67,7 +67,7 @@ func runToolchains(a *app, asJSON bool) error {
 
 func roadRows(tables *compat.Tables) [][]string {
 	var rows [][]string
-	for _, r := range tables.Roads {
+	for _, r := range tables.CUDASources {
 		device := "no"
 		if r.Nvcc {
 			device = "yes"
@@ -79,7 +79,7 @@ func roadRows(tables *compat.Tables) [][]string {
 		if r.TorchCUDA == "" {
 			cuda, torch = "any", "same major"
 		}
-		rows = append(rows, []string{string(r.Road), cuda, device, torch, r.Title})
+		rows = append(rows, []string{string(r.Source), cuda, device, torch, r.Title})
 	}
 	return rows
 }
@@ -138,7 +138,7 @@ type toolchainsDocument struct {
 
 type roadTable struct {
 	compat.Origin
-	Rows []compat.RoadInfo `json:"rows"`
+	Rows []compat.CUDASourceInfo `json:"rows"`
 }
 
 type baseTable struct {
@@ -163,7 +163,7 @@ type dsTable struct {
 
 func newToolchainsDocument(t *compat.Tables) toolchainsDocument {
 	return toolchainsDocument{
-		roadTable{t.Origins["toolchains"], t.Roads},
+		roadTable{t.Origins["toolchains"], t.CUDASources},
 		baseTable{t.Origins["bases"], t.Bases},
 		cudaTable{t.Origins["cuda"], t.CUDAs},
 		torchTable{t.Origins["torch"], t.Torches},

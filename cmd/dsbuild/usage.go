@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/compat"
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// wrongUsage words what cobra refused before the command itself started, and
-// says what may be meant.
+// wrongUsage words an error that cobra found before the command started, and suggests a
+// correction.
 func wrongUsage(cmd *cobra.Command, args []string, err error) error {
 	wrong := &usageError{err: err, command: cmd.CommandPath()}
 	var unknown *pflag.NotExistError
@@ -65,7 +65,7 @@ func meantCommand(group *cobra.Command, word string) string {
 		}
 		names = append(names, sub.Name())
 	}
-	if near := mistake.Nearest(word, names); near != "" {
+	if near := diagnostic.Nearest(word, names); near != "" {
 		return didYouMean(group.CommandPath() + " " + near)
 	}
 	if len(word) > 2 {
@@ -75,7 +75,7 @@ func meantCommand(group *cobra.Command, word string) string {
 			}
 		}
 	}
-	for _, other := range commands(group.Root()) { // of another group
+	for _, other := range allCommands(group.Root()) { // of another group
 		if !other.Hidden && other != group && (other.Name() == word || slices.Contains(other.SuggestFor, strings.ToLower(word))) {
 			return didYouMean(other.CommandPath())
 		}
@@ -119,11 +119,11 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 			return "did you mean --" + same + "?"
 		}
 	}
-	if near := mistake.Nearest(name, names); near != "" {
+	if near := diagnostic.Nearest(name, names); near != "" {
 		return "did you mean --" + near + "?"
 	}
 	var others []string
-	for _, other := range commands(cmd.Root()) {
+	for _, other := range allCommands(cmd.Root()) {
 		if other.Flags().Lookup(name) == nil {
 			continue
 		}
@@ -143,16 +143,16 @@ func meantFlag(cmd *cobra.Command, unknown *pflag.NotExistError, args []string) 
 	return fmt.Sprintf("--%s is a flag of %s and %s", name, strings.Join(others[:last], ", "), others[last])
 }
 
-// commands are all commands below one.
-func commands(cmd *cobra.Command) []*cobra.Command {
+// allCommands are all commands below one.
+func allCommands(cmd *cobra.Command) []*cobra.Command {
 	var all []*cobra.Command
 	for _, sub := range cmd.Commands() {
-		all = append(append(all, sub), commands(sub)...)
+		all = append(append(all, sub), allCommands(sub)...)
 	}
 	return all
 }
 
-// invalidValue says what the value of a flag must be.
+// invalidValue describes the values that a flag takes.
 func invalidValue(invalid *pflag.InvalidValueError) error {
 	f := invalid.GetFlag()
 	var number *strconv.NumError
@@ -178,8 +178,8 @@ func invalidValue(invalid *pflag.InvalidValueError) error {
 }
 
 // wrongArguments says which argument is missing, or too many.
-func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) { //nolint:revive // the error is a result, not a failure
-	names := placeholders(cmd)
+func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) { //nolint:revive,staticcheck // the error is a result, not a failure
+	names := requiredArguments(cmd)
 	if len(args) < len(names) {
 		return fmt.Errorf("%s is missing: %s", names[len(args)], cmd.UseLine()), ""
 	}
@@ -192,9 +192,9 @@ func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) 
 	return err, meantArgument(cmd, extra)
 }
 
-// placeholders are the arguments that a command must have, by the line of its
+// requiredArguments are the arguments that a command must have, by the line of its
 // use: "deploy INVENTORY".
-func placeholders(cmd *cobra.Command) []string {
+func requiredArguments(cmd *cobra.Command) []string {
 	var names []string
 	for _, word := range strings.Fields(cmd.Use)[1:] {
 		if strings.HasPrefix(word, "[") || strings.HasPrefix(word, "-") {
@@ -241,6 +241,6 @@ func oneOf(command, flag, value string, known ...string) error {
 	}
 	return &usageError{
 		err: fmt.Errorf("--%s %q: one of %s", flag, value, strings.Join(known, ", ")), command: command,
-		hint: mistake.DidYouMean(value, known),
+		hint: diagnostic.DidYouMean(value, known),
 	}
 }

@@ -13,19 +13,19 @@ func newVerifyCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "verify INVENTORY",
 		SuggestFor: []string{"status", "diff", "compare"},
-		Short:      "Say which nodes run the same, which differ, and in what",
-		Long: `Say which nodes run the same, which differ, and in what. Nothing is changed or
-written on any node.
+		Short:      "Show which nodes differ from the others, and how",
+		Long: `Show which nodes differ from the others, and how. dsbuild changes and writes nothing
+on the nodes.
 
-What most nodes run is the norm; the odd ones are named with what they have
-instead: DeepSpeed, torch, CUDA, NCCL, Python, transformers. Every file of
-DeepSpeed is compared with its RECORD, with what dsbuild noted when it installed
-it, and with the other nodes, also where another tool installed it. Then every op
-is loaded. Driver, glibc, CPU and GPUs may differ within a job: where they do, it is
-said.
+The versions that most nodes run are expected of all: DeepSpeed, torch, CUDA, NCCL,
+Python, transformers. dsbuild names each node that differs, with its version. It
+compares every file of DeepSpeed with its RECORD, with the record of its installation
+by dsbuild, and with the other nodes, also where another tool installed it. Then it
+loads every op. Driver, glibc, CPU and GPUs may differ within a job: differences are
+reported.
 
-With --wheel every node must run that wheel, or that of a folder which fits it.
-Nodes for several wheels (two Pythons, say) need it: without, they differ.`,
+With --wheel every node must run that wheel, or the wheel of a folder that fits it.
+Nodes that need several wheels (two Pythons, say) differ without it.`,
 		Example: `  dsbuild verify inventory.yaml
   dsbuild verify inventory.yaml --wheel dist --verify files --json`,
 		Args: cobra.ExactArgs(1),
@@ -38,7 +38,7 @@ Nodes for several wheels (two Pythons, say) need it: without, they differ.`,
 	addRetryFlag(cmd, &opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node is to run, or a folder with the one for each (default: what most nodes run)")
-	flags.StringVar(&opts.verify, "verify", "load", "what to prove on each node: `load|files` (every op loads, or files and metadata alone)")
+	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	return cmd
 }
 
@@ -48,16 +48,16 @@ func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 	if opts.retryFailed != "" && opts.wheel == "" {
 		return usageErrorf(opts.command, "--retry-failed without --wheel: what most of the odd ones run would pass for what all should")
 	}
-	fleet, err := opts.fleet(ctx, a)
+	fleet, err := opts.fleetOptions(ctx, a)
 	if err != nil {
-		return opts.unless(a, err)
+		return opts.handleNothingToDo(a, err)
 	}
 	if opts.wheel != "" {
 		if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {
 			return err
 		}
 	}
-	defer lightly(len(fleet.Hosts))()
+	defer tuneRuntime(len(fleet.Hosts))()
 	report, err := deploy.Verify(ctx, fleet)
 	if err != nil {
 		return err

@@ -17,14 +17,14 @@ func newVerifyWheelCommand(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "verify-wheel FILE.whl",
-		Short: "Prove that a wheel is what it says",
-		Long: `verify-wheel opens a wheel and holds it against its own words: the hashes in its
+		Short: "Check a wheel against its own metadata",
+		Long: `verify-wheel opens a wheel and checks it against its own metadata: the hashes in its
 RECORD, its tags against the glibc its extensions need, the torch it requires,
 and, for a wheel that dsbuild built, the manifest and the SBOM inside it against
-the code inside it: ops, GPU architectures, CPU level. What lies beside the file
-is compared too: SHA256SUMS, the manifest, the provenance statement.
+its code: ops, GPU architectures, CPU level. It also compares the files beside the
+wheel: SHA256SUMS, the manifest, the provenance statement.
 
-Exit code 4 if anything differs, with every difference named.`,
+It names every difference, and then exits with 4.`,
 		Example: `  dsbuild verify-wheel dist/deepspeed-*.whl`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -64,7 +64,7 @@ func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error
 	if err := v.Err(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s is what it says: %s, sha256 %s\n", ui.Clean(relative(file)), ui.Size(v.Size), v.SHA256)
+	_, err = fmt.Fprintf(a.stdout, "%s is what it says: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
 	return err
 }
 

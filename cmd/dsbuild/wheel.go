@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,13 +14,14 @@ import (
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // wheelOptions are the flags of dsbuild wheel.
 type wheelOptions struct {
-	wheelRequest
-	wayOptions // to the nodes of inventory
+	request        planner.Request
+	connectOptions // to the nodes of inventory
 
 	matrix      string // file of wheels, instead of one
 	inventory   string // --for: nodes to build for, instead of one wheel
@@ -49,16 +49,16 @@ func newWheelCommand(a *app) *cobra.Command {
 		Short:      "Build a DeepSpeed wheel with its operators compiled",
 		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in
 a clean container on a Dagger engine or on this machine, opens the result again
-and compares it with what was asked, installs it in a fresh environment and loads
+and compares it with the request, installs it in a fresh environment and loads
 every operator. The wheel, its manifest and SHA256SUMS are written to -o.
 
 GPUs are given by name (--gpu A100, --gpu "RTX 4090") or by compute capability,
 NVIDIA's number for what a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and A40, 8.9 is
 L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operators,
-dsbuild toolchains what they can be compiled with. What is not given is chosen so
-that all fits together: --gpu V100 takes the newest torch and CUDA that still know
-a V100. With --for the nodes of an inventory are asked instead, and the fewest wheels
-built that serve them all; dsbuild ship also puts them there.`,
+dsbuild toolchains the toolchains. dsbuild chooses the rest so that all parts fit
+together: --gpu V100 takes the newest torch and CUDA that still support a V100. With
+--for it asks the nodes of an inventory instead, and builds the fewest wheels that
+serve them all; dsbuild ship also installs them.`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
@@ -66,7 +66,7 @@ built that serve them all; dsbuild ship also puts them there.`,
   dsbuild wheel --gpu H100 --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(cmd.Flags(), cmd.CommandPath()); err != nil {
+			if err := o.checkFlags(cmd.Flags(), cmd.CommandPath()); err != nil {
 				return err
 			}
 			site, err := newSite(o.siteOptions)
@@ -74,55 +74,56 @@ built that serve them all; dsbuild ship also puts them there.`,
 				return err
 			}
 			o.site = site
-			if o.matrix != "" {
-				return site.Error(runMatrix(cmd.Context(), a, o, cmd.CommandPath()))
+			if o.inventory != "" && !cmd.Flags().Changed("cpu") {
+				o.request.CPU = "" // the nodes decide
 			}
-			if o.inventory != "" {
-				if !cmd.Flags().Changed("cpu") {
-					o.cpu = "" // as the nodes have it
-				}
-				return site.Error(runWheelFor(cmd.Context(), a, o, cmd.CommandPath()))
+			run := runWheel
+			switch {
+			case o.matrix != "":
+				run = runMatrix
+			case o.inventory != "":
+				run = runWheelFor
 			}
-			return site.Error(runWheel(cmd.Context(), a, o, cmd.CommandPath()))
+			return site.Error(asUsage(cmd.CommandPath(), run(cmd.Context(), a, o)))
 		},
 	}
 	f := cmd.Flags()
-	o.wheelRequest.flags(f)
+	addRequestFlags(f, &o.request)
 	o.buildFlags(f)
-	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`, which are asked what they are")
+	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`")
 	addLimitFlag(cmd, &o.limit)
-	addWayFlags(cmd, &o.wayOptions)
-	f.StringVar(&o.env, "env", "", "build for the environment of this python: its Python, torch and CUDA are read, nothing there is changed")
-	f.StringVar(&o.matrix, "matrix", "", "file that asks for several wheels (docs/farm.md)")
+	addConnectFlags(cmd, &o.connectOptions)
+	f.StringVar(&o.env, "env", "", "build for the environment of this python, which stays unchanged")
+	f.StringVar(&o.matrix, "matrix", "", "file that lists several wheels (docs/farm.md)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
-	f.BoolVar(&o.bundle, "bundle", false, "also gather what DeepSpeed and the companions require, beside torch, into a wheelhouse")
-	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop; it is that for an engine, but with --builder host")
+	f.BoolVar(&o.bundle, "bundle", false, "also gather the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	return cmd
 }
 
-// buildFlags are those that say how wheels are built, whatever they are.
+// buildFlags adds the flags that all builds have.
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 	o.placeFlags(f)
-	f.BoolVar(&o.noCache, "no-cache", false, "compile anew: neither the store nor cached objects are read")
+	f.BoolVar(&o.noCache, "no-cache", false, "compile again: read neither the store nor cached objects")
 	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
 }
 
 // placeFlags are those of them that say where wheels are built, and by what means.
 func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.builder, "builder", builderAuto, "auto, dagger (a container engine) or host (this machine, no root needed)")
+	f.StringVar(&o.builder, "builder", planner.Auto, "auto, dagger (a container engine) or host (this machine, no root needed)")
 	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable where several wheels are built")
 	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, of several wheels (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
 	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
 }
 
-// check refuses what does not go together.
-func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
-	if err := o.checkBuild(f, command); err != nil {
+// checkFlags refuses flags that contradict each other.
+func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
+	if err := o.checkBuildFlags(f, command); err != nil {
 		return err
 	}
-	if err := o.wayOptions.check(command); err != nil {
+	if err := o.connectOptions.checkFlags(command); err != nil {
 		return err
 	}
 	several := o.matrix != "" || o.inventory != ""
@@ -147,9 +148,9 @@ func (o wheelOptions) check(f *pflag.FlagSet, command string) error {
 	return nil
 }
 
-// checkBuild finds what the flags of builds cannot say by their types.
-func (o wheelOptions) checkBuild(f *pflag.FlagSet, command string) error {
-	if !slices.Contains([]string{builderAuto, builderDagger, builderHost}, o.builder) {
+// checkBuildFlags checks the values that the types of flags cannot.
+func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet, command string) error {
+	if !slices.Contains([]string{planner.Auto, planner.Dagger, planner.Host}, o.builder) {
 		return oneOf(command, "builder", o.builder, "auto", "dagger", "host")
 	}
 	if o.jobs < 0 {
@@ -161,59 +162,48 @@ func (o wheelOptions) checkBuild(f *pflag.FlagSet, command string) error {
 	return nil
 }
 
-// firstEngine is the engine that is asked while wheels are planned; "" where it
-// is to be found.
-func (o wheelOptions) firstEngine() string {
-	if len(o.engines) == 0 {
-		return ""
-	}
-	return o.engines[0]
+// newBackend is where these options have wheels built.
+func (o wheelOptions) newBackend(a *app) *planner.Backend {
+	return planner.NewBackend(planner.BackendOptions{Kind: o.builder, Engines: o.engines, Parallel: o.parallel, Site: o.site, Report: a.reporter})
 }
 
-// planner turns requests into plans for what these options say of all of them.
-func (o wheelOptions) planner(ctx context.Context, a *app, command string, at *place) (*planner, error) {
-	p, err := newPlanner(a, command, at, pipeline.Options{Jobs: o.jobs, NoCache: o.noCache}, o.dryRun)
-	if err != nil {
-		return nil, err
-	}
-	p.printed = o.dryRun && !o.json
-	if o.env == "" {
-		return p, nil
-	}
-	env, err := pipeline.ReadEnvironment(ctx, o.env)
-	if err == nil {
-		err = p.forEnvironment(env)
-	}
-	if err != nil {
-		p.close()
-	}
-	return p, err
+// newPlanner plans with these options.
+func (o wheelOptions) newPlanner(ctx context.Context, a *app, backend *planner.Backend) (*planner.Planner, error) {
+	return planner.New(ctx, planner.Options{
+		Backend: backend, Plan: pipeline.Options{Jobs: o.jobs, NoCache: o.noCache},
+		DryRun: o.dryRun, Printed: o.dryRun && !o.json, Env: o.env, Report: a.reporter,
+	})
 }
 
-// runWheel plans what was asked, and runs the plan or prints it.
-func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error {
-	at := &place{app: a, way: o.builder, engine: o.firstEngine(), site: o.site}
-	defer at.close()
-	planner, err := o.planner(ctx, a, command, at)
+// newRunner runs plans, and puts the wheels into dir.
+func (o wheelOptions) newRunner(a *app, dir string) pipeline.Runner {
+	return pipeline.Runner{
+		Store: pipeline.DefaultStore(), Dir: dir, Logs: pipeline.DefaultLogs(), Version: a.version, Report: a.reporter, Site: o.site,
+	}
+}
+
+// runWheel plans one wheel, and builds it or prints the plan.
+func runWheel(ctx context.Context, a *app, o wheelOptions) error {
+	backend := o.newBackend(a)
+	defer backend.Close()
+	plans, err := o.newPlanner(ctx, a, backend)
 	if err != nil {
 		return err
 	}
-	defer planner.close()
-	plan, err := planner.plan(ctx, o.wheelRequest)
+	defer plans.Close()
+	plan, err := plans.Plan(ctx, o.request)
 	if err != nil {
 		return err
 	}
-	house, err := planner.bundle(ctx, plan, o.with, o.bundle)
+	house, err := plans.PlanBundle(ctx, plan, o.with, o.bundle)
 	if err != nil {
 		return err
 	}
 	if o.dryRun {
 		return printWheelPlan(a, o.json, plan, house)
 	}
-	runner := pipeline.Runner{
-		Store: pipeline.DefaultStore(), Dir: o.out, Logs: pipeline.DefaultLogs(), Version: a.version,
-		Builder: at.open, Report: a.reporter, Site: o.site,
-	}
+	runner := o.newRunner(a, o.out)
+	runner.Builder = backend.OpenBuilder
 	artifact, err := runner.Run(ctx, plan)
 	if err != nil {
 		return err
@@ -232,7 +222,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions, command string) error
 	return errors.Join(printWheels(a, []wheel.Artifact{artifact}), printWheelhouse(a, o.out, bundle))
 }
 
-// printWheelPlan prints what a run would do, for people or as one JSON document.
+// printWheelPlan prints the plan, for people or as one JSON document.
 func printWheelPlan(a *app, asJSON bool, p *pipeline.Plan, house *pipeline.BundlePlan) error {
 	if !asJSON {
 		err := p.Print(a.stdout)
@@ -270,7 +260,7 @@ func printWheels(a *app, artifacts []wheel.Artifact) error {
 			holds = "arch " + strings.Join(m.Archs, ", ")
 		}
 		_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
-			relative(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
+			relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
 			strings.Join(m.Ops, ", "), holds, m.CPU, m.Torch, m.CUDA, m.Python, m.Glibc)
 		if err != nil {
 			return err
@@ -279,8 +269,8 @@ func printWheels(a *app, artifacts []wheel.Artifact) error {
 	return nil
 }
 
-// relative shows a path as the user would type it, where that is shorter.
-func relative(path string) string {
+// relativePath shows a path as the user would type it, where that is shorter.
+func relativePath(path string) string {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return path
@@ -289,24 +279,4 @@ func relative(path string) string {
 		return rest
 	}
 	return path
-}
-
-// lineWriter passes what is written to it on, line by line.
-type lineWriter struct {
-	line func(string)
-	rest []byte
-}
-
-func (w *lineWriter) Write(p []byte) (int, error) {
-	w.rest = append(w.rest, p...)
-	for {
-		i := bytes.IndexByte(w.rest, '\n')
-		if i < 0 {
-			return len(p), nil
-		}
-		if line := bytes.TrimSpace(w.rest[:i]); len(line) > 0 {
-			w.line(string(line))
-		}
-		w.rest = w.rest[i+1:]
-	}
 }

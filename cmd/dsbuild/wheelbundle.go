@@ -1,36 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 )
-
-// bundle plans the wheelhouse beside the wheel of plan; nil if none is asked for.
-func (p *planner) bundle(ctx context.Context, plan *pipeline.Plan, with []string, dependencies bool) (*pipeline.BundlePlan, error) {
-	if len(with) == 0 && !dependencies {
-		return nil, nil
-	}
-	var companions []pipeline.Companion
-	for _, arg := range with {
-		dir, err := os.MkdirTemp(p.dir.Path, "companion-")
-		if err != nil {
-			return nil, err
-		}
-		c, err := pipeline.OpenCompanion(ctx, arg, dir)
-		if err != nil {
-			return nil, err
-		}
-		companions = append(companions, c)
-	}
-	return pipeline.NewBundlePlan(plan, companions, dependencies)
-}
 
 // wheelhouseDocument is what --json says of a wheelhouse.
 type wheelhouseDocument struct {
@@ -45,7 +22,7 @@ func newWheelhouseDocument(dir string, b *wheel.Bundle) *wheelhouseDocument {
 	return &wheelhouseDocument{filepath.Join(dir, wheel.WheelhouseDir), *b}
 }
 
-// printWheelhouse names the wheelhouse and what is in it.
+// printWheelhouse names the wheelhouse and lists its wheels.
 func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
 	if b == nil {
 		return nil
@@ -56,7 +33,7 @@ func printWheelhouse(a *app, dir string, b *wheel.Bundle) error {
 		size += w.Size
 		lists[w.Why] = append(lists[w.Why], w.Name+" "+w.Version)
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n", relative(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
+	_, err := fmt.Fprintf(a.stdout, "%s\n  %d wheels for Python %s, %s\n", relativePath(filepath.Join(dir, wheel.WheelhouseDir)), len(b.Wheels), b.Python, ui.Size(size))
 	for _, why := range []struct{ key, title string }{{wheel.Companion, "companions"}, {wheel.Dependency, "dependencies"}} {
 		if err == nil && len(lists[why.key]) > 0 {
 			_, err = fmt.Fprintf(a.stdout, "  %s %s\n", why.title, strings.Join(lists[why.key], ", "))

@@ -5,36 +5,36 @@ import (
 	"errors"
 
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/internal/flow"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/ship"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // runWheelFor builds the wheels that the nodes of an inventory need; the nodes
 // are asked, and stay as they are.
-func runWheelFor(ctx context.Context, a *app, o wheelOptions, command string) error {
+func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 	inv, err := a.loadInventory(ctx, o.inventory, o.limit)
 	if err != nil {
 		return err
 	}
-	at := &place{app: a, way: o.builder, engine: o.firstEngine(), site: o.site}
-	defer at.close()
-	planner, err := o.planner(ctx, a, command, at)
+	backend := o.newBackend(a)
+	defer backend.Close()
+	plans, err := o.newPlanner(ctx, a, backend)
 	if err != nil {
 		return err
 	}
-	defer planner.close()
-	opt, err := o.flow(ctx, a, at, planner)
+	defer plans.Close()
+	opt, err := o.shipOptions(ctx, a, backend, plans)
 	if err != nil {
 		return err
 	}
 	opt.Keep = true
 	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
-	if err := o.reach(ctx, a, inv, &opt.Fleet); err != nil {
+	if err := o.addDialer(ctx, a, inv, &opt.Fleet); err != nil {
 		return err
 	}
-	s := flow.New(opt)
+	s := ship.New(opt)
 	defer s.Close()
 	plan, err := s.Survey(ctx)
 	if err != nil {
@@ -54,15 +54,15 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions, command string) er
 	return errors.Join(failure, printWheelsFor(a, o, plan))
 }
 
-// printWheelsForPlan prints what would be built: in JSON the plans as --matrix
-// has them, with the nodes of each.
-func printWheelsForPlan(a *app, o wheelOptions, plan *flow.Plan) error {
+// printWheelsForPlan prints the wheels to build: in JSON the plans as --matrix has them,
+// with the nodes of each.
+func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 	if !o.json {
 		return plan.Print(a.stdout)
 	}
 	return ui.JSON(a.stdout, struct {
 		Groups []deploy.Group  `json:"groups"`
-		Left   []flow.Leftover `json:"left"`
+		Left   []ship.Leftover `json:"left"`
 	}{plan.Groups(), plan.Leftovers()})
 }
 
@@ -71,7 +71,7 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *flow.Plan) error {
 type wheelsForDocument struct {
 	Wheels []wheelFor      `json:"wheels"`
 	Failed []failedFor     `json:"failed"`
-	Left   []flow.Leftover `json:"left"`
+	Left   []ship.Leftover `json:"left"`
 }
 
 type wheelFor struct {
@@ -84,7 +84,7 @@ type failedFor struct {
 	failedWheel
 }
 
-func printWheelsFor(a *app, o wheelOptions, plan *flow.Plan) error {
+func printWheelsFor(a *app, o wheelOptions, plan *ship.Plan) error {
 	doc := wheelsForDocument{Wheels: []wheelFor{}, Failed: []failedFor{}, Left: plan.Leftovers()}
 	var errs []error
 	for _, w := range plan.Wheels {

@@ -14,27 +14,27 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// data is what the script shows: numbers are places in Words, for a fleet says
-// the same of most of its nodes; unknown is none of them.
+// data is the input of the script. Most numbers are indexes into Words, because most nodes of a
+// fleet have the same texts; unknown is not an index.
 type data struct {
 	Words   []string     `json:"words"`
 	Columns []dataColumn `json:"columns"`
-	Details []string     `json:"details"` // titles of what else is known; "# title" begins a part
+	Details []string     `json:"details"` // titles of further properties; "# title" begins a section
 	Steps   []string     `json:"steps"`
 	Nodes   []dataNode   `json:"nodes"`
 	Groups  []dataGroup  `json:"groups"`
 }
 
-// unknown is the place of what is not known.
+// unknown stands for an unknown value instead of an index.
 const unknown = -1
 
 type dataColumn struct {
 	Key   string `json:"key"`
 	Title string `json:"title"`
-	Norm  int    `json:"norm"`  // unknown where nodes agree, or are not compared
-	Whose string `json:"whose"` // whose the norm is
+	Norm  int    `json:"norm"`  // unknown if nodes agree, or are not compared
+	Whose string `json:"whose"` // whose value the norm is
 	Must  []int  `json:"must"`  // values of nodes that do not run the same thing
-	// Compared are shown among the details, numbers stand to the right.
+	// Compared columns appear among the details, too. Numbers are aligned to the right.
 	Compared bool `json:"compared"`
 	Number   bool `json:"number"`
 }
@@ -47,7 +47,7 @@ type dataNode struct {
 	Details []int     `json:"details"`
 	Seconds []float64 `json:"seconds"` // by step
 	Error   int       `json:"error"`
-	Hint    [3]int    `json:"hint"` // before the command, the command, after it
+	Hint    [3]int    `json:"hint"` // the text before the command, the command, the text after it
 }
 
 type dataGroup struct {
@@ -69,15 +69,15 @@ func newDataColumn(c column, words *words) dataColumn {
 	return d
 }
 
-// words are the texts of the data, each once, and clean.
+// words are the texts of the data, each stored once and cleaned.
 type words struct {
 	list  []string
-	place map[string]int // by the text as it came
+	place map[string]int // by the original text
 }
 
 func newWords() *words { return &words{[]string{}, map[string]int{}} }
 
-// of is the place of a text.
+// of returns the index of a text, and adds the text if it is new.
 func (w *words) of(text string) int {
 	at, seen := w.place[text]
 	if !seen {
@@ -107,7 +107,7 @@ func newData(t *table, members []member, folds []fold, words *words) data {
 	return d
 }
 
-// node prepares a node; order is that of its steps.
+// node prepares a node; order is the order of the steps.
 func (d *data) node(m member, cells []cell, order []string, words *words) dataNode {
 	n := dataNode{Name: words.of(m.Name), Status: string(m.Status), Cells: places(cells, words), Error: words.of(m.Complaint())}
 	h := newHint(m.Hint)
@@ -138,7 +138,7 @@ func places(cells []cell, words *words) []int {
 	return all
 }
 
-// steps are those that any node went through, in their order.
+// steps returns the steps that any node went through, in their order.
 func steps(members []member) []string {
 	seen := map[string]bool{}
 	for _, m := range members {
@@ -154,8 +154,8 @@ func steps(members []member) []string {
 	return slices.Concat(known, slices.Sorted(maps.Keys(seen)))
 }
 
-// details are what the table has no room for: the same titles for every node,
-// in parts. A text is empty where there is nothing to say.
+// details returns the properties that do not fit into the table, in sections. Every node has the
+// same titles. A text is empty if the report has no value for it.
 func details(m member) []fact {
 	f := m.Facts
 	if f == nil {
@@ -232,7 +232,7 @@ func version(v *deploy.Version) string {
 	return v.Version + "\nsha256 " + v.SHA256
 }
 
-// integrity says whether the files of a DeepSpeed are those of its wheel.
+// integrity describes whether the files of a DeepSpeed are those of its wheel.
 func integrity(is *node.Installed) string {
 	switch {
 	case is == nil:

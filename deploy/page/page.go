@@ -1,6 +1,5 @@
-// Package page writes the report of a fleet as one HTML page: a file that needs
-// nothing but a browser, says all that the report knows, and runs nothing that
-// came from a node.
+// Package page writes the report of a fleet as one HTML page. The page needs only a browser,
+// shows everything that the report holds, and runs no code that came from a node.
 package page
 
 import (
@@ -9,7 +8,7 @@ import (
 	"io"
 
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/internal/sealed"
+	"github.com/dsbuild/dsbuild/internal/htmlpage"
 )
 
 //go:embed page.html.tmpl page.css page.js
@@ -17,10 +16,9 @@ var files embed.FS
 
 // Write writes the page of a report.
 //
-// All that nodes said goes through html/template or is JSON in a script of no
-// type that a browser runs. The policy of the page is the second wall: it allows
-// the one style and the one script that are ours, by their hashes, and nothing
-// else: no other script, no request.
+// All text from nodes goes through html/template, or is JSON in a script whose type no browser
+// runs. The page's content security policy is a second barrier: it allows only our one style and
+// one script, by their hashes, and no other script and no request.
 func Write(w io.Writer, r *deploy.Report, about deploy.About) error {
 	tmpl, err := template.ParseFS(files, "page.html.tmpl")
 	if err != nil {
@@ -35,7 +33,7 @@ func Write(w io.Writer, r *deploy.Report, about deploy.About) error {
 		return err
 	}
 	return tmpl.Execute(w, struct {
-		sealed.Page
+		htmlpage.Page
 		view
-	}{sealed.New(style, script), newView(r, about)})
+	}{htmlpage.New(style, script), newView(r, about)})
 }

@@ -170,12 +170,16 @@ func TestPageOfSerialGroupsAndLogs(t *testing.T) {
 func TestPageFoldsByCause(t *testing.T) {
 	t.Parallel()
 	var nodes []deploy.NodeReport
+	said := func(i int) string { return fmt.Sprintf("gpu%02d: pip (pid %d) ended with status 1", i, 4000+i) }
+	cause := deploy.Cause{Status: deploy.Failed, Step: "install", Node: "gpu01", Error: said(1), Said: said(1)}
 	for i := 1; i <= 20; i++ {
 		n := good(i)
-		spoil(&n, deploy.Failed, "install", fmt.Sprintf("gpu%02d: pip (pid %d) ended with status 1", i, 4000+i), "")
-		nodes = append(nodes, n)
+		spoil(&n, deploy.Failed, "install", said(i), "")
+		nodes, cause.Nodes = append(nodes, n), append(cause.Nodes, n.Name)
 	}
-	doc := parse(t, write(t, counted(nil, nodes)))
+	r := counted(nil, nodes)
+	r.Causes = []deploy.Cause{cause}
+	doc := parse(t, write(t, r))
 	if n := strings.Count(doc.text, "gpu[01-20]"); n != 2 || strings.Count(doc.text, "(pid 4001)") != 1 || !strings.Contains(doc.text, "on gpu01") {
 		t.Errorf("%d times gpu[01-20]", n)
 	}

@@ -12,16 +12,16 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// member is a node of the report, and what is compared of it.
+// member is a node of the report, prepared for comparison.
 type member struct {
 	deploy.NodeReport
-	facts *node.Facts // nil: nothing is known
-	wheel string      // its number among those of the report
-	cause int         // why it is not ok: nodes of one number for one reason; 0 of others
+	facts *node.Facts // nil: no facts are known
+	wheel string      // its wheel's number in the report
+	cause int         // number of the cause for which it is not ok; 0 if it is ok
 }
 
-// newMembers are the nodes of a report. Facts are as probed, before anything was
-// done: the DeepSpeed is that of the end.
+// newMembers prepares the nodes of a report. The facts are from the probe, before any change;
+// only DeepSpeed is replaced by the version at the end.
 func newMembers(r *deploy.Report) []member {
 	numbers := map[string]string{}
 	for i, w := range r.Wheels {
@@ -49,35 +49,35 @@ func newMembers(r *deploy.Report) []member {
 	return members
 }
 
-// column is one thing said of every node. Those that are compared know in what
-// nodes differ.
+// column is one property of every node. A compared column also holds the differences between
+// nodes.
 type column struct {
 	Key, Title string
-	Number     bool // that each node has for itself: rows are folded over it
+	Number     bool // a number that each node has for itself: a folded row shows its span
 
 	of   func(member) string
 	is   *node.Property // nil: not compared
-	rare bool           // shown only where nodes differ
+	rare bool           // shown only if nodes differ
 
 	diff        *deploy.Difference // nil: nodes agree
-	has         map[string]string  // by node, where they differ
-	norm, whose string             // what most nodes have there, and whose it is
+	has         map[string]string  // value by node, if nodes differ
+	norm, whose string             // the most frequent value, and whose value to call it
 }
 
-// cell is what a column says of a node. What is not known is not the same as none.
+// cell is a column's value for a node. Unknown is not the same as none.
 type cell struct {
 	Text    string
 	Unknown bool
-	Odd     string // "must" or "may": it is not what most nodes have
+	Odd     string // "must" or "may" if the value is not the norm, else ""
 }
 
-// table is the columns, and what nodes have in them.
+// table holds the columns, and the cells of each node.
 type table struct {
 	columns []column
 	cells   [][]cell // by member
 }
 
-// newTable fills the cells with what nodes have.
+// newTable chooses the columns and fills the cells.
 func newTable(r *deploy.Report, members []member) *table {
 	t := &table{columns: columns(r.Differences)}
 	t.columns = slices.DeleteFunc(t.columns, func(c column) bool { return c.needless(members) })
@@ -87,8 +87,8 @@ func newTable(r *deploy.Report, members []member) *table {
 	return t
 }
 
-// needless says that a column would tell nothing: it is empty, or one that is
-// shown only where nodes differ.
+// needless reports whether a column has nothing to show: it is empty, or it is rare and the nodes
+// agree.
 func (c column) needless(members []member) bool {
 	if c.is != nil {
 		return c.rare && c.diff == nil
@@ -96,7 +96,7 @@ func (c column) needless(members []member) bool {
 	return !slices.ContainsFunc(members, func(m member) bool { return c.of(m) != "" })
 }
 
-// row is the cells of a node.
+// row returns the cells of a node.
 func (t *table) row(m member) []cell {
 	cells := make([]cell, len(t.columns))
 	for i, c := range t.columns {
@@ -112,8 +112,8 @@ func (t *table) row(m member) []cell {
 	return cells
 }
 
-// value is what a node has of a property. One without a usable Python was not
-// asked, and has nothing that others could differ from.
+// value returns a node's value of a property. For a node without a usable Python it is not known,
+// because nothing could be asked there.
 func (c column) value(m member) (value string, known bool) {
 	if c.diff == nil {
 		value = c.is.Of(*m.facts)
@@ -123,7 +123,7 @@ func (c column) value(m member) (value string, known bool) {
 	return value, known
 }
 
-// cell is a value of a column that is compared.
+// cell makes a cell of a compared column.
 func (c column) cell(value string, known bool) cell {
 	if !known || c.unknown(value) {
 		return cell{Unknown: true}
@@ -131,11 +131,11 @@ func (c column) cell(value string, known bool) cell {
 	return cell{Text: c.shown(value), Odd: c.weight(value)}
 }
 
-// unknown says that a value is none: the property could not be found out.
+// unknown reports whether an empty value means that the probe could not find out the property.
 func (c column) unknown(value string) bool { return value == "" && c.is.Unknown }
 
-// weight says what it means that a node has a value: "" where it is that of most
-// nodes, "must" where such a node does not run the same thing, else "may".
+// weight rates a value: "" if it is the norm, "must" if a node with it does not run the same
+// thing as the others, else "may".
 func (c column) weight(value string) string {
 	switch {
 	case c.diff == nil, c.unknown(value), value == c.norm:
@@ -146,8 +146,7 @@ func (c column) weight(value string) string {
 	return "may"
 }
 
-// settle finds what most nodes have, of those that have anything, and whose it is
-// to be called.
+// settle sets the norm to the most frequent known value, and the words for its owners.
 func (c *column) settle() {
 	known := slices.DeleteFunc(slices.Clone(c.diff.Values), func(v deploy.DifferenceValue) bool { return c.unknown(v.Value) })
 	c.norm, c.whose = known[0].Value, "most nodes"
@@ -156,7 +155,7 @@ func (c *column) settle() {
 	}
 }
 
-// shown is a value as the page shows it.
+// shown is a value as the page displays it.
 func (c column) shown(value string) string {
 	if c.Key == "wheel" {
 		value = value[:min(len(value), 12)] // a sha256
@@ -168,8 +167,8 @@ func (c column) shown(value string) string {
 	return cmp.Or(ui.Clean(value), none)
 }
 
-// columns are those of the table: what was done, then what is compared, the
-// weightiest first, then what nodes have each for themselves.
+// columns returns the columns of the table: first the outcome, then the compared properties, the
+// most important first, then the numbers that each node has for itself.
 func columns(differences []deploy.Difference) []column {
 	return slices.Concat([]column{
 		{Key: "status", Title: "Status", of: func(m member) string { return string(m.Status) }},
@@ -183,7 +182,7 @@ func columns(differences []deploy.Difference) []column {
 	})
 }
 
-// compared are the columns of the properties, and of what else nodes differ in.
+// compared returns the columns of the properties, and of packages in which nodes differ.
 func compared(differences []deploy.Difference) []column {
 	usual := map[string]string{
 		"deepspeed": "DeepSpeed", "torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "transformers": "transformers",
@@ -199,7 +198,7 @@ func compared(differences []deploy.Difference) []column {
 	}
 	for i, d := range differences {
 		at := slices.IndexFunc(columns, func(c column) bool { return c.Key == d.What })
-		if at < 0 { // a package that came to some nodes with DeepSpeed
+		if at < 0 { // a package that dsbuild installed on some nodes with DeepSpeed
 			at, columns = len(columns), append(columns, column{Key: d.What, Title: ui.Clean(d.What), is: &node.Property{Name: d.What}})
 		}
 		c := &columns[at]
@@ -214,7 +213,7 @@ func compared(differences []deploy.Difference) []column {
 	return columns
 }
 
-// before is the DeepSpeed that was there before a change, and is no more.
+// before is the DeepSpeed version that a change replaced; "" if nothing changed.
 func before(m member) string {
 	switch {
 	case m.Before == nil && m.Changed:
@@ -225,7 +224,7 @@ func before(m member) string {
 	return m.Before.Version
 }
 
-// serial is the group of --serial in which a node was changed.
+// serial is the group of --serial that changed a node.
 func serial(m member) string {
 	if m.Serial == 0 {
 		return ""
@@ -235,7 +234,7 @@ func serial(m member) string {
 
 func free(m member) string {
 	if m.facts == nil || m.facts.FreeBytes == 0 {
-		return "" // unknown: no environment was found to look at
+		return "" // unknown: the probe found no environment
 	}
 	return fmt.Sprintf("%.1f GiB", float64(m.facts.FreeBytes)/(1<<30))
 }
@@ -248,15 +247,15 @@ func total(seconds map[string]float64) float64 {
 	return sum
 }
 
-// fold is nodes that are one row.
+// fold is a set of nodes that share a row.
 type fold struct {
 	names   string
 	members []int
 	cells   []cell
 }
 
-// fold puts nodes together of which everything is equal but what each has for
-// itself; of that the row shows the span.
+// fold groups nodes with the same cause whose cells are equal except for numbers; a row shows
+// the span of the numbers.
 func (t *table) fold(members []member) []fold {
 	places := map[string]int{}
 	var groups []fold
@@ -275,7 +274,7 @@ func (t *table) fold(members []member) []fold {
 	return groups
 }
 
-// key is equal for nodes that are one row.
+// key returns a key that is equal for nodes in the same row.
 func (t *table) key(i int, m member) string {
 	words := []string{strconv.Itoa(m.cause)}
 	for at, c := range t.cells[i] {
@@ -286,7 +285,7 @@ func (t *table) key(i int, m member) string {
 	return fmt.Sprintf("%q", words)
 }
 
-// sum gives a group its names and cells.
+// sum sets the names and the cells of a group.
 func (t *table) sum(g *fold, members []member) {
 	names := make([]string, len(g.members))
 	for i, at := range g.members {
@@ -301,7 +300,7 @@ func (t *table) sum(g *fold, members []member) {
 	}
 }
 
-// span is the least and the most of what nodes have in a column of numbers.
+// span is the range of a group's numbers in a column.
 func (t *table) span(at int, members []int) string {
 	var texts []string
 	for _, m := range members {
@@ -326,12 +325,12 @@ func (t *table) span(at int, members []int) string {
 	return least + "–" + most
 }
 
-// mostValues is how many values of a property are listed: who has more has a
-// property of which no two nodes need be alike.
+// mostValues bounds the listed values of a property. A property with more values is one in which
+// each node may have its own.
 const mostValues = 30
 
-// differences are the properties in which nodes differ, and in words those in
-// which they agree.
+// differences returns the properties in which nodes differ, and the titles of those in which they
+// agree.
 func (t *table) differences(words *words) (all []difference, agree string) {
 	var same []string
 	for i, c := range t.columns {

@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// view is what the template shows.
+// view is the data of the template.
 type view struct {
 	Verdict     string
 	Good        bool
@@ -18,10 +18,10 @@ type view struct {
 	Counts      []count
 	Total       int
 	Differences []difference
-	Agree       string // in what all nodes agree
+	Agree       string // the titles of the properties in which all nodes agree
 	Groups      []group
 	Reasons     []reason
-	More        int // reasons that are not among them
+	More        int // number of reasons left out
 	Remarks     []remark
 	MoreRemarks int
 	Columns     []column
@@ -29,30 +29,30 @@ type view struct {
 	Data        data
 }
 
-// fact is something said about one thing.
+// fact is a labelled text.
 type fact struct{ Label, Text string }
 
-// wheel is one of those that were dealt with; in the table it is a number.
+// wheel is a wheel of the report; the table shows its number.
 type wheel struct {
 	Number       int
 	Name, SHA256 string
 }
 
-// group is a wheel of a fleet that was asked what it needs: for whom it is, and
-// why it is what it is.
+// group is a wheel in the report of ship, with its nodes and the reasons for its choice.
 type group struct {
 	Name, Nodes string
 	Count       int
 	State       string
 	Failed      bool
-	Running     string // nodes that ran it before; "" where all did, or none
-	For         string // what it was made for
+	Running     string // nodes that ran it before; "" if all did, or none
+	For         string // its target: Python, torch, CUDA, arch, CPU and ops
 	Why         []string
 	Error       string
 	Hint        hint
 }
 
-// count is how many nodes have a status; Before counts those left of it in the bar.
+// count is the number of nodes with a status; Before is the number of nodes to the left of them
+// in the bar.
 type count struct {
 	Status    deploy.Status
 	N, Before int
@@ -61,47 +61,47 @@ type count struct {
 // difference is a property in which nodes differ.
 type difference struct {
 	Title  string
-	Must   bool   // of those in which the nodes of one job must agree
-	Whose  string // whose the norm is
+	Must   bool   // the nodes of one job must agree in it
+	Whose  string // whose value the norm is: "most nodes" or "the first of them"
 	Column int
 	Values []value
-	More   int // values that are not among them
+	More   int // number of values left out
 }
 
-// value is what some nodes have; the norm is what most have.
+// value is a value with the nodes that have it; Norm marks the most frequent one.
 type value struct {
 	Text  string
 	Norm  bool
-	Odd   string // as in a cell; "" also of what is not known
+	Odd   string // as in a cell; "" also for an unknown value
 	Nodes string // folded
 	Count int
-	Word  int // its place among the words of the data; unknown as itself
+	Word  int // index among the words of the data; the constant unknown for an unknown value
 }
 
-// reason is why nodes are not ok, in the words of the report.
+// reason is a cause of failure, in the words of the report.
 type reason struct {
 	Status  deploy.Status
 	Nodes   string
 	Count   int
 	Step    string
 	Error   string
-	Example string // whose words these are, where others said it in other words
+	Example string // the node whose words these are, if others used other words
 	Hint    hint
 	Log     string // a file on the machine that wrote the page
 }
 
-// remark is what is worth knowing about nodes, and no fault.
+// remark is a note about nodes that is not a fault.
 type remark struct {
 	Text  string
 	Nodes string
 	Count int
 }
 
-// hint is a hint, with the command that is in it.
+// hint is a hint, split around the command in it.
 type hint struct{ Before, Command, After string }
 
-// row is nodes of which everything is equal that the table shows, but for what
-// no two nodes have alike.
+// row is a row of the table: nodes with the same cause and with equal cells, except in columns
+// of numbers.
 type row struct {
 	Nodes string
 	Count int
@@ -135,11 +135,11 @@ func newView(r *deploy.Report, about deploy.About) view {
 	words := newWords()
 	v.Data = newData(t, members, folds, words)
 	v.Differences, v.Agree = t.differences(words)
-	v.Data.Words = words.list // the last: all above are in it
+	v.Data.Words = words.list // last, because the calls above add words
 	return v
 }
 
-// head says what was done, when, and by whom.
+// head returns the command, the inventory, the user and the time.
 func head(about deploy.About) []fact {
 	inventory := about.Inventory
 	if inventory == "-" {
@@ -154,7 +154,7 @@ func head(about deploy.About) []fact {
 	return facts
 }
 
-// newGroup prepares a wheel of the report of ship.
+// newGroup prepares a group of the report of ship.
 func newGroup(g deploy.Group) group {
 	words := map[string]string{"build": "to be built", "store": "was in the store", "placed": "was built before", "running": "ran on all of them", "built": fmt.Sprintf("built in %.0f s", g.Seconds), "failed": "failed"}
 	view := group{
@@ -177,7 +177,7 @@ func newGroup(g deploy.Group) group {
 	return view
 }
 
-// counts counts nodes by status, the worst last.
+// counts counts nodes by status, the worst status last.
 func counts(r *deploy.Report) []count {
 	s := r.Summary
 	all := []count{
@@ -200,11 +200,10 @@ func counts(r *deploy.Report) []count {
 	return some
 }
 
-// mostReasons is how many reasons are listed: nobody reads more, and the table
-// has them all.
+// mostReasons bounds the listed reasons: nobody reads more, and the table has them all.
 const mostReasons = 100
 
-// reasons are the causes of the report.
+// reasons returns the causes of the report.
 func reasons(r *deploy.Report) (all []reason, more int) {
 	causes := r.Why()
 	more = max(0, len(causes)-mostReasons)
@@ -219,10 +218,10 @@ func reasons(r *deploy.Report) (all []reason, more int) {
 	return all, more
 }
 
-// mostRemarks is how many remarks are listed.
+// mostRemarks bounds the listed remarks.
 const mostRemarks = 30
 
-// remarks puts together the nodes of which the same is worth knowing.
+// remarks returns the remarks, each once with all its nodes.
 func remarks(r *deploy.Report) (all []remark, more int) {
 	var said []ui.Named
 	for _, n := range r.Nodes {
@@ -238,8 +237,8 @@ func remarks(r *deploy.Report) (all []remark, more int) {
 	return all, more
 }
 
-// newHint finds the command in a hint: what follows a colon, up to what is said
-// besides.
+// newHint splits a hint around its command. The command follows a colon and ends before a
+// bracket, a semicolon, ", or " or a line break.
 func newHint(text string) hint {
 	text = ui.Clean(text)
 	at := strings.Index(text, ": dsbuild ")

@@ -151,27 +151,8 @@ def install(version, then="record"):
     orders = [{"do": "install", "wheels": [{"name": "deepspeed", "file": sent, "sha256": sha256}], "pip": "", "limit_s": 5}]
     if then == "undo":
         return orders + [{"do": "undo"}]
-    return orders + [{"do": "record", "forget": False, "room": 1, "journal": {"do": "deploy", "run": version},
+    return orders + [{"do": "record", "forget": False, "journal": {"do": "deploy", "run": version},
                       "installed": {"wheel": os.path.basename(wheel), "sha256": sha256, "version": version, "record": record}}]
-
-
-def install_parts(version):
-    """The same, where what differs from the wheel that is kept has been sent."""
-    wheel = os.path.join(WORK, "deepspeed-%s.whl" % version)
-    parts = sorted(kept_parts(wheel).items(), key=lambda p: p[1])
-    kept, sizes, gap = kept_parts(os.path.join(WHEEL, "deepspeed.whl")), [], False
-    with open(wheel, "rb") as whole, open(wheel + ".parts", "wb") as lacks:
-        for tag, (begin, size) in parts:
-            whole.seek(begin)
-            if tag not in kept:
-                lacks.write(whole.read(size))
-                sizes[-1 if gap else len(sizes):] = [size + (sizes[-1] if gap else 0)]
-            gap = tag not in kept
-    if not kept or not sizes or sum(sizes) == os.path.getsize(wheel):
-        raise SystemExit("nothing to put together: %s of %s" % (sizes, parts))
-    return [{"do": "compare", "role": "deepspeed.whl", "data": b"".join(tag for tag, _ in parts)},
-            {"do": "assemble", "role": "deepspeed.whl", "name": os.path.basename(wheel), "sha256": file_digest(wheel).hexdigest(),
-             "parts": os.path.basename(wheel) + ".parts", "sizes": sizes}] + install(version)
 
 
 def add_others():
@@ -199,7 +180,6 @@ def agent(orders, at=0, power=False):
     status, its answers, and how many points there were."""
     out, count = os.path.join(WORK, "answers"), os.path.join(WORK, "count")
     names = [os.path.basename(wheel["file"]) for order in orders if order["do"] == "install" for wheel in order["wheels"]]
-    names = [order["parts"] for order in orders if order["do"] == "assemble"] or names
     REQUEST["files"] = [{"name": name, "sha256": file_digest(os.path.join(WORK, name)).hexdigest()} for name in names]
     for name in names:
         os.makedirs(INBOX, exist_ok=True)
@@ -208,8 +188,7 @@ def agent(orders, at=0, power=False):
     if child == 0:
         r, w = os.pipe()
         for i, order in enumerate(orders):
-            data = order.pop("data", b"")
-            os.write(w, json.dumps(dict(order, number=i + 1, bytes=len(data))).encode() + b"\n" + data)
+            os.write(w, json.dumps(dict(order, number=i + 1)).encode() + b"\n")
         os.write(w, b'{"do": "end", "number": 99}\n')
         os.close(w)
         os.dup2(r, 0)
@@ -310,7 +289,7 @@ class Story:
         for what, got, old, new in (("installed.json", load_json(INSTALLED), self.noted, self.noted_new), ("the journal", journal(), self.entries, self.entries_new)):
             if became and got != {"old": old, "new": new}[became]:
                 wrong.append("%s does not tell of the %s version: %s" % (what, became, got))
-        left = set(os.listdir(HOME)) - {"lock", "installed.json", "previous", "journal.jsonl", "wheel"}
+        left = set(os.listdir(HOME)) - {"lock", "installed.json", "previous", "journal.jsonl"}
         if left:
             wrong.append("left behind: %s" % sorted(left))
         if became == "new" and self.reverts and not wrong:
@@ -367,11 +346,10 @@ def stories():
             raise SystemExit("%s %s" % (status, answers))
         save(name)
     load("second")
-    noted, differs = json.load(real_open(os.path.join(WORK, "first", "home", "installed.json"))), install_parts("0.3")
+    noted = json.load(real_open(os.path.join(WORK, "first", "home", "installed.json")))
     return [
         Story("a first install", "empty", install("0.1"), reverts=True),
         Story("an install over another", "second", install("0.3"), reverts=True),
-        Story("an install of what differs", "second", differs, reverts=True),
         Story("an install that is undone", "second", install("0.3", then="undo")),
         Story("a rollback", "second", back(noted)),
     ]

@@ -1,8 +1,8 @@
-// Package fanout runs one function over many items through a sliding window
-// and keeps one result for each.
+// Package fanout runs one function over many items through a sliding window and keeps one result
+// for each.
 //
-// There are no batches: as soon as one item ends the next begins, so the
-// slowest of a thousand nodes holds up nothing but the end.
+// There are no batches: as soon as one item ends the next begins, so the slowest of a thousand
+// nodes delays only the end.
 package fanout
 
 import (
@@ -14,62 +14,61 @@ import (
 	"time"
 )
 
-// DefaultForks is how many items run at once when Options.Forks is not set.
+// DefaultForks is how many items run at once if Options.Forks is not set.
 const DefaultForks = 32
 
-// ErrStopped is the error of an item that was never started because
-// Options.StopWhen had said that enough had failed.
+// ErrStopped is the error of an item that was never started because Options.StopWhen had returned
+// true.
 var ErrStopped = errors.New("not started: too many failed before")
 
-// errGoexit is the error of an item whose do ended its own goroutine: neither a
-// panic nor a return, and not to be taken for a success.
+// errGoexit is the error of an item whose do ended its own goroutine with runtime.Goexit. This is
+// neither a panic nor a return, and must not count as a success.
 var errGoexit = errors.New("ended by runtime.Goexit")
 
-// Options say how wide the window is and when to stop.
+// Options set the width of the window and the condition to stop.
 type Options struct {
 	// Forks is how many items run at once; 0 or less means DefaultForks.
 	Forks int
-	// StopWhen is asked after each failure, with the number of failures so
-	// far and never by two goroutines at once. Once it says yes no further
-	// item is started; those that run are left to end. nil means never.
+	// StopWhen is called after each failure with the number of failures so far, and never by two
+	// goroutines at once. Once it returns true, Run starts no further item; running items
+	// continue to their end. nil means never.
 	StopWhen func(failed int) bool
 }
 
-// Result is what became of one item.
+// Result is the outcome of one item.
 type Result[O any] struct {
-	// Value is what do returned, also beside an error.
+	// Value is the value that do returned, even with an error.
 	Value O
 	// Err is do's error, a *PanicError, or the reason why the item was not started.
 	Err error
-	// Started is false when do was never called for this item.
+	// Started is false if do was never called for this item.
 	Started bool
 	// Seconds is how long do took.
 	Seconds float64
 }
 
-// PanicError is a panic in do, caught so that one item cannot end the others.
+// PanicError is a panic in do. Run recovers it so that one item cannot end the others.
 type PanicError struct {
-	// Value is what panic was called with.
+	// Value is the argument of panic.
 	Value any
-	// Stack is the goroutine's stack at that moment.
+	// Stack is the goroutine's stack at the panic.
 	Stack []byte
 }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Unwrap gives the error that panic was called with, if it was one.
+// Unwrap returns the argument of panic if it was an error, else nil.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// Run calls do once for every item, at most opt.Forks at a time, and returns
-// one result for each in the order of items. It returns when everything it
-// started has ended and leaves no goroutine behind.
+// Run calls do once for every item, at most opt.Forks at a time, and returns one result for each
+// in the order of items. It returns when all started items have ended, and leaves no goroutine
+// behind.
 //
-// When ctx ends no further item is started; do is expected to notice the end
-// of its ctx by itself. Items that were not started have Started false and
-// Err set to the cause of ctx's end, or to ErrStopped.
+// When ctx ends, Run starts no further item; do must notice the end of its ctx by itself. An item
+// that was not started has Started false and Err set to the cause of ctx's end, or to ErrStopped.
 func Run[I, O any](ctx context.Context, items []I, opt Options, do func(context.Context, I) (O, error)) []Result[O] {
 	forks := opt.Forks
 	if forks <= 0 {
@@ -110,14 +109,14 @@ type window[O any] struct {
 	stopped chan struct{}
 }
 
-// enter waits for a free slot; an error says why there will be none.
+// enter waits for a free slot; an error is the reason to start no further item.
 func (w *window[O]) enter(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-w.stopped:
 	case w.slots <- struct{}{}:
 	}
-	// select picks at random among what is ready: an end always wins.
+	// select picks at random among the ready cases. These checks make an end always win.
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -141,7 +140,7 @@ func (w *window[O]) skip(i int, err error) {
 	}
 }
 
-// ended counts failures and closes the window when they are enough.
+// ended counts failures, and closes the window when StopWhen returns true.
 func (w *window[O]) ended(err error) {
 	if err == nil || w.stopWhen == nil {
 		return
@@ -154,7 +153,7 @@ func (w *window[O]) ended(err error) {
 	}
 }
 
-// run calls do for one item and fills its result whatever way do ends.
+// run calls do for one item and sets its result, however do ends.
 func run[I, O any](ctx context.Context, item I, r *Result[O], do func(context.Context, I) (O, error)) {
 	r.Started = true
 	returned := false

@@ -1,8 +1,8 @@
-// Package hint attaches to an error what its reader can try next.
+// Package hint attaches to an error the next step that its reader can try.
 //
-// The text of an error says what happened; the hint says what to do about it
-// and is printed on a line of its own. A package that may not import this one
-// gives its error type a method Hint() string instead: Of finds both.
+// The text of an error describes the failure. The hint suggests a remedy and is printed on a line
+// of its own. A package that may not import this one gives its error type a method Hint() string
+// instead: Of finds both.
 package hint
 
 import (

@@ -1,5 +1,5 @@
-// Package hosts reaches the nodes of an inventory: what an inventory says of a
-// host is turned into what a connection wants to know.
+// Package hosts reaches the nodes of an inventory. It turns an inventory host into a connection
+// target and a runner.
 package hosts
 
 import (
@@ -18,7 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Target is how to reach a host; knownHosts "" is the user's own file.
+// Target returns the connection target of a host. With knownHosts "" the user's own known_hosts
+// file counts.
 func Target(h inventory.Host, knownHosts string) (remote.Target, error) {
 	jump, err := remote.ParseJump(h.ProxyJump)
 	if err != nil {
@@ -37,8 +38,8 @@ func Target(h inventory.Host, knownHosts string) (remote.Target, error) {
 	return t, nil
 }
 
-// Runner runs commands on a host as the inventory says: with its variables, after
-// its setup line, behind its prefix. A setup line that fails is an error that says so.
+// Runner runs commands on a host with the inventory's variables, setup line and exec_prefix. If the
+// setup line fails, Run returns an error that names it.
 func Runner(r remote.Runner, h inventory.Host) remote.Runner { return runner{r, h} }
 
 type runner struct {
@@ -46,8 +47,9 @@ type runner struct {
 	host inventory.Host
 }
 
-// readVariables sets the variables that come on standard input, up to the line $1, and
-// becomes the program that follows. Every user of the node sees the words of a command.
+// readVariables is a shell script. It reads variables from standard input up to the line $1, sets
+// them, and execs the program in the remaining arguments. The variables come on standard input
+// because every user of the node sees the arguments of a command.
 const readVariables = `all=
 while IFS= read -r line && [ "$line" != "$1" ]; do
 	all="$all$line
@@ -65,7 +67,8 @@ exec "$@"`
 func (h runner) Run(ctx context.Context, cmd remote.Command) error {
 	cmd.Setup = h.host.Setup
 	if len(h.host.ExecPrefix) > 0 && len(cmd.Env) > 0 {
-		// Inside the container: not every one passes on what is set outside.
+		// env runs inside the container, because some container runtimes do not pass outside
+		// variables on.
 		inner := []string{"env"}
 		for _, k := range slices.Sorted(maps.Keys(cmd.Env)) {
 			inner = append(inner, k+"="+cmd.Env[k])
@@ -74,7 +77,7 @@ func (h runner) Run(ctx context.Context, cmd remote.Command) error {
 	}
 	if len(h.host.Env) > 0 {
 		env := maps.Clone(h.host.Env)
-		maps.Copy(env, cmd.Env) // what a command says itself goes first
+		maps.Copy(env, cmd.Env) // the command's own variables win
 		lines, err := remote.Exports(env)
 		if err != nil {
 			return err
@@ -100,14 +103,14 @@ func (h runner) Run(ctx context.Context, cmd remote.Command) error {
 	return err
 }
 
-// setupWatch passes on what a command says on stderr and keeps the beginning: a
-// setup line that fails says so there, and nothing runs after it.
+// setupWatch passes a command's stderr on and keeps its beginning. If the setup line fails, the
+// node reports that there, and the command does not run.
 type setupWatch struct {
-	to   io.Writer // nil: nobody
+	to   io.Writer // nil discards the output
 	kept []byte
 }
 
-// setupMost bounds what is kept.
+// setupMost limits the kept bytes.
 const setupMost = 16 << 10
 
 // Write implements io.Writer.
@@ -119,7 +122,7 @@ func (w *setupWatch) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// failure is what became of the setup line of a host; nil if it did not fail.
+// failure returns the error of a host's setup line, or nil if it did not fail.
 func (w *setupWatch) failure(h inventory.Host) error {
 	before, status, found := strings.Cut(ui.Clean(string(w.kept)), remote.SetupFailed)
 	if !found {
@@ -135,10 +138,10 @@ func (w *setupWatch) failure(h inventory.Host) error {
 		"it is said at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 
-// mostSaid is how much foreign text a message repeats.
+// mostSaid limits the bytes of a node's text that an error message quotes.
 const mostSaid = 200
 
-// WithEnv sets variables for every command of a Runner; what a command says itself goes first.
+// WithEnv sets variables for every command of a Runner. The command's own variables win.
 func WithEnv(r remote.Runner, env map[string]string) remote.Runner { return envRunner{r, env} }
 
 type envRunner struct {

@@ -19,7 +19,7 @@ import (
 	"deps.dev/util/pypi"
 )
 
-// Bounds on what an index may answer.
+// Bounds on the answer of an index: bytes of a page and of metadata, and the time for an answer.
 const (
 	maxPage     = 32 << 20
 	maxMetadata = 4 << 20
@@ -32,19 +32,20 @@ var ErrNoProject = errors.New("it has no such project")
 // File is one distribution that an index lists.
 type File struct {
 	Name    string
-	Version string          // as the name of the file has it
+	Version string          // in the spelling of the file name
 	Wheel   *pypi.WheelInfo // nil for a source distribution
-	SHA256  string          // hex; "" where the index does not say
+	SHA256  string          // hex; "" if the index has none
 	Yanked  bool            // withdrawn (PEP 592)
-	Reason  string          // why it was
-	// Metadata says that METADATA lies beside the wheel, MetadataSHA256 what its digest is.
+	Reason  string          // the reason for Yanked
+	// Metadata reports that the index serves METADATA beside the wheel. MetadataSHA256 is its
+	// digest.
 	Metadata       bool
 	MetadataSHA256 string
 
 	url *url.URL
 }
 
-// Client asks indexes. It asks for each page once.
+// Client queries indexes. It requests each page once.
 type Client struct {
 	http *http.Client
 
@@ -57,7 +58,7 @@ type page struct {
 	err   error
 }
 
-// New makes a client that reaches indexes by transport.
+// New makes a client that reaches indexes through transport.
 func New(transport http.RoundTripper) *Client {
 	return &Client{
 		http:  &http.Client{Transport: transport, Timeout: patience, CheckRedirect: follow},
@@ -65,7 +66,7 @@ func New(transport http.RoundTripper) *Client {
 	}
 }
 
-// follow allows few redirects, and none away from encryption.
+// follow allows up to four redirects, and none from an encrypted to an unencrypted address.
 func follow(req *http.Request, via []*http.Request) error {
 	if len(via) >= 5 {
 		return errors.New("stopped after 5 redirects")
@@ -76,8 +77,8 @@ func follow(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Files lists the distributions of a project in an index. Names that no installer
-// would understand are left out.
+// Files lists the distributions of a project in an index. It omits names that no installer would
+// understand.
 func (c *Client) Files(ctx context.Context, index, project string) ([]File, error) {
 	project = pypi.CanonPackageName(project)
 	address := strings.TrimRight(index, "/") + "/" + url.PathEscape(project) + "/"
@@ -118,7 +119,7 @@ func (c *Client) files(ctx context.Context, address, project string) ([]File, er
 	return files, nil
 }
 
-// read reads a page in the form that its kind names.
+// read parses a page in the format of its content type.
 func read(contentType string, text []byte) ([]link, error) {
 	kind, _, err := mime.ParseMediaType(contentType)
 	switch {
@@ -132,7 +133,7 @@ func read(contentType string, text []byte) ([]link, error) {
 	return nil, fmt.Errorf("its answer is %.60q, not the page of a project", kind)
 }
 
-// Metadata fetches the METADATA of a wheel that has it beside itself.
+// Metadata fetches the METADATA that the index serves beside a wheel.
 func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 	if !f.Metadata {
 		return nil, fmt.Errorf("%s: the index has no metadata beside it (PEP 658)", f.Name)
@@ -151,8 +152,7 @@ func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 	return text, nil
 }
 
-// get fetches at most limit bytes. An error says where they should have come from,
-// without who logs in there.
+// get fetches at most limit bytes. An error names the address without its password.
 func (c *Client) get(ctx context.Context, address, accept string, limit int64) ([]byte, *http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

@@ -15,33 +15,33 @@ import (
 
 // Prompter asks the person who runs dsbuild.
 type Prompter interface {
-	// Ask shows a question, whose last line is the prompt, and returns the line
-	// that was typed; without echo that is not to be seen. It ends with ctx.
-	// Foreign words in a question are not clean.
+	// Ask shows a question, whose last line is the prompt, and returns the line that the person
+	// typed. With echo false, the terminal does not show the typing. Ask ends with ctx. The
+	// question may hold text from a node that is not made safe for a terminal.
 	Ask(ctx context.Context, question string, echo bool) (string, error)
 }
 
-// patience is how long a question stays open: as long as sshd waits for a login.
+// patience limits the time a question stays open. sshd waits as long for a login.
 const patience = 2 * time.Minute
 
-// Answers are what a person was asked in a run, so that nothing is asked twice.
-// They are held in memory, and shown to nobody but whom they are for.
+// Answers keeps a person's answers during a run, so that dsbuild asks nothing twice. It keeps them
+// in memory only and gives each answer only to the login it belongs to.
 type Answers struct {
-	prompter Prompter // nil: nobody is there
+	prompter Prompter // nil: nobody can be asked
 
 	one chan struct{} // held while a question is open
 
 	mu     sync.Mutex
-	absent error // nobody answers
+	absent error // the reason why nobody answers, once that is known
 	given  map[string]*secret
 }
 
-// NewAnswers returns the answers of whom p asks; nil is nobody.
+// NewAnswers returns Answers that ask through p. With nil, nobody can be asked.
 func NewAnswers(p Prompter) *Answers {
 	return &Answers{prompter: p, one: make(chan struct{}, 1), given: map[string]*secret{}}
 }
 
-// ask puts a question; one at a time, so that a person can follow.
+// ask puts a question to the person. Questions come one at a time, so that the person can follow.
 func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, error) {
 	select {
 	case a.one <- struct{}{}:
@@ -66,7 +66,7 @@ func (a *Answers) ask(ctx context.Context, question string, echo bool) (string, 
 	return text, nil
 }
 
-// away remembers that nobody answers, and tells why.
+// away records err as the reason why nobody answers, and returns the first such reason.
 func (a *Answers) away(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,36 +76,36 @@ func (a *Answers) away(err error) error {
 	return a.absent
 }
 
-// secret is an answer that holds in several places: a passphrase, a password.
+// secret is an answer that several logins use: a passphrase or a password.
 type secret struct {
 	text    string
-	key     ssh.Signer // what a passphrase has opened
+	key     ssh.Signer // the key that the passphrase opened
 	state   trial
-	wrong   error         // why it is not tried again
-	settled chan struct{} // closed when it is no longer on trial
+	wrong   error         // the error for later logins, if refused
+	settled chan struct{} // closed when the trial ends
 }
 
 type trial int
 
 const (
-	untried trial = iota // asked for, but the place it was for has gone
+	untried trial = iota // typed, but its login ended before the node judged it
 	onTrial
 	proven
 	refused
 )
 
-// loan is a secret in somebody's hands.
+// loan is a secret in use by one login.
 type loan struct {
 	answers *Answers
 	key     string
 	secret  *secret
 	text    string
-	first   bool // nobody knows yet whether it is right
+	first   bool // this login is the first to try the secret
 }
 
-// borrow returns the secret called key, asking for it if nobody has. Until it
-// has been proven one alone has it, and the others wait: a slip of the finger
-// is not to be told to a thousand nodes, of which each counts it.
+// borrow returns the secret called key and asks for it if nobody has yet. Until the secret is
+// proven, one login has it and the others wait. Otherwise a typing error would go to a thousand
+// nodes, and each counts it as a failed login.
 func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, error)) (*loan, error) {
 	for {
 		a.mu.Lock()
@@ -142,8 +142,8 @@ func (a *Answers) borrow(ctx context.Context, key string, ask func() (string, er
 	}
 }
 
-// fail is a loan that nobody answered. Where only the one who asked is gone, the
-// next may ask again.
+// fail ends a loan without an answer. If ctx ended, only this login has gone, and the next login
+// may ask again.
 func (l *loan) fail(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		l.refuse(err)
@@ -155,13 +155,13 @@ func (l *loan) fail(ctx context.Context, err error) {
 	close(l.secret.settled)
 }
 
-// prove says that the text was right: others may have it.
+// prove marks the secret as right: other logins may use it.
 func (l *loan) prove() { l.settle(proven, nil) }
 
-// refuse says that it was not, and why nobody gets it.
+// refuse marks the secret as wrong. Later logins get the error why instead.
 func (l *loan) refuse(why error) { l.settle(refused, why) }
 
-// giveBack says that nobody knows.
+// giveBack ends the trial without a result.
 func (l *loan) giveBack() { l.settle(untried, nil) }
 
 func (l *loan) settle(state trial, wrong error) {
@@ -175,17 +175,17 @@ func (l *loan) settle(state trial, wrong error) {
 	close(l.secret.settled)
 }
 
-// errNoAnswer is an empty line where a secret was wanted: the person gives up.
+// errNoAnswer means that the person typed an empty line for a secret, and so gave up.
 var errNoAnswer = errors.New("nothing was typed")
 
-// bounds of what a node may say in a question.
+// Limits on a node's text in a question, in bytes.
 const (
 	mostSaid   = 2000
 	mostPrompt = 200
 )
 
-// question is how a prompt of somebody's is put. What a node says stands apart,
-// so that it cannot pass for a question of another.
+// question formats a prompt from a node or program. A node's message stands on its own indented
+// lines, so that it cannot imitate a question of another source.
 func question(from, said, prompt string) string {
 	var b strings.Builder
 	if said = clip(strings.TrimSpace(said), mostSaid); said != "" {

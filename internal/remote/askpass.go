@@ -9,8 +9,9 @@ import (
 	"os"
 )
 
-// askpassSocket is the variable that says where a program that ssh has started to ask
-// for a password (SSH_ASKPASS) gets the answer: from the dsbuild that has started ssh.
+// askpassSocket names the environment variable with the path of dsbuild's socket. ssh starts a
+// program to ask for a password (SSH_ASKPASS). That program gets the answer through this socket
+// from the dsbuild that started ssh.
 const askpassSocket = "DSBUILD_ASKPASS"
 
 // askRequest is a question of ssh's.
@@ -19,16 +20,17 @@ type askRequest struct {
 	Kind   string `json:"kind,omitempty"` // SSH_ASKPASS_PROMPT: confirm, none, or "" for a text
 }
 
-// askReply is the answer.
+// askReply is dsbuild's answer.
 type askReply struct {
 	Text string `json:"text"`
 }
 
-// tellsKind is ssh's word for what is to be told, and not asked: touch your key.
+// tellsKind is ssh's word for a message that needs no answer, such as a request to touch a security
+// key.
 const tellsKind = "none"
 
-// Askpass does what ssh wants of a program that asks for passwords, if ssh has started
-// this one as such; else asked is false. Answers go to out, and code is the exit status.
+// Askpass acts as ssh's SSH_ASKPASS program if ssh started this process as one. Otherwise asked is
+// false. Askpass writes the answer to out; code is the exit status.
 func Askpass(args []string, out io.Writer) (code int, asked bool) {
 	socket := os.Getenv(askpassSocket)
 	if socket == "" || len(args) != 1 {
@@ -52,9 +54,9 @@ func Askpass(args []string, out io.Writer) (code int, asked bool) {
 	return 0, true
 }
 
-// serveAskpass answers ssh's questions at a socket in the private folder until end is
-// called. A question that has no answer stays open until then: to one that is not
-// answered ssh sends the node an empty password.
+// serveAskpass answers ssh's questions at a socket in the private folder until the caller calls
+// end. A question without an answer stays open until then, because ssh would send the node an empty
+// password if the program ended without one.
 func serveAskpass(socket string, answer func(prompt string, tell bool) (string, bool)) (end func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", socket)
 	if err != nil {
@@ -84,12 +86,12 @@ func answerAskpass(conn net.Conn, ended <-chan struct{}, answer func(prompt stri
 	}
 	text, ok := answer(request.Prompt, request.Kind == tellsKind)
 	if request.Kind == tellsKind {
-		io.Copy(io.Discard, conn) //nolint:errcheck // until ssh has what it waited for
+		io.Copy(io.Discard, conn) //nolint:errcheck // wait until ssh ends its askpass program
 		return
 	}
 	if !ok {
 		<-ended
 		return
 	}
-	json.NewEncoder(conn).Encode(askReply{Text: text}) //nolint:errcheck // who asked has gone
+	json.NewEncoder(conn).Encode(askReply{Text: text}) //nolint:errcheck // the asker may have gone
 }

@@ -17,10 +17,11 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// defaultIdentities are the files ssh tries when none is named.
+// defaultIdentities returns the key files that ssh tries if the configuration names none.
 func defaultIdentities(home string) []string {
 	if home == "" {
 		return nil
@@ -39,26 +40,24 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// keySet is what one authentication can try. It is opened for one handshake.
+// keySet holds the keys that one authentication can try. It is opened for one handshake.
 type keySet struct {
 	signers []ssh.Signer
 	labels  []string // one for each signer
-	notes   []string // keys that could not be used, and why
-	locked  []string // identity files that need a passphrase, which nobody can be asked for
+	notes   []string // keys that could not be used, each with the reason
+	locked  []string // encrypted identity files, when nobody can be asked for the passphrase
 	agent   net.Conn
-	certs   []*ssh.Certificate // of CertificateFile, each goes before its key
-	full    error              // this process can open no more files: what there is to try is not known
+	certs   []*ssh.Certificate // from CertificateFile; each goes before its key
+	full    error              // this process can open no more files, so some keys may be missing
 
-	// unlock opens an encrypted identity file; nil where nobody can be asked.
+	// unlock opens an encrypted identity file. It is nil if nobody can be asked for the passphrase.
 	unlock func(file string, text []byte) (ssh.Signer, error)
 }
 
-// keysFor gathers the keys for t: the identity files that were named, each by
-// way of the agent if that holds it, then, unless they are to be the only ones,
-// what else the agent holds. Named
-// files go first because a node ends the connection after about six keys. An
-// empty set is an error before anything is dialled, unless there is somebody to
-// ask for a password. asking tells when a passphrase is asked for.
+// keysFor gathers the keys for t. Named identity files go first, each through the agent if the
+// agent holds its key. The agent's other keys follow unless IdentitiesOnly is set. Named files go
+// first because a node ends the connection after about six keys. If there is no key and nobody can
+// be asked for a password, keysFor returns an error before dsbuild dials.
 func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 	k := &keySet{}
 	attended := d.answers.attended(t)
@@ -95,13 +94,13 @@ func (d *SSH) keysFor(ctx context.Context, t Target) (*keySet, error) {
 		return k, nil
 	}
 	defer k.close()
-	err := fmt.Errorf("%w for %s: there is no key to try%s", ErrAuth, loginName(t), k.because())
+	err := cause.Errorf("%w for %s: there is no key to try%s", ErrAuth, cause.Own(loginName(t)), k.because())
 	return nil, hint.With(err, "%s", k.advice())
 }
 
 func loginName(t Target) string { return t.User + "@" + hostPort(t) }
 
-// agentFor is the socket of the agent for t; "" is none.
+// agentFor returns the socket of the agent for t, or "" for none.
 func (d *SSH) agentFor(t Target) string {
 	socket := d.opt.AgentSocket
 	if socket == "" {
@@ -122,7 +121,7 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	}
 	c, err := dialAgent(socket, 2*time.Second)
 	if err != nil && socket == defaultAgent && errors.Is(err, fs.ErrNotExist) {
-		return nil // nobody has named one
+		return nil // no agent at the default socket, and no setting names one
 	}
 	if err != nil {
 		k.notice(err)
@@ -137,23 +136,24 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	return signers
 }
 
-// notice remembers an error that says nothing about a key.
+// notice records an error of this process, such as too many open files, that says nothing about a
+// key.
 func (k *keySet) notice(err error) {
 	if tooManyFiles(err) {
 		k.full = err
 	}
 }
 
-// tooManyFiles reports whether err is that of a process, or a machine, that has as many
-// files open as it may.
+// tooManyFiles reports whether err means that this process or this machine is at its limit of open
+// files.
 func tooManyFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// filesError is the error of a connection for which this machine had no file left. Others
-// end, so it may be tried again.
+// filesError is the error of a connection for which this machine had no file descriptor left. Other
+// connections end and free theirs, so the caller may retry.
 func filesError(t Target, err error) error {
-	return hint.With(fmt.Errorf("%w to %s: this machine can open no more files: %w", ErrDial, loginName(t), err),
+	return hint.With(cause.Errorf("%w to %s: this machine can open no more files: %w", ErrDial, cause.Own(loginName(t)), err),
 		"fewer nodes at once (--forks), or a higher limit here: ulimit -n")
 }
 
@@ -239,8 +239,8 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 	k.notes = append(k.notes, fmt.Sprintf("%s is not a private key: %v", file, err))
 }
 
-// addLocked adds the key of an encrypted identity file. One that does not say
-// which key it is has to be opened for that.
+// addLocked adds the key of an encrypted identity file. If the file does not name its public key,
+// addLocked opens it right away.
 func (k *keySet) addLocked(file string, text []byte, pub ssh.PublicKey) {
 	if k.unlock == nil {
 		k.locked = append(k.locked, file)
@@ -274,8 +274,8 @@ func (k *keySet) byAgent(file string, pub ssh.PublicKey, held []ssh.Signer) bool
 	return false
 }
 
-// publicOf reads FILE.pub, or FILE itself where that is the public half of a
-// key that only the agent has.
+// publicOf reads a public key from FILE itself or from FILE.pub. FILE may hold the public half of a
+// key whose private half only the agent has.
 func publicOf(file string) ssh.PublicKey {
 	for _, f := range []string{file, file + ".pub"} {
 		if b, err := os.ReadFile(f); err == nil {
@@ -287,8 +287,8 @@ func publicOf(file string) ssh.PublicKey {
 	return nil
 }
 
-// securityKey reports whether an identity file needs a security key (FIDO), which
-// OpenSSH alone can talk to.
+// securityKey reports whether an identity file needs a security key (FIDO). Only OpenSSH can use
+// one.
 func securityKey(file string) bool {
 	pub := publicOf(file)
 	return pub != nil && strings.HasPrefix(pub.Type(), "sk-")

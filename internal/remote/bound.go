@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// ErrFlood is a node that says more than any honest answer holds.
+// ErrFlood means that a node sends more than any honest answer holds.
 var ErrFlood = errors.New("the node sends too much output")
 
-// Bound counts bytes. Over is called with those that are more than Most, perhaps several
-// times: it ends what sends them.
+// Bound counts bytes. When the count exceeds Most, it calls Over, perhaps several times. Over ends
+// the sender.
 type Bound struct {
 	Most int
 	Over func()
@@ -22,22 +22,22 @@ type Bound struct {
 // Count counts n bytes more.
 func (b *Bound) Count(n int) {
 	if b.counted += min(n, b.Most+1); b.counted > b.Most {
-		b.counted = b.Most + 1 // it does not overflow, however long a node goes on
+		b.counted = b.Most + 1 // capped, so that a node that never stops cannot overflow the counter
 		b.Over()
 	}
 }
 
-// mostAnswer is how much of a short answer is kept.
+// mostAnswer limits the kept bytes of a short answer.
 const mostAnswer = 64 << 10
 
-// Answer is a Writer that keeps the short answer of a program. A program that says more is
-// to be ended.
+// Answer is a Writer that keeps the short answer of a program. If the program sends more, Answer
+// calls the function that ends it.
 type Answer struct {
 	text  bytes.Buffer
 	bound Bound
 }
 
-// NewAnswer returns an Answer; over ends the program.
+// NewAnswer returns an Answer. over ends the program.
 func NewAnswer(over func()) *Answer {
 	return &Answer{bound: Bound{Most: mostAnswer, Over: over}}
 }
@@ -49,10 +49,11 @@ func (a *Answer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String is what was said, up to the bound.
+// String returns the kept bytes of the answer.
 func (a *Answer) String() string { return a.text.String() }
 
-// bounded is a context that ends with ErrFlood when over is called; flooded is err, or that.
+// bounded returns a context that ends with ErrFlood when over is called. flooded then returns
+// ErrFlood in place of its argument, and otherwise the argument.
 func bounded(ctx context.Context) (limited context.Context, over func(), flooded func(err error) error, end func()) {
 	limited, cancel := context.WithCancelCause(ctx)
 	flooded = func(err error) error {
@@ -64,7 +65,7 @@ func bounded(ctx context.Context) (limited context.Context, over func(), flooded
 	return limited, func() { cancel(ErrFlood) }, flooded, func() { cancel(nil) }
 }
 
-// RunForAnswer runs a command that says little, and returns what it says on stdout.
+// RunForAnswer runs a command with a short answer and returns its stdout.
 func RunForAnswer(ctx context.Context, on Runner, cmd Command) (string, error) {
 	limited, over, flooded, end := bounded(ctx)
 	defer end()

@@ -21,30 +21,31 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// NoConfig is an Options.Config that stands for none.
+// NoConfig is the Options.Config value for no configuration file.
 const NoConfig = "none"
 
-// clientConfig is the OpenSSH client configuration, which ssh itself reads (ssh -G).
+// clientConfig is the OpenSSH client configuration. dsbuild does not parse it but asks ssh for the
+// result (ssh -G).
 type clientConfig struct {
-	file   string // "": the user's and the system's
+	file   string // "" means the user's and the system's files
 	note   func(string)
-	asking chan struct{} // held while ssh is asked
+	asking chan struct{} // limits how many ssh -G run at once
 	ticket func() bool   // whether Kerberos has a ticket
 
 	once sync.Once
-	ssh  string // the program that is asked; "" is none
+	ssh  string // path of ssh; "" if ssh need not be asked
 
 	mu   sync.Mutex
-	said map[string]settings // by the options of the question: nodes share jump hosts
+	said map[string]settings // results by the arguments of ssh -G; nodes share jump hosts
 }
 
 func newClientConfig(file string, note func(string)) *clientConfig {
-	// Each ssh is a process that does little more than begin.
+	// Each ssh -G is a process that ends right after its start, so one for each CPU may run.
 	return &clientConfig{file: file, note: note, asking: make(chan struct{}, max(4, runtime.GOMAXPROCS(0))), ticket: sync.OnceValue(hasTicket), said: map[string]settings{}}
 }
 
-// load finds out whether ssh has to be asked at all: for an inventory that says all, and
-// a system's configuration as it is shipped, no process is started.
+// load finds out whether dsbuild has to ask ssh at all. If the inventory holds every setting, and
+// the system's configuration is as shipped, no process is needed.
 func (c *clientConfig) load() {
 	var files []string
 	switch c.file {
@@ -70,7 +71,7 @@ func (c *clientConfig) load() {
 	c.ssh = program
 }
 
-// wantedSettings are the keys that dsbuild takes notice of; docs/nodes.md lists them.
+// wantedSettings are the keys that dsbuild uses; docs/nodes.md lists them.
 var wantedSettings = []string{
 	"hostname", "port", "user", "identityfile", "certificatefile", "identitiesonly", "identityagent",
 	"proxyjump", "proxycommand", "userknownhostsfile", "globalknownhostsfile", "knownhostscommand", "hostkeyalias",
@@ -78,13 +79,13 @@ var wantedSettings = []string{
 	"pkcs11provider", "hostbasedauthentication", "gssapiauthentication", "canonicalizehostname",
 }
 
-// matters reports whether a file, or one that it includes, has a line with a key that
-// dsbuild takes notice of. GSSAPIAuthentication, which distributions turn on for all,
-// matters to those who have a ticket.
+// matters reports whether a file, or a file that it includes, has a line with a key that dsbuild
+// uses. Distributions turn GSSAPIAuthentication on for everybody, so that key counts only if the
+// user has a Kerberos ticket.
 func (c *clientConfig) matters(file string, depth int) bool {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return !errors.Is(err, os.ErrNotExist) // ssh will say what is wrong with it
+		return !errors.Is(err, os.ErrNotExist) // ssh reports the problem with the file
 	}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
@@ -94,7 +95,7 @@ func (c *clientConfig) matters(file string, depth int) bool {
 		}
 		key, value := strings.ToLower(line[:end]), strings.TrimLeft(line[end:], " \t=")
 		switch {
-		case key == "include" && depth < 16: // as deep as ssh goes
+		case key == "include" && depth < 16: // ssh's own limit on the depth
 			if slices.ContainsFunc(included(file, value), func(f string) bool { return c.matters(f, depth+1) }) {
 				return true
 			}
@@ -106,7 +107,7 @@ func (c *clientConfig) matters(file string, depth int) bool {
 	return false
 }
 
-// included are the files of an Include in file.
+// included returns the files that an Include line in file names.
 func included(file, value string) []string {
 	var all []string
 	for _, pattern := range words(value) {
@@ -124,7 +125,7 @@ func included(file, value string) []string {
 	return all
 }
 
-// settings are all values of each key for one host, the first of most import.
+// settings holds all values of each key for one host. For most keys only the first value counts.
 type settings map[string][]string
 
 func (s settings) first(key string) string {
@@ -134,7 +135,7 @@ func (s settings) first(key string) string {
 	return ""
 }
 
-// value is like first, where "none" is none.
+// value returns the first value of key, and "" for "none".
 func (s settings) value(key string) string {
 	if v := s.first(key); !strings.EqualFold(v, "none") {
 		return v
@@ -142,18 +143,19 @@ func (s settings) value(key string) string {
 	return ""
 }
 
-// says reports whether a flag is yes, or no.
+// says reports whether the first value of key means answer, which is yes or no. ssh may print true
+// or false instead.
 func (s settings) says(key, answer string) bool {
 	other := map[string]string{"yes": "true", "no": "false"}[answer]
 	v := s.first(key)
 	return strings.EqualFold(v, answer) || strings.EqualFold(v, other)
 }
 
-// askLimit is how long ssh may take to resolve a name.
+// askLimit limits the run of ssh -G, which may resolve a name, and of klist.
 const askLimit = 10 * time.Second
 
-// flags are the options that have ssh read the same configuration: it knows the
-// account's home, and not HOME.
+// flags returns the options that make ssh read the same configuration as dsbuild. ssh takes the
+// home folder from the user database, not from HOME.
 func (c *clientConfig) flags() []string {
 	switch c.file {
 	case "":
@@ -170,8 +172,8 @@ func (c *clientConfig) flags() []string {
 	return nil
 }
 
-// lookup finds the settings for t, which ssh is to call alias. What the inventory says
-// goes along, for Match to see.
+// lookup returns the settings for t under the name alias. It passes the inventory's port and user
+// to ssh -G, so that Match lines see them.
 func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (settings, error) {
 	c.once.Do(c.load)
 	if c.ssh == "" {
@@ -201,7 +203,7 @@ func (c *clientConfig) lookup(ctx context.Context, alias string, t Target) (sett
 	return s, err
 }
 
-// ask asks ssh.
+// ask runs ssh -G.
 func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (settings, error) {
 	select {
 	case c.asking <- struct{}{}:
@@ -212,7 +214,7 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	limited, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	cmd := exec.CommandContext(limited, c.ssh, args...)
-	cmd.WaitDelay = time.Second // what ssh started may hold its output open
+	cmd.WaitDelay = time.Second // a child of ssh may hold its output open
 	out, err := cmd.Output()
 	switch {
 	case ctx.Err() != nil:
@@ -231,11 +233,11 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	return s, nil
 }
 
-// fewestDefaults is how many files ssh lists as IdentityFile, at least,
-// where the configuration names none.
+// fewestDefaults is the least number of IdentityFile values that ssh prints if the configuration
+// names no file.
 const fewestDefaults = 4
 
-// forgetDefaults drops the files that nobody has named.
+// forgetDefaults drops the default files, which no configuration named.
 func (s settings) forgetDefaults() {
 	if account, err := user.Current(); err == nil {
 		known := filepath.Join(account.HomeDir, ".ssh", "known_hosts")
@@ -249,7 +251,7 @@ func (s settings) forgetDefaults() {
 	}
 }
 
-// complaint is what a program said last when it failed.
+// complaint returns the last stderr line of a failed program, or err's text.
 func complaint(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -260,7 +262,7 @@ func complaint(err error) string {
 	return err.Error()
 }
 
-// hasTicket asks Kerberos for a ticket.
+// hasTicket reports whether the user has a Kerberos ticket.
 func hasTicket() bool {
 	klist, err := exec.LookPath("klist")
 	if err != nil {
@@ -271,9 +273,9 @@ func hasTicket() bool {
 	return exec.CommandContext(ctx, klist, "-s").Run() == nil
 }
 
-// Resolve fills what t leaves empty from the OpenSSH client configuration,
-// looked up for t.Address (t.Name without one) as ssh would for the same word,
-// and from ssh's defaults. What t says wins. Jump hosts are resolved likewise.
+// Resolve fills the empty fields of t from the OpenSSH client configuration and from ssh's
+// defaults. It looks up t.Address (t.Name if that is empty) as ssh does for the same argument.
+// Fields that t has win. Resolve treats jump hosts the same way.
 func (d *SSH) Resolve(ctx context.Context, t Target) (Target, error) { return d.resolve(ctx, t, 0) }
 
 func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) {
@@ -321,7 +323,7 @@ func (d *SSH) resolve(ctx context.Context, t Target, depth int) (Target, error) 
 	return t, nil
 }
 
-// fillLogin fills address, port, user, and the name that known_hosts has for it.
+// fillLogin fills the address, the port, the user and the host key alias.
 func fillLogin(t *Target, alias string, set settings) error {
 	t.Address = alias
 	if h := set.first("hostname"); h != "" {
@@ -352,7 +354,8 @@ func fillLogin(t *Target, alias string, set settings) error {
 	return nil
 }
 
-// fillKeys fills what there is to authenticate with.
+// fillKeys fills the settings of authentication: keys, certificates, the agent, and the methods
+// allowed.
 func fillKeys(t *Target, set settings, names tokens) {
 	if len(t.IdentityFiles) == 0 {
 		t.IdentityFiles = expandAll(set["identityfile"], names)
@@ -371,8 +374,8 @@ func fillKeys(t *Target, set settings, names tokens) {
 	t.NoInteractive = t.NoInteractive || set.says("kbdinteractiveauthentication", "no") || set.says("challengeresponseauthentication", "no")
 }
 
-// agentOf reads an IdentityAgent: a path, none, SSH_AUTH_SOCK, or $ and the
-// name of another variable.
+// agentOf reads the value of IdentityAgent: a path, none, SSH_AUTH_SOCK, or $ and the name of
+// another variable.
 func agentOf(v string, names tokens) string {
 	switch {
 	case v == "" || v == "SSH_AUTH_SOCK":
@@ -385,7 +388,7 @@ func agentOf(v string, names tokens) string {
 	return expand(v, names)
 }
 
-// fillKnownHosts fills where a node's key is looked up.
+// fillKnownHosts fills the list of known_hosts files.
 func fillKnownHosts(t *Target, set settings, names tokens) {
 	if len(t.KnownHosts) > 0 {
 		return
@@ -400,7 +403,7 @@ func fillKnownHosts(t *Target, set settings, names tokens) {
 	t.KnownHosts = append(expandAll(strings.Fields(own), names), expandAll(strings.Fields(all), names)...)
 }
 
-// expandAll expands file names; "none" is no file.
+// expandAll expands file names and drops "none".
 func expandAll(files []string, names tokens) []string {
 	var list []string
 	for _, f := range files {
@@ -411,7 +414,7 @@ func expandAll(files []string, names tokens) []string {
 	return list
 }
 
-// words splits a value at spaces that are not within double quotes.
+// words splits a value at spaces outside double quotes.
 func words(s string) []string {
 	var list []string
 	for i, part := range strings.Split(s, `"`) {
@@ -424,9 +427,9 @@ func words(s string) []string {
 	return list
 }
 
-// resolveJumps resolves the chain of t. Only the nearest jump host may bring
-// a chain of its own: the others are reached through the one before. A jump
-// host without known hosts or identities of its own is held to the target's.
+// resolveJumps resolves the jump hosts of t. Only the nearest jump host may have jump hosts of its
+// own, because dsbuild reaches each of the others through the one before it. A jump host without
+// its own known hosts or identities gets the target's.
 func (d *SSH) resolveJumps(ctx context.Context, t Target, knownHosts []string, depth int) ([]Target, error) {
 	var chain []Target
 	for i, j := range t.Jump {
@@ -450,9 +453,8 @@ func (d *SSH) resolveJumps(ctx context.Context, t Target, knownHosts []string, d
 	return chain, nil
 }
 
-// ParseJump reads a ProxyJump value: [user@]host[:port], several separated by
-// commas, the nearest first; "" and "none" are no jump hosts. Each part may
-// also be an ssh:// address.
+// ParseJump reads a ProxyJump value: [user@]host[:port], several separated by commas, the nearest
+// first. "" and "none" mean no jump host. Each part may also be an ssh:// address.
 func ParseJump(s string) ([]Target, error) {
 	s = strings.TrimSpace(s)
 	if s == "" || strings.EqualFold(s, "none") {
@@ -475,7 +477,7 @@ func ParseJump(s string) ([]Target, error) {
 	return chain, nil
 }
 
-// splitPort splits host[:port]; an IPv6 address with a port is in brackets.
+// splitPort splits host[:port]. An IPv6 address with a port needs brackets.
 func splitPort(s string) (host string, port int, err error) {
 	host = s
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && (strings.HasPrefix(s, "[") || strings.Count(s, ":") == 1) && !strings.HasSuffix(s, "]") {
@@ -491,10 +493,10 @@ func splitPort(s string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// tokens are what stands for something in values of ssh_config.
+// tokens maps the percent tokens of ssh_config to their values.
 type tokens map[string]string
 
-// tokensOf are those for a target that was called alias.
+// tokensOf returns the tokens for a target that the inventory or the user called alias.
 func tokensOf(t Target, alias string) tokens {
 	home, _ := os.UserHomeDir()
 	host, _ := os.Hostname()
@@ -524,7 +526,7 @@ func expand(f string, names tokens) string {
 	return tokenForm.ReplaceAllStringFunc(f, func(token string) string { return cmp.Or(names[token], token) })
 }
 
-// userID is the number of the user, or on Windows the identifier.
+// userID returns the user's number, or on Windows the security identifier.
 func userID() string {
 	u, err := user.Current()
 	if err != nil {
@@ -533,7 +535,7 @@ func userID() string {
 	return u.Uid
 }
 
-// localUser is the user's name, on Windows without the domain's.
+// localUser returns the user's name, on Windows without the domain.
 func localUser() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {

@@ -12,28 +12,30 @@ import (
 
 	"github.com/pkg/sftp"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// link carries sessions between this machine and a node: a connection of dsbuild's
-// own (nativeLink), or processes of OpenSSH (opensshLink).
+// link carries sessions between this machine and a node. It is either a connection of dsbuild's own
+// (nativeLink) or processes of OpenSSH (opensshLink).
 type link interface {
-	// line is what the node's shell is given for a command.
+	// line returns the command line for the node's shell.
 	line(cmd Command) (string, error)
-	// run runs a line in a session of its own, to its end or that of ctx. Its error is
-	// an *ExitError, errNoSession, an *endedError, or that of a node that starts nothing.
+	// run runs a line in its own session until the line or ctx ends. Its error is an *ExitError,
+	// errNoSession, an *endedError, or the error of a node that cannot start the line.
 	run(ctx context.Context, line string, in, out, errs *Gate) error
 	// sftp opens a session of SFTP.
 	sftp(options ...sftp.ClientOption) (*sftp.Client, error)
-	// hangUp ends it in an orderly way, and sever at once. Either may be called twice.
+	// hangUp ends the link in an orderly way, and sever ends it at once. Either may be called
+	// twice.
 	hangUp()
 	sever()
 }
 
-// endedError is the end of a link while something was done.
+// endedError means that the link ended during an operation.
 type endedError struct{ doing string }
 
-// What is done when a link ends.
+// Operations during which a link may end, for error messages.
 const (
 	startingCommand = "starting a command"
 	runningCommand  = "running a command"
@@ -42,12 +44,12 @@ const (
 // Error implements error.
 func (e *endedError) Error() string { return "the connection ended while " + e.doing }
 
-// sshConn is an open connection.
+// sshConn is an open connection to a node.
 type sshConn struct {
 	target  Target
 	link    link
-	forward dialFunc // connects to an address from the node; nil where OpenSSH does that
-	release func()   // gives the jump host back
+	forward dialFunc // connects to an address from the node; nil if OpenSSH forwards
+	release func()   // releases the connection to the jump host
 	verdict atomic.Pointer[string]
 	dead    chan struct{} // closed once the connection has ended
 	ended   sync.Once
@@ -58,10 +60,10 @@ func newConn(t Target, l link) *sshConn {
 	return &sshConn{target: t, link: l, release: func() {}, dead: make(chan struct{})}
 }
 
-// end notes that the connection has ended.
+// end marks the connection as ended.
 func (c *sshConn) end() { c.ended.Do(func() { close(c.dead) }) }
 
-// Close ends the connection; what runs on it gets ErrLost.
+// Close ends the connection. Commands that still run get ErrLost.
 func (c *sshConn) Close() error {
 	c.once.Do(func() {
 		why := "it was closed here"
@@ -82,8 +84,8 @@ func (c *sshConn) isDead() bool {
 	}
 }
 
-// broke reports whether err is that of a broken connection. Who meets the
-// break first may be ahead of the goroutine that notes it: so it is given a moment.
+// broke reports whether err came from a broken connection. The caller may see the break before the
+// goroutine that notes it, so broke waits up to 250 ms for the note.
 func (c *sshConn) broke(err error) bool {
 	if cut(err) {
 		return true
@@ -96,20 +98,20 @@ func (c *sshConn) broke(err error) bool {
 	}
 }
 
-// cut reports whether err is that of a socket that has broken; it is closed here
-// where it could not be written to.
+// cut reports whether err means a broken socket. A failed write closes the socket here, so
+// net.ErrClosed counts too.
 func cut(err error) bool {
 	return errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, errReset) || errors.Is(err, errAborted)
 }
 
-// giveUp breaks the connection from this side.
+// giveUp breaks the connection from this side and records the reason.
 func (c *sshConn) giveUp(why string) {
 	c.verdict.CompareAndSwap(nil, &why)
 	c.link.sever()
 }
 
-// lost is the error of whatever was under way when the connection broke. Who meets the
-// break first waits a moment for why.
+// lost returns the error of an operation during which the connection broke. It waits up to 250 ms
+// for the recorded reason, because the caller may see the break first.
 func (c *sshConn) lost(doing string) error {
 	select {
 	case <-c.dead:
@@ -119,14 +121,14 @@ func (c *sshConn) lost(doing string) error {
 	if v := c.verdict.Load(); v != nil {
 		why = *v
 	}
-	return hint.With(fmt.Errorf("%w to %s while %s: %s", ErrLost, hostPort(c.target), doing, why),
+	return hint.With(cause.Errorf("%w to %s while %s: %s", ErrLost, cause.Own(hostPort(c.target)), doing, why),
 		"did the node reboot, or is the network overloaded? Running the same command again is safe")
 }
 
-// errNoSession is a session that was refused: nothing has begun.
+// errNoSession means that the node refused a session. The command has not begun.
 var errNoSession = errors.New("the node allows no further session on this connection")
 
-// noSession is that error, with what the node said.
+// noSession returns errNoSession with the node's message.
 func noSession(said string) error {
 	return hint.With(fmt.Errorf("%w: %s", errNoSession, said), "MaxSessions in its sshd_config")
 }
@@ -140,8 +142,8 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// When Run has returned, nothing may touch the caller's streams any more,
-	// though a session that was abandoned can still be closing.
+	// After Run returns, nothing may touch the caller's streams. An abandoned session may still be
+	// closing then, so the gates cut it off.
 	out, errs, in := WriteGate(cmd.Stdout), WriteGate(cmd.Stderr), ReadGate(cmd.Stdin)
 	defer out.Close()
 	defer errs.Close()
@@ -151,7 +153,7 @@ func (c *sshConn) Run(ctx context.Context, cmd Command) error {
 	return c.await(ctx, done, runningCommand)
 }
 
-// explain turns the end of the link into what it means for who used it.
+// explain turns an error of the link into the error for the caller of Run.
 func (c *sshConn) explain(err error) error {
 	var ended *endedError
 	switch {
@@ -165,9 +167,9 @@ func (c *sshConn) explain(err error) error {
 	return err
 }
 
-// await waits for what runs on the connection. A session opened at the very
-// moment the connection ends is never answered; so its end counts as well,
-// after what it still brings to an orderly end.
+// await waits for an operation on the connection. If a session opens at the moment the connection
+// ends, the node never answers it. So await also watches for the end of the connection, and then
+// gives the operation one second to end in order.
 func (c *sshConn) await(ctx context.Context, done <-chan error, doing string) error {
 	err := error(nil)
 	select {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// deadline is a context that ends after some time, of which the time in which a
-// person is asked something does not count.
+// deadline is a context that ends after a time limit. The clock stands still while dsbuild asks a
+// person a question.
 type deadline struct {
 	context.Context
 	cancel context.CancelFunc
@@ -15,7 +15,7 @@ type deadline struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	until time.Time
-	left  time.Duration // while it is held
+	left  time.Duration // remaining time while the clock stands still
 	holds int
 	over  bool
 }
@@ -36,7 +36,7 @@ func (d *deadline) expire() {
 	}
 }
 
-// end frees what it holds.
+// end releases the timer and the context.
 func (d *deadline) end() {
 	d.timer.Stop()
 	d.cancel()

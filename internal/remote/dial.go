@@ -15,11 +15,12 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Options are the settings of an SSH dialer. The zero value is what a user
-// at a terminal would expect of ssh.
+// Options are the settings of an SSH dialer. The zero value behaves as a user at a terminal expects
+// of ssh.
 type Options struct {
 	// Config is the OpenSSH client configuration; "" means ~/.ssh/config and
 	// /etc/ssh/ssh_config, NoConfig none.
@@ -27,23 +28,25 @@ type Options struct {
 	// AgentSocket is the agent's socket; "" means the client configuration's
 	// IdentityAgent or else $SSH_AUTH_SOCK, "none" no agent.
 	AgentSocket string
-	// Timeout bounds reaching one hop: TCP, key exchange and authentication. 0 means 20 s.
+	// Timeout limits one hop: TCP, key exchange and authentication. 0 means 20 s.
 	Timeout time.Duration
-	// KeepAlive is how often a silent node is asked for a sign of life. 0 means 5 s.
+	// KeepAlive is the interval after which dsbuild asks a silent node for a sign of life. 0 means
+	// 5 s.
 	KeepAlive time.Duration
-	// KeepAliveMax is after how many silent intervals a connection counts as lost. 0 means 3.
+	// KeepAliveMax is the number of silent intervals after which a connection counts as lost. 0
+	// means 3.
 	KeepAliveMax int
-	// Pause is how long to wait before a node is asked again that turned a connection
-	// away, as sshd does when too many knock at once. It doubles. 0 means 500 ms.
+	// Pause is the wait before dsbuild dials a node again that turned a connection away, as sshd
+	// does when too many connect at once. It doubles each time. 0 means 500 ms.
 	Pause time.Duration
-	// Way says who speaks SSH; "" means Auto.
+	// Way selects the SSH implementation; "" means Auto.
 	Way Way
-	// Askpass is the program that ssh is to ask for passwords by: one that calls Askpass
-	// when it begins. "" has ssh ask nobody.
+	// Askpass is the program through which ssh asks for passwords. It must call Askpass when it
+	// begins. With "", ssh asks nobody.
 	Askpass string
-	// Note shows a person something; nil shows nobody anything.
+	// Note shows the user a message; with nil, no message is shown.
 	Note func(text string)
-	// Answers has passphrases, passwords and codes asked for; nil asks nobody.
+	// Answers asks for passphrases, passwords and codes; with nil, nobody is asked.
 	Answers *Answers
 }
 
@@ -57,7 +60,7 @@ type SSH struct {
 	doors    *doors
 	masters  *masters
 	answers  *Answers
-	openSSH  func() (string, error) // the ssh to run
+	openSSH  func() (string, error) // finds the ssh to run
 }
 
 var _ Dialer = (*SSH)(nil)
@@ -107,7 +110,7 @@ func (d *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// dial connects to a resolved target; it calls itself for jump hosts.
+// dial connects to a resolved target. It calls itself for jump hosts.
 func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 	if t.openSSH {
 		return d.dialOpenSSH(ctx, t)
@@ -144,11 +147,12 @@ func (d *SSH) dial(ctx context.Context, t Target) (*sshConn, error) {
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// knocks is how often a node may turn a connection away before it has heard who
-// calls. It does so where too many knock at once, and counts it against nobody.
+// knocks is the number of tries at a node that turns connections away before it knows the user.
+// sshd does so when too many connect at once, and does not count it as a failed login.
 const knocks = 5
 
-// connect is one hop, as often as the node asks to come again. attempt is one try.
+// connect opens one hop. It retries while the node turns the connection away. attempt makes one
+// try.
 func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	next := d.opt.Pause
 	for n := 1; ; n++ {
@@ -163,7 +167,7 @@ func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*s
 	}
 }
 
-// knock is one attempt at a hop, under one deadline.
+// knock makes one try at a hop, under one deadline.
 func (d *SSH) knock(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
 	leave, err := d.doors.enter(ctx, jumpKey(t.Jump)+hostPort(t))
 	if err != nil {
@@ -179,7 +183,7 @@ func (d *SSH) knock(ctx context.Context, t Target, attempt func(*deadline) (*ssh
 	return c, err
 }
 
-// reach is TCP and handshake.
+// reach opens the TCP connection and runs the handshake.
 func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*sshConn, error) {
 	nc, err := dial(clock, "tcp", hostPort(t))
 	switch {
@@ -200,15 +204,15 @@ func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*ss
 	return nil, err
 }
 
-// unfinished is the error of a handshake that took too long.
+// unfinished returns the error of a handshake that took too long.
 func (d *SSH) unfinished(t Target) error {
-	err := fmt.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, hostPort(t), d.opt.Timeout)
+	err := cause.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, cause.Own(hostPort(t)), d.opt.Timeout)
 	return hint.With(silentError{err}, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 }
 
-// handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not
-// bound it, so nc is closed when the time is over; through a jump host even that
-// may not wake the reader at once, so nobody waits for it.
+// handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not limit it, so
+// handshake closes nc at the deadline. Through a jump host even that may not wake the reader at
+// once, so handshake does not wait for the reader.
 func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*sshConn, error) {
 	check, err := d.hostKeys.checker(t)
 	if err != nil {
@@ -216,7 +220,7 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 	}
 	defer context.AfterFunc(clock, func() { nc.Close() })()
 	alive := newAliveConn(nc)
-	// Who is asked something need not answer a node that has gone.
+	// If the node hangs up, dsbuild ends its questions to the person.
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
 	alive.ended = func() { stop(errHungUp) }
@@ -269,8 +273,8 @@ func (d *SSH) handshake(clock *deadline, nc net.Conn, t Target, keys *keySet) (*
 
 func hostPort(t Target) string { return net.JoinHostPort(t.Address, strconv.Itoa(t.Port)) }
 
-// knownAs is the address that known_hosts has for t; ssh writes an alias there
-// without a port.
+// knownAs returns the address under which known_hosts lists t. ssh writes an alias there without a
+// port.
 func knownAs(t Target) string {
 	if t.HostKeyAlias != "" {
 		return net.JoinHostPort(t.HostKeyAlias, "22")
@@ -278,11 +282,11 @@ func knownAs(t Target) string {
 	return hostPort(t)
 }
 
-// dialError says why a TCP connection did not come about.
+// dialError explains why a TCP connection failed.
 func dialError(t Target, err error) error {
-	cause := err
+	why := err
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
-		cause = op.Err
+		why = op.Err
 	}
 	dns := (*net.DNSError)(nil)
 	refused := (*ssh.OpenChannelError)(nil)
@@ -298,54 +302,54 @@ func dialError(t Target, err error) error {
 	case errors.As(err, &refused):
 		return jumpError(t, refused.Message)
 	case errors.Is(err, errRefused):
-		return refusedError(t, cause)
+		return refusedError(t, why)
 	case errors.Is(err, context.DeadlineExceeded):
 		return noAnswer(t)
 	}
-	return fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), cause)
+	return cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), why)
 }
 
-// What can go wrong on the way to a node is said alike, whether dsbuild or OpenSSH goes.
+// The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
 
-func lookupError(t Target, cause error) error {
-	return hint.With(fmt.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, hostPort(t), cause),
+func lookupError(t Target, why error) error {
+	return hint.With(cause.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, cause.Own(hostPort(t)), why),
 		"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
 }
 
-func nameError(t Target, cause error) error {
-	return hint.With(fmt.Errorf("%w to %s: its name is not known: %w", ErrDial, hostPort(t), cause),
+func nameError(t Target, why error) error {
+	return hint.With(cause.Errorf("%w to %s: its name is not known: %w", ErrDial, cause.Own(hostPort(t)), why),
 		"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
 }
 
 func prohibitedError(t Target, why string) error {
-	return hint.With(fmt.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, hostPort(t), why),
+	return hint.With(cause.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, cause.Own(hostPort(t)), why),
 		"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
 }
 
 func jumpError(t Target, why string) error {
-	return hint.With(fmt.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, hostPort(t), why),
+	return hint.With(cause.Errorf("%w to %s: the jump host cannot reach it: %s", ErrDial, cause.Own(hostPort(t)), why),
 		"try from the jump host: ssh -p %d %s@%s; its sshd needs AllowTcpForwarding yes", t.Port, t.User, t.Address)
 }
 
-func refusedError(t Target, cause error) error {
-	return hint.With(fmt.Errorf("%w to %s: nothing listens there (%w)", ErrDial, hostPort(t), cause),
+func refusedError(t Target, why error) error {
+	return hint.With(cause.Errorf("%w to %s: nothing listens there (%w)", ErrDial, cause.Own(hostPort(t)), why),
 		"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
 }
 
 func noAnswer(t Target) error {
-	return hint.With(silentError{fmt.Errorf("%w to %s: no answer", ErrDial, hostPort(t))},
+	return hint.With(silentError{cause.Errorf("%w to %s: no answer", ErrDial, cause.Own(hostPort(t)))},
 		"is the node up, and does a firewall let port %d through?", t.Port)
 }
 
-// Errors of handshakes that came to nothing before the node knew who calls.
+// Errors of handshakes that failed before the node knew the user.
 var (
-	// errTurnedAway is a node that wants to be asked again.
+	// errTurnedAway means that the node asks for another try later.
 	errTurnedAway = errors.New("turned away")
-	// errHungUp is the end of a connection while a person was asked.
+	// errHungUp means that the node closed the connection while dsbuild asked a person.
 	errHungUp = errors.New("the node closed the connection before there was an answer")
 )
 
-// handshakeError sorts what ssh.NewClientConn says into the sentinels.
+// handshakeError turns an error of ssh.NewClientConn into one of the sentinels.
 func handshakeError(t Target, err error, check *hostKeyCheck, login *login, alive *aliveConn) error {
 	if check.failed != nil {
 		return check.failed
@@ -372,44 +376,42 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 }
 
 func algorithmError(t Target, what, offered string) error {
-	return hint.With(fmt.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, hostPort(t), what, offered),
+	return hint.With(cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered),
 		"dsbuild takes none with SHA-1 or CBC: let KexAlgorithms, MACs and Ciphers in its sshd_config have others (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
 }
 
 func bannedError(t Target) error {
-	return hint.With(fmt.Errorf("%w: sshd at %s says %q", ErrBanned, hostPort(t), notAllowed),
+	return hint.With(cause.Errorf("%w: sshd at %s says %q", ErrBanned, cause.Own(hostPort(t)), notAllowed),
 		"too many logins from here have failed (PerSourcePenalties): wait some minutes, and find out which; PerSourcePenaltyExemptList in its sshd_config spares this machine")
 }
 
-// brokenOff is the error of a handshake that the node has ended; turnedAway is before it
-// knew who calls.
+// brokenOff returns the error of a handshake that the node ended. turnedAway means that it ended
+// before the node knew the user.
 func brokenOff(t Target, turnedAway bool, why string) error {
-	err := fmt.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, hostPort(t), why)
+	err := cause.Errorf("%w to %s: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), why)
 	if turnedAway {
-		err = fmt.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, hostPort(t), errTurnedAway, why)
+		err = cause.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), errTurnedAway, why)
 	}
 	return hint.With(err, "its sshd log says why; MaxStartups makes sshd turn away many connections at once")
 }
 
-// hungUpError is the error of a connection that ended while a person was asked.
+// hungUpError returns the error of a connection that ended while dsbuild asked a person.
 func hungUpError(t Target) error {
-	return hint.With(fmt.Errorf("%w to %s: %w", ErrDial, hostPort(t), errHungUp), "LoginGraceTime in its sshd_config is how long it waits")
+	return hint.With(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "LoginGraceTime in its sshd_config is how long it waits")
 }
 
-// brokeOff reports whether err is that of a connection that has ended, and not
-// of words that make no sense.
+// brokeOff reports whether err means a broken connection, as opposed to a malformed message.
 func brokeOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cut(err)
 }
 
-// notAllowed is what sshd says to those whom it has banned for a while.
+// notAllowed is sshd's message to a client that it has banned for a while.
 const notAllowed = "Not allowed at this time"
 
-// refusals are the errors of an authentication that came to a verdict: none
-// is left to try, the node says so itself, or no signature can be made.
+// refusals matches the errors of an authentication with a final result: no method is left, the node
+// refuses, or no key can sign.
 var refusals = regexp.MustCompile(`^ssh: unable to authenticate|(?i:too many authentication)|^ssh: disconnect, reason 1[345]:|^agent: |no common public key signature algorithm`)
 
-// refusal reports whether the node's refusal ended the handshake. A connection
-// that merely broke while keys were tried may be tried again: calling it
-// refused would make a jump host's hiccup final for every node behind it.
+// refusal reports whether the node refused the login. If the connection merely broke during the
+// login, dsbuild may retry: a refusal at a jump host would be final for every node behind it.
 func refusal(text string) bool { return refusals.MatchString(text) }

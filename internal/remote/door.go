@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// abreast is how many logins to one sshd may be under way at once: from ten
-	// on it turns some away (MaxStartups), of all who knock.
+	// abreast limits the simultaneous logins to one sshd. From ten unfinished logins on, counted
+	// over all users, sshd turns some away (MaxStartups).
 	abreast = 8
-	// apart is how far they are spread where there are several.
+	// apart is the longest random delay of a login that has others beside it.
 	apart = 50 * time.Millisecond
 )
 
-// doors bound the logins under way to each sshd.
+// doors limits the logins under way to each sshd.
 type doors struct {
 	mu   sync.Mutex
 	open map[string]*door
@@ -23,11 +23,11 @@ type doors struct {
 
 type door struct {
 	slots chan struct{}
-	users int // inside, or waiting
+	users int // logins under way or waiting
 }
 
-// enter waits until another login to address may begin. Those that come
-// together go in one after the other, a little apart.
+// enter waits until another login to address may begin. It spreads logins that come together over a
+// short time.
 func (d *doors) enter(ctx context.Context, address string) (leave func(), err error) {
 	d.mu.Lock()
 	one := d.open[address]
@@ -62,7 +62,7 @@ func (d *doors) enter(ctx context.Context, address string) (leave func(), err er
 	return leave, nil
 }
 
-// pause waits, or until ctx ends.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -74,6 +74,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// around is a time that varies by half, so that many do not come back at the
-// same moment.
+// around returns a random time between half of d and one and a half times d, so that many nodes do
+// not return at the same moment.
 func around(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }

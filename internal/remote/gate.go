@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Gate stands between what runs on a node and a stream of the caller's, which may
-// be nil. Once closed it lets nothing through: a command that was abandoned can
-// still be ending after Run has returned.
+// Gate stands between a program on a node and a stream of the caller, which may be nil. Once
+// closed, it passes nothing on. An abandoned command may still be ending after Run has returned.
 type Gate struct {
 	mu   sync.Mutex
 	shut atomic.Bool
@@ -16,14 +15,14 @@ type Gate struct {
 	r    io.Reader
 }
 
-// WriteGate lets through what is written to w.
+// WriteGate returns a Gate that passes writes on to w.
 func WriteGate(w io.Writer) *Gate { return &Gate{w: w} }
 
-// ReadGate lets through what is read from r.
+// ReadGate returns a Gate that passes reads on to r.
 func ReadGate(r io.Reader) *Gate { return &Gate{r: r} }
 
-// Close closes it: nothing is written any more when it has returned. It does not
-// wait for a reader.
+// Close closes the gate. After it returns, the gate writes nothing to the caller's stream. Close
+// does not wait for a reader.
 func (g *Gate) Close() {
 	if g.w != nil {
 		g.mu.Lock()

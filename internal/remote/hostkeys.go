@@ -2,7 +2,6 @@ package remote
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -10,15 +9,16 @@ import (
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// hostKeyCheck is the check of one handshake.
+// hostKeyCheck checks the host key in one handshake.
 type hostKeyCheck struct {
 	target     Target
 	db         *keyDB
-	algorithms []string // what to ask the node for: the types that are known of it
-	failed     error    // why the key was not accepted
+	algorithms []string // host key algorithms to ask for: those of the node's known keys
+	failed     error    // the reason why the key was not accepted
 }
 
 func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
@@ -33,12 +33,12 @@ func (h *hostKeys) checker(t Target) (*hostKeyCheck, error) {
 		return slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	})
 	if len(algorithms) == 0 {
-		algorithms = ssh.SupportedAlgorithms().HostKeys // an empty list would stand for insecure ones too
+		algorithms = ssh.SupportedAlgorithms().HostKeys // an empty list would allow insecure algorithms too
 	}
 	return &hostKeyCheck{target: t, db: db, algorithms: algorithms}, nil
 }
 
-// secureMACs are those that do not rest on SHA-1.
+// secureMACs returns the MACs that do not use SHA-1.
 func secureMACs() []string {
 	return slices.DeleteFunc(ssh.SupportedAlgorithms().MACs, func(mac string) bool { return mac == ssh.HMACSHA1 })
 }
@@ -49,32 +49,32 @@ func (c *hostKeyCheck) callback(host string, addr net.Addr, key ssh.PublicKey) e
 	case err != nil:
 		c.failed = c.explain(err, key)
 	case ok && slices.Contains(ssh.InsecureAlgorithms().HostKeys, certificate.Signature.Format):
-		c.failed = hint.With(fmt.Errorf("%w: the certificate that %s shows is signed with %s (SHA-1)", ErrHostKey, c.name(), certificate.Signature.Format),
+		c.failed = hint.With(cause.Errorf("%w: the certificate that %s shows is signed with %s (SHA-1)", ErrHostKey, cause.Own(c.name()), certificate.Signature.Format),
 			"sign it again: ssh-keygen -t rsa-sha2-512 -s CA ..., or with an Ed25519 authority")
 	}
 	return c.failed
 }
 
-// name is the node as known_hosts spells it.
+// name returns the node's name as known_hosts spells it.
 func (c *hostKeyCheck) name() string { return xknownhosts.Normalize(knownAs(c.target)) }
 
 func (c *hostKeyCheck) explain(err error, key ssh.PublicKey) error {
 	shows := key.Type() + " " + ssh.FingerprintSHA256(key)
 	var revoked *xknownhosts.RevokedError
 	if errors.As(err, &revoked) {
-		return fmt.Errorf("%w: %s shows %s, which %s:%d marks as revoked", ErrHostKey, c.name(), shows, c.db.fileOf(revoked.Revoked), revoked.Revoked.Line)
+		return cause.Errorf("%w: %s shows %s, which %s:%d marks as revoked", ErrHostKey, cause.Own(c.name()), shows, c.db.fileOf(revoked.Revoked), revoked.Revoked.Line)
 	}
 	var ke *xknownhosts.KeyError
 	switch {
 	case !errors.As(err, &ke):
-		return fmt.Errorf("%w: %s shows %s: %w", ErrHostKey, c.name(), shows, err)
+		return cause.Errorf("%w: %s shows %s: %w", ErrHostKey, cause.Own(c.name()), shows, err)
 	case len(ke.Want) == 0:
 		return c.unknown(shows)
 	}
 	return c.changed(shows, ofType(ke.Want, key.Type()))
 }
 
-// ofType is the key of a type, or the first.
+// ofType returns the key of the given type, or else the first key.
 func ofType(keys []xknownhosts.KnownKey, kind string) xknownhosts.KnownKey {
 	for _, k := range keys {
 		if k.Key.Type() == kind {
@@ -90,12 +90,12 @@ func (c *hostKeyCheck) unknown(shows string) error {
 	if len(files) > 0 {
 		into = files[0]
 	}
-	err := fmt.Errorf("%w: %s is not in %s%s; it shows %s", ErrHostKey, c.name(), strings.Join(files, " or "), c.db.unreadable(), shows)
+	err := cause.Errorf("%w: %s is not in %s%s; it shows %s", ErrHostKey, cause.Own(c.name()), strings.Join(files, " or "), c.db.unreadable(), cause.Own(shows))
 	return hint.With(err, "compare that fingerprint with the node's own (there: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), then: ssh-keyscan -p %d %s%s >> %s",
 		c.target.Port, c.target.Address, c.renamed(), Quote(into))
 }
 
-// renamed is what gives the lines of ssh-keyscan the alias for a name.
+// renamed returns a sed filter that replaces the host name in ssh-keyscan's lines with the alias.
 func (c *hostKeyCheck) renamed() string {
 	if c.target.HostKeyAlias == "" {
 		return ""
@@ -104,27 +104,27 @@ func (c *hostKeyCheck) renamed() string {
 }
 
 func (c *hostKeyCheck) changed(shows string, old xknownhosts.KnownKey) error {
-	err := fmt.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s", ErrHostKey, c.name(), shows,
-		c.db.fileOf(old), old.Line, old.Key.Type(), ssh.FingerprintSHA256(old.Key))
+	err := cause.Errorf("%w: %s has changed: it shows %s, but %s:%d holds %s %s", ErrHostKey, cause.Own(c.name()), cause.Own(shows),
+		c.db.fileOf(old), cause.Own(old.Line), old.Key.Type(), cause.Own(ssh.FingerprintSHA256(old.Key)))
 	return hint.With(err, "if the node was reinstalled: ssh-keygen -f %s -R %s, then accept its new key; if it was not, someone may be answering in its place",
 		Quote(c.db.fileOf(old)), Quote(c.name()))
 }
 
-// otherType is the case where the node no longer has a key of any type known of it.
+// otherType returns the error of a node that no longer has a key of any known type.
 func (c *hostKeyCheck) otherType(offered []string) error {
 	if slices.Contains(offered, ssh.KeyAlgoRSA) && !slices.ContainsFunc(offered, func(a string) bool {
 		return !slices.Contains(ssh.InsecureAlgorithms().HostKeys, a)
 	}) {
-		err := fmt.Errorf("%w: %s signs with %s (SHA-1) only, which proves nothing any more", ErrHostKey, c.name(), strings.Join(offered, ", "))
+		err := cause.Errorf("%w: %s signs with %s (SHA-1) only, which proves nothing any more", ErrHostKey, cause.Own(c.name()), strings.Join(offered, ", "))
 		return hint.With(err, "let HostKeyAlgorithms in its sshd_config have rsa-sha2-512; an OpenSSH before 7.2 needs an Ed25519 key (there: ssh-keygen -A), which known_hosts then must have")
 	}
 	keys := c.db.HostKeys(knownAs(c.target))
 	if len(keys) == 0 {
-		return fmt.Errorf("%w: %s offers %s only", ErrHostKey, c.name(), strings.Join(offered, ", "))
+		return cause.Errorf("%w: %s offers %s only", ErrHostKey, cause.Own(c.name()), strings.Join(offered, ", "))
 	}
 	var known xknownhosts.KnownKey
 	var ke *xknownhosts.KeyError
-	// An impossible key makes the database say where it holds the right one.
+	// No key equals noKey, so the database returns the location of the right key.
 	if errors.As(c.db.HostKeyCallback()(knownAs(c.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &ke) && len(ke.Want) > 0 {
 		known = ke.Want[0]
 	} else {
@@ -133,7 +133,7 @@ func (c *hostKeyCheck) otherType(offered []string) error {
 	return c.changed(strings.Join(offered, ", ")+" keys", known)
 }
 
-// noKey is a public key that equals none.
+// noKey is a public key that no other key equals.
 type noKey struct{}
 
 func (noKey) Type() string                        { return "none" }

@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// hostKeys reads known_hosts files, each set of them once: a thousand nodes
-// share one file of a thousand lines. Nothing is ever written to them.
+// hostKeys reads known_hosts files, and each set of files only once: a thousand nodes share one
+// file of a thousand lines. dsbuild never writes to these files.
 type hostKeys struct {
 	mu sync.Mutex
 	db map[string]*keyDB
@@ -25,13 +25,13 @@ type hostKeys struct {
 // keyDB is the readable part of known_hosts files.
 type keyDB struct {
 	*knownhosts.HostKeyDB
-	// original has the user's file for a copy that was read in its place.
+	// original maps the copy of a file to the user's file.
 	original map[string]string
-	// leftOut says of each unreadable line where it is and why.
+	// leftOut holds the position and the error of each unreadable line.
 	leftOut []string
 }
 
-// fileOf is the user's file that a known key is from.
+// fileOf returns the user's file that holds a known key.
 func (db *keyDB) fileOf(k xknownhosts.KnownKey) string {
 	if file, ok := db.original[k.Filename]; ok {
 		return file
@@ -39,8 +39,8 @@ func (db *keyDB) fileOf(k xknownhosts.KnownKey) string {
 	return k.Filename
 }
 
-// load returns the keys in files; the files' sizes and times are part of the
-// cache key, so that a key accepted meanwhile is seen.
+// load returns the keys in files. The sizes and times of the files are part of the cache key, so
+// load sees a key that the user accepts during the run.
 func (h *hostKeys) load(files []string) (*keyDB, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,12 +63,12 @@ func (h *hostKeys) load(files []string) (*keyDB, error) {
 	if err != nil {
 		return nil, hint.With(fmt.Errorf("%w: %w", ErrHostKey, err), "repair or remove that line")
 	}
-	h.db = map[string]*keyDB{id: db} // an older state is of no more use
+	h.db = map[string]*keyDB{id: db} // the older state is no longer needed
 	return db, nil
 }
 
-// loadReadable reads files without the lines that cannot be read, as OpenSSH
-// does. The library reads whole files only: it gets copies.
+// loadReadable reads files without their unreadable lines, as OpenSSH does. The library fails on
+// such a line, so loadReadable gives it copies without them.
 func loadReadable(files []string) (*keyDB, error) {
 	dir, err := os.MkdirTemp("", "dsbuild-known-hosts-")
 	if err != nil {
@@ -106,8 +106,8 @@ func loadReadable(files []string) (*keyDB, error) {
 	return db, err
 }
 
-// checkKnownHost says why the library cannot read a line, which is written to file
-// for it.
+// checkKnownHost returns the library's error for a line, or nil. It writes the line to file for the
+// library.
 func checkKnownHost(file string, line []byte) error {
 	if err := os.WriteFile(file, line, 0o600); err != nil {
 		return err
@@ -121,12 +121,12 @@ func checkKnownHost(file string, line []byte) error {
 	return errors.New(strings.TrimPrefix(why, "knownhosts: "))
 }
 
-// revokes reports whether a line that cannot be read seems to revoke a key.
+// revokes reports whether an unreadable line seems to revoke a key.
 func revokes(line []byte) bool {
 	return bytes.Contains(bytes.ToLower(bytes.ReplaceAll(line, []byte{0}, nil)), []byte("@revoked"))
 }
 
-// unreadable tells of the lines that were left out of files, in parentheses.
+// unreadable describes the lines left out, in parentheses.
 func (db *keyDB) unreadable() string {
 	const few = 3
 	switch n := len(db.leftOut); {

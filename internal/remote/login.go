@@ -11,40 +11,41 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// rounds is how many times one login may come to nothing for what was typed.
+// rounds is the number of times that one login may ask the person.
 const rounds = 3
 
-// login is one authentication: the keys first, then what a person is asked.
-// Only what the node says it takes is tried.
+// login is one authentication. It tries the keys first and then asks the person. It tries only
+// methods that the node offers.
 type login struct {
 	target  Target
 	keys    *keySet
 	answers *Answers
 	ctx     context.Context // ends with the connection
-	clock   *deadline       // stands while a person is asked
+	clock   *deadline       // stands still during a question
 
 	offered atomic.Pointer[[]string]
 
-	said   string // by the node, and not shown yet
-	asked  int    // rounds in which something was asked
-	asks   bool   // something was asked in this one
+	said   string // the node's message, not shown yet
+	asked  int    // rounds with a question
+	asks   bool   // this round had a question
 	mute   bool   // keyboard-interactive asks nothing here
 	last   string // the method under way
-	loan   *loan  // of a password that holds for other nodes too
+	loan   *loan  // of a password that is valid on other nodes too
 	gaveUp error
 }
 
-// methods of RFC 4252 and 4256.
+// Names of the methods in RFC 4252 and 4256.
 const (
 	byKey         = "publickey"
 	interactively = "keyboard-interactive"
 	byPassword    = "password"
 )
 
-// next chooses the method to try next; it is an ssh.ClientAuthCallback.
+// next chooses the method to try next. It is an ssh.ClientAuthCallback.
 func (l *login) next(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 	l.offered.Store(&c.AllowedMethods)
 	if l.gaveUp != nil {
@@ -81,11 +82,11 @@ func (l *login) choose(c *ssh.ClientAuthContext) string {
 	return ""
 }
 
-// attended reports whether a person can be asked on behalf of t.
+// attended reports whether dsbuild can ask a person about t.
 func (a *Answers) attended(t Target) bool { return a.prompter != nil && !t.BatchMode }
 
-// challenge answers one round of keyboard-interactive, which has any number of
-// questions; none where the node only has something to say.
+// challenge answers one round of keyboard-interactive. A round has any number of questions, and
+// none if the node only shows a message.
 func (l *login) challenge(name, instruction string, prompts []string, echos []bool) ([]string, error) {
 	l.said = strings.TrimSpace(l.said + "\n" + name + "\n" + instruction)
 	answers := make([]string, len(prompts))
@@ -99,7 +100,7 @@ func (l *login) challenge(name, instruction string, prompts []string, echos []bo
 	return answers, nil
 }
 
-// password answers the method of that name.
+// password answers the method "password".
 func (l *login) password() (string, error) {
 	text, err := l.answer("password:", false)
 	if err != nil {
@@ -108,13 +109,13 @@ func (l *login) password() (string, error) {
 	return text, err
 }
 
-// banner keeps what the node says before it asks.
+// banner keeps the message that the node sends before its questions.
 func (l *login) banner(message string) error {
 	l.said = message
 	return nil
 }
 
-// unlock opens an identity file that the node takes.
+// unlock opens an identity file that the node accepts.
 func (l *login) unlock(file string, text []byte) (ssh.Signer, error) {
 	defer l.clock.hold()()
 	_, s, err := l.answers.unlock(l.ctx, file, text)
@@ -124,13 +125,12 @@ func (l *login) unlock(file string, text []byte) (ssh.Signer, error) {
 	return s, err
 }
 
-// passwordPrompt is a prompt for what is the same on every node for one user.
-// Anything else, as a one-time code, or a password that has expired, is asked for
-// each node.
+// passwordPrompt matches a prompt for a user's password, which is the same on every node. dsbuild
+// asks any other question, such as for a one-time code or a new password, for each node.
 var passwordPrompt = regexp.MustCompile(`^(?i:((ssh|unix|ldap|login|kerberos) )?password( for \S+)?) ?:?$`)
 
-// answer asks what a node wants to know. A password that another node of this
-// user has accepted is offered once; a jump host's is for that host alone.
+// answer answers a question of the node. A password that another node of this user accepted is
+// offered once. A jump host's password is used for that host only.
 func (l *login) answer(prompt string, echo bool) (string, error) {
 	defer l.clock.hold()()
 	if !l.asks {
@@ -149,7 +149,7 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 	if echo || !passwordPrompt.MatchString(strings.TrimSpace(prompt)) {
 		return ask()
 	}
-	if l.loan != nil { // it was wrong here
+	if l.loan != nil { // the password was wrong here
 		text, err := ask()
 		if err == nil && l.loan.first {
 			l.loan.text = text
@@ -167,7 +167,7 @@ func (l *login) answer(prompt string, echo bool) (string, error) {
 	return l.loan.text, nil
 }
 
-// who is the node as a person knows it.
+// who returns the node's name for the person.
 func (l *login) who() string {
 	t := l.target
 	at := t.User + "@" + t.Address
@@ -183,7 +183,7 @@ func (l *login) who() string {
 	return at
 }
 
-// end settles what was lent to the login; err is how it ended.
+// end settles the loan of the password. err is the error of the login.
 func (l *login) end(err error) {
 	switch {
 	case l.loan == nil:
@@ -196,8 +196,8 @@ func (l *login) end(err error) {
 	}
 }
 
-// refused is the error of a login that the node turned down, and must not be
-// tried again: sshd bans addresses that fail too often.
+// refused returns the error of a login that the node refused. dsbuild must not retry it, because
+// sshd bans addresses with too many failures.
 func (l *login) refused(text string) error {
 	t, k := l.target, l.keys
 	accepts := ""
@@ -205,10 +205,10 @@ func (l *login) refused(text string) error {
 		accepts = "; the node accepts " + strings.Join(*offered, ", ")
 	}
 	if l.gaveUp != nil {
-		return fmt.Errorf("%w by %s: %w%s%s", ErrAuth, loginName(t), l.gaveUp, k.because(), accepts)
+		return cause.Errorf("%w by %s: %w%s%s", ErrAuth, cause.Own(loginName(t)), l.gaveUp, k.because(), accepts)
 	}
 	if strings.Contains(strings.ToLower(text), "too many") {
-		err := fmt.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, loginName(t), len(k.signers), k.because())
+		err := cause.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
 		return hint.With(err, "name the one key that fits (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): it is tried first")
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
@@ -218,7 +218,7 @@ func (l *login) refused(text string) error {
 	if l.asked > 0 {
 		tried = append(tried, "what was typed")
 	}
-	err := fmt.Errorf("%w by %s: tried %s%s%s", ErrAuth, loginName(t), strings.Join(tried, ", "), k.because(), accepts)
+	err := cause.Errorf("%w by %s: tried %s%s%s", ErrAuth, cause.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
 	advice := k.advice()
 	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
 		advice += "; from a terminal dsbuild asks for what this node wants to know"
@@ -226,7 +226,7 @@ func (l *login) refused(text string) error {
 	return hint.With(err, "%s", advice)
 }
 
-// takes reports whether the node has offered a method.
+// takes reports whether the node offers a method.
 func (l *login) takes(method string) bool {
 	offered := l.offered.Load()
 	return offered != nil && slices.Contains(*offered, method)

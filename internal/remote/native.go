@@ -16,24 +16,24 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// aliveConn remembers when the node was last heard of, and what it said first.
+// aliveConn records the time of the node's last byte and the text before its SSH version.
 type aliveConn struct {
 	net.Conn
 	heard atomic.Int64
-	ended func() // if set, called when the other side has ended it
+	ended func() // if set, called when the other side ends the connection
 
-	closed  atomic.Bool // on this side
-	greeted atomic.Bool // its version has come, or more than anybody says before
+	closed  atomic.Bool // closed on this side
+	greeted atomic.Bool // the version has come, or more text than any node sends before it
 	mu      sync.Mutex
-	first   []byte // what came before
+	first   []byte // the text before the version
 
 	writing sync.Mutex
-	held    []byte      // the beginning of a packet
-	late    *time.Timer // for its rest
-	failed  error       // of what was held
+	held    []byte      // the first piece of a packet
+	late    *time.Timer // writes held if no second piece comes
+	failed  error       // the error of writing held
 }
 
-// mostFirst is more than a node says before its version.
+// mostFirst is more bytes than a node sends before its version.
 const mostFirst = 1 << 10
 
 func newAliveConn(c net.Conn) *aliveConn {
@@ -57,15 +57,16 @@ func (a *aliveConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// packetBlock is what x/crypto/ssh's buffer takes of a larger packet: it writes that
-// much, and then the rest.
+// packetBlock is the buffer size of x/crypto/ssh. It writes a larger packet in two pieces: this
+// many bytes, and then the rest.
 const packetBlock = 4 << 10
 
-// restWithin is how long the rest of a packet may take. One of just that size has none.
+// restWithin is the time the second piece of a packet may take. A packet of exactly packetBlock
+// bytes has no second piece.
 const restWithin = time.Millisecond
 
-// Write implements io.Writer. It puts the two pieces of a packet together again: to
-// write it as one saves a system call here, and one waking up there.
+// Write implements io.Writer. It joins the two pieces of a packet, because a single write saves a
+// system call here and a wake-up on the node.
 func (a *aliveConn) Write(b []byte) (int, error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -88,7 +89,7 @@ func (a *aliveConn) Write(b []byte) (int, error) {
 	return int(max(n, 0)), err
 }
 
-// release writes a packet of which nothing more has come.
+// release writes a first piece whose second piece did not come in time.
 func (a *aliveConn) release() {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -104,7 +105,7 @@ func (a *aliveConn) Close() error {
 	return a.Conn.Close()
 }
 
-// remember keeps what a node says before its version.
+// remember keeps the text that a node sends before its version.
 func (a *aliveConn) remember(b []byte) {
 	if a.greeted.Load() {
 		return
@@ -118,7 +119,7 @@ func (a *aliveConn) remember(b []byte) {
 	}
 }
 
-// said is the last line that a node has said in place of its version, or "".
+// said returns the last line that a node sent in place of its version, or "".
 func (a *aliveConn) said() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -128,28 +129,28 @@ func (a *aliveConn) said() string {
 
 func (a *aliveConn) silence() time.Duration { return time.Since(time.Unix(0, a.heard.Load())) }
 
-// nativeLink is a connection of dsbuild's own.
+// nativeLink is a connection of dsbuild's own SSH.
 type nativeLink struct {
 	client *ssh.Client
 	alive  *aliveConn
 }
 
-// newNative returns the connection that client has to t.
+// newNative returns the connection of client to t.
 func newNative(t Target, client *ssh.Client, alive *aliveConn, opt Options) *sshConn {
 	n := &nativeLink{client: client, alive: alive}
 	c := newConn(t, n)
 	c.forward = client.DialContext
 	go func() {
-		client.Wait() //nolint:errcheck // why it ended is told by what was running
+		client.Wait() //nolint:errcheck // the operation that was running reports the reason
 		c.end()
 	}()
 	go n.keepAlive(c, opt.KeepAlive, opt.KeepAliveMax)
 	return c
 }
 
-// keepAlive asks a silent node for a sign of life and gives it up after limit
-// silent intervals. Whatever the node sends counts: while a big file goes over
-// a slow line, the answer to a question queues behind it.
+// keepAlive asks a silent node for a sign of life, and gives it up after limit silent intervals.
+// Every byte from the node counts: while a big file goes over a slow line, the answer to a
+// keepalive waits behind it.
 func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -171,10 +172,10 @@ func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
 		select {
 		case asked <- struct{}{}:
 			go func() {
-				n.client.SendRequest("keepalive@openssh.com", true, nil) //nolint:errcheck // any answer will do, and none is judged above
+				n.client.SendRequest("keepalive@openssh.com", true, nil) //nolint:errcheck // any answer counts; none shows above
 				<-asked
 			}()
-		default: // one question is open already
+		default: // one request is open already
 		}
 	}
 }
@@ -185,7 +186,7 @@ func (n *nativeLink) hangUp() {
 	n.alive.Close()  //nolint:errcheck // likewise
 }
 
-// sever implements link. The socket goes first: a close message could block behind
+// sever implements link. It closes the socket first, because a close message could block behind
 // data that nobody reads.
 func (n *nativeLink) sever() {
 	n.alive.Close()  //nolint:errcheck // it is being given up
@@ -207,7 +208,7 @@ func (n *nativeLink) session() (*ssh.Session, error) {
 	return s, nil
 }
 
-// sessionRefused is the error of a node that wants no further session, or nil.
+// sessionRefused returns the error of a node that refuses a further session, or nil.
 func sessionRefused(err error) error {
 	var refused *ssh.OpenChannelError
 	if !errors.As(err, &refused) {
@@ -216,8 +217,8 @@ func sessionRefused(err error) error {
 	return noSession(refused.Message)
 }
 
-// stdinBlock is what a command gets of its input at once: a connection keeps a
-// buffer of the largest packet that went over it, and there may be thousands.
+// stdinBlock is the number of input bytes that dsbuild sends at once. A connection keeps a buffer
+// of its largest packet, and there may be thousands of connections.
 const stdinBlock = 16 << 10
 
 // run implements link.
@@ -228,7 +229,7 @@ func (n *nativeLink) run(ctx context.Context, line string, in, out, errs *Gate) 
 	}
 	defer s.Close()
 	stop := context.AfterFunc(ctx, func() {
-		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers refuse signals; closing is what counts
+		s.Signal(ssh.SIGTERM) //nolint:errcheck // some servers refuse signals; the close decides
 		s.Close()
 	})
 	defer stop()
@@ -246,9 +247,9 @@ func (n *nativeLink) run(ctx context.Context, line string, in, out, errs *Gate) 
 		return fmt.Errorf("the node starts no commands: %w", err)
 	}
 	if stdin != nil {
-		// Not waited for: a program may end before it has read all its input.
+		// Nobody waits for this copy: the program may end before it has read all its input.
 		go func() {
-			io.CopyBuffer(stdin, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status is the verdict
+			io.CopyBuffer(stdin, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status decides
 			stdin.Close()
 		}()
 	}

@@ -18,20 +18,19 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// The oldest OpenSSH that asks for passwords by SSH_ASKPASS although it has a terminal
-// (SSH_ASKPASS_REQUIRE).
+// oldestMajor and oldestMinor are the oldest version of OpenSSH that dsbuild supports. It is the
+// first that asks for passwords through SSH_ASKPASS even with a terminal (SSH_ASKPASS_REQUIRE).
 const oldestMajor, oldestMinor = 8, 4
 
-// ErrOpenSSH is an OpenSSH on this machine that cannot be used: missing, too old.
+// ErrOpenSSH means that dsbuild cannot use the OpenSSH of this machine: it is missing or too old.
 var ErrOpenSSH = errors.New("OpenSSH cannot be used")
 
-// versionLimit is how long ssh may take to say its version.
+// versionLimit limits the time of ssh -V.
 const versionLimit = 10 * time.Second
 
 var versionForm = regexp.MustCompile(`OpenSSH_(?:for_Windows_)?(\d+)\.(\d+)[^\s,]*`)
 
-// FindOpenSSH returns the path of an ssh that can be a way to nodes. Its errors are
-// ErrOpenSSH.
+// FindOpenSSH returns the path of an ssh that dsbuild can use. Its errors are ErrOpenSSH.
 func FindOpenSSH(ctx context.Context) (string, error) {
 	if runtime.GOOS == "windows" {
 		return "", hint.With(fmt.Errorf("%w: on Windows it shares no connection among sessions (ControlMaster)", ErrOpenSSH), "use --ssh native, or run dsbuild in WSL")
@@ -74,8 +73,8 @@ func firstLine(text []byte) string {
 	return strings.TrimSpace(line)
 }
 
-// longestParent is how long the path of the folder for temporary files may be: a socket's
-// has 104 bytes at most, of which OpenSSH takes 17 for a while.
+// longestParent limits the path of the folder for temporary files, in bytes. The path of a socket
+// may have 104 bytes, and OpenSSH needs 17 of them for a temporary suffix.
 const longestParent = 48
 
 // privateFolder makes a folder for the sockets and logs of one connection.
@@ -91,28 +90,28 @@ func privateFolder() (string, error) {
 	return folder, nil
 }
 
-// process is an ssh that runs. It ends with dsbuild at the latest, where the system can
-// see to that.
+// process is a running ssh. Where the system supports it, the process ends with dsbuild at the
+// latest.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed once it has ended
 }
 
-// startProcess starts cmd in a session of its own: it must neither ask at the terminal
-// nor be hit by Ctrl-C, which dsbuild brings to an orderly end.
+// startProcess starts cmd in its own session. The program then cannot ask at the terminal, and a
+// Ctrl-C reaches dsbuild alone, which ends it in order.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = ownSession()
-	cmd.WaitDelay = time.Second // what it has started may hold its output open
+	cmd.WaitDelay = time.Second // a child process may hold its output open
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// Linux ends the process with the thread that has started it.
+		// Linux ends the process when the thread that started it ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			cmd.Wait() //nolint:errcheck // ProcessState says how it ended
+			cmd.Wait() //nolint:errcheck // ProcessState holds the result
 		}
 		close(p.done)
 	}()
@@ -128,14 +127,14 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// code is its exit status, once it has ended; -1 is a signal.
+// code returns the exit status of an ended process; -1 means that a signal ended it.
 func (p *process) code() int { return p.cmd.ProcessState.ExitCode() }
 
 func (p *process) kill() {
 	p.cmd.Process.Kill() //nolint:errcheck // it may have ended
 }
 
-// end has it end in an orderly way, within leaveLimit.
+// end asks the process to end, and kills it after leaveLimit.
 func (p *process) end() {
 	p.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
 	select {
@@ -146,13 +145,13 @@ func (p *process) end() {
 	}
 }
 
-// tail is a Writer that keeps the end of what is written.
+// tail is a Writer that keeps the last mostTail bytes.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// mostTail is how much of it.
+// mostTail is the number of bytes that a tail keeps.
 const mostTail = 4 << 10
 
 // Write implements io.Writer.
@@ -164,17 +163,17 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String returns it.
+// String returns the kept bytes.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.text)
 }
 
-// option is an option of ssh, whose value is one word.
+// option returns the arguments for an option of ssh whose value is one word.
 func option(key, value string) []string { return []string{"-o", key + "=" + configWord(value)} }
 
-// configWord writes a value as one word of ssh_config.
+// configWord quotes a value as one word of ssh_config.
 func configWord(s string) string {
 	if !strings.ContainsAny(s, " \t\"'\\#") {
 		return s
@@ -182,5 +181,5 @@ func configWord(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// fileWord writes the name of a file, in which ssh replaces tokens.
+// fileWord escapes the percent signs of a file name, because ssh replaces tokens there.
 func fileWord(f string) string { return strings.ReplaceAll(f, "%", "%%") }

@@ -9,13 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
-// rideLimit is how long a master of the user's, and the node behind it, may take to answer.
+// rideLimit is the time in which a user's master, and the node behind it, must answer.
 const rideLimit = 5 * time.Second
 
-// dialOpenSSH connects to a resolved target by way of OpenSSH; it calls itself for jump
-// hosts.
+// dialOpenSSH connects to a resolved target through OpenSSH. It calls itself for jump hosts.
 func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 	program, err := d.openSSH()
 	if err != nil {
@@ -44,9 +45,9 @@ func (d *SSH) dialOpenSSH(ctx context.Context, t Target) (*sshConn, error) {
 	return c, nil
 }
 
-// ride opens a connection by way of a master of the user's, or returns nil: then there
-// is none, or it no longer answers. That OpenSSH has checked who the node is, and logged
-// in. It is as safe as it was told to be; t.KnownHosts has no say.
+// ride opens a connection through an OpenSSH master that the user started. It returns nil if there
+// is none or it does not answer. That OpenSSH has checked the host key and logged in, as its own
+// configuration demanded; t.KnownHosts has no effect.
 func (d *SSH) ride(ctx context.Context, program string, t Target) *sshConn {
 	for _, path := range t.masters() {
 		folder, err := privateFolder()
@@ -60,12 +61,12 @@ func (d *SSH) ride(ctx context.Context, program string, t Target) *sshConn {
 			go l.keepAlive(c, d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
 			return c
 		}
-		c.Close() //nolint:errcheck // it is of no use
+		c.Close() //nolint:errcheck // the connection is useless
 	}
 	return nil
 }
 
-// rideOnly is ride for a target that needs OpenSSH for nothing else.
+// rideOnly is ride for a target that does not need OpenSSH otherwise.
 func (d *SSH) rideOnly(ctx context.Context, t Target) *sshConn {
 	if d.opt.Way == Native || t.jump || !t.hasMaster() {
 		return nil
@@ -77,8 +78,8 @@ func (d *SSH) rideOnly(ctx context.Context, t Target) *sshConn {
 	return d.ride(ctx, program, t)
 }
 
-// answers has the master answer and, where it is not that of a jump host, which may
-// forward connections and run nothing, the node behind it.
+// answers checks that the master answers, and that the node behind it does too. For a jump host it
+// checks the master alone, because a jump host may forward connections and run nothing.
 func (l *opensshLink) answers(ctx context.Context, forwards bool) error {
 	if !forwards {
 		return l.ask(ctx, rideLimit)
@@ -90,11 +91,11 @@ func (l *opensshLink) answers(ctx context.Context, forwards bool) error {
 	return cmd.Run()
 }
 
-// readyEvery is how often is looked whether a master is ready: then its socket is there.
+// readyEvery is the interval at which dsbuild looks for the socket of a new master. The socket
+// shows that the master is ready.
 const readyEvery = 5 * time.Millisecond
 
-// master starts a master for t, which may lie behind a jump host, and waits until it has
-// logged in.
+// master starts a master for t, through jump if that is set, and waits until it has logged in.
 func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLink) (*sshConn, error) {
 	check, err := d.hostKeys.checker(t)
 	if err != nil {
@@ -113,13 +114,13 @@ func (d *SSH) master(clock *deadline, program string, t Target, jump *opensshLin
 	return d.masterConn(t, l), nil
 }
 
-// start starts the master, and waits until it has logged in.
+// start starts the master and waits until it has logged in.
 func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 	d, t, socket := a.dialer, a.target, filepath.Join(a.folder, "master")
 	asking, stop := context.WithCancelCause(clock)
 	defer stop(nil)
 	a.login = &opensshLogin{login: login{target: t, keys: &keySet{}, answers: d.answers, ctx: asking, clock: clock}, log: masterLog(a.folder), tell: d.opt.Note, stop: stop, by: map[string]*loan{}}
-	cmd := exec.Command(program, a.args(socket)...) //nolint:noctx // it outlives the attempt
+	cmd := exec.Command(program, a.args(socket)...) //nolint:noctx // the process outlives the attempt
 	cmd.Env = os.Environ()
 	cmd.Stderr = &a.stderr
 	if d.attendedByAskpass(t) {
@@ -148,22 +149,22 @@ func (a *attempt) start(clock *deadline, program string) (*opensshLink, error) {
 	return newLink(program, t.Address, a.folder, socket, p), nil
 }
 
-// startError is the error of an ssh that did not start.
+// startError returns the error of an ssh that did not start.
 func startError(t Target, err error) error {
 	if tooManyFiles(err) {
 		return filesError(t, err)
 	}
-	return fmt.Errorf("%w to %s: starting ssh: %w", ErrDial, hostPort(t), err)
+	return cause.Errorf("%w to %s: starting ssh: %w", ErrDial, cause.Own(hostPort(t)), err)
 }
 
-// wait waits until the master is ready, has ended, or is to end.
+// wait waits until the master is ready, has ended, or must end.
 func (a *attempt) wait(asking context.Context, p *process, socket string, stop context.CancelCauseFunc) error {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-p.done:
-			stop(errHungUp) // who is asked something need not answer
+			stop(errHungUp) // ends open questions to the person
 			return errHungUp
 		case <-asking.Done():
 			return context.Cause(asking)
@@ -175,7 +176,7 @@ func (a *attempt) wait(asking context.Context, p *process, socket string, stop c
 	}
 }
 
-// masterConn is the connection by way of a master that is ready.
+// masterConn returns the connection through a ready master.
 func (d *SSH) masterConn(t Target, l *opensshLink) *sshConn {
 	c := newConn(t, l)
 	go func() {
@@ -189,24 +190,24 @@ func (d *SSH) masterConn(t Target, l *opensshLink) *sshConn {
 	return c
 }
 
-// attendedByAskpass reports whether a person can be asked what ssh wants to know.
+// attendedByAskpass reports whether dsbuild can ask a person ssh's questions.
 func (d *SSH) attendedByAskpass(t Target) bool { return d.opt.Askpass != "" && d.answers.attended(t) }
 
-// attempt is a login by OpenSSH that is under way.
+// attempt is a login by OpenSSH under way.
 type attempt struct {
 	dialer *SSH
 	target Target
-	jump   *opensshLink // the way to it; nil is none
+	jump   *opensshLink // the link to the last jump host; nil without one
 	check  *hostKeyCheck
 	login  *opensshLogin
 	folder string // private
-	stderr tail   // what else was said: by a ProxyCommand
+	stderr tail   // other output, such as a ProxyCommand's
 }
 
-// seconds are a time as ssh takes it: at least one.
+// seconds rounds a time up to whole seconds, as ssh takes it.
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// yesNo is a flag as ssh takes it.
+// yesNo formats a flag for ssh.
 func yesNo(yes bool) string {
 	if yes {
 		return "yes"
@@ -214,8 +215,8 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// args are the options of a master. What dsbuild has resolved goes before what the
-// configuration says; the rest of it is for ssh alone.
+// args returns the options of a master. The settings that dsbuild resolved override the
+// configuration. ssh applies the rest of the configuration itself.
 func (a *attempt) args(socket string) []string {
 	t, opt := a.target, a.dialer.opt
 	args := append(a.dialer.config.flags(), "-M", "-N", "-T", "-S", socket, "-E", masterLog(a.folder))
@@ -250,7 +251,7 @@ func (a *attempt) args(socket string) []string {
 	return append(args, "--", t.word())
 }
 
-// trustArgs say where the node's key is looked up.
+// trustArgs returns the options for the known_hosts files.
 func (a *attempt) trustArgs() []string {
 	var files []string
 	for _, f := range a.target.KnownHosts {
@@ -260,13 +261,13 @@ func (a *attempt) trustArgs() []string {
 		files = []string{os.DevNull}
 	}
 	args := []string{"-o", "UserKnownHostsFile=" + strings.Join(files, " "), "-o", "GlobalKnownHostsFile=" + os.DevNull}
-	if a.target.hostCommand && a.target.givenKnown { // an older ssh knows no such key
+	if a.target.hostCommand && a.target.givenKnown { // an older ssh does not know the key KnownHostsCommand
 		args = append(args, "-o", "KnownHostsCommand=none")
 	}
 	return args
 }
 
-// keyArgs say what there is to log in with.
+// keyArgs returns the options for keys, the agent and passwords.
 func (a *attempt) keyArgs() []string {
 	t := a.target
 	var args []string

@@ -17,44 +17,44 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// opensshLink is a connection that an OpenSSH on this machine has to a node, its
-// master: dsbuild's own, or one of the user's. Each session is one more ssh, which hands
-// its input and output to the master.
+// opensshLink is a connection of an OpenSSH master on this machine to a node. The master is
+// dsbuild's own or the user's. Each session is a further ssh that passes its input and output to
+// the master.
 type opensshLink struct {
-	folder string   // private, for what its processes write
-	ssh    string   // the program
-	socket string   // of the master
-	host   string   // the node, as ssh calls it
-	master *process // nil: one of the user's
-	seats  *masters // bounds its sessions at a master of the user's
-	lost   func()   // notes that the master is gone; for one that is not dsbuild's
+	folder string   // private folder for the sessions' logs
+	ssh    string   // path of the program
+	socket string   // the master's socket
+	host   string   // the node's name for ssh
+	master *process // nil if the master is the user's
+	seats  *masters // limits the sessions at a user's master
+	lost   func()   // marks the connection as ended, for a user's master
 
-	names    atomic.Int64 // of files in folder
+	names    atomic.Int64 // for file names in folder
 	mu       sync.Mutex
 	sessions map[*session]bool
 	closed   bool
 }
 
-// session is an ssh that runs a program on the node by way of the master.
+// session is an ssh that runs a program on the node through the master.
 type session struct {
 	*process
-	log string // the file that it writes its own words to
+	log string // the file for ssh's own messages
 }
 
-// newLink returns the link to a node by way of a master that listens at socket, which
-// master is, or, where that is nil, one of the user's.
+// newLink returns the link to a node through the master that listens at socket. master is nil if it
+// is the user's.
 func newLink(program, host, folder, socket string, master *process) *opensshLink {
 	return &opensshLink{ssh: program, host: host, folder: folder, socket: socket, master: master, sessions: map[*session]bool{}}
 }
 
-// masterLog is the file in a private folder that a master of dsbuild's writes to.
+// masterLog returns the path of the log of dsbuild's master in its private folder.
 func masterLog(folder string) string { return filepath.Join(folder, "log") }
 
-// line implements link. OpenSSH says nothing of a program that a signal has ended: so a
-// shell stays, and gives its status on.
+// line implements link. OpenSSH does not report that a signal ended a program. So a shell waits for
+// the program and exits with its status.
 func (l *opensshLink) line(cmd Command) (string, error) {
 	const giveOn = "\nexit $?"
-	if cmd.Setup != "" { // that is for a POSIX shell in any case
+	if cmd.Setup != "" { // a setup line needs a POSIX shell in any case
 		line, err := CommandLine(cmd)
 		return line + giveOn, err
 	}
@@ -65,13 +65,13 @@ func (l *opensshLink) line(cmd Command) (string, error) {
 	return checkLine("/bin/sh -c " + Quote(program+giveOn))
 }
 
-// args are the options of an ssh that reaches the master and nothing else: without one
-// it must not make a connection by itself.
+// args returns the options of an ssh that uses the master only. If the master is gone, that ssh
+// must not open a connection of its own.
 func (l *opensshLink) args(more ...string) []string {
 	return append([]string{"-F", "none", "-S", l.socket, "-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "BatchMode=yes"}, more...)
 }
 
-// proxyCommand is how an ssh reaches what lies behind the node.
+// proxyCommand returns the command through which an ssh reaches hosts behind the node.
 func (l *opensshLink) proxyCommand() string {
 	words := []string{Quote(l.ssh)}
 	for _, w := range l.args("-W", "") {
@@ -85,7 +85,7 @@ func (l *opensshLink) proxyCommand() string {
 func (l *opensshLink) start(stdin *os.File, stdout, stderr io.Writer, what ...string) (*session, error) {
 	log := filepath.Join(l.folder, strconv.FormatInt(l.names.Add(1), 10))
 	args := l.args(append([]string{"-T", "-E", log, "-o", "LogLevel=DEBUG2"}, what...)...)
-	cmd := exec.Command(l.ssh, args...) //nolint:noctx // run ends it when its context does
+	cmd := exec.Command(l.ssh, args...) //nolint:noctx // run ends the process with its context
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	if stdin != nil {
 		cmd.Stdin = stdin
@@ -108,7 +108,7 @@ func (l *opensshLink) start(stdin *os.File, stdout, stderr io.Writer, what ...st
 	return s, nil
 }
 
-// forget ends what is known of a session that has ended.
+// forget removes an ended session and its log.
 func (l *opensshLink) forget(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,17 +117,17 @@ func (l *opensshLink) forget(s *session) {
 	}
 	delete(l.sessions, s)
 	l.free()
-	os.Remove(s.log) //nolint:errcheck // its folder is removed in the end
+	os.Remove(s.log) //nolint:errcheck // hangUp removes the folder
 }
 
-// free gives back the room of a session at a master of the user's.
+// free releases the seat of a session at a user's master.
 func (l *opensshLink) free() {
 	if l.master == nil {
 		l.seats.free(l.socket)
 	}
 }
 
-// said is what the session's ssh has said itself.
+// said returns the messages of the session's own ssh.
 func (s *session) said() string {
 	text, err := os.ReadFile(s.log)
 	if err != nil {
@@ -136,15 +136,16 @@ func (s *session) said() string {
 	return string(text)
 }
 
-// Words of a session's ssh.
+// Messages of a session's ssh.
 const (
 	saysOpened  = "master session id: "
 	saysRefused = "Session open refused by peer"
 	saysStatus  = "Received exit status from master "
 )
 
-// abandon ends a session that is not waited for. A master ends, for everybody, when an
-// ssh leaves that it is opening a session for: so that is waited for.
+// abandon ends a session early. A master exits, and so ends all its sessions, if an ssh leaves
+// while the master opens a session for it. So abandon first waits until the session is open, at
+// most leaveLimit.
 func (s *session) abandon() {
 	for end := time.Now().Add(leaveLimit); time.Now().Before(end) && !s.hasEnded() && !strings.Contains(s.said(), saysOpened); {
 		time.Sleep(5 * time.Millisecond)
@@ -170,9 +171,9 @@ func (l *opensshLink) run(ctx context.Context, line string, in, out, errs *Gate)
 	defer l.forget(s)
 	if ours != nil {
 		theirs.Close()
-		// Not waited for: a program may end before it has read all its input.
+		// Nobody waits for this copy: the program may end before it has read all its input.
 		go func() {
-			io.CopyBuffer(ours, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status is the verdict
+			io.CopyBuffer(ours, in, make([]byte, stdinBlock)) //nolint:errcheck // the program's exit status decides
 			ours.Close()
 		}()
 	}
@@ -186,10 +187,11 @@ func (l *opensshLink) run(ctx context.Context, line string, in, out, errs *Gate)
 	return l.verdict(s, runningCommand)
 }
 
-// sshFailed is the exit status of an ssh that has failed itself; a program may have the same.
+// sshFailed is the exit status of an ssh that failed itself. A program may exit with the same
+// status.
 const sshFailed = 255
 
-// verdict is how a session ended.
+// verdict returns the result of a session.
 func (l *opensshLink) verdict(s *session, doing string) error {
 	code := s.code()
 	switch {
@@ -235,7 +237,7 @@ func (l *opensshLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
 	cl, err := sftp.NewClientPipe(out, in, options...)
 	if err == nil {
 		go func() {
-			cl.Wait() //nolint:errcheck // whom it matters has been told
+			cl.Wait() //nolint:errcheck // the users of the client have the error already
 			in.Close()
 			l.reap(s)
 			out.Close()
@@ -251,7 +253,7 @@ func (l *opensshLink) sftp(options ...sftp.ClientOption) (*sftp.Client, error) {
 	return nil, err
 }
 
-// reap waits for the end of a session whose streams have ended.
+// reap waits for a session whose streams have ended, and kills it after leaveLimit.
 func (l *opensshLink) reap(s *session) {
 	select {
 	case <-s.done:
@@ -262,10 +264,10 @@ func (l *opensshLink) reap(s *session) {
 	l.forget(s)
 }
 
-// leaveLimit is how long the end of a connection waits until its sessions have ended.
+// leaveLimit is the time in which sessions must end when a connection ends.
 const leaveLimit = 3 * time.Second
 
-// hangUp implements link. A master of the user's is left alone.
+// hangUp implements link. It does not end a user's master.
 func (l *opensshLink) hangUp() {
 	open := l.leave()
 	if l.master != nil {
@@ -296,7 +298,7 @@ func (l *opensshLink) sever() {
 	}
 }
 
-// leave opens nothing more, and returns the sessions that are open.
+// leave prevents new sessions and returns the open ones.
 func (l *opensshLink) leave() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -315,8 +317,8 @@ func (l *opensshLink) busy() bool {
 	return len(l.sessions) > 0
 }
 
-// ask has the node answer, within limit: by a session, for a master passes on nothing
-// else. That the node allows none is an answer, too.
+// ask makes the node answer within limit. It opens a session, because a master forwards nothing
+// else. A refused session also proves that the node answers.
 func (l *opensshLink) ask(ctx context.Context, limit time.Duration) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -333,8 +335,8 @@ func (l *opensshLink) ask(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// keepAlive asks the node behind a master of the user's while something runs there, and
-// gives it up where it stays silent. A master of dsbuild's does so itself.
+// keepAlive checks the node behind a user's master while a session is open, and gives it up if the
+// node stays silent. dsbuild's own master does this itself.
 func (l *opensshLink) keepAlive(c *sshConn, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

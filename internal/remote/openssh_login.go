@@ -8,19 +8,19 @@ import (
 	"sync"
 )
 
-// opensshLogin answers what an ssh asks while it logs in.
+// opensshLogin answers ssh's questions during a login.
 type opensshLogin struct {
 	login
-	log  string                  // the file that ssh writes to
-	tell func(text string)       // shows a person something
+	log  string                  // the master's log file
+	tell func(text string)       // shows the person a message
 	stop context.CancelCauseFunc // ends the attempt
-	read int                     // how much of log has been shown
+	read int                     // number of bytes of log already shown
 	mu   sync.Mutex              // held while a question is answered
-	by   map[string]*loan        // secrets that are tried here
+	by   map[string]*loan        // the secrets that this login tries
 }
 
-// The prompts of OpenSSH. Those of the node's, by keyboard-interactive, begin with who
-// asks, in parentheses.
+// The prompts of OpenSSH. A prompt of the node, from keyboard-interactive, begins with the login in
+// parentheses.
 var (
 	promptPassword   = regexp.MustCompile(`^.*@.*'s password: *$`)
 	promptNode       = regexp.MustCompile(`^\([^()]*@[^()]*\) `)
@@ -28,11 +28,11 @@ var (
 	promptPIN        = regexp.MustCompile(`^Enter PIN for (.*?):? *$`)
 )
 
-// opensshOwn are lines that are not the node's words.
+// opensshOwn matches log lines that do not come from the node.
 var opensshOwn = regexp.MustCompile(`^debug\d|^Authenticated (to|using) |Permission denied, please try again|^no such identity: |^Warning: `)
 
-// answer is the answer to one of ssh's prompts. Without one the attempt ends: ssh would
-// send an empty password in its place.
+// answer answers a prompt of ssh. Without an answer it ends the attempt, because ssh would send an
+// empty password instead.
 func (l *opensshLogin) answer(prompt string, tell bool) (string, bool) {
 	if tell {
 		l.tell(l.who() + ": " + strings.TrimSpace(prompt))
@@ -62,7 +62,7 @@ func (l *opensshLogin) find(prompt string) (string, error) {
 	return l.login.answer(promptNode.ReplaceAllString(prompt, ""), false)
 }
 
-// news is what ssh has passed on of the node's words since it was asked last.
+// news returns the node's messages that ssh logged since its last question.
 func (l *opensshLogin) news() string {
 	text, err := os.ReadFile(l.log)
 	if err != nil {
@@ -80,8 +80,8 @@ func (l *opensshLogin) news() string {
 	return strings.Join(lines, "\n")
 }
 
-// passphrase is that of a file with a key. Where dsbuild can read such a file itself,
-// the passphrase is proven here, as with dsbuild's own logins.
+// passphrase returns the passphrase of an identity file. If dsbuild can read the file itself, it
+// tests the passphrase right here, as in its own logins.
 func (l *opensshLogin) passphrase(file string) (string, error) {
 	defer l.clock.hold()()
 	if b, err := os.ReadFile(file); err == nil && !securityKey(file) {
@@ -91,8 +91,8 @@ func (l *opensshLogin) passphrase(file string) (string, error) {
 	return l.secret("passphrase of "+file, "passphrase for "+file+":")
 }
 
-// secret is something that holds for all nodes. It goes to no other before one login
-// has succeeded with it.
+// secret asks for a secret that is valid for all nodes. No other login gets it before one login has
+// succeeded with it.
 func (l *opensshLogin) secret(key, prompt string) (string, error) {
 	defer l.clock.hold()()
 	ask := func() (string, error) {
@@ -102,7 +102,7 @@ func (l *opensshLogin) secret(key, prompt string) (string, error) {
 		}
 		return text, err
 	}
-	if lent := l.by[key]; lent != nil { // it was wrong
+	if lent := l.by[key]; lent != nil { // the secret was wrong
 		text, err := ask()
 		if err == nil && lent.first {
 			lent.text = text
@@ -117,7 +117,7 @@ func (l *opensshLogin) secret(key, prompt string) (string, error) {
 	return lent.text, nil
 }
 
-// settle ends the login; err is how.
+// settle settles all loans of the login. err is the error of the login.
 func (l *opensshLogin) settle(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,10 +12,11 @@ import (
 	"golang.org/x/crypto/ssh"
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Lines of ssh's own words. They are in English in every locale.
+// Lines of ssh's own messages, which are in English in every locale.
 var (
 	saysOffered  = regexp.MustCompile(`(?m)^debug1: Offering public key: (.*) (\S+) (SHA256:\S+)( agent)?`)
 	saysMissing  = regexp.MustCompile(`(?m)^no such identity: (.*?): `)
@@ -32,11 +33,11 @@ var (
 	saysTemporal = regexp.MustCompile(`(?i)temporary failure|try again`)
 )
 
-// explain is the error of a login that has come to nothing.
+// explain returns the error of a failed login.
 func (a *attempt) explain(clock *deadline) error {
 	b, err := os.ReadFile(masterLog(a.folder))
 	if err != nil {
-		b = nil // ssh said nothing
+		b = nil // ssh wrote no log
 	}
 	said := string(b)
 	a.login.mu.Lock()
@@ -65,7 +66,7 @@ func (a *attempt) explain(clock *deadline) error {
 	return a.unreached(said)
 }
 
-// remember notes what was tried, for the error of a login that was refused.
+// remember notes the keys and methods that ssh tried, for the error of a refused login.
 func (a *attempt) remember(said string) {
 	keys := a.login.keys
 	for _, m := range saysOffered.FindAllStringSubmatch(said, -1) {
@@ -93,8 +94,8 @@ func (a *attempt) remember(said string) {
 	}
 }
 
-// locked reports whether a file with a key needs a passphrase that nobody can be asked
-// for, and notes it.
+// locked reports whether an identity file needs a passphrase and nobody can be asked for it. In
+// that case it notes the file.
 func (a *attempt) locked(file string) bool {
 	keys := a.login.keys
 	text, err := os.ReadFile(file)
@@ -108,7 +109,8 @@ func (a *attempt) locked(file string) bool {
 	return true
 }
 
-// untrusted is the error of a node that is not who it should be, or nil.
+// untrusted returns the error of a node with a wrong or unknown host key, or with no common
+// algorithm. Otherwise it returns nil.
 func (a *attempt) untrusted(said string) error {
 	if m := saysNoMatch.FindStringSubmatch(said); m != nil {
 		if strings.HasPrefix(m[1], "host key") {
@@ -124,17 +126,18 @@ func (a *attempt) untrusted(said string) error {
 		shows = m[1]
 	}
 	if strings.Contains(said, "REVOKED HOST KEY") {
-		return fmt.Errorf("%w: %s shows %s, which %s marks as revoked", ErrHostKey, a.check.name(), shows, revokedAt(a.target.KnownHosts, shows))
+		return cause.Errorf("%w: %s shows %s, which %s marks as revoked", ErrHostKey, cause.Own(a.check.name()), shows, revokedAt(a.target.KnownHosts, shows))
 	}
 	var known *xknownhosts.KeyError
-	// An impossible key makes the database say which ones it holds.
+	// No key equals noKey, so the database returns the keys it holds for the node.
 	if errors.As(a.check.db.HostKeyCallback()(knownAs(a.target), &net.TCPAddr{IP: net.IPv4zero}, noKey{}), &known) && len(known.Want) > 0 {
 		return a.check.changed(shows, ofType(known.Want, strings.SplitN(shows, " ", 2)[0]))
 	}
 	return a.check.unknown(shows)
 }
 
-// revokedAt is the line that revokes a key, of which shows is type and fingerprint.
+// revokedAt returns the position of the line that revokes a key. shows holds the key's type and
+// fingerprint.
 func revokedAt(files []string, shows string) string {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -153,7 +156,7 @@ func revokedAt(files []string, shows string) string {
 	return strings.Join(files, " or ")
 }
 
-// unreached is the error of a node that no connection came about to.
+// unreached returns the error of a node to which no connection was possible.
 func (a *attempt) unreached(said string) error {
 	t := a.target
 	last := lastLine(said)
@@ -171,7 +174,7 @@ func (a *attempt) unreached(said string) error {
 	case connect != nil && strings.Contains(connect[1], "timed out"):
 		return noAnswer(t)
 	case connect != nil:
-		return fmt.Errorf("%w to %s: %s", ErrDial, hostPort(t), connect[1])
+		return cause.Errorf("%w to %s: %s", ErrDial, cause.Own(hostPort(t)), connect[1])
 	case strings.Contains(said, "timed out"):
 		return a.dialer.unfinished(t)
 	case a.jump != nil:
@@ -185,7 +188,8 @@ func (a *attempt) unreached(said string) error {
 	return brokenOff(t, a.login.offered.Load() == nil, last)
 }
 
-// jumpError is the error of a jump host that leads nowhere. Why, its master alone is told.
+// jumpError returns the error of a jump host that cannot reach the node. Only the jump host's
+// master logs the reason.
 func (a *attempt) jumpError() error {
 	text, err := os.ReadFile(masterLog(a.jump.folder))
 	if all := saysUnopened.FindAllStringSubmatch(string(text), -1); err == nil && len(all) > 0 {
@@ -198,16 +202,16 @@ func (a *attempt) jumpError() error {
 	return jumpError(a.target, lastLine(a.stderr.String()))
 }
 
-// proxyError is the error of a ProxyCommand that has led nowhere.
+// proxyError returns the error of a failed ProxyCommand.
 func (a *attempt) proxyError(last string) error {
 	if stderr := lastLine(a.stderr.String()); stderr != "" {
 		last = stderr
 	}
-	return hint.With(fmt.Errorf("%w to %s: its ProxyCommand (%s) leads nowhere: %s", ErrDial, hostPort(a.target), a.target.proxyCommand, last),
+	return hint.With(cause.Errorf("%w to %s: its ProxyCommand (%s) leads nowhere: %s", ErrDial, cause.Own(hostPort(a.target)), a.target.proxyCommand, last),
 		"what does ssh say to it? Try: ssh -v -p %d %s@%s", a.target.Port, a.target.User, a.target.word())
 }
 
-// lastLine is the last line of a text that says something to a person.
+// lastLine returns the last line of a text that is not a debug message.
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {

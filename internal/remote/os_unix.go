@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// systemSSH is where the settings of OpenSSH for all users lie.
+	// systemSSH is the folder of OpenSSH's settings for all users.
 	systemSSH = "/etc/ssh"
-	// defaultAgent is the agent's socket where nothing names one: there is none.
+	// defaultAgent is the agent's socket if no setting names one: there is none.
 	defaultAgent = ""
 
 	errRefused = syscall.ECONNREFUSED

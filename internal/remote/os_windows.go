@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// systemSSH is where the settings of OpenSSH for all users lie.
+	// systemSSH is the folder of OpenSSH's settings for all users.
 	systemSSH = "${ProgramData}/ssh"
-	// defaultAgent is where the agent of Windows' own OpenSSH listens.
+	// defaultAgent is the named pipe of the agent of Windows' own OpenSSH.
 	defaultAgent = `\\.\pipe\openssh-ssh-agent`
 
 	errRefused = windows.WSAECONNREFUSED
@@ -22,8 +22,8 @@ const (
 	errAborted = windows.WSAECONNABORTED
 )
 
-// dialAgent connects to an agent: a named pipe, or a socket as other agents
-// have on Windows.
+// dialAgent connects to an agent at a named pipe, or at a socket, which other agents use on
+// Windows.
 func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 	if name := strings.ReplaceAll(socket, "/", `\`); strings.HasPrefix(name, `\\.\pipe\`) {
 		return winio.DialPipe(name, &limit)
@@ -31,10 +31,10 @@ func dialAgent(socket string, limit time.Duration) (net.Conn, error) {
 	return net.DialTimeout("unix", socket, limit)
 }
 
-// ours is asked of the sockets of OpenSSH's masters, which Windows has none of.
+// ours is for the sockets of OpenSSH masters, and Windows has none.
 func ours(fs.FileInfo) bool { return false }
 
-// ownSession starts a process in a group of its own.
+// ownSession starts a process in its own process group.
 func ownSession() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// lockedKey is an encrypted identity file. Its passphrase is asked for when a
-// node takes the key, and not before.
+// lockedKey is an encrypted identity file. dsbuild asks for its passphrase only when a node accepts
+// the key.
 type lockedKey struct {
 	pub  ssh.PublicKey
 	open func() (ssh.Signer, error)
@@ -40,11 +40,11 @@ func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm str
 	return s.Sign(rand, data)
 }
 
-// errNotTyped is a passphrase that was not typed.
+// errNotTyped means that the person typed no passphrase.
 var errNotTyped = errors.New("its passphrase was not typed")
 
-// unlock opens an identity file, which text is, with a passphrase that is asked
-// for once in a run: decrypting a key takes long on purpose, too.
+// unlock opens the identity file with the contents text. It asks for the passphrase once in a run
+// and keeps the opened key, because decrypting a key is slow on purpose.
 func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphrase string, key ssh.Signer, err error) {
 	var opened ssh.Signer
 	again := ""

@@ -8,10 +8,9 @@ import (
 	"sync"
 )
 
-// pool holds the connections to jump hosts, one for each, as long as a node
-// behind it is in use. A thousand handshakes at once would trip a jump host's
-// MaxStartups, and a thousand refused keys get this machine banned: so what a
-// jump host refused once is not asked again.
+// pool holds one connection to each jump host while a node behind it is in use. A thousand
+// handshakes at once would exceed a jump host's MaxStartups, and a thousand refused keys would get
+// this machine banned. So the pool does not retry a login that a jump host refused.
 type pool struct {
 	mu     sync.Mutex
 	shared map[string]*sharedConn
@@ -22,10 +21,10 @@ type sharedConn struct {
 	conn  *sshConn
 	err   error
 	users int
-	stop  context.CancelFunc // ends the attempt
+	stop  context.CancelFunc // ends the attempt to connect
 }
 
-// jumpKey tells jump chains apart.
+// jumpKey returns a key that identifies a chain of jump hosts.
 func jumpKey(chain []Target) string {
 	var b strings.Builder
 	for _, t := range chain {
@@ -35,15 +34,16 @@ func jumpKey(chain []Target) string {
 	return b.String()
 }
 
-// get returns the connection for key, dialling it if nobody has. The caller
-// calls done when it no longer needs it.
+// get returns the connection for key and dials if there is none. The caller calls done when it no
+// longer needs the connection.
 func (p *pool) get(ctx context.Context, key string, dial func(context.Context) (*sshConn, error)) (c *sshConn, done func(), err error) {
 	p.mu.Lock()
 	s := p.shared[key]
 	if s == nil || s.broken() {
 		s = &sharedConn{ready: make(chan struct{})}
 		p.shared[key] = s
-		// The first node to give up must not take the jump host from the others.
+		// The attempt has a context of its own: if the first node gives up, the others still get
+		// the jump host.
 		var lasting context.Context
 		lasting, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 		go p.open(lasting, key, s, dial)
@@ -96,12 +96,12 @@ func (p *pool) release(key string, s *sharedConn) {
 	}
 }
 
-// broken reports whether the connection has ended; p.mu is held.
+// broken reports whether the connection has ended; the caller holds p.mu.
 func (s *sharedConn) broken() bool {
 	return s.conn != nil && s.conn.isDead()
 }
 
-// final reports whether trying again can only do harm.
+// final reports whether a retry could only do harm.
 func final(err error) bool {
 	return errors.Is(err, ErrAuth) || errors.Is(err, ErrHostKey) || errors.Is(err, ErrBanned)
 }

@@ -2,7 +2,7 @@ package remote
 
 import "syscall"
 
-// ownSession starts a process in a session of its own, which ends when dsbuild does.
+// ownSession starts a process in its own session. The process ends with dsbuild.
 func ownSession() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
 }

@@ -22,21 +22,21 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// abortGrace is how long a cancelled upload may take to come to rest, and an
-// SFTP session to end, before the whole connection is given up.
+// abortGrace limits the time for a cancelled upload to stop and for an SFTP session to end. After
+// that dsbuild gives up the whole connection.
 const abortGrace = 3 * time.Second
 
-// packet is the size of the packets that files are sent in: what every server
-// takes. Larger ones corrupted files elsewhere.
+// packet is the size of the packets of an upload, which every server accepts. Larger ones have
+// corrupted files elsewhere.
 const packet = 32 << 10
 
-// widePacket is what OpenSSH's servers take that have limits@openssh.com, and its own
-// client sends them: a quarter less CPU time on both sides.
+// widePacket is the packet size for servers with limits@openssh.com. OpenSSH's servers accept it,
+// and OpenSSH's own client uses it: both sides need a quarter less CPU time.
 const widePacket = 255 << 10
 
-// inFlight is how many bytes of a file may be on their way at once, and fewInFlight of
-// a small one: they are held in memory until they have been answered, for many nodes at
-// once. Where a connection breaks, that many of a part's last bytes may have holes.
+// inFlight is the number of bytes of a file that may be under way at once, and fewInFlight that of
+// a file up to smallFile. dsbuild keeps them in memory until the node confirms them, for many nodes
+// at once. If a connection breaks, that many of the last bytes of a part may have holes.
 const (
 	inFlight    = 64 * packet
 	fewInFlight = 24 * packet
@@ -74,13 +74,13 @@ type put struct {
 	tmp     string
 	client  *sftp.Client
 	created bool
-	at      int64  // so many bytes are there already, and are the right ones
-	written string // the sha256 of all that was written, if that is known
+	at      int64  // number of bytes that are already there and proven right
+	written string // sha256 of all written bytes, if known
 }
 
-// guarded runs the upload and ends it when ctx does. pkg/sftp knows no
-// context: closing its client ends it, and where even that gets no answer the
-// connection is broken. It returns only after the upload has come to rest.
+// guarded runs the upload and ends it when ctx ends. pkg/sftp knows no context, so guarded closes
+// its client. If even that gets no answer, guarded breaks the connection. It returns only after the
+// upload has stopped.
 func (p *put) guarded(ctx context.Context) error {
 	window := inFlight
 	if p.up.Size <= smallFile {
@@ -111,8 +111,7 @@ func (p *put) guarded(ctx context.Context) error {
 	return err
 }
 
-// run is the upload as a straight line. Every question to the node is a way there
-// and back.
+// run does the steps of the upload in order. Each request to the node costs a round trip.
 func (p *put) run(ctx context.Context) error {
 	f, err := p.open(ctx)
 	if err != nil {
@@ -129,8 +128,8 @@ func (p *put) run(ctx context.Context) error {
 	return p.rename()
 }
 
-// open opens the far file where the transfer begins; nil is one that is there
-// whole.
+// open opens the remote file at the byte where the transfer begins. It returns nil if the whole
+// file is there already.
 func (p *put) open(ctx context.Context) (*sftp.File, error) {
 	if !p.up.Resume {
 		if err := p.room(); err != nil {
@@ -143,7 +142,7 @@ func (p *put) open(ctx context.Context) (*sftp.File, error) {
 		return f, nil
 	}
 	st, err := p.client.Lstat(p.tmp)
-	if err != nil { // SFTP has no word for a file that is there already: it was not that
+	if err != nil { // SFTP has no code for "exists already", so Lstat shows that this was another error
 		return nil, refused
 	}
 	switch err := p.goOn(ctx, st); {
@@ -164,8 +163,8 @@ func (p *put) open(ctx context.Context) (*sftp.File, error) {
 	return f, nil
 }
 
-// create makes the far file. Its mode is right while it is empty, so that nobody
-// reads what they should not.
+// create makes the remote file. It sets the mode while the file is empty, so that nobody else can
+// read the contents.
 func (p *put) create() (*sftp.File, error) {
 	f, err := p.client.OpenFile(p.tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
@@ -179,8 +178,8 @@ func (p *put) create() (*sftp.File, error) {
 	return f, nil
 }
 
-// goOn finds out how much of the file is there from an earlier try: its longest
-// beginning that has the same bytes. What is not is taken away.
+// goOn finds out how much of the file an earlier try left: the longest prefix with the same bytes.
+// It cuts off the rest, or removes the file if no prefix matches.
 func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
 	if st.Mode().IsRegular() {
 		for _, n := range []int64{min(st.Size(), p.up.Size), min(st.Size(), p.up.Size) - inFlight} {
@@ -210,7 +209,7 @@ func (p *put) goOn(ctx context.Context, st fs.FileInfo) error {
 	return nil
 }
 
-// cut ends the part, of size bytes, where it stops being right.
+// cut truncates the part, of size bytes, after the bytes that are right.
 func (p *put) cut(size int64) error {
 	if size == p.at {
 		return nil
@@ -221,7 +220,7 @@ func (p *put) cut(size int64) error {
 	return p.length(p.at)
 }
 
-// length makes sure that so many bytes lie at the far end: not every server cuts.
+// length checks the size of the remote file, because some servers do not truncate.
 func (p *put) length(want int64) error {
 	st, err := p.client.Stat(p.tmp)
 	if err != nil {
@@ -233,13 +232,13 @@ func (p *put) length(want int64) error {
 	return nil
 }
 
-// localSum is the sha256 of the first n bytes of the local file.
+// localSum returns the sha256 of the first n bytes of the local file.
 func (p *put) localSum(ctx context.Context, n int64) (string, error) {
 	sum, _, err := p.up.localSum(ctx, n)
 	return sum, err
 }
 
-// room refuses a file that cannot fit before a byte of it is sent.
+// room returns an error if the file cannot fit, before any byte is sent.
 func (p *put) room() error {
 	if free, known := p.free(); known && free < p.up.Size-p.at {
 		return p.up.NoSpace(free)
@@ -257,7 +256,7 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	if _, err := local.Seek(p.at, io.SeekStart); err != nil {
 		return fmt.Errorf("reading the local file: %w", err)
 	}
-	// One byte more than announced, so that a file that has grown shows.
+	// The limit is one byte more than announced, so that dsbuild notices a file that has grown.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, p.up.Size-p.at+1), limit: p.up.Limit, told: p.up.Progress}
 	err = p.send(ctx, f, m)
 	n, unread := m.read()
@@ -280,7 +279,7 @@ func (p *put) write(ctx context.Context, f *sftp.File) error {
 	return nil
 }
 
-// send sends what is left of the file.
+// send sends the rest of the file.
 func (p *put) send(ctx context.Context, f *sftp.File, m *meter) (err error) {
 	if p.up.Write != nil {
 		p.written, err = p.up.Write(ctx, p.tmp, p.at, m)
@@ -291,9 +290,9 @@ func (p *put) send(ctx context.Context, f *sftp.File, m *meter) (err error) {
 	return err
 }
 
-// verify compares length and sha256 with what lies at the far end now.
+// verify compares the length and the sha256 with those of the remote file.
 func (p *put) verify(ctx context.Context) error {
-	if p.up.Sum == nil || p.written != "" { // else it is a file that nobody but this program has written to
+	if p.up.Sum == nil || p.written != "" { // otherwise only this program has written the file
 		if err := p.length(p.up.Size); err != nil {
 			return err
 		}
@@ -312,9 +311,9 @@ func (p *put) verify(ctx context.Context) error {
 	return p.up.Corrupted(p.tmp, there)
 }
 
-// sumScript prints the sha256 of the first $2 bytes of $1 with whatever the
-// node has for it: openssl first, which uses the CPU's own instructions for it where many
-// a sha256sum takes five times as long.
+// sumScript prints the sha256 of the first $2 bytes of $1 with a program of the node. openssl comes
+// first, because it uses the CPU's SHA instructions; many sha256sum programs take five times as
+// long.
 const sumScript = `if command -v openssl >/dev/null && openssl dgst -sha256 -r </dev/null >/dev/null 2>&1; then sum() { openssl dgst -sha256 -r; }
 elif command -v sha256sum >/dev/null; then sum() { sha256sum; }
 elif command -v shasum >/dev/null; then sum() { shasum -a 256; }
@@ -322,9 +321,10 @@ elif command -v python3 >/dev/null; then sum() { python3 -c 'import hashlib,sys;
 else exit 127; fi
 head -c "$2" <"$1" | sum`
 
-// farSum is the sha256 of the first n bytes of the temporary file: that of all of
-// them where a program wrote and said it, else computed on the node; a node that cannot (no such program, an SFTP root that its shell does
-// not see) has them read back instead.
+// farSum returns the sha256 of the first n bytes of the temporary file. If the program of
+// Upload.Write reported the sha256, farSum returns that. Otherwise the node computes it. If the
+// node cannot (it has no such program, or its shell does not see the SFTP root), farSum reads the
+// bytes back.
 func (p *put) farSum(ctx context.Context, n int64) (string, error) {
 	if p.written != "" {
 		return p.written, nil
@@ -334,7 +334,7 @@ func (p *put) farSum(ctx context.Context, n int64) (string, error) {
 	}
 	said, err := RunForAnswer(ctx, p.conn, Command{Argv: []string{"sh", "-c", sumScript, "sh", p.tmp, strconv.FormatInt(n, 10)}})
 	if err == nil {
-		// Some node prints a greeting before every command: its last line is the answer.
+		// Some nodes print a greeting before every command, so the answer is the last line.
 		lines := strings.Split(strings.TrimSpace(said), "\n")
 		sum, _, _ := strings.Cut(lines[len(lines)-1], " ")
 		if b, err := hex.DecodeString(sum); err == nil && len(b) == sha256.Size && !(sum == emptySum && n > 0) {
@@ -356,11 +356,10 @@ func (p *put) farSum(ctx context.Context, n int64) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// emptySum is the sha256 of nothing: what the script says where the file or
-// head is missing.
+// emptySum is the sha256 of no bytes. The script prints it if the file or head is missing.
 const emptySum = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// first is a Writer that passes on the first left bytes.
+// first is a Writer that passes on the next left bytes and drops the rest.
 type first struct {
 	w    io.Writer
 	left int64
@@ -392,8 +391,8 @@ func (p *put) rename() error {
 	return nil
 }
 
-// cleanUp removes the temporary file, also after ctx has ended and the first
-// SFTP client with it.
+// cleanUp removes the temporary file. It opens its own SFTP session, because ctx and the first
+// session may have ended.
 func (p *put) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -411,7 +410,7 @@ func (p *put) cleanUp(ctx context.Context) error {
 	return err
 }
 
-// free is how much room the target's file system has, by SFTP or else by df.
+// free returns the free bytes of the target's file system, as the SFTP server reports them.
 func (p *put) free() (bytesFree int64, known bool) {
 	dir := path.Dir(p.up.Path)
 	if _, ok := p.client.HasExtension("statvfs@openssh.com"); ok {
@@ -422,7 +421,8 @@ func (p *put) free() (bytesFree int64, known bool) {
 	return 0, false
 }
 
-// freeByDF asks df; only after a failure, for servers without statvfs.
+// freeByDF returns the free bytes by df. dsbuild runs df only after a failure, for servers without
+// statvfs.
 func (p *put) freeByDF() (bytesFree int64, known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -439,8 +439,8 @@ func (p *put) freeByDF() (bytesFree int64, known bool) {
 	return kb * 1024, err == nil
 }
 
-// explain turns what the SFTP server said into what happened. SFTP has no
-// code for a full disk, only "failure": so the disk is asked.
+// explain turns an error of the SFTP server into its cause. SFTP has no code for a full disk, only
+// "failure", so explain looks at the free space.
 func (p *put) explain(doing string, err error) error {
 	status := (*sftp.StatusError)(nil)
 	switch {
@@ -462,22 +462,22 @@ func (p *put) explain(doing string, err error) error {
 	if !known {
 		free, known = p.freeByDF()
 	}
-	// A file system says full while some blocks remain that it cannot give out.
+	// A file system may report that it is full while it has some blocks that it cannot give out.
 	const scraps = 1 << 20
 	if strings.Contains(strings.ToLower(err.Error()), "no space") || known && free < scraps {
 		return p.up.NoSpace(free)
 	}
 	if status != nil {
 		err = fmt.Errorf("the node's SFTP server answers %q", status.Error())
-	} else if !strings.Contains(err.Error(), "[Errno ") { // no word of the file's
+	} else if !strings.Contains(err.Error(), "[Errno ") { // an error not about the file
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return hint.With(fmt.Errorf("%s: %w", doing, err),
 		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
 }
 
-// sftp opens an SFTP session on the connection, with so many bytes of a file on their
-// way at once.
+// sftp opens an SFTP session on the connection. window is the number of bytes of a file that may be
+// under way at once.
 func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	opened := make(chan *sftp.Client, 1)
 	done := make(chan error, 1)
@@ -510,7 +510,7 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 		"sshd_config on the node needs: Subsystem sftp internal-sftp (and a login shell that prints nothing)")
 }
 
-// widen sends larger packets to a server that says what it takes.
+// widen sends larger packets to a server that reports its limits.
 func widen(cl *sftp.Client, window int) error {
 	if _, ok := cl.HasExtension("limits@openssh.com"); !ok {
 		return nil
@@ -518,13 +518,13 @@ func widen(cl *sftp.Client, window int) error {
 	return errors.Join(sftp.MaxPacketUnchecked(widePacket)(cl), sftp.MaxConcurrentRequestsPerFile(max(1, window/widePacket))(cl))
 }
 
-// endSFTP ends an SFTP session. Its Close waits until the node closes the
-// channel: a server stuck on a hung file system never does while sshd still
-// answers keepalives, so such a connection is given up.
+// endSFTP ends an SFTP session. Its Close waits until the node closes the channel. A server stuck
+// on a hung file system never closes it while sshd still answers keepalives. After abortGrace,
+// endSFTP gives up the connection.
 func (c *sshConn) endSFTP(client *sftp.Client) {
 	done := make(chan struct{})
 	go func() {
-		client.Close() //nolint:errcheck // what it carried has been judged already
+		client.Close() //nolint:errcheck // the result of the session is known already
 		close(done)
 	}()
 	select {
@@ -534,9 +534,8 @@ func (c *sshConn) endSFTP(client *sftp.Client) {
 	}
 }
 
-// meter counts the bytes of a local file as they are read, holds them back as
-// limit says, and ends the reading when ctx does. What it says of the reading may be
-// asked while a command that was given up still reads.
+// meter counts the bytes read from a local file, slows the reading down to limit, and ends it with
+// ctx. read may be called while an abandoned command still reads.
 type meter struct {
 	ctx   context.Context
 	r     io.Reader
@@ -549,7 +548,7 @@ type meter struct {
 	done bool
 }
 
-// read ends the reading, and says how many bytes were read and what went wrong.
+// read ends the reading and returns the number of bytes read and the error of the reading.
 func (m *meter) read() (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -557,7 +556,7 @@ func (m *meter) read() (int64, error) {
 	return m.n, m.err
 }
 
-// note keeps what a Read came to.
+// note records the result of one Read.
 func (m *meter) note(n int, err error) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Quote returns s as one word of a POSIX shell. It cannot express NUL, which
-// no argument of a program can contain either.
+// Quote returns s as one word of a POSIX shell. It cannot express NUL, but no argument of a program
+// can contain NUL either.
 func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 var (
 	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	// plain words keep a command readable in logs and process lists. "=" is
-	// not among them: in front it would make the word an assignment.
+	// plain matches words that need no quotes, which keeps commands readable in logs and process
+	// lists. It leaves "=" out, because a first word with "=" would be an assignment.
 	plain = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-]+$`)
 )
 
-// SetupFailed is what a node says on stderr of a setup line that fails, before
-// its status; the command has not been run then.
+// SetupFailed is the text that the node prints on stderr, before the status, when the setup line
+// fails. The command has not run then.
 const SetupFailed = "the setup line ended with status"
 
-// CommandLine is the line that the remote shell is given for cmd.
+// CommandLine returns the line for the remote shell that runs cmd.
 func CommandLine(cmd Command) (string, error) {
 	program, err := programLine(cmd)
 	if err != nil {
@@ -33,18 +33,17 @@ func CommandLine(cmd Command) (string, error) {
 	return checkLine(setupLine(cmd.Setup) + program)
 }
 
-// setupLine is what goes before a program's line.
+// setupLine returns the lines that run before the program's line.
 func setupLine(setup string) string {
 	if setup == "" {
 		return ""
 	}
-	// The braces keep a setup line of several commands together, the newline ends
-	// a comment in it. A setup that fails must not let the program run in half an
-	// environment.
+	// The braces keep a setup line of several commands together, and the newline ends a comment in
+	// it. If the setup fails, the program must not run in an incomplete environment.
 	return fmt.Sprintf("{ %s\n} || { c=$?; echo \"%s $c\" >&2; exit $c; }\n", setup, SetupFailed)
 }
 
-// Exports are lines for a POSIX shell that set variables.
+// Exports returns lines for a POSIX shell that set variables.
 func Exports(env map[string]string) (string, error) {
 	var b strings.Builder
 	for _, k := range sortedKeys(env) {
@@ -56,7 +55,7 @@ func Exports(env map[string]string) (string, error) {
 	return checkLine(b.String())
 }
 
-// programLine is the program itself, with its variables.
+// programLine returns the line of the program with its variables, without the setup.
 func programLine(cmd Command) (string, error) {
 	if len(cmd.Argv) == 0 {
 		return "", fmt.Errorf("no command to run")

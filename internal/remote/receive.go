@@ -16,39 +16,39 @@ import (
 //go:embed receive.sh
 var receive string
 
-// What receive.sh can end with, beside 0.
+// Exit codes of receive.sh besides 0.
 const (
 	receiveNoFolder  = 81
 	receiveNoSource  = 82
-	receiveFailed    = 83 // says why
-	receiveNoSpace   = 84 // says how much there is
+	receiveFailed    = 83 // prints the reason
+	receiveNoSpace   = 84 // prints the free bytes
 	receiveForbidden = 85
-	receiveSize      = 86 // says what it is
-	receiveDigest    = 87 // says what it is
+	receiveSize      = 86 // prints the size it has
+	receiveDigest    = 87 // prints the sha256 it has
 )
 
-// ErrNoSource is a file on a node that is to be brought to its place, and is gone.
+// ErrNoSource means that the source file on the node is gone.
 var ErrNoSource = errors.New("it is not there any more")
 
-// Receipt is how a program on the node brings an upload to its place, by ways that
-// have no SFTP: whole or not at all, as Conn.Put does.
+// Receipt describes an upload that a program on the node puts in place, for connections without
+// SFTP. Like Conn.Put, it writes the whole file or nothing.
 type Receipt struct {
 	Upload
-	// Part is the private name that it has until it is whole.
+	// Part is the private name of the file until it is complete.
 	Part string
-	// User is as whom the program runs, for messages.
+	// User is the user that runs the program, for messages.
 	User string
 
-	there string // how much of Part there is, where the upload is resumed
+	there string // number of bytes of Part that exist already, if the upload resumes; else ""
 }
 
-// NewReceipt returns the receipt of an upload that is not resumed.
+// NewReceipt returns the receipt of an upload that does not resume.
 func NewReceipt(up Upload, user string) Receipt {
 	return Receipt{Upload: up, Part: path.Join(path.Dir(up.Path), ".dsbuild-"+rand.Text()[:16]+PartSuffix), User: user}
 }
 
-// Command is that program. It takes the file from another one on the node, or,
-// where source is "-", from its input. What it prints is for Explain.
+// Command returns the program. It copies the file from source, a path on the node, or reads it from
+// its standard input if source is "-". Explain reads its output.
 func (r Receipt) Command(source string) Command {
 	return Command{Argv: []string{
 		"sh", "-c", receive, "sh", source, r.Part, r.Path,
@@ -56,11 +56,12 @@ func (r Receipt) Command(source string) Command {
 	}}
 }
 
-// Explain is the error of that program; said and errs are what it printed, clean.
+// Explain returns the error of the program. said and errs are its stdout and stderr, made safe for
+// a terminal.
 func (r Receipt) Explain(ctx context.Context, exit *ExitError, said, errs string) error {
 	said, errs = strings.TrimSpace(said), strings.TrimSpace(errs)
-	said = said[strings.LastIndexByte(said, '\n')+1:] // behind what the node may greet with
-	n, _ := strconv.ParseInt(said, 10, 64)            //nolint:errcheck // a text then
+	said = said[strings.LastIndexByte(said, '\n')+1:] // after a greeting of the node
+	n, _ := strconv.ParseInt(said, 10, 64)            //nolint:errcheck // it may be a text
 	creating := "creating a file in " + path.Dir(r.Path)
 	switch exit.Code {
 	case receiveNoSource:
@@ -80,9 +81,9 @@ func (r Receipt) Explain(ctx context.Context, exit *ExitError, said, errs string
 	return fmt.Errorf("bringing a file to %s: %w: %s", r.Path, exit, errs)
 }
 
-// unlike is the error of a file that did not arrive as it was announced.
+// unlike returns the error of a file that arrived with another size or sha256.
 func (r Receipt) unlike(ctx context.Context, code int, said string) error {
-	here, n, err := r.localSum(ctx, r.Size+1) // of one that has grown, too
+	here, n, err := r.localSum(ctx, r.Size+1) // one byte more, to notice a file that has grown
 	switch {
 	case err != nil:
 		return err
@@ -94,15 +95,15 @@ func (r Receipt) unlike(ctx context.Context, code int, said string) error {
 	return r.Corrupted(r.Part, said)
 }
 
-// partScript prints how much there is of the file $1, and the sha256 of that;
-// nothing where it is no file, or has more than $2 bytes.
+// partScript prints the size of the file $1 and the sha256 of its bytes. It prints nothing if $1 is
+// no regular file or has more than $2 bytes.
 const partScript = `if [ -L "$1" ] || [ ! -f "$1" ]; then exit; fi
 n=$(wc -c <"$1"); if [ "$n" -gt "$2" ]; then exit; fi
 set -- "$1" "$n"; echo $n
 ` + sumScript
 
-// resume finds out how much of an upload is there from an earlier try, under the
-// name that it has then; what is not the same is taken away.
+// resume finds out how much of the upload an earlier try left under the name of a resumed upload.
+// If the bytes are not the same, resume removes that file.
 func (r *Receipt) resume(ctx context.Context, on Runner) (there int64, err error) {
 	r.Part, r.there = r.Path+PartSuffix, "0"
 	said, err := RunForAnswer(ctx, on, Command{Argv: []string{"sh", "-c", partScript, "sh", r.Part, strconv.FormatInt(r.Size, 10)}})
@@ -122,12 +123,12 @@ func (r *Receipt) resume(ctx context.Context, on Runner) (there int64, err error
 	}
 	_, err = RunForAnswer(ctx, on, Command{Argv: []string{"rm", "-rf", "--", r.Part}})
 	if errors.As(err, new(*ExitError)) {
-		err = nil // creating it says why
+		err = nil // creating the file reports the reason
 	}
 	return 0, err
 }
 
-// part reads what partScript printed, behind what the node may greet with.
+// part reads the output of partScript, after a greeting of the node.
 func part(said string) (n int64, sum string) {
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	if len(lines) < 2 {

@@ -6,19 +6,18 @@ import (
 	"time"
 )
 
-// WithRetry returns a Dialer that tries again where that can help: no
-// connection, or one lost on the way. Refused keys, unknown hosts and
-// full disks are final, and so is silence: a node that was waited for once would
-// have all others wait two times more. The pause doubles each time and varies by half, so
-// that a thousand nodes do not come back at the same moment.
+// WithRetry returns a Dialer that retries when the connection could not be opened or was lost while
+// it was opened. Refused keys, unknown hosts and full disks are final. Silence is final too: if one
+// node does not answer, all other nodes would wait for two more timeouts. The pause doubles each
+// time and varies by half, so that a thousand nodes do not return at the same moment.
 func WithRetry(d Dialer, attempts int, pause time.Duration) Dialer {
 	return &retryDialer{d, attempts, pause}
 }
 
-// silentError is a node that said nothing for as long as it was given.
+// silentError means that a node did not answer within its time limit.
 type silentError struct{ error }
 
-// Unwrap gives what was waited for.
+// Unwrap returns the error without the mark.
 func (e silentError) Unwrap() error { return e.error }
 
 type retryDialer struct {
@@ -27,7 +26,7 @@ type retryDialer struct {
 	pause    time.Duration
 }
 
-// Close closes the dialer below, if that holds something.
+// Close closes the wrapped dialer if it holds resources.
 func (r *retryDialer) Close() error { return closeDialer(r.Dialer) }
 
 // Resolve implements resolver.

@@ -2,14 +2,14 @@ package remote
 
 import "sync"
 
-// seats are how many sessions may be open at a master's node at once, of all of
-// dsbuild. A node has ten (MaxSessions), for the master's owner as well.
+// seats limits dsbuild's open sessions at the node of one user's master. A node allows ten
+// (MaxSessions), and the master's owner needs some of them.
 const seats = 8
 
-// masters are the OpenSSH processes on this machine that are ridden on.
+// masters counts dsbuild's sessions at the OpenSSH masters that the user started.
 type masters struct {
 	mu    sync.Mutex
-	taken map[string]int // seats, by the master's socket
+	taken map[string]int // used seats by the master's socket
 }
 
 func (m *masters) take(path string) bool {

@@ -9,19 +9,19 @@ import (
 	"sync"
 )
 
-// perConn is how many users share a connection: each has up to three sessions open at
-// once (a program at work, SFTP, Upload.Write), and sshd allows ten.
+// perConn is the number of users of one connection. Each has up to three sessions open at once (a
+// running program, SFTP, Upload.Write), and sshd allows ten.
 const perConn = 3
 
-// WithSharing returns a Dialer that gives those who reach the same node as the
-// same user the same connection, as long as it holds: several environments of a
-// node need one handshake. A node that allows no further session on it gets
-// another connection.
+// WithSharing returns a Dialer that shares one connection among callers that reach the same node as
+// the same user, while the connection lasts. Several environments of a node then need one
+// handshake. If the node refuses a further session on the connection, the caller gets another
+// connection.
 func WithSharing(d Dialer) Dialer {
 	return &sharingDialer{dialer: d, open: map[string][]*sharedDial{}}
 }
 
-// Close closes the dialer below, if that holds something.
+// Close closes the wrapped dialer if it holds resources.
 func (d *sharingDialer) Close() error { return closeDialer(d.dialer) }
 
 // Resolve implements resolver.
@@ -29,13 +29,12 @@ func (d *sharingDialer) Resolve(ctx context.Context, t Target) (Target, error) {
 	return resolveBy(ctx, d.dialer, t)
 }
 
-// resolver is what a Dialer can be that knows more of a target than the target says: the
-// client configuration.
+// resolver is a Dialer that completes a target from the client configuration.
 type resolver interface {
 	Resolve(ctx context.Context, t Target) (Target, error)
 }
 
-// resolveBy asks a dialer what it makes of a target.
+// resolveBy completes a target if the dialer can, and otherwise returns it unchanged.
 func resolveBy(ctx context.Context, d Dialer, t Target) (Target, error) {
 	if r, ok := d.(resolver); ok {
 		return r.Resolve(ctx, t)
@@ -43,7 +42,7 @@ func resolveBy(ctx context.Context, d Dialer, t Target) (Target, error) {
 	return t, nil
 }
 
-// closeDialer closes a dialer that holds something beyond its connections.
+// closeDialer closes a dialer that holds resources beyond its connections.
 func closeDialer(d Dialer) error {
 	if c, ok := d.(io.Closer); ok {
 		return c.Close()
@@ -57,17 +56,17 @@ type sharingDialer struct {
 	open   map[string][]*sharedDial
 }
 
-// sharedDial is one connection, or the attempt at one.
+// sharedDial is a shared connection or the attempt to open one.
 type sharedDial struct {
 	ready  chan struct{} // closed once conn or err is set
 	conn   Conn
 	err    error
 	users  int
-	broken bool               // a user has met its end
+	broken bool               // a user has seen the connection end
 	cancel context.CancelFunc // ends the attempt
 }
 
-// usable reports whether another user may join; the dialer's mu is held.
+// usable reports whether another user may join; the caller holds the dialer's mu.
 func (s *sharedDial) usable() bool {
 	if s.users >= perConn {
 		return false
@@ -75,7 +74,7 @@ func (s *sharedDial) usable() bool {
 	select {
 	case <-s.ready:
 	default:
-		return true // not there yet
+		return true // the attempt is still under way
 	}
 	dead, known := s.conn.(interface{ isDead() bool })
 	return s.err == nil && !s.broken && (!known || !dead.isDead())
@@ -94,7 +93,8 @@ func (d *sharingDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	}
 	if s == nil {
 		s = &sharedDial{ready: make(chan struct{})}
-		// The first to give up must not take the connection from the others.
+		// The attempt has a context of its own: if the first caller gives up, the others still get
+		// the connection.
 		var lasting context.Context
 		lasting, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		d.open[key] = append(d.open[key], s)
@@ -154,7 +154,7 @@ func (d *sharingDialer) release(key string, s *sharedDial) {
 	}
 }
 
-// forget takes s from those that may be joined; mu is held.
+// forget removes s from the connections that others may join; the caller holds mu.
 func (d *sharingDialer) forget(key string, s *sharedDial) {
 	for i, one := range d.open[key] {
 		if one == s {
@@ -166,8 +166,8 @@ func (d *sharingDialer) forget(key string, s *sharedDial) {
 	}
 }
 
-// sameWay is the same for targets that are reached in the same way, whatever
-// messages call them.
+// sameWay returns a key that is equal for targets with the same address, login and jump hosts,
+// whatever their names in messages.
 func sameWay(t Target) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q ", t.Address)
@@ -178,15 +178,15 @@ func sameWay(t Target) string {
 	return b.String()
 }
 
-// share is one user's part in a connection. Should the node refuse it a session
-// there, it gets a connection of its own.
+// share is one user's part of a connection. If the node refuses it a session, it opens a connection
+// of its own.
 type share struct {
 	conn    Conn
 	dialer  Dialer
 	target  Target
 	release func()
-	broke   func()          // tells that the connection is lost
-	ended   context.Context // by Close
+	broke   func()          // marks the shared connection as lost
+	ended   context.Context // ended by Close
 	end     context.CancelFunc
 
 	mu  sync.Mutex
@@ -203,8 +203,8 @@ func (s *share) Put(ctx context.Context, up Upload) error {
 	return s.again(ctx, func(ctx context.Context, c Conn) error { return c.Put(ctx, up) })
 }
 
-// again does something on the connection or, where that has no room for it, on
-// one of its own. Refused was the session, so nothing has begun.
+// again runs an operation on the shared connection. If the node refuses a session there, again
+// repeats it on the user's own connection. The refused operation has not begun, so that is safe.
 func (s *share) again(ctx context.Context, do func(context.Context, Conn) error) error {
 	if s.ended.Err() != nil {
 		return s.lost()
@@ -228,10 +228,10 @@ func (s *share) again(ctx context.Context, do func(context.Context, Conn) error)
 	return err
 }
 
-// lost is the error of what is asked of, or under way on, a share that was closed.
+// lost returns the error of an operation on a closed share.
 func (s *share) lost() error { return fmt.Errorf("%w: it was closed here", ErrLost) }
 
-// ownConn is a connection for this user alone.
+// ownConn returns a connection for this user alone.
 func (s *share) ownConn(ctx context.Context) (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +242,7 @@ func (s *share) ownConn(ctx context.Context) (Conn, error) {
 	return s.own, err
 }
 
-// Close gives the connection back.
+// Close releases the shared connection.
 func (s *share) Close() error {
 	s.end()
 	s.mu.Lock()

@@ -12,18 +12,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// SudoLimit is how long sudo usually may take to run a command or to ask for a
+// SudoLimit is the default limit on the time sudo may take to run a command or to ask for a
 // password.
 const SudoLimit = 30 * time.Second
 
-// WithSudo returns a Dialer whose connections do everything by sudo, as the user
-// that the target names; those to targets without one are d's own. The password of the
-// user that logs in is asked for once, and given to sudo alone; where a node's sudo wants
-// another user's, it is asked for that node. A sudo that neither asks nor runs anything
-// within limit has failed.
+// WithSudo returns a Dialer whose connections do everything through sudo, as the user in
+// Target.Sudo. Targets without one get d's own connections. dsbuild asks for the login user's
+// password once and gives it to sudo alone. If a node's sudo wants another user's password, dsbuild
+// asks for it for that node. If sudo neither asks nor runs a command within limit, Dial fails.
 func WithSudo(d Dialer, answers *Answers, limit time.Duration) Dialer {
 	return &sudoDialer{d, answers, limit}
 }
@@ -34,8 +34,8 @@ type sudoDialer struct {
 	limit   time.Duration
 }
 
-// Dial implements Dialer. A node on which sudo does not do as it should is an
-// ErrSudo here, not in the middle of things.
+// Dial implements Dialer. It tests sudo right away, so that a failing sudo is an ErrSudo here and
+// not during the work.
 func (d *sudoDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	inner, err := d.Dialer.Dial(ctx, t)
 	if err != nil || t.Sudo == "" {
@@ -43,22 +43,22 @@ func (d *sudoDialer) Dial(ctx context.Context, t Target) (Conn, error) {
 	}
 	c := &sudoConn{Conn: inner, dialer: d.Dialer, target: t, answers: d.answers}
 	if err := c.try(ctx, d.limit); err != nil {
-		inner.Close() //nolint:errcheck // it is of no use
+		inner.Close() //nolint:errcheck // the connection is useless without sudo
 		return nil, err
 	}
 	return c, nil
 }
 
-// sudoConn is a connection to a node on which everything is done as another user.
+// sudoConn is a connection on which everything runs as another user.
 type sudoConn struct {
 	Conn
-	dialer   Dialer // that made it
+	dialer   Dialer // the dialer that opened the connection
 	target   Target
 	answers  *Answers
-	password string // that sudo has accepted; "" if it wanted none
+	password string // the password that sudo accepted; "" if it asked for none
 }
 
-// try runs a command that does nothing, and finds out what password sudo wants.
+// try runs sudo with a command that does nothing, and so finds the password that sudo accepts.
 func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	clock := newDeadline(ctx, limit)
 	defer clock.end()
@@ -71,7 +71,7 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	}
 	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
-		err = fmt.Errorf("%w on %s: it ran no command within %s, and says %q", ErrSudo, c.target.Name, limit, s.said())
+		err = cause.Errorf("%w on %s: it ran no command within %s, and says %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
 		err = hint.With(err, "does sudo there ask for something else than a password? Try there: sudo -u %s true", c.target.Sudo)
 	}
 	a.end(err)
@@ -97,8 +97,8 @@ func (c *sudoConn) Run(ctx context.Context, cmd Command) error {
 	return s.run(ctx)
 }
 
-// Put implements Conn. SFTP is the login's, so a program of the other user's takes
-// the file from its input; Upload.Sum and Upload.Write are not asked.
+// Put implements Conn. SFTP runs as the login user, so a program of the other user reads the file
+// from its standard input instead. Put ignores Upload.Sum and Upload.Write.
 func (c *sudoConn) Put(ctx context.Context, up Upload) error {
 	if err := up.Check(); err != nil {
 		return err
@@ -124,9 +124,9 @@ func (c *sudoConn) Put(ctx context.Context, up Upload) error {
 	if there > 0 && up.Progress != nil {
 		up.Progress(there)
 	}
-	// One byte more than announced, so that a file that has grown shows.
+	// The limit is one byte more than announced, so that dsbuild notices a file that has grown.
 	m := &meter{ctx: ctx, r: io.LimitReader(local, up.Size-there+1), limit: up.Limit, told: up.Progress}
-	// When ctx ends no more is read, and the program tidies up.
+	// When ctx ends, the meter ends the input, and the program has abortGrace to remove its file.
 	lasting, over, flooded, cancel := bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(abortGrace, cancel) })()
@@ -146,35 +146,35 @@ func (c *sudoConn) Put(ctx context.Context, up Upload) error {
 	return err
 }
 
-// packets reads no more at once than a limit of bytes per second can count.
+// packets limits each Read to one packet, the most that a rate limit can count at once.
 type packets struct{ r io.Reader }
 
 // Read implements io.Reader.
 func (p *packets) Read(b []byte) (int, error) { return p.r.Read(b[:min(len(b), packet)]) }
 
-// sudoSession is one command run by sudo. Before the program begins, what comes on
-// stderr is sudo's and what goes to stdin is for sudo; behind a mark, that says so,
-// both are the program's.
+// sudoSession is one command run by sudo. The script prints a mark just before the program begins.
+// Before the mark, stderr comes from sudo and stdin goes to sudo. After the mark, both belong to
+// the program.
 type sudoSession struct {
 	conn     *sudoConn
 	cmd      Command
 	password func(ctx context.Context, of string) (string, error)
 	line     Command
-	ask, on  string // marks: sudo asks, the program begins
+	ask, on  string // marks: sudo asks for a password; the program begins
 	input    *sudoInput
 
-	ctx       context.Context // of run
+	ctx       context.Context // the context of run
 	answering sync.WaitGroup
 
 	mu    sync.Mutex
 	begun bool
-	bound Bound  // of what comes before the program begins
-	buf   []byte // not judged yet
-	words []byte // sudo's own
-	wrong error  // why no password was given
+	bound Bound  // of the output before the program begins
+	buf   []byte // output not yet sorted
+	words []byte // sudo's messages
+	wrong error  // the reason why sudo got no password
 }
 
-// Bounds on what sudo says: on what is kept of it, and on all of it.
+// Limits on sudo's output in bytes: on the kept part, and on all of it.
 const (
 	mostWords  = 16 << 10
 	mostBefore = 1 << 20
@@ -186,21 +186,21 @@ func (c *sudoConn) session(cmd Command, password func(context.Context, string) (
 		return nil, err
 	}
 	s := &sudoSession{conn: c, cmd: cmd, password: password, input: newSudoInput(cmd.Stdin), ask: "[sudo " + rand.Text() + " ", on: rand.Text() + "\n"}
-	// As with a login the program starts at home, if it may.
+	// The program starts in the home folder if it can, as after a login.
 	script, err := checkLine(`cd "${HOME:-/}" 2>/dev/null || cd /; echo ` + s.on[:len(s.on)-1] + " >&2\n" + setupLine(cmd.Setup) + "exec " + program)
 	if err != nil {
 		return nil, err
 	}
 	how := []string{"-n"}
 	if c.answers.attended(c.target) {
-		how = []string{"-S", "-p", s.ask + "%p]"} // %p is whose password it wants
+		how = []string{"-S", "-p", s.ask + "%p]"} // %p stands for the user whose password sudo wants
 	}
 	argv := append(append([]string{"sudo"}, how...), "-H", "-u", c.target.Sudo, "--", "/bin/sh", "-c", script)
 	s.line = Command{Argv: argv, About: cmd.About, Stdin: s.input, Stdout: cmd.Stdout, Stderr: s}
 	return s, nil
 }
 
-// run runs the command to its end.
+// run runs the command until it ends.
 func (s *sudoSession) run(ctx context.Context) error {
 	asking, over, flooded, cancel := bounded(ctx)
 	s.ctx, s.bound = asking, Bound{Most: mostBefore, Over: over}
@@ -217,7 +217,7 @@ func (s *sudoSession) run(ctx context.Context) error {
 	return s.refused(exit)
 }
 
-// Write implements io.Writer: what comes on stderr.
+// Write implements io.Writer. It receives the stderr of sudo and of the program.
 func (s *sudoSession) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *sudoSession) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pass gives the program's words to whom they are for.
+// pass writes the program's output to the caller's stderr.
 func (s *sudoSession) pass(b []byte) (int, error) {
 	if s.cmd.Stderr == nil || len(b) == 0 {
 		return len(b), nil
@@ -271,7 +271,8 @@ func (s *sudoSession) keep(b []byte) {
 	s.words = append(s.words, b[:min(len(b), mostWords-len(s.words))]...)
 }
 
-// answer gives sudo the password of a user, or nothing: then it gives up.
+// answer gives sudo the password of a user. If there is none, answer ends sudo's input, and sudo
+// gives up.
 func (s *sudoSession) answer(of string) {
 	text, err := s.password(s.ctx, of)
 	if err != nil {
@@ -284,7 +285,7 @@ func (s *sudoSession) answer(of string) {
 	s.input.give(text)
 }
 
-// said is the last that sudo has said.
+// said returns sudo's most telling line.
 func (s *sudoSession) said() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +295,7 @@ func (s *sudoSession) said() string {
 func (s *sudoSession) last() string {
 	lines := strings.Split(strings.TrimSpace(string(s.words)+string(s.buf)), "\n")
 	what := lines[len(lines)-1]
-	for _, line := range lines { // the first goes before what follows from it
+	for _, line := range lines { // the first error is the cause of the later ones
 		if strings.HasPrefix(line, "sudo: ") {
 			what = strings.TrimPrefix(line, "sudo: ")
 			break
@@ -303,17 +304,17 @@ func (s *sudoSession) last() string {
 	return clip(strings.TrimSpace(what), mostPrompt)
 }
 
-// refused is the error of a command that did not begin.
+// refused returns the error of a command that did not begin.
 func (s *sudoSession) refused(exit *ExitError) error {
 	s.keep(s.buf)
 	s.buf = nil
 	t, said := s.conn.target, s.last()
 	if s.wrong != nil {
-		return fmt.Errorf("%w on %s: %w", ErrSudo, t.Name, s.wrong)
+		return cause.Errorf("%w on %s: %w", ErrSudo, cause.Own(t.Name), s.wrong)
 	}
-	err := fmt.Errorf("%w on %s: %s", ErrSudo, t.Name, said)
+	err := cause.Errorf("%w on %s: %s", ErrSudo, cause.Own(t.Name), said)
 	if said == "" {
-		err = fmt.Errorf("%w on %s: it ended with %w", ErrSudo, t.Name, exit)
+		err = cause.Errorf("%w on %s: it ended with %w", ErrSudo, cause.Own(t.Name), exit)
 	}
 	for _, known := range sudoAdvice {
 		if bytes.Contains(s.words, []byte(known[0])) {
@@ -324,7 +325,7 @@ func (s *sudoSession) refused(exit *ExitError) error {
 	return hint.With(err, "try there: sudo -u %s true", t.Sudo)
 }
 
-// sudoAdvice is what helps where sudo says some words.
+// sudoAdvice maps a part of sudo's error message to advice for the user.
 var sudoAdvice = [][2]string{
 	{"password is required", "from a terminal dsbuild asks for it; or LOGIN needs none: NOPASSWD in the node's sudoers"},
 	{"not in the sudoers", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
@@ -335,7 +336,7 @@ var sudoAdvice = [][2]string{
 	{"not found", "is sudo installed there? sudo: false in the inventory needs none"},
 }
 
-// sudoLogin asks for the password that the sudo of a node wants.
+// sudoLogin asks for the password that a node's sudo wants.
 type sudoLogin struct {
 	conn  *sudoConn
 	clock *deadline
@@ -344,7 +345,7 @@ type sudoLogin struct {
 	asked int
 }
 
-// login is the user that logs in; "" if that is not known here.
+// login returns the login user, or "" if it is not known here.
 func (c *sudoConn) login(ctx context.Context) string {
 	if c.target.User != "" {
 		return c.target.User
@@ -356,9 +357,9 @@ func (c *sudoConn) login(ctx context.Context) string {
 	return t.User
 }
 
-// password returns that of a user. One that the sudo of another node has accepted is
-// offered once, and only as the password of the user that logs in: whose it wants, the
-// node says, and it must not get those of others.
+// password returns the password of a user. A password that another node's sudo accepted is offered
+// once, and only as the login user's password. The node names the user whose password it wants, so
+// a node must not get the passwords of other users that way.
 func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	defer a.clock.hold()()
 	answers, t := a.conn.answers, a.conn.target
@@ -386,21 +387,21 @@ func (a *sudoLogin) password(ctx context.Context, of string) (string, error) {
 	return a.text, err
 }
 
-// end settles what was lent.
+// end settles the loan of the password.
 func (a *sudoLogin) end(err error) {
 	switch {
 	case a.loan == nil:
 	case err == nil:
 		a.loan.prove()
 	case errors.Is(err, ErrSudo):
-		a.loan.refuse(fmt.Errorf("the password that was typed for sudo on %s was refused there, and is tried nowhere else", a.conn.target.Name))
+		a.loan.refuse(cause.Errorf("the password that was typed for sudo on %s was refused there, and is tried nowhere else", cause.Own(a.conn.target.Name)))
 	default:
 		a.loan.giveBack()
 	}
 }
 
-// sudoInput is what sudo reads: a password when it asks for one, and nothing else,
-// then what the program is to read.
+// sudoInput is the input of sudo and then of the program. sudo gets a password when it asks for
+// one, and nothing else. The program gets its own input.
 type sudoInput struct {
 	program io.Reader
 
@@ -417,7 +418,7 @@ func newSudoInput(program io.Reader) *sudoInput {
 	return s
 }
 
-// give lets sudo have a line.
+// give passes a line to sudo.
 func (s *sudoInput) give(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -425,7 +426,7 @@ func (s *sudoInput) give(text string) {
 	s.cond.Broadcast()
 }
 
-// begin lets the program have its input.
+// begin opens the input for the program.
 func (s *sudoInput) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -433,7 +434,7 @@ func (s *sudoInput) begin() {
 	s.cond.Broadcast()
 }
 
-// end lets nobody have any more.
+// end ends the input for both.
 func (s *sudoInput) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,10 +10,11 @@ import (
 	"path"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Check says what is wrong with an upload before anything is done.
+// Check returns the error of an invalid upload before anything is sent.
 func (u Upload) Check() error {
 	if !path.IsAbs(u.Path) || strings.ContainsRune(u.Path, 0) {
 		return fmt.Errorf("%q is not an absolute path", u.Path)
@@ -21,8 +22,8 @@ func (u Upload) Check() error {
 	return nil
 }
 
-// localSum is the sha256 of the first n bytes of the local file, and how many of
-// those there are.
+// localSum returns the sha256 of the first n bytes of the local file, and the number of bytes read,
+// which is less if the file is shorter.
 func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64, err error) {
 	local, err := u.Open()
 	if err != nil {
@@ -37,37 +38,37 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 	return hex.EncodeToString(h.Sum(nil)), there, nil
 }
 
-// What can go wrong with an upload is said alike, whatever way it took.
+// Errors of uploads. They read the same for every kind of connection.
 
-// NoSpace is the error of a node with too little room.
+// NoSpace returns the error of a node with too little free space.
 func (u Upload) NoSpace(free int64) error {
-	err := fmt.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), size(free))
+	err := cause.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), cause.Own(size(free)))
 	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }
 
-// NoFolder is the error of a node that lacks the folder.
+// NoFolder returns the error of a node that lacks the folder.
 func (u Upload) NoFolder(doing string) error {
 	return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(u.Path)))
 }
 
-// Forbidden is the error of a folder that the user may not write to.
+// Forbidden returns the error of a folder that the user may not write to.
 func (u Upload) Forbidden(doing, user string) error {
 	return hint.With(fmt.Errorf("%s: %s may not write there", doing, user), "who owns it? On the node: ls -ld %s", Quote(path.Dir(u.Path)))
 }
 
-// Changed is the error of a local file that is not what Size and SHA256 say: n
-// bytes of it were read.
+// Changed returns the error of a local file that does not match Size and SHA256. n is the number of
+// bytes read.
 func (u Upload) Changed(n int64) error {
 	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, u.Size)
 }
 
-// Corrupted is the error of a file that arrived as another one, at part.
+// Corrupted returns the error of a file that arrived at part with another sha256.
 func (u Upload) Corrupted(part, sum string) error {
 	return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", part, sum, u.SHA256),
 		"the node's disk or the way to it corrupts data")
 }
 
-// size is a number of bytes for a person.
+// size formats a number of bytes for a person.
 func size(n int64) string {
 	switch {
 	case n >= 10<<30:

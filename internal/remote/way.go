@@ -9,18 +9,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Way says who speaks SSH to the nodes.
+// Way selects the SSH implementation.
 type Way string
 
-// The ways. Auto, which "" stands for, is Native, but for nodes for which the client
-// configuration asks for what OpenSSH alone can do.
+// The ways. Auto is the default, also for "". It means Native, except for nodes whose client
+// configuration needs a feature that only OpenSSH has.
 const (
 	Auto    Way = "auto"
 	Native  Way = "native"
 	OpenSSH Way = "openssh"
 )
 
-// chooseWay decides by which way t is reached, with its jump hosts.
+// chooseWay selects the way to t and to its jump hosts.
 func (d *SSH) chooseWay(t *Target, set settings) error {
 	why := d.opensshAlone(*t, set)
 	t.hostCommand = set.value("knownhostscommand") != ""
@@ -29,7 +29,7 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 		t.openSSH = true
 	case Native:
 		if t.proxyCommand != "" {
-			// Without it the node that answers may be another one, or none.
+			// Without the ProxyCommand another node may answer, or none.
 			return hint.With(fmt.Errorf("the ssh configuration has a ProxyCommand for %s (%s), which OpenSSH alone runs", t.word(), t.proxyCommand),
 				"use --ssh auto or --ssh openssh; if the node can be reached directly, put ProxyCommand none for it before that line")
 		}
@@ -51,8 +51,8 @@ func (d *SSH) chooseWay(t *Target, set settings) error {
 	return nil
 }
 
-// opensshAlone is what the configuration asks for t that dsbuild cannot do itself; "" is
-// nothing. What Match exec decides is no part of that: ssh -G has asked it.
+// opensshAlone returns the first setting of t that only OpenSSH supports, or "" if there is none.
+// Match exec does not count, because ssh -G has evaluated it.
 func (d *SSH) opensshAlone(t Target, set settings) string {
 	switch {
 	case t.proxyCommand != "":
@@ -71,12 +71,12 @@ func (d *SSH) opensshAlone(t Target, set settings) string {
 	return ""
 }
 
-// hasMaster reports whether an OpenSSH of this user may have a connection to t: its
-// socket is there.
+// hasMaster reports whether the socket of an OpenSSH master of this user for t exists. The master
+// may no longer be connected.
 func (t Target) hasMaster() bool { return len(t.masters()) > 0 }
 
-// masters are the sockets of ControlPaths that are there. One of another user's could be
-// anybody's.
+// masters returns the sockets of ControlPaths that exist and belong to this user. A socket of
+// another user may be an attacker's.
 func (t Target) masters() []string {
 	if runtime.GOOS == "windows" {
 		return nil

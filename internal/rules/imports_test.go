@@ -118,7 +118,7 @@ func TestViolation(t *testing.T) {
 		{"inventory", "net/netip", false},
 		{"deploy", "golang.org/x/crypto/ssh/agent", true},
 		{"launch/lint", "os/exec", true},
-		{"launch/lint/script", m + "internal/mistake", false},
+		{"launch/lint/script", m + "internal/diagnostic", false},
 		{"launch/lint", m + "launch", true},
 		{"deploy", m + "internal/remote", false},
 		{"internal/remote", "golang.org/x/crypto/ssh/agent", false},

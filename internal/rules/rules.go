@@ -55,7 +55,7 @@ func pureRooms() []Rule {
 		},
 		{
 			Folder: "compat",
-			Deny:   ours("pipeline", "deploy", "inventory", "cmd", "launch", "internal/flow"),
+			Deny:   ours("pipeline", "deploy", "inventory", "cmd", "launch", "ship", "nightly"),
 			Reason: "the tables are pure: they neither build nor reach anything",
 		},
 		{
@@ -66,14 +66,14 @@ func pureRooms() []Rule {
 		},
 		{
 			Folder: "inventory",
-			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "internal/flow", "internal/remote"),
+			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "ship", "nightly", "internal/remote"),
 				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp),
 			Reason: "reading which nodes there are reaches none of them, and runs nothing",
 		},
 		{
 			Folder: "launch/lint",
 			Deny:   []string{Module, cobra, "os/exec", "net$", "net/http", ssh},
-			Allow:  ours("launch/lint", "inventory", "internal/mistake"),
+			Allow:  ours("launch/lint", "inventory", "internal/diagnostic"),
 			Reason: "a script is judged by its text alone: nothing is run or reached",
 		},
 	}
@@ -89,28 +89,38 @@ func actingRooms() []Rule {
 		},
 		{
 			Folder: "node",
-			Deny:   ours("pipeline", "deploy", "cmd", "launch", "internal/flow"),
+			Deny:   ours("pipeline", "deploy", "cmd", "launch", "ship", "nightly"),
 			Reason: "facts about a node are gathered the same for whoever asks",
 		},
 		{
 			Folder: "pipeline",
-			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "internal/flow"), cobra),
+			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "ship", "nightly"), cobra),
 			Reason: "building knows no nodes and no command line",
 		},
 		{
 			Folder: "deploy",
-			Deny:   append(ours("pipeline", "cmd", "launch", "internal/flow"), dagger, cobra, yaml),
+			Deny:   append(ours("pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
 			Reason: "deploying takes a finished wheel, from wherever it came",
 		},
 		{
+			Folder: "ship",
+			Deny:   append(ours("cmd", "nightly", "launch"), cobra, ssh, dagger),
+			Reason: "ship combines pipeline and deploy, and knows nothing below them",
+		},
+		{
+			Folder: "nightly",
+			Deny:   append(ours("cmd", "ship", "launch"), cobra, ssh, dagger),
+			Reason: "nightly combines pipeline, index and deploy, and knows nothing below them",
+		},
+		{
 			Folder: "launch",
-			Deny:   ours("pipeline", "deploy", "cmd", "internal/flow"),
+			Deny:   ours("pipeline", "deploy", "cmd", "ship", "nightly"),
 			Reason: "a job runs on nodes that are ready: building and deploying are over",
 		},
 		{
 			Folder: "index",
 			Deny:   []string{Module},
-			Allow:  ours("index", "wheel", "internal/sealed", "internal/whole"),
+			Allow:  ours("index", "wheel", "internal/htmlpage", "internal/atomicfile"),
 			Reason: "the index is made of wheels alone",
 		},
 		{
@@ -122,26 +132,21 @@ func actingRooms() []Rule {
 }
 
 // innerRooms serve the others.
-func innerRooms() []Rule {
+func innerRooms() []Rule { //nolint:revive // a table, however long
 	return []Rule{
 		{
-			Folder: "internal/flow",
-			Deny:   append(ours("cmd"), cobra, ssh, dagger),
-			Reason: "the only room that knows both pipeline and deploy must know nothing below them",
-		},
-		{
 			Folder: "internal/remote",
-			Deny:   ours("inventory", "wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Deny:   ours("inventory", "wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
 			Reason: "a connection runs commands and puts files, whatever they are for",
 		},
 		{
 			Folder: "internal/slurm",
-			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
 			Reason: "Slurm runs commands and brings files, whatever they are for",
 		},
 		{
 			Folder: "internal/hosts",
-			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "internal/flow"),
+			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
 			Reason: "a host is reached the same for whatever is done there",
 		},
 		{
@@ -163,9 +168,9 @@ func innerRooms() []Rule {
 			Reason: "what an index lists is the same whatever is looked for",
 		},
 		{
-			Folder: "internal/mistake",
+			Folder: "internal/diagnostic",
 			Deny:   []string{Module},
-			Allow:  ours("internal/mistake"),
+			Allow:  ours("internal/diagnostic"),
 			Reason: "a place in a file is one whatever the file says",
 		},
 		{
@@ -175,27 +180,27 @@ func innerRooms() []Rule {
 			Reason: "a temporary directory is one whatever lies in it",
 		},
 		{
-			Folder: "internal/sealed",
+			Folder: "internal/htmlpage",
 			Deny:   []string{Module},
-			Allow:  ours("internal/sealed"),
+			Allow:  ours("internal/htmlpage"),
 			Reason: "what a browser may do with a page is the same whatever it shows",
 		},
 		{
-			Folder: "internal/changed",
+			Folder: "internal/filetime",
 			Deny:   []string{Module},
-			Allow:  ours("internal/changed"),
-			Reason: "a file has changed or not whatever it holds",
+			Allow:  ours("internal/filetime"),
+			Reason: "a time of change does not depend on the content",
 		},
 		{
-			Folder: "internal/whole",
+			Folder: "internal/atomicfile",
 			Deny:   []string{Module},
-			Allow:  ours("internal/whole"),
-			Reason: "a file is whole or not whatever it holds",
+			Allow:  ours("internal/atomicfile"),
+			Reason: "writing a file does not depend on its content",
 		},
 		{
 			Folder: "internal/yamldoc",
 			Deny:   []string{Module},
-			Allow:  ours("internal/yamldoc", "internal/mistake"),
+			Allow:  ours("internal/yamldoc", "internal/diagnostic"),
 			Reason: "how a file is read has nothing to do with what it says",
 		},
 		{
@@ -203,6 +208,12 @@ func innerRooms() []Rule {
 			Deny:   []string{Module},
 			Allow:  ours("internal/junit"),
 			Reason: "a test that failed is one whatever was tested",
+		},
+		{
+			Folder: "internal/cause",
+			Deny:   []string{Module},
+			Allow:  ours("internal/cause"),
+			Reason: "every package may use it",
 		},
 		{
 			Folder: "internal/hint",

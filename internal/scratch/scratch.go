@@ -1,5 +1,5 @@
-// Package scratch makes temporary directories that do not outlive their process
-// for long: what one that was killed left is removed by the next.
+// Package scratch makes temporary directories that do not outlive their process for long: a later
+// process removes the directory of a process that was killed.
 package scratch
 
 import (
@@ -13,19 +13,19 @@ import (
 
 const (
 	prefix = "dsbuild-run-"
-	// kept is how long a directory that nobody holds stays: long enough to look
-	// into it after a crash, and to be made and locked.
+	// kept is how long a directory without a lock stays: long enough for a person to inspect it
+	// after a crash, and for a process to make and lock it.
 	kept = 24 * time.Hour
 )
 
-// Dir is a directory of this process alone, that no other user can enter.
+// Dir is a directory of this process alone. No other user can enter it.
 type Dir struct {
 	Path string
 	held *flock.Flock
 }
 
-// New makes a directory in parent, which is os.TempDir() where it is "", and
-// removes those there that earlier processes of this user left.
+// New makes a directory in parent, or in os.TempDir() if parent is "". It also removes
+// directories there that earlier processes of this user left.
 func New(parent string) (*Dir, error) {
 	if parent == "" {
 		parent = os.TempDir()
@@ -35,7 +35,7 @@ func New(parent string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Where the file system has no locks nobody takes it for left.
+	// On a file system without locks, no other process takes the directory for abandoned.
 	held := lockOf(path)
 	if ok, err := held.TryLock(); !ok && err == nil {
 		return nil, errors.New("lock " + path + ": another process holds it")
@@ -43,16 +43,16 @@ func New(parent string) (*Dir, error) {
 	return &Dir{path, held}, nil
 }
 
-// Close removes the directory with all that is in it.
+// Close removes the directory with all its contents.
 func (d *Dir) Close() error {
 	if d == nil {
 		return nil
 	}
-	// Before: what is open cannot be removed everywhere.
+	// Close the lock file first: some systems cannot remove an open file.
 	return errors.Join(d.held.Close(), RemoveAll(d.Path))
 }
 
-// sweep removes what is left. What cannot be removed is tried again next time.
+// sweep removes abandoned directories. If one cannot be removed, the next sweep tries again.
 func sweep(parent string) {
 	left, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, path := range left {
@@ -60,7 +60,7 @@ func sweep(parent string) {
 		if err != nil || !ours(info) || time.Since(info.ModTime()) < kept {
 			continue
 		}
-		// The lock ends with its process, however that ends.
+		// The lock ends with its process, even if the process crashes.
 		if lock := lockOf(path); free(lock) {
 			_ = lock.Close()
 			_ = RemoveAll(path)
@@ -68,20 +68,20 @@ func sweep(parent string) {
 	}
 }
 
-// free takes a lock that nobody holds.
+// free reports whether no process holds the lock, and takes it.
 func free(lock *flock.Flock) bool {
 	ok, err := lock.TryLock()
 	return ok && err == nil
 }
 
-// RemoveAll removes a tree, directories that were made read-only included.
+// RemoveAll removes a tree, including directories that are read-only.
 func RemoveAll(dir string) error {
 	if os.RemoveAll(dir) == nil {
 		return nil
 	}
 	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 		if err == nil && e.IsDir() {
-			_ = os.Chmod(path, 0o700) // what cannot be helped is told below
+			_ = os.Chmod(path, 0o700) // the RemoveAll below reports failures
 		}
 		return nil
 	})

@@ -22,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// obtain asks Slurm for nodes, until each has an allocation or a reason why not.
+// obtain asks Slurm for nodes until each has an allocation or an error.
 func (d *Dialer) obtain(names []string) {
 	ctx, cancel := context.WithTimeoutCause(d.asking, d.opt.Wait, errNotInTime)
 	defer cancel()
@@ -45,15 +45,15 @@ func (d *Dialer) obtain(names []string) {
 	all.Wait()
 }
 
-// errNotInTime ends the wait for nodes that are busy.
+// errNotInTime ends the wait for busy nodes.
 var errNotInTime = errors.New("not allocated in time")
 
-// pauseBetween is the least time between two jobs for nodes that become free one by
-// one, as those of a large job do that ends.
+// pauseBetween is the least time between two job requests. The nodes of a large job become free one
+// by one when it ends, and the pause lets one request get several of them.
 const pauseBetween = time.Second
 
-// obtainIn asks for the nodes of a partition: with one job for as many of them as
-// are free now, then with the next one for the rest.
+// obtainIn asks for the nodes of a partition. The first job gets as many of them as are free now,
+// and further jobs get the rest.
 func (d *Dialer) obtainIn(ctx context.Context, part partition) {
 	for left := part.usable(); len(left) > 0; {
 		a, err := d.allocate(ctx, part, left)
@@ -70,7 +70,7 @@ func (d *Dialer) obtainIn(ctx context.Context, part partition) {
 	}
 }
 
-// turnDown says why nodes were not allocated.
+// turnDown explains for each node why Slurm did not allocate it.
 func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, err error) {
 	if !errors.Is(err, errNotInTime) {
 		d.refuse(names, func(string) error { return unreachable(err) })
@@ -84,7 +84,7 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 			now[n.Name] = n
 		}
 	}
-	jobs, _ := jobsOn(ctx, ui.FoldNames(names)) //nolint:errcheck // then they are not named
+	jobs, _ := jobsOn(ctx, ui.FoldNames(names)) //nolint:errcheck // without the list, the errors name no jobs
 	says := ""
 	var late *notInTime
 	if errors.As(err, &late) && !slices.Contains([]string{"", "Resources", "Priority"}, late.reason) {
@@ -103,7 +103,7 @@ func (d *Dialer) turnDown(ctx context.Context, part partition, names []string, e
 	})
 }
 
-// holders names the jobs on a node, the first of them in full.
+// holders describes the first job on a node and counts the others.
 func holders(jobs []job, node string) string {
 	on := slices.DeleteFunc(slices.Clone(jobs), func(j job) bool { return !slices.Contains(j.nodes, node) })
 	if len(on) == 0 {
@@ -116,41 +116,41 @@ func holders(jobs []job, node string) string {
 	return text
 }
 
-// busy is the error of a node that was not free in time.
+// busy returns the error of a node that was not free in time.
 func (d *Dialer) busy(what string) error {
 	return hint.With(unreachable(fmt.Errorf("%s, and not free within %s", what, ui.Duration(d.opt.Wait))),
 		"run again later, for nodes that are done are left alone; --slurm-wait 1h waits longer")
 }
 
-// downError is the error of a node that Slurm starts nothing on.
+// downError returns the error of a node on which Slurm starts no job.
 func downError(name, why string) error {
 	return hint.With(unreachable(errors.New(why)), "Slurm starts no job there: scontrol show node %s", name)
 }
 
-// unreachable marks an error as one of a node that cannot be reached.
+// unreachable marks err as an error of a node that dsbuild cannot reach.
 func unreachable(err error) error { return &noWay{err} }
 
 type noWay struct{ error }
 
 func (e *noWay) Unwrap() error { return e.error }
 
-// Is says which of the sentinels of remote it is.
+// Is makes errors.Is report remote.ErrDial.
 func (e *noWay) Is(target error) bool { return target == remote.ErrDial }
 
-// allocation is a job that holds nodes, for as long as its salloc runs.
+// allocation is a job that holds nodes while its salloc runs.
 type allocation struct {
 	job    string
 	nodes  []string
 	salloc *salloc
 	ended  chan struct{} // closed when the job has ended
-	why    string        // valid then
-	ours   atomic.Bool   // it was ended here
+	why    string        // the reason, valid once ended is closed
+	ours   atomic.Bool   // this program ended the job
 
 	mu      sync.Mutex
-	spreads map[string][]*spread // by sha256; nil once it is about to end
+	spreads map[string][]*spread // by sha256; nil when the job is about to end
 }
 
-// watchdog runs salloc for as long as its own input lasts.
+// watchdog is a shell script that runs salloc until the script's own input ends.
 //
 //go:embed watchdog.sh
 var watchdog string
@@ -158,10 +158,10 @@ var watchdog string
 //go:embed report.sh
 var report string
 
-// reported begins the line that report.sh says.
+// reported is the beginning of the line that report.sh prints.
 const reported = "dsbuild-allocation "
 
-// allocate gets as many of these nodes as are free, and waits until one is.
+// allocate gets as many of these nodes as are free. If none is free, it waits for one.
 func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (*allocation, error) {
 	s, err := startSalloc(slices.Concat(d.jobOptions(part, names), []string{"--no-bell", "--kill-command=TERM"}))
 	if err != nil {
@@ -180,25 +180,25 @@ func (d *Dialer) allocate(ctx context.Context, part partition, names []string) (
 	if errors.Is(err, errNotInTime) {
 		err = &notInTime{s.waitsFor()}
 	}
-	io.WriteString(s.input, "stop\n") //nolint:errcheck // it may have ended
-	s.end()                           // should it have got them just now, they are free again
+	io.WriteString(s.input, "stop\n") //nolint:errcheck // salloc may have ended
+	s.end()                           // if Slurm allocated nodes just now, this frees them
 	return nil, err
 }
 
-// notInTime is an allocation that was not granted in time.
-type notInTime struct{ reason string } // of Slurm; "" for none
+// notInTime means that Slurm did not grant an allocation in time.
+type notInTime struct{ reason string } // Slurm's reason; "" for none
 
 func (e *notInTime) Error() string { return errNotInTime.Error() }
 func (e *notInTime) Unwrap() error { return errNotInTime }
 
-// salloc is salloc at work.
+// salloc is a running salloc process.
 type salloc struct {
 	cmd   *exec.Cmd
 	input io.WriteCloser
 	said  *tail
-	line  chan string   // gets what report.sh says, or "" if it says nothing
-	ended chan struct{} // closed when it has ended
-	err   error         // valid then
+	line  chan string   // gets the line of report.sh, or "" if none came
+	ended chan struct{} // closed when salloc has ended
+	err   error         // valid once ended is closed
 }
 
 func startSalloc(options []string) (*salloc, error) {
@@ -235,7 +235,7 @@ func startSalloc(options []string) (*salloc, error) {
 	return s, nil
 }
 
-// reportIn finds the line of report.sh; "" if it does not come.
+// reportIn returns the line of report.sh, or "" if it does not come.
 func reportIn(r io.Reader) string {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 16<<20)
@@ -247,12 +247,12 @@ func reportIn(r io.Reader) string {
 	return ""
 }
 
-// sallocEnd is how long salloc may take to give a job back.
+// sallocEnd limits the time salloc may take to release a job.
 const sallocEnd = 10 * time.Second
 
-// end ends the job and waits until salloc has.
+// end ends the job and waits for salloc to end.
 func (s *salloc) end() {
-	s.input.Close() //nolint:errcheck // it has ended, or will
+	s.input.Close() //nolint:errcheck // salloc has ended, or will
 	select {
 	case <-s.ended:
 	case <-time.After(sallocEnd):
@@ -263,7 +263,7 @@ func (s *salloc) end() {
 
 var pendingJob = regexp.MustCompile(`Pending job allocation (\d+)`)
 
-// waitsFor is why Slurm lets the job wait; "" if that is not known.
+// waitsFor returns Slurm's reason for keeping the job pending, or "" if it is not known.
 func (s *salloc) waitsFor() string {
 	m := pendingJob.FindStringSubmatch(s.said.text())
 	if m == nil {
@@ -278,7 +278,7 @@ func (s *salloc) waitsFor() string {
 	return reason
 }
 
-// allocated makes an allocation of what report.sh says.
+// allocated makes an allocation from the line of report.sh.
 func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	id, list, _ := strings.Cut(line, " ")
 	names, err := inventory.Expand(list)
@@ -297,11 +297,12 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	return a, nil
 }
 
-// gone finds out why Slurm has ended a job. No other is asked for: whoever ended it
-// had a reason, and what its time was too short for it is so for the next one.
+// gone finds out why Slurm ended a job, and stops all further requests. Somebody may have cancelled
+// the job for a reason, and a time limit that was too short for this job is too short for the next
+// one.
 func (d *Dialer) gone(a *allocation) {
 	a.why = "Slurm has ended it"
-	for range 30 { // while it is ending, Slurm does not say why
+	for range 30 { // Slurm gives no reason while the job is completing
 		state, _, err := stateOf(d.life, a.job)
 		if err == nil && state == "COMPLETING" {
 			time.Sleep(100 * time.Millisecond)
@@ -323,7 +324,7 @@ func (d *Dialer) gone(a *allocation) {
 	d.stop(a.lost("before a command"))
 }
 
-// end ends the job, unless it has ended.
+// end ends the job and waits until it has ended. It may have ended before.
 func (a *allocation) end() {
 	a.ours.Store(true)
 	a.dropSpreads()
@@ -343,7 +344,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// lost is the error of what was under way when the job ended.
+// lost returns the error of an operation during which the job ended.
 func (a *allocation) lost(when string) error {
 	return hint.With(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "running the same command again is safe")
 }

@@ -8,12 +8,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// conn is a connection to a node: something that runs commands in the allocation
-// that the node is in.
+// conn is a connection to a node. It runs commands in the allocation of that node.
 type conn struct {
 	dialer *Dialer
 	node   string
-	ended  context.Context // by Close
+	ended  context.Context // ended by Close
 	end    context.CancelFunc
 	once   sync.Once
 }
@@ -28,9 +27,9 @@ func (c *conn) Run(ctx context.Context, cmd remote.Command) error {
 	return err
 }
 
-// run runs a line to its end, or until ctx or the connection ends. What it started
-// is ended then, in its own time: gone is closed when nothing of it is left; nil if
-// nothing was started.
+// run runs a line until the line, ctx or the connection ends. In the latter two cases run returns
+// at once and ends the program in the background. gone is closed when the program has ended; it is
+// nil if nothing was started.
 func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan struct{}, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -42,8 +41,8 @@ func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan str
 	if err != nil {
 		return nil, err
 	}
-	// When run has returned, nothing may touch the caller's streams any more,
-	// though a program that was abandoned can still be ending.
+	// After run returns, nothing may touch the caller's streams. An abandoned program may still be
+	// ending then, so the gates cut it off.
 	out, errs := remote.WriteGate(s.out), remote.WriteGate(s.errs)
 	defer out.Close()
 	defer errs.Close()
@@ -67,7 +66,7 @@ func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan str
 	case <-ctx.Done():
 	case <-c.ended.Done():
 	case <-a.ended:
-		p.endsIn(2 * time.Second) // what it still brings to an orderly end counts
+		p.endsIn(2 * time.Second) // the program may still end in order
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -83,7 +82,7 @@ func (c *conn) run(ctx context.Context, line string, s streams) (gone <-chan str
 	return p.ended, err
 }
 
-// Close ends what runs over the connection, in its own time.
+// Close ends the programs that run over the connection, in the background.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.end()

@@ -8,12 +8,12 @@ import (
 	"syscall"
 )
 
-// detach keeps what is typed at the terminal from a program: a Ctrl-C is for
-// dsbuild, which ends its programs in order.
+// detach takes a program away from the terminal. A Ctrl-C then reaches dsbuild alone, which ends
+// its programs in order.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// What srun is told: to pass a signal on to the program on the node, and to end
-// at once, with all that is there.
+// Signals to srun: passOn reaches node.sh, which ends the program, and endNow makes srun end the
+// step at once with all its processes.
 var (
 	passOn = os.Signal(syscall.SIGUSR1)
 	endNow = os.Signal(syscall.SIGTERM)

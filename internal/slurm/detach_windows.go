@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// There is no Slurm on Windows: its programs are not found.
+// detach does nothing. Slurm does not run on Windows, so dsbuild finds no programs of it there.
 func detach(*exec.Cmd) {}
 
 var (

@@ -11,67 +11,68 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Options say which nodes are asked of Slurm, and how.
+// Options select the nodes and the options of Slurm jobs.
 type Options struct {
-	// Nodes are all that may be dialled, by Slurm's names: they are allocated
-	// together as far as they are free.
+	// Nodes are all nodes that may be dialled, by their Slurm names. One job gets all of them that
+	// are free.
 	Nodes []string
-	// Partition, Account, QOS and Time are those of the jobs; "" leaves them to Slurm.
-	// Of several partitions, with commas between them, a node's first one is taken.
+	// Partition, Account, QOS and Time are options of the jobs; "" leaves them to Slurm. Partition
+	// may list several, separated by commas; dsbuild asks for a node in the first of them that has
+	// the node.
 	Partition, Account, QOS, Time string
-	// More are further options of salloc, each a word such as --gres=gpu:1.
+	// More are further options of salloc, one word each, such as --gres=gpu:1.
 	More []string
-	// Wait is how long a node that is busy is waited for.
+	// Wait is the longest wait for a busy node.
 	Wait time.Duration
-	// Report hears of jobs, and of nodes that are given back.
+	// Report gets notes about jobs and about released nodes.
 	Report ui.Reporter
 }
 
-// idleLimit is how long nodes are held on which nothing runs: while wheels are
-// built, others may use them. What runs next asks for them again.
+// idleLimit is the time after which idle nodes go back to Slurm, so that others may use them while
+// dsbuild builds wheels. The next command asks for them again.
 const idleLimit = 90 * time.Second
 
-// closeLimit is how long Close waits for what still runs on nodes: for an agent
-// there that puts an environment back.
+// closeLimit is the longest wait of Close for programs on nodes. An agent there may be rolling back
+// an environment.
 const closeLimit = time.Minute
 
-// Dialer reaches nodes in jobs of its own: one for all that are free, and more
-// for those that become free later. It is a remote.Dialer and a remote.Spreader.
-// Its jobs end with Close, and with this program however that ends.
+// Dialer reaches nodes in jobs of its own: one job for all nodes that are free, and more jobs for
+// nodes that become free later. It is a remote.Dialer and a remote.Spreader. Its jobs end with
+// Close, and with this program however the program ends.
 type Dialer struct {
 	opt    Options
-	life   context.Context // until Close
+	life   context.Context // ends with Close
 	end    context.CancelFunc
-	asking context.Context // until Close, or until Slurm ends a job
+	asking context.Context // ends with Close, or when Slurm ends a job
 	stop   context.CancelCauseFunc
 
 	mu        sync.Mutex
 	places    map[string]*place
 	announced map[string][]string // sha256 → the nodes that will need the file
-	begun     bool                // nodes have been asked for
-	active    int                 // how many programs run, or are about to
-	calm      chan struct{}       // closed when active is 0 again; nil while it is
+	begun     bool                // the Dialer has asked for nodes
+	active    int                 // number of programs that run or are about to
+	calm      chan struct{}       // closed when active drops to 0; nil while active is 0
 	idle      *time.Timer
 	held      []*allocation
-	pending   sync.WaitGroup // what asks for nodes, and what ends
+	pending   sync.WaitGroup // goroutines that request nodes or wait for jobs to end
 }
 
-// place is a node as the Dialer knows it.
+// place is the Dialer's state of one node.
 type place struct {
 	name  string
-	alloc *allocation // that it is in; nil: none
-	asked *request    // under way; nil: none
-	open  int         // connections
+	alloc *allocation // the node's allocation; nil if it has none
+	asked *request    // the request under way; nil if there is none
+	open  int         // number of connections
 }
 
-// request is a node that is being asked for.
+// request is a pending request for a node.
 type request struct {
 	done chan struct{} // closed once the node has an allocation, or err is set
 	err  error
 }
 
-// New checks with Slurm that these nodes are there and that it would take such
-// jobs; nothing is allocated yet. What is wrong is a *ConfigError.
+// New checks with Slurm that these nodes exist and that Slurm would accept the jobs. It reports
+// wrong settings as a *ConfigError. It allocates nothing.
 func New(ctx context.Context, opt Options) (*Dialer, error) {
 	d := &Dialer{opt: opt, places: make(map[string]*place), announced: make(map[string][]string)}
 	d.life, d.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -86,7 +87,7 @@ func New(ctx context.Context, opt Options) (*Dialer, error) {
 	return d, nil
 }
 
-// Dial implements remote.Dialer: it returns once Slurm has allocated the node.
+// Dial implements remote.Dialer. It returns once Slurm has allocated the node.
 func (d *Dialer) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 	if _, known := d.places[t.Node]; !known {
 		return nil, fmt.Errorf("%q is none of the nodes that were asked of Slurm", t.Node)
@@ -111,10 +112,10 @@ func (d *Dialer) Announce(sha256 string, nodes []string) {
 	d.announced[sha256] = slices.Compact(slices.Sorted(slices.Values(append(nodes, d.announced[sha256]...))))
 }
 
-// Close ends what runs, and then the jobs.
+// Close ends the running programs, and then the jobs.
 func (d *Dialer) Close() error {
 	d.stop(errClosed)
-	d.end() // connections end what runs on them
+	d.end() // connections end their programs
 	d.mu.Lock()
 	calm := d.calm
 	d.mu.Unlock()
@@ -136,9 +137,9 @@ func (d *Dialer) Close() error {
 
 var errClosed = fmt.Errorf("%w: it was closed here", remote.ErrLost)
 
-// lease returns the allocation that a node is in, so that something can run there
-// until done is called. A node that is in none is asked for. An allocation that
-// Slurm has ended is an error, unless the node is to be reached anew.
+// lease returns the allocation of a node for a program to run in. The caller calls done when the
+// program has ended. If the node has no allocation, lease asks Slurm for one. If Slurm has ended
+// the allocation, lease returns an error, or with anew asks for another one.
 func (d *Dialer) lease(ctx context.Context, name string, anew bool) (a *allocation, done func(), err error) {
 	for {
 		d.mu.Lock()
@@ -179,7 +180,7 @@ func (d *Dialer) lease(ctx context.Context, name string, anew bool) (a *allocati
 	}
 }
 
-// work notes that something is about to run; mu is held.
+// work counts a program that is about to run; the caller holds mu.
 func (d *Dialer) work() {
 	if d.active == 0 {
 		d.calm = make(chan struct{})
@@ -191,7 +192,7 @@ func (d *Dialer) work() {
 	}
 }
 
-// rest notes that something has ended.
+// rest counts a program that has ended.
 func (d *Dialer) rest() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,7 +204,7 @@ func (d *Dialer) rest() {
 	d.idle = time.AfterFunc(idleLimit, d.giveBack)
 }
 
-// giveBack ends all jobs, unless something runs in them.
+// giveBack ends all jobs, unless a program runs in them. After Close it ends them in any case.
 func (d *Dialer) giveBack() {
 	d.mu.Lock()
 	closing := d.life.Err() != nil
@@ -231,8 +232,8 @@ func (d *Dialer) giveBack() {
 	all.Wait()
 }
 
-// ask asks for a node, and in the same go for all others that will be needed: at
-// first for every one, later for those that connections are open to. mu is held.
+// ask asks for a node and, in the same request, for all others that dsbuild will need: every node
+// the first time, and later the nodes with open connections. The caller holds mu.
 func (d *Dialer) ask(p *place) {
 	var names []string
 	for _, name := range d.opt.Nodes {
@@ -246,10 +247,10 @@ func (d *Dialer) ask(p *place) {
 	d.pending.Go(func() { d.obtain(names) })
 }
 
-// grant gives nodes their allocation.
+// grant assigns an allocation to its nodes.
 func (d *Dialer) grant(a *allocation) {
 	d.mu.Lock()
-	if d.life.Err() != nil { // Close may have looked already
+	if d.life.Err() != nil { // Close may have released the held jobs already
 		d.mu.Unlock()
 		a.end()
 		return
@@ -263,13 +264,13 @@ func (d *Dialer) grant(a *allocation) {
 			p.answer(nil)
 		}
 	}
-	// Should nobody come to use them.
+	// Nobody may come to use the nodes, so the idle timer starts now.
 	if d.active == 0 && d.idle == nil {
 		d.idle = time.AfterFunc(idleLimit, d.giveBack)
 	}
 }
 
-// refuse tells those who wait for nodes why they get none.
+// refuse answers the requests for nodes with an error.
 func (d *Dialer) refuse(names []string, why func(name string) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -280,7 +281,7 @@ func (d *Dialer) refuse(names []string, why func(name string) error) {
 	}
 }
 
-// answer ends a request; the dialer's mu is held.
+// answer ends a request; the caller holds the dialer's mu.
 func (p *place) answer(err error) {
 	p.asked.err = err
 	close(p.asked.done)

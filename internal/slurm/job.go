@@ -10,8 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// ConfigError is what Slurm says cannot be: nodes that it does not know, or a
-// partition, an account or a time that it does not take.
+// ConfigError is an error in the settings of a job: Slurm does not know a node, or does not accept
+// a partition, an account or a time.
 type ConfigError struct {
 	what string
 	hint string
@@ -19,14 +19,14 @@ type ConfigError struct {
 
 func (e *ConfigError) Error() string { return e.what }
 
-// Hint says what to try.
+// Hint returns the advice to the user.
 func (e *ConfigError) Hint() string { return e.hint }
 
-// ExitCode is that of a wrong configuration.
+// ExitCode returns the exit code for a wrong configuration.
 func (e *ConfigError) ExitCode() int { return 2 }
 
-// NoNodes is the error of a partition without nodes, or that Slurm does not know; ""
-// is the default one.
+// NoNodes returns the error of a partition that has no nodes or does not exist. "" is the default
+// partition.
 func NoNodes(partition string) *ConfigError {
 	what := "Slurm has no nodes in partition " + partition
 	if partition == "" {
@@ -35,7 +35,7 @@ func NoNodes(partition string) *ConfigError {
 	return &ConfigError{what, "'sinfo' says which partitions there are"}
 }
 
-// check finds out what cannot be, before anything is asked for.
+// check tests the nodes and the job options with Slurm before dsbuild asks for any node.
 func (d *Dialer) check(ctx context.Context) error {
 	listed, err := Nodes(ctx, d.opt.Partition)
 	if err != nil {
@@ -54,14 +54,16 @@ func (d *Dialer) check(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			return &ConfigError{"Slurm would not take a job for these nodes: " + err.Error(),
-				"'sinfo' says which partitions there are, 'sacctmgr show assoc user=$USER' which accounts and QOS are yours"}
+			return &ConfigError{
+				"Slurm would not take a job for these nodes: " + err.Error(),
+				"'sinfo' says which partitions there are, 'sacctmgr show assoc user=$USER' which accounts and QOS are yours",
+			}
 		}
 	}
 	return nil
 }
 
-// unknown is the error of nodes that Slurm does not know, or not in this partition.
+// unknown returns the error of nodes that Slurm does not know, or that are not in this partition.
 func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) error {
 	const advice = "in the inventory a node must have the name that Slurm has for it (NodeName): 'sinfo --Node' lists them"
 	if d.opt.Partition == "" {
@@ -81,14 +83,14 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 	return &ConfigError{fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition), "without --partition each is asked for in one that it is in"}
 }
 
-// partition is one in which nodes are asked for.
+// partition is a Slurm partition in which dsbuild asks for nodes.
 type partition struct {
 	name   string
-	nodes  []Node   // that are wanted
-	others []string // that are in it, and are not
+	nodes  []Node   // the wanted nodes
+	others []string // the partition's other nodes
 }
 
-// usable are the wanted nodes that can be had, now or later.
+// usable returns the wanted nodes that Slurm can allocate, now or later.
 func (p partition) usable() []string {
 	var names []string
 	for _, n := range p.nodes {
@@ -99,8 +101,8 @@ func (p partition) usable() []string {
 	return names
 }
 
-// byPartition finds for each node the partition to ask for it in, and names those
-// that Slurm does not list.
+// byPartition groups nodes by the partition in which dsbuild will ask for them. unknown are the
+// nodes that Slurm does not list.
 func (d *Dialer) byPartition(names []string, listed []Node) (parts []partition, unknown []string) {
 	at := make(map[string]int)
 	known := make(map[string]Node, len(listed))
@@ -126,7 +128,7 @@ func (d *Dialer) byPartition(names []string, listed []Node) (parts []partition, 
 	return parts, unknown
 }
 
-// outsiders are the nodes of the partition that are not wanted.
+// outsiders returns the nodes of the partition that nobody wants.
 func (p partition) outsiders(listed []Node) []string {
 	wanted := make(map[string]bool, len(p.nodes))
 	for _, n := range p.nodes {
@@ -142,8 +144,8 @@ func (p partition) outsiders(listed []Node) []string {
 	return names
 }
 
-// partitionOf is the first partition of a node, in the order asked for, that starts
-// jobs; the first where none does.
+// partitionOf returns the first partition of a node, in the order of Options.Partition, that starts
+// jobs. If none does, it returns the first.
 func (d *Dialer) partitionOf(n Node) string {
 	order := n.Partitions
 	if d.opt.Partition != "" {
@@ -161,13 +163,14 @@ func (d *Dialer) partitionOf(n Node) string {
 	return order[0].Name
 }
 
-// memoryMB is what a job asks of a node: enough for a Python that imports torch. It
-// is not asked for where nodes say they have less: there nobody wrote down how much.
+// memoryMB is the memory that a job requests on a node: enough for a Python that imports torch. If
+// a node of the partition has less in Slurm's configuration, the administrator probably set no
+// RealMemory, and the job requests no memory.
 const memoryMB = 2048
 
-// jobOptions are those of a job for some of these nodes of a partition: as many as
-// are free, one at least. A list of nodes would mean all of them, so the others are
-// excluded.
+// jobOptions returns the options of a job for at least one and at most all of these nodes of a
+// partition. --nodelist would demand all of them, so jobOptions excludes the partition's other
+// nodes instead.
 func (d *Dialer) jobOptions(p partition, names []string) []string {
 	var args []string
 	asked := slices.ContainsFunc(d.opt.More, func(option string) bool { return strings.HasPrefix(option, "--mem") })
@@ -176,7 +179,7 @@ func (d *Dialer) jobOptions(p partition, names []string) []string {
 		args = append(args, fmt.Sprintf("--mem=%dM", memoryMB))
 	}
 	args = append(args, d.opt.More...)
-	// What follows has the last word. A node that fails must not take the others along.
+	// Later options override the user's. --no-kill keeps the job when one of its nodes fails.
 	args = append(args, "--job-name=dsbuild", "--partition="+p.name, fmt.Sprintf("--nodes=1-%d", len(names)), "--cpus-per-task=1", "--no-kill")
 	if others := p.without(names); len(others) > 0 {
 		args = append(args, "--exclude="+ui.FoldNames(others))
@@ -189,7 +192,7 @@ func (d *Dialer) jobOptions(p partition, names []string) []string {
 	return args
 }
 
-// without are all nodes of the partition but these.
+// without returns all nodes of the partition but these.
 func (p partition) without(names []string) []string {
 	var others []string
 	for _, n := range p.nodes {

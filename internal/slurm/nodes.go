@@ -11,33 +11,34 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// Node is a node as sinfo tells it.
+// Node is a node as sinfo lists it.
 type Node struct {
 	Name string
-	// Partitions are those that it is in, the default one first.
+	// Partitions are the node's partitions, the default one first.
 	Partitions []Partition
-	// State is sinfo's word, such as idle, mixed or drained*.
+	// State is sinfo's word for the state, such as idle, mixed or drained*.
 	State string
-	// Reason is why it is down or drained; "" for none.
+	// Reason is the reason why the node is down or drained; "" for none.
 	Reason   string
-	MemoryMB int // that may be asked for; 1 where nobody wrote it down
+	MemoryMB int // memory that jobs may request; 1 if the configuration gives none
 	GPUs     int
 	GPUTypes []string
 	Features []string
 }
 
-// Partition is a partition as sinfo tells it.
+// Partition is a partition as sinfo lists it.
 type Partition struct {
 	Name    string
 	Default bool
-	Up      bool // it starts jobs
+	Up      bool // starts jobs
 }
 
-// sinfoFields are the columns that listed asks for; the reason may hold anything.
+// sinfoFields are the columns that Nodes asks for. The reason comes last, because it may hold any
+// text.
 const sinfoFields = "%N|%P|%a|%T|%G|%b|%m|%E"
 
-// Nodes lists the nodes of a partition, or of a list of partitions with commas
-// between them; "" is all that this user sees.
+// Nodes lists the nodes of a partition, or of several separated by commas. With "" it lists all
+// nodes that this user sees.
 func Nodes(ctx context.Context, partition string) ([]Node, error) {
 	args := []string{"--noheader", "--Node", "--format=" + sinfoFields}
 	if partition != "" {
@@ -54,7 +55,7 @@ func Nodes(ctx context.Context, partition string) ([]Node, error) {
 	return nodes, err
 }
 
-// parseNodes reads sinfo's lines: one for each node and partition.
+// parseNodes reads sinfo's lines, one for each node and partition.
 func parseNodes(text string) ([]Node, error) {
 	var nodes []Node
 	place := make(map[string]int)
@@ -70,7 +71,7 @@ func parseNodes(text string) ([]Node, error) {
 			place[f[0]] = i
 			n := Node{Name: f[0], State: f[3], Features: words(f[5])}
 			n.GPUs, n.GPUTypes = gpus(f[4])
-			n.MemoryMB, _ = strconv.Atoi(strings.TrimSuffix(f[6], "+")) //nolint:errcheck // 0 is less than any job asks for
+			n.MemoryMB, _ = strconv.Atoi(strings.TrimSuffix(f[6], "+")) //nolint:errcheck // 0 is less than any job requests
 			if f[7] != "none" {
 				n.Reason = f[7]
 			}
@@ -86,7 +87,7 @@ func parseNodes(text string) ([]Node, error) {
 	return nodes, nil
 }
 
-// words are those of a list of Slurm's, which says "(null)" for none.
+// words splits one of Slurm's lists, which prints "(null)" if it is empty.
 func words(list string) []string {
 	var out []string
 	for w := range strings.SplitSeq(list, ",") {
@@ -97,10 +98,11 @@ func words(list string) []string {
 	return out
 }
 
-// gresItem is one of gres, as gpu:2, gpu:a100:8(S:0-1) or gpu:tesla:no_consume:4.
+// gresItem matches one generic resource, such as gpu:2, gpu:a100:8(S:0-1) or
+// gpu:tesla:no_consume:4.
 var gresItem = regexp.MustCompile(`(?:^|,)gpu((?::[A-Za-z][A-Za-z0-9_.-]*)*):(\d+)`)
 
-// gpus counts the GPUs of a list of gres, and names their types.
+// gpus counts the GPUs in a list of generic resources and returns their types.
 func gpus(list string) (count int, types []string) {
 	for _, m := range gresItem.FindAllStringSubmatch(list, -1) {
 		n, err := strconv.Atoi(m[2])
@@ -117,16 +119,16 @@ func gpus(list string) (count int, types []string) {
 	return count, types
 }
 
-// stateFlags are what sinfo puts behind the word for a state.
+// stateFlags are the flags that sinfo appends to a state.
 const stateFlags = "*~#!%$@^-+"
 
-// down says why no job will be started on a node, however long one waits; "" where
-// one may be.
+// down returns the reason why Slurm will start no job on a node, however long dsbuild waits; "" if
+// Slurm may start one.
 func (n Node) down() string {
 	state := strings.TrimRight(n.State, stateFlags)
 	switch {
 	case strings.ContainsAny(n.State[len(state):], "~!%"):
-		return "powered down" // to wake it may take long, and cost money
+		return "powered down" // a wake-up may take long and cost money
 	case slices.Contains([]string{"idle", "mixed", "allocated", "completing", "planned", "reserved", "maint"}, state):
 		return ""
 	case n.Reason != "":
@@ -135,7 +137,7 @@ func (n Node) down() string {
 	return state
 }
 
-// absent says why a node that is not down has not been there; "" where it is.
+// absent returns the reason why a node that is not down is unavailable now; "" if it is available.
 func (n Node) absent() string {
 	flags := n.State[len(strings.TrimRight(n.State, stateFlags)):]
 	switch {
@@ -178,7 +180,7 @@ func jobsOn(ctx context.Context, folded string) ([]job, error) {
 	return jobs, nil
 }
 
-// stateOf is Slurm's word for the state of a job, and its reason for that.
+// stateOf returns Slurm's word for the state of a job, and the reason that Slurm gives for it.
 func stateOf(ctx context.Context, id string) (state, reason string, err error) {
 	out, _, err := Program{Name: "squeue", Args: []string{"--noheader", "--jobs=" + id, "--states=all", "--format=%T|%r"}}.Output(ctx)
 	if err != nil {

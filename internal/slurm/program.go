@@ -1,7 +1,6 @@
-// Package slurm reaches nodes by way of Slurm's own programs, and no SSH at all:
-// salloc allocates them, sbcast brings files there and srun runs commands, as the
-// user who submits. What a user could not have typed it does not do: there is no
-// accounting, no REST daemon and no plugin that it needs.
+// Package slurm reaches nodes through Slurm's own programs, without SSH. salloc allocates the
+// nodes, sbcast copies files to them and srun runs commands, all as the submitting user. dsbuild
+// runs only commands that a user could type: it needs no accounting, no REST daemon and no plugin.
 package slurm
 
 import (
@@ -19,23 +18,23 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Bounds on what is kept of what a program says.
+// Limits on the kept output of a program, in bytes.
 const (
 	answerMost    = 64 << 20
 	complaintMost = 16 << 10
 )
 
-// Program is one of Slurm's programs, to be run to its end.
+// Program is one of Slurm's programs. Output runs it to its end.
 type Program struct {
 	Name  string
 	Args  []string
 	Dir   string   // "": the current folder
-	More  []string // added to the environment, which is Environ's
+	More  []string // added to the environment that Environ returns
 	Stdin []byte
 }
 
-// Output runs the program and returns what it says on stdout and on stderr, made
-// safe for a terminal. The error of one that fails is what it said.
+// Output runs the program and returns its stdout and stderr, made safe for a terminal. If the
+// program fails, the error holds its output.
 func (p Program) Output(ctx context.Context) (out, said string, err error) {
 	cmd := exec.CommandContext(ctx, p.Name, p.Args...)
 	cmd.Env = append(Environ(os.Environ()), p.More...)
@@ -53,7 +52,7 @@ func (p Program) Output(ctx context.Context) (out, said string, err error) {
 	return out, said, nil
 }
 
-// failed is the error of a program of Slurm's: what it said, where it said something.
+// failed returns the error of a Slurm program: its output, or err if there is none.
 func failed(name, said string, err error) error {
 	if errors.Is(err, exec.ErrNotFound) {
 		return hint.With(fmt.Errorf("there is no %s here", name), "run this on a login node of the cluster, or 'module load slurm' first")
@@ -68,10 +67,9 @@ func failed(name, said string, err error) error {
 	return errors.New(said)
 }
 
-// Environ leaves out of an environment what makes Slurm's programs believe that
-// what they start is part of another job: a job submitted from within one would
-// inherit its nodes, tasks and GPUs. SLURM_CONF says which cluster is meant, and
-// stays.
+// Environ removes the variables from an environment that make Slurm's programs take part in another
+// job. A job submitted from within a job would inherit that job's nodes, tasks and GPUs. SLURM_CONF
+// selects the cluster, so it stays.
 func Environ(env []string) []string {
 	var out []string
 	for _, v := range env {
@@ -83,7 +81,7 @@ func Environ(env []string) []string {
 	return out
 }
 
-// tail is a Writer that keeps the last bytes.
+// tail is a Writer that keeps the last most bytes.
 type tail struct {
 	most int
 	mu   sync.Mutex
@@ -101,7 +99,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// text is what was kept, made safe for a terminal.
+// text returns the kept bytes, made safe for a terminal.
 func (t *tail) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Put implements remote.Conn. A file that was announced for several nodes is brought
-// to all of them at once; else it goes through srun's input. Upload.Sum and Upload.Write are not asked:
-// the program that brings the file to its place tells the digest. There is nothing to
-// resume where a whole file is on the node at once.
+// Put implements remote.Conn. If a file was announced for several nodes, sbcast brings it to all of
+// them at once. Otherwise the file goes through srun's input. Put ignores Upload.Sum and
+// Upload.Write, because the program that puts the file in place computes the digest. It
+// ignores Upload.Resume too: after a broadcast the whole file is on the node at once.
 func (c *conn) Put(ctx context.Context, up remote.Upload) error {
 	if err := up.Check(); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (c *conn) Put(ctx context.Context, up remote.Upload) error {
 	return c.send(ctx, up)
 }
 
-// send brings a file to the node through srun's input.
+// send sends a file to the node through srun's input.
 func (c *conn) send(ctx context.Context, up remote.Upload) error {
 	local, err := up.Open()
 	if err != nil {
@@ -62,10 +62,11 @@ func (c *conn) send(ctx context.Context, up remote.Upload) error {
 	return err
 }
 
-// putRest is how long a cancelled upload may take to come to rest.
+// putRest limits the time for the program of a cancelled upload to end.
 const putRest = 5 * time.Second
 
-// receive brings a file to its place: from a file on the node, or from stdin.
+// receive puts a file in place on the node. It reads the file from a path on the node, or from
+// stdin.
 func (c *conn) receive(ctx context.Context, up remote.Upload, source string, stdin io.Reader) error {
 	r := remote.NewReceipt(up, "the user who submits")
 	line, err := remote.CommandLine(r.Command(source))
@@ -116,7 +117,7 @@ func (m *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// failed is why the file could not be read to its end, if so.
+// failed returns the error that ended the reading of the file early, or nil.
 func (m *meter) failed() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

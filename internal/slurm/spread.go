@@ -26,33 +26,33 @@ import (
 //go:embed hold.sh
 var hold string
 
-// spread is a file that is brought to many nodes of an allocation in one go, to their
-// own disks. From there each takes its copy.
+// spread is one broadcast of a file to many nodes of an allocation. sbcast writes it to each node's
+// own disk, and the node's upload copies it from there.
 type spread struct {
 	path  string
 	nodes []string
-	ready chan struct{} // closed once it is there, or no more will be
+	ready chan struct{} // closed once the file is there, or dsbuild has given up
 	stop  context.CancelFunc
-	gone  chan struct{} // closed once nothing of it is left on the nodes
+	gone  chan struct{} // closed once the nodes have removed the file
 	there map[string]bool
 }
 
 const (
-	// spreadTries is how often a file is brought anew without the nodes that had no
-	// room for it, or failed. Those get it one by one, and say why not.
+	// spreadTries is the number of broadcasts of a file. Each new try leaves out the nodes that had
+	// no room or failed. Those get the file one by one, and that upload reports the reason.
 	spreadTries = 3
-	// spreadSpare is what must stay free on a node besides the file.
+	// spreadSpare is the disk space that must stay free on a node besides the file, in bytes.
 	spreadSpare = 64 << 20
-	// spreadTimeout is how long a node may take for a block of a file, in seconds.
+	// spreadTimeout is the time a node may take for a block of a file, in seconds.
 	spreadTimeout = 60
-	// holdLimit is how long nodes may take to say that they are ready for a file.
+	// holdLimit is the time the nodes may take to report that they are ready for a file.
 	holdLimit = time.Minute
 	// tmp is on a node's own disk, or in its memory.
 	tmp = "/tmp"
 )
 
-// brought brings a file to all nodes that it was announced for, or waits until that
-// is done, and returns where it is on this one; "" if it is not there.
+// brought broadcasts a file to all nodes it was announced for, or waits for a broadcast under way.
+// It returns the file's path on this node, or "" if the file is not there.
 func (d *Dialer) brought(ctx context.Context, a *allocation, node string, up remote.Upload) (string, error) {
 	s, err := a.spreadOf(node, d.announcedFor(up.SHA256), up)
 	if s == nil || err != nil {
@@ -71,15 +71,16 @@ func (d *Dialer) brought(ctx context.Context, a *allocation, node string, up rem
 	return s.path, nil
 }
 
-// announcedFor are the nodes that a file was announced for.
+// announcedFor returns the nodes for which a file was announced.
 func (d *Dialer) announcedFor(sha256 string) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.announced[sha256])
 }
 
-// spreadOf is what brings a file to a node: begun by the first one that wants it, for
-// all that it was announced for since. nil: nothing is, for it is this node alone.
+// spreadOf returns the broadcast that includes a node. The first node that wants the file starts
+// one for all announced nodes that no earlier broadcast includes. spreadOf returns nil if that
+// would be a single node.
 func (a *allocation) spreadOf(node string, announced []string, up remote.Upload) (*spread, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -101,14 +102,15 @@ func (a *allocation) spreadOf(node string, announced []string, up remote.Upload)
 		return nil, err
 	}
 	file, ok := local.(*os.File)
-	if !ok { // sbcast reads a file by its name
+	if !ok { // sbcast opens the file by its name
 		return nil, local.Close()
 	}
 	s := &spread{nodes: nodes, ready: make(chan struct{}), gone: make(chan struct{}), there: make(map[string]bool)}
 	var lasting context.Context
 	lasting, s.stop = context.WithCancel(context.Background())
 	a.spreads[up.SHA256] = append(a.spreads[up.SHA256], s)
-	// The first to give up must not take the file from the others.
+	// The broadcast has a context of its own: if the first caller gives up, the other nodes still
+	// get the file.
 	go func() {
 		defer file.Close()
 		s.run(lasting, a, file, up.Size)
@@ -116,7 +118,7 @@ func (a *allocation) spreadOf(node string, announced []string, up remote.Upload)
 	return s, nil
 }
 
-// dropSpreads ends what brings files, and waits until the nodes have removed them.
+// dropSpreads ends the broadcasts and waits until the nodes have removed the files.
 func (a *allocation) dropSpreads() {
 	a.mu.Lock()
 	all := slices.Concat(slices.Collect(maps.Values(a.spreads))...)
@@ -130,7 +132,7 @@ func (a *allocation) dropSpreads() {
 	}
 }
 
-// run brings the file, and holds it there until ctx ends.
+// run broadcasts the file and keeps it on the nodes until ctx or the job ends.
 func (s *spread) run(ctx context.Context, a *allocation, file *os.File, size int64) {
 	defer close(s.gone)
 	left := s.nodes
@@ -157,7 +159,7 @@ func (s *spread) run(ctx context.Context, a *allocation, file *os.File, size int
 	close(s.ready)
 }
 
-// bring makes one try. Without success it returns the nodes that may be tried again.
+// bring makes one try. On failure it returns the nodes for the next try.
 func (s *spread) bring(ctx context.Context, a *allocation, nodes []string, file *os.File, size int64) (*holder, []string) {
 	h, err := a.hold(ctx, nodes)
 	if err != nil {
@@ -171,17 +173,17 @@ func (s *spread) bring(ctx context.Context, a *allocation, nodes []string, file 
 		}
 		able = slices.DeleteFunc(able, func(n string) bool { return slices.Contains(failed, n) })
 		if len(able) == len(nodes) {
-			able = nil // it cannot be told which of them are to blame
+			able = nil // sbcast does not tell which nodes failed
 		}
 	}
 	h.end()
 	return nil, able
 }
 
-// failedBroadcast names nodes in what sbcast says.
+// failedBroadcast matches the node names in an error message of sbcast.
 var failedBroadcast = regexp.MustCompile(`REQUEST_FILE_BCAST\(([^)]+)\)`)
 
-// blamed are the nodes that sbcast names.
+// blamed returns the nodes that sbcast names in its error.
 func blamed(said string) []string {
 	var names []string
 	for _, m := range failedBroadcast.FindAllStringSubmatch(said, -1) {
@@ -194,8 +196,7 @@ func blamed(said string) []string {
 	return names
 }
 
-// sbcast sends a file to the nodes of a step; without success it names those that
-// are to blame.
+// sbcast sends a file to the nodes of a step. On failure it returns the nodes that sbcast names.
 func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, target string) (failed []string, err error) {
 	name, err := filepath.Abs(file.Name())
 	if err != nil {
@@ -208,8 +209,8 @@ func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, tar
 	return failed, err
 }
 
-// holder is a step on several nodes that holds a folder on each. It tells sbcast which
-// nodes are meant, and takes the folders away when it ends, however this program does.
+// holder is a step on several nodes that keeps a folder on each. The step tells sbcast the nodes.
+// It removes the folders when it ends, however this program ends.
 type holder struct {
 	alloc  *allocation
 	nodes  []string
@@ -217,14 +218,15 @@ type holder struct {
 	input  io.Closer
 	folder string
 	step   string
-	free   map[string]int64 // bytes on each node that has the folder
+	free   map[string]int64 // free bytes on each node that has the folder
 	ended  chan struct{}
 }
 
-// heldLine is what hold.sh says on each node.
+// heldLine matches the line that hold.sh prints on each node.
 var heldLine = regexp.MustCompile(`^dsbuild-folder (\S+) (\d+) (\d+)$`)
 
-// hold makes the folders. A node that does not say that it has one has no free bytes.
+// hold makes the folders. A node that does not report its folder has no entry in free, and so
+// counts as full.
 func (a *allocation) hold(ctx context.Context, nodes []string) (*holder, error) {
 	h := &holder{alloc: a, nodes: nodes, folder: path.Join(tmp, ".dsbuild-"+rand.Text()[:16]), free: make(map[string]int64), ended: make(chan struct{})}
 	args := a.srun(ui.FoldNames(nodes), len(nodes), "--input=all", "--wait=0", "--kill-on-bad-exit=0", "/bin/sh", "-c", hold, "sh", h.folder)
@@ -248,17 +250,17 @@ func (a *allocation) hold(ctx context.Context, nodes []string) (*holder, error) 
 		return nil, err
 	}
 	go func() {
-		h.cmd.Wait() //nolint:errcheck // what it said counts
+		h.cmd.Wait() //nolint:errcheck // its output decides
 		close(h.ended)
 	}()
-	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Now()) }) //nolint:errcheck // it ends later then
+	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Now()) }) //nolint:errcheck // the read ends later then
 	defer stop()
-	r.SetReadDeadline(time.Now().Add(holdLimit)) //nolint:errcheck // it is a pipe
+	r.SetReadDeadline(time.Now().Add(holdLimit)) //nolint:errcheck // a pipe has deadlines
 	h.listen(r, len(nodes))
 	go func() {
 		defer r.Close()
 		r.SetReadDeadline(time.Time{}) //nolint:errcheck // likewise
-		io.Copy(io.Discard, r)         //nolint:errcheck // nothing more is of interest
+		io.Copy(io.Discard, r)         //nolint:errcheck // the rest of the output does not matter
 	}()
 	if len(h.free) == 0 {
 		h.end()
@@ -267,7 +269,7 @@ func (a *allocation) hold(ctx context.Context, nodes []string) (*holder, error) 
 	return h, nil
 }
 
-// listen hears what so many nodes say, or those that do in time.
+// listen reads the reports of the nodes until all have come or the read ends.
 func (h *holder) listen(r io.Reader, nodes int) {
 	lines := bufio.NewScanner(r)
 	for len(h.free) < nodes && lines.Scan() {
@@ -280,22 +282,22 @@ func (h *holder) listen(r io.Reader, nodes int) {
 	}
 }
 
-// end has the folders removed, and waits for that.
+// end makes the nodes remove the folders, and waits for that.
 func (h *holder) end() {
-	if closed(h.ended) { // it was killed, and could not
+	if closed(h.ended) { // the step was killed and could not remove them
 		h.sweep()
 		return
 	}
-	h.input.Close() //nolint:errcheck // it will end
+	h.input.Close() //nolint:errcheck // the step ends in any case
 	select {
 	case <-h.ended:
 	case <-time.After(killGrace):
-		h.cmd.Process.Signal(endNow) //nolint:errcheck // it may have ended
+		h.cmd.Process.Signal(endNow) //nolint:errcheck // the step may have ended
 		<-h.ended
 	}
 }
 
-// sweep removes the folders in a step of its own, where there is still a job for it.
+// sweep removes the folders in a separate step, if the job still exists.
 func (h *holder) sweep() {
 	if h.alloc.over() || len(h.free) == 0 {
 		return
@@ -303,5 +305,5 @@ func (h *holder) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), killGrace)
 	defer cancel()
 	args := h.alloc.srun(ui.FoldNames(h.nodes), len(h.nodes), "--input=none", "/bin/rm", "-rf", h.folder)
-	Program{Name: "srun", Args: args}.Output(ctx) //nolint:errcheck // a node that fails has lost it
+	Program{Name: "srun", Args: args}.Output(ctx) //nolint:errcheck // a failed node has lost the folder
 }

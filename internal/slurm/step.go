@@ -18,18 +18,19 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// onNode is what srun runs on a node: a line for the shell, as sshd would have it
-// run, and the mark that tells how it ended.
+// onNode is the script that srun runs on a node. It runs a line in the shell as sshd would, and
+// then prints the mark with the exit status.
 //
 //go:embed node.sh
 var onNode string
 
-// lineVariable is all of this machine's environment that reaches a node: the line for
-// the shell there. Among srun's arguments everybody here could read what may be in it.
+// lineVariable holds the line for the node's shell. It is the only variable of this machine's
+// environment that reaches the node. Everybody on this machine can read srun's arguments, and the
+// line may hold secrets, so it is not among them.
 const lineVariable = "DSBUILD_LINE"
 
-// srun is the beginning of every srun in a job. All steps of a node share what the
-// job has of it.
+// srun returns the first arguments of every srun in a job. All steps on a node share the job's
+// resources there.
 func (a *allocation) srun(nodes string, count int, more ...string) []string {
 	n := strconv.Itoa(count)
 	return append([]string{
@@ -38,23 +39,23 @@ func (a *allocation) srun(nodes string, count int, more ...string) []string {
 	}, more...)
 }
 
-// step is a program on one node, at work.
+// step is a running program on one node.
 type step struct {
 	cmd   *exec.Cmd
-	input io.WriteCloser // nil: it has none
+	input io.WriteCloser // nil without input
 	errs  *marked
-	own   *tail         // what srun itself says
-	ended chan struct{} // closed when it has ended
-	err   error         // valid then
+	own   *tail         // srun's own messages
+	ended chan struct{} // closed when the step has ended
+	err   error         // valid once ended is closed
 }
 
-// streams are what a program is given. Each may be nil.
+// streams are a program's standard streams. Each may be nil.
 type streams struct {
 	in        io.Reader
 	out, errs io.Writer
 }
 
-// start runs a line for the shell on a node.
+// start runs a line in the shell of a node.
 func (a *allocation) start(node, line string, s streams) (*step, error) {
 	mark := "dsbuild-end-" + rand.Text()[:16]
 	p := &step{errs: &marked{to: s.errs, mark: mark}, own: &tail{most: complaintMost}, ended: make(chan struct{})}
@@ -62,7 +63,7 @@ func (a *allocation) start(node, line string, s streams) (*step, error) {
 	if s.in == nil {
 		input = "--input=none"
 	}
-	// What srun says and what the program says on stderr must not be mixed.
+	// The program's stderr goes to file 3, apart from srun's own messages.
 	args := a.srun(node, 1, input, "--error=/dev/fd/3", "/bin/sh", "-c", onNode, "sh", mark)
 	p.cmd = exec.Command("srun", args...)
 	p.cmd.Env = append(Environ(os.Environ()), lineVariable+"="+line)
@@ -86,9 +87,9 @@ func (a *allocation) start(node, line string, s streams) (*step, error) {
 		return nil, failed("srun", "", err)
 	}
 	if p.input != nil {
-		// Not waited for: a program may end before it has read all its input.
+		// Nobody waits for this copy: the program may end before it has read all its input.
 		go func() {
-			io.Copy(p.input, s.in) //nolint:errcheck // the program's status is the verdict
+			io.Copy(p.input, s.in) //nolint:errcheck // the program's status decides
 			p.input.Close()
 		}()
 	}
@@ -96,37 +97,38 @@ func (a *allocation) start(node, line string, s streams) (*step, error) {
 	return p, nil
 }
 
-// wait waits for the end of srun, and of what the program says on stderr.
+// wait waits for srun and for the program's stderr to end.
 func (p *step) wait(errs *os.File) {
 	said := make(chan struct{})
 	go func() {
-		io.Copy(p.errs, errs) //nolint:errcheck // what is missing is seen by the mark
+		io.Copy(p.errs, errs) //nolint:errcheck // a missing mark shows that the output is incomplete
 		close(said)
 	}()
 	p.err = p.cmd.Wait()
-	errs.SetReadDeadline(time.Now().Add(p.cmd.WaitDelay)) //nolint:errcheck // whoever else has it will not end it
+	errs.SetReadDeadline(time.Now().Add(p.cmd.WaitDelay)) //nolint:errcheck // others may hold the pipe open
 	<-said
 	errs.Close()
 	p.errs.end()
 	close(p.ended)
 }
 
-// How a program on a node is ended: its input ends and it gets SIGTERM, and time to
-// put right what it was about. Then it is killed.
+// Times for ending a program on a node. dsbuild ends its input and signals srun every tellEvery,
+// until node.sh reports that it sent SIGTERM to the program. The program then has time to clean up.
+// After killAfter dsbuild ends the step at once, and after a further killGrace it kills srun.
 const (
 	tellEvery = 200 * time.Millisecond
 	killAfter = 30 * time.Second
 	killGrace = 10 * time.Second
 )
 
-// abort ends the program, and returns when it has ended.
+// abort ends the program and returns when it has ended.
 func (p *step) abort() {
 	if p.input != nil {
-		p.input.Close() //nolint:errcheck // it may have ended
+		p.input.Close() //nolint:errcheck // the input may be closed already
 	}
 	for end := time.Now().Add(killAfter); time.Now().Before(end); {
 		if !p.errs.told() {
-			p.cmd.Process.Signal(passOn) //nolint:errcheck // it may have ended
+			p.cmd.Process.Signal(passOn) //nolint:errcheck // srun may have ended
 		}
 		if p.endsIn(tellEvery) {
 			return
@@ -149,12 +151,13 @@ func (p *step) endsIn(within time.Duration) bool {
 	}
 }
 
-// verdict is how the program ended.
+// verdict returns the result of the program.
 func (p *step) verdict(a *allocation, node string) error {
 	status, seen := p.errs.status()
 	own := p.own.text()
 	if slurmEnded.MatchString(own) {
-		// However the program took it. Why, is known a moment later.
+		// Slurm ended the step, so the program's own status does not count. The reason is known
+		// once the job's end is noted.
 		select {
 		case <-a.ended:
 		case <-time.After(endedLimit):
@@ -185,10 +188,10 @@ var (
 	srunSays    = regexp.MustCompile(`^(?:srun|slurmstepd[^:]*): (?:error: )?`)
 )
 
-// endedLimit is how long after the end of its steps the end of a job may be noted.
+// endedLimit is the time after the end of a step within which dsbuild notes the end of its job.
 const endedLimit = 5 * time.Second
 
-// lostStep is the error of a program whose end was not seen.
+// lostStep returns the error of a program without a status.
 func lostStep(node, said string, err error) error {
 	why := "srun ended without a word"
 	if err != nil {
@@ -205,19 +208,18 @@ func lostStep(node, said string, err error) error {
 		"scontrol show node %s. Running the same command again is safe", node)
 }
 
-// marked is a Writer that passes on what a program says, but for its end: there is
-// the mark with the status.
+// marked is a Writer that passes a program's stderr on, up to the mark with the exit status.
 type marked struct {
-	to   io.Writer // nil: nobody
+	to   io.Writer // nil discards the output
 	mark string
 	mu   sync.Mutex
 	kept []byte
 }
 
-// keep is how much is held back: what Slurm itself says may follow the mark.
+// keep is the number of bytes held back, since Slurm's own messages may follow the mark.
 const keep = 2048
 
-// Write implements io.Writer. It never fails: the program's status is the verdict.
+// Write implements io.Writer. It never fails: the program's status decides.
 func (m *marked) Write(b []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,7 +237,7 @@ func (m *marked) pass(b []byte) {
 	}
 }
 
-// end passes on what comes before the mark.
+// end passes on the text before the mark.
 func (m *marked) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,7 +245,7 @@ func (m *marked) end() {
 	m.pass([]byte(before))
 }
 
-// status is what comes with the mark.
+// status returns the exit status that follows the mark.
 func (m *marked) status() (code int, seen bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -253,14 +255,14 @@ func (m *marked) status() (code int, seen bool) {
 	return code, found && whole && err == nil
 }
 
-// told reports whether the program has been told to end.
+// told reports whether node.sh has sent SIGTERM to the program.
 func (m *marked) told() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return strings.Contains(string(m.kept), m.mark+" told")
 }
 
-// after is what comes behind the mark.
+// after returns the text behind the mark.
 func (m *marked) after() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,26 +9,25 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// plainBarFirst is after what time a bar that moves prints its first line where
-// there is no terminal: what is short leaves its last line only. The time until
-// the next line doubles up to that of a sign of life.
+// plainBarFirst is the time after which a moving bar prints its first line if there is no
+// terminal: a short task prints only its last line. The time until the next line doubles, up to
+// that of a sign of life.
 const plainBarFirst = 5 * time.Second
 
-// plainLogWidth is how much of a step's newest line a reminder shows there.
+// plainLogWidth is how much of a step's newest line a reminder shows without a terminal.
 const plainLogWidth = 100
 
-// bar is a running progress bar of a Console; its fields belong to the
-// console's lock.
+// bar is a running progress bar of a Console. The console's lock protects its fields.
 type bar struct {
 	console *Console
 	title   string
-	text    []string // what Describe said, by line
+	text    []string // the text from Describe, by line
 	total   int64
 	done    int64
 	start   time.Time
 	closed  bool
 
-	// on a terminal: renders into memory only, the console draws it
+	// on a terminal: it renders into memory only, and the console draws the result
 	drawing *progressbar.ProgressBar
 
 	// elsewhere
@@ -88,7 +87,7 @@ func (b *bar) Close() {
 	if b.total > 0 {
 		last = fmt.Sprintf("%s: %d%% in %s", b.title, b.percent(), Duration(now.Sub(b.start)))
 	}
-	b.console.finish(b, b.described(last))
+	b.console.finishLine(b, b.withDescription(last))
 }
 
 func (b *bar) percent() int64 {
@@ -98,24 +97,24 @@ func (b *bar) percent() int64 {
 	return int64(float64(min(max(b.done, 0), b.total)) / float64(b.total) * 100)
 }
 
-func (b *bar) described(line string) string {
+func (b *bar) withDescription(line string) string {
 	if text := strings.Join(b.text, "; "); text != "" {
 		return line + "  " + text
 	}
 	return line
 }
 
-// plain is the line of a log, and remembers what it said.
-func (b *bar) plain(now time.Time) string {
+// plainLine returns a line of a log, and records when and at what percentage it was printed.
+func (b *bar) plainLine(now time.Time) string {
 	b.printed, b.printedTime = b.percent(), now
 	if b.total <= 0 {
-		return b.described(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))
+		return b.withDescription(fmt.Sprintf("%s: %s", b.title, Duration(now.Sub(b.start))))
 	}
-	return b.described(fmt.Sprintf("%s: %d%%", b.title, b.printed))
+	return b.withDescription(fmt.Sprintf("%s: %d%%", b.title, b.printed))
 }
 
 func (b *bar) lines(now time.Time, width int) []string {
-	lines := []string{b.drawn(now)}
+	lines := []string{b.drawBar(now)}
 	for i, text := range b.text {
 		switch {
 		case text == "":
@@ -126,13 +125,13 @@ func (b *bar) lines(now time.Time, width int) []string {
 		}
 	}
 	for i := range lines {
-		lines[i] = truncate(lines[i], width)
+		lines[i] = truncateColumns(lines[i], width)
 	}
 	return lines
 }
 
-// drawn is the bar itself.
-func (b *bar) drawn(now time.Time) string {
+// drawBar returns the bar as text.
+func (b *bar) drawBar(now time.Time) string {
 	if b.drawing == nil {
 		return b.title + "  " + Duration(now.Sub(b.start))
 	}
@@ -146,7 +145,7 @@ func (b *bar) remind(now time.Time) string {
 	since := now.Sub(b.printedTime)
 	if moved := b.percent() != b.printed; moved && since >= b.printEvery || since >= b.console.opts.StillEvery {
 		b.printEvery = min(2*b.printEvery, b.console.opts.StillEvery)
-		return b.plain(now)
+		return b.plainLine(now)
 	}
 	return ""
 }

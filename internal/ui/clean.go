@@ -17,12 +17,11 @@ var escapes = regexp.MustCompile(
 		"|(?:\x1b\\[|\u009b)[0-?]*[ -/]*[@-~]?" +
 		"|\x1b[ -/]*[0-~]?")
 
-// Clean makes text of a node or a build safe to print: escape sequences and
-// control characters are dropped, and so are the marks that reorder or hide
-// text. Newlines and tabs stay; a carriage return becomes a newline, so that
-// what it would have overwritten stays visible.
+// Clean makes text of a node or a build safe to print. It drops escape sequences, control
+// characters, and the marks that reorder or hide text. Newlines and tabs stay. A carriage return
+// becomes a newline, so that the text that it would have overwritten stays visible.
 func Clean(s string) string {
-	if !suspicious(s) {
+	if !needsCleaning(s) {
 		return s
 	}
 	s = strings.ToValidUTF8(s, string(utf8.RuneError))
@@ -34,7 +33,7 @@ func Clean(s string) string {
 			return '\n'
 		case r == '\n' || r == '\t':
 			return r
-		case hidden(r):
+		case isControl(r):
 			return -1
 		}
 		return r
@@ -53,25 +52,25 @@ func Shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// suspicious reports whether Clean has anything to do. Most text is plain ASCII.
-func suspicious(s string) bool {
+// needsCleaning reports whether Clean has anything to do. Most text is plain ASCII.
+func needsCleaning(s string) bool {
 	for s != "" && (s[0] >= ' ' && s[0] < 0x7f || s[0] == '\n' || s[0] == '\t') {
 		s = s[1:]
 	}
 	return !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
-		return r != '\n' && r != '\t' && hidden(r)
+		return r != '\n' && r != '\t' && isControl(r)
 	})
 }
 
-// hidden reports whether r controls the terminal or the layout instead of
+// isControl reports whether r controls the terminal or the layout instead of
 // showing something: C0, C1, and the invisible format characters (bidirectional
 // overrides, zero-width marks, tags), the line separators, and letters that are blank:
 // enough of those would push what follows to the begin of the next line.
-func hidden(r rune) bool {
+func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point) || r == '\u2800'
 }
 
-// cleanLine is Clean for what must stay on one line.
+// cleanLine cleans text that must stay on one line.
 func cleanLine(s string) string {
 	s = Clean(s)
 	if !strings.ContainsAny(s, "\n\t") {
@@ -80,8 +79,8 @@ func cleanLine(s string) string {
 	return strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimRight(s, "\n"))
 }
 
-// truncate cuts s to at most width columns of a terminal.
-func truncate(s string, width int) string {
+// truncateColumns cuts s to at most width columns of a terminal.
+func truncateColumns(s string, width int) string {
 	if uniseg.StringWidth(s) <= width {
 		return s
 	}

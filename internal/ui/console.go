@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// Console is the Reporter for people. On a terminal the running steps and
-// bars are live lines below what is finished; elsewhere (a file, a CI log)
-// there are plain lines only, and a sign of life every StillEvery.
+// Console is the Reporter for people. On a terminal the running steps and bars are live lines
+// below the finished ones. Elsewhere (a file, a CI log) Console prints only plain lines, and a
+// sign of life every StillEvery.
 //
-// Whatever it is given is passed through Clean: steps and notes may quote the
-// output of nodes and builds.
+// All text passes through Clean: steps and notes may quote the output of nodes and builds.
 type Console struct {
 	opts  Options
 	marks marks
@@ -25,7 +24,7 @@ type Console struct {
 	drawn  int           // live lines on the screen now
 	frame  int           // counts redraws, for the spinner
 	stop   chan struct{} // ends the ticker; nil while none runs
-	paused bool          // the terminal is somebody else's
+	paused bool          // another writer uses the terminal
 	held   strings.Builder
 	closed bool
 }
@@ -44,87 +43,87 @@ func New(w io.Writer, opts Options) *Console {
 	return &Console{w: w, opts: opts, marks: newMarks(opts)}
 }
 
-// Note prints one line that stands for itself.
+// Note prints one line that needs no context.
 func (c *Console) Note(format string, args ...any) {
-	c.print(Clean(fmt.Sprintf(format, args...)))
+	c.printLines(Clean(fmt.Sprintf(format, args...)))
 }
 
-// Warn prints one line that asks for attention.
+// Warn prints one line as a warning.
 func (c *Console) Warn(format string, args ...any) {
-	c.print(c.marks.warning + Clean(fmt.Sprintf(format, args...)))
+	c.printLines(c.marks.warning + Clean(fmt.Sprintf(format, args...)))
 }
 
 // Step announces a step.
 func (c *Console) Step(title string) Step {
 	s := &step{console: c, title: cleanLine(title), start: time.Now()}
 	s.reminded = s.start
-	c.open(s)
+	c.openLine(s)
 	return s
 }
 
 // Bar starts an aggregate progress bar.
 func (c *Console) Bar(title string, total int64) Bar {
 	b := newBar(c, cleanLine(title), total)
-	c.open(b)
+	c.openLine(b)
 	return b
 }
 
-// Close takes the live lines off the screen and stops redrawing. What is
-// reported afterwards is printed as plain lines.
+// Close removes the live lines from the screen and stops redrawing. Console prints later reports
+// as plain lines.
 func (c *Console) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	c.live = nil
 	c.stopTicker()
-	c.unpause()
-	c.write("")
+	c.endPause()
+	c.writeText("")
 }
 
-// Pause takes the live lines off the terminal and holds back what is reported,
-// until resume is called: so that a person can be asked something there.
+// Pause removes the live lines from the terminal and holds back reports until the caller calls
+// resume. Meanwhile the caller can ask the user a question there.
 func (c *Console) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.opts.Terminal || c.paused || c.closed {
 		return func() {}
 	}
-	c.erase()
+	c.eraseLive()
 	c.paused = true
 	return sync.OnceFunc(func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.unpause()
+		c.endPause()
 	})
 }
 
-// unpause is the end of a pause. The caller holds the lock.
-func (c *Console) unpause() {
+// endPause ends a pause. The caller holds the lock.
+func (c *Console) endPause() {
 	if !c.paused {
 		return
 	}
 	c.paused = false
 	text := c.held.String()
 	c.held.Reset()
-	c.write(text)
+	c.writeText(text)
 }
 
-// erase takes the live lines off the screen. The caller holds the lock.
-func (c *Console) erase() {
+// eraseLive removes the live lines from the screen. The caller holds the lock.
+func (c *Console) eraseLive() {
 	live := c.live
 	c.live = nil
-	c.write("")
+	c.writeText("")
 	c.live = live
 }
 
-// print writes finished lines above the live ones.
-func (c *Console) print(text string) {
+// printLines writes finished lines above the live ones.
+func (c *Console) printLines(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.write(text)
+	c.writeText(text)
 }
 
-func (c *Console) open(l liveLine) {
+func (c *Console) openLine(l liveLine) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -133,16 +132,16 @@ func (c *Console) open(l liveLine) {
 	c.live = append(c.live, l)
 	if c.stop == nil {
 		c.stop = make(chan struct{})
-		go c.tick(c.stop)
+		go c.tickUntil(c.stop)
 	}
 	if c.opts.Terminal {
-		c.write("")
+		c.writeText("")
 	}
 }
 
-// finish removes l from the live lines and prints its last line, if any. The
+// finishLine removes l from the live lines and prints its last line, if any. The
 // caller holds the lock.
-func (c *Console) finish(l liveLine, last string) {
+func (c *Console) finishLine(l liveLine, last string) {
 	for i, other := range c.live {
 		if other == l {
 			c.live = append(c.live[:i:i], c.live[i+1:]...)
@@ -152,7 +151,7 @@ func (c *Console) finish(l liveLine, last string) {
 	if len(c.live) == 0 {
 		c.stopTicker()
 	}
-	c.write(last)
+	c.writeText(last)
 }
 
 func (c *Console) stopTicker() {
@@ -162,8 +161,8 @@ func (c *Console) stopTicker() {
 	}
 }
 
-// tick redraws the live lines, or prints reminders, until stop is closed.
-func (c *Console) tick(stop <-chan struct{}) {
+// tickUntil redraws the live lines, or prints reminders, until stop is closed.
+func (c *Console) tickUntil(stop <-chan struct{}) {
 	every := 100 * time.Millisecond
 	if !c.opts.Terminal {
 		every = time.Second
@@ -177,32 +176,32 @@ func (c *Console) tick(stop <-chan struct{}) {
 		case <-ticker.C:
 			c.mu.Lock()
 			if c.stop == stop {
-				c.beat()
+				c.redrawLive()
 			}
 			c.mu.Unlock()
 		}
 	}
 }
 
-// beat is what happens at each tick. The caller holds the lock.
-func (c *Console) beat() {
+// redrawLive updates the display at each tick. The caller holds the lock.
+func (c *Console) redrawLive() {
 	if c.opts.Terminal {
 		c.frame++
-		c.write("")
+		c.writeText("")
 		return
 	}
 	now := time.Now()
 	for _, l := range c.live {
 		if text := l.remind(now); text != "" {
-			c.write(text)
+			c.writeText(text)
 		}
 	}
 }
 
-// write prints text (no closing newline needed; "" for none) and, on a
+// writeText prints text (no closing newline needed; "" for none) and, on a
 // terminal, redraws the live lines below it, all in one Write. Errors are
 // dropped: there is nowhere left to report them. The caller holds the lock.
-func (c *Console) write(text string) {
+func (c *Console) writeText(text string) {
 	if c.paused {
 		if text != "" {
 			c.held.WriteString(strings.TrimSuffix(text, "\n") + "\n")
@@ -230,8 +229,8 @@ func (c *Console) write(text string) {
 // liveLines renders as many live lines as fit the screen.
 func (c *Console) liveLines() []string {
 	width, height := c.opts.Size()
-	// A full last column makes some terminals wrap, and what scrolls off the
-	// top cannot be taken back.
+	// A full last column makes some terminals wrap, and the console cannot erase lines that have
+	// scrolled off the top.
 	width, height = max(width-1, 10), max(min(height-1, maxLiveLines), 1)
 	now := time.Now()
 	var lines []string
@@ -241,7 +240,7 @@ func (c *Console) liveLines() []string {
 			room-- // for the others
 		}
 		if room == 0 {
-			return append(lines, truncate(fmt.Sprintf("  and %d more", left), width))
+			return append(lines, truncateColumns(fmt.Sprintf("  and %d more", left), width))
 		}
 		shown := l.lines(now, width)
 		lines = append(lines, shown[:min(len(shown), room)]...)

@@ -42,7 +42,7 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 			text += " [" + Clean(usual) + "]"
 		}
 		fmt.Fprint(d.out, text+": ")
-		answer, err := d.next(ctx)
+		answer, err := d.nextLine(ctx)
 		if !d.attended || err != nil {
 			fmt.Fprintln(d.out, Clean(answer)) // as it would stand there if it had been typed
 		}
@@ -62,9 +62,9 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 	}
 }
 
-// next is the next line. A read that nobody waits for any more goes on: what it
-// brings answers the next question.
-func (d *Dialogue) next(ctx context.Context) (string, error) {
+// nextLine returns the next line. A read goes on after its caller gave up: its line
+// answers the next question.
+func (d *Dialogue) nextLine(ctx context.Context) (string, error) {
 	if !d.reading {
 		d.reading = true
 		go func() {

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,30 +9,43 @@ import (
 )
 
 // Named is something said about one node.
-type Named struct{ Name, Text string }
+type Named struct {
+	Name, Text string
+	// Cause is equal for nodes that Fold puts together, though their texts differ; "" means
+	// the text itself.
+	Cause string
+}
 
 // Folded is something said about several nodes.
 type Folded struct {
 	Names   string // as FoldNames writes them
 	Count   int
 	Text    string
-	Example string // of FoldAlike: whose words Text is, where others said it in other words
+	Example string // the node whose text it is, where the texts of others differ
 }
 
-// Fold puts together what was said about several nodes in the same words, in
-// the order in which each text appears first.
+// Fold joins equal texts about several nodes, in the order in which each text appears
+// first. The text is that of the first node.
 func Fold(all []Named) []Folded {
 	names := make(map[string][]string)
-	var texts []string
+	differ := make(map[string]bool)
+	var first []Named
+	text := make(map[string]string)
 	for _, n := range all {
-		if _, seen := names[n.Text]; !seen {
-			texts = append(texts, n.Text)
+		n.Cause = cmp.Or(n.Cause, n.Text)
+		if _, seen := names[n.Cause]; !seen {
+			first, text[n.Cause] = append(first, n), n.Text
 		}
-		names[n.Text] = append(names[n.Text], n.Name)
+		names[n.Cause] = append(names[n.Cause], n.Name)
+		differ[n.Cause] = differ[n.Cause] || text[n.Cause] != n.Text
 	}
-	folded := make([]Folded, 0, len(texts))
-	for _, text := range texts {
-		folded = append(folded, Folded{Names: FoldNames(names[text]), Count: len(names[text]), Text: text})
+	folded := make([]Folded, 0, len(first))
+	for _, n := range first {
+		f := Folded{Names: FoldNames(names[n.Cause]), Count: len(names[n.Cause]), Text: n.Text}
+		if differ[n.Cause] {
+			f.Example = n.Name
+		}
+		folded = append(folded, f)
 	}
 	return folded
 }
@@ -62,9 +76,8 @@ func FoldNames(names []string) string {
 	return strings.Join(words, ",")
 }
 
-// FoldWithin folds names as far as there is room for: whole says that all of
-// them are named. What is left out leaves a mark; where not even one pattern
-// has room there is nothing.
+// FoldWithin folds names to a width: whole is true if all of them are named. Omitted
+// names leave a mark; where not even one pattern fits the result is empty.
 func FoldWithin(names []string, width int) (folded string, whole bool) {
 	folded = FoldNames(names)
 	if len(folded) <= width {
@@ -123,7 +136,7 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 			merged = append(merged, p)
 			continue
 		}
-		key := p.without(at)
+		key := p.keyWithout(at)
 		if i, ok := index[key]; ok {
 			merged[i].numbers[at] = append(merged[i].numbers[at], p.numbers[at]...)
 			continue
@@ -134,8 +147,8 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 	return merged
 }
 
-// without tells the pattern, but for the number at one place, from all others.
-func (p namePattern) without(at int) string {
+// keyWithout tells the pattern, but for the number at one place, from all others.
+func (p namePattern) keyWithout(at int) string {
 	rest := make([]string, len(p.numbers))
 	for i, numbers := range p.numbers {
 		if i != at {
@@ -171,7 +184,7 @@ func foldNumbers(numbers []string) string {
 	var items []string
 	for i := 0; i < len(numbers); {
 		end := i
-		for end+1 < len(numbers) && follows(numbers[i], numbers[end], numbers[end+1]) {
+		for end+1 < len(numbers) && comesNext(numbers[i], numbers[end], numbers[end+1]) {
 			end++
 		}
 		item := numbers[i]
@@ -196,9 +209,9 @@ func compareNumbers(a, b string) int {
 	return len(a) - len(b)
 }
 
-// follows reports whether next comes right after last in a range that starts
+// comesNext reports whether next comes right after last in a range that starts
 // with first.
-func follows(first, last, next string) bool {
+func comesNext(first, last, next string) bool {
 	n, err := strconv.ParseUint(last, 10, 62)
 	return err == nil && next == fmt.Sprintf("%0*d", len(first), n+1)
 }

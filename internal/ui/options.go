@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Options say what the receiver of a Console's lines can show.
+// Options describe the terminal or file that a Console writes to.
 type Options struct {
 	// Terminal allows live lines that are redrawn.
 	Terminal bool
@@ -96,7 +96,7 @@ func newMarks(opts Options) marks {
 	return m
 }
 
-func (m marks) of(o Outcome) string {
+func (m marks) markOf(o Outcome) string {
 	switch o {
 	case Cached:
 		return m.cached

@@ -41,8 +41,8 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 	return nil
 }
 
-// PrintError writes what a failed command says last: the message and, if the
-// error carries one, the hint. Errors joined together are printed one by one.
+// PrintError writes the last lines of a failed command: the message and, if the error
+// carries one, the hint. Errors joined together are printed one by one.
 func PrintError(w io.Writer, err error) {
 	if err == nil {
 		return

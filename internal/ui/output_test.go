@@ -90,14 +90,43 @@ func TestFoldNames(t *testing.T) {
 
 func TestFold(t *testing.T) {
 	got := ui.Fold([]ui.Named{
-		{"gpu1", "ok"},
-		{"gpu2", "no gcc"},
-		{"gpu3", "ok"},
-		{"gpu4", "ok"},
+		{Name: "gpu1", Text: "ok"},
+		{Name: "gpu2", Text: "no gcc"},
+		{Name: "gpu3", Text: "ok"},
+		{Name: "gpu4", Text: "ok"},
 	})
 	want := []ui.Folded{{Names: "gpu[1,3-4]", Count: 3, Text: "ok"}, {Names: "gpu2", Count: 1, Text: "no gcc"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Texts that differ are one line where their cause is the same.
+func TestFoldByCause(t *testing.T) {
+	t.Parallel()
+	var all []ui.Named
+	for i := range 800 {
+		all = append(all, ui.Named{Name: fmt.Sprintf("gpu%03d", i), Text: fmt.Sprintf("no connection to 10.0.%d.%d:22", i/200, i%200), Cause: "no connection to …"})
+	}
+	all = append(all, ui.Named{Name: "cpu1", Text: "no pip"}, ui.Named{Name: "cpu2", Text: "no pip", Cause: "no pip"}, ui.Named{Name: "cpu3", Text: "no connection to 10.0.0.0:22"})
+	got := ui.Fold(all)
+	want := []ui.Folded{
+		{Names: "gpu[000-799]", Count: 800, Text: "no connection to 10.0.0.0:22", Example: "gpu000"},
+		{Names: "cpu[1-2]", Count: 2, Text: "no pip"},
+		{Names: "cpu3", Count: 1, Text: "no connection to 10.0.0.0:22"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestFoldWithin(t *testing.T) {
+	t.Parallel()
+	names := []string{"gpu1", "gpu3", "gpu5", "gpu7", "cpu1"}
+	for width, want := range map[int]string{40: "gpu[1,3,5,7],cpu1", 14: "gpu[1,3,5,7],…", 12: "gpu[1,3,5,…]", 4: ""} {
+		if got, whole := ui.FoldWithin(names, width); got != want || whole != (width == 40) {
+			t.Errorf("%d: %q, %v", width, got, whole)
+		}
 	}
 }
 

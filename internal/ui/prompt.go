@@ -108,7 +108,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 		}
 		p.tty, p.in = t, bufio.NewReader(t)
 	}
-	restore, err := p.tty.prepare(echo)
+	restore, err := p.tty.prepareQuestion(echo)
 	if err != nil {
 		return "", fmt.Errorf("the terminal: %w", err)
 	}

@@ -34,11 +34,11 @@ func (s *step) End(outcome Outcome, detail string) {
 		return
 	}
 	s.ended = true
-	s.console.finish(s, s.closing(outcome, cleanLine(detail)))
+	s.console.finishLine(s, s.closingLine(outcome, cleanLine(detail)))
 }
 
-func (s *step) closing(outcome Outcome, detail string) string {
-	parts := []string{s.console.marks.of(outcome) + " " + s.title}
+func (s *step) closingLine(outcome Outcome, detail string) string {
+	parts := []string{s.console.marks.markOf(outcome) + " " + s.title}
 	switch outcome {
 	case Cached:
 		parts = append(parts, "cached")
@@ -59,7 +59,7 @@ func (s *step) lines(now time.Time, width int) []string {
 	if s.newest != "" {
 		text += "  " + s.newest
 	}
-	return []string{truncate(text, width)}
+	return []string{truncateColumns(text, width)}
 }
 
 func (s *step) remind(now time.Time) string {
@@ -69,7 +69,7 @@ func (s *step) remind(now time.Time) string {
 	s.reminded = now
 	text := "still running: " + s.title + ", " + Duration(now.Sub(s.start).Round(time.Second))
 	if s.newest != "" {
-		text += ": " + truncate(s.newest, plainLogWidth)
+		text += ": " + truncateColumns(s.newest, plainLogWidth)
 	}
 	return text
 }

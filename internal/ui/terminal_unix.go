@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// understandsEscapes reports whether a terminal knows control sequences: any
-// but one that calls itself dumb.
+// understandsEscapes reports whether a terminal interprets control sequences. Every terminal
+// does, unless its type is dumb.
 func understandsEscapes(int) bool { return true }
 
-// terminal is the one that the process was started from.
+// terminal is the terminal from which the process was started.
 type terminal struct{ *os.File }
 
 func openTerminal() (*terminal, error) {
@@ -25,12 +25,12 @@ func openTerminal() (*terminal, error) {
 	return &terminal{f}, nil
 }
 
-// prepare makes the terminal ready for a question: what was typed before it is
-// thrown away, and what is typed is hidden unless echo. Ctrl-C stays what it is;
-// Ctrl-Z would leave the terminal as it is now, and is ignored.
-func (t *terminal) prepare(echo bool) (restore func(), err error) {
+// prepareQuestion makes the terminal ready for a question. It discards earlier input, and hides
+// the answer unless echo is set. Ctrl-C keeps its effect. Ctrl-Z is ignored, because it would
+// leave the terminal in this state.
+func (t *terminal) prepareQuestion(echo bool) (restore func(), err error) {
 	var before *unix.Termios
-	err = t.control(func(fd int) error {
+	err = t.withDescriptor(func(fd int) error {
 		var err error
 		if before, err = unix.IoctlGetTermios(fd, getTermios); err != nil {
 			return err
@@ -48,14 +48,14 @@ func (t *terminal) prepare(echo bool) (restore func(), err error) {
 	}
 	signal.Ignore(syscall.SIGTSTP)
 	return func() {
-		_ = t.control(func(fd int) error { return unix.IoctlSetTermios(fd, setTermios, before) })
+		_ = t.withDescriptor(func(fd int) error { return unix.IoctlSetTermios(fd, setTermios, before) })
 		signal.Reset(syscall.SIGTSTP)
 	}, nil
 }
 
-// control runs do with the terminal's descriptor; File.Fd would make reading it
+// withDescriptor runs do with the terminal's descriptor; File.Fd would make reading it
 // uninterruptible.
-func (t *terminal) control(do func(fd int) error) error {
+func (t *terminal) withDescriptor(do func(fd int) error) error {
 	raw, err := t.SyscallConn()
 	if err != nil {
 		return err

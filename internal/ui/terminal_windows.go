@@ -41,9 +41,9 @@ func (t *terminal) Write(b []byte) (int, error) { return t.out.Write(b) }
 // Close implements io.Closer.
 func (t *terminal) Close() error { return errors.Join(t.in.Close(), t.out.Close()) }
 
-// prepare makes the console ready for a question: what was typed before it is
-// thrown away, and what is typed is hidden unless echo.
-func (t *terminal) prepare(echo bool) (restore func(), err error) {
+// prepareQuestion makes the console ready for a question: earlier input is thrown away,
+// and input is hidden unless echo.
+func (t *terminal) prepareQuestion(echo bool) (restore func(), err error) {
 	console := windows.Handle(t.in.Fd())
 	var before uint32
 	if err := windows.GetConsoleMode(console, &before); err != nil {
@@ -56,6 +56,6 @@ func (t *terminal) prepare(echo bool) (restore func(), err error) {
 	if err := windows.SetConsoleMode(console, asking); err != nil {
 		return nil, err
 	}
-	_ = windows.FlushConsoleInputBuffer(console) // then what was typed before counts
+	_ = windows.FlushConsoleInputBuffer(console) // then earlier input counts
 	return func() { _ = windows.SetConsoleMode(console, before) }, nil
 }

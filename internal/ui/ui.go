@@ -23,7 +23,7 @@ type Reporter interface {
 	Note(format string, args ...any)
 	// Warn prints one line that asks for attention.
 	Warn(format string, args ...any)
-	// Step announces a step; End on what it returns closes it with its time.
+	// Step announces a step; End on the returned Step closes it with its time.
 	Step(title string) Step
 	// Bar starts an aggregate progress bar over total bytes (or items). A
 	// total of 0 or less means unknown: time passed is shown instead.

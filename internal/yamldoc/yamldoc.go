@@ -1,7 +1,6 @@
-// Package yamldoc reads a YAML file of the user's, with the place of all that is
-// wrong in it. It knows how such a file is read, not what it says: keys that are
-// not known are mistakes, numbers are taken as they are written, anchors and tags
-// are refused.
+// Package yamldoc reads a YAML file of the user's, and reports each mistake with its place. It
+// knows the syntax, not the meaning: unknown keys are mistakes, numbers keep the spelling of the
+// file, anchors and tags are refused.
 package yamldoc
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
 const (
@@ -28,19 +27,19 @@ const (
 	maxDepth = 20      // levels of nesting; the parser descends once for each
 )
 
-// Reader reads one file and collects what is wrong with it.
+// Reader reads one file and collects its problems.
 type Reader struct {
-	mistake.List
-	File string // what messages call it
-	Kind string // what it is, as in "a matrix"
+	diagnostic.List
+	File string // its name in messages
+	Kind string // the kind of file, as in "a matrix"
 	// Least is the hint for an empty file.
 	Least string
-	// Share is the hint for who writes an anchor or an alias, or "".
+	// Share is the hint for a user who writes an anchor or an alias; "" if there is none.
 	Share string
 }
 
-// Load reads the file at path; in takes the place of a file called "-". The
-// body is nil where something is wrong with the whole.
+// Load reads the file at path. If path is "-", it reads in instead. The body is nil if the file
+// as a whole is invalid.
 func (r *Reader) Load(path string, in io.Reader) (ast.Node, error) {
 	if path != "-" {
 		f, err := os.Open(path)
@@ -63,15 +62,15 @@ func (r *Reader) unreadable(err error) error {
 	if errors.As(err, &at) {
 		reason = at.Err
 	}
-	return &mistake.Error{
-		Problems: []mistake.Problem{{Position: mistake.Position{File: r.File}, Message: "cannot read the " + r.Kind + ": " + reason.Error()}},
+	return &diagnostic.Error{
+		Problems: []diagnostic.Problem{{Position: diagnostic.Position{File: r.File}, Message: "cannot read the " + r.Kind + ": " + reason.Error()}},
 		Cause:    err,
 	}
 }
 
-// Body is what the file holds; nil where something is wrong with the whole.
+// Body returns the contents of the file; nil if the file as a whole is invalid.
 func (r *Reader) Body(data []byte) ast.Node {
-	whole := mistake.Position{File: r.File}
+	whole := diagnostic.Position{File: r.File}
 	if len(data) > maxSize {
 		r.Add(whole, "", "larger than %d MiB: this is no %s", maxSize>>20, r.Kind)
 		return nil
@@ -90,7 +89,7 @@ func (r *Reader) Body(data []byte) ast.Node {
 	var syntax *yaml.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		message, advice := mistake.YAML(syntax.Message)
+		message, advice := diagnostic.YAML(syntax.Message)
 		r.Add(r.at(syntax.Token), advice, "%s", message)
 		return nil
 	case err != nil:
@@ -105,7 +104,7 @@ func (r *Reader) Body(data []byte) ast.Node {
 	}
 	switch len(bodies) {
 	case 0:
-		r.Add(mistake.Position{File: r.File, Line: 1, Column: 1}, r.Least, "the %s is empty", r.Kind)
+		r.Add(diagnostic.Position{File: r.File, Line: 1, Column: 1}, r.Least, "the %s is empty", r.Kind)
 		return nil
 	case 1:
 		return bodies[0]
@@ -114,7 +113,7 @@ func (r *Reader) Body(data []byte) ast.Node {
 	return nil
 }
 
-// shallow refuses nesting that no such file has and that would exhaust the parser.
+// shallow refuses nesting that no such file needs. It would exhaust the stack of the parser.
 func (r *Reader) shallow(tokens token.Tokens) bool {
 	flow, line, opened := 0, 0, 0
 	for _, t := range tokens {
@@ -137,17 +136,17 @@ func (r *Reader) shallow(tokens token.Tokens) bool {
 	return true
 }
 
-// at is the position of a YAML token.
-func (r *Reader) at(t *token.Token) mistake.Position {
+// at returns the position of a YAML token.
+func (r *Reader) at(t *token.Token) diagnostic.Position {
 	if t == nil || t.Position == nil {
-		return mistake.Position{File: r.File}
+		return diagnostic.Position{File: r.File}
 	}
-	return mistake.Position{File: r.File, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
+	return diagnostic.Position{File: r.File, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
 }
 
-// Place is the position at which a value starts: for a mapping in block style
-// that of its first key.
-func (r *Reader) Place(n ast.Node) mistake.Position {
+// Place returns the position at which a value starts: for a mapping in block style, the position
+// of its first key.
+func (r *Reader) Place(n ast.Node) diagnostic.Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		if !n.IsFlowStyle && len(n.Values) > 0 {
@@ -162,12 +161,12 @@ func (r *Reader) Place(n ast.Node) mistake.Position {
 // Pair is a key of a mapping and its value.
 type Pair struct {
 	Key  string
-	At   mistake.Position
+	At   diagnostic.Position
 	Node ast.Node
 }
 
-// Pairs returns the pairs of a mapping whose keys are known. what is what
-// messages call the mapping.
+// Pairs returns the pairs of a mapping whose keys are known. Messages call the mapping by the
+// name in what.
 func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -193,18 +192,18 @@ func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
 	return all
 }
 
-// Known reports whether a key is one that may stand there, and notes it if not.
-func (r *Reader) Known(at mistake.Position, kind, name, what string, known []string) bool {
+// Known reports whether a key is among the known ones, and records a problem if not.
+func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []string) bool {
 	for _, k := range known {
 		if k == name {
 			return true
 		}
 	}
 	advice := "known keys: " + strings.Join(known, ", ")
-	if near := mistake.Nearest(name, known); near != "" {
+	if near := diagnostic.Nearest(name, known); near != "" {
 		advice = fmt.Sprintf("did you mean %q?", near)
 	}
-	r.Add(at, advice, "unknown %s %q in %s", kind, mistake.Clip(name), what)
+	r.Add(at, advice, "unknown %s %q in %s", kind, diagnostic.Clip(name), what)
 	return false
 }
 
@@ -221,7 +220,7 @@ func (r *Reader) Items(n ast.Node, what string) []ast.Node {
 	return list.Values
 }
 
-// Wrong notes that a value is of another kind than wanted.
+// Wrong records that a value has the wrong type.
 func (r *Reader) Wrong(n ast.Node, want string) {
 	advice, kind := "", "something else"
 	switch n.(type) {
@@ -243,7 +242,7 @@ func (r *Reader) Wrong(n ast.Node, want string) {
 	r.Add(r.Place(n), advice, "%s, but this is %s", want, kind)
 }
 
-// Scalar is a text, or a number as it is written.
+// Scalar returns a text, or a number in the spelling of the file.
 func Scalar(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:

@@ -1,7 +1,6 @@
-// Package ansible reads Ansible inventories as Ansible does: files in INI and in
-// a subset of YAML, and what ansible-inventory --list prints. It tells which
-// hosts there are, in which groups, and with which variables; what the variables
-// mean is told elsewhere.
+// Package ansible reads the output of ansible-inventory --list, and plain Ansible
+// inventories in INI. It returns the hosts with their groups and variables;
+// package inventory gives the variables a meaning.
 //
 // Of the variables it keeps those that begin with ansible_ or dsbuild_. Templates
 // are not evaluated, and nothing is decrypted.
@@ -10,31 +9,31 @@ package ansible
 import (
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
 // MaxHosts bounds how many hosts an inventory may have.
 const MaxHosts = 100_000
 
-// maxWork bounds what an inventory may unfold to: memberships of hosts in
-// groups, and variables of groups for their hosts.
+// maxWork bounds the expansion of an inventory: memberships of hosts in groups, and variables of
+// groups for their hosts.
 const maxWork = 2_000_000
 
-// Inventory is what an inventory says, in the order in which Ansible lists it.
+// Inventory holds hosts in the order in which Ansible lists them.
 type Inventory struct {
 	Hosts []Host
 }
 
-// Host is one host with all it inherits from its groups.
+// Host is one host with its own variables and those of its groups.
 type Host struct {
 	Name string
-	// Groups are all it belongs to, by way of their children as well, but for
-	// "all" and "ungrouped".
+	// Groups are its groups and the groups that contain those, without "all" and
+	// "ungrouped".
 	Groups []string
 	// Vars are its variables. It may share them with other hosts.
 	Vars map[string]Var
-	// At is where it is given first.
-	At mistake.Position
+	// At is the place of its first mention.
+	At diagnostic.Position
 }
 
 // Var is a variable.
@@ -42,13 +41,13 @@ type Var struct {
 	// Value is a string, an int64, a float64, a bool, nil, a []any, a
 	// map[string]any or Secret.
 	Value any
-	At    mistake.Position
+	At    diagnostic.Position
 }
 
-// Secret is a value that is encrypted.
+// Secret stands for an encrypted value.
 type Secret struct{}
 
-// kept reports whether a variable is of interest.
+// kept reports whether dsbuild needs a variable.
 func kept(name string) bool {
 	return strings.HasPrefix(name, "ansible_") || strings.HasPrefix(name, "dsbuild_")
 }

@@ -11,73 +11,71 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/goccy/go-yaml/parser"
-
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
-// read reads a file with the reader for its ending.
-func read(t testing.TB, path string) (*ansible.Inventory, error) {
+// readINI reads an inventory in INI; the error also says what only Ansible reads.
+func readINI(t testing.TB, path string) (*ansible.Inventory, *ansible.OnlyAnsible, error) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(string(text), "\n")
-	wrong := mistake.List{Lines: lines}
-	var inv *ansible.Inventory
-	switch file := filepath.Base(path); filepath.Ext(path) {
-	case ".json":
-		inv = ansible.ReadList(file, text, &wrong)
-	case ".ini":
-		inv = ansible.ReadINI(file, lines, &wrong)
-	default:
-		inv = readYAML(t, file, text, &wrong)
-	}
-	return inv, wrong.Err()
+	wrong := diagnostic.List{Lines: lines}
+	inv, only := ansible.ReadINI(filepath.Base(path), lines, &wrong)
+	return inv, only, wrong.Err()
 }
 
-func readYAML(t testing.TB, file string, text []byte, wrong *mistake.List) *ansible.Inventory {
+// readList reads a file that has the output of ansible-inventory --list.
+func readList(t testing.TB, path string) (*ansible.Inventory, error) {
 	t.Helper()
-	doc, err := parser.ParseBytes(text, 0)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := doc.Docs[0].Body
-	if !ansible.IsYAML(body) {
-		t.Errorf("%s is not recognised", file)
-	}
-	return ansible.ReadYAML(file, body, wrong)
+	var wrong diagnostic.List
+	inv := ansible.ReadList(filepath.Base(path), text, &wrong)
+	return inv, wrong.Err()
 }
 
-// corpus are inventories, each with what ansible-inventory --list prints of it
+// corpus are inventories, each with the output of ansible-inventory --list for it
 // beside it (version 2.19.14; TestFullFleetAnsible asks the program again).
 func corpus(t testing.TB) []string {
 	t.Helper()
-	var files []string
-	for _, ending := range []string{"ini", "yml", "yaml"} {
-		some, err := filepath.Glob(filepath.Join("testdata", "good", "*."+ending))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, some...)
+	files, err := filepath.Glob(filepath.Join("testdata", "good", "*.ini"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(files) < 10 {
+	if len(files) < 7 {
 		t.Fatalf("%d inventories", len(files))
 	}
 	return files
 }
 
-// Read by dsbuild, an inventory says what Ansible says of it, in the same order.
+// forAnsible are the inventories of the corpus that only Ansible reads, and where
+// the first thing stands that dsbuild does not read.
+func forAnsible() map[string]string {
+	return map[string]string{"priority.ini": "priority.ini:14:1", "values.ini": "values.ini:2:16"}
+}
+
+// dsbuild reads from a plain inventory what Ansible reads, in the same order, and
+// leaves every other to Ansible.
 func TestCorpus(t *testing.T) {
 	for _, file := range corpus(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			got, err := read(t, file)
+			got, only, err := readINI(t, file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := read(t, file+".json")
+			if at, ok := forAnsible()[filepath.Base(file)]; ok != (only != nil) || ok && only.At.String() != at {
+				t.Fatalf("left to Ansible: %+v, want %q", only, at)
+			}
+			if only != nil {
+				return
+			}
+			want, err := readList(t, file+".json")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,6 +86,32 @@ func TestCorpus(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Whatever is not plain is left to Ansible, at its place.
+func TestOnlyAnsible(t *testing.T) {
+	for text, want := range map[string]string{
+		"x ansible_port=22 ansible_user='a'":  `x:1:32: quotes`,
+		"[g]\n  x  ansible_become=true":       `x:2:6: the variable "ansible_become"`,
+		"x ansible_host={{ip}}":               "x:1:3: this value of ansible_host",
+		"x dsbuild_slots=0x8":                 "x:1:3: this value of dsbuild_slots",
+		"x\n[all:vars]\ndsbuild_env={'A': 1}": "x:3:1: this value of dsbuild_env",
+		"x ansible_host=10.0":                 "x:1:3: this value of ansible_host",
+		"x ansible_host=":                     "x:1:3: this value of ansible_host",
+		"x dsbuild_sudo=True":                 "x:1:3: this value of dsbuild_sudo",
+		"x rack=0x8 # 'quoted":                `x:1:14: quotes`,
+		"x rack=0x8 ansible_host=a.b-c # x":   "",
+	} {
+		var wrong diagnostic.List
+		_, only := ansible.ReadINI("x", strings.Split(text, "\n"), &wrong)
+		got := ""
+		if only != nil {
+			got = only.At.String() + ": " + only.What
+		}
+		if got != want || wrong.Err() != nil {
+			t.Errorf("%q: %s, want %s (%v)", text, got, want, wrong.Err())
+		}
 	}
 }
 
@@ -146,7 +170,10 @@ func TestBad(t *testing.T) {
 		}
 		n++
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			_, err := read(t, file)
+			_, _, err := readINI(t, file)
+			if filepath.Ext(file) == ".json" {
+				_, err = readList(t, file)
+			}
 			if err == nil {
 				t.Fatal("no mistake was found")
 			}
@@ -170,18 +197,30 @@ func TestBad(t *testing.T) {
 
 // What is encrypted has no value, and what is not for plays of dsbuild's is left out.
 func TestSecretsAndOthers(t *testing.T) {
-	text := []byte("g:\n  hosts:\n    a:\n      ansible_password: !vault |\n        $ANSIBLE_VAULT;1.1;AES256\n        6162\n      other: 1\n")
-	var wrong mistake.List
-	yml := readYAML(t, "x.yml", text, &wrong)
+	var wrong diagnostic.List
 	list := ansible.ReadList("x", []byte(`{"_meta":{"hostvars":{"a":{"ansible_password":{"__ansible_vault":"x"},"other":1}}},"g":{"hosts":["a"]}}`), &wrong)
-	for _, inv := range []*ansible.Inventory{yml, list} {
-		if err := wrong.Err(); err != nil {
-			t.Fatal(err)
-		}
-		want := map[string]any{"ansible_password": ansible.Secret{}}
-		if got := values(inv.Hosts[0]); !reflect.DeepEqual(got, want) {
-			t.Errorf("got %#v", got)
-		}
+	if err := wrong.Err(); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{"ansible_password": ansible.Secret{}}
+	if got := values(list.Hosts[0]); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %#v", got)
+	}
+}
+
+// In the list of a dynamic inventory groups have variables: the deeper group goes
+// first, then the greater ansible_group_priority, then the later name.
+func TestListedGroupVariables(t *testing.T) {
+	const text = `{"_meta": {"hostvars": {}},
+		"a": {"hosts": ["x"], "vars": {"ansible_user": "a", "ansible_port": 1, "ansible_group_priority": 10}},
+		"b": {"hosts": ["x"], "vars": {"ansible_user": "b", "ansible_port": 2, "dsbuild_python": "b"}},
+		"c": {"hosts": ["x"], "vars": {"dsbuild_python": "c"}},
+		"z": {"children": ["c"], "vars": {"dsbuild_python": "z", "ansible_host": "z", "ansible_group_priority": "100"}}}`
+	var wrong diagnostic.List
+	inv := ansible.ReadList("x", []byte(text), &wrong)
+	want := map[string]any{"ansible_user": "a", "ansible_port": int64(1), "ansible_host": "z", "dsbuild_python": "c"}
+	if got := values(inv.Hosts[0]); wrong.Err() != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %#v, %v", got, wrong.Err())
 	}
 }
 
@@ -191,7 +230,7 @@ func TestBareList(t *testing.T) {
 	if !ansible.IsList(text) || ansible.IsList(`{"nodes": []}`) || ansible.IsList("{x") {
 		t.Error("not recognised")
 	}
-	var wrong mistake.List
+	var wrong diagnostic.List
 	inv := ansible.ReadList("x", []byte(text), &wrong)
 	if err := wrong.Err(); err != nil {
 		t.Fatal(err)
@@ -223,7 +262,7 @@ func TestTooLarge(t *testing.T) {
 		"many in many":  wide.String(),
 		"many brackets": "a" + strings.Repeat("[1:9]", 100) + "\n",
 	} {
-		var wrong mistake.List
+		var wrong diagnostic.List
 		ansible.ReadINI("x", strings.Split(text, "\n"), &wrong)
 		if name != "long chain" && wrong.Err() == nil {
 			t.Errorf("%s: no mistake", name)

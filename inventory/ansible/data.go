@@ -7,25 +7,25 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// data grows while a file is read.
+// data collects groups and hosts while a reader reads a file.
 type data struct {
-	*mistake.List
+	*diagnostic.List
 	file   string
 	groups map[string]*group
-	order  []*group // as they were first named
+	order  []*group // in the order of their first mention
 	hosts  map[string]*host
-	edges  map[[2]*group]mistake.Position // where a group is put into another
+	edges  map[[2]*group]diagnostic.Position // where the file puts a group into another
 	work   int
 	full   bool
 }
 
-// group is a group with what is said of it itself.
+// group is a group with its own values, without inherited ones.
 type group struct {
 	name     string
-	at       mistake.Position
+	at       diagnostic.Position
 	hosts    []*host
 	has      map[*host]bool
 	children []*group
@@ -36,22 +36,22 @@ type group struct {
 	place    int // in the order of the walk from "all"
 }
 
-// host is a host with what is said of it itself.
+// host is a host with its own values, without inherited ones.
 type host struct {
 	name   string
-	at     mistake.Position
+	at     diagnostic.Position
 	vars   map[string]Var
 	groups []*group
 }
 
-func newData(file string, wrong *mistake.List) *data {
-	d := &data{List: wrong, file: file, groups: map[string]*group{}, hosts: map[string]*host{}, edges: map[[2]*group]mistake.Position{}}
-	d.addChild(d.group("all", mistake.Position{}), d.group("ungrouped", mistake.Position{}), mistake.Position{})
+func newData(file string, wrong *diagnostic.List) *data {
+	d := &data{List: wrong, file: file, groups: map[string]*group{}, hosts: map[string]*host{}, edges: map[[2]*group]diagnostic.Position{}}
+	d.addChild(d.group("all", diagnostic.Position{}), d.group("ungrouped", diagnostic.Position{}), diagnostic.Position{})
 	return d
 }
 
-// group returns a group, new or not.
-func (d *data) group(name string, at mistake.Position) *group {
+// group returns the group of that name, and creates it if it does not exist.
+func (d *data) group(name string, at diagnostic.Position) *group {
 	g := d.groups[name]
 	if g == nil {
 		g = &group{name: name, at: at, priority: 1, has: map[*host]bool{}}
@@ -62,7 +62,7 @@ func (d *data) group(name string, at mistake.Position) *group {
 }
 
 // addChild makes child a part of parent.
-func (d *data) addChild(parent, child *group, at mistake.Position) {
+func (d *data) addChild(parent, child *group, at diagnostic.Position) {
 	edge := [2]*group{parent, child}
 	if _, known := d.edges[edge]; known {
 		return
@@ -72,9 +72,8 @@ func (d *data) addChild(parent, child *group, at mistake.Position) {
 	child.parents = append(child.parents, parent)
 }
 
-// addHost puts a host into a group; the port counts where the host is new, as
-// in Ansible.
-func (d *data) addHost(name string, port int64, in *group, at mistake.Position) *host {
+// addHost puts a host into a group. As in Ansible, the port counts only if the host is new.
+func (d *data) addHost(name string, port int64, in *group, at diagnostic.Position) *host {
 	if d.full {
 		return nil
 	}
@@ -109,7 +108,7 @@ func (d *data) setAll(h *host, vars map[string]Var) {
 	maps.Copy(h.vars, vars)
 }
 
-// set notes a variable of a group.
+// set records a variable of a group.
 func (d *data) set(g *group, name string, v Var) {
 	if name != "ansible_group_priority" {
 		if kept(name) {
@@ -133,7 +132,7 @@ func (d *data) set(g *group, name string, v Var) {
 	d.Add(v.At, "", "ansible_group_priority must be a whole number")
 }
 
-// inventory puts together what was read.
+// inventory builds the Inventory from the collected groups and hosts.
 func (d *data) inventory() *Inventory {
 	all, ungrouped := d.groups["all"], d.groups["ungrouped"]
 	for _, g := range d.order {
@@ -172,11 +171,11 @@ func (d *data) tooLarge() {
 		return
 	}
 	d.full = true
-	d.Add(mistake.Position{File: d.file}, "", "hosts, groups and variables together are more than an inventory can have")
+	d.Add(diagnostic.Position{File: d.file}, "", "hosts, groups and variables together are more than an inventory can have")
 }
 
-// sortOut takes hosts out of "ungrouped" that are in another group, and puts
-// those in that are in none.
+// sortOut removes from "ungrouped" the hosts that are in another group, and adds the hosts that
+// are in none.
 func (d *data) sortOut(all, ungrouped *group) {
 	elsewhere := func(h *host) bool {
 		return slices.ContainsFunc(h.groups, func(g *group) bool { return g != all && g != ungrouped })
@@ -196,8 +195,8 @@ func (d *data) sortOut(all, ungrouped *group) {
 	}
 }
 
-// walk numbers the groups and returns the hosts as Ansible lists them: group by
-// group, breadth first from "all".
+// walk numbers the groups and returns the hosts in Ansible's order: group by group, breadth first
+// from "all".
 func walk(all *group) []*host {
 	queue := []*group{all}
 	seen := map[*group]bool{all: true}
@@ -224,8 +223,8 @@ func walk(all *group) []*host {
 	return hosts
 }
 
-// depths finds for each group the longest way from "all", or notes that there
-// is none because a group contains itself.
+// depths finds for each group the longest way from "all". If a group contains itself, there is
+// none: depths records a problem and returns false.
 func (d *data) depths() bool {
 	missing := map[*group]int{}
 	var ready []*group
@@ -257,13 +256,14 @@ func (d *data) depths() bool {
 	}
 }
 
-// inherited is what hosts of the same groups have in common.
+// inherited holds the values that hosts with the same groups share.
 type inherited struct {
-	groups []string // but for "all" and "ungrouped"
+	groups []string // without "all" and "ungrouped"
 	vars   map[string]Var
 }
 
-// inherit returns what a host has from its groups; known are the answers so far.
+// inherit returns the groups and variables that a host has from its groups. known caches the
+// results for hosts with the same groups.
 func (d *data) inherit(h *host, known map[string]inherited) inherited {
 	slices.SortFunc(h.groups, inOrder)
 	var key strings.Builder
@@ -287,7 +287,7 @@ func (d *data) inherit(h *host, known map[string]inherited) inherited {
 
 func inOrder(a, b *group) int { return a.place - b.place }
 
-// above are groups and all that they are in, in the order of the walk.
+// above returns groups and all groups that contain them, in the order of the walk.
 func above(groups []*group) []*group {
 	found := slices.Clone(groups)
 	seen := map[*group]bool{}
@@ -306,8 +306,8 @@ func above(groups []*group) []*group {
 	return found
 }
 
-// merged are the variables of groups, laid over each other as Ansible does: by
-// depth, then priority, then name.
+// merged returns the variables of groups, merged in Ansible's order: by depth, then priority,
+// then name.
 func (d *data) merged(groups []*group) map[string]Var {
 	with := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return len(g.vars) == 0 })
 	slices.SortFunc(with, func(a, b *group) int {
@@ -316,11 +316,11 @@ func (d *data) merged(groups []*group) map[string]Var {
 	vars := map[string]Var{}
 	for _, g := range with {
 		if d.work += len(g.vars); d.work > maxWork {
-			break // noted by the caller
+			break // the caller records it
 		}
 		maps.Copy(vars, g.vars)
 	}
 	return vars
 }
 
-func clip(s string) string { return strconv.Quote(mistake.Clip(s)) }
+func clip(s string) string { return strconv.Quote(diagnostic.Clip(s)) }

@@ -1,13 +1,12 @@
 package ansible
 
 import (
-	"errors"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
 var (
@@ -20,49 +19,66 @@ var (
 // IsSection reports whether a line begins a section of an INI inventory.
 func IsSection(line string) bool { return section.MatchString(strings.TrimSpace(line)) }
 
-// iniReader is on its way through an INI file.
+// OnlyAnsible is the first place in an INI file that ansible-inventory reads and dsbuild does
+// not.
+type OnlyAnsible struct {
+	At   diagnostic.Position
+	What string // names the construct there, for a message
+}
+
+// iniReader holds the state of ReadINI.
 type iniReader struct {
 	*data
 	kind  string // of the section: hosts, children or vars
 	group *group // of the section
 
-	declared map[string]bool             // groups with a section of hosts or children
-	used     map[string]mistake.Position // groups that need one
+	declared map[string]bool                // groups with a section of hosts or children
+	used     map[string]diagnostic.Position // groups that need such a section
 	line     int
 	text     string // of the line, without space around it
 	indent   int    // runes before it
+	only     *OnlyAnsible
 }
 
-// ReadINI reads the lines of an INI file. Mistakes are noted in wrong.
-func ReadINI(file string, lines []string, wrong *mistake.List) *Inventory {
-	r := &iniReader{data: newData(file, wrong), kind: "hosts", declared: map[string]bool{"all": true, "ungrouped": true}, used: map[string]mistake.Position{}}
+// ReadINI reads the lines of a plain INI file: groups, ranges of hosts, and the variables in
+// readVariable with plain values. It records mistakes in wrong. If the file holds anything else,
+// inv is incomplete, and only is the place of the first such text.
+func ReadINI(file string, lines []string, wrong *diagnostic.List) (inv *Inventory, only *OnlyAnsible) {
+	r := &iniReader{data: newData(file, wrong), kind: "hosts", declared: map[string]bool{"all": true, "ungrouped": true}, used: map[string]diagnostic.Position{}}
 	r.group = r.groups["ungrouped"]
 	for i, line := range lines {
 		r.line, r.text = i+1, strings.TrimSpace(line)
 		r.indent = utf8.RuneCountInString(line) - utf8.RuneCountInString(strings.TrimLeft(line, " \t"))
 		if r.full {
-			return &Inventory{} // too large, which is noted
+			return &Inventory{}, nil // too large, which is noted
 		}
 		if r.text != "" && !strings.ContainsAny(r.text[:1], "#;") {
-			r.read()
+			r.readLine()
 		}
 	}
 	for _, g := range r.order {
 		if at, ok := r.used[g.name]; ok && !r.declared[g.name] {
-			r.Add(at, "", "there is no section [%s]", mistake.Clip(g.name))
+			r.Add(at, "", "there is no section [%s]", diagnostic.Clip(g.name))
 		}
 	}
-	return r.inventory()
+	return r.inventory(), r.only
 }
 
-// at is the position of a rune of the line.
-func (r *iniReader) at(offset int) mistake.Position {
-	return mistake.Position{File: r.file, Line: r.line, Column: r.indent + offset + 1}
+// at returns the position of a byte of the line.
+func (r *iniReader) at(offset int) diagnostic.Position {
+	return diagnostic.Position{File: r.file, Line: r.line, Column: r.indent + utf8.RuneCountInString(r.text[:offset]) + 1}
 }
 
-func (r *iniReader) read() {
+// leaveToAnsible records that only Ansible can read the text at a byte of the line.
+func (r *iniReader) leaveToAnsible(offset int, what string) {
+	if r.only == nil {
+		r.only = &OnlyAnsible{r.at(offset), what}
+	}
+}
+
+func (r *iniReader) readLine() {
 	if m := section.FindStringSubmatch(r.text); m != nil {
-		r.begin(m[1], m[2])
+		r.beginSection(m[1], m[2])
 		return
 	}
 	if strings.HasPrefix(r.text, "[") && strings.HasSuffix(r.text, "]") {
@@ -71,65 +87,69 @@ func (r *iniReader) read() {
 	}
 	switch r.kind {
 	case "hosts":
-		r.hosts()
+		r.hostLine()
 	case "vars":
-		r.variable()
+		r.variableLine()
 	case "children":
 		m := groupName.FindStringSubmatch(r.text)
 		if m == nil {
 			r.Add(r.at(0), "", "a name of a group is expected here")
 			return
 		}
-		child := r.named(m[1], r.at(0))
+		child := r.declaredLater(m[1], r.at(0))
 		r.addChild(r.group, child, r.at(0))
 	}
 }
 
-// named is a group that must have a section somewhere.
-func (r *iniReader) named(name string, at mistake.Position) *group {
+// declaredLater returns a group that must have a section somewhere.
+func (r *iniReader) declaredLater(name string, at diagnostic.Position) *group {
 	if _, ok := r.used[name]; !ok {
 		r.used[name] = at
 	}
 	return r.data.group(name, at)
 }
 
-// begin starts a section.
-func (r *iniReader) begin(name, kind string) {
+// beginSection starts a section.
+func (r *iniReader) beginSection(name, kind string) {
 	switch kind {
 	case "", "hosts":
 		r.kind = "hosts"
 	case "children", "vars":
 		r.kind = kind
 	default:
-		r.Add(r.at(len("[:")+utf8.RuneCountInString(name)), "there are [GROUP], [GROUP:vars] and [GROUP:children]", "a section of an unknown kind %q", mistake.Clip(kind))
+		r.Add(r.at(len("[:")+len(name)), "there are [GROUP], [GROUP:vars] and [GROUP:children]", "a section of an unknown kind %q", diagnostic.Clip(kind))
 		r.kind = "" // its lines could mean anything
 	}
 	if r.kind == "vars" {
-		r.group = r.named(name, r.at(0))
+		r.group = r.declaredLater(name, r.at(0))
 		return
 	}
 	r.group = r.data.group(name, r.at(0))
 	r.declared[name] = true
 }
 
-// hosts reads a line of hosts: a name or a range, then variables.
-func (r *iniReader) hosts() {
-	words, err := Split(r.text, true)
-	var open *SplitError
-	if errors.As(err, &open) {
-		r.Add(r.at(open.At), "", "%s", open.Message)
+// word matches a word of a line without quotes.
+var word = regexp.MustCompile(`[^ \t\r\n]+`)
+
+// hostLine reads a line of hosts: a name or a range, then variables.
+func (r *iniReader) hostLine() {
+	if i := strings.IndexAny(r.text, `'"\`); i >= 0 {
+		r.leaveToAnsible(i, "quotes")
 		return
 	}
-	names, port, ok := r.expand(words[0].Text, r.at(0))
+	text, _, _ := strings.Cut(r.text, "#")
+	words := word.FindAllStringIndex(text, -1)
+	names, port, ok := r.expand(text[words[0][0]:words[0][1]], r.at(0))
 	vars := map[string]Var{}
 	for _, w := range words[1:] {
-		name, value, isVar := strings.Cut(w.Text, "=")
-		switch {
-		case !isVar:
-			r.Add(r.at(w.At), "a # begins a comment; a value with spaces needs quotes", "%s is no variable: NAME=VALUE is expected here", clip(w.Text))
+		one := text[w[0]:w[1]]
+		name, value, isVar := strings.Cut(one, "=")
+		if !isVar {
+			r.Add(r.at(w[0]), "a # begins a comment; a value with spaces needs quotes", "%s is no variable: NAME=VALUE is expected here", clip(one))
 			return
-		case kept(name):
-			vars[name] = Var{literal(value), r.at(w.At)}
+		}
+		if v, kept := r.readVariable(name, value, w[0]); kept {
+			vars[name] = v
 		}
 	}
 	if !ok {
@@ -144,22 +164,41 @@ func (r *iniReader) hosts() {
 	}
 }
 
-// variable reads a line of variables of a group.
-func (r *iniReader) variable() {
+// variableLine reads a line of variables of a group.
+func (r *iniReader) variableLine() {
 	name, value, ok := strings.Cut(r.text, "=")
 	if !ok {
 		r.Add(r.at(0), "", "NAME=VALUE is expected here")
 		return
 	}
-	r.set(r.group, strings.TrimSpace(name), Var{literal(strings.TrimSpace(value)), r.at(0)})
+	name = strings.TrimSpace(name)
+	if v, ok := r.readVariable(name, strings.TrimSpace(value), 0); ok {
+		r.set(r.group, name, v)
+	}
 }
 
-// maxPattern bounds the text of a range: each of its names is about as long.
+// readVariable reads ansible_host, ansible_user, ansible_port and the variables
+// of dsbuild, leaves other variables of Ansible to Ansible, and drops the rest.
+func (r *iniReader) readVariable(name, text string, offset int) (v Var, kept bool) {
+	switch {
+	case name == "ansible_host", name == "ansible_user", name == "ansible_port", strings.HasPrefix(name, "dsbuild_"):
+		value, ok := plainValue(text)
+		if !ok {
+			r.leaveToAnsible(offset, "this value of "+name)
+		}
+		return Var{value, r.at(offset)}, ok
+	case strings.HasPrefix(name, "ansible_"):
+		r.leaveToAnsible(offset, "the variable "+strconv.Quote(diagnostic.Clip(name)))
+	}
+	return Var{}, false
+}
+
+// maxPattern bounds the text of a range: each name that it expands to is about as long.
 const maxPattern = 300
 
-// expand returns the hosts that a pattern stands for, and their port; false if
-// the pattern makes no sense.
-func (d *data) expand(pattern string, at mistake.Position) (names []string, port int64, ok bool) {
+// expand returns the hosts that a pattern expands to, and their port. It returns false if the
+// pattern is invalid.
+func (d *data) expand(pattern string, at diagnostic.Position) (names []string, port int64, ok bool) {
 	if d.full {
 		return nil, 0, false // too large, which is noted
 	}
@@ -167,7 +206,7 @@ func (d *data) expand(pattern string, at mistake.Position) (names []string, port
 		if m := form.FindStringSubmatch(pattern); m != nil {
 			n, err := strconv.ParseInt(m[2], 10, 64)
 			if err != nil {
-				d.Add(at, "", "the port %s is out of range", mistake.Clip(m[2]))
+				d.Add(at, "", "the port %s is out of range", diagnostic.Clip(m[2]))
 				return nil, 0, false
 			}
 			pattern, port = m[1], n

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// IsList reports whether text looks like what ansible-inventory --list prints:
-// a JSON object with "_meta".
+// IsList reports whether text looks like the output of ansible-inventory --list: a JSON object
+// with "_meta".
 func IsList(text string) bool {
 	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
 		return false
@@ -28,10 +28,10 @@ type listedGroup struct {
 	Vars     map[string]any `json:"vars"`
 }
 
-// ReadList reads what ansible-inventory --list prints, or a program that is a
-// dynamic inventory. It tells no lines: all is at the file as a whole.
-func ReadList(file string, text []byte, wrong *mistake.List) *Inventory {
-	at := mistake.Position{File: file}
+// ReadList reads the output of ansible-inventory --list or of a dynamic inventory. It knows no
+// line numbers: each problem is reported for the whole file.
+func ReadList(file string, text []byte, wrong *diagnostic.List) *Inventory {
+	at := diagnostic.Position{File: file}
 	d := newData(file, wrong)
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(text, &top); err != nil {
@@ -70,7 +70,7 @@ func ReadList(file string, text []byte, wrong *mistake.List) *Inventory {
 	return d.inventory()
 }
 
-// decode reads JSON whose whole numbers stay whole; nothing is nothing.
+// decode reads JSON and keeps whole numbers whole. A nil raw leaves to unchanged.
 func decode(raw json.RawMessage, to any) error {
 	if raw == nil {
 		return nil
@@ -83,8 +83,8 @@ func decode(raw json.RawMessage, to any) error {
 	return nil
 }
 
-// listed notes a group of the list.
-func (d *data) listed(name string, g listedGroup, at mistake.Position) {
+// listed adds a group of the list.
+func (d *data) listed(name string, g listedGroup, at diagnostic.Position) {
 	group := d.group(name, at)
 	for _, h := range g.Hosts {
 		if d.addHost(h, 0, group, at) == nil {
@@ -99,7 +99,7 @@ func (d *data) listed(name string, g listedGroup, at mistake.Position) {
 	}
 }
 
-// plain is a value of JSON as the other readers have it.
+// plain converts a JSON value to the types that the other readers return.
 func plain(v any) any {
 	switch v := v.(type) {
 	case json.Number:

@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"unicode/utf8"
 )
 
 // reference is what Python itself makes of the lines of its input, and what the
@@ -82,77 +81,77 @@ func askPython(t *testing.T, texts []string) [][]any {
 // pieces are what random texts are made of.
 func pieces() []string {
 	return []string{
-		"'", `"`, `\`, "#", " ", "  ", "=", ",", "[", "]", "{", "}", "(", ")", ":", "a", "b c", "True", "None", "0", "7", "1.5", "-", "+", "_",
+		"'", `"`, `\`, "#", " ", "  ", "=", ",", "[", "]", "{", "}", "(", ")", ":", "a", "b c", "x-y", "/a/b", "8", "10.0.0.9", "True", "None", "0", "7", "1.5", "-", "+", "_",
 		"0x", "e3", `\n`, `\x41`, `\'`, `\"`, `\\`, "ä", "'x'", `"y"`, "['a', 1]", "{'k': 'v'}", "(1,)", ".", "\t",
 	}
 }
 
-// Literals and words are those of Python itself.
-func TestAsPython(t *testing.T) {
+// randomTexts are texts of pieces.
+func randomTexts(n int) []string {
 	random := rand.New(rand.NewPCG(1, 2))
-	var texts []string
-	for range 8_000 {
-		var text strings.Builder
+	texts := make([]string, n)
+	for i := range texts {
 		for range 1 + random.IntN(7) {
-			text.WriteString(pieces()[random.IntN(len(pieces()))])
+			texts[i] += pieces()[random.IntN(len(pieces()))]
 		}
-		texts = append(texts, text.String())
 	}
-	wrong, literals := 0, 0
+	return texts
+}
+
+// Plain values and words are those of Python itself.
+func TestAsPython(t *testing.T) {
+	texts := randomTexts(8_000)
+	plain, split := 0, 0
 	for i, want := range askPython(t, texts) {
 		text := texts[i]
 		// An INI value has no space around it, and Ansible falls back to the text.
-		if text == strings.TrimSpace(text) {
-			got := literal(text)
-			if want[0] != any(text) {
-				literals++
-			}
-			if !reflect.DeepEqual(got, want[0]) {
-				wrong++
-				t.Errorf("literal %q: %#v, Python has %#v", text, got, want[0])
+		if value, ok := plainValue(text); ok && text == strings.TrimSpace(text) {
+			plain++
+			if !reflect.DeepEqual(value, want[0]) {
+				t.Errorf("value %q: %#v, Python has %#v", text, value, want[0])
 			}
 		}
-		for j, comments := range []bool{false, true} {
-			var got any
-			if words, err := Split(text, comments); err == nil {
-				all := []any{}
-				for _, w := range words {
-					all = append(all, w.Text)
-				}
-				got = all
+		var got any
+		if words, err := SplitWords(text); err == nil {
+			split++
+			all := []any{}
+			for _, w := range words {
+				all = append(all, w)
 			}
-			if !reflect.DeepEqual(got, want[1+j]) {
-				wrong++
-				t.Errorf("words of %q: %q, Python has %q", text, got, want[1+j])
-			}
+			got = all
 		}
-		if wrong > 20 {
-			t.Fatal("enough")
+		if !reflect.DeepEqual(got, want[1]) {
+			t.Errorf("words of %q: %q, Python has %q", text, got, want[1])
 		}
 	}
-	if literals < 200 {
-		t.Errorf("only %d of the texts are literals", literals)
+	if plain < 200 || split < 200 {
+		t.Errorf("only %d of the texts are plain, and only %d are words", plain, split)
 	}
 }
 
-// What is written is read again.
-func FuzzLiteral(f *testing.F) {
-	for _, text := range []string{"", "x", "it's", `"`, `'"\`, "a #b", "[1]", "007", "two\nlines", "None", "\u2028\u0085", " x", "{}"} {
-		f.Add(text, text)
+// Python reads a written value as it was, in a line of variables and as a word of
+// a line of hosts.
+func TestPythonReadsLiterals(t *testing.T) {
+	texts := append(randomTexts(300), "", "x", "it's", `"`, `'"\`, "a #b", "[1]", "007", "two\nlines", "None", "a,None", "\u2028\u0085", " x", "x ", "{}", "-o ProxyJump=a,b", "10.0", "10.0.0.9", "12")
+	var values []any
+	for i, a := range texts {
+		b := texts[(i+1)%len(texts)]
+		values = append(values, a, []any{a, b}, map[string]any{a: b, b: []any{a}})
 	}
-	f.Fuzz(func(t *testing.T, a, b string) {
-		if !utf8.ValidString(a) || !utf8.ValidString(b) {
-			return
+	var lines, words []string
+	for _, v := range values {
+		line := Literal(v)
+		lines = append(lines, line)
+		words = append(words, "x="+Quote(line)+" y")
+	}
+	for i, got := range askPython(t, lines) {
+		if lines[i] != strings.TrimSpace(lines[i]) || !reflect.DeepEqual(got[0], values[i]) {
+			t.Errorf("%q is written %s, and Python reads %q", values[i], lines[i], got[0])
 		}
-		for _, value := range []any{a, []any{a, b}, map[string]any{a: b, b: []any{a}}} {
-			line := Literal(value)
-			if got := literal(strings.TrimSpace(line)); !reflect.DeepEqual(got, value) {
-				t.Errorf("%q is written %s and read %q", value, line, got)
-			}
-			words, err := Split("x="+Quote(line)+" y", true)
-			if err != nil || len(words) != 2 || words[0].Text != "x="+line {
-				t.Errorf("%s is quoted %s and read %v, %v", line, Quote(line), words, err)
-			}
+	}
+	for i, got := range askPython(t, words) {
+		if want := []any{"x=" + lines[i], "y"}; !reflect.DeepEqual(got[2], any(want)) {
+			t.Errorf("%s is quoted %s, and Python reads %q", lines[i], words[i], got[2])
 		}
-	})
+	}
 }

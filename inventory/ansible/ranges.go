@@ -9,8 +9,8 @@ import (
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// ranges expands [first:last] and [first:last:step] in a name, of numbers or of
-// letters; both ends are part of it.
+// ranges expands [first:last] and [first:last:step] in a name, with numbers or letters. Both ends
+// are included.
 func ranges(pattern string, most int) ([]string, error) {
 	head, rest, found := strings.Cut(pattern, "[")
 	if !found {
@@ -37,7 +37,7 @@ func ranges(pattern string, most int) ([]string, error) {
 	return all, nil
 }
 
-// span expands what is between the brackets.
+// span expands the text between the brackets.
 func span(inside string, most int) ([]string, error) {
 	bounds := strings.Split(inside, ":")
 	if len(bounds) != 2 && len(bounds) != 3 {
@@ -80,7 +80,7 @@ func span(inside string, most int) ([]string, error) {
 	return all, nil
 }
 
-// numbers reads the ends of a range of numbers.
+// numbers parses the ends of a range of numbers.
 func numbers(first, last string) (low, high int, err error) {
 	for _, s := range []string{first, last} {
 		if s == "" || len(s) > 18 || strings.Trim(s, "0123456789") != "" {
@@ -90,7 +90,7 @@ func numbers(first, last string) (low, high int, err error) {
 	if len(first) > 1 && first[0] == '0' && len(first) != len(last) {
 		return 0, 0, errors.New("ends of different width")
 	}
-	low, _ = strconv.Atoi(first) // only digits, and few enough
+	low, _ = strconv.Atoi(first) // cannot fail: at most 18 digits
 	high, _ = strconv.Atoi(last)
 	return low, high, nil
 }

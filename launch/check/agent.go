@@ -23,40 +23,40 @@ var agentProgram = node.NewProgram(agentSource)
 var collectiveSource string
 
 const (
-	// pingEvery and silence: an agent that hears nothing for so long takes the driver
-	// for dead, for a broken network does not always end its input.
+	// silence is the agent's limit without any order: it then takes the driver for
+	// dead, because a broken network does not always close its input.
 	pingEvery = 20 * time.Second
 	silence   = 120 * time.Second
 )
 
-// agent is the program of a check at work on a node.
+// agent is the session with the check's program on a node.
 type agent struct {
 	in     *io.PipeWriter
 	stop   context.CancelFunc
 	events func(event)
 
-	ended chan struct{} // closed when it is gone
-	err   error         // why; valid once ended
+	ended chan struct{} // closed when the program has ended
+	err   error         // the reason; valid once ended
 
-	begun chan reply // what it finds by itself
+	begun chan reply // the survey
 
 	mu      sync.Mutex
 	number  int
 	waiting map[int]chan reply
 }
 
-// agentRequest is what an agent is started with.
+// agentRequest is the first input of an agent.
 type agentRequest struct {
 	SilenceS   float64  `json:"silence_s"`
-	LimitS     float64  `json:"limit_s"` // of what it looks at by itself
+	LimitS     float64  `json:"limit_s"` // of the survey
 	Run        string   `json:"run"`     // names this check in files
-	Word       string   `json:"word"`    // what callers of this node know
-	First      bool     `json:"first"`   // it is the first node, which leaves a file for the others to see
+	Word       string   `json:"word"`    // the password of callers
+	First      bool     `json:"first"`   // the first node leaves a file for the others to see
 	Master     string   `json:"master"`
 	Devices    bool     `json:"devices"`
 	Data       []string `json:"data"`
 	Output     []string `json:"output"`
-	Collective string   `json:"collective"` // the program of a process of a collective
+	Collective string   `json:"collective"` // the program of each process of a collective
 }
 
 // message is one of an agent's.
@@ -67,7 +67,7 @@ type message struct {
 	Event *event          `json:"event"`
 }
 
-// event is how far a process of a collective has come.
+// event reports the stage of a process of a collective.
 type event struct {
 	Rank    int     `json:"rank"`
 	Stage   string  `json:"stage"`
@@ -76,16 +76,16 @@ type event struct {
 	Latency float64 `json:"latency"`
 	Bytes   int64   `json:"bytes"`
 
-	from *member // whose connection it came over: a node speaks for its own processes
+	from *member // the sender: a node reports only its own processes
 }
 
-// reply is an answer, and when it came.
+// reply is an answer with its arrival time.
 type reply struct {
 	message
 	at time.Time
 }
 
-// startAgent starts an agent. What it finds by itself is the answer to await.
+// startAgent starts an agent. Its survey is the first answer.
 func startAgent(ctx context.Context, r remote.Runner, python string, req agentRequest, events func(event)) *agent {
 	req.SilenceS, req.Collective = silence.Seconds(), collectiveSource
 	out, in := io.Pipe()
@@ -94,16 +94,16 @@ func startAgent(ctx context.Context, r remote.Runner, python string, req agentRe
 	a.waiting = map[int]chan reply{0: a.begun}
 	go func() {
 		script := node.Script{Python: python, Program: agentProgram, Request: req, More: out}
-		a.err = script.Run(lasting, r, a.receive)
-		out.CloseWithError(io.ErrClosedPipe) // what still writes must not wait for a reader
+		a.err = script.Run(lasting, r, a.receiveMessage)
+		out.CloseWithError(io.ErrClosedPipe) // no writer must wait for a reader any more
 		close(a.ended)
 	}()
-	go a.ping()
+	go a.pingLoop()
 	return a
 }
 
-// receive takes one message.
-func (a *agent) receive(m json.RawMessage) error {
+// receiveMessage takes one message.
+func (a *agent) receiveMessage(m json.RawMessage) error {
 	at := time.Now()
 	var got message
 	if err := node.Decode(m, &got); err != nil {
@@ -117,29 +117,29 @@ func (a *agent) receive(m json.RawMessage) error {
 	defer a.mu.Unlock()
 	answer, ok := a.waiting[got.To]
 	if !ok {
-		return errors.New("the node answers what was not asked")
+		return errors.New("the node answers a question that dsbuild did not ask")
 	}
 	delete(a.waiting, got.To)
 	answer <- reply{got, at}
 	return nil
 }
 
-// ping says now and then that the driver is there.
-func (a *agent) ping() {
+// pingLoop sends a sign of life at intervals.
+func (a *agent) pingLoop() {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			a.send(map[string]any{"do": "ping"}) //nolint:errcheck // its end is seen by who waits for answers
+			a.sendOrder(map[string]any{"do": "ping"}) //nolint:errcheck // awaitReply sees the end
 		case <-a.ended:
 			return
 		}
 	}
 }
 
-// send gives an order. A pipe takes one line after the other, whoever writes.
-func (a *agent) send(order map[string]any) error {
+// sendOrder writes an order. The pipe writes whole lines, also for several writers.
+func (a *agent) sendOrder(order map[string]any) error {
 	line, err := json.Marshal(order)
 	if err != nil {
 		return err
@@ -148,8 +148,7 @@ func (a *agent) send(order map[string]any) error {
 	return err
 }
 
-// ask gives an order and waits for the answer. It returns when the order left and
-// when the answer came.
+// ask sends an order and waits for the answer. It returns the times of both.
 func (a *agent) ask(ctx context.Context, do string, more map[string]any, into any) (sent, came time.Time, err error) {
 	answer := make(chan reply, 1)
 	a.mu.Lock()
@@ -163,28 +162,28 @@ func (a *agent) ask(ctx context.Context, do string, more map[string]any, into an
 	}
 	order["do"], order["number"] = do, number
 	sent = time.Now()
-	go a.send(order) //nolint:errcheck // its end is seen by await; a slow line must not hold up the caller
-	came, err = a.await(ctx, answer, into)
+	go a.sendOrder(order) //nolint:errcheck // awaitReply sees the end; a slow line must not hold up the caller
+	came, err = a.awaitReply(ctx, answer, into)
 	return sent, came, err
 }
 
-// first waits for what the agent finds by itself.
-func (a *agent) first(ctx context.Context, into any) error {
-	_, err := a.await(ctx, a.begun, into)
+// awaitSurvey waits for the agent's survey.
+func (a *agent) awaitSurvey(ctx context.Context, into any) error {
+	_, err := a.awaitReply(ctx, a.begun, into)
 	return err
 }
 
-func (a *agent) await(ctx context.Context, answer <-chan reply, into any) (time.Time, error) {
+func (a *agent) awaitReply(ctx context.Context, answer <-chan reply, into any) (time.Time, error) {
 	select {
 	case r := <-answer:
-		return r.read(into)
+		return r.decodeReply(into)
 	case <-ctx.Done():
 		return time.Time{}, context.Cause(ctx)
 	case <-a.ended:
 	}
 	select {
 	case r := <-answer: // its last word
-		return r.read(into)
+		return r.decodeReply(into)
 	default:
 	}
 	if a.err == nil {
@@ -193,7 +192,7 @@ func (a *agent) await(ctx context.Context, answer <-chan reply, into any) (time.
 	return time.Time{}, a.err
 }
 
-func (r reply) read(into any) (time.Time, error) {
+func (r reply) decodeReply(into any) (time.Time, error) {
 	if r.Error != "" {
 		return r.at, node.Words(r.Error)
 	}
@@ -206,9 +205,9 @@ func (r reply) read(into any) (time.Time, error) {
 	return r.at, nil
 }
 
-// end ends the agent and all that it has started: its input ends. A node that does
-// not take notice in time is left to its own clock.
-func (a *agent) end() {
+// endSession closes the agent's input. The agent then ends with all its processes. A
+// node that does not react in time ends them after the silence limit.
+func (a *agent) endSession() {
 	a.in.Close() //nolint:errcheck // it may be gone
 	select {
 	case <-a.ended:
@@ -218,5 +217,5 @@ func (a *agent) end() {
 	<-a.ended
 }
 
-// endLimit is how long an agent may take to end.
+// endLimit is the time limit for an agent to end.
 const endLimit = 10 * time.Second

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/hosts"
@@ -19,37 +20,37 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// Options are what a check is made with, as plain resolved values.
+// Options are the resolved settings of a check.
 type Options struct {
 	Hosts      []inventory.Host // each node once
 	KnownHosts string           // "" means the user's own
 	Dialer     remote.Dialer    // closed by Run, if it is an io.Closer
 	Reporter   ui.Reporter
 	Forks      int // nodes connected to at once; 0 means fanout.DefaultForks
-	// ConnectWait is how long the dialer may have a node wait in a queue.
+	// ConnectWait is the longest time that a node may wait in the dialer's queue.
 	ConnectWait time.Duration
-	// Asks is a dialer that may ask a person, who is not to be hurried.
+	// Asks: the dialer may ask a person, so connecting has no time limit.
 	Asks bool
 
 	Master  string   // address of the first node for the others; "" is that of the inventory
-	Port    int      // that the first node is to listen on
-	JAX     bool     // the job is one of JAX: it sums by JAX
-	SSH     bool     // the launcher logs in from the first node on the others
-	Data    []string // folders and files that all nodes are to see
-	Output  []string // folders that all nodes are to write to
+	Port    int      // of the first node
+	JAX     bool     // the job uses JAX, and so does the collective
+	SSH     bool     // the launcher on the first node logs in on the others
+	Data    []string // folders and files that all nodes must see
+	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes
 	Skip    []Kind
-	Timeout time.Duration // of each step of a collective; 0: the usual
+	Timeout time.Duration // of each stage of a collective; 0: the default
 }
 
-// The time that things may take at most.
+// Time limits.
 const (
 	connectLimit = 2 * time.Minute
 	probeLimit   = 2 * time.Minute
-	lookLimit    = 20 * time.Second // what a node looks at by itself: its disks, its name server, nvidia-smi
-	askLimit     = time.Minute      // an order that takes a moment
+	lookLimit    = 20 * time.Second // the survey: disks, name server, nvidia-smi
+	askLimit     = time.Minute      // a short order
 	toolsLimit   = 3 * time.Minute  // NVIDIA's own tests
-	stageLimit   = 2 * time.Minute  // each step of a collective
+	stageLimit   = 2 * time.Minute  // each stage of a collective
 )
 
 // run is one check.
@@ -59,16 +60,15 @@ type run struct {
 	members []*member
 	pairs   Pairs
 	sums    []Sum
-	notes   []Note // what was not checked, and why
-	clock   string // a word about this machine's own clock
+	notes   []Note // skipped checks with reasons
 	events  chan event
 }
 
-// member is one node on its way through a check.
+// member is one node of a check.
 type member struct {
 	host    inventory.Host
 	index   int
-	word    string // what callers of it know
+	word    string // the password of its callers
 	conn    remote.Conn
 	runner  remote.Runner
 	agent   *agent
@@ -83,67 +83,67 @@ type member struct {
 	findings []Finding
 }
 
-// find notes something about a node.
-func (m *member) find(kind Kind, level Level, tip, format string, args ...any) {
-	text := ui.OneLine(fmt.Sprintf(format, args...)) // what a node says must not look like lines of ours
-	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip)})
+// addFinding adds a finding about a node.
+func (m *member) addFinding(kind Kind, level Level, tip, format string, args ...any) {
+	said := cause.Messagef(format, args...)
+	text := ui.OneLine(said.Text) // a node's words must not imitate lines of dsbuild
+	m.findings = append(m.findings, Finding{kind, level, text, ui.Clean(tip), said.Cause})
 }
 
-// has reports whether an error of one of these kinds was found.
-func (m *member) has(kinds ...Kind) bool {
+// hasError reports whether the node has an error of one of these kinds.
+func (m *member) hasError(kinds ...Kind) bool {
 	return slices.ContainsFunc(m.findings, func(f Finding) bool { return f.Level == Error && slices.Contains(kinds, f.Check) })
 }
 
-// Run checks the nodes. The report is complete as far as it goes also when ctx ends on
-// the way.
+// Run checks the nodes. If ctx ends early, the report covers the finished checks.
 func Run(ctx context.Context, opt Options) *Report {
 	r := &run{opt: opt, id: strings.ToLower(rand.Text()[:12]), events: make(chan event, 4096)}
 	for i, h := range opt.Hosts {
 		r.members = append(r.members, &member{host: h, index: i, word: strings.ToLower(rand.Text() + rand.Text())[:32], status: Skipped})
 	}
-	defer r.close()
+	defer r.closeAll()
 	for _, p := range []struct {
 		kind Kind
 		do   func(context.Context)
 	}{
-		{Connect, r.reach},          // connect, the facts, the program, what it finds by itself
-		{Versions, r.versions},      //
-		{Variables, r.variables},    //
-		{Devices, r.devices},        // how many, how they are, NVIDIA's own tests
-		{Disk, r.disk},              //
-		{Clock, r.clocks},           // against this machine, within what an answer takes
-		{Names, r.names},            // the master's address, the node's own name
-		{Interface, r.interfaces},   // by which the master is reached
-		{Port, r.port},              // free on the master; it listens there from now on
-		{Network, r.network},        // each node calls each other one
-		{SSH, r.ssh},                // from the first to the others
-		{Paths, r.paths},            // data and output
-		{Collective, r.collectives}, // all sum
+		{Connect, r.connectAll},                       // connection, facts, program, survey
+		{Versions, r.checkVersions},                   //
+		{Variables, r.checkVariables},                 //
+		{Devices, r.checkDevices},                     // count, health, NVIDIA's own tests
+		{Disk, r.checkDisks},                          //
+		{Clock, r.checkClocks},                        // against this machine's, within the time of an answer
+		{Names, addressChecks{r}.checkNames},          // the master's address, the node's own name
+		{Interface, addressChecks{r}.checkInterfaces}, // towards the master
+		{Port, networkChecks{r}.checkPort},            // free on the master; the agent listens there from now on
+		{Network, networkChecks{r}.checkNetwork},      // each node calls every other one
+		{SSH, networkChecks{r}.checkSSH},              // from the first to the others
+		{Paths, r.checkPaths},                         // data and output
+		{Collective, r.checkCollectives},              // all sum
 	} {
 		if slices.Contains(opt.Skip, p.kind) || p.kind == SSH && !opt.SSH {
 			continue
 		}
 		p.do(ctx)
-		if ctx.Err() != nil || len(r.live()) == 0 {
+		if ctx.Err() != nil || len(r.liveMembers()) == 0 {
 			break
 		}
 	}
 	for _, kind := range opt.Skip {
-		r.note(kind, "left out by --skip")
+		r.addNote(kind, "left out by --skip")
 	}
-	return r.report()
+	return r.buildReport()
 }
 
-// note says that something was not checked.
-func (r *run) note(kind Kind, format string, args ...any) {
+// addNote records a check that was not made.
+func (r *run) addNote(kind Kind, format string, args ...any) {
 	r.notes = append(r.notes, Note{kind, ui.OneLine(fmt.Sprintf(format, args...))})
 }
 
-// close ends the programs on the nodes, all at once, and the connections.
-func (r *run) close() {
+// closeAll ends the programs on all nodes at once, and closes the connections.
+func (r *run) closeAll() {
 	fanout.Run(context.Background(), r.members, fanout.Options{Forks: len(r.members)}, func(_ context.Context, m *member) (struct{}, error) {
 		if m.agent != nil {
-			m.agent.end()
+			m.agent.endSession()
 		}
 		if m.conn != nil {
 			m.conn.Close() //nolint:errcheck // nothing runs there any more
@@ -155,34 +155,37 @@ func (r *run) close() {
 	}
 }
 
-// live are the nodes that answer.
-func (r *run) live() []*member {
+// liveMembers are the nodes that still answer.
+func (r *run) liveMembers() []*member {
 	return slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool { return m.agent == nil || m.status != OK })
 }
 
-// first is the node where all meet.
-func (r *run) first() *member { return r.members[0] }
+// firstMember is the master.
+func (r *run) firstMember() *member { return r.members[0] }
 
-// master is how the others call it.
-func (r *run) master() string {
+// masterAddress is the master's address for the others.
+func (r *run) masterAddress() string {
 	if r.opt.Master != "" {
 		return r.opt.Master
 	}
-	return r.first().host.Address
+	return r.firstMember().host.Address
 }
 
-// reach connects to all nodes, learns the facts and starts the program on each.
-func (r *run) reach(ctx context.Context) {
+// hasPeers reports whether there is more than one node.
+func (r *run) hasPeers() bool { return len(r.members) > 1 }
+
+// connectAll connects to all nodes, probes them and starts the agent on each.
+func (r *run) connectAll(ctx context.Context) {
 	bar := r.opt.Reporter.Bar("reaching", int64(len(r.members)))
 	defer bar.Close()
 	opt := fanout.Options{Forks: r.opt.Forks}
-	if r.opt.ConnectWait > 0 { // connecting can be a wait in a queue
+	if r.opt.ConnectWait > 0 { // a connection may wait in a queue
 		opt.Forks = len(r.members)
 	}
 	results := fanout.Run(ctx, r.members, opt, func(ctx context.Context, m *member) (struct{}, error) {
 		defer bar.Add(1)
 		begin := time.Now()
-		err := r.open(ctx, m)
+		err := r.openMember(ctx, m)
 		m.seconds = time.Since(begin).Seconds()
 		return struct{}{}, err
 	})
@@ -193,17 +196,17 @@ func (r *run) reach(ctx context.Context) {
 			continue
 		}
 		if ctx.Err() != nil || !result.Started {
-			continue // nothing was wrong with the node
+			continue // the node is not at fault
 		}
 		if m.status != Failed {
 			m.status = Unreachable
 		}
-		m.find(Connect, Error, hint.Of(m.err), "%v", m.err)
+		m.addFinding(Connect, Error, hint.Of(m.err), "%v", m.err)
 	}
 }
 
-// open is the way to one node.
-func (r *run) open(ctx context.Context, m *member) error {
+// openMember connects to one node, probes it and starts its agent.
+func (r *run) openMember(ctx context.Context, m *member) error {
 	target, err := hosts.Target(m.host, r.opt.KnownHosts)
 	if err != nil {
 		return err
@@ -212,18 +215,18 @@ func (r *run) open(ctx context.Context, m *member) error {
 	if r.opt.Asks {
 		limit = 0
 	}
-	err = within(ctx, limit, func(ctx context.Context) error {
+	err = withTimeout(ctx, limit, func(ctx context.Context) error {
 		m.conn, err = r.opt.Dialer.Dial(ctx, target)
 		return err
 	})
 	if err != nil {
 		if errors.Is(err, remote.ErrSudo) {
-			m.status = Failed // it was reached
+			m.status = Failed // dsbuild reached it
 		}
 		return err
 	}
-	m.runner = hosts.WithEnv(hosts.Runner(m.conn, m.host), map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // nothing is left there
-	err = within(ctx, probeLimit, func(ctx context.Context) error {
+	m.runner = hosts.WithEnv(hosts.Runner(m.conn, m.host), map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // leaves no files there
+	err = withTimeout(ctx, probeLimit, func(ctx context.Context) error {
 		facts, err := node.Probe(ctx, m.runner, node.ProbeOptions{Python: m.host.Python})
 		m.facts = &facts
 		return err
@@ -234,24 +237,24 @@ func (r *run) open(ctx context.Context, m *member) error {
 	}
 	if i := slices.IndexFunc(m.facts.Missing, func(s string) bool { return strings.HasPrefix(s, "python") }); i >= 0 {
 		m.status = Failed
-		return hint.With(fmt.Errorf("no Python that can be asked: missing %s", m.facts.Missing[i]), "what is at %s? The inventory says which Python: key python", m.host.Python)
+		return hint.With(fmt.Errorf("no usable Python: missing %s", m.facts.Missing[i]), "check %s on the node; the inventory's key python names the interpreter", m.host.Python)
 	}
 	req := agentRequest{
-		LimitS: lookLimit.Seconds(), Run: r.id, Word: m.word, First: m == r.first(), Master: r.master(),
-		Devices: !slices.Contains(r.opt.Skip, Devices), Data: r.wanted(r.opt.Data), Output: r.wanted(r.opt.Output),
+		LimitS: lookLimit.Seconds(), Run: r.id, Word: m.word, First: m == r.firstMember(), Master: r.masterAddress(),
+		Devices: !slices.Contains(r.opt.Skip, Devices), Data: r.pathsToCheck(r.opt.Data), Output: r.pathsToCheck(r.opt.Output),
 	}
 	m.agent = startAgent(ctx, m.runner, m.host.Python, req, func(e event) {
 		e.from = m
-		r.hear(e)
+		r.queueEvent(e)
 	})
-	err = within(ctx, lookLimit+askLimit, func(ctx context.Context) error { return m.agent.first(ctx, &m.seen) })
+	err = withTimeout(ctx, lookLimit+askLimit, func(ctx context.Context) error { return m.agent.awaitSurvey(ctx, &m.seen) })
 	if err != nil {
 		return failedUnlessLost(m, fmt.Errorf("dsbuild's program there: %w", err))
 	}
 	return nil
 }
 
-// failedUnlessLost says that a node was reached, unless the connection broke.
+// failedUnlessLost marks the node as failed, unless the connection broke.
 func failedUnlessLost(m *member, err error) error {
 	if !errors.Is(err, remote.ErrLost) {
 		m.status = Failed
@@ -259,42 +262,42 @@ func failedUnlessLost(m *member, err error) error {
 	return err
 }
 
-// wanted are paths to look at; none where that is left out.
-func (r *run) wanted(paths []string) []string {
+// pathsToCheck returns the paths, or none if --skip leaves them out.
+func (r *run) pathsToCheck(paths []string) []string {
 	if slices.Contains(r.opt.Skip, Paths) {
 		return []string{}
 	}
 	return append([]string{}, paths...) // not null
 }
 
-// hear takes what processes of collectives tell. Nobody may be waiting.
-func (r *run) hear(e event) {
+// queueEvent queues an event of a collective. It drops the event if nobody reads.
+func (r *run) queueEvent(e event) {
 	select {
 	case r.events <- e:
 	default:
 	}
 }
 
-// all has a function of every one of these nodes done at once. One whose answer does
-// not come has failed, and is asked nothing more.
-func (r *run) all(ctx context.Context, kind Kind, members []*member, limit time.Duration, do func(context.Context, *member) error) {
+// askAll calls do for all these nodes at once. A node without an answer has failed, and
+// gets no further orders.
+func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit time.Duration, do func(context.Context, *member) error) {
 	results := fanout.Run(ctx, members, fanout.Options{Forks: max(len(members), 1)}, func(ctx context.Context, m *member) (struct{}, error) {
-		return struct{}{}, within(ctx, limit, func(ctx context.Context) error { return do(ctx, m) })
+		return struct{}{}, withTimeout(ctx, limit, func(ctx context.Context) error { return do(ctx, m) })
 	})
 	for i, result := range results {
 		if result.Err != nil && ctx.Err() == nil {
 			members[i].status = Failed
-			members[i].find(kind, Error, hint.Of(result.Err), "%v", result.Err)
+			members[i].addFinding(kind, Error, hint.Of(result.Err), "%v", result.Err)
 		}
 	}
 }
 
-// within does something with a limit; 0 is none.
-func within(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
+// withTimeout calls do with a time limit; 0 is no limit.
+func withTimeout(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
 	if limit == 0 {
 		return do(ctx)
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, limit, hint.With(fmt.Errorf("no answer within %s", ui.Duration(limit)), "what is slow there, its network or its disk?"))
+	limited, cancel := context.WithTimeoutCause(ctx, limit, hint.With(fmt.Errorf("no answer within %s", ui.Duration(limit)), "check the network and the disk there"))
 	defer cancel()
 	err := do(limited)
 	if err != nil && ctx.Err() == nil && errors.Is(err, limited.Err()) {

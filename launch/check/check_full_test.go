@@ -85,13 +85,13 @@ func TestFullCheckManyNodes(t *testing.T) {
 		m := &member{host: fleet(name)[0], index: i, word: strings.ToLower(random() + random())[:32], status: OK}
 		r.members = append(r.members, m)
 	}
-	defer r.close()
+	defer r.closeAll()
 	begin := time.Now()
 	for _, result := range fanout.Run(t.Context(), r.members, fanout.Options{Forks: 8}, func(ctx context.Context, m *member) (struct{}, error) {
 		req := agentRequest{LimitS: 60, Run: "many", Word: m.word, Master: address, Data: []string{}, Output: []string{}}
 		m.agent = startAgent(ctx, metered{here{mark: mark}, &to, &from}, "python3", req, func(event) {})
 		m.route = &routed{"eth0", address}
-		return struct{}{}, m.agent.first(ctx, &m.seen)
+		return struct{}{}, m.agent.awaitSurvey(ctx, &m.seen)
 	}) {
 		if result.Err != nil {
 			t.Fatal(result.Err)
@@ -103,8 +103,8 @@ func TestFullCheckManyNodes(t *testing.T) {
 	from.Store(0)
 	before := spent(t, mark)
 	begin = time.Now()
-	r.port(t.Context())
-	r.network(t.Context())
+	networkChecks{r}.checkPort(t.Context())
+	networkChecks{r}.checkNetwork(t.Context())
 	took := time.Since(begin)
 	used := spent(t, mark) - before
 	if r.pairs != (Pairs{Tried: many * (many - 1), Failed: many - 1}) {

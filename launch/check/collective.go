@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -15,25 +16,25 @@ import (
 // Sum is one all_reduce over nodes.
 type Sum struct {
 	Backend   string   `json:"backend"` // gloo or nccl by torch; jax (on CPUs) or jax-gpu
-	OK        bool     `json:"ok"`      // each process got the right sums
+	OK        bool     `json:"ok"`      // all processes got the right sums
 	Nodes     []string `json:"nodes"`
-	Without   []string `json:"without"` // nodes that could not take part, for what was found before
+	Without   []string `json:"without"` // nodes left out because of earlier findings
 	Processes int      `json:"processes"`
 	Bytes     int64    `json:"bytes"`
-	Seconds   float64  `json:"seconds"`          // of one sum of so many bytes, on the slowest
-	Latency   float64  `json:"latency"`          // of one sum of one number, on the slowest
-	Bandwidth float64  `json:"bytes_per_second"` // on each node's wire, as nccl-tests count it (busbw)
+	Seconds   float64  `json:"seconds"`          // of one sum of Bytes, on the slowest process
+	Latency   float64  `json:"latency"`          // of one sum of one number, on the slowest process
+	Bandwidth float64  `json:"bytes_per_second"` // bus bandwidth as in nccl-tests (busbw)
 	Error     string   `json:"error"`
 }
 
-// What is summed. All processes of a job can do so at the same time.
+// Sizes of the summed buffers. They fit all processes of a node at the same time.
 const (
 	glooBytes = 16 << 20
 	ncclBytes = 64 << 20
 )
 
-// stages are how far a process of a collective comes, in this order. What each of them
-// waits for is what a process that gets no further lacks.
+// stages are the stages of a process of a collective, in order, each with the message
+// for a process that does not reach it.
 func stages(jax bool) []stage {
 	if jax {
 		return []stage{
@@ -57,59 +58,59 @@ func stages(jax bool) []stage {
 
 type stage struct{ name, lack, try string }
 
-// hinders are what would make a node hang all others.
-func hinders() []Kind {
+// blockingKinds are the errors with which a node would hang all others.
+func blockingKinds() []Kind {
 	return []Kind{Connect, Versions, Names, Interface, Network, Collective}
 }
 
-// collectives has the nodes sum: by gloo, one process on each, and then, where all have
-// GPUs, by NCCL, one process for each GPU; for a JAX job both by JAX. Nodes of which is
-// known that they would hold up the others are left out, and named.
-func (r *run) collectives(ctx context.Context) {
+// checkCollectives runs an all_reduce over the nodes: first by gloo with one process on
+// each, then, if all have GPUs, by NCCL with one process per GPU. For a JAX job both use
+// JAX. Nodes with blocking errors are left out and named.
+func (r *run) checkCollectives(ctx context.Context) {
 	onCPU, onGPU := "gloo", "nccl"
 	if r.opt.JAX {
 		onCPU, onGPU = "jax", "jax-gpu"
 	}
-	for _, m := range r.live() {
+	for _, m := range r.liveMembers() {
 		if m.facts.Torch == "" && !r.opt.JAX {
-			m.find(Collective, Error, "install torch there, or leave this out: --skip collective", "it has no torch to sum with")
+			m.addFinding(Collective, Error, "install torch there, or leave this out: --skip collective", "it has no torch, which the all_reduce needs")
 		}
 	}
-	team := r.team()
-	if len(team) == 0 || r.several() && len(team) < 2 {
-		r.note(Collective, "fewer than two nodes are left of which nothing was found before that would hold up the others")
+	team := r.eligibleMembers()
+	if len(team) == 0 || r.hasPeers() && len(team) < 2 {
+		r.addNote(Collective, "fewer than two nodes are without errors that block the others")
 		return
 	}
-	right := r.sum(ctx, onCPU, team, func(*member) int { return 1 }, glooBytes)
+	right := r.runCollective(ctx, onCPU, team, func(*member) int { return 1 }, glooBytes)
 	if !right || ctx.Err() != nil {
 		return
 	}
 	gpus := func(m *member) int {
 		n := len(m.facts.GPUs)
-		if v := m.visible(); v >= 0 {
+		if v := m.visibleGPUs(); v >= 0 {
 			n = min(n, v)
 		}
 		return n
 	}
-	with := slices.DeleteFunc(r.team(), func(m *member) bool {
-		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" && !r.opt.JAX || m.has(Devices) || len(m.busy()) > 0
+	with := slices.DeleteFunc(r.eligibleMembers(), func(m *member) bool {
+		return gpus(m) == 0 || m.facts.GPUsWithheld || m.facts.TorchCUDA == "" && !r.opt.JAX || m.hasError(Devices) || len(m.busyProcesses()) > 0
 	})
 	switch {
 	case len(with) == 0:
 	case len(with) < len(team):
-		r.note(Collective, "%s: not all nodes have GPUs that are free and without errors", onGPU)
+		r.addNote(Collective, "%s: not all nodes have GPUs that are free and without errors", onGPU)
 	default:
-		r.sum(ctx, onGPU, with, gpus, ncclBytes)
+		r.runCollective(ctx, onGPU, with, gpus, ncclBytes)
 	}
 }
 
-// team are the nodes that can take part.
-func (r *run) team() []*member {
-	return slices.DeleteFunc(r.live(), func(m *member) bool { return m.has(hinders()...) || m.route == nil && r.several() })
+// eligibleMembers are the nodes without blocking errors.
+func (r *run) eligibleMembers() []*member {
+	return slices.DeleteFunc(r.liveMembers(), func(m *member) bool { return m.hasError(blockingKinds()...) || m.route == nil && r.hasPeers() })
 }
 
-// outside are the nodes that are not among these.
-func (r *run) outside(team []*member) []string {
+// namesOutside names the nodes outside the team.
+func (r *run) namesOutside(team []*member) []string {
 	names := []string{}
 	for _, m := range r.members {
 		if !slices.Contains(team, m) {
@@ -119,9 +120,10 @@ func (r *run) outside(team []*member) []string {
 	return names
 }
 
-// sum has nodes sum, each by so many processes; whether all went well.
-func (r *run) sum(ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64) bool {
-	s := Sum{Backend: backend, Without: r.outside(team), Bytes: bytes}
+// runCollective runs one all_reduce, with local(m) processes on each node. It reports
+// whether all sums were right.
+func (r *run) runCollective(ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64) bool {
+	s := Sum{Backend: backend, Without: r.namesOutside(team), Bytes: bytes}
 	t := &teamwork{run: r, team: team, step: stageLimit}
 	if r.opt.Timeout > 0 {
 		t.step = r.opt.Timeout
@@ -136,8 +138,8 @@ func (r *run) sum(ctx context.Context, backend string, team []*member, local fun
 	}
 	t.reached, t.failed = make([]int, t.world), make([]string, t.world)
 	s.Processes = t.world
-	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, countOf(t.world, "process", "processes"), count(len(team), "node")))
-	err := t.work(ctx, backend, local, &s)
+	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, countWords(t.world, "process", "processes"), countOf(len(team), "node")))
+	err := t.runStages(ctx, backend, local, &s)
 	if err != nil {
 		s.Error = ui.OneLine(err.Error())
 		work.End(ui.Failed, "")
@@ -149,56 +151,56 @@ func (r *run) sum(ctx context.Context, backend string, team []*member, local fun
 	return err == nil
 }
 
-func countOf(n int, one, more string) string {
+func countWords(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, more)
 }
 
-// teamwork is one collective under way.
+// teamwork is one running collective.
 type teamwork struct {
 	*run
 	team    []*member
-	step    time.Duration // how long each stage may take
+	step    time.Duration // time limit of each stage
 	world   int
 	base    []int     // the first rank of each of team
 	owner   []*member // by rank
-	reached []int     // by rank: how many stages
-	failed  []string  // by rank: why
+	reached []int     // by rank: the number of stages
+	failed  []string  // by rank: the reason
 	results []event
 }
 
 // stages are those of this collective.
 func (t *teamwork) stages() []stage { return stages(t.opt.JAX) }
 
-// work takes all processes through the stages.
-func (t *teamwork) work(ctx context.Context, backend string, local func(*member) int, s *Sum) error {
-	for len(t.events) > 0 { // of one before
+// runStages leads all processes through the stages.
+func (t *teamwork) runStages(ctx context.Context, backend string, local func(*member) int, s *Sum) error {
+	for len(t.events) > 0 { // of an earlier collective
 		<-t.events
 	}
-	port, err := t.prepare(ctx)
+	port, err := t.choosePort(ctx)
 	if err != nil {
 		return err
 	}
-	defer t.stop(ctx)
+	defer t.stopProcesses(ctx)
 	master := t.team[0]
-	address := t.master()
-	if master != t.first() || t.first().has(Port) {
+	address := t.masterAddress()
+	if master != t.firstMember() || t.firstMember().hasError(Port) {
 		address = master.seenAddress()
 	}
-	t.tell(ctx, "collect", func(i int, m *member) map[string]any {
+	t.askTeam(ctx, "collect", func(i int, m *member) map[string]any {
 		return map[string]any{
 			"backend": backend, "rank": t.base[i], "local": local(m), "world": t.world, "master": address, "port": port,
 			"limit_s": t.step.Seconds(), "bytes": s.Bytes,
 		}
 	})
 	for at, stage := range t.stages() {
-		if err := t.await(ctx, at+1, stage); err != nil {
+		if err := t.awaitStage(ctx, at+1, stage); err != nil {
 			return err
 		}
 		if stage.name == "imported" || stage.name == "ended" {
-			t.tell(ctx, "go", func(int, *member) map[string]any { return nil })
+			t.askTeam(ctx, "go", func(int, *member) map[string]any { return nil })
 		}
 	}
 	for _, e := range t.results {
@@ -210,7 +212,7 @@ func (t *teamwork) work(ctx context.Context, backend string, local func(*member)
 	return nil
 }
 
-// seenAddress is by which others reach a node.
+// seenAddress is the node's address for the others.
 func (m *member) seenAddress() string {
 	if m.route != nil {
 		return m.route.Address
@@ -218,15 +220,15 @@ func (m *member) seenAddress() string {
 	return "127.0.0.1"
 }
 
-// prepare finds the port where processes meet: that of a job, unless it is taken or
-// another node than the master is the first that takes part.
-func (t *teamwork) prepare(ctx context.Context) (int, error) {
+// choosePort finds the port of the rendezvous: the job's port, unless it is taken or the
+// master does not take part.
+func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 	m := t.team[0]
 	_, _, err := m.agent.ask(ctx, "close", map[string]any{"port": t.opt.Port}, nil)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", m.host.Name, err)
 	}
-	if m == t.first() && !m.has(Port) {
+	if m == t.firstMember() && !m.hasError(Port) {
 		return t.opt.Port, nil
 	}
 	var got listening
@@ -237,43 +239,43 @@ func (t *teamwork) prepare(ctx context.Context) (int, error) {
 	return got.Port, err
 }
 
-// tell gives all of the team an order.
-func (t *teamwork) tell(ctx context.Context, do string, more func(int, *member) map[string]any) {
-	t.all(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
+// askTeam sends an order to the whole team.
+func (t *teamwork) askTeam(ctx context.Context, do string, more func(int, *member) map[string]any) {
+	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		_, _, err := m.agent.ask(ctx, do, more(slices.Index(t.team, m), m), nil)
 		return err
 	})
 }
 
-// stop ends what is left of the processes, also when ctx has ended.
-func (t *teamwork) stop(ctx context.Context) {
-	t.tell(context.WithoutCancel(ctx), "stop", func(int, *member) map[string]any { return nil })
+// stopProcesses ends the remaining processes, also after the end of ctx.
+func (t *teamwork) stopProcesses(ctx context.Context) {
+	t.askTeam(context.WithoutCancel(ctx), "stop", func(int, *member) map[string]any { return nil })
 }
 
-// await waits until every process has come through a stage.
-func (t *teamwork) await(ctx context.Context, through int, s stage) error {
+// awaitStage waits until every process has finished a stage.
+func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 	limit := t.step
 	if s.name == "imported" && t.opt.Timeout == 0 {
-		limit = importLimit // from a file server, by many at once
+		limit = importLimit // many nodes may import from one file server
 	}
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for t.behind(through) > 0 {
+	for t.countBehind(through) > 0 {
 		select {
 		case e := <-t.events:
-			if t.hears(e) {
-				t.settle(ctx)
-				return t.blame(through, s, 0)
+			if t.handleEvent(e) {
+				t.collectFailures(ctx)
+				return t.findCulprits(through, s, 0)
 			}
-		case <-tick.C: // a node may be gone, with its processes
-			if slices.ContainsFunc(t.team, func(m *member) bool { return m.agent.gone() || m.status != OK }) {
-				return t.blame(through, s, 0)
+		case <-tick.C: // a node may be lost with its processes
+			if slices.ContainsFunc(t.team, func(m *member) bool { return m.agent.hasEnded() || m.status != OK }) {
+				return t.findCulprits(through, s, 0)
 			}
 		case <-late.C:
 			t.accuseSilent(ctx)
-			return t.blame(through, s, limit)
+			return t.findCulprits(through, s, limit)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -281,20 +283,20 @@ func (t *teamwork) await(ctx context.Context, through int, s stage) error {
 	return nil
 }
 
-// importLimit is how long torch or JAX may take to be imported.
+// importLimit is the time limit of the import of torch or JAX.
 const importLimit = 5 * time.Minute
 
-// settleTime is how long after the first failure others are listened to: a process
-// that fails takes others along, which may be heard first.
+// settleTime is the wait for further failures after the first: a failed process makes
+// others fail, and their reports may arrive first.
 const settleTime = 2 * time.Second
 
-func (t *teamwork) settle(ctx context.Context) {
+func (t *teamwork) collectFailures(ctx context.Context) {
 	end := time.NewTimer(settleTime)
 	defer end.Stop()
 	for {
 		select {
 		case e := <-t.events:
-			t.hears(e)
+			t.handleEvent(e)
 		case <-end.C:
 			return
 		case <-ctx.Done():
@@ -303,8 +305,8 @@ func (t *teamwork) settle(ctx context.Context) {
 	}
 }
 
-// behind counts the processes that are not through a stage.
-func (t *teamwork) behind(through int) int {
+// countBehind counts the processes that have not finished a stage.
+func (t *teamwork) countBehind(through int) int {
 	n := 0
 	for _, reached := range t.reached {
 		if reached < through {
@@ -314,9 +316,9 @@ func (t *teamwork) behind(through int) int {
 	return n
 }
 
-// hears takes what a process told; whether it was of a failure. What a node tells of the
-// processes of another does not count.
-func (t *teamwork) hears(e event) (failed bool) {
+// handleEvent records an event of a process. It reports whether the process failed. It
+// ignores a node's events about processes of another node.
+func (t *teamwork) handleEvent(e event) (failed bool) {
 	if e.Rank < 0 || e.Rank >= t.world || t.owner[e.Rank] != e.from {
 		return false
 	}
@@ -337,25 +339,25 @@ func (t *teamwork) hears(e event) (failed bool) {
 	return true
 }
 
-// blame names who holds up the others: nodes that are gone, whose processes failed
-// at the earliest stage, or that have not come as far as others.
-func (t *teamwork) blame(through int, s stage, waited time.Duration) error {
+// findCulprits names the nodes that hold up the others: lost nodes, nodes whose processes
+// failed at the earliest stage, or nodes behind the others.
+func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) error {
 	named := []string{}
 	accuse := func(m *member, tip, format string, args ...any) {
 		if !slices.Contains(named, m.host.Name) {
-			m.find(Collective, Error, tip, format, args...)
+			m.addFinding(Collective, Error, tip, format, args...)
 			named = append(named, m.host.Name)
 		}
 	}
 	for _, m := range t.team {
 		switch {
-		case m.has(Collective): // it was accused before
+		case m.hasError(Collective): // accused before
 			named = append(named, m.host.Name)
-		case m.status != OK: // its answer did not come: that was told
+		case m.status != OK: // its missing answer is a finding already
 			named = append(named, m.host.Name)
-		case m.agent.gone():
+		case m.agent.hasEnded():
 			m.status = Failed
-			accuse(m, hint.Of(m.agent.err), "it was lost while all summed: %v", m.agent.err)
+			accuse(m, hint.Of(m.agent.err), "the connection was lost during the all_reduce: %v", m.agent.err)
 		}
 	}
 	if len(named) == 0 {
@@ -376,28 +378,29 @@ func (t *teamwork) blame(through int, s stage, waited time.Duration) error {
 	return fmt.Errorf("held up by %s", foldNames(named))
 }
 
-// silentAfter is how long nothing may be heard of a process that tells every second.
+// silentAfter is the limit, in seconds, without a sign of life from a process, which
+// sends one every second.
 const silentAfter = 5.0
 
-// accuseSilent names the nodes whose processes do nothing at all any more: others
-// wait for them, and say so.
+// accuseSilent names the nodes with hanging processes. The processes that wait for them
+// still send signs of life.
 func (t *teamwork) accuseSilent(ctx context.Context) {
-	t.all(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
+	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		var silent [][2]float64
 		if _, _, err := m.agent.ask(ctx, "silent", nil, &silent); err != nil {
 			return err
 		}
 		for _, s := range silent {
-			if rank := int(s[0]); rank >= 0 && rank < t.world && t.owner[rank] == m && s[1] > silentAfter && !m.has(Collective) {
-				m.find(Collective, Error, "ps -o pid,stat,wchan:20,cmd there: is it stopped, waiting for a disk or a GPU, without memory?", "its process hangs: nothing was heard of it for %s", ui.Duration(time.Duration(s[1]*float64(time.Second))))
+			if rank := int(s[0]); rank >= 0 && rank < t.world && t.owner[rank] == m && s[1] > silentAfter && !m.hasError(Collective) {
+				m.addFinding(Collective, Error, "ps -o pid,stat,wchan:20,cmd there: is it stopped, waiting for a disk or a GPU, without memory?", "its process hangs: no sign of life for %s", cause.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
 			}
 		}
 		return nil
 	})
 }
 
-// accuseFailed names the nodes whose processes failed at the earliest stage: others
-// fail for they are gone.
+// accuseFailed names the nodes whose processes failed at the earliest stage. Later
+// failures are consequences.
 func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
 	least := -1
 	for rank, why := range t.failed {
@@ -413,8 +416,8 @@ func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
 	}
 }
 
-// gone reports whether an agent has ended.
-func (a *agent) gone() bool {
+// hasEnded reports whether an agent has ended.
+func (a *agent) hasEnded() bool {
 	select {
 	case <-a.ended:
 		return true

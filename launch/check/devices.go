@@ -7,39 +7,41 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
-// devices counts GPUs and asks how they are.
-func (r *run) devices(ctx context.Context) {
-	live := r.live()
-	counts := group(live, func(m *member) (string, bool) {
+// checkDevices checks the number and the health of the GPUs.
+func (r *run) checkDevices(ctx context.Context) {
+	live := r.liveMembers()
+	counts := groupByValue(live, func(m *member) (string, bool) {
 		return strconv.Itoa(len(m.facts.GPUs)), m.host.Slots == 0 && !m.facts.GPUsWithheld
 	})
 	for _, m := range live {
 		m.countDevices(counts, len(live))
-		m.health()
+		m.checkHealth()
 	}
 	r.ownTools(ctx, live)
 }
 
-// countDevices holds the GPUs of a node against what the inventory says, or against
-// what most nodes have.
+// countDevices compares the number of GPUs with the inventory, or with most other
+// nodes.
 func (m *member) countDevices(counts []valued, of int) {
-	has, visible := len(m.facts.GPUs), m.visible()
+	has, visible := len(m.facts.GPUs), m.visibleGPUs()
 	const try = "nvidia-smi -L there: has a GPU fallen off the bus, or is it hidden from this user or container?"
 	switch {
 	case m.facts.GPUsWithheld:
-		m.find(Devices, Warning, "ask for them: --salloc=--gres=gpu:N", "Slurm keeps its GPUs from a job that asked for none: they were not checked")
+		m.addFinding(Devices, Warning, "ask for them: --salloc=--gres=gpu:N", "Slurm keeps its GPUs from a job that asked for none: they were not checked")
 	case m.host.Slots > 0 && has < m.host.Slots:
-		m.find(Devices, Error, try, "%s, and slots %d in the inventory", countGPUs(has), m.host.Slots)
+		m.addFinding(Devices, Error, try, "%s, and slots %d in the inventory", countGPUs(has), m.host.Slots)
 	case m.host.Slots > 0 && has > m.host.Slots:
-		m.find(Devices, Warning, "slots in the inventory, gres of a Slurm job", "%s, of which slots %d in the inventory uses some", countGPUs(has), m.host.Slots)
+		m.addFinding(Devices, Warning, "slots in the inventory, gres of a Slurm job", "%s, of which slots %d in the inventory uses some", countGPUs(has), m.host.Slots)
 	case m.host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
 		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
-		m.find(Devices, Error, try, "%s, where %d of %s have %d", countGPUs(has), len(counts[0].members), count(of, "node"), most)
+		m.addFinding(Devices, Error, try, "%s, where %d of %s have %d", countGPUs(has), len(counts[0].members), countOf(of, "node"), most)
 	}
 	if visible >= 0 && has > 0 && visible < max(m.host.Slots, 1) {
-		m.find(Devices, Error, "take CUDA_VISIBLE_DEVICES out of the profile there", "CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
+		m.addFinding(Devices, Error, "take CUDA_VISIBLE_DEVICES out of the profile there", "CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
 	}
 }
 
@@ -47,11 +49,11 @@ func countGPUs(n int) string {
 	if n == 0 {
 		return "no GPU"
 	}
-	return count(n, "GPU")
+	return countOf(n, "GPU")
 }
 
-// visible is how many GPUs CUDA_VISIBLE_DEVICES leaves; -1 where it says nothing.
-func (m *member) visible() int {
+// visibleGPUs is the number of GPUs in CUDA_VISIBLE_DEVICES; -1 if it is not set.
+func (m *member) visibleGPUs() int {
 	if m.seen.Variables.OK == nil {
 		return -1
 	}
@@ -69,8 +71,8 @@ func (m *member) visible() int {
 	return n
 }
 
-// lines are what nvidia-smi said to a question that it knows; none else.
-func (m *member) lines(question string) []string {
+// smiLines returns nvidia-smi's answer to a question; nil if it failed.
+func (m *member) smiLines(question string) []string {
 	p := m.seen.Devices[question].OK
 	if p == nil || p.Status != 0 {
 		return nil
@@ -78,8 +80,8 @@ func (m *member) lines(question string) []string {
 	return p.Lines
 }
 
-// columns are the parts of a line of nvidia-smi, in lower case.
-func columns(line string) []string {
+// splitColumns splits a line of nvidia-smi, in lower case.
+func splitColumns(line string) []string {
 	parts := strings.Split(strings.ToLower(line), ",")
 	for i := range parts {
 		parts[i] = strings.TrimSpace(parts[i])
@@ -87,49 +89,49 @@ func columns(line string) []string {
 	return parts
 }
 
-// health is how the GPUs are, by nvidia-smi and the kernel's log.
-func (m *member) health() {
+// checkHealth checks the GPUs with nvidia-smi and the kernel's log.
+func (m *member) checkHealth() {
 	const admin = "drain the node, and have the GPU reset or replaced"
-	if p, asked := m.seen.Devices["gpus"]; asked && (p.why() != "" || p.OK != nil && p.OK.Status != 0) {
-		said := p.why()
+	if p, asked := m.seen.Devices["gpus"]; asked && (p.failureReason() != "" || p.OK != nil && p.OK.Status != 0) {
+		said := p.failureReason()
 		if p.OK != nil && len(p.OK.Lines) > 0 {
 			said = p.OK.Lines[len(p.OK.Lines)-1]
 		}
-		m.find(Devices, Error, "nvidia-smi there; a driver that was updated under a running kernel wants a reboot", "nvidia-smi: %s", said)
+		m.addFinding(Devices, Error, "nvidia-smi there; a driver that was updated under a running kernel wants a reboot", "nvidia-smi: %s", said)
 		return
 	}
-	for _, line := range m.lines("ecc") {
-		c := columns(line)
+	for _, line := range m.smiLines("ecc") {
+		c := splitColumns(line)
 		if n, err := strconv.Atoi(c[len(c)-1]); err == nil && n > 0 {
-			m.find(Devices, Error, admin, "GPU %s: %s that memory could not correct (ECC) since the driver was loaded", c[0], count(n, "error"))
+			m.addFinding(Devices, Error, admin, "GPU %s: %s that memory could not correct (ECC) since the driver was loaded", c[0], countOf(n, "error"))
 		}
 	}
-	for _, line := range m.lines("retired") {
-		if c := columns(line); c[len(c)-1] == "yes" || isPositive(c[len(c)-1]) {
-			m.find(Devices, Error, "reset the GPU or reboot the node", "GPU %s: pages of its memory are to be retired", c[0])
+	for _, line := range m.smiLines("retired") {
+		if c := splitColumns(line); c[len(c)-1] == "yes" || isPositive(c[len(c)-1]) {
+			m.addFinding(Devices, Error, "reset the GPU or reboot the node", "GPU %s: pages of its memory are to be retired", c[0])
 		}
 	}
-	for _, line := range m.lines("remapped") {
-		c := columns(line)
+	for _, line := range m.smiLines("remapped") {
+		c := splitColumns(line)
 		if len(c) < 3 {
 			continue
 		}
 		if c[1] == "yes" || isPositive(c[1]) {
-			m.find(Devices, Error, "reset the GPU or reboot the node", "GPU %s: rows of its memory are to be remapped", c[0])
+			m.addFinding(Devices, Error, "reset the GPU or reboot the node", "GPU %s: rows of its memory are to be remapped", c[0])
 		}
 		if c[2] == "yes" || isPositive(c[2]) {
-			m.find(Devices, Error, admin, "GPU %s: rows of its memory could not be remapped", c[0])
+			m.addFinding(Devices, Error, admin, "GPU %s: rows of its memory could not be remapped", c[0])
 		}
 	}
-	for _, line := range m.lines("slowdown") {
-		if c := columns(line); c[len(c)-1] == "active" {
-			m.find(Devices, Error, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE: cooling, power cables", "GPU %s: the hardware slows it down", c[0])
+	for _, line := range m.smiLines("slowdown") {
+		if c := splitColumns(line); c[len(c)-1] == "active" {
+			m.addFinding(Devices, Error, "nvidia-smi -q -d PERFORMANCE,TEMPERATURE: cooling, power cables", "GPU %s: the hardware slows it down", c[0])
 		}
 	}
-	if busy := m.busy(); len(busy) > 0 {
-		m.find(Devices, Warning, "nvidia-smi there; what still runs takes memory from a job", "GPUs are used by %s", strings.Join(busy[:min(len(busy), 4)], ", "))
+	if busy := m.busyProcesses(); len(busy) > 0 {
+		m.addFinding(Devices, Warning, "nvidia-smi there; what still runs takes memory from a job", "GPUs are used by %s", cause.Own(strings.Join(busy[:min(len(busy), 4)], ", ")))
 	}
-	m.xids()
+	m.checkXIDs()
 }
 
 func isPositive(s string) bool {
@@ -137,10 +139,10 @@ func isPositive(s string) bool {
 	return err == nil && n > 0
 }
 
-// busy are the processes that use GPUs.
-func (m *member) busy() []string {
+// busyProcesses are the processes that use GPUs.
+func (m *member) busyProcesses() []string {
 	var all []string
-	for _, line := range m.lines("busy") {
+	for _, line := range m.smiLines("busy") {
 		parts := strings.SplitN(line, ",", 3)
 		if len(parts) < 3 {
 			continue
@@ -155,18 +157,18 @@ func (m *member) busy() []string {
 
 var xid = regexp.MustCompile(`NVRM: Xid \((?:PCI:)?([^)]*)\): (\d+)`)
 
-// programs are the XIDs that a faulty program causes; all others are of the GPU, its
-// driver or its links (NVIDIA, XID Errors, the table of common ones).
-func programs() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
+// programXIDs are the XIDs that a faulty program causes. All others come from the GPU,
+// its driver or its links (NVIDIA, XID Errors, table of common errors).
+func programXIDs() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
 
-// xids are the errors that the driver has told the kernel, each once.
-func (m *member) xids() {
+// checkXIDs reports each XID error in the kernel's log once.
+func (m *member) checkXIDs() {
 	p := m.seen.Devices["xid"].OK
 	if p == nil {
 		return
 	}
 	if p.Status != 0 {
-		m.find(Devices, Warning, "sysctl kernel.dmesg_restrict=0, or let the user into the group adm", "the kernel's log cannot be read: XID errors of the GPUs were not looked for")
+		m.addFinding(Devices, Warning, "sysctl kernel.dmesg_restrict=0, or let the user into the group adm", "the kernel's log is not readable: XID errors of the GPUs were not checked")
 		return
 	}
 	type trouble struct{ gpu, number string }
@@ -182,11 +184,11 @@ func (m *member) xids() {
 	}
 	for _, t := range order {
 		number, _ := strconv.Atoi(t.number) //nolint:errcheck // digits
-		if slices.Contains(programs(), number) {
-			m.find(Devices, Warning, "a program did it, most likely: dmesg | grep Xid", "GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
+		if slices.Contains(programXIDs(), number) {
+			m.addFinding(Devices, Warning, "a program did it, most likely: dmesg | grep Xid", "GPU %s: XID %d, %s", t.gpu, number, timesOf(times[t]))
 			continue
 		}
-		m.find(Devices, Error, "dmesg | grep Xid; reset the GPU or reboot the node, and see NVIDIA's table of XID errors", "GPU %s: XID %d, %s since the node was started", t.gpu, number, timesOf(times[t]))
+		m.addFinding(Devices, Error, "dmesg | grep Xid; reset the GPU or reboot the node, and see NVIDIA's table of XID errors", "GPU %s: XID %d, %s since the node was started", t.gpu, number, timesOf(times[t]))
 	}
 }
 
@@ -197,16 +199,16 @@ func timesOf(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// ownTools has NVIDIA's own tests run where they are installed and GPUs are idle.
+// ownTools runs NVIDIA's own tests where they are installed and the GPUs are idle.
 func (r *run) ownTools(ctx context.Context, live []*member) {
 	with := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return len(m.facts.GPUs) == 0 || m.facts.GPUsWithheld })
-	r.all(ctx, Devices, with, toolsLimit+askLimit, func(ctx context.Context, m *member) error {
+	r.askAll(ctx, Devices, with, toolsLimit+askLimit, func(ctx context.Context, m *member) error {
 		var got map[string]part[told]
 		gpus := len(m.facts.GPUs)
-		if n := m.visible(); n >= 0 {
+		if n := m.visibleGPUs(); n >= 0 {
 			gpus = min(gpus, n)
 		}
-		more := map[string]any{"gpus": gpus, "idle": len(m.busy()) == 0, "limit_s": toolsLimit.Seconds()}
+		more := map[string]any{"gpus": gpus, "idle": len(m.busyProcesses()) == 0, "limit_s": toolsLimit.Seconds()}
 		if _, _, err := m.agent.ask(ctx, "tools", more, &got); err != nil {
 			return err
 		}
@@ -215,15 +217,15 @@ func (r *run) ownTools(ctx context.Context, live []*member) {
 	})
 }
 
-// judgeTools reads what they said.
+// judgeTools reads the results of NVIDIA's tests.
 func (m *member) judgeTools(got map[string]part[told]) {
 	for _, tool := range []string{"dcgmi", "nccl-tests"} {
 		p, ran := got[tool]
 		if !ran {
 			continue
 		}
-		if why := p.why(); why != "" {
-			m.find(Devices, Warning, "", "%s: %s", tool, why)
+		if why := p.failureReason(); why != "" {
+			m.addFinding(Devices, Warning, "", "%s: %s", tool, why)
 			continue
 		}
 		if p.OK == nil {
@@ -234,13 +236,13 @@ func (m *member) judgeTools(got map[string]part[told]) {
 		})
 		switch {
 		case failed >= 0:
-			m.find(Devices, Error, "run it there: "+toolLine(tool), "%s: %s", tool, strings.Trim(p.OK.Lines[failed], "| +"))
+			m.addFinding(Devices, Error, "run it there: "+toolLine(tool), "%s: %s", tool, strings.Trim(p.OK.Lines[failed], "| +"))
 		case p.OK.Status != 0:
 			said := "exit status " + strconv.Itoa(p.OK.Status)
 			if len(p.OK.Lines) > 0 {
 				said = p.OK.Lines[len(p.OK.Lines)-1]
 			}
-			m.find(Devices, Warning, "run it there: "+toolLine(tool), "%s could not be run: %s", tool, said)
+			m.addFinding(Devices, Warning, "run it there: "+toolLine(tool), "%s could not be run: %s", tool, said)
 		}
 	}
 }

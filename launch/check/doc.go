@@ -1,51 +1,52 @@
-// Package check says whether a cluster is ready for a job on several nodes.
+// Package check tests whether a cluster is ready for a job on several nodes.
 //
-// Most of such jobs that hang do so for a reason that can be found in a minute: a name
-// that one node takes for another address, a port that is taken, two nodes that do not
-// reach each other. All nodes are asked at once. On each runs one program (agent.py),
-// which lives as long as its connection and leaves nothing behind; what the nodes
-// say is judged here, by functions of what was said and nothing else. Last, the nodes
-// do together what a job does: they sum numbers by torch.distributed, or by JAX.
+// Most such jobs hang for a reason that a check finds in a minute: a name that one node
+// resolves differently, a port in use, two nodes without a connection. dsbuild asks all
+// nodes at once. One program (agent.py) runs on each node; it ends with its connection
+// and leaves nothing behind. This package judges the answers with pure functions. At
+// the end the nodes run an all_reduce together, with torch.distributed or with JAX.
 package check
 
-// Kind is a thing that is checked. Its name is part of reports and of --skip.
+// Kind is a check. Its name appears in reports and in --skip.
 type Kind string
 
-// What is checked, in this order.
+// The checks, in their order.
 const (
-	Connect    Kind = "connect"    // the node is reached, and has a Python
-	Versions   Kind = "versions"   // all run the same
+	Connect    Kind = "connect"    // connection, and a Python on the node
+	Versions   Kind = "versions"   // all nodes run the same software
 	Variables  Kind = "variables"  // of the environment
-	Devices    Kind = "devices"    // GPUs: how many, and how they are
+	Devices    Kind = "devices"    // number and health of GPUs
 	Names      Kind = "names"      // the master's address, and the node's own name
-	Interface  Kind = "interface"  // by which nodes reach each other
+	Interface  Kind = "interface"  // interfaces between the nodes
 	Port       Kind = "port"       // of the master
-	Network    Kind = "network"    // each node reaches each other one, on any port
+	Network    Kind = "network"    // connections between all nodes, on any port
 	SSH        Kind = "ssh"        // from the first node to the others
 	Clock      Kind = "clock"      //
-	Disk       Kind = "disk"       // room
+	Disk       Kind = "disk"       // free space
 	Paths      Kind = "paths"      // data and output
-	Collective Kind = "collective" // all sum numbers together
+	Collective Kind = "collective" // all nodes sum numbers together
 )
 
-// Skippable are the kinds that can be left out.
+// Skippable are the checks that --skip may leave out.
 func Skippable() []Kind {
 	return []Kind{Versions, Variables, Devices, Names, Interface, Port, Network, SSH, Clock, Disk, Paths, Collective}
 }
 
-// Level is how much a finding weighs.
+// Level is the severity of a finding.
 type Level string
 
 // The levels of findings.
 const (
-	Error   Level = "error"   // a job would fail or hang, or not do what is expected
+	Error   Level = "error"   // a job would fail, hang or do something wrong
 	Warning Level = "warning" // worth knowing
 )
 
-// Finding is one thing that is wrong with a node, or worth knowing.
+// Finding is a problem of a node, or a remark about it.
 type Finding struct {
 	Check Kind   `json:"check"`
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
 	Hint  string `json:"hint"`
+
+	cause string // Text without the values of the node itself; "": all of Text
 }

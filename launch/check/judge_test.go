@@ -82,37 +82,39 @@ func TestJudgements(t *testing.T) {
 		want  string
 	}{
 		{"nothing", func(*run) {}, func(r *run) {
-			r.versions(t.Context())
-			r.variables(t.Context())
-			r.names(t.Context())
-			r.judgeInterfaces()
+			r.checkVersions(t.Context())
+			r.checkVariables(t.Context())
+			addressChecks{r}.checkNames(t.Context())
+			addressChecks{r}.judgeInterfaces()
 			r.judgeClocks()
-			r.disk(t.Context())
+			r.checkDisks(t.Context())
 		}, ""},
 		{"the master is loopback on one", func(r *run) {
 			r.members[2].seen.Master = known(resolved{"n1", []string{"127.0.1.1"}, ""})
-		}, func(r *run) { r.names(t.Context()) }, "n3 error: the master's address n1 is 127.0.1.1 there, which is each node itself"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n3 error: the master's address n1 is 127.0.1.1 there, which is each node itself"},
 		{"the master is another's address", func(r *run) {
 			r.members[1].seen.Master = known(resolved{"n1", []string{"10.9.9.9"}, ""})
-		}, func(r *run) { r.names(t.Context()) }, "n2 error: the master's address n1 is 10.9.9.9 there, which n1 does not have (it has 10.0.0.1, 172.17.0.1)"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 is 10.9.9.9 there, which n1 does not have (it has 10.0.0.1, 172.17.0.1)"},
 		{"no name server", func(r *run) {
 			r.members[1].seen.Master = part[resolved]{Hung: true}
-		}, func(r *run) { r.names(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer within 20s"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer within 20s"},
 		{"null", func(r *run) {
 			r.members[1].seen.Master = part[resolved]{}
-		}, func(r *run) { r.names(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer"},
 		{"the own name is loopback", func(r *run) {
 			r.members[1].seen.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
 			r.members[2].seen.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})
 			set(r.members[2], "GLOO_SOCKET_IFNAME", "eth0")
-		}, func(r *run) { r.names(t.Context()) }, "n2 error: its own name n2 is 127.0.1.1 there: gloo would tell the others that address"},
-		{"another torch", func(r *run) { r.members[3].facts.Torch = "2.14.0" }, func(r *run) { r.versions(t.Context()) },
-			"n4 error: torch 2.14.0, where 3 of 4 nodes have 2.15.0"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: its own name n2 is 127.0.1.1 there: gloo would tell the others that address"},
+		{
+			"another torch", func(r *run) { r.members[3].facts.Torch = "2.14.0" }, func(r *run) { r.checkVersions(t.Context()) },
+			"n4 error: torch 2.14.0, where 3 of 4 nodes have 2.15.0",
+		},
 		{"another driver", func(r *run) {
 			for i, m := range r.members {
 				m.facts.Driver = []string{"580.1", "580.1", "575.2", "580.1"}[i]
 			}
-		}, func(r *run) { r.versions(t.Context()) }, "n3 warning: driver 575.2, where 3 of 4 nodes have 580.1"},
+		}, func(r *run) { r.checkVersions(t.Context()) }, "n3 warning: driver 575.2, where 3 of 4 nodes have 580.1"},
 		{"variables", func(r *run) {
 			for _, m := range r.members {
 				set(m, "NCCL_ALGO", "Ring")
@@ -121,7 +123,7 @@ func TestJudgements(t *testing.T) {
 			set(r.members[1], "MASTER_ADDR", "10.0.0.1")
 			set(r.members[3], "MASTER_ADDR", "localhost")
 			set(r.members[2], "CUDA_VISIBLE_DEVICES", "")
-		}, func(r *run) { r.variables(t.Context()) }, strings.Join([]string{
+		}, func(r *run) { r.checkVariables(t.Context()) }, strings.Join([]string{
 			"n1 error: NCCL_ALGO=Tree, where 3 of 4 nodes have Ring",
 			"n2 warning: MASTER_ADDR=10.0.0.1, which 2 of 4 nodes do not have",
 			"n3 error: CUDA_VISIBLE_DEVICES=: it hides all GPUs",
@@ -133,7 +135,7 @@ func TestJudgements(t *testing.T) {
 			r.members[1].route = &routed{"docker0", "172.17.0.1"}
 			r.members[2].route.Interface = "ens5"
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "ib")
-		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
+		}, func(r *run) { addressChecks{r}.judgeInterfaces() }, strings.Join([]string{
 			"n2 error: it reaches the master by docker0 (172.17.0.1), which is no way to another node",
 			"n3 warning: it reaches the master by ens5, where 2 of 4 nodes do by eth0",
 			"n4 error: NCCL_SOCKET_IFNAME=ib names no interface with an address that it has",
@@ -142,7 +144,7 @@ func TestJudgements(t *testing.T) {
 			set(r.members[1], "GLOO_SOCKET_IFNAME", "lo")
 			set(r.members[2], "NCCL_SOCKET_IFNAME", "^docker,lo")
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "=eth")
-		}, func(r *run) { r.judgeInterfaces() }, strings.Join([]string{
+		}, func(r *run) { addressChecks{r}.judgeInterfaces() }, strings.Join([]string{
 			"n2 error: GLOO_SOCKET_IFNAME=lo is no way to another node",
 			"n4 error: NCCL_SOCKET_IFNAME==eth names no interface with an address that it has",
 		}, "\n")},
@@ -162,7 +164,7 @@ func TestJudgements(t *testing.T) {
 			r.members[1].seen.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: 3})}
 			r.members[2].seen.Disks = map[string]part[room]{"TMPDIR": known(room{Path: "/tmp", Free: 1 << 40, Inodes: -1, Unwritable: "Read-only file system"})}
 			r.members[3].seen.Disks = map[string]part[room]{"environment": {Hung: true}}
-		}, func(r *run) { r.disk(t.Context()) }, strings.Join([]string{
+		}, func(r *run) { r.checkDisks(t.Context()) }, strings.Join([]string{
 			"n1 error: /dev/shm has 64.0 MiB free, less than 1.0 GiB",
 			"n2 error: TMPDIR (/tmp) has room for 3 files more",
 			"n3 error: TMPDIR (/tmp): nothing can be written there: Read-only file system",
@@ -174,7 +176,7 @@ func TestJudgements(t *testing.T) {
 				m.seen.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
 			}
 			r.members[1].seen.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
-		}, func(r *run) { r.paths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 entries, 2.0 KiB, where 2 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
+		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 entries, 2.0 KiB, where 2 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := ready(4)
@@ -212,7 +214,7 @@ func TestJudgeCalls(t *testing.T) {
 				got[from].Failed = append(got[from].Failed, unheard{at, "no answer"})
 			}
 		}
-		r.judgeCalls(r.members, r.members, got)
+		networkChecks{r}.judgeCalls(r.members, r.members, got)
 		if said := r.said(); said != c.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.name, said, c.want)
 		}
@@ -223,7 +225,7 @@ func TestJudgeCalls(t *testing.T) {
 func TestCalls(t *testing.T) {
 	r := ready(3)
 	order := func(m *member) (at []int) {
-		for _, c := range r.calls(m, r.members, true) {
+		for _, c := range (networkChecks{r}).listCalls(m, r.members, true) {
 			at = append(at, c[0].(int))
 		}
 		return at
@@ -252,10 +254,10 @@ func TestDevices(t *testing.T) {
 		"xid": say("[1] NVRM: Xid (PCI:0000:0f:00): 79, pid=1, GPU has fallen off the bus.", "[2] NVRM: Xid (PCI:0000:07:00): 31, pid=7", "[3] NVRM: Xid (PCI:0000:0f:00): 79, pid=1"),
 	}
 	r.members[3].seen.Devices["gpus"] = known(told{9, []string{"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."}})
-	counts := group(r.members, func(m *member) (string, bool) { return []string{"7", "8"}[len(m.facts.GPUs)-7], true })
+	counts := groupByValue(r.members, func(m *member) (string, bool) { return []string{"7", "8"}[len(m.facts.GPUs)-7], true })
 	for _, m := range r.members {
 		m.countDevices(counts, 4)
-		m.health()
+		m.checkHealth()
 	}
 	r.members[0].judgeTools(map[string]part[told]{"dcgmi": known(told{226, []string{"| PCIe             | Fail - GPU: 3 |"}}), "nccl-tests": say("# Out of bounds values : 0 OK")})
 	want := strings.Join([]string{
@@ -293,46 +295,46 @@ func TestBlame(t *testing.T) {
 		r.events = make(chan event, 16)
 		w := &teamwork{run: r, team: r.members, world: 3, owner: r.members, reached: make([]int, 3), failed: make([]string, 3)}
 		for rank := range 3 {
-			w.hears(event{from: w.team[rank], Rank: rank, Stage: "imported"})
+			w.handleEvent(event{from: w.team[rank], Rank: rank, Stage: "imported"})
 		}
 		return w
 	}
 	stage := stages(false)[1]
 	t.Run("one does not come as far", func(t *testing.T) {
 		w := team()
-		w.hears(event{from: w.team[0], Rank: 0, Stage: "met"})
-		w.hears(event{from: w.team[2], Rank: 2, Stage: "met"})
-		err := w.blame(2, stage, time.Minute)
+		w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "met"})
+		w.handleEvent(event{from: w.team[2], Rank: 2, Stage: "met"})
+		err := w.findCulprits(2, stage, time.Minute)
 		if got := w.said(); got != "n2 error: it does not reach the master's port, within 1m00s" || err.Error() != "held up by n2" {
 			t.Errorf("%v\n%s", err, got)
 		}
 	})
 	t.Run("the first that fails", func(t *testing.T) {
 		w := team()
-		w.hears(event{from: w.team[0], Rank: 0, Stage: "met"})
-		w.hears(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
-		w.hears(event{from: w.team[0], Rank: 2, Stage: "failed", Error: "a word about another node"})
-		w.hears(event{from: w.team[1], Rank: 1, Stage: "failed", Error: "no module"})
-		w.hears(event{from: w.team[2], Rank: 99, Stage: "failed"})
-		w.hears(event{from: w.team[2], Rank: -1, Stage: "met"})
-		err := w.blame(2, stage, 0)
+		w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "met"})
+		w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+		w.handleEvent(event{from: w.team[0], Rank: 2, Stage: "failed", Error: "a word about another node"})
+		w.handleEvent(event{from: w.team[1], Rank: 1, Stage: "failed", Error: "no module"})
+		w.handleEvent(event{from: w.team[2], Rank: 99, Stage: "failed"})
+		w.handleEvent(event{from: w.team[2], Rank: -1, Stage: "met"})
+		err := w.findCulprits(2, stage, 0)
 		if got := w.said(); got != "n2 error: it does not reach the master's port: the node says: no module" || err.Error() != "held up by n2" {
 			t.Errorf("%v\n%s", err, got)
 		}
 	})
 	t.Run("one is gone", func(t *testing.T) {
 		w := team()
-		w.hears(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+		w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
 		w.team[2].agent.err = net.ErrClosed
 		close(w.team[2].agent.ended)
-		w.blame(2, stage, 0) //nolint:errcheck // it is told by findings
-		if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost while all summed") || strings.Contains(got, "\n") {
+		w.findCulprits(2, stage, 0) //nolint:errcheck // it is told by findings
+		if got := w.said(); !strings.HasPrefix(got, "n3 error: the connection was lost during the all_reduce") || strings.Contains(got, "\n") {
 			t.Error(got)
 		}
 	})
 	t.Run("all", func(t *testing.T) {
 		w := team()
-		err := w.blame(2, stage, time.Minute)
+		err := w.findCulprits(2, stage, time.Minute)
 		if err.Error() != "none of the nodes gets further: each does not reach the master's port" || strings.Count(w.said(), "\n") != 2 {
 			t.Errorf("%v\n%s", err, w.said())
 		}

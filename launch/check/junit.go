@@ -10,17 +10,17 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// About says what a report is of. The JSON does without; what people look at begins
-// with it.
+// About describes a report's origin. Reports for people begin with it; the JSON leaves
+// it out.
 type About struct {
 	Command   string // "dsbuild check"
-	Inventory string // as it was named: "-" is standard input
+	Inventory string // as the user named it: "-" is standard input
 	By        string // user@host
 	At        time.Time
 }
 
-// JUnit writes the report as CI systems read results of tests: a node is a test, and so
-// is a collective.
+// JUnit writes the report for CI systems. Each node is a test, and so is each
+// collective.
 func (r *Report) JUnit(w io.Writer, about About) error {
 	suite := junit.Suite{
 		Name: about.Command, Timestamp: junit.At(about.At), Hostname: about.By[strings.LastIndexByte(about.By, '@')+1:],
@@ -35,7 +35,7 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	total := 0.0
 	for _, n := range r.Nodes {
 		total += n.Seconds
-		suite.Cases = append(suite.Cases, n.junit(about.Command))
+		suite.Cases = append(suite.Cases, n.junitCase(about.Command))
 	}
 	for _, s := range r.Collectives {
 		c := junit.Case{Name: "all_reduce by " + s.Backend, Class: about.Command, Time: junit.Time(s.Seconds), SystemOut: ui.Clean(s.String())}
@@ -48,8 +48,8 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	return junit.Write(w, suite)
 }
 
-// junit is the test that a node is.
-func (n NodeReport) junit(class string) junit.Case {
+// junitCase is the test of a node.
+func (n NodeReport) junitCase(class string) junit.Case {
 	c := junit.Case{Name: ui.Clean(n.Name), Class: class, Time: junit.Time(n.Seconds)}
 	var wrong, all []string
 	for _, f := range n.Findings {

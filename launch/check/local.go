@@ -8,28 +8,29 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// count writes a number of things.
-func count(n int, what string) string {
+// countOf writes a number with its noun.
+func countOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// versions compares what the nodes run.
-func (r *run) versions(context.Context) {
+// checkVersions compares the software of the nodes.
+func (r *run) checkVersions(context.Context) {
 	var known []*member
 	var facts []node.Facts
-	for _, m := range r.live() {
+	for _, m := range r.liveMembers() {
 		known, facts = append(known, m), append(facts, *m.facts)
 	}
 	for i, deviations := range node.Deviations(facts, node.Properties(), slices.Repeat([]bool{true}, len(facts))) {
 		for _, d := range deviations {
-			known[i].find(Versions, Error, "make the environments alike; for DeepSpeed alone: dsbuild deploy INVENTORY", "%s", deviation(d, known))
+			known[i].addFinding(Versions, Error, "make the environments alike; for DeepSpeed alone: dsbuild deploy INVENTORY", "%s", describeDeviation(d, known))
 		}
 	}
 	for _, d := range node.Compare(facts, node.Properties()) {
@@ -38,17 +39,17 @@ func (r *run) versions(context.Context) {
 		}
 		for _, v := range d.Values[1:] {
 			for _, at := range v.Nodes {
-				known[at].find(Versions, Warning, "", "%s %s, where %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), count(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
+				known[at].addFinding(Versions, Warning, "", "%s %s, where %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), countOf(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
 			}
 		}
 	}
 }
 
-// deviation is one in words.
-func deviation(d node.Deviation, known []*member) string {
+// describeDeviation puts a deviation into words.
+func describeDeviation(d node.Deviation, known []*member) string {
 	what, value := node.Title(d.What), cmp.Or(d.Value, "none")
 	if d.Tie == nil {
-		return fmt.Sprintf("%s %s, where %d of %s have %s", what, value, d.Most, count(d.Of, "node"), cmp.Or(d.Norm, "none"))
+		return fmt.Sprintf("%s %s, where %d of %s have %s", what, value, d.Most, countOf(d.Of, "node"), cmp.Or(d.Norm, "none"))
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
@@ -57,7 +58,7 @@ func deviation(d node.Deviation, known []*member) string {
 	return fmt.Sprintf("%s: no majority: %s", what, strings.Join(sides, ", "))
 }
 
-// foldMembers names the nodes at some places.
+// foldMembers names the nodes at these indexes.
 func foldMembers(members []*member, places []int) string {
 	names := make([]string, len(places))
 	for i, at := range places {
@@ -66,47 +67,47 @@ func foldMembers(members []*member, places []int) string {
 	return foldNames(names)
 }
 
-// foldNames folds names as far as there is room for.
+// foldNames folds names to a limited length.
 func foldNames(names []string) string {
 	folded, whole := ui.FoldWithin(names, 160)
 	if whole {
 		return folded
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s (%s)", folded, count(len(names), "node")))
+	return strings.TrimSpace(fmt.Sprintf("%s (%s)", folded, countOf(len(names), "node")))
 }
 
-// variables looks for values that are known to be wrong, and for differences.
-func (r *run) variables(context.Context) {
-	live := r.live()
+// checkVariables finds wrong values of variables, and differences between nodes.
+func (r *run) checkVariables(context.Context) {
+	live := r.liveMembers()
 	names := map[string]bool{}
 	for _, m := range live {
-		if why := m.seen.Variables.why(); why != "" {
-			m.find(Variables, Error, "", "its variables could not be read: %s", why)
+		if why := m.seen.Variables.failureReason(); why != "" {
+			m.addFinding(Variables, Error, "", "its variables could not be read: %s", why)
 			continue
 		}
-		if value := m.variable("MASTER_ADDR"); value != "" && value != "localhost" && !isLoopback(value) && value != r.master() && !slices.Contains(r.addressesOfFirst(), value) {
-			m.find(Variables, Warning, unsetHint, "MASTER_ADDR=%s is not the first node, %s", value, r.master())
+		if value := m.variable("MASTER_ADDR"); value != "" && value != "localhost" && !isLoopback(value) && value != r.masterAddress() && !slices.Contains(r.firstMember().reachableAddresses(), value) {
+			m.addFinding(Variables, Warning, unsetHint, "MASTER_ADDR=%s is not the first node, %s", value, r.masterAddress())
 		}
 		for _, name := range slices.Sorted(maps.Keys(*m.seen.Variables.OK)) {
 			value := (*m.seen.Variables.OK)[name]
 			names[name] = true
-			for _, rule := range rules() {
+			for _, rule := range variableRules() {
 				if rule.name == name && rule.bad(value) {
-					m.find(Variables, rule.level, rule.try, "%s=%s: %s", name, value, rule.why)
+					m.addFinding(Variables, rule.level, rule.try, "%s=%s: %s", name, value, rule.why)
 				}
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if !slices.ContainsFunc(own(), func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		if !slices.ContainsFunc(nodeVariables(), func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 			compareVariable(live, name)
 		}
 	}
 }
 
-// compareVariable tells those who have another value than most.
+// compareVariable finds the nodes whose value differs from most others'.
 func compareVariable(live []*member, name string) {
-	values := group(live, func(m *member) (string, bool) {
+	values := groupByValue(live, func(m *member) (string, bool) {
 		if m.seen.Variables.OK == nil {
 			return "", false
 		}
@@ -124,9 +125,9 @@ func compareVariable(live []*member, name string) {
 		level = Error // other algorithms, other code
 	}
 	most := values[0]
-	norm := fmt.Sprintf("where %d of %s have %s", len(most.members), count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+	norm := fmt.Sprintf("where %d of %s have %s", len(most.members), countOf(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
 	if most.value == "not set" {
-		norm = fmt.Sprintf("which %d of %s do not have", len(most.members), count(len(live), "node"))
+		norm = fmt.Sprintf("which %d of %s do not have", len(most.members), countOf(len(live), "node"))
 	}
 	for _, v := range values[1:] {
 		for _, m := range v.members {
@@ -134,17 +135,17 @@ func compareVariable(live []*member, name string) {
 			if !strings.Contains(is, "=") {
 				is = name + " is not set"
 			}
-			m.find(Variables, level, "give all the same: env in the inventory, or the profile of whoever logs in", "%s, %s", is, norm)
+			m.addFinding(Variables, level, "set the same value on all: env in the inventory, or the user's profile", "%s, %s", is, norm)
 		}
 	}
 }
 
-// own are variables that may differ from node to node.
-func own() []string {
+// nodeVariables are the prefixes of variables that may differ between nodes.
+func nodeVariables() []string {
 	return []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID", "UCX_NET_DEVICES", "FI_", "NVIDIA_", "NODE_RANK", "RANK", "GROUP_RANK", "LOCAL_RANK"}
 }
 
-// rule is a value of a variable that is known to be wrong.
+// rule describes a wrong value of a variable.
 type rule struct {
 	name     string
 	bad      func(value string) bool
@@ -152,14 +153,14 @@ type rule struct {
 	why, try string
 }
 
-func is(values ...string) func(string) bool {
+func isOneOf(values ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(values, strings.ToLower(v)) }
 }
 
 const unsetHint = "take it out of the profile there; the launcher sets it"
 
-// rules are the values that are known to be wrong.
-func rules() []rule {
+// variableRules are the known wrong values.
+func variableRules() []rule {
 	anything := func(string) bool { return true }
 	return []rule{
 		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unsetHint},
@@ -169,27 +170,27 @@ func rules() []rule {
 		{"NODE_RANK", anything, Warning, "set beforehand: each node needs another one, from what starts the job", unsetHint},
 		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unsetHint},
 		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo takes names of interfaces alone: no ^, no =", "GLOO_SOCKET_IFNAME=eth0"},
-		{"CUDA_VISIBLE_DEVICES", is("", "-1", "nodevfiles"), Error, "it hides all GPUs", "take it out of the profile there"},
-		{"NCCL_P2P_DISABLE", is("1"), Warning, "GPUs of a node do not talk to each other directly", "take it out, unless it is a way around a fault"},
-		{"NCCL_SHM_DISABLE", is("1"), Warning, "processes of a node talk over the network", "take it out, unless it is a way around a fault"},
-		{"NCCL_IB_DISABLE", is("1"), Warning, "InfiniBand and RoCE are not used", "take it out where there is such a network"},
-		{"NCCL_DEBUG", is("info", "trace"), Warning, "it writes much, from every process", "NCCL_DEBUG=WARN"},
-		{"CUDA_LAUNCH_BLOCKING", is("1"), Warning, "every kernel is waited for: it is for looking for faults", "take it out"},
-		{"TORCH_DISTRIBUTED_DEBUG", is("detail"), Warning, "every collective is checked: it is for looking for faults", "take it out"},
+		{"CUDA_VISIBLE_DEVICES", isOneOf("", "-1", "nodevfiles"), Error, "it hides all GPUs", "take it out of the profile there"},
+		{"NCCL_P2P_DISABLE", isOneOf("1"), Warning, "GPUs of a node do not talk to each other directly", "take it out, unless it is a way around a fault"},
+		{"NCCL_SHM_DISABLE", isOneOf("1"), Warning, "processes of a node talk over the network", "take it out, unless it is a way around a fault"},
+		{"NCCL_IB_DISABLE", isOneOf("1"), Warning, "InfiniBand and RoCE are not used", "take it out where there is such a network"},
+		{"NCCL_DEBUG", isOneOf("info", "trace"), Warning, "it writes much, from every process", "NCCL_DEBUG=WARN"},
+		{"CUDA_LAUNCH_BLOCKING", isOneOf("1"), Warning, "the CPU waits for every kernel: it is for debugging", "take it out"},
+		{"TORCH_DISTRIBUTED_DEBUG", isOneOf("detail"), Warning, "torch checks every collective: it is for debugging", "take it out"},
 		{"NCCL_ASYNC_ERROR_HANDLING", anything, Warning, "torch has it as TORCH_NCCL_ASYNC_ERROR_HANDLING since 2.2", "rename it"},
 		{"PYTHONHOME", anything, Warning, "an environment may find another Python's library by it", "take it out"},
 		{"LD_PRELOAD", func(v string) bool { return v != "" }, Warning, "it changes every program", "take it out, unless it is meant"},
 	}
 }
 
-// valued are the nodes with one value.
+// valued are the nodes that share a value.
 type valued struct {
 	value   string
 	members []*member
 }
 
-// group puts the nodes of which a value is known together by it, most first.
-func group(members []*member, of func(*member) (string, bool)) []valued {
+// groupByValue groups the nodes by their known values, the largest group first.
+func groupByValue(members []*member, of func(*member) (string, bool)) []valued {
 	var all []valued
 	for _, m := range members {
 		value, known := of(m)
@@ -206,13 +207,13 @@ func group(members []*member, of func(*member) (string, bool)) []valued {
 	return all
 }
 
-// disk looks for room.
-func (r *run) disk(context.Context) {
-	for _, m := range r.live() {
+// checkDisks checks the free space.
+func (r *run) checkDisks(context.Context) {
+	for _, m := range r.liveMembers() {
 		for _, what := range slices.Sorted(maps.Keys(m.seen.Disks)) {
 			p := m.seen.Disks[what]
-			if why := p.why(); why != "" {
-				m.find(Disk, Error, "", "%s: %s", what, why)
+			if why := p.failureReason(); why != "" {
+				m.addFinding(Disk, Error, "", "%s: %s", what, why)
 				continue
 			}
 			m.judgeRoom(Disk, what, *p.OK, r.opt.MinFree)
@@ -220,10 +221,10 @@ func (r *run) disk(context.Context) {
 	}
 }
 
-// fewInodes are too few to make files.
+// fewInodes is too few for new files.
 const fewInodes = 1000
 
-// judgeRoom says what is wrong with a place for files.
+// judgeRoom checks one place for files.
 func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
 	try := "make room: df -h " + p.Path
 	if what == "/dev/shm" {
@@ -235,26 +236,26 @@ func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
 	}
 	switch {
 	case p.Unwritable != "":
-		m.find(kind, Error, try+"; ls -ld "+p.Path, "%s: nothing can be written there: %s", name, p.Unwritable)
+		m.addFinding(kind, Error, try+"; ls -ld "+p.Path, "%s: nothing can be written there: %s", name, p.Unwritable)
 	case p.Free < least:
-		m.find(kind, Error, try, "%s has %s free, less than %s", name, ui.Size(p.Free), ui.Size(least))
+		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, cause.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:
-		m.find(kind, Error, "make room: df -i "+p.Path, "%s has room for %d files more", name, p.Inodes)
+		m.addFinding(kind, Error, "make room: df -i "+p.Path, "%s has room for %d files more", name, cause.Own(p.Inodes))
 	}
 }
 
-// paths compares what nodes see of data and output.
-func (r *run) paths(ctx context.Context) {
-	live := r.live()
+// checkPaths compares the nodes' views of data and output.
+func (r *run) checkPaths(ctx context.Context) {
+	live := r.liveMembers()
 	for _, path := range r.opt.Data {
 		for _, m := range live {
-			if why := m.seen.Data[path].why(); why != "" {
-				m.find(Paths, Error, "mount it there, or bring it; ls -ld "+path, "--data %s: %s", path, why)
+			if why := m.seen.Data[path].failureReason(); why != "" {
+				m.addFinding(Paths, Error, "mount it there, or bring it; ls -ld "+path, "--data %s: %s", path, why)
 			} else if m.seen.Data[path].OK.Entries == 0 {
-				m.find(Paths, Error, "is it mounted there? findmnt -T "+path, "--data %s is empty", path)
+				m.addFinding(Paths, Error, "is it mounted there? findmnt -T "+path, "--data %s is empty", path)
 			}
 		}
-		kinds := group(live, func(m *member) (string, bool) {
+		kinds := groupByValue(live, func(m *member) (string, bool) {
 			d := m.seen.Data[path].OK
 			if d == nil || d.Entries == 0 {
 				return "", false
@@ -264,44 +265,45 @@ func (r *run) paths(ctx context.Context) {
 		for _, kind := range kinds[min(1, len(kinds)):] {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].seen.Data[path].OK, m.seen.Data[path].OK
-				m.find(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, where %d of %s have %d entries, %s, by other names or sizes", path,
-					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), count(len(live), "node"), most.Entries, ui.Size(most.Bytes))
+				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, where %d of %s have %d entries, %s, by other names or sizes", path,
+					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), countOf(len(live), "node"), most.Entries, ui.Size(most.Bytes))
 			}
 		}
 	}
-	r.outputs(ctx, live)
+	r.checkOutputs(ctx, live)
 }
 
-// outputs judges where nodes write to, and whether they see what the first wrote.
-func (r *run) outputs(ctx context.Context, live []*member) {
+// checkOutputs checks that nodes can write to the output folders, and that they see the
+// first node's file.
+func (r *run) checkOutputs(ctx context.Context, live []*member) {
 	for _, path := range r.opt.Output {
 		for _, m := range live {
 			p := m.seen.Output[path]
-			if why := p.why(); why != "" {
-				m.find(Paths, Error, "ls -ld "+path, "--output %s: %s", path, why)
+			if why := p.failureReason(); why != "" {
+				m.addFinding(Paths, Error, "ls -ld "+path, "--output %s: %s", path, why)
 				continue
 			}
 			m.judgeRoom(Paths, "--output "+path, *p.OK, r.opt.MinFree)
 		}
 	}
-	if len(r.opt.Output) == 0 || len(live) < 2 || live[0] != r.first() {
+	if len(r.opt.Output) == 0 || len(live) < 2 || live[0] != r.firstMember() {
 		return
 	}
 	seen := make([]map[string]part[bool], len(r.members))
-	r.all(ctx, Paths, live[1:], lookLimit+askLimit, func(ctx context.Context, m *member) error {
+	r.askAll(ctx, Paths, live[1:], lookLimit+askLimit, func(ctx context.Context, m *member) error {
 		_, _, err := m.agent.ask(ctx, "seen", map[string]any{"paths": r.opt.Output}, &seen[m.index])
 		return err
 	})
 	for _, path := range r.opt.Output {
-		if f := r.first().seen.Output[path]; f.OK == nil || f.OK.Unwritable != "" {
+		if f := r.firstMember().seen.Output[path]; f.OK == nil || f.OK.Unwritable != "" {
 			continue
 		}
 		var with, without []*member
 		for _, m := range live[1:] {
 			switch p, asked := seen[m.index][path]; {
 			case !asked || m.seen.Output[path].OK == nil:
-			case p.why() != "":
-				m.find(Paths, Error, "", "--output %s: %s", path, p.why())
+			case p.failureReason() != "":
+				m.addFinding(Paths, Error, "", "--output %s: %s", path, p.failureReason())
 			case *p.OK:
 				with = append(with, m)
 			default:
@@ -310,9 +312,9 @@ func (r *run) outputs(ctx context.Context, live []*member) {
 		}
 		for _, m := range without {
 			if len(with) > 0 {
-				m.find(Paths, Error, "is it mounted there?", "--output %s is not what the others have there: a file that %s wrote is not seen", path, r.first().host.Name)
+				m.addFinding(Paths, Error, "is it mounted there?", "--output %s is another folder than on the other nodes: the file of %s is missing", path, r.firstMember().host.Name)
 			} else {
-				m.find(Paths, Warning, "checkpoints of several nodes belong on a file system that all share", "--output %s: each node has its own", path)
+				m.addFinding(Paths, Warning, "checkpoints of several nodes belong on a file system that all share", "--output %s: each node has its own", path)
 			}
 		}
 	}

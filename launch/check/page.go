@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/internal/sealed"
+	"github.com/dsbuild/dsbuild/internal/htmlpage"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -17,9 +17,9 @@ var pageTemplate string
 //go:embed page.css
 var pageStyle string
 
-// view is what the page shows: texts, clean.
+// view holds the cleaned texts of the page.
 type view struct {
-	sealed.Page
+	htmlpage.Page
 	Good     bool
 	Verdict  string
 	About    [][2]string
@@ -32,22 +32,25 @@ type view struct {
 type viewCause struct {
 	Level, Check, Nodes, Text, Hint string
 	Count                           int
-	As                              string // whose words Text is, where others said it in others
+	As                              string // the node that said Text, if other nodes used other words
 }
 
-// Page writes the report as one HTML page. It asks for nothing and runs nothing: what a
-// node said is escaped, and the policy of the page allows its one style alone.
+// Page writes the report as one HTML page. It loads nothing and runs no scripts: the
+// nodes' words are escaped, and the page's policy allows only its one style.
 func (r *Report) Page(w io.Writer, about About) error {
 	tmpl, err := template.New("page").Parse(pageTemplate)
 	if err != nil {
 		return err
 	}
 	v := view{
-		Page:    sealed.New([]byte(pageStyle), nil),
+		Page:    htmlpage.New([]byte(pageStyle), nil),
 		Good:    r.Ready,
 		Verdict: ui.Clean(r.Verdict()),
 		About: [][2]string{
-			{"command", about.Command}, {"inventory", about.Inventory}, {"by", about.By}, {"at", about.At.Format(time.RFC1123Z)},
+			{"command", about.Command},
+			{"inventory", about.Inventory},
+			{"by", about.By},
+			{"at", about.At.Format(time.RFC1123Z)},
 			{"master", ui.Clean(r.Master.Address)},
 		},
 	}
@@ -58,13 +61,13 @@ func (r *Report) Page(w io.Writer, about About) error {
 		}
 		v.Causes = append(v.Causes, one)
 	}
-	for _, line := range r.together() {
+	for _, line := range r.jointLines() {
 		v.Together = append(v.Together, ui.Clean(line))
 	}
 	for _, n := range r.NotChecked {
 		v.Left = append(v.Left, string(n.Check)+": "+ui.Clean(n.Why))
 	}
-	for _, row := range r.rows() {
+	for _, row := range r.tableRows() {
 		for i := range row {
 			row[i] = ui.Clean(row[i])
 		}

@@ -11,28 +11,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Cause is something that was found of some nodes, equal but for what each has for
-// itself.
+// Cause is one finding of several nodes. The texts may differ in names and addresses.
 type Cause struct {
 	Finding
-	Node  string   `json:"node"` // the first of them: the words are its own
+	Node  string   `json:"node"` // the first of Nodes: it said Text
 	Nodes []string `json:"nodes"`
-	alike bool     // all said the very same
+	alike bool     // all nodes said exactly the same
 }
 
-// causes puts together what was found of several nodes: errors first, in the order of the
+// groupCauses merges equal findings of several nodes: errors first, in the order of the
 // checks.
-func causes(nodes []NodeReport) []Cause {
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Name
-	}
-	like := ui.NewLikeness(names)
+func groupCauses(nodes []NodeReport) []Cause {
 	all := []Cause{}
 	place := map[string]int{}
 	for _, n := range nodes {
 		for _, f := range n.Findings {
-			key := strings.Join([]string{string(f.Check), string(f.Level), like.Key(f.Text, n.Name, n.Address), like.Key(f.Hint, n.Name, n.Address)}, "\x00")
+			key := strings.Join([]string{string(f.Check), string(f.Level), cmp.Or(f.cause, f.Text)}, "\x00")
 			at, seen := place[key]
 			if !seen {
 				at, place[key] = len(all), len(all)
@@ -52,7 +46,7 @@ func causes(nodes []NodeReport) []Cause {
 	return all
 }
 
-// String is a cause for people.
+// String writes a cause for people.
 func (c Cause) String() string {
 	who := foldNames(c.Nodes)
 	if len(c.Nodes) > 1 {
@@ -72,17 +66,17 @@ func (c Cause) String() string {
 	return text
 }
 
-// mostCauses are printed; --json and the page have all.
+// mostCauses is the number of printed causes; --json and the page list all.
 const mostCauses = 30
 
-// Print writes the report for a person: a table in which equal nodes are one row, what
-// was found once for all nodes of which it was, what all did together, and a verdict.
+// Print writes the report for a person: a table with one row for equal nodes, the merged
+// findings, the joint checks, and a verdict.
 func (r *Report) Print(w io.Writer) error {
-	if err := ui.Table(w, []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "CLOCK", "SECONDS"}, r.rows()); err != nil {
+	if err := ui.Table(w, []string{"NODES", "STATUS", "GPUS", "TORCH", "INTERFACE", "CLOCK", "SECONDS"}, r.tableRows()); err != nil {
 		return err
 	}
-	lines := r.findings()
-	lines = append(lines, r.together()...)
+	lines := r.findingLines()
+	lines = append(lines, r.jointLines()...)
 	for _, n := range r.NotChecked {
 		lines = append(lines, fmt.Sprintf("not checked: %s: %s", n.Check, n.Why))
 	}
@@ -95,8 +89,8 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// rows are those of the table: one for all nodes that are equal but for their time.
-func (r *Report) rows() [][]string {
+// tableRows are the rows of the table. Nodes that differ only in time share a row.
+func (r *Report) tableRows() [][]string {
 	type row struct {
 		cells       []string
 		names       []string
@@ -137,8 +131,8 @@ func (r *Report) rows() [][]string {
 	return table
 }
 
-// findings are what was found, a cause each.
-func (r *Report) findings() []string {
+// findingLines writes the causes.
+func (r *Report) findingLines() []string {
 	var lines []string
 	for _, c := range r.Causes[:min(len(r.Causes), mostCauses)] {
 		lines = append(lines, c.String())
@@ -149,8 +143,8 @@ func (r *Report) findings() []string {
 	return lines
 }
 
-// together says what the nodes did with each other.
-func (r *Report) together() []string {
+// jointLines writes the results of the joint checks.
+func (r *Report) jointLines() []string {
 	var lines []string
 	if p := r.Pairs; p.Tried > 0 {
 		lines = append(lines, fmt.Sprintf("connections between nodes: %d of %d", p.Tried-p.Failed, p.Tried))
@@ -161,24 +155,24 @@ func (r *Report) together() []string {
 	return lines
 }
 
-// String is a collective in a line.
+// String writes a collective in one line.
 func (s Sum) String() string {
-	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, countOf(s.Processes, "process", "processes"), count(len(s.Nodes), "node"))
+	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, countWords(s.Processes, "process", "processes"), countOf(len(s.Nodes), "node"))
 	if len(s.Without) > 0 {
 		text += fmt.Sprintf(" (without %s)", foldNames(s.Without))
 	}
 	if !s.OK {
 		return text + ": " + s.Error
 	}
-	text += fmt.Sprintf(": every sum right; %s in %s", ui.Size(s.Bytes), short(s.Seconds))
+	text += fmt.Sprintf(": every sum right; %s in %s", ui.Size(s.Bytes), shortTime(s.Seconds))
 	if s.Bandwidth > 0 {
 		text += fmt.Sprintf(", %s/s bus bandwidth", ui.Size(int64(s.Bandwidth)))
 	}
-	return text + fmt.Sprintf("; one number in %s", short(s.Latency))
+	return text + fmt.Sprintf("; one number in %s", shortTime(s.Latency))
 }
 
-// short is a time of fractions of seconds.
-func short(seconds float64) string {
+// shortTime writes a time in suitable units.
+func shortTime(seconds float64) string {
 	switch {
 	case seconds < 0.001:
 		return fmt.Sprintf("%.0f µs", seconds*1e6)
@@ -188,14 +182,14 @@ func short(seconds float64) string {
 	return fmt.Sprintf("%.1f s", seconds)
 }
 
-// Verdict is the report in one line.
+// Verdict sums up the report in one line.
 func (r *Report) Verdict() string {
 	total := len(r.Nodes)
 	parts := []string{fmt.Sprintf("%d of %d nodes ready", r.Summary.OK, total)}
 	if r.Ready {
-		parts = []string{count(total, "node") + " ready for a job"}
+		parts = []string{countOf(total, "node") + " ready for a job"}
 		if n := len(r.Causes); n > 0 {
-			parts = append(parts, count(n, "warning"))
+			parts = append(parts, countOf(n, "warning"))
 		}
 	}
 	if n := r.Summary.Failed; n > 0 {

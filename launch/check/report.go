@@ -6,31 +6,31 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// Status is what became of a node.
+// Status is a node's result.
 type Status string
 
 // The statuses of nodes.
 const (
-	OK          Status = "ok"          // nothing was found that is an error
-	Failed      Status = "failed"      // something was
+	OK          Status = "ok"          // no errors
+	Failed      Status = "failed"      // at least one error
 	Unreachable Status = "unreachable" // no connection
-	Skipped     Status = "skipped"     // not attempted: the run was interrupted
+	Skipped     Status = "skipped"     // not attempted because of an interrupt
 )
 
-// Report is what was found: the JSON of --report and --json.
+// Report holds the results: the JSON of --report and --json.
 type Report struct {
 	Command     string       `json:"command"` // check
 	Ready       bool         `json:"ready"`   // every node is ok
 	Master      Master       `json:"master"`
 	Summary     Summary      `json:"summary"`
-	Causes      []Cause      `json:"causes"` // the findings, the same of several nodes once
+	Causes      []Cause      `json:"causes"` // the findings, merged over nodes
 	Pairs       Pairs        `json:"pairs"`
 	Collectives []Sum        `json:"collectives"`
 	NotChecked  []Note       `json:"not_checked"`
 	Nodes       []NodeReport `json:"nodes"` // in inventory order
 }
 
-// Master is where all meet.
+// Master is the rendezvous of the nodes.
 type Master struct {
 	Node    string `json:"node"`
 	Address string `json:"address"`
@@ -51,33 +51,33 @@ type Pairs struct {
 	Failed int `json:"failed"`
 }
 
-// Note is something that was not checked, and why.
+// Note is a check that was not made, with the reason.
 type Note struct {
 	Check Kind   `json:"check"`
 	Why   string `json:"why"`
 }
 
-// NodeReport is what was found of one node.
+// NodeReport holds the results of one node.
 type NodeReport struct {
 	Name      string      `json:"name"`
 	Status    Status      `json:"status"`
 	Findings  []Finding   `json:"findings"`
-	Address   string      `json:"address"`   // by which others reach it; "": not known
+	Address   string      `json:"address"`   // for the other nodes; "": not known
 	Interface string      `json:"interface"` // of that address
 	Clock     *Skew       `json:"clock"`     // null: not known
 	Facts     *node.Facts `json:"facts"`     // without its distributions
-	Seconds   float64     `json:"seconds"`   // until it had told what it finds by itself
+	Seconds   float64     `json:"seconds"`   // until its survey arrived
 }
 
-// report sums up.
-func (r *run) report() *Report {
+// buildReport makes the report of the run.
+func (r *run) buildReport() *Report {
 	rep := &Report{
-		Command: "check", Master: Master{r.first().host.Name, r.master(), r.opt.Port}, Pairs: r.pairs,
+		Command: "check", Master: Master{r.firstMember().host.Name, r.masterAddress(), r.opt.Port}, Pairs: r.pairs,
 		Collectives: append([]Sum{}, r.sums...), NotChecked: append([]Note{}, r.notes...),
 	}
 	for _, m := range r.members {
 		n := NodeReport{Name: m.host.Name, Status: m.status, Findings: append([]Finding{}, m.findings...), Clock: m.skew, Seconds: m.seconds}
-		if m.status == OK && m.hasError() {
+		if m.status == OK && m.hasAnyError() {
 			n.Status = Failed
 		}
 		if m.route != nil {
@@ -101,11 +101,11 @@ func (r *run) report() *Report {
 		rep.Nodes = append(rep.Nodes, n)
 	}
 	rep.Ready = rep.Summary.OK == len(rep.Nodes)
-	rep.Causes = causes(rep.Nodes)
+	rep.Causes = groupCauses(rep.Nodes)
 	return rep
 }
 
-func (m *member) hasError() bool {
+func (m *member) hasAnyError() bool {
 	for _, f := range m.findings {
 		if f.Level == Error {
 			return true
@@ -114,7 +114,7 @@ func (m *member) hasError() bool {
 	return false
 }
 
-// Err is nil where every node is ok; else it carries exit code 3.
+// Err is nil if every node is ok; else it carries exit code 3.
 func (r *Report) Err() error {
 	if r.Ready {
 		return nil

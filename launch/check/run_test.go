@@ -252,20 +252,20 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 		req := agentRequest{LimitS: 20, Run: "r", Word: m.word, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
 		m.agent = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
 			e.from = m
-			r.hear(e)
+			r.queueEvent(e)
 		})
-		if err := m.agent.first(t.Context(), &m.seen); err != nil {
+		if err := m.agent.awaitSurvey(t.Context(), &m.seen); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(r.close)
+	t.Cleanup(r.closeAll)
 	return r
 }
 
 // A job of JAX is tested by JAX: real processes meet, sum and part. Slurm's variables,
 // which JAX reads by itself, do not mislead it.
 func TestSumByJAX(t *testing.T) {
-	dir, err := python.Environment(t.Context(), func(line string) { t.Log(line) }, "jax==0.10.2")
+	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{"jax==0.10.2"}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestSumByJAX(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	r := withPython(t, filepath.Join(dir, "bin", "python"), true)
-	r.collectives(t.Context())
+	r.checkCollectives(t.Context())
 	if got := r.said(); got != "" || len(r.sums) != 1 {
 		t.Fatalf("%+v\n%s", r.sums, got)
 	}
@@ -292,7 +292,7 @@ func TestSumWithoutJAX(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := withPython(t, "python3", true)
-	r.collectives(t.Context())
+	r.checkCollectives(t.Context())
 	if got := r.said(); strings.Count(got, "it does not get JAX imported: the node says: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
 		t.Errorf("%+v\n%s", r.sums, got)
 	}
@@ -302,13 +302,13 @@ func TestSumWithoutJAX(t *testing.T) {
 func TestAgentEndsWithItsConnection(t *testing.T) {
 	mark := t.Name() + random()
 	for name, stop := range map[string]func(*agent){
-		"orderly":    (*agent).end,
+		"orderly":    (*agent).endSession,
 		"input ends": func(a *agent) { a.in.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := startAgent(t.Context(), here{mark: mark}, "python3", agentRequest{LimitS: 20, Run: "r", Word: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}, func(event) {})
 			var got survey
-			if err := a.first(t.Context(), &got); err != nil {
+			if err := a.awaitSurvey(t.Context(), &got); err != nil {
 				t.Fatal(err)
 			}
 			order := map[string]any{"backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
@@ -334,17 +334,17 @@ func TestHostileNode(t *testing.T) {
 	a := &agent{begun: make(chan reply, 1), events: func(event) {}, ended: make(chan struct{})}
 	a.waiting = map[int]chan reply{0: a.begun}
 	for _, text := range []string{`{"to": 7, "ok": 1}`, `{"surprise": 1}`, `[]`, `{"to": "x"}`} {
-		if err := a.receive(json.RawMessage(text)); err == nil {
+		if err := a.receiveMessage(json.RawMessage(text)); err == nil {
 			t.Errorf("%s is taken", text)
 		}
 	}
 	m := &member{host: inventory.Host{Name: "n"}}
-	m.find(Names, Error, "try \x1b[2Jthis", "a name\x1b]0;title\x07\nn2: names: is another's\u202e")
+	m.addFinding(Names, Error, "try \x1b[2Jthis", "a name\x1b]0;title\x07\nn2: names: is another's\u202e")
 	if f := m.findings[0]; f.Text != "a name n2: names: is another's" || f.Hint != "try this" {
 		t.Errorf("%q", f)
 	}
-	report := &Report{Nodes: []NodeReport{{Name: "n", Status: Failed, Findings: []Finding{{Names, Error, `<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`}}}}}
-	report.Causes = causes(report.Nodes)
+	report := &Report{Nodes: []NodeReport{{Name: "n", Status: Failed, Findings: []Finding{{Check: Names, Level: Error, Text: `<script>alert(1)</script>`, Hint: `"><img src=x onerror=alert(1)>`}}}}}
+	report.Causes = groupCauses(report.Nodes)
 	var page bytes.Buffer
 	if err := report.Page(&page, About{Command: "dsbuild check"}); err != nil {
 		t.Fatal(err)

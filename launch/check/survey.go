@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// survey is what an agent finds by itself.
+// survey is an agent's first answer: facts about its node.
 type survey struct {
 	Host       part[resolved]           `json:"host"`   // its own name
 	Master     part[resolved]           `json:"master"` // the master's address
@@ -18,18 +18,18 @@ type survey struct {
 	Devices    map[string]part[told]    `json:"devices"`
 	Data       map[string]part[dataset] `json:"data"`
 	Output     map[string]part[room]    `json:"output"`
-	Port       int                      `json:"port"` // on which it answers callers
+	Port       int                      `json:"port"` // answers callers
 }
 
-// part is the answer to one question: there, an error, or none in time.
+// part is the answer to one question: a value, an error, or none in time.
 type part[T any] struct {
 	OK    *T     `json:"ok"`
 	Error string `json:"error"`
 	Hung  bool   `json:"hung"`
 }
 
-// why is what went wrong, or "".
-func (p part[T]) why() string {
+// failureReason is the reason of a failure, or "".
+func (p part[T]) failureReason() string {
 	switch {
 	case p.Hung:
 		return "no answer within " + lookLimit.String()
@@ -41,7 +41,7 @@ func (p part[T]) why() string {
 	return node.Words(p.Error).Error()
 }
 
-// resolved is what a name stands for on a node.
+// resolved is a name with its addresses on a node.
 type resolved struct {
 	Name      string   `json:"name"`
 	Addresses []string `json:"addresses"`
@@ -54,31 +54,31 @@ type nic struct {
 	Address string `json:"address"`
 }
 
-// routed is by which interface, and as whom, a node reaches the master.
+// routed is a node's route to the master: interface and own address.
 type routed struct {
 	Interface string `json:"interface"`
 	Address   string `json:"address"`
 }
 
-// room is what there is of a file system.
+// room describes the free space of a file system.
 type room struct {
 	What       string `json:"what"`
-	Path       string `json:"path"` // of output: as it was given; else where it was looked
+	Path       string `json:"path"` // for output: as the user gave it; else the checked folder
 	Free       int64  `json:"free"`
-	Inodes     int64  `json:"inodes"` // -1: not counted there
+	Inodes     int64  `json:"inodes"` // -1: the file system has no count
 	Unwritable string `json:"unwritable"`
-	Missing    bool   `json:"missing"` // of output: it is still to be made
+	Missing    bool   `json:"missing"` // for output: the folder does not exist yet
 }
 
-// dataset is a folder or file that nodes are to see.
+// dataset is a folder or file that all nodes must see.
 type dataset struct {
 	Path    string `json:"path"`
 	Entries int    `json:"entries"`
 	Bytes   int64  `json:"bytes"`
-	Digest  string `json:"digest"` // of names and sizes: equal where those are
+	Digest  string `json:"digest"` // of names and sizes
 }
 
-// told is what a program said.
+// told is the output of a program.
 type told struct {
 	Status int      `json:"status"`
 	Lines  []string `json:"lines"`

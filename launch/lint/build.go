@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// buildRules are about building DeepSpeed in front of a job.
+// buildRules check builds of DeepSpeed before a job.
 func buildRules() []Rule {
 	return []Rule{{
 		ID: "build-variables-lost", Severity: Error,
@@ -47,14 +47,14 @@ func buildVariablesLost(s *subject) []hit {
 			continue
 		}
 		if b := s.buildBehind(a); b != nil && (a.Exported == 0 || a.Exported > b.Seq) {
-			hits = append(hits, hit{at: a.At, says: a.Name + " is set without export, and " + shown(b.Words[0]) + " does not get it"})
+			hits = append(hits, hit{at: a.At, says: a.Name + " is set without export, and " + showWord(b.Words[0]) + " does not get it"})
 		}
 	}
 	return hits
 }
 
-// buildBehind is the first build after a variable was set that is not given
-// the variable by itself.
+// buildBehind returns the first build after an assignment that does not set the
+// variable itself.
 func (s *subject) buildBehind(a *script.Assignment) *script.Command {
 	for _, c := range s.Commands {
 		if c.Seq < a.Seq || !builds(c) {
@@ -130,14 +130,14 @@ func jobsOption(c *script.Command, i int) (jobs int, ok bool) {
 	return jobs, true
 }
 
-// buildsDeepSpeed reports whether what the script builds is DeepSpeed.
+// buildsDeepSpeed reports whether the script builds DeepSpeed.
 func (s *subject) buildsDeepSpeed() bool {
 	for a := range s.sets() {
 		if strings.HasPrefix(a.Name, "DS_BUILD_") {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.named("cd", "git", "pushd"), func(c *script.Command) bool {
+	return slices.ContainsFunc(s.commandsNamed("cd", "git", "pushd"), func(c *script.Command) bool {
 		return strings.Contains(strings.ToLower(c.Text()), "deepspeed")
 	})
 }
@@ -146,7 +146,7 @@ var gccPackage = regexp.MustCompile(`^(?:gcc|g\+\+)-([0-9]+)$`)
 
 func oldGCC(s *subject) []hit {
 	var hits []hit
-	for _, c := range s.named("apt", "apt-get", "aptitude") {
+	for _, c := range s.commandsNamed("apt", "apt-get", "aptitude") {
 		if !hasWord(c, "install") {
 			continue
 		}
@@ -165,7 +165,7 @@ func oldGCC(s *subject) []hit {
 }
 
 func wheelOnOneNode(s *subject) []hit {
-	copied := slices.ContainsFunc(s.named("scp", "rsync"), func(c *script.Command) bool {
+	copied := slices.ContainsFunc(s.commandsNamed("scp", "rsync"), func(c *script.Command) bool {
 		return strings.Contains(c.Text(), ".whl") && strings.Contains(c.Text(), ":")
 	})
 	if !copied {

@@ -7,7 +7,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// containerRules are about trainings in containers.
+// containerRules check trainings in containers.
 func containerRules() []Rule {
 	return []Rule{{
 		ID: "apptainer-without-nv", Severity: Error,
@@ -26,9 +26,8 @@ func containerRules() []Rule {
 
 func dockerNames() []string { return []string{"docker", "podman", "nerdctl", "nvidia-docker"} }
 
-// containerOptions are the words of a container's command between its
-// subcommand and the program that runs inside; open says that a variable among
-// them may hold more.
+// containerOptions returns the words of a container's command between its subcommand
+// and the program inside; open: a variable may hold further options.
 func containerOptions(c, program *script.Command, subcommands ...string) (options []string, open, found bool) {
 	words := c.Words[1:]
 	if n := len(program.Words); n > 0 && n <= len(words) {
@@ -41,13 +40,13 @@ func containerOptions(c, program *script.Command, subcommands ...string) (option
 	for j, w := range words {
 		options = append(options, w.Text())
 		// The last one is the image.
-		open = open || w.Only() != nil && j != i && j < len(words)-1 && (w.Only().Options() || !strings.HasPrefix(words[j-1].Text(), "-"))
+		open = open || w.Only() != nil && j != i && j < len(words)-1 && (w.Only().NamesOptions() || !strings.HasPrefix(words[j-1].Text(), "-"))
 	}
 	return options, open, true
 }
 
-// started is the command that c starts directly.
-func (s *subject) started(c *script.Command) *script.Command {
+// startedBy returns the command that c starts directly.
+func (s *subject) startedBy(c *script.Command) *script.Command {
 	for _, inner := range s.Commands {
 		if n := len(inner.Via); n > 0 && inner.Via[n-1] == c {
 			return inner
@@ -58,8 +57,8 @@ func (s *subject) started(c *script.Command) *script.Command {
 
 func apptainerWithoutNV(s *subject) []hit {
 	var hits []hit
-	for _, c := range s.named("apptainer", "singularity") {
-		words, open, found := containerOptions(c, s.started(c), "exec", "run", "shell")
+	for _, c := range s.commandsNamed("apptainer", "singularity") {
+		words, open, found := containerOptions(c, s.startedBy(c), "exec", "run", "shell")
 		if !found || open || c.Captured || !s.trainsOnGPUs(c) || slices.ContainsFunc(words, gpuOption) || s.setsGPUOption(c) {
 			continue
 		}
@@ -73,11 +72,11 @@ func gpuOption(text string) bool {
 		strings.HasPrefix(text, "--nv=") || strings.HasPrefix(text, "--nvccli=") || strings.HasPrefix(text, "--rocm=")
 }
 
-// setsGPUOption reports whether a variable says what --nv says.
+// setsGPUOption reports whether a variable has the effect of --nv.
 func (s *subject) setsGPUOption(c *script.Command) bool {
 	for _, tool := range []string{"APPTAINER_", "SINGULARITY_"} {
 		for _, name := range []string{"NV", "NVCCLI", "ROCM"} {
-			if s.assigns(tool + name) {
+			if s.assignsVariable(tool + name) {
 				return true
 			}
 		}
@@ -85,12 +84,11 @@ func (s *subject) setsGPUOption(c *script.Command) bool {
 	return false
 }
 
-// trainsOnGPUs reports whether a container's command is a training that is to
-// use GPUs.
+// trainsOnGPUs reports whether a container runs a training on GPUs.
 func (s *subject) trainsOnGPUs(container *script.Command) bool {
 	st := s.job
 	if srun := container.Starter("srun"); srun != nil {
-		st = s.step(srun)
+		st = s.stepOfStarter(srun)
 	}
 	wants := st.wantsGPUs()
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
@@ -102,14 +100,14 @@ func (s *subject) trainsOnGPUs(container *script.Command) bool {
 			if f, ok := l.nproc(); ok {
 				n, known = f.value.Int()
 			}
-			return len(l.program) > 0 && (wants || !s.batch() && known && n > 1)
+			return len(l.program) > 0 && (wants || !s.isBatch() && known && n > 1)
 		}
-		file, _ := python(c)
-		return wants && file != "" && !prepares(file)
+		file, _ := pythonScript(c)
+		return wants && file != "" && !isPreparation(file)
 	})
 }
 
-// onCPU reports whether a command says that it uses no GPU.
+// onCPU reports whether a command chooses the CPU explicitly.
 func onCPU(c *script.Command) bool {
 	for _, name := range []string{"JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "ACCELERATE_USE_CPU"} {
 		if a := c.Getenv(name); a != nil {
@@ -126,8 +124,8 @@ func onCPU(c *script.Command) bool {
 
 func dockerWithoutHostNetwork(s *subject) []hit {
 	var hits []hit
-	for _, c := range s.named(dockerNames()...) {
-		words, open, found := containerOptions(c, s.started(c), "run", "create")
+	for _, c := range s.commandsNamed(dockerNames()...) {
+		words, open, found := containerOptions(c, s.startedBy(c), "run", "create")
 		if !found || open || c.Captured || !ownNetwork(words) || !s.spansNodes(c) {
 			continue
 		}
@@ -136,8 +134,8 @@ func dockerWithoutHostNetwork(s *subject) []hit {
 	return hits
 }
 
-// ownNetwork reports whether the options give a container a network that no
-// other host reaches. Networks with a name may be anything.
+// ownNetwork reports whether the options give a container a network that no other host
+// reaches. A named network may be of any type.
 func ownNetwork(options []string) bool {
 	network := "bridge"
 	for i, text := range options {
@@ -153,18 +151,18 @@ func ownNetwork(options []string) bool {
 	return slices.Contains([]string{"bridge", "default", "none", "slirp4netns", "pasta", "private"}, network)
 }
 
-// spansNodes reports whether what a container runs is one of several nodes.
+// spansNodes reports whether a container runs one part of a training on several nodes.
 func (s *subject) spansNodes(container *script.Command) bool {
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
 		if !slices.Contains(c.Via, container) {
 			return false
 		}
 		if l := newLaunch(c); l != nil {
-			st := s.stepOf(l)
-			return len(l.program) > 0 && !l.single(st) && (l.several(st) || st.nodes > 1)
+			st := s.stepOfLaunch(l)
+			return len(l.program) > 0 && !l.isSingleNode(st) && (l.isMultiNode(st) || st.nodes > 1)
 		}
 		srun := c.Starter("srun")
-		file, _ := python(c)
-		return file != "" && !prepares(file) && srun != nil && s.step(srun).nodes > 1 && s.step(srun).tasks != 1
+		file, _ := pythonScript(c)
+		return file != "" && !isPreparation(file) && srun != nil && s.stepOfStarter(srun).nodes > 1 && s.stepOfStarter(srun).tasks != 1
 	})
 }

@@ -4,38 +4,38 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
 // marker begins a comment that silences rules: "# dsbuild: ignore RULE".
 const marker = "dsbuild: ignore"
 
-// ignores says where which rules are silent.
+// ignores holds the silenced rules by line.
 type ignores struct {
 	file  *document
 	lines map[int][]string // by line, from 0
 }
 
-// newIgnores reads the comments of a script. Behind a command a comment is
-// about that command, on a line of its own about the next.
+// newIgnores reads the comments of a script. A comment behind a command applies to that
+// command; a comment on its own line applies to the next command.
 func newIgnores(f *document, s *script.Script) *ignores {
 	g := &ignores{file: f, lines: map[int][]string{}}
-	for _, one := range scripts(s) {
+	for _, one := range withInnerScripts(s) {
 		for _, c := range one.Comments {
-			names := ignored(c.Text)
+			names := ignoredRules(c.Text)
 			if len(names) == 0 {
 				continue
 			}
-			target, own := f.line(c.At), f.ownLine(c.At)
+			target, own := f.lineNumber(c.At), f.ownLine(c.At)
 			if own && !strings.HasPrefix(c.Text, "SBATCH") {
 				target = f.nextLine(target)
 			}
-			g.add(target, target, names)
+			g.addLines(target, target, names)
 			for _, r := range one.Ranges {
-				first, last := f.line(r.At), f.line(max(r.End-1, r.At))
+				first, last := f.lineNumber(r.At), f.lineNumber(max(r.End-1, r.At))
 				if own && first == target || !own && last == target {
-					g.add(first, last, names)
+					g.addLines(first, last, names)
 				}
 			}
 		}
@@ -43,35 +43,35 @@ func newIgnores(f *document, s *script.Script) *ignores {
 	return g
 }
 
-func (g *ignores) add(first, last int, names []string) {
+func (g *ignores) addLines(first, last int, names []string) {
 	for i := first; i <= last; i++ {
 		g.lines[i] = append(g.lines[i], names...)
 	}
 }
 
-func (g *ignores) covers(rule string, at int) bool {
-	return slices.Contains(g.lines[g.file.line(at)], rule)
+func (g *ignores) isIgnored(rule string, at int) bool {
+	return slices.Contains(g.lines[g.file.lineNumber(at)], rule)
 }
 
-// ignored are the rules that a comment names.
-func ignored(comment string) []string {
+// ignoredRules are the rules that a comment names.
+func ignoredRules(comment string) []string {
 	_, names, found := strings.Cut(comment, marker)
 	if !found {
 		return nil
 	}
 	names, _, _ = strings.Cut(names, "#")
-	// What is in brackets or behind a dash says why.
+	// Text in brackets or behind a dash is a reason.
 	names, _, _ = strings.Cut(names, "(")
 	names, _, _ = strings.Cut(names, " -")
 	return strings.FieldsFunc(names, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' || r == '\r' })
 }
 
-// ownLine reports whether nothing but blanks stands before a place.
+// ownLine reports whether only blanks precede a place on its line.
 func (f *document) ownLine(at int) bool {
-	return strings.TrimSpace(string(f.text[f.starts[f.line(at)]:at])) == ""
+	return strings.TrimSpace(string(f.text[f.starts[f.lineNumber(at)]:at])) == ""
 }
 
-// nextLine is the next line that says something other than what is silent.
+// nextLine returns the next line that is neither empty nor a comment.
 func (f *document) nextLine(n int) int {
 	lines := f.lines()
 	for n++; n < len(lines); n++ {
@@ -97,15 +97,15 @@ func unknownIgnores(s *subject) []hit {
 	var known []string
 	var hits []hit
 	for _, c := range s.Comments {
-		for _, name := range ignored(c.Text) {
+		for _, name := range ignoredRules(c.Text) {
 			if known == nil {
 				known = ruleIDs()
 			}
 			if slices.Contains(known, name) {
 				continue
 			}
-			says := "no rule is called " + mistake.Clip(name)
-			if near := mistake.Nearest(name, known); near != "" {
+			says := "no rule is called " + diagnostic.Clip(name)
+			if near := diagnostic.Nearest(name, known); near != "" {
 				says += " (did you mean " + near + "?)"
 			}
 			hits = append(hits, hit{at: c.At, says: says})

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// jaxRules are about JAX, which does not read what torch reads.
+// jaxRules check JAX jobs. JAX ignores the variables of torch.
 func jaxRules() []Rule {
 	return []Rule{{
 		ID: "jax-platform-name", Severity: Warning,
@@ -42,7 +42,7 @@ func jaxPlatformName(s *subject) []hit {
 }
 
 func jaxReadsNoRank(s *subject) []hit {
-	if !s.jax() || len(s.launches) > 0 || !slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return trains(c) && !tellsCoordinator(c) }) {
+	if !s.usesJAX() || len(s.launches) > 0 || !slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return startsTrainer(c) && !tellsCoordinator(c) }) {
 		return nil
 	}
 	for a := range s.sets() {
@@ -58,8 +58,8 @@ func jaxReadsNoRank(s *subject) []hit {
 	return nil
 }
 
-// jax reports whether the script is one for JAX.
-func (s *subject) jax() bool {
+// usesJAX reports whether the script starts a JAX program.
+func (s *subject) usesJAX() bool {
 	for a := range s.sets() {
 		if strings.HasPrefix(a.Name, "JAX_") || strings.HasPrefix(a.Name, "XLA_PYTHON_CLIENT_") {
 			return true
@@ -70,13 +70,13 @@ func (s *subject) jax() bool {
 	})
 }
 
-// tellsCoordinator reports whether a program is told where to meet.
+// tellsCoordinator reports whether a program gets the coordinator's address.
 func tellsCoordinator(c *script.Command) bool {
 	return slices.ContainsFunc(c.Words, func(w script.Word) bool { return strings.Contains(strings.ToLower(w.Text()), "coordinator") })
 }
 
 func jaxOneTaskPerNode(s *subject) []hit {
-	if !s.jax() || s.assigns("JAX_LOCAL_DEVICE_IDS") {
+	if !s.usesJAX() || s.assignsVariable("JAX_LOCAL_DEVICE_IDS") {
 		return nil
 	}
 	var hits []hit
@@ -85,9 +85,9 @@ func jaxOneTaskPerNode(s *subject) []hit {
 		if srun == nil || srun.Captured || c.Branch || !runsPython(c) || onCPU(c) || choosesDevices(c) {
 			continue
 		}
-		st := s.step(srun)
+		st := s.stepOfStarter(srun)
 		if st.nodes > 1 && st.perNode == 1 && st.gpus > 1 {
-			hits = append(hits, hit{at: c.At, says: fmt.Sprintf("JAX runs with one task per node, and each node has %s", count(st.gpus, "GPU"))})
+			hits = append(hits, hit{at: c.At, says: fmt.Sprintf("JAX runs with one task per node, and each node has %s", countOf(st.gpus, "GPU"))})
 		}
 	}
 	return hits
@@ -95,14 +95,14 @@ func jaxOneTaskPerNode(s *subject) []hit {
 
 // runsPython reports whether python runs a program: a file, or a module.
 func runsPython(c *script.Command) bool {
-	if file, _ := python(c); file != "" {
-		return !prepares(file)
+	if file, _ := pythonScript(c); file != "" {
+		return !isPreparation(file)
 	}
 	i := slices.IndexFunc(c.Words, func(w script.Word) bool { return w.Text() == "-m" })
 	return pythonName.MatchString(c.Name()) && i > 0 && !slices.Contains([]string{"pip", "venv", "ensurepip", ""}, c.Arg(i+1))
 }
 
-// choosesDevices reports whether a program is told which devices are its own.
+// choosesDevices reports whether a program gets its list of devices.
 func choosesDevices(c *script.Command) bool {
 	return slices.ContainsFunc(c.Words, func(w script.Word) bool {
 		text := strings.ReplaceAll(strings.ToLower(w.Text()), "_", "-")

@@ -7,25 +7,25 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// launch is a command that starts the processes of a training on a node, or on
-// all: torchrun, accelerate launch, deepspeed.
+// launch is a command that starts the processes of a training on one node or on all:
+// torchrun, accelerate launch, deepspeed.
 type launch struct {
 	*script.Command
 	kind  string // torchrun, accelerate or deepspeed
 	flags map[string]flag
-	// open says that there may be flags that are not known.
+	// open: a variable may hold further flags.
 	open bool
-	// program are the words behind the flags.
+	// program holds the words behind the flags.
 	program []script.Word
 }
 
-// flag is an option of a launcher; names are written with -.
+// flag is an option of a launcher; its name has - for _.
 type flag struct {
 	value script.Word
 	at    int
 }
 
-// launcherFlags are the flags without a value, by launcher.
+// launcherFlags returns the flags without a value.
 func launcherFlags(kind string) []string {
 	switch kind {
 	case "torchrun":
@@ -39,9 +39,9 @@ func launcherFlags(kind string) []string {
 	}
 }
 
-// newLaunch reads a launcher's command line; nil if the command is none.
+// newLaunch reads a launcher's command line; nil for other commands.
 func newLaunch(c *script.Command) *launch {
-	kind, words := launcher(c)
+	kind, words := parseLauncher(c)
 	if kind == "" {
 		return nil
 	}
@@ -49,7 +49,7 @@ func newLaunch(c *script.Command) *launch {
 	without := launcherFlags(kind)
 	for i := 0; i < len(words); i++ {
 		w := words[i]
-		if r := w.Only(); r != nil && (r.Options() || i+1 < len(words) && words[i+1].HasPrefix("-")) {
+		if r := w.Only(); r != nil && (r.NamesOptions() || i+1 < len(words) && words[i+1].HasPrefix("-")) {
 			l.open = true
 			continue
 		}
@@ -68,8 +68,8 @@ func newLaunch(c *script.Command) *launch {
 	return l
 }
 
-// launcher tells which one a command is, and where its flags begin.
-func launcher(c *script.Command) (kind string, words []script.Word) {
+// parseLauncher returns the launcher of a command, and its flags.
+func parseLauncher(c *script.Command) (kind string, words []script.Word) {
 	switch name := c.Name(); {
 	case name == "torchrun" || name == "deepspeed":
 		return name, c.Words[1:]
@@ -103,8 +103,8 @@ func launcher(c *script.Command) (kind string, words []script.Word) {
 	return "", nil
 }
 
-// flag is the first of the flags that is given.
-func (l *launch) flag(names ...string) (flag, bool) {
+// findFlag returns the first of these flags that is set.
+func (l *launch) findFlag(names ...string) (flag, bool) {
 	for _, name := range names {
 		if f, ok := l.flags[name]; ok {
 			return f, true
@@ -113,13 +113,13 @@ func (l *launch) flag(names ...string) (flag, bool) {
 	return flag{}, false
 }
 
-func (l *launch) nnodes() (flag, bool)   { return l.flag("nnodes", "num-machines", "num-nodes") }
-func (l *launch) nproc() (flag, bool)    { return l.flag("nproc-per-node", "num-gpus") }
-func (l *launch) nodeRank() (flag, bool) { return l.flag("node-rank", "machine-rank") }
+func (l *launch) nnodes() (flag, bool)   { return l.findFlag("nnodes", "num-machines", "num-nodes") }
+func (l *launch) nproc() (flag, bool)    { return l.findFlag("nproc-per-node", "num-gpus") }
+func (l *launch) nodeRank() (flag, bool) { return l.findFlag("node-rank", "machine-rank") }
 
-// backend is the rendezvous of torchrun; static is what it takes by itself.
+// backend returns torchrun's rendezvous backend; the default is static.
 func (l *launch) backend() string {
-	f, ok := l.flag("rdzv-backend")
+	f, ok := l.findFlag("rdzv-backend")
 	if !ok {
 		return "static"
 	}
@@ -127,9 +127,9 @@ func (l *launch) backend() string {
 	return text
 }
 
-// host and port are where the nodes meet. Either may be missing.
+// host returns the rendezvous host, if set.
 func (l *launch) host() (script.Word, bool) {
-	if f, ok := l.flag("rdzv-endpoint"); ok && l.kind == "torchrun" {
+	if f, ok := l.findFlag("rdzv-endpoint"); ok && l.kind == "torchrun" {
 		host, _, found := f.value.CutLast(':')
 		if !found {
 			host = f.value
@@ -139,22 +139,22 @@ func (l *launch) host() (script.Word, bool) {
 	if l.kind == "torchrun" && l.backend() != "static" {
 		return script.Word{}, false
 	}
-	f, ok := l.flag("master-addr", "main-process-ip")
+	f, ok := l.findFlag("master-addr", "main-process-ip")
 	return f.value, ok
 }
 
 func (l *launch) port() (script.Word, bool) {
-	if f, ok := l.flag("rdzv-endpoint"); ok && l.kind == "torchrun" {
+	if f, ok := l.findFlag("rdzv-endpoint"); ok && l.kind == "torchrun" {
 		_, port, found := f.value.CutLast(':')
 		return port, found
 	}
-	f, ok := l.flag("master-port", "main-process-port")
+	f, ok := l.findFlag("master-port", "main-process-port")
 	return f.value, ok
 }
 
-// nodes is the range of nodes that the launcher waits for; known is false
-// where it depends on the run.
-func (l *launch) nodes(job step) (low, high int, known bool) {
+// nodeRange returns the number of nodes that the launcher waits for; known is false if
+// only the run knows it.
+func (l *launch) nodeRange(job step) (low, high int, known bool) {
 	f, ok := l.nnodes()
 	if !ok {
 		return 1, 1, !l.open && l.kind == "torchrun"
@@ -163,37 +163,37 @@ func (l *launch) nodes(job step) (low, high int, known bool) {
 	if !found {
 		second = first
 	}
-	low, high = job.resolve(first), job.resolve(second)
+	low, high = job.resolveNumber(first), job.resolveNumber(second)
 	return low, high, low > 0 && high > 0
 }
 
-// several reports whether the launch is known to span more than one node.
-func (l *launch) several(job step) bool {
-	_, high, known := l.nodes(job)
+// isMultiNode reports whether the launch certainly uses several nodes.
+func (l *launch) isMultiNode(job step) bool {
+	_, high, known := l.nodeRange(job)
 	return known && high > 1
 }
 
-// single reports whether the launch is known to be of one node.
-func (l *launch) single(job step) bool {
-	_, high, known := l.nodes(job)
+// isSingleNode reports whether the launch certainly uses one node.
+func (l *launch) isSingleNode(job step) bool {
+	_, high, known := l.nodeRange(job)
 	return known && high == 1
 }
 
-// processes is how many a launcher starts on a node, where that is known, and
-// what says so.
-func (l *launch) processes() (n int, by flag, known bool) {
+// processesPerNode returns the number of processes on a node, if known, and the flag
+// that sets it.
+func (l *launch) processesPerNode() (n int, by flag, known bool) {
 	if f, ok := l.nproc(); ok {
 		n, known = f.value.Int()
 		return n, f, known
 	}
-	f, ok := l.flag("num-processes")
+	f, ok := l.findFlag("num-processes")
 	if l.kind != "accelerate" || !ok {
 		return 0, flag{}, false
 	}
 	n, known = f.value.Int()
 	nodes, given := l.nnodes()
 	if !given {
-		_, config := l.flag("config-file")
+		_, config := l.findFlag("config-file")
 		return n, f, known && !config
 	}
 	machines, sure := nodes.value.Int()
@@ -203,8 +203,8 @@ func (l *launch) processes() (n int, by flag, known bool) {
 	return n / machines, f, true
 }
 
-// perTask reports whether the launcher starts one process, so that there may
-// be as many launchers as GPUs.
+// perTask reports whether the launcher starts one process. Then one launcher per GPU is
+// correct.
 func (l *launch) perTask() bool {
 	f, ok := l.nproc()
 	if !ok {
@@ -214,12 +214,12 @@ func (l *launch) perTask() bool {
 	return known && n == 1
 }
 
-// trains reports whether a command starts a training: a launcher, or python
-// with a script.
-func trains(c *script.Command) bool {
-	if kind, _ := launcher(c); kind != "" {
+// startsTrainer reports whether a command starts a training: a launcher, or python with
+// a script.
+func startsTrainer(c *script.Command) bool {
+	if kind, _ := parseLauncher(c); kind != "" {
 		return true
 	}
-	file, _ := python(c)
+	file, _ := pythonScript(c)
 	return file != ""
 }

@@ -1,9 +1,9 @@
-// Package lint finds the mistakes in launch scripts that make a job hang, or
-// succeed on a part of its nodes.
+// Package lint finds mistakes in launch scripts that make a job hang, or succeed on
+// only some of its nodes.
 //
-// [Rules] are what it knows; each is a small function over what a script does
-// (package script). A rule speaks only where it is sure: what depends on the
-// run is passed over in silence.
+// Each of its [Rules] is a small function over the commands of a script (package
+// script). A rule reports only certain mistakes: it ignores values that only the run
+// knows.
 package lint
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
@@ -25,39 +25,39 @@ type Severity string
 
 // The severities.
 const (
-	// Error is for what hangs, or does something else than what was asked.
+	// Error is for a job that hangs, or does something else than the user asked.
 	Error Severity = "error"
-	// Warning is for what goes wrong on some clusters, or some day.
+	// Warning is for a job that fails on some clusters, or some day.
 	Warning Severity = "warning"
 )
 
-// Rule is a mistake that is looked for.
+// Rule is a known mistake.
 type Rule struct {
-	// ID is its name in findings and in comments that silence it. It is never
-	// changed.
+	// ID is its name in findings and in comments that silence it. It never
+	// changes.
 	ID       string   `json:"id"`
 	Severity Severity `json:"severity"`
-	// Title is what is wrong, in one line.
+	// Title names the mistake in one line.
 	Title string `json:"title"`
-	// Why is what happens.
+	// Why describes the consequence.
 	Why string `json:"why"`
-	// Fix is what to write instead.
+	// Fix shows the correct form.
 	Fix string `json:"fix"`
 
 	check func(*subject) []hit
 }
 
-// Rules are all rules, by family.
+// Rules returns all rules by group.
 func Rules() []Rule {
 	return slices.Concat(rankRules(), startRules(), masterRules(), rendezvousRules(), variableRules(), slurmRules(), networkRules(), containerRules(), jaxRules(), buildRules(), commentRules())
 }
 
-// hit is where a rule has found its mistake.
+// hit is a place where a rule found its mistake.
 type hit struct {
 	at   int    // the byte
-	says string // what is there, "" for the rule's title
-	why  string // what happens, "" for the rule's
-	// severity is set where this one is less than the rule's.
+	says string // the mistake, "" for the rule's Title
+	why  string // the consequence, "" for the rule's Why
+	// severity replaces the rule's, if set.
 	severity Severity
 }
 
@@ -65,73 +65,73 @@ type hit struct {
 type Finding struct {
 	Rule     string
 	Severity Severity
-	Position mistake.Position
-	// Message is what is wrong there, and what happens.
+	Position diagnostic.Position
+	// Message describes the mistake and its consequence.
 	Message string
 	Fix     string
-	// Excerpt is the line with a caret below the place.
+	// Excerpt is the line, with a caret below the place.
 	Excerpt string
 }
 
-// Check reads a script and returns what is wrong with it, in the order of the
-// file. Where it is no shell script the error is a *mistake.Error.
+// Check reads a script and returns its mistakes in the order of the file. The error
+// for a text that is not a shell script is a *diagnostic.Error.
 func Check(file string, r io.Reader) ([]Finding, error) {
 	text, err := io.ReadAll(io.LimitReader(r, script.MaxSize+1))
 	if err != nil {
-		return nil, unreadable(file, err)
+		return nil, unreadableError(file, err)
 	}
-	// A mark of the byte order is none of the shell's.
+	// A byte order mark is not part of the script.
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	f := &document{file: file, text: text, starts: lineStarts(text)}
 	s, err := script.Read(text)
 	if err != nil {
-		return nil, f.syntax(err)
+		return nil, f.syntaxError(err)
 	}
 	var all []Finding
 	silenced := newIgnores(f, s)
-	for _, one := range scripts(s) {
+	for _, one := range withInnerScripts(s) {
 		sub := newSubject(one)
 		for _, rule := range Rules() {
 			for _, h := range rule.check(sub) {
-				if !silenced.covers(rule.ID, h.at) {
-					all = append(all, f.finding(rule, h))
+				if !silenced.isIgnored(rule.ID, h.at) {
+					all = append(all, f.newFinding(rule, h))
 				}
 			}
 		}
 	}
-	return ordered(all), nil
+	return sortFindings(all), nil
 }
 
 // Unreadable is the error for a file that cannot be opened.
-func Unreadable(file string, err error) error { return unreadable(file, err) }
+func Unreadable(file string, err error) error { return unreadableError(file, err) }
 
-func unreadable(file string, err error) error {
-	return &mistake.Error{Cause: err, Problems: []mistake.Problem{{
-		Position: mistake.Position{File: file},
-		Message:  "cannot read the script: " + reason(err),
+func unreadableError(file string, err error) error {
+	return &diagnostic.Error{Cause: err, Problems: []diagnostic.Problem{{
+		Position: diagnostic.Position{File: file},
+		Message:  "cannot read the script: " + innermostReason(err),
 	}}}
 }
 
-// reason leaves out the file's name, which stands in front already.
-func reason(err error) string {
+// innermostReason leaves out the file's name, which the message already has.
+func innermostReason(err error) string {
 	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(inner) {
 		err = inner
 	}
 	return err.Error()
 }
 
-// scripts are a script and those in its here-documents.
-func scripts(s *script.Script) []*script.Script {
+// withInnerScripts returns a script and the scripts in its here-documents.
+func withInnerScripts(s *script.Script) []*script.Script {
 	all := []*script.Script{s}
 	for _, inner := range s.Inner {
-		all = append(all, scripts(inner)...)
+		all = append(all, withInnerScripts(inner)...)
 	}
 	return all
 }
 
-// ordered sorts findings by place and drops those made twice: a function may
-// be called from several places.
-func ordered(all []Finding) []Finding {
+// sortFindings sorts findings by place and drops duplicates, which a function with
+// several callers causes.
+func sortFindings(all []Finding) []Finding {
 	slices.SortStableFunc(all, func(a, b Finding) int {
 		return cmp.Or(a.Position.Line-b.Position.Line, a.Position.Column-b.Position.Column, strings.Compare(a.Rule, b.Rule))
 	})
@@ -155,8 +155,8 @@ func lineStarts(text []byte) []int {
 	return starts
 }
 
-// line is the number of the line with a byte, from 0.
-func (f *document) line(at int) int {
+// lineNumber returns the line of a byte, from 0.
+func (f *document) lineNumber(at int) int {
 	i, found := slices.BinarySearch(f.starts, at)
 	if !found {
 		i--
@@ -164,34 +164,34 @@ func (f *document) line(at int) int {
 	return max(i, 0)
 }
 
-// position is that of a byte; columns are counted in characters.
-func (f *document) position(at int) mistake.Position {
+// position converts a byte's place to line and column; columns count characters.
+func (f *document) position(at int) diagnostic.Position {
 	at = min(max(at, 0), len(f.text))
-	n := f.line(at)
-	return mistake.Position{File: f.file, Line: n + 1, Column: utf8.RuneCount(f.text[f.starts[n]:at]) + 1}
+	n := f.lineNumber(at)
+	return diagnostic.Position{File: f.file, Line: n + 1, Column: utf8.RuneCount(f.text[f.starts[n]:at]) + 1}
 }
 
-// lines is for excerpts.
+// lines returns the lines, for excerpts.
 func (f *document) lines() []string { return strings.Split(string(f.text), "\n") }
 
-func (f *document) finding(r Rule, h hit) Finding {
+func (f *document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.says, r.Title)
 	found := Finding{Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: f.position(h.at), Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix}
-	list := mistake.List{Lines: f.lines()}
+	list := diagnostic.List{Lines: f.lines()}
 	list.Add(found.Position, "", "%s", found.Message)
 	found.Excerpt = list.Problems[0].Excerpt
 	return found
 }
 
-// syntax is the error for what is no shell script.
-func (f *document) syntax(err error) error {
+// syntaxError is the error for a text that is not a shell script.
+func (f *document) syntaxError(err error) error {
 	var at *script.SyntaxError
-	list := mistake.List{Lines: f.lines()}
-	position := mistake.Position{File: f.file}
+	list := diagnostic.List{Lines: f.lines()}
+	position := diagnostic.Position{File: f.file}
 	if errors.As(err, &at) {
 		position = f.position(at.At)
 	}
-	list.Add(position, "only scripts of sh and bash are read", "%s", err)
+	list.Add(position, "launch lint reads only scripts of sh and bash", "%s", err)
 	return list.Err()
 }
 
@@ -207,20 +207,20 @@ func Summary(all []Finding) string {
 	}
 	var parts []string
 	if errs > 0 {
-		parts = append(parts, count(errs, "error"))
+		parts = append(parts, countOf(errs, "error"))
 	}
 	if warnings > 0 {
-		parts = append(parts, count(warnings, "warning"))
+		parts = append(parts, countOf(warnings, "warning"))
 	}
 	return strings.Join(parts, " and ")
 }
 
-func count(n int, what string) string {
+func countOf(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// shown is a word of the script as a message shows it.
-func shown(w script.Word) string { return mistake.Clip(w.Text()) }
+// showWord writes a word of the script for a message.
+func showWord(w script.Word) string { return diagnostic.Clip(w.Text()) }

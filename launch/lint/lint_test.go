@@ -16,7 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/launch/lint"
 )
 
@@ -178,7 +178,7 @@ func TestNotAScript(t *testing.T) {
 		{"large.sh", strings.Repeat("# 345678\n", 20000), "too large"},
 	} {
 		_, err := lint.Check(c.name, strings.NewReader(c.text))
-		var wrong *mistake.Error
+		var wrong *diagnostic.Error
 		if !errors.As(err, &wrong) || wrong.ExitCode() != 2 || !strings.Contains(err.Error(), c.want) || wrong.Hint() == "" {
 			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// networkRules are about interfaces, ports and names.
+// networkRules check interfaces, ports and names.
 func networkRules() []Rule {
 	return []Rule{{
 		ID: "gloo-ifname", Severity: Error,
@@ -31,8 +31,8 @@ func networkRules() []Rule {
 		check: portTest,
 	}, {
 		ID: "hosts-127-0-1-1", Severity: Error,
-		Title: "the host's own name is made 127.0.1.1",
-		Why:   "rank 0 then listens at, or tells the others, an address that only itself can reach",
+		Title: "/etc/hosts maps the host's own name to 127.0.1.1",
+		Why:   "rank 0 then listens on, or sends to the others, an address that only its own node can reach",
 		Fix:   "give /etc/hosts the address that the other nodes use.",
 		check: hostsLoopback,
 	}, {
@@ -53,9 +53,9 @@ func glooInterface(s *subject) []hit {
 		text := a.Value.Text()
 		switch {
 		case strings.ContainsAny(text, "^="):
-			hits = append(hits, hit{at: a.Value.Origin(), says: "GLOO_SOCKET_IFNAME=" + shown(a.Value) + " has a pattern that only NCCL understands"})
+			hits = append(hits, hit{at: a.Value.Origin(), says: "GLOO_SOCKET_IFNAME=" + showWord(a.Value) + " has a pattern that only NCCL understands"})
 		case strings.Contains(text, ","):
-			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: "GLOO_SOCKET_IFNAME=" + shown(a.Value) + " is a list, of which NCCL would take what there is"})
+			hits = append(hits, hit{at: a.Value.Origin(), severity: Warning, says: "GLOO_SOCKET_IFNAME=" + showWord(a.Value) + " is a list; only NCCL accepts lists"})
 		}
 	}
 	return hits
@@ -64,7 +64,7 @@ func glooInterface(s *subject) []hit {
 func firewallOnePort(s *subject) []hit {
 	masters := s.masterPorts()
 	var hits []hit
-	for _, c := range s.named("ufw", "firewall-cmd", "iptables", "ip6tables", "nft") {
+	for _, c := range s.commandsNamed("ufw", "firewall-cmd", "iptables", "ip6tables", "nft") {
 		if slices.ContainsFunc(c.Words, func(w script.Word) bool {
 			return slices.Contains([]string{"deny", "reject", "delete", "-D", "DROP", "REJECT"}, w.Text()) || w.HasPrefix("--remove")
 		}) {
@@ -79,7 +79,7 @@ func firewallOnePort(s *subject) []hit {
 	return hits
 }
 
-// opensMaster reports whether a word of a firewall's command is a master port.
+// opensMaster reports whether a word of a firewall command is a master port.
 func opensMaster(w script.Word, masters []string) bool {
 	if _, value, found := w.Cut('='); found {
 		w = value
@@ -91,7 +91,7 @@ func opensMaster(w script.Word, masters []string) bool {
 	return slices.Contains(masters, port.Text())
 }
 
-// masterPorts are the ports at which the nodes meet.
+// masterPorts returns the known master ports.
 func (s *subject) masterPorts() []string {
 	ports := []string{"29500", "29400"}
 	add := func(w script.Word) {
@@ -117,14 +117,14 @@ func (s *subject) masterPorts() []string {
 
 func portTest(s *subject) []hit {
 	var hits []hit
-	for _, c := range s.named("telnet") {
+	for _, c := range s.commandsNamed("telnet") {
 		if len(c.Words) > 2 {
-			hits = append(hits, hit{at: c.At, says: "a port is tested with telnet", why: "it answers only while something listens there, which nothing does before the job; and NCCL needs random ports between all pairs of nodes"})
+			hits = append(hits, hit{at: c.At, says: "a port is tested with telnet", why: "it answers only while a program listens there, and none does before the job; NCCL needs random ports between all pairs of nodes"})
 		}
 	}
-	launches := len(s.launches) > 0 || len(s.steps()) > 0 || len(hits) > 0
-	for _, c := range s.named("ping") {
-		// Waiting until a name resolves and a host is up is something else.
+	launches := len(s.launches) > 0 || len(s.srunSteps()) > 0 || len(hits) > 0
+	for _, c := range s.commandsNamed("ping") {
+		// A loop may wait until a host is up.
 		if launches && !c.Loop && len(c.Words) > 1 {
 			hits = append(hits, hit{at: c.At, says: "a network is tested with ping", why: "it says nothing about ports, and NCCL needs random ones between all pairs of nodes"})
 		}
@@ -143,7 +143,7 @@ func hostsLoopback(s *subject) []hit {
 		return nil
 	}
 	var hits []hit
-	for _, c := range s.named("echo", "printf") {
+	for _, c := range s.commandsNamed("echo", "printf") {
 		for _, w := range c.Words[1:] {
 			if w.HasPrefix("127.0.1.1") {
 				hits = append(hits, hit{at: w.Origin()})
@@ -153,8 +153,8 @@ func hostsLoopback(s *subject) []hit {
 	return hits
 }
 
-// ownInterface are names of interfaces that lead to no other node: those of the
-// loopback, of containers and of virtual machines.
+// ownInterface matches interfaces that lead to no other node: of the loopback, of
+// containers and of virtual machines.
 var ownInterface = regexp.MustCompile(`^(lo|docker[0-9]*|virbr[0-9]*|veth[0-9a-f]*|podman[0-9]*|cni[0-9]*|lxcbr[0-9]*)$`)
 
 func loopbackInterface(s *subject) []hit {
@@ -166,30 +166,30 @@ func loopbackInterface(s *subject) []hit {
 		text, known := a.Value.Literal()
 		names := strings.Split(strings.TrimPrefix(text, "="), ",")
 		if known && (names[0] == "lo" || !slices.ContainsFunc(names, func(n string) bool { return !ownInterface.MatchString(n) })) && s.spansSeveral(a.command) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + shown(a.Value) + " in a job of several nodes"})
+			hits = append(hits, hit{at: a.Value.Origin(), says: a.Name + "=" + showWord(a.Value) + " in a job of several nodes"})
 		}
 	}
 	return hits
 }
 
-// spansSeveral reports whether the script, or what the command submits, runs
-// on several nodes.
+// spansSeveral reports whether the script, or the job that the command submits, runs on
+// several nodes.
 func (s *subject) spansSeveral(command *script.Command) bool {
 	if command != nil && command.Name() == "sbatch" {
 		st := newStep(step{}, command.Options, false)
 		return st.nodes > 1
 	}
-	if s.job.nodes > 1 || slices.ContainsFunc(s.steps(), func(srun *script.Command) bool { return s.step(srun).nodes > 1 }) {
+	if s.job.nodes > 1 || slices.ContainsFunc(s.srunSteps(), func(srun *script.Command) bool { return s.stepOfStarter(srun).nodes > 1 }) {
 		return true
 	}
 	return slices.ContainsFunc(s.launches, func(l *launch) bool {
-		st := s.stepOf(l)
-		if l.Branch || l.single(st) {
+		st := s.stepOfLaunch(l)
+		if l.Branch || l.isSingleNode(st) {
 			return false
 		}
 		_, nodes := l.nnodes()
 		host, meets := l.host()
 		text, _ := host.Literal()
-		return l.several(st) || nodes && meets && st.nodes != 1 && !here(text) || l.overHosts()
+		return l.isMultiNode(st) || nodes && meets && st.nodes != 1 && !isOwnAddress(text) || l.overHosts()
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// rankRules are about who is which rank, and how many there are.
+// rankRules check ranks, and the number of processes.
 func rankRules() []Rule {
 	return []Rule{{
 		ID: "rank-on-batch-line", Severity: Error,
@@ -25,7 +25,7 @@ func rankRules() []Rule {
 	}, {
 		ID: "python-runs-once", Severity: Error,
 		Title: "a batch script starts python itself",
-		Why:   "a batch script runs once, on the first node: the other tasks of the job do nothing, and nothing says so",
+		Why:   "a batch script runs once, on the first node: the other tasks of the job do nothing, without any message",
 		Fix:   "srun python ... (a process per task), or --ntasks-per-node=1 and srun torchrun --nproc-per-node=GPUS ...",
 		check: pythonRunsOnce,
 	}, {
@@ -48,7 +48,7 @@ func rankRules() []Rule {
 		check: workersInOtherJobs,
 	}, {
 		ID: "processes-exceed-gpus", Severity: Error,
-		Title: "more processes per node than GPUs are asked for",
+		Title: "more processes per node than requested GPUs",
 		Why:   "the processes above the number of GPUs fail with \"invalid device ordinal\", and the others hang",
 		Fix:   "--nproc-per-node=\"$SLURM_GPUS_ON_NODE\", or the number in --gres.",
 		check: processesExceedGPUs,
@@ -61,7 +61,7 @@ func rankRules() []Rule {
 	}}
 }
 
-// ofTask are the variables of Slurm that differ between tasks.
+// ofTask reports whether a variable of Slurm differs between tasks.
 func ofTask(name string) bool {
 	return name == "SLURM_PROCID" || name == "SLURM_NODEID" || name == "SLURM_LOCALID"
 }
@@ -80,9 +80,9 @@ func rankOnBatchLine(s *subject) []hit {
 	return append(hits, exportedRanks(s)...)
 }
 
-// outerRanks finds what is expanded outside of a step and is meant inside.
+// outerRanks finds task variables that the shell outside the step expands.
 func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, words []script.Word, depth int) []hit {
-	if s.step(srun).tasks == 1 || srun.Captured {
+	if s.stepOfStarter(srun).tasks == 1 || srun.Captured {
 		return nil
 	}
 	for _, a := range env {
@@ -99,8 +99,8 @@ func outerRanks(s *subject, srun *script.Command, env []*script.Assignment, word
 	return hits
 }
 
-// ignoresRank reports whether what comes from a place is the node rank of a
-// rendezvous that ignores it: c10d-with-node-rank.
+// ignoresRank reports whether the text at a place is the node rank of a c10d
+// rendezvous, which ignores it (rule c10d-with-node-rank).
 func (s *subject) ignoresRank(at int) bool {
 	return slices.ContainsFunc(s.launches, func(l *launch) bool {
 		f, ok := l.nodeRank()
@@ -124,11 +124,11 @@ func exportedRanks(s *subject) []hit {
 	return hits
 }
 
-// stepsBehind reports whether tasks are started that find the variable.
+// stepsBehind reports whether later tasks inherit the variable.
 func (s *subject) stepsBehind(a *script.Assignment) bool {
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if srun == nil || srun.Captured || srun.Seq < a.Exported || s.step(srun).tasks == 1 || !trains(c) {
+		if srun == nil || srun.Captured || srun.Seq < a.Exported || s.stepOfStarter(srun).tasks == 1 || !startsTrainer(c) {
 			continue
 		}
 		if !slices.ContainsFunc(slices.Concat(c.Env, srun.Env), func(own *script.Assignment) bool { return own.Name == a.Name }) {
@@ -144,14 +144,14 @@ func tasksPerNode(s *subject) []hit {
 		srun := l.Starter("srun")
 		switch {
 		case srun != nil && !l.perTask():
-			st := s.step(srun)
+			st := s.stepOfStarter(srun)
 			if st.perNode > 1 {
 				hits = append(hits, hit{at: tasksAt(s, srun), says: fmt.Sprintf("%d tasks per node each start %s", st.perNode, l.kind)})
 			}
-		case l.Depth == 0 && s.batch() && s.job.perNode > 1 && l.kind == "torchrun" && !l.perTask() && l.several(s.job):
+		case l.Depth == 0 && s.isBatch() && s.job.perNode > 1 && l.kind == "torchrun" && !l.perTask() && l.isMultiNode(s.job):
 			hits = append(hits, hit{
 				at: tasksAt(s, nil), severity: Warning,
-				says: fmt.Sprintf("%d tasks per node are asked for, and torchrun is one", s.job.perNode),
+				says: fmt.Sprintf("%d tasks per node are requested, and torchrun is one", s.job.perNode),
 				why:  "the CPUs are divided among tasks that do not exist, and once srun starts torchrun, each task starts its own",
 			})
 		}
@@ -159,7 +159,7 @@ func tasksPerNode(s *subject) []hit {
 	return hits
 }
 
-// tasksAt is where the number of tasks is given.
+// tasksAt returns the place of the number of tasks.
 func tasksAt(s *subject, srun *script.Command) int {
 	var options []script.Option
 	if srun != nil {
@@ -167,7 +167,7 @@ func tasksAt(s *subject, srun *script.Command) int {
 	}
 	for _, list := range [][]script.Option{options, s.Batch} {
 		for _, name := range []string{"ntasks-per-node", "ntasks"} {
-			if o, ok := find(list, name); ok {
+			if o, ok := findOption(list, name); ok {
 				return o.At
 			}
 		}
@@ -179,7 +179,7 @@ func tasksAt(s *subject, srun *script.Command) int {
 }
 
 func pythonRunsOnce(s *subject) []hit {
-	if !s.batch() || !s.job.wantsGPUs() || len(s.launches) > 0 {
+	if !s.isBatch() || !s.job.wantsGPUs() || len(s.launches) > 0 {
 		return nil
 	}
 	if s.job.nodes <= 1 && (s.job.perNode <= 1 || s.job.gpus == 1) {
@@ -187,20 +187,20 @@ func pythonRunsOnce(s *subject) []hit {
 	}
 	var hits []hit
 	for _, c := range s.Commands {
-		if c.Depth > 0 || len(s.named("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 || slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 && !c.Captured }) {
+		if c.Depth > 0 || len(s.commandsNamed("mpirun", "mpiexec", "horovodrun", "jsrun", "ray")) > 0 || slices.ContainsFunc(s.Commands, func(c *script.Command) bool { return c.Depth > 0 && !c.Captured }) {
 			return nil
 		}
-		file, arguments := python(c)
-		if file == "" || c.Captured || c.Test || c.Background || prepares(file) || ofTasks(c, arguments) {
+		file, arguments := pythonScript(c)
+		if file == "" || c.Captured || c.Test || c.Background || isPreparation(file) || ofTasks(c, arguments) {
 			continue
 		}
-		hits = append(hits, hit{at: c.At, says: fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.size())})
+		hits = append(hits, hit{at: c.At, says: fmt.Sprintf("the job has %s, and python is started by the batch script itself", s.job.describeSize())})
 	}
 	return hits
 }
 
-// size words how large a job is.
-func (st *step) size() string {
+// describeSize puts the size of a job into words.
+func (st *step) describeSize() string {
 	switch {
 	case st.tasks > 0 && st.nodes > 1:
 		return fmt.Sprintf("%d tasks on %d nodes", st.tasks, st.nodes)
@@ -210,9 +210,9 @@ func (st *step) size() string {
 	return fmt.Sprintf("%d tasks per node", st.perNode)
 }
 
-// prepares reports whether a script is called like one that is run once before
-// a training.
-func prepares(file string) bool {
+// isPreparation reports whether a script's name suggests a step that runs once before a
+// training.
+func isPreparation(file string) bool {
 	file = strings.ToLower(file)
 	for _, word := range []string{"prep", "download", "setup.py", "convert", "tokeniz", "launch", "submit", "plot", "collect", "merge", "zero_to_fp32", "config"} {
 		if strings.Contains(file, word) {
@@ -222,8 +222,7 @@ func prepares(file string) bool {
 	return false
 }
 
-// ofTasks reports whether a command is told which task it is, so that others
-// are started, too.
+// ofTasks reports whether a loop starts the command once for each task.
 func ofTasks(c *script.Command, arguments []script.Word) bool {
 	return c.Loop && slices.ContainsFunc(arguments, func(w script.Word) bool { return len(w.Refs()) > 0 })
 }
@@ -231,7 +230,7 @@ func ofTasks(c *script.Command, arguments []script.Word) bool {
 func torchrunRunsOnce(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		if l.kind != "torchrun" || !s.alone(l) {
+		if l.kind != "torchrun" || !s.startsOnFirstNode(l) {
 			continue
 		}
 		hits = append(hits, hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and torchrun is started by the batch script itself", s.job.nodes)})
@@ -246,9 +245,9 @@ func nnodesMismatch(s *subject) []hit {
 		if l.kind != "torchrun" || srun == nil || srun.Captured || l.Branch || l.open || usesPET(s) {
 			continue
 		}
-		st := s.step(srun)
-		// One step for each node: the others are other steps.
-		_, chosen := find(srun.Options, "nodelist")
+		st := s.stepOfStarter(srun)
+		// The script may start one step per node.
+		_, chosen := findOption(srun.Options, "nodelist")
 		if st.tasks == 1 && s.job.nodes != 1 && (chosen || l.Background) {
 			continue
 		}
@@ -256,20 +255,20 @@ func nnodesMismatch(s *subject) []hit {
 		if l.perTask() {
 			want = st.tasks
 		}
-		low, high, known := l.nodes(st)
+		low, high, known := l.nodeRange(st)
 		if !known || want == 0 || low <= want && want <= high {
 			continue
 		}
-		at, says := l.At, fmt.Sprintf("torchrun without --nnodes is of one node, and srun starts it %s", times(want))
+		at, says := l.At, fmt.Sprintf("torchrun without --nnodes is of one node, and srun starts it %s", timesOf(want))
 		if f, ok := l.nnodes(); ok {
-			at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", count(high, "node"), times(want))
+			at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", countOf(high, "node"), timesOf(want))
 		}
 		hits = append(hits, hit{at: at, says: says})
 	}
 	return hits
 }
 
-func times(n int) string {
+func timesOf(n int) string {
 	switch n {
 	case 1:
 		return "once"
@@ -279,7 +278,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// usesPET reports whether flags of torchrun are given as PET_... variables.
+// usesPET reports whether the script sets torchrun's flags as PET_... variables.
 func usesPET(s *subject) bool {
 	for a := range s.sets() {
 		if strings.HasPrefix(a.Name, "PET_") {
@@ -290,14 +289,14 @@ func usesPET(s *subject) bool {
 }
 
 func workersInOtherJobs(s *subject) []hit {
-	if !s.batch() || s.job.nodes != 1 {
+	if !s.isBatch() || s.job.nodes != 1 {
 		return nil
 	}
 	var hits []hit
 	for _, l := range s.launches {
-		low, _, known := l.nodes(s.job)
+		low, _, known := l.nodeRange(s.job)
 		f, ok := l.nnodes()
-		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || l.patient() || l.Remote {
+		if l.kind != "torchrun" || !known || low < 2 || !ok || l.Branch || l.hasOwnTimeout() || l.Remote {
 			continue
 		}
 		if srun := l.Starter("srun"); srun != nil && l.perTask() {
@@ -308,9 +307,9 @@ func workersInOtherJobs(s *subject) []hit {
 	return hits
 }
 
-// patient reports whether the rendezvous has a time-out of its own.
-func (l *launch) patient() bool {
-	f, ok := l.flag("rdzv-conf")
+// hasOwnTimeout reports whether the flags set a rendezvous timeout.
+func (l *launch) hasOwnTimeout() bool {
+	f, ok := l.findFlag("rdzv-conf")
 	return ok && strings.Contains(f.value.Text(), "timeout=")
 }
 
@@ -319,13 +318,13 @@ func processesExceedGPUs(s *subject) []hit {
 	for _, l := range s.launches {
 		st := s.job
 		if srun := l.Starter("srun"); srun != nil {
-			st = s.step(srun)
+			st = s.stepOfStarter(srun)
 		}
-		n, f, known := l.processes()
+		n, f, known := l.processesPerNode()
 		if !known || l.kind == "deepspeed" || l.Remote || st.gpus == 0 || n <= st.gpus {
 			continue
 		}
-		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, count(st.gpus, "GPU"))})
+		hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s", n, countOf(st.gpus, "GPU"))})
 	}
 	return hits
 }
@@ -333,35 +332,35 @@ func processesExceedGPUs(s *subject) []hit {
 func processesExceedVisible(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		n, f, known := l.processes()
-		// deepspeed puts the variable aside where it is told a number.
+		n, f, known := l.processesPerNode()
+		// deepspeed ignores the variable if it gets a number.
 		if !known || l.kind == "deepspeed" {
 			continue
 		}
-		name, devices := l.visible()
+		name, devices := l.visibleDevices()
 		if devices > 0 && n > devices {
-			hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s has %s", n, name, count(devices, "device"))})
+			hits = append(hits, hit{at: f.value.Origin(), says: fmt.Sprintf("%d processes per node, and %s has %s", n, name, countOf(devices, "device"))})
 		}
 	}
 	return hits
 }
 
-// visible is how many devices the launcher is allowed to see, 0 if that is not
-// known, and what says so.
-func (l *launch) visible() (name string, devices int) {
-	if f, ok := l.flag("gpu-ids"); ok && l.kind == "accelerate" {
-		return "--gpu_ids", listed(f.value)
+// visibleDevices returns the number of visible devices, 0 if not known, and the flag or
+// variable that sets it.
+func (l *launch) visibleDevices() (name string, devices int) {
+	if f, ok := l.findFlag("gpu-ids"); ok && l.kind == "accelerate" {
+		return "--gpu_ids", countDevices(f.value)
 	}
 	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} {
 		if a := l.Getenv(name); a != nil {
-			return name, listed(a.Value)
+			return name, countDevices(a.Value)
 		}
 	}
 	return "", 0
 }
 
-// listed counts the devices of a list, 0 where it is none: all, none, -1.
-func listed(w script.Word) int {
+// countDevices counts the devices of a list, 0 for other values: all, none, -1.
+func countDevices(w script.Word) int {
 	text, known := w.Literal()
 	if text = strings.Trim(text, ", "); !known || text == "" || strings.HasPrefix(text, "-") {
 		return 0
@@ -370,7 +369,7 @@ func listed(w script.Word) int {
 	if first := names[0]; strings.Trim(first, "0123456789 ") != "" && !strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-") {
 		return 0
 	}
-	// CUDA leaves off behind the first that is no device.
+	// CUDA ignores the entries from the first invalid one on.
 	if end := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(strings.TrimSpace(name), "-") }); end > 0 {
 		return end
 	}

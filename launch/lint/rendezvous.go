@@ -8,23 +8,23 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// masterRules are about where the nodes meet.
+// masterRules check the address and port of the rendezvous.
 func masterRules() []Rule {
 	return []Rule{{
 		ID: "fixed-port", Severity: Warning,
 		Title: "the master port is fixed",
 		Why:   "on a node that is shared a second job takes the same port: rank 0 of one fails, and its other nodes hang",
-		Fix:   "make it of the job's id, below the ephemeral ports: MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)); or take whole nodes with --exclusive.",
+		Fix:   "derive it from the job's id, below the ephemeral ports: MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)); or use whole nodes with --exclusive.",
 		check: fixedPort,
 	}, {
 		ID: "master-addr-localhost", Severity: Error,
 		Title: "several nodes meet at localhost",
-		Why:   "each node waits for the others at its own address, and nothing is said for minutes (static time-out: 600 s)",
+		Why:   "each node waits for the others at its own address, without a message for minutes (static time-out: 600 s)",
 		Fix:   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1), or the name of rank 0's node.",
 		check: masterAddrLocalhost,
 	}, {
@@ -36,7 +36,7 @@ func masterRules() []Rule {
 	}, {
 		ID: "master-addr-fixed", Severity: Warning,
 		Title: "the master is a fixed host",
-		Why:   "Slurm chooses the nodes: with a host outside the job nothing is said for minutes, then all fail",
+		Why:   "Slurm chooses the nodes: with a host outside the job there is no message for minutes, then all nodes fail",
 		Fix:   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1), or ask for the host with --nodelist.",
 		check: masterAddrFixed,
 	}, {
@@ -48,13 +48,13 @@ func masterRules() []Rule {
 	}, {
 		ID: "master-addr-not-first", Severity: Error,
 		Title: "the master is not the first node of the job",
-		Why:   "rank 0 runs on the first node and listens there: the other nodes wait at a node where nothing does (c10d alone may meet anywhere)",
+		Why:   "rank 0 runs on the first node and listens there: the other nodes wait for a node that does not listen (only c10d may meet on any node)",
 		Fix:   "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1).",
 		check: masterAddrNotFirst,
 	}}
 }
 
-// rendezvousRules are about how they do.
+// rendezvousRules check the other settings of the rendezvous.
 func rendezvousRules() []Rule {
 	return []Rule{{
 		ID: "no-rendezvous", Severity: Error,
@@ -65,20 +65,20 @@ func rendezvousRules() []Rule {
 	}, {
 		ID: "rdzv-id-constant", Severity: Warning,
 		Title: "the rendezvous id is the same for every job",
-		Why:   "two jobs that meet at one endpoint take each other's nodes for their own",
+		Why:   "two jobs with the same endpoint mix up their nodes",
 		Fix:   "--rdzv-id=\"$SLURM_JOB_ID\", or on a platform a name that no other running job has.",
 		check: rdzvIDConstant,
 	}, {
 		ID: "rendezvous-differs", Severity: Error,
 		Title: "each task makes up its own rendezvous id or port",
 		Why:   "no two nodes meet, and all wait until the time-out",
-		Fix:   "make it once, before srun, or of $SLURM_JOB_ID.",
+		Fix:   "set it once, before srun, or derive it from $SLURM_JOB_ID.",
 		check: rendezvousDiffers,
 	}, {
 		ID: "c10d-with-node-rank", Severity: Warning,
 		Title: "a node rank is given to the c10d rendezvous",
-		Why:   "it is ignored: c10d gives out the ranks as nodes arrive, so rank 0 may be on another node than the one meant",
-		Fix:   "leave --node-rank away, or use the static rendezvous: --master-addr, --master-port and --node-rank without --rdzv-backend.",
+		Why:   "c10d ignores it and assigns ranks as nodes arrive, so rank 0 may run on another node",
+		Fix:   "remove --node-rank, or use the static rendezvous: --master-addr, --master-port and --node-rank without --rdzv-backend.",
 		check: c10dWithNodeRank,
 	}, {
 		ID: "elastic-without-max-restarts", Severity: Warning,
@@ -90,7 +90,7 @@ func rendezvousRules() []Rule {
 }
 
 func fixedPort(s *subject) []hit {
-	if s.job.exclusive() {
+	if s.job.isExclusive() {
 		return nil
 	}
 	var hits []hit
@@ -102,20 +102,20 @@ func fixedPort(s *subject) []hit {
 	}
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
-		if port, ok := l.port(); ok && !l.Remote && (s.batch() || srun != nil) {
+		if port, ok := l.port(); ok && !l.Remote && (s.isBatch() || srun != nil) {
 			add(port)
 		}
 	}
 	for a := range s.sets() {
-		if a.Name == "MASTER_PORT" && (s.batch() || len(s.steps()) > 0 || a.Starter("srun") != nil) {
+		if a.Name == "MASTER_PORT" && (s.isBatch() || len(s.srunSteps()) > 0 || a.Starter("srun") != nil) {
 			add(a.Value)
 		}
 	}
 	return hits
 }
 
-// here reports whether an address is that of the node itself.
-func here(host string) bool {
+// isOwnAddress reports whether an address leads to the node itself.
+func isOwnAddress(host string) bool {
 	host = strings.Trim(host, "[]")
 	if host == "localhost" || strings.HasPrefix(host, "localhost.") || host == "ip6-localhost" {
 		return true
@@ -127,40 +127,39 @@ func here(host string) bool {
 func masterAddrLocalhost(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		st := s.stepOf(l)
-		if !l.several(st) || l.Branch {
+		st := s.stepOfLaunch(l)
+		if !l.isMultiNode(st) || l.Branch {
 			continue
 		}
-		if f, ok := l.flag("standalone"); ok {
+		if f, ok := l.findFlag("standalone"); ok {
 			hits = append(hits, hit{at: f.at, says: "--standalone is for one node, and there are several"})
 		}
 		host, ok := l.host()
-		if text, known := host.Literal(); ok && known && here(text) && !l.rankZero() {
+		if text, known := host.Literal(); ok && known && isOwnAddress(text) && !l.rankZero() {
 			hits = append(hits, hit{at: host.Origin(), says: "several nodes meet at " + text})
 		}
 	}
 	for _, a := range s.Assignments {
 		text, known := a.Value.Literal()
-		if a.Name == "MASTER_ADDR" && known && here(text) && s.job.nodes > 1 && a.Exported > 0 && !a.Branch && s.stepsBehind(a) {
+		if a.Name == "MASTER_ADDR" && known && isOwnAddress(text) && s.job.nodes > 1 && a.Exported > 0 && !a.Branch && s.stepsBehind(a) {
 			hits = append(hits, hit{at: a.Value.Origin(), says: fmt.Sprintf("MASTER_ADDR is %s in a job of %d nodes", text, s.job.nodes)})
 		}
 	}
 	return hits
 }
 
-// rankZero reports whether this is the command of rank 0's node alone: static,
-// it may call itself localhost.
+// rankZero reports whether the command is only for rank 0's node. With the static
+// rendezvous that node may use localhost.
 func (l *launch) rankZero() bool {
 	f, ok := l.nodeRank()
 	n, known := f.value.Int()
 	return ok && known && n == 0 && l.backend() == "static" && l.Starter("srun") == nil
 }
 
-// stepOf is what the step that runs a launcher was asked for; without srun it
-// is the job.
-func (s *subject) stepOf(l *launch) step {
+// stepOfLaunch returns the step of a launcher's srun; without srun the job.
+func (s *subject) stepOfLaunch(l *launch) step {
 	if srun := l.Starter("srun"); srun != nil {
-		return s.step(srun)
+		return s.stepOfStarter(srun)
 	}
 	return s.job
 }
@@ -168,9 +167,9 @@ func (s *subject) stepOf(l *launch) step {
 func masterAddrOwnHost(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		st := s.stepOf(l)
+		st := s.stepOfLaunch(l)
 		host, ok := l.host()
-		if !ok || l.single(st) || st.nodes == 1 || l.Starter("srun") == nil {
+		if !ok || l.isSingleNode(st) || st.nodes == 1 || l.Starter("srun") == nil {
 			continue
 		}
 		for _, c := range host.Chars {
@@ -190,18 +189,18 @@ func ownHost(r *script.Ref) bool {
 }
 
 func masterAddrFixed(s *subject) []hit {
-	if !s.batch() {
+	if !s.isBatch() {
 		return nil
 	}
 	var hits []hit
 	add := func(host script.Word) {
 		text, known := host.Literal()
-		if known && text != "" && !here(text) && !s.asksFor(text) {
+		if known && text != "" && !isOwnAddress(text) && !s.asksFor(text) {
 			hits = append(hits, hit{at: host.Origin(), says: "the master is always " + text})
 		}
 	}
 	for _, l := range s.launches {
-		if host, ok := l.host(); ok && !l.single(s.stepOf(l)) && !l.Remote {
+		if host, ok := l.host(); ok && !l.isSingleNode(s.stepOfLaunch(l)) && !l.Remote {
 			add(host)
 		}
 	}
@@ -215,7 +214,7 @@ func masterAddrFixed(s *subject) []hit {
 
 // asksFor reports whether the job asks for a node by name.
 func (s *subject) asksFor(host string) bool {
-	o, ok := find(s.Batch, "nodelist")
+	o, ok := findOption(s.Batch, "nodelist")
 	if !ok {
 		return false
 	}
@@ -224,22 +223,22 @@ func (s *subject) asksFor(host string) bool {
 }
 
 func masterAddrUnset(s *subject) []hit {
-	if s.assigns("MASTER_ADDR") || s.sourced() {
+	if s.assignsVariable("MASTER_ADDR") || s.sourcesVariables() {
 		return nil
 	}
 	var hits []hit
 	for _, l := range s.launches {
 		srun := l.Starter("srun")
-		// A job of one node that waits for others is told by who submits it.
-		if !s.batch() && srun == nil || l.single(s.stepOf(l)) || s.job.nodes == 1 || l.Remote {
+		// A one-node job that waits for others gets the address from its submitter.
+		if !s.isBatch() && srun == nil || l.isSingleNode(s.stepOfLaunch(l)) || s.job.nodes == 1 || l.Remote {
 			continue
 		}
 		host, _ := l.host()
 		for _, c := range host.Chars {
 			if c.Ref != nil && c.Ref.Name == "MASTER_ADDR" && c.Ref.Default == nil && !c.Ref.Required {
 				severity := Error
-				if !s.batch() {
-					severity = Warning // of the shell around it, perhaps
+				if !s.isBatch() {
+					severity = Warning // the user's shell may set it
 				}
 				hits = append(hits, hit{at: c.At, severity: severity})
 			}
@@ -251,10 +250,10 @@ func masterAddrUnset(s *subject) []hit {
 func noRendezvous(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		if l.kind != "torchrun" || l.open || !l.several(s.stepOf(l)) || l.Branch || usesPET(s) {
+		if l.kind != "torchrun" || l.open || !l.isMultiNode(s.stepOfLaunch(l)) || l.Branch || usesPET(s) {
 			continue
 		}
-		if _, ok := l.flag("standalone"); ok {
+		if _, ok := l.findFlag("standalone"); ok {
 			continue // master-addr-localhost
 		}
 		if _, ok := l.host(); ok {
@@ -263,7 +262,7 @@ func noRendezvous(s *subject) []hit {
 		says := "torchrun on several nodes has no --master-addr"
 		if b := l.backend(); b != "static" {
 			says = "torchrun on several nodes has no --rdzv-endpoint"
-			if _, ok := l.flag("master-addr"); ok {
+			if _, ok := l.findFlag("master-addr"); ok {
 				says += " (" + b + " does not look at --master-addr)"
 			}
 		}
@@ -275,12 +274,12 @@ func noRendezvous(s *subject) []hit {
 func rdzvIDConstant(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		f, ok := l.flag("rdzv-id")
-		if l.kind != "torchrun" || !ok || l.single(s.stepOf(l)) || l.backend() == "static" {
+		f, ok := l.findFlag("rdzv-id")
+		if l.kind != "torchrun" || !ok || l.isSingleNode(s.stepOfLaunch(l)) || l.backend() == "static" {
 			continue
 		}
 		if text, known := f.value.Literal(); known && text != "" {
-			hits = append(hits, hit{at: f.value.Origin(), says: "the rendezvous id is always " + mistake.Clip(text)})
+			hits = append(hits, hit{at: f.value.Origin(), says: "the rendezvous id is always " + diagnostic.Clip(text)})
 		}
 	}
 	return hits
@@ -289,14 +288,14 @@ func rdzvIDConstant(s *subject) []hit {
 func rendezvousDiffers(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		st := s.stepOf(l)
-		if l.Starter("srun") == nil || l.single(st) || st.nodes == 1 {
+		st := s.stepOfLaunch(l)
+		if l.Starter("srun") == nil || l.isSingleNode(st) || st.nodes == 1 {
 			continue
 		}
-		id, _ := l.flag("rdzv-id")
+		id, _ := l.findFlag("rdzv-id")
 		port, _ := l.port()
 		for _, c := range slices.Concat(id.value.Chars, port.Chars) {
-			if c.Ref != nil && c.Ref.Depth > 0 && differs(c.Ref) {
+			if c.Ref != nil && c.Ref.Depth > 0 && differsByTask(c.Ref) {
 				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " is another one in each task"})
 			}
 		}
@@ -304,12 +303,12 @@ func rendezvousDiffers(s *subject) []hit {
 	return hits
 }
 
-// differs reports whether every shell makes it anew.
-func differs(r *script.Ref) bool {
+// differsByTask reports whether the value differs in each shell.
+func differsByTask(r *script.Ref) bool {
 	if len(r.Output) > 0 {
 		return slices.Contains([]string{"date", "uuidgen", "shuf", "mktemp", "openssl"}, r.Output[0].Name())
 	}
-	if slices.ContainsFunc(r.Uses, differs) {
+	if slices.ContainsFunc(r.Uses, differsByTask) {
 		return true
 	}
 	return slices.Contains([]string{"RANDOM", "SRANDOM", "BASHPID", "$", "EPOCHSECONDS"}, r.Name)
@@ -337,23 +336,23 @@ func elasticWithoutMaxRestarts(s *subject) []hit {
 		if !found || low.Text() == high.Text() {
 			continue
 		}
-		restarts, given := l.flag("max-restarts")
+		restarts, given := l.findFlag("max-restarts")
 		if n, known := restarts.value.Int(); given && (!known || n > 0) {
 			continue
 		}
-		hits = append(hits, hit{at: f.value.Origin(), says: "--nnodes " + mistake.Clip(f.value.Text()) + " without --max-restarts"})
+		hits = append(hits, hit{at: f.value.Origin(), says: "--nnodes " + diagnostic.Clip(f.value.Text()) + " without --max-restarts"})
 	}
 	return hits
 }
 
 func masterAddrNotFirst(s *subject) []hit {
-	if _, arbitrary := find(s.Batch, "distribution"); arbitrary || s.assigns("SLURM_HOSTFILE") {
+	if _, arbitrary := findOption(s.Batch, "distribution"); arbitrary || s.assignsVariable("SLURM_HOSTFILE") {
 		return nil
 	}
 	var hits []hit
 	for _, l := range s.launches {
 		host, ok := l.host()
-		if !ok || l.kind == "deepspeed" || l.backend() != "static" || l.single(s.stepOf(l)) || !s.ranksBySlurm(l) {
+		if !ok || l.kind == "deepspeed" || l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) || !s.ranksBySlurm(l) {
 			continue
 		}
 		hits = append(hits, notFirst(host)...)
@@ -363,8 +362,8 @@ func masterAddrNotFirst(s *subject) []hit {
 			continue
 		}
 		if slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-			file, _ := python(c)
-			return file != "" && c.Seq > a.Seq && s.onSeveral(c) && s.step(c.Starter("srun")).nodes != 1
+			file, _ := pythonScript(c)
+			return file != "" && c.Seq > a.Seq && s.onSeveral(c) && s.stepOfStarter(c.Starter("srun")).nodes != 1
 		}) {
 			hits = append(hits, notFirst(a.Value)...)
 		}
@@ -372,15 +371,13 @@ func masterAddrNotFirst(s *subject) []hit {
 	return hits
 }
 
-// ranksBySlurm reports whether the nodes of a launch are numbered as Slurm
-// numbers them.
+// ranksBySlurm reports whether the launch uses Slurm's numbers of the nodes.
 func (s *subject) ranksBySlurm(l *launch) bool {
 	f, _ := l.nodeRank()
 	return s.onSeveral(l.Command) && slices.ContainsFunc(f.value.Refs(), func(r *script.Ref) bool { return ofTask(r.Name) })
 }
 
-// notFirst finds a host that is taken from the list of the job's nodes, and is
-// not the first.
+// notFirst finds a host from the job's list of nodes that is not the first.
 func notFirst(host script.Word) []hit {
 	if r := host.Only(); r != nil && r.Index == "" && !r.Edited {
 		switch r.Name {
@@ -403,14 +400,13 @@ func listsNodes(c *script.Command) bool {
 	return c.Name() == "scontrol" && c.Arg(1) == "show" && strings.HasPrefix(c.Arg(2), "hostname")
 }
 
-// The words of sed and awk for one line that is not the first.
+// Expressions of sed and awk for a line after the first.
 var (
 	laterLine   = regexp.MustCompile(`[^0-9,]([2-9]|[1-9][0-9]+)(p|!d|[{])`)
 	laterRecord = regexp.MustCompile(`NR *== *([2-9]|[1-9][0-9])`)
 )
 
-// picksAnother reports whether filters behind a list give another line than
-// its first.
+// picksAnother reports whether the filters pick a line after the first.
 func picksAnother(filters []*script.Command) bool {
 	for _, c := range filters {
 		text := c.Text()

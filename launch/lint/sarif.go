@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 )
 
-// SARIF is a document of the Static Analysis Results Interchange Format, 2.1.0:
-// as much of it as CI systems read.
+// SARIF is a document of the Static Analysis Results Interchange Format, 2.1.0, with
+// the fields that CI systems read.
 type SARIF struct {
 	Schema  string     `json:"$schema"`
 	Version string     `json:"version"`
@@ -103,8 +103,8 @@ func NewSARIF(version string, all []Finding) SARIF {
 	}
 }
 
-// uri writes a file's name as a reference: relative to where the program runs,
-// as CI systems want it, or file:///.
+// uri writes a file's name as a URI: relative to the working folder, as CI systems
+// expect it, or file:///.
 func uri(file string) string {
 	u := url.URL{Path: filepath.ToSlash(filepath.Clean(file))}
 	if filepath.IsAbs(file) {

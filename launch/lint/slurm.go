@@ -9,30 +9,30 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// slurmRules are about options of Slurm that do something else than it looks.
+// slurmRules check misleading options of Slurm.
 func slurmRules() []Rule {
 	return []Rule{{
 		ID: "sbatch-line-ignored", Severity: Error,
 		Title: "an #SBATCH line stands behind the first command",
-		Why:   "sbatch stops reading there: the option is not in force, and nothing says so",
+		Why:   "sbatch stops reading there and ignores the option without any message",
 		Fix:   "move all #SBATCH lines up, before the first command.",
 		check: sbatchLineIgnored,
 	}, {
 		ID: "variable-in-sbatch-line", Severity: Error,
 		Title: "a shell variable in an #SBATCH line",
-		Why:   "sbatch expands none: it is taken as it stands, and the job writes to a file of that name or fails without a log",
+		Why:   "sbatch does not expand it: the job writes to a file of that name, or fails without a log",
 		Fix:   "Slurm's patterns (%x job name, %j job id, %u user), or an option on the command line: sbatch --output=\"$LOGS/%j.out\" job.sh.",
 		check: variableInSbatchLine,
 	}, {
 		ID: "output-pattern-in-shell", Severity: Error,
 		Title: "a file name pattern of Slurm is used in the shell",
-		Why:   "%x and %j mean something to --output alone; to the shell it is a file of just that name",
+		Why:   "only --output expands %x and %j; the shell uses a file with exactly that name",
 		Fix:   "\"$SLURM_JOB_NAME-$SLURM_JOB_ID.out\" in a job; outside, the name itself: scontrol show job ID shows StdOut.",
 		check: outputPatternInShell,
 	}, {
 		ID: "export-drops-environment", Severity: Error,
 		Title: "--export names variables without ALL",
-		Why:   "everything else of the environment is dropped: PATH, the virtual environment, MASTER_ADDR",
+		Why:   "the job loses the rest of the environment: PATH, the virtual environment, MASTER_ADDR",
 		Fix:   "--export=ALL,NAME=value.",
 		check: exportDropsEnvironment,
 	}, {
@@ -45,19 +45,19 @@ func slurmRules() []Rule {
 		ID: "sbatch-inside-job", Severity: Warning,
 		Title: "a job is submitted from within a job",
 		Why:   "the new job inherits this one's SLURM_* variables, and those that it does not set itself (SLURM_CPUS_PER_TASK, SLURM_NTASKS, SLURM_GPUS_PER_NODE) are wrong in it",
-		Fix:   "take them away, but for SLURM_CONF: env $(compgen -e SLURM_ | grep -v '^SLURM_CONF$' | sed 's/^/-u /') sbatch job.sh.",
+		Fix:   "remove them, except SLURM_CONF: env $(compgen -e SLURM_ | grep -v '^SLURM_CONF$' | sed 's/^/-u /') sbatch job.sh.",
 		check: sbatchInsideJob,
 	}, {
 		ID: "slurm-variable-unset", Severity: Error,
-		Title: "a variable of Slurm is used, and the job does not ask for what sets it",
-		Why:   "Slurm sets it for that option alone: it is empty, srun refuses the empty number, and a launcher takes the next word for it",
+		Title: "a variable of Slurm is used without the option that sets it",
+		Why:   "Slurm sets it only with that option; otherwise it is empty, srun refuses the empty number, and a launcher uses the next word as the value",
 		Fix:   "add the option to the #SBATCH lines (--cpus-per-task=8 sets SLURM_CPUS_PER_TASK), or leave the variable out.",
 		check: slurmVariableUnset,
 	}}
 }
 
 func sbatchLineIgnored(s *subject) []hit {
-	// A line in a string or a here-document is not the shell's comment.
+	// A line in a string or a here-document is not a comment.
 	var late []script.Directive
 	for _, d := range s.Late {
 		if slices.ContainsFunc(s.Comments, func(c script.Comment) bool { return c.At == d.At }) {
@@ -80,7 +80,7 @@ func variableInSbatchLine(s *subject) []hit {
 		for _, w := range d.Words {
 			for i, c := range w.Chars {
 				if c.Ref == nil && c.Byte == '$' && i+1 < len(w.Chars) && namesVariable(w.Chars[i+1]) {
-					hits = append(hits, hit{at: c.At, says: shown(w) + " holds a variable of the shell"})
+					hits = append(hits, hit{at: c.At, says: showWord(w) + " holds a variable of the shell"})
 					break
 				}
 			}
@@ -93,16 +93,16 @@ func namesVariable(c script.Char) bool {
 	return c.Ref == nil && (c.Byte == '{' || c.Byte == '(' || c.Byte == '_' || c.Byte|0x20 >= 'a' && c.Byte|0x20 <= 'z')
 }
 
-// pattern are the patterns that nothing but Slurm would have in a file name.
+// pattern matches file name patterns that only Slurm uses.
 var pattern = regexp.MustCompile(`%[0-9]*[xjJAN]`)
 
 func outputPatternInShell(s *subject) []hit {
 	var hits []hit
 	look := func(w script.Word) {
-		// +%Y%j of date, %s%N and formats of other commands hold blanks or +.
+		// Formats of date (+%Y%j, %s%N) and other commands hold blanks or +.
 		text := w.Text()
 		if pattern.MatchString(text) && !strings.ContainsAny(text, "+ ") {
-			hits = append(hits, hit{at: w.At, says: shown(w) + " has a pattern that only Slurm expands"})
+			hits = append(hits, hit{at: w.At, says: showWord(w) + " has a pattern that only Slurm expands"})
 		}
 	}
 	files := []string{"tail", "cat", "less", "more", "head", "tee", "touch", "mkdir", "cp", "mv", "rm", "ln", "ls", "grep", "wc", "chmod", "rsync", "scp"}
@@ -122,7 +122,7 @@ func outputPatternInShell(s *subject) []hit {
 func exportDropsEnvironment(s *subject) []hit {
 	var hits []hit
 	look := func(options []script.Option) {
-		o, ok := find(options, "export")
+		o, ok := findOption(options, "export")
 		text, known := o.Value.Literal()
 		if !ok || !known || text == "" {
 			return
@@ -133,21 +133,21 @@ func exportDropsEnvironment(s *subject) []hit {
 		}
 	}
 	look(s.Batch)
-	for _, c := range s.named("srun", "sbatch", "salloc") {
+	for _, c := range s.commandsNamed("srun", "sbatch", "salloc") {
 		look(c.Options)
 	}
 	return hits
 }
 
 func srunCPUsPerTask(s *subject) []hit {
-	o, ok := find(s.Batch, "cpus-per-task")
-	if n, known := o.Value.Int(); !ok || known && n == 1 || s.assigns("SRUN_CPUS_PER_TASK") {
+	o, ok := findOption(s.Batch, "cpus-per-task")
+	if n, known := o.Value.Int(); !ok || known && n == 1 || s.assignsVariable("SRUN_CPUS_PER_TASK") {
 		return nil
 	}
 	var hits []hit
-	for _, srun := range s.steps() {
-		_, given := find(srun.Options, "cpus-per-task")
-		_, exclusive := find(srun.Options, "exclusive")
+	for _, srun := range s.srunSteps() {
+		_, given := findOption(srun.Options, "cpus-per-task")
+		_, exclusive := findOption(srun.Options, "exclusive")
 		if given || exclusive || srun.Open || srun.Test || !s.startsTraining(srun) {
 			continue
 		}
@@ -156,27 +156,27 @@ func srunCPUsPerTask(s *subject) []hit {
 	return hits
 }
 
-// startsTraining reports whether an srun starts more than a small command.
+// startsTraining reports whether an srun starts a training.
 func (s *subject) startsTraining(srun *script.Command) bool {
 	return slices.ContainsFunc(s.Commands, func(c *script.Command) bool {
-		return slices.Contains(c.Via, srun) && trains(c)
+		return slices.Contains(c.Via, srun) && startsTrainer(c)
 	})
 }
 
 func sbatchInsideJob(s *subject) []hit {
-	if !s.batch() {
+	if !s.isBatch() {
 		return nil
 	}
-	scrubbed := slices.ContainsFunc(s.named("unset"), func(c *script.Command) bool {
+	scrubbed := slices.ContainsFunc(s.commandsNamed("unset"), func(c *script.Command) bool {
 		return strings.Contains(c.Text(), "SLURM") || c.Loop
 	})
 	var hits []hit
-	for _, c := range s.named("sbatch") {
+	for _, c := range s.commandsNamed("sbatch") {
 		env := c.Starter("env")
 		if scrubbed || env != nil && (strings.Contains(env.Text(), "-u") || strings.Contains(env.Text(), "-i")) {
 			continue
 		}
-		if o, ok := find(c.Options, "export"); ok && o.Value.HasPrefix("NONE") {
+		if o, ok := findOption(c.Options, "export"); ok && o.Value.HasPrefix("NONE") {
 			continue
 		}
 		hits = append(hits, hit{at: c.At})
@@ -184,8 +184,8 @@ func sbatchInsideJob(s *subject) []hit {
 	return hits
 }
 
-// optionOf is the option of sbatch without which Slurm does not set a variable,
-// "" for variables that it always sets and others.
+// optionOf returns the option of sbatch that makes Slurm set a variable; "" for
+// variables that need no option.
 func optionOf(variable string) string {
 	return map[string]string{
 		"SLURM_CPUS_PER_TASK":   "cpus-per-task",
@@ -198,7 +198,7 @@ func optionOf(variable string) string {
 }
 
 func slurmVariableUnset(s *subject) []hit {
-	if !s.batch() || s.sourced() {
+	if !s.isBatch() || s.sourcesVariables() {
 		return nil
 	}
 	var hits []hit
@@ -215,7 +215,7 @@ func slurmVariableUnset(s *subject) []hit {
 		}
 	}
 	for _, c := range s.Commands {
-		if c.Branch || c.Test || c.Name() != "srun" && !trains(c) {
+		if c.Branch || c.Test || c.Name() != "srun" && !startsTrainer(c) {
 			continue
 		}
 		for _, w := range c.Words {
@@ -230,13 +230,13 @@ func slurmVariableUnset(s *subject) []hit {
 	return hits
 }
 
-// missingOption is the option that the job lacks for a variable to be set.
+// missingOption returns the missing option of an unset variable.
 func (s *subject) missingOption(r *script.Ref) string {
 	option := optionOf(r.Name)
-	if option == "" || r.Depth > 0 || r.Default != nil || r.Required || r.Alternate || r.Assigned || s.assigns(r.Name) {
+	if option == "" || r.Depth > 0 || r.Default != nil || r.Required || r.Alternate || r.Assigned || s.assignsVariable(r.Name) {
 		return ""
 	}
-	if _, ok := find(s.Batch, option); ok {
+	if _, ok := findOption(s.Batch, option); ok {
 		return ""
 	}
 	return option

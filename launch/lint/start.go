@@ -8,7 +8,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// startRules are about how a launcher is started on the nodes.
+// startRules check how the script starts a launcher on the nodes.
 func startRules() []Rule {
 	return []Rule{{
 		ID: "launcher-runs-once", Severity: Error,
@@ -25,7 +25,7 @@ func startRules() []Rule {
 	}, {
 		ID: "node-rank-constant", Severity: Error,
 		Title: "every node gets the same node rank",
-		Why:   "each node waits for the others as that rank, and nothing is said until the time-out (static: 600 s)",
+		Why:   "each node waits for the others as that rank, without a message until the time-out (static: 600 s)",
 		Fix:   "srun bash -c 'torchrun --node-rank \"$SLURM_NODEID\" ...', in single quotes; or --rdzv-backend=c10d, which needs no rank.",
 		check: nodeRankConstant,
 	}, {
@@ -43,28 +43,28 @@ func (s *subject) onSeveral(c *script.Command) bool {
 	if srun == nil || srun.Captured {
 		return false
 	}
-	st := s.step(srun)
+	st := s.stepOfStarter(srun)
 	return st.tasks > 1 || st.tasks == 0 && st.nodes > 1
 }
 
-// alone reports whether only the first node of a job starts a launcher.
-func (s *subject) alone(l *launch) bool {
+// startsOnFirstNode reports whether the launcher starts only on the job's first node.
+func (s *subject) startsOnFirstNode(l *launch) bool {
 	if l.Depth > 0 || l.Branch || l.Loop || l.Uncalled || l.open || l.Starter("kubectl") != nil {
 		return false
 	}
-	// Another launcher may be that of the other nodes.
+	// Another launcher may serve the other nodes.
 	others := slices.ContainsFunc(s.launches, func(o *launch) bool { return o != l && (o.Depth > 0 || l.Background) })
-	return s.batch() && s.job.nodes > 1 && !others
+	return s.isBatch() && s.job.nodes > 1 && !others
 }
 
 func launcherRunsOnce(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		if l.kind == "torchrun" || len(l.program) == 0 || !s.alone(l) || s.hasHostfile(l) {
+		if l.kind == "torchrun" || len(l.program) == 0 || !s.startsOnFirstNode(l) || s.hasHostfile(l) {
 			continue
 		}
 		h := hit{at: l.At, says: fmt.Sprintf("the job has %d nodes, and %s is started by the batch script itself", s.job.nodes, l.kind)}
-		if _, ok := l.flag("config-file"); ok {
+		if _, ok := l.findFlag("config-file"); ok {
 			h.severity = Warning // the file may name a hostfile
 		}
 		hits = append(hits, h)
@@ -72,9 +72,9 @@ func launcherRunsOnce(s *subject) []hit {
 	return hits
 }
 
-// hasHostfile reports whether a launcher is told the nodes by a file.
+// hasHostfile reports whether a launcher reads the nodes from a file.
 func (s *subject) hasHostfile(l *launch) bool {
-	if _, ok := l.flag("hostfile", "H", "deepspeed-hostfile", "mpirun-hostfile"); ok {
+	if _, ok := l.findFlag("hostfile", "H", "deepspeed-hostfile", "mpirun-hostfile"); ok {
 		return true
 	}
 	// deepspeed looks for /job/hostfile by itself.
@@ -90,14 +90,14 @@ func srunDeepSpeed(s *subject) []hit {
 		if l.kind != "deepspeed" || len(l.program) == 0 || !s.onSeveral(l.Command) || l.Branch {
 			continue
 		}
-		_, own := l.flag("no-ssh")
-		// Words that differ between tasks make runs of their own.
+		_, own := l.findFlag("no-ssh")
+		// Arguments that differ between tasks make separate runs.
 		if own || slices.ContainsFunc(l.Words, func(w script.Word) bool {
 			return slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= l.Depth && r.Depth > 0 })
 		}) {
 			continue
 		}
-		hits = append(hits, hit{at: l.At, says: "srun starts deepspeed " + times(max(s.stepOf(l).tasks, s.stepOf(l).nodes))})
+		hits = append(hits, hit{at: l.At, says: "srun starts deepspeed " + timesOf(max(s.stepOfLaunch(l).tasks, s.stepOfLaunch(l).nodes))})
 	}
 	return hits
 }
@@ -105,25 +105,25 @@ func srunDeepSpeed(s *subject) []hit {
 func nodeRankConstant(s *subject) []hit {
 	hits := s.exportedNodeRanks()
 	for _, l := range s.launches {
-		_, noSSH := l.flag("no-ssh")
-		if l.backend() != "static" || l.single(s.stepOf(l)) || l.Branch || l.kind == "deepspeed" && !noSSH {
+		_, noSSH := l.findFlag("no-ssh")
+		if l.backend() != "static" || l.isSingleNode(s.stepOfLaunch(l)) || l.Branch || l.kind == "deepspeed" && !noSSH {
 			continue
 		}
 		f, given := l.nodeRank()
 		_, number := f.value.Int()
 		switch {
 		case !given:
-			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && s.onSeveral(l.Command) && l.several(s.stepOf(l)) {
+			if _, host := l.host(); l.kind == "torchrun" && host && !l.open && !usesPET(s) && s.onSeveral(l.Command) && l.isMultiNode(s.stepOfLaunch(l)) {
 				hits = append(hits, hit{at: l.At, says: "torchrun without --node-rank takes 0 on every node"})
 			}
 		case s.onSeveral(l.Command) && sameInAll(f.value, l.Depth), number && l.overHosts():
-			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + shown(f.value)})
+			hits = append(hits, hit{at: f.value.Origin(), says: "every node gets the node rank " + showWord(f.value)})
 		}
 	}
 	return hits
 }
 
-// exportedNodeRanks finds the variable of torchrun's flag in front of srun.
+// exportedNodeRanks finds PET_NODE_RANK, the variable of torchrun's flag, before srun.
 func (s *subject) exportedNodeRanks() []hit {
 	var hits []hit
 	for _, l := range s.launches {
@@ -132,27 +132,27 @@ func (s *subject) exportedNodeRanks() []hit {
 			continue
 		}
 		if sameInAll(a.Value, l.Depth) {
-			hits = append(hits, hit{at: a.Value.Origin(), says: "every node gets the node rank " + shown(a.Value)})
+			hits = append(hits, hit{at: a.Value.Origin(), says: "every node gets the node rank " + showWord(a.Value)})
 		}
 	}
 	return hits
 }
 
-// sameInAll reports whether a word is expanded before the tasks begin. The
-// ranks of Slurm are left to rank-on-batch-line.
+// sameInAll reports whether a word is the same in all tasks. The rule
+// rank-on-batch-line handles Slurm's ranks.
 func sameInAll(w script.Word, depth int) bool {
 	return !slices.ContainsFunc(w.Refs(), func(r *script.Ref) bool { return r.Depth >= depth || ofTask(r.Name) })
 }
 
-// overHosts reports whether a loop starts a launcher on one host after the
-// other: ssh to the variable of the loop, or srun -w.
+// overHosts reports whether a loop starts a launcher on one host after another: by ssh
+// to the loop's variable, or by srun -w.
 func (l *launch) overHosts() bool {
 	starter := l.Starter("ssh", "srun")
 	if starter == nil || !l.Loop || starter.Captured {
 		return false
 	}
 	host := starter.Target
-	if o, ok := find(starter.Options, "nodelist"); ok {
+	if o, ok := findOption(starter.Options, "nodelist"); ok {
 		host = o.Value
 	}
 	return slices.ContainsFunc(host.Refs(), func(r *script.Ref) bool { return r.Assigned })
@@ -161,17 +161,17 @@ func (l *launch) overHosts() bool {
 func foregroundLoop(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		low, _, known := l.nodes(s.stepOf(l))
+		low, _, known := l.nodeRange(s.stepOfLaunch(l))
 		_, nodes := l.nnodes()
 		_, rank := l.nodeRank()
-		if !l.overHosts() || l.Background || l.Branch || detached(l.Command) || known && low < 2 || !nodes && !rank {
+		if !l.overHosts() || l.Background || l.Branch || isDetached(l.Command) || known && low < 2 || !nodes && !rank {
 			continue
 		}
 		hits = append(hits, hit{at: l.At, says: "a loop starts " + l.kind + " on one node after the other"})
 	}
 	for _, c := range s.Commands {
-		file, _ := python(c)
-		if l := (&launch{Command: c}); file == "" || !ranked(c) || !l.overHosts() || c.Background || c.Branch || detached(c) {
+		file, _ := pythonScript(c)
+		if l := (&launch{Command: c}); file == "" || !hasRank(c) || !l.overHosts() || c.Background || c.Branch || isDetached(c) {
 			continue
 		}
 		hits = append(hits, hit{at: c.At, says: "a loop starts python on one node after the other"})
@@ -179,8 +179,8 @@ func foregroundLoop(s *subject) []hit {
 	return hits
 }
 
-// ranked reports whether a program is told that it is one of several.
-func ranked(c *script.Command) bool {
+// hasRank reports whether a program gets a rank or a similar setting.
+func hasRank(c *script.Command) bool {
 	for _, name := range []string{"WORLD_SIZE", "RANK", "NODE_RANK", "MASTER_ADDR"} {
 		if c.Getenv(name) != nil {
 			return true
@@ -192,8 +192,8 @@ func ranked(c *script.Command) bool {
 	})
 }
 
-// detached reports whether a command goes on without the one that started it.
-func detached(c *script.Command) bool {
+// isDetached reports whether a command runs on in the background by ssh or docker.
+func isDetached(c *script.Command) bool {
 	return slices.ContainsFunc(c.Via, func(v *script.Command) bool {
 		return slices.ContainsFunc(v.Words, func(w script.Word) bool {
 			text := w.Text()

@@ -10,15 +10,14 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// subject is a script as the rules see it.
+// subject is the input of a rule: a script with its job and its launches.
 type subject struct {
 	*script.Script
 	job      step
 	launches []*launch
 }
 
-// step is what sbatch or srun was asked for. A number is 0 where it is not
-// known.
+// step holds the numbers in the options of sbatch or srun; 0 for unknown ones.
 type step struct {
 	nodes, tasks, perNode, gpus int
 	options                     []script.Option
@@ -26,7 +25,7 @@ type step struct {
 
 func newSubject(s *script.Script) *subject {
 	sub := &subject{Script: s}
-	sub.job = newStep(step{}, s.Batch, sub.batch())
+	sub.job = newStep(step{}, s.Batch, sub.isBatch())
 	for _, c := range s.Commands {
 		if l := newLaunch(c); l != nil {
 			sub.launches = append(sub.launches, l)
@@ -35,57 +34,56 @@ func newSubject(s *script.Script) *subject {
 	return sub
 }
 
-// batch reports whether the script is given to sbatch.
-func (s *subject) batch() bool { return len(s.Directives) > 0 || s.Submitted }
+// isBatch reports whether the script is for sbatch.
+func (s *subject) isBatch() bool { return len(s.Directives) > 0 || s.Submitted }
 
-// newStep reads the numbers out of options, the last of a name counting.
-// Whole says that nothing but the options decides, so that the defaults of
-// Slurm are known, too.
+// newStep reads the numbers from options; the last option of a name counts. whole: only
+// these options count, so that Slurm's defaults apply.
 func newStep(outer step, options []script.Option, whole bool) step {
 	st := outer
 	st.options = slices.Concat(outer.options, options)
-	if o, ok := find(options, "nodes"); ok {
-		st.nodes = outer.resolve(o.Value)
+	if o, ok := findOption(options, "nodes"); ok {
+		st.nodes = outer.resolveNumber(o.Value)
 		if outer.tasks == 0 || outer.perNode > 0 {
 			st.tasks = 0
 		}
 	}
-	if o, ok := find(options, "ntasks"); ok {
-		st.tasks = outer.resolve(o.Value)
+	if o, ok := findOption(options, "ntasks"); ok {
+		st.tasks = outer.resolveNumber(o.Value)
 		st.perNode = 0
 	}
-	if o, ok := find(options, "ntasks-per-node"); ok {
-		st.perNode = outer.resolve(o.Value)
+	if o, ok := findOption(options, "ntasks-per-node"); ok {
+		st.perNode = outer.resolveNumber(o.Value)
 	}
 	if n := gpusPerNode(options); n >= 0 {
 		st.gpus = n
 	}
-	_, perGPU := find(st.options, "ntasks-per-gpu")
+	_, perGPU := findOption(st.options, "ntasks-per-gpu")
 	if whole && !perGPU {
-		st.defaults()
+		st.applyDefaults()
 	}
-	st.derive(perGPU)
+	st.deriveTasks(perGPU)
 	st.deriveGPUs(options)
 	return st
 }
 
-// defaults are one node, where nothing is said about nodes and tasks.
-func (st *step) defaults() {
-	_, nodes := find(st.options, "nodes")
-	_, tasks := find(st.options, "ntasks")
-	_, list := find(st.options, "nodelist")
-	_, file := find(st.options, "nodefile")
-	_, gpus := find(st.options, "gpus")
+// applyDefaults sets one node if no option sets nodes or tasks.
+func (st *step) applyDefaults() {
+	_, nodes := findOption(st.options, "nodes")
+	_, tasks := findOption(st.options, "ntasks")
+	_, list := findOption(st.options, "nodelist")
+	_, file := findOption(st.options, "nodefile")
+	_, gpus := findOption(st.options, "gpus")
 	if !nodes && !tasks && !list && !file && !gpus {
 		st.nodes = 1
 	}
-	if _, perNode := find(st.options, "ntasks-per-node"); !tasks && !perNode {
+	if _, perNode := findOption(st.options, "ntasks-per-node"); !tasks && !perNode {
 		st.perNode = 1
 	}
 }
 
-// derive works out what follows from the other numbers.
-func (st *step) derive(perGPU bool) {
+// deriveTasks computes the missing number of tasks from the other numbers.
+func (st *step) deriveTasks(perGPU bool) {
 	if perGPU {
 		st.tasks, st.perNode = 0, 0
 		return
@@ -98,14 +96,14 @@ func (st *step) derive(perGPU bool) {
 	}
 }
 
-// deriveGPUs works out the GPUs of a node from those of the job or of a task.
+// deriveGPUs computes the GPUs of a node from those of the job or of a task.
 func (st *step) deriveGPUs(options []script.Option) {
 	if gpusPerNode(options) >= 0 {
 		return
 	}
-	if o, ok := find(options, "gpus-per-task"); ok {
+	if o, ok := findOption(options, "gpus-per-task"); ok {
 		st.gpus = lastNumber(o.Value) * st.perNode
-	} else if o, ok := find(options, "gpus"); ok && st.nodes > 0 {
+	} else if o, ok := findOption(options, "gpus"); ok && st.nodes > 0 {
 		st.gpus = 0
 		if n := lastNumber(o.Value); n%st.nodes == 0 {
 			st.gpus = n / st.nodes
@@ -113,8 +111,8 @@ func (st *step) deriveGPUs(options []script.Option) {
 	}
 }
 
-// resolve is the number of a word, which may be a variable of the job's own.
-func (st *step) resolve(w script.Word) int {
+// resolveNumber returns the number in a word, which may be a variable of the job.
+func (st *step) resolveNumber(w script.Word) int {
 	if n, ok := w.Int(); ok {
 		return n
 	}
@@ -138,8 +136,8 @@ func (st *step) resolve(w script.Word) int {
 	return 0
 }
 
-// find is the last option of a name.
-func find(options []script.Option, name string) (script.Option, bool) {
+// findOption returns the last option with a name.
+func findOption(options []script.Option, name string) (script.Option, bool) {
 	for i := len(options) - 1; i >= 0; i-- {
 		if options[i].Name == name {
 			return options[i], true
@@ -148,13 +146,13 @@ func find(options []script.Option, name string) (script.Option, bool) {
 	return script.Option{}, false
 }
 
-// gpusPerNode is how many GPUs of a node are asked for, -1 if nothing is said
-// about them, 0 if it is not known.
+// gpusPerNode returns the requested GPUs per node, -1 without such an option, 0 if not
+// known.
 func gpusPerNode(options []script.Option) int {
-	if o, ok := find(options, "gpus-per-node"); ok {
+	if o, ok := findOption(options, "gpus-per-node"); ok {
 		return lastNumber(o.Value)
 	}
-	o, ok := find(options, "gres")
+	o, ok := findOption(options, "gres")
 	if !ok {
 		return -1
 	}
@@ -178,7 +176,7 @@ func gpusPerNode(options []script.Option) int {
 	return -1
 }
 
-// lastNumber is that of 4 and a100:4.
+// lastNumber returns the number in 4 or a100:4.
 func lastNumber(w script.Word) int {
 	_, last, found := w.CutLast(':')
 	if !found {
@@ -188,34 +186,34 @@ func lastNumber(w script.Word) int {
 	return n
 }
 
-// wantsGPUs reports whether any option asks for GPUs.
+// wantsGPUs reports whether any option requests GPUs.
 func (st *step) wantsGPUs() bool {
 	return slices.ContainsFunc(st.options, func(o script.Option) bool {
 		return strings.HasPrefix(o.Name, "gpus") || o.Name == "gres" && strings.Contains(o.Value.Text(), "gpu")
 	})
 }
 
-// exclusive reports whether no other job runs on the nodes.
-func (st *step) exclusive() bool {
-	_, ok := find(st.options, "exclusive")
+// isExclusive reports whether the job has its nodes alone.
+func (st *step) isExclusive() bool {
+	_, ok := findOption(st.options, "exclusive")
 	return ok
 }
 
-// step is what the srun (or mpirun) that starts a command was asked for.
-func (s *subject) step(starter *script.Command) step {
+// stepOfStarter returns the step of the srun that starts a command.
+func (s *subject) stepOfStarter(starter *script.Command) step {
 	if starter == nil || starter.Name() != "srun" || starter.Open {
 		return step{}
 	}
 	return newStep(s.job, starter.Options, false)
 }
 
-// set is a variable that is given a value, for all or for one command.
+// set is an assignment for all later commands or for one.
 type set struct {
 	*script.Assignment
-	command *script.Command // whose own it is, or nil
+	command *script.Command // the only command with the variable, or nil
 }
 
-// sets are all variables that the script sets.
+// sets iterates over all assignments of the script.
 func (s *subject) sets() iter.Seq[set] {
 	return func(yield func(set) bool) {
 		for _, a := range s.Assignments {
@@ -233,8 +231,8 @@ func (s *subject) sets() iter.Seq[set] {
 	}
 }
 
-// assigns reports whether the script sets a variable anywhere.
-func (s *subject) assigns(name string) bool {
+// assignsVariable reports whether the script sets a variable anywhere.
+func (s *subject) assignsVariable(name string) bool {
 	for a := range s.sets() {
 		if a.Name == name {
 			return true
@@ -243,8 +241,8 @@ func (s *subject) assigns(name string) bool {
 	return false
 }
 
-// named returns the commands with one of the names.
-func (s *subject) named(names ...string) []*script.Command {
+// commandsNamed returns the commands with one of these names.
+func (s *subject) commandsNamed(names ...string) []*script.Command {
 	var all []*script.Command
 	for _, c := range s.Commands {
 		if slices.Contains(names, c.Name()) {
@@ -254,15 +252,15 @@ func (s *subject) named(names ...string) []*script.Command {
 	return all
 }
 
-// steps are the srun commands that run something for its own sake.
-func (s *subject) steps() []*script.Command {
-	return slices.DeleteFunc(s.named("srun"), func(c *script.Command) bool { return c.Captured })
+// srunSteps returns the srun commands whose output the script does not capture.
+func (s *subject) srunSteps() []*script.Command {
+	return slices.DeleteFunc(s.commandsNamed("srun"), func(c *script.Command) bool { return c.Captured })
 }
 
 var pythonName = regexp.MustCompile(`^python[0-9.]*$`)
 
-// python returns the script that python runs, "" for anything else.
-func python(c *script.Command) (file string, arguments []script.Word) {
+// pythonScript returns the script that python runs, "" for other commands.
+func pythonScript(c *script.Command) (file string, arguments []script.Word) {
 	if !pythonName.MatchString(c.Name()) {
 		return "", nil
 	}
@@ -281,9 +279,9 @@ func python(c *script.Command) (file string, arguments []script.Word) {
 	return "", nil
 }
 
-// sourced reports whether the script reads another that may set variables.
-func (s *subject) sourced() bool {
-	return slices.ContainsFunc(s.named("source", "."), func(c *script.Command) bool {
+// sourcesVariables reports whether the script sources a file that may set variables.
+func (s *subject) sourcesVariables() bool {
+	return slices.ContainsFunc(s.commandsNamed("source", "."), func(c *script.Command) bool {
 		if len(c.Words) < 2 {
 			return false
 		}

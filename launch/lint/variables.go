@@ -8,18 +8,18 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// variableRules are about the variables of frameworks and of the shell.
+// variableRules check variables of frameworks and of the shell.
 func variableRules() []Rule {
 	return []Rule{{
 		ID: "world-size-as-nodes", Severity: Warning,
 		Title: "WORLD_SIZE is used for the number of nodes",
-		Why:   "to every framework it is the number of processes: with 8 GPUs per node it is 8 times as many, and who sets it right makes torchrun wait for nodes that do not exist",
+		Why:   "to every framework it is the number of processes: with 8 GPUs per node it is 8 times the number of nodes, and torchrun then waits for nodes that do not exist",
 		Fix:   "call the number of nodes NNODES: --nnodes=\"$NNODES\"; torchrun sets WORLD_SIZE for the processes itself.",
 		check: worldSizeAsNodes,
 	}, {
 		ID: "gpus-per-node-with-gres", Severity: Error,
 		Title: "SLURM_GPUS_PER_NODE is used without --gpus-per-node",
-		Why:   "Slurm sets it for that option alone; with --gres it is empty, and the next option is taken for its value",
+		Why:   "Slurm sets it only with that option; with --gres it is empty, and the launcher uses the next option as the value",
 		Fix:   "$SLURM_GPUS_ON_NODE, or ask for GPUs with --gpus-per-node.",
 		check: gpusPerNodeWithGres,
 	}, {
@@ -31,8 +31,8 @@ func variableRules() []Rule {
 	}, {
 		ID: "nccl-debug-always", Severity: Warning,
 		Title: "NCCL_DEBUG is on for every run",
-		Why:   "every rank writes hundreds of lines, and what matters is lost between them",
-		Fix:   "set it when something is looked for: NCCL_DEBUG=INFO sbatch job.sh; for good, WARN is enough.",
+		Why:   "every rank writes hundreds of lines, and the important ones are hard to find",
+		Fix:   "set it for debugging: NCCL_DEBUG=INFO sbatch job.sh; for every run WARN is enough.",
 		check: ncclDebugAlways,
 	}}
 }
@@ -40,7 +40,7 @@ func variableRules() []Rule {
 func worldSizeAsNodes(s *subject) []hit {
 	var hits []hit
 	for _, l := range s.launches {
-		f, ok := l.flag("nnodes", "num-machines")
+		f, ok := l.findFlag("nnodes", "num-machines")
 		if !ok {
 			continue
 		}
@@ -57,7 +57,7 @@ func worldSizeAsNodes(s *subject) []hit {
 // processes, and WORLD_SIZE=2 that a launcher takes for nodes.
 func worldSizeOfNodes(s *subject) []hit {
 	var hits []hit
-	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.steps(), func(srun *script.Command) bool { return s.step(srun).perNode > 1 })
+	tasks := s.job.perNode > 1 || slices.ContainsFunc(s.srunSteps(), func(srun *script.Command) bool { return s.stepOfStarter(srun).perNode > 1 })
 	for a := range s.sets() {
 		if a.Name != "WORLD_SIZE" {
 			continue
@@ -83,11 +83,11 @@ func worldSizeOfNodes(s *subject) []hit {
 }
 
 func gpusPerNodeWithGres(s *subject) []hit {
-	if _, ok := find(s.Batch, "gpus-per-node"); ok {
+	if _, ok := findOption(s.Batch, "gpus-per-node"); ok {
 		return nil
 	}
 	severity := Error
-	if !s.batch() {
+	if !s.isBatch() {
 		severity = Warning // salloc may have been asked for it
 	}
 	var hits []hit
@@ -97,7 +97,7 @@ func gpusPerNodeWithGres(s *subject) []hit {
 				continue
 			}
 			if starter != nil {
-				if _, ok := find(starter.Options, "gpus-per-node"); ok {
+				if _, ok := findOption(starter.Options, "gpus-per-node"); ok {
 					continue
 				}
 			}
@@ -106,14 +106,14 @@ func gpusPerNodeWithGres(s *subject) []hit {
 	}
 	for _, c := range s.Commands {
 		srun := c.Starter("srun")
-		if !s.batch() && srun == nil || !trains(c) {
+		if !s.isBatch() && srun == nil || !startsTrainer(c) {
 			continue
 		}
 		for _, w := range c.Words {
 			look(w, srun)
 		}
 	}
-	if s.batch() {
+	if s.isBatch() {
 		for _, a := range s.Assignments {
 			look(a.Value, nil)
 		}
@@ -121,8 +121,8 @@ func gpusPerNodeWithGres(s *subject) []hit {
 	return hits
 }
 
-// inEnvironment are variables that every shell has, so that setting them
-// without export is enough.
+// inEnvironment reports whether a variable is already in the environment, so that it
+// needs no export.
 func inEnvironment(name string) bool {
 	return strings.HasPrefix(name, "SLURM_") || strings.HasPrefix(name, "LC_") ||
 		slices.Contains([]string{"PATH", "HOME", "USER", "SHELL", "LANG", "TMPDIR", "PWD", "OLDPWD", "IFS", "TERM", "HOSTNAME", "LD_LIBRARY_PATH", "PYTHONPATH"}, name)

@@ -2,7 +2,7 @@ package submit
 
 import "regexp"
 
-// Blame is where a job first went wrong, by what srun itself says in its output.
+// Blame is the first failure in srun's own messages.
 type Blame struct {
 	// Nodes is a node, or an expression for several.
 	Nodes string
@@ -10,15 +10,15 @@ type Blame struct {
 	Why string
 }
 
-// What srun says for itself begins the line: with --label, what tasks print
-// begins with their number.
+// srun's own messages begin the line. With --label, the output of tasks begins with
+// their number.
 var (
 	failedTask = regexp.MustCompile(`^srun: error: ([A-Za-z0-9][A-Za-z0-9._,\[\]-]*): (tasks? [0-9,-]+: .+)$`)
 	failedNode = regexp.MustCompile(`^srun: error: (Node failure) on ([A-Za-z0-9][A-Za-z0-9._,\[\]-]*)`)
 )
 
-// blamed reads a line of a job's output.
-func blamed(line string) (Blame, bool) {
+// parseBlame reads a line of a job's output.
+func parseBlame(line string) (Blame, bool) {
 	if m := failedTask.FindStringSubmatch(line); m != nil {
 		return Blame{m[1], m[2]}, true
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// longest is how much of a line without an end is kept in memory.
+// longest is the maximum of an unfinished line in memory.
 const longest = 64 << 10
 
 // output follows the file that a job writes.
@@ -17,23 +17,22 @@ type output struct {
 	name  string
 	to    io.Writer
 	file  *os.File
-	rest  []byte // a line that has not ended yet
+	rest  []byte // an unfinished line
 	blame *Blame
 }
 
-// more passes on what has come since the last time. A file that is not there, or
-// cannot be seen from here, has nothing.
-func (o *output) more() error {
+// copyNew copies the new output since the last call. It ignores a missing file.
+func (o *output) copyNew() error {
 	if o.name == "" {
 		return nil
 	}
-	if err := o.open(); o.file == nil || err != nil {
+	if err := o.openFile(); o.file == nil || err != nil {
 		return err
 	}
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := o.file.Read(buffer)
-		if werr := o.take(buffer[:n]); werr != nil {
+		if werr := o.takeText(buffer[:n]); werr != nil {
 			return werr
 		}
 		if errors.Is(err, io.EOF) {
@@ -45,8 +44,8 @@ func (o *output) more() error {
 	}
 }
 
-// open opens the file, again if the job began anew and with it the file.
-func (o *output) open() error {
+// openFile opens the file, and reopens it if the job truncated it after a restart.
+func (o *output) openFile() error {
 	if o.file != nil {
 		at, err := o.file.Seek(0, io.SeekCurrent)
 		if err != nil {
@@ -69,31 +68,31 @@ func (o *output) open() error {
 	return err
 }
 
-// take passes on whole lines.
-func (o *output) take(text []byte) error {
+// takeText prints the whole lines.
+func (o *output) takeText(text []byte) error {
 	o.rest = append(o.rest, text...)
 	for {
 		line, rest, found := bytes.Cut(o.rest, []byte("\n"))
 		if !found && len(o.rest) <= longest {
 			return nil
 		}
-		if err := o.print(line); err != nil {
+		if err := o.printLine(line); err != nil {
 			return err
 		}
 		o.rest = rest
 	}
 }
 
-func (o *output) print(line []byte) error {
+func (o *output) printLine(line []byte) error {
 	text := ui.Clean(string(line))
-	if b, found := blamed(text); found && o.blame == nil {
+	if b, found := parseBlame(text); found && o.blame == nil {
 		o.blame = &b
 	}
 	_, err := io.WriteString(o.to, text+"\n")
 	return err
 }
 
-// close passes on a last line without an end.
+// close prints an unfinished last line.
 func (o *output) close() error {
 	if o.file != nil {
 		o.file.Close()
@@ -101,5 +100,5 @@ func (o *output) close() error {
 	if len(o.rest) == 0 {
 		return nil
 	}
-	return o.print(o.rest)
+	return o.printLine(o.rest)
 }

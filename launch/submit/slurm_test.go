@@ -61,7 +61,7 @@ func submitted(s Slurm, what string) ([]Ended, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.Together(ctx, Group{Master: script, Worker: worker, Workers: 2, Tell: func(id, host string) ([]string, error) {
+		return s.SubmitGroup(ctx, Group{Master: script, Worker: worker, Workers: 2, Tell: func(id, host string) ([]string, error) {
 			return []string{"MASTER_JOB=" + id, "MASTER_ADDR=" + host}, nil
 		}})
 	}

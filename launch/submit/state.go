@@ -9,27 +9,27 @@ import (
 	"strings"
 )
 
-// State is what Slurm says of a job at a moment.
+// State is a job's state in Slurm.
 type State struct {
 	ID string
-	// Name is Slurm's word for the state, such as PENDING or NODE_FAIL.
+	// Name is Slurm's name of the state, such as PENDING or NODE_FAIL.
 	Name string
 	// Reason says why a job is not running, such as Resources; "" for none.
 	Reason string
-	// Nodes are those the job has, as an expression such as n[1-4]; "" before it
-	// has any.
+	// Nodes are the job's nodes, as an expression such as n[1-4]; "" before the
+	// job has nodes.
 	Nodes string
-	// BatchHost is the node on which the script runs.
+	// BatchHost is the node of the batch script.
 	BatchHost string
-	// Output is the file that the script's output goes to.
+	// Output is the file of the script's output.
 	Output string
 	// Code is the script's exit code, and Signal the signal that ended it.
 	Code, Signal int
-	// Restarts counts how often the job was put back into the queue.
+	// Restarts counts the requeues of the job.
 	Restarts int
 }
 
-// Ended reports whether nothing more will happen to the job.
+// Ended reports whether the state is final.
 func (s State) Ended() bool {
 	return slices.Contains([]string{
 		"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED",
@@ -42,9 +42,9 @@ func (s State) Started() bool {
 	return !slices.Contains([]string{"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}, s.Name)
 }
 
-// State asks for the state of a job.
+// State asks Slurm for the state of a job.
 func (s Slurm) State(ctx context.Context, id string) (State, error) {
-	said, err := s.run(ctx, nil, "scontrol", "--oneliner", "show", "job", id)
+	said, err := s.runProgram(ctx, nil, "scontrol", "--oneliner", "show", "job", id)
 	if err != nil {
 		return State{}, err
 	}
@@ -68,7 +68,7 @@ func parseState(id, line string) (State, error) {
 		}
 	}
 	if values["JobId"] != id || values["JobState"] == "" {
-		return State{}, fmt.Errorf("scontrol says of job %s what cannot be understood: %.200q", id, line)
+		return State{}, fmt.Errorf("unexpected answer of scontrol about job %s: %.200q", id, line)
 	}
 	for name, value := range values {
 		if value == "(null)" || value == "None" {

@@ -47,7 +47,7 @@ func TestBlamed(t *testing.T) {
 		"srun: error: Unable to create step for job 3: Requested node is unavailable": {},
 		"srun: error: n2; rm: task 1: Exited with exit code 3":                        {},
 	} {
-		if got, _ := blamed(line); got != want {
+		if got, _ := parseBlame(line); got != want {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
@@ -68,11 +68,11 @@ func TestOutput(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Close()
-		if err := o.more(); err != nil {
+		if err := o.copyNew(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.more(); err != nil {
+	if err := o.copyNew(); err != nil {
 		t.Fatal(err)
 	}
 	add("one\ntw", os.O_APPEND)
@@ -121,7 +121,7 @@ esac`,
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	s := Slurm{Report: ui.New(io.Discard, ui.Options{}), Log: io.Discard, Poll: time.Millisecond}
-	ended, err := s.Together(t.Context(), Group{Workers: 1, Tell: func(_, host string) ([]string, error) { return []string{"MASTER_ADDR=" + host}, nil }})
+	ended, err := s.SubmitGroup(t.Context(), Group{Workers: 1, Tell: func(_, host string) ([]string, error) { return []string{"MASTER_ADDR=" + host}, nil }})
 	if _, cancelled := os.Stat(filepath.Join(bin, "cancelled")); err != nil || len(ended) != 2 || !ended[0].Passed() || cancelled == nil {
 		t.Errorf("%v: %+v", err, ended)
 	}

@@ -14,23 +14,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Group is a job of several one-node jobs that meet: a master, and workers that
-// are told where it runs.
+// Group is a training in several one-node jobs: a master, and workers that get the
+// master's address.
 type Group struct {
 	Master, Worker []byte // the scripts
 	Workers        int
-	// Tell returns what workers are told in their environment, as NAME=value, of
-	// a master with this id on this node.
+	// Tell returns the workers' variables, as NAME=value, for a master with this
+	// id on this node.
 	Tell func(id, host string) ([]string, error)
-	// Elastic: the others go on without one that fails.
+	// Elastic: the training goes on without a failed worker.
 	Elastic bool
 }
 
-// Together submits the master, waits until it runs, submits the workers and
-// watches all of them; what the master prints goes to the log. The first that
-// fails ends the others, unless the group is elastic. The master is the first of
-// those returned.
-func (s Slurm) Together(ctx context.Context, g Group) ([]Ended, error) {
+// SubmitGroup submits the master, waits until it runs, submits the workers and watches
+// all of them. The master's output goes to the log. The first failure cancels the other
+// jobs, unless the group is elastic. The master is the first result.
+func (s Slurm) SubmitGroup(ctx context.Context, g Group) ([]Ended, error) {
 	master, err := s.Submit(ctx, g.Master)
 	if err != nil {
 		return nil, err
@@ -49,14 +48,14 @@ func (s Slurm) Together(ctx context.Context, g Group) ([]Ended, error) {
 			jobs = append(jobs, id)
 		}
 	}
-	if err != nil { // not all could be submitted: none is of use
+	if err != nil { // an incomplete group is useless
 		return nil, errors.Join(err, s.Cancel(context.WithoutCancel(ctx), jobs...))
 	}
 	s.Report.Note("workers: jobs %s", strings.Join(jobs[1:], ", "))
 	return s.watchAll(ctx, jobs, g.Elastic)
 }
 
-// waitStart waits until a job runs, and returns the node of its script.
+// waitStart waits until a job runs, and returns the node of its batch script.
 func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
 	heard := time.Now()
 	for said := ""; ; {
@@ -66,7 +65,7 @@ func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
 			return "", err
 		case err != nil: // the controller may be busy
 			s.Report.Warn("job %s: Slurm does not answer, asking again: %v", id, err)
-			if err := sleep(ctx, s.poll()); err != nil {
+			if err := sleepFor(ctx, s.pollInterval()); err != nil {
 				return "", err
 			}
 			continue
@@ -79,13 +78,13 @@ func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
 			s.Report.Note("job %s waits: %s", id, said)
 		}
 		heard = time.Now()
-		if err := sleep(ctx, s.poll()); err != nil {
+		if err := sleepFor(ctx, s.pollInterval()); err != nil {
 			return "", err
 		}
 	}
 }
 
-// watchAll watches jobs that belong together, in their order.
+// watchAll watches the jobs of a group.
 func (s Slurm) watchAll(ctx context.Context, jobs []string, elastic bool) ([]Ended, error) {
 	ended, errs := make([]Ended, len(jobs)), make([]error, len(jobs))
 	var all sync.WaitGroup

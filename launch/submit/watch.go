@@ -10,21 +10,21 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Patience is for how long Slurm may not answer before watching is given up.
+// Patience is the time limit without an answer of Slurm.
 const Patience = 5 * time.Minute
 
-// Ended is how a job ended.
+// Ended is the end of a job.
 type Ended struct {
 	State
-	Blame Blame // empty where nothing points at a node
+	Blame Blame // empty if no message names a node
 	Wall  time.Duration
 }
 
-// String is what is said of the job last: its state, where, why, its code.
+// String sums up the job: state, nodes, reason and exit code.
 func (e Ended) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job %s %s after %s", e.ID, e.Name, ui.Duration(e.Wall))
-	switch where := e.where(); {
+	switch where := e.failedNodes(); {
 	case where == "":
 	case e.Blame.Why != "":
 		fmt.Fprintf(&b, " on %s (%s)", where, e.Blame.Why)
@@ -38,37 +38,37 @@ func (e Ended) String() string {
 	return b.String()
 }
 
-func (e Ended) where() string {
+func (e Ended) failedNodes() string {
 	if e.Blame.Nodes != "" {
 		return e.Blame.Nodes
 	}
 	return e.Nodes
 }
 
-// Passed reports whether the job did what it was for.
+// Passed reports whether the job completed.
 func (e Ended) Passed() bool { return e.Name == "COMPLETED" }
 
-// Watch waits for the end of a job and passes on what it prints. Where ctx ends
-// first the job goes on.
+// Watch waits for the end of a job and copies its output. If ctx ends first, the job
+// goes on.
 func (s Slurm) Watch(ctx context.Context, id string) (Ended, error) {
 	w := watch{Slurm: s, id: id, begin: time.Now(), heard: time.Now(), out: output{to: s.Log}}
-	w.Poll = s.poll()
+	w.Poll = s.pollInterval()
 	defer func() { _ = w.out.close() }()
 	for {
-		ended, err := w.look(ctx)
+		ended, err := w.checkOnce(ctx)
 		if err != nil {
 			return Ended{}, err
 		}
 		if ended {
-			return w.end(ctx)
+			return w.finishWatch(ctx)
 		}
-		if err := sleep(ctx, w.Poll); err != nil {
+		if err := sleepFor(ctx, w.Poll); err != nil {
 			return Ended{}, w.left(err)
 		}
 	}
 }
 
-// watch is what is known of a job that is watched.
+// watch is the state of a watched job.
 type watch struct {
 	Slurm
 	id    string
@@ -78,8 +78,8 @@ type watch struct {
 	out   output
 }
 
-// look asks once, and says what is new.
-func (w *watch) look(ctx context.Context) (ended bool, err error) {
+// checkOnce asks Slurm once and reports changes.
+func (w *watch) checkOnce(ctx context.Context) (ended bool, err error) {
 	st, err := w.State(ctx, w.id)
 	switch {
 	case ctx.Err() != nil:
@@ -94,20 +94,20 @@ func (w *watch) look(ctx context.Context) (ended bool, err error) {
 		return false, nil
 	}
 	w.heard, w.out.name = time.Now(), st.Output
-	w.say(st)
+	w.reportChange(st)
 	w.last = st
 	if !st.Started() {
 		return false, nil
 	}
-	return st.Ended(), w.out.more()
+	return st.Ended(), w.out.copyNew()
 }
 
-// say reports what has changed.
-func (w *watch) say(st State) {
+// reportChange reports a change of the state.
+func (w *watch) reportChange(st State) {
 	before := w.last
 	if st.Restarts > before.Restarts {
-		w.out.blame = nil // of a run that does not count
-		w.Report.Warn("job %s was put back into the queue and begins anew", w.id)
+		w.out.blame = nil // from the run before the requeue
+		w.Report.Warn("job %s was put back into the queue and starts again", w.id)
 	}
 	switch {
 	case st.Name == before.Name && st.Reason == before.Reason && st.Nodes == before.Nodes:
@@ -120,13 +120,13 @@ func (w *watch) say(st State) {
 	}
 }
 
-// end reads the rest of the output, which may come late on a shared folder.
-func (w *watch) end(ctx context.Context) (Ended, error) {
+// finishWatch reads the rest of the output, which may come late on a shared folder.
+func (w *watch) finishWatch(ctx context.Context) (Ended, error) {
 	for range 3 {
-		if err := w.out.more(); err != nil {
+		if err := w.out.copyNew(); err != nil {
 			return Ended{}, err
 		}
-		if err := sleep(ctx, w.Poll/4); err != nil {
+		if err := sleepFor(ctx, w.Poll/4); err != nil {
 			return Ended{}, w.left(err)
 		}
 	}
@@ -134,7 +134,7 @@ func (w *watch) end(ctx context.Context) (Ended, error) {
 		return Ended{}, err
 	}
 	if w.out.file == nil && w.last.Output != "" && w.last.Code+w.last.Signal != 0 {
-		w.Report.Warn("job %s: its output in %s cannot be seen from here", w.id, w.last.Output)
+		w.Report.Warn("job %s: its output in %s is not visible on this machine", w.id, w.last.Output)
 	}
 	w.out = output{blame: w.out.blame}
 	e := Ended{State: w.last, Wall: time.Since(w.begin)}
@@ -144,13 +144,13 @@ func (w *watch) end(ctx context.Context) (Ended, error) {
 	return e, nil
 }
 
-// left says that the job goes on without us.
+// left adds a hint that the job goes on without dsbuild.
 func (w *watch) left(err error) error {
 	return hint.With(err, "job %s goes on: 'squeue -j %s' shows it, 'scancel %s' ends it, its output is %s", w.id, w.id, w.id, w.last.Output)
 }
 
-// sleep waits, or says why ctx has ended.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleepFor waits. It returns the cause if ctx ends first.
+func sleepFor(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

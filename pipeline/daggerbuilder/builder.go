@@ -30,25 +30,25 @@ type Builder struct {
 	site   pipeline.Site
 }
 
-// Name is what the manifest calls this builder.
+// Name is the builder's name in the manifest.
 func (b *Builder) Name() string { return "dagger" }
 
-// ResolveBase turns an image's tag into the digest it has now: only then does
-// a plan say which bytes it stands on.
+// ResolveBase replaces an image's tag by its present digest. Only a plan with a digest determines
+// the bytes of its base.
 func (b *Builder) ResolveBase(ctx context.Context, base pipeline.Base) (pipeline.Base, error) {
 	if base.Digest != "" {
 		return base, nil
 	}
 	ref, err := b.client.Container().From(base.Ref).ImageRef(ctx)
 	if err != nil {
-		return base, b.unfetched(base, err)
+		return base, b.fetchError(base, err)
 	}
 	return pipeline.NewBase(ref)
 }
 
-// unfetched is the error of a base that the engine could not bring: an image
-// that does not exist, or a registry that does not answer.
-func (b *Builder) unfetched(base pipeline.Base, err error) error {
+// fetchError returns the error for a base that the engine could not fetch: the image does not
+// exist, or the registry does not answer.
+func (b *Builder) fetchError(base pipeline.Base, err error) error {
 	err = fmt.Errorf("base %s: %w", base.Ref, withoutQuery(err))
 	if base.File != "" {
 		return err
@@ -65,13 +65,13 @@ func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep
 	if p.Options.NoCache {
 		r.nonce = rand.Text()
 	}
-	return r, r.toolchain(ctx)
+	return r, r.buildImages(ctx)
 }
 
-// baseStep is the one step of a build in which nothing runs.
+// baseStep is the only step of a build that runs no program.
 const baseStep = "base"
 
-// run is one plan being run; it is a pipeline.Workspace.
+// run is one run of a plan; it is a pipeline.Workspace.
 type run struct {
 	*Builder
 	plan    *pipeline.Plan
@@ -82,18 +82,18 @@ type run struct {
 	outputs map[string]*dagger.Directory
 }
 
-// toolchain builds both images of the plan's Dockerfile.
-func (r *run) toolchain(ctx context.Context) error {
+// buildImages builds both images of the plan's Dockerfile.
+func (r *run) buildImages(ctx context.Context) error {
 	build := r.client.Directory().WithNewFile("Dockerfile", r.plan.Dockerfile)
 	for _, name := range slices.Sorted(maps.Keys(r.plan.Context)) {
 		build = build.WithNewFile(name, r.plan.Context[name])
 	}
-	err := r.watch(ctx, baseStep, "root file system "+r.plan.Base.Ref, func(ctx context.Context) error {
+	err := r.reportStep(ctx, baseStep, "root file system "+r.plan.Base.Ref, func(ctx context.Context) error {
 		if r.plan.Base.File == "" {
 			_, err := r.client.Container().From(r.plan.Base.Ref).Sync(ctx)
 			return err
 		}
-		rootfs, err := r.rootfs(r.plan.Base).Sync(ctx)
+		rootfs, err := r.rootDirectory(r.plan.Base).Sync(ctx)
 		if err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (r *run) toolchain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if file := r.site.Toolkit(); file != "" && r.plan.Toolchain.Road == compat.Nvcc12 {
+	if file := r.site.Toolkit(); file != "" && r.plan.Toolchain.CUDASource == compat.Nvcc12 {
 		build = build.WithFile(dockerfiles.ToolkitName, r.client.Host().File(file))
 	}
 	args := []dagger.BuildArg{}
@@ -118,9 +118,9 @@ func (r *run) toolchain(ctx context.Context) error {
 		title string
 	}{
 		{pipeline.Runtime, fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch)},
-		{pipeline.Toolchain, fmt.Sprintf("gcc and CUDA %s (%s)", tc.Toolkit, tc.Road)},
+		{pipeline.Toolchain, fmt.Sprintf("gcc and CUDA %s (%s)", tc.Toolkit, tc.CUDASource)},
 	} {
-		err := r.watch(ctx, string(image.name), image.title, func(ctx context.Context) (err error) {
+		err := r.reportStep(ctx, string(image.name), image.title, func(ctx context.Context) (err error) {
 			ctr := build.DockerBuild(dagger.DirectoryDockerBuildOpts{
 				Target: string(image.name), BuildArgs: args, Secrets: []*dagger.Secret{r.siteSecret()},
 			})
@@ -134,9 +134,9 @@ func (r *run) toolchain(ctx context.Context) error {
 	return nil
 }
 
-// rootfs is the base's root file system tar. An OCI image is flattened to
-// one inside the engine, where owners are kept.
-func (b *Builder) rootfs(base pipeline.Base) *dagger.File {
+// rootDirectory returns the base's root file system tar. The engine flattens an OCI image to one
+// tar, because owners are kept there.
+func (b *Builder) rootDirectory(base pipeline.Base) *dagger.File {
 	file := b.client.Host().File(base.File)
 	if !base.OCI {
 		return file
@@ -146,14 +146,14 @@ func (b *Builder) rootfs(base pipeline.Base) *dagger.File {
 		File("/tmp/rootfs.tar")
 }
 
-// places are where things lie in a container.
+// places returns the directories of a step in a container.
 func places() pipeline.Places {
 	return pipeline.Places{Tools: "/dsbuild", In: "/in", Out: "/out", Work: "/build", Cache: "/objects"}
 }
 
 // Run runs one command of the plan and keeps its output directory.
 func (r *run) Run(ctx context.Context, s pipeline.Step) error {
-	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context) error {
+	return r.reportStep(ctx, s.Name, s.Title, func(ctx context.Context) error {
 		tools := r.client.Directory()
 		for _, name := range s.AllScripts() {
 			tools = tools.WithNewFile(name, r.plan.Scripts[name])
@@ -195,29 +195,29 @@ func (r *run) Export(ctx context.Context, step, dir string) error {
 	return nil
 }
 
-// Import takes dir for the output of a step.
+// Import makes dir the output of a step.
 func (r *run) Import(step, dir string) error {
 	r.outputs[step] = r.client.Host().Directory(dir)
 	return nil
 }
 
-// watch runs one step under the eyes of the reporter: its lines are shown and
-// kept, its time taken, and a step the engine had cached is said to be.
-func (r *run) watch(ctx context.Context, name, title string, do func(context.Context) error) error {
+// reportStep runs one step and reports it: it shows and logs the step's lines, takes its time,
+// and marks a step that the engine had cached.
+func (r *run) reportStep(ctx context.Context, name, title string, do func(context.Context) error) error {
 	shown := r.rep.Step(name + ": " + title)
 	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
 	start := time.Now()
 	r.steps.begin(shown, r.log)
 	err := do(ctx)
-	r.steps.settle(start)
+	r.steps.waitUntilSettled(start)
 	cached := r.steps.end()
 	switch {
-	case ctx.Err() != nil: // what the engine says of it is noise
+	case ctx.Err() != nil: // the engine's error is only a consequence
 		shown.End(ui.Failed, "interrupted")
 		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
-		return r.explain(ctx, name, err)
+		return r.stepError(ctx, name, err)
 	case cached && name != baseStep: // a base is looked at, not run
 		shown.End(ui.Cached, "")
 	default:
@@ -226,9 +226,9 @@ func (r *run) watch(ctx context.Context, name, title string, do func(context.Con
 	return nil
 }
 
-// explain turns what the engine says of a failed exec into the exit code and
-// the last lines of its output, and says so where the engine itself has gone.
-func (r *run) explain(ctx context.Context, step string, err error) error {
+// stepError turns the engine's error for a failed exec into the exit code and the last lines of
+// the output. If the engine itself is lost, the error says so.
+func (r *run) stepError(ctx context.Context, step string, err error) error {
 	var exec *dagger.ExecError
 	if errors.As(err, &exec) {
 		fmt.Fprintf(r.log, "%s\n%s\nexit code %d\n", exec.Stdout, exec.Stderr, exec.ExitCode)
@@ -238,8 +238,7 @@ func (r *run) explain(ctx context.Context, step string, err error) error {
 	return &pipeline.StepError{Step: step, Err: r.engine.Explain(r.engine.Lost(ctx, withoutQuery(err)))}
 }
 
-// withoutQuery leaves out the whole query that the client puts before what went
-// wrong.
+// withoutQuery removes the query that the client puts before the error text.
 func withoutQuery(err error) error {
 	if _, what, found := strings.Cut(err.Error(), "\nerror: "); found {
 		return errors.New(what)

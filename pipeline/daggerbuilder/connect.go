@@ -12,9 +12,9 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Connect opens a client on an engine. One in a container is started first; any
-// other is known to answer. log receives what happens until then, and what the
-// Dagger client itself has to say.
+// Connect opens a client on an engine. It starts an engine that runs in a container; any other
+// engine has answered before. log receives the progress until then, and the messages of the
+// Dagger client.
 func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, func() error, error) {
 	address := e.Address
 	if c, ok := e.Container(); ok {
@@ -50,8 +50,8 @@ func Connect(ctx context.Context, e engine.Engine, log io.Writer) (*Builder, fun
 	}, nil
 }
 
-// closeLimit is how long the end of a session may take. It takes no time but
-// when the engine is being stopped, which waits for its clients in turn.
+// closeLimit bounds the end of a session. A session ends at once, except while the engine is
+// being stopped: the engine then waits for its clients in turn.
 const closeLimit = 15 * time.Second
 
 func closeWithin(client *dagger.Client, limit time.Duration) error {
@@ -65,14 +65,13 @@ func closeWithin(client *dagger.Client, limit time.Duration) error {
 	}
 }
 
-// lookEvery is the time between two looks at the engine's container while the
-// Dagger client connects.
+// lookEvery is the time between two checks of the engine's container while the Dagger client
+// connects.
 const lookEvery = 2 * time.Second
 
-// connectWithin is dagger.Connect that heeds its context and the end of the
-// engine's container: the Dagger client itself waits for five minutes on an
-// address where nobody, or something else, answers. A client that comes too late
-// is closed.
+// connectWithin calls dagger.Connect, but ends early when ctx ends or the engine's container
+// does. The Dagger client itself waits five minutes for an address that does not answer, or
+// answers with something else. connectWithin closes a client that comes too late.
 func connectWithin(ctx context.Context, e engine.Engine, opts []dagger.ClientOpt) (*dagger.Client, error) {
 	type result struct {
 		client *dagger.Client

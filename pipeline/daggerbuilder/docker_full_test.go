@@ -107,8 +107,8 @@ func TestFullDockerPulled(t *testing.T) {
 	if resolved, err := b.ResolveBase(t.Context(), base); err != nil || resolved.Digest != digest {
 		t.Errorf("%+v, %v; want digest %s", resolved, err, digest)
 	}
-	if ground, err := b.Look(t.Context(), base); err != nil || ground.Suite != "bookworm" {
-		t.Errorf("%+v, %v", ground, err)
+	if environment, err := b.Look(t.Context(), base); err != nil || environment.Suite != "bookworm" {
+		t.Errorf("%+v, %v", environment, err)
 	}
 	if err := done(); err != nil {
 		t.Error(err)

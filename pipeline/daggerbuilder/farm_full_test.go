@@ -21,9 +21,9 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// yardOn is a yard on a real engine.
-func yardOn(name string, e enginetest.Engine) pipeline.Yard {
-	return pipeline.Yard{Name: name, Parallel: 1, Connect: func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
+// workerOn is a worker on a real engine.
+func workerOn(name string, e enginetest.Engine) pipeline.Worker {
+	return pipeline.Worker{Name: name, Parallel: 1, Connect: func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
 		b, done, err := Connect(ctx, e.Found(), io.Discard)
 		return b, done, err
 	}}
@@ -62,12 +62,12 @@ func TestFullFarmEngines(t *testing.T) {
 				Store: pipeline.Store{Dir: filepath.Join(dir, "store"), Keep: 99}, Dir: filepath.Join(dir, "out"),
 				Logs: filepath.Join(dir, "logs"), Report: ui.New(io.MultiWriter(said, t.Output()), ui.Options{}),
 			},
-			Yards: []pipeline.Yard{yardOn("own", own), yardOn("second", second)},
+			Workers: []pipeline.Worker{workerOn("own", own), workerOn("second", second)},
 		}
 	}
 	var said bytes.Buffer
 	warm := farm(&said) // a new engine has nothing of the image yet
-	warm.Yards = warm.Yards[1:]
+	warm.Workers = warm.Workers[1:]
 	builtOn(t, warm.Run(t.Context(), jobs("true")[:1]))
 	all := jobs("sleep 3")
 	spread := farm(&said).Run(t.Context(), all)
@@ -75,7 +75,7 @@ func TestFullFarmEngines(t *testing.T) {
 		t.Errorf("not spread: %v\n%s", n, &said)
 	}
 	alone := farm(&said)
-	alone.Yards = alone.Yards[:1]
+	alone.Workers = alone.Workers[:1]
 	for i, r := range alone.Run(t.Context(), all) {
 		if r.Err != nil || r.Artifact.SHA256 != spread[i].Artifact.SHA256 {
 			t.Errorf("%s: sha256 %s on %s, %s on own; %v", r.Name, spread[i].Artifact.SHA256, spread[i].Engine, r.Artifact.SHA256, r.Err)
@@ -85,7 +85,7 @@ func TestFullFarmEngines(t *testing.T) {
 
 	said.Reset()
 	dying := farm(&said)
-	dying.Yards[1].Connect = func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
+	dying.Workers[1].Connect = func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
 		b, done, err := Connect(ctx, second.Found(), io.Discard)
 		return &killer{b, func() { kill(t, second) }}, done, err
 	}

@@ -25,8 +25,8 @@ import (
 // maxBody bounds one message of the engine.
 const maxBody = 64 << 20
 
-// receiver is a small OTLP/HTTP server on loopback: it is how an engine tells,
-// while it works, what it runs and what that prints.
+// receiver is a small OTLP/HTTP server on loopback. An engine reports its programs and their
+// output to it while it works.
 type receiver struct {
 	server *http.Server
 	url    string
@@ -49,15 +49,15 @@ func newReceiver() (*receiver, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/traces", func(w http.ResponseWriter, q *http.Request) {
 		var m coltrace.ExportTraceServiceRequest
-		if decode(w, q, &m) {
-			r.spans(&m)
+		if decodeRequest(w, q, &m) {
+			r.handleSpans(&m)
 		}
 	})
 	mux.HandleFunc("POST /v1/metrics", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /v1/logs", func(w http.ResponseWriter, q *http.Request) {
 		var m collogs.ExportLogsServiceRequest
-		if decode(w, q, &m) {
-			r.lines(&m)
+		if decodeRequest(w, q, &m) {
+			r.passLines(&m)
 		}
 	})
 	r.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
@@ -65,13 +65,15 @@ func newReceiver() (*receiver, error) {
 	return r, nil
 }
 
-// environment is what makes the Dagger client report here, and here alone,
-// whatever the user's own environment says.
+// environment returns the variables that make the Dagger client report to this receiver only.
+// They override those of the user's own environment.
 func (r *receiver) environment() [][2]string {
 	env := [][2]string{
-		{"OTEL_SDK_DISABLED", "false"}, {"OTEL_EXPORTER_OTLP_HEADERS", ""},
+		{"OTEL_SDK_DISABLED", "false"},
+		{"OTEL_EXPORTER_OTLP_HEADERS", ""},
 		{"OTEL_EXPORTER_OTLP_TRACES_LIVE", "1"},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", r.url}, {"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", r.url},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"},
 	}
 	for _, kind := range []string{"TRACES", "LOGS", "METRICS"} {
 		env = append(env,
@@ -90,7 +92,7 @@ func (r *receiver) close() {
 	}
 }
 
-// begin directs what comes from now on to a step.
+// begin directs further output to a step.
 func (r *receiver) begin(step ui.Step, log io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,21 +100,21 @@ func (r *receiver) begin(step ui.Step, log io.Writer) {
 	r.rest = map[string]string{}
 }
 
-// end stops that and reports whether nothing had to run in the step. An engine
-// that says nothing at all is not taken to have run nothing.
+// end stops the output to the step and reports whether the engine had to run nothing in it. If an
+// engine sends no reports at all, end does not assume that it ran nothing.
 func (r *receiver) end() (cached bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rest := range r.rest {
-		r.line(rest)
+		r.passLine(rest)
 	}
 	r.step = nil
 	return r.heard && r.ran == 0
 }
 
-// settle waits until what the engine says of a step that has just ended must
-// have arrived: it sends spans and lines in batches, some after the result.
-func (r *receiver) settle(since time.Time) {
+// waitUntilSettled waits until the engine's reports about a step that has just ended must have
+// arrived. The engine sends spans and lines in batches, some of them after the result.
+func (r *receiver) waitUntilSettled(since time.Time) {
 	if rest := batchTime - time.Since(since); rest > 0 {
 		time.Sleep(rest)
 	}
@@ -127,7 +129,7 @@ func (r *receiver) settle(since time.Time) {
 // batchTime is twice the period in which the engine sends.
 const batchTime = 200 * time.Millisecond
 
-func decode(w http.ResponseWriter, q *http.Request, m proto.Message) bool {
+func decodeRequest(w http.ResponseWriter, q *http.Request, m proto.Message) bool {
 	body := io.Reader(http.MaxBytesReader(w, q.Body, maxBody))
 	if q.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(body)
@@ -149,22 +151,22 @@ func decode(w http.ResponseWriter, q *http.Request, m proto.Message) bool {
 	return true
 }
 
-func (r *receiver) spans(m *coltrace.ExportTraceServiceRequest) {
+func (r *receiver) handleSpans(m *coltrace.ExportTraceServiceRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, rs := range m.ResourceSpans {
 		for _, ss := range rs.ScopeSpans {
 			for _, s := range ss.Spans {
-				r.span(s)
+				r.handleSpan(s)
 			}
 		}
 	}
 }
 
-// span notices execs that run. The engine evaluates lazily: the span of the
-// call itself ends at once, and one named resume follows where the result was
-// not in the cache. Both its start and its end arrive here.
-func (r *receiver) span(s *tracepb.Span) {
+// handleSpan notes the execs that run. The engine evaluates lazily: the span of the call itself
+// ends at once, and one named resume follows if the result was not in the cache. Both its start
+// and its end arrive here.
+func (r *receiver) handleSpan(s *tracepb.Span) {
 	r.heard = true
 	id := string(s.SpanId)
 	if s.Name == "resume withExec" && !r.seen[id] {
@@ -173,9 +175,9 @@ func (r *receiver) span(s *tracepb.Span) {
 	}
 }
 
-// lines collects what programs print: it comes in pieces that end anywhere, so
-// the rest of each span's streams is kept until its line is whole.
-func (r *receiver) lines(m *collogs.ExportLogsServiceRequest) {
+// passLines collects the output of programs. It comes in pieces that end anywhere, so passLines
+// keeps the rest of each span's streams until its line is complete.
+func (r *receiver) passLines(m *collogs.ExportLogsServiceRequest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.step == nil {
@@ -184,21 +186,21 @@ func (r *receiver) lines(m *collogs.ExportLogsServiceRequest) {
 	for _, rl := range m.ResourceLogs {
 		for _, sl := range rl.ScopeLogs {
 			for _, record := range sl.LogRecords {
-				from := string(record.SpanId) + stream(record)
+				from := string(record.SpanId) + streamNumber(record)
 				text := r.rest[from] + record.GetBody().GetStringValue()
 				i := strings.LastIndexByte(text, '\n')
 				r.rest[from] = text[i+1:]
 				for line := range strings.Lines(text[:i+1]) {
-					r.line(line)
+					r.passLine(line)
 				}
 			}
 		}
 	}
 }
 
-// stream is the number of the stream, standard output or error, that a program
-// wrote to.
-func stream(record *logspb.LogRecord) string {
+// streamNumber returns the number of the stream that a program wrote to: standard output or
+// error.
+func streamNumber(record *logspb.LogRecord) string {
 	for _, a := range record.Attributes {
 		if a.Key == "stdio.stream" {
 			return a.Value.String()
@@ -207,7 +209,7 @@ func stream(record *logspb.LogRecord) string {
 	return ""
 }
 
-func (r *receiver) line(line string) {
+func (r *receiver) passLine(line string) {
 	if line = strings.TrimRight(line, "\r\n"); line != "" {
 		fmt.Fprintln(r.log, line)
 		if strings.ContainsFunc(line, unicode.IsLetter) { // not the rulers and carets of a compiler

@@ -6,8 +6,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// WithSite is a builder that tells every image and every step that fetches or
-// compiles the settings of the site.
+// WithSite returns a builder that passes the settings of the site to every image and to every
+// step that fetches or compiles.
 func (b *Builder) WithSite(site pipeline.Site) *Builder {
 	with := *b
 	with.site = site
@@ -18,12 +18,11 @@ func (b *Builder) WithSite(site pipeline.Site) *Builder {
 // Dockerfiles mount it.
 const siteSecret = "site"
 
-// siteMount is where the scripts look for it.
+// siteMount is the path where the scripts look for the settings.
 const siteMount = "/run/secrets/" + siteSecret
 
-// siteSecret hands the settings to the engine. It knows a secret that was set by
-// its name: neither the text nor whether there is any decides what is cached, so
-// one is always given.
+// siteSecret passes the settings to the engine as a secret. The engine identifies a secret by its
+// name. Its text and its presence do not change the cache key, so siteSecret always passes one.
 func (b *Builder) siteSecret() *dagger.Secret {
 	return b.client.SetSecret(siteSecret, b.site.Script())
 }

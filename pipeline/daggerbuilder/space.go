@@ -13,29 +13,30 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// Rooms is what a plan takes of the engine's disk. That of an engine of
-// dsbuild's own kind is looked at here; any other is asked, from a container.
-func (b *Builder) Rooms(ctx context.Context, p *pipeline.Plan) []pipeline.Room {
+// DiskRequirements returns the disk space that a plan needs in the engine. If the engine is
+// dsbuild's own, it reads the free space from this machine's file system; otherwise it asks the
+// engine, in a container.
+func (b *Builder) DiskRequirements(ctx context.Context, p *pipeline.Plan) []pipeline.DiskRequirement {
 	if socket, local := strings.CutPrefix(b.engine.Address, "unix://"); local {
 		state := filepath.Join(filepath.Dir(filepath.Dir(socket)), "state")
 		if _, err := os.Stat(state); err == nil && filepath.Base(socket) == "engine.sock" {
-			return []pipeline.Room{pipeline.EngineRoom(p, state)}
+			return []pipeline.DiskRequirement{pipeline.EngineDiskRequirement(p, state)}
 		}
 	}
-	room := pipeline.EngineRoom(p, "/")
+	room := pipeline.EngineDiskRequirement(p, "/")
 	room.What = "the disk of the engine (" + b.engine.How + ")"
-	room.Free = func() (int64, error) { return b.free(ctx, p) }
-	return []pipeline.Room{room}
+	room.Free = func() (int64, error) { return b.freeSpace(ctx, p) }
+	return []pipeline.DiskRequirement{room}
 }
 
-// free is what df says in a container of the plan's base.
-func (b *Builder) free(ctx context.Context, p *pipeline.Plan) (int64, error) {
+// freeSpace returns the free space that df reports in a container of the plan's base.
+func (b *Builder) freeSpace(ctx context.Context, p *pipeline.Plan) (int64, error) {
 	base := b.client.Container().From(p.Base.Ref)
 	if p.Base.File != "" {
 		base = b.client.Directory().WithNewFile("Dockerfile", dockerfiles.FromRootfs()).
-			WithFile(dockerfiles.RootfsName, b.rootfs(p.Base)).DockerBuild()
+			WithFile(dockerfiles.RootfsName, b.rootDirectory(p.Base)).DockerBuild()
 	}
-	now := base.WithEnvVariable("NOW", rand.Text()) // what is cached was true once
+	now := base.WithEnvVariable("NOW", rand.Text()) // a cached result would be out of date
 	out, err := now.WithExec([]string{"df", "-Pk", "/"}).Stdout(ctx)
 	if err != nil {
 		return 0, err
@@ -43,7 +44,7 @@ func (b *Builder) free(ctx context.Context, p *pipeline.Plan) (int64, error) {
 	return freeOf(out)
 }
 
-// freeOf reads what df -Pk says.
+// freeOf reads the output of df -Pk.
 func freeOf(df string) (int64, error) {
 	lines := strings.Split(strings.TrimSpace(df), "\n")
 	fields := strings.Fields(lines[len(lines)-1])

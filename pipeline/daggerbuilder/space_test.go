@@ -21,12 +21,12 @@ func TestRealEngineTellsItsSpace(t *testing.T) {
 		t.Skip("needs the base of dsbuild's own engine")
 	}
 	p := tiny(t, "4", tar, "true", "true")
-	if rooms := b.Rooms(t.Context(), p); len(rooms) != 1 || rooms[0].Free != nil {
+	if rooms := b.DiskRequirements(t.Context(), p); len(rooms) != 1 || rooms[0].Free != nil {
 		t.Errorf("its own engine: %+v", rooms)
 	}
 	other := *b
 	other.engine.Address = "tcp://elsewhere:1"
-	rooms := other.Rooms(t.Context(), p)
+	rooms := other.DiskRequirements(t.Context(), p)
 	free, err := rooms[0].Free()
 	if err != nil || free < 1<<20 {
 		t.Errorf("%d, %v", free, err)

@@ -15,22 +15,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Bases gives the root file system tars that dsbuild's own engine makes of
-// releases of Debian and Ubuntu, named by their suites: "bookworm", "jammy".
-// They serve with any engine, for they are sent to it.
+// Bases makes root file system tars of releases of Debian and Ubuntu with dsbuild's own engine,
+// and names them by their suites: "bookworm", "jammy". They work with any engine, because dsbuild
+// sends them to it.
 type Bases struct {
 	Home string               // directory of dsbuild's own engine
 	Root bool                 // whether the user may make one
-	Note func(string, ...any) // told what is made
+	Note func(string, ...any) // prints a message for the user
 }
 
-// NewBases gives those of the user's own engine.
+// NewBases returns the tars of the user's own engine.
 func NewBases(note func(string, ...any)) *Bases {
 	return &Bases{Home: Home(), Root: os.Geteuid() == 0, Note: note}
 }
 
-// There is the tar of a suite if it has been made, else "". It makes nothing,
-// so a dry run names the image where a run would make a tar first.
+// There returns the tar of a suite if it has been made, else "". It makes nothing, so a dry run
+// names the image where a run would make a tar first.
 func (b *Bases) There(suite string) string {
 	tar := filepath.Join(b.Home, "base", suite+".tar")
 	if suite == "" || filepath.Base(suite) != suite {
@@ -42,11 +42,10 @@ func (b *Bases) There(suite string) string {
 	return tar
 }
 
-// Get is the tar of a suite. One that is missing is made, which takes a minute
-// or two, where dsbuild's own engine is installed and the user is root;
-// elsewhere it is "", and an image must serve. One that is there is taken as it
-// is: 'make engine' makes it anew when this host's mirrors or certificates have
-// changed.
+// Get returns the tar of a suite. If it is missing, dsbuild's own engine is installed and the
+// user is root, Get makes it, which takes a minute or two. Otherwise Get returns "", and the
+// caller must use an image. Get never updates a tar: 'make engine' makes it again after a change
+// of this host's mirrors or certificates.
 func (b *Bases) Get(ctx context.Context, suite string) (string, error) {
 	if tar := b.There(suite); tar != "" {
 		return tar, nil
@@ -70,8 +69,8 @@ func (b *Bases) Get(ctx context.Context, suite string) (string, error) {
 	return tar, nil
 }
 
-// make runs the program that came with the engine. It is told to end, not
-// killed: it has a mmdebstrap to clean up after.
+// make runs the program that came with the engine. At the end of ctx it asks the program to end
+// instead of killing it, because the program has to clean up after mmdebstrap.
 func (b *Bases) make(ctx context.Context, control, suite string) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, control, "base", suite)
@@ -92,7 +91,7 @@ func (b *Bases) make(ctx context.Context, control, suite string) error {
 	return controlError(err, said.String())
 }
 
-// controlError takes the error and its hint out of what enginectl printed.
+// controlError takes the error and its hint from the output of enginectl.
 func controlError(err error, said string) error {
 	_, what, ok := strings.Cut("\n"+said, "\nerror: ")
 	if !ok {
@@ -106,6 +105,6 @@ func controlError(err error, said string) error {
 	return hint.With(err, "%s", strings.TrimSpace(advice))
 }
 
-// BaseTar is the tar that every installation of dsbuild's own engine brings,
-// or "" if it is not installed.
+// BaseTar returns the tar that every installation of dsbuild's own engine brings, or "" if it is
+// not installed.
 func BaseTar() string { return NewBases(nil).There("bookworm") }

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// ContainerError is an engine's container that does not come up.
+// ContainerError reports that an engine's container does not start.
 type ContainerError struct {
 	Container Container
-	Why       string   // what is the matter with it
-	Lines     []string // what it printed last
+	Why       string   // the fault
+	Lines     []string // its last lines of output
 }
 
-// failed is the error of this container.
+// failed returns the error for this container.
 func (c Container) failed(why string, lines []string) error {
 	return &ContainerError{c, why, lines}
 }
@@ -25,7 +25,7 @@ func (e *ContainerError) Error() string {
 	return text
 }
 
-// Hint says what to do about it.
+// Hint names the remedy.
 func (e *ContainerError) Hint() string {
 	said := strings.ToLower(e.Why + "\n" + strings.Join(e.Lines, "\n"))
 	for _, c := range causes() {
@@ -38,26 +38,26 @@ func (e *ContainerError) Hint() string {
 	return e.Container.fill("all it printed: CLIENT logs NAME; start it anew: CLIENT rm -fv NAME; without an engine: --builder host")
 }
 
-// privilegesHint is for a container that may do too little.
+// privilegesHint is for a container with too few privileges.
 const privilegesHint = "the engine needs a privileged container, which CLIENT refuses or cannot give here (rootless, user namespaces, a security policy): use a CLIENT that runs as root, an engine elsewhere (--engine), or none: --builder host"
 
 // fullDiskHint is for a container client whose disk is full.
 const fullDiskHint = "the disk of CLIENT is full: look with CLIENT system df, free some with CLIENT system prune, or move its data folder; the engine needs 20 GB"
 
-// fill puts the container's own words into a hint.
+// fill replaces the placeholders in a hint by the container's values.
 func (c Container) fill(hint string) string {
 	return strings.NewReplacer("CLIENT", c.Client, "NAME", c.Name, "IMAGE", c.Image).Replace(hint)
 }
 
-// cause is a reason for which an engine's container does not come up: signs of
-// it in what was printed, in lower case, and what to do.
+// cause is a known reason why an engine's container does not start: texts in the output that show
+// it, in lower case, and the remedy.
 type cause struct {
 	signs []string
 	hint  string
 }
 
-// causes are in the order in which they are looked for: the particular ones
-// first, since most failures end with "operation not permitted" somewhere.
+// causes returns the causes in the order of the search. The specific ones come first, since most
+// failures end with "operation not permitted" somewhere.
 func causes() []cause {
 	return []cause{
 		{

@@ -16,10 +16,9 @@ import (
 // CLIVariable names the dagger program to use. The Dagger client reads it, too.
 const CLIVariable = "_EXPERIMENTAL_DAGGER_CLI_BIN"
 
-// findCLI returns the dagger program through which the engine is used: the one
-// that the user names, else the one of dsbuild's own engine. Where there is
-// neither it returns "", and the Dagger client downloads the program, which is
-// announced.
+// findCLI returns the dagger program that dsbuild talks through: the one that the user names,
+// else the one of dsbuild's own engine. If there is neither, it announces that the Dagger client
+// will download the program, and returns "".
 func (f *Finder) findCLI() (string, error) {
 	if f.CLI != "" {
 		path, err := exec.LookPath(f.CLI)
@@ -39,7 +38,7 @@ func (f *Finder) findCLI() (string, error) {
 	return "", nil
 }
 
-// downloadedCLI is where the Dagger client keeps the program that it downloads.
+// downloadedCLI returns the path where the Dagger client keeps the program that it downloads.
 func downloadedCLI() string {
 	name := "dagger-" + strings.TrimPrefix(Version, "v")
 	if runtime.GOOS == "windows" {
@@ -48,7 +47,7 @@ func downloadedCLI() string {
 	return filepath.Join(xdg.CacheHome, "dagger", name)
 }
 
-// cliURL is where the Dagger client downloads its program from.
+// cliURL returns the URL from which the Dagger client downloads its program.
 func cliURL() string {
 	ending := "tar.gz"
 	if runtime.GOOS == "windows" {
@@ -57,7 +56,7 @@ func cliURL() string {
 	return fmt.Sprintf("https://dl.dagger.io/dagger/releases/%s/dagger_%s_%s_%s.%s", strings.TrimPrefix(Version, "v"), Version, runtime.GOOS, runtime.GOARCH, ending)
 }
 
-// Explain adds to an error of the Dagger client what to do about it.
+// Explain adds a remedy to an error of the Dagger client.
 func (e Engine) Explain(err error) error {
 	c, inContainer := e.Container()
 	switch {

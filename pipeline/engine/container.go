@@ -39,8 +39,8 @@ type Container struct {
 	query  url.Values // volume, env, cpus, memory: as the Dagger client takes them
 }
 
-// containerKinds maps the schemes of addresses to what stands behind them and to
-// the container client, "" for any.
+// containerKinds maps each scheme of an address to its meaning and to its container client, ""
+// for any client.
 func containerKinds() map[string][2]string {
 	kinds := map[string][2]string{"image": {"image", ""}, "container": {"container", ""}}
 	for _, kind := range []string{"image", "container"} {
@@ -78,7 +78,7 @@ func (e Engine) Container() (Container, bool) {
 	return c, true
 }
 
-// imageID is what the Dagger client calls an image by in its container's name:
+// imageID returns the part of a container's name by which the Dagger client identifies the image:
 // the first digits of its digest, or its tag.
 func imageID(image string) string {
 	if _, digest, ok := strings.Cut(image, "@sha256:"); ok {
@@ -91,11 +91,11 @@ func imageID(image string) string {
 	return "latest"
 }
 
-// Address is where the Dagger client reaches the running container.
+// Address returns the address at which the Dagger client reaches the running container.
 func (c Container) Address() string { return "container+" + c.Client + "://" + c.Name }
 
-// Up makes the container run and waits until the engine in it answers. The image
-// is pulled if it is not there. log receives what happens on the way.
+// Up starts the container and waits until the engine in it answers. It pulls the image if it is
+// missing. log receives the progress.
 func (c Container) Up(ctx context.Context, log func(string)) error {
 	state, err := c.inspect(ctx)
 	if err != nil {
@@ -124,8 +124,8 @@ func (c Container) Up(ctx context.Context, log func(string)) error {
 	return c.await(ctx, log)
 }
 
-// create makes and starts the container; one that another dsbuild made at the
-// same time serves as well.
+// create makes and starts the container. If another dsbuild made it at the same time, create
+// accepts that one.
 func (c Container) create(ctx context.Context) error {
 	err := c.command(ctx, c.runArgs()...)
 	if err != nil && (strings.Contains(err.Error(), "is already in use") || strings.Contains(err.Error(), "is already used")) {
@@ -134,8 +134,8 @@ func (c Container) create(ctx context.Context) error {
 	return err
 }
 
-// runArgs is the command line that makes the container. It is the one that the
-// Dagger client would use, but for its debugging port.
+// runArgs returns the command line that makes the container. The Dagger client would use the same
+// one, except for its debugging port.
 func (c Container) runArgs() []string {
 	args := []string{"run", "--name", c.Name, "-d", "--restart", "always", "--privileged"}
 	volume := "/var/lib/dagger"
@@ -160,7 +160,7 @@ func (c Container) runArgs() []string {
 	return append(args, c.Image)
 }
 
-// pull fetches the image, unless it is there, and logs how far it is.
+// pull fetches the image if it is missing, and logs the progress.
 func (c Container) pull(ctx context.Context, log func(string)) error {
 	err := c.command(ctx, "image", "inspect", "--format", "{{.Id}}", c.Image)
 	var said *clientError
@@ -188,8 +188,8 @@ func (c Container) pull(ctx context.Context, log func(string)) error {
 	return nil
 }
 
-// followPull logs how many of an image's layers have come. docker says of each
-// when it begins and ends; podman and nerdctl say less, which is passed on.
+// followPull logs how many of an image's layers have arrived. docker reports the begin and the
+// end of each; podman and nerdctl report less, and followPull passes their lines on.
 func followPull(r io.Reader, image string, log func(string)) {
 	layers, done := map[string]bool{}, 0
 	lines := bufio.NewScanner(r)
@@ -214,7 +214,7 @@ func followPull(r io.Reader, image string, log func(string)) {
 	_, _ = io.Copy(io.Discard, r) // a line too long to scan must not block the client
 }
 
-// clientError is what a container client said when it failed.
+// clientError is the error text of a container client.
 type clientError struct{ said string }
 
 func (e *clientError) Error() string { return e.said }
@@ -225,15 +225,15 @@ func (c Container) command(ctx context.Context, args ...string) error {
 	return err
 }
 
-// output runs the container client and returns what it printed; where it fails,
-// the error is a *clientError with its own words.
+// output runs the container client and returns its standard output. If the client fails, the
+// error is a *clientError with the client's own text.
 func (c Container) output(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	err := c.run(ctx, &stdout, &stderr, args...)
 	return stdout.String(), err
 }
 
-// combined is output with what the client printed as errors.
+// combined runs the container client and returns its standard output and standard error together.
 func (c Container) combined(ctx context.Context, args ...string) (string, error) {
 	var all bytes.Buffer
 	err := c.run(ctx, &all, &all, args...)
@@ -258,8 +258,8 @@ func (c Container) run(ctx context.Context, stdout, stderr *bytes.Buffer, args .
 	return nil
 }
 
-// clientWords takes what went wrong out of what a container client printed: its
-// last error, without the advice below and podman's warnings around it.
+// clientWords returns the last error in the output of a container client, without the advice
+// after it and without podman's warnings.
 func clientWords(stderr string, err error) string {
 	words := err.Error()
 	for line := range strings.Lines(stderr) {

@@ -1,8 +1,8 @@
-// Package engine finds a Dagger engine that answers, and starts one in a container
-// where docker, podman or nerdctl is there.
+// Package engine finds a Dagger engine that answers, or starts one in a container if docker,
+// podman or nerdctl is there.
 //
-// Nothing is asked of the Dagger client before an engine is known to answer:
-// its Connect waits 300 s on a dead address and does not heed its context.
+// dsbuild uses the Dagger client only after an engine has answered: the client's Connect waits
+// 300 s on a dead address and ignores the end of its context.
 package engine
 
 import (
@@ -40,13 +40,13 @@ type Engine struct {
 	How     string // where it was found, for people
 }
 
-// Attempt is one place that was looked at in vain.
+// Attempt is one place where dsbuild looked in vain.
 type Attempt struct {
 	Where, Why string
 	Hint       string // what makes this place work; may be ""
 }
 
-// NotFoundError lists what was looked for.
+// NotFoundError lists the places where dsbuild looked for an engine.
 type NotFoundError struct {
 	Attempts []Attempt
 }
@@ -79,12 +79,12 @@ type Finder struct {
 	CLI  string                       // the dagger program that the user names; "" if none
 	Home string                       // directory of dsbuild's own engine
 	Root bool                         // whether the user may start it
-	Note func(string, ...any)         // told what is started
+	Note func(string, ...any)         // prints a message for the user
 	Look func(string) (string, error) // exec.LookPath
 }
 
-// NewFinder looks where the design says: --engine, DSBUILD_ENGINE, dsbuild's
-// own engine, then docker, podman and nerdctl.
+// NewFinder returns a Finder that looks in the documented order: --engine, DSBUILD_ENGINE,
+// dsbuild's own engine, then docker, podman and nerdctl.
 func NewFinder(flag string, note func(string, ...any)) *Finder {
 	return &Finder{
 		Flag: flag, Env: os.Getenv("DSBUILD_ENGINE"), CLI: os.Getenv(CLIVariable), Home: Home(), Root: os.Geteuid() == 0,
@@ -92,9 +92,9 @@ func NewFinder(flag string, note func(string, ...any)) *Finder {
 	}
 }
 
-// Find returns the first engine that answers, or a *NotFoundError. An address
-// that is given but does not answer is final: nothing else is tried. The engine
-// of a container client need not run yet: Container.Up starts it.
+// Find returns the first engine that answers, or a *NotFoundError. If the user gives an address
+// and it does not answer, Find tries nothing else. The engine of a container client need not run
+// yet: Container.Up starts it.
 func (f *Finder) Find(ctx context.Context) (Engine, error) {
 	found, err := f.find(ctx)
 	if err != nil {
@@ -152,8 +152,8 @@ func (f *Finder) findGiven(ctx context.Context, where, address string) (Engine, 
 	return Engine{Address: kind[0] + "+" + client + "://" + rest, How: where}, nil
 }
 
-// findClient returns the first container client that passes a check, or why none
-// of them does.
+// findClient returns the first container client that passes a check, or for each client why it
+// does not.
 func (f *Finder) findClient(ctx context.Context, clients []string, check func(context.Context, string) error) (client string, attempts []Attempt) {
 	for _, client := range clients {
 		err := check(ctx, client)
@@ -165,8 +165,8 @@ func (f *Finder) findClient(ctx context.Context, clients []string, check func(co
 	return "", attempts
 }
 
-// start brings dsbuild's own engine up where it is installed and the user may;
-// silent is why it does not answer.
+// start starts dsbuild's own engine if it is installed and the user may start it; silent is the
+// reason why it does not answer.
 func (f *Finder) start(ctx context.Context, address string, silent error) error {
 	control := filepath.Join(f.Home, "bin", "enginectl")
 	if _, err := os.Stat(control); err != nil {
@@ -182,9 +182,8 @@ func (f *Finder) start(ctx context.Context, address string, silent error) error 
 	return answers(ctx, address)
 }
 
-// serves says why an engine cannot be expected to work in a container client's
-// hands, or nil. In podman without root an engine comes up, but can neither unpack
-// a base nor run a step.
+// serves returns why an engine will not work with a container client, or nil. podman without root
+// can start an engine, but the engine can neither unpack a base nor run a step.
 func (f *Finder) serves(ctx context.Context, client string) error {
 	if err := f.daemon(ctx, client); err != nil || client != "podman" {
 		return err
@@ -198,7 +197,7 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	return err
 }
 
-// daemon asks a container client for its daemon: a client without one is none.
+// daemon asks a container client for its daemon: a client without one is of no use.
 func (f *Finder) daemon(ctx context.Context, client string) error {
 	path, err := f.Look(client)
 	if err != nil {
@@ -244,8 +243,8 @@ func clientSchemes() []string {
 	return append([]string{"ssh", "kube-pod"}, slices.Sorted(maps.Keys(containerKinds()))...)
 }
 
-// answers dials an address. What cannot be dialled from here is left to the
-// Dagger client.
+// answers dials an address. It leaves addresses that cannot be dialled from here to the Dagger
+// client.
 func answers(ctx context.Context, address string) error {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -269,7 +268,7 @@ func answers(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// reason shortens what a failed dial says.
+// reason shortens the error of a failed dial.
 func reason(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "no such socket"

@@ -22,7 +22,7 @@ const (
 	shownLines = 8
 )
 
-// containerState is what a container client says of a container.
+// containerState is the state of a container as its client reports it.
 type containerState struct {
 	missing    bool
 	Status     string
@@ -35,7 +35,7 @@ type containerState struct {
 	restarts   int
 }
 
-// inspect asks for the container's state.
+// inspect asks the container client for the container's state.
 func (c Container) inspect(ctx context.Context) (containerState, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, clientSteps, fmt.Errorf("%s does not answer within %s", c.Client, clientSteps))
 	defer cancel()
@@ -60,7 +60,7 @@ func (c Container) inspect(ctx context.Context) (containerState, error) {
 	return state, nil
 }
 
-// waiting judges a container that was started and whose engine does not answer
+// waiting decides how long dsbuild waits for a started container whose engine does not answer
 // yet.
 type waiting struct {
 	began  time.Time
@@ -69,7 +69,7 @@ type waiting struct {
 	ending containerState
 }
 
-// judge says why it makes no sense to wait longer, or "".
+// judge returns why it is useless to wait longer, or "".
 func (w *waiting) judge(s containerState, now time.Time) string {
 	ended := !s.Running || s.restarts > w.first.restarts || s.FinishedAt != w.first.FinishedAt
 	if ended && w.exited.IsZero() {
@@ -91,7 +91,7 @@ func (w *waiting) judge(s containerState, now time.Time) string {
 	return ""
 }
 
-// describe tells how the container ended.
+// describe returns how the container ended.
 func (s containerState) describe(restarts int) string {
 	text := fmt.Sprintf("does not come up: it ended with exit code %d", s.ExitCode)
 	if s.OOMKilled {
@@ -143,8 +143,8 @@ func (c Container) await(ctx context.Context, log func(string)) error {
 	}
 }
 
-// answers connects to the engine as the Dagger client does, and leaves. The text
-// is why no later attempt can succeed.
+// answers connects to the engine as the Dagger client does, and disconnects. The text is the
+// reason why no later attempt can succeed.
 func (c Container) answers(ctx context.Context) (bool, string) {
 	ctx, cancel := context.WithTimeout(ctx, clientSteps)
 	defer cancel()
@@ -155,8 +155,8 @@ func (c Container) answers(ctx context.Context) (bool, string) {
 	return err == nil, ""
 }
 
-// Lost says that the engine's container has gone, where that is why the Dagger
-// client failed with err; else it returns err.
+// Lost returns an error that the engine's container has ended, if that is why the Dagger client
+// failed with err; else it returns err.
 func (e Engine) Lost(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -167,8 +167,8 @@ func (e Engine) Lost(ctx context.Context, err error) error {
 	return err
 }
 
-// Gone says that the engine's container does not run any more. It is nil for an
-// engine that runs elsewhere.
+// Gone returns an error if the engine's container no longer runs. It is nil for an engine that
+// runs elsewhere.
 func (e Engine) Gone(ctx context.Context) error {
 	c, ok := e.Container()
 	if !ok {
@@ -186,7 +186,7 @@ func (e Engine) Gone(ctx context.Context) error {
 	return nil
 }
 
-// lastLines are the last lines that the container printed.
+// lastLines returns the last lines that the container printed.
 func (c Container) lastLines(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, clientSteps)
 	defer cancel()

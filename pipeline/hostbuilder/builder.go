@@ -19,60 +19,61 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// Options say what a Builder works with.
+// Options configure a Builder.
 type Options struct {
-	// Dir keeps environments, downloads and cached objects from build to build,
-	// and holds what is private to a build while it runs.
+	// Dir keeps environments, downloads and cached objects from build to build, and the private
+	// files of a build while it runs.
 	Dir string
-	// Environ is the environment of whoever asked, as os.Environ has it: its
-	// PATH says which compilers are used, and its settings of proxies and
-	// indexes are passed on. TMPDIR is where scratch files go.
+	// Environ is the caller's environment, in the form of os.Environ. Its PATH determines the
+	// compilers, TMPDIR is the place of scratch files, and the builder passes on its settings of
+	// proxies and indexes.
 	Environ []string
-	// Site is told to what fetches or compiles.
+	// Site holds the settings for steps that fetch or compile.
 	Site pipeline.Site
 	// Env is the environment that the wheel is for, with --env; else nil.
-	Env *pipeline.Environment
+	Env *pipeline.PythonEnvironment
 }
 
-// DefaultDir is the user's.
+// DefaultDir returns the directory in the user's cache.
 func DefaultDir() string { return filepath.Join(xdg.CacheHome, "dsbuild", "host") }
 
 // Builder builds on this machine.
 type Builder struct {
-	opt        Options
-	ground     pipeline.Ground
-	installers []pipeline.Interpreter // one of them installs uv
+	opt         Options
+	environment pipeline.BuildEnvironment
+	installers  []pipeline.Interpreter // one of them installs uv
 }
 
-// New looks at this machine. What no build can do without is an error that
-// names all of it, a *MissingError.
+// New examines this machine. If it lacks something that every build needs, the error is a
+// *MissingError that names all of it.
 func New(ctx context.Context, opt Options) (*Builder, error) {
-	ground, err := Look(ctx, opt.Environ)
+	environment, err := Look(ctx, opt.Environ)
 	if err != nil {
 		return nil, err
 	}
-	b := &Builder{opt: opt, ground: ground, installers: ground.Interpreters}
+	b := &Builder{opt: opt, environment: environment, installers: environment.Interpreters}
 	if opt.Env != nil {
-		b.ground = beside(ground, *opt.Env)
-		b.installers = append(b.installers, b.ground.Interpreters...)
+		b.environment = withTargetPython(environment, *opt.Env)
+		b.installers = append(b.installers, b.environment.Interpreters...)
 	}
-	if err := b.missing(); err != nil {
+	if err := b.checkMissing(); err != nil {
 		return nil, err
 	}
-	b.ground.Pythons = usable(b.ground)
+	b.environment.Pythons = usablePythons(b.environment)
 	return b, nil
 }
 
-// Name is what the manifest calls this builder.
+// Name is the builder's name in the manifest.
 func (b *Builder) Name() string { return "host" }
 
-// Ground is what a toolchain can be chosen from here.
-func (b *Builder) Ground() pipeline.Ground { return b.ground }
+// Environment returns the build environment of this machine, from which the caller chooses a
+// toolchain.
+func (b *Builder) Environment() pipeline.BuildEnvironment { return b.environment }
 
-// Base stands for this machine in a plan: its digest changes with what a build
-// finds here.
+// Base stands for this machine in a plan. Its digest changes with the tools of this
+// machine.
 func (b *Builder) Base() pipeline.Base {
-	digest := b.ground.Digest
+	digest := b.environment.Digest
 	if b.opt.Env != nil {
 		sum := sha256.Sum256([]byte(digest + "\n" + b.opt.Env.Identity()))
 		digest = "sha256:" + hex.EncodeToString(sum[:])
@@ -80,25 +81,25 @@ func (b *Builder) Base() pipeline.Base {
 	return pipeline.Base{Ref: "host", Digest: digest, Host: true}
 }
 
-// Open makes the environments of p, or takes those of an earlier build.
+// Open makes the environments of p, or uses those of an earlier build.
 func (b *Builder) Open(ctx context.Context, p *pipeline.Plan, log io.Writer, rep ui.Reporter) (pipeline.Workspace, error) {
 	if err := b.systemPackages(ctx, p, rep); err != nil {
 		return nil, err
 	}
-	// Whoever can write here decides what is built.
+	// Another user with write access here could change the content of wheels.
 	if err := os.MkdirAll(b.opt.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of the host builder: %w", err)
 	}
-	r := &run{Builder: b, plan: p, log: &lockedWriter{w: log}, rep: rep, outputs: map[string]string{}, begun: map[string]*ahead{}}
-	if err := r.open(ctx); err != nil {
+	r := &run{Builder: b, plan: p, log: &lockedWriter{w: log}, rep: rep, outputs: map[string]string{}}
+	if err := r.openDirs(ctx); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-// interpreter is the Python to build with.
-func (b *Builder) interpreter(python string) (string, error) {
-	for _, i := range b.ground.Interpreters {
+// interpreterFor returns the interpreter to build with for a version of Python.
+func (b *Builder) interpreterFor(python string) (string, error) {
+	for _, i := range b.environment.Interpreters {
 		if i.Minor() == python {
 			return i.Path, nil
 		}

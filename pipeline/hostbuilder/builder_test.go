@@ -73,10 +73,10 @@ func host(t *testing.T, environ ...string) *Builder {
 			Dir:     filepath.Join(t.TempDir(), "host"),
 			Environ: append([]string{"PATH=" + bin + ":.:/usr/bin:/bin", "HOME=/home/of/user"}, environ...),
 		},
-		ground: pipeline.Ground{
-			Ground:       compat.Ground{Host: true},
-			Interpreters: []pipeline.Interpreter{{Version: "3.11.2", Path: "/usr/bin/python3", Parts: []string{"Python.h"}}},
-			Digest:       "sha256:0",
+		environment: pipeline.BuildEnvironment{
+			BuildEnvironment: compat.BuildEnvironment{Host: true},
+			Interpreters:     []pipeline.Interpreter{{Version: "3.11.2", Path: "/usr/bin/python3", Parts: []string{"Python.h"}}},
+			Digest:           "sha256:0",
 		},
 	}
 }
@@ -85,7 +85,7 @@ func host(t *testing.T, environ ...string) *Builder {
 func planOf(t *testing.T, steps ...pipeline.Step) (*pipeline.Plan, func() []string) {
 	context, calls := imageScripts(t)
 	p := &pipeline.Plan{
-		Toolchain: compat.Toolchain{Python: "3.11", Torch: "2.15.0", Road: compat.CUDA13},
+		Toolchain: compat.Toolchain{Python: "3.11", Torch: "2.15.0", CUDASource: compat.CUDA13},
 		Context:   context, Args: map[string]string{"TORCH": "2.15.0", "PYTHON": "3.11", "CUDA_HOME": "/opt/cuda"},
 		Scripts: map[string]string{},
 	}
@@ -403,7 +403,7 @@ func TestEnvironmentIsMadeOnce(t *testing.T) {
 	for _, change := range []func(){
 		func() { p.Args["TORCH"] = "2.14.0" },
 		func() { p.Context["build.sh"] += "# other pins\n" },
-		func() { b.ground.Digest = "sha256:1" },
+		func() { b.environment.Digest = "sha256:1" },
 	} {
 		before, _ := b.entryOf(p)
 		change()
@@ -424,7 +424,7 @@ func TestHalfAnEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, _ := b.entryOf(p)
-	if _, err := os.Stat(e.dir); err == nil || e.complete() {
+	if _, err := os.Stat(e.dir); err == nil || e.isComplete() {
 		t.Error("a half made environment stays")
 	}
 	if runs, _ := filepath.Glob(filepath.Join(b.opt.Dir, "run-*")); len(runs) > 0 {
@@ -462,7 +462,7 @@ func TestPrune(t *testing.T) {
 		_, err := os.Stat(dir)
 		there = append(there, err == nil)
 	}
-	if want := []bool{true, false, true, true, true, true}; !first.entry.complete() || !slices.Equal(there, want) {
+	if want := []bool{true, false, true, true, true, true}; !first.entry.isComplete() || !slices.Equal(there, want) {
 		t.Errorf("there are %v, want %v", there, want)
 	}
 }
@@ -481,7 +481,7 @@ func TestCompilerOfAModule(t *testing.T) {
 	if _, err := b.Open(t.Context(), p, new(bytes.Buffer), newRecord()); err == nil || !strings.Contains(err.Error(), "gcc and g++ 13") {
 		t.Errorf("%v", err)
 	}
-	b.ground.Compilers = []pipeline.Compiler{{Version: "13.2.0", CC: filepath.Join(dir, "gcc"), CXX: filepath.Join(dir, "g++"), Headers: true}}
+	b.environment.Compilers = []pipeline.Compiler{{Version: "13.2.0", CC: filepath.Join(dir, "gcc"), CXX: filepath.Join(dir, "g++"), Headers: true}}
 	var log bytes.Buffer
 	r := open(t, b, p, &log, newRecord())
 	if err := r.Run(t.Context(), p.Steps[0]); err != nil || !strings.Contains(log.String(), "this is gcc -c x\nthis is g++ -c y\n") {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// The steps run in a clean environment: what the user's shell has set would
-// decide what is built. Passed on are PATH and its companion for libraries,
-// which is what loading a module changes, and how this user reaches the indexes,
-// beside what pipeline.Site says.
+// The steps run in a clean environment, because variables of the user's shell would change the
+// result of the build. Two groups of variables are passed on: PATH and its companion for
+// libraries, which loading a module changes, and the user's settings for the indexes, beside
+// those of pipeline.Site.
 
 // siteVariables are the settings of a site: proxies, certificates, indexes.
 var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{
@@ -24,7 +24,7 @@ var siteVariables = regexp.MustCompile(`^(` + strings.Join([]string{
 // variables are an environment, as a map.
 type variables map[string]string
 
-// environ is what a process is given.
+// environ lists the variables as os.Environ does.
 func (v variables) environ() []string {
 	var out []string
 	for name, value := range v {
@@ -34,16 +34,16 @@ func (v variables) environ() []string {
 	return out
 }
 
-// set adds what others hold.
-func (v variables) set(others map[string]string) variables {
+// setAll adds the variables of others.
+func (v variables) setAll(others map[string]string) variables {
 	for name, value := range others {
 		v[name] = value
 	}
 	return v
 }
 
-// read turns os.Environ's form into a map.
-func read(environ []string) variables {
+// parseEnviron turns os.Environ's form into a map.
+func parseEnviron(environ []string) variables {
 	v := variables{}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
@@ -52,9 +52,10 @@ func read(environ []string) variables {
 	return v
 }
 
-// clean is what every process of a build is given of the user's environment.
-func clean(environ []string) variables {
-	user := read(environ)
+// cleanEnvironment returns the variables of the user's environment that every process of a build
+// gets.
+func cleanEnvironment(environ []string) variables {
+	user := parseEnviron(environ)
 	v := variables{"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PATH": searchPath(user["PATH"])}
 	for _, name := range []string{"HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH"} {
 		if value, ok := user[name]; ok {
@@ -64,9 +65,9 @@ func clean(environ []string) variables {
 	return v
 }
 
-// site adds the settings of the site, for what reaches out.
-func (v variables) site(environ []string) variables {
-	for name, value := range read(environ) {
+// addSiteVariables adds the settings of the site, for processes that use the network.
+func (v variables) addSiteVariables(environ []string) variables {
+	for name, value := range parseEnviron(environ) {
 		if siteVariables.MatchString(name) {
 			v[name] = value
 		}
@@ -74,7 +75,7 @@ func (v variables) site(environ []string) variables {
 	return v
 }
 
-// searchPath leaves out of a PATH what depends on the working directory.
+// searchPath removes the entries of a PATH that depend on the working directory.
 func searchPath(path string) string {
 	dirs := slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool { return !filepath.IsAbs(dir) })
 	if len(dirs) == 0 {
@@ -83,9 +84,10 @@ func searchPath(path string) string {
 	return strings.Join(dirs, ":")
 }
 
-// lookEnv is what LookScript is given: where CUDA is said to be counts too.
+// lookEnv returns the environment of LookScript. It also has the variables that name the place of
+// CUDA.
 func lookEnv(environ []string) []string {
-	v, user := clean(environ), read(environ)
+	v, user := cleanEnvironment(environ), parseEnviron(environ)
 	for _, name := range []string{"CUDA_HOME", "CUDA_PATH"} {
 		if value, ok := user[name]; ok {
 			v[name] = value

@@ -18,17 +18,17 @@ import (
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Bounds on what is kept from build to build. An environment is 6 GB, most of
-// it links into the downloads.
+// Bounds on the caches. An environment has 6 GB, most of it links into the downloads.
 const (
 	keepEnvironments = 4
 	keepDownloads    = 40 << 30 // bytes
 )
 
-// entry is a toolchain's environments, in a directory named by all that decides
-// what is in them.
+// entry holds a toolchain's environments. The name of its directory is a digest of everything
+// that determines their content.
 type entry struct {
 	dir string
 }
@@ -44,13 +44,13 @@ const (
 	completeMark = "complete"
 )
 
-// complete reports whether the environments were made to the end.
-func (e entry) complete() bool {
+// isComplete reports whether the environments were made to the end.
+func (e entry) isComplete() bool {
 	_, err := os.Stat(e.path(completeMark))
 	return err == nil
 }
 
-// entryOf names the entry of a plan.
+// entryOf returns the entry of a plan.
 func (b *Builder) entryOf(p *pipeline.Plan) (entry, error) {
 	text, err := json.Marshal(struct {
 		Args, Context map[string]string
@@ -65,9 +65,9 @@ func (b *Builder) entryOf(p *pipeline.Plan) (entry, error) {
 
 func (b *Builder) environmentsDir() string { return filepath.Join(b.opt.Dir, "environments") }
 
-// environments takes or makes the environments of the plan; the run holds them
+// prepareEnvironments takes or makes the environments of the plan; the run holds them
 // until it is closed.
-func (r *run) environments(ctx context.Context) error {
+func (r *run) prepareEnvironments(ctx context.Context) error {
 	if err := os.MkdirAll(r.environmentsDir(), 0o700); err != nil {
 		return err
 	}
@@ -75,10 +75,10 @@ func (r *run) environments(ctx context.Context) error {
 	if r.entry, err = r.entryOf(r.plan); err != nil {
 		return err
 	}
-	if !r.entry.complete() {
-		r.prune()
+	if !r.entry.isComplete() {
+		r.pruneEnvironments()
 	}
-	unlock, err := waitLock(ctx, r.downloads()+".lock", shared, func() { r.rep.Note("waiting for another build that removes old downloads") })
+	unlock, err := waitLock(ctx, r.downloadsDir()+".lock", shared, func() { r.rep.Note("waiting for another build that removes old downloads") })
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (r *run) environments(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if r.entry.complete() {
+		if r.entry.isComplete() {
 			r.closers = append(r.closers, unlock)
 			break
 		}
@@ -98,7 +98,7 @@ func (r *run) environments(ctx context.Context) error {
 		if unlock, err = waitLock(ctx, lock, alone, waiting); err != nil {
 			return err
 		}
-		err = r.make(ctx)
+		err = r.makeEnvironments(ctx)
 		unlock()
 		if err != nil {
 			return err
@@ -109,10 +109,10 @@ func (r *run) environments(ctx context.Context) error {
 	return nil
 }
 
-// make makes both environments of an entry whose lock is held, whole or not at
-// all. Another may have done so while this one waited.
-func (r *run) make(ctx context.Context) (err error) {
-	if r.entry.complete() {
+// makeEnvironments makes both environments of an entry, or none if one fails. The caller holds
+// the entry's lock. Another build may have made them while this one waited.
+func (r *run) makeEnvironments(ctx context.Context) (err error) {
+	if r.entry.isComplete() {
 		return nil
 	}
 	if err := os.RemoveAll(r.entry.dir); err != nil {
@@ -126,13 +126,13 @@ func (r *run) make(ctx context.Context) (err error) {
 	if err := writeFiles(r.entry.path(scriptsDir), r.plan.Context); err != nil {
 		return err
 	}
-	if err := r.uv(ctx); err != nil {
+	if err := r.installUV(ctx); err != nil {
 		return err
 	}
 	tc := r.plan.Toolchain
-	err = r.watch(ctx, string(pipeline.Runtime), fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch), func(ctx context.Context, out output) error {
+	err = r.reportStep(ctx, string(pipeline.Runtime), fmt.Sprintf("Python %s with torch %s", tc.Python, tc.Torch), func(ctx context.Context, out output) error {
 		for _, name := range []string{"torch.sh", "runtime.sh", "ops.sh"} {
-			if err := r.script(ctx, out, runtimeEnv, name); err != nil {
+			if err := r.runScript(ctx, out, runtimeEnv, name); err != nil {
 				return err
 			}
 		}
@@ -141,12 +141,12 @@ func (r *run) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = r.watch(ctx, string(pipeline.Toolchain), fmt.Sprintf("tools and CUDA %s (%s)", tc.Toolkit, tc.Road), func(ctx context.Context, out output) error {
+	err = r.reportStep(ctx, string(pipeline.Toolchain), fmt.Sprintf("tools and CUDA %s (%s)", tc.Toolkit, tc.CUDASource), func(ctx context.Context, out output) error {
 		if err := linkTree(ctx, r.entry.path(runtimeEnv), r.entry.path(toolchainEnv)); err != nil {
 			return err
 		}
 		for _, what := range []string{"toolkit", "ops"} {
-			if err := r.script(ctx, out, toolchainEnv, "build.sh", what); err != nil {
+			if err := r.runScript(ctx, out, toolchainEnv, "build.sh", what); err != nil {
 				return err
 			}
 		}
@@ -158,39 +158,39 @@ func (r *run) make(ctx context.Context) (err error) {
 	return os.WriteFile(r.entry.path(completeMark), nil, 0o600)
 }
 
-// script runs one of the images' scripts on one of the entry's environments.
-func (r *run) script(ctx context.Context, out output, env, name string, args ...string) error {
-	v := clean(r.opt.Environ).site(r.opt.Environ).set(r.plan.Args).set(r.places(env))
-	v.set(map[string]string{
-		"PYTHON": r.python, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch, "DSBUILD_SITE": r.site(),
+// runScript runs one of the images' scripts on one of the entry's environments.
+func (r *run) runScript(ctx context.Context, out output, env, name string, args ...string) error {
+	v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ).setAll(r.plan.Args).setAll(r.placeVariables(env))
+	v.setAll(map[string]string{
+		"PYTHON": r.python, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink", "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile(),
 		"DSBUILD_DOWNLOADS": filepath.Join(r.opt.Dir, "downloads"),
 	})
 	argv := append([]string{"sh", filepath.Join(r.entry.path(scriptsDir), name)}, args...)
 	return out.run(ctx, process{argv: argv, dir: r.scratch, env: v.environ()})
 }
 
-func (b *Builder) downloads() string { return filepath.Join(b.opt.Dir, "uv-cache") }
+func (b *Builder) downloadsDir() string { return filepath.Join(b.opt.Dir, "uv-cache") }
 
-// places are what an image tells those who run in it: where the environment
-// and CUDA are, and where there is another environment, which that is.
-func (r *run) places(env string) variables {
+// placeVariables are the variables that an image sets for its programs: the places of the
+// environment and of CUDA, and with --env the target environment.
+func (r *run) placeVariables(env string) variables {
 	dir := r.entry.path(env)
 	if filepath.IsAbs(env) {
 		dir = env
 	}
 	v := variables{
 		"DSBUILD_ENV": dir, "VIRTUAL_ENV": dir, "PYTHONNOUSERSITE": "1",
-		"PATH": strings.Join([]string{filepath.Join(dir, "bin"), r.bin, filepath.Join(r.uvDir(), "bin"), clean(r.opt.Environ)["PATH"]}, ":"),
+		"PATH": strings.Join([]string{filepath.Join(dir, "bin"), r.bin, filepath.Join(r.uvDir(), "bin"), cleanEnvironment(r.opt.Environ)["PATH"]}, ":"),
 	}
 	if env == toolchainEnv {
 		cuda := r.plan.Args["CUDA_HOME"]
-		if road := r.plan.Toolchain.Road; road == compat.CUDA13 || road == compat.CUDA12 || road == compat.Nvcc12 {
+		if source := r.plan.Toolchain.CUDASource; source == compat.CUDA13 || source == compat.CUDA12 || source == compat.Nvcc12 {
 			cuda = r.entry.path(cudaDir) // the packages'
 		}
 		v["CUDA_HOME"], v["DSBUILD_CUDA"] = cuda, cuda
 	}
 	if r.opt.Env != nil {
-		// Not a byte is written there, compiled modules included.
+		// No step writes there, not even compiled modules.
 		v["DSBUILD_BESIDE"], v["PYTHONDONTWRITEBYTECODE"] = strings.Join(r.opt.Env.Sites, ":"), "1"
 		v["DSBUILD_PYTHON"] = r.plan.Toolchain.Python
 	}
@@ -201,8 +201,8 @@ func (b *Builder) uvDir() string {
 	return filepath.Join(b.opt.Dir, "uv-"+dockerfiles.UVVersion())
 }
 
-// uv installs uv where there is none of a fitting version on PATH.
-func (r *run) uv(ctx context.Context) error {
+// installUV installs uv if PATH has no fitting version.
+func (r *run) installUV(ctx context.Context) error {
 	dir := r.uvDir()
 	if r.fittingUV(ctx) {
 		return nil
@@ -218,13 +218,13 @@ func (r *run) uv(ctx context.Context) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	python, found := r.installer()
+	python, found := r.uvInstaller()
 	if !found {
 		return &MissingError{Parts: []Part{{What: "uv " + dockerfiles.UVVersion() + " or newer", Try: "install uv, python3-venv or python3-pip"}}}
 	}
-	err = r.watch(ctx, "uv", "uv "+dockerfiles.UVVersion()+", which makes environments", func(ctx context.Context, out output) error {
-		v := clean(r.opt.Environ).site(r.opt.Environ)
-		v.set(map[string]string{"PYTHON": python.Path, "UV_VERSION": dockerfiles.UVVersion(), "TMPDIR": r.scratch, "DSBUILD_SITE": r.site()})
+	err = r.reportStep(ctx, "uv", "uv "+dockerfiles.UVVersion()+", which makes environments", func(ctx context.Context, out output) error {
+		v := cleanEnvironment(r.opt.Environ).addSiteVariables(r.opt.Environ)
+		v.setAll(map[string]string{"PYTHON": python.Path, "UV_VERSION": dockerfiles.UVVersion(), "TMPDIR": r.scratch, "DSBUILD_SITE": r.siteFile()})
 		return out.run(ctx, process{argv: []string{"sh", filepath.Join(r.entry.path(scriptsDir), "uv.sh"), dir}, dir: r.scratch, env: v.environ()})
 	})
 	if err != nil {
@@ -237,16 +237,15 @@ func (r *run) uv(ctx context.Context) error {
 // fittingUV reports whether PATH has a uv no older than the pinned one.
 func (r *run) fittingUV(ctx context.Context) bool {
 	var out strings.Builder
-	env := clean(r.opt.Environ)
+	env := cleanEnvironment(r.opt.Environ)
 	err := process{argv: []string{"uv", "--version"}, dir: "/", env: env.environ(), stdout: &out, stderr: new(strings.Builder)}.run(ctx)
 	fields := strings.Fields(out.String())
-	return err == nil && len(fields) >= 2 && fields[0] == "uv" && !olderVersion(fields[1], dockerfiles.UVVersion())
+	return err == nil && len(fields) >= 2 && fields[0] == "uv" && wheel.CompareVersions(fields[1], dockerfiles.UVVersion()) >= 0
 }
 
-// prune makes room for one environment more: it removes those that were not
-// used for longest, and the downloads where they are too many. What is in use
-// stays.
-func (r *run) prune() {
+// pruneEnvironments makes room for one more environment: it removes those unused for the longest
+// time, and the downloads if they are too large. It keeps locked ones.
+func (r *run) pruneEnvironments() {
 	var dirs []string
 	locks, _ := filepath.Glob(filepath.Join(r.environmentsDir(), "*.lock"))
 	for _, lock := range locks {
@@ -258,13 +257,13 @@ func (r *run) prune() {
 	for _, dir := range longUnused(dirs, keepEnvironments-1) {
 		r.removeUnused(dir)
 	}
-	if size(r.downloads()) > keepDownloads {
-		r.removeUnused(r.downloads())
+	if treeSize(r.downloadsDir()) > keepDownloads {
+		r.removeUnused(r.downloadsDir())
 	}
 }
 
-// longUnused are all of some directories but those that were used last, keep of them.
-// One that is not there was never used.
+// longUnused returns the directories except the keep most recently used ones. A directory that
+// does not exist counts as never used.
 func longUnused(dirs []string, keep int) []string {
 	used := map[string]time.Time{}
 	for _, dir := range dirs {
@@ -288,8 +287,8 @@ func (r *run) removeUnused(dir string) {
 	}
 }
 
-// size is how many bytes the files below dir hold.
-func size(dir string) int64 {
+// treeSize returns how many bytes the files below dir hold.
+func treeSize(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -303,8 +302,8 @@ func size(dir string) int64 {
 	return sum
 }
 
-// linkTree makes dst the same tree as src, its files being links to those of
-// src where the file system has them. Folders named as in whole are one symbolic link.
+// linkTree makes dst a copy of the tree src, with hard links to its files if the file system has
+// them. A folder named in whole becomes one symbolic link.
 func linkTree(ctx context.Context, src, dst string, whole ...string) error {
 	return filepath.WalkDir(src, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || ctx.Err() != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// errBusy is a lock that another process holds.
+// errBusy means that another process holds the lock.
 var errBusy = errors.New("another build holds it")
 
-// hold is how a lock is held.
+// hold is the way in which a lock is held.
 type hold bool
 
 const (
@@ -20,8 +20,8 @@ const (
 	shared hold = true // along with others that want no more than to read
 )
 
-// tryLock takes the lock of a file, or returns errBusy. Locks end with the
-// process that holds them, however that ends.
+// tryLock takes the lock of a file, or returns errBusy. A lock ends with the process that holds
+// it, in whatever way that ends.
 func tryLock(path string, how hold) (unlock func(), err error) {
 	lock := flock.New(path)
 	take := lock.TryLock
@@ -38,7 +38,7 @@ func tryLock(path string, how hold) (unlock func(), err error) {
 	return func() { lock.Close() }, nil
 }
 
-// waitLock waits for a lock; told is called once if that takes any time.
+// waitLock waits for a lock. It calls told once if it has to wait.
 func waitLock(ctx context.Context, path string, how hold, told func()) (unlock func(), err error) {
 	for first := true; ; first = false {
 		unlock, err := tryLock(path, how)

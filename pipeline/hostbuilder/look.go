@@ -15,17 +15,17 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// lookTime is more than a slow shared file system needs.
+// lookTime bounds the inspection. Even a slow shared file system needs less.
 const lookTime = 2 * time.Minute
 
-// Look tells what this machine has for a build.
-func Look(ctx context.Context, environ []string) (pipeline.Ground, error) {
+// Look returns the tools of this machine that a build can use.
+func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, error) {
 	if runtime.GOOS != "linux" {
-		return pipeline.Ground{}, &MissingError{[]Part{{"Linux, for which wheels are (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
+		return pipeline.BuildEnvironment{}, &MissingError{[]Part{{"Linux, for which wheels are (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
 	}
 	script, err := pipeline.LookText()
 	if err != nil {
-		return pipeline.Ground{}, err
+		return pipeline.BuildEnvironment{}, err
 	}
 	var out, errs bytes.Buffer
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("looking at this machine took longer than %s", lookTime))
@@ -35,18 +35,18 @@ func Look(ctx context.Context, environ []string) (pipeline.Ground, error) {
 		stdout: &out, stderr: &errs,
 	}.run(ctx)
 	if ctx.Err() != nil {
-		return pipeline.Ground{}, context.Cause(ctx)
+		return pipeline.BuildEnvironment{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return pipeline.Ground{}, fmt.Errorf("looking at this machine: %w: %s", err, ui.Clean(strings.TrimSpace(errs.String())))
+		return pipeline.BuildEnvironment{}, fmt.Errorf("looking at this machine: %w: %s", err, ui.Clean(strings.TrimSpace(errs.String())))
 	}
-	g, err := pipeline.ParseGround(out.String())
+	g, err := pipeline.ParseBuildEnvironment(out.String())
 	g.Host = true
 	return g, err
 }
 
-// beside takes Python and CUDA of the environment that the wheel is for.
-func beside(g pipeline.Ground, env pipeline.Environment) pipeline.Ground {
+// withTargetPython replaces Python and CUDA by those of the environment that the wheel is for.
+func withTargetPython(g pipeline.BuildEnvironment, env pipeline.PythonEnvironment) pipeline.BuildEnvironment {
 	i := env.Interpreter()
 	g.Interpreters, g.Pythons = []pipeline.Interpreter{i}, []string{i.Minor()}
 	if env.Nvcc != "" {
@@ -55,9 +55,9 @@ func beside(g pipeline.Ground, env pipeline.Environment) pipeline.Ground {
 	return g
 }
 
-// usable lists the Pythons that a build can use: one without its header
-// compiles nothing.
-func usable(g pipeline.Ground) []string {
+// usablePythons lists the Pythons that a build can use. A Python without its header cannot
+// compile extensions.
+func usablePythons(g pipeline.BuildEnvironment) []string {
 	var pythons []string
 	for _, i := range g.Interpreters {
 		if i.Has("Python.h") {
@@ -67,13 +67,13 @@ func usable(g pipeline.Ground) []string {
 	return pythons
 }
 
-// Part is something that this machine lacks.
+// Part is a requirement that this machine lacks.
 type Part struct {
 	What string
 	Try  string
 }
 
-// MissingError names all that this machine lacks for any build.
+// MissingError names everything that this machine lacks for any build.
 type MissingError struct {
 	Parts []Part
 }
@@ -89,7 +89,7 @@ func (e *MissingError) Error() string {
 	return "this machine lacks what a build needs:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Hint joins the ways to get it.
+// Hint joins the remedies.
 func (e *MissingError) Hint() string {
 	var tries []string
 	for _, p := range e.Parts {
@@ -100,12 +100,13 @@ func (e *MissingError) Hint() string {
 	return strings.Join(tries, "; ")
 }
 
-// ExitCode is that of a machine on which no toolchain exists.
+// ExitCode returns 2: no toolchain exists on this machine.
 func (e *MissingError) ExitCode() int { return 2 }
 
-// missing names all that no build can do without.
-func (b *Builder) missing() error {
-	g := b.ground
+// checkMissing returns an error that names everything that every build needs and this machine
+// lacks.
+func (b *Builder) checkMissing() error {
+	g := b.environment
 	var e MissingError
 	add := func(what, try string) { e.Parts = append(e.Parts, Part{what, try}) }
 	if g.Glibc == "" {
@@ -124,7 +125,7 @@ func (b *Builder) missing() error {
 	return &e
 }
 
-func missingCompiler(g pipeline.Ground, add func(what, try string)) {
+func missingCompiler(g pipeline.BuildEnvironment, add func(what, try string)) {
 	if slices.ContainsFunc(g.Compilers, pipeline.Compiler.Complete) {
 		return
 	}
@@ -143,9 +144,9 @@ func missingCompiler(g pipeline.Ground, add func(what, try string)) {
 }
 
 func (b *Builder) missingPython(add func(what, try string)) {
-	g := b.ground
-	if len(usable(g)) > 0 {
-		if _, found := b.installer(); !found && !slices.Contains(g.Tools, "uv") {
+	g := b.environment
+	if len(usablePythons(g)) > 0 {
+		if _, found := b.uvInstaller(); !found && !slices.Contains(g.Tools, "uv") {
 			add("uv, or a Python that can install it (one with venv and ensurepip, or with pip)", "install uv, python3-venv or python3-pip")
 		}
 		return
@@ -159,8 +160,8 @@ func (b *Builder) missingPython(add func(what, try string)) {
 	}
 }
 
-// installer is a Python that can install uv; any version serves.
-func (b *Builder) installer() (pipeline.Interpreter, bool) {
+// uvInstaller returns a Python that can install uv, of any version.
+func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 	i := slices.IndexFunc(b.installers, func(i pipeline.Interpreter) bool {
 		return i.Has("venv") && (i.Has("ensurepip") || i.Has("pip"))
 	})
@@ -170,10 +171,10 @@ func (b *Builder) installer() (pipeline.Interpreter, bool) {
 	return b.installers[i], true
 }
 
-// systemPackages compares what the ops need of the distribution with what is
-// installed. Only a Debian can be asked by these names.
+// systemPackages compares the distribution packages that the ops need with the installed ones.
+// Only Debian systems know these names.
 func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
-	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.ground.Tools, "patch") {
+	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
 		return &MissingError{Parts: []Part{{"patch, with which the sources of some ops are corrected", "install it, or leave out the ops that need it"}}}
 	}
 	needs := p.Toolchain.Needs().Debian

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// lockedWriter takes lines from several goroutines.
+// lockedWriter accepts lines from several goroutines.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -24,15 +24,15 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	return l.w.Write(b)
 }
 
-// keptBytes is how much of a stream's beginning, and of its end, is kept to
-// explain a failure: all of it is in the log.
+// keptBytes bounds the part of a stream's beginning, and of its end, that is kept in memory to
+// explain a failure. The log has all of it.
 const keptBytes = 1 << 20
 
 // maxLine cuts a line that does not end.
 const maxLine = 64 << 10
 
-// stream passes on the lines of a program as they come, and keeps enough of
-// them to say why it failed.
+// stream passes on the lines of a program as they come, and keeps enough of them to explain a
+// failure.
 type stream struct {
 	log  io.Writer
 	step ui.Step
@@ -52,29 +52,29 @@ func (s *stream) Write(b []byte) (int, error) {
 		if i < 0 {
 			i = len(s.rest) - 1
 		}
-		s.line(string(s.rest[:i+1]))
+		s.passLine(string(s.rest[:i+1]))
 		s.rest = s.rest[i+1:]
 	}
 }
 
-// end passes on a last line that has no end.
-func (s *stream) end() {
-	s.line(string(s.rest))
+// flushLine passes on a last line that has no end.
+func (s *stream) flushLine() {
+	s.passLine(string(s.rest))
 	s.rest = nil
 }
 
-func (s *stream) line(line string) {
+func (s *stream) passLine(line string) {
 	if line = strings.TrimRight(line, "\r\n"); line == "" {
 		return
 	}
 	fmt.Fprintln(s.log, line)
-	s.keep(line + "\n")
+	s.keepLine(line + "\n")
 	if strings.ContainsFunc(line, unicode.IsLetter) { // not the rulers and carets of a compiler
 		s.step.Log(line)
 	}
 }
 
-func (s *stream) keep(line string) {
+func (s *stream) keepLine(line string) {
 	if s.head.Len() < keptBytes {
 		s.head.WriteString(line)
 		return
@@ -87,5 +87,5 @@ func (s *stream) keep(line string) {
 	}
 }
 
-// kept is what there is to explain a failure with.
-func (s *stream) kept() string { return s.head.String() + s.tail.String() }
+// keptText returns the kept output, which explains a failure.
+func (s *stream) keptText() string { return s.head.String() + s.tail.String() }

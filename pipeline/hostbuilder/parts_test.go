@@ -101,51 +101,26 @@ func TestGroundToChooseFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := b.Ground()
+	g := b.Environment()
 	if !slices.Equal(g.Pythons, []string{"3.9"}) || !slices.Equal(g.GCCs, []string{"12", "13"}) {
 		t.Errorf("%q %q", g.Pythons, g.GCCs)
 	}
-	env := &pipeline.Environment{CUDAHome: "/conda", Nvcc: "12.4"}
+	env := &pipeline.PythonEnvironment{CUDAHome: "/conda", Nvcc: "12.4"}
 	env.Facts.Python, env.Executable = "3.10.2", "/conda/bin/python"
 	env.Details.Header = true
 	with, err := New(t.Context(), Options{Dir: t.TempDir(), Environ: []string{"PATH=" + dir}, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g = with.Ground()
+	g = with.Environment()
 	if !slices.Equal(g.Pythons, []string{"3.10"}) || g.CUDA != "12.4" || g.CUDAHome != "/conda" {
 		t.Errorf("%+v", g)
 	}
 	if a, b := b.Base(), with.Base(); a.Digest == b.Digest || !a.Host || a.Ref != "host" {
 		t.Errorf("%+v %+v", a, b)
 	}
-	if i, ok := with.installer(); !ok || i.Path != "/opt/py/bin/python3" {
+	if i, ok := with.uvInstaller(); !ok || i.Path != "/opt/py/bin/python3" {
 		t.Errorf("uv is installed by %+v", i)
-	}
-}
-
-func TestMemory(t *testing.T) {
-	const gib = 1 << 30
-	for name, c := range map[string]struct {
-		files map[string]string
-		want  int64
-	}{
-		"free":         {map[string]string{"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   16777216 kB\n", "proc/self/cgroup": "0::/\n"}, 16 * gib},
-		"unlimited":    {map[string]string{"proc/meminfo": "MemAvailable: 16777216 kB\n", "proc/self/cgroup": "0::/user.slice\n", "sys/fs/cgroup/user.slice/memory.max": "max\n"}, 16 * gib},
-		"of the user":  {map[string]string{"proc/meminfo": "MemAvailable: 16777216 kB\n", "proc/self/cgroup": "0::/user.slice/user-1.slice/s.scope\n", "sys/fs/cgroup/user.slice/user-1.slice/memory.max": "8589934592\n"}, 8 * gib},
-		"version 1":    {map[string]string{"proc/meminfo": "MemAvailable: 16777216 kB\n", "proc/self/cgroup": "3:cpu:/x\n5:memory:/slurm/job\n", "sys/fs/cgroup/memory/slurm/memory.limit_in_bytes": "4294967296\n"}, 4 * gib},
-		"not readable": {nil, 1 << 62},
-	} {
-		root := t.TempDir()
-		if err := writeFiles(root, c.files); err != nil {
-			t.Fatal(err)
-		}
-		if got := memory(root); got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
-		}
-	}
-	if n := jobs(); n < 1 {
-		t.Errorf("%d jobs", n)
 	}
 }
 
@@ -160,8 +135,8 @@ func TestStreamKeepsBothEnds(t *testing.T) {
 	}
 	s.Write(bytes.Repeat([]byte("x"), 3*maxLine))
 	s.Write([]byte("\nthe last"))
-	s.end()
-	kept := s.kept()
+	s.flushLine()
+	kept := s.keptText()
 	if !strings.HasPrefix(kept, "first error: here\nhalf a line\n") || !strings.HasSuffix(kept, "\nthe last\n") || len(kept) > 4*keptBytes {
 		t.Errorf("kept are %d bytes: %.40q … %.40q", len(kept), kept, kept[len(kept)-40:])
 	}
@@ -182,17 +157,6 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-func TestOlderVersion(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{{"0.9.30", "0.13.8", true}, {"0.13.8", "0.13.8", false}, {"0.13", "0.13.8", true}, {"1.0.0", "0.13.8", false}, {"", "0.1", true}} {
-		if olderVersion(c.a, c.b) != c.want {
-			t.Errorf("%q before %q: %v", c.a, c.b, !c.want)
-		}
-	}
-}
-
 func TestSiteVariables(t *testing.T) {
 	for name, want := range map[string]bool{
 		"HTTPS_PROXY": true, "no_proxy": true, "UV_DEFAULT_INDEX": true, "UV_INDEX_CORP_USERNAME": true, "PIP_CONFIG_FILE": true, "REQUESTS_CA_BUNDLE": true,
@@ -207,7 +171,7 @@ func TestSiteVariables(t *testing.T) {
 // The nodes of make quickstart download torch to where a build looks for it.
 func TestDownloadsAreShared(t *testing.T) {
 	b := &Builder{opt: Options{Dir: DefaultDir()}}
-	if got := python.Downloads(filepath.Join(xdg.CacheHome, "dsbuild")); got != b.downloads() {
-		t.Errorf("%s, and the build's are in %s", got, b.downloads())
+	if got := python.Downloads(filepath.Join(xdg.CacheHome, "dsbuild")); got != b.downloadsDir() {
+		t.Errorf("%s, and the build's are in %s", got, b.downloadsDir())
 	}
 }

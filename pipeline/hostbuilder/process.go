@@ -14,25 +14,23 @@ import (
 	"time"
 )
 
-// How long the processes of a step may take to end when they are asked to, and
-// when they are made to.
+// The time that the processes of a step have to end after SIGTERM, and after SIGKILL.
 const (
 	termTime = 5 * time.Second
 	killTime = 10 * time.Second
 )
 
-// process is a program and all that it starts. It runs in a session of its
-// own: process groups would not do, since ninja gives each compiler one.
+// process is a program and all processes that it starts. It runs in a session of its own: a
+// process group is not enough, since ninja gives each compiler one.
 type process struct {
 	argv           []string
 	dir            string
 	env            []string
-	stdin          *os.File  // nil: an empty one
 	stdout, stderr io.Writer // never at the same time where they are the same
 }
 
-// run runs the program to its end. Whatever it has started and left behind ends
-// with it, and all of it does when ctx is cancelled.
+// run runs the program to its end. Then it ends the processes that the program left behind. If
+// ctx is cancelled, it ends all of them.
 func (p process) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -41,15 +39,12 @@ func (p process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The modes of files end up in wheels: as in a container, whatever the
-	// user's mask is. What is private lies in directories that are.
+	// The modes of files get into wheels, so the umask is that of a container and not the user's.
+	// Private files lie in directories that others cannot enter.
 	cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 022; exec "$@"`, "sh", path}, p.argv[1:]...)...)
 	cmd.Dir, cmd.Env = p.dir, p.env
 	cmd.SysProcAttr = ownSession()
-	if p.stdin != nil {
-		cmd.Stdin = p.stdin
-	}
-	copied, err := pipes(cmd, p.stdout, p.stderr)
+	copied, err := connectPipes(cmd, p.stdout, p.stderr)
 	if err != nil {
 		return err
 	}
@@ -63,7 +58,7 @@ func (p process) run(ctx context.Context) error {
 	go func() {
 		select {
 		case <-ctx.Done():
-			ended <- end(sid)
+			ended <- endSession(sid)
 		case <-done:
 			ended <- nil
 		}
@@ -71,7 +66,7 @@ func (p process) run(ctx context.Context) error {
 	err = cmd.Wait()
 	close(done)
 	// The rest of the session, and with it the last writers to the pipes.
-	left := errors.Join(<-ended, end(sid))
+	left := errors.Join(<-ended, endSession(sid))
 	copied()
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), left)
@@ -79,9 +74,9 @@ func (p process) run(ctx context.Context) error {
 	return errors.Join(err, left)
 }
 
-// pipes connects a program's output with the writers; copied waits until all
+// connectPipes connects a program's output with the writers; copied waits until all
 // of it has been written.
-func pipes(cmd *exec.Cmd, stdout, stderr io.Writer) (copied func(), err error) {
+func connectPipes(cmd *exec.Cmd, stdout, stderr io.Writer) (copied func(), err error) {
 	var ends []*os.File
 	done := make(chan struct{}, 2)
 	for _, stream := range []struct {
@@ -110,12 +105,12 @@ func pipes(cmd *exec.Cmd, stdout, stderr io.Writer) (copied func(), err error) {
 	}, nil
 }
 
-// lookPath finds a program on the PATH of an environment, not on ours.
+// lookPath finds a program on the PATH of an environment, not on that of dsbuild.
 func lookPath(name string, environ []string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, nil
 	}
-	for _, dir := range filepath.SplitList(read(environ)["PATH"]) {
+	for _, dir := range filepath.SplitList(parseEnviron(environ)["PATH"]) {
 		path := filepath.Join(dir, name)
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 			return path, nil
@@ -124,8 +119,9 @@ func lookPath(name string, environ []string) (string, error) {
 	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
 }
 
-// end ends all processes of a session: it asks, waits, and then makes them.
-func end(sid int) error {
+// endSession ends all processes of a session: it sends a first signal, waits, and then kills the
+// rest.
+func endSession(sid int) error {
 	for _, round := range []struct {
 		signal syscall.Signal
 		limit  time.Duration
@@ -133,12 +129,13 @@ func end(sid int) error {
 		deadline := time.Now().Add(round.limit)
 		asked := map[int]bool{}
 		for {
-			pids := session(sid)
+			pids := sessionProcesses(sid)
 			if len(pids) == 0 {
 				return nil
 			}
 			for _, pid := range pids {
-				// Each once, for some count; new ones as they come.
+				// Each process gets the signal once, because some count signals; new processes
+				// get it as they appear.
 				if !asked[pid] {
 					asked[pid] = true
 					kill(pid, round.signal)
@@ -150,11 +147,11 @@ func end(sid int) error {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
-	return fmt.Errorf("processes of this step do not end: %v", session(sid))
+	return fmt.Errorf("processes of this step do not end: %v", sessionProcesses(sid))
 }
 
-// session lists the living processes of a session.
-func session(sid int) []int {
+// sessionProcesses lists the living processes of a session.
+func sessionProcesses(sid int) []int {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return nil
@@ -173,8 +170,8 @@ func session(sid int) []int {
 	return pids
 }
 
-// parseStat reads a process, its state and its session out of /proc/N/stat. The
-// program's name stands in parentheses and may hold anything.
+// parseStat reads the process id, the state and the session from /proc/N/stat. The program's name
+// stands in parentheses and may hold anything.
 func parseStat(text []byte) (pid int, state byte, sid int) {
 	open, shut := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 1 || shut < open {

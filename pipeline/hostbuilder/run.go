@@ -18,9 +18,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline"
 )
 
-// run is one plan being run; it is a pipeline.Workspace. All it has of its own
-// lies in two directories that no other user can enter: dir, on the file system
-// of the environments, and scratch, where TMPDIR is.
+// run is one run of a plan; it is a pipeline.Workspace. Its own files lie in two directories that
+// no other user can enter: dir, on the file system of the environments, and scratch, in TMPDIR.
 type run struct {
 	*Builder
 	plan *pipeline.Plan
@@ -33,47 +32,46 @@ type run struct {
 	python  string // the interpreter to make environments with
 	entry   entry
 	outputs map[string]string // directories of the steps' outputs
-	begun   map[string]*ahead // steps that wait for their inputs
-	tidying sync.WaitGroup    // what is done while the next step runs
+	tidying sync.WaitGroup    // removals that go on while the next step runs
 	closers []func()          // in the order in which they came
 }
 
-// open makes the run's own directories and has the environments made.
-func (r *run) open(ctx context.Context) error {
+// openDirs makes the run's own directories and has the environments made.
+func (r *run) openDirs(ctx context.Context) error {
 	var err error
-	if r.python, err = r.interpreter(r.plan.Toolchain.Python); err != nil {
+	if r.python, err = r.interpreterFor(r.plan.Toolchain.Python); err != nil {
 		return err
 	}
 	if err := r.ownDir(ctx); err != nil {
 		return err
 	}
-	if tmp := read(r.opt.Environ)["TMPDIR"]; tmp != "" {
+	if tmp := parseEnviron(r.opt.Environ)["TMPDIR"]; tmp != "" {
 		own, err := scratch.New(tmp)
 		if err != nil {
 			return fmt.Errorf("TMPDIR: %w", err)
 		}
-		r.closers = append(r.closers, func() { r.closed(own.Path, own.Close()) })
+		r.closers = append(r.closers, func() { r.warnIfLeft(own.Path, own.Close()) })
 		if r.scratch, err = filepath.Abs(own.Path); err != nil {
 			return err
 		}
-	} else if r.scratch, err = r.made("tmp"); err != nil {
+	} else if r.scratch, err = r.makeDir("tmp"); err != nil {
 		return err
 	}
 	// It holds passwords.
-	if err := os.WriteFile(r.site(), []byte(r.opt.Site.Script()), 0o600); err != nil {
+	if err := os.WriteFile(r.siteFile(), []byte(r.opt.Site.Script()), 0o600); err != nil {
 		return err
 	}
-	if err := r.compilers(); err != nil {
+	if err := r.linkCompilers(); err != nil {
 		return err
 	}
-	return r.environments(ctx)
+	return r.prepareEnvironments(ctx)
 }
 
-// site is the file that scripts read the settings of the site from.
-func (r *run) site() string { return filepath.Join(r.dir, "site") }
+// siteFile returns the file from which scripts read the settings of the site.
+func (r *run) siteFile() string { return filepath.Join(r.dir, "site") }
 
-// ownDir makes the run's directory, locked for as long as the run lives, and
-// removes those of runs that were ended with no chance to tidy up.
+// ownDir makes the run's directory and locks it for as long as the run lives. It removes the
+// directories of runs that were killed.
 func (r *run) ownDir(ctx context.Context) error {
 	unlock, err := waitLock(ctx, filepath.Join(r.opt.Dir, "runs.lock"), alone, func() {})
 	if err != nil {
@@ -87,7 +85,7 @@ func (r *run) ownDir(ctx context.Context) error {
 			unlock()
 		}
 	}
-	if r.dir, err = r.private(r.opt.Dir, runPrefix); err != nil {
+	if r.dir, err = r.privateDir(r.opt.Dir, runPrefix); err != nil {
 		return err
 	}
 	held, err := tryLock(filepath.Join(r.dir, lockName), alone)
@@ -103,46 +101,46 @@ const (
 	lockName  = "lock"
 )
 
-// private makes a directory that ends with the run and that nobody else enters.
-func (r *run) private(parent, prefix string) (string, error) {
+// privateDir makes a directory that no other user can enter, and that is removed with the run.
+func (r *run) privateDir(parent, prefix string) (string, error) {
 	dir, err := os.MkdirTemp(parent, prefix) // mode 0700
 	if err != nil {
 		return "", err
 	}
-	r.closers = append(r.closers, func() { r.closed(dir, scratch.RemoveAll(dir)) })
+	r.closers = append(r.closers, func() { r.warnIfLeft(dir, scratch.RemoveAll(dir)) })
 	return filepath.Abs(dir)
 }
 
-// closed says of a directory that should be gone why it is not.
-func (r *run) closed(dir string, err error) {
+// warnIfLeft warns about a directory that could not be removed, with the reason.
+func (r *run) warnIfLeft(dir string, err error) {
 	if err != nil {
 		r.rep.Warn("%s stays: %v", dir, err)
 	}
 }
 
-// made makes a directory of the run.
-func (r *run) made(elem ...string) (string, error) {
+// makeDir makes a directory of the run.
+func (r *run) makeDir(elem ...string) (string, error) {
 	dir := filepath.Join(append([]string{r.dir}, elem...)...)
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// compilers puts the gcc that the plan calls for on PATH, under the name by
-// which the steps know it, where it is the plain gcc: a module's has no other.
-func (r *run) compilers() error {
+// linkCompilers puts wrappers for the plan's gcc on PATH, under the versioned names that the steps
+// use. The gcc of an environment module has only its plain name.
+func (r *run) linkCompilers() error {
 	var err error
-	if r.bin, err = r.made("bin"); err != nil {
+	if r.bin, err = r.makeDir("bin"); err != nil {
 		return err
 	}
 	major := r.plan.Toolchain.GCC
 	if major == "" {
 		return nil
 	}
-	for _, c := range r.ground.Compilers {
+	for _, c := range r.environment.Compilers {
 		if c.Major() != major || !c.Complete() {
 			continue
 		}
 		for name, program := range map[string]string{"gcc-" + major: c.CC, "g++-" + major: c.CXX} {
-			// A link would not do: some compilers look for their parts beside it.
+			// A link is not enough: some compilers look for their parts beside it.
 			text := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", program)
 			if err := os.WriteFile(filepath.Join(r.bin, name), []byte(text), 0o700); err != nil {
 				return err
@@ -153,11 +151,8 @@ func (r *run) compilers() error {
 	return &MissingError{Parts: []Part{{What: "gcc and g++ " + major, Try: "module load gcc/" + major + ", or install g++-" + major}}}
 }
 
-// Close removes all that is the run's own.
+// Close removes all files of the run.
 func (r *run) Close() error {
-	for _, a := range r.begun {
-		a.stop()
-	}
 	r.tidying.Wait()
 	for i := len(r.closers) - 1; i >= 0; i-- {
 		r.closers[i]()
@@ -174,7 +169,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 		if key, err = r.stepKey(s); err != nil {
 			return fmt.Errorf("step %s: %w", s.Name, err)
 		}
-		if out := r.outDir(s); (s.Network || !r.plan.Options.NoCache) && r.takeStep(ctx, key, out) {
+		if out := r.outDir(s); (s.Network || !r.plan.Options.NoCache) && r.stepCache().restore(ctx, key, out) {
 			shown := r.rep.Step(s.Name + ": " + s.Title)
 			fmt.Fprintf(r.log, "== %s: %s\nfrom an earlier build\n", s.Name, s.Title)
 			shown.End(ui.Cached, "")
@@ -182,17 +177,16 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 			return nil
 		}
 	}
-	r.startAhead(ctx, s)
-	return r.watch(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
-		at, err := r.do(ctx, s, out)
+	return r.reportStep(ctx, s.Name, s.Title, func(ctx context.Context, out output) error {
+		at, err := r.runStep(ctx, s, out)
 		if err != nil {
 			return err
 		}
 		r.outputs[s.Name] = at.Out
 		if s.Repeats() {
 			r.tidying.Go(func() {
-				if err := r.keepStep(ctx, key, at.Out); err != nil && ctx.Err() == nil {
-					r.rep.Warn("what step %s has made is not kept: %v", s.Name, err)
+				if err := r.stepCache().save(ctx, key, at.Out); err != nil && ctx.Err() == nil {
+					r.rep.Warn("the output of step %s is not cached: %v", s.Name, err)
 				}
 			})
 		}
@@ -200,90 +194,71 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 	})
 }
 
-// do runs the program of a step, and returns where its places were.
-func (r *run) do(ctx context.Context, s pipeline.Step, out output) (pipeline.Places, error) {
-	if a := r.begun[s.Name]; a != nil {
-		return r.finish(a, s, out)
-	}
-	j, err := r.lay(ctx, s)
-	defer r.tidying.Go(j.done)
-	if err == nil {
-		err = r.link(s, j.at)
-	}
-	if err == nil {
-		err = out.run(ctx, j.program)
-	}
-	return j.at, err
-}
-
-// lay makes all that a step needs but its inputs.
-func (r *run) lay(ctx context.Context, s pipeline.Step) (job, error) {
-	at, done, err := r.stepPlaces(s)
-	j := job{at: at, done: done}
+// runStep runs the program of a step, and returns its directories.
+func (r *run) runStep(ctx context.Context, s pipeline.Step, out output) (pipeline.Places, error) {
+	at, remove, err := r.stepPlaces(s)
+	defer r.tidying.Go(remove)
 	if err != nil {
-		return j, err
+		return at, err
 	}
 	env := toolchainEnv
 	if s.Image == pipeline.Runtime {
-		// What a step installs there must not be there for the next. Headers, half of
-		// its files, are not its business: another link to one changes its times, by
-		// which the objects know that it is the same.
+		// A step in the runtime image gets an environment of its own, so that the next step does
+		// not see the packages it installs. Headers, half of the files, are one symbolic link: a
+		// further hard link changes their times, by which cached objects recognise them.
 		env = filepath.Join(r.dir, s.Name, "env")
 		if err := linkTree(ctx, r.entry.path(runtimeEnv), env, "include"); err != nil {
-			return j, err
+			return at, err
+		}
+	}
+	for _, in := range s.Inputs {
+		if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
+			return at, err
 		}
 	}
 	v, err := r.stepEnv(s, at, env)
-	j.program = process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()}
-	return j, err
-}
-
-// link puts the outputs of other steps where a step looks for them.
-func (r *run) link(s pipeline.Step, at pipeline.Places) error {
-	for _, in := range s.Inputs {
-		if err := os.Symlink(r.outputs[in], filepath.Join(at.In, in)); err != nil {
-			return err
-		}
+	if err != nil {
+		return at, err
 	}
-	return nil
+	return at, out.run(ctx, process{argv: s.Command(at.Tools), dir: at.Work, env: v.environ()})
 }
 
-// outDir is where a step's output goes.
+// outDir returns the directory of a step's output.
 func (r *run) outDir(s pipeline.Step) string { return filepath.Join(r.dir, "out", s.Name) }
 
-// stepPlaces makes the places of a step, with its scripts. done removes all of them
-// but its output.
-func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, done func(), err error) {
+// stepPlaces makes the directories of a step, with its scripts. remove removes all of them except
+// its output.
+func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, remove func(), err error) {
 	root, work := filepath.Join(r.dir, s.Name), filepath.Join(r.scratch, "work-"+s.Name)
 	at = pipeline.Places{
 		Tools: filepath.Join(root, "tools"), In: filepath.Join(root, "in"), Out: r.outDir(s),
 		Work: work, Cache: filepath.Join(r.opt.Dir, "objects"),
 	}
-	done = func() {
+	remove = func() {
 		_ = scratch.RemoveAll(root) // what stays goes with the run
 		_ = scratch.RemoveAll(work)
 	}
 	for _, dir := range []string{at.In, at.Out, at.Work, at.Cache, filepath.Join(root, "home")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return at, done, err
+			return at, remove, err
 		}
 	}
 	files := map[string]string{}
 	for _, name := range s.AllScripts() {
 		files[name] = r.plan.Scripts[name]
 	}
-	return at, done, writeFiles(at.Tools, files)
+	return at, remove, writeFiles(at.Tools, files)
 }
 
-// stepEnv is the environment of a step: clean, and the same as in an image but
-// for the places.
+// stepEnv returns the environment of a step. It is clean, and only its paths differ from those in
+// an image.
 func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variables, error) {
-	v := clean(r.opt.Environ)
+	v := cleanEnvironment(r.opt.Environ)
 	if s.Network || s.Compile {
-		v["DSBUILD_SITE"] = r.site()
+		v["DSBUILD_SITE"] = r.siteFile()
 	}
 	if s.Network {
-		v.site(r.opt.Environ)
+		v.addSiteVariables(r.opt.Environ)
 	} else {
 		// Libraries keep caches and settings in the home.
 		v["HOME"] = filepath.Join(filepath.Dir(at.Tools), "home")
@@ -292,8 +267,8 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return nil, err
 	}
-	v.set(r.places(env)).set(at.Env(s)).set(s.Env)
-	v.set(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloads(), "UV_LINK_MODE": "hardlink"})
+	v.setAll(r.placeVariables(env)).setAll(at.Env(s)).setAll(s.Env)
+	v.setAll(map[string]string{"TMPDIR": tmp, "UV_CACHE_DIR": r.downloadsDir(), "UV_LINK_MODE": "hardlink"})
 	if s.Compile {
 		n := r.plan.Options.Jobs
 		switch {
@@ -301,7 +276,7 @@ func (r *run) stepEnv(s pipeline.Step, at pipeline.Places, env string) (variable
 		case s.Name == pipeline.CompileStep: // it counts memory itself, job by job
 			n = runtime.GOMAXPROCS(0)
 		default:
-			n = jobs()
+			n = pipeline.CompileJobs()
 		}
 		v["MAX_JOBS"] = strconv.Itoa(n)
 	}
@@ -322,53 +297,53 @@ func (r *run) Export(_ context.Context, step, dir string) error {
 	return nil
 }
 
-// Import takes dir for the output of a step.
+// Import makes dir the output of a step.
 func (r *run) Import(step, dir string) error {
 	dir, err := filepath.Abs(dir)
 	r.outputs[step] = dir
 	return err
 }
 
-// output is where what a step's programs print goes.
+// output receives the output of a step's programs.
 type output struct {
 	stdout, stderr *stream
 }
 
-// run runs a program with its output there.
+// run runs a program and writes its output to o.
 func (o output) run(ctx context.Context, p process) error {
 	p.stdout, p.stderr = o.stdout, o.stderr
 	return p.run(ctx)
 }
 
-// watch runs one step under the eyes of the reporter: its lines are shown and
-// kept, its time taken, and its failure explained.
-func (r *run) watch(ctx context.Context, name, title string, do func(context.Context, output) error) error {
+// reportStep runs one step and reports it: it shows and logs the step's lines, takes its time,
+// and explains its failure.
+func (r *run) reportStep(ctx context.Context, name, title string, do func(context.Context, output) error) error {
 	shown := r.rep.Step(name + ": " + title)
 	fmt.Fprintf(r.log, "== %s: %s\n", name, title)
 	out := output{&stream{log: r.log, step: shown}, &stream{log: r.log, step: shown}}
 	err := do(ctx, out)
-	out.stdout.end()
-	out.stderr.end()
+	out.stdout.flushLine()
+	out.stderr.flushLine()
 	switch {
 	case ctx.Err() != nil:
 		shown.End(ui.Failed, "interrupted")
 		return context.Cause(ctx)
 	case err != nil:
 		shown.End(ui.Failed, "")
-		return r.explain(name, err, out)
+		return r.stepError(name, err, out)
 	}
 	shown.End(ui.Done, "")
 	return nil
 }
 
-// explain turns the failure of a program into its exit code and the lines that
-// say why.
-func (r *run) explain(step string, err error, out output) error {
+// stepError turns the failure of a program into its exit code and the lines of output that give
+// the reason.
+func (r *run) stepError(step string, err error, out output) error {
 	failed := &pipeline.StepError{Step: step, Err: err}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		failed.Err = errors.New(strings.Replace(exit.String(), "exit status", "exit code", 1))
-		failed.Tail = pipeline.Cause(out.stdout.kept(), out.stderr.kept())
+		failed.Tail = pipeline.Cause(out.stdout.keptText(), out.stderr.keptText())
 	}
 	fmt.Fprintln(r.log, failed.Err)
 	return failed

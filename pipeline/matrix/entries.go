@@ -6,11 +6,11 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// value is what a key says: words, or yes or no.
+// value is the value of a key: words, or yes or no.
 type value struct {
 	words []string
 	yes   bool
@@ -26,10 +26,10 @@ type setting struct {
 	value
 }
 
-// settings are what an entry says, in the order of the file.
+// settings are the keys of an entry, in the order of the file.
 type settings []setting
 
-// entry lays what an entry says over the defaults.
+// entry returns an Entry with the defaults, replaced by the settings in s.
 func (s settings) entry(name string, at Position, defaults settings) Entry {
 	e := Entry{Name: name, Position: at}
 	for _, said := range slices.Concat(defaults, s) {
@@ -42,7 +42,7 @@ func (s settings) entry(name string, at Position, defaults settings) Entry {
 	return e
 }
 
-// name is what an entry is called that has no name.
+// name returns the name of an entry that the file gives none.
 func (s settings) name() string {
 	var words []string
 	for _, said := range s {
@@ -55,26 +55,26 @@ func (s settings) name() string {
 	return strings.Join(words, ",")
 }
 
-// document reads the whole file.
-func (r *reader) document(body ast.Node) []Entry {
+// readDocument reads the whole file.
+func (r *reader) readDocument(body ast.Node) []Entry {
 	parts := map[string]yamldoc.Pair{}
 	for _, p := range r.Pairs(body, "the matrix file", []string{"defaults", "matrix", "exclude", "wheels"}) {
 		parts[p.Key] = p
 	}
 	var defaults settings
 	if p, ok := parts["defaults"]; ok {
-		defaults, _ = r.settings(p.Node, "defaults", false)
+		defaults, _ = r.readSettings(p.Node, "defaults", false)
 	}
 	list := &entries{reader: r, first: map[string]Position{}}
 	if p, ok := parts["matrix"]; ok {
-		list.product(p, parts["exclude"], defaults)
+		list.addProduct(p, parts["exclude"], defaults)
 	} else if p, ok := parts["exclude"]; ok {
 		r.Add(p.At, "", "there is no matrix to exclude from")
 	}
 	if p, ok := parts["wheels"]; ok {
 		for _, n := range r.Items(p.Node, "wheels") {
 			before := len(r.Problems)
-			said, name := r.settings(n, "an entry of wheels", true)
+			said, name := r.readSettings(n, "an entry of wheels", true)
 			if len(r.Problems) > before {
 				continue
 			}
@@ -93,7 +93,7 @@ func (r *reader) document(body ast.Node) []Entry {
 	return list.all
 }
 
-// entries grows by what the file asks for.
+// entries collects the entries of a file.
 type entries struct {
 	*reader
 	all   []Entry
@@ -108,21 +108,22 @@ func (l *entries) add(e Entry) {
 		return
 	}
 	if at, twice := l.first[e.Name]; twice {
-		l.Add(e.Position, "give each a name of its own", "a second entry called %q; the first is at %s", mistake.Clip(e.Name), at)
+		l.Add(e.Position, "give each a name of its own", "a second entry called %q; the first is at %s", diagnostic.Clip(e.Name), at)
 		return
 	}
 	l.first[e.Name] = e.Position
 	l.all = append(l.all, e)
 }
 
-// settings reads an entry or the defaults of all; with named it may have a name.
-func (r *reader) settings(n ast.Node, what string, named bool) (said settings, name string) {
+// readSettings reads the settings of an entry, or the defaults. With named, the entry may have a
+// name.
+func (r *reader) readSettings(n ast.Node, what string, named bool) (said settings, name string) {
 	known := Keys()
 	if named {
 		known = append([]string{"name"}, known...)
 	}
 	for _, p := range r.Pairs(n, what, known) {
-		v, ok := r.value(p.Key, p.Node)
+		v, ok := r.readValue(p.Key, p.Node)
 		switch {
 		case !ok:
 		case p.Key == "name":
@@ -143,9 +144,8 @@ func (r *reader) settings(n ast.Node, what string, named bool) (said settings, n
 // maxText bounds a value: it becomes part of messages and names.
 const maxText = 500
 
-// value reads what a key says. Numbers are taken as they are written: 3.10 is a
-// version.
-func (r *reader) value(key string, n ast.Node) (value, bool) {
+// readValue reads the value of a key. It takes numbers as they are written: 3.10 is a version.
+func (r *reader) readValue(key string, n ast.Node) (value, bool) {
 	at := r.Place(n)
 	if key == "keep-debug" {
 		b, ok := n.(*ast.BoolNode)

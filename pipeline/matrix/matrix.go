@@ -1,25 +1,25 @@
-// Package matrix reads the file that asks for several wheels at once.
+// Package matrix reads the file that requests several wheels at once.
 //
-// A file gives entries: the product of lists (matrix, less what exclude names)
-// and single ones (wheels), each laid over defaults. It says nothing about how
-// they are built.
+// A file lists entries: the product of lists (matrix, without the combinations in exclude) and
+// single ones (wheels). The defaults apply to each of them. The file does not say how the wheels
+// are built.
 package matrix
 
 import (
-	"github.com/dsbuild/dsbuild/internal/mistake"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
 // Position is a place in a matrix file.
-type Position = mistake.Position
+type Position = diagnostic.Position
 
-// Error holds everything found wrong with a matrix file.
-type Error = mistake.Error
+// Error holds all mistakes in a matrix file.
+type Error = diagnostic.Error
 
-// MaxEntries bounds how many wheels a file may ask for.
+// MaxEntries bounds the number of wheels in a file.
 const MaxEntries = 1000
 
-// Entry is one wheel that is asked for, in the words of the flags of dsbuild
-// wheel; what is empty was not said.
+// Entry is a request for one wheel. Its fields are flags of dsbuild wheel; an empty field was not
+// given.
 type Entry struct {
 	Name      string
 	Position  Position
@@ -43,17 +43,16 @@ type File struct {
 	lines   []string
 }
 
-// Mistakes collects what is wrong with the entries of a file, to be shown with
-// the lines they stand in.
-func (f *File) Mistakes() *mistake.List { return &mistake.List{Lines: f.lines} }
+// Mistakes collects the mistakes in the entries of a file, to be shown with their lines.
+func (f *File) Mistakes() *diagnostic.List { return &diagnostic.List{Lines: f.lines} }
 
-// key is a key of an entry, and where its value goes.
+// key is a key of an entry, with the function that stores its value.
 type key struct {
 	name string
 	set  func(*Entry, value)
 }
 
-// keys are those of an entry beside its name: flags of dsbuild wheel.
+// keys returns the keys of an entry except its name: they are flags of dsbuild wheel.
 func keys() []key {
 	return []key{
 		{"deepspeed", func(e *Entry, v value) { e.DeepSpeed = v.text() }},
@@ -71,11 +70,10 @@ func keys() []key {
 	}
 }
 
-// lists are the keys whose value may be a list.
+// lists returns the keys whose value may be a list.
 func lists() []string { return []string{"arch", "gpu", "ops"} }
 
-// Keys lists the keys of an entry: the flags that a matrix file takes the place
-// of.
+// Keys lists the keys of an entry: the flags that a matrix file replaces.
 func Keys() []string {
 	var names []string
 	for _, k := range keys() {

@@ -14,14 +14,14 @@ type axis struct {
 	values []value
 }
 
-// product adds every combination of the matrix but those that exclude names.
-func (l *entries) product(m, exclude yamldoc.Pair, defaults settings) {
+// addProduct adds every combination of the matrix, except those that exclude lists.
+func (l *entries) addProduct(m, exclude yamldoc.Pair, defaults settings) {
 	var axes []axis
 	total := 1
 	for _, p := range l.Pairs(m.Node, "matrix", Keys()) {
 		a := axis{key: p.Key}
 		for _, n := range l.Items(p.Node, p.Key) {
-			if v, ok := l.value(p.Key, n); ok {
+			if v, ok := l.readValue(p.Key, n); ok {
 				a.values = append(a.values, v)
 			}
 		}
@@ -32,17 +32,17 @@ func (l *entries) product(m, exclude yamldoc.Pair, defaults settings) {
 		l.Add(m.At, "", "the matrix asks for more than %d wheels", MaxEntries)
 		return
 	}
-	out := l.excluded(exclude, axes)
+	out := l.isExcluded(exclude, axes)
 	if len(axes) == 0 || len(l.Problems) > 0 {
 		return
 	}
 	used, kept := make([]bool, len(out)), 0
 	for _, combination := range combinations(axes) {
-		if l.leaves(combination, out, used) {
+		if l.matchesExclusion(combination, out, used) {
 			continue
 		}
 		kept++
-		l.add(combination.entry(short(combination, axes).name(), combination[0].at, defaults))
+		l.add(combination.entry(shortName(combination, axes).name(), combination[0].at, defaults))
 	}
 	for i, u := range used {
 		if !u {
@@ -54,7 +54,7 @@ func (l *entries) product(m, exclude yamldoc.Pair, defaults settings) {
 	}
 }
 
-// combinations are all there are, the last axis running fastest.
+// combinations returns all combinations. The value of the last axis changes fastest.
 func combinations(axes []axis) []settings {
 	all := []settings{nil}
 	for _, a := range axes {
@@ -69,8 +69,9 @@ func combinations(axes []axis) []settings {
 	return all
 }
 
-// short leaves out what is the same in all combinations, for their names.
-func short(s settings, axes []axis) settings {
+// shortName returns the settings for a combination's name, without those that are the same in all
+// combinations.
+func shortName(s settings, axes []axis) settings {
 	out := settings{}
 	for i, said := range s {
 		if len(axes[i].values) > 1 {
@@ -83,13 +84,13 @@ func short(s settings, axes []axis) settings {
 	return out
 }
 
-// exclusion is what one entry of exclude says.
+// exclusion is one entry of exclude.
 type exclusion struct {
 	settings
 	at Position
 }
 
-func (l *entries) excluded(p yamldoc.Pair, axes []axis) []exclusion {
+func (l *entries) isExcluded(p yamldoc.Pair, axes []axis) []exclusion {
 	if p.Node == nil {
 		return nil
 	}
@@ -101,7 +102,7 @@ func (l *entries) excluded(p yamldoc.Pair, axes []axis) []exclusion {
 	for _, n := range l.Items(p.Node, "exclude") {
 		e := exclusion{at: l.Place(n)}
 		for _, p := range l.Pairs(n, "exclude, which takes the keys of the matrix", names) {
-			if v, ok := l.value(p.Key, p.Node); ok {
+			if v, ok := l.readValue(p.Key, p.Node); ok {
 				e.settings = append(e.settings, setting{p.Key, v})
 			}
 		}
@@ -113,8 +114,9 @@ func (l *entries) excluded(p yamldoc.Pair, axes []axis) []exclusion {
 	return all
 }
 
-// leaves reports whether a combination is excluded, and notes by what.
-func (l *entries) leaves(s settings, out []exclusion, used []bool) bool {
+// matchesExclusion reports whether a combination is excluded, and notes in used by which
+// exclusion.
+func (l *entries) matchesExclusion(s settings, out []exclusion, used []bool) bool {
 	left := false
 	for i, e := range out {
 		all := true

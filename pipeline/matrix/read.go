@@ -6,8 +6,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/yamldoc"
 )
 
-// Read reads the matrix file at path. An error about its contents is an *Error
-// with all that is wrong.
+// Read reads the matrix file at path. An error about its contents is an *Error that lists all
+// mistakes.
 func Read(path string) (*File, error) {
 	r := newReader(path)
 	body, err := r.Load(path, nil)
@@ -17,7 +17,7 @@ func Read(path string) (*File, error) {
 	return r.read(body)
 }
 
-// reader turns one file into entries and collects what is wrong with it.
+// reader turns one file into entries and collects its mistakes.
 type reader struct{ *yamldoc.Reader }
 
 func newReader(path string) *reader {
@@ -29,21 +29,21 @@ func newReader(path string) *reader {
 	}}
 }
 
-// Entries reads what body, a part of another file that r reads, asks for. What is
-// wrong there is added to what is wrong with that file.
-func Entries(r *yamldoc.Reader, body ast.Node) []Entry { return (&reader{r}).document(body) }
+// Entries reads the entries in body, a part of another file that r reads. It adds its mistakes to
+// those of that file.
+func Entries(r *yamldoc.Reader, body ast.Node) []Entry { return (&reader{r}).readDocument(body) }
 
 func parse(path string, data []byte) (*File, error) {
 	r := newReader(path)
 	return r.read(r.Body(data))
 }
 
-// read turns the body of a file, nil if something is wrong with the whole, into
-// what it asks for.
+// read turns the body of a file into a File. The body is nil if the file as a whole cannot be
+// read.
 func (r *reader) read(body ast.Node) (*File, error) {
 	out := &File{}
 	if body != nil {
-		out.Entries = r.document(body)
+		out.Entries = r.readDocument(body)
 	}
 	if err := r.Err(); err != nil {
 		return nil, err

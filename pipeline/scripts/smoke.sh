@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the packed wheel into the environment of a node, as a node would, and
-# proves it there. Started before the wheel is there, it waits for the end of its input.
+# proves it there.
 set -eu
 # torch is imported meanwhile; the end of the fifo says that all is installed.
 mkfifo "$DSBUILD_WORK/installed"
@@ -8,7 +8,6 @@ python "$DSBUILD_TOOLS/smoke.py" "$@" <"$DSBUILD_WORK/installed" &
 proof=$!
 trap 'kill $proof 2>/dev/null || :' EXIT
 exec 3>"$DSBUILD_WORK/installed"
-cat >/dev/null
 uv pip install -q --python "$DSBUILD_ENV" --no-deps --no-index "$DSBUILD_IN"/pack/*.whl
 # deepspeed-kernels is published for any Python (py3-none-manylinux1), but the WHEEL
 # file in it says cp38-cp38-linux: what uv finds there is no fault of this wheel.

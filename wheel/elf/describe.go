@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// describe says what the parts are, once all have been read.
+// describe fills in o from the parts, once all have been read.
 func (p *parts) describe(o *Object) error {
 	o.NoSections = p.headless
 	o.Needs, o.RPath, o.RunPath = []string{}, []string{}, []string{}
@@ -14,7 +14,7 @@ func (p *parts) describe(o *Object) error {
 	o.Versions = map[string][]string{}
 	p.describeDebug(o)
 	if s := p.strings; s != nil && !strings.HasSuffix(p.text[s].String(), "\x00") {
-		return bad(s.label(), s.end()-1, "does not end with a zero byte")
+		return formatError(s.label(), s.end()-1, "does not end with a zero byte")
 	}
 	if err := p.describeDynamic(o); err != nil {
 		return err
@@ -37,14 +37,14 @@ func (p *parts) describeDebug(o *Object) {
 	o.Stripped = !symtab && !o.Debug
 }
 
-// name returns the string at off, which s speaks of.
+// name returns the string at off of the table that s uses.
 func (p *parts) name(s *Section, off uint64) (string, error) {
 	name, err := text(p.text[p.strings].String(), off)
 	if err != nil {
-		return "", bad(s.label(), s.Offset, "%v", err)
+		return "", formatError(s.label(), s.Offset, "%v", err)
 	}
 	if p.handed += len(name) + 64; p.handed > maxNames {
-		return "", bad(s.label(), s.Offset, "its names take more than %d bytes of memory", maxNames)
+		return "", formatError(s.label(), s.Offset, "its names take more than %d bytes of memory", maxNames)
 	}
 	return strings.Clone(name), nil
 }
@@ -77,24 +77,24 @@ func (p *parts) describeDynamic(o *Object) error {
 	return nil
 }
 
-// agree refuses an object whose sections tell another story than the loader
-// will read: it goes by the program headers and looks at no section.
+// agree refuses an object whose sections contradict the table that the loader will read: the
+// loader uses the program headers and ignores the sections.
 func (p *parts) agree(d dynamic) error {
 	if p.headless {
 		return nil
 	}
 	if p.dynamic != nil && !slices.ContainsFunc(p.programs, isDynamic) {
-		return bad(p.dynamic.label(), p.dynamic.Offset, "is no segment, so the loader does not see it")
+		return formatError(p.dynamic.label(), p.dynamic.Offset, "is no segment, so the loader does not see it")
 	}
 	for _, seg := range p.programs {
 		if !isDynamic(seg) {
 			continue
 		}
 		if p.dynamic == nil {
-			return bad(segmentName, seg.off, "is no section")
+			return formatError(segmentName, seg.off, "is no section")
 		}
 		if s := p.dynamic; seg.off != s.Offset || seg.size != s.Size || seg.addr != s.Addr {
-			return bad(segmentName, seg.off, "is not %s at 0x%x", s.label(), s.Offset)
+			return formatError(segmentName, seg.off, "is not %s at 0x%x", s.label(), s.Offset)
 		}
 	}
 	for _, c := range []struct {
@@ -109,9 +109,9 @@ func (p *parts) agree(d dynamic) error {
 		switch {
 		case !ok:
 		case c.section == nil:
-			return bad(p.dynamic.label(), p.dynamic.Offset, "%v is at address 0x%x, where no section is", c.tag, addr)
+			return formatError(p.dynamic.label(), p.dynamic.Offset, "%v is at address 0x%x, where no section is", c.tag, addr)
 		case c.section.Addr != addr:
-			return bad(p.dynamic.label(), p.dynamic.Offset, "%v is at address 0x%x, %s at 0x%x",
+			return formatError(p.dynamic.label(), p.dynamic.Offset, "%v is at address 0x%x, %s at 0x%x",
 				c.tag, addr, c.section.label(), c.section.Addr)
 		}
 	}

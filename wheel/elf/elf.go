@@ -1,16 +1,14 @@
-// Package elf reads what a shared object needs of the machine that loads it.
+// Package elf reads from a shared object its requirements on the machine that loads it.
 //
-// It reads from a stream that only runs forward, a deflated member of a zip
-// file of several GB perhaps, and needs neither a temporary file nor memory
-// by the size of the object. Two readings do: the first looks up the section
-// headers, which stand at the end; the second hands every section to whom it
-// concerns. An object whose section names stand far from its section headers
-// takes a third.
+// It reads from a stream that only runs forward, for example a deflated member of a zip file of
+// several GB. It needs no temporary file, and its memory does not grow with the size of the
+// object. Two readings are enough: the first finds the section headers, which stand at the end;
+// the second hands every section to its reader. An object whose section names stand far from its
+// section headers takes a third.
 //
-// The layout is that of the System V ABI (gABI, chapters 4 and 5), its GNU
-// extensions that of the Linux Standard Base, Core, chapter 10. Everything in
-// an object is taken for hostile: each offset and size is checked before it is
-// used, and what is kept in memory is bounded.
+// The layout is that of the System V ABI (gABI, chapters 4 and 5), its GNU extensions that of the
+// Linux Standard Base, Core, chapter 10. The package treats every object as hostile: it checks
+// each offset and size before use, and bounds the memory that it holds.
 package elf
 
 import (
@@ -20,14 +18,14 @@ import (
 	"io"
 )
 
-// Open starts a reading of the object at its first byte. Read calls it up to
-// four times and closes what it returns.
+// Open starts a reading of the object at its first byte. Read calls it up to four times and
+// closes each stream that it returns.
 type Open func() (io.ReadCloser, error)
 
-// Sink chooses what becomes of the bytes of a section: they are written to
-// what it returns, in the order of the file; nil skips them. It is asked once
-// for each section that has bytes in the file, in the order of the file and
-// before the first byte is written. An error of the writer ends the reading.
+// Sink returns the writer for the bytes of a section; nil skips the section. Read calls it once
+// for each section that has bytes in the file, in the order of the file and before it writes the
+// first byte. It then writes the bytes in the order of the file. An error of the writer ends the
+// reading.
 type Sink func(Section) io.Writer
 
 // Section is a section that has bytes in the file.
@@ -44,17 +42,17 @@ type Section struct {
 	entry      uint64 // size of its entries
 }
 
-// Executable tells whether the section is loaded as code.
+// Executable reports whether the section is loaded as code.
 func (s Section) Executable() bool { return s.Flags&elf.SHF_EXECINSTR != 0 }
 
-// stored tells whether the section has bytes in the file.
+// stored reports whether the section has bytes in the file.
 func (s Section) stored() bool {
 	return s.Type != elf.SHT_NULL && s.Type != elf.SHT_NOBITS && s.Size > 0
 }
 
 func (s Section) end() uint64 { return s.Offset + s.Size }
 
-// label is what errors call the section.
+// label returns the section's name for errors.
 func (s Section) label() string {
 	if s.Name == "" {
 		return fmt.Sprintf("section %d", s.index)
@@ -62,8 +60,8 @@ func (s Section) label() string {
 	return fmt.Sprintf("section %q", s.Name)
 }
 
-// Object is what an ELF object needs and offers. Lists are in the order of
-// the file unless said otherwise, and never nil where the object was read.
+// Object describes the needs and offers of an ELF object. Lists are in the order of the file
+// unless stated otherwise, and never nil if the object was read.
 type Object struct {
 	// Machine is the processor as `uname -m` and wheel tags call it: "x86_64",
 	// "aarch64"; for those that no wheel tag knows the name of the ELF
@@ -71,31 +69,32 @@ type Object struct {
 	Machine string
 	Bits    int // 32 or 64
 	Type    elf.Type
-	// Unread says why nothing but the fields above was read: the object is
-	// none of 64-bit little-endian Linux. It is empty for all others.
+	// Unread is the reason why only the fields above were read: the object is not for 64-bit
+	// little-endian Linux. It is empty for all others.
 	Unread string
-	// NoSections: the object has no section headers. What the loader reads is
-	// known nevertheless; what symbols and relocations tell (CXX11ABI, IFuncs,
-	// AsksCPU, Modules, Defined, Undefined) is not, and Sink sees each executable segment as a section "PT_LOAD n".
+	// NoSections reports that the object has no section headers. The facts that the loader reads
+	// are known nevertheless. Those from symbols and relocations (CXX11ABI, IFuncs, AsksCPU,
+	// Modules, Defined, Undefined) are not, and Sink sees each executable segment as a section
+	// "PT_LOAD n".
 	NoSections bool
 
 	SoName  string
 	Needs   []string // DT_NEEDED
 	RPath   []string // DT_RPATH, its directories
 	RunPath []string // DT_RUNPATH, its directories
-	// Versions are the symbol versions the object asks of each library,
-	// sorted: "libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34"]. Weak ones, which the
-	// loader would forgive, are among them, as for auditwheel.
+	// Versions are the symbol versions that the object needs of each library, sorted:
+	// "libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34"]. Weak ones, which the loader would forgive, are
+	// among them, as for auditwheel.
 	Versions map[string][]string
 
 	Stripped bool // neither a symbol table nor debug sections, as after strip --strip-all
 	Debug    bool // has debug sections
-	// CXX11ABI tells which std::string and std::list the names of its dynamic
-	// symbols speak of. Imported names count before its own: true if any is of
-	// the kind of GCC 5 and later, false if all are of the older one. nil is
-	// neither, or that it imports none and is, as libstdc++, made of both.
+	// CXX11ABI reports which std::string and std::list the names of its dynamic symbols use.
+	// Imported names count before its own: true if any is of the kind of GCC 5 and later, false
+	// if all are of the older one. It is nil if the object uses neither, or if it imports none
+	// and defines both, as libstdc++ does.
 	CXX11ABI *bool
-	// IFuncs: some code is chosen when the object is loaded, by a function
+	// IFuncs reports that the loader chooses some code when it loads the object, by a function
 	// that asks the CPU (GNU indirect functions).
 	IFuncs bool
 	// AsksCPU are the dynamic symbols, imported or its own, that exist only to
@@ -118,25 +117,24 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("%s at 0x%x: %s", e.Where, e.Offset, e.Why)
 }
 
-func bad(where string, offset uint64, why string, args ...any) error {
+func formatError(where string, offset uint64, why string, args ...any) error {
 	return &FormatError{where, offset, fmt.Sprintf(why, args...)}
 }
 
-// What an object may cost.
+// These limits bound the memory for one object.
 const (
 	maxKept     = 64 << 20 // bytes of tables and strings held at a time
 	maxLists    = 1 << 20  // bytes of the dynamic table, and of the versions; libtorch has 656 and 1056
 	maxSections = 1 << 18
 	maxName     = 4096    // bytes of one name
-	maxNames    = 4 << 20 // bytes of all names that are handed out, and what each costs besides
+	maxNames    = 4 << 20 // bytes of all names that are returned, and the overhead of each
 )
 
-// IsELF tells whether a file that begins with head is an ELF object.
+// IsELF reports whether a file that begins with head is an ELF object.
 func IsELF(head []byte) bool { return bytes.HasPrefix(head, []byte(elf.ELFMAG)) }
 
-// Read reads an object of size bytes. What contradicts the format is a
-// *FormatError; a stream of another length than size wraps
-// io.ErrUnexpectedEOF or says so.
+// Read reads an object of size bytes. A violation of the format is a *FormatError. If the length
+// of the stream differs from size, the error wraps io.ErrUnexpectedEOF or says so.
 func Read(open Open, size int64, sink Sink) (*Object, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("ELF object of %d bytes", size)

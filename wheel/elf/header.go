@@ -37,7 +37,7 @@ var machines = map[elf.Machine]machine{
 	elf.EM_LOONGARCH: {"loongarch64", uint32(elf.R_LARCH_IRELATIVE)},
 }
 
-// otherMachines are the names of those whose objects are read no further.
+// otherMachines are the names of processors whose objects are not read any further.
 var otherMachines = map[elf.Machine]string{
 	elf.EM_X86_64: "x86_64", // the x32 ABI
 	elf.EM_386:    "i686",
@@ -65,9 +65,9 @@ const headerName = "the ELF header"
 func parseHeader(raw []byte) (header, error) {
 	switch {
 	case !IsELF(raw):
-		return header{}, bad(headerName, 0, "does not begin with %q", elf.ELFMAG)
+		return header{}, formatError(headerName, 0, "does not begin with %q", elf.ELFMAG)
 	case len(raw) < elf.EI_NIDENT+4:
-		return header{}, bad(headerName, 0, "the file ends after %d bytes", len(raw))
+		return header{}, formatError(headerName, 0, "the file ends after %d bytes", len(raw))
 	}
 	var h header
 	switch class := elf.Class(raw[elf.EI_CLASS]); class {
@@ -76,7 +76,7 @@ func parseHeader(raw []byte) (header, error) {
 	case elf.ELFCLASS64:
 		h.bits = 64
 	default:
-		return header{}, bad(headerName, elf.EI_CLASS, "class %d is neither 32-bit nor 64-bit", class)
+		return header{}, formatError(headerName, elf.EI_CLASS, "class %d is neither 32-bit nor 64-bit", class)
 	}
 	var order binary.ByteOrder = le
 	switch data := elf.Data(raw[elf.EI_DATA]); data {
@@ -84,7 +84,7 @@ func parseHeader(raw []byte) (header, error) {
 	case elf.ELFDATA2MSB:
 		order, h.unread = binary.BigEndian, "a big-endian object"
 	default:
-		return header{}, bad(headerName, elf.EI_DATA, "byte order %d is neither little-endian nor big-endian", data)
+		return header{}, formatError(headerName, elf.EI_DATA, "byte order %d is neither little-endian nor big-endian", data)
 	}
 	h.kind = elf.Type(order.Uint16(raw[elf.EI_NIDENT:]))
 	m := elf.Machine(order.Uint16(raw[elf.EI_NIDENT+2:]))
@@ -104,10 +104,10 @@ func parseHeader(raw []byte) (header, error) {
 
 func (h *header) parseRest(raw []byte) error {
 	if len(raw) < headerSize {
-		return bad(headerName, 0, "the file ends after %d bytes", len(raw))
+		return formatError(headerName, 0, "the file ends after %d bytes", len(raw))
 	}
 	if v := raw[elf.EI_VERSION]; v != byte(elf.EV_CURRENT) {
-		return bad(headerName, elf.EI_VERSION, "version %d of ELF, 1 is known", v)
+		return formatError(headerName, elf.EI_VERSION, "version %d of ELF, 1 is known", v)
 	}
 	h.programsAt, h.sectionsAt = le.Uint64(raw[32:]), le.Uint64(raw[40:])
 	h.programEnt, h.nPrograms = le.Uint16(raw[54:]), le.Uint16(raw[56:])

@@ -29,27 +29,43 @@ func damages() map[string]struct {
 		"magic alone":   {func(b *image) { b.data = b.data[:4] }, "the ELF header at 0x0: the file ends after 4 bytes"},
 		"half a header": {func(b *image) { b.data = b.data[:63] }, "the ELF header at 0x0: the file ends after 63 bytes"},
 		"class":         {func(b *image) { b.data[4] = 3 }, "the ELF header at 0x4: class 3 is neither 32-bit nor 64-bit"},
-		"byte order": {func(b *image) { b.data[5] = 0 },
-			"the ELF header at 0x5: byte order 0 is neither little-endian nor big-endian"},
+		"byte order": {
+			func(b *image) { b.data[5] = 0 },
+			"the ELF header at 0x5: byte order 0 is neither little-endian nor big-endian",
+		},
 		"version":            {func(b *image) { b.data[6] = 2 }, "the ELF header at 0x6: version 2 of ELF, 1 is known"},
 		"program entry size": {func(b *image) { b.put16(54, 32) }, "the program headers at 0x40: 32 bytes each, not 56"},
-		"programs beyond": {func(b *image) { b.put64(32, 1<<40) },
-			"the program headers at 0x10000000000: 224 bytes, but the file ends at 0xa40"},
-		"programs overflow": {func(b *image) { b.put64(32, math.MaxUint64-10) },
-			"the program headers at 0xfffffffffffffff5: 224 bytes, but the file ends at 0xa40"},
-		"programs across sections": {func(b *image) { b.put64(32, 0x200) },
-			`the program headers at 0x200: crossed with section ".dynstr", which ends at 0x22c`},
+		"programs beyond": {
+			func(b *image) { b.put64(32, 1<<40) },
+			"the program headers at 0x10000000000: 224 bytes, but the file ends at 0xa40",
+		},
+		"programs overflow": {
+			func(b *image) { b.put64(32, math.MaxUint64-10) },
+			"the program headers at 0xfffffffffffffff5: 224 bytes, but the file ends at 0xa40",
+		},
+		"programs across sections": {
+			func(b *image) { b.put64(32, 0x200) },
+			`the program headers at 0x200: crossed with section ".dynstr", which ends at 0x22c`,
+		},
 
 		// The section headers.
 		"section entry size": {func(b *image) { b.put16(58, 40) }, "the section headers at 0x600: 40 bytes each, not 64"},
-		"headers beyond": {func(b *image) { b.put64(40, 0xa40) },
-			"the section headers at 0xa40: 64 bytes, but the file ends at 0xa40"},
-		"headers overflow": {func(b *image) { b.put64(40, math.MaxUint64-63) },
-			"the section headers at 0xffffffffffffffc0: 64 bytes, but the file ends at 0xa40"},
-		"headers past the end": {func(b *image) { b.put16(60, 18) },
-			"the section headers at 0x640: 1088 bytes, but the file ends at 0xa40"},
-		"headers in the header": {func(b *image) { b.put64(40, 32); b.put16(60, 1); b.put16(62, 0) },
-			"the section headers at 0x20: crossed with the ELF header, which ends at 0x40"},
+		"headers beyond": {
+			func(b *image) { b.put64(40, 0xa40) },
+			"the section headers at 0xa40: 64 bytes, but the file ends at 0xa40",
+		},
+		"headers overflow": {
+			func(b *image) { b.put64(40, math.MaxUint64-63) },
+			"the section headers at 0xffffffffffffffc0: 64 bytes, but the file ends at 0xa40",
+		},
+		"headers past the end": {
+			func(b *image) { b.put16(60, 18) },
+			"the section headers at 0x640: 1088 bytes, but the file ends at 0xa40",
+		},
+		"headers in the header": {
+			func(b *image) { b.put64(40, 32); b.put16(60, 1); b.put16(62, 0) },
+			"the section headers at 0x20: crossed with the ELF header, which ends at 0x40",
+		},
 		"no headers": {func(b *image) { b.put16(60, 0) }, "the section headers at 0x600: 0 of them, 1 to 262144 can be read"},
 		"too many headers": {func(b *image) {
 			b.put16(60, 0)
@@ -62,16 +78,26 @@ func damages() map[string]struct {
 
 		// Their names.
 		"names of none": {func(b *image) { b.put16(62, 17) }, "the ELF header at 0x3e: section names are in section 17 of 17"},
-		"names no strings": {func(b *image) { b.put16(62, 9) },
-			"the section names at 0x320: section 9 is no string table but SHT_PROGBITS"},
-		"names beyond": {func(b *image) { b.put64(b.section(".shstrtab")+32, 1<<50) },
-			"the section names at 0x577: 1125899906842624 bytes, but the file ends at 0xa40"},
-		"name out of range": {func(b *image) { b.put32(b.section(".text"), 5000) },
-			"the section names at 0x577: section 9: its name is at 5000 of 137 bytes of strings"},
-		"name without end": {func(b *image) { b.put64(b.section(".shstrtab")+32, 136) },
-			"the section names at 0x577: section 15: its name at 128 does not end"},
-		"names across": {func(b *image) { b.put64(b.section(".shstrtab")+32, 200) },
-			`the section headers at 0x600: crossed with section ".shstrtab", which ends at 0x63f`},
+		"names no strings": {
+			func(b *image) { b.put16(62, 9) },
+			"the section names at 0x320: section 9 is no string table but SHT_PROGBITS",
+		},
+		"names beyond": {
+			func(b *image) { b.put64(b.section(".shstrtab")+32, 1<<50) },
+			"the section names at 0x577: 1125899906842624 bytes, but the file ends at 0xa40",
+		},
+		"name out of range": {
+			func(b *image) { b.put32(b.section(".text"), 5000) },
+			"the section names at 0x577: section 9: its name is at 5000 of 137 bytes of strings",
+		},
+		"name without end": {
+			func(b *image) { b.put64(b.section(".shstrtab")+32, 136) },
+			"the section names at 0x577: section 15: its name at 128 does not end",
+		},
+		"names across": {
+			func(b *image) { b.put64(b.section(".shstrtab")+32, 200) },
+			`the section headers at 0x600: crossed with section ".shstrtab", which ends at 0x63f`,
+		},
 		"hostile name": {func(b *image) {
 			b.data[b.in(".shstrtab", 0)+int(le.Uint32(b.data[b.section(".text"):]))] = 27
 			b.put64(b.first()+64*9+32, 1<<40)
@@ -84,24 +110,38 @@ func damages() map[string]struct {
 			b.put32(b.section(".text"), 0)
 			long(b, ".shstrtab")
 		}, "the section names at 0xa40: section 0: its name is longer than 4096 bytes"},
-		"section beyond": {func(b *image) { b.put64(b.section(".comment")+32, 5000) },
-			`section ".comment" at 0x550: 5000 bytes, but the file ends at 0xa40`},
-		"section overflow": {func(b *image) { b.put64(b.section(".comment")+32, math.MaxUint64) },
-			`section ".comment" at 0x550: 18446744073709551615 bytes, but the file ends at 0xa40`},
-		"section far": {func(b *image) { b.put64(b.section(".comment")+24, math.MaxUint64-4) },
-			`section ".comment" at 0xfffffffffffffffb: 39 bytes, but the file ends at 0xa40`},
-		"crossed sections": {func(b *image) { b.put64(b.section(".text")+32, 0x80) },
-			`section ".rodata" at 0x378: crossed with section ".text", which ends at 0x3a0`},
-		"same section twice": {func(b *image) { b.put64(b.section(".plt")+24, 0x320) },
-			`section ".text" at 0x320: crossed with section ".plt", which ends at 0x360`},
+		"section beyond": {
+			func(b *image) { b.put64(b.section(".comment")+32, 5000) },
+			`section ".comment" at 0x550: 5000 bytes, but the file ends at 0xa40`,
+		},
+		"section overflow": {
+			func(b *image) { b.put64(b.section(".comment")+32, math.MaxUint64) },
+			`section ".comment" at 0x550: 18446744073709551615 bytes, but the file ends at 0xa40`,
+		},
+		"section far": {
+			func(b *image) { b.put64(b.section(".comment")+24, math.MaxUint64-4) },
+			`section ".comment" at 0xfffffffffffffffb: 39 bytes, but the file ends at 0xa40`,
+		},
+		"crossed sections": {
+			func(b *image) { b.put64(b.section(".text")+32, 0x80) },
+			`section ".rodata" at 0x378: crossed with section ".text", which ends at 0x3a0`,
+		},
+		"same section twice": {
+			func(b *image) { b.put64(b.section(".plt")+24, 0x320) },
+			`section ".text" at 0x320: crossed with section ".plt", which ends at 0x360`,
+		},
 		"nested section": {func(b *image) {
 			b.put64(b.section(".comment")+24, 0x340)
 			b.put64(b.section(".comment")+32, 1)
 		}, `section ".comment" at 0x340: crossed with section ".text", which ends at 0x375`},
-		"across the header": {func(b *image) { b.put64(b.section(".comment")+24, 63) },
-			`section ".comment" at 0x3f: crossed with the ELF header, which ends at 0x40`},
-		"across the headers": {func(b *image) { b.put64(b.section(".comment")+24, 0x700) },
-			`section ".comment" at 0x700: crossed with the section headers, which ends at 0xa40`},
+		"across the header": {
+			func(b *image) { b.put64(b.section(".comment")+24, 63) },
+			`section ".comment" at 0x3f: crossed with the ELF header, which ends at 0x40`,
+		},
+		"across the headers": {
+			func(b *image) { b.put64(b.section(".comment")+24, 0x700) },
+			`section ".comment" at 0x700: crossed with the section headers, which ends at 0xa40`,
+		},
 
 		// The tables of the loader.
 		"two dynamic tables": {func(b *image) {
@@ -114,65 +154,117 @@ func damages() map[string]struct {
 			b.put64(b.section(".comment")+32, 24)
 			b.put64(b.section(".comment")+56, 24)
 		}, `section ".comment" at 0x550: a second SHT_DYNSYM beside section ".dynsym"`},
-		"dynamic entries": {func(b *image) { b.put64(b.section(".dynamic")+56, 8) },
-			`section ".dynamic" at 0x388: 400 bytes in entries of 8, not of 16`},
-		"dynamic size": {func(b *image) { b.put64(b.section(".dynamic")+32, 399) },
-			`section ".dynamic" at 0x388: 399 bytes in entries of 16, not of 16`},
-		"symbol entries": {func(b *image) { b.put64(b.section(".dynsym")+56, 16) },
-			`section ".dynsym" at 0x148: 120 bytes in entries of 16, not of 24`},
-		"relocation entries": {func(b *image) { b.put64(b.section(".rela.plt")+56, 0) },
-			`section ".rela.plt" at 0x290: 72 bytes in entries of 0, not of 24`},
-		"strings of none": {func(b *image) { b.put32(b.section(".dynamic")+40, 99) },
-			`section ".dynamic" at 0x388: its strings are in section 99 of 17`},
-		"strings no strings": {func(b *image) { b.put32(b.section(".dynamic")+40, 0) },
-			`section ".dynamic" at 0x388: its strings are in section 0, which holds none`},
-		"strings of others": {func(b *image) { b.put32(b.section(".dynsym")+40, 16) },
-			`section ".dynsym" at 0x148: its strings are in section ".shstrtab", those of others in section ".dynstr"`},
-		"strings without end": {func(b *image) { b.data[b.in(".dynstr", 0x6b)] = 'x' },
-			`section ".dynstr" at 0x22b: does not end with a zero byte`},
-		"library out of range": {func(b *image) { b.put64(b.tag(delf.DT_NEEDED)+8, 0x6c) },
-			`section ".dynamic" at 0x388: its name is at 108 of 108 bytes of strings`},
-		"rpath out of range": {func(b *image) { b.put64(b.tag(delf.DT_RUNPATH)+8, math.MaxUint64) },
-			`section ".dynamic" at 0x388: its name is at 18446744073709551615 of 108 bytes of strings`},
+		"dynamic entries": {
+			func(b *image) { b.put64(b.section(".dynamic")+56, 8) },
+			`section ".dynamic" at 0x388: 400 bytes in entries of 8, not of 16`,
+		},
+		"dynamic size": {
+			func(b *image) { b.put64(b.section(".dynamic")+32, 399) },
+			`section ".dynamic" at 0x388: 399 bytes in entries of 16, not of 16`,
+		},
+		"symbol entries": {
+			func(b *image) { b.put64(b.section(".dynsym")+56, 16) },
+			`section ".dynsym" at 0x148: 120 bytes in entries of 16, not of 24`,
+		},
+		"relocation entries": {
+			func(b *image) { b.put64(b.section(".rela.plt")+56, 0) },
+			`section ".rela.plt" at 0x290: 72 bytes in entries of 0, not of 24`,
+		},
+		"strings of none": {
+			func(b *image) { b.put32(b.section(".dynamic")+40, 99) },
+			`section ".dynamic" at 0x388: its strings are in section 99 of 17`,
+		},
+		"strings no strings": {
+			func(b *image) { b.put32(b.section(".dynamic")+40, 0) },
+			`section ".dynamic" at 0x388: its strings are in section 0, which holds none`,
+		},
+		"strings of others": {
+			func(b *image) { b.put32(b.section(".dynsym")+40, 16) },
+			`section ".dynsym" at 0x148: its strings are in section ".shstrtab", those of others in section ".dynstr"`,
+		},
+		"strings without end": {
+			func(b *image) { b.data[b.in(".dynstr", 0x6b)] = 'x' },
+			`section ".dynstr" at 0x22b: does not end with a zero byte`,
+		},
+		"library out of range": {
+			func(b *image) { b.put64(b.tag(delf.DT_NEEDED)+8, 0x6c) },
+			`section ".dynamic" at 0x388: its name is at 108 of 108 bytes of strings`,
+		},
+		"rpath out of range": {
+			func(b *image) { b.put64(b.tag(delf.DT_RUNPATH)+8, math.MaxUint64) },
+			`section ".dynamic" at 0x388: its name is at 18446744073709551615 of 108 bytes of strings`,
+		},
 		"library very long": {func(b *image) {
 			b.put64(b.tag(delf.DT_STRTAB)+8, 0xa40)
 			long(b, ".dynstr")
 		}, `section ".dynamic" at 0x388: its name is longer than 4096 bytes`},
-		"symbol out of range": {func(b *image) { b.put32(b.in(".dynsym", 2*24), 0x6c) },
-			`section ".dynsym" at 0x178: its name is at 108 of 108 bytes of strings`},
-		"other dynamic table": {func(b *image) { b.put64(b.segment(delf.PT_DYNAMIC)+8, 0x550) },
-			`the dynamic segment at 0x550: is not section ".dynamic" at 0x388`},
+		"symbol out of range": {
+			func(b *image) { b.put32(b.in(".dynsym", 2*24), 0x6c) },
+			`section ".dynsym" at 0x178: its name is at 108 of 108 bytes of strings`,
+		},
+		"other dynamic table": {
+			func(b *image) { b.put64(b.segment(delf.PT_DYNAMIC)+8, 0x550) },
+			`the dynamic segment at 0x550: is not section ".dynamic" at 0x388`,
+		},
 		"hidden dynamic table": {func(b *image) { b.put32(b.section(".dynamic")+4, 1) }, `the dynamic segment at 0x388: is no section`},
-		"dynamic not loaded": {func(b *image) { b.put32(b.segment(delf.PT_DYNAMIC), 4) },
-			`section ".dynamic" at 0x388: is no segment, so the loader does not see it`},
-		"other strings": {func(b *image) { b.put64(b.tag(delf.DT_STRTAB)+8, 0x1c1) },
-			`section ".dynamic" at 0x388: DT_STRTAB is at address 0x1c1, section ".dynstr" at 0x1c0`},
-		"other symbols": {func(b *image) { b.put64(b.tag(delf.DT_SYMTAB)+8, 0) },
-			`section ".dynamic" at 0x388: DT_SYMTAB is at address 0x0, section ".dynsym" at 0x148`},
-		"hidden versions": {func(b *image) { b.put32(b.section(".gnu.version_r")+4, 1) },
-			`section ".dynamic" at 0x388: DT_VERNEED is at address 0x238, where no section is`},
+		"dynamic not loaded": {
+			func(b *image) { b.put32(b.segment(delf.PT_DYNAMIC), 4) },
+			`section ".dynamic" at 0x388: is no segment, so the loader does not see it`,
+		},
+		"other strings": {
+			func(b *image) { b.put64(b.tag(delf.DT_STRTAB)+8, 0x1c1) },
+			`section ".dynamic" at 0x388: DT_STRTAB is at address 0x1c1, section ".dynstr" at 0x1c0`,
+		},
+		"other symbols": {
+			func(b *image) { b.put64(b.tag(delf.DT_SYMTAB)+8, 0) },
+			`section ".dynamic" at 0x388: DT_SYMTAB is at address 0x0, section ".dynsym" at 0x148`,
+		},
+		"hidden versions": {
+			func(b *image) { b.put32(b.section(".gnu.version_r")+4, 1) },
+			`section ".dynamic" at 0x388: DT_VERNEED is at address 0x238, where no section is`,
+		},
 
 		// The list of versions: libm at 0, its version at 16, libc at 32, its version at 48.
-		"record version": {func(b *image) { b.put16(b.in(".gnu.version_r", 0), 2) },
-			`section ".gnu.version_r" at 0x238: is a record of version 2, 1 is known`},
-		"next library beyond": {func(b *image) { b.put32(b.in(".gnu.version_r", 12), 49) },
-			`section ".gnu.version_r" at 0x269: a record begins here, the section has 64 bytes`},
-		"next library far": {func(b *image) { b.put32(b.in(".gnu.version_r", 12), math.MaxUint32) },
-			`section ".gnu.version_r" at 0x100000237: a record begins here, the section has 64 bytes`},
-		"versions beyond": {func(b *image) { b.put32(b.in(".gnu.version_r", 8), 60) },
-			`section ".gnu.version_r" at 0x274: a record begins here, the section has 64 bytes`},
-		"more versions said": {func(b *image) { b.put16(b.in(".gnu.version_r", 2), 2) },
-			`section ".gnu.version_r" at 0x248: is version 1 of 2, the next is 0 bytes further`},
-		"fewer versions said": {func(b *image) { b.put32(b.in(".gnu.version_r", 28), 16) },
-			`section ".gnu.version_r" at 0x248: is version 1 of 1, the next is 16 bytes further`},
-		"versions run on": {func(b *image) { runOn(b) },
-			`section ".gnu.version_r" at 0x278: a record begins here, the section has 64 bytes`},
-		"versions interlocked": {func(b *image) { interlock(b) },
-			`section ".gnu.version_r" at 0x1220: more records than there is room for: they run in circles`},
-		"library name": {func(b *image) { b.put32(b.in(".gnu.version_r", 4), 108) },
-			`section ".gnu.version_r" at 0x238: its name is at 108 of 108 bytes of strings`},
-		"version name": {func(b *image) { b.put32(b.in(".gnu.version_r", 24), 1<<31) },
-			`section ".gnu.version_r" at 0x238: its name is at 2147483648 of 108 bytes of strings`},
+		"record version": {
+			func(b *image) { b.put16(b.in(".gnu.version_r", 0), 2) },
+			`section ".gnu.version_r" at 0x238: is a record of version 2, 1 is known`,
+		},
+		"next library beyond": {
+			func(b *image) { b.put32(b.in(".gnu.version_r", 12), 49) },
+			`section ".gnu.version_r" at 0x269: a record begins here, the section has 64 bytes`,
+		},
+		"next library far": {
+			func(b *image) { b.put32(b.in(".gnu.version_r", 12), math.MaxUint32) },
+			`section ".gnu.version_r" at 0x100000237: a record begins here, the section has 64 bytes`,
+		},
+		"versions beyond": {
+			func(b *image) { b.put32(b.in(".gnu.version_r", 8), 60) },
+			`section ".gnu.version_r" at 0x274: a record begins here, the section has 64 bytes`,
+		},
+		"more versions said": {
+			func(b *image) { b.put16(b.in(".gnu.version_r", 2), 2) },
+			`section ".gnu.version_r" at 0x248: is version 1 of 2, the next is 0 bytes further`,
+		},
+		"fewer versions said": {
+			func(b *image) { b.put32(b.in(".gnu.version_r", 28), 16) },
+			`section ".gnu.version_r" at 0x248: is version 1 of 1, the next is 16 bytes further`,
+		},
+		"versions run on": {
+			func(b *image) { runOn(b) },
+			`section ".gnu.version_r" at 0x278: a record begins here, the section has 64 bytes`,
+		},
+		"versions interlocked": {
+			func(b *image) { interlock(b) },
+			`section ".gnu.version_r" at 0x1220: more records than there is room for: they run in circles`,
+		},
+		"library name": {
+			func(b *image) { b.put32(b.in(".gnu.version_r", 4), 108) },
+			`section ".gnu.version_r" at 0x238: its name is at 108 of 108 bytes of strings`,
+		},
+		"version name": {
+			func(b *image) { b.put32(b.in(".gnu.version_r", 24), 1<<31) },
+			`section ".gnu.version_r" at 0x238: its name is at 2147483648 of 108 bytes of strings`,
+		},
 	}
 }
 
@@ -230,20 +322,34 @@ func TestReadRefusesHeadless(t *testing.T) {
 		change func(*image)
 		want   string
 	}{
-		"code beyond": {func(b *image) { b.put64(load+32, 1<<40) },
-			"PT_LOAD 0 at 0x0: 1099511627776 bytes, but the file ends at 0x600"},
-		"dynamic beyond": {func(b *image) { b.put64(dynamic+8, 0x5f8) },
-			"the dynamic segment at 0x5f8: 400 bytes, but the file ends at 0x600"},
-		"strings beyond": {func(b *image) { b.put64(strings+8, 1<<40) },
-			"the dynamic segment at 0x388: its 108 bytes of strings at address 0x10000000000 are not in the file"},
-		"strings longer": {func(b *image) { b.put64(size+8, 1<<40) },
-			"the dynamic segment at 0x388: its 1099511627776 bytes of strings at address 0x1c0 are not in the file"},
-		"versions beyond": {func(b *image) { b.put64(versions+8, 1<<40) },
-			"the dynamic segment at 0x388: its versions at address 0x10000000000 are not in the file"},
-		"versions wrong": {func(b *image) { b.put64(versions+8, 0x320) },
-			`section ".gnu.version_r" at 0x320: is a record of version 440, 1 is known`},
-		"crossed code": {func(b *image) { b.put64(load+56, 5<<32|1); b.put64(load+56+8, 0x100); b.put64(load+56+32, 0x100) },
-			"PT_LOAD 1 at 0x100: crossed with PT_LOAD 0, which ends at 0x388"},
+		"code beyond": {
+			func(b *image) { b.put64(load+32, 1<<40) },
+			"PT_LOAD 0 at 0x0: 1099511627776 bytes, but the file ends at 0x600",
+		},
+		"dynamic beyond": {
+			func(b *image) { b.put64(dynamic+8, 0x5f8) },
+			"the dynamic segment at 0x5f8: 400 bytes, but the file ends at 0x600",
+		},
+		"strings beyond": {
+			func(b *image) { b.put64(strings+8, 1<<40) },
+			"the dynamic segment at 0x388: its 108 bytes of strings at address 0x10000000000 are not in the file",
+		},
+		"strings longer": {
+			func(b *image) { b.put64(size+8, 1<<40) },
+			"the dynamic segment at 0x388: its 1099511627776 bytes of strings at address 0x1c0 are not in the file",
+		},
+		"versions beyond": {
+			func(b *image) { b.put64(versions+8, 1<<40) },
+			"the dynamic segment at 0x388: its versions at address 0x10000000000 are not in the file",
+		},
+		"versions wrong": {
+			func(b *image) { b.put64(versions+8, 0x320) },
+			`section ".gnu.version_r" at 0x320: is a record of version 440, 1 is known`,
+		},
+		"crossed code": {
+			func(b *image) { b.put64(load+56, 5<<32|1); b.put64(load+56+8, 0x100); b.put64(load+56+32, 0x100) },
+			"PT_LOAD 1 at 0x100: crossed with PT_LOAD 0, which ends at 0x388",
+		},
 	} {
 		b := &image{t, headless(t)}
 		c.change(b)

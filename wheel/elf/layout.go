@@ -15,7 +15,7 @@ type table struct {
 	data []byte
 }
 
-// layout is where the parts of an object lie.
+// layout holds the places of an object's parts.
 type layout struct {
 	header
 	size     uint64
@@ -24,7 +24,7 @@ type layout struct {
 	names    table   // of the sections; likewise
 	programs []program
 	sections []Section // by index
-	headless bool      // the sections are made up, of what the loader reads
+	headless bool      // the sections are made up from the loader's tables
 }
 
 func readLayout(f *file, h header, raw []byte) (*layout, error) {
@@ -35,7 +35,8 @@ func readLayout(f *file, h header, raw []byte) (*layout, error) {
 		}
 		return l, l.sectionsOfLoader(f)
 	}
-	// Below 0xffff their number is here, and they stand before the sections.
+	// A number below 0xffff is in the ELF header, and the program headers stand before the
+	// sections.
 	if h.nPrograms < 0xffff {
 		if err := l.readPrograms(f, uint64(h.nPrograms)); err != nil {
 			return nil, err
@@ -52,18 +53,18 @@ func readLayout(f *file, h header, raw []byte) (*layout, error) {
 	return l, l.check()
 }
 
-// inside checks that n bytes at off lie within the file.
-func (l *layout) inside(name string, off, n uint64) error {
+// checkInside checks that n bytes at off lie within the file.
+func (l *layout) checkInside(name string, off, n uint64) error {
 	if off > l.size || n > l.size-off {
-		return bad(name, off, "%d bytes, but the file ends at 0x%x", n, l.size)
+		return formatError(name, off, "%d bytes, but the file ends at 0x%x", n, l.size)
 	}
 	return nil
 }
 
-// keep counts n bytes that are held in memory.
+// keep counts n bytes that are held in memory, and refuses more than maxKept.
 func (l *layout) keep(name string, off, n uint64) error {
 	if n > maxKept || l.kept+n > maxKept {
-		return bad(name, off, "needs %d bytes of memory, %d of %d are used", n, l.kept, maxKept)
+		return formatError(name, off, "needs %d bytes of memory, %d of %d are used", n, l.kept, maxKept)
 	}
 	l.kept += n
 	return nil
@@ -71,7 +72,7 @@ func (l *layout) keep(name string, off, n uint64) error {
 
 // fetch reads a table and keeps it.
 func (l *layout) fetch(f *file, name string, off, n uint64) (table, error) {
-	if err := l.inside(name, off, n); err != nil {
+	if err := l.checkInside(name, off, n); err != nil {
 		return table{}, err
 	}
 	if err := l.keep(name, off, n); err != nil {
@@ -88,7 +89,7 @@ func (l *layout) readPrograms(f *file, n uint64) error {
 		return nil
 	}
 	if l.programEnt != programSize {
-		return bad(name, off, "%d bytes each, not %d", l.programEnt, programSize)
+		return formatError(name, off, "%d bytes each, not %d", l.programEnt, programSize)
 	}
 	t, err := l.fetch(f, name, off, n*programSize)
 	if err != nil {
@@ -104,13 +105,13 @@ func (l *layout) readSections(f *file) error {
 	const name = "the section headers"
 	off := l.sectionsAt
 	if l.sectionEnt != sectionSize {
-		return bad(name, off, "%d bytes each, not %d", l.sectionEnt, sectionSize)
+		return formatError(name, off, "%d bytes each, not %d", l.sectionEnt, sectionSize)
 	}
 	t, err := l.fetch(f, name, off, sectionSize)
 	if err != nil {
 		return err
 	}
-	// The first says what does not fit into the ELF header.
+	// The first section header holds the values that do not fit into the ELF header.
 	first, _ := parseSection(0, t.data)
 	n, names := uint64(l.nSections), uint32(l.namesIn)
 	if n == 0 {
@@ -120,7 +121,7 @@ func (l *layout) readSections(f *file) error {
 		names = first.link
 	}
 	if n == 0 || n > maxSections {
-		return bad(name, off, "%d of them, 1 to %d can be read", n, maxSections)
+		return formatError(name, off, "%d of them, 1 to %d can be read", n, maxSections)
 	}
 	rest, err := l.fetch(f, name, off+sectionSize, (n-1)*sectionSize)
 	if err != nil {
@@ -143,11 +144,11 @@ func (l *layout) readNames(f *file, index uint32, at []uint32) error {
 	}
 	const name = "the section names"
 	if uint64(index) >= uint64(len(l.sections)) {
-		return bad(headerName, 62, "section names are in section %d of %d", index, len(l.sections))
+		return formatError(headerName, 62, "section names are in section %d of %d", index, len(l.sections))
 	}
 	s := l.sections[index]
 	if s.Type != elf.SHT_STRTAB {
-		return bad(name, s.Offset, "section %d is no string table but %v", index, s.Type)
+		return formatError(name, s.Offset, "section %d is no string table but %v", index, s.Type)
 	}
 	var err error
 	if l.names, err = l.fetch(f, name, s.Offset, s.Size); err != nil {
@@ -156,7 +157,7 @@ func (l *layout) readNames(f *file, index uint32, at []uint32) error {
 	all := string(l.names.data)
 	for i := range l.sections {
 		if l.sections[i].Name, err = text(all, uint64(at[i])); err != nil {
-			return bad(name, s.Offset, "section %d: %v", i, err)
+			return formatError(name, s.Offset, "section %d: %v", i, err)
 		}
 	}
 	return nil
@@ -172,22 +173,22 @@ func (l *layout) check() error {
 		if !s.stored() {
 			continue
 		}
-		if err := l.inside(s.label(), s.Offset, s.Size); err != nil {
+		if err := l.checkInside(s.label(), s.Offset, s.Size); err != nil {
 			return err
 		}
 		spans = append(spans, span{name: s.label(), off: s.Offset, end: s.end()})
 	}
-	return crossing(spans)
+	return checkOverlap(spans)
 }
 
-// crossing names two spans that share bytes, if there are such.
-func crossing(spans []span) error {
+// checkOverlap returns an error that names two spans with common bytes, if there are any.
+func checkOverlap(spans []span) error {
 	slices.SortFunc(spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end), cmp.Compare(a.name, b.name))
 	})
 	for i := 1; i < len(spans); i++ {
 		if a, b := spans[i-1], spans[i]; b.off < a.end {
-			return bad(b.name, b.off, "crossed with %s, which ends at 0x%x", a.name, a.end)
+			return formatError(b.name, b.off, "crossed with %s, which ends at 0x%x", a.name, a.end)
 		}
 	}
 	return nil

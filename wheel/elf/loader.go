@@ -5,10 +5,11 @@ import (
 	"fmt"
 )
 
-// dynamic is the table that tells the loader what an object needs.
+// dynamic is the table that lists an object's needs for the loader.
 type dynamic struct {
 	needs, rpath, runpath, soname []uint64 // offsets of strings
-	// value is what else is of interest: DT_STRTAB, DT_STRSZ, DT_SYMTAB, DT_VERNEED.
+	// value holds the other entries that are used here: DT_STRTAB, DT_STRSZ, DT_SYMTAB,
+	// DT_VERNEED.
 	value map[elf.DynTag]uint64
 }
 
@@ -36,9 +37,9 @@ func parseDynamic(raw []byte) dynamic {
 
 const segmentName = "the dynamic segment"
 
-// sectionsOfLoader makes up the sections of an object that has none: its
-// code, and those that the loader finds without them. The number of symbols
-// is not among what the loader must know.
+// sectionsOfLoader makes up the sections of an object without section headers: its code, and the
+// tables that the loader finds without them. The symbols are missing, because the loader does not
+// need to know their number.
 func (l *layout) sectionsOfLoader(f *file) error {
 	l.headless = true
 	l.add(Section{Type: elf.SHT_NULL})
@@ -51,7 +52,7 @@ func (l *layout) sectionsOfLoader(f *file) error {
 		case p.kind == elf.PT_DYNAMIC:
 			dyn = p
 		case p.kind == elf.PT_LOAD:
-			if err := l.inside(name, p.off, p.size); err != nil {
+			if err := l.checkInside(name, p.off, p.size); err != nil {
 				return err
 			}
 			if p.flags&elf.PF_X != 0 {
@@ -63,7 +64,7 @@ func (l *layout) sectionsOfLoader(f *file) error {
 			}
 		}
 	}
-	if err := crossing(code); err != nil || dyn.size == 0 {
+	if err := checkOverlap(code); err != nil || dyn.size == 0 {
 		return err
 	}
 	return l.addDynamic(f, dyn)
@@ -84,7 +85,7 @@ func (l *layout) addDynamic(f *file, dyn program) error {
 	at, room, ok := l.loaded(d.value[elf.DT_STRTAB])
 	size := d.value[elf.DT_STRSZ]
 	if !ok || size > room {
-		return bad(segmentName, dyn.off, "its %d bytes of strings at address 0x%x are not in the file",
+		return formatError(segmentName, dyn.off, "its %d bytes of strings at address 0x%x are not in the file",
 			size, d.value[elf.DT_STRTAB])
 	}
 	l.add(Section{Name: ".dynstr", Type: elf.SHT_STRTAB, Offset: at, Size: size})
@@ -95,15 +96,15 @@ func (l *layout) addDynamic(f *file, dyn program) error {
 		return nil
 	}
 	if at, room, ok = l.loaded(versions); !ok {
-		return bad(segmentName, dyn.off, "its versions at address 0x%x are not in the file", versions)
+		return formatError(segmentName, dyn.off, "its versions at address 0x%x are not in the file", versions)
 	}
-	// Where they end they say themselves.
+	// The version records mark their end themselves.
 	l.add(Section{Name: ".gnu.version_r", Type: elf.SHT_GNU_VERNEED, Offset: at, Size: min(room, window), link: table})
 	return nil
 }
 
-// loaded returns where in the file the byte at addr is, and how many from
-// there on are loaded with it.
+// loaded returns the offset in the file of the byte at addr, and the number of bytes that are
+// loaded with it from there on.
 func (l *layout) loaded(addr uint64) (off, room uint64, ok bool) {
 	for _, p := range l.programs {
 		if p.kind == elf.PT_LOAD && addr >= p.addr && addr-p.addr < p.size {

@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// parts collects, while the object goes by, what is known of it only at the
-// end: a table may stand before the strings it speaks of, or after them.
+// parts collects facts that can be judged only at the end of the object: a table may stand before
+// its strings or after them.
 type parts struct {
 	*layout
 	// The sections that the loader reads, nil where there is none.
 	dynamic, symbols, versions, strings *Section
 
 	text map[*Section]*strings.Builder // the bytes of those that are kept
-	// What the symbols and relocations say.
+	// The facts from the symbols and relocations.
 	defined, undefined []uint32 // names
 	ifuncs             bool
 
-	handed int // what the names handed out cost, see maxNames
+	handed int // cost of the names handed out so far, see maxNames
 }
 
-// newParts finds the parts. The first seen bytes of the file are known to
-// exist, so memory may be asked for what lies there.
+// newParts finds the parts. The first seen bytes of the file are known to exist, so memory may be
+// allocated for parts that lie there.
 func newParts(l *layout, seen uint64) (*parts, error) {
 	p := &parts{layout: l, text: map[*Section]*strings.Builder{}}
 	for i := range l.sections {
@@ -75,38 +75,38 @@ func (p *parts) find(s *Section) error {
 		entry = relaSize
 	}
 	if entry != 0 && (s.entry != entry || s.Size%entry != 0) {
-		return bad(s.label(), s.Offset, "%d bytes in entries of %d, not of %d", s.Size, s.entry, entry)
+		return formatError(s.label(), s.Offset, "%d bytes in entries of %d, not of %d", s.Size, s.entry, entry)
 	}
 	if slot == nil {
 		return nil
 	}
 	switch {
 	case *slot != nil:
-		return bad(s.label(), s.Offset, "a second %v beside %s", s.Type, (*slot).label())
+		return formatError(s.label(), s.Offset, "a second %v beside %s", s.Type, (*slot).label())
 	case slot != &p.symbols && s.Size > maxLists:
-		return bad(s.label(), s.Offset, "%d bytes, more than %d", s.Size, maxLists)
+		return formatError(s.label(), s.Offset, "%d bytes, more than %d", s.Size, maxLists)
 	}
 	*slot = s
 	return nil
 }
 
-// findStrings notes the strings that s speaks of: the loader has one table.
+// findStrings notes the string table that s uses. The loader has only one.
 func (p *parts) findStrings(s *Section) error {
 	if uint64(s.link) >= uint64(len(p.sections)) {
-		return bad(s.label(), s.Offset, "its strings are in section %d of %d", s.link, len(p.sections))
+		return formatError(s.label(), s.Offset, "its strings are in section %d of %d", s.link, len(p.sections))
 	}
 	t := &p.sections[s.link]
 	switch {
 	case t.Type != elf.SHT_STRTAB || !t.stored():
-		return bad(s.label(), s.Offset, "its strings are in %s, which holds none", t.label())
+		return formatError(s.label(), s.Offset, "its strings are in %s, which holds none", t.label())
 	case p.strings != nil && p.strings != t:
-		return bad(s.label(), s.Offset, "its strings are in %s, those of others in %s", t.label(), p.strings.label())
+		return formatError(s.label(), s.Offset, "its strings are in %s, those of others in %s", t.label(), p.strings.label())
 	}
 	p.strings = t
 	return nil
 }
 
-// spans lists who gets which bytes at the second reading.
+// spans lists the writers for the second reading, each with its range of bytes.
 func (p *parts) spans(sink Sink) []span {
 	var spans []span
 	add := func(name string, off, n uint64, w io.Writer) {

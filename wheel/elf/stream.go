@@ -11,8 +11,8 @@ import (
 
 const (
 	chunk = 128 << 10 // bytes read at a time
-	// window is how much is remembered of what was skipped. Linkers put the
-	// section names just before the section headers.
+	// window is the number of skipped bytes that a file remembers. Linkers put the section names
+	// just before the section headers.
 	window = 1 << 20
 )
 
@@ -30,7 +30,7 @@ type file struct {
 
 func (f *file) close() {
 	if f.r != nil {
-		_ = f.r.Close() // what was read is what counts
+		_ = f.r.Close() // all bytes were read: an error of Close has no effect
 		f.r = nil
 	}
 }
@@ -45,8 +45,8 @@ func (f *file) rewind() error {
 	return nil
 }
 
-// fetch returns the n bytes at off, which must lie within the file. It goes
-// on from where it stands if it can and starts again if it must.
+// fetch returns the n bytes at off, which must lie within the file. It reads on from the present
+// position if it can and starts again if it must.
 func (f *file) fetch(off, n uint64) ([]byte, error) {
 	if start := f.tailEnd - uint64(len(f.tail)); off >= start && off+n <= f.tailEnd {
 		return f.tail[off-start:][:n], nil
@@ -62,7 +62,7 @@ func (f *file) fetch(off, n uint64) ([]byte, error) {
 	return f.read(n)
 }
 
-// skip goes forward to off and remembers the last of what it passes.
+// skip goes forward to off and remembers the last bytes before it.
 func (f *file) skip(off uint64) error {
 	if off == f.pos {
 		return nil
@@ -77,7 +77,7 @@ func (f *file) skip(off uint64) error {
 	return err
 }
 
-// read returns the next n bytes. Beyond a window, memory grows with what comes.
+// read returns the next n bytes. Beyond a window, memory grows only as bytes arrive.
 func (f *file) read(n uint64) ([]byte, error) {
 	var b bytes.Buffer
 	b.Grow(int(min(n, window)) + bytes.MinRead)
@@ -85,7 +85,7 @@ func (f *file) read(n uint64) ([]byte, error) {
 	return b.Bytes(), f.advance(uint64(got), err)
 }
 
-// advance notes that n bytes came and then err.
+// advance notes that n bytes came, followed by err.
 func (f *file) advance(n uint64, err error) error {
 	f.pos += n
 	f.seen = max(f.seen, f.pos)
@@ -99,7 +99,7 @@ func (f *file) advance(n uint64, err error) error {
 	}
 }
 
-// span is a part of the file and who gets its bytes.
+// span is a part of the file and the writer that gets its bytes.
 type span struct {
 	name     string
 	off, end uint64
@@ -119,7 +119,7 @@ func (f *file) walk(spans []span) error {
 		if err := f.advance(uint64(n), err); err != nil {
 			return err
 		}
-		if spans, err = deal(spans, at, buf[:n]); err != nil {
+		if spans, err = writeToSpans(spans, at, buf[:n]); err != nil {
 			return err
 		}
 	}
@@ -133,9 +133,9 @@ func (f *file) walk(spans []span) error {
 	return nil
 }
 
-// deal writes the bytes at offset at to the spans, which are sorted, and
+// writeToSpans writes the bytes at offset at to the spans, which are sorted, and
 // returns those that more bytes may concern.
-func deal(spans []span, at uint64, bytes []byte) ([]span, error) {
+func writeToSpans(spans []span, at uint64, bytes []byte) ([]span, error) {
 	next := at + uint64(len(bytes))
 	for _, s := range spans {
 		if s.off >= next {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// asksCPU are the names of functions and data that exist to tell which
-// instructions the CPU has. What has other uses too (getauxval, sysconf,
-// cpuinfo_get_cores_count) is not among them.
+// asksCPU are the names of functions and data that exist only to tell which instructions the CPU
+// has. Names with other uses too (getauxval, sysconf, cpuinfo_get_cores_count) are not among
+// them.
 var asksCPU = map[string]bool{
 	// libgcc and compiler-rt, behind __builtin_cpu_supports and target_clones.
 	"__cpu_model":                  true,
@@ -51,17 +51,17 @@ func (p *parts) symbol(index int, raw []byte) error {
 }
 
 func (p *parts) badSymbol(index int, why string, args ...any) error {
-	return bad(p.symbols.label(), p.symbols.Offset+uint64(index)*symbolSize, why, args...)
+	return formatError(p.symbols.label(), p.symbols.Offset+uint64(index)*symbolSize, why, args...)
 }
 
-// relocation notes those that call a function for their value. Hidden
-// indirect functions have nothing else to show.
+// relocation notes relocations that call a function for their value. They are the only trace of
+// hidden indirect functions.
 func (p *parts) relocation(_ int, raw []byte) error {
 	p.ifuncs = p.ifuncs || uint32(le.Uint64(raw[8:])) == p.machine.irelative
 	return nil
 }
 
-// describeSymbols says what the names of the symbols tell.
+// describeSymbols fills in the facts that follow from the names of the symbols.
 func (p *parts) describeSymbols(o *Object) error {
 	o.Defined, o.Undefined, o.IFuncs = len(p.defined), len(p.undefined), p.ifuncs
 	if p.strings == nil {
@@ -113,9 +113,8 @@ var (
 	oldMember = []string{"_ZNSs", "_ZNKSs", "_ZNSbI", "_ZNKSbI"} // std::string's own functions
 )
 
-// cxx11ABI says which kind of std::string the names of symbols speak of. Code
-// of libstdc++ that was linked into the object speaks of either: it defines
-// the new one, and imports a little of the old one.
+// cxx11ABI returns which kind of std::string the names of symbols use. An object with linked-in
+// code of libstdc++ uses both kinds: it defines the new one, and imports a little of the old one.
 func (p *parts) cxx11ABI(all string) *bool {
 	isNew, isOld := stringKinds(all, p.undefined)
 	if !isNew && !isOld {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// describeVersions reads the symbol versions needed (Linux Standard Base,
-// Core, 10.7.4): a list of libraries, each with a list of versions, linked by
-// distances. The loader follows the links and so does this.
+// describeVersions reads the symbol versions needed (Linux Standard Base, Core, 10.7.4): a list
+// of libraries, each with a list of versions, linked by distances. It follows the links, as the
+// loader does.
 func (p *parts) describeVersions(o *Object) error {
 	if p.versions == nil {
 		return nil
@@ -40,14 +40,14 @@ func (p *parts) describeVersions(o *Object) error {
 	return nil
 }
 
-// versionList is the bytes of linked records.
+// versionList holds the bytes of linked records.
 type versionList struct {
 	*parts
 	data string
 	left int // records that the section has room for
 }
 
-// names returns the n versions of a library, of which the first is at a place.
+// names returns the n versions of a library. The first is at the offset at.
 func (v *versionList) names(at uint64, n int) ([]string, error) {
 	names := []string{}
 	for i := range n {
@@ -70,11 +70,11 @@ func (v *versionList) names(at uint64, n int) ([]string, error) {
 }
 
 func (v *versionList) bad(at uint64, why string, args ...any) error {
-	return bad(v.versions.label(), v.versions.Offset+at, why, args...)
+	return formatError(v.versions.label(), v.versions.Offset+at, why, args...)
 }
 
-// record returns the one at a place. No list has more of them than there is
-// room for: it would go in circles.
+// record returns the record at the offset at. It refuses a list with more records than the
+// section has room for, because such a list is a circle.
 func (v *versionList) record(at uint64) ([]byte, error) {
 	if at+versionSize > uint64(len(v.data)) {
 		return nil, v.bad(at, "a record begins here, the section has %d bytes", len(v.data))
@@ -93,10 +93,9 @@ var laterVersions = map[string]string{
 	"GLIBC_ABI_DT_X86_64_PLT": "2.43",
 }
 
-// Floor returns the highest version with a prefix that the object needs:
-// "2.34" for "GLIBC_", "" if it needs none. Names that are no version, such
-// as GLIBC_PRIVATE and CXXABI_TM_1, do not count, apart from those of which
-// it is known which glibc brought them.
+// Floor returns the highest version with a prefix that the object needs: "2.34" for "GLIBC_", ""
+// if it needs none. Names that are not versions, such as GLIBC_PRIVATE and CXXABI_TM_1, do not count,
+// except those in laterVersions, whose glibc is known.
 func (o *Object) Floor(prefix string) string {
 	floor := ""
 	for _, names := range o.Versions {
@@ -108,7 +107,7 @@ func (o *Object) Floor(prefix string) string {
 			if later, ok := laterVersions[name]; ok {
 				number = later
 			}
-			if isVersion(number) && compareVersions(number, floor) > 0 {
+			if isVersion(number) && CompareVersions(number, floor) > 0 {
 				floor = number
 			}
 		}
@@ -122,9 +121,9 @@ func isVersion(s string) bool {
 	})
 }
 
-// compareVersions compares numbers joined by dots, of any length: "2.9" is
+// CompareVersions compares numbers joined by dots, of any length: "2.9" is
 // below "2.34", and "2.3" below "2.3.4".
-func compareVersions(a, b string) int {
+func CompareVersions(a, b string) int {
 	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(a, b string) int {
 		a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))

@@ -2,7 +2,7 @@ package elf
 
 import "bytes"
 
-// same refuses other bytes than it was given at the first reading.
+// same refuses bytes that differ from those of the first reading.
 type same struct {
 	table
 	done int
@@ -10,14 +10,14 @@ type same struct {
 
 func (s *same) Write(p []byte) (int, error) {
 	if !bytes.HasPrefix(s.data[s.done:], p) {
-		return 0, bad(s.name, s.off+uint64(s.done), "the second reading differs from the first")
+		return 0, formatError(s.name, s.off+uint64(s.done), "the second reading differs from the first")
 	}
 	s.done += len(p)
 	return len(p), nil
 }
 
-// records cuts what is written to it into entries of size bytes. What is left
-// over at the end is no entry.
+// records cuts the bytes written to it into entries of size bytes. It ignores an incomplete entry
+// at the end.
 type records struct {
 	size int
 	each func(index int, entry []byte) error

@@ -1,7 +1,6 @@
-// Package fatbin reads CUDA fat binaries: which code, for which GPUs, a shared
-// object carries for the device. It reads headers only and skips over the
-// code, so a section of any size streams through a small buffer and nothing
-// is ever decompressed.
+// Package fatbin reads CUDA fat binaries: it lists the device code that a shared object
+// carries, and its GPUs. It reads headers only and skips over the code, so a section of any
+// size streams through a small buffer and nothing is ever decompressed.
 //
 // # Layout
 //
@@ -11,7 +10,7 @@
 //	0  u32  magic BA55ED50
 //	4  u16  version
 //	6  u16  size of this header (16)
-//	8  u64  size of what follows
+//	8  u64  size of the entries
 //
 // and then entries, each a header and its payload:
 //
@@ -32,20 +31,18 @@
 // options begin with the offset and the length of theirs. All offsets count
 // from the entry's begin.
 //
-// A concatenated entry (CUDA 13.5's fatbinary --concat) compresses several
-// payloads as one. Where others have options it has the number of members and
-// the size of their list (both u32, the size counting these two), then a
-// header like that of an entry for each, with name and options behind it;
-// where an entry has the size of its header a member has the offset of its
-// payload in the decompressed whole.
+// A concatenated entry (CUDA 13.5's fatbinary --concat) compresses several payloads as one. In
+// place of the options it has the number of members and the size of their list (both u32, the
+// size counting these two). Then follows for each member a header like that of an entry, with
+// name and options behind it. In place of the size of its header, a member has the offset of
+// its payload in the decompressed whole.
 //
 // # Sources
 //
-// The container's header, the first kinds and the section names are in
-// NVIDIA's fatbinary.h (of older toolkits) and fatbinary_section.h. The rest
-// was found by comparing, byte by byte, what nvcc, fatbinary and the nvFatbin
-// library of CUDA 11.2 to 13.5 write with what cuobjdump of CUDA 11.2 to 13.5
-// says about it, also after single fields had been changed. The versions in
-// both headers are not looked at, neither by cuobjdump nor here: by
-// fatbinary.h they are not to change what is known of the layout.
+// The container's header, the first kinds and the section names are in NVIDIA's fatbinary.h
+// (of older toolkits) and fatbinary_section.h. The rest was found by a comparison, byte by
+// byte: of the output of nvcc, fatbinary and the nvFatbin library of CUDA 11.2 to 13.5 with
+// the report of cuobjdump of CUDA 11.2 to 13.5 about it, also after single fields had been
+// changed. Neither cuobjdump nor this package looks at the versions in the two headers:
+// fatbinary.h promises that new versions keep the known layout.
 package fatbin

@@ -2,19 +2,19 @@ package fatbin
 
 import "fmt"
 
-// The ELF sections that hold fat binaries. cuobjdump finds them by name, as
-// one must here; the wrapper in .nvFatBinSegment only points at them.
+// The ELF sections that hold fat binaries. cuobjdump finds them by name, and so does this
+// package; the wrapper in .nvFatBinSegment only points at them.
 const (
 	// Executable holds linked code. Without relocatable device code it is the
 	// only one.
 	Executable = ".nv_fatbin"
-	// Relocatable holds what was compiled with -rdc=true, and stays beside
-	// Executable after linking: PTX is found only here then. cuobjdump lists
-	// it when there is no Executable, or with --all-fatbin.
+	// Relocatable holds code compiled with -rdc=true. It stays beside Executable after linking,
+	// and then only Relocatable holds the PTX. cuobjdump lists it when there is no Executable, or
+	// with --all-fatbin.
 	Relocatable = "__nv_relfatbin"
 )
 
-// Kind says what an entry holds.
+// Kind is the kind of an entry's payload.
 type Kind uint8
 
 // The kinds that cuobjdump knows.
@@ -50,9 +50,8 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// kindOf returns what an entry's number stands for. PTX and SASS have two
-// each: those of Mercury code (0x10) and of relocatable PTX (0x40) are listed
-// by cuobjdump with the others.
+// kindOf returns the kind of a number in an entry. PTX and SASS have two numbers each: cuobjdump
+// lists Mercury code (0x10) as SASS and relocatable PTX (0x40) as PTX.
 func kindOf(number uint16) Kind {
 	switch number {
 	case 0x01, 0x40:
@@ -73,7 +72,7 @@ func kindOf(number uint16) Kind {
 	return Unknown
 }
 
-// The flags of an entry that are read here.
+// The flags of an entry that this package reads.
 const (
 	flagZlib     = 1 << 12
 	flagLZ4      = 1 << 13 // LZ4 block
@@ -97,11 +96,10 @@ func compression(flags uint64) string {
 	return ""
 }
 
-// capability writes sm_XYZ as compute capability XY.Z. With both flags set it
-// is the narrower that counts, as for cuobjdump. Machine code has no family: a
-// cubin does not say so and runs on the rest of its major in any case, and
-// cuobjdump --list-elf names it without. Three digits at most: what a visitor
-// collects stays small, whatever the section says.
+// capability writes sm_XYZ as compute capability XY.Z. With both flags set the narrower one
+// counts, as for cuobjdump. Machine code has no family: a cubin does not say so and runs on the
+// rest of its major in any case, and cuobjdump --list-elf names it without. A number has at most
+// three digits, so the memory of a visitor stays small even for a hostile section.
 func capability(kind Kind, sm uint32, flags uint64) (string, bool) {
 	if sm < 10 || sm > 999 {
 		return "", false
@@ -123,12 +121,11 @@ type Entry struct {
 	// "7.5", "9.0a", and but for SASS "10.0f". Every SASS and PTX entry has one;
 	// it is empty where the kind has none.
 	Arch string
-	// Size is the number of bytes the payload takes in the section, as
-	// compressed as it is there. It is 0 for a member of a Concatenated entry,
-	// which has the size of all.
+	// Size is the number of bytes that the stored payload takes in the section, compressed or
+	// not. It is 0 for a member of a Concatenated entry, which has the size of all.
 	Size int64
-	// Compression is the payload's: "", "zlib", "lz4", "lz4 frame" or "zstd".
+	// Compression is the payload's method: "", "zlib", "lz4", "lz4 frame" or "zstd".
 	Compression string
-	// Offset is that of the entry's header in the section, in bytes.
+	// Offset is the place of the entry's header in the section, in bytes.
 	Offset int64
 }

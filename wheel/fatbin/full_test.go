@@ -5,6 +5,7 @@ package fatbin
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -245,8 +246,9 @@ func listed(sm string) string {
 }
 
 func stderr(err error) []byte {
-	if e, ok := err.(*exec.ExitError); ok {
-		return e.Stderr
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return ended.Stderr
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("offset %#x: %s", e.Offset, e.Why) }
 
-func bad(offset int64, format string, args ...any) error {
+func formatError(offset int64, format string, args ...any) error {
 	return &Error{offset, fmt.Sprintf(format, args...)}
 }
 
@@ -32,11 +32,11 @@ const maxEntries = 1 << 20
 // section is malformed, and otherwise that of r or of visit.
 func Scan(r io.Reader, size int64, visit func(Entry) error) error {
 	if size < 0 {
-		return bad(0, "a section of %d bytes", size)
+		return formatError(0, "a section of %d bytes", size)
 	}
 	s := &scanner{r: bufio.NewReaderSize(io.LimitReader(r, size), 32<<10), size: size, visit: visit}
 	for {
-		if err := s.zeros(); err != nil {
+		if err := s.skipZeros(); err != nil {
 			return err
 		}
 		if s.at == s.size {
@@ -69,22 +69,22 @@ func (s *scanner) container() error {
 		return err
 	}
 	if start%8 != 0 {
-		return bad(start, "neither padding nor a fat binary, which begins at a multiple of 8")
+		return formatError(start, "neither padding nor a fat binary, which begins at a multiple of 8")
 	}
 	b, err := s.read(containerSize, s.size, "the header of a fat binary")
 	if err != nil {
 		return err
 	}
 	if m := binary.LittleEndian.Uint32(b); m != magic {
-		return bad(start, "neither padding nor a fat binary, whose first word is %#x, not %#x", uint32(magic), m)
+		return formatError(start, "neither padding nor a fat binary, whose first word is %#x, not %#x", uint32(magic), m)
 	}
 	header := int64(binary.LittleEndian.Uint16(b[6:]))
 	body := binary.LittleEndian.Uint64(b[8:])
 	if header < containerSize {
-		return bad(start, "the header of a fat binary says it has %d bytes, fewer than %d", header, containerSize)
+		return formatError(start, "the header of a fat binary says it has %d bytes, fewer than %d", header, containerSize)
 	}
 	if left := s.size - start - header; left < 0 || body > uint64(left) {
-		return bad(start, "a fat binary of %d and %d bytes, and the section ends in %d", header, body, s.size-start)
+		return formatError(start, "a fat binary of %d and %d bytes, and the section ends in %d", header, body, s.size-start)
 	}
 	if err := s.skipTo(start + header); err != nil {
 		return err
@@ -105,10 +105,10 @@ func (s *scanner) entry(end int64) error {
 		return err
 	}
 	if h.size < headerSize {
-		return bad(start, "the header of an entry says it has %d bytes, fewer than %d", h.size, headerSize)
+		return formatError(start, "the header of an entry says it has %d bytes, fewer than %d", h.size, headerSize)
 	}
 	if left := end - start - h.size; left < 0 || h.payload > uint64(left) {
-		return bad(start, "an entry of %d and %d bytes, and the fat binary ends in %d", h.size, h.payload, end-start)
+		return formatError(start, "an entry of %d and %d bytes, and the fat binary ends in %d", h.size, h.payload, end-start)
 	}
 	payload := int64(h.payload)
 	if err := s.emit(start, payload, h); err != nil {
@@ -122,10 +122,10 @@ func (s *scanner) entry(end int64) error {
 	return s.skipTo(start + h.size + payload)
 }
 
-// members reads the list in the header of the concatenated entry at start.
+// members reads the list of members in the header of the concatenated entry at start.
 func (s *scanner) members(start int64, h header) error {
 	if h.options < headerSize || h.options+8 > h.size {
-		return bad(start, "a concatenated entry has its list at %d, and its header has %d bytes", h.options, h.size)
+		return formatError(start, "a concatenated entry has its list at %d, and its header has %d bytes", h.options, h.size)
 	}
 	list := start + h.options
 	if err := s.skipTo(list); err != nil {
@@ -137,7 +137,7 @@ func (s *scanner) members(start int64, h header) error {
 	}
 	n, size := binary.LittleEndian.Uint32(b), int64(binary.LittleEndian.Uint32(b[4:]))
 	if size < 8 || size > h.size-h.options {
-		return bad(list, "a list of entries of %d bytes, and the header it is in ends in %d", size, h.size-h.options)
+		return formatError(list, "a list of entries of %d bytes, and the header it is in ends in %d", size, h.size-h.options)
 	}
 	for range n { // each takes a header's bytes off the list
 		if err := s.member(list + size); err != nil {
@@ -145,13 +145,13 @@ func (s *scanner) members(start int64, h header) error {
 		}
 	}
 	if left := list + size - s.at; left != 0 {
-		return bad(s.at, "%d bytes behind the last of %d concatenated entries", left, n)
+		return formatError(s.at, "%d bytes behind the last of %d concatenated entries", left, n)
 	}
 	return nil
 }
 
-// member reads one entry of a list that ends at end. Its length is nowhere:
-// it is where its name or its options end.
+// member reads one entry of a list that ends at end. No field holds its length: it ends where its
+// name or its options end.
 func (s *scanner) member(end int64) error {
 	start := s.at
 	h, err := s.header(end)
@@ -159,7 +159,7 @@ func (s *scanner) member(end int64) error {
 		return err
 	}
 	if kindOf(h.kind) == Concatenated {
-		return bad(start, "a concatenated entry within another")
+		return formatError(start, "a concatenated entry within another")
 	}
 	if err := s.emit(start, 0, h); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (s *scanner) member(end int64) error {
 	}
 	if h.options != 0 {
 		if h.options < headerSize || h.options+8 > end-start {
-			return bad(start, "options at %d, and the list of entries ends in %d", h.options, end-start)
+			return formatError(start, "options at %d, and the list of entries ends in %d", h.options, end-start)
 		}
 		if err := s.skipTo(start + h.options); err != nil {
 			return err
@@ -182,12 +182,12 @@ func (s *scanner) member(end int64) error {
 		length = max(length, h.options+8, textAt(b).end())
 	}
 	if length > end-start {
-		return bad(start, "an entry of %d bytes, and the list of entries ends in %d", length, end-start)
+		return formatError(start, "an entry of %d bytes, and the list of entries ends in %d", length, end-start)
 	}
 	return s.skipTo(start + length)
 }
 
-// header is what is read of an entry's or a member's header.
+// header holds the fields that are read from the header of an entry or a member.
 type header struct {
 	kind    uint16
 	size    int64 // of an entry's header
@@ -198,7 +198,7 @@ type header struct {
 	flags   uint64
 }
 
-// text is where a text is, from the begin of its entry.
+// text is the place of a text, counted from the begin of its entry.
 type text struct{ offset, length int64 }
 
 func textAt(b []byte) text {
@@ -234,25 +234,25 @@ func (s *scanner) emit(offset, size int64, h header) error {
 	kind := kindOf(h.kind)
 	arch, ok := capability(kind, h.arch, h.flags)
 	if !ok && (kind == SASS || kind == PTX) {
-		return bad(offset, "%s for sm_%d, which is no GPU", kind, h.arch)
+		return formatError(offset, "%s for sm_%d, which is no GPU", kind, h.arch)
 	}
 	return s.visit(Entry{kind, arch, size, compression(h.flags), offset})
 }
 
-// count bounds the number of things in a section.
+// count counts the entries of a section and refuses more than maxEntries.
 func (s *scanner) count() error {
 	if s.seen++; s.seen > maxEntries {
-		return bad(s.at, "more than %d entries", maxEntries)
+		return formatError(s.at, "more than %d entries", maxEntries)
 	}
 	return nil
 }
 
-// zeros skips padding.
-func (s *scanner) zeros() error {
+// skipZeros skips padding.
+func (s *scanner) skipZeros() error {
 	for s.at < s.size {
 		b, err := s.r.ReadByte()
 		if err != nil {
-			return s.short(err)
+			return s.shortError(err)
 		}
 		if b != 0 {
 			return s.r.UnreadByte()
@@ -265,13 +265,13 @@ func (s *scanner) zeros() error {
 // read returns the next n bytes, valid until the next read.
 func (s *scanner) read(n, end int64, what string) ([]byte, error) {
 	if n > end-s.at {
-		return nil, bad(s.at, "%s has %d bytes, and there are %d", what, n, end-s.at)
+		return nil, formatError(s.at, "%s has %d bytes, and there are %d", what, n, end-s.at)
 	}
 	b := s.buf[:n]
 	got, err := io.ReadFull(s.r, b)
 	s.at += int64(got)
 	if err != nil {
-		return nil, s.short(err)
+		return nil, s.shortError(err)
 	}
 	return b, nil
 }
@@ -282,16 +282,16 @@ func (s *scanner) skipTo(offset int64) error {
 		n, err := s.r.Discard(int(min(offset-s.at, math.MaxInt32)))
 		s.at += int64(n)
 		if err != nil {
-			return s.short(err)
+			return s.shortError(err)
 		}
 	}
 	return nil
 }
 
-// short explains why no more could be read.
-func (s *scanner) short(err error) error {
+// shortError explains why no more could be read.
+func (s *scanner) shortError(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return bad(s.at, "the section is cut off: it should have %d bytes", s.size)
+		return formatError(s.at, "the section is cut off: it should have %d bytes", s.size)
 	}
 	return fmt.Errorf("offset %#x: %w", s.at, err)
 }

@@ -310,7 +310,7 @@ func TestScanErrors(t *testing.T) {
 	section := readFile(t, "testdata/cuda-13.2-zstd.fatbin")
 	size := int64(len(section))
 	stop := errors.New("stop")
-	if err := Scan(bytes.NewReader(section), size, func(Entry) error { return stop }); err != stop {
+	if err := Scan(bytes.NewReader(section), size, func(Entry) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("the visitor's error came back as %v", err)
 	}
 	broken := io.MultiReader(bytes.NewReader(section[:1000]), iotest.ErrReader(stop))

@@ -10,12 +10,12 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Damage is a way in which a packed wheel is no longer what it says. RECORD is
-// right unless the damage is in it.
+// Damage is a change that makes a packed wheel differ from its own claims. RECORD matches the
+// changed files unless the damage is in RECORD itself.
 type Damage struct {
 	Name    string
 	change  func(t testing.TB, files map[string]string)
-	Finding string // part of what a verification says of it
+	Finding string // part of the finding that a verification must report
 }
 
 // Damaged makes a wheel in dir and damages it.
@@ -28,10 +28,10 @@ func (d Damage) Damaged(t testing.TB, dir string) string {
 	return path
 }
 
-// Damages are those that a verification has to name.
+// Damages are the changes that a verification has to find.
 func Damages() []Damage { return slices.Concat(damagedCode(), damagedWords()) }
 
-// damagedCode is code that is no longer what the wheel says.
+// damagedCode returns changes to the wheel's code: it then differs from the wheel's claims.
 func damagedCode() []Damage {
 	return []Damage{
 		{"op removed", func(t testing.TB, files map[string]string) {
@@ -87,7 +87,7 @@ func damagedCode() []Damage {
 	}
 }
 
-// damagedWords are words that no longer say what the wheel holds.
+// damagedWords returns changes to the wheel's claims: they then differ from its content.
 func damagedWords() []Damage {
 	return []Damage{
 		{"RECORD edited", func(t testing.TB, files map[string]string) {
@@ -136,7 +136,7 @@ func damagedWords() []Damage {
 	}
 }
 
-// Member is the one file of a wheel with that ending.
+// Member returns the one file of a wheel whose name ends in ending.
 func Member(t testing.TB, files map[string]string, ending string) string {
 	t.Helper()
 	for name := range files {
@@ -148,13 +148,13 @@ func Member(t testing.TB, files map[string]string, ending string) string {
 	return ""
 }
 
-// op is the file of a wheel that holds an op.
+// op returns the file of a wheel that holds an op.
 func op(t testing.TB, files map[string]string, name string) string {
 	t.Helper()
 	return Member(t, files, name+"_op.cpython-311-x86_64-linux-gnu.so")
 }
 
-// assembled is the shared object of an op.
+// assembled returns the shared object of an op.
 func assembled(t testing.TB, o Op) string { return string(o.assemble(t)) }
 
 func replace(t testing.TB, files map[string]string, name, old, by string) {

@@ -23,21 +23,21 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Options say what a wheel holds; the zero value is a wheel with cpu_adam and
-// fused_adam for 8.0.
+// Options describe the wheel to make. The zero value is a wheel with cpu_adam and fused_adam for
+// 8.0.
 type Options struct {
 	Version  string            // of DeepSpeed; "" means 0.19.8
 	Commit   string            // of its sources, which are no release then
 	Python   string            // tag; "" means cp311
 	Torch    string            // X.Y.Z; "" means 2.15.0
 	CUDA     string            // X.Y; "" means 13.2
-	CPU      wheel.CPULevel    // what the manifest says; "" means x86-64-v3
+	CPU      wheel.CPULevel    // in the manifest; "" means x86-64-v3
 	Ops      []Op              // nil means DefaultOps
 	Requires []string          // besides torch
 	Files    map[string]string // further files, or other contents of those there
 	Scripts  map[string]string // those of the wheel's data directory
 	Plan     string            // digest of its plan; "" means PlanDigest
-	ByteCode *wheel.ByteCode   // what lies beside it; nil: nothing
+	ByteCode *wheel.ByteCode   // the byte code beside it; nil: none
 }
 
 // Op is one compiled op.
@@ -175,8 +175,8 @@ func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
 	return path, build
 }
 
-// Built makes a wheel that is as Packed makes them, with what lies beside it
-// once it is finished: its manifest and the statement of where it comes from.
+// Built makes the same wheel as Packed, and the two files that a finished wheel has beside it:
+// its manifest and its provenance statement.
 func Built(t testing.TB, dir string, opt Options) (path string, m wheel.Manifest, statement []byte) {
 	t.Helper()
 	path, build := pack(t, dir, opt.withDefaults())
@@ -192,8 +192,8 @@ func Built(t testing.TB, dir string, opt Options) (path string, m wheel.Manifest
 	return path, m, statement
 }
 
-// LoadedByPython are files of a wheel whose only op, cpu_adam, is loaded as
-// DeepSpeed's builders load one, and yet is Python: for nodes whose torch is a stub.
+// LoadedByPython returns the files of a wheel for nodes whose torch is a stub. Its only op,
+// cpu_adam, loads in the same way as DeepSpeed's builders load one, but is written in Python.
 func LoadedByPython() map[string]string {
 	return map[string]string{
 		"deepspeed/ops/cpu_adam_loaded.py":     "",

@@ -18,29 +18,28 @@ type Inst struct {
 	Need
 }
 
-// Need is what an instruction wants of the CPU.
+// Need is an instruction's requirement on the CPU.
 type Need struct {
 	Level Level
-	// Feature is what it wants that no level includes, mostly nothing: by its name
-	// in Linux's /proc/cpuinfo ("aes", "avx512_vnni") or, where it is not shown
-	// there, in Linux's cpufeatures.h or of GCC's -m option.
+	// Feature is a required feature that no level includes, mostly none. It has its name in
+	// Linux's /proc/cpuinfo ("aes", "avx512_vnni") or, if it is not shown there, in Linux's
+	// cpufeatures.h or GCC's -m option.
 	Feature string
-	// CPUID and XGETBV mark the instructions by which code asks what the CPU
-	// and the kernel offer.
+	// CPUID and XGETBV mark the instructions that ask for the features of the CPU and of the
+	// kernel.
 	CPUID, XGETBV bool
 	// SSE marks vector instructions (MMX, SSE to SSE4.2) in their first encoding.
 	// Compilers write none where they may use AVX, which has another for them.
 	SSE bool
 }
 
-// Decode reads the instruction that code begins with. It is ErrTruncated where
-// code is merely the beginning of one, and ErrInvalid where it begins none.
+// Decode reads the instruction that code begins with. The error is ErrTruncated if code holds
+// only the beginning of one, and ErrInvalid if it begins none.
 //
-// Where Intel and AMD differ, in a 66 prefix before a near branch, Intel's
-// reading is taken. What only a kernel runs is V1. So is what an older CPU runs
-// to the same effect (tzcnt as bsf) or as a no-op: compilers emit it for all.
-// Of operands only that is checked which tells instructions apart, so some code
-// that faults for another reason is read as an instruction.
+// Where Intel and AMD differ, in a 66 prefix before a near branch, Decode follows Intel. An
+// instruction that only a kernel runs is V1. So is one that an older CPU runs to the same effect
+// (tzcnt as bsf) or as a no-op: compilers emit it for all CPUs. Decode checks operands only as
+// far as they tell instructions apart, so it accepts some code that faults for another reason.
 func Decode(code []byte) (Inst, error) {
 	t := tables()
 	n, need := t.decodeAny(code)
@@ -53,12 +52,12 @@ func Decode(code []byte) (Inst, error) {
 	return Inst{Len: n, Need: t.needs[need]}, nil
 }
 
-// window is what decode looks at: the longest instruction, and one byte more so
-// that any index & MaxLen is within, which the compiler then need not check.
+// window holds the bytes that decode looks at: the longest instruction, and one byte more so that
+// any index & MaxLen is within, which the compiler then need not check.
 type window [MaxLen + 1]byte
 
-// decodeAny decodes what code begins with. Behind its end it takes zeros to be:
-// a result greater than len(code) says that these counted.
+// decodeAny decodes the instruction that code begins with. It adds zeros after the end of code: a
+// result greater than len(code) means that the instruction used them.
 func (t *table) decodeAny(code []byte) (int, needID) {
 	if len(code) >= len(window{}) {
 		return t.decode((*window)(code))
@@ -68,10 +67,10 @@ func (t *table) decodeAny(code []byte) (int, needID) {
 	return t.decode(&w)
 }
 
-// prefixes is what the legacy prefixes and REX in front of an opcode say.
+// prefixes holds the effect of the legacy prefixes and REX in front of an opcode.
 type prefixes struct {
 	pp   uint8 // the mandatory prefix
-	mode uint8 // the bits mode…: what the sizes of immediates depend on
+	mode uint8 // the bits mode…, which determine the sizes of immediates
 }
 
 // Mandatory prefixes, as VEX encodes them.
@@ -88,8 +87,8 @@ const (
 	modeW      = 1 << 3 // REX.W, at its place in REX
 )
 
-// decode returns the length of an instruction and what it needs; for what is no
-// instruction, how many bytes it took to see that, and invalid.
+// decode returns the length of an instruction and its need. If the bytes are no instruction, it
+// returns the number of bytes that show it, and invalid.
 func (t *table) decode(c *window) (int, needID) {
 	var p prefixes
 	for i := range MaxLen {
@@ -123,7 +122,7 @@ func (t *table) decode(c *window) (int, needID) {
 // key returns the legacy opcode's key.
 func (p prefixes) key() uint8 { return p.mode&modeW | p.pp }
 
-// escape decodes what follows the byte 0F.
+// escape decodes the bytes that follow the byte 0F.
 func (t *table) escape(c *window, i int, p prefixes) (int, needID) {
 	switch c[i&MaxLen] {
 	case 0x38:

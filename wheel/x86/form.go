@@ -1,7 +1,7 @@
 package x86
 
-// form is how an instruction goes on behind its opcode: hasModRM or not, and
-// with which immediate.
+// form describes the bytes of an instruction behind its opcode: whether there is a ModRM byte,
+// and which immediate.
 type form uint8
 
 // Kinds of immediates; offsets and addresses count as such.
@@ -21,8 +21,8 @@ const (
 	hasModRM form = 1 << 4
 )
 
-// leads says what each byte is where an instruction may begin: the opcode of
-// the one-byte map, a prefix, or what leads to the other maps.
+// leads gives the meaning of each byte at the begin of an instruction: an opcode of the one-byte
+// map, a prefix, or the begin of another map.
 const leads = "" +
 	// 1 2 3 4 5 6 7 8 9 A B C D E F
 	"...............0" +
@@ -54,9 +54,9 @@ const (
 	leadVector        = 'v' // VEX, EVEX, XOP
 )
 
-// oneByteForms and twoByteForms are the forms of the opcodes of the maps 1B and
-// 0F, by the letters of legacyForm. Source: Intel SDM volume 2, tables A-2 and
-// Blanks are no instructions, or not opcodes.
+// oneByteForms and twoByteForms are the forms of the opcodes of the maps 1B and 0F, in the
+// letters of legacyForm. Source: Intel SDM volume 2, tables. A blank is not an
+// instruction, or not an opcode.
 const (
 	oneByteForms = "" +
 		// 1 2 3 4 5 6 7 8 9 A B C D E F

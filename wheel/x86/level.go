@@ -1,6 +1,6 @@
-// Package x86 reads 64-bit x86 machine code: how long each instruction is and
-// which CPU it needs. It knows no operands and no addresses; it is a sweep over
-// code that tells whether an older CPU could run all of it.
+// Package x86 reads 64-bit x86 machine code: the length of each instruction and the CPU that it
+// needs. It knows no operands and no addresses: it scans code to find out whether an older CPU
+// could run all of it.
 package x86
 
 import "fmt"

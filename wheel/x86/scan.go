@@ -22,21 +22,21 @@ import (
 type Scanner struct {
 	found   [256]Found // by needID
 	invalid Found
-	address uint64 // of what comes next
+	address uint64 // of the next byte
 	rest    []byte // the beginning of an instruction whose end is to come
 	padding bool   // the byte before was a zero passed over
 }
 
-// Found says of a kind of instruction how often and where it was read.
+// Found counts the instructions of one kind and holds the address of the first.
 type Found struct {
 	Count int64
 	First uint64 // the lowest address, where Count is not 0
 }
 
-// Usage is what a Scanner has read.
+// Usage describes the instructions that a Scanner has read.
 type Usage struct {
 	Levels  [Levels]Found // the instructions by the level they need
-	Beyond  []Extension   // what they need beyond any level, sorted by name
+	Beyond  []Extension   // the features they need beyond any level, sorted by name
 	CPUID   bool          // a cpuid instruction is inside: the code can choose at run time
 	XGETBV  bool          // likewise xgetbv, which tells whether AVX and above may be used
 	SSE     Found         // vector instructions for CPUs without AVX: see Need.SSE
@@ -82,33 +82,33 @@ func (s *Scanner) Write(p []byte) (int, error) {
 	}
 	if had := len(s.rest); had > 0 {
 		joined := append(s.rest, p[:min(len(p), len(window{}))]...)
-		done := s.sweep(joined, had)
+		done := s.sweepCode(joined, had)
 		if done < had { // p is too short: all of it is in joined
 			s.rest = append(s.rest[:0], joined[done:]...)
 			return n, nil
 		}
 		p = p[done-had:]
 	}
-	done := s.sweep(p, len(p))
+	done := s.sweepCode(p, len(p))
 	s.rest = append(s.rest[:0], p[done:]...)
 	return n, nil
 }
 
-// Close ends the section. What begins an instruction that does not end there is
-// no instruction.
+// Close ends the section. If the last instruction is cut off, its first byte counts as invalid,
+// and reading goes on behind that byte.
 func (s *Scanner) Close() error {
 	for len(s.rest) > 0 {
-		s.skip()
-		done := 1 + s.sweep(s.rest[1:], len(s.rest)-1)
+		s.skipByte()
+		done := 1 + s.sweepCode(s.rest[1:], len(s.rest)-1)
 		s.rest = append(s.rest[:0], s.rest[done:]...)
 	}
 	s.padding = false
 	return nil
 }
 
-// sweep reads the instructions that begin in code before limit. It returns where
+// sweepCode reads the instructions that begin in code before limit. It returns where
 // it stopped: at limit, behind it, or at one that code cuts off.
-func (s *Scanner) sweep(code []byte, limit int) int {
+func (s *Scanner) sweepCode(code []byte, limit int) int {
 	t := tables()
 	pos := 0
 	for pos < limit {
@@ -124,7 +124,7 @@ func (s *Scanner) sweep(code []byte, limit int) int {
 			return pos
 		}
 		if need == invalid {
-			s.skip()
+			s.skipByte()
 			pos++
 			continue
 		}
@@ -135,8 +135,8 @@ func (s *Scanner) sweep(code []byte, limit int) int {
 	return pos
 }
 
-// skip passes over a byte that begins no instruction.
-func (s *Scanner) skip() {
+// skipByte passes over a byte that begins no instruction.
+func (s *Scanner) skipByte() {
 	s.invalid.add(s.address)
 	s.address++
 }
@@ -156,8 +156,8 @@ func (f *Found) merge(g Found) {
 	f.Count += g.Count
 }
 
-// Usage returns what was read so far. Only after Close or Start does it hold the
-// last bytes of a section.
+// Usage returns the instructions read so far. It includes the last bytes of a section only after
+// Close or Start.
 func (s *Scanner) Usage() Usage {
 	u := Usage{Invalid: s.invalid}
 	beyond := map[string]Found{}

@@ -16,7 +16,7 @@ import (
 //go:embed opcodes.txt
 var opcodes string
 
-// tables returns what opcodes says, in the shape decode reads.
+// tables returns opcodes in the shape that decode reads.
 var tables = sync.OnceValue(func() *table {
 	t, err := newTable(opcodes)
 	if err != nil {
@@ -25,7 +25,7 @@ var tables = sync.OnceValue(func() *table {
 	return t
 })
 
-// table is what decode looks up. It does not change once made.
+// table is the lookup table of decode. It never changes after newTable.
 type table struct {
 	entries    [maps * keyCount][256]entry // by page and opcode
 	groups     []group
@@ -34,8 +34,8 @@ type table struct {
 	modRM      [256]uint8          // bytes of ModRM, SIB and displacement by ModRM
 }
 
-// entry is one opcode: how it goes on and what it needs. Where that depends on
-// the ModRM byte, group is the index of the table that says so, and not 0.
+// entry is one opcode: its form and its need. If the need depends on the ModRM byte, group is the
+// index of its group in table.groups; otherwise it is 0.
 type entry struct {
 	form  form
 	need  needID
@@ -47,7 +47,7 @@ type needID uint8
 
 const invalid needID = 0 // no instruction
 
-// group is what the instructions of one opcode need by slot of their ModRM byte.
+// group holds the needs of one opcode's instructions by slot of their ModRM byte.
 type group [8 + 64]needID
 
 // slot returns where a group holds the instruction of a ModRM byte: one for each
@@ -80,8 +80,8 @@ const (
 	maps
 )
 
-// keyCount is how many pages a map has: one for each value of W, L and pp, which
-// are bits 3, 2 and 1 to 0 of the key.
+// keyCount is the number of pages of a map: one for each value of W, L and pp, which are bits 3,
+// 2 and 1 to 0 of the key.
 const keyCount = 16
 
 // page is an index of table.entries.
@@ -101,7 +101,7 @@ func mapNames() map[string]uint8 {
 // newTable reads the text of opcodes.
 func newTable(text string) (*table, error) {
 	t := &table{groups: make([]group, 1), needs: make([]Need, 1)}
-	t.sizes()
+	t.fillOperandSizes()
 	b := builder{table: t, maps: mapNames()}
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
@@ -112,16 +112,16 @@ func newTable(text string) (*table, error) {
 	return t, nil
 }
 
-// sizes fills in immediates and modRM.
-func (t *table) sizes() {
+// fillOperandSizes fills in immediates and modRM.
+func (t *table) fillOperandSizes() {
 	for mode := range uint8(16) {
-		z := pick(mode, 4, 4, 2)
+		z := byOperandSize(mode, 4, 4, 2)
 		t.immediates[immByte][mode] = 1
 		t.immediates[immWord][mode] = 2
 		t.immediates[immEnter][mode] = 3
 		t.immediates[immLong][mode] = 4
 		t.immediates[immZ][mode] = z
-		t.immediates[immFull][mode] = pick(mode, 8, 4, 2)
+		t.immediates[immFull][mode] = byOperandSize(mode, 8, 4, 2)
 		t.immediates[immAddress][mode] = 8 >> (mode & modeAddr32)
 		t.immediates[immTest|immByte][mode] = 1
 		t.immediates[immTest|immZ][mode] = z
@@ -139,8 +139,8 @@ func (t *table) sizes() {
 	}
 }
 
-// pick chooses by operand size: 64, 32 or 16 bits.
-func pick(mode, w, d, s uint8) uint8 {
+// byOperandSize chooses by operand size: 64, 32 or 16 bits.
+func byOperandSize(mode, w, d, s uint8) uint8 {
 	switch {
 	case mode&modeW != 0:
 		return w
@@ -294,8 +294,8 @@ func parsePages(s string) ([]uint8, error) {
 	return keys, nil
 }
 
-// parseSlots reads what may follow an opcode: "", "m", "/6", "/0-3r", ":C0-C7".
-// It returns nil for all ModRM bytes.
+// parseSlots reads the suffix of an opcode: "", "m", "/6", "/0-3r", ":C0-C7". It returns nil for
+// all ModRM bytes.
 func parseSlots(s string) ([]int, error) {
 	if s == "" {
 		return nil, nil

@@ -38,24 +38,27 @@ func (e Engine) Found() engine.Engine {
 	return engine.Engine{Address: e.Address, CLI: e.CLI(), How: "a test's engine"}
 }
 
-// Own returns the user's own engine, started if it is installed. Where there is
-// none the test is skipped, but fails where the variable CI is true.
+// Own returns the user's own engine, started if it is installed. With -short the test is
+// skipped. So it is where there is none, but fails then where the variable CI is true.
 func Own(tb testing.TB) Engine {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("short: runs a real engine")
+	}
 	f := engine.NewFinder("", tb.Logf)
 	f.Env = "" // whatever else there is
 	f.Look = func(string) (string, error) { return "", errors.New("not asked for") }
 	if os.Geteuid() != 0 {
-		missing(tb, "dsbuild's own engine needs root")
+		skipWithoutEngine(tb, "dsbuild's own engine needs root")
 	}
 	found, err := f.Find(tb.Context())
 	if err != nil {
-		missing(tb, "needs dsbuild's own engine (make engine): %v", err)
+		skipWithoutEngine(tb, "needs dsbuild's own engine (make engine): %v", err)
 	}
 	return Engine{Home: f.Home, Address: found.Address}
 }
 
-func missing(tb testing.TB, format string, args ...any) {
+func skipWithoutEngine(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	if os.Getenv("CI") == "true" {
 		tb.Fatalf(format, args...)
@@ -63,7 +66,7 @@ func missing(tb testing.TB, format string, args ...any) {
 	tb.Skipf(format, args...)
 }
 
-// Options are what a second engine has of its own.
+// Options are the properties of a second engine.
 type Options struct {
 	Env  []string // variables that it is started with, beside those of the test
 	Site string   // the text of ${XDG_CONFIG_HOME}/dsbuild/engine.json; "" for none
@@ -82,8 +85,8 @@ func Second(tb testing.TB, opt Options) Engine {
 	e := Engine{Home: filepath.Join(dir, "dsbuild", "engine")}
 	e.Address = "unix://" + filepath.Join(e.Home, "run", "engine.sock")
 	env := append(append(os.Environ(), opt.Env...), "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir)
-	guard(tb, env, filepath.Join(e.Home, "bin", "enginectl"), dir)
-	if err := e.furnish(own, dir, opt.Site); err != nil {
+	startGuard(tb, env, filepath.Join(e.Home, "bin", "enginectl"), dir)
+	if err := e.copyEngine(own, dir, opt.Site); err != nil {
 		tb.Fatalf("furnishing a second engine: %v", err)
 	}
 	start := exec.Command(filepath.Join(e.Home, "bin", "enginectl"), "start")
@@ -96,9 +99,9 @@ func Second(tb testing.TB, opt Options) Engine {
 	return e
 }
 
-// guard ends the engine and removes its directory when the test has ended, in
+// startGuard ends the engine and removes its directory when the test has ended, in
 // whatever way: a process that waits for it lives on when a test is killed.
-func guard(tb testing.TB, env []string, control, dir string) {
+func startGuard(tb testing.TB, env []string, control, dir string) {
 	tb.Helper()
 	said, err := os.CreateTemp("", "dsbuild-engine-*.log")
 	if err != nil {
@@ -128,10 +131,10 @@ func guard(tb testing.TB, env []string, control, dir string) {
 	})
 }
 
-// furnish makes the directory of an engine out of another's. The programs and
+// copyEngine makes the directory of an engine out of another's. The programs and
 // the files of the root are the same ones by hard links where the file system
 // allows; in etc the engine writes, so that is copied.
-func (e Engine) furnish(from Engine, config, site string) error {
+func (e Engine) copyEngine(from Engine, config, site string) error {
 	if err := os.MkdirAll(e.Home, 0o700); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func base(t *testing.T) string {
 	t.Helper()
 	tar := (&engine.Bases{Home: Own(t).Home}).There("bookworm")
 	if tar == "" {
-		missing(t, "needs the base of dsbuild's own engine (make engine)")
+		skipWithoutEngine(t, "needs the base of dsbuild's own engine (make engine)")
 	}
 	return tar
 }

@@ -26,7 +26,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "nodes:", err)
 		}
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		return errors.New("up, list or down?")
 	}
@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	switch args[0] {
 	case "up":
-		return up(ctx, opt, stdout, stderr)
+		return startFleet(ctx, opt, stdout, stderr)
 	case "list", "down":
 		f, err := nodes.Open(opt.Dir)
 		if err != nil {
@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if args[0] == "down" {
 			return f.Down()
 		}
-		list(f, stdout)
+		listNodes(f, stdout)
 		return nil
 	}
 	return fmt.Errorf("%q: up, list or down?", args[0])
@@ -95,18 +95,18 @@ func setEnv(opt *nodes.Options, s string) error {
 	return nil
 }
 
-func up(ctx context.Context, opt nodes.Options, stdout, stderr io.Writer) error {
+func startFleet(ctx context.Context, opt nodes.Options, stdout, stderr io.Writer) error {
 	begin := time.Now()
 	f, err := nodes.Up(ctx, opt)
 	if err != nil {
 		return err
 	}
-	list(f, stdout)
+	listNodes(f, stdout)
 	fmt.Fprintf(stderr, "nodes: %d up in %.1f s, inventory %s\n", len(f.Nodes), time.Since(begin).Seconds(), f.Inventory)
 	return nil
 }
 
-func list(f *nodes.Fleet, w io.Writer) {
+func listNodes(f *nodes.Fleet, w io.Writer) {
 	for _, n := range f.Nodes {
 		state := "down"
 		if pid := n.Pid(); pid != 0 {

@@ -17,7 +17,7 @@ func TestUpListDown(t *testing.T) {
 	call := func(args ...string) string {
 		t.Helper()
 		var out bytes.Buffer
-		if err := run(t.Context(), args, &out, io.Discard); err != nil {
+		if err := runCommand(t.Context(), args, &out, io.Discard); err != nil {
 			if strings.Contains(err.Error(), nodes.ErrNoSSHD.Error()) && os.Getenv("CI") != "true" {
 				t.Skip(err)
 			}
@@ -25,7 +25,7 @@ func TestUpListDown(t *testing.T) {
 		}
 		return out.String()
 	}
-	t.Cleanup(func() { run(t.Context(), []string{"down", "--dir", dir}, io.Discard, io.Discard) })
+	t.Cleanup(func() { runCommand(t.Context(), []string{"down", "--dir", dir}, io.Discard, io.Discard) })
 	up := call("up", "--dir", dir, "--count", "2", "--env", "none", "--env", "2=fake-torch")
 	if strings.Count(up, "up (process ") != 2 || !strings.Contains(up, "fake-torch") || !strings.Contains(up, "127.0.1.2:") {
 		t.Errorf("up says\n%s", up)
@@ -41,7 +41,7 @@ func TestUpListDown(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"sideways"}, {"up", "x"}, {"up", "--env", "y"}, {"up", "--env", "0=bare"}, {"down", "--dir", t.TempDir()}} {
-		if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
+		if err := runCommand(t.Context(), args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%v was accepted", args)
 		}
 	}

@@ -11,10 +11,13 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 )
 
-// Up runs nodes until the test ends. Without an OpenSSH server the test is
-// skipped, but fails where the variable CI is true. opt.Dir may be empty.
+// Up runs nodes until the test ends. With -short the test is skipped. So it is without
+// an OpenSSH server, but fails then where the variable CI is true. opt.Dir may be empty.
 func Up(tb testing.TB, opt nodes.Options) *nodes.Fleet {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("short: runs real nodes")
+	}
 	if opt.Dir == "" {
 		opt.Dir = tb.TempDir()
 	}

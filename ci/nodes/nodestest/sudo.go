@@ -15,21 +15,21 @@ import (
 	"github.com/dsbuild/dsbuild/ci/debian"
 )
 
-// Sudo makes sure that this machine has sudo, and that the test runs as root, who
-// may become any other user. Without it the test is skipped, but fails where the
+// Sudo makes sure that this machine has sudo, and that the test runs as root, which may become
+// any other user. Without it the test is skipped, but fails where the
 // variable CI is true.
 func Sudo(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
-		lacks(tb, "this test needs root")
+		skipWithoutSudo(tb, "this test needs root")
 	}
 	there := func() bool { _, err := exec.LookPath("sudo"); return err == nil }
 	if err := debian.Ensure(tb.Context(), there, "sudo"); err != nil {
-		lacks(tb, fmt.Sprintf("installing sudo: %v", err))
+		skipWithoutSudo(tb, fmt.Sprintf("installing sudo: %v", err))
 	}
 }
 
-func lacks(tb testing.TB, what string) {
+func skipWithoutSudo(tb testing.TB, what string) {
 	tb.Helper()
 	if os.Getenv("CI") == "true" {
 		tb.Fatal(what)
@@ -50,7 +50,7 @@ func SudoShell(tb testing.TB, sudoers string) []string {
 	tb.Helper()
 	Sudo(tb)
 	if out, err := exec.CommandContext(tb.Context(), "unshare", "-m", "true").CombinedOutput(); err != nil {
-		lacks(tb, fmt.Sprintf("unshare: %s", out))
+		skipWithoutSudo(tb, fmt.Sprintf("unshare: %s", out))
 	}
 	u, err := user.Lookup(SudoUser)
 	if err != nil {

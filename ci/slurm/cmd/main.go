@@ -27,13 +27,13 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	err := runCommand(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(exitCode(err, os.Stderr))
 }
 
-// exitCode is that of a command that ran in the cluster, or 1. It prints what
-// was not said yet.
+// exitCode is that of a command that ran in the cluster, or 1. It prints errors that were not
+// printed yet.
 func exitCode(err error, stderr io.Writer) int {
 	var ended *exec.ExitError
 	switch {
@@ -51,7 +51,7 @@ func exitCode(err error, stderr io.Writer) int {
 	return 1
 }
 
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func runCommand(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		return errors.New("up, exec, env or down?")
 	}
@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		opt.Packages = slurm.TorchAndJAX()
 	}
 	if args[0] == "up" {
-		return up(ctx, opt, stdout)
+		return startCluster(ctx, opt, stdout)
 	}
 	c, err := slurm.Open(opt.Name)
 	if err != nil {
@@ -89,9 +89,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case "down":
 		return c.Down()
 	case "env":
-		return env(ctx, c, stdout)
+		return printEnv(ctx, c, stdout)
 	}
-	return execute(ctx, c, asUser, fs.Args(), stdin, stdout, stderr)
+	return executeCommand(ctx, c, asUser, fs.Args(), stdin, stdout, stderr)
 }
 
 func upFlags(fs *flag.FlagSet, opt *slurm.Options, python *bool) {
@@ -106,7 +106,7 @@ func upFlags(fs *flag.FlagSet, opt *slurm.Options, python *bool) {
 	})
 }
 
-func up(ctx context.Context, opt slurm.Options, stdout io.Writer) error {
+func startCluster(ctx context.Context, opt slurm.Options, stdout io.Writer) error {
 	begin := time.Now()
 	c, err := slurm.Up(ctx, opt)
 	if err != nil {
@@ -119,8 +119,8 @@ func up(ctx context.Context, opt slurm.Options, stdout io.Writer) error {
 	return nil
 }
 
-// env prints what a shell needs to run commands on the login node by a word.
-func env(ctx context.Context, c *slurm.Cluster, stdout io.Writer) error {
+// printEnv prints a shell function that runs commands on the login node.
+func printEnv(ctx context.Context, c *slurm.Cluster, stdout io.Writer) error {
 	cmd := c.Command(ctx, `"$@"`)
 	words := make([]string, len(cmd.Args))
 	for i, arg := range cmd.Args {
@@ -131,8 +131,8 @@ func env(ctx context.Context, c *slurm.Cluster, stdout io.Writer) error {
 	return nil
 }
 
-// execute runs a command on the login node; without one, a shell.
-func execute(ctx context.Context, c *slurm.Cluster, asUser bool, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+// executeCommand runs a command on the login node; without one, a shell.
+func executeCommand(ctx context.Context, c *slurm.Cluster, asUser bool, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		args = []string{"bash"}
 	}

@@ -14,11 +14,11 @@ import (
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"sideways"}, {"up", "x"}, {"up", "--nodes", "y"}, {"env", "x"}} {
-		if err := run(t.Context(), args, nil, io.Discard, io.Discard); err == nil {
+		if err := runCommand(t.Context(), args, nil, io.Discard, io.Discard); err == nil {
 			t.Errorf("%v was accepted", args)
 		}
 	}
-	err := run(t.Context(), []string{"down", "--name", "no-such-cluster"}, nil, io.Discard, io.Discard)
+	err := runCommand(t.Context(), []string{"down", "--name", "no-such-cluster"}, nil, io.Discard, io.Discard)
 	if err == nil || hint.Of(err) == "" || exitCode(err, io.Discard) != 1 {
 		t.Errorf("taking down what is not there: %v", err)
 	}

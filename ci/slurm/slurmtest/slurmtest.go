@@ -13,11 +13,14 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Up runs a cluster until the test ends. Where none can run, for want of root
-// or of Debian's packages, the test is skipped, but fails where the variable CI
-// is true.
+// Up runs a cluster until the test ends. With -short the test is skipped. Where none can
+// run, for want of root or of Debian's packages, it is skipped too, but fails where the
+// variable CI is true.
 func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("short: runs a real Slurm")
+	}
 	if opt.Log == nil {
 		opt.Log = func(line string) { tb.Log(line) }
 	}
@@ -40,7 +43,7 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 }
 
 // Eventually asks until the answer is yes, and ends the test if it is not
-// within the limit. What says what is waited for.
+// within the limit. The text what names the event that is waited for.
 func Eventually(tb testing.TB, limit time.Duration, what string, ask func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(limit); !ask(); time.Sleep(100 * time.Millisecond) {

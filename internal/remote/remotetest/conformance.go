@@ -1,4 +1,4 @@
-// Package remotetest is what every connection to a node must do, whatever the way.
+// Package remotetest tests the behaviour that every kind of connection to a node must have.
 package remotetest
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// Conformance is what every Conn must do. start gives a node, and a folder that the
-// node and the test both see.
+// Conformance runs the tests that every Conn must pass. start returns a node, and a folder that
+// both the node and the test see.
 func Conformance(t *testing.T, d remote.Dialer, start func(*testing.T) (remote.Target, string)) {
 	for name, test := range map[string]func(*testing.T, remote.Conn, string){
 		"run":               testRun,
@@ -46,7 +46,7 @@ func Conformance(t *testing.T, d remote.Dialer, start func(*testing.T) (remote.T
 	}
 }
 
-// Dial connects for as long as the test runs.
+// Dial opens a connection and closes it when the test ends.
 func Dial(t *testing.T, d remote.Dialer, target remote.Target) remote.Conn {
 	t.Helper()
 	c, err := d.Dial(t.Context(), target)
@@ -57,11 +57,11 @@ func Dial(t *testing.T, d remote.Dialer, target remote.Target) remote.Conn {
 	return c
 }
 
-// Blob is an upload of n random bytes.
+// Blob returns an upload of n random bytes, and the bytes.
 func Blob(n int, path string) (remote.Upload, []byte) {
 	b := make([]byte, n)
 	rng := rand.NewChaCha8([32]byte{1})
-	rng.Read(b)
+	_, _ = rng.Read(b) // never fails
 	sum := sha256.Sum256(b)
 	return remote.Upload{
 		Open: func() (io.ReadSeekCloser, error) { return nopCloser{bytes.NewReader(b)}, nil },
@@ -73,7 +73,7 @@ type nopCloser struct{ io.ReadSeeker }
 
 func (nopCloser) Close() error { return nil }
 
-// NoParts fails when a temporary file is left in dir.
+// NoParts fails if a temporary file is left in dir.
 func NoParts(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -87,7 +87,7 @@ func NoParts(t *testing.T, dir string) {
 	}
 }
 
-// Output runs a command and returns what it says.
+// Output runs a command and returns its output.
 func Output(t *testing.T, c remote.Conn, cmd remote.Command) (stdout, stderr string, err error) {
 	t.Helper()
 	var o, e bytes.Buffer
@@ -113,12 +113,12 @@ func testExit(t *testing.T, c remote.Conn, _ string) {
 	if !errors.As(err, &exit) || exit.Code != 7 || exit.Signal != "" {
 		t.Errorf("exit 7: %v", err)
 	}
-	_, _, err = Output(t, c, remote.Command{Argv: []string{"sh", "-c", "exit 255"}}) // as ssh that fails itself
+	_, _, err = Output(t, c, remote.Command{Argv: []string{"sh", "-c", "exit 255"}}) // the status of an ssh that failed itself
 	if !errors.As(err, &exit) || exit.Code != 255 || exit.Signal != "" {
 		t.Errorf("exit 255: %v", err)
 	}
 	_, _, err = Output(t, c, remote.Command{Argv: []string{"sh", "-c", "kill -SEGV $$"}})
-	// A shell in between may report the signal as a status of its own.
+	// A shell in between may report the signal as its own exit status.
 	if !errors.As(err, &exit) || exit.Signal != "SEGV" && exit.Code != 128+11 {
 		t.Errorf("killed: %v", err)
 	}
@@ -149,7 +149,7 @@ func testStdin(t *testing.T, c remote.Conn, _ string) {
 	if err != nil || o != in {
 		t.Errorf("cat returned %d of %d bytes, %v", len(o), len(in), err)
 	}
-	// Neither unread input nor an input that never ends may hold the result up.
+	// The result must not wait for unread input, nor for an input that never ends.
 	if _, _, err := Output(t, c, remote.Command{Argv: []string{"true"}, Stdin: strings.NewReader(in)}); err != nil {
 		t.Errorf("unread input: %v", err)
 	}
@@ -168,7 +168,7 @@ func testStreaming(t *testing.T, c remote.Conn, _ string) {
 	go func() {
 		done <- c.Run(ctx, remote.Command{Argv: []string{"sh", "-c", "echo first; read x; echo $x"}, Stdin: r, Stdout: WriterFunc(func(b []byte) (int, error) {
 			if string(b) == "first\n" {
-				go func() { fmt.Fprintln(w, "second") }() // only now can the program go on
+				go func() { fmt.Fprintln(w, "second") }() // the program waits for this line
 			}
 			return len(b), nil
 		})})
@@ -178,7 +178,7 @@ func testStreaming(t *testing.T, c remote.Conn, _ string) {
 	}
 }
 
-// WriterFunc is a Writer.
+// WriterFunc makes a Writer from a function.
 type WriterFunc func([]byte) (int, error)
 
 // Write implements io.Writer.
@@ -203,14 +203,14 @@ func testCancelRun(t *testing.T, c remote.Conn, dir string) {
 	if !errors.Is(err, context.Canceled) || time.Since(begin) > 5*time.Second {
 		t.Errorf("got %v after %s", err, time.Since(begin))
 	}
-	// The connection is still good for the next command.
+	// The connection must still work for the next command.
 	if o, _, err := Output(t, c, remote.Command{Argv: []string{"echo", "next"}}); o != "next\n" || err != nil {
 		t.Errorf("the next command: %q, %v", o, err)
 	}
 	if late.Load() {
 		t.Error("the caller's writer was used after Run had returned")
 	}
-	// A context that has ended already runs nothing.
+	// With a context that has ended, Run starts nothing.
 	mark := filepath.Join(dir, "must-not-be")
 	if err := c.Run(ctx, remote.Command{Argv: []string{"touch", mark}}); !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package sshtest is an SSH server inside a test process that misbehaves on
-// demand: it cuts, stalls, shows another key, is out of space. Everything it
-// does well it does for real, in the file system and with real programs.
+// Package sshtest is an SSH server inside a test process that misbehaves on demand. It cuts
+// connections, stalls, shows another host key or runs out of space. Otherwise it works with the
+// real file system and real programs.
 package sshtest
 
 import (
@@ -28,92 +28,94 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// Options are the ways in which a server differs from a good one.
+// Options select the faults of a server.
 type Options struct {
 	// Address to listen on; "" means 127.0.0.1. All of 127.0.0.0/8 will do on Linux.
 	Address string
 	// Port to listen on; 0 means any.
 	Port int
-	// Key is the public key that is let in; nil means one whose private half is
-	// in Server.IdentityFile.
+	// Key is the public key that the server accepts; nil means a fresh key whose private half is in
+	// Server.IdentityFile.
 	Key ssh.PublicKey
-	// Name of the node in messages; "" means "node".
+	// Name is the server's name in messages; "" means "node".
 	Name string
-	// Home is where commands start and what HOME is; "" means a fresh folder.
+	// Home is the folder where commands start, and their HOME; "" means a fresh folder.
 	Home string
 	// Env are further variables of every command, as K=V.
 	Env []string
-	// Shell runs a command, its last word; nil means /bin/sh -c.
+	// Shell is the program that runs a command, which it gets as its last argument; nil means
+	// /bin/sh -c.
 	Shell []string
 	// Exec, if set, answers commands instead of a shell.
 	Exec func(command string, stdin io.Reader, stdout, stderr io.Writer) int
 
-	// StallOnAccept accepts TCP connections and never says a word.
+	// StallOnAccept makes the server accept TCP connections and send nothing.
 	StallOnAccept bool
-	// StallAfter, if above 0, makes each connection fall silent, still open,
-	// after that many bytes came in.
+	// StallAfter, if above 0, makes each connection fall silent, but stay open, after that many
+	// received bytes.
 	StallAfter int64
-	// CutAfter, if above 0, closes each connection after that many bytes came in.
+	// CutAfter, if above 0, closes each connection after that many received bytes.
 	CutAfter int64
-	// Cuts bounds how many connections CutAfter and StallAfter hit; 0 means all.
+	// Cuts limits the number of connections that CutAfter and StallAfter affect; 0 means all.
 	Cuts int
-	// WrongKey shows a host key that is not the one in KnownHosts.
+	// WrongKey makes the server show a host key that is not the one in KnownHosts.
 	WrongKey bool
-	// HostKey is the key it shows; nil means a fresh one, Ed25519.
+	// HostKey is the server's host key; nil means a fresh Ed25519 key.
 	HostKey ssh.Signer
-	// Algorithms are those that it offers; the zero value means those of x/crypto.
+	// Algorithms are the algorithms that the server offers; the zero value means those of x/crypto.
 	Algorithms ssh.Config
 	// Unknown leaves the server out of KnownHosts.
 	Unknown bool
-	// CutAuths is how many connections are closed while a key is being tried.
+	// CutAuths is the number of connections that the server closes during a try of a key.
 	CutAuths int
-	// NoForward refuses to be a jump host, as AllowTcpForwarding no does.
+	// NoForward makes the server refuse to be a jump host, as AllowTcpForwarding no does.
 	NoForward bool
-	// RefuseAuth turns every key down.
+	// RefuseAuth makes the server refuse every key.
 	RefuseAuth bool
-	// Password, if set, is what it takes instead of a key.
+	// Password, if set, is the password that the server accepts instead of a key.
 	Password string
-	// Ask, if set, is a login by keyboard-interactive, instead of a key or, with
-	// AfterKey, after one: it asks by challenge, and nil lets the user in.
+	// Ask, if set, is a login by keyboard-interactive instead of a key. With AfterKey it follows a
+	// key. Ask asks through challenge, and lets the user in when it returns nil.
 	Ask      func(user string, challenge ssh.KeyboardInteractiveChallenge) error
 	AfterKey bool
-	// Refuse, if set, is said to each connection in place of a version.
+	// Refuse, if set, is the text that the server sends to each connection in place of a version.
 	Refuse string
-	// MaxSessions, if above 0, is how many sessions a connection may have open.
+	// MaxSessions, if above 0, limits the open sessions of a connection.
 	MaxSessions int64
 	// NoSFTP refuses the sftp subsystem.
 	NoSFTP bool
-	// NoSpaceAfter, if above 0, is after how many bytes written to files the disk is full.
+	// NoSpaceAfter, if above 0, is the number of bytes written to files after which the disk is
+	// full.
 	NoSpaceAfter int64
-	// HideFree leaves statvfs out, so that a full disk shows only when writing.
+	// HideFree removes statvfs, so that only a write shows that the disk is full.
 	HideFree bool
-	// Corrupt flips a bit in every file that is put.
+	// Corrupt flips a bit in every uploaded file.
 	Corrupt bool
-	// IgnoreEOF leaves an SFTP session open after the client has ended it, until
-	// the connection ends.
+	// IgnoreEOF keeps an SFTP session open after the client has ended it, until the connection
+	// ends.
 	IgnoreEOF bool
-	// Rate, if above 0, is how many bytes a second come in, over each connection.
+	// Rate, if above 0, limits the bytes that the server receives over each connection per second.
 	Rate int64
-	// Reset breaks each connection in the handshake, without a close.
+	// Reset makes the server break each connection during the handshake, without a close.
 	Reset bool
-	// Latency is added to everything that the server sends.
+	// Latency delays everything that the server sends.
 	Latency time.Duration
 }
 
-// Server is a running server. It is stopped when its test ends.
+// Server is a running server. It stops when its test ends.
 type Server struct {
-	// Address and Port are where it listens.
+	// Address and Port are the server's TCP address.
 	Address string
 	Port    int
-	// User is a login it accepts (it accepts any).
+	// User is a login name; the server accepts any.
 	User string
-	// Home is the home of its one user.
+	// Home is the home folder of the server's only user.
 	Home string
-	// IdentityFile is a private key it accepts.
+	// IdentityFile is a private key that the server accepts.
 	IdentityFile string
-	// KnownHosts is a file with its host key.
+	// KnownHosts is a file with the server's host key.
 	KnownHosts string
-	// HostKey is the key it shows.
+	// HostKey is the server's host key.
 	HostKey ssh.PublicKey
 
 	opt         Options
@@ -144,7 +146,7 @@ func Start(tb testing.TB, opt Options) *Server {
 	return s
 }
 
-// Run runs a server until Stop. Its files lie in dir, which is there already.
+// Run runs a server until Stop. Its files lie in dir, which must exist.
 func Run(dir string, opt Options) (*Server, error) {
 	if opt.Address == "" {
 		opt.Address = "127.0.0.1"
@@ -173,7 +175,7 @@ func Run(dir string, opt Options) (*Server, error) {
 	return s, nil
 }
 
-// keys makes the keys of both sides and the files the client needs.
+// keys makes the keys of both sides and the client's files.
 func (s *Server) keys(dir string) error {
 	host, hostPub, _, err := newKey()
 	if err != nil {
@@ -238,7 +240,7 @@ func (s *Server) ask(c ssh.ConnMetadata, challenge ssh.KeyboardInteractiveChalle
 	return nil, nil
 }
 
-// identity makes the key that is let in.
+// identity makes the key that the server accepts.
 func (s *Server) identity(dir string) (ssh.PublicKey, error) {
 	_, pub, pem, err := newKey()
 	if err != nil {
@@ -264,7 +266,7 @@ func newKey() (ssh.Signer, ssh.PublicKey, []byte, error) {
 	return signer, signer.PublicKey(), pem.EncodeToMemory(block), nil
 }
 
-// Target is the server as a dialer wants it.
+// Target returns the server as a target for a dialer.
 func (s *Server) Target() remote.Target {
 	return remote.Target{
 		Name: s.opt.Name, Address: s.Address, Port: s.Port, User: s.User,
@@ -272,23 +274,23 @@ func (s *Server) Target() remote.Target {
 	}
 }
 
-// Connections is how many TCP connections it has accepted.
+// Connections returns the number of accepted TCP connections.
 func (s *Server) Connections() int { return int(s.connections.Load()) }
 
-// Refused is how many keys it has turned down.
+// Refused returns the number of refused keys.
 func (s *Server) Refused() int { return int(s.refused.Load()) }
 
-// Denied is how many passwords and other answers were wrong.
+// Denied returns the number of wrong passwords and other wrong answers.
 func (s *Server) Denied() int { return int(s.denied.Load()) }
 
-// Open is how many connections are open now.
+// Open returns the number of open connections.
 func (s *Server) Open() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
 }
 
-// Cut closes every open connection; new ones are accepted.
+// Cut closes every open connection. The server still accepts new ones.
 func (s *Server) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,11 +299,11 @@ func (s *Server) Cut() {
 	}
 }
 
-// Hush makes the server fall silent: nothing that comes in on any connection is
-// heard, nothing is said, and yet none is closed. So does a network that is cut.
+// Hush makes the server fall silent, as a cut network does. The server reads and sends nothing on
+// any connection, but closes none.
 func (s *Server) Hush() { s.hushed.Store(true) }
 
-// Stop closes everything and waits until nothing of the server runs any more.
+// Stop closes everything and waits until the server has ended completely.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.shut = true
@@ -379,6 +381,11 @@ func (s *Server) serve(c net.Conn) {
 		return
 	}
 	defer conn.Close()
+	s.serveChannels(chans, reqs)
+}
+
+// serveChannels serves the channels of one connection until it ends.
+func (s *Server) serveChannels(chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
 	var open atomic.Int64
 	var handlers sync.WaitGroup
 	defer handlers.Wait()
@@ -388,7 +395,7 @@ func (s *Server) serve(c net.Conn) {
 		case "session":
 			if n := open.Add(1); s.opt.MaxSessions > 0 && n > s.opt.MaxSessions {
 				open.Add(-1)
-				ch.Reject(ssh.ConnectionFailed, "open failed") // as OpenSSH
+				ch.Reject(ssh.ConnectionFailed, "open failed") // OpenSSH's message
 				continue
 			}
 			handlers.Go(func() {
@@ -397,7 +404,7 @@ func (s *Server) serve(c net.Conn) {
 			})
 		case "direct-tcpip":
 			if s.opt.NoForward {
-				ch.Reject(ssh.Prohibited, "open failed") // as OpenSSH
+				ch.Reject(ssh.Prohibited, "open failed") // OpenSSH's message
 				continue
 			}
 			handlers.Go(func() { forward(ch) })
@@ -407,7 +414,7 @@ func (s *Server) serve(c net.Conn) {
 	}
 }
 
-// forward is what a jump host does.
+// forward connects a channel to the address in its request, as a jump host does.
 func forward(nc ssh.NewChannel) {
 	var to struct {
 		Host     string
@@ -440,8 +447,8 @@ func forward(nc ssh.NewChannel) {
 	back.Wait()
 }
 
-// faulty is a connection that is slow, breaks or stalls after so many bytes, or
-// with the whole server.
+// faulty is a connection with faults. It is slow, breaks or stalls after a number of bytes, or
+// stalls together with the whole server.
 type faulty struct {
 	net.Conn
 	opt    Options
@@ -462,7 +469,7 @@ func (f *faulty) Read(b []byte) (int, error) {
 	if !f.silent() {
 		n, err = f.Conn.Read(b)
 	}
-	for f.silent() { // but open, until the client gives up or the server stops
+	for f.silent() { // the connection stays open until the client gives up or the server stops
 		time.Sleep(10 * time.Millisecond)
 		if _, err := f.Conn.Read(make([]byte, 4096)); err != nil {
 			return 0, err
@@ -481,13 +488,12 @@ func (f *faulty) Read(b []byte) (int, error) {
 
 func (f *faulty) Write(b []byte) (int, error) {
 	if f.silent() {
-		return len(b), nil // never arrives
+		return len(b), nil // the bytes never arrive
 	}
 	return f.Conn.Write(b)
 }
 
-// delayed sends everything a while later, as a long line does; the order and
-// the rate stay as they are.
+// delayed sends everything with a delay, as a long line does. It keeps the order and the rate.
 type delayed struct {
 	net.Conn
 	by    time.Duration
@@ -517,11 +523,11 @@ func (d *delayed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// stop is called when the SSH connection over d has ended and writes no more.
+// stop ends the delayed writes. The server calls it after the SSH connection over d has ended.
 func (d *delayed) stop() {
 	d.Conn.Close()
-	// The connection's own goroutines may still be writing their last words:
-	// the queue is drained, not closed under them.
+	// The connection's goroutines may still write their last bytes, so stop drains the queue before
+	// it closes it.
 	for {
 		select {
 		case <-d.queue:

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// session is one command, or SFTP.
+// session serves one command, or SFTP.
 func (s *Server) session(nc ssh.NewChannel) {
 	ch, reqs, err := nc.Accept()
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *Server) session(nc ssh.NewChannel) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	defer work.Wait()
-	defer cancel() // the client is gone: so are its programs
+	defer cancel() // when the client leaves, its programs end
 	started := false
 	for r := range reqs {
 		var word struct{ S string }
@@ -64,7 +64,7 @@ func (s *Server) exec(ctx context.Context, ch ssh.Channel, line string) {
 	cmd.Stdout, cmd.Stderr = ch, ch.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 10 * time.Second // a busy machine takes its time to read what a program said last
+	cmd.WaitDelay = 10 * time.Second // a busy machine reads the last output late
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return
@@ -121,7 +121,7 @@ func (s *Server) sftp(ctx context.Context, ch ssh.Channel) {
 	srv.Close()
 }
 
-// files serves the real file system, with the faults that were asked for.
+// files serves the real file system, with the faults of Options.
 type files struct{ s *Server }
 
 // Fileread implements sftp.FileReader.
@@ -220,7 +220,7 @@ func (l infos) ListAt(to []os.FileInfo, at int64) (int, error) {
 	return n, nil
 }
 
-// spacious adds statvfs, which tells the truth of Options.NoSpaceAfter.
+// spacious adds statvfs, which reports the free space by Options.NoSpaceAfter.
 type spacious struct{ *files }
 
 // StatVFS implements sftp.StatVFSFileCmder.
@@ -232,7 +232,7 @@ func (h spacious) StatVFS(*sftp.Request) (*sftp.StatVFS, error) {
 	return &sftp.StatVFS{Bsize: 1, Frsize: 1, Blocks: 1 << 40, Bfree: uint64(free), Bavail: uint64(free), Namemax: 255}, nil
 }
 
-// file is a file being written.
+// file is a file under upload.
 type file struct {
 	*os.File
 	s *Server
@@ -241,7 +241,7 @@ type file struct {
 // WriteAt implements io.WriterAt.
 func (f *file) WriteAt(b []byte, off int64) (int, error) {
 	if k := f.s.opt.NoSpaceAfter; k > 0 && f.s.written.Load()+int64(len(b)) > k {
-		// OpenSSH says no more than this either.
+		// OpenSSH sends no more detail either.
 		return 0, sftp.ErrSSHFxFailure
 	}
 	f.s.written.Add(int64(len(b)))

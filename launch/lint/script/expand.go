@@ -8,6 +8,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
+// expander expands the words of a shell.
+type expander struct{ *shell }
+
 type quoting int
 
 const (
@@ -16,81 +19,81 @@ const (
 	inDocument
 )
 
-// fields expands words into those that a command gets.
-func (in *interpreter) fields(words []*syntax.Word) []Word {
+// expandFields expands words into the arguments of a command.
+func (e expander) expandFields(words []*syntax.Word) []Word {
 	var all []Word
 	for _, w := range words {
-		if in.budget.spent() {
+		if e.budget.isSpent() {
 			return all
 		}
-		all = append(all, split(in.expand(w, unquoted), in.src.pos(w.Pos()))...)
+		all = append(all, splitFields(e.expandWord(w, unquoted), e.src.placeOf(w.Pos()))...)
 	}
 	return all
 }
 
-// value expands the word of an assignment or a redirection.
-func (in *interpreter) value(w *syntax.Word) Word {
+// expandValue expands the word of an assignment or a redirection.
+func (e expander) expandValue(w *syntax.Word) Word {
 	if w == nil {
 		return Word{}
 	}
-	return whole(in.expand(w, unquoted), in.src.pos(w.Pos()))
+	return joinChars(e.expandWord(w, unquoted), e.src.placeOf(w.Pos()))
 }
 
-// expand expands a word that is not split yet.
-func (in *interpreter) expand(w *syntax.Word, q quoting) []Char {
-	if w == nil || !in.enter() {
+// expandWord expands a word without splitting it.
+func (e expander) expandWord(w *syntax.Word, q quoting) []Char {
+	if w == nil || !e.enterLevel() {
 		return nil
 	}
-	defer in.leave()
+	defer e.leaveLevel()
 	var out []Char
 	for _, part := range w.Parts {
-		out = append(out, in.part(part, q)...)
+		out = append(out, e.expandPart(part, q)...)
 		if len(out) > maxWord {
 			out = out[:maxWord]
 		}
 	}
-	in.budget.chars += len(out)
+	e.budget.chars += len(out)
 	return out
 }
 
-func (in *interpreter) part(part syntax.WordPart, q quoting) []Char {
+func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 	switch p := part.(type) {
 	case *syntax.Lit:
-		return in.literal(in.src.offset(p.Pos()), in.src.offset(p.End()), q)
+		return e.unescapeLiteral(e.src.offset(p.Pos()), e.src.offset(p.End()), q)
 	case *syntax.SglQuoted:
-		return in.singleQuoted(p)
+		return e.expandSingleQuoted(p)
 	case *syntax.DblQuoted:
-		out := []Char{{kind: charMark, At: in.src.pos(p.Pos())}}
+		out := []Char{{kind: charMark, At: e.src.placeOf(p.Pos())}}
 		for _, inner := range p.Parts {
-			out = append(out, in.part(inner, inQuotes)...)
+			out = append(out, e.expandPart(inner, inQuotes)...)
 		}
 		return out
 	case *syntax.ParamExp:
-		return in.parameter(p, q)
+		return e.expandParameter(p, q)
 	case *syntax.CmdSubst:
-		return in.unknown(p.Pos(), &Ref{Output: in.substitution(p.Stmts)}, q)
+		return e.unknownText(p.Pos(), &Ref{Output: e.commandOutput(p.Stmts)}, q)
 	case *syntax.ArithmExp:
-		return in.arithmetic(p, q)
+		return e.expandArithmetic(p, q)
 	case *syntax.ProcSubst:
-		in.substitution(p.Stmts)
-		return in.unknown(p.Pos(), &Ref{}, q)
+		e.commandOutput(p.Stmts)
+		return e.unknownText(p.Pos(), &Ref{}, q)
 	case *syntax.ExtGlob, *syntax.BraceExp:
-		return in.raw(in.src.offset(part.Pos()), in.src.offset(part.End()), q != unquoted)
+		return e.rawText(e.src.offset(part.Pos()), e.src.offset(part.End()), q != unquoted)
 	}
 	return nil
 }
 
-// raw takes the text as it is.
-func (in *interpreter) raw(from, to int, quoted bool) []Char {
+// rawText returns the text without expansion.
+func (e expander) rawText(from, to int, quoted bool) []Char {
 	var out []Char
 	for i := from; i < to; i++ {
-		out = append(out, in.char(i, quoted))
+		out = append(out, e.charAt(i, quoted))
 	}
 	return out
 }
 
-func (in *interpreter) char(i int, quoted bool) Char {
-	c := in.src.char(i)
+func (e expander) charAt(i int, quoted bool) Char {
+	c := e.src.charAt(i)
 	c.quoted = quoted
 	if c.Ref != nil {
 		c.kind = charRef
@@ -98,20 +101,20 @@ func (in *interpreter) char(i int, quoted bool) Char {
 	return c
 }
 
-// literal takes the backslashes out of a literal. The parser may end one
+// unescapeLiteral removes the backslashes from a literal. The parser may end a literal
 // between a backslash and its newline.
-func (in *interpreter) literal(from, to int, q quoting) []Char {
+func (e expander) unescapeLiteral(from, to int, q quoting) []Char {
 	var out []Char
 	for i := from; i < to; i++ {
-		c := in.char(i, q != unquoted)
-		if c.Ref == nil && c.Byte == '\r' && (i+1 == len(in.src.text) || in.src.text[i+1] == '\n') {
-			continue // the file was written on Windows; the parser passes over it, too
+		c := e.charAt(i, q != unquoted)
+		if c.Ref == nil && c.Byte == '\r' && (i+1 == len(e.src.text) || e.src.text[i+1] == '\n') {
+			continue // a line end of Windows; the parser skips it, too
 		}
-		if c.Ref != nil || c.Byte != '\\' || i+1 >= len(in.src.text) {
+		if c.Ref != nil || c.Byte != '\\' || i+1 >= len(e.src.text) {
 			out = append(out, c)
 			continue
 		}
-		next := in.char(i+1, true)
+		next := e.charAt(i+1, true)
 		switch {
 		case next.Ref == nil && next.Byte == '\n':
 			i++
@@ -125,17 +128,17 @@ func (in *interpreter) literal(from, to int, q quoting) []Char {
 	return out
 }
 
-func (in *interpreter) singleQuoted(p *syntax.SglQuoted) []Char {
-	from, to := in.src.offset(p.Left)+1, in.src.offset(p.Right)
+func (e expander) expandSingleQuoted(p *syntax.SglQuoted) []Char {
+	from, to := e.src.offset(p.Left)+1, e.src.offset(p.Right)
 	if p.Dollar {
 		from++
 	}
-	out := []Char{{kind: charMark, At: in.src.pos(p.Left)}}
+	out := []Char{{kind: charMark, At: e.src.placeOf(p.Left)}}
 	for i := from; i < to; i++ {
-		c := in.char(i, true)
+		c := e.charAt(i, true)
 		if p.Dollar && c.Byte == '\\' && i+1 < to {
 			i++
-			c = in.char(i, true)
+			c = e.charAt(i, true)
 			switch c.Byte {
 			case 'n':
 				c.Byte = '\n'
@@ -148,45 +151,44 @@ func (in *interpreter) singleQuoted(p *syntax.SglQuoted) []Char {
 	return out
 }
 
-// unknown is a text that only the run knows.
-func (in *interpreter) unknown(at syntax.Pos, r *Ref, q quoting) []Char {
-	r.Depth = in.depth
-	return []Char{{Ref: r, At: in.src.pos(at), kind: charRef, quoted: q != unquoted}}
+// unknownText stands for a text that only the run knows.
+func (e expander) unknownText(at syntax.Pos, r *Ref, q quoting) []Char {
+	r.Depth = e.depth
+	return []Char{{Ref: r, At: e.src.placeOf(at), kind: charRef, quoted: q != unquoted}}
 }
 
-// substitution walks the commands of $(...) and returns them.
-func (in *interpreter) substitution(stmts []*syntax.Stmt) []*Command {
-	before := len(in.script.Commands)
-	sub := in.fork()
+// commandOutput follows the commands of $(...) and returns them.
+func (e expander) commandOutput(stmts []*syntax.Stmt) []*Command {
+	before := len(e.script.Commands)
+	sub := e.newSubshell()
 	sub.captured = true
-	sub.stmts(stmts)
-	in.script.Commands = sub.script.Commands
-	return in.script.Commands[before:]
+	interpreter{sub}.runStatements(stmts)
+	return e.script.Commands[before:]
 }
 
-func (in *interpreter) parameter(p *syntax.ParamExp, q quoting) []Char {
+func (e expander) expandParameter(p *syntax.ParamExp, q quoting) []Char {
 	if p.Param == nil {
-		return in.unknown(p.Pos(), &Ref{}, q)
+		return e.unknownText(p.Pos(), &Ref{}, q)
 	}
 	name := p.Param.Value
-	v := in.env.vars[name]
+	v := e.env.vars[name]
 	switch {
 	case p.Exp != nil:
-		return in.expansion(p, v, q)
+		return e.expandOperator(p, v, q)
 	case p.Excl, p.Length, p.Width, p.IsSet, p.Slice != nil, p.Repl != nil, p.Names != 0:
-		return in.unknown(p.Pos(), &Ref{Name: name, Assigned: v != nil, Edited: true}, q)
+		return e.unknownText(p.Pos(), &Ref{Name: name, Assigned: v != nil, Edited: true}, q)
 	case v == nil || v.unknown:
-		return in.unknown(p.Pos(), in.variable(name, v), q)
+		return e.unknownText(p.Pos(), e.variableRef(name, v), q)
 	case v.unset:
 		return nil
 	case p.Index != nil || v.array != nil:
-		return in.element(p, v, q)
+		return e.expandElement(p, v, q)
 	}
-	return copied(v.value.Chars, q)
+	return copyChars(v.value.Chars, q)
 }
 
-// variable is a Ref to one whose value is not known.
-func (in *interpreter) variable(name string, v *variable) *Ref {
+// variableRef returns a Ref to a variable with an unknown value.
+func (e expander) variableRef(name string, v *variable) *Ref {
 	r := &Ref{Name: name}
 	if v != nil {
 		r.Hidden = v.hidden
@@ -195,8 +197,8 @@ func (in *interpreter) variable(name string, v *variable) *Ref {
 	return r
 }
 
-// copied is the value of a variable where it is expanded.
-func copied(chars []Char, q quoting) []Char {
+// copyChars copies a variable's value to the place of its expansion.
+func copyChars(chars []Char, q quoting) []Char {
 	out := make([]Char, len(chars), len(chars)+1)
 	for i, c := range chars {
 		c.quoted = q != unquoted
@@ -205,15 +207,15 @@ func copied(chars []Char, q quoting) []Char {
 	return out
 }
 
-// element expands ${A[0]}, ${A[@]} and $A.
-func (in *interpreter) element(p *syntax.ParamExp, v *variable, q quoting) []Char {
+// expandElement expands ${A[0]}, ${A[@]} and $A.
+func (e expander) expandElement(p *syntax.ParamExp, v *variable, q quoting) []Char {
 	array := v.array
 	if array == nil {
 		array = []Word{v.value}
 	}
 	index := "0"
 	if p.Index != nil {
-		index = in.subscript(p.Index)
+		index = e.indexText(p.Index)
 	} else if name := p.Param.Value; name == "@" || name == "*" {
 		index = name
 	}
@@ -229,7 +231,7 @@ func (in *interpreter) element(p *syntax.ParamExp, v *variable, q quoting) []Cha
 			if q != unquoted {
 				out = append(out, Char{kind: charMark, At: w.At})
 			}
-			out = append(out, copied(w.Chars, q)...)
+			out = append(out, copyChars(w.Chars, q)...)
 			if len(out) > maxWord {
 				break
 			}
@@ -237,18 +239,18 @@ func (in *interpreter) element(p *syntax.ParamExp, v *variable, q quoting) []Cha
 		return out
 	}
 	if n, err := strconv.Atoi(index); err == nil {
-		// From its end an array is counted only where no element can be several.
+		// A negative index is safe only if no element can expand to several.
 		if n < 0 && !slices.ContainsFunc(array, func(w Word) bool { return len(w.Refs()) > 0 }) {
 			n += len(array)
 		}
 		if n >= 0 && n < len(array) {
-			return copied(array[n].Chars, q)
+			return copyChars(array[n].Chars, q)
 		}
 	}
-	return in.unknown(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Index: index, Output: arrayOutput(array)}, q)
+	return e.unknownText(p.Pos(), &Ref{Name: p.Param.Value, Assigned: true, Index: index, Output: arrayOutput(array)}, q)
 }
 
-// arrayOutput is the command whose output is the whole array: A=($(command)).
+// arrayOutput returns the command whose output fills the array: A=($(command)).
 func arrayOutput(array []Word) []*Command {
 	if len(array) != 1 || array[0].Only() == nil {
 		return nil
@@ -256,34 +258,23 @@ func arrayOutput(array []Word) []*Command {
 	return array[0].Only().Output
 }
 
-// subscript is the text of an index, "" if it is not known.
-func (in *interpreter) subscript(x syntax.ArithmExpr) string {
-	if w, ok := x.(*syntax.Word); ok && (w.Lit() == "@" || w.Lit() == "*") {
-		return w.Lit()
-	}
-	if n, known := in.number(x, nil); known {
-		return strconv.Itoa(n)
-	}
-	return ""
-}
-
-// expansion is ${NAME:-word} and its kin.
-func (in *interpreter) expansion(p *syntax.ParamExp, v *variable, q quoting) []Char {
+// expandOperator expands ${NAME:-word} and the other operators with a word.
+func (e expander) expandOperator(p *syntax.ParamExp, v *variable, q quoting) []Char {
 	name := p.Param.Value
 	known := v != nil && !v.unknown && v.array == nil && p.Index == nil
 	op := p.Exp.Op
-	// With a colon an empty value counts as none.
+	// With a colon an empty value counts as unset.
 	colon := op == syntax.DefaultUnsetOrNull || op == syntax.AssignUnsetOrNull || op == syntax.AlternateUnsetOrNull || op == syntax.ErrorUnsetOrNull
 	missing := known && (v.unset || colon && len(v.value.Chars) == 0)
-	r := in.variable(name, v)
+	r := e.variableRef(name, v)
 	switch op {
 	case syntax.DefaultUnset, syntax.DefaultUnsetOrNull, syntax.AssignUnset, syntax.AssignUnsetOrNull:
 		if known && !missing {
-			return copied(v.value.Chars, q)
+			return copyChars(v.value.Chars, q)
 		}
-		out := in.fallback(p, r, missing, q)
+		out := e.expandDefault(p, r, missing, q)
 		if op == syntax.AssignUnset || op == syntax.AssignUnsetOrNull {
-			in.assign(in.newAssignment(name, whole(out, in.src.pos(p.Pos())), in.src.pos(p.Pos())), false)
+			e.setVariable(e.newAssignment(name, joinChars(out, e.src.placeOf(p.Pos())), e.src.placeOf(p.Pos())), false)
 		}
 		return out
 	case syntax.AlternateUnset, syntax.AlternateUnsetOrNull:
@@ -291,116 +282,32 @@ func (in *interpreter) expansion(p *syntax.ParamExp, v *variable, q quoting) []C
 			return nil
 		}
 		if known && p.Exp.Word != nil {
-			return in.expand(p.Exp.Word, q)
+			return e.expandWord(p.Exp.Word, q)
 		}
 		r.Alternate = true
 	case syntax.ErrorUnset, syntax.ErrorUnsetOrNull:
 		if known && !missing {
-			return copied(v.value.Chars, q)
+			return copyChars(v.value.Chars, q)
 		}
 		r.Required = true
 	default:
 		r.Edited = true
 	}
-	return in.unknown(p.Pos(), r, q)
+	return e.unknownText(p.Pos(), r, q)
 }
 
-// fallback is what ${NAME:-word} expands to where the variable is missing; it
-// may be, unless that is known.
-func (in *interpreter) fallback(p *syntax.ParamExp, r *Ref, missing bool, q quoting) []Char {
-	word := Word{At: in.src.pos(p.Pos())}
+// expandDefault expands ${NAME:-word} for a variable that is, or may be, missing.
+func (e expander) expandDefault(p *syntax.ParamExp, r *Ref, missing bool, q quoting) []Char {
+	word := Word{At: e.src.placeOf(p.Pos())}
 	if p.Exp.Word != nil {
 		if missing {
-			return in.expand(p.Exp.Word, q)
+			return e.expandWord(p.Exp.Word, q)
 		}
-		word = whole(in.expand(p.Exp.Word, inQuotes), in.src.pos(p.Exp.Word.Pos()))
+		word = joinChars(e.expandWord(p.Exp.Word, inQuotes), e.src.placeOf(p.Exp.Word.Pos()))
 	}
 	if missing {
 		return nil
 	}
 	r.Default = &word
-	return in.unknown(p.Pos(), r, q)
-}
-
-// arithmetic is $((...)): a number where everything in it is known.
-func (in *interpreter) arithmetic(p *syntax.ArithmExp, q quoting) []Char {
-	var uses []*Ref
-	n, known := in.number(p.X, &uses)
-	at := in.src.pos(p.Pos())
-	if !known {
-		return in.unknown(p.Pos(), &Ref{Uses: uses}, q)
-	}
-	var out []Char
-	for _, b := range []byte(strconv.Itoa(n)) {
-		out = append(out, Char{Byte: b, At: at, quoted: q != unquoted})
-	}
-	return out
-}
-
-// number computes what can be computed, and notes the unknown variables.
-func (in *interpreter) number(x syntax.ArithmExpr, uses *[]*Ref) (n int, known bool) {
-	if !in.enter() {
-		return 0, false
-	}
-	defer in.leave()
-	switch x := x.(type) {
-	case *syntax.ParenArithm:
-		return in.number(x.X, uses)
-	case *syntax.UnaryArithm:
-		n, known = in.number(x.X, uses)
-		return -n, known && x.Op == syntax.Minus
-	case *syntax.BinaryArithm:
-		a, okA := in.number(x.X, uses)
-		b, okB := in.number(x.Y, uses)
-		if !okA || !okB {
-			return 0, false
-		}
-		return compute(x.Op, a, b)
-	case *syntax.Word:
-		return in.operand(x, uses)
-	}
-	return 0, false
-}
-
-func compute(op syntax.BinAritOperator, a, b int) (n int, known bool) {
-	switch op {
-	case syntax.Add:
-		return a + b, true
-	case syntax.Sub:
-		return a - b, true
-	case syntax.Mul:
-		return a * b, true
-	case syntax.Quo:
-		if b != 0 {
-			return a / b, true
-		}
-	case syntax.Rem:
-		if b != 0 {
-			return a % b, true
-		}
-	}
-	return 0, false
-}
-
-// operand is a number, $NAME or NAME.
-func (in *interpreter) operand(w *syntax.Word, uses *[]*Ref) (n int, known bool) {
-	value := whole(in.expand(w, inQuotes), in.src.pos(w.Pos()))
-	if n, ok := value.Int(); ok {
-		return n, true
-	}
-	if name, ok := value.Literal(); ok && syntax.ValidName(name) {
-		v := in.env.vars[name]
-		if v != nil && !v.unknown && v.array == nil {
-			if n, ok := v.value.Int(); ok {
-				return n, true
-			}
-			value = v.value
-		} else {
-			value = Word{Chars: in.unknown(w.Pos(), in.variable(name, v), inQuotes), At: value.At}
-		}
-	}
-	if uses != nil {
-		*uses = append(*uses, value.Refs()...)
-	}
-	return 0, false
+	return e.unknownText(p.Pos(), r, q)
 }

@@ -1,10 +1,9 @@
-// Package script reads shell scripts that launch jobs, and says what they do:
-// which commands run, with which words after the shell's expansions, started
-// by what (srun, bash -c, ssh), and which of their words are expanded by which
-// shell.
+// Package script reads shell scripts that launch jobs. It lists their commands with
+// the words after the shell's expansions, the commands that start them (srun, bash -c,
+// ssh), and the shell that expands each word.
 //
-// The shell is parsed for real; variables that the script itself sets are
-// followed, and what only the run knows stays a [Ref]. Nothing is run.
+// The package uses a real shell parser and follows the script's own variables. A [Ref]
+// stands for a text that only the run knows. The package runs nothing.
 package script
 
 import (
@@ -17,10 +16,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds of what is read: a launch script is small, and hostile input must not
-// take long.
+// Bounds of the work: launch scripts are small, and hostile input must not take long.
 const (
-	// MaxSize is the size of the largest file that is read.
+	// MaxSize is the maximum size of a script.
 	MaxSize     = 128 << 10
 	maxCommands = 5000
 	maxChars    = 1 << 20 // of all expansions together
@@ -29,25 +27,25 @@ const (
 	maxLevels   = 200 // statements within statements, and expansions
 )
 
-// Script is what a file, or a script in one of its here-documents, does.
+// Script describes a file, or a script in one of its here-documents.
 type Script struct {
-	// Batch are the #SBATCH options that Slurm reads, in order.
+	// Batch are the #SBATCH options, in order.
 	Batch []Option
 	// Directives are the #SBATCH lines before the first command; Late those
 	// after it, which Slurm does not read.
 	Directives, Late []Directive
-	// Commands are all that the script runs, in order; what another command
-	// starts comes after it. Functions that nobody calls come last.
+	// Commands are all commands of the script, in order. A command comes before
+	// the commands that it starts. Uncalled functions come last.
 	Commands []*Command
-	// Assignments are all the variables that it sets, in order.
+	// Assignments are all assignments of the script, in order.
 	Assignments []*Assignment
-	// Submitted says that it is given to sbatch by the script around it.
+	// Submitted: the outer script gives it to sbatch.
 	Submitted bool
-	// Inner are the scripts that it writes to files or submits.
+	// Inner are the scripts that this one writes to files or submits.
 	Inner []*Script
-	// Comments are those of the shell, with where they begin.
+	// Comments are the shell's comments.
 	Comments []Comment
-	// Ranges are the simple commands' first and last byte.
+	// Ranges are the places of the simple commands.
 	Ranges []Range
 }
 
@@ -66,7 +64,7 @@ type Directive struct {
 	Words []Word
 }
 
-// Assignment is a variable that is set.
+// Assignment sets a variable.
 type Assignment struct {
 	Name  string
 	Value Word
@@ -74,62 +72,62 @@ type Assignment struct {
 	At    int
 	// Seq orders assignments and commands.
 	Seq int
-	// Exported is the Seq from which on the commands of the script get the
-	// variable in their environment, 0 for never.
+	// Exported is the Seq of the export: later commands get the variable in their
+	// environment. 0 for never.
 	Exported int
-	// Depth is Command.Depth of the shell that sets it.
+	// Depth is the Command.Depth of its shell.
 	Depth int
 	// Via are the commands that started that shell.
 	Via []*Command
-	// Branch says that it may not happen: in a branch, or behind ||.
+	// Branch: the assignment may not run, because it is in a branch or behind ||.
 	Branch bool
-	// Inherited says that it may be in the environment anyway: NAME=${NAME:-x}.
+	// Inherited: the variable may already be in the environment: NAME=${NAME:-x}.
 	Inherited bool
 }
 
-// Redirect is where a command's input or output goes.
+// Redirect is a redirection of a command's input or output.
 type Redirect struct {
 	Op   string
 	Word Word
 }
 
-// Command is a simple command with its words expanded.
+// Command is a simple command with expanded words.
 type Command struct {
 	Words []Word
-	// Env are the assignments for it alone.
+	// Env are the assignments in front of the command.
 	Env []*Assignment
-	// environment are the variables of known value that its shell exports.
+	// environment are its shell's exported variables with known values.
 	environment map[string]*Assignment
 	// Via are the commands that start it, outermost first: srun, then bash.
 	Via       []*Command
 	Redirects []Redirect
-	// Options are those of srun, sbatch and salloc.
+	// Options are the options of srun, sbatch and salloc.
 	Options []Option
 	// Target is the host of ssh.
 	Target Word
-	// Open says that there may be options of those that are not known.
+	// Open: a variable may hold further options.
 	Open bool
-	// Depth is how many of Via start something once for each task or node.
-	// Words are expanded by the shell that they stand in: a Ref of less Depth
-	// than its command is the same for all tasks.
+	// Depth counts the commands of Via that start one process per task or node.
+	// The surrounding shell expands the words: a Ref with a smaller Depth than its
+	// command is the same for all tasks.
 	Depth int
 	// Seq orders assignments and commands.
 	Seq int
-	// At is where it stands in the file.
+	// At is its place in the file.
 	At int
 
 	Loop       bool // in the body of a loop
-	Branch     bool // may not happen: in a branch, or behind ||
+	Branch     bool // may not run: in a branch, or behind ||
 	Test       bool // its exit status decides a loop or a branch
 	Captured   bool // in $(...)
 	Background bool
-	Remote     bool // by ssh or in a container: without our environment
+	Remote     bool // by ssh or in a container: without the script's environment
 	Pipefail   bool
 	Piped      bool // its output goes to another command
-	Uncalled   bool // in a function that the script does not call
+	Uncalled   bool // in a function without calls
 }
 
-// Name is the program without its folder, "" if it is not known.
+// Name returns the program's base name, "" if it is not known.
 func (c *Command) Name() string {
 	if len(c.Words) == 0 {
 		return ""
@@ -148,7 +146,7 @@ func (c *Command) Name() string {
 	return path.Base(name)
 }
 
-// Arg is the text of a word, "" where there is none or it is not known.
+// Arg returns the text of a word, "" if it is missing or not known.
 func (c *Command) Arg(i int) string {
 	if i >= len(c.Words) {
 		return ""
@@ -157,7 +155,7 @@ func (c *Command) Arg(i int) string {
 	return text
 }
 
-// Text is the command as a reader would write it.
+// Text writes the command for a reader.
 func (c *Command) Text() string {
 	words := make([]string, len(c.Words))
 	for i, w := range c.Words {
@@ -166,8 +164,8 @@ func (c *Command) Text() string {
 	return strings.Join(words, " ")
 }
 
-// Getenv is the assignment that gives the command a variable of its
-// environment, or nil where the script sets none or more than one may count.
+// Getenv returns the assignment of a variable in the command's environment; nil if
+// there is none or several may apply.
 func (c *Command) Getenv(name string) *Assignment {
 	for _, a := range c.Env {
 		if a.Name == name {
@@ -177,18 +175,17 @@ func (c *Command) Getenv(name string) *Assignment {
 	return c.environment[name]
 }
 
-// Starter is the innermost of the commands that start c whose name is one of
-// these, or nil.
+// Starter returns the innermost starter of c with one of these names, or nil.
 func (c *Command) Starter(names ...string) *Command {
-	return innermost(c.Via, names)
+	return innermostNamed(c.Via, names)
 }
 
-// Starter is as for commands.
+// Starter works as for commands.
 func (a *Assignment) Starter(names ...string) *Command {
-	return innermost(a.Via, names)
+	return innermostNamed(a.Via, names)
 }
 
-func innermost(via []*Command, names []string) *Command {
+func innermostNamed(via []*Command, names []string) *Command {
 	for i := len(via) - 1; i >= 0; i-- {
 		for _, name := range names {
 			if via[i].Name() == name {
@@ -199,7 +196,7 @@ func innermost(via []*Command, names []string) *Command {
 	return nil
 }
 
-// SyntaxError says why a text is no shell script.
+// SyntaxError is the reason why a text is not a shell script.
 type SyntaxError struct {
 	At  int // the byte
 	Err error
@@ -212,39 +209,38 @@ func (e *SyntaxError) Unwrap() error { return e.Err }
 
 // Read reads a script. The error is a *SyntaxError.
 func Read(text []byte) (*Script, error) {
-	if err := acceptable(text); err != nil {
+	if err := checkText(text); err != nil {
 		return nil, &SyntaxError{0, err}
 	}
 	src := &source{text: text}
-	file, err := src.parse()
+	file, err := src.parseShell()
 	if err != nil {
-		return nil, positioned(err)
+		return nil, toSyntaxError(err)
 	}
 	b := &budget{}
-	return run(src, file, b), nil
+	return readScript(src, file, b), nil
 }
 
-// acceptable refuses what is clearly something else.
-func acceptable(text []byte) error {
+// checkText refuses texts that are clearly not shell scripts.
+func checkText(text []byte) error {
 	if len(text) > MaxSize {
-		return fmt.Errorf("too large for a launch script: %d bytes, at most %d are read", len(text), MaxSize)
+		return fmt.Errorf("too large for a launch script: %d bytes, at most %d", len(text), MaxSize)
 	}
 	if bytes.IndexByte(text, 0) >= 0 {
 		return errors.New("not a shell script: it has zero bytes")
 	}
-	if nesting(text) > maxNesting {
+	if nestingDepth(text) > maxNesting {
 		return fmt.Errorf("nested more than %d levels deep", maxNesting)
 	}
 	first, _, _ := bytes.Cut(text, []byte("\n"))
-	if shebang, ok := bytes.CutPrefix(first, []byte("#!")); ok && !shellLine(string(shebang)) {
+	if shebang, ok := bytes.CutPrefix(first, []byte("#!")); ok && !isShellLine(string(shebang)) {
 		return fmt.Errorf("not a script of sh or bash: its first line names %s", strings.TrimSpace(string(shebang)))
 	}
 	return nil
 }
 
-// shellLine reports whether the interpreter of a #! line is a shell that is
-// understood.
-func shellLine(line string) bool {
+// isShellLine reports whether a #! line names a supported shell.
+func isShellLine(line string) bool {
 	for _, word := range strings.Fields(line) {
 		switch base := path.Base(word); {
 		case base == "sh", base == "bash", base == "dash", base == "ash", strings.HasSuffix(base, "ksh"), base == "zsh", base == "bats":
@@ -257,13 +253,13 @@ func shellLine(line string) bool {
 	return false
 }
 
-// maxNesting is how deep brackets may go: the parser is recursive, and nothing
-// recovers a program whose stack is full.
+// maxNesting is the maximum depth of brackets. The parser is recursive, and Go cannot
+// recover from a stack overflow.
 const maxNesting = 1000
 
-// nesting is how deep the brackets go, quotes and comments not counted out.
-// What that misses (quoted brackets, reserved words) is bounded by MaxSize.
-func nesting(text []byte) int {
+// nestingDepth returns the depth of brackets, including those in quotes and comments.
+// MaxSize bounds other nesting, such as reserved words.
+func nestingDepth(text []byte) int {
 	deepest, depth := 0, 0
 	for _, b := range text {
 		switch b {
@@ -277,8 +273,8 @@ func nesting(text []byte) int {
 	return deepest
 }
 
-// positioned takes the place out of a parser's error.
-func positioned(err error) error {
+// toSyntaxError makes a SyntaxError of a parser's error.
+func toSyntaxError(err error) error {
 	var parse syntax.ParseError
 	var lang syntax.LangError
 	switch {

@@ -10,12 +10,11 @@ type Option struct {
 	At    int
 }
 
-// slurmOptions says how the options of sbatch, srun and salloc are written
-// (Slurm 22.05 to 25.11). Those that take a value in another word need not be
-// listed by their long name.
+// slurmOptions is the syntax of the options of sbatch, srun and salloc (Slurm 22.05 to
+// 25.11). Long options with a value in the next word need no entry.
 type slurmOptions struct {
 	short map[byte]string // short option → long
-	flags map[string]bool // long options that take no value, or only behind =
+	flags map[string]bool // long options without a value, or with one only behind =
 }
 
 func newSlurmOptions(batch bool) slurmOptions {
@@ -47,10 +46,9 @@ func newSlurmOptions(batch bool) slurmOptions {
 	return slurmOptions{short, flags}
 }
 
-// parse splits the words behind a command's name into its options and the
-// rest: a program with its arguments. Open says that a variable among them may
-// hold more options.
-func (o slurmOptions) parse(words []Word) (options []Option, rest []Word, open bool) {
+// parseOptions splits the words behind a command's name into its options and the rest:
+// a program with its arguments. open: a variable may hold further options.
+func (o slurmOptions) parseOptions(words []Word) (options []Option, rest []Word, open bool) {
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		text := w.Text()
@@ -66,7 +64,7 @@ func (o slurmOptions) parse(words []Word) (options []Option, rest []Word, open b
 			}
 			options = append(options, option)
 		case w.HasPrefix("-") && len(w.Chars) > 1:
-			more, used := o.cluster(w, words[i+1:])
+			more, used := o.parseShortOptions(w, words[i+1:])
 			options = append(options, more...)
 			i += used
 		case w.Only().holdsOptions(words[i+1:]):
@@ -78,14 +76,14 @@ func (o slurmOptions) parse(words []Word) (options []Option, rest []Word, open b
 	return options, nil, open
 }
 
-// holdsOptions reports whether an unknown word among options, with others
-// behind it, is more of them: $SRUN_ARGS.
+// holdsOptions reports whether an unknown word between options holds further options:
+// $SRUN_ARGS.
 func (r *Ref) holdsOptions(behind []Word) bool {
-	return r != nil && len(behind) > 0 && (r.Options() || behind[0].HasPrefix("-") || isProgram(behind[0]))
+	return r != nil && len(behind) > 0 && (r.NamesOptions() || behind[0].HasPrefix("-") || isProgram(behind[0]))
 }
 
-// Options reports whether a variable is called like one that holds options.
-func (r *Ref) Options() bool {
+// NamesOptions reports whether a variable's name suggests that it holds options.
+func (r *Ref) NamesOptions() bool {
 	if r.Name == "@" || r.Name == "*" {
 		return true
 	}
@@ -98,8 +96,9 @@ func (r *Ref) Options() bool {
 	return false
 }
 
-// cluster reads -lN2 and the like; used is 1 if the value is the next word.
-func (o slurmOptions) cluster(w Word, next []Word) (options []Option, used int) {
+// parseShortOptions reads combined options such as -lN2; used is 1 if the value is the
+// next word.
+func (o slurmOptions) parseShortOptions(w Word, next []Word) (options []Option, used int) {
 	for i := 1; i < len(w.Chars); i++ {
 		c := w.Chars[i]
 		if c.Ref != nil {
@@ -129,8 +128,8 @@ func (o slurmOptions) cluster(w Word, next []Word) (options []Option, used int) 
 	return options, 0
 }
 
-// exported are the variables that --export=ALL,NAME=value sets.
-func exported(options []Option) []Word {
+// exportedVariables returns the assignments in --export=ALL,NAME=value.
+func exportedVariables(options []Option) []Word {
 	var all []Word
 	for _, o := range options {
 		if o.Name != "export" {
@@ -149,10 +148,9 @@ func exported(options []Option) []Word {
 
 const directive = "#SBATCH"
 
-// directives finds the #SBATCH lines. Slurm reads those before the first line
-// that is neither empty nor a comment, and only where nothing stands before
-// the #.
-func directives(lines []Word) (before, after []Directive) {
+// findDirectives finds the #SBATCH lines. Slurm reads the ones before the first command,
+// and only if the line begins with the #.
+func findDirectives(lines []Word) (before, after []Directive) {
 	started := false
 	for _, line := range lines {
 		text := line.Text()
@@ -172,8 +170,8 @@ func directives(lines []Word) (before, after []Directive) {
 	return before, after
 }
 
-// directiveWords splits as sbatch does: at blanks, with both quotes and
-// backslashes, up to a # that begins a word. Nothing is expanded.
+// directiveWords splits a line as sbatch does: at blanks, with both quotes and
+// backslashes, up to a # at the beginning of a word. sbatch expands nothing.
 func directiveWords(line Word) []Word {
 	var words []Word
 	var current []Char
@@ -190,7 +188,7 @@ func directiveWords(line Word) []Word {
 			quote = 0
 		case quote == 0 && (b == '"' || b == '\''):
 			quote, started = b, true
-		case quote == 0 && (blank(b) || b == '\r'):
+		case quote == 0 && (isBlank(b) || b == '\r'):
 			if started {
 				words = append(words, Word{Chars: current, At: wordStart(current, line, i)})
 			}

@@ -6,18 +6,16 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// source is a text that a shell reads: the file, or what a word of another
-// source has become by expansion.
+// source is a text for a shell: the file, or an expanded word of another source.
 type source struct {
 	text  []byte
 	chars []Char // of text, nil for the file itself
 }
 
-// placeholder stands in a text for what is unknown. It is a letter to no
-// shell, and nothing else that it understands.
+// placeholder stands for unknown text. It has no meaning to any shell.
 const placeholder = 0x1a
 
-// sourceOf makes a text of a word for another shell to read.
+// sourceOf makes a source of a word, for another shell.
 func sourceOf(w Word) *source {
 	src := &source{text: make([]byte, len(w.Chars)), chars: w.Chars}
 	for i, c := range w.Chars {
@@ -30,8 +28,8 @@ func sourceOf(w Word) *source {
 	return src
 }
 
-// char is the i-th of the text, with its place in the file.
-func (s *source) char(i int) Char {
+// charAt returns the i-th byte of the text, with its place in the file.
+func (s *source) charAt(i int) Char {
 	if s.chars == nil {
 		return Char{Byte: s.text[i], At: i}
 	}
@@ -39,8 +37,8 @@ func (s *source) char(i int) Char {
 	return Char{Byte: c.Byte, Ref: c.Ref, At: c.At, kind: c.kind}
 }
 
-// at is where in the file the i-th byte is.
-func (s *source) at(i int) int {
+// placeOfByte returns the place of the i-th byte in the file.
+func (s *source) placeOfByte(i int) int {
 	if s.chars == nil {
 		return i
 	}
@@ -53,27 +51,27 @@ func (s *source) at(i int) int {
 	return 0
 }
 
-func (s *source) parse() (*syntax.File, error) {
+func (s *source) parseShell() (*syntax.File, error) {
 	return syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true)).Parse(bytes.NewReader(s.text), "")
 }
 
-// offset is a parser's position as an index into the text.
+// offset converts a parser's position to an index into the text.
 func (s *source) offset(p syntax.Pos) int { return min(int(p.Offset()), len(s.text)) }
 
-// pos is a parser's position as a place in the file.
-func (s *source) pos(p syntax.Pos) int { return s.at(s.offset(p)) }
+// placeOf converts a parser's position to a place in the file.
+func (s *source) placeOf(p syntax.Pos) int { return s.placeOfByte(s.offset(p)) }
 
-// lines are the lines of the text, as words that hold everything.
-func (s *source) lines() []Word {
+// lineWords returns the lines of the text, each as one word.
+func (s *source) lineWords() []Word {
 	var all []Word
 	start := 0
 	for i := 0; i <= len(s.text); i++ {
 		if i < len(s.text) && s.text[i] != '\n' {
 			continue
 		}
-		line := Word{At: s.at(start), Chars: make([]Char, 0, i-start)}
+		line := Word{At: s.placeOfByte(start), Chars: make([]Char, 0, i-start)}
 		for j := start; j < i; j++ {
-			line.Chars = append(line.Chars, s.char(j))
+			line.Chars = append(line.Chars, s.charAt(j))
 		}
 		all = append(all, line)
 		start = i + 1

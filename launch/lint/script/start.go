@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// starter says how a command names the program that it starts.
+// starter describes how a command names the program that it starts.
 type starter struct {
 	// values are the short options whose value may be the next word.
 	values string
-	// skip is how many words follow the options before the program: the host of
-	// ssh, the limit of timeout.
+	// skip is the number of words between the options and the program: the host
+	// of ssh, the limit of timeout.
 	skip int
-	// search finds the program as the first word that is called like one, for
-	// commands with too many options to know.
+	// search: the program is the first word with the name of a known program, for
+	// commands with too many options to list.
 	search bool
 	// tasks: the program runs once for each task or node.
 	tasks bool
-	// remote: without our environment.
+	// remote: without the script's environment.
 	remote bool
-	// shell: the words are put together and given to a shell.
+	// shell: the command joins the words and gives them to a shell.
 	shell bool
 	// sets are the options that set a variable: docker run -e NAME=value.
 	sets []string
 }
 
-// starters are the commands that start another, by name.
+// starters lists the commands that start another, by name.
 func starters() map[string]starter {
 	return map[string]starter{
 		"env":           {values: "uSC"},
@@ -88,7 +88,7 @@ func starters() map[string]starter {
 	}
 }
 
-// isProgram reports whether a word is called like something that launches.
+// isProgram reports whether a word names a known program.
 func isProgram(w Word) bool {
 	c := Command{Words: []Word{w}}
 	switch name := c.Name(); {
@@ -101,52 +101,55 @@ func isProgram(w Word) bool {
 	}
 }
 
-// start follows what a command starts.
-func (in *interpreter) start(cmd *Command, document *Word) {
-	if in.shells >= maxShells {
+// launcher follows the programs that a shell starts.
+type launcher struct{ *shell }
+
+// startProgram follows the program that a command starts.
+func (l launcher) startProgram(cmd *Command, document *Word) {
+	if l.shells >= maxShells {
 		return
 	}
 	name := cmd.Name()
 	switch name {
 	case "srun", "salloc":
-		in.slurm(cmd, document)
+		l.startSlurm(cmd, document)
 	case "sbatch":
-		in.submit(cmd, document)
+		l.submitBatch(cmd, document)
 	case "bash", "sh", "dash", "ksh", "zsh":
-		in.shell(cmd, document)
+		l.startShell(cmd, document)
 	default:
 		if s, ok := starters()[name]; ok {
-			in.program(cmd, s, document)
+			l.startWrapped(cmd, s, document)
 		} else if document != nil {
-			in.write(cmd, *document)
+			l.readWrittenScript(cmd, *document)
 		}
 	}
 }
 
-// slurm reads the options of srun and salloc.
-func (in *interpreter) slurm(cmd *Command, document *Word) {
+// startSlurm reads the options of srun and salloc.
+func (l launcher) startSlurm(cmd *Command, document *Word) {
 	var rest []Word
-	cmd.Options, rest, cmd.Open = newSlurmOptions(false).parse(cmd.Words[1:])
-	for _, w := range exported(cmd.Options) {
-		in.setsVariable(cmd, w)
+	cmd.Options, rest, cmd.Open = newSlurmOptions(false).parseOptions(cmd.Words[1:])
+	for _, w := range exportedVariables(cmd.Options) {
+		l.addVariable(cmd, w)
 	}
-	in.launch(cmd, starter{tasks: cmd.Name() == "srun"}, rest, document)
+	l.launchWords(cmd, starter{tasks: cmd.Name() == "srun"}, rest, document)
 }
 
-// program finds what a command starts, and follows it.
-func (in *interpreter) program(cmd *Command, s starter, document *Word) {
+// startWrapped finds the program behind a command's options, and follows it.
+func (l launcher) startWrapped(cmd *Command, s starter, document *Word) {
 	rest := cmd.Words[1:]
 	if s.search {
 		i := slices.IndexFunc(rest, isProgram)
 		if i < 0 {
 			i = len(rest)
 		}
-		in.optionsThatSet(cmd, s.sets, rest[:i])
-		in.launch(cmd, s, rest[i:], document)
+		l.addOptionVariables(cmd, s.sets, rest[:i])
+		l.launchWords(cmd, s, rest[i:], document)
 		return
 	}
 	rest = behindOptions(rest, s.values)
-	for len(rest) > 0 && (cmd.Name() == "env" || cmd.Name() == "sudo") && in.setsVariable(cmd, rest[0]) {
+	for len(rest) > 0 && (cmd.Name() == "env" || cmd.Name() == "sudo") && l.addVariable(cmd, rest[0]) {
 		rest = rest[1:]
 	}
 	if cmd.Name() == "pdsh" || cmd.Name() == "clush" {
@@ -155,10 +158,10 @@ func (in *interpreter) program(cmd *Command, s starter, document *Word) {
 	if cmd.Name() == "ssh" && len(rest) > 0 {
 		cmd.Target = rest[0]
 	}
-	in.launch(cmd, s, rest[min(s.skip, len(rest)):], document)
+	l.launchWords(cmd, s, rest[min(s.skip, len(rest)):], document)
 }
 
-// behindOptions passes over a command's options.
+// behindOptions skips a command's options.
 func behindOptions(words []Word, values string) []Word {
 	for i := 0; i < len(words); i++ {
 		text := words[i].Text()
@@ -174,58 +177,57 @@ func behindOptions(words []Word, values string) []Word {
 	return nil
 }
 
-// setsVariable notes NAME=value in front of a program.
-func (in *interpreter) setsVariable(cmd *Command, w Word) bool {
+// addVariable records NAME=value in front of a program.
+func (l launcher) addVariable(cmd *Command, w Word) bool {
 	name, value, found := w.Cut('=')
 	text, known := name.Literal()
 	if !found || !known || text == "" || strings.ContainsAny(text, " /") {
 		return false
 	}
-	a := in.newAssignment(text, value, w.At)
+	a := l.newAssignment(text, value, w.At)
 	a.Exported = a.Seq
 	cmd.Env = append(cmd.Env, a)
 	return true
 }
 
-// optionsThatSet notes the variables of options such as docker's -e.
-func (in *interpreter) optionsThatSet(cmd *Command, names []string, words []Word) {
+// addOptionVariables records the variables of options such as docker's -e.
+func (l launcher) addOptionVariables(cmd *Command, names []string, words []Word) {
 	for i, w := range words {
 		name, value, found := w.Cut('=')
 		switch {
 		case slices.Contains(names, w.Text()) && i+1 < len(words):
-			in.setsVariable(cmd, words[i+1])
+			l.addVariable(cmd, words[i+1])
 		case found && slices.Contains(names, name.Text()):
-			in.setsVariable(cmd, value)
+			l.addVariable(cmd, value)
 		}
 	}
 }
 
-// launch runs words, or a script on standard input, by means of cmd.
-func (in *interpreter) launch(cmd *Command, s starter, words []Word, document *Word) {
-	sub := in.started(cmd, s)
+// launchWords follows a program, or a script on standard input, that cmd starts.
+func (l launcher) launchWords(cmd *Command, s starter, words []Word, document *Word) {
+	sub := l.newChild(cmd, s)
 	switch {
 	case cmd.Name() == "eval" || cmd.Name() == "exec" || cmd.Name() == "command" || cmd.Name() == "builtin":
-		sub.env = in.env // the same shell
+		sub.env = l.env // the same shell
 		if cmd.Name() == "eval" {
-			sub.via = in.via
+			sub.via = l.via
 		}
 	}
 	switch {
 	case s.shell && len(words) > 0:
-		sub.payload(join(words), document)
+		launcher{sub}.runText(joinWords(words), document)
 	case len(words) > 0:
-		sub.command(sub.newCommand(words), document)
+		interpreter{sub}.runCommand(sub.newCommand(words), document)
 	case document != nil && s.shell:
-		sub.payload(*document, nil)
+		launcher{sub}.runText(*document, nil)
 	}
-	in.script = sub.script
 }
 
-// started is the situation of what cmd starts.
-func (in *interpreter) started(cmd *Command, s starter) *interpreter {
-	sub := in.fork()
+// newChild returns the shell state of the programs that cmd starts.
+func (l launcher) newChild(cmd *Command, s starter) *shell {
+	sub := l.newSubshell()
 	sub.shells++
-	sub.via = append(slices.Clone(in.via), cmd)
+	sub.via = append(slices.Clone(l.via), cmd)
 	if s.tasks {
 		sub.depth++
 	}
@@ -239,118 +241,118 @@ func (in *interpreter) started(cmd *Command, s starter) *interpreter {
 	return sub
 }
 
-// shell is bash -c PAYLOAD, or bash with a here-document.
-func (in *interpreter) shell(cmd *Command, document *Word) {
-	sub := in.started(cmd, starter{})
+// startShell follows bash -c TEXT, or bash with a here-document.
+func (l launcher) startShell(cmd *Command, document *Word) {
+	sub := l.newChild(cmd, starter{})
 	for i := 1; i < len(cmd.Words); i++ {
 		arg := cmd.Words[i].Text()
 		switch {
 		case strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--") && strings.Contains(arg, "c") && i+1 < len(cmd.Words):
-			sub.newShell()
-			sub.payload(cmd.Words[i+1], nil)
+			launcher{sub}.keepExported()
+			launcher{sub}.runText(cmd.Words[i+1], nil)
 			return
 		case arg == "-o" || arg == "+o" || arg == "--rcfile" || arg == "--init-file":
 			i++
 		case !strings.HasPrefix(arg, "-") || arg == "-":
 			if arg != "-" {
-				return // a script that is not here
+				return // a script in another file
 			}
 		}
 	}
 	if document != nil {
-		sub.newShell()
-		sub.payload(*document, nil)
+		launcher{sub}.keepExported()
+		launcher{sub}.runText(*document, nil)
 	}
 }
 
-// newShell leaves what another shell does not have.
-func (in *interpreter) newShell() { in.env = in.env.child() }
+// keepExported drops the variables that a new shell does not inherit.
+func (l launcher) keepExported() { l.env = l.env.childEnvironment() }
 
-// payload runs a text in another shell. What is no shell is passed over: it
-// may become one by what is unknown.
-func (in *interpreter) payload(text Word, document *Word) {
-	if len(text.Chars) == 0 || in.budget.spent() || !in.enter() {
+// runText follows a text in another shell. It ignores a text with a syntax error, which
+// unknown parts may cause.
+func (l launcher) runText(text Word, document *Word) {
+	if len(text.Chars) == 0 || l.budget.isSpent() || !l.enterLevel() {
 		return
 	}
-	defer in.leave()
+	defer l.leaveLevel()
 	src := sourceOf(text)
-	if nesting(src.text) > maxNesting {
+	if nestingDepth(src.text) > maxNesting {
 		return
 	}
-	in.budget.chars += len(src.text)
-	file, err := src.parse()
+	l.budget.chars += len(src.text)
+	file, err := src.parseShell()
 	if err != nil {
 		return
 	}
-	saved := in.src
-	in.src = src
-	in.stmts(file.Stmts)
-	in.src = saved
-	if document != nil && len(file.Stmts) == 1 && in.onlyShell(text) {
-		in.newShell()
-		in.payload(*document, nil)
+	saved := l.src
+	l.src = src
+	interpreter{l.shell}.runStatements(file.Stmts)
+	l.src = saved
+	if document != nil && len(file.Stmts) == 1 && l.readsStandardInput(text) {
+		l.keepExported()
+		l.runText(*document, nil)
 	}
 }
 
-// onlyShell reports whether a remote command reads its script from standard
+// readsStandardInput reports whether a remote command reads its script from standard
 // input: ssh host bash <<EOF.
-func (in *interpreter) onlyShell(text Word) bool {
+func (l launcher) readsStandardInput(text Word) bool {
 	fields := text.Fields()
 	name, _ := fields[0].Literal()
 	name = path.Base(name)
 	return (name == "bash" || name == "sh") && (len(fields) == 1 || fields[1].HasPrefix("-"))
 }
 
-// submit is sbatch: a script in a here-document or in --wrap is read.
-func (in *interpreter) submit(cmd *Command, document *Word) {
-	options, rest, open := newSlurmOptions(true).parse(cmd.Words[1:])
+// submitBatch follows sbatch: it reads a script in a here-document or in --wrap.
+func (l launcher) submitBatch(cmd *Command, document *Word) {
+	options, rest, open := newSlurmOptions(true).parseOptions(cmd.Words[1:])
 	cmd.Options, cmd.Open = options, open
-	for _, w := range exported(options) {
-		in.setsVariable(cmd, w)
+	for _, w := range exportedVariables(options) {
+		l.addVariable(cmd, w)
 	}
 	for _, o := range options {
 		if o.Name == "wrap" {
-			in.inner(o.Value, options)
+			l.readInnerScript(o.Value, options)
 			return
 		}
 	}
 	if document != nil && len(rest) == 0 {
-		in.inner(*document, options)
+		l.readInnerScript(*document, options)
 	}
 }
 
-// write is a here-document that goes to a file: is it a script?
-func (in *interpreter) write(cmd *Command, document Word) {
+// readWrittenScript reads a here-document that goes to a file, if it is a script.
+func (l launcher) readWrittenScript(cmd *Command, document Word) {
 	if name := cmd.Name(); name != "cat" && name != "tee" {
 		return
 	}
 	text := sourceOf(document).text
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	shebang, ok := strings.CutPrefix(string(first), "#!")
-	if ok && shellLine(shebang) || bytes.Contains(text, []byte("\n"+directive+" ")) || bytes.HasPrefix(text, []byte(directive+" ")) {
-		in.inner(document, nil)
+	if ok && isShellLine(shebang) || bytes.Contains(text, []byte("\n"+directive+" ")) || bytes.HasPrefix(text, []byte(directive+" ")) {
+		l.readInnerScript(document, nil)
 	}
 }
 
-// inner reads a script of its own. Options of the command line go before what
-// the script says.
-func (in *interpreter) inner(text Word, options []Option) {
-	if in.budget.spent() || in.shells >= maxShells {
+// readInnerScript reads a script in a here-document. Options of the command line
+// override the script's.
+func (l launcher) readInnerScript(text Word, options []Option) {
+	if l.budget.isSpent() || l.shells >= maxShells {
 		return
 	}
 	src := sourceOf(text)
-	if nesting(src.text) > maxNesting {
+	if nestingDepth(src.text) > maxNesting {
 		return
 	}
-	in.budget.chars += len(src.text)
-	file, err := src.parse()
+	l.budget.chars += len(src.text)
+	file, err := src.parseShell()
 	if err != nil {
 		return
 	}
-	levels := in.budget.levels
-	s := run(src, file, in.budget)
-	in.budget.levels = levels
+	levels := l.budget.levels
+	s := readScript(src, file, l.budget)
+	l.budget.levels = levels
 	s.Submitted = options != nil
 	s.Batch = append(s.Batch, options...)
-	in.script.Inner = append(in.script.Inner, s)
+	l.script.Inner = append(l.script.Inner, s)
 }

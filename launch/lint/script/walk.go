@@ -7,81 +7,30 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// interpreter walks the statements of a source in the order in which a shell
-// would, taking every branch and every loop once.
-type interpreter struct {
-	script    *Script
-	src       *source
-	env       *environment
-	functions map[string]*function
-	budget    *budget
-	situation
-	shells int // how many shells and functions deep
-}
+// interpreter follows the statements of a source in the order of a shell. It takes each
+// branch and each loop once.
+type interpreter struct{ *shell }
 
-// situation is what a command has in common with those around it.
-type situation struct {
-	via        []*Command
-	depth      int
-	loop       bool
-	branch     bool
-	test       bool
-	captured   bool
-	background bool
-	remote     bool
-	piped      bool
-	uncalled   bool
-}
-
-type function struct {
-	body   *syntax.Stmt
-	src    *source
-	called bool
-}
-
-// budget bounds the work, for all shells of a script together.
-type budget struct {
-	seq, commands, chars, levels int
-}
-
-func (b *budget) next() int {
-	b.seq++
-	return b.seq
-}
-
-func (b *budget) spent() bool { return b.commands > maxCommands || b.chars > maxChars }
-
-// enter goes a level deeper, unless that is too deep or too much.
-func (in *interpreter) enter() bool {
-	if in.budget.levels >= maxLevels || in.budget.spent() {
-		return false
-	}
-	in.budget.levels++
-	return true
-}
-
-func (in *interpreter) leave() { in.budget.levels-- }
-
-// run walks a script of its own: a file, or one written by another.
-func run(src *source, file *syntax.File, b *budget) *Script {
+// readScript follows a whole script: a file, or a here-document.
+func readScript(src *source, file *syntax.File, b *budget) *Script {
 	s := &Script{}
-	s.Directives, s.Late = directives(src.lines())
+	s.Directives, s.Late = findDirectives(src.lineWords())
 	options := newSlurmOptions(true)
 	for _, d := range s.Directives {
-		found, _, _ := options.parse(d.Words)
+		found, _, _ := options.parseOptions(d.Words)
 		s.Batch = append(s.Batch, found...)
 	}
-	in := &interpreter{script: s, src: src, env: newEnvironment(), functions: map[string]*function{}, budget: b}
-	in.notes(file)
-	for _, w := range exported(s.Batch) {
+	in := interpreter{&shell{script: s, src: src, env: newEnvironment(), functions: map[string]*function{}, budget: b}}
+	in.recordComments(file)
+	for _, w := range exportedVariables(s.Batch) {
 		name, value, _ := w.Cut('=')
-		in.assign(in.newAssignment(name.Text(), value, w.At), true)
+		in.setVariable(in.newAssignment(name.Text(), value, w.At), true)
 	}
-	in.stmts(file.Stmts)
+	in.runStatements(file.Stmts)
 	for _, name := range sortedNames(in.functions) {
 		if f := in.functions[name]; !f.called {
 			in.uncalled = true
-			in.call(f, &Command{})
+			in.callFunction(f, &Command{})
 		}
 	}
 	return s
@@ -96,207 +45,161 @@ func sortedNames(functions map[string]*function) []string {
 	return names
 }
 
-// notes keeps the comments, and where simple commands begin and end.
-func (in *interpreter) notes(file *syntax.File) {
+// recordComments records the comments and the places of simple commands.
+func (in interpreter) recordComments(file *syntax.File) {
 	syntax.Walk(file, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.Comment:
-			in.script.Comments = append(in.script.Comments, Comment{in.src.pos(n.Hash), n.Text})
+			in.script.Comments = append(in.script.Comments, Comment{in.src.placeOf(n.Hash), n.Text})
 		case *syntax.Stmt:
 			switch n.Cmd.(type) {
 			case *syntax.CallExpr, *syntax.DeclClause, *syntax.BinaryCmd:
-				in.script.Ranges = append(in.script.Ranges, Range{in.src.pos(n.Pos()), in.src.pos(n.End())})
+				in.script.Ranges = append(in.script.Ranges, Range{in.src.placeOf(n.Pos()), in.src.placeOf(n.End())})
 			}
 		}
 		return true
 	})
 }
 
-// fork is a subshell: what it sets is lost.
-func (in *interpreter) fork() *interpreter {
-	sub := *in
-	sub.env = in.env.fork()
-	return &sub
-}
-
-// within does something in another situation.
-func (in *interpreter) within(change func(*situation), do func()) {
-	saved := in.situation
-	change(&in.situation)
-	do()
-	in.situation = saved
-}
-
-func (in *interpreter) stmts(list []*syntax.Stmt) {
+func (in interpreter) runStatements(list []*syntax.Stmt) {
 	for _, s := range list {
-		in.stmt(s)
+		in.runStatement(s)
 	}
 }
 
-func (in *interpreter) stmt(s *syntax.Stmt) {
-	if s == nil || s.Cmd == nil || !in.enter() {
+func (in interpreter) runStatement(s *syntax.Stmt) {
+	if s == nil || s.Cmd == nil || !in.enterLevel() {
 		return
 	}
-	defer in.leave()
-	in.within(func(sit *situation) { sit.background = sit.background || s.Background }, func() {
+	defer in.leaveLevel()
+	in.withSituation(func(sit *situation) { sit.background = sit.background || s.Background }, func() {
 		switch c := s.Cmd.(type) {
 		case *syntax.CallExpr:
-			in.simple(c, s.Redirs)
+			in.runSimpleCommand(c, s.Redirs)
 		case *syntax.DeclClause:
-			in.declare(c)
+			in.runDeclaration(c)
 		case *syntax.BinaryCmd:
-			in.binary(c)
+			in.runBinary(c)
 		case *syntax.FuncDecl:
 			if c.Name != nil {
 				in.functions[c.Name.Value] = &function{body: c.Body, src: in.src}
 			}
 		default:
-			in.compound(s.Cmd)
+			in.runCompound(s.Cmd)
 		}
 	})
 }
 
-func (in *interpreter) compound(cmd syntax.Command) {
+func (in interpreter) runCompound(cmd syntax.Command) {
 	switch c := cmd.(type) {
 	case *syntax.Block:
-		in.stmts(c.Stmts)
+		in.runStatements(c.Stmts)
 	case *syntax.Subshell:
-		sub := in.fork()
-		sub.stmts(c.Stmts)
+		sub := in.newSubshell()
+		interpreter{sub}.runStatements(c.Stmts)
 	case *syntax.IfClause:
-		in.choose(c)
+		in.runIf(c)
 	case *syntax.WhileClause:
-		in.repeat(c.Cond, c.Do)
+		in.runLoop(c.Cond, c.Do)
 	case *syntax.ForClause:
-		in.each(c)
+		in.runFor(c)
 	case *syntax.CaseClause:
-		in.cases(c)
+		in.runCase(c)
 	case *syntax.TimeClause:
-		in.stmt(c.Stmt)
+		in.runStatement(c.Stmt)
 	case *syntax.CoprocClause:
-		in.stmt(c.Stmt)
+		in.runStatement(c.Stmt)
 	case *syntax.TestDecl:
-		in.stmt(c.Body)
+		in.runStatement(c.Body)
 	case *syntax.ArithmCmd, *syntax.LetClause:
-		in.forget(assignedNames(c)...)
+		in.forgetVariables(assignedNames(c)...)
 	}
 }
 
-// assignedNames are the variables that a piece of a script gives a value:
-// NAME=value, NAME++ and NAME+=1.
-func assignedNames(node syntax.Node) []string {
-	var names []string
-	arithmetic := func(x syntax.ArithmExpr) {
-		if w, ok := x.(*syntax.Word); ok && syntax.ValidName(w.Lit()) {
-			names = append(names, w.Lit())
-		}
-	}
-	syntax.Walk(node, func(n syntax.Node) bool {
-		switch n := n.(type) {
-		case *syntax.Assign:
-			if n.Name != nil && !n.Naked {
-				names = append(names, n.Name.Value)
-			}
-		case *syntax.UnaryArithm:
-			if n.Op == syntax.Inc || n.Op == syntax.Dec {
-				arithmetic(n.X)
-			}
-		case *syntax.BinaryArithm:
-			if assigns(n.Op) {
-				arithmetic(n.X)
-			}
-		}
-		return true
-	})
-	return names
-}
+func markTest(sit *situation) { sit.test = true }
 
-func assigns(op syntax.BinAritOperator) bool {
-	return op == syntax.Assgn || op >= syntax.AddAssgn && op <= syntax.PowAssgn
-}
+func markBranch(sit *situation) { sit.branch = true }
 
-func test(sit *situation)    { sit.test = true }
-func branch(sit *situation)  { sit.branch = true }
-func looping(sit *situation) { sit.loop = true }
+func markLoop(sit *situation) { sit.loop = true }
 
-// choose walks if, elif and else.
-func (in *interpreter) choose(c *syntax.IfClause) {
+// runIf follows if, elif and else.
+func (in interpreter) runIf(c *syntax.IfClause) {
 	before := in.env
 	var ends []*environment
 	for ; c != nil; c = c.Else {
 		if len(c.Cond) > 0 {
-			in.within(test, func() { in.stmts(c.Cond) })
+			in.withSituation(markTest, func() { in.runStatements(c.Cond) })
 		}
 		base := in.env
-		in.env = base.fork()
-		in.within(branch, func() { in.stmts(c.Then) })
+		in.env = base.copyEnvironment()
+		in.withSituation(markBranch, func() { in.runStatements(c.Then) })
 		ends = append(ends, in.env)
 		in.env = base
 		if c.Else == nil && len(c.Cond) > 0 {
-			ends = append(ends, base.fork()) // none was taken
+			ends = append(ends, base.copyEnvironment()) // no branch ran
 		}
 	}
 	in.env = before
-	in.env.merge(ends)
+	in.env.mergeBranches(ends)
 }
 
-// repeat walks a loop once, and then does not know what it has set.
-func (in *interpreter) repeat(condition, body []*syntax.Stmt) {
-	in.within(test, func() { in.within(looping, func() { in.stmts(condition) }) })
-	never := in.env.fork()
-	// From the second time on they have what the body gave them.
+// runLoop follows a loop once. Its variables are unknown afterwards.
+func (in interpreter) runLoop(condition, body []*syntax.Stmt) {
+	in.withSituation(markTest, func() { in.withSituation(markLoop, func() { in.runStatements(condition) }) })
+	never := in.env.copyEnvironment()
+	// From the second round on they hold values of the round before.
 	for _, s := range body {
-		in.forget(assignedNames(s)...)
+		in.forgetVariables(assignedNames(s)...)
 	}
-	in.within(looping, func() { in.stmts(body) })
-	in.env.merge([]*environment{in.env.fork(), never})
+	in.withSituation(markLoop, func() { in.runStatements(body) })
+	in.env.mergeBranches([]*environment{in.env.copyEnvironment(), never})
 }
 
-func (in *interpreter) each(c *syntax.ForClause) {
+func (in interpreter) runFor(c *syntax.ForClause) {
 	if iter, ok := c.Loop.(*syntax.WordIter); ok {
-		in.fields(iter.Items)
-		in.forget(iter.Name.Value)
+		expander{in.shell}.expandFields(iter.Items)
+		in.forgetVariables(iter.Name.Value)
 	} else {
-		in.forget(assignedNames(c.Loop)...)
+		in.forgetVariables(assignedNames(c.Loop)...)
 	}
-	in.repeat(nil, c.Do)
+	in.runLoop(nil, c.Do)
 }
 
-func (in *interpreter) cases(c *syntax.CaseClause) {
-	in.expand(c.Word, inQuotes)
-	ends := []*environment{in.env.fork()}
+func (in interpreter) runCase(c *syntax.CaseClause) {
+	expander{in.shell}.expandWord(c.Word, inQuotes)
+	ends := []*environment{in.env.copyEnvironment()}
 	for _, item := range c.Items {
 		base := in.env
-		in.env = base.fork()
-		in.within(branch, func() { in.stmts(item.Stmts) })
+		in.env = base.copyEnvironment()
+		in.withSituation(markBranch, func() { in.runStatements(item.Stmts) })
 		ends = append(ends, in.env)
 		in.env = base
 	}
-	in.env.merge(ends)
+	in.env.mergeBranches(ends)
 }
 
-func (in *interpreter) binary(c *syntax.BinaryCmd) {
+func (in interpreter) runBinary(c *syntax.BinaryCmd) {
 	switch c.Op {
 	case syntax.AndStmt:
-		in.stmt(c.X)
-		in.stmt(c.Y)
+		in.runStatement(c.X)
+		in.runStatement(c.Y)
 	case syntax.OrStmt:
-		in.within(test, func() { in.stmt(c.X) })
-		in.within(branch, func() { in.stmt(c.Y) })
+		in.withSituation(markTest, func() { in.runStatement(c.X) })
+		in.withSituation(markBranch, func() { in.runStatement(c.Y) })
 	default:
-		left, right := in.fork(), in.fork()
+		left, right := in.newSubshell(), in.newSubshell()
 		left.piped = true
-		left.stmt(c.X)
-		right.stmt(c.Y)
+		interpreter{left}.runStatement(c.X)
+		interpreter{right}.runStatement(c.Y)
 	}
 }
 
-// declare is export, declare, local, readonly and typeset.
-func (in *interpreter) declare(c *syntax.DeclClause) {
+// runDeclaration follows export, declare, local, readonly and typeset.
+func (in interpreter) runDeclaration(c *syntax.DeclClause) {
 	export := c.Variant.Value == "export"
 	for _, a := range c.Args {
 		if a.Name == nil {
-			option, _ := in.value(a.Value).Literal()
+			option, _ := expander{in.shell}.expandValue(a.Value).Literal()
 			if strings.HasPrefix(option, "-") && strings.Contains(option, "x") {
 				export = true
 			}
@@ -307,169 +210,63 @@ func (in *interpreter) declare(c *syntax.DeclClause) {
 		}
 		switch {
 		case a.Naked && export:
-			in.export(a.Name.Value)
+			in.exportVariable(a.Name.Value)
 		case !a.Naked:
-			in.assign(in.assignment(a), export)
+			in.setVariable(expander{in.shell}.evalAssignment(a), export)
 		}
 	}
 }
 
-// assignment evaluates NAME=value, NAME+=value and NAME=(...).
-func (in *interpreter) assignment(a *syntax.Assign) *Assignment {
-	name := a.Name.Value
-	old := in.env.vars[name]
-	value := in.value(a.Value)
-	var array []Word
-	if a.Array != nil {
-		array = []Word{}
-		for _, e := range a.Array.Elems {
-			if e.Value != nil {
-				array = append(array, in.fields([]*syntax.Word{e.Value})...)
-			}
-		}
-	}
-	if value.At == 0 && a.Value == nil {
-		value.At = in.src.pos(a.Pos())
-	}
-	if a.Append && old != nil && !old.unknown {
-		array, value = appended(old, array, value)
-		in.budget.chars += len(value.Chars) + len(array)
-	}
-	made := in.newAssignment(name, value, in.src.pos(a.Pos()))
-	made.Array = array
-	if a.Append && (old == nil || old.unknown) || a.Index != nil {
-		made.Inherited = true
-		made.Value = Word{Chars: in.unknown(a.Pos(), &Ref{Name: name, Assigned: true}, inQuotes), At: made.At}
-		made.Array = nil
-	}
-	return made
-}
-
-// appended is what NAME+=... makes of a variable.
-func appended(old *variable, array []Word, value Word) ([]Word, Word) {
-	switch {
-	case array != nil && old.array != nil:
-		array = slices.Concat(old.array, array)
-	case array != nil && len(old.value.Chars) > 0:
-		array = append([]Word{old.value}, array...)
-	case array == nil:
-		value = Word{Chars: slices.Concat(old.value.Chars, value.Chars), At: value.At}
-	}
-	if len(value.Chars) > maxWord {
-		value.Chars = value.Chars[:maxWord]
-	}
-	if len(array) > maxCommands {
-		array = array[:maxCommands]
-	}
-	return array, value
-}
-
-// simple is a simple command: assignments, or a program.
-func (in *interpreter) simple(c *syntax.CallExpr, redirects []*syntax.Redirect) {
-	words := in.fields(c.Args)
+// runSimpleCommand follows a simple command: assignments, or a program.
+func (in interpreter) runSimpleCommand(c *syntax.CallExpr, redirects []*syntax.Redirect) {
+	words := expander{in.shell}.expandFields(c.Args)
 	if len(words) == 0 {
 		for _, a := range c.Assigns {
-			in.assign(in.assignment(a), false)
+			in.setVariable(expander{in.shell}.evalAssignment(a), false)
 		}
 		return
 	}
 	cmd := in.newCommand(words)
 	for _, a := range c.Assigns {
-		made := in.assignment(a)
+		made := expander{in.shell}.evalAssignment(a)
 		made.Exported = made.Seq
 		cmd.Env = append(cmd.Env, made)
 	}
 	var document *Word
 	for _, r := range redirects {
 		if r.Hdoc != nil {
-			body := in.document(r)
+			body := expander{in.shell}.hereDocument(r)
 			document = &body
 		}
-		cmd.Redirects = append(cmd.Redirects, Redirect{Op: r.Op.String(), Word: in.value(r.Word)})
+		cmd.Redirects = append(cmd.Redirects, Redirect{Op: r.Op.String(), Word: expander{in.shell}.expandValue(r.Word)})
 	}
-	in.command(cmd, document)
+	in.runCommand(cmd, document)
 }
 
-// document is the text of a here-document after expansion.
-func (in *interpreter) document(r *syntax.Redirect) Word {
-	quoted := slices.ContainsFunc(r.Word.Parts, func(p syntax.WordPart) bool {
-		_, literal := p.(*syntax.Lit)
-		return !literal || strings.Contains(p.(*syntax.Lit).Value, "\\")
-	})
-	at := in.src.pos(r.Hdoc.Pos())
-	var chars []Char
-	if quoted {
-		chars = in.raw(in.src.offset(r.Hdoc.Pos()), in.src.offset(r.Hdoc.End()), false)
-	} else {
-		chars = in.expand(r.Hdoc, inDocument)
-	}
-	if r.Op == syntax.DashHdoc {
-		chars = withoutTabs(chars)
-	}
-	return whole(withoutEnd(chars, in.value(r.Word)), at)
-}
-
-// withoutTabs drops those at the beginning of lines, as <<- does.
-func withoutTabs(chars []Char) []Char {
-	out, start := make([]Char, 0, len(chars)), true
-	for _, c := range chars {
-		if start && c.Ref == nil && c.Byte == '\t' {
-			continue
-		}
-		start = c.Ref == nil && c.Byte == '\n'
-		out = append(out, c)
-	}
-	return out
-}
-
-// withoutEnd drops the line that ends a here-document: the parser counts it in.
-func withoutEnd(chars []Char, end Word) []Char {
-	last := len(chars) - 1
-	for last >= 0 && (chars[last].Ref != nil || chars[last].Byte != '\n') {
-		last--
-	}
-	if strings.TrimLeft((Word{Chars: chars[last+1:]}).Text(), "\t") == end.Text() {
-		return chars[:last+1]
-	}
-	return chars
-}
-
-func (in *interpreter) newCommand(words []Word) *Command {
-	in.budget.commands++
-	exports := in.env.exports()
-	in.budget.chars += len(exports)
-	return &Command{
-		environment: exports,
-		Words:       words, Via: in.via, Depth: in.depth, Seq: in.budget.next(), At: words[0].At,
-		Loop: in.loop, Branch: in.branch, Test: in.test, Captured: in.captured, Background: in.background,
-		Remote: in.remote, Pipefail: in.env.pipefail, Piped: in.piped, Uncalled: in.uncalled,
-	}
-}
-
-// command notes a command and follows what it does to the shell, and what it
-// starts.
-func (in *interpreter) command(cmd *Command, document *Word) {
-	if in.budget.spent() {
+// runCommand records a command, and follows its effect on the shell and the programs
+// that it starts.
+func (in interpreter) runCommand(cmd *Command, document *Word) {
+	if in.budget.isSpent() {
 		return
 	}
 	in.script.Commands = append(in.script.Commands, cmd)
 	name := cmd.Arg(0)
 	if f := in.functions[name]; f != nil {
-		in.call(f, cmd)
+		in.callFunction(f, cmd)
 		return
 	}
-	if !in.builtin(name, cmd) {
-		in.start(cmd, document)
+	if !runBuiltin(in.shell, name, cmd) {
+		launcher{in.shell}.startProgram(cmd, document)
 	}
 }
 
-// call runs a function with its arguments.
-func (in *interpreter) call(f *function, cmd *Command) {
+// callFunction follows a function with its arguments.
+func (in interpreter) callFunction(f *function, cmd *Command) {
 	f.called = true
-	if in.shells >= maxShells || !in.enter() {
+	if in.shells >= maxShells || !in.enterLevel() {
 		return
 	}
-	defer in.leave()
+	defer in.leaveLevel()
 	saved, src := map[string]*variable{}, in.src
 	set := func(name string, v *variable) {
 		saved[name] = in.env.vars[name]
@@ -492,7 +289,7 @@ func (in *interpreter) call(f *function, cmd *Command) {
 	}
 	in.shells++
 	in.src = f.src
-	in.stmt(f.body)
+	in.runStatement(f.body)
 	in.src = src
 	in.shells--
 	for name, v := range saved {
@@ -500,52 +297,6 @@ func (in *interpreter) call(f *function, cmd *Command) {
 			delete(in.env.vars, name)
 		} else {
 			in.env.vars[name] = v
-		}
-	}
-}
-
-// builtin is what a command does to the shell itself.
-func (in *interpreter) builtin(name string, cmd *Command) bool {
-	var names []string
-	for i := 1; i < len(cmd.Words); i++ {
-		if arg := cmd.Arg(i); arg != "" && !strings.HasPrefix(arg, "-") {
-			names = append(names, arg)
-		}
-	}
-	switch name {
-	case "unset":
-		for _, n := range names {
-			in.env.vars[n] = &variable{unset: true}
-		}
-	case "set":
-		in.set(cmd)
-	case "shift", "getopts":
-		in.forget("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*", "OPTARG")
-	case "read", "mapfile", "readarray":
-		in.forget(names...)
-	case "printf":
-		if cmd.Arg(1) == "-v" {
-			in.forget(cmd.Arg(2))
-		}
-	case "source", ".":
-	default:
-		return false
-	}
-	return true
-}
-
-// set follows set -a and set -o pipefail.
-func (in *interpreter) set(cmd *Command) {
-	for i := 1; i < len(cmd.Words); i++ {
-		switch arg := cmd.Arg(i); {
-		case arg == "pipefail" && strings.HasPrefix(cmd.Arg(i-1), "-"):
-			in.env.pipefail = true
-		case arg == "allexport":
-			in.env.exportAll = strings.HasPrefix(cmd.Arg(i-1), "-")
-		case strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--") && strings.Contains(arg, "a"):
-			in.env.exportAll = true
-		case strings.HasPrefix(arg, "+") && strings.Contains(arg, "a"):
-			in.env.exportAll = false
 		}
 	}
 }

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Char is a byte of a word after the shell's expansions, or, where Ref is set,
-// something that only the run knows.
+// Char is a byte of a word after the shell's expansions. If Ref is set, it stands for a
+// text that only the run knows.
 type Char struct {
 	Byte byte
 	Ref  *Ref
-	// At is the byte of the file that it comes from: the value of a variable
-	// comes from where the variable was set.
+	// At is its place in the file. The value of a variable has the place of the
+	// assignment.
 	At     int
 	kind   charKind
-	quoted bool // not split, and no syntax to a shell that reads the word again
+	quoted bool // a shell does not split it or read it as syntax
 }
 
 type charKind uint8
@@ -22,33 +22,33 @@ type charKind uint8
 const (
 	charByte  charKind = iota
 	charRef            // Ref is set
-	charMark           // nothing, but it makes a word even of nothing else: ""
+	charMark           // no text, but it makes an empty word: ""
 	charBreak          // between the elements of an array: always a new word
 )
 
-// Ref stands for a text that is not known before the script runs.
+// Ref stands for a text that is unknown before the run.
 type Ref struct {
-	// Name is that of a variable, "" for the output of commands and for
+	// Name is the variable's name, "" for the output of commands and for
 	// arithmetic.
 	Name string
-	// Default is what ${NAME:-default} says, or nil.
+	// Default is the default in ${NAME:-default}, or nil.
 	Default *Word
-	// Output are the commands whose output it is: $(...).
+	// Output are the commands in $(...).
 	Output []*Command
 	// Uses are the unknown variables in an arithmetic expression.
 	Uses []*Ref
-	// Depth is Command.Depth of the shell that expands it.
+	// Depth is the Command.Depth of the shell that expands it.
 	Depth int
-	// Hidden is the assignment of a variable that the script sets without
-	// export, so that the shell that expands it here does not have it.
+	// Hidden is an assignment without export in another shell: this shell does
+	// not have the variable.
 	Hidden *Assignment
-	// Assigned says that the script sets the variable, but not to what.
+	// Assigned: the script sets the variable to an unknown value.
 	Assigned bool
-	// Required says that the shell stops if the variable is not set: ${NAME:?}.
+	// Required: the shell stops if the variable is not set: ${NAME:?}.
 	Required bool
-	// Alternate says that it is nothing if the variable is not set: ${NAME:+x}.
+	// Alternate: empty if the variable is not set: ${NAME:+x}.
 	Alternate bool
-	// Edited says that it is not the value itself: ${NAME%,*}, ${#NAME}.
+	// Edited: a changed value: ${NAME%,*}, ${#NAME}.
 	Edited bool
 	// Index is the known index of an array's element: 1 for ${NAME[1]}.
 	Index string
@@ -57,10 +57,10 @@ type Ref struct {
 // Word is a word after the shell's expansions.
 type Word struct {
 	Chars []Char
-	At    int // where in the file the word stands; its Chars may come from elsewhere
+	At    int // the word's place in the file; its Chars may have other places
 }
 
-// Literal is the word's text, and whether all of it is known.
+// Literal returns the word's text, and whether all of it is known.
 func (w Word) Literal() (string, bool) {
 	var out strings.Builder
 	for _, c := range w.Chars {
@@ -72,7 +72,7 @@ func (w Word) Literal() (string, bool) {
 	return out.String(), true
 }
 
-// Text is the word as a reader would write it: what is unknown as $NAME.
+// Text writes the word for a reader, with $NAME for unknown parts.
 func (w Word) Text() string {
 	var out strings.Builder
 	for _, c := range w.Chars {
@@ -85,7 +85,7 @@ func (w Word) Text() string {
 	return out.String()
 }
 
-// String is the unknown text as it is written in a script.
+// String writes the unknown text as in a script.
 func (r *Ref) String() string {
 	switch {
 	case r.Name != "":
@@ -96,7 +96,7 @@ func (r *Ref) String() string {
 	return "$((...))"
 }
 
-// Refs are the unknown parts of the word.
+// Refs returns the unknown parts of the word.
 func (w Word) Refs() []*Ref {
 	var refs []*Ref
 	for _, c := range w.Chars {
@@ -107,7 +107,7 @@ func (w Word) Refs() []*Ref {
 	return refs
 }
 
-// Only is the unknown that the word is all of, or nil.
+// Only returns the Ref if the word is a single Ref, else nil.
 func (w Word) Only() *Ref {
 	if len(w.Chars) == 1 {
 		return w.Chars[0].Ref
@@ -115,7 +115,7 @@ func (w Word) Only() *Ref {
 	return nil
 }
 
-// Origin is where in the file the text of the word comes from.
+// Origin returns the place of the word's text in the file.
 func (w Word) Origin() int {
 	if len(w.Chars) > 0 {
 		return w.Chars[0].At
@@ -123,7 +123,7 @@ func (w Word) Origin() int {
 	return w.At
 }
 
-// Int is the word as a number.
+// Int returns the word as a number.
 func (w Word) Int() (int, bool) {
 	text, ok := w.Literal()
 	if !ok {
@@ -146,7 +146,7 @@ func (w Word) HasPrefix(prefix string) bool {
 	return true
 }
 
-// Slice is a part of the word.
+// Slice returns a part of the word.
 func (w Word) Slice(from, to int) Word {
 	part := Word{Chars: w.Chars[from:to], At: w.At}
 	if len(part.Chars) > 0 {
@@ -182,12 +182,12 @@ func (w Word) Fields() []Word {
 		c.quoted = false
 		loose[i] = c
 	}
-	return split(loose, w.At)
+	return splitFields(loose, w.At)
 }
 
-// split cuts expanded text into words as the shell does. at is where the
-// expanded text stands.
-func split(chars []Char, at int) []Word {
+// splitFields splits expanded text into words as the shell does. at is the place of the
+// expanded text.
+func splitFields(chars []Char, at int) []Word {
 	var words []Word
 	var current []Char
 	started := false
@@ -199,7 +199,7 @@ func split(chars []Char, at int) []Word {
 	}
 	for _, c := range chars {
 		switch {
-		case c.kind == charBreak, c.kind == charByte && !c.quoted && blank(c.Byte):
+		case c.kind == charBreak, c.kind == charByte && !c.quoted && isBlank(c.Byte):
 			flush()
 		case c.kind == charMark:
 			started = true
@@ -211,10 +211,10 @@ func split(chars []Char, at int) []Word {
 	return words
 }
 
-func blank(b byte) bool { return b == ' ' || b == '\t' || b == '\n' }
+func isBlank(b byte) bool { return b == ' ' || b == '\t' || b == '\n' }
 
-// whole is expanded text as one word, as in an assignment.
-func whole(chars []Char, at int) Word {
+// joinChars makes one word of expanded text, as in an assignment.
+func joinChars(chars []Char, at int) Word {
 	w := Word{At: at}
 	for _, c := range chars {
 		switch c.kind {
@@ -228,8 +228,8 @@ func whole(chars []Char, at int) Word {
 	return w
 }
 
-// join puts words together as the commands do that give them to a shell.
-func join(words []Word) Word {
+// joinWords joins words with blanks, as ssh and eval do.
+func joinWords(words []Word) Word {
 	var all Word
 	for i, w := range words {
 		if i == 0 {

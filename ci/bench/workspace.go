@@ -1,0 +1,247 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// fleetSize is the number of nodes in the fleet; most parts use some of them.
+const fleetSize = 64
+
+// workspace is the folder in the user's cache in which all commands of a measurement run. For the
+// next run it keeps everything that took long to make.
+//
+//	nodes/     the fleet, with inventory.yaml and known_hosts
+//	wheels/    the wheels to deploy
+//	ansible/   Ansible's environment
+//	build/     where wheels are built, with the toolchain
+//	bin/bench  this program
+//	log        the tools' output of the last run
+type workspace struct {
+	cache  string // dsbuild's folder in the user's cache
+	dir    string
+	rounds int // 0: the part's own number
+	ui     ui.Reporter
+	lock   *os.File
+	log    *os.File
+	got    []string
+
+	dsbuild  string // the program
+	path     string // PATH of the commands
+	versions []string
+	fleet    *nodes.Fleet
+	gauge    *gauge
+	real     []string // wheels of DeepSpeed, relative to dir
+	big      []string // the same with ballast
+	site     site     // where wheels are built
+}
+
+// newWorkspace locks the folder: two runs at once would distort each other's measurements.
+func newWorkspace(cache string, rounds int, r ui.Reporter) (*workspace, error) {
+	ws := &workspace{cache: cache, dir: filepath.Join(cache, "bench"), rounds: rounds, ui: r}
+	if err := os.MkdirAll(ws.dir, 0o755); err != nil {
+		return nil, err
+	}
+	var err error
+	if ws.lock, err = os.OpenFile(filepath.Join(ws.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644); err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(ws.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		ws.lock.Close()
+		return nil, fmt.Errorf("another run of the benchmarks holds %s: %w", ws.lock.Name(), err)
+	}
+	if ws.log, err = os.Create(filepath.Join(ws.dir, "log")); err != nil {
+		ws.lock.Close()
+		return nil, err
+	}
+	return ws, nil
+}
+
+// close stops the nodes.
+func (ws *workspace) close() error {
+	defer ws.lock.Close()
+	defer ws.log.Close()
+	if ws.fleet == nil {
+		return nil
+	}
+	return ws.fleet.Down()
+}
+
+// findProgram finds the program that make has compiled.
+func (ws *workspace) findProgram(ctx context.Context, _ ui.Step) (string, error) {
+	path, err := filepath.Abs("bin/dsbuild")
+	if err != nil {
+		return "", err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(ws.dir, "bin")
+	err = errors.Join(os.RemoveAll(bin), os.Mkdir(bin, 0o755), os.Symlink(self, filepath.Join(bin, "bench")))
+	if err != nil {
+		return "", err
+	}
+	ws.dsbuild, ws.path = path, strings.Join([]string{bin, filepath.Dir(path), os.Getenv("PATH")}, ":")
+	return ws.readVersion(ctx, path, "version")
+}
+
+// installTools installs the other tools if they are missing: from Debian's packages, but Ansible
+// from its makers' own.
+func (ws *workspace) installTools(ctx context.Context, step ui.Step) (string, error) {
+	programs := []string{"pdsh", "pdcp", "clush", "parallel-ssh", "parallel-scp", "ssh", "scp"}
+	packages := []string{"pdsh", "clustershell", "pssh", "openssh-client"}
+	missing := func() (names []string) {
+		for _, p := range programs {
+			if _, err := exec.LookPath(p); err != nil {
+				names = append(names, p)
+			}
+		}
+		return names
+	}
+	if len(missing()) > 0 && os.Geteuid() == 0 {
+		step.Log("apt-get install " + strings.Join(packages, " "))
+		if err := debian.Ensure(ctx, func() bool { return len(missing()) == 0 }, packages...); err != nil {
+			return "", err
+		}
+	}
+	if m := missing(); len(m) > 0 {
+		return "", fmt.Errorf("no %s here: install %s", strings.Join(m, ", "), strings.Join(packages, ", "))
+	}
+	ansible := filepath.Join(ws.dir, "ansible")
+	if err := os.RemoveAll(ansible); err != nil {
+		return "", err
+	}
+	bin, err := python.Ansible(ctx, ansible, step.Log)
+	if err != nil {
+		return "", err
+	}
+	ws.path = bin + ":" + ws.path
+	return "", ws.askVersions(ctx)
+}
+
+// askVersions records the exact versions of the compared programs.
+func (ws *workspace) askVersions(ctx context.Context) error {
+	for _, argv := range [][]string{
+		{"dsbuild", "version"},
+		{"pdsh", "-V"},
+		{"clush", "--version"},
+		{"parallel-ssh", "--version"},
+		{"ansible", "--version"},
+		{"ssh", "-V"},
+	} {
+		v, err := ws.readVersion(ctx, argv...)
+		if err != nil {
+			return err
+		}
+		ws.versions = append(ws.versions, strings.Join(argv[:1], " ")+": "+v)
+	}
+	return nil
+}
+
+// readVersion returns the first line of the version that a program prints.
+func (ws *workspace) readVersion(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "env", argv...)
+	cmd.Env = ws.commandEnv()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	}
+	line, _, _ := bytes.Cut(out, []byte("\n"))
+	return strings.TrimSpace(string(line)), nil
+}
+
+// commandEnv returns the environment of all commands. It contains no variable that makes one of
+// them slower or faster.
+func (ws *workspace) commandEnv(more ...string) []string {
+	env := []string{"PATH=" + cmp.Or(ws.path, os.Getenv("PATH")), "HOME=" + os.Getenv("HOME"), "LANG=C.UTF-8"}
+	return append(env, more...)
+}
+
+// startNodes starts the fleet anew: processes that a killed run left have another parent.
+func (ws *workspace) startNodes(ctx context.Context, step ui.Step) (string, error) {
+	dir := filepath.Join(ws.dir, "nodes")
+	if old, err := nodes.Open(dir); err == nil {
+		if err := old.Down(); err != nil {
+			return "", err
+		}
+	}
+	fleet, err := nodes.Up(ctx, nodes.Options{
+		Dir: dir, Count: fleetSize, Env: nodes.WithTorch, Packages: []string{"pip==26.3"}, Log: step.Log,
+	})
+	if err != nil {
+		return "", err
+	}
+	ws.fleet, ws.gauge = fleet, &gauge{fleet: fleet}
+	return "torch " + nodes.DefaultTorch + " on each", ws.writeConfigs()
+}
+
+// writeConfigs writes the files through which the other tools know the nodes. ssh_config selects
+// the key exchange on which dsbuild and these servers agree; ssh_config.shipped keeps the tools'
+// own.
+func (ws *workspace) writeConfigs() error {
+	var hosts, ansible, known strings.Builder
+	for _, n := range ws.fleet.Nodes {
+		fmt.Fprintf(&hosts, "Host %s\n  HostName %s\n", n.Name, n.Address)
+		fmt.Fprintf(&ansible, "%s ansible_python_interpreter=%s\n", n.Name, n.Python)
+		fmt.Fprintln(&known, n.Name)
+	}
+	common := fmt.Sprintf("Host *\n  User %s\n  Port %d\n  IdentityFile %s\n  IdentitiesOnly yes\n  UserKnownHostsFile %s\n",
+		ws.fleet.User, ws.fleet.Nodes[0].Port, ws.fleet.IdentityFile, ws.fleet.KnownHosts)
+	var err error
+	for name, text := range map[string]string{
+		"ssh_config":         hosts.String() + common + "  KexAlgorithms curve25519-sha256\n",
+		"ssh_config.shipped": hosts.String() + common,
+		"ssh_config.gcm":     hosts.String() + common + "  KexAlgorithms curve25519-sha256\n  Ciphers aes128-gcm@openssh.com\n",
+		"hosts":              known.String(),
+		"ansible.ini":        ansible.String(),
+		"deploy.yml":         deployPlaybook,
+	} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(ws.dir, name), []byte(text), 0o644))
+	}
+	return err
+}
+
+// buildWheels builds two wheels for different GPUs, so that each deploy finds another wheel on
+// the nodes. It takes them from the store if the store has them.
+func (ws *workspace) buildWheels(ctx context.Context, step ui.Step) (string, error) {
+	ws.real = nil
+	for _, arch := range []string{"8.0", "8.6"} {
+		step.Log("dsbuild wheel --arch " + arch)
+		dir := filepath.Join("wheels", arch)
+		var out bytes.Buffer
+		cmd := child.Command(ctx, ws.dsbuild, "wheel", "--arch", arch, "--json", "-o", dir)
+		cmd.Dir, cmd.Stdout, cmd.Stderr = ws.dir, &out, ws.log
+		if err := cmd.Run(); err != nil {
+			return "", fmt.Errorf("dsbuild wheel --arch %s: %w (its output is in %s)", arch, err, ws.log.Name())
+		}
+		var doc struct {
+			Wheels []struct {
+				Path string `json:"path"`
+			} `json:"wheels"`
+		}
+		if err := json.Unmarshal(out.Bytes(), &doc); err != nil || len(doc.Wheels) != 1 {
+			return "", fmt.Errorf("dsbuild wheel --json printed no wheel: %w", err)
+		}
+		ws.real = append(ws.real, filepath.Join(dir, filepath.Base(doc.Wheels[0].Path)))
+	}
+	ws.gauge.passOver()
+	return strings.Join(ws.real, ", "), nil
+}

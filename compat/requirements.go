@@ -1,0 +1,344 @@
+package compat
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// AllOps asks for every op in the tables.
+const AllOps = "all"
+
+// Latest asks for the newest release of DeepSpeed.
+const Latest = "latest"
+
+// requirements is a Spec whose values were found in the tables. Whether they go together,
+// Tables.search tells.
+type requirements struct {
+	spec              wheel.Spec // without the values that the tables lack
+	environments      []BuildEnvironment
+	environmentsNamed bool // by the caller; else they are those of the tables
+	deepspeed         DeepSpeed
+	archs             []wheel.Arch
+	ops               []Op   // in the order of the table
+	byName            []bool // whether the user named the op
+	allOps            bool
+	archOptional      bool                // the search needs no arch: the one asked for is wrong, or comes later
+	gpus              map[string][]string // names of GPUs by arch
+	notes             []string
+}
+
+// lookup finds the values of a Spec in the tables, each by itself.
+type lookup struct {
+	*Tables
+	*requirements
+	bad conflictList
+}
+
+// lookUp finds every value of s in the tables and names those that they lack.
+func (t *Tables) lookUp(s wheel.Spec, environments []BuildEnvironment) (*requirements, []Conflict) {
+	l := &lookup{Tables: t, requirements: &requirements{spec: s, environments: environments, environmentsNamed: len(environments) > 0, gpus: map[string][]string{}}}
+	if !l.environmentsNamed {
+		l.environments = chosenEnvironments(t.Bases)
+	}
+	for _, find := range []func(){l.findDeepSpeed, l.findTorch, l.findCUDA, l.findPython, l.checkGlibc, l.checkDriver, l.findArchs, l.findGPUs, l.findOps} {
+		find()
+	}
+	l.archOptional = l.archOptional && len(l.archs) == 0
+	return l.requirements, l.bad
+}
+
+func (l *lookup) findDeepSpeed() {
+	v := l.spec.DeepSpeed
+	if l.spec.Foreign {
+		l.deepspeed = DeepSpeed{Version: v}
+		return
+	}
+	l.deepspeed = l.DeepSpeeds[0]
+	if i := slices.IndexFunc(l.DeepSpeeds, func(d DeepSpeed) bool { return d.Version == v }); i >= 0 {
+		l.deepspeed = l.DeepSpeeds[i]
+	} else if v != "" && v != Latest {
+		l.spec.DeepSpeed = ""
+		all := releases(l.DeepSpeeds)
+		l.bad.add("DeepSpeed %s is not in the tables of this dsbuild, which knows %s to %s", v, all[len(all)-1], all[0])
+	}
+}
+
+// isTorch reports whether a release is the one asked for: X.Y is any patch.
+func isTorch(asked string, r Torch) bool {
+	return asked == "" || asked == r.Version || strings.Count(asked, ".") == 1 && strings.HasPrefix(r.Version, asked+".")
+}
+
+// isCUDA reports whether a CUDA is the one asked for: X is any minor.
+func isCUDA(asked, cuda string) bool { return asked == "" || asked == cuda || asked == majorOf(cuda) }
+
+func (l *lookup) findTorch() {
+	asked := l.spec.Torch
+	if !slices.ContainsFunc(l.Torches, func(r Torch) bool { return isTorch(asked, r) }) {
+		all := torchVersions(l.Torches)
+		l.bad.add("torch %s is not in the tables of this dsbuild, which knows %s to %s", asked, all[len(all)-1], all[0])
+		l.spec.Torch = ""
+	}
+}
+
+func (l *lookup) findCUDA() {
+	asked := l.spec.CUDA
+	if !slices.ContainsFunc(l.Torches, func(r Torch) bool { return isCUDA(asked, r.CUDA) }) {
+		all := torchCUDAs(l.Torches)
+		slices.Reverse(all)
+		l.bad.add("no torch on the package index is built for CUDA %s: there are torches for %s", asked, joinWords(all))
+		l.spec.CUDA = ""
+	}
+}
+
+func (l *lookup) findPython() {
+	asked := l.spec.Python
+	if all := allPythons(l.Torches); asked != "" && !slices.Contains(all, asked) {
+		l.bad.add("no torch has wheels for Python %s: they are for %s", asked, joinWords(all))
+		l.spec.Python = ""
+	}
+}
+
+func (l *lookup) checkGlibc() {
+	switch asked := l.spec.Glibc; {
+	case asked == "" || xy.MatchString(asked) && !olderMinor(asked, LinkGlibc):
+		return
+	case !xy.MatchString(asked):
+		l.bad.add("glibc %q is not a version such as 2.28 ('ldd --version' on the oldest node says it)", asked)
+	default:
+		l.bad.add("glibc %s: extensions are linked for glibc %s and newer, which torch itself needs since 2.7", asked, LinkGlibc)
+	}
+	l.spec.Glibc = ""
+}
+
+func (l *lookup) checkDriver() {
+	known := oldestDrivers(l.CUDAs)
+	oldest := known[len(known)-1]
+	switch asked := l.spec.Driver; {
+	case asked == "" || driverForm.MatchString(asked) && !olderDriver(asked, oldest):
+		return
+	case !driverForm.MatchString(asked):
+		l.bad.add("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node says it)", asked)
+	default:
+		l.bad.add("driver %s runs no CUDA in the tables of this dsbuild: %s is the oldest that does", asked, oldest)
+	}
+	l.spec.Driver = ""
+}
+
+// findArchs keeps the archs that at least one CUDA compiles for.
+func (l *lookup) findArchs() {
+	all := compiledArchs(l.CUDAs)
+	var good []wheel.Arch
+	for _, a := range l.spec.Archs {
+		if slices.Contains(all, a.Capability()) {
+			good = append(good, a)
+			continue
+		}
+		l.bad.add("no CUDA in the tables of this dsbuild compiles for arch %s", a.Capability())
+		l.archOptional = true
+	}
+	l.spec.Archs, l.archs = good, slices.Clone(good)
+}
+
+// addArch puts an arch into a sorted list.
+func addArch(list []wheel.Arch, a wheel.Arch) []wheel.Arch {
+	out := slices.Clone(list)
+	for i, have := range out {
+		if have.Capability() == a.Capability() {
+			out[i].PTX = have.PTX || a.PTX
+			return out
+		}
+	}
+	out = append(out, a)
+	slices.SortFunc(out, func(a, b wheel.Arch) int {
+		return cmp.Or(cmp.Compare(a.Major, b.Major), cmp.Compare(a.Minor, b.Minor))
+	})
+	return out
+}
+
+// findGPUs adds the archs of the GPUs named.
+func (l *lookup) findGPUs() {
+	var good []string
+	for _, name := range splitNames(l.spec.GPUs) {
+		rows := l.GPUsNamed(name)
+		if c, wrong := l.gpuConflict(name, rows); wrong {
+			l.bad = append(l.bad, c)
+			l.archOptional = true
+			continue
+		}
+		good = append(good, name)
+		l.archs = addArch(l.archs, archOf(rows[0].Arch))
+		l.gpus[rows[0].Arch] = append(l.gpus[rows[0].Arch], name)
+	}
+	l.spec.GPUs = good
+}
+
+// splitNames splits "A100,H100" into two names and drops repeated ones.
+func splitNames(list []string) []string {
+	var out []string
+	for _, names := range list {
+		for _, name := range strings.Split(names, ",") {
+			if name = strings.TrimSpace(name); (name != "" || names == "") && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out
+}
+
+// gpuConflict says why a GPU's name cannot be used, if it cannot.
+func (t *Tables) gpuConflict(name string, rows []GPU) (c Conflict, wrong bool) {
+	if len(rows) == 0 {
+		return t.unknownGPU(name), true
+	}
+	for _, g := range rows {
+		if g.Arch != rows[0].Arch {
+			return Conflict{What: fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)}, true
+		}
+		if g.isForeign() {
+			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s; dsbuild builds x86_64 wheels alone, so there is no wheel for it", name, g.Arch, g.Machine)
+			c.Advice = []string{nativeBuildHint(g.Machine)}
+			if g.Class == "data centre" { // the others are one piece with their CPU
+				c.Advice = append(c.Advice, "if the node has an x86_64 CPU after all, say --arch "+g.Arch)
+			}
+			return c, true
+		}
+		if t.NewestTorch(g.Arch) == "" {
+			c.What = fmt.Sprintf("GPU %s (arch %s): no torch in the tables of this dsbuild has code for it, so none runs there", name, g.Arch)
+			c.Advice = []string{fmt.Sprintf("%s takes a torch built from source for arch %s, and --arch %s", name, g.Arch, g.Arch)}
+			return c, true
+		}
+	}
+	return c, false
+}
+
+// nativeBuildHint is the advice for machines on which no x86_64 wheel runs.
+func nativeBuildHint(machine string) string {
+	return "for " + machine + " build on the machine itself with DeepSpeed's own setup.py"
+}
+
+// unknownGPU names the products that a name is similar to.
+func (t *Tables) unknownGPU(name string) Conflict {
+	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
+	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
+	if len(archsIn(name)) > 0 {
+		return Conflict{What: what + "; it is a compute capability, which --arch takes"}
+	}
+	near := t.usableGPUs(name)
+	if len(near) == 0 {
+		return Conflict{What: what, Advice: []string{lists}}
+	}
+	return Conflict{What: what + fmt.Sprintf(", which has %s (%s)", joinWords(near), lists)}
+}
+
+// usableGPUs lists the products with a similar name that there is a wheel for.
+func (t *Tables) usableGPUs(name string) []string {
+	return slices.DeleteFunc(t.NearestGPUs(name), func(n string) bool {
+		_, wrong := t.gpuConflict(n, t.GPUsNamed(n))
+		return wrong
+	})
+}
+
+// archsIn reads a compute capability: 8.0, sm_80, 80.
+func archsIn(name string) []wheel.Arch {
+	text := strings.ToLower(strings.TrimSpace(name))
+	for _, prefix := range []string{"compute_", "compute", "sm_", "sm"} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	if digits := strings.Trim(text, "0123456789"); digits == "" && len(text) > 1 {
+		text = text[:len(text)-1] + "." + text[len(text)-1:]
+	}
+	if strings.Trim(text, "0123456789.") != "" {
+		return nil
+	}
+	archs, err := wheel.ParseArchs([]string{text})
+	if err != nil {
+		return nil
+	}
+	return archs
+}
+
+// quoteFlag quotes a value with spaces for the command line.
+func quoteFlag(s string) string {
+	if strings.ContainsAny(s, " ;") {
+		return `"` + s + `"`
+	}
+	return s
+}
+
+// findOps looks the ops up. Default ops that DeepSpeed lacks are left out.
+func (l *lookup) findOps() {
+	asked := l.spec.Ops
+	byDefault := len(asked) == 0
+	if byDefault {
+		asked = l.defaultOps()
+	}
+	l.selectOps(asked)
+	for _, name := range asked {
+		if name == AllOps || slices.ContainsFunc(l.Ops, func(o Op) bool { return o.Name == name }) {
+			continue
+		}
+		l.bad.add("op %q is not one dsbuild can build ('dsbuild ops' lists them)", name)
+		l.spec.Ops = slices.DeleteFunc(slices.Clone(l.spec.Ops), func(n string) bool { return n == name })
+	}
+	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops
+		l.archOptional = true
+		l.selectOps(l.defaultOps())
+	}
+}
+
+// selectOps takes the ops asked for, and those that DeepSpeed builds with them.
+func (l *lookup) selectOps(asked []string) {
+	l.allOps = slices.Contains(asked, AllOps)
+	for _, op := range l.Ops {
+		named := slices.Contains(asked, op.Name)
+		brought := slices.ContainsFunc(l.Ops, func(o Op) bool {
+			return slices.Contains(asked, o.Name) && slices.Contains(o.Brings, op.Name)
+		})
+		if named || l.allOps || brought {
+			l.ops, l.byName = append(l.ops, op.inRelease(l.deepspeed.Version)), append(l.byName, named)
+		}
+	}
+}
+
+// defaultOps lists the default ops that the DeepSpeed wanted has.
+func (l *lookup) defaultOps() []string {
+	return slices.DeleteFunc(wheel.DefaultOps(), func(name string) bool {
+		i := slices.IndexFunc(l.Ops, func(o Op) bool { return o.Name == name })
+		why := ""
+		if i >= 0 {
+			why = l.Ops[i].absentFrom(l.deepspeed.Version)
+		}
+		if why != "" {
+			l.notes = append(l.notes, fmt.Sprintf("%s is left out: %s", name, why))
+		}
+		return why != ""
+	})
+}
+
+// absentFrom says why a release of DeepSpeed does not have the op, or "".
+func (o Op) absentFrom(deepspeed string) string {
+	switch {
+	case o.Since != "" && compareVersions(deepspeed, o.Since) < 0:
+		return fmt.Sprintf("op %s is in DeepSpeed from %s on, not in %s", o.Name, o.Since, deepspeed)
+	case o.Until != "" && compareVersions(deepspeed, o.Until) >= 0:
+		return fmt.Sprintf("op %s left DeepSpeed with %s, it is not in %s", o.Name, o.Until, deepspeed)
+	}
+	return ""
+}
+
+// wantsDeviceCode reports whether any op asked for has device code.
+func (w *requirements) wantsDeviceCode() bool {
+	return slices.ContainsFunc(w.ops, func(o Op) bool { return o.DeviceCode })
+}
+
+// archWithGPUs names an arch with the GPUs that the user asked for: "7.0 (V100)".
+func (w *requirements) archWithGPUs(capability string) string {
+	if by := w.gpus[capability]; len(by) > 0 {
+		return capability + " (" + strings.Join(by, ", ") + ")"
+	}
+	return capability
+}

@@ -1,0 +1,41 @@
+// Package atomicfile writes files that appear whole or not at all: a reader sees
+// the old file until the new one is complete.
+package atomicfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// Write copies r to path, by way of a temporary file beside it that is renamed at
+// the end. The file has mode, less the user's umask.
+func Write(path string, r io.Reader, mode fs.FileMode) error {
+	tmp, err := createBeside(path, mode)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // it was renamed, or nobody can do anything about it
+	_, err = io.Copy(tmp, r)
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// createBeside makes a new file in the folder of path. os.CreateTemp would make it
+// private, and only the kernel knows the umask.
+func createBeside(path string, mode fs.FileMode) (*os.File, error) {
+	const attempts = 100
+	for n := 1; ; n++ {
+		name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%x", filepath.Base(path), rand.Uint64()))
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
+		if n == attempts || !errors.Is(err, fs.ErrExist) {
+			return f, err
+		}
+	}
+}

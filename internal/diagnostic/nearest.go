@@ -1,0 +1,87 @@
+package diagnostic
+
+import (
+	"slices"
+	"strings"
+)
+
+// maxWord is the longest word that is compared, in bytes.
+const maxWord = 255
+
+// The costs of Distance.
+const (
+	// Letter is the distance of words that differ in one letter.
+	Letter = 2
+	// lookAlike is that of letters which are taken for each other.
+	lookAlike = 1
+)
+
+// Nearest returns the candidate most like word, or "" if none is close
+// enough to be a slip of the keyboard.
+func Nearest(word string, candidates []string) string {
+	limit := max(len(word)/3, 1) * Letter
+	if len(word) < 3 {
+		limit = lookAlike // another letter is half of another word
+	}
+	best, bestDistance := "", limit+1
+	for _, c := range candidates {
+		// A long list of long names must not make an error slow.
+		if len(word) > maxWord || Letter*(len(c)-len(word)) >= bestDistance || Letter*(len(word)-len(c)) >= bestDistance {
+			continue
+		}
+		if d := Distance(word, c); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// DidYouMean is a hint that names the candidate most like word, or "".
+func DidYouMean(word string, candidates []string) string {
+	if near := Nearest(word, candidates); near != "" {
+		return "did you mean " + near + "?"
+	}
+	return ""
+}
+
+// Distance says how far two words are apart: Letter for each one to insert,
+// drop, replace or swap with its neighbour, and less for one that looks like
+// the other.
+func Distance(a, b string) int {
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j * Letter
+	}
+	for i := range len(a) {
+		before, above, row = above, row, before
+		row[0] = (i + 1) * Letter
+		for j := range len(b) {
+			row[j+1] = min(above[j]+replacement(a[i], b[j]), above[j+1]+Letter, row[j]+Letter)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] && a[i] != b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+Letter)
+			}
+		}
+	}
+	return row[len(b)]
+}
+
+// replacement is the cost of one letter in place of another.
+func replacement(a, b byte) int {
+	if a == b {
+		return 0
+	}
+	x, y := lower(a), lower(b)
+	if x == y || slices.ContainsFunc([]string{"0o", "1li", "5s", "8b", "2z", "-_"}, func(alike string) bool {
+		return strings.IndexByte(alike, x) >= 0 && strings.IndexByte(alike, y) >= 0
+	}) {
+		return lookAlike
+	}
+	return Letter
+}
+
+func lower(b byte) byte {
+	if b >= 'A' && b <= 'Z' {
+		return b + 'a' - 'A'
+	}
+	return b
+}

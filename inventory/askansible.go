@@ -1,0 +1,108 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/dsbuild/dsbuild/internal/scratch"
+	"github.com/dsbuild/dsbuild/inventory/ansible"
+)
+
+// installAnsible is the hint for an inventory that only ansible-inventory reads.
+const installAnsible = "install ansible-core; or, where it is installed: ansible-inventory -i INVENTORY --list > nodes.json, and name that file"
+
+// readAnsible reads a file of Ansible's in INI or YAML. ansible-inventory is
+// asked where it is installed: only that knows the variables of other files.
+// Without it, and from standard input, dsbuild reads plain INI itself.
+func (o Options) readAnsible(ctx context.Context, rd *reader, doc document, path string) (*Inventory, error) {
+	if o.Ansible != nil && path != "-" {
+		return o.askAnsible(ctx, path, path, func() error {
+			rd.plainINI(doc)
+			return rd.err()
+		})
+	}
+	inv, only := rd.plainINI(doc)
+	switch {
+	case only != nil && o.Ansible != nil:
+		return o.askAboutStdin(ctx, rd.format, doc.text)
+	case only != nil:
+		rd.problem(only.At, installAnsible, "only ansible-inventory reads %s, and it is not installed", only.What)
+	}
+	if err := rd.err(); err != nil {
+		return nil, err
+	}
+	inv.Path = path
+	return inv, nil
+}
+
+// plainINI reads an inventory in INI. only is not nil if Ansible has to read it.
+func (r *reader) plainINI(doc document) (inv *Inventory, only *ansible.OnlyAnsible) {
+	if r.format == ansibleYAML {
+		return nil, &ansible.OnlyAnsible{At: Position{File: r.file}, What: "this file"}
+	}
+	found, only := ansible.ReadINI(r.file, doc.lines, &r.List)
+	if only != nil {
+		return nil, only
+	}
+	inv = r.withNodes(r.fromAnsible(found))
+	r.noteVarsFolders(inv)
+	return inv, nil
+}
+
+// askAboutStdin gives the text of standard input to ansible-inventory, as a file.
+func (o Options) askAboutStdin(ctx context.Context, f format, text []byte) (inv *Inventory, err error) {
+	dir, err := scratch.New("")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	file := filepath.Join(dir.Path, "inventory")
+	if f == ansibleYAML {
+		file += ".yml" // configurations of plugins need the ending
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return nil, err
+	}
+	return o.askAnsible(ctx, "-", file, nil)
+}
+
+// openDynamic reads an inventory that is a program, which dsbuild does not run.
+func (o Options) openDynamic(ctx context.Context, path string) (*Inventory, error) {
+	if o.Ansible != nil {
+		return o.askAnsible(ctx, path, path, nil)
+	}
+	failed := unreadable(path, errors.New("it is a program, a dynamic inventory, and only ansible-inventory runs it"))
+	failed.Problems[0].Hint = "install ansible-core, or: ./" + filepath.Base(path) + " --list | dsbuild ... -"
+	return nil, failed
+}
+
+// askAnsible reads the inventory in file by ansible-inventory; messages call it
+// name. If that fails, own may name mistakes with their line and column.
+func (o Options) askAnsible(ctx context.Context, name, file string, own func() error) (*Inventory, error) {
+	text, err := o.Ansible(ctx, file)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
+		failed := unreadable(name, fmt.Errorf("ansible-inventory: %w", err))
+		var more *Error
+		if own != nil && errors.As(own(), &more) {
+			failed.Problems = append(failed.Problems, more.Problems...)
+		}
+		return nil, failed
+	}
+	rd, err := newReader(name)
+	if err != nil {
+		return nil, unreadable(name, err)
+	}
+	rd.format = ansibleList
+	inv := rd.read(document{text: text})
+	if err := rd.err(); err != nil {
+		return nil, err
+	}
+	inv.Path = name
+	return inv, nil
+}

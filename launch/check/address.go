@@ -1,0 +1,246 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/cause"
+)
+
+// isLoopback reports whether an address is a loopback address.
+func isLoopback(address string) bool {
+	a, err := netip.ParseAddr(address)
+	return err == nil && a.IsLoopback()
+}
+
+// isAddress reports whether a node's word is an IP address, so that other nodes may
+// get it.
+func isAddress(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+// isVirtual reports whether an interface cannot lead to another node.
+func isVirtual(name string) bool {
+	name = strings.TrimSpace(name)
+	return name == "lo" || slices.ContainsFunc([]string{"docker", "virbr", "veth", "podman", "cni", "flannel", "cali", "lxcbr", "lxdbr"}, func(p string) bool { return strings.HasPrefix(name, p) })
+}
+
+// preferIPv4 returns the IPv4 addresses, or without any the IPv6 addresses. A job
+// chooses the same way.
+func preferIPv4(addresses []string) []string {
+	four := slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return strings.Contains(a, ":") })
+	if len(four) > 0 {
+		slices.Sort(four)
+		return slices.Compact(four)
+	}
+	six := slices.Sorted(slices.Values(addresses))
+	return slices.Compact(six)
+}
+
+// addressChecks check the names and interfaces by which nodes reach the master.
+type addressChecks struct{ *run }
+
+// checkNames checks how each node resolves the master's address and its own name.
+func (a addressChecks) checkNames(context.Context) {
+	live := a.liveMembers()
+	master := a.masterAddress()
+	standsFor := func(m *member) (string, bool) {
+		if m.seen.Master.OK == nil || len(m.seen.Master.OK.Addresses) == 0 {
+			return "", false
+		}
+		return strings.Join(preferIPv4(m.seen.Master.OK.Addresses), ", "), true
+	}
+	values := groupByValue(live, standsFor)
+	has := a.firstMember().reachableAddresses()
+	for _, m := range live {
+		why := m.seen.Master.failureReason()
+		if why == "" {
+			why = m.seen.Master.OK.Error
+		}
+		if why != "" {
+			m.addFinding(Names, Error, fmt.Sprintf("getent hosts %s there: /etc/hosts, /etc/resolv.conf; or name an address: --master", master), "the master's address %s is not known there: %s", master, why)
+			continue
+		}
+		value, _ := standsFor(m)
+		addresses := strings.Split(value, ", ")
+		fix := fmt.Sprintf("getent hosts %s there, and put its line in /etc/hosts right", master)
+		switch {
+		case a.hasPeers() && slices.ContainsFunc(addresses, isLoopback):
+			m.addFinding(Names, Error, fix+": an address that other nodes reach", "the master's address %s is %s there, which is each node itself", master, value)
+		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
+			m.addFinding(Names, Error, fix, "the master's address %s is %s there, which %s does not have (it has %s)", master, value, a.firstMember().host.Name, strings.Join(has, ", "))
+		case value != values[0].value:
+			m.addFinding(Names, Error, fix, "the master's address %s is %s there, where %d of %s have %s", master, value, len(values[0].members), countOf(len(live), "node"), values[0].value)
+		}
+		m.ownName(a.hasPeers())
+	}
+}
+
+// reachableAddresses are the addresses by which other nodes may reach the node; nil
+// where they are not known.
+func (m *member) reachableAddresses() []string {
+	if m.seen.Interfaces.OK == nil {
+		return nil
+	}
+	var all []string
+	for _, i := range *m.seen.Interfaces.OK {
+		if !isLoopback(i.Address) && !slices.Contains(all, i.Address) {
+			all = append(all, i.Address)
+		}
+	}
+	return all
+}
+
+// ownName checks how a node resolves its own name. gloo tells the others that address,
+// unless a variable names an interface.
+func (m *member) ownName(several bool) {
+	host := m.seen.Host.OK
+	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
+		return
+	}
+	const try = "put its address into /etc/hosts there, or name the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
+	switch addresses := preferIPv4(host.Addresses); {
+	case len(addresses) == 0:
+		m.addFinding(Names, Error, try, "its own name %s is not known there (%s): gloo falls back to the loopback interface", cause.Own(host.Name), host.Error)
+	case slices.ContainsFunc(addresses, isLoopback):
+		m.addFinding(Names, Error, try, "its own name %s is %s there: gloo would tell the others that address", cause.Own(host.Name), strings.Join(addresses, ", "))
+	}
+}
+
+// variable returns a variable's value on a node; "" if it is not set.
+func (m *member) variable(name string) string {
+	if m.seen.Variables.OK == nil {
+		return ""
+	}
+	return (*m.seen.Variables.OK)[name]
+}
+
+// checkInterfaces finds the interfaces between the nodes and the master.
+func (a addressChecks) checkInterfaces(ctx context.Context) {
+	live := a.liveMembers()
+	masters := groupByValue(live, func(m *member) (string, bool) { // the address that most nodes resolve
+		if m.seen.Master.OK == nil {
+			return "", false
+		}
+		for _, address := range preferIPv4(m.seen.Master.OK.Addresses) {
+			if !isLoopback(address) || !a.hasPeers() {
+				return address, true
+			}
+		}
+		return "", false
+	})
+	if len(masters) == 0 {
+		if has := a.firstMember().reachableAddresses(); len(has) > 0 {
+			masters = []valued{{value: has[0]}}
+		}
+	}
+	if len(masters) == 0 {
+		a.addNote(Interface, "no node knows an address of the master")
+		return
+	}
+	to := masters[0].value
+	others := slices.DeleteFunc(slices.Clone(live), func(m *member) bool { return m == a.firstMember() })
+	a.askRoutes(ctx, others, to)
+	for _, m := range others { // the master, to one of the others
+		if m.route != nil {
+			to = m.route.Address
+			break
+		}
+	}
+	if a.firstMember().status == OK {
+		a.askRoutes(ctx, []*member{a.firstMember()}, to)
+		if a.hasPeers() && a.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(a.firstMember().reachableAddresses(), masters[0].value) {
+			a.firstMember().route.Address = masters[0].value
+		}
+	}
+	a.judgeInterfaces()
+}
+
+// askRoutes asks nodes for their route to an address.
+func (a addressChecks) askRoutes(ctx context.Context, members []*member, to string) {
+	a.askAll(ctx, Interface, members, askLimit, func(ctx context.Context, m *member) error {
+		var got routed
+		_, _, err := m.agent.ask(ctx, "route", map[string]any{"to": to}, &got)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err == nil && !isAddress(got.Address):
+			m.addFinding(Interface, Error, "", "its own address is not understood: %q", got.Address)
+		case err != nil:
+			m.addFinding(Interface, Error, "ip route get "+to+" there", "no way to the master at %s: %v", to, err)
+		default:
+			m.route = &got
+		}
+		return nil
+	})
+}
+
+// judgeInterfaces checks the interfaces of the routes.
+func (a addressChecks) judgeInterfaces() {
+	routed := slices.DeleteFunc(a.liveMembers(), func(m *member) bool { return m.route == nil })
+	names := groupByValue(routed, func(m *member) (string, bool) { return m.route.Interface, true })
+	for _, m := range routed {
+		name := m.route.Interface
+		if a.hasPeers() && (isVirtual(name) || isLoopback(m.route.Address)) {
+			m.addFinding(Interface, Error, "ip route there; is the master's address one that only this node has?", "it reaches the master by %s (%s), which is no way to another node", name, cause.Own(m.route.Address))
+			continue
+		}
+		said := m.judgeSaid(name, a.hasPeers())
+		if !said && a.hasPeers() && len(names) > 1 && name != names[0].value {
+			m.addFinding(Interface, Warning, fmt.Sprintf("env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it in the inventory, and %[2]s for the others", name, names[0].value),
+				"it reaches the master by %s, where %d of %s do by %s", name, len(names[0].members), countOf(len(routed), "node"), names[0].value)
+		}
+	}
+}
+
+// judgeSaid compares the variables that name an interface with the node's interfaces.
+// It reports whether there are such variables.
+func (m *member) judgeSaid(name string, several bool) (said bool) {
+	for _, variable := range []string{"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} {
+		value := m.variable(variable)
+		if value == "" {
+			continue
+		}
+		said = true
+		if m.seen.Interfaces.OK == nil {
+			continue
+		}
+		chosen := []string{}
+		for _, i := range *m.seen.Interfaces.OK {
+			if matchesInterface(variable, value, i.Name) && !slices.Contains(chosen, i.Name) {
+				chosen = append(chosen, i.Name)
+			}
+		}
+		switch {
+		case len(chosen) == 0:
+			m.addFinding(Interface, Error, fmt.Sprintf("the way to the master is %s: %s=%s", name, variable, name), "%s=%s names no interface with an address that it has", variable, value)
+		case several && !slices.ContainsFunc(chosen, func(c string) bool { return !isVirtual(c) }):
+			m.addFinding(Interface, Error, fmt.Sprintf("the way to the master is %s: %s=%s", name, variable, name), "%s=%s is no way to another node", variable, value)
+		case !slices.Contains(chosen, name):
+			m.addFinding(Interface, Warning, fmt.Sprintf("the way to the master is %s", name), "%s=%s is not the interface by which it reaches the master (%s)", variable, value, name)
+		}
+	}
+	return said
+}
+
+// matchesInterface reports whether a variable's value selects an interface. NCCL matches
+// prefixes of names, whole names after "=", and excludes names after "^"; gloo matches
+// whole names.
+func matchesInterface(variable, value, name string) bool {
+	if variable == "GLOO_SOCKET_IFNAME" {
+		return slices.Contains(strings.Split(value, ","), name)
+	}
+	out := strings.HasPrefix(value, "^")
+	value = strings.TrimPrefix(value, "^")
+	whole := strings.HasPrefix(value, "=")
+	for word := range strings.SplitSeq(strings.TrimPrefix(value, "="), ",") {
+		if word == name || !whole && strings.HasPrefix(name, word) {
+			return !out
+		}
+	}
+	return out && name != "lo"
+}

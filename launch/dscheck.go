@@ -1,0 +1,179 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// givenConfig reads and checks the user's configuration.
+func (b *builder) givenConfig(r Request) {
+	name := b.job.DS.File
+	for _, key := range slices.DeleteFunc(configKeys(), func(key string) bool { return key == "ds-auto" }) {
+		if b.isSet(key) {
+			b.addProblem(b.said[key], "say it in "+name+", or leave --config out", "%s is for a rendered configuration, and you gave %s", key, name)
+		}
+	}
+	data, err := r.ReadFile(name)
+	if err != nil {
+		b.addProblem(b.said["ds-config"], "", "cannot read the DeepSpeed configuration: %v", err)
+		return
+	}
+	job := b.List
+	b.List.Lines, b.List.Problems = strings.Split(string(data), "\n"), nil
+	place := func(offset int) Position { return placeIn(name, data, offset) }
+	c, err := readConfig(data)
+	var wrong *configFault
+	switch {
+	case errors.As(err, &wrong):
+		b.addProblemAt(place(wrong.offset), "", "the DeepSpeed configuration: %s", wrong.reason)
+	case err == nil:
+		configCheck{b, c, func(key string) Position { return place(c[key].offset) }, r.Ops}.checkAll()
+	}
+	b.List.Lines, b.List.Problems = job.Lines, append(job.Problems, b.List.Problems...)
+}
+
+// placeIn is the line and column of a byte.
+func placeIn(name string, data []byte, offset int) Position {
+	before := string(data[:min(max(offset, 0), len(data))])
+	line := strings.LastIndex(before, "\n") + 1
+	return Position{File: name, Line: strings.Count(before, "\n") + 1, Column: len([]rune(before[line:])) + 1}
+}
+
+// configCheck compares a DeepSpeed configuration with the job and the wheel.
+type configCheck struct {
+	*builder
+	config config
+	at     func(key string) Position
+	ops    []string // the wheel's operators; nil: not known
+}
+
+// checkAll does all the checks.
+func (k configCheck) checkAll() {
+	k.checkBatch()
+	k.checkZero()
+	if k.config.isTrue("bf16.enabled") && k.config.isTrue("fp16.enabled") {
+		k.addProblemAt(k.at("fp16.enabled"), "keep bf16 on Ampere and newer", "bf16 and fp16 are both enabled")
+	}
+	if k.ops != nil {
+		k.checkOps()
+	}
+}
+
+// numberOf returns a number of the configuration: 0 if it is missing or "auto".
+func (k configCheck) numberOf(key string) (n int, auto bool) {
+	v, said := k.config[key]
+	if !said {
+		return 0, false
+	}
+	if v.value == "auto" {
+		return 0, true
+	}
+	n, err := strconv.Atoi(fmt.Sprint(v.value))
+	if err != nil || n < 1 {
+		k.addProblemAt(k.at(key), "", "%s is %v: it must be a whole number of at least 1", key, v.value)
+		return 0, true
+	}
+	return n, false
+}
+
+// checkBatch checks DeepSpeed's rule: two of the three numbers give the third, and all
+// three must agree with the number of processes.
+func (k configCheck) checkBatch() {
+	const trainKey, microKey, accKey = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+	train, a1 := k.numberOf(trainKey)
+	micro, a2 := k.numberOf(microKey)
+	acc, a3 := k.numberOf(accKey)
+	rule := batch{train, micro, acc, k.job.configWorld()}
+	if a1 || a2 || a3 || rule.world == 0 {
+		return // the Trainer completes them, or only the run knows the processes
+	}
+	switch {
+	case train == 0 && micro == 0:
+		k.addProblemAt(k.at(accKey), "give "+microKey, "neither %s nor %s is given", trainKey, microKey)
+	case train > 0 && !rule.isConsistent():
+		full := rule.withDerived()
+		k.addProblemAt(k.at(trainKey), rule.nearestFits(),
+			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, full.micro, full.acc, plural(rule.world, "process"))
+	}
+}
+
+// checkZero finds settings that the ZeRO stage does not allow.
+func (k configCheck) checkZero() {
+	const zero = "zero_optimization."
+	stage := 0
+	if v, said := k.config[zero+"stage"]; said {
+		n, err := strconv.Atoi(fmt.Sprint(v.value))
+		if err != nil || n < 0 || n > 3 {
+			k.addProblemAt(k.at(zero+"stage"), "", "the ZeRO stage is %v: it must be 0, 1, 2 or 3", v.value)
+			return
+		}
+		stage = n
+	}
+	for _, part := range []string{"offload_optimizer", "offload_param"} {
+		key := zero + part + ".device"
+		device := k.config.textOf(key)
+		if device == "" || device == "none" {
+			continue
+		}
+		if device != "cpu" && device != "nvme" {
+			k.addProblemAt(k.at(key), nearest(device, []string{"cpu", "nvme", "none"}), "%s is %q: it must be cpu, nvme or none", key, device)
+			continue
+		}
+		if needs := map[bool]int{true: 3, false: 1}[part == "offload_param" || device == "nvme"]; stage < needs {
+			k.addProblemAt(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)), "%s to %s needs ZeRO stage %d, and the stage is %d", part, device, needs, stage)
+		}
+		if device == "nvme" && k.config.textOf(zero+part+".nvme_path") == "" {
+			k.addProblemAt(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme has no nvme_path", part)
+		}
+	}
+}
+
+// checkOps compares the operators that DeepSpeed loads for this configuration with
+// those in the wheel. Each node compiles a missing operator, or fails to.
+func (k configCheck) checkOps() {
+	for _, n := range k.config.neededOps() {
+		if !slices.Contains(k.ops, n.op) {
+			k.addProblemAt(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
+				"%s needs the operator %s, and the wheel has %s", n.why, n.op, orNone(strings.Join(k.ops, ", ")))
+		}
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+// need is an operator that a configuration makes DeepSpeed load, and why.
+type need struct{ op, why, key string }
+
+// neededOps are the operators that a configuration makes DeepSpeed load.
+func (c config) neededOps() []need {
+	const zero = "zero_optimization."
+	var all []need
+	optimizer, param := c.textOf(zero+"offload_optimizer.device"), c.textOf(zero+"offload_param.device")
+	offloaded := optimizer == "cpu" || optimizer == "nvme"
+	kind := strings.ToLower(c.textOf("optimizer.type"))
+	if offloaded {
+		op := map[string]string{"adagrad": "cpu_adagrad", "lion": "cpu_lion"}[kind]
+		if op == "" {
+			op = "cpu_adam"
+		}
+		if !c.isTrue("optimizer.params.torch_adam") {
+			all = append(all, need{op, "CPU offload of the optimizer", zero + "offload_optimizer.device"})
+		}
+	} else if op := map[string]string{"adam": "fused_adam", "adamw": "fused_adam", "lamb": "fused_lamb", "lion": "fused_lion"}[kind]; op != "" && !c.isTrue("optimizer.params.torch_adam") {
+		all = append(all, need{op, "the optimizer " + c.textOf("optimizer.type"), "optimizer.type"})
+	}
+	for _, p := range []pair{{"offload_optimizer", optimizer}, {"offload_param", param}} {
+		if p.value == "nvme" && !slices.ContainsFunc(all, func(n need) bool { return n.op == "async_io" }) {
+			all = append(all, need{"async_io", "NVMe offload", zero + p.key + ".device"})
+		}
+	}
+	return all
+}

@@ -1,0 +1,360 @@
+// Package jobrunner runs a rendered job on nodes without a scheduler. It starts each
+// node's part over a connection, collects the output of each rank, and ends all parts
+// when one fails, when the user interrupts it, or when dsbuild itself dies.
+//
+// On each node a small program (supervise.py) is the parent of all processes of the
+// job. It ends with the connection.
+package jobrunner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/launch"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// Link is an open connection to a node.
+type Link interface {
+	remote.Runner
+	Close() error
+}
+
+// Machine is a node of a job.
+type Machine struct {
+	launch.Part
+	// Open connects to it.
+	Open func(ctx context.Context) (Link, error)
+}
+
+// Options are the job, its nodes and the settings of a run.
+type Options struct {
+	Job      *launch.Job
+	Machines []Machine
+	// Env are the job's variables from dsbuild's environment.
+	Env map[string]string
+	// Logs is the folder of the run. The run replaces the logs of an earlier one.
+	Logs string
+	// Grace is the time for processes to end after SIGTERM.
+	Grace time.Duration
+	// Patience is the time limit without a sign of life from dsbuild: the node then
+	// ends its processes. A minute if 0.
+	Patience time.Duration
+	Report   ui.Reporter
+}
+
+// Time limits.
+const (
+	// settle is the wait for further failures after the first, so that the report
+	// names the original one.
+	settle = 2 * time.Second
+	// overtime is the time of a node, after the grace, to end everything.
+	overtime = 20 * time.Second
+	// hello is the time limit for a node to say whether the job can run there.
+	hello = 2 * time.Minute
+	// redraw is the interval of the progress line.
+	redraw = 250 * time.Millisecond
+)
+
+// Run runs a job to its end. It returns a report once it has started, also of a failed
+// job. An error means that the run could not start, or could not write its logs. When
+// ctx ends, Run ends all processes first.
+func Run(ctx context.Context, opt Options) (*Report, error) {
+	if opt.Patience == 0 {
+		opt.Patience = time.Minute
+	}
+	book, err := newRankLogs(opt.Logs, opt.Job.WorldSize())
+	if err != nil {
+		return nil, err
+	}
+	c := &jobRun{opt: opt, book: book, ranks: map[int]*rank{}, events: make(chan event, 256), begin: time.Now()}
+	for i := range opt.Machines {
+		m := &member{Machine: &opt.Machines[i], orders: make(chan string, 4)}
+		c.members = append(c.members, m)
+		for n := range m.Count {
+			if m.First >= 0 {
+				c.ranks[m.First+n] = &rank{number: m.First + n, local: n, member: m}
+			}
+		}
+	}
+	c.runLoop(ctx)
+	r := c.buildReport(ctx)
+	return r, book.writeReport(r)
+}
+
+// phase is the progress of a job.
+type phase int
+
+const (
+	gathering phase = iota // dsbuild connects to the nodes and checks them
+	running
+	settling // a rank or node has failed
+	stopping
+)
+
+// jobRun is a running job.
+type jobRun struct {
+	opt     Options
+	book    *rankLogs
+	members []*member
+	ranks   map[int]*rank
+	events  chan event
+	begin   time.Time
+
+	phase   phase
+	changed time.Time // the start of the phase
+	left    int       // members whose connection is still open
+	last    string    // the last line of rank 0
+}
+
+// member is a node of a running job.
+type member struct {
+	*Machine
+	orders chan string // to its program: go, stop
+
+	state    memberState
+	err      error  // why the node dropped out
+	end      ending // the last message of its program
+	ended    bool   // that message has arrived
+	at       time.Time
+	launcher tail
+}
+
+// memberState is the state of a node.
+type memberState int
+
+const (
+	joining memberState = iota
+	ready
+	refused // the job cannot run there
+	atWork
+	over // its program has ended and said how
+	lost // no connection
+)
+
+// rank is one process of the job.
+type rank struct {
+	number, local int
+	member        *member
+	gone          time.Time // the end of its process; zero before
+	failed        time.Time // its first known failure
+	code, signal  int
+	tail          tail
+}
+
+// name returns the node's name.
+func (m *member) name() string {
+	if m.Node == "" {
+		return "this machine"
+	}
+	return m.Node
+}
+
+func (c *jobRun) runLoop(ctx context.Context) {
+	lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	dialing, giveUp := context.WithCancel(lasting)
+	defer giveUp()
+	for _, m := range c.members {
+		c.left++
+		go c.serveMember(lasting, dialing, m)
+	}
+	bar := c.opt.Report.Bar("job "+c.opt.Job.Name, 0)
+	defer bar.Close()
+	tick := time.NewTicker(redraw)
+	defer tick.Stop()
+	interrupted := ctx.Done()
+	for c.left > 0 {
+		select {
+		case e := <-c.events:
+			c.handleEvent(e)
+		case <-tick.C:
+			bar.Describe(c.describeProgress())
+		case <-interrupted:
+			interrupted = nil
+			c.stopAll()
+		}
+		now := time.Now()
+		switch {
+		case c.phase == settling && now.Sub(c.changed) > settle:
+			c.stopAll()
+		case c.phase == stopping && now.Sub(c.changed) > c.opt.Grace+overtime:
+			cancel()
+		}
+		if c.phase == stopping {
+			giveUp()
+		}
+	}
+}
+
+// enterPhase starts a phase.
+func (c *jobRun) enterPhase(p phase) { c.phase, c.changed = p, time.Now() }
+
+// stopAll orders all nodes to end their processes.
+func (c *jobRun) stopAll() {
+	if c.phase == stopping {
+		return
+	}
+	c.enterPhase(stopping)
+	c.orderAll("stop")
+}
+
+// orderAll sends an order to all nodes; "go" only to those that are ready.
+func (c *jobRun) orderAll(word string) {
+	for _, m := range c.members {
+		if word == "go" && m.state != ready {
+			continue
+		}
+		if word == "go" {
+			m.state = atWork
+		}
+		m.orders <- word // the buffer holds go and stop, the only orders
+	}
+}
+
+// handleEvent handles one event of a node.
+func (c *jobRun) handleEvent(e event) {
+	m := e.from
+	switch {
+	case e.closed:
+		c.left--
+		if !m.ended && m.state != refused {
+			m.state, m.err, m.at = lost, e.err, e.at
+			c.handleFailure(m)
+		}
+	case e.ready && m.state == joining:
+		m.state = ready
+	case e.refused != "" && m.state == joining:
+		m.state, m.err, m.at = refused, node.Words(e.refused), e.at
+	case e.end != nil && !m.ended:
+		m.ended, m.end, m.at = true, *e.end, e.at
+		switch {
+		case m.state == atWork:
+			m.state = over
+			if !m.end.hasPassed() {
+				c.handleFailure(m)
+			}
+		case c.phase == gathering && m.state != refused:
+			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job started: %s", m.end.reasonText())
+		}
+	case e.rank != nil:
+		c.trackProcess(e)
+	case e.text != "":
+		c.logOutput(e)
+	}
+	if c.phase == gathering {
+		c.startWhenReady()
+	}
+}
+
+// startWhenReady starts the job when all nodes are ready, or stops it if too many
+// cannot take part.
+func (c *jobRun) startWhenReady() {
+	there := 0
+	for _, m := range c.members {
+		switch m.state {
+		case joining:
+			return
+		case ready:
+			there++
+		}
+	}
+	if there < c.opt.Job.Nodes.Min || c.members[0].state != ready {
+		c.stopAll()
+		return
+	}
+	for _, m := range c.members {
+		if m.state != ready {
+			c.opt.Report.Warn("%s: %v; the job starts without it", m.name(), m.err)
+			m.orders <- "stop"
+		}
+	}
+	c.enterPhase(running)
+	c.orderAll("go")
+}
+
+// trackProcess records the start or the end of a rank's process. If the nodes agree on
+// their ranks, a rank may move to another node after a restart.
+func (c *jobRun) trackProcess(e event) {
+	r := c.ranks[e.rank.number]
+	if r == nil || r.member != e.from {
+		if !e.rank.begun || e.from.First >= 0 || e.rank.number < 0 || e.rank.number >= c.opt.Job.WorldSize() {
+			return // the rank is not on that node
+		}
+		r = &rank{number: e.rank.number, member: e.from}
+		c.ranks[r.number] = r
+	}
+	if e.rank.begun {
+		*r = rank{number: r.number, local: e.rank.local, member: r.member, tail: r.tail}
+		return
+	}
+	r.gone = e.at
+	switch status := e.rank.status; {
+	case status > 0 && status&0x7f != 0:
+		c.noteFailure(r, e.at, 0, status&0x7f)
+	case status > 0:
+		c.noteFailure(r, e.at, status>>8&0xff, 0)
+	}
+}
+
+// noteFailure records that a rank has failed, and how.
+func (c *jobRun) noteFailure(r *rank, at time.Time, code, signal int) {
+	if r.failed.IsZero() {
+		r.failed = at
+	}
+	if r.code == 0 && r.signal == 0 {
+		r.code, r.signal = code, signal
+	}
+	if c.opt.Job.MaxRestarts == 0 {
+		c.handleFailure(nil)
+	}
+}
+
+// handleFailure handles a lost node or, with nil, a failed rank without restarts. An
+// elastic job goes on while enough nodes are left.
+func (c *jobRun) handleFailure(out *member) {
+	if c.phase != running {
+		return
+	}
+	well := 0
+	for _, m := range c.members {
+		if m.state == atWork || m.state == over && m.end.hasPassed() {
+			well++
+		}
+	}
+	if out == nil || well < c.opt.Job.Nodes.Min {
+		c.enterPhase(settling)
+		return
+	}
+	c.opt.Report.Warn("%s dropped out (%s); the job goes on with %s", out.name(), c.suspectNode(out).Why, countNodes(well))
+}
+
+// describeProgress writes the progress line.
+func (c *jobRun) describeProgress() string {
+	count := map[memberState]int{}
+	for _, m := range c.members {
+		count[m.state]++
+	}
+	all := len(c.members)
+	switch c.phase {
+	case gathering:
+		return fmt.Sprintf("%d of %s ready", count[ready], countNodes(all))
+	case running:
+		text := fmt.Sprintf("%d of %s running", count[atWork], countNodes(all))
+		if c.last != "" {
+			text += "\nrank 0: " + c.last
+		}
+		return text
+	}
+	return fmt.Sprintf("stopping; %d of %s still running", c.left, countNodes(all))
+}
+
+func countNodes(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}

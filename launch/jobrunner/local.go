@@ -1,0 +1,46 @@
+package jobrunner
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"syscall"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+// Local is the machine that dsbuild runs on, as a node of a job.
+type Local struct{}
+
+// Run implements remote.Runner.
+func (Local) Run(ctx context.Context, c remote.Command) error {
+	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
+	cmd.Stdout, cmd.Stderr = c.Stdout, c.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = overtime
+	// A pipe, because the program may end before it has read everything.
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		io.Copy(in, c.Stdin) //nolint:errcheck // the program's exit code decides
+		in.Close()           //nolint:errcheck // likewise
+	}()
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &remote.ExitError{Code: exit.ExitCode()}
+	}
+	return err
+}
+
+// Close implements Link.
+func (Local) Close() error { return nil }
+
+// OpenLocal is Machine.Open for the machine that dsbuild runs on.
+func OpenLocal(context.Context) (Link, error) { return Local{}, nil }

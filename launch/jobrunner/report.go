@@ -1,0 +1,265 @@
+package jobrunner
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// The final states of a job.
+const (
+	Passed      = "passed"
+	Failed      = "failed"
+	NotStarted  = "not started"
+	Interrupted = "interrupted"
+)
+
+// Report describes the end of a job.
+type Report struct {
+	Job     string  `json:"job"`
+	State   string  `json:"state"`
+	Code    int     `json:"exit_code"` // of the first failure; 128 and more for a signal
+	Seconds float64 `json:"seconds"`
+	Logs    string  `json:"logs"` // folder
+	// First is the first failure; Followed are its consequences.
+	First    *Failure  `json:"first,omitempty"`
+	Followed []Failure `json:"followed,omitempty"`
+	Nodes    []Node    `json:"nodes"`
+	Ranks    []Rank    `json:"ranks"`
+}
+
+// Failure is a rank, or a node, that failed.
+type Failure struct {
+	Node string `json:"node"`
+	Rank *int   `json:"rank,omitempty"` // none if the node itself failed
+	Why  string `json:"why"`
+	Hint string `json:"hint,omitempty"`
+	Log  string `json:"log,omitempty"`
+	// Last are the last lines of its output.
+	Last []string `json:"last,omitempty"`
+
+	code int
+}
+
+// Node is the result of a node.
+type Node struct {
+	Name  string `json:"name"`
+	State string `json:"state"` // passed, failed, stopped, refused, unreachable
+	Why   string `json:"why,omitempty"`
+	// Left are processes that survived SIGKILL.
+	Left []int `json:"left,omitempty"`
+}
+
+// Rank is one process of the job.
+type Rank struct {
+	Rank   int    `json:"rank"`
+	Node   string `json:"node"`
+	Code   *int   `json:"exit_code,omitempty"` // if known
+	Signal string `json:"signal,omitempty"`
+	Log    string `json:"log,omitempty"`
+}
+
+// buildReport makes the report at the end of a run.
+func (c *jobRun) buildReport(ctx context.Context) *Report {
+	c.finishLines()
+	r := &Report{Job: c.opt.Job.Name, State: Passed, Seconds: time.Since(c.begin).Seconds(), Logs: c.opt.Logs, Nodes: []Node{}, Ranks: []Rank{}}
+	for _, m := range c.members {
+		r.Nodes = append(r.Nodes, c.nodeResult(m))
+	}
+	for _, n := range slices.Sorted(maps.Keys(c.ranks)) {
+		r.Ranks = append(r.Ranks, c.rankResult(c.ranks[n]))
+	}
+	c.judgeOutcome(ctx, r)
+	return r
+}
+
+// judgeOutcome decides how the job ended, and what failed first.
+func (c *jobRun) judgeOutcome(ctx context.Context, r *Report) {
+	well := 0
+	for _, m := range c.members {
+		if m.state == over && m.end.hasPassed() {
+			well++
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		r.State, r.Code = Interrupted, 130
+		return
+	case well >= c.opt.Job.Nodes.Min && well > 0 && (c.phase == running || c.phase == settling):
+		return
+	}
+	all := c.findSuspects()
+	r.State, r.Code = Failed, 1
+	if !c.wasRunning() {
+		r.State = NotStarted
+	}
+	if len(all) == 0 {
+		return
+	}
+	r.First = &all[0].Failure
+	r.Code = cmp.Or(all[0].code, 1)
+	for _, s := range all[1:] {
+		r.Followed = append(r.Followed, s.Failure)
+	}
+}
+
+func (c *jobRun) wasRunning() bool {
+	return slices.ContainsFunc(c.members, func(m *member) bool {
+		return m.state == atWork || m.state == over || m.ended && m.state != refused && m.state != ready
+	})
+}
+
+func (c *jobRun) nodeResult(m *member) Node {
+	n := Node{Name: m.name(), Left: m.end.Left}
+	switch {
+	case m.state == refused:
+		n.State, n.Why = "refused", m.err.Error()
+	case m.state == lost:
+		n.State, n.Why = "unreachable", m.err.Error()
+	case m.state == over && m.end.hasPassed():
+		n.State = "passed"
+	case m.state == over && !c.wasStopped(m):
+		n.State, n.Why = "failed", cmp.Or(m.end.reasonText(), "its launcher failed")
+	default:
+		n.State = "stopped"
+	}
+	return n
+}
+
+func (c *jobRun) rankResult(r *rank) Rank {
+	out := Rank{Rank: r.number, Node: r.member.name()}
+	if _, there := c.book.sizes[c.book.rankFile(r.number)]; there {
+		out.Log = c.logPath(c.book.rankFile(r.number))
+	}
+	switch {
+	case r.signal != 0:
+		out.Signal = cmp.Or(signals[r.signal], strconv.Itoa(r.signal))
+	case !r.failed.IsZero():
+		out.Code = &r.code
+	case r.member.state == over && r.member.end.hasPassed():
+		out.Code = new(int)
+	}
+	return out
+}
+
+func (c *jobRun) logPath(name string) string { return filepath.Join(c.opt.Logs, name) }
+
+// finishLines writes the unfinished lines to the logs.
+func (c *jobRun) finishLines() {
+	for _, m := range c.members {
+		for _, line := range m.launcher.endLines() {
+			c.book.appendLine(launcherFile(m), line+"\n")
+		}
+	}
+	for _, r := range c.ranks {
+		for _, line := range r.tail.endLines() {
+			c.book.appendLine(c.book.rankFile(r.number), line+"\n")
+		}
+	}
+}
+
+// Err is nil for a job that passed.
+func (r *Report) Err() error {
+	if r.State == Passed {
+		return nil
+	}
+	if r.State == NotStarted && r.First != nil {
+		err := fmt.Errorf("job %s did not start: %s: %s", r.Job, r.First.Node, r.First.Why)
+		if r.First.Hint != "" {
+			return hint.With(err, "%s", r.First.Hint)
+		}
+		return err
+	}
+	text := fmt.Sprintf("job %s %s after %s", r.Job, r.State, ui.Duration(time.Duration(r.Seconds*float64(time.Second))))
+	if r.First == nil {
+		return fmt.Errorf("%s; logs: %s", text, r.Logs)
+	}
+	err := fmt.Errorf("%s on %s; exit code %d; logs: %s", text, r.First.describeRank(), r.Code, r.Logs)
+	if r.First.Hint != "" {
+		return hint.With(err, "%s", r.First.Hint)
+	}
+	return err
+}
+
+// describeRank names a rank, its node and how it ended.
+func (f *Failure) describeRank() string {
+	if f.Rank == nil {
+		return fmt.Sprintf("%s (%s)", f.Node, f.Why)
+	}
+	return fmt.Sprintf("%s (rank %d, %s)", f.Node, *f.Rank, f.Why)
+}
+
+// Tell prints the first failure with its last lines, and the failures that followed;
+// for a job that passed it prints one line.
+func (r *Report) Tell(to ui.Reporter) {
+	if r.State == Passed {
+		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), countNodes(len(r.Nodes)), r.Logs)
+	}
+	if r.State == NotStarted {
+		r.tellHindered(to)
+		return
+	}
+	if f := r.First; f != nil {
+		what := f.Node
+		if f.Rank != nil {
+			what = fmt.Sprintf("rank %d on %s", *f.Rank, f.Node)
+		}
+		text := fmt.Sprintf("%s failed first: %s", what, f.Why)
+		if len(f.Last) > 0 {
+			text += fmt.Sprintf("\n  its last lines, of %s:\n    %s", f.Log, strings.Join(f.Last, "\n    "))
+		}
+		to.Note("%s", text)
+	}
+	r.tellFollowed(to)
+	for _, n := range r.Nodes {
+		if len(n.Left) > 0 {
+			to.Warn("%s: these processes did not end: %v", n.Name, n.Left)
+		}
+		if n.State == "unreachable" {
+			to.Warn("%s was lost: its processes end by themselves within a minute plus the grace", n.Name)
+		}
+	}
+}
+
+// tellHindered says why the job could not run on some nodes. The error already says
+// it for the first.
+func (r *Report) tellHindered(to ui.Reporter) {
+	if r.First == nil || len(r.Followed) == 0 {
+		return
+	}
+	var all []ui.Named
+	for _, f := range append([]Failure{*r.First}, r.Followed...) {
+		all = append(all, ui.Named{Name: f.Node, Text: f.Why})
+	}
+	for _, f := range ui.Fold(all) {
+		to.Note("%s: %s", f.Names, f.Text)
+	}
+}
+
+// tellFollowed names the ranks that ended because of the first, by reason.
+func (r *Report) tellFollowed(to ui.Reporter) {
+	var reasons []string
+	ranks := map[string][]string{}
+	for _, f := range r.Followed {
+		what := f.Node
+		if f.Rank != nil {
+			what = fmt.Sprintf("rank %d", *f.Rank)
+		}
+		if ranks[f.Why] == nil {
+			reasons = append(reasons, f.Why)
+		}
+		ranks[f.Why] = append(ranks[f.Why], what)
+	}
+	for _, why := range reasons {
+		to.Note("then: %s: %s", ui.FoldNames(ranks[why]), why)
+	}
+}

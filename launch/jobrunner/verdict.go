@@ -1,0 +1,154 @@
+package jobrunner
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/launch"
+)
+
+// The launchers' messages about a failed rank.
+var (
+	byTorchrun = regexp.MustCompile(`failed \(exitcode: (-?\d+)\) local_rank: (\d+) `)
+	byJAX      = regexp.MustCompile(`^rank (\d+) ended with exit code (\d+)$`)
+	// signsOfPeers match the last words of a process that ends because another did.
+	signsOfPeers = regexp.MustCompile(`(?i)closed by (the )?(remote )?peer|reset by peer|connection refused|broken pipe|remote process exited|NCCL.*(remote error|timeout)|watchdog caught|timed out|timeout|rendezvous.*closed|store.*closed|coordination service|heartbeat|preempted|another task|peer process`)
+)
+
+// verdictOf reads a launcher's message about its ranks.
+func (c *jobRun) verdictOf(m *member, line string, e event) {
+	if code, local, ok := twoNumbers(byTorchrun, line); ok {
+		for _, r := range c.ranks {
+			if r.member == m && r.local == local {
+				c.noteFailure(r, e.at, max(code, 0), max(-code, 0))
+			}
+		}
+	}
+	if number, code, ok := twoNumbers(byJAX, line); ok && c.opt.Job.Kind == launch.JAX {
+		if r := c.ranks[number]; r != nil && r.member == m {
+			c.noteFailure(r, e.at, code, max(code-128, 0))
+		}
+	}
+}
+
+func twoNumbers(sign *regexp.Regexp, line string) (first, second int, ok bool) {
+	said := sign.FindStringSubmatch(line)
+	if said == nil {
+		return 0, 0, false
+	}
+	first, err1 := strconv.Atoi(said[1])
+	second, err2 := strconv.Atoi(said[2])
+	return first, second, err1 == nil && err2 == nil
+}
+
+// suspect is a rank or a machine that may have failed first.
+type suspect struct {
+	Failure
+	class int // the lower, the more likely the original failure
+	at    time.Time
+}
+
+// The classes of suspects.
+const (
+	byItself    = iota // a foreign signal, a lost connection, an error of its own
+	becauseOf          // its output says that a peer was gone
+	wasTold            // it got a signal to end
+	leastLikely        // only its end is known
+)
+
+// findSuspects lists all failures, the most likely original one first.
+func (c *jobRun) findSuspects() []suspect {
+	var all []suspect
+	blamed := map[*member]bool{}
+	for _, n := range slices.Sorted(maps.Keys(c.ranks)) {
+		r := c.ranks[n]
+		if r.failed.IsZero() && (r.gone.IsZero() || r.member.state == over && r.member.end.hasPassed()) {
+			continue
+		}
+		s := c.suspectRank(r)
+		blamed[r.member] = blamed[r.member] || s.class <= becauseOf
+		all = append(all, s)
+	}
+	for _, m := range c.members {
+		failed := m.state == lost || m.state == refused || m.state == over && !m.end.hasPassed() && !c.wasStopped(m)
+		if failed && !blamed[m] {
+			all = append(all, c.suspectNode(m))
+		}
+	}
+	if c.wasRunning() {
+		slices.SortStableFunc(all, func(a, b suspect) int {
+			return cmp.Or(cmp.Compare(a.class, b.class), a.at.Compare(b.at))
+		})
+	}
+	return all
+}
+
+// wasStopped reports whether a node ended its part because of an order. A node with a
+// reason of its own may report it later than others notice.
+func (c *jobRun) wasStopped(m *member) bool {
+	return c.phase == stopping && !m.at.Before(c.changed) && m.end.Reason == ""
+}
+
+func (c *jobRun) suspectRank(r *rank) suspect {
+	s := suspect{Failure: Failure{Node: r.member.name(), Rank: &r.number, Last: r.tail.lines, Log: c.logPath(c.book.rankFile(r.number))}, at: r.failed}
+	if s.at.IsZero() {
+		s.at = r.gone
+	}
+	said := strings.Join(r.tail.lines, "\n")
+	s.Why, s.code = howEnded(r.code, r.signal)
+	switch signal := signals[r.signal]; {
+	case r.failed.IsZero():
+		s.class, s.Why = leastLikely, "ended"
+	case signal == "TERM" || signal == "INT" || signal == "HUP":
+		s.class = wasTold
+	case signal == "KILL":
+	case signsOfPeers.MatchString(said):
+		s.class = becauseOf
+	}
+	s.Hint = adviceFor(said, r.signal, r.member.name())
+	return s
+}
+
+func (c *jobRun) suspectNode(m *member) suspect {
+	s := suspect{Failure: Failure{Node: m.name(), Last: m.launcher.lines}, at: m.at}
+	said := strings.Join(m.launcher.lines, "\n")
+	switch {
+	case m.err != nil:
+		s.Why, s.Hint = m.err.Error(), cmp.Or(hint.Of(m.err), adviceFor(m.err.Error(), 0, m.name()))
+		s.Last = nil
+	case m.end.Reason != "":
+		s.Why = m.end.reasonText()
+	default:
+		s.Why, s.code = howEnded(m.end.Code, m.end.Signal)
+		s.Why = "its launcher ended: " + s.Why
+		s.Hint = adviceFor(said, m.end.Signal, m.name())
+		if signsOfPeers.MatchString(said) {
+			s.class = becauseOf
+		}
+	}
+	if len(s.Last) > 0 {
+		s.Log = c.logPath(launcherFile(m))
+	}
+	return s
+}
+
+// signals are the signals of Linux, on any machine.
+var signals = map[int]string{
+	1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
+	10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ", 31: "SYS",
+}
+
+// howEnded says how a process ended, and the code that a shell would give it.
+func howEnded(code, signal int) (string, int) {
+	if signal != 0 {
+		return fmt.Sprintf("killed by signal %d (%s)", signal, cmp.Or(signals[signal], "?")), 128 + signal
+	}
+	return fmt.Sprintf("exit code %d", code), code
+}

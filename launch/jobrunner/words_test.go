@@ -1,0 +1,99 @@
+package jobrunner
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+)
+
+func TestTailOfAStream(t *testing.T) {
+	t.Parallel()
+	var tl tail
+	if got := tl.addText("out", "one\ntw"); !slices.Equal(got, []string{"one"}) || tl.now != "tw" {
+		t.Errorf("%q, now %q", got, tl.now)
+	}
+	// A line that is written over shows its last state, and another stream does not mix.
+	if got := tl.addText("err", "oops\n"); !slices.Equal(got, []string{"oops"}) {
+		t.Errorf("%q", got)
+	}
+	if got := tl.addText("out", "o\n 10%\r 20%\r"); !slices.Equal(got, []string{"two"}) || strings.TrimSpace(tl.now) != "20%" {
+		t.Errorf("%q, now %q", got, tl.now)
+	}
+	if got := tl.addText("out", " 30%\r\nlast"); !slices.Equal(got, []string{" 30%"}) {
+		t.Errorf("%q", got)
+	}
+	if got := tl.endLines(); !slices.Equal(got, []string{"last"}) {
+		t.Errorf("%q", got)
+	}
+	if got := tl.addText("out", strings.Repeat("x", 3*maxText)); len(got) != 2 || len(got[0]) != maxText {
+		t.Errorf("%d lines", len(got))
+	}
+	for range 100 {
+		tl.addText("out", "\nmore")
+	}
+	if len(tl.lines) != tailLines || len(tl.lines[0]) > tailText+len("…") {
+		t.Errorf("%d lines are kept", len(tl.lines))
+	}
+}
+
+// What a failed rank said last leads to what helps.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB":  "Out of memory",
+		"jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory": "Out of memory",
+		"torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use": "The port is in use",
+		"ModuleNotFoundError: No module named 'transformers'":                                                           "A module is missing or of another version",
+		"ImportError: /opt/x.so: undefined symbol: _ZN3c10":                                                             "A module is missing or of another version",
+		"FileNotFoundError: [Errno 2] No such file or directory: '/data/x'":                                             "A file is missing on some nodes",
+		"PermissionError: [Errno 13] Permission denied: '/out'":                                                         "A folder cannot be written",
+		"OSError: [Errno 28] No space left on device":                                                                   "No space",
+		"/tmp/x/torchrun.sh: line 31: exec: torchrun: not found":                                                        "The interpreter is missing",
+		"torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.":        "Nodes do not find each other",
+		"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:12345": "",
+		"ValueError: the batch is empty":                                                                                "",
+	} {
+		got := ""
+		for _, s := range Symptoms() {
+			if s.Sign.MatchString(said) {
+				got = s.Name
+				break
+			}
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", said, got, want)
+		}
+	}
+	if text := adviceFor("", 9, "gpu07"); !strings.Contains(text, "gpu07") {
+		t.Error(text)
+	}
+}
+
+// Whatever a machine says, in whatever pieces: nothing breaks, and no rank of another
+// is touched.
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte(`["ready", {}]`+"\n"+`["rank", 0, 0, 17]`+"\n"+`["out", 0, "out", "a\r\u001b[2Jb\n"]`+"\n"+`["gone", 0, 9]`+"\n"+`["end", {"code": 1, "left": [3]}]`+"\n"), 7)
+	f.Add([]byte("[1,2]\n{}\n[\"rank\",-1,\"x\"]\n"), 1)
+	f.Fuzz(func(t *testing.T, said []byte, piece int) {
+		c := &jobRun{events: make(chan event, len(said)+1)}
+		l := &lines{job: c, from: &member{}, heard: func() {}, noise: remote.Bound{Most: mostNoise, Over: func() {}}}
+		for piece = max(piece, 1); len(said) > 0; said = said[min(piece, len(said)):] {
+			if _, err := l.Write(said[:min(piece, len(said))]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(c.events)
+		for e := range c.events {
+			for _, line := range new(tail).addText(e.kind, e.text) {
+				if strings.ContainsAny(line, "\x1b\r\n") {
+					t.Fatalf("%q", line)
+				}
+			}
+			if strings.ContainsAny(e.refused, "\x1b\n") {
+				t.Fatalf("%q", e.refused)
+			}
+		}
+	})
+}

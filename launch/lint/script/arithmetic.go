@@ -1,0 +1,102 @@
+package script
+
+import (
+	"strconv"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// expandArithmetic expands $((...)): to a number if all its parts are known.
+func (e expander) expandArithmetic(p *syntax.ArithmExp, q quoting) []Char {
+	var uses []*Ref
+	n, known := e.evalArithmetic(p.X, &uses)
+	at := e.src.placeOf(p.Pos())
+	if !known {
+		return e.unknownText(p.Pos(), &Ref{Uses: uses}, q)
+	}
+	var out []Char
+	for _, b := range []byte(strconv.Itoa(n)) {
+		out = append(out, Char{Byte: b, At: at, quoted: q != unquoted})
+	}
+	return out
+}
+
+// evalArithmetic computes an expression of known values, and adds its unknown variables
+// to uses.
+func (e expander) evalArithmetic(x syntax.ArithmExpr, uses *[]*Ref) (n int, known bool) {
+	if !e.enterLevel() {
+		return 0, false
+	}
+	defer e.leaveLevel()
+	switch x := x.(type) {
+	case *syntax.ParenArithm:
+		return e.evalArithmetic(x.X, uses)
+	case *syntax.UnaryArithm:
+		n, known = e.evalArithmetic(x.X, uses)
+		return -n, known && x.Op == syntax.Minus
+	case *syntax.BinaryArithm:
+		a, okA := e.evalArithmetic(x.X, uses)
+		b, okB := e.evalArithmetic(x.Y, uses)
+		if !okA || !okB {
+			return 0, false
+		}
+		return applyOperator(x.Op, a, b)
+	case *syntax.Word:
+		return e.evalOperand(x, uses)
+	}
+	return 0, false
+}
+
+func applyOperator(op syntax.BinAritOperator, a, b int) (n int, known bool) {
+	switch op {
+	case syntax.Add:
+		return a + b, true
+	case syntax.Sub:
+		return a - b, true
+	case syntax.Mul:
+		return a * b, true
+	case syntax.Quo:
+		if b != 0 {
+			return a / b, true
+		}
+	case syntax.Rem:
+		if b != 0 {
+			return a % b, true
+		}
+	}
+	return 0, false
+}
+
+// evalOperand evaluates a number, $NAME or NAME.
+func (e expander) evalOperand(w *syntax.Word, uses *[]*Ref) (n int, known bool) {
+	value := joinChars(e.expandWord(w, inQuotes), e.src.placeOf(w.Pos()))
+	if n, ok := value.Int(); ok {
+		return n, true
+	}
+	if name, ok := value.Literal(); ok && syntax.ValidName(name) {
+		v := e.env.vars[name]
+		if v != nil && !v.unknown && v.array == nil {
+			if n, ok := v.value.Int(); ok {
+				return n, true
+			}
+			value = v.value
+		} else {
+			value = Word{Chars: e.unknownText(w.Pos(), e.variableRef(name, v), inQuotes), At: value.At}
+		}
+	}
+	if uses != nil {
+		*uses = append(*uses, value.Refs()...)
+	}
+	return 0, false
+}
+
+// indexText returns an index, "" if it is not known.
+func (e expander) indexText(x syntax.ArithmExpr) string {
+	if w, ok := x.(*syntax.Word); ok && (w.Lit() == "@" || w.Lit() == "*") {
+		return w.Lit()
+	}
+	if n, known := e.evalArithmetic(x, nil); known {
+		return strconv.Itoa(n)
+	}
+	return ""
+}

@@ -1,0 +1,90 @@
+package script
+
+import (
+	"slices"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// evalAssignment evaluates NAME=value, NAME+=value and NAME=(...).
+func (e expander) evalAssignment(a *syntax.Assign) *Assignment {
+	name := a.Name.Value
+	old := e.env.vars[name]
+	value := e.expandValue(a.Value)
+	var array []Word
+	if a.Array != nil {
+		array = []Word{}
+		for _, item := range a.Array.Elems {
+			if item.Value != nil {
+				array = append(array, e.expandFields([]*syntax.Word{item.Value})...)
+			}
+		}
+	}
+	if value.At == 0 && a.Value == nil {
+		value.At = e.src.placeOf(a.Pos())
+	}
+	if a.Append && old != nil && !old.unknown {
+		array, value = appendToVariable(old, array, value)
+		e.budget.chars += len(value.Chars) + len(array)
+	}
+	made := e.newAssignment(name, value, e.src.placeOf(a.Pos()))
+	made.Array = array
+	if a.Append && (old == nil || old.unknown) || a.Index != nil {
+		made.Inherited = true
+		made.Value = Word{Chars: e.unknownText(a.Pos(), &Ref{Name: name, Assigned: true}, inQuotes), At: made.At}
+		made.Array = nil
+	}
+	return made
+}
+
+// appendToVariable returns the value after NAME+=...
+func appendToVariable(old *variable, array []Word, value Word) ([]Word, Word) {
+	switch {
+	case array != nil && old.array != nil:
+		array = slices.Concat(old.array, array)
+	case array != nil && len(old.value.Chars) > 0:
+		array = append([]Word{old.value}, array...)
+	case array == nil:
+		value = Word{Chars: slices.Concat(old.value.Chars, value.Chars), At: value.At}
+	}
+	if len(value.Chars) > maxWord {
+		value.Chars = value.Chars[:maxWord]
+	}
+	if len(array) > maxCommands {
+		array = array[:maxCommands]
+	}
+	return array, value
+}
+
+// assignedNames returns the variables that a part of a script assigns: NAME=value,
+// NAME++ and NAME+=1.
+func assignedNames(node syntax.Node) []string {
+	var names []string
+	arithmetic := func(x syntax.ArithmExpr) {
+		if w, ok := x.(*syntax.Word); ok && syntax.ValidName(w.Lit()) {
+			names = append(names, w.Lit())
+		}
+	}
+	syntax.Walk(node, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Assign:
+			if n.Name != nil && !n.Naked {
+				names = append(names, n.Name.Value)
+			}
+		case *syntax.UnaryArithm:
+			if n.Op == syntax.Inc || n.Op == syntax.Dec {
+				arithmetic(n.X)
+			}
+		case *syntax.BinaryArithm:
+			if isAssignment(n.Op) {
+				arithmetic(n.X)
+			}
+		}
+		return true
+	})
+	return names
+}
+
+func isAssignment(op syntax.BinAritOperator) bool {
+	return op == syntax.Assgn || op >= syntax.AddAssgn && op <= syntax.PowAssgn
+}

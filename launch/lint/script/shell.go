@@ -1,0 +1,136 @@
+package script
+
+import (
+	"slices"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// shell is the state of one shell: its variables, functions and surroundings.
+// The interpreter runs statements in it, the expander expands words and the
+// launcher follows the programs that it starts.
+type shell struct {
+	script    *Script
+	src       *source
+	env       *environment
+	functions map[string]*function
+	budget    *budget
+	situation
+	shells int // depth of shells and functions
+}
+
+// situation holds the properties that a command shares with its surroundings.
+type situation struct {
+	via        []*Command
+	depth      int
+	loop       bool
+	branch     bool
+	test       bool
+	captured   bool
+	background bool
+	remote     bool
+	piped      bool
+	uncalled   bool
+}
+
+type function struct {
+	body   *syntax.Stmt
+	src    *source
+	called bool
+}
+
+// budget bounds the work, for all shells of a script together.
+type budget struct {
+	seq, commands, chars, levels int
+}
+
+func (b *budget) nextSeq() int {
+	b.seq++
+	return b.seq
+}
+
+func (b *budget) isSpent() bool { return b.commands > maxCommands || b.chars > maxChars }
+
+// enterLevel goes a level deeper. It returns false if a bound is reached.
+func (sh *shell) enterLevel() bool {
+	if sh.budget.levels >= maxLevels || sh.budget.isSpent() {
+		return false
+	}
+	sh.budget.levels++
+	return true
+}
+
+func (sh *shell) leaveLevel() { sh.budget.levels-- }
+
+// newSubshell returns a subshell. Its assignments do not reach the parent.
+func (sh *shell) newSubshell() *shell {
+	sub := *sh
+	sub.env = sh.env.copyEnvironment()
+	return &sub
+}
+
+// withSituation calls do in a changed situation.
+func (sh *shell) withSituation(change func(*situation), do func()) {
+	saved := sh.situation
+	change(&sh.situation)
+	do()
+	sh.situation = saved
+}
+
+// setVariable sets a variable as NAME=value does.
+func (sh *shell) setVariable(a *Assignment, export bool) {
+	old := sh.env.vars[a.Name]
+	v := &variable{value: a.Value, array: a.Array, record: a}
+	v.exported = export || sh.env.exportAll || old != nil && old.exported
+	if v.exported {
+		a.Exported = a.Seq
+	}
+	sh.env.vars[a.Name] = v
+	sh.script.Assignments = append(sh.script.Assignments, a)
+}
+
+// exportVariable follows export NAME without a value.
+func (sh *shell) exportVariable(name string) {
+	v := variable{unknown: true}
+	if old := sh.env.vars[name]; old != nil {
+		v = *old
+		if v.hidden != nil {
+			v.hidden = nil
+		}
+		if v.record != nil && v.record.Exported == 0 {
+			v.record.Exported = sh.budget.nextSeq()
+		}
+	} else {
+		return // at most a variable of the environment
+	}
+	v.exported = true
+	sh.env.vars[name] = &v
+}
+
+// forgetVariables makes variables unknown, as read does.
+func (sh *shell) forgetVariables(names ...string) {
+	for _, name := range names {
+		old := sh.env.vars[name]
+		sh.env.vars[name] = &variable{unknown: true, exported: old != nil && old.exported}
+	}
+}
+
+// newAssignment makes an assignment at this point of the script.
+func (sh *shell) newAssignment(name string, value Word, at int) *Assignment {
+	return &Assignment{
+		Name: name, Value: value, At: at, Seq: sh.budget.nextSeq(), Depth: sh.depth, Via: sh.via,
+		Branch: sh.branch, Inherited: slices.ContainsFunc(value.Refs(), func(r *Ref) bool { return r.Name == name && r.Default != nil }),
+	}
+}
+
+func (sh *shell) newCommand(words []Word) *Command {
+	sh.budget.commands++
+	exports := sh.env.exportedAssignments()
+	sh.budget.chars += len(exports)
+	return &Command{
+		environment: exports,
+		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
+		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Captured: sh.captured, Background: sh.background,
+		Remote: sh.remote, Pipefail: sh.env.pipefail, Piped: sh.piped, Uncalled: sh.uncalled,
+	}
+}

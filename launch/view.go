@@ -1,0 +1,190 @@
+package launch
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// view is the data of a template: a job, its derived values, and the file or node
+// that is rendered.
+type view struct {
+	*Job
+	deepspeedLauncher
+	File string
+
+	// Of a node's block:
+	Main string // the script that it runs
+	Rank int
+	Host inventory.Host
+}
+
+// newView is the view of a job for a file that is not of one node.
+func newView(j *Job, file string) view {
+	return view{Job: j, deepspeedLauncher: deepspeedLauncher{j}, File: file}
+}
+
+// Shape describes the size of the job.
+func (v view) Shape() string {
+	nodes := plural(v.Nodes.Max, "node")
+	if v.Nodes.Elastic() {
+		nodes = fmt.Sprintf("%d to %d nodes", v.Nodes.Min, v.Nodes.Max)
+	}
+	if v.GPUs == 0 {
+		return fmt.Sprintf("%s, %s on each", nodes, plural(v.Procs, "process"))
+	}
+	return fmt.Sprintf("%s, %s on each", nodes, plural(v.GPUs, "GPU"))
+}
+
+// Interpreter is the user's Python, or the one on PATH.
+func (v view) Interpreter() string {
+	if v.Python == "" {
+		return "python3"
+	}
+	return v.Python
+}
+
+// HostEnv are the variables of a node in the inventory.
+func (v view) HostEnv(h inventory.Host) []Var {
+	var all []Var
+	for _, name := range slices.Sorted(maps.Keys(h.Env)) {
+		all = append(all, Var{Name: name, Value: h.Env[name]})
+	}
+	return all
+}
+
+// GPUsOf is the number of GPUs of a node of the inventory.
+func (v view) GPUsOf(h inventory.Host) int {
+	if v.Slots {
+		return h.Slots
+	}
+	return v.GPUs
+}
+
+// RdzvConf is torchrun's --rdzv-conf: the time limit for the nodes to meet.
+func (v view) RdzvConf() string {
+	if v.C10d() {
+		return fmt.Sprintf("join_timeout=%d", v.JoinTimeout)
+	}
+	return fmt.Sprintf("timeout=%d", v.JoinTimeout)
+}
+
+// StartWait says how long the framework waits for the nodes. The defaults are those of
+// torch (LaunchConfig; c10d's join_timeout), of JAX (initialization_timeout) and of
+// DeepSpeed (DEEPSPEED_TIMEOUT).
+func (v view) StartWait() string {
+	who, seconds := "torch waits", 900
+	switch {
+	case v.Kind == JAX:
+		who, seconds = "JAX waits", 300
+	case v.Kind == DeepSpeed:
+		who, seconds = "DeepSpeed waits", 1800
+	case v.C10d():
+		seconds = 600
+	}
+	if v.JoinTimeout > 0 {
+		seconds = v.JoinTimeout
+	}
+	return fmt.Sprintf("%s (%d s)", who, seconds)
+}
+
+// Bootstrap is the file that starts a JAX program.
+func (v view) Bootstrap() string { return BootstrapName }
+
+// DockerShm is the shared memory as docker writes it.
+func (v view) DockerShm() string {
+	return strings.NewReplacer("Gi", "g", "Mi", "m").Replace(v.ShmSize)
+}
+
+// MountsCode reports whether the containers find the program in the folder that starts
+// them.
+func (v view) MountsCode() bool {
+	return v.WorkDir == "" && !path.IsAbs(v.Script) && !strings.HasPrefix(path.Clean(v.Script), "..")
+}
+
+// CodeMark is the program's entry in that folder: its file, or the first part of its
+// module without .py.
+func (v view) CodeMark() string {
+	if !v.Module {
+		return v.Script
+	}
+	first, _, _ := strings.Cut(v.Script, ".")
+	return first
+}
+
+// PyxisMounts are all mounts as pyxis writes them.
+func (v view) PyxisMounts() string {
+	var all []string
+	for _, m := range v.Mounts {
+		all = append(all, m.PyxisMount())
+	}
+	return strings.Join(all, ",")
+}
+
+// ElasticRestarts is the number of restarts of an elastic job.
+func (v view) ElasticRestarts() int {
+	if v.MaxRestarts > 0 {
+		return v.MaxRestarts
+	}
+	return usualRestarts
+}
+
+// FixedRestarts is the number of restarts of a fixed-size job.
+func (v view) FixedRestarts() int {
+	if v.Fixed() {
+		return v.MaxRestarts
+	}
+	return 0
+}
+
+// HostVars are the names of all variables in the inventory.
+func (v view) HostVars() []string {
+	all := map[string]bool{}
+	for _, h := range v.Hosts {
+		for name := range h.Env {
+			all[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// finishText removes empty lines at both ends. It adds a comment for shellcheck if the
+// user's words look like shell expansions.
+func (v view) finishText(text string) string {
+	text = strings.Trim(text, "\n") + "\n"
+	const shell = "#!/bin/bash\n"
+	words := append([]string{v.Job.Script, v.WorkDir, v.Python, v.Master, v.DS.File}, v.Args...)
+	for _, e := range v.Given() {
+		words = append(words, e.Value)
+	}
+	if strings.HasPrefix(text, shell) && strings.ContainsAny(strings.Join(words, ""), "$`") {
+		text = shell + "# What stands in single quotes is meant as it stands there.\n# shellcheck disable=SC2016\n" + strings.TrimPrefix(text, shell)
+	}
+	return text
+}
+
+// DockerMount is a mount as docker writes it.
+func (m Mount) DockerMount() string {
+	kind := "volume"
+	if path.IsAbs(m.Source) {
+		kind = "bind"
+	}
+	out := fmt.Sprintf("type=%s,source=%s,target=%s", kind, m.Source, m.Target)
+	if m.ReadOnly {
+		out += ",readonly"
+	}
+	return out
+}
+
+// PyxisMount is a mount as pyxis and apptainer write it.
+func (m Mount) PyxisMount() string {
+	out := m.Source + ":" + m.Target
+	if m.ReadOnly {
+		out += ":ro"
+	}
+	return out
+}

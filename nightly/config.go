@@ -1,0 +1,322 @@
+package nightly
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+)
+
+// Config is the content of a nightly file.
+type Config struct {
+	Dir     string // where all lies that is known from night to night
+	Keep    int    // builds of each wheel
+	Sources []Source
+	Entries []matrix.Entry // each is built from each source
+	Index   *Index         // nil: not published
+	Deploy  *Deploy        // nil: not deployed
+	Notify  *Notify        // nil: nobody is told of a night that failed
+}
+
+// Source is what wheels are built from.
+type Source struct {
+	Name      string
+	DeepSpeed string // as --deepspeed takes it; "" is the newest release
+}
+
+// Index is where wheels are published.
+type Index struct{ Dir, URL string }
+
+// Deploy says who gets the wheels, in the words of the flags of dsbuild deploy.
+type Deploy struct {
+	Inventory string
+	Source    string // the name of the source whose wheels they get
+	Canary    string // these nodes first: a --limit; "" for none
+	Limit     string // of all
+	Flags     map[string]string
+}
+
+// The sources that have a name of their own.
+const (
+	releaseSource = "release"
+	mainSource    = "main"
+	mainURL       = "git+https://github.com/deepspeedai/DeepSpeed@master"
+)
+
+// defaultKeep is how many builds of each wheel are kept.
+const defaultKeep = 7
+
+// DeployFlags are the keys of deploy that are flags of dsbuild deploy.
+func DeployFlags() []string {
+	return []string{
+		"forks", "serial", "max-fail", "timeout", "bwlimit", "in-use", "deps", "verify",
+		"via", "partition", "account", "qos", "time", "slurm-wait",
+	}
+}
+
+// Read reads the nightly file at path. It reports all mistakes together, as a
+// *diagnostic.Error. Relative paths are taken from its folder.
+func Read(path string) (Config, error) {
+	r := &reader{Reader: &yamldoc.Reader{
+		File: path, Kind: "nightly file", Least: "give at least \"wheels: wheels.yaml\"", Share: "put what wheels share into defaults of wheels",
+	}, dir: filepath.Dir(path)}
+	body, err := r.Load(path, nil)
+	if err != nil {
+		return Config{}, err
+	}
+	var c Config
+	if body != nil {
+		c, err = r.readConfig(body)
+	}
+	if err == nil {
+		err = r.Err()
+	}
+	return c, err
+}
+
+type reader struct {
+	*yamldoc.Reader
+	dir string
+}
+
+// readConfig reads the whole file. An error is that of another file it names.
+func (r *reader) readConfig(body ast.Node) (Config, error) {
+	c := Config{Dir: r.resolvePath("nightly"), Keep: defaultKeep, Sources: []Source{{Name: releaseSource}}}
+	var err error
+	given := false
+	for _, p := range r.Pairs(body, "the nightly file", []string{"wheels", "sources", "dir", "keep", "index", "deploy", "notify"}) {
+		switch p.Key {
+		case "wheels":
+			given = true
+			c.Entries, err = r.readWheels(p)
+		case "sources":
+			c.Sources = r.readSources(p)
+		case "dir":
+			c.Dir = r.resolvePath(r.singleLine(p))
+		case "keep":
+			n, bad := strconv.Atoi(r.singleLine(p))
+			if bad != nil || n < 1 || n > 1000 {
+				r.Add(r.Place(p.Node), "", "keep must be a number of builds from 1 to 1000")
+			}
+			c.Keep = n
+		case "index":
+			c.Index = r.readIndex(p)
+		case "deploy":
+			c.Deploy = r.readDeploy(p)
+		case "notify":
+			c.Notify = r.readNotify(p)
+		}
+		if err != nil {
+			return c, err
+		}
+	}
+	if !given {
+		r.Add(r.Place(body), `give "wheels", a matrix or the file of one (docs/farm.md)`, "the file asks for no wheel")
+	}
+	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
+		if d.Source == "" {
+			d.Source = c.Sources[0].Name
+		}
+		known := false
+		for _, s := range c.Sources {
+			known = known || s.Name == d.Source
+		}
+		if !known {
+			r.Add(diagnostic.Position{File: r.File}, "", "deploy is of source %q, which sources do not name", diagnostic.Clip(d.Source))
+		}
+	}
+	return c, nil
+}
+
+// resolvePath is one from the file's folder.
+func (r *reader) resolvePath(name string) string {
+	if name == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(r.dir, name)
+}
+
+// singleLine is the value of a key that takes one line.
+func (r *reader) singleLine(p yamldoc.Pair) string {
+	word, ok := yamldoc.Scalar(p.Node)
+	if !ok {
+		r.Wrong(p.Node, p.Key+" must be a text")
+		return ""
+	}
+	if strings.TrimSpace(word) == "" || strings.ContainsAny(word, "\n\r\x00") {
+		r.Add(r.Place(p.Node), "", "%s must be one line of text", p.Key)
+		return ""
+	}
+	return word
+}
+
+// readWheels are a matrix, here or in a file.
+func (r *reader) readWheels(p yamldoc.Pair) ([]matrix.Entry, error) {
+	var entries []matrix.Entry
+	if name, ok := yamldoc.Scalar(p.Node); ok {
+		file, err := matrix.Read(r.resolvePath(name))
+		if err != nil {
+			return nil, err
+		}
+		entries = file.Entries
+	} else {
+		entries = matrix.Entries(r.Reader, p.Node)
+	}
+	for _, e := range entries {
+		if e.DeepSpeed != "" {
+			r.Add(p.At, "name it among sources", "wheel %s says its deepspeed: that is what sources are for", diagnostic.Clip(e.Name))
+		}
+	}
+	return entries, nil
+}
+
+// readSources are words that are known, or have a name and what --deepspeed takes.
+func (r *reader) readSources(p yamldoc.Pair) []Source {
+	var all []Source
+	seen := map[string]bool{}
+	for _, n := range r.Items(p.Node, "sources") {
+		s := Source{}
+		if word, ok := yamldoc.Scalar(n); ok {
+			s.Name = word
+			switch word {
+			case releaseSource:
+			case mainSource:
+				s.DeepSpeed = mainURL
+			default:
+				r.Add(r.Place(n), "others have a name: {name: fork, deepspeed: git+URL@REF}", "source %q is neither release nor main", diagnostic.Clip(word))
+			}
+		} else {
+			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
+				switch q.Key {
+				case "name":
+					s.Name = r.singleLine(q)
+				case "deepspeed":
+					s.DeepSpeed = r.singleLine(q)
+				}
+			}
+			if strings.HasPrefix(s.DeepSpeed, "./") || strings.HasPrefix(s.DeepSpeed, "../") {
+				s.DeepSpeed = r.resolvePath(s.DeepSpeed)
+			}
+			if s.Name == "" || s.DeepSpeed == "" {
+				r.Add(r.Place(n), "", "a source has a name and a deepspeed")
+			}
+		}
+		if seen[s.Name] {
+			r.Add(r.Place(n), "give each a name of its own", "a second source called %q", diagnostic.Clip(s.Name))
+		}
+		seen[s.Name] = true
+		all = append(all, s)
+	}
+	return all
+}
+
+// readIndex is a folder, or that with the address at which it will be found.
+func (r *reader) readIndex(p yamldoc.Pair) *Index {
+	if _, ok := yamldoc.Scalar(p.Node); ok {
+		return &Index{Dir: r.resolvePath(r.singleLine(p))}
+	}
+	out := &Index{}
+	for _, q := range r.Pairs(p.Node, "index", []string{"dir", "url"}) {
+		switch q.Key {
+		case "dir":
+			out.Dir = r.resolvePath(r.singleLine(q))
+		case "url":
+			out.URL = r.singleLine(q)
+		}
+	}
+	if out.Dir == "" {
+		r.Add(p.At, "", "index has no dir")
+	}
+	return out
+}
+
+// readNotify is a URL or a command. A URL that begins with $ is that of a variable
+// of the environment: it is often a secret, and so no message repeats it.
+func (r *reader) readNotify(p yamldoc.Pair) *Notify {
+	out := &Notify{}
+	for _, q := range r.Pairs(p.Node, "notify", []string{"url", "command"}) {
+		switch q.Key {
+		case "url":
+			out.URL = r.singleLine(q)
+			if name, variable := strings.CutPrefix(out.URL, "$"); variable {
+				name = strings.Trim(name, "{}")
+				if out.URL = os.Getenv(name); out.URL == "" {
+					r.Add(r.Place(q.Node), "set it where the night is started", "url is $%s, and the environment has no such variable", diagnostic.Clip(name))
+					continue
+				}
+			}
+			at, err := url.Parse(out.URL)
+			if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+				r.Problems = append(r.Problems, diagnostic.Problem{ // without the line, which holds the secret
+					Position: r.Place(q.Node), Message: "url of notify is no http or https address",
+					Hint: "as in https://hooks.example.org/dsbuild, or $NAME of a variable that holds it",
+				})
+			}
+		case "command":
+			out.Command = r.readCommand(q)
+		}
+	}
+	if (out.URL == "") == (len(out.Command) == 0) && r.Err() == nil {
+		r.Add(p.At, "", "notify has either a url or a command")
+	}
+	return out
+}
+
+// readCommand is a program, or a list of it and its arguments. No shell reads it.
+func (r *reader) readCommand(p yamldoc.Pair) []string {
+	var words []string
+	if word, ok := yamldoc.Scalar(p.Node); ok {
+		words = []string{word}
+	} else {
+		for _, n := range r.Items(p.Node, "command") {
+			word, ok := yamldoc.Scalar(n)
+			if !ok {
+				r.Wrong(n, "a word of command must be a text")
+			}
+			words = append(words, word)
+		}
+	}
+	if len(words) == 0 || strings.TrimSpace(words[0]) == "" {
+		r.Add(r.Place(p.Node), "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]", "command names no program")
+		return nil
+	}
+	if strings.Contains(words[0], "/") {
+		words[0] = r.resolvePath(words[0])
+	} else if strings.Contains(words[0], " ") {
+		r.Add(r.Place(p.Node), "write a list: [mail, -s, nightly, admin@example.org]", "command %q: no shell reads it", diagnostic.Clip(words[0]))
+	}
+	return words
+}
+
+func (r *reader) readDeploy(p yamldoc.Pair) *Deploy {
+	out := &Deploy{Flags: map[string]string{}}
+	for _, q := range r.Pairs(p.Node, "deploy", append([]string{"inventory", "source", "canary", "limit"}, DeployFlags()...)) {
+		text := r.singleLine(q)
+		switch q.Key {
+		case "inventory":
+			out.Inventory = text
+			if !strings.Contains(text, ":") && !strings.Contains(text, "[") {
+				out.Inventory = r.resolvePath(text)
+			}
+		case "source":
+			out.Source = text
+		case "canary":
+			out.Canary = text
+		case "limit":
+			out.Limit = text
+		default:
+			out.Flags[q.Key] = text
+		}
+	}
+	if out.Inventory == "" {
+		r.Add(p.At, "", "deploy has no inventory")
+	}
+	return out
+}

@@ -1,0 +1,71 @@
+package nightly
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/matrix"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+)
+
+// SourcePlanner plans the entries of a night. It opens each source once for all wheels. It is a
+// Planner.
+type SourcePlanner struct {
+	plans   *planner.Planner
+	sources map[string]openedSource
+}
+
+// openedSource is a source in its state of this night, or the error of opening it.
+type openedSource struct {
+	target planner.Target
+	err    error
+}
+
+// NewSourcePlanner makes a SourcePlanner that uses plans. The caller must keep plans open.
+func NewSourcePlanner(plans *planner.Planner) *SourcePlanner {
+	return &SourcePlanner{plans, map[string]openedSource{}}
+}
+
+// openSource opens a source, the first time that an entry needs it.
+func (p *SourcePlanner) openSource(ctx context.Context, s Source) (planner.Target, error) {
+	opened, ok := p.sources[s.Name]
+	if !ok {
+		r := planner.Request{DeepSpeed: cmp.Or(s.DeepSpeed, compat.Latest), CPU: planner.DefaultCPU}
+		opened.target, opened.err = p.plans.OpenTarget(ctx, r)
+		p.sources[s.Name] = opened
+	}
+	return opened.target, opened.err
+}
+
+// openEntry opens the source of an entry for the entry's build. with reports its look-ups.
+func (p *SourcePlanner) openEntry(ctx context.Context, with *planner.Planner, e matrix.Entry, s Source) (planner.Request, planner.Target, error) {
+	r := planner.EntryRequest(e)
+	t, err := p.openSource(ctx, s)
+	if err == nil {
+		t, err = with.Retarget(ctx, t, r)
+	}
+	return r, t, err
+}
+
+// Ask implements Planner.
+func (p *SourcePlanner) Ask(ctx context.Context, e matrix.Entry, s Source) (*pipeline.Plan, string, error) {
+	r, t, err := p.openEntry(ctx, p.plans.Quiet(), e, s)
+	if err != nil {
+		return nil, "", p.plans.Redact(err)
+	}
+	plan, request, err := p.plans.PlanWithoutEngine(ctx, r, t)
+	return plan, request, p.plans.Redact(err)
+}
+
+// Plan implements Planner.
+func (p *SourcePlanner) Plan(ctx context.Context, name string, e matrix.Entry, s Source) (*pipeline.Plan, error) {
+	named := p.plans.ReportingAs(name)
+	r, t, err := p.openEntry(ctx, named, e, s)
+	if err != nil {
+		return nil, p.plans.Redact(err)
+	}
+	plan, err := named.PlanTarget(ctx, r, t)
+	return plan, p.plans.Redact(err)
+}

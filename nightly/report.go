@@ -1,0 +1,367 @@
+package nightly
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/junit"
+	"github.com/dsbuild/dsbuild/internal/ui"
+)
+
+// Status says what became of a wheel, or of a stage.
+type Status string
+
+// The states.
+const (
+	Built     Status = "built"     // this night has built it
+	Stored    Status = "stored"    // another run had built it; it is new here
+	Unchanged Status = "unchanged" // nothing has changed since the last build
+	Failed    Status = "failed"
+	Done      Status = "done"
+	Skipped   Status = "skipped" // there was nothing to do, or an earlier stage failed
+)
+
+// Report is what became of a night.
+type Report struct {
+	ID      string         `json:"id"`
+	Started time.Time      `json:"started"`
+	Ended   time.Time      `json:"ended"`
+	Resumed bool           `json:"resumed"` // an earlier run of this night was broken off
+	Good    bool           `json:"good"`
+	Dir     string         `json:"dir"`
+	By      string         `json:"by"`
+	Summary Summary        `json:"summary"`
+	Entries []*EntryReport `json:"entries"` // source after source, in the order of the file
+	Publish *PublishReport `json:"publish"` // null where nothing is to be
+	Deploys []DeployReport `json:"deploys"` // the canary, and all
+	Pruned  int            `json:"pruned"`  // builds and reports that were dropped
+}
+
+// Summary counts wheels by status.
+type Summary struct {
+	Built     int `json:"built"`
+	Stored    int `json:"stored"`
+	Unchanged int `json:"unchanged"`
+	Failed    int `json:"failed"`
+}
+
+// EntryReport is what became of a wheel.
+type EntryReport struct {
+	Name    string   `json:"name"`  // wheel@source
+	Wheel   string   `json:"wheel"` // as the matrix calls it
+	Source  string   `json:"source"`
+	Status  Status   `json:"status"`
+	Error   string   `json:"error,omitempty"`
+	Hint    string   `json:"hint,omitempty"`
+	Engine  string   `json:"engine,omitempty"`
+	Seconds float64  `json:"seconds"` // of building; 0 where nothing was built
+	Build   *Build   `json:"build"`   // the build of now; of a wheel that failed the last good one
+	Before  *Build   `json:"before"`  // the build before this night
+	Changes []string `json:"changes"` // since then
+
+	err error
+}
+
+// PublishReport is what became of the index.
+type PublishReport struct {
+	Status  Status `json:"status"`
+	Dir     string `json:"dir"`
+	URL     string `json:"url,omitempty"`
+	Wheels  int    `json:"wheels"`
+	Written int    `json:"written"`
+	Removed int    `json:"removed"`
+	Error   string `json:"error,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+
+	err error
+}
+
+// Nodes counts what became of nodes.
+type Nodes struct {
+	OK      int    `json:"ok"`
+	Changed int    `json:"changed"`
+	All     int    `json:"all"`
+	Verdict string `json:"verdict,omitempty"`
+}
+
+// DeployReport is what became of some nodes.
+type DeployReport struct {
+	Name    string  `json:"name"` // canary or nodes
+	Limit   string  `json:"limit,omitempty"`
+	Status  Status  `json:"status"`
+	Seconds float64 `json:"seconds"`
+	Nodes   Nodes   `json:"nodes"`
+	Report  string  `json:"report,omitempty"` // without its ending: .json, .html, .xml
+	Error   string  `json:"error,omitempty"`
+	Hint    string  `json:"hint,omitempty"`
+
+	err error
+}
+
+func (e *EntryReport) markFailed(err error) {
+	e.Status, e.Error, e.Hint, e.err = Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err
+	e.Build = e.Before
+}
+
+func (d *DeployReport) markFailed(err error) {
+	d.Status, d.Error, d.Hint, d.err = Failed, ui.Clean(err.Error()), ui.Clean(hint.Of(err)), err
+}
+
+// recordBuild notes the build of this night.
+func (e *EntryReport) recordBuild(b Build, s Status) {
+	e.Status, e.Build = s, &b
+	if s == Built {
+		e.Seconds = b.Seconds
+	}
+	e.Changes = describeChanges(e.Before, b)
+}
+
+// describeChanges describes the differences between two builds.
+func describeChanges(before *Build, now Build) []string {
+	if before == nil {
+		return []string{"the first build"}
+	}
+	said := []string{}
+	say := func(what, from, to string) {
+		if from != to {
+			said = append(said, fmt.Sprintf("%s %s, was %s", what, orNone(to), orNone(from)))
+		}
+	}
+	say("commit", shortCommit(before.Commit), shortCommit(now.Commit))
+	say("DeepSpeed", before.Source, now.Source)
+	say("torch", before.Torch, now.Torch)
+	say("CUDA", before.CUDA, now.CUDA)
+	say("Python", before.Python, now.Python)
+	say("gcc", before.GCC, now.GCC)
+	say("base", before.Base, now.Base)
+	say("GPUs", strings.Join(before.Archs, " "), strings.Join(now.Archs, " "))
+	say("PTX", strings.Join(before.PTX, " "), strings.Join(now.PTX, " "))
+	say("ops", strings.Join(before.Ops, " "), strings.Join(now.Ops, " "))
+	say("dsbuild", before.Dsbuild, now.Dsbuild)
+	if d := now.Size - before.Size; d != 0 {
+		sign := ""
+		if d > 0 {
+			sign = "+"
+		}
+		said = append(said, fmt.Sprintf("size %s (%s%s)", ui.Size(now.Size), sign, ui.Size(d)))
+	}
+	if before.Seconds > 0 && now.Seconds > 0 && before.Plan != now.Plan {
+		said = append(said, fmt.Sprintf("built in %s, was %s", formatSeconds(now.Seconds), formatSeconds(before.Seconds)))
+	}
+	return said
+}
+
+func shortCommit(commit string) string { return commit[:min(len(commit), 12)] }
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+func formatSeconds(s float64) string { return ui.Duration(time.Duration(s * float64(time.Second))) }
+
+// countResults counts.
+func (r *Report) countResults() {
+	r.Summary = Summary{}
+	for _, e := range r.Entries {
+		switch e.Status {
+		case Built:
+			r.Summary.Built++
+		case Stored:
+			r.Summary.Stored++
+		case Unchanged:
+			r.Summary.Unchanged++
+		default:
+			r.Summary.Failed++
+		}
+	}
+	r.Good = r.Err() == nil
+}
+
+// Error is a night of which something failed.
+type Error struct {
+	what []string
+	code int
+}
+
+func (e *Error) Error() string { return strings.Join(e.what, "; ") }
+
+// ExitCode is that of the first failure: of wheels 4 where all failed wheels were built
+// and do not match the request, else 1; of the index 1; of nodes as dsbuild deploy has
+// it.
+func (e *Error) ExitCode() int { return e.code }
+
+// Err is nil where nothing failed.
+func (r *Report) Err() error {
+	e := &Error{}
+	var failed []string
+	code := 4
+	for _, w := range r.Entries {
+		if w.Status != Failed {
+			continue
+		}
+		failed = append(failed, w.Name)
+		if codeOf(w.err) != 4 {
+			code = 1
+		}
+	}
+	if len(failed) > 0 {
+		e.addFailure(code, "%d of %d wheels failed: %s", len(failed), len(r.Entries), strings.Join(failed, ", "))
+	}
+	if p := r.Publish; p != nil && p.Status == Failed {
+		e.addFailure(1, "the index: %s", p.Error)
+	}
+	for _, d := range r.Deploys {
+		if d.Status == Failed {
+			e.addFailure(max(codeOf(d.err), 1), "%s: %s", d.Name, d.Error)
+		}
+	}
+	if len(e.what) == 0 {
+		return nil
+	}
+	return e
+}
+
+func (e *Error) addFailure(code int, format string, args ...any) {
+	if e.code == 0 {
+		e.code = code
+	}
+	e.what = append(e.what, fmt.Sprintf(format, args...))
+}
+
+// codeOf is the exit code that an error asks for, 0 if none. The exit status of a
+// program that was run is not ours.
+func codeOf(err error) int {
+	var coded interface{ ExitCode() int }
+	if !errors.As(err, &coded) {
+		return 0
+	}
+	if _, foreign := coded.(*exec.ExitError); foreign {
+		return 0
+	}
+	return coded.ExitCode()
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
+	rows := make([][]string, 0, len(r.Entries))
+	for _, e := range r.Entries {
+		size, took, what := "", "", strings.Join(e.Changes, "; ")
+		if e.Build != nil {
+			size = ui.Size(e.Build.Size)
+		}
+		if e.Seconds > 0 {
+			took = formatSeconds(e.Seconds)
+		}
+		if e.Status == Failed {
+			what, _, _ = strings.Cut(e.Error, "\n")
+		}
+		rows = append(rows, []string{e.Name, string(e.Status), size, took, what})
+	}
+	if err := ui.Table(w, []string{"WHEEL", "STATUS", "SIZE", "TIME", "CHANGES"}, rows); err != nil {
+		return err
+	}
+	for _, line := range r.stageLines() {
+		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stageLines are a line for each thing that was done with the wheels.
+func (r *Report) stageLines() []string {
+	var lines []string
+	if p := r.Publish; p != nil {
+		line := fmt.Sprintf("index %s: %s, %d wheels", p.Dir, p.Status, p.Wheels)
+		if p.Error != "" {
+			line += ": " + p.Error
+		}
+		lines = append(lines, line)
+	}
+	for _, d := range r.Deploys {
+		line := fmt.Sprintf("%s: %s", d.Name, d.Status)
+		if d.Nodes.All > 0 {
+			line += fmt.Sprintf(", %d of %d nodes ok, %d changed", d.Nodes.OK, d.Nodes.All, d.Nodes.Changed)
+		}
+		if d.Error != "" {
+			line += ": " + d.Error
+		}
+		lines = append(lines, line)
+	}
+	return append(lines, "the report is "+filepath.Join(r.Dir, reportName+".html"))
+}
+
+// writeFiles writes the report in all its forms, for this night and as that of the last.
+func (r *Report) writeFiles(nights []past) error {
+	run := filepath.Join(r.Dir, runsName, r.ID)
+	if err := os.MkdirAll(run, 0o755); err != nil {
+		return err
+	}
+	for ending, form := range map[string]func(io.Writer) error{
+		".json": func(w io.Writer) error { return ui.JSON(w, r) },
+		".xml":  r.writeJUnit,
+		".html": func(w io.Writer) error { return r.writePage(w, nights) },
+	} {
+		var text bytes.Buffer
+		if err := form(&text); err != nil {
+			return err
+		}
+		for _, dir := range []string{run, r.Dir} {
+			if err := atomicfile.Write(filepath.Join(dir, reportName+ending), bytes.NewReader(text.Bytes()), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeJUnit writes the report as CI systems read results of tests: each wheel is one, and
+// so are the index and each deploy.
+func (r *Report) writeJUnit(w io.Writer) error {
+	const class = "dsbuild nightly"
+	suite := junit.Suite{
+		Name: class, Timestamp: junit.At(r.Started), Hostname: r.By[strings.LastIndexByte(r.By, '@')+1:], Time: junit.Time(r.Ended.Sub(r.Started).Seconds()),
+		Properties: []junit.Property{{Name: "by", Value: r.By}, {Name: "night", Value: r.ID}},
+	}
+	for _, e := range r.Entries {
+		c := junit.Case{Name: e.Name, Class: class, Time: junit.Time(e.Seconds), SystemOut: ui.Clean(strings.Join(slices.Concat([]string{"status: " + string(e.Status)}, e.Changes), "\n"))}
+		c.Failure = junitOutcome(e.Status, e.Error, e.Hint)
+		suite.Cases = append(suite.Cases, c)
+	}
+	if p := r.Publish; p != nil {
+		suite.Cases = append(suite.Cases, junit.Case{Name: "index", Class: class, Time: junit.Time(0), Failure: junitOutcome(p.Status, p.Error, p.Hint)})
+	}
+	for _, d := range r.Deploys {
+		c := junit.Case{Name: "deploy to " + d.Name, Class: class, Time: junit.Time(d.Seconds), SystemOut: ui.Clean(d.Nodes.Verdict)}
+		if c.Failure = junitOutcome(d.Status, d.Error, d.Hint); d.Status == Skipped {
+			c.Skipped = &junit.Outcome{Message: d.Error}
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	return junit.Write(w, suite)
+}
+
+// junitOutcome is a failure, or nil.
+func junitOutcome(s Status, text, advice string) *junit.Outcome {
+	if s != Failed {
+		return nil
+	}
+	said := text
+	if advice != "" {
+		said += "\nhint: " + advice
+	}
+	return &junit.Outcome{Message: text, Type: string(s), Text: said}
+}

@@ -1,0 +1,247 @@
+package nightly
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/dsbuild/dsbuild/internal/atomicfile"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// The names in the folder of a nightly.
+const (
+	lockName    = "lock"
+	stateName   = "state.json"
+	wheelsName  = "wheels"  // the builds that are kept
+	stagingName = "staging" // where a night's builds are put first
+	currentName = "current" // the deployed wheels
+	runsName    = "runs"    // the reports of past nights
+	reportName  = "report"  // that of the last one, with an ending
+)
+
+// maxNights bounds the history.
+const maxNights = 60
+
+// Build is a wheel that is kept.
+type Build struct {
+	Plan    string    `json:"plan_digest"`
+	Request string    `json:"request"` // by which it is known without an engine
+	Night   string    `json:"night"`   // in which it became the newest of its kind
+	Name    string    `json:"name"`
+	SHA256  string    `json:"sha256"`
+	Size    int64     `json:"size"`
+	Seconds float64   `json:"seconds"` // that building took; 0 where the store had it
+	Version string    `json:"version"`
+	Commit  string    `json:"commit,omitempty"`
+	Source  string    `json:"source"` // as the manifest calls it
+	Torch   string    `json:"torch"`
+	CUDA    string    `json:"cuda"`
+	Python  string    `json:"python"`
+	GCC     string    `json:"gcc"`
+	Base    string    `json:"base"`
+	Archs   []string  `json:"archs"`
+	PTX     []string  `json:"ptx"`
+	Ops     []string  `json:"ops"`
+	Dsbuild string    `json:"dsbuild"`
+	BuiltAt time.Time `json:"built_at"`
+}
+
+// past is one night, as history has it.
+type past struct {
+	ID      string              `json:"id"`
+	Started time.Time           `json:"started"`
+	Good    bool                `json:"good"`
+	Entries map[string]pastWork `json:"entries"`
+}
+
+type pastWork struct {
+	Status  Status  `json:"status"`
+	Seconds float64 `json:"seconds,omitempty"`
+	Size    int64   `json:"size,omitempty"`
+}
+
+// state is the memory from night to night.
+type state struct {
+	Builds    map[string][]Build `json:"builds"` // by name of the wheel, the newest first
+	Nights    []past             `json:"nights"` // the newest first
+	Published string             `json:"published"`
+	// Running is the night that has begun and not ended.
+	Running   string    `json:"running,omitempty"`
+	RunningAt time.Time `json:"running_at,omitzero"`
+
+	dir string
+}
+
+// loadState reads what earlier nights have left.
+func loadState(dir string) (*state, error) {
+	s := &state{Builds: map[string][]Build{}, dir: dir}
+	text, err := os.ReadFile(filepath.Join(dir, stateName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, s)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, stateName), err)
+	}
+	if s.Builds == nil {
+		s.Builds = map[string][]Build{}
+	}
+	return s, nil
+}
+
+func (s *state) saveFile() error {
+	text, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(s.dir, stateName), bytes.NewReader(append(text, '\n')), 0o644)
+}
+
+// newestBuild is the newest build of a wheel, nil if there is none.
+func (s *state) newestBuild(name string) *Build {
+	if all := s.Builds[name]; len(all) > 0 {
+		b := all[0]
+		return &b
+	}
+	return nil
+}
+
+// findBuild is the index of a kept build of a wheel, by its request or its plan, if its
+// file is unchanged; -1 if there is none.
+func (s *state) findBuild(name, request, plan string) int {
+	return slices.IndexFunc(s.Builds[name], func(b Build) bool {
+		if !(request != "" && b.Request == request || plan != "" && b.Plan == plan) {
+			return false
+		}
+		sum, _, err := wheel.HashFile(s.buildPath(name, b))
+		return err == nil && sum == b.SHA256
+	})
+}
+
+// makeNewest makes a build that is kept the newest of its wheel.
+func (s *state) makeNewest(name string, i int, night string) Build {
+	all := s.Builds[name]
+	b := all[i]
+	if i > 0 {
+		b.Night = night
+	}
+	s.Builds[name] = slices.Concat([]Build{b}, all[:i], all[i+1:])
+	return b
+}
+
+// buildFolder is where a build lies, below the folder.
+func buildFolder(name, plan string) string {
+	return filepath.Join(wheelsName, folderName(name), plan[:min(len(plan), 16)])
+}
+
+func (s *state) buildPath(name string, b Build) string {
+	return filepath.Join(s.dir, buildFolder(name, b.Plan), filepath.Base(b.Name))
+}
+
+var unsafe = regexp.MustCompile(`[^A-Za-z0-9._=@+-]+`)
+
+// folderName is a name as that of a folder.
+func folderName(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	short := unsafe.ReplaceAllString(name, "_")
+	return short[:min(len(short), 60)] + "-" + hex.EncodeToString(sum[:4])
+}
+
+// addBuild puts a finished wheel among the builds of its kind, as the newest.
+func (s *state) addBuild(name, request, night string, a wheel.Artifact) (Build, error) {
+	m := a.Manifest
+	b := Build{
+		Plan: m.PlanDigest, Request: request, Night: night, Name: m.Name, SHA256: a.SHA256, Size: a.Size, Version: m.Version,
+		Commit: m.Source.Commit, Source: m.Source.Ref, Torch: m.Torch, CUDA: m.CUDA, Python: m.Python, GCC: m.GCC, Base: m.Base.Ref,
+		Archs: m.Archs, PTX: m.PTX, Ops: m.Ops, Dsbuild: m.Dsbuild,
+	}
+	if m.BuiltAt != nil {
+		b.BuiltAt = *m.BuiltAt
+	}
+	if !a.Cached {
+		b.Seconds = a.Seconds
+	}
+	statement, err := os.ReadFile(a.Path + wheel.ProvenanceSuffix)
+	if err != nil {
+		return b, err
+	}
+	if _, err := pipeline.Place(pipeline.Product{File: a.Path, Manifest: m, Provenance: statement}, filepath.Join(s.dir, buildFolder(name, b.Plan))); err != nil {
+		return b, err
+	}
+	others := slices.DeleteFunc(slices.Clone(s.Builds[name]), func(o Build) bool { return o.Plan == b.Plan })
+	s.Builds[name] = slices.Concat([]Build{b}, others)
+	return b, s.saveFile()
+}
+
+// dropOldBuilds drops all but the newest keep builds of a wheel, and the wheels that the
+// file no longer names.
+func (s *state) dropOldBuilds(names []string, keep int) {
+	for name, all := range s.Builds {
+		if !slices.Contains(names, name) {
+			delete(s.Builds, name)
+			continue
+		}
+		s.Builds[name] = all[:min(len(all), keep)]
+	}
+	s.Nights = s.Nights[:min(len(s.Nights), maxNights)]
+}
+
+// removeUnknown removes the folders of builds and reports that are not known any more.
+func (s *state) removeUnknown() (removed int, err error) {
+	known := map[string]bool{}
+	for name, all := range s.Builds {
+		for _, b := range all {
+			known[buildFolder(name, b.Plan)] = true
+		}
+	}
+	for _, n := range s.Nights {
+		known[filepath.Join(runsName, n.ID)] = true
+	}
+	var there []string
+	kinds, err := listBelow(s.dir, wheelsName)
+	for _, kind := range kinds {
+		builds, errKind := listBelow(s.dir, kind)
+		there, err = append(there, builds...), errors.Join(err, errKind)
+	}
+	runs, errRuns := listBelow(s.dir, runsName)
+	if err := errors.Join(err, errRuns); err != nil {
+		return 0, err
+	}
+	for _, name := range append(there, runs...) {
+		if known[name] {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+			return removed, err
+		}
+		_ = os.Remove(filepath.Dir(filepath.Join(s.dir, name))) // where it was the last
+		removed++
+	}
+	return removed, nil
+}
+
+// listBelow lists the entries of a folder below dir, by their paths there.
+func listBelow(dir, folder string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, folder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, filepath.Join(folder, e.Name()))
+	}
+	return names, nil
+}

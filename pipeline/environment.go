@@ -1,0 +1,183 @@
+package pipeline
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// LookScript is the name of the script that lists the tools of a build environment.
+// ParseBuildEnvironment reads its output.
+const LookScript = "look.sh"
+
+// LookText returns the text of LookScript.
+func LookText() (string, error) {
+	text, err := scripts.ReadFile("scripts/" + LookScript)
+	return string(text), err
+}
+
+// BuildEnvironment is the result of LookScript. The embedded part serves the choice of a
+// toolchain; the paths and the parts serve a builder that builds there.
+type BuildEnvironment struct {
+	compat.BuildEnvironment
+
+	Interpreters []Interpreter // one for each X.Y, the one called python3 first
+	Compilers    []Compiler    // plain gcc first
+	Tools        []string      // of those that the steps use
+	Digest       string        // sha256:… over all of it
+}
+
+// Interpreter is a Python.
+type Interpreter struct {
+	Version string   // X.Y.Z
+	Path    string   // sys.executable
+	Parts   []string // of venv, ensurepip, pip, Python.h
+}
+
+// Minor returns the interpreter's version as X.Y.
+func (i Interpreter) Minor() string { return wheel.Minor(i.Version) }
+
+// Has reports whether a part of Python is there.
+func (i Interpreter) Has(part string) bool { return slices.Contains(i.Parts, part) }
+
+// Compiler is a gcc.
+type Compiler struct {
+	Version string // X.Y.Z
+	CC      string // path
+	CXX     string // path of the g++ that belongs to it; "" where there is none
+	Headers bool   // whether it finds those of the C and C++ libraries
+}
+
+// Major returns the compiler's version as X.
+func (c Compiler) Major() string {
+	major, _, _ := strings.Cut(c.Version, ".")
+	return major
+}
+
+// Complete reports whether it compiles C++ with the system's headers.
+func (c Compiler) Complete() bool { return c.CXX != "" && c.Headers }
+
+// LookError reports an output of LookScript that dsbuild cannot read. The output comes from a
+// base that is not trusted.
+type LookError struct {
+	Line int // 0: the answer as a whole
+	Why  string
+}
+
+func (e *LookError) Error() string {
+	if e.Line == 0 {
+		return "looking at the base: " + e.Why
+	}
+	return fmt.Sprintf("looking at the base: line %d of its answer %s", e.Line, e.Why)
+}
+
+// Hint names the programs that a base needs.
+func (e *LookError) Hint() string {
+	return "a base has a shell and the usual programs beside it: sed, tr, cut, uname"
+}
+
+// Bounds on the output of LookScript. No honest output reaches them.
+const (
+	maxLook      = 64 << 10
+	maxLookLines = 200
+	maxLookField = 256
+)
+
+// ParseBuildEnvironment reads the output of LookScript.
+func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
+	if len(text) > maxLook {
+		return BuildEnvironment{}, &LookError{Why: fmt.Sprintf("the answer has %d bytes", len(text))}
+	}
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) > maxLookLines {
+		return BuildEnvironment{}, &LookError{Why: fmt.Sprintf("the answer has %d lines", len(lines))}
+	}
+	if lines[0] != "look\t1" {
+		return BuildEnvironment{}, &LookError{Line: 1, Why: "is not that of this version of dsbuild"}
+	}
+	if lines[len(lines)-1] != "end" {
+		return BuildEnvironment{}, &LookError{Why: "the answer is cut off"}
+	}
+	var g BuildEnvironment
+	facts := lookFacts()
+	for i, line := range lines[1 : len(lines)-1] {
+		fields := strings.Split(line, "\t")
+		fact, known := facts[fields[0]]
+		if !known || len(fields)-1 != len(fact.shapes) {
+			return BuildEnvironment{}, &LookError{Line: i + 2, Why: fmt.Sprintf("is no fact: %.60q", line)}
+		}
+		for j, shape := range fact.shapes {
+			if len(fields[j+1]) > maxLookField || !shape.MatchString(fields[j+1]) {
+				return BuildEnvironment{}, &LookError{Line: i + 2, Why: fmt.Sprintf("says %s %.60q", fields[0], fields[j+1])}
+			}
+		}
+		fact.take(&g, fields[1:])
+	}
+	sum := sha256.Sum256([]byte(text))
+	g.Digest = "sha256:" + hex.EncodeToString(sum[:])
+	return g, nil
+}
+
+// lookFact is one kind of line: the shapes of its fields and their effect.
+type lookFact struct {
+	shapes []*regexp.Regexp
+	take   func(*BuildEnvironment, []string)
+}
+
+// The shapes of fields. A path goes into environment variables and commands, so it may hold nothing
+// that a shell or a list of paths would treat specially. The expressions do not limit a path to
+// maxLookField bytes: counting that far would take a millisecond of every start.
+var (
+	lookWord     = regexp.MustCompile(`^[A-Za-z0-9][\w.+-]{0,40}$`)
+	lookMaybe    = regexp.MustCompile(`^([A-Za-z0-9][\w.+-]{0,40})?$`)
+	lookText     = regexp.MustCompile(`^[ -~]{0,100}$`)
+	lookVersion  = regexp.MustCompile(`^\d{1,4}(\.\d{1,4}){0,3}$`)
+	lookTwo      = regexp.MustCompile(`^\d{1,4}\.\d{1,4}(\.\d{1,4})?$`)
+	lookPath     = regexp.MustCompile(`^/[\w./+@,~-]+$`)
+	lookPathDash = regexp.MustCompile(`^(-|/[\w./+@,~-]+)$`)
+	lookParts    = regexp.MustCompile(`^(-|(venv|ensurepip|pip|Python\.h)(,(venv|ensurepip|pip|Python\.h)){0,3})$`)
+	lookHeaders  = regexp.MustCompile(`^(-|headers)$`)
+)
+
+func lookFacts() map[string]lookFact {
+	return map[string]lookFact{
+		"machine": {[]*regexp.Regexp{lookWord}, func(g *BuildEnvironment, f []string) { g.Machine = f[0] }},
+		"glibc":   {[]*regexp.Regexp{lookTwo}, func(g *BuildEnvironment, f []string) { g.Glibc = wheel.Minor(f[0]) }},
+		"os": {[]*regexp.Regexp{lookMaybe, lookMaybe, lookText}, func(g *BuildEnvironment, f []string) {
+			g.Suite, g.Name = f[1], f[2]
+			if g.Name == "" {
+				g.Name = strings.TrimSpace(f[0] + " " + f[1])
+			}
+		}},
+		"python": {[]*regexp.Regexp{lookTwo, lookPath, lookParts}, func(g *BuildEnvironment, f []string) {
+			i := Interpreter{Version: f[0], Path: path.Clean(f[1])}
+			if f[2] != "-" {
+				i.Parts = strings.Split(f[2], ",")
+			}
+			if !slices.Contains(g.Pythons, i.Minor()) {
+				g.Interpreters, g.Pythons = append(g.Interpreters, i), append(g.Pythons, i.Minor())
+			}
+		}},
+		"gcc": {[]*regexp.Regexp{lookVersion, lookPath, lookPathDash, lookHeaders}, func(g *BuildEnvironment, f []string) {
+			c := Compiler{Version: f[0], CC: path.Clean(f[1]), Headers: f[3] == "headers"}
+			if f[2] != "-" {
+				c.CXX = path.Clean(f[2])
+			}
+			g.Compilers = append(g.Compilers, c)
+			if c.Complete() && !slices.Contains(g.GCCs, c.Major()) {
+				g.GCCs = append(g.GCCs, c.Major())
+			}
+		}},
+		"cuda": {[]*regexp.Regexp{lookTwo, lookPath}, func(g *BuildEnvironment, f []string) {
+			g.CUDA, g.CUDAHome = wheel.Minor(f[0]), path.Clean(f[1])
+		}},
+		"tool": {[]*regexp.Regexp{lookWord}, func(g *BuildEnvironment, f []string) { g.Tools = append(g.Tools, f[0]) }},
+	}
+}

@@ -1,0 +1,200 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/daggerbuilder"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
+)
+
+// The kinds of backends that --builder names.
+const (
+	Auto   = "auto" // an engine, or this machine where there is no engine
+	Dagger = "dagger"
+	Host   = "host"
+)
+
+// BackendOptions says where wheels may be built.
+type BackendOptions struct {
+	Kind     string   // Auto, Dagger or Host
+	Engines  []string // addresses; none: the engine is searched for
+	Parallel int      // builds at once on each engine; 0: as cores and memory allow
+	Site     pipeline.Site
+	Report   ui.Reporter
+}
+
+// Backend is a Dagger engine or this machine. It connects to the engine when that
+// is first needed.
+type Backend struct {
+	options BackendOptions
+	kind    string // Auto until an engine was searched for
+	found   engine.Engine
+	env     *pipeline.PythonEnvironment // --env, for the host builder
+
+	builder *daggerbuilder.Builder
+	end     func() error // ends the engine's session
+	mu      sync.Mutex   // guards machine
+	machine *hostbuilder.Builder
+}
+
+// NewBackend returns a backend; it looks for no engine yet.
+func NewBackend(o BackendOptions) *Backend { return &Backend{options: o, kind: o.Kind} }
+
+// Close ends the session on the engine.
+func (b *Backend) Close() {
+	if b.end == nil {
+		return
+	}
+	if err := b.end(); err != nil {
+		b.options.Report.Warn("closing the engine's session: %v", err)
+	}
+}
+
+// OpenBuilder returns the builder, for a pipeline.Runner.
+func (b *Backend) OpenBuilder(ctx context.Context) (pipeline.Builder, error) {
+	if b.kind == Host {
+		return b.hostBuilder(ctx)
+	}
+	return b.connect(ctx)
+}
+
+// usesHost decides between engine and machine. Auto takes the machine where there
+// is no engine, and says why. A dry run looks for none.
+func (b *Backend) usesHost(ctx context.Context, dryRun bool) (bool, error) {
+	if b.kind != Auto || dryRun {
+		return b.kind == Host, nil
+	}
+	err := b.findEngine(ctx)
+	var none *engine.NotFoundError
+	switch {
+	case errors.As(err, &none) && b.engineAddress() == "":
+		b.options.Report.Note("building on this machine: %v", none)
+		b.kind = Host
+	case err != nil:
+		return false, err
+	default:
+		b.kind = Dagger
+	}
+	return b.kind == Host, nil
+}
+
+// engineAddress is the address of the engine that helps with planning; "" where
+// dsbuild searches for one.
+func (b *Backend) engineAddress() string {
+	if len(b.options.Engines) == 0 {
+		return ""
+	}
+	return b.options.Engines[0]
+}
+
+func (b *Backend) findEngine(ctx context.Context) error {
+	if b.found.How != "" {
+		return nil
+	}
+	var err error
+	b.found, err = engine.NewFinder(b.engineAddress(), b.options.Report.Note).Find(ctx)
+	return err
+}
+
+func (b *Backend) connect(ctx context.Context) (*daggerbuilder.Builder, error) {
+	if b.builder != nil {
+		return b.builder, nil
+	}
+	if err := b.findEngine(ctx); err != nil {
+		return nil, err
+	}
+	builder, end, err := openSession(ctx, b.found, b.found.How, b.options.Report)
+	if err != nil {
+		return nil, err
+	}
+	b.builder, b.end = builder.WithSite(b.options.Site), end
+	return b.builder, nil
+}
+
+// openSession connects to an engine, and reports that as a step.
+func openSession(ctx context.Context, found engine.Engine, name string, report ui.Reporter) (*daggerbuilder.Builder, func() error, error) {
+	step := report.Step("engine: " + name)
+	builder, end, err := daggerbuilder.Connect(ctx, found, &lineWriter{line: step.Log})
+	if err != nil {
+		step.End(ui.Failed, "")
+		return nil, nil, err
+	}
+	step.End(ui.Done, "")
+	return builder, end, nil
+}
+
+// chosenBase returns the base of the build environment that the toolchain chose:
+// the tar of dsbuild's own engine where that builds, else the image by its digest.
+func (b *Backend) chosenBase(ctx context.Context, env compat.BuildEnvironment, dryRun bool) (pipeline.Base, error) {
+	bases := engine.NewBases(b.options.Report.Note)
+	tar, err := bases.There(env.Suite), error(nil)
+	if !dryRun {
+		tar, err = bases.Get(ctx, env.Suite)
+	}
+	if err != nil {
+		return pipeline.Base{}, err
+	}
+	if tar != "" {
+		return pipeline.NewBase(tar)
+	}
+	base, err := pipeline.NewBase(env.Ref)
+	if err != nil || dryRun {
+		return base, err
+	}
+	return b.pinBase(ctx, base)
+}
+
+// pinBase asks the engine for the digest that an image's tag has now.
+func (b *Backend) pinBase(ctx context.Context, base pipeline.Base) (pipeline.Base, error) {
+	builder, err := b.connect(ctx)
+	if err != nil {
+		return base, err
+	}
+	return builder.ResolveBase(ctx, base)
+}
+
+// inspectBase asks the engine for the build environment that a base holds.
+func (b *Backend) inspectBase(ctx context.Context, base pipeline.Base) (compat.BuildEnvironment, error) {
+	builder, err := b.connect(ctx)
+	if err != nil {
+		return compat.BuildEnvironment{}, err
+	}
+	return builder.Look(ctx, base)
+}
+
+// hostBuilder returns the builder of this machine.
+func (b *Backend) hostBuilder(ctx context.Context) (*hostbuilder.Builder, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine != nil {
+		return b.machine, nil
+	}
+	var err error
+	b.machine, err = hostbuilder.New(ctx, hostbuilder.Options{Dir: hostbuilder.DefaultDir(), Environ: os.Environ(), Site: b.options.Site, Env: b.env})
+	return b.machine, err
+}
+
+// prepareHost inspects this machine in the background, where it builds, until stop
+// is called. Errors are found again by whoever needs the builder.
+func (b *Backend) prepareHost(ctx context.Context) (stop func()) {
+	if b.kind != Host {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		b.hostBuilder(ctx) //nolint:errcheck // see above
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}

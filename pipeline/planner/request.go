@@ -1,0 +1,91 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// DefaultCPU is the CPU level of wheels for nodes that nobody has asked.
+const DefaultCPU = "x86-64-v3"
+
+// nativeCPU asks for the level of the machine dsbuild runs on.
+const nativeCPU = "native"
+
+// Request describes one wheel as the flags of dsbuild wheel do, and as an entry of
+// a matrix does.
+type Request struct {
+	Archs     []string
+	GPUs      []string
+	Ops       []string
+	DeepSpeed string
+	Torch     string
+	CUDA      string
+	Python    string
+	CPU       string
+	Glibc     string
+	Driver    string
+	Base      string
+	KeepDebug bool
+}
+
+// RequestError is a value of a request that has no meaning.
+type RequestError struct {
+	err        error
+	suggestion string
+}
+
+func (e *RequestError) Error() string { return e.err.Error() }
+func (e *RequestError) Unwrap() error { return e.err }
+
+// Hint names the value that may be meant; it is empty where none is near.
+func (e *RequestError) Hint() string { return e.suggestion }
+
+// ExitCode is that of wrong usage.
+func (e *RequestError) ExitCode() int { return 2 }
+
+// spec reads the request's values, or reports the first that has no meaning.
+func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
+	spec := wheel.Spec{GPUs: r.GPUs, Ops: r.Ops, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
+	var err error
+	if spec.Archs, err = wheel.ParseArchs(r.Archs); err != nil {
+		for _, name := range r.Archs {
+			if len(tables.GPUsNamed(name)) > 0 {
+				return spec, hint.With(err, "did you mean --gpu %s?", name)
+			}
+		}
+		return spec, err
+	}
+	switch r.CPU {
+	case "": // the nodes decide
+	case nativeCPU:
+		spec.CPU, err = hostCPU()
+	default:
+		spec.CPU, err = wheel.ParseCPULevel(r.CPU)
+	}
+	if err != nil {
+		return spec, &RequestError{fmt.Errorf("--cpu: %w", err), suggestCPU(r.CPU)}
+	}
+	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
+		return spec, &RequestError{err: errors.New("--ops: no operator is named")}
+	}
+	return spec, nil
+}
+
+// suggestCPU names the level that a set of instructions belongs to.
+func suggestCPU(text string) string {
+	text = strings.ToLower(text)
+	for _, set := range []struct{ prefix, level string }{
+		{"avx512", "v4"}, {"avx-512", "v4"}, {"skylake", "v4"}, {"avx", "v3"}, {"fma", "v3"}, {"haswell", "v3"}, {"sse4", "v2"},
+	} {
+		if strings.HasPrefix(text, set.prefix) {
+			return "did you mean --cpu " + set.level + "?"
+		}
+	}
+	return diagnostic.DidYouMean(text, []string{nativeCPU})
+}

@@ -1,0 +1,91 @@
+package planner
+
+import (
+	"bytes"
+	"context"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/engine"
+)
+
+// Workers lists where several wheels are built side by side: the engines that were
+// named, the one that is found, or this machine.
+func (b *Backend) Workers() []pipeline.Worker {
+	if b.kind == Host {
+		return []pipeline.Worker{b.hostWorker()}
+	}
+	addresses := b.options.Engines
+	if len(addresses) == 0 {
+		addresses = []string{""}
+	}
+	workers := make([]pipeline.Worker, len(addresses))
+	for i, address := range addresses {
+		workers[i] = b.engineWorker(address)
+	}
+	return workers
+}
+
+func (b *Backend) hostWorker() pipeline.Worker {
+	return pipeline.Worker{
+		Name: "this machine", Parallel: 1,
+		Connect: func(ctx context.Context, _ ui.Reporter) (pipeline.Builder, func() error, error) {
+			builder, err := b.hostBuilder(ctx)
+			return builder, nil, err
+		},
+	}
+}
+
+// engineWorker opens sessions on the engine at an address, or on the one that is
+// found where that is empty.
+func (b *Backend) engineWorker(address string) pipeline.Worker {
+	w := pipeline.Worker{Name: address, Parallel: b.options.Parallel}
+	if address == "" {
+		w.Name = "found here"
+	}
+	if local := address == "" || strings.HasPrefix(address, "unix:"); w.Parallel == 0 {
+		// dsbuild does not know the memory of another machine: one build at a time.
+		w.Parallel = 1
+		if local {
+			w.Parallel = pipeline.BuildsAtOnce()
+			w.Jobs = pipeline.JobsOf(w.Parallel)
+		}
+	}
+	w.Connect = func(ctx context.Context, report ui.Reporter) (pipeline.Builder, func() error, error) {
+		found, err := engine.NewFinder(address, report.Note).Find(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		name := found.How
+		if address != "" {
+			name = address
+		}
+		builder, end, err := openSession(ctx, found, name, report)
+		if err != nil {
+			return nil, nil, err
+		}
+		return builder.WithSite(b.options.Site), end, nil
+	}
+	return w
+}
+
+// lineWriter calls line for each line that is written to it.
+type lineWriter struct {
+	line func(string)
+	rest []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		i := bytes.IndexByte(w.rest, '\n')
+		if i < 0 {
+			return len(p), nil
+		}
+		if line := bytes.TrimSpace(w.rest[:i]); len(line) > 0 {
+			w.line(string(line))
+		}
+		w.rest = w.rest[i+1:]
+	}
+}

@@ -1,0 +1,256 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+//go:embed python_environment.py
+var environmentSource string
+
+var environmentProgram = node.NewProgram(environmentSource)
+
+// PythonEnvironment describes the target environment of a wheel: a Python environment with torch.
+// dsbuild never changes it.
+type PythonEnvironment struct {
+	node.Facts
+
+	Details EnvironmentDetails
+	Sites   []string // the directories of its packages: its path without the standard library
+	// CUDAHome is the CUDA toolkit that is part of it, Nvcc its version as
+	// X.Y; "" where it has none.
+	CUDAHome, Nvcc string
+}
+
+// EnvironmentDetails are the facts that concern only a build.
+type EnvironmentDetails struct {
+	Torch    string   `json:"torch"`    // whole, as in 2.6.0a0+ecf3bae40a.nv25.01
+	CXX11ABI *bool    `json:"cxx11abi"` // nil: it does not say
+	Header   bool     `json:"header"`   // whether Python.h is there
+	Parts    []string `json:"parts"`    // of venv, ensurepip, pip
+	Sites    []string `json:"sites"`
+	Nvcc     string   `json:"nvcc"` // version of a CUDA toolkit in its prefix, X.Y
+	Machine  string   `json:"machine"`
+}
+
+// EnvironmentError is an environment for which no wheel can be built.
+type EnvironmentError struct {
+	Python  string
+	Reasons []string
+	Try     string
+}
+
+func (e *EnvironmentError) Error() string {
+	if len(e.Reasons) == 1 {
+		return "environment of " + e.Python + ": " + e.Reasons[0]
+	}
+	return "environment of " + e.Python + ":\n  " + strings.Join(e.Reasons, "\n  ")
+}
+
+// Hint names valid values.
+func (e *EnvironmentError) Hint() string {
+	return cmp.Or(e.Try, "--env takes the python of an environment that has torch with CUDA: .../bin/python")
+}
+
+// ExitCode is that of wrong usage.
+func (e *EnvironmentError) ExitCode() int { return 2 }
+
+// ReadEnvironment reads the environment of an interpreter: a path, or a command name. It reads
+// torch's files without importing torch, and writes no file.
+func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, error) {
+	file, err := exec.LookPath(python)
+	if err == nil {
+		file, err = filepath.Abs(file) // keep the link: its target is the base Python
+	}
+	if err != nil {
+		return PythonEnvironment{}, noInterpreter(python, err)
+	}
+	facts, err := node.Probe(ctx, isolated{}, node.ProbeOptions{Python: file})
+	if err != nil {
+		return PythonEnvironment{}, fmt.Errorf("environment of %s: %w", python, err)
+	}
+	e := PythonEnvironment{Facts: facts}
+	if facts.Executable == "" || facts.Dists == nil {
+		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer as a Python does: " + strings.Join(facts.Missing, "; ")}}
+	}
+	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
+	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
+	if err != nil {
+		return e, fmt.Errorf("environment of %s: %w", python, err)
+	}
+	return e, e.checkUsable()
+}
+
+// noInterpreter returns the reason why no interpreter can be run under the name python.
+func noInterpreter(python string, err error) error {
+	bad := &EnvironmentError{Python: python}
+	file, wrong := filepath.Abs(python)
+	if wrong != nil {
+		file = python
+	}
+	inside := filepath.Join(file, "bin", "python")
+	info, _ := os.Stat(file)
+	switch {
+	case !strings.Contains(python, "/") && errors.Is(err, exec.ErrNotFound):
+		bad.Reasons = []string{"no command of this name is on PATH"}
+	case info != nil && info.IsDir():
+		bad.Reasons = []string{file + " is a directory"}
+		if _, err := os.Stat(inside); err == nil {
+			bad.Try = "--env " + inside
+		}
+	case errors.Is(err, os.ErrNotExist):
+		bad.Reasons = []string{"there is no file " + file}
+	case errors.Is(err, os.ErrPermission):
+		bad.Reasons = []string{file + " may not be run: it is not executable"}
+	default:
+		bad.Reasons = []string{err.Error()}
+	}
+	return bad
+}
+
+// sitePath matches a directory that can stand in a list of paths, and in a .pth file.
+var sitePath = regexp.MustCompile(`^/[^:\n\r=,]*$`)
+
+// checkUsable fills in e from its details, or returns the reasons why no wheel can be built for
+// it.
+func (e *PythonEnvironment) checkUsable() error {
+	bad := EnvironmentError{Python: e.Executable}
+	add := func(format string, args ...any) { bad.Reasons = append(bad.Reasons, fmt.Sprintf(format, args...)) }
+	switch {
+	case e.Details.Torch == "":
+		add("it has no torch")
+	case e.TorchCUDA == "":
+		add("its torch %s is built for the CPU alone", e.Details.Torch)
+	}
+	if e.Details.Machine != "x86_64" {
+		add("its machine is %s: dsbuild builds for x86_64", e.Details.Machine)
+	}
+	if e.Glibc == "" {
+		add("its C library is not glibc")
+	}
+	for _, site := range e.Details.Sites {
+		if !sitePath.MatchString(site) {
+			add("the name of its directory %q cannot stand in a list of paths", site)
+		}
+	}
+	e.Sites = e.Details.Sites
+	if e.Details.Nvcc != "" {
+		e.Nvcc, e.CUDAHome = e.Details.Nvcc, e.Prefix
+	}
+	if len(bad.Reasons) > 0 {
+		return &bad
+	}
+	return nil
+}
+
+// Interpreter returns the environment's Python.
+func (e PythonEnvironment) Interpreter() Interpreter {
+	parts := e.Details.Parts
+	if e.Details.Header {
+		parts = append(slices.Clone(parts), "Python.h")
+	}
+	return Interpreter{Version: e.Facts.Python, Path: e.Executable, Parts: parts}
+}
+
+// Identity returns a text that differs between two environments if their wheels would: it holds
+// Python, torch and its ABI, and all other installed distributions.
+func (e PythonEnvironment) Identity() string {
+	text, err := json.Marshal(struct {
+		Executable string
+		Python     string
+		Details    EnvironmentDetails
+		CUDA       string
+		Dists      map[string]string
+	}{e.Executable, e.Facts.Python, e.Details, e.TorchCUDA, e.Dists})
+	if err != nil {
+		return e.Executable // strings alone: cannot happen
+	}
+	return string(text)
+}
+
+// Asked narrows a request to this environment, or returns an error that names each flag that
+// contradicts it.
+func (e PythonEnvironment) Asked(s wheel.Spec) (wheel.Spec, error) {
+	bad := EnvironmentError{Python: e.Executable, Try: "leave out --python, --torch and --cuda: --env decides them"}
+	for _, f := range []struct {
+		flag  string
+		value *string
+		has   string
+	}{
+		{"--python", &s.Python, wheel.Minor(e.Facts.Python)},
+		{"--torch", &s.Torch, e.Torch},
+		{"--cuda", &s.CUDA, e.TorchCUDA},
+	} {
+		if *f.value != "" && *f.value != f.has && !strings.HasPrefix(f.has, *f.value+".") {
+			bad.Reasons = append(bad.Reasons, fmt.Sprintf("%s %s was given, it has %s", f.flag, *f.value, f.has))
+		}
+		*f.value = f.has
+	}
+	if len(bad.Reasons) > 0 {
+		return s, &bad
+	}
+	return s, nil
+}
+
+// Tables returns the tables with a row for its torch, which they may lack.
+func (e PythonEnvironment) Tables(t *compat.Tables) *compat.Tables {
+	return t.WithTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python))
+}
+
+// ofIndex matches a version of torch from an index, with or without a local part for its CUDA.
+var ofIndex = regexp.MustCompile(`^\d+\.\d+\.\d+(\+cu\d+)?$`)
+
+// Released returns nil if the same torch can be installed elsewhere, because a build in a
+// container has to install it. Otherwise the error names the builder that need not.
+func (e PythonEnvironment) Released(t *compat.Tables) error {
+	if ofIndex.MatchString(e.Details.Torch) && t.HasTorch(e.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python)) {
+		return nil
+	}
+	return &EnvironmentError{
+		Python: e.Executable,
+		Reasons: []string{fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, which a build in a container would install",
+			e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python))},
+		Try: "--builder host builds beside the environment, on a machine that has it",
+	}
+}
+
+// isolated runs a program of the environment without the user's settings, and in a directory
+// whose files Python cannot mistake for modules.
+type isolated struct{}
+
+// Run implements remote.Runner.
+func (isolated) Run(ctx context.Context, cmd remote.Command) error {
+	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
+	c.Dir = "/"
+	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, cmd.Stdout, cmd.Stderr
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "PYTHON") {
+			c.Env = append(c.Env, v)
+		}
+	}
+	c.Env = append(c.Env, "PYTHONNOUSERSITE=1", "PYTHONDONTWRITEBYTECODE=1")
+	for k, v := range cmd.Env {
+		c.Env = append(c.Env, k+"="+v)
+	}
+	err := c.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return &remote.ExitError{Code: exit.ExitCode()}
+	}
+	return err
+}

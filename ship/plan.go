@@ -1,0 +1,209 @@
+package ship
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// State says where a wheel is.
+type State string
+
+// The states of a wheel.
+const (
+	ToBuild State = "build"             // it has to be built
+	Stored  State = "store"             // the store has it
+	Placed  State = "placed"            // Options.Dir has it
+	Running State = deploy.GroupRunning // all of its nodes run it
+	Built   State = "built"             // this run has built it
+	Failed  State = "failed"            // it could not be planned or built
+)
+
+// Plan lists the wheels that serve a fleet, and the nodes that get none.
+type Plan struct {
+	Wheels []*Wheel
+	Left   []Left // in inventory order
+	Nodes  int    // number of nodes in the fleet
+	Keep   bool   // dsbuild leaves the nodes unchanged
+}
+
+// Wheel is one wheel of a plan, with the nodes that get it.
+type Wheel struct {
+	Name     string     // its name in a run until it has a file
+	Spec     wheel.Spec // the request
+	Nodes    []string   // in inventory order
+	Running  []string   // the nodes that run it already
+	Why      []string   // the reasons for it
+	State    State
+	Plan     *pipeline.Plan // nil if planning failed
+	Artifact wheel.Artifact // its path is "" until the wheel is in Options.Dir
+	Engine   string         // the engine on which this run built it
+	Err      error
+
+	request string
+	product pipeline.Product // from the store, or from Options.Dir
+	places  []int            // indexes of Nodes in the inventory
+}
+
+// Left is a node that gets no wheel.
+type Left struct {
+	Node    string
+	Reasons []string
+	cause   string // equal for nodes with the same reasons; "" means the reasons themselves
+	Hint    string
+
+	unserved bool // no wheel can serve it; false: dsbuild cannot reach it or deploy to it
+	place    int
+}
+
+// nameWheels gives each wheel a unique name that tells for which nodes it is.
+func nameWheels(wheels []*Wheel) {
+	seen := map[string]int{}
+	for _, w := range wheels {
+		parts := []string{"cp" + strings.ReplaceAll(w.Spec.Python, ".", ""), "torch" + w.Spec.Torch}
+		for _, a := range w.Spec.Archs {
+			parts = append(parts, a.SM())
+		}
+		if w.Spec.CPU != "" {
+			parts = append(parts, w.Spec.CPU.Short())
+		}
+		w.Name = strings.Join(parts, "-")
+		if seen[w.Name]++; seen[w.Name] > 1 {
+			w.Name += fmt.Sprintf("-%d", seen[w.Name])
+		}
+	}
+}
+
+func (w *Wheel) markFailed(err error) { w.State, w.Err = Failed, err }
+
+// useFinished uses a finished wheel instead of a build. It refuses a wheel that needs a newer
+// glibc than the nodes have: a plan's digest does not include that.
+func (w *Wheel) useFinished(p pipeline.Product, state State) bool {
+	if len(wheel.AuditTags(p.Manifest.Name, w.Plan.Toolchain.Glibc)) > 0 {
+		return false
+	}
+	m := p.Manifest
+	w.product, w.State = p, state
+	w.Artifact = wheel.Artifact{SHA256: m.SHA256, Size: m.Size, Cached: true, Manifest: m}
+	if state == Placed {
+		w.Artifact.Path = p.File
+	}
+	return true
+}
+
+// filePath returns the path of the wheel's file.
+func (w *Wheel) filePath() string {
+	if w.Artifact.Path != "" {
+		return w.Artifact.Path
+	}
+	return w.product.File
+}
+
+// nodesRunning returns the nodes that run the wheel, with its files unchanged since the
+// installation.
+func (w *Wheel) nodesRunning(known []deploy.Known) []string {
+	var names []string
+	for _, i := range w.places {
+		d := known[i].Facts.DeepSpeed
+		if d != nil && d.Intact && d.SHA256 == w.Artifact.SHA256 && d.SHA256 != "" && !known[i].Facts.Unfinished {
+			names = append(names, known[i].Name)
+		}
+	}
+	return names
+}
+
+// Err returns the problem of a plan before the deploy, or of a run that only builds wheels. It is
+// nil if every node gets a wheel.
+func (p *Plan) Err() error {
+	if err := p.noWheelError(); err != nil {
+		return err
+	}
+	without, failed := len(p.Left), 0
+	for _, w := range p.Wheels {
+		if w.Err != nil {
+			failed++
+			without += len(w.Nodes)
+		}
+	}
+	switch {
+	case without == 0:
+		return nil
+	case failed == 0:
+		return &Error{fmt.Sprintf("%d of %d nodes get no wheel", without, p.Nodes), "", 3}
+	}
+	return &Error{fmt.Sprintf("%d of %d nodes get no wheel: %d of %d wheels failed", without, p.Nodes, failed, len(p.Wheels)), "", 3}
+}
+
+// noWheelError returns the error of a plan that has no wheel for any node. If no wheel can be
+// built as requested, it is about the request, which another request might solve. If every build
+// failed, it holds the errors of the builds. It is nil if the nodes are to blame: dsbuild cannot
+// reach one or deploy to it.
+func (p *Plan) noWheelError() error {
+	if slices.ContainsFunc(p.Wheels, func(w *Wheel) bool { return w.Err == nil }) {
+		return nil
+	}
+	if len(p.Wheels) == 0 {
+		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l Left) bool { return !l.unserved }) {
+			return nil
+		}
+		return &Error{"no wheel can be built for any of the nodes", p.Left[0].Hint, 2}
+	}
+	var all []error
+	for _, w := range p.Wheels {
+		all = append(all, fmt.Errorf("%s: %w", w.Name, w.Err))
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return &BuildError{all}
+}
+
+// Error is the error of a run that did not serve every node.
+type Error struct {
+	what, hint string
+	code       int
+}
+
+func (e *Error) Error() string { return e.what }
+
+// Hint suggests the next step.
+func (e *Error) Hint() string { return e.hint }
+
+// ExitCode is 2 if no wheel can be built as requested, else 3.
+func (e *Error) ExitCode() int { return e.code }
+
+// BuildError is the error of a run in which every wheel failed.
+type BuildError struct{ errs []error }
+
+func (e *BuildError) Error() string {
+	var lines []string
+	for _, err := range e.errs {
+		lines = append(lines, err.Error())
+		if h := hint.Of(err); h != "" {
+			lines = append(lines, "  hint: "+h)
+		}
+	}
+	return fmt.Sprintf("all %d wheels failed:\n%s", len(e.errs), strings.Join(lines, "\n"))
+}
+
+// ExitCode is the exit code of the wheels' errors if they agree, else 1.
+func (e *BuildError) ExitCode() int {
+	code := 0
+	for i, err := range e.errs {
+		one := 1
+		if c := interface{ ExitCode() int }(nil); errors.As(err, &c) {
+			one = c.ExitCode()
+		}
+		if i > 0 && one != code {
+			return 1
+		}
+		code = one
+	}
+	return code
+}

@@ -1,0 +1,64 @@
+package ship
+
+import (
+	"context"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/pipeline/planner"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// GroupPlanner plans the wheels for groups of nodes. The sources are brought once
+// for all. Its errors end up in reports, so it takes the site's secrets out of them.
+// It is a Planner.
+type GroupPlanner struct {
+	plans   *planner.Planner
+	request planner.Request // holds for every group
+	target  planner.Target
+}
+
+// NewGroupPlanner brings the sources of a request. It uses plans, which must stay
+// open.
+func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Request) (*GroupPlanner, error) {
+	target, err := plans.OpenTarget(ctx, r)
+	return &GroupPlanner{plans, r, target}, err
+}
+
+// Spec is the part of every wheel's spec that the request decides.
+func (g *GroupPlanner) Spec() wheel.Spec { return g.target.Spec }
+
+// Group finds the fewest wheels for nodes (compat.Tables.Group). It first looks up
+// those of their torches that the tables lack; a torch that no index has leaves its
+// nodes out.
+func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
+	asked := map[[2]string]bool{}
+	for _, n := range nodes {
+		version, _, _ := strings.Cut(n.Facts.Torch, "+")
+		s := wheel.Spec{Torch: version, CUDA: n.Facts.TorchCUDA}
+		major, minor, _ := strings.Cut(version, ".")
+		minor, _, _ = strings.Cut(minor, ".")
+		known := g.target.Tables().OffersTorch(wheel.Spec{Torch: major + "." + minor, CUDA: s.CUDA})
+		if s.Torch == "" || s.CUDA == "" || asked[[2]string{s.Torch, s.CUDA}] || known {
+			continue
+		}
+		asked[[2]string{s.Torch, s.CUDA}] = true
+		if err := g.plans.LookUpTorch(ctx, &g.target, s); err != nil {
+			break // interrupted
+		}
+	}
+	return g.target.Tables().Group(nodes, spec)
+}
+
+// Ask implements Planner: the plan of a dry run.
+func (g *GroupPlanner) Ask(ctx context.Context, spec wheel.Spec) (*pipeline.Plan, string, error) {
+	plan, request, err := g.plans.PlanWithoutEngine(ctx, g.request, g.target.WithSpec(spec))
+	return plan, request, g.plans.Redact(err)
+}
+
+// Plan implements Planner.
+func (g *GroupPlanner) Plan(ctx context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error) {
+	plan, err := g.plans.ReportingAs(name).PlanTarget(ctx, g.request, g.target.WithSpec(spec))
+	return plan, g.plans.Redact(err)
+}

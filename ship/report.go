@@ -1,0 +1,158 @@
+package ship
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Groups are the wheels of the plan as a report has them.
+func (p *Plan) Groups() []deploy.Group {
+	out := []deploy.Group{}
+	for _, w := range p.Wheels {
+		g := deploy.Group{
+			Name: w.Name, State: string(w.State), Nodes: w.Nodes, Running: append([]string{}, w.Running...), Why: append([]string{}, w.Why...),
+			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU), Archs: []string{}, Ops: []string{},
+			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(hint.Of(w.Err)),
+		}
+		for _, a := range w.Spec.Archs {
+			g.Archs = append(g.Archs, a.String())
+		}
+		if w.State == Built {
+			g.Seconds = w.Artifact.Seconds
+		}
+		if p := w.Plan; p != nil {
+			g.Torch, g.CUDA, g.CPU, g.Ops, g.PlanDigest = p.Toolchain.Torch, p.Toolchain.CUDA, string(p.Toolchain.CPU), p.Toolchain.OpNames(false), p.Digest
+		}
+		if w.Err != nil {
+			g.Error = ui.Clean(w.Err.Error())
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// Leftover is a node that gets no wheel, in JSON.
+type Leftover struct {
+	Node    string   `json:"node"`
+	Reasons []string `json:"reasons"`
+	Hint    string   `json:"hint"`
+}
+
+// Leftovers are the nodes that get no wheel in JSON.
+func (p *Plan) Leftovers() []Leftover {
+	out := []Leftover{}
+	for _, l := range p.Left {
+		out = append(out, Leftover{l.Node, append([]string{}, l.Reasons...), l.Hint})
+	}
+	return out
+}
+
+// Lines are the plan for a person: each wheel with its nodes and the reasons for
+// it, then who gets none.
+func (p *Plan) Lines() []string {
+	lines := []string{p.summaryLine()}
+	for _, w := range p.Wheels {
+		lines = append(lines, w.describe()...)
+	}
+	var left []ui.Named
+	for _, l := range p.Left {
+		text := strings.Join(l.Reasons, "; ")
+		if l.Hint != "" {
+			text += "\n    hint: " + l.Hint
+		}
+		left = append(left, ui.Named{Name: l.Node, Text: text, Cause: l.cause})
+	}
+	for i, f := range ui.Fold(left) {
+		if i == 0 {
+			lines = append(lines, "left out")
+		}
+		if f.Example != "" {
+			f.Names += ", as on " + f.Example
+		}
+		lines = append(lines, strings.Split("  "+f.Names+": "+f.Text, "\n")...)
+	}
+	return lines
+}
+
+// summaryLine counts nodes and wheels.
+func (p *Plan) summaryLine() string {
+	states := map[State]int{}
+	for _, w := range p.Wheels {
+		states[w.State]++
+	}
+	line := countOf(p.Nodes, "node") + ", " + countOf(len(p.Wheels), "wheel")
+	var parts []string
+	for _, s := range []State{ToBuild, Stored, Placed, Running, Failed} {
+		if states[s] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", states[s], s.description()))
+		}
+	}
+	if len(parts) > 0 {
+		line += ": " + strings.Join(parts, ", ")
+	}
+	return line
+}
+
+// description are a state for people.
+func (s State) description() string {
+	switch s {
+	case ToBuild:
+		return "to build"
+	case Stored:
+		return "in the store"
+	case Placed:
+		return "built before"
+	case Running:
+		return "running already"
+	}
+	return string(s)
+}
+
+func (w *Wheel) describe() []string {
+	lines := []string{w.Name + "  " + w.State.description(), "  for " + ui.FoldNames(w.Nodes)}
+	if n := len(w.Running); n > 0 && n < len(w.Nodes) {
+		lines = append(lines, "  running already on "+ui.FoldNames(w.Running))
+	}
+	if w.Plan != nil {
+		tc := w.Plan.Toolchain
+		archs := ""
+		if len(tc.Archs) > 0 {
+			archs = ", arch " + wheel.ArchList(tc.Archs)
+		}
+		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, CUDA %s%s, %s; ops %s; on %s",
+			tc.Python, tc.Torch, tc.CUDA, archs, tc.CPU, strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
+	}
+	for _, why := range w.Why {
+		lines = append(lines, "  "+why)
+	}
+	if w.Err != nil {
+		lines = append(lines, strings.Split("  "+w.Err.Error(), "\n")...)
+		if h := hint.Of(w.Err); h != "" {
+			lines = append(lines, "  hint: "+h)
+		}
+	}
+	return lines
+}
+
+// Print writes the plan for a person.
+func (p *Plan) Print(w io.Writer) error {
+	for _, line := range p.Lines() {
+		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,412 @@
+package ship
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// Planner turns the requirements of one wheel into a plan.
+type Planner interface {
+	// Ask makes the plan as far as that works without an engine. request is the key of the plan
+	// in the store (pipeline.Request).
+	Ask(ctx context.Context, spec wheel.Spec) (p *pipeline.Plan, request string, err error)
+	// Plan makes the plan to run. The planner reports its progress under the wheel's name.
+	Plan(ctx context.Context, name string, spec wheel.Spec) (*pipeline.Plan, error)
+}
+
+// Options configure a Shipment, with plain resolved values.
+type Options struct {
+	// Fleet configures the deploy, without wheels.
+	Fleet deploy.Options
+	// Want holds the requirements of every wheel.
+	Want wheel.Spec
+	// Group finds the fewest wheels for nodes (compat.Tables.Group).
+	Group func(context.Context, []compat.Member, wheel.Spec) compat.Grouping
+	// Plans plans the wheels.
+	Plans Planner
+	// Build runs plans, several at once if resources allow (pipeline.Farm).
+	Build func(context.Context, []pipeline.Job) []pipeline.Result
+	// Bundle gathers the packages that a wheel requires in a wheelhouse of its own, for nodes
+	// that lack some of them. If it is nil, dsbuild refuses such a node.
+	Bundle func(ctx context.Context, name string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error)
+	// Store keeps finished wheels for later runs.
+	Store pipeline.Store
+	// Dir is the folder that receives the wheels.
+	Dir string
+	// Fresh builds every wheel, even if the store has it.
+	Fresh bool
+	// Keep leaves the nodes unchanged: the user wants only the wheels, also for nodes to which
+	// dsbuild could not deploy now.
+	Keep bool
+	// Report receives the progress.
+	Report ui.Reporter
+}
+
+// Shipment is one run: Survey, then Build, then Deploy, then Close.
+type Shipment struct {
+	opt   Options
+	fleet *deploy.Deployment
+	known []deploy.Known
+	plan  *Plan
+	given []deploy.Given // one per node, without the wheels themselves
+	built bool           // the run built a wheel, so the facts of the nodes may be old
+}
+
+// New prepares a run. It does not contact the nodes yet.
+func New(opt Options) *Shipment { return &Shipment{opt: opt, fleet: deploy.New(opt.Fleet)} }
+
+// Close closes every connection.
+func (s *Shipment) Close() { s.fleet.Close() }
+
+// Survey probes the nodes, groups them, and finds the wheels that exist already. It changes
+// nothing, builds nothing and needs no engine.
+func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
+	known, err := s.fleet.Probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.known, s.given = known, make([]deploy.Given, len(known))
+	s.plan = &Plan{Nodes: len(known), Keep: s.opt.Keep}
+	if err := s.groupNodes(ctx); err != nil {
+		return nil, err
+	}
+	nameWheels(s.plan.Wheels)
+	if err := s.lookUpWheels(ctx); err != nil {
+		return nil, err
+	}
+	s.findRunning()
+	return s.plan, nil
+}
+
+// groupNodes groups the nodes into the fewest wheels, and records the nodes that get none.
+func (s *Shipment) groupNodes(ctx context.Context) error {
+	members, places, err := s.deployableNodes()
+	if err != nil {
+		return err
+	}
+	grouping := s.opt.Group(ctx, members, s.opt.Want)
+	for _, l := range grouping.Left {
+		i := places[l.Node]
+		s.given[i].Reasons, s.given[i].Hint = l.Reasons, l.Hint
+		s.leaveOut(i, Left{Reasons: l.Reasons, Hint: l.Hint, unserved: true})
+	}
+	for _, g := range grouping.Groups {
+		w := &Wheel{Spec: g.Spec, Why: g.Reasons, State: ToBuild}
+		for _, n := range g.Nodes {
+			w.places = append(w.places, places[n])
+			w.Nodes = append(w.Nodes, s.known[places[n]].Name)
+		}
+		s.plan.Wheels = append(s.plan.Wheels, w)
+	}
+	return nil
+}
+
+// lookUpWheels plans the wheels, and looks each one up in the store.
+func (s *Shipment) lookUpWheels(ctx context.Context) error {
+	for _, w := range s.plan.Wheels {
+		if err := s.lookUpWheel(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findRunning records which nodes run their wheel already.
+func (s *Shipment) findRunning() {
+	for _, w := range s.plan.Wheels {
+		w.Running = w.nodesRunning(s.known)
+		if len(w.Running) == len(w.Nodes) && !s.opt.Fleet.Force {
+			w.State = Running
+		}
+	}
+}
+
+// deployableNodes returns the nodes that get a wheel, with their indexes in the inventory.
+// dsbuild builds no wheel for a node that would refuse any wheel.
+func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err error) {
+	coming := slices.Repeat([]deploy.Given{{Wheel: &deploy.Wheel{}, Coming: "asked"}}, len(s.known))
+	plan, err := deploy.NewGivenPlan(s.known, coming, deploy.PlanOptions{})
+	for i, n := range plan.Nodes {
+		refused := n.Action == deploy.Refuse && !s.opt.Keep
+		if refused {
+			s.given[i].Reasons, s.given[i].Hint = n.Reasons, n.Hint
+		}
+		if refused || n.Action == deploy.Absent {
+			s.leaveOut(i, Left{Reasons: n.Reasons, Hint: n.Hint, cause: n.Cause()})
+			continue
+		}
+		members = append(members, compat.Member{Name: s.known[i].Name, Facts: s.known[i].Facts})
+		places = append(places, i)
+	}
+	return members, places, err
+}
+
+// leaveOut records that a node gets no wheel, and why.
+func (s *Shipment) leaveOut(i int, l Left) {
+	l.Node, l.place = s.known[i].Name, i
+	s.plan.Left = append(s.plan.Left, l)
+	slices.SortFunc(s.plan.Left, func(a, b Left) int { return a.place - b.place })
+}
+
+// lookUpWheel plans a wheel as far as that works without an engine, and looks for a finished one.
+// If planning fails, only this wheel fails.
+func (s *Shipment) lookUpWheel(ctx context.Context, w *Wheel) error {
+	p, request, err := s.opt.Plans.Ask(ctx, w.Spec)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		w.markFailed(err)
+		return nil
+	}
+	w.Plan, w.request = p, request
+	if s.opt.Fresh {
+		return nil
+	}
+	led, err := s.opt.Store.Asked(request)
+	if err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	for _, digest := range []string{p.Digest, led} {
+		kept, ok, err := s.opt.Store.Look(digest)
+		if err != nil {
+			return fmt.Errorf("store: %w", err)
+		}
+		if ok && w.useFinished(kept, Stored) {
+			return nil
+		}
+	}
+	kept, ok, err := pipeline.Placed(s.opt.Dir, p.Digest)
+	if ok {
+		w.useFinished(kept, Placed)
+	}
+	return err
+}
+
+// Preview returns the plan for every node. Before the builds it may be incomplete. It changes
+// nothing.
+func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
+	for _, w := range s.plan.Wheels {
+		if s.assignWheel(ctx, w); s.opt.Bundle != nil {
+			s.awaitBundle(w)
+		}
+	}
+	plan, err := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
+	plan.Respect(s.known, s.opt.Fleet.InUse)
+	plan.Divide(s.opt.Fleet.Serial)
+	if err == nil {
+		err = s.plan.noWheelError()
+	}
+	if err == nil {
+		err = plan.Err()
+	}
+	return plan, err
+}
+
+// Build builds the missing wheels, and puts each wheel that is still to be delivered into
+// Options.Dir. A wheel that fails does not stop the others.
+func (s *Shipment) Build(ctx context.Context) {
+	jobs := s.planBuilds(ctx)
+	if len(jobs) > 0 {
+		s.built = true
+		for i, r := range s.opt.Build(ctx, jobs) {
+			s.recordBuild(r, s.wheelNamed(jobs[i].Name))
+		}
+	}
+	for _, w := range s.plan.Wheels {
+		if w.State == Stored || w.State == Running && s.opt.Keep {
+			s.placeStored(w)
+		}
+	}
+}
+
+// planBuilds plans the missing wheels.
+func (s *Shipment) planBuilds(ctx context.Context) []pipeline.Job {
+	var jobs []pipeline.Job
+	for _, w := range s.plan.Wheels {
+		if w.State == ToBuild && ctx.Err() != nil {
+			w.markFailed(context.Cause(ctx))
+		}
+		if w.State != ToBuild {
+			continue
+		}
+		p, err := s.opt.Plans.Plan(ctx, w.Name, w.Spec)
+		if err != nil {
+			w.markFailed(err)
+			continue
+		}
+		w.Plan = p
+		jobs = append(jobs, pipeline.Job{Name: w.Name, Plan: p})
+	}
+	return jobs
+}
+
+func (s *Shipment) wheelNamed(name string) *Wheel {
+	i := slices.IndexFunc(s.plan.Wheels, func(w *Wheel) bool { return w.Name == name })
+	return s.plan.Wheels[i]
+}
+
+// recordBuild records the result of a build.
+func (s *Shipment) recordBuild(r pipeline.Result, w *Wheel) {
+	if r.Err != nil {
+		w.markFailed(r.Err)
+		return
+	}
+	w.State, w.Artifact, w.Engine = Built, r.Artifact, r.Engine
+	if r.Artifact.Cached {
+		w.State = Stored
+	}
+	if err := s.opt.Store.Note(w.request, w.Plan.Digest); err != nil {
+		s.opt.Report.Warn("%s: the store does not keep in mind what it was built for: %v", w.Name, err)
+	}
+}
+
+// placeStored copies a wheel from the store to Options.Dir.
+func (s *Shipment) placeStored(w *Wheel) {
+	if w.Artifact.Path != "" { // the build put it there
+		return
+	}
+	for _, other := range s.plan.Wheels {
+		if m := other.Artifact.Manifest; other.Artifact.Path != "" && m.Name == w.Artifact.Manifest.Name && m.SHA256 != w.Artifact.SHA256 {
+			w.markFailed(&pipeline.NameError{Name: m.Name, Owner: other.Name})
+			return
+		}
+	}
+	a, err := pipeline.Place(w.product, s.opt.Dir)
+	if err != nil {
+		w.markFailed(err)
+		return
+	}
+	a.Cached = true
+	w.Artifact = a
+}
+
+// Deploy installs on every node its wheel, and reports the results. The report is complete even
+// if ctx ends early.
+func (s *Shipment) Deploy(ctx context.Context) *deploy.Report {
+	if s.built && ctx.Err() == nil { // the nodes may have changed during the build
+		if known, err := s.fleet.Probe(ctx); err == nil {
+			s.known = known
+		}
+	}
+	for _, w := range s.plan.Wheels {
+		if s.assignWheel(ctx, w); s.opt.Bundle != nil {
+			s.bundleForNodes(ctx, w)
+		}
+	}
+	if _, err := s.fleet.Give(ctx, s.given); err != nil {
+		return s.Report()
+	}
+	s.fleet.Apply(ctx)
+	return s.Report()
+}
+
+// Report returns the results so far.
+func (s *Shipment) Report() *deploy.Report {
+	r := s.fleet.Report()
+	if s.plan != nil {
+		r.Groups = s.plan.Groups()
+	}
+	return r
+}
+
+// Run runs Build and Deploy. The error carries the exit code. The report is set in any case.
+func (s *Shipment) Run(ctx context.Context) (*deploy.Report, error) {
+	s.Build(ctx)
+	r := s.Deploy(ctx)
+	if ctx.Err() != nil {
+		return r, context.Cause(ctx)
+	}
+	if err := s.plan.noWheelError(); err != nil {
+		return r, err
+	}
+	return r, r.Err()
+}
+
+// assignWheel assigns a wheel to its nodes, or the reason why it does not exist.
+func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
+	g := deploy.Given{Wheel: &deploy.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
+	if w.Err == nil && w.State != ToBuild {
+		loaded, err := deploy.LoadWheels(ctx, w.filePath(), deploy.DefaultVerified())
+		if err != nil {
+			w.markFailed(err)
+		} else {
+			g = deploy.Given{Wheel: &loaded[0]}
+		}
+	}
+	if w.Err != nil {
+		g = deploy.Given{Err: &MissingError{w.Name, w.Err}}
+	}
+	for _, i := range w.places {
+		s.given[i] = g
+	}
+}
+
+// nodesLackingPackages returns the nodes of a wheel that lack a package that it requires; none if
+// the wheel is still to be built.
+func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
+	for _, i := range w.places {
+		g := s.given[i]
+		if g.Wheel == nil || g.Coming != "" {
+			continue
+		}
+		if lacks, err := deploy.Lacks(*g.Wheel, s.known[i].Facts); err == nil && len(lacks) > 0 {
+			places = append(places, i)
+		}
+	}
+	return places
+}
+
+// awaitBundle records, for nodes that lack packages, that a wheelhouse will bring them.
+func (s *Shipment) awaitBundle(w *Wheel) {
+	for _, i := range s.nodesLackingPackages(w) {
+		s.given[i].Coming = "with what it lacks, once that is gathered"
+	}
+}
+
+// bundleForNodes makes the wheelhouse for the nodes of a wheel that lack packages. If that fails,
+// dsbuild refuses these nodes and serves the others.
+func (s *Shipment) bundleForNodes(ctx context.Context, w *Wheel) {
+	lacking := s.nodesLackingPackages(w)
+	if len(lacking) == 0 || ctx.Err() != nil {
+		return
+	}
+	a := w.Artifact
+	a.Path = w.filePath()
+	p, err := w.Plan, error(nil)
+	if w.State != Built { // planned without an engine
+		p, err = s.opt.Plans.Plan(ctx, w.Name, w.Spec)
+	}
+	var b *wheel.Bundle
+	if err == nil {
+		b, err = s.opt.Bundle(ctx, w.Name, p, a)
+	}
+	if err != nil {
+		s.opt.Report.Warn("%s: no wheelhouse: %v", w.Name, err)
+		return
+	}
+	for _, i := range lacking {
+		s.given[i].Bundle = b
+	}
+}
+
+// MissingError reports a node whose wheel is not available.
+type MissingError struct {
+	Wheel string
+	Err   error
+}
+
+func (e *MissingError) Error() string {
+	reason, _, _ := strings.Cut(e.Err.Error(), "\n")
+	return fmt.Sprintf("there is no wheel %s: %s", e.Wheel, reason)
+}
+
+func (e *MissingError) Unwrap() error { return e.Err }

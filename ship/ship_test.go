@@ -1,0 +1,253 @@
+//go:build linux
+
+package ship_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/pipeline"
+	"github.com/dsbuild/dsbuild/ship"
+	"github.com/dsbuild/dsbuild/wheel"
+	"github.com/dsbuild/dsbuild/wheel/wheeltest"
+)
+
+// Three nodes of three kinds get two wheels; asked again nothing is built or
+// sent, over one connection for each node; and what somebody changed is mended.
+func TestShip(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, turing, older)
+	plan, r, err := f.run(t)
+	if err != nil || !r.Consistent || r.Summary.OK != 3 || len(plan.Wheels) != 2 {
+		t.Fatalf("%v, %+v", err, r.Summary)
+	}
+	if !sameNames(plan.Wheels[0].Nodes, "node1", "node2") || !sameNames(plan.Wheels[1].Nodes, "node3") {
+		t.Errorf("%v, %v", plan.Wheels[0].Nodes, plan.Wheels[1].Nodes)
+	}
+	dials, puts := f.dials.count()
+	if dials != 3 || len(puts) != 3 || len(f.works.built) != 2 {
+		t.Errorf("%d connections, files %q, built %q", dials, puts, f.works.built)
+	}
+	if !strings.Contains(plan.Wheels[0].Artifact.Manifest.Name, "+torch2.15.cu132.sm75.sm80.") {
+		t.Error(plan.Wheels[0].Artifact.Manifest.Name)
+	}
+	if err := os.RemoveAll(f.dir); err != nil { // the store is enough
+		t.Fatal(err)
+	}
+
+	f.works.built, f.works.plans = nil, func(string) error { return errors.New("an engine was asked") }
+	_, r, err = f.run(t)
+	dials, puts = f.dials.count()
+	if err != nil || !r.Consistent || len(changed(r)) > 0 || len(f.works.built) > 0 || len(puts) > 0 || dials != 3 {
+		t.Errorf("again: %v, changed %q, built %q, %d connections, files %q", err, changed(r), f.works.built, dials, puts)
+	}
+	var out strings.Builder
+	if err := r.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nnothing to do: 3 nodes run what they need\n") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	if entries, _ := os.ReadDir(f.dir); len(entries) > 0 {
+		t.Errorf("nothing to do, but %s holds %v", f.dir, entries)
+	}
+
+	write(t, filepath.Join(f.site(1), "deepspeed", "version.py"), 0o644, "__version__ = 'edited'\n")
+	_, r, err = f.run(t)
+	if err != nil || !sameNames(changed(r), "node2") || len(f.works.built) > 0 {
+		t.Errorf("one was changed by hand: %v, changed %q, built %q", err, changed(r), f.works.built)
+	}
+}
+
+// A build that fails takes its nodes with it, and no others.
+func TestShipFailedBuild(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, older)
+	f.works.during = func(name string) error {
+		if strings.Contains(name, "torch2.14") {
+			return errors.New("step compile: nvcc gave up\nand much more")
+		}
+		return nil
+	}
+	_, r, err := f.run(t)
+	n := r.Nodes[1]
+	if code(err) != 3 || r.Nodes[0].Status != deploy.OK || n.Status != deploy.Skipped || n.Step != "build" || !strings.HasSuffix(n.Error, ": step compile: nvcc gave up") {
+		t.Errorf("%v, %+v", err, r.Nodes)
+	}
+	if g := r.Groups[1]; g.State != string(ship.Failed) || !strings.Contains(g.Error, "and much more") {
+		t.Errorf("%+v", g)
+	}
+	if _, err := os.Stat(filepath.Join(f.Nodes[1].Dir, "venv", ".dsbuild")); err == nil {
+		t.Error("the node without a wheel was written to")
+	}
+
+	f.works.during = func(string) error { return coded{errors.New("not what was asked"), 4} }
+	f.fresh = true
+	if _, r, err = f.run(t); code(err) != 4 || r.Summary.Skipped != 2 || !strings.Contains(err.Error(), "all 2 wheels failed") {
+		t.Errorf("all fail: %v, %+v", err, r.Summary)
+	}
+}
+
+type coded struct {
+	error
+	code int
+}
+
+func (c coded) ExitCode() int { return c.code }
+
+// The first signal while wheels are built leaves the nodes as they were.
+func TestShipInterruptedBuild(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100)
+	stop := errors.New("interrupted (interrupt)")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	f.works.during = func(string) error { cancel(stop); return nil }
+	s := f.ship(t)
+	if _, err := s.Survey(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Run(ctx)
+	if !errors.Is(err, stop) || r.Summary.Skipped != 1 || !strings.Contains(r.Nodes[0].Error, stop.Error()) {
+		t.Errorf("%v, %+v", err, r.Nodes)
+	}
+	if _, puts := f.dials.count(); len(puts) > 0 {
+		t.Errorf("files %q", puts)
+	}
+}
+
+// While a wheel is built a node restarts, and another gets a newer torch: the
+// first is reached again, the second refused.
+func TestShipLooksAgainAfterABuild(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, a100)
+	f.works.during = func(string) error {
+		f.be(t, 1, older)
+		return errors.Join(f.Stop(0), f.Start(0))
+	}
+	_, r, err := f.run(t)
+	if code(err) != 3 || r.Nodes[0].Status != deploy.OK || r.Nodes[1].Status != deploy.Refused || !strings.Contains(r.Nodes[1].Error, "node has 2.14") || !strings.Contains(r.Nodes[1].Hint, "run the same command again") {
+		t.Errorf("%v, %+v", err, r.Nodes)
+	}
+}
+
+// What is to happen is said beforehand, and nothing of it done: a node whose
+// environment cannot be changed gets no wheel built for it.
+func TestShipPreview(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, older, older)
+	f.hosts[1].Python = filepath.Join(f.Nodes[1].Dir, "nowhere")
+	f.hosts[2].Port = 1
+	s := f.ship(t)
+	plan, err := s.Survey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	preview, err := s.Preview(t.Context())
+	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].State != ship.ToBuild || len(plan.Left) != 2 {
+		t.Errorf("%v\n%s", err, strings.Join(plan.Lines(), "\n"))
+	}
+	var actions []deploy.Action
+	for _, n := range preview.Nodes {
+		actions = append(actions, n.Action)
+	}
+	if !slices.Equal(actions, []deploy.Action{deploy.Install, deploy.Refuse, deploy.Absent}) || len(f.works.built) > 0 {
+		t.Errorf("%q, built %q", actions, f.works.built)
+	}
+	if lines := strings.Join(plan.Lines(), "\n"); !strings.HasPrefix(lines, "3 nodes, 1 wheel: 1 to build\n") || !strings.Contains(lines, "\nleft out\n  node2: no usable Python") {
+		t.Error(lines)
+	}
+
+	f.want.Torch = "2.99"
+	if _, r, err := f.run(t); code(err) != 3 || r.Summary.Refused != 2 { // and one is not reached
+		t.Errorf("no wheel for anybody: %v, %+v", err, r.Summary)
+	}
+	f.hosts = f.hosts[:1]
+	if _, r, err := f.run(t); code(err) != 2 || r.Summary.Refused != 1 {
+		t.Errorf("no wheel for what was asked: %v, %+v", err, r.Summary)
+	}
+}
+
+// Where the wheels alone are wanted the nodes stay as they are, and each wheel
+// lies where it is wanted: from the store, too.
+func TestWheelsAlone(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, older)
+	f.keep = true
+	for _, builds := range []int{2, 0} {
+		f.works.built = nil
+		s := f.ship(t)
+		plan, err := s.Survey(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Build(t.Context())
+		if plan.Err() != nil || len(f.works.built) != builds {
+			t.Errorf("%v, built %q", plan.Err(), f.works.built)
+		}
+		for _, w := range plan.Wheels {
+			if _, err := os.Stat(w.Artifact.Path); err != nil || filepath.Dir(w.Artifact.Path) != f.dir {
+				t.Errorf("%s: %q, %v", w.Name, w.Artifact.Path, err)
+			}
+		}
+		if err := os.RemoveAll(f.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, puts := f.dials.count(); len(puts) > 0 {
+		t.Errorf("files %q", puts)
+	}
+}
+
+// What a node lacks is gathered once, for those nodes alone that lack it.
+func TestShipGathersWhatNodesLack(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100)
+	house := t.TempDir()
+	wheeltest.Write(t, filepath.Join(house, "extra-1.2-py3-none-any.whl"), map[string]string{
+		"extra.py":                     "x = 1\n",
+		"extra-1.2.dist-info/METADATA": "Metadata-Version: 2.1\nName: extra\nVersion: 1.2\n",
+		"extra-1.2.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+	})
+	gathered := 0
+	f.works.requires = []string{"extra>=1"}
+	f.works.bundle = func(_ context.Context, _ string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error) {
+		gathered++
+		if _, err := os.Stat(a.Path); err != nil || p.Base.Digest == "" {
+			t.Errorf("a wheelhouse for %q of a plan on %+v", a.Path, p.Base)
+		}
+		if _, err := wheel.WriteBundle(house, "3.11", nil); err != nil {
+			return nil, err
+		}
+		b, err := wheel.ReadBundle(house)
+		return &b, err
+	}
+	_, r, err := f.run(t)
+	if err != nil || gathered != 1 || !slices.Equal(r.Nodes[0].Along, []string{"extra 1.2"}) {
+		t.Errorf("%v, gathered %d times, along %q", err, gathered, r.Nodes[0].Along)
+	}
+	_, r, err = f.run(t)
+	if err != nil || gathered != 1 || len(changed(r)) > 0 {
+		t.Errorf("again: %v, gathered %d times, changed %q", err, gathered, changed(r))
+	}
+
+	if err := os.RemoveAll(filepath.Join(f.site(0), "extra-1.2.dist-info")); err != nil {
+		t.Fatal(err)
+	}
+	s := f.ship(t)
+	if _, err := s.Survey(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if preview, err := s.Preview(t.Context()); err != nil || preview.Nodes[0].Action != deploy.Install || gathered != 1 {
+		t.Errorf("preview: %v, %+v", err, preview.Nodes[0])
+	}
+	f.works.bundle = func(context.Context, string, *pipeline.Plan, wheel.Artifact) (*wheel.Bundle, error) {
+		return nil, errors.New("no index answers")
+	}
+	f.force = true // the wheel is there already
+	if _, r, err := f.run(t); code(err) != 3 || r.Nodes[0].Status != deploy.Refused || !strings.Contains(r.Nodes[0].Error, "extra>=1") {
+		t.Errorf("no wheelhouse: %v, %+v", err, r.Nodes[0])
+	}
+}
