@@ -39,8 +39,12 @@ func containerOptions(c, program *script.Command, subcommands ...string) (option
 	}
 	for j, w := range words {
 		options = append(options, w.Text())
-		// The last one is the image.
-		open = open || w.Only() != nil && j != i && j < len(words)-1 && (w.Only().NamesOptions() || !strings.HasPrefix(words[j-1].Text(), "-"))
+		variable := w.Only()
+		if variable == nil || j == i || j == len(words)-1 { // the last word is the image
+			continue
+		}
+		isValue := j > 0 && strings.HasPrefix(words[j-1].Text(), "-")
+		open = open || variable.NamesOptions() || !isValue
 	}
 	return options, open, true
 }
