@@ -70,9 +70,9 @@ The first node is the master. dsbuild changes nothing and leaves nothing on the 
 	flags := cmd.Flags()
 	flags.IntVar(&opts.forks, "forks", 32, "connect to `N` nodes at once")
 	flags.StringVar(&opts.master, "master", "", "the `ADDRESS` of the first node for the others (default: that of the inventory)")
-	flags.IntVar(&opts.port, "port", 29500, "the `PORT` that the master is to listen on")
-	flags.StringVar(&opts.launcher, "launcher", "torchrun", "what will start the job: `torchrun|deepspeed|jax` (deepspeed: the first node must be able to log in on the others without a password prompt; jax: nodes sum by JAX)")
-	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that every node must see, and see the same; repeatable")
+	flags.IntVar(&opts.port, "port", 29500, "the `PORT` on which the master will listen")
+	flags.StringVar(&opts.launcher, "launcher", "torchrun", "what will start the job: `torchrun|deepspeed|jax` (deepspeed: the first node must be able to log in on the others without a password prompt; jax: the nodes sum with JAX)")
+	flags.StringArrayVar(&opts.data, "data", nil, "a `PATH` that must have the same content on every node; repeatable")
 	flags.StringArrayVar(&opts.output, "output", nil, "a `FOLDER` that every node must be able to write to; repeatable")
 	flags.StringVar(&opts.minFree, "min-free", "1GB", "free space needed in the environment, TMPDIR, /dev/shm and each --output, as `SIZE`")
 	flags.StringArrayVar(&opts.skip, "skip", nil, "leave a `CHECK` out: "+strings.Join(checkNames(), ", ")+"; repeatable")
@@ -131,21 +131,21 @@ func (o checkOptions) readFlags() (check.Options, error) {
 	free, err := units.FromHumanSize(o.minFree)
 	switch {
 	case err != nil || free < 0:
-		return given, usageErrorf(o.command, "--min-free %s: a size such as 500MB or 10GB", o.minFree)
+		return given, usageErrorf(o.command, "--min-free %s: must be a size such as 500MB or 10GB", o.minFree)
 	case o.forks < 1:
-		return given, usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+		return given, usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
 	case o.port < 1024 || o.port > 65535:
-		return given, usageErrorf(o.command, "--port %d: from 1024 to 65535", o.port)
+		return given, usageErrorf(o.command, "--port %d: must be from 1024 to 65535", o.port)
 	case o.timeout != 0 && o.timeout < time.Second:
-		return given, usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
+		return given, usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
 	case strings.ContainsAny(o.master, " \t\n/@") || strings.HasPrefix(o.master, "-"):
-		return given, usageErrorf(o.command, "--master %q: a name or an address, without port", o.master)
+		return given, usageErrorf(o.command, "--master %q: must be a name or an address, without a port", o.master)
 	}
 	given.MinFree = free
 	for flag, paths := range map[string][]string{"data": o.data, "output": o.output} {
 		for _, p := range paths {
 			if !strings.HasPrefix(p, "/") && !strings.HasPrefix(p, "~/") {
-				return given, usageErrorf(o.command, "--%s %s: a path on the nodes, from / or ~/", flag, p)
+				return given, usageErrorf(o.command, "--%s %s: must be a path on the nodes that begins with / or ~/", flag, p)
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func (o checkOptions) refuseSeveralEnvironments(hosts []inventory.Host) error {
 	seen := map[string]string{}
 	for _, h := range hosts {
 		if other, twice := seen[h.Node]; twice {
-			return usageErrorf(o.command, "%s and %s are one node: a job runs in one environment; choose by --limit", other, h.Name)
+			return usageErrorf(o.command, "%s and %s are the same node: a job runs in one environment; choose with --limit", other, h.Name)
 		}
 		seen[h.Node] = h.Name
 	}

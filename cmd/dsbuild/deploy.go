@@ -107,7 +107,7 @@ func addFleetFlags(cmd *cobra.Command, opts *deployOptions) {
 	addReportFlags(cmd, opts)
 	flags := cmd.Flags()
 	flags.StringVar(&opts.maxFail, "max-fail", "", "start no further node once more than `N|P%` nodes have failed (P% also of a group of --serial)")
-	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`, each completely before the next, and stop after one with failures; a list such as 1,10%,100% begins small")
+	flags.StringVar(&opts.serial, "serial", "", "change nodes in groups of `N|P%`: complete a group before the next, and stop after a group with failures; a list such as 1,10%,100% begins with a small group")
 	flags.StringVar(&opts.inUse, "in-use", "refuse", "what to do with a node whose environment is used by running processes: `refuse|wait=30m|ignore`")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "probe the nodes and print what would be done")
 }
@@ -309,16 +309,16 @@ func (o deployOptions) checkFlags() error {
 	}
 	switch {
 	case o.via == viaSlurm && o.bwlimit != "":
-		return usageErrorf(o.command, "--bwlimit with --via slurm: Slurm sends the files, as fast as it can")
+		return usageErrorf(o.command, "--bwlimit does not work with --via slurm: Slurm sends the files, and has no such limit")
 	case o.forks < 1:
-		return usageErrorf(o.command, "--forks %d: at least 1 node at once", o.forks)
+		return usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
-		return usageErrorf(o.command, "--timeout %s: a duration such as 90s, 5m or 1h", o.timeout)
+		return usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
 	case o.bundle != "" && o.deps != string(deploy.DepsBundle):
-		return usageErrorf(o.command, "--bundle without --deps bundle: nothing would be taken from it")
+		return usageErrorf(o.command, "--bundle needs --deps bundle")
 	}
 	if o.dryRun && len(o.reports) > 0 {
-		return usageErrorf(o.command, "--report with --dry-run: there is no report of what was not done")
+		return usageErrorf(o.command, "--report does not work with --dry-run: a dry run has no report")
 	}
 	if err := checkReports(o.command, o.reports, func(file string) bool { return reportFormat(file) != nil }); err != nil {
 		return err
@@ -329,7 +329,7 @@ func (o deployOptions) checkFlags() error {
 			err = checkWritable(filepath.Join(o.logs, "node.log"))
 		}
 		if err != nil {
-			return usageErrorf(o.command, "--logs %s: nothing could be written there: %w", o.logs, err)
+			return usageErrorf(o.command, "--logs %s: dsbuild could not write there: %w", o.logs, err)
 		}
 	}
 	return nil
@@ -342,7 +342,7 @@ func checkReports(command string, reports []string, known func(file string) bool
 			return usageErrorf(command, "--report %s: the name must end in .json, .html or .xml", r)
 		}
 		if err := checkWritable(r); err != nil {
-			return usageErrorf(command, "--report %s: it could not be written: %w", r, err)
+			return usageErrorf(command, "--report %s: dsbuild could not write it: %w", r, err)
 		}
 	}
 	return nil
@@ -369,7 +369,7 @@ func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
 	text, percent := strings.CutSuffix(o.maxFail, "%")
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || percent && n > 100 {
-		return nil, usageErrorf(o.command, "--max-fail %s: a number of nodes, or a percentage such as 5%%", o.maxFail)
+		return nil, usageErrorf(o.command, "--max-fail %s: must be a number of nodes, or a percentage such as 5%%", o.maxFail)
 	}
 	if percent {
 		return func(failed, of int) bool { return failed*100 > n*of }, nil
@@ -384,7 +384,7 @@ func parseBandwidth(o deployOptions) (*rate.Limiter, error) {
 	}
 	n, err := units.FromHumanSize(strings.TrimSuffix(o.bwlimit, "/s"))
 	if err != nil || n < remote.LimitBurst {
-		return nil, usageErrorf(o.command, "--bwlimit %s: bytes per second such as 500KB, 100MB or 1GB, at least 33KB", o.bwlimit)
+		return nil, usageErrorf(o.command, "--bwlimit %s: must be bytes per second such as 500KB, 100MB or 1GB, at least 33KB", o.bwlimit)
 	}
 	// Nobody waits longer than a tenth of a second for the next packets.
 	return rate.NewLimiter(rate.Limit(n), int(max(n/10, remote.LimitBurst))), nil

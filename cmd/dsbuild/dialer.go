@@ -49,11 +49,11 @@ func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.via, "via", viaSSH, "reach the nodes by `ssh|slurm` (slurm: in a job of your own, with salloc, sbcast and srun)")
 	flags.StringVar(&opts.ssh, "ssh", sshAuto, "SSH client: `auto|native|openssh` (native: dsbuild itself; openssh: the system's ssh; auto: dsbuild, and ssh for nodes whose ssh configuration needs it)")
-	flags.StringVar(&opts.partition, "partition", "", "with --via slurm: ask for the nodes in this `PARTITION` (default: one that each is in)")
+	flags.StringVar(&opts.partition, "partition", "", "with --via slurm: request the nodes in this `PARTITION` (default: a partition of each node)")
 	flags.StringVar(&opts.account, "account", "", "with --via slurm: the job's `ACCOUNT`")
 	flags.StringVar(&opts.qos, "qos", "", "with --via slurm: the job's `QOS`")
-	flags.StringVar(&opts.time, "time", "", "with --via slurm: the job's limit, as `TIME` is written for Slurm: 30, 2:00:00")
-	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for nodes that are busy, as `DURATION`: 90s, 2h")
+	flags.StringVar(&opts.time, "time", "", "with --via slurm: the job's time limit, as Slurm's `TIME`: 30, 2:00:00")
+	flags.DurationVar(&opts.wait, "slurm-wait", slurmWait, "with --via slurm: how long to wait for busy nodes, as `DURATION`: 90s, 2h")
 	flags.StringArrayVar(&opts.salloc, "salloc", nil, "with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
 }
 
@@ -62,10 +62,10 @@ func (o connectOptions) checkFlags(command string) error {
 	switch o.via {
 	case viaSlurm:
 		if o.ssh != sshAuto {
-			return usageErrorf(command, "--ssh with --via slurm: no node is reached over SSH")
+			return usageErrorf(command, "--ssh does not work with --via slurm: dsbuild then uses no SSH")
 		}
 		if o.wait < time.Second {
-			return usageErrorf(command, "--slurm-wait %s: at least 1s, in which Slurm answers", o.wait)
+			return usageErrorf(command, "--slurm-wait %s: must be 1s or more", o.wait)
 		}
 		for _, option := range o.salloc {
 			if why := sallocRefusal(option); why != "" {
@@ -85,7 +85,7 @@ func (o connectOptions) checkFlags(command string) error {
 		"slurm-wait": o.wait != slurmWait, "salloc": len(o.salloc) > 0,
 	} {
 		if given {
-			return usageErrorf(command, "--%s without --via slurm: nothing is asked of Slurm", flag)
+			return usageErrorf(command, "--%s needs --via slurm", flag)
 		}
 	}
 	return nil
@@ -110,11 +110,11 @@ func sallocRefusal(option string) string {
 	name, _, hasValue := strings.Cut(option, "=")
 	switch {
 	case !strings.HasPrefix(option, "--") || strings.ContainsAny(name, " \t"):
-		return "a long option, with its value after a sign: --salloc=--gres=gpu:1"
+		return "must be a long option with = before its value: --salloc=--gres=gpu:1"
 	case slices.Contains([]string{"--partition", "--account", "--qos", "--time"}, name) && hasValue:
 		return "say " + option + " to dsbuild"
 	case slices.Contains([]string{"--nodes", "--nodelist", "--exclude", "--nodefile", "--jobid", "--no-shell", "--immediate", "--kill-command", "--ntasks", "--ntasks-per-node", "--cpus-per-task"}, name):
-		return "dsbuild says that itself"
+		return "dsbuild sets that itself"
 	}
 	return ""
 }
@@ -181,7 +181,7 @@ func (a *app) noteUnused(inv *inventory.Inventory) {
 		}
 	}
 	for _, f := range ui.Fold(said) {
-		a.reporter.Note("%s: %s: not used, for Slurm reaches nodes by their names and runs commands as you", f.Names, f.Text)
+		a.reporter.Note("%s: %s: ignored, because Slurm reaches nodes by their names and runs commands as your user", f.Names, f.Text)
 	}
 }
 

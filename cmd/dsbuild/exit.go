@@ -30,7 +30,7 @@ type exitMeaning struct {
 func exitMeanings() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "fine"},
-		{exitFailed, "the run failed, or lint found something"},
+		{exitFailed, "the run failed, or lint found a mistake"},
 		{exitUsage, "wrong usage, configuration or inventory, or no toolchain exists"},
 		{exitNodes, "some nodes failed, differ or are not ready"},
 		{exitWheel, "the wheel is not what was asked, is damaged, or every node refused it"},

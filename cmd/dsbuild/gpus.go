@@ -16,8 +16,8 @@ func newGPUsCommand(a *app) *cobra.Command {
 		SuggestFor: []string{"arch", "archs", "sm"},
 		Short:      "List GPUs with their compute capability",
 		Long: `List the GPUs that dsbuild knows with their compute capability, the CUDA releases
-that compile for it, and the newest torch that runs on them. NAME is a GPU as people
-and nvidia-smi call it.
+that compile for it, and the newest torch that runs on them. NAME is a GPU's usual
+name, or its name in nvidia-smi.
 
 Ti, SUPER and Laptop variants, memory sizes and form factors are not listed. NAME
 may have them: their compute capability is that of the plain name.`,
@@ -67,7 +67,7 @@ func chosenGPUs(tables *compat.Tables, names []string, command string) ([]compat
 		gpus = append(gpus, found...)
 	}
 	if len(unknown) > 0 {
-		return nil, usageErrorf(command, "no such GPU in the tables: %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
+		return nil, usageErrorf(command, "the tables have no GPU %s; 'dsbuild gpus' lists all", strings.Join(unknown, ", "))
 	}
 	return gpus, nil
 }

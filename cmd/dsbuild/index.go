@@ -96,9 +96,9 @@ func checkIndexURL(text, command string) error {
 	case err != nil:
 		return usageErrorf(command, "--url: %w", err)
 	case !slices.Contains([]string{"http", "https", "file"}, at.Scheme) || at.Host == "" && at.Scheme != "file":
-		return usageErrorf(command, "--url %s: an address such as https://wheels.example.org/deepspeed/", at.Redacted())
+		return usageErrorf(command, "--url %s: must be an address such as https://wheels.example.org/deepspeed/", at.Redacted())
 	case at.User != nil || at.RawQuery != "" || at.Fragment != "":
-		return usageErrorf(command, "--url %s: it is shown on the page: without a login, a question or a fragment", at.Redacted())
+		return usageErrorf(command, "--url %s: must have no login, query or fragment, because the page shows it", at.Redacted())
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func printIndex(a *app, sum index.Summary) error {
 		rows = append(rows, []string{tc.Name, strconv.Itoa(len(tc.Wheels)), tc.Wheels[0].Version})
 	}
 	err := ui.Table(a.stdout, []string{"INDEX", "WHEELS", "NEWEST"}, rows)
-	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed; %s says which index is for whom\n",
+	_, last := fmt.Fprintf(a.stdout, "%s: %d files written, %d removed; %s says which index fits which node\n",
 		ui.Clean(relativePath(sum.Dir)), sum.Written, sum.Removed, ui.Clean(relativePath(sum.Dir)+string(os.PathSeparator)+"index.html"))
 	return errors.Join(err, last)
 }

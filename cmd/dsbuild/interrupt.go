@@ -26,7 +26,7 @@ func withInterrupt(parent context.Context, reporter ui.Reporter, last func()) (c
 		select {
 		case s := <-signals:
 			cancel(&interruptError{s})
-			reporter.Warn("%s: stopping; once more to stop at once", s)
+			reporter.Warn("%s: stopping; press once more to stop immediately", s)
 		case <-done:
 			return
 		}

@@ -30,7 +30,7 @@ func startJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.In
 		return usageErrorf(command, "--submit: %w", err)
 	}
 	if opts.grace < 0 || opts.grace > time.Hour {
-		return usageErrorf(command, "--grace %s: up to an hour", opts.grace)
+		return usageErrorf(command, "--grace %s: must be an hour or less", opts.grace)
 	}
 	env, err := takenHere(command, job)
 	if err != nil {
@@ -71,7 +71,7 @@ func takenHere(command string, job *launch.Job) (map[string]string, error) {
 	for _, v := range job.Taken() {
 		value, set := os.LookupEnv(v.Name)
 		if !set {
-			return nil, usageErrorf(command, "--env %s: it is not set here, where the job is started", v.Name)
+			return nil, usageErrorf(command, "--env %s: it is not set here, where you start the job", v.Name)
 		}
 		env[v.Name] = value
 	}

@@ -20,19 +20,19 @@ func addSubmitFlags(flags *pflag.FlagSet, opts *launchOptions) {
 	var what string
 	switch opts.kind {
 	case launch.Slurm:
-		what = "give the job to Slurm, print its output, and stay until its end: exit code 0 if it passed, else 1"
+		what = "submit the job to Slurm, print its output, and wait for its end: exit code 0 if it passed, else 1"
 	case launch.JAX:
-		what = "start the job and stay until its end: by Slurm, or with -i on those nodes, over SSH; exit code 0 if it passed, else 1"
+		what = "start the job and wait for its end: through Slurm, or with -i on those nodes, over SSH; exit code 0 if it passed, else 1"
 	case launch.Torchrun, launch.DeepSpeed:
-		what = "start the job and stay until its end: on the nodes of -i, over SSH, else on this machine; exit code 0 if it passed, else 1"
+		what = "start the job and wait for its end: on the nodes of -i, over SSH, else on this machine; exit code 0 if it passed, else 1"
 	default:
 		return
 	}
 	flags.BoolVar(&opts.submit, "submit", false, what)
 	flags.BoolVar(&opts.json, "json", false, "with --submit: print the result as JSON, and messages on standard error")
 	if opts.kind != launch.Slurm {
-		flags.StringVar(&opts.logs, "logs", "", "with --submit, not by Slurm: the folder `DIR` of the run's logs, a file for each rank (default: dsbuild/jobs in the state directory)")
-		flags.DurationVar(&opts.grace, "grace", usualGrace, "with --submit, not by Slurm: how long processes may take to end when they are asked to, as `DURATION`, before they are killed")
+		flags.StringVar(&opts.logs, "logs", "", "with --submit, without Slurm: the folder `DIR` of the run's logs, a file for each rank (default: dsbuild/jobs in the state directory)")
+		flags.DurationVar(&opts.grace, "grace", usualGrace, "with --submit, without Slurm: how long processes may take to end after SIGTERM, as `DURATION`; then dsbuild kills them")
 	}
 }
 
@@ -59,7 +59,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 		return startJob(ctx, a, opts, inv, job, files)
 	}
 	if opts.logs != "" || opts.grace != 0 && opts.grace != usualGrace {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "--logs and --grace are for jobs that Slurm does not start")
+		return usageErrorf("dsbuild launch "+string(opts.kind), "--logs and --grace do not work for a job that Slurm starts")
 	}
 	s := submit.Slurm{Report: a.reporter, Log: a.stdout}
 	if opts.json {
@@ -74,7 +74,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 		}
 		said, err := s.Test(ctx, []byte(f.Text))
 		if err != nil {
-			return hint.With(err, "'sinfo' says which partitions and nodes there are; 'scontrol show partition' what they allow")
+			return hint.With(err, "'sinfo' lists partitions and nodes; 'scontrol show partition' shows their limits")
 		}
 		a.reporter.Note("%s: %s", f.Name, said)
 	}
@@ -89,7 +89,7 @@ func submitJob(ctx context.Context, a *app, opts launchOptions, inv *inventory.I
 // nodes.
 func writeBeside(a *app, opts launchOptions, batch launch.Batch, files []launch.File, s *submit.Slurm) error {
 	if opts.out == "" && len(batch.Beside) > 0 {
-		return usageErrorf("dsbuild launch "+string(opts.kind), "%s is read by all nodes: name a folder that they share with --output", batch.Beside[0].Name)
+		return usageErrorf("dsbuild launch "+string(opts.kind), "all nodes read %s: name a shared folder with --output", batch.Beside[0].Name)
 	}
 	if opts.out == "" {
 		return nil

@@ -25,7 +25,7 @@ func newManCommand(a *app) *cobra.Command {
 // runMan dates the pages by SOURCE_DATE_EPOCH, where it is set.
 func runMan(root *cobra.Command, version, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return hint.With(err, "name a folder that can be made")
+		return hint.With(err, "name a folder that dsbuild can create")
 	}
 	return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "dsbuild " + version, Manual: "dsbuild"}, dir)
 }

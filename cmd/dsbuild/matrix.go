@@ -19,7 +19,7 @@ import (
 func refuseEntryFlags(f *pflag.FlagSet, command string) error {
 	for _, name := range matrix.Keys() {
 		if f.Changed(name) {
-			return usageErrorf(command, "--%s beside --matrix: what a wheel is, its file says (key %s of an entry, or of defaults)", name, name)
+			return usageErrorf(command, "--%s does not work with --matrix: the file describes each wheel (key %s of an entry, or of defaults)", name, name)
 		}
 	}
 	return nil

@@ -28,18 +28,18 @@ func newNightlyCommand(a *app) *cobra.Command {
 		Use:        "nightly -f nightly.yaml",
 		SuggestFor: []string{"cron", "daily"},
 		Short:      "Build, test, publish and deploy changed wheels, unattended",
-		Long: `Run one night: fetch the newest sources, build the wheels whose plan has changed since
-the last night, audit and smoke-test them, publish an index of the kept builds, deploy
-to a canary and then to the other nodes, and write a report of the changes (JSON,
-JUnit, HTML with history).
+		Long: `Run one nightly build: fetch the newest sources, build the wheels whose plan has
+changed since the last run, audit and smoke-test them, publish an index of the kept
+builds, deploy to a canary and then to the other nodes, and write a report of the
+changes (JSON, JUnit, HTML with history).
 
 If a wheel fails, the others go on, and its last good build stays published and
 deployed. If the canary fails, the other nodes are not changed. Only one night runs in
 a folder at a time; the next run finishes one that was killed. Run it from cron, a systemd
 timer or CI: ci/nightly has examples of each.
 
-The exit code is 0 only where nothing failed: 1 a wheel or the index failed (4: all
-wheels that failed were built and are not what was asked), else that of the deploy.`,
+Exit codes: 0 nothing failed; 1 a wheel or the index failed; 4 every failed wheel
+was built, and is not what was asked; else the exit code of the deploy.`,
 		Example: `  dsbuild nightly -f nightly.yaml`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,9 +73,9 @@ func runNightly(ctx context.Context, a *app, o nightlyOptions, command string) e
 	if err != nil && config.Notify != nil {
 		config.Notify.Transport = o.build.site.Transport()
 		if failed := config.Notify.Send(ctx, nightly.NewNotice(report, localUser(), err)); failed != nil {
-			a.reporter.Warn("nobody was told that the night failed: notify: %s", ui.Clean(failed.Error()))
+			a.reporter.Warn("dsbuild could not send the notice of the failure: notify: %s", ui.Clean(failed.Error()))
 		} else {
-			a.reporter.Note("notify: told that the night failed")
+			a.reporter.Note("notify: sent the notice of the failure")
 		}
 	}
 	if report == nil || report.Ended.IsZero() {

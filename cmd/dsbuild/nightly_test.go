@@ -104,7 +104,7 @@ func TestNightlyNotifies(t *testing.T) {
 	}
 
 	messages := night("{url: '" + server.URL + "/s3cret'}")
-	if body := <-told; !strings.Contains(body, `"failed":["cpu@gone"]`) || !strings.Contains(messages, "notify: told that the night failed") {
+	if body := <-told; !strings.Contains(body, `"failed":["cpu@gone"]`) || !strings.Contains(messages, "notify: sent the notice of the failure") {
 		t.Errorf("%s\n%s", body, messages)
 	}
 	messages = night("{command: [sh, -c, 'cat > told.txt']}")
@@ -112,7 +112,7 @@ func TestNightlyNotifies(t *testing.T) {
 		t.Errorf("%s %v\n%s", text, err, messages)
 	}
 	server.Close()
-	if messages = night("{url: '" + server.URL + "/s3cret'}"); !strings.Contains(messages, "nobody was told that the night failed: notify: 127.0.0.1: ") {
+	if messages = night("{url: '" + server.URL + "/s3cret'}"); !strings.Contains(messages, "dsbuild could not send the notice of the failure: notify: 127.0.0.1: ") {
 		t.Error(messages)
 	}
 	// The certificates of --ca count for it too.
@@ -126,7 +126,7 @@ func TestNightlyNotifies(t *testing.T) {
 	if messages = night(hook); !strings.Contains(messages, "certificate signed by unknown authority") {
 		t.Errorf("%s", messages)
 	}
-	if messages = night(hook, "--ca", ca); !strings.Contains(messages, "notify: told that the night failed") {
+	if messages = night(hook, "--ca", ca); !strings.Contains(messages, "notify: sent the notice of the failure") {
 		t.Errorf("%s", messages)
 	}
 	if messages = night("{command: [sh, -c, 'exit 3']}"); !strings.Contains(messages, "notify: command sh: exit status 3") {

@@ -151,9 +151,9 @@ func printConverted(a *app, inv *inventory.Inventory, notation string) error {
 	for _, f := range ui.Fold(said) {
 		of := ""
 		if f.Names != "" {
-			of = " of " + f.Names
+			of = " for " + f.Names
 		}
-		a.reporter.Note("lost%s: %s (--to %s has no place for that)", of, f.Text, notation)
+		a.reporter.Note("not written%s: %s (--to %s cannot hold it)", of, f.Text, notation)
 	}
 	return nil
 }

@@ -17,9 +17,9 @@ func newOpsCommand(a *app) *cobra.Command {
 		Use:   "ops",
 		Short: "List DeepSpeed's operators and their requirements",
 		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
-(only then does --arch matter), the archs they can be compiled for, the
-releases of DeepSpeed that have them, and what they need installed. Those with
-a * are compiled when --ops is not given.`,
+(--arch matters only for these), the archs they can be compiled for, the
+releases of DeepSpeed that have them, and the packages they need. dsbuild
+compiles those with a * when --ops is not given.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return runOps(a, asJSON)
@@ -56,7 +56,7 @@ func runOps(a *app, asJSON bool) error {
 		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
 		rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
 	}
-	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "NEEDS", "WHAT IT IS"}, rows)
+	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "NEEDS", "DESCRIPTION"}, rows)
 }
 
 // versionRange words a range of which either end can be open.

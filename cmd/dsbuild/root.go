@@ -199,7 +199,7 @@ func refuseEmptyFlags(cmd *cobra.Command) error {
 	if len(empty) == 0 {
 		return nil
 	}
-	return usageErrorf(cmd.CommandPath(), "%s: the value is empty; is a variable not set? Leave the flag out, or give it a value", strings.Join(empty, ", "))
+	return usageErrorf(cmd.CommandPath(), "%s: the value is empty; is a shell variable not set? Give a value, or leave the flag out", strings.Join(empty, ", "))
 }
 
 // onRun arranges for hook to be called when any command of the tree starts; its

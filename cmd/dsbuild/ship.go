@@ -62,11 +62,11 @@ Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.`,
 	}
 	f := cmd.Flags()
 	addCommonRequestFlags(f, &o.build.request)
-	f.Lookup("cpu").Usage += " (default: v3, or as the oldest of its nodes)"
+	f.Lookup("cpu").Usage += " (default: v3, or the level of the oldest node)"
 	o.build.buildFlags(f)
 	addFleetFlags(cmd, &o.fleet)
 	addBandwidthFlag(cmd, &o.fleet)
-	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, gather and copy them, or install them from the node's own index)")
+	f.StringVar(&o.fleet.deps, "deps", "refuse", "what to do when requirements are missing on a node: `refuse|bundle|index` (name them, collect and copy them, or install them from the node's own index)")
 	f.StringVar(&o.fleet.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone); by default load where a wheel is installed, files elsewhere")
 	f.BoolVar(&o.fleet.force, "force", false, "install also where the node already runs its wheel")
 	return cmd

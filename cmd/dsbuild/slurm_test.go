@@ -37,7 +37,7 @@ func TestNoteUnused(t *testing.T) {
 		{Name: "n2", Node: "n2", Address: "10.0.0.2", Port: 22, User: "train"},
 		{Name: "n3", Node: "n3", Address: "n3", Python: "/opt/python"},
 	}})
-	if want := "n[1-2]: address, port, user: not used, for Slurm reaches nodes by their names and runs commands as you\n"; said.String() != want {
+	if want := "n[1-2]: address, port, user: ignored, because Slurm reaches nodes by their names and runs commands as your user\n"; said.String() != want {
 		t.Errorf("%q", said.String())
 	}
 }

@@ -66,7 +66,7 @@ func runStart(ctx context.Context, a *app, command string) error {
 	}
 	run := false
 	if m.err == nil && len(p.commands) > 0 {
-		m.talk.Say("\nThe command for that:\n")
+		m.talk.Say("\nThe command:\n")
 		for _, words := range p.commands {
 			m.talk.Say("  " + shellLine(words))
 		}
@@ -77,7 +77,7 @@ func runStart(ctx context.Context, a *app, command string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case m.err != nil:
-		return hint.With(usageErrorf(command, "%w", m.err), "an answer on each line; 'dsbuild start' at a terminal shows the questions")
+		return hint.With(usageErrorf(command, "%w", m.err), "write one answer on each line; 'dsbuild start' at a terminal shows the questions")
 	case !run:
 		return nil
 	}
@@ -93,17 +93,17 @@ func runStart(ctx context.Context, a *app, command string) error {
 func mainMenu() []branch {
 	return []branch{
 		{"run a job on this machine", onThisMachine},
-		{"run a job on several machines, by SSH", overSSH},
+		{"run a job on several machines, over SSH", overSSH},
 		{"run a job on a Slurm cluster", onSlurm},
 		{"run a JAX program", withJAX},
-		{"run a job that goes on with the nodes that are left (elastic)", elasticJob},
+		{"run an elastic job: it continues when a node is lost", elasticJob},
 		{"find out why a job does not work", troubleMenu},
 	}
 }
 
 func onThisMachine(m *menu) plan {
 	script := m.askScript()
-	words := append([]string{"launch", "torchrun"}, m.askGPUs("GPUs of this machine, 0 for none", localGPUs())...)
+	words := append([]string{"launch", "torchrun"}, m.askGPUs("GPUs on this machine, 0 for none", localGPUs())...)
 	words = append(words, m.askPython()...)
 	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 }
@@ -112,12 +112,12 @@ func overSSH(m *menu) plan {
 	nodes := m.askInventory()
 	kind := m.pickWord("The launcher", "torchrun", "torchrun", "deepspeed")
 	script := m.askScript()
-	words := append([]string{"launch", kind, "-i", nodes}, m.askGPUs("GPUs of each node, 0 for none; empty: what the inventory says", "")...)
+	words := append([]string{"launch", kind, "-i", nodes}, m.askGPUs("GPUs on each node, 0 for none; empty: as the inventory says", "")...)
 	return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
 }
 
 func onSlurm(m *menu) plan {
-	words := append([]string{"launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+	words := append([]string{"launch", "slurm", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
 	words = append(words, m.askPartition()...)
 	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.askScript())}}
 }
@@ -127,36 +127,36 @@ func withJAX(m *menu) plan {
 	case "ssh":
 		nodes := m.askInventory()
 		script := m.askScript()
-		words := append([]string{"launch", "jax", "-i", nodes}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+		words := append([]string{"launch", "jax", "-i", nodes}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
 		return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
 	case "slurm":
-		words := append([]string{"launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+		words := append([]string{"launch", "jax", "--nodes", m.askNumber("Nodes", "1", 1)}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
 		words = append(words, m.askPartition()...)
-		words = append(words, "-o", m.askRequired("A folder that all nodes see, for the scripts", "job"))
+		words = append(words, "-o", m.askRequired("A folder for the scripts, shared by all nodes", "job"))
 		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, m.askScript())}}
 	}
 	script := m.askScript()
-	words := append([]string{"launch", "jax", "--form", "manual"}, m.askGPUs("GPUs of this machine, 0 for none", localGPUs())...)
+	words := append([]string{"launch", "jax", "--form", "manual"}, m.askGPUs("GPUs on this machine, 0 for none", localGPUs())...)
 	words = append(words, m.askPython()...)
 	return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 }
 
 func elasticJob(m *menu) plan {
-	m.talk.Say("The program must load its last checkpoint when it starts: each lost node begins it anew.")
+	m.talk.Say("The program must load its last checkpoint when it starts: it restarts when a node is lost.")
 	where := m.pickWord("Where", "ssh", "ssh", "slurm")
 	nodes := ""
 	if where == "ssh" {
 		nodes = m.askInventory()
 	}
-	least := m.askNumber("The fewest nodes that will do", "1", 1)
-	most := m.askNumber("The most nodes", "2", atLeast(least))
+	least := m.askNumber("Minimum number of nodes", "1", 1)
+	most := m.askNumber("Maximum number of nodes", "2", atLeast(least))
 	script := m.askScript()
 	if where == "slurm" {
-		words := append([]string{"launch", "slurm", "--nodes", least + ":" + most}, m.askGPUs("GPUs of each node, 0 for none", "8")...)
+		words := append([]string{"launch", "slurm", "--nodes", least + ":" + most}, m.askGPUs("GPUs on each node, 0 for none", "8")...)
 		words = append(words, m.askPartition()...)
 		return plan{commands: [][]string{slices.Concat(words, []string{"--submit", "--"}, script)}}
 	}
-	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.askGPUs("GPUs of each node, 0 for none; empty: what the inventory says", "")...)
+	words := append([]string{"launch", "torchrun", "-i", nodes, "--nodes", least + ":" + most}, m.askGPUs("GPUs on each node, 0 for none; empty: as the inventory says", "")...)
 	return m.withCheck(nodes, slices.Concat(words, []string{"--submit", "--"}, script))
 }
 
@@ -164,14 +164,14 @@ func elasticJob(m *menu) plan {
 // cause.
 func troubleMenu(m *menu) plan {
 	return m.chooseBranch("What do you see?", []branch{
-		{"nothing happens, or it times out", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
+		{"the job hangs or times out", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
 		{"address already in use", func(m *menu) plan { return plan{commands: [][]string{{"check", m.askInventory()}}} }},
 		{"data or files are missing on a node, or a disk is full", func(m *menu) plan {
 			nodes := m.askInventory()
-			return plan{commands: [][]string{{"check", nodes, "--data", m.askRequired("The data, a path that every node must see", "")}}}
+			return plan{commands: [][]string{{"check", nodes, "--data", m.askRequired("The path of the data on every node", "")}}}
 		}},
-		{"modules or names are missing, versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.askInventory()}}} }},
-		{"a launch script of mine does something else", func(m *menu) plan {
+		{"a Python module or name is missing, or versions differ", func(m *menu) plan { return plan{commands: [][]string{{"verify", m.askInventory()}}} }},
+		{"my launch script does something else", func(m *menu) plan {
 			return plan{commands: [][]string{{"launch", "lint", m.askRequired("The script", "")}}}
 		}},
 		{"out of memory", func(*menu) plan { return plan{advice: outOfMemory} }},
@@ -181,14 +181,14 @@ func troubleMenu(m *menu) plan {
 
 // Advice for problems that no command of dsbuild can examine.
 const (
-	outOfMemory = `In this order: fewer samples at once and more accumulated steps (the batch stays),
+	outOfMemory = `Try in this order: a smaller micro batch with more accumulation (same batch size),
 bf16, gradient checkpointing, ZeRO-2 and then ZeRO-3, offload to the CPU, to NVMe:
   dsbuild launch deepspeed --zero 3 --offload cpu -- train.py
 With JAX: --mem-fraction 0.8. More in docs/troubleshooting.md.`
-	slurmWaits = `  squeue --me --start                 why it waits, and when it may start
-  scontrol show job ID                what it asks for
-  scancel ID                          end it
-The nodes that Slurm has:`
+	slurmWaits = `  squeue --me --start                 why the job waits, and when it may start
+  scontrol show job ID                what the job requests
+  scancel ID                          cancel the job
+The nodes of Slurm:`
 )
 
 // withCheck puts a check of the nodes before a job, if the user wants one.
@@ -220,7 +220,7 @@ func (m *menu) chooseBranch(question string, all []branch) plan {
 	}
 	answer := m.askText("A number", "", func(s string) error {
 		if n, err := strconv.Atoi(s); err != nil || n < 1 || n > len(all) {
-			return fmt.Errorf("a number from 1 to %d is wanted", len(all))
+			return fmt.Errorf("enter a number from 1 to %d", len(all))
 		}
 		return nil
 	})
@@ -242,7 +242,7 @@ func atLeast(answer string) int {
 func (m *menu) pickWord(question, usual string, words ...string) string {
 	return m.askText(question+" ("+strings.Join(words, ", ")+")", usual, func(s string) error {
 		if !slices.Contains(words, s) {
-			return fmt.Errorf("one of these is wanted: %s", strings.Join(words, ", "))
+			return fmt.Errorf("enter one of: %s", strings.Join(words, ", "))
 		}
 		return nil
 	})
@@ -251,7 +251,7 @@ func (m *menu) pickWord(question, usual string, words ...string) string {
 func (m *menu) askYesNo(question, usual string) bool {
 	answer := m.askText(question+" (y, n)", usual, func(s string) error {
 		if !slices.Contains([]string{"y", "yes", "n", "no"}, strings.ToLower(s)) {
-			return errors.New("y or n is wanted")
+			return errors.New("enter y or n")
 		}
 		return nil
 	})
@@ -261,7 +261,7 @@ func (m *menu) askYesNo(question, usual string) bool {
 func (m *menu) askNumber(question, usual string, least int) string {
 	return m.askText(question, usual, func(s string) error {
 		if n, err := strconv.Atoi(s); err != nil || n < least || strconv.Itoa(n) != s {
-			return fmt.Errorf("a number from %d on is wanted", least)
+			return fmt.Errorf("enter a number, %d or more", least)
 		}
 		return nil
 	})
@@ -270,7 +270,7 @@ func (m *menu) askNumber(question, usual string, least int) string {
 func (m *menu) askRequired(question, usual string) string {
 	return m.askText(question, usual, func(s string) error {
 		if s == "" || strings.HasPrefix(s, "-") {
-			return errors.New("a name is wanted")
+			return errors.New("enter a name")
 		}
 		return nil
 	})
@@ -285,7 +285,7 @@ func (m *menu) askInventory() string {
 func (m *menu) askGPUs(question, usual string) []string {
 	answer := m.askText(question, usual, func(s string) error {
 		if n, err := strconv.Atoi(s); (s != "" || usual != "") && (err != nil || n < 0 || n > 64) {
-			return errors.New("a number from 0 to 64 is wanted")
+			return errors.New("enter a number from 0 to 64")
 		}
 		return nil
 	})
@@ -300,14 +300,14 @@ func (m *menu) askPartition() []string {
 }
 
 func (m *menu) askPython() []string {
-	return m.askOptional("--python", "The Python of the environment; empty: what is on PATH")
+	return m.askOptional("--python", "The Python of the environment; empty: the one on PATH")
 }
 
 // askOptional asks for the value of an optional flag.
 func (m *menu) askOptional(flag, question string) []string {
 	answer := m.askText(question, "", func(s string) error {
 		if strings.HasPrefix(s, "-") {
-			return errors.New("a name is wanted")
+			return errors.New("enter a name")
 		}
 		return nil
 	})
@@ -325,7 +325,7 @@ func (m *menu) askScript() []string {
 		case err != nil:
 			return err
 		case len(words) == 0 || strings.HasPrefix(words[0], "-"):
-			return errors.New("a Python file is wanted, as in: train.py --epochs 3")
+			return errors.New("enter a Python file, as in: train.py --epochs 3")
 		}
 		return nil
 	})
@@ -346,7 +346,7 @@ func shellWords(s string) ([]string, error) {
 	}
 	fields, err := expand.Fields(&expand.Config{Env: expand.ListEnviron(), NoUnset: true}, words...)
 	if err != nil {
-		return nil, fmt.Errorf("%w; what stands in single quotes is taken as it is", err)
+		return nil, fmt.Errorf("%w; put it in single quotes to pass it unchanged", err)
 	}
 	return fields, nil
 }

@@ -77,15 +77,15 @@ func TestMenuAtTheTerminal(t *testing.T) {
 		answers []string
 		command string
 	}{
-		"here":      {[]string{first, "1\n", script, "train.py --lr 5e-5 'a b'\n", "0 for none [", "2\n", "what is on PATH: ", "\n"}, "launch torchrun --gpus 2 --submit -- train.py --lr 5e-5 'a b'"},
+		"here":      {[]string{first, "1\n", script, "train.py --lr 5e-5 'a b'\n", "0 for none [", "2\n", "the one on PATH: ", "\n"}, "launch torchrun --gpus 2 --submit -- train.py --lr 5e-5 'a b'"},
 		"ssh":       {[]string{first, "2\n", "[inventory.yaml]: ", "gpu[01-02]\n", "The launcher (torchrun, deepspeed) [torchrun]: ", "\n", script, "train.py\n", "0 for none", "4\n", "Check the nodes first (y, n) [y]: ", "\n"}, "check 'gpu[01-02]'\n  dsbuild launch torchrun -i 'gpu[01-02]' --gpus 4 --submit -- train.py"},
 		"slurm":     {[]string{first, "3\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "\n", "the cluster's default: ", "gpu1\n", script, "train.py\n"}, "launch slurm --nodes 2 --gpus 8 --partition gpu1 --submit -- train.py"},
 		"jax ssh":   {[]string{first, "4\n", "Where (here, ssh, slurm) [here]: ", "ssh\n", "[inventory.yaml]: ", "\n", script, "train.py\n", "0 for none [8]: ", "\n", "Check the nodes first (y, n) [y]: ", "n\n"}, "launch jax -i inventory.yaml --gpus 8 --submit -- train.py"},
-		"jax slurm": {[]string{first, "4\n", "[here]: ", "slurm\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "4\n", "default: ", "\n", "for the scripts [job]: ", "\n", script, "train.py\n"}, "launch jax --nodes 2 --gpus 4 -o job --submit -- train.py"},
-		"elastic":   {[]string{first, "5\n", "Where (ssh, slurm) [ssh]: ", "slurm\n", "The fewest nodes that will do [1]: ", "2\n", "The most nodes [2]: ", "1\n", "a number from 2 on is wanted\r\nThe most nodes [2]: ", "4\n", script, "train.py\n", "0 for none [8]: ", "\n", "default: ", "\n"}, "launch slurm --nodes 2:4 --gpus 8 --submit -- train.py"},
+		"jax slurm": {[]string{first, "4\n", "[here]: ", "slurm\n", "Nodes [1]: ", "2\n", "0 for none [8]: ", "4\n", "default: ", "\n", "by all nodes [job]: ", "\n", script, "train.py\n"}, "launch jax --nodes 2 --gpus 4 -o job --submit -- train.py"},
+		"elastic":   {[]string{first, "5\n", "Where (ssh, slurm) [ssh]: ", "slurm\n", "Minimum number of nodes [1]: ", "2\n", "Maximum number of nodes [2]: ", "1\n", "enter a number, 2 or more\r\nMaximum number of nodes [2]: ", "4\n", script, "train.py\n", "0 for none [8]: ", "\n", "default: ", "\n"}, "launch slurm --nodes 2:4 --gpus 8 --submit -- train.py"},
 		"hangs":     {[]string{first, "6\n", "What do you see?", "1\n", "[inventory.yaml]: ", "hosts\n"}, "check hosts"},
 		"port":      {[]string{first, "6\n", "What do you see?", "2\n", "[inventory.yaml]: ", "hosts\n"}, "check hosts"},
-		"data":      {[]string{first, "6\n", "What do you see?", "3\n", "[inventory.yaml]: ", "hosts\n", "must see: ", "/data/a b\n"}, "check hosts --data '/data/a b'"},
+		"data":      {[]string{first, "6\n", "What do you see?", "3\n", "[inventory.yaml]: ", "hosts\n", "on every node: ", "/data/a b\n"}, "check hosts --data '/data/a b'"},
 		"versions":  {[]string{first, "6\n", "What do you see?", "4\n", "[inventory.yaml]: ", "hosts\n"}, "verify hosts"},
 		"waits":     {[]string{first, "6\n", "What do you see?", "7\n"}, "nodes slurm:"},
 	} {
@@ -93,7 +93,7 @@ func TestMenuAtTheTerminal(t *testing.T) {
 			t.Parallel()
 			m := startMenu(t)
 			m.answers(t, append(c.answers, run, "n\n")...)
-			if said := m.ends(t, exitOK); !strings.Contains(said, "\nThe command for that:\n\n  dsbuild "+c.command+"\n\n") {
+			if said := m.ends(t, exitOK); !strings.Contains(said, "\nThe command:\n\n  dsbuild "+c.command+"\n\n") {
 				t.Errorf("on the screen:\n%s", said)
 			}
 		})
@@ -140,8 +140,8 @@ func TestMenuRuns(t *testing.T) {
 func TestMenuEnds(t *testing.T) {
 	t.Parallel()
 	m := startMenu(t)
-	m.answers(t, "A number: ", "nine\n", "a number from 1 to 6 is wanted\r\nA number: ", "1\n", "arguments: ", "--lr 3\n",
-		"a Python file is wanted, as in: train.py --epochs 3\r\nThe program and its arguments: ", "\x03")
+	m.answers(t, "A number: ", "nine\n", "enter a number from 1 to 6\r\nA number: ", "1\n", "arguments: ", "--lr 3\n",
+		"enter a Python file, as in: train.py --epochs 3\r\nThe program and its arguments: ", "\x03")
 	m.ends(t, exitInterrupted)
 	m = startMenu(t)
 	m.answers(t, "A number: ", "1\n", "arguments: ", "\x04")

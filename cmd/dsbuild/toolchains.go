@@ -18,7 +18,7 @@ func newToolchainsCommand(a *app) *cobra.Command {
 		Use:        "toolchains",
 		SuggestFor: []string{"toolkit", "cuda", "compilers"},
 		Short:      "List the toolchains: where CUDA comes from, the bases, each torch's CUDA and Pythons",
-		Long: `List what dsbuild chooses from: the toolchains (where nvcc and the CUDA headers
+		Long: `List the choices of dsbuild: the toolchains (where nvcc and the CUDA headers
 come from), the bases with their glibc, Pythons and gcc, what each CUDA
 compiles for, and which CUDA and Pythons each torch is built for.
 
@@ -32,8 +32,8 @@ none. --matrix shows its choice for every torch and Python.`,
 			return runToolchains(a, asJSON)
 		},
 	}
-	cmd.Flags().BoolVar(&matrix, "matrix", false, "print the toolchain for each torch and Python, or why there is none")
-	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU that the wheel is for, repeatable")
+	cmd.Flags().BoolVar(&matrix, "matrix", false, "print the toolchain for each torch and Python, or why none exists")
+	cmd.Flags().StringArrayVar(&gpus, "gpu", []string{"A100"}, "with --matrix: a GPU to build for, repeatable")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON document")
 	return cmd
 }
@@ -50,10 +50,10 @@ func runToolchains(a *app, asJSON bool) error {
 		header []string
 		rows   [][]string
 	}{
-		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "WHERE CUDA COMES FROM"}, roadRows(tables)},
+		{[]string{"TOOLCHAIN", "CUDA", "DEVICE CODE", "TORCH FOR CUDA", "SOURCE OF CUDA"}, cudaSourceRows(tables)},
 		{[]string{"BASE", "IMAGE", "GLIBC", "PYTHON", "GCC"}, baseRows(tables)},
 		{[]string{"CUDA", "ARCHS", "NEWEST GCC", "OLDEST DRIVER"}, cudaRows(tables)},
-		{[]string{"TORCH", "CUDA", "PYTHON", "ITS OWN ARCHS"}, torchRows(tables)},
+		{[]string{"TORCH", "CUDA", "PYTHON", "TORCH'S ARCHS"}, torchRows(tables)},
 	} {
 		if i > 0 {
 			fmt.Fprintln(a.stdout)
@@ -65,7 +65,7 @@ func runToolchains(a *app, asJSON bool) error {
 	return nil
 }
 
-func roadRows(tables *compat.Tables) [][]string {
+func cudaSourceRows(tables *compat.Tables) [][]string {
 	var rows [][]string
 	for _, r := range tables.CUDASources {
 		device := "no"
@@ -74,7 +74,7 @@ func roadRows(tables *compat.Tables) [][]string {
 		}
 		cuda, torch := r.CUDA, r.TorchCUDA+".x"
 		if cuda == "" {
-			cuda = "that of torch"
+			cuda = "torch's"
 		}
 		if r.TorchCUDA == "" {
 			cuda, torch = "any", "same major"
@@ -129,14 +129,14 @@ func foldVersions(rows [][]string) [][]string {
 // toolchainsDocument is the JSON document of dsbuild toolchains --json: each
 // table with its source and date.
 type toolchainsDocument struct {
-	Toolchains roadTable  `json:"toolchains"`
-	Bases      baseTable  `json:"bases"`
-	CUDA       cudaTable  `json:"cuda"`
-	Torch      torchTable `json:"torch"`
-	DeepSpeed  dsTable    `json:"deepspeed"`
+	Toolchains cudaSourceTable `json:"toolchains"`
+	Bases      baseTable       `json:"bases"`
+	CUDA       cudaTable       `json:"cuda"`
+	Torch      torchTable      `json:"torch"`
+	DeepSpeed  dsTable         `json:"deepspeed"`
 }
 
-type roadTable struct {
+type cudaSourceTable struct {
 	compat.Origin
 	Rows []compat.CUDASourceInfo `json:"rows"`
 }
@@ -163,7 +163,7 @@ type dsTable struct {
 
 func newToolchainsDocument(t *compat.Tables) toolchainsDocument {
 	return toolchainsDocument{
-		roadTable{t.Origins["toolchains"], t.CUDASources},
+		cudaSourceTable{t.Origins["toolchains"], t.CUDASources},
 		baseTable{t.Origins["bases"], t.Bases},
 		cudaTable{t.Origins["cuda"], t.CUDAs},
 		torchTable{t.Origins["torch"], t.Torches},

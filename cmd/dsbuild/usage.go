@@ -174,7 +174,7 @@ func invalidValue(invalid *pflag.InvalidValueError) error {
 	default:
 		return fmt.Errorf("--%s %q: %w", f.Name, invalid.GetValue(), invalid.Unwrap())
 	}
-	return fmt.Errorf("--%s %q: it must be %s", f.Name, invalid.GetValue(), what)
+	return fmt.Errorf("--%s %q: must be %s", f.Name, invalid.GetValue(), what)
 }
 
 // wrongArguments says which argument is missing, or too many.
@@ -185,9 +185,9 @@ func wrongArguments(cmd *cobra.Command, args []string) (err error, hint string) 
 	}
 	extra := args[len(names)]
 	if len(names) == 0 {
-		err = fmt.Errorf("%q: %s takes no argument", extra, cmd.CommandPath())
+		err = fmt.Errorf("%q: %s takes no arguments", extra, cmd.CommandPath())
 	} else {
-		err = fmt.Errorf("%q: an argument too many: %s", extra, cmd.UseLine())
+		err = fmt.Errorf("%q: one argument too many: %s", extra, cmd.UseLine())
 	}
 	return err, meantArgument(cmd, extra)
 }
@@ -240,7 +240,7 @@ func oneOf(command, flag, value string, known ...string) error {
 		return nil
 	}
 	return &usageError{
-		err: fmt.Errorf("--%s %q: one of %s", flag, value, strings.Join(known, ", ")), command: command,
+		err: fmt.Errorf("--%s %q: must be one of %s", flag, value, strings.Join(known, ", ")), command: command,
 		hint: diagnostic.DidYouMean(value, known),
 	}
 }

@@ -37,7 +37,7 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 	addReportFlags(cmd, &opts)
 	addRetryFlag(cmd, &opts)
 	flags := cmd.Flags()
-	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node is to run, or a folder with the one for each (default: what most nodes run)")
+	flags.StringVar(&opts.wheel, "wheel", "", "the wheel `FILE` that every node must run, or a folder with a wheel for each node (default: what most nodes run)")
 	flags.StringVar(&opts.verify, "verify", "load", "what to check on each node: `load|files` (every op loads, or files and metadata alone)")
 	return cmd
 }
@@ -46,7 +46,7 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 func runVerify(ctx context.Context, a *app, opts deployOptions) error {
 	opts.deps, opts.inUse = string(deploy.DepsRefuse), "refuse"
 	if opts.retryFailed != "" && opts.wheel == "" {
-		return usageErrorf(opts.command, "--retry-failed without --wheel: what most of the odd ones run would pass for what all should")
+		return usageErrorf(opts.command, "--retry-failed needs --wheel: the nodes that failed cannot say which version is expected")
 	}
 	fleet, err := opts.fleetOptions(ctx, a)
 	if err != nil {

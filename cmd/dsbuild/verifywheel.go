@@ -38,7 +38,7 @@ It names every difference, and then exits with 4.`,
 func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error {
 	const command = "dsbuild verify-wheel"
 	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return usageErrorf(command, "%s is a directory: a .whl file is verified; dsbuild inspect reads unpacked ones too", file)
+		return usageErrorf(command, "%s is a directory: give a .whl file; 'dsbuild inspect' also reads unpacked wheels", file)
 	}
 	v, err := wheel.Verify(ctx, file)
 	if err != nil {
@@ -64,7 +64,7 @@ func runVerifyWheel(ctx context.Context, a *app, file string, asJSON bool) error
 	if err := v.Err(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s is what it says: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
+	_, err = fmt.Fprintf(a.stdout, "%s matches its metadata: %s, sha256 %s\n", ui.Clean(relativePath(file)), ui.Size(v.Size), v.SHA256)
 	return err
 }
 

@@ -47,13 +47,13 @@ func newWheelCommand(a *app) *cobra.Command {
 		Use:        "wheel --gpu NAME | --arch X.Y",
 		SuggestFor: []string{"build", "make", "compile", "wheels"},
 		Short:      "Build a DeepSpeed wheel with its operators compiled",
-		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in
-a clean container on a Dagger engine or on this machine, opens the result again
-and compares it with the request, installs it in a fresh environment and loads
-every operator. The wheel, its manifest and SHA256SUMS are written to -o.
+		Long: `wheel builds DeepSpeed with the given operators compiled for the given GPUs, in a
+clean container on a Dagger engine or on this machine. Then it opens the wheel again
+and compares it with the request, installs it in a fresh environment and loads every
+operator. It writes the wheel, its manifest and SHA256SUMS to -o.
 
-GPUs are given by name (--gpu A100, --gpu "RTX 4090") or by compute capability,
-NVIDIA's number for what a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and A40, 8.9 is
+Give GPUs by name (--gpu A100, --gpu "RTX 4090") or by compute capability,
+NVIDIA's number for the code that a GPU runs: 8.0 is A100, 8.6 is RTX 3090 and A40, 8.9 is
 L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operators,
 dsbuild toolchains the toolchains. dsbuild chooses the rest so that all parts fit
 together: --gpu V100 takes the newest torch and CUDA that still support a V100. With
@@ -93,10 +93,10 @@ serve them all; dsbuild ship also installs them.`,
 	f.StringVar(&o.inventory, "for", "", "build the fewest wheels that serve all nodes of this `INVENTORY`")
 	addLimitFlag(cmd, &o.limit)
 	addConnectFlags(cmd, &o.connectOptions)
-	f.StringVar(&o.env, "env", "", "build for the environment of this python, which stays unchanged")
+	f.StringVar(&o.env, "env", "", "build for the environment of this python; dsbuild does not change it")
 	f.StringVar(&o.matrix, "matrix", "", "file that lists several wheels (docs/farm.md)")
 	f.StringArrayVar(&o.with, "with", nil, "companion to build in the same environment, repeatable: NAME==VERSION, NAME@git+URL@REF or NAME@PATH")
-	f.BoolVar(&o.bundle, "bundle", false, "also gather the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
+	f.BoolVar(&o.bundle, "bundle", false, "also collect the requirements of DeepSpeed and the companions, without torch, in a wheelhouse")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan and stop")
 	f.BoolVar(&o.json, "json", false, "print one JSON document on stdout")
 	return cmd
@@ -105,17 +105,17 @@ serve them all; dsbuild ship also installs them.`,
 // buildFlags adds the flags that all builds have.
 func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 	o.placeFlags(f)
-	f.BoolVar(&o.noCache, "no-cache", false, "compile again: read neither the store nor cached objects")
+	f.BoolVar(&o.noCache, "no-cache", false, "compile again: ignore the store and cached objects")
 	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
 }
 
 // placeFlags are those of them that say where wheels are built, and by what means.
 func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", planner.Auto, "auto, dagger (a container engine) or host (this machine, no root needed)")
-	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable where several wheels are built")
-	f.IntVar(&o.parallel, "parallel", 0, "builds at once on each engine, of several wheels (default: as cores and memory allow)")
+	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")
+	f.IntVar(&o.parallel, "parallel", 0, "number of parallel builds on each engine (default: as cores and memory allow)")
 	siteFlags(f, &o.siteOptions)
-	f.IntVar(&o.jobs, "jobs", 0, "compile jobs at once (default: as many as cores)")
+	f.IntVar(&o.jobs, "jobs", 0, "number of parallel compile jobs (default: the number of cores)")
 }
 
 // checkFlags refuses flags that contradict each other.
@@ -129,21 +129,21 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 	several := o.matrix != "" || o.inventory != ""
 	switch {
 	case o.matrix != "" && o.inventory != "":
-		return usageErrorf(command, "--for beside --matrix: either the nodes say which wheels there must be, or the file does")
+		return usageErrorf(command, "--for does not work with --matrix: either the nodes or the file decide which wheels to build")
 	case o.limit != "" && o.inventory == "":
-		return usageErrorf(command, "--limit without --for: there are no nodes to choose among")
+		return usageErrorf(command, "--limit needs --for")
 	case o.via != viaSSH && o.inventory == "":
-		return usageErrorf(command, "--via without --for: there are no nodes to reach")
+		return usageErrorf(command, "--via needs --for")
 	case o.ssh != sshAuto && o.inventory == "":
-		return usageErrorf(command, "--ssh without --for: there are no nodes to reach")
+		return usageErrorf(command, "--ssh needs --for")
 	case several && (len(o.with) > 0 || o.bundle):
-		return usageErrorf(command, "--with and --bundle are for one wheel: a wheelhouse is for one Python and one torch")
+		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
 	case o.inventory != "" && o.env != "":
-		return usageErrorf(command, "--env beside --for: the environments are those of the nodes")
+		return usageErrorf(command, "--env does not work with --for: dsbuild builds for the environments of the nodes")
 	case o.matrix != "":
 		return refuseEntryFlags(f, command)
 	case !several && (len(o.engines) > 1 || o.parallel > 0):
-		return usageErrorf(command, "several engines, or builds at once, are for several wheels: --matrix or --for")
+		return usageErrorf(command, "several engines or parallel builds need several wheels: --matrix or --for")
 	}
 	return nil
 }
@@ -154,10 +154,10 @@ func (o wheelOptions) checkBuildFlags(f *pflag.FlagSet, command string) error {
 		return oneOf(command, "builder", o.builder, "auto", "dagger", "host")
 	}
 	if o.jobs < 0 {
-		return usageErrorf(command, "--jobs %d: a number of jobs is at least 1", o.jobs)
+		return usageErrorf(command, "--jobs %d: must be 1 or more", o.jobs)
 	}
 	if f.Changed("parallel") && o.parallel < 1 {
-		return usageErrorf(command, "--parallel %d: a number of builds is at least 1", o.parallel)
+		return usageErrorf(command, "--parallel %d: must be 1 or more", o.parallel)
 	}
 	return nil
 }

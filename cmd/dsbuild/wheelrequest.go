@@ -13,10 +13,10 @@ import (
 func addRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	addCommonRequestFlags(f, r)
 	f.StringVar(&r.Torch, "torch", "", "torch to build for, X.Y or X.Y.Z (default: the newest that fits)")
-	f.StringVar(&r.CUDA, "cuda", "", "CUDA that torch is built for, X or X.Y (default: that of torch)")
-	f.StringVar(&r.Python, "python", "", "Python to build for, X.Y (default: that of the base)")
+	f.StringVar(&r.CUDA, "cuda", "", "CUDA that torch is built for, X or X.Y (default: torch's)")
+	f.StringVar(&r.Python, "python", "", "Python to build for, X.Y (default: the base's)")
 	f.StringVar(&r.Glibc, "glibc", "", "glibc of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
-	f.StringVar(&r.Driver, "driver", "", "NVIDIA driver of the oldest node, such as 550.54: torch for a CUDA that it runs (below 580: CUDA 12)")
+	f.StringVar(&r.Driver, "driver", "", "NVIDIA driver of the oldest node, such as 550.54: dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
 	f.Lookup("cpu").DefValue, r.CPU = planner.DefaultCPU, planner.DefaultCPU
 }
 
@@ -29,5 +29,5 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.DeepSpeed, "deepspeed", "", "release, latest, git+URL@REF, directory or source distribution (default: the newest release that this dsbuild knows)")
 	f.StringVar(&r.CPU, "cpu", "", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: this machine's")
 	f.StringVar(&r.Base, "base", "", "base: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
-	f.BoolVar(&r.KeepDebug, "keep-debug", false, "leave debug information in the extensions")
+	f.BoolVar(&r.KeepDebug, "keep-debug", false, "keep debug information in the extensions")
 }
