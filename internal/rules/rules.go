@@ -93,6 +93,11 @@ func actingRooms() []Rule {
 			Reason: "facts about a node are gathered the same for whoever asks",
 		},
 		{
+			Folder: "agent",
+			Deny:   ours("wheel", "compat", "inventory", "deploy", "pipeline", "launch", "cmd", "ship", "nightly"),
+			Reason: "the session with a program on a node is the same whatever the program does",
+		},
+		{
 			Folder: "pipeline",
 			Deny:   append(ours("inventory", "deploy", "launch", "cmd", "ship", "nightly"), cobra),
 			Reason: "building knows no nodes and no command line",

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
@@ -164,7 +165,7 @@ func (a addressChecks) checkInterfaces(ctx context.Context) {
 func (a addressChecks) askRoutes(ctx context.Context, members []*member, to string) {
 	a.askAll(ctx, Interface, members, askLimit, func(ctx context.Context, m *member) error {
 		var got routed
-		_, _, err := m.agent.ask(ctx, "route", map[string]any{"to": to}, &got)
+		err := m.agent.Ask(ctx, agent.Order{"do": "route", "to": to}, &got)
 		switch {
 		case ctx.Err() != nil:
 			return err

@@ -1,26 +1,19 @@
-# What a check runs on a node, all of it: one program that lives as long as its
-# standard input. Orders come as JSON lines, each is answered by one message with its
-# number; what becomes of a collective is told by messages of its own. It writes
-# nothing but small files that it removes, listens on ports that answer to whoever
-# knows a random word, and takes everything it has started with it when it ends.
+# What a check runs on a node, all of it: one agent. It tells what becomes of a collective
+# in messages of its own. It writes nothing but small files that it removes, listens on
+# ports that answer to whoever knows a random word, and takes everything it has started
+# with it when it ends.
 #
-# common.py goes before it.
+# ../../agent/agent.py goes before it.
 import array
 import errno
 import fcntl
-import json
 import queue
-import select
 import selectors
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import threading
-import time
 
-SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 RUN = REQUEST["run"]  # names this check in files
 WORD = REQUEST["word"]  # what callers of this node know
 CALLERS = 4096  # that are listened to at once
@@ -28,13 +21,7 @@ PAYLOAD = 32 << 10  # more than a packet, so that a path for small ones alone is
 
 children = []  # processes that were started, each the first of its session
 litter = []  # files to be removed
-speaking = threading.Lock()
 ending = threading.Lock()
-
-
-def say(message):
-    with speaking:
-        emit(message)
 
 
 def end(status):
@@ -54,22 +41,16 @@ def end(status):
 
 
 def hear(orders):
-    """Takes orders, and ends it all when the driver is gone."""
-    rest = b""
-    while True:
-        try:
-            if not select.select([0], [], [], SILENCE)[0]:
-                end(1)
-            block = os.read(0, 1 << 16)
-        except OSError:
-            block = b""
-        if not block:
-            end(0)
-        lines = (rest + block).split(b"\n")
-        rest = lines.pop()
-        for line in lines:
-            if line.strip():
-                orders.put(json.loads(line.decode("ascii")))
+    """Takes orders, and ends it all when the driver is gone or says so."""
+    inbox = Inbox()
+    try:
+        while True:
+            order = inbox.take()
+            if order["do"] == "end":
+                break
+            orders.put(order)
+    finally:
+        end(0)
 
 
 def why(error):
@@ -77,6 +58,10 @@ def why(error):
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return "%s: %s" % (type(error).__name__, error)
+
+
+def failure(error):
+    return {"failed": why(error)}
 
 
 def begin(argv, **more):
@@ -680,21 +665,10 @@ DO = {
 }
 
 
-def obey(order):
-    try:
-        answer = {"to": order["number"], "ok": DO[order["do"]](order)}
-    except Exception as e:
-        answer = {"to": order["number"], "error": why(e)}
-    say(answer)
-
-
-for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+for number in SIGNALS:
     signal.signal(number, lambda *_: end(1))
 waiting_orders = queue.Queue()
 threading.Thread(target=hear, args=(waiting_orders,), daemon=True).start()
 desk = Desk()
-say({"to": 0, "ok": survey()})
-while True:
-    order = waiting_orders.get()
-    if order["do"] != "ping":
-        obey(order)
+answer(0, survey, failure)
+serve(waiting_orders.get, DO, failure)

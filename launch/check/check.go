@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -71,7 +72,7 @@ type member struct {
 	word    string // the password of its callers
 	conn    remote.Conn
 	runner  remote.Runner
-	agent   *agent
+	agent   *agent.Session
 	facts   *node.Facts
 	seen    survey
 	route   *routed
@@ -143,7 +144,7 @@ func (r *run) addNote(kind Kind, format string, args ...any) {
 func (r *run) closeAll() {
 	fanout.Run(context.Background(), r.members, fanout.Options{Forks: len(r.members)}, func(_ context.Context, m *member) (struct{}, error) {
 		if m.agent != nil {
-			m.agent.endSession()
+			m.agent.End()
 		}
 		if m.conn != nil {
 			m.conn.Close() //nolint:errcheck // nothing runs there any more
@@ -243,13 +244,15 @@ func (r *run) openMember(ctx context.Context, m *member) error {
 		LimitS: lookLimit.Seconds(), Run: r.id, Word: m.word, First: m == r.firstMember(), Master: r.masterAddress(),
 		Devices: !slices.Contains(r.opt.Skip, Devices), Data: r.pathsToCheck(r.opt.Data), Output: r.pathsToCheck(r.opt.Output),
 	}
-	m.agent = startAgent(ctx, m.runner, m.host.Python, req, func(e event) {
-		e.from = m
-		r.queueEvent(e)
+	err = withTimeout(ctx, lookLimit+askLimit, func(ctx context.Context) error {
+		m.agent, err = startAgent(ctx, m.runner, m.host.Python, req, func(e event) {
+			e.from = m
+			r.queueEvent(e)
+		}, &m.seen)
+		return err
 	})
-	err = withTimeout(ctx, lookLimit+askLimit, func(ctx context.Context) error { return m.agent.awaitSurvey(ctx, &m.seen) })
 	if err != nil {
-		return failedUnlessLost(m, fmt.Errorf("dsbuild's program there: %w", err))
+		return failedUnlessLost(m, fmt.Errorf("the survey of the node: %w", err))
 	}
 	return nil
 }

@@ -89,9 +89,10 @@ func TestFullCheckManyNodes(t *testing.T) {
 	begin := time.Now()
 	for _, result := range fanout.Run(t.Context(), r.members, fanout.Options{Forks: 8}, func(ctx context.Context, m *member) (struct{}, error) {
 		req := agentRequest{LimitS: 60, Run: "many", Word: m.word, Master: address, Data: []string{}, Output: []string{}}
-		m.agent = startAgent(ctx, metered{here{mark: mark}, &to, &from}, "python3", req, func(event) {})
 		m.route = &routed{"eth0", address}
-		return struct{}{}, m.agent.awaitSurvey(ctx, &m.seen)
+		var err error
+		m.agent, err = startAgent(ctx, metered{here{mark: mark}, &to, &from}, "python3", req, func(event) {}, &m.seen)
+		return struct{}{}, err
 	}) {
 		if result.Err != nil {
 			t.Fatal(result.Err)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -31,7 +32,7 @@ func (r *run) checkClocks(ctx context.Context) {
 			var got struct {
 				Time float64 `json:"time"`
 			}
-			sent, came, err := m.agent.ask(ctx, "clock", nil, &got)
+			sent, came, err := m.agent.AskTimed(ctx, agent.Order{"do": "clock"}, &got)
 			if err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -189,9 +190,9 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 	if master != t.firstMember() || t.firstMember().hasError(Port) {
 		address = master.seenAddress()
 	}
-	t.askTeam(ctx, "collect", func(i int, m *member) map[string]any {
-		return map[string]any{
-			"backend": backend, "rank": t.base[i], "local": local(m), "world": t.world, "master": address, "port": port,
+	t.askTeam(ctx, func(i int, m *member) agent.Order {
+		return agent.Order{
+			"do": "collect", "backend": backend, "rank": t.base[i], "local": local(m), "world": t.world, "master": address, "port": port,
 			"limit_s": t.step.Seconds(), "bytes": s.Bytes,
 		}
 	})
@@ -200,7 +201,7 @@ func (t *teamwork) runStages(ctx context.Context, backend string, local func(*me
 			return err
 		}
 		if stage.name == "imported" || stage.name == "ended" {
-			t.askTeam(ctx, "go", func(int, *member) map[string]any { return nil })
+			t.askTeam(ctx, func(int, *member) agent.Order { return agent.Order{"do": "go"} })
 		}
 	}
 	for _, e := range t.results {
@@ -224,7 +225,7 @@ func (m *member) seenAddress() string {
 // master does not take part.
 func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 	m := t.team[0]
-	_, _, err := m.agent.ask(ctx, "close", map[string]any{"port": t.opt.Port}, nil)
+	err := m.agent.Ask(ctx, agent.Order{"do": "close", "port": t.opt.Port}, nil)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", m.host.Name, err)
 	}
@@ -232,24 +233,23 @@ func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 		return t.opt.Port, nil
 	}
 	var got listening
-	if _, _, err := m.agent.ask(ctx, "port", map[string]any{"port": 0}, &got); err != nil {
+	if err := m.agent.Ask(ctx, agent.Order{"do": "port", "port": 0}, &got); err != nil {
 		return 0, fmt.Errorf("%s: %w", m.host.Name, err)
 	}
-	_, _, err = m.agent.ask(ctx, "close", map[string]any{"port": got.Port}, nil)
+	err = m.agent.Ask(ctx, agent.Order{"do": "close", "port": got.Port}, nil)
 	return got.Port, err
 }
 
 // askTeam sends an order to the whole team.
-func (t *teamwork) askTeam(ctx context.Context, do string, more func(int, *member) map[string]any) {
+func (t *teamwork) askTeam(ctx context.Context, order func(int, *member) agent.Order) {
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
-		_, _, err := m.agent.ask(ctx, do, more(slices.Index(t.team, m), m), nil)
-		return err
+		return m.agent.Ask(ctx, order(slices.Index(t.team, m), m), nil)
 	})
 }
 
 // stopProcesses ends the remaining processes, also after the end of ctx.
 func (t *teamwork) stopProcesses(ctx context.Context) {
-	t.askTeam(context.WithoutCancel(ctx), "stop", func(int, *member) map[string]any { return nil })
+	t.askTeam(context.WithoutCancel(ctx), func(int, *member) agent.Order { return agent.Order{"do": "stop"} })
 }
 
 // awaitStage waits until every process has finished a stage.
@@ -270,7 +270,7 @@ func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 				return t.findCulprits(through, s, 0)
 			}
 		case <-tick.C: // a node may be lost with its processes
-			if slices.ContainsFunc(t.team, func(m *member) bool { return m.agent.hasEnded() || m.status != OK }) {
+			if slices.ContainsFunc(t.team, func(m *member) bool { return m.agent.Err() != nil || m.status != OK }) {
 				return t.findCulprits(through, s, 0)
 			}
 		case <-late.C:
@@ -355,9 +355,9 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 			named = append(named, m.host.Name)
 		case m.status != OK: // its missing answer is a finding already
 			named = append(named, m.host.Name)
-		case m.agent.hasEnded():
+		case m.agent.Err() != nil:
 			m.status = Failed
-			accuse(m, hint.Of(m.agent.err), "the connection was lost during the all_reduce: %v", m.agent.err)
+			accuse(m, hint.Of(m.agent.Err()), "it was lost during the all_reduce: %v", m.agent.Err())
 		}
 	}
 	if len(named) == 0 {
@@ -387,7 +387,7 @@ const silentAfter = 5.0
 func (t *teamwork) accuseSilent(ctx context.Context) {
 	t.askAll(ctx, Collective, t.team, askLimit, func(ctx context.Context, m *member) error {
 		var silent [][2]float64
-		if _, _, err := m.agent.ask(ctx, "silent", nil, &silent); err != nil {
+		if err := m.agent.Ask(ctx, agent.Order{"do": "silent"}, &silent); err != nil {
 			return err
 		}
 		for _, s := range silent {
@@ -413,15 +413,5 @@ func (t *teamwork) accuseFailed(accuse func(*member, string, string, ...any)) {
 			st := t.stages()[min(least, len(t.stages())-1)]
 			accuse(t.owner[rank], st.try, "%s: %s", st.lack, why)
 		}
-	}
-}
-
-// hasEnded reports whether an agent has ended.
-func (a *agent) hasEnded() bool {
-	select {
-	case <-a.ended:
-		return true
-	default:
-		return false
 	}
 }

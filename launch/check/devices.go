@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
@@ -208,8 +209,8 @@ func (r *run) ownTools(ctx context.Context, live []*member) {
 		if n := m.visibleGPUs(); n >= 0 {
 			gpus = min(gpus, n)
 		}
-		more := map[string]any{"gpus": gpus, "idle": len(m.busyProcesses()) == 0, "limit_s": toolsLimit.Seconds()}
-		if _, _, err := m.agent.ask(ctx, "tools", more, &got); err != nil {
+		order := agent.Order{"do": "tools", "gpus": gpus, "idle": len(m.busyProcesses()) == 0, "limit_s": toolsLimit.Seconds()}
+		if err := m.agent.Ask(ctx, order, &got); err != nil {
 			return err
 		}
 		m.judgeTools(got)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -291,8 +292,7 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 	}
 	seen := make([]map[string]part[bool], len(r.members))
 	r.askAll(ctx, Paths, live[1:], lookLimit+askLimit, func(ctx context.Context, m *member) error {
-		_, _, err := m.agent.ask(ctx, "seen", map[string]any{"paths": r.opt.Output}, &seen[m.index])
-		return err
+		return m.agent.Ask(ctx, agent.Order{"do": "seen", "paths": r.opt.Output}, &seen[m.index])
 	})
 	for _, path := range r.opt.Output {
 		if f := r.firstMember().seen.Output[path]; f.OK == nil || f.OK.Unwritable != "" {

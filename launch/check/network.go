@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -32,8 +33,7 @@ func (n networkChecks) checkPort(ctx context.Context) {
 	}
 	var got listening
 	n.askAll(ctx, Port, []*member{m}, askLimit, func(ctx context.Context, m *member) error {
-		_, _, err := m.agent.ask(ctx, "port", map[string]any{"port": n.opt.Port}, &got)
-		return err
+		return m.agent.Ask(ctx, agent.Order{"do": "port", "port": n.opt.Port}, &got)
 	})
 	if m.status != OK || got.Port != 0 {
 		return
@@ -90,8 +90,7 @@ func (n networkChecks) checkNetwork(ctx context.Context) {
 	// The worst case: all calls connect and none gets an answer, twice.
 	limit := askLimit + 2*(dialLimit+answerLimit)*time.Duration(2+len(peers)/dialWindow)
 	n.askAll(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
-		_, _, err := m.agent.ask(ctx, "dial", map[string]any{"peers": n.listCalls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
-		return err
+		return m.agent.Ask(ctx, agent.Order{"do": "dial", "peers": n.listCalls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
 	})
 	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.status != OK })
 	n.judgeCalls(answered, peers, got)
@@ -216,8 +215,7 @@ func (n networkChecks) checkSSH(ctx context.Context) {
 	}
 	var got loggedIn
 	n.askAll(ctx, SSH, []*member{m}, askLimit+20*time.Second*time.Duration(1+len(to)/16), func(ctx context.Context, m *member) error {
-		_, _, err := m.agent.ask(ctx, "ssh", map[string]any{"hosts": to}, &got)
-		return err
+		return m.agent.Ask(ctx, agent.Order{"do": "ssh", "hosts": to}, &got)
 	})
 	if m.status != OK {
 		return

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -250,11 +251,12 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 		m := &member{host: host, index: i, word: strings.ToLower(random() + random())[:32], status: OK, route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
 		r.members = append(r.members, m)
 		req := agentRequest{LimitS: 20, Run: "r", Word: m.word, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
-		m.agent = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
+		var err error
+		m.agent, err = startAgent(t.Context(), here{mark: t.Name()}, interpreter, req, func(e event) {
 			e.from = m
 			r.queueEvent(e)
-		})
-		if err := m.agent.awaitSurvey(t.Context(), &m.seen); err != nil {
+		}, &m.seen)
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -298,43 +300,77 @@ func TestSumWithoutJAX(t *testing.T) {
 	}
 }
 
+// surveyed is an agent that runs on this machine, after its survey.
+func surveyed(t *testing.T, runner remote.Runner) *agent.Session {
+	t.Helper()
+	req := agentRequest{LimitS: 20, Run: "r", Word: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}
+	a, err := startAgent(t.Context(), runner, "python3", req, func(event) {}, &survey{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// deaf is a node whose programs' input ends when cut is closed.
+type deaf struct {
+	here
+	cut <-chan struct{}
+}
+
+func (d deaf) Run(ctx context.Context, cmd remote.Command) error {
+	out, in := io.Pipe()
+	go io.Copy(in, cmd.Stdin) //nolint:errcheck // ends with the program
+	go func() {
+		<-d.cut
+		in.Close()
+	}()
+	cmd.Stdin = out
+	return d.here.Run(ctx, cmd)
+}
+
+// A node whose agent has ended holds up a collective, whatever the others say.
+func TestBlameForALostNode(t *testing.T) {
+	w := team()
+	w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
+	w.team[2].agent = surveyed(t, here{mark: t.Name()})
+	w.team[2].agent.End()
+	w.findCulprits(2, stages(false)[1], 0) //nolint:errcheck // it is told by findings
+	if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost during the all_reduce: the program on the node ended") || strings.Contains(got, "\n") {
+		t.Error(got)
+	}
+}
+
 // When the connection ends, an agent ends, with all it has started.
 func TestAgentEndsWithItsConnection(t *testing.T) {
 	mark := t.Name() + random()
-	for name, stop := range map[string]func(*agent){
-		"orderly":    (*agent).endSession,
-		"input ends": func(a *agent) { a.in.Close() },
+	cut := make(chan struct{})
+	for name, stop := range map[string]func(*agent.Session){
+		"orderly":    (*agent.Session).End,
+		"input ends": func(*agent.Session) { close(cut) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := startAgent(t.Context(), here{mark: mark}, "python3", agentRequest{LimitS: 20, Run: "r", Word: strings.Repeat("w", 32), Master: "127.0.0.1", Data: []string{}, Output: []string{}}, func(event) {})
-			var got survey
-			if err := a.awaitSurvey(t.Context(), &got); err != nil {
-				t.Fatal(err)
-			}
-			order := map[string]any{"backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
-			if _, _, err := a.ask(t.Context(), "collect", order, nil); err != nil {
+			a := surveyed(t, deaf{here{mark: mark}, cut})
+			order := agent.Order{"do": "collect", "backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
+			if err := a.Ask(t.Context(), order, nil); err != nil {
 				t.Fatal(err)
 			}
 			if len(running(t, mark)) == 0 {
 				t.Fatal("nothing runs")
 			}
 			stop(a)
-			for end := time.Now().Add(20 * time.Second); len(running(t, mark)) > 0; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(20 * time.Second); len(running(t, mark)) > 0 || a.Err() == nil; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatalf("left running: %q", running(t, mark))
+					t.Fatalf("left running: %q, %v", running(t, mark), a.Err())
 				}
 			}
-			<-a.ended
 		})
 	}
 }
 
 // What a node says is not trusted: it is bounded, of the right form, and harmless.
 func TestHostileNode(t *testing.T) {
-	a := &agent{begun: make(chan reply, 1), events: func(event) {}, ended: make(chan struct{})}
-	a.waiting = map[int]chan reply{0: a.begun}
-	for _, text := range []string{`{"to": 7, "ok": 1}`, `{"surprise": 1}`, `[]`, `{"to": "x"}`} {
-		if err := a.receiveMessage(json.RawMessage(text)); err == nil {
+	for _, text := range []string{`{"surprise": 1}`, `[]`, `{"event": {"rank": "x"}}`, `{"event": {"surprise": 1}}`} {
+		if _, err := decodeEvent(json.RawMessage(text)); err == nil {
 			t.Errorf("%s is taken", text)
 		}
 	}
