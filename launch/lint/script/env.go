@@ -17,8 +17,8 @@ type variable struct {
 
 // environment are the variables of a shell.
 type environment struct {
-	vars      map[string]*variable
-	exportAll bool // set -a
+	vars      map[string]*variable // no value is nil
+	exportAll bool                 // set -a
 	pipefail  bool
 }
 
@@ -28,6 +28,15 @@ func newEnvironment() *environment { return &environment{vars: map[string]*varia
 // variables and never changes them.
 func (e *environment) copyEnvironment() *environment {
 	return &environment{vars: maps.Clone(e.vars), exportAll: e.exportAll, pipefail: e.pipefail}
+}
+
+// setOrDelete sets a variable, or forgets all about it if v is nil.
+func (e *environment) setOrDelete(name string, v *variable) {
+	if v == nil {
+		delete(e.vars, name)
+	} else {
+		e.vars[name] = v
+	}
 }
 
 // childEnvironment returns the variables that a started command inherits.
@@ -48,7 +57,7 @@ func (e *environment) childEnvironment() *environment {
 func (e *environment) exportedAssignments() map[string]*Assignment {
 	all := map[string]*Assignment{}
 	for name, v := range e.vars {
-		if v != nil && v.exported && !v.unknown && v.record != nil {
+		if v.exported && !v.unknown && v.record != nil {
 			all[name] = v.record
 		}
 	}

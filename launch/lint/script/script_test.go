@@ -68,6 +68,7 @@ func TestAsBashDoes(t *testing.T) {
 		"export X='a b'; Y=hidden; bash -c 'probe \"$X\" x'; bash -c \"probe $Y\"",
 		"export X=1; X=2 bash -c 'probe $X'; probe $X; env X=3 Z=4 bash -c 'probe $X $Z'",
 		"set -a; X=5; bash -c 'probe $X'; set +a; Z=6; bash -c \"probe x$Z\"",
+		"f() { bash -c \"probe $1\"; }; f 'a b'; f c",
 		"CMD='probe \"a b\" c'; $CMD; eval $CMD; eval \"$CMD\"",
 		"L=\"probe a \\\\\\$HOMELESS 'b c'\"; bash -c \"$L\"",
 		"unset X Y; X=${X:-d e}; probe $X \"$X\"; probe ${Y:=z}; probe $Y",

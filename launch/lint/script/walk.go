@@ -270,7 +270,7 @@ func (in interpreter) callFunction(f *function, cmd *Command) {
 	saved, src := map[string]*variable{}, in.src
 	set := func(name string, v *variable) {
 		saved[name] = in.env.vars[name]
-		in.env.vars[name] = v
+		in.env.setOrDelete(name, v)
 	}
 	arguments := cmd.Words[min(1, len(cmd.Words)):]
 	for i := 1; i <= 9; i++ {
@@ -293,10 +293,6 @@ func (in interpreter) callFunction(f *function, cmd *Command) {
 	in.src = src
 	in.shells--
 	for name, v := range saved {
-		if v == nil {
-			delete(in.env.vars, name)
-		} else {
-			in.env.vars[name] = v
-		}
+		in.env.setOrDelete(name, v)
 	}
 }
