@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
@@ -58,15 +59,7 @@ var pipDir string
 
 // unpackPip fills pipDir for the first test that asks.
 var unpackPip = sync.OnceValue(func() error {
-	const unpack = `
-import compileall, ensurepip, glob, os, sys, zipfile
-found = glob.glob(os.path.join(os.path.dirname(ensurepip.__file__), "_bundled", "pip-*.whl")) + glob.glob("/usr/share/python-wheels/pip-*.whl")
-zipfile.ZipFile(found[0]).extractall(sys.argv[1])
-compileall.compile_dir(sys.argv[1], quiet=2)`
-	if out, err := exec.Command("python3", "-c", unpack, pipDir).CombinedOutput(); err != nil {
-		return fmt.Errorf("unpacking the pip of this Python: %w\n%s", err, out)
-	}
-	return nil
+	return python.UnpackPip(context.Background(), "python3", pipDir)
 })
 
 func TestMain(m *testing.M) {

@@ -5,34 +5,22 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strconv"
 	"strings"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/dsbuild/dsbuild/ci/child"
-	"github.com/dsbuild/dsbuild/ci/crowd"
-	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/ci/manynodes"
 	"github.com/dsbuild/dsbuild/internal/scratch"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// What this program is besides, called again: many servers, and a driver that
-// counts its goroutines.
-const (
-	crowdWord = "crowd"
-	driveWord = "drive"
-)
+// nodesWord makes this program the nodes of a measurement.
+const nodesWord = "nodes"
 
 // fleetSizes returns the numbers of nodes whose cost is compared.
 func fleetSizes() []int { return []int{1, 10, 100, 300, 1000} }
@@ -41,14 +29,13 @@ func fleetSizes() []int { return []int{1, 10, 100, 300, 1000} }
 type grown struct {
 	nodes          int
 	deploy, verify cost
-	left           int // goroutines
 }
 
 // measureGrowth measures fleets of several sizes.
 func (ws *workspace) measureGrowth(ctx context.Context) (finding, error) {
 	var all []grown
 	for _, n := range fleetSizes() {
-		step := ws.ui.Step(fmt.Sprintf("%d servers in one process", n))
+		step := ws.ui.Step(fmt.Sprintf("%d nodes of one process", n))
 		g, err := ws.measureNodes(ctx, n)
 		if err != nil {
 			step.End(ui.Failed, "")
@@ -60,22 +47,21 @@ func (ws *workspace) measureGrowth(ctx context.Context) (finding, error) {
 	return finding{growthText(all), map[string]string{"bench-growth.svg": growthPicture(all)}}, nil
 }
 
-// measureNodes measures one fleet. Its servers are a process of their own, so that
-// the driver's memory is its own.
+// measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
+// below another one than dsbuild, so that what is measured is the driver's alone.
 func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
-	dir, err := scratch.New(memoryFolder())
+	dir, err := scratch.New(ws.dir)
 	if err != nil {
 		return g, err
 	}
 	defer dir.Close()
-	wheel := filepath.Join(ws.dir, ws.real[0])
-	stop, err := startCrowd(ctx, dir.Path, n, wheel)
+	stop, err := startManyNodes(ctx, dir.Path, n)
 	if err != nil {
 		return g, err
 	}
 	defer stop()
-	list := filepath.Join(dir.Path, "inventory.yaml")
+	list, wheel := filepath.Join(dir.Path, "inventory.yaml"), filepath.Join(ws.dir, ws.real[0])
 	run := func(command string) (cost, error) {
 		c, err := measureCommand(ctx, ws.dir, ws.commandEnv(), ws.log, fmt.Sprintf("dsbuild %s %s --wheel %s --verify files", command, list, wheel))
 		if err == nil && c.Status != 0 {
@@ -83,33 +69,20 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 		}
 		return c, err
 	}
-	if g.left, err = ws.deployToFakes(ctx, list, wheel); err != nil {
-		return g, err
-	}
-	if g.deploy, err = run("deploy --force"); err != nil {
+	if g.deploy, err = run("deploy"); err != nil {
 		return g, err
 	}
 	g.verify, err = run("verify")
 	return g, err
 }
 
-// memoryFolder is a folder in memory, for what servers are sent: a disk would be
-// measured else. "": there is none.
-func memoryFolder() string {
-	const shm = "/dev/shm"
-	if err := unix.Access(shm, unix.W_OK); err != nil {
-		return ""
-	}
-	return shm
-}
-
-// startCrowd starts servers in a process of their own, and waits until they are there.
-func startCrowd(ctx context.Context, dir string, n int, wheel string) (stop func(), err error) {
+// startManyNodes starts nodes in a process of their own, and waits until they are there.
+func startManyNodes(ctx context.Context, dir string, n int) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	cmd := child.Command(ctx, self, crowdWord, dir, fmt.Sprint(n), wheel)
+	cmd := child.Command(ctx, self, nodesWord, dir, fmt.Sprint(n))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -128,76 +101,27 @@ func startCrowd(ctx context.Context, dir string, n int, wheel string) (stop func
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		stop()
-		return nil, fmt.Errorf("the servers did not start: %w %s", err, line)
+		return nil, fmt.Errorf("the nodes did not start: %w %s", err, line)
 	}
 	return stop, nil
 }
 
-// runCrowd is the main program of that process: servers until its input ends.
-func runCrowd(args []string) error {
-	var n int
-	if len(args) != 3 {
-		return errors.New("DIR N WHEEL")
+// runManyNodes is the main program of that process: nodes until its input ends.
+func runManyNodes(args []string) error {
+	if len(args) != 2 {
+		return errors.New("DIR N")
 	}
-	if _, err := fmt.Sscan(args[1], &n); err != nil {
-		return err
-	}
-	c, err := crowd.Up(crowd.Options{Dir: args[0], Count: n, Wheel: args[2]})
+	n, err := strconv.Atoi(args[1])
 	if err != nil {
 		return err
 	}
-	defer c.Stop()
+	fleet, err := manynodes.Up(context.Background(), args[0], n)
+	if err != nil {
+		return err
+	}
+	defer fleet.Down()
 	fmt.Println("ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
-}
-
-// deployToFakes deploys by a process that counts its goroutines before and after.
-func (ws *workspace) deployToFakes(ctx context.Context, list, wheel string) (left int, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 0, err
-	}
-	cmd := exec.CommandContext(ctx, self, driveWord, list, wheel)
-	cmd.Env, cmd.Stderr = ws.commandEnv(), ws.log
-	out, err := cmd.Output()
-	if err != nil {
-		return 0, err
-	}
-	return left, json.Unmarshal(out, &left)
-}
-
-// runDrive is the main program of that process.
-func runDrive(args []string) error {
-	ctx := context.Background()
-	if len(args) != 2 {
-		return errors.New("INVENTORY WHEEL")
-	}
-	inv, err := inventory.Load(args[0])
-	if err != nil {
-		return err
-	}
-	wheels, err := deploy.LoadWheels(ctx, args[1], deploy.DefaultVerified())
-	if err != nil {
-		return err
-	}
-	console := ui.New(os.Stderr, ui.Options{})
-	defer console.Close()
-	before := runtime.NumGoroutine()
-	d := deploy.New(deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyFiles, By: "bench",
-		Dialer: remote.WithSharing(remote.NewSSH(remote.Options{})), Reporter: console,
-	})
-	if _, err := d.Survey(ctx); err != nil {
-		return err
-	}
-	report := d.Apply(ctx)
-	d.Close()
-	if err := report.Err(); err != nil {
-		return err
-	}
-	time.Sleep(time.Second) // the last of them may be on their way out
-	_, err = fmt.Println(runtime.NumGoroutine() - before)
 	return err
 }
 
@@ -205,12 +129,12 @@ func runDrive(args []string) error {
 func growthText(all []grown) string {
 	var b strings.Builder
 	b.WriteString("![memory and time of the driver by the number of nodes](bench-growth.svg)\n\n")
-	b.WriteString("| nodes | deploy: resident, MB | wall, s | driver's CPU, s | per node, ms | verify: resident, MB | wall, s | driver's CPU, s | goroutines left |\n|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| nodes | deploy: resident, MB | wall, s | driver's CPU, s | per node, ms | verify: resident, MB | wall, s | driver's CPU, s |\n|---|---|---|---|---|---|---|---|\n")
 	for _, g := range all {
-		fmt.Fprintf(&b, "| %d | %d | %.2f | %.2f | %.1f | %d | %.2f | %.2f | %d |\n", g.nodes,
-			g.deploy.Memory/1e6, g.deploy.Wall, g.deploy.CPU, g.deploy.CPU/float64(g.nodes)*1000, g.verify.Memory/1e6, g.verify.Wall, g.verify.CPU, g.left)
+		fmt.Fprintf(&b, "| %d | %d | %.2f | %.2f | %.1f | %d | %.2f | %.2f |\n", g.nodes,
+			g.deploy.Memory/1e6, g.deploy.Wall, g.deploy.CPU, g.deploy.CPU/float64(g.nodes)*1000, g.verify.Memory/1e6, g.verify.Wall, g.verify.CPU)
 	}
-	b.WriteString("\nThe servers run in a process of their own on the same cores, and answer from texts; the wall is theirs too.\n")
+	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: nearly all of the wall is theirs.\n")
 	return b.String()
 }
 
@@ -221,5 +145,5 @@ func growthPicture(all []grown) string {
 			c.x, c.y = append(c.x, float64(g.nodes)), append(c.y, v)
 		}
 	}
-	return drawCurves("dsbuild deploy to 1 … 1,000 nodes in one process", []curve{memory, wall, cpu})
+	return drawCurves("dsbuild deploy to 1 … 1,000 nodes", []curve{memory, wall, cpu})
 }

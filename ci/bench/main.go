@@ -46,7 +46,7 @@ func innerProgram(args []string) func(args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return map[string]func([]string) error{meterWord: runMeter, crowdWord: runCrowd, driveWord: runDrive, putWord: runPut}[args[0]]
+	return map[string]func([]string) error{meterWord: runMeter, nodesWord: runManyNodes, putWord: runPut}[args[0]]
 }
 
 // runBench works in the checkout that is the current folder.

@@ -154,7 +154,7 @@ func TestRanking(t *testing.T) {
 }
 
 func TestPicturesAreXML(t *testing.T) {
-	all := []grown{{1, cost{Wall: 0.1, CPU: 0.05, Memory: 30e6}, cost{}, 0}, {1000, cost{Wall: 9, CPU: 4, Memory: 130e6}, cost{}, 0}}
+	all := []grown{{1, cost{Wall: 0.1, CPU: 0.05, Memory: 30e6}, cost{}}, {1000, cost{Wall: 9, CPU: 4, Memory: 130e6}, cost{}}}
 	line := drawTimeline("a < b", []chart{{"cold & slow", 3, []span{{"x<y>.cpp (cc1plus)", "host", 0, 2.9}, {"y", "link", 1, 3.2}}}, {"nothing", 0.1, nil}})
 	for _, picture := range []string{races().drawRanking("a & b < c"), growthPicture(all), line} {
 		for d := xml.NewDecoder(strings.NewReader(picture)); ; {

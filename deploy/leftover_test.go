@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/crowd"
+	"github.com/dsbuild/dsbuild/ci/manynodes"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -19,17 +19,17 @@ import (
 // TestNothingIsLeftOfADeploy finds no goroutine more after a deploy, and none of a
 // node's once that is done: what waits for the last of them holds nothing of the first.
 func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
-	w := wheeltest.Packed(t, t.TempDir(), wheeltest.Options{})
-	c, err := crowd.Up(crowd.Options{Dir: t.TempDir(), Count: 100, Wheel: w})
+	const nodes = 12
+	fleet, err := manynodes.Up(t.Context(), t.TempDir(), nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Stop()
-	inv, err := inventory.Load(c.Inventory)
+	defer fleet.Down()
+	inv, err := inventory.Load(fleet.Inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wheels := load(t, w)
+	wheels := load(t, wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
 	before := runtime.NumGoroutine()
 	d := deploy.New(deploy.Options{
 		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyFiles, By: "tester",
@@ -40,7 +40,7 @@ func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 		t.Fatal(err)
 	}
 	r := d.Apply(t.Context())
-	if r.Summary.OK != 100 || !r.Consistent || c.Deployed() != 100 {
+	if r.Summary.OK != nodes || !r.Consistent {
 		t.Fatalf("%+v", r.Summary)
 	}
 	settled(t, "after the last node", before)
