@@ -479,11 +479,7 @@ func TestInstall(t *testing.T) {
 	if err != nil {
 		needed(t, err)
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	uv, err := python.GetUV(t.Context(), filepath.Join(cache, "dsbuild"), py, func(line string) { t.Log(line) })
+	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
 	if err != nil {
 		needed(t, err)
 	}

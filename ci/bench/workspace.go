@@ -30,7 +30,7 @@ const fleetSize = 64
 //
 //	nodes/     the fleet, with inventory.yaml and known_hosts
 //	wheels/    the wheels to deploy
-//	ansible/   Ansible's environment
+//	ansible/   what Ansible writes down of itself
 //	build/     where wheels are built, with the toolchain
 //	bin/bench  this program
 //	log        the tools' output of the last run
@@ -49,7 +49,6 @@ type workspace struct {
 	fleet    *nodes.Fleet
 	gauge    *gauge
 	real     []string // wheels of DeepSpeed, relative to dir
-	big      []string // the same with ballast
 	site     site     // where wheels are built
 }
 
@@ -125,15 +124,11 @@ func (ws *workspace) installTools(ctx context.Context, step ui.Step) (string, er
 	if m := missing(); len(m) > 0 {
 		return "", fmt.Errorf("no %s here: install %s", strings.Join(m, ", "), strings.Join(packages, ", "))
 	}
-	ansible := filepath.Join(ws.dir, "ansible")
-	if err := os.RemoveAll(ansible); err != nil {
-		return "", err
-	}
-	bin, err := python.Ansible(ctx, ansible, step.Log)
+	ansible, err := python.Environment(ctx, python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: step.Log})
 	if err != nil {
 		return "", err
 	}
-	ws.path = bin + ":" + ws.path
+	ws.path = filepath.Join(ansible, "bin") + ":" + ws.path
 	return "", ws.askVersions(ctx)
 }
 
@@ -175,16 +170,10 @@ func (ws *workspace) commandEnv(more ...string) []string {
 	return append(env, more...)
 }
 
-// startNodes starts the fleet anew: processes that a killed run left have another parent.
+// startNodes starts the fleet.
 func (ws *workspace) startNodes(ctx context.Context, step ui.Step) (string, error) {
-	dir := filepath.Join(ws.dir, "nodes")
-	if old, err := nodes.Open(dir); err == nil {
-		if err := old.Down(); err != nil {
-			return "", err
-		}
-	}
 	fleet, err := nodes.Up(ctx, nodes.Options{
-		Dir: dir, Count: fleetSize, Env: nodes.WithTorch, Packages: []string{"pip==26.3"}, Log: step.Log,
+		Dir: filepath.Join(ws.dir, "nodes"), Count: fleetSize, Env: nodes.WithTorch, Packages: []string{"pip==26.3"}, Log: step.Log,
 	})
 	if err != nil {
 		return "", err

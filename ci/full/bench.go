@@ -17,13 +17,12 @@ import (
 // bench is where the proofs are made: a folder of the user's cache, which keeps downloads for the
 // next run. Tests know it as DSBUILD_FULL_DIR.
 //
-//	tools/   Python environment of the tools; tools.made lists its contents
+//	tools    Python environment of the tools
 //	wheels/  the files of wheels.txt, and nothing else
 //	logs/    of the last run of each part
 //	run/     of the last run: engine, wheel.json, dist/
 //	tmp/     unfinished downloads
 type bench struct {
-	cache string // dsbuild's folder in the user's cache
 	dir   string
 	ui    ui.Reporter
 	log   io.Writer
@@ -33,7 +32,7 @@ type bench struct {
 
 // newBench locks the folder: two runs would measure each other.
 func newBench(cache string, r ui.Reporter) (*bench, error) {
-	b := &bench{cache: cache, dir: filepath.Join(cache, "full"), ui: r, log: io.Discard}
+	b := &bench{dir: filepath.Join(cache, "full"), ui: r, log: io.Discard}
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -32,41 +33,23 @@ func (b *bench) prepareNeeds(ctx context.Context, p part) error {
 	return nil
 }
 
-// pythonVersion is that of the test nodes too.
-const pythonVersion = "3.11"
-
 //go:embed requirements.txt
 var requirements string
 
-// installTools makes the Python environment of the tools, unless the one that is
-// there is of the same requirements.
+// installTools makes the Python environment of the tools, unless there is one of the same
+// requirements. The folder tools is a link to it.
 func (b *bench) installTools(ctx context.Context, step ui.Step) (string, error) {
-	mark, want := b.path("tools.made"), "python "+pythonVersion+"\n"+requirements
-	if have, err := os.ReadFile(mark); err == nil && string(have) == want {
-		return "", nil
+	var packages []string
+	for line := range strings.Lines(requirements) {
+		if requirement, _, _ := strings.Cut(line, "#"); strings.TrimSpace(requirement) != "" {
+			packages = append(packages, strings.TrimSpace(requirement))
+		}
 	}
-	py, err := python.Find(ctx, pythonVersion)
+	tools, err := python.Environment(ctx, python.EnvironmentOptions{Packages: packages, Log: step.Log})
 	if err != nil {
 		return "", err
 	}
-	uv, err := python.GetUV(ctx, b.cache, py, step.Log)
-	if err != nil {
-		return "", err
-	}
-	list := b.path("tmp", "requirements.txt")
-	if err := errors.Join(os.RemoveAll(mark), os.RemoveAll(b.path("tools")), os.WriteFile(list, []byte(requirements), 0o644)); err != nil {
-		return "", err
-	}
-	if err := uv.Venv(ctx, py, b.path("tools")); err != nil {
-		return "", err
-	}
-	if err := uv.Run(ctx, "pip", "sync", "--quiet", "--python", b.path("tools", "bin", "python"), list); err != nil {
-		return "", err
-	}
-	if err := b.linkCuobjdump(); err != nil {
-		return "", err
-	}
-	return "installed", os.WriteFile(mark, []byte(want), 0o644)
+	return "", errors.Join(os.RemoveAll(b.path("tools")), os.Symlink(tools, b.path("tools")), b.linkCuobjdump())
 }
 
 // linkCuobjdump puts NVIDIA's program, which its package hides in a folder of
@@ -77,7 +60,8 @@ func (b *bench) linkCuobjdump() error {
 	if err != nil || len(found) != 1 {
 		return fmt.Errorf("%d files are %s of the tools, instead of one", len(found), hidden)
 	}
-	return os.Symlink(found[0], b.path("tools", "bin", "cuobjdump"))
+	link := b.path("tools", "bin", "cuobjdump")
+	return errors.Join(os.RemoveAll(link), os.Symlink(found[0], link))
 }
 
 // startEngine makes sure that a Dagger engine answers. The program is built first:

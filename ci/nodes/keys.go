@@ -41,14 +41,16 @@ func newKey(file string) error {
 	return os.WriteFile(file+".pub", []byte(authorizedKey(signer.PublicKey())+"\n"), 0o644)
 }
 
-func readHostKey(file string) (ssh.PublicKey, error) {
-	b, err := os.ReadFile(file + ".pub")
+// HostKey returns the public half of the node's host key.
+func (n *Node) HostKey() (ssh.PublicKey, error) {
+	file := n.hostKeyFile() + ".pub"
+	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	key, _, _, _, err := ssh.ParseAuthorizedKey(b)
 	if err != nil {
-		return nil, fmt.Errorf("%s.pub: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return key, nil
 }
@@ -56,5 +58,3 @@ func readHostKey(file string) (ssh.PublicKey, error) {
 func authorizedKey(key ssh.PublicKey) string {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
-
-func keyFingerprint(key ssh.PublicKey) string { return ssh.FingerprintSHA256(key) }

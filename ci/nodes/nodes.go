@@ -2,7 +2,8 @@
 
 // Package nodes runs a few real OpenSSH servers on this machine that look like the nodes of a
 // cluster: each has its own address in 127.0.1.0/24, host key, home, temporary folder and Python
-// environment. They need no root, and write only into one folder.
+// environment. They need no root, write only into one folder, and end with the program that started
+// them.
 package nodes
 
 import (
@@ -17,7 +18,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
+
+	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
 // DefaultTorch is the torch that goes into environments when none is named.
@@ -30,9 +33,7 @@ type Env int
 const (
 	// WithTorch has torch and what DeepSpeed needs, hard links to one cache.
 	WithTorch Env = iota
-	// Bare is an environment without any package, not even pip.
-	Bare
-	// FakeTorch is Bare with a stub that says it is torch FakeTorchVersion.
+	// FakeTorch has a stub that says it is torch FakeTorchVersion, and nothing else, not even pip.
 	FakeTorch
 	// NoPython has no interpreter at the place that the inventory names.
 	NoPython
@@ -44,19 +45,9 @@ const (
 	FakeTorchCUDA    = "12.4"
 )
 
-// String is the environment's name on the command line.
+// String is the environment's name in the file that says what was made.
 func (e Env) String() string {
-	return [...]string{"torch", "bare", "fake-torch", "none"}[e]
-}
-
-// ParseEnv is the reverse of Env.String.
-func ParseEnv(s string) (Env, error) {
-	for e := WithTorch; e <= NoPython; e++ {
-		if e.String() == s {
-			return e, nil
-		}
-	}
-	return 0, fmt.Errorf("%q is not an environment: torch, bare, fake-torch or none", s)
+	return [...]string{"torch", "fake-torch", "none"}[e]
 }
 
 // Options say which nodes to run.
@@ -74,8 +65,6 @@ type Options struct {
 	Packages []string
 	// Python is the major.minor version of the interpreters; "" means 3.11.
 	Python string
-	// CacheDir holds uv and its cache; "" means dsbuild's folder in the user's cache.
-	CacheDir string
 	// Log, if set, gets a line before each step that takes long.
 	Log func(line string)
 }
@@ -89,9 +78,9 @@ type Node struct {
 	Home    string // HOME of whoever logs in
 	Python  string // as in the inventory
 	Env     Env
-	HostKey string // fingerprint
 
 	configured []string // lines of its sshd_config
+	server     *server  // nil: it is switched off
 }
 
 // Fleet is a set of running nodes.
@@ -106,7 +95,8 @@ type Fleet struct {
 	IdentityFile string
 	Nodes        []*Node
 
-	log func(string)
+	sshd   sshd
+	unlock func()
 }
 
 // ErrNoSSHD says that this machine has no OpenSSH server and none could be installed.
@@ -133,22 +123,14 @@ func (o *Options) withDefaults() error {
 	if o.Python == "" {
 		o.Python = "3.11"
 	}
-	if o.CacheDir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return err
-		}
-		o.CacheDir = filepath.Join(cache, "dsbuild")
-	}
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}
 	return nil
 }
 
-// Up makes sure that the nodes run and have their environments. Nodes that run already are kept,
-// so a second Up takes a moment only. If a node cannot be
-// started, all are stopped.
+// Up starts the nodes and makes their environments, as far as these are not there from an earlier
+// Up in the same folder. It waits for a fleet that runs there.
 func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	if err := opt.withDefaults(); err != nil {
 		return nil, err
@@ -160,112 +142,44 @@ func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	unlock, err := lockFleet(filepath.Join(opt.Dir, ".lock"))
+	unlock, err := lockedfile.MutexAt(filepath.Join(opt.Dir, ".lock")).Lock()
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
-	f, err := layOutFleet(opt)
+	f, err := newFleet(opt)
 	if err != nil {
+		unlock()
 		return nil, err
 	}
-	if err := f.makeEnvironments(ctx, opt); err != nil {
-		return nil, err
-	}
-	for _, n := range f.Nodes {
-		if err := n.startServer(sshd, f); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", n.Name, err), f.stopLocked())
-		}
-	}
-	if err := f.writeFiles(); err != nil {
-		return nil, errors.Join(err, f.stopLocked())
+	f.sshd, f.unlock = sshd, sync.OnceFunc(unlock)
+	if err := f.start(ctx, opt); err != nil {
+		return nil, errors.Join(err, f.Down())
 	}
 	return f, nil
 }
 
-// state is the part of a fleet that is kept between two Ups.
-type state struct {
-	Port  int   `json:"port"`
-	Count int   `json:"count"`
-	Envs  []Env `json:"envs"`
-}
-
-func stateFile(dir string) string { return filepath.Join(dir, "fleet.json") }
-
-func readState(dir string) (state, error) {
-	var s state
-	b, err := os.ReadFile(stateFile(dir))
-	if err != nil {
-		return s, err
-	}
-	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fmt.Errorf("%s: %w", stateFile(dir), err)
-	}
-	if s.Port < 1 || s.Port > 65535 || s.Count < 1 || s.Count > 250 || len(s.Envs) != s.Count {
-		return s, fmt.Errorf("%s: not written by this program", stateFile(dir))
-	}
-	return s, nil
-}
-
-// layOutFleet lays out the fleet: keys, folders, one port for all.
-func layOutFleet(opt Options) (*Fleet, error) {
-	old, err := readState(opt.Dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	s := state{Port: old.Port, Count: opt.Count, Envs: make([]Env, opt.Count)}
-	for i := range s.Envs {
-		s.Envs[i] = opt.Env
-		if e, ok := opt.Each[i]; ok {
-			s.Envs[i] = e
-		}
-	}
-	if old.Count > opt.Count {
-		// The surplus would run on with nobody to stop it.
-		all, err := loadFleet(opt.Dir, old, opt.Log)
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range all.Nodes[opt.Count:] {
-			if err := n.stopServer(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if s.Port == 0 {
-		if s.Port, err = freePort(opt.Count); err != nil {
-			return nil, err
-		}
-	}
-	f, err := loadFleet(opt.Dir, s, opt.Log)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.layOut(); err != nil {
-		return nil, err
-	}
-	b, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	return f, os.WriteFile(stateFile(opt.Dir), append(b, '\n'), 0o644)
-}
-
-// loadFleet names everything of a fleet; it touches nothing.
-func loadFleet(dir string, s state, log func(string)) (*Fleet, error) {
+// newFleet names everything of a fleet; it touches nothing.
+func newFleet(opt Options) (*Fleet, error) {
 	u, err := user.Current()
 	if err != nil {
 		return nil, err
 	}
-	f := &Fleet{
-		Dir: dir, User: u.Username, log: log,
-		Inventory:    filepath.Join(dir, "inventory.yaml"),
-		KnownHosts:   filepath.Join(dir, "known_hosts"),
-		IdentityFile: filepath.Join(dir, "id_ed25519"),
+	port, err := freePort(opt.Count)
+	if err != nil {
+		return nil, err
 	}
-	for i := range s.Count {
-		n := &Node{Name: fmt.Sprintf("node%d", i+1), Address: fmt.Sprintf("127.0.1.%d", i+1), Port: s.Port, Env: s.Envs[i]}
-		n.Dir = filepath.Join(dir, n.Name)
+	f := &Fleet{
+		Dir: opt.Dir, User: u.Username,
+		Inventory:    filepath.Join(opt.Dir, "inventory.yaml"),
+		KnownHosts:   filepath.Join(opt.Dir, "known_hosts"),
+		IdentityFile: filepath.Join(opt.Dir, "id_ed25519"),
+	}
+	for i := range opt.Count {
+		n := &Node{Name: fmt.Sprintf("node%d", i+1), Address: fmt.Sprintf("127.0.1.%d", i+1), Port: port, Env: opt.Env}
+		if e, ok := opt.Each[i]; ok {
+			n.Env = e
+		}
+		n.Dir = filepath.Join(opt.Dir, n.Name)
 		n.Home = filepath.Join(n.Dir, "home")
 		n.Python = filepath.Join(n.Dir, "venv", "bin", "python")
 		f.Nodes = append(f.Nodes, n)
@@ -273,26 +187,21 @@ func loadFleet(dir string, s state, log func(string)) (*Fleet, error) {
 	return f, nil
 }
 
-// Open returns the fleet that an earlier Up left in dir, whether its nodes run or not.
-func Open(dir string) (*Fleet, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
+// start makes what is missing and starts all nodes. Processes that a killed program has left on
+// its nodes are ended first.
+func (f *Fleet) start(ctx context.Context, opt Options) error {
+	if err := f.layOut(); err != nil {
+		return err
 	}
-	s, err := readState(dir)
-	if err != nil {
-		return nil, err
+	if err := f.makeEnvironments(ctx, opt); err != nil {
+		return err
 	}
-	f, err := loadFleet(dir, s, func(string) {})
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range f.Nodes {
-		if key, err := readHostKey(n.hostKeyFile()); err == nil {
-			n.HostKey = keyFingerprint(key)
+	for i, n := range f.Nodes {
+		if err := f.Start(i); err != nil {
+			return fmt.Errorf("%s: %w", n.Name, err)
 		}
 	}
-	return f, nil
+	return f.writeFiles()
 }
 
 // layOut makes the folders and keys that are missing.
@@ -321,11 +230,6 @@ func (f *Fleet) layOut() error {
 		if err := ensureKey(n.hostKeyFile()); err != nil {
 			return err
 		}
-		key, err := readHostKey(n.hostKeyFile())
-		if err != nil {
-			return err
-		}
-		n.HostKey = keyFingerprint(key)
 	}
 	return nil
 }
@@ -355,7 +259,7 @@ func (f *Fleet) writeFiles() error {
 	fmt.Fprintf(&inv, "defaults:\n  user: %s\n  port: %d\n  identity_file: %s\n", quoteYAML(f.User), f.Nodes[0].Port, quoteYAML(f.IdentityFile))
 	fmt.Fprintf(&inv, "known_hosts: known_hosts\nnodes:\n")
 	for _, n := range f.Nodes {
-		key, err := readHostKey(n.hostKeyFile())
+		key, err := n.HostKey()
 		if err != nil {
 			return err
 		}
@@ -372,17 +276,4 @@ func (f *Fleet) writeFiles() error {
 func quoteYAML(s string) string {
 	b, _ := json.Marshal(s) //nolint:errcheck // a string always has a JSON form
 	return string(b)
-}
-
-// lockFleet takes an exclusive lock for as long as the process lives or until unlock.
-func lockFleet(file string) (unlock func(), err error) {
-	l, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(l.Fd()), syscall.LOCK_EX); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("locking %s: %w", file, err)
-	}
-	return func() { l.Close() }, nil
 }

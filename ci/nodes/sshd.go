@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/ci/python"
 )
 
 // sshd is the server program of this machine, or one that lies unpacked in a
@@ -91,8 +93,8 @@ func getSSHD(ctx context.Context, log func(string)) error {
 
 // unpackedSSHD is the folder that Debian's package is unpacked in.
 func unpackedSSHD() (string, error) {
-	cache, err := os.UserCacheDir()
-	return filepath.Join(cache, "dsbuild", "openssh"), err
+	cache, err := python.CacheDir()
+	return filepath.Join(cache, "openssh"), err
 }
 
 func lookSSHD() (sshd, bool) {
@@ -140,7 +142,6 @@ func lastLine(b []byte) string {
 
 func (n *Node) hostKeyFile() string { return filepath.Join(n.Dir, "host_ed25519") }
 func (n *Node) configFile() string  { return filepath.Join(n.Dir, "sshd_config") }
-func (n *Node) pidFile() string     { return filepath.Join(n.Dir, "sshd.pid") }
 func (n *Node) tmp() string         { return filepath.Join(n.Dir, "tmp") }
 
 // Log is the server's log file.
@@ -166,7 +167,7 @@ func (n *Node) serverConfig(s sshd, user string) string {
 	line("ListenAddress %s", n.Address)
 	line("Port %d", n.Port)
 	line(`HostKey "%s"`, n.hostKeyFile())
-	line(`PidFile "%s"`, n.pidFile())
+	line("PidFile none")
 	line(`AuthorizedKeysFile "%s"`, filepath.Join(n.Dir, "authorized_keys"))
 	line("AllowUsers %s", user)
 	line("AuthenticationMethods publickey")
@@ -199,35 +200,56 @@ func (n *Node) sftp(s sshd) string {
 	return "internal-sftp -d " + n.Home
 }
 
-// startServer runs the node's sshd unless it runs already with this configuration.
-func (n *Node) startServer(s sshd, f *Fleet) error {
+// server is a running sshd of a node.
+type server struct {
+	process *os.Process
+	ended   <-chan struct{}
+}
+
+// runServer starts an sshd that ends with this program, however that ends.
+func runServer(cmd *exec.Cmd) (*server, error) {
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // the kernel takes the end of this thread for that of the program
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return &server{cmd.Process, ended}, nil
+}
+
+// Start runs node i, unless it runs.
+func (f *Fleet) Start(i int) error {
+	n := f.Nodes[i]
+	if n.Pid() != 0 {
+		return nil
+	}
 	if strings.ContainsAny(n.Dir, "\t\n\"'%") {
 		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
 	}
-	cfg := []byte(n.serverConfig(s, f.User))
-	old, _ := os.ReadFile(n.configFile()) //nolint:errcheck // missing is different enough
-	if n.Pid() != 0 && bytes.Equal(old, cfg) && n.isListening() {
-		return nil
-	}
-	if err := n.stopServer(); err != nil {
+	if err := n.stopServer(); err != nil { // what an earlier server has left
 		return err
 	}
-	if err := os.WriteFile(n.configFile(), cfg, 0o600); err != nil {
+	if err := os.WriteFile(n.configFile(), []byte(n.serverConfig(f.sshd, f.User)), 0o600); err != nil {
 		return err
 	}
-	// It goes into the background by itself, so no test process is its parent.
-	out, err := s.sshdCommand("-f", n.configFile(), "-E", n.Log()).CombinedOutput()
-	if err != nil {
-		log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
-		return fmt.Errorf("sshd did not start: %w: %s %s", err, lastLine(out), lastLine(log))
+	var err error
+	if n.server, err = runServer(f.sshd.sshdCommand("-D", "-f", n.configFile(), "-E", n.Log())); err != nil {
+		return err
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for n.Pid() == 0 || !n.isListening() {
-		if time.Now().After(deadline) {
+	for deadline := time.Now().Add(10 * time.Second); !n.isListening(); time.Sleep(10 * time.Millisecond) {
+		if n.Pid() == 0 || time.Now().After(deadline) {
 			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
 			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, lastLine(log)), n.stopServer())
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	return nil
 }
@@ -241,27 +263,17 @@ func (n *Node) isListening() bool {
 	return true
 }
 
-// Pid is the process of the node's sshd, or 0 if it does not run. A process
-// that merely got the same number is told apart by its command line.
+// Pid is the process of the node's sshd, or 0 if it does not run.
 func (n *Node) Pid() int {
-	b, err := os.ReadFile(n.pidFile())
-	if err != nil {
+	if n.server == nil {
 		return 0
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || pid < 2 {
+	select {
+	case <-n.server.ended:
 		return 0
+	default:
+		return n.server.process.Pid
 	}
-	if !n.isListener(pid) {
-		return 0
-	}
-	return pid
-}
-
-// isListener reports whether a process is an sshd with the node's configuration.
-func (n *Node) isListener(pid int) bool {
-	cmd, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.Contains(cmd, []byte("sshd")) && bytes.Contains(cmd, []byte(n.configFile()))
 }
 
 // stopServer ends the node's sshd, its connections and all processes that they left running.
@@ -281,7 +293,6 @@ func (n *Node) stopServer() error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	os.Remove(n.pidFile())
 	return nil
 }
 
@@ -383,19 +394,11 @@ func withEnv(kv string) []int {
 
 // Down stops every node and what runs on it. Files stay.
 func (f *Fleet) Down() error {
-	unlock, err := lockFleet(filepath.Join(f.Dir, ".lock"))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return f.stopLocked()
-}
-
-func (f *Fleet) stopLocked() error {
 	var errs []error
 	for _, n := range f.Nodes {
 		errs = append(errs, n.stopServer())
 	}
+	f.unlock()
 	return errors.Join(errs...)
 }
 
@@ -407,13 +410,7 @@ func (f *Fleet) Stop(i int) error { return f.Nodes[i].stopServer() }
 func (f *Fleet) Kill(i int) error {
 	n := f.Nodes[i]
 	for deadline, quiet := time.Now().Add(10*time.Second), 0; quiet < 2; {
-		pids := n.ownProcesses()
-		for _, pid := range allPids() { // the file that names it may be gone with the disk
-			if n.isListener(pid) {
-				pids = append(append(pids, pid), descendants(pid)...)
-			}
-		}
-		pids = slices.DeleteFunc(pids, func(pid int) bool { return hasEnded(pid, 0) })
+		pids := slices.DeleteFunc(n.ownProcesses(), func(pid int) bool { return hasEnded(pid, 0) })
 		for _, pid := range pids {
 			syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
 		}
@@ -424,7 +421,6 @@ func (f *Fleet) Kill(i int) error {
 			return fmt.Errorf("processes %v of %s do not end", pids, n.Name)
 		}
 	}
-	os.Remove(n.pidFile())
 	return nil
 }
 
@@ -433,20 +429,11 @@ func (f *Fleet) Busy(i int) bool {
 	return len(withEnv(f.Nodes[i].marker())) > 0
 }
 
-// Start runs node i again after Stop.
-func (f *Fleet) Start(i int) error {
-	s, err := findSSHD(context.Background(), f.log)
-	if err != nil {
-		return err
-	}
-	return f.Nodes[i].startServer(s, f)
-}
-
 // Configure puts lines into the sshd_config of node i, in place of those with the
 // same keywords, and restarts it. None takes them out again.
 func (f *Fleet) Configure(i int, lines ...string) error {
 	f.Nodes[i].configured = lines
-	return f.Start(i)
+	return errors.Join(f.Stop(i), f.Start(i))
 }
 
 // Rekey gives node i another host key, as a reinstalled node has one, and
@@ -459,10 +446,5 @@ func (f *Fleet) Rekey(i int) error {
 	if err := newKey(n.hostKeyFile()); err != nil {
 		return err
 	}
-	key, err := readHostKey(n.hostKeyFile())
-	if err != nil {
-		return err
-	}
-	n.HostKey = keyFingerprint(key)
 	return f.Start(i)
 }

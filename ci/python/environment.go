@@ -11,9 +11,17 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
+// Ansible is the requirement of the Ansible that tests and benchmarks compare with.
+const Ansible = "ansible-core==2.19.14"
+
+// CacheDir returns dsbuild's folder in the user's cache.
+func CacheDir() (string, error) {
+	cache, err := os.UserCacheDir()
+	return filepath.Join(cache, "dsbuild"), err
+}
+
 // EnvironmentOptions describes a Python environment that runs share.
 type EnvironmentOptions struct {
-	CacheDir    string // dsbuild's folder in the user's cache; "" means the default
 	Interpreter string // the program; "" means the machine's Python 3.11
 	Packages    []string
 	Log         func(line string) // gets a line before a download
@@ -26,19 +34,16 @@ type EnvironmentOptions struct {
 // Environment returns the folder of an environment with just these packages. The
 // first call makes it, under a lock; later ones find it finished and change nothing.
 func Environment(ctx context.Context, opt EnvironmentOptions) (dir string, err error) {
-	if opt.CacheDir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
-		}
-		opt.CacheDir = filepath.Join(cache, "dsbuild")
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
 	}
 	if opt.Interpreter == "" {
 		if opt.Interpreter, err = Find(ctx, "3.11"); err != nil {
 			return "", err
 		}
 	}
-	dir = filepath.Join(opt.CacheDir, "environments", opt.digest())
+	dir = filepath.Join(cache, "environments", opt.digest())
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
@@ -68,7 +73,7 @@ func (o EnvironmentOptions) digest() string {
 }
 
 func makeEnvironment(ctx context.Context, opt EnvironmentOptions, dir string) error {
-	uv, err := GetUV(ctx, opt.CacheDir, opt.Interpreter, opt.Log)
+	uv, err := GetUV(ctx, opt.Interpreter, opt.Log)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/lockedfile"
 
-	"github.com/dsbuild/dsbuild/ci/progress"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
@@ -22,17 +21,26 @@ type UV struct {
 	cache   string
 }
 
-// Downloads is uv's cache. The host builder has the same one below dsbuild's
-// folder, so that torch is downloaded once.
-func Downloads(cacheDir string) string { return filepath.Join(cacheDir, "host", "uv-cache") }
+// Downloads is uv's cache. The host builder has the same one, so that torch is downloaded once.
+func Downloads() (string, error) {
+	cache, err := CacheDir()
+	return filepath.Join(cache, "host", "uv-cache"), err
+}
 
 // GetUV returns the uv on PATH, or one of our own, which py installs into
-// cacheDir once. log gets a line before that.
-func GetUV(ctx context.Context, cacheDir, py string, log func(line string)) (UV, error) {
+// dsbuild's folder once. log gets a line before that.
+func GetUV(ctx context.Context, py string, log func(line string)) (UV, error) {
+	cacheDir, err := CacheDir()
+	if err != nil {
+		return UV{}, err
+	}
 	if err := os.MkdirAll(cacheDir, 0o755); err != nil {
 		return UV{}, err
 	}
-	cache := Downloads(cacheDir)
+	cache, err := Downloads()
+	if err != nil {
+		return UV{}, err
+	}
 	if p, err := exec.LookPath("uv"); err == nil {
 		return UV{p, cache}, nil
 	}
@@ -84,7 +92,7 @@ func (u UV) Venv(ctx context.Context, py, dir string) error {
 }
 
 // Install installs packages into the environment of the interpreter py, from
-// the cache if all of them are there. log gets lines about a download, because torch and its
+// the cache if all of them are there. log gets uv's lines about each long download: torch and its
 // dependencies take 5 GB on disk.
 func (u UV) Install(ctx context.Context, py string, log func(line string), packages ...string) error {
 	install := append([]string{"pip", "install", "--python", py}, packages...)
@@ -92,10 +100,12 @@ func (u UV) Install(ctx context.Context, py string, log func(line string), packa
 		return nil
 	}
 	log(fmt.Sprintf("downloading %s and %d packages more (once) …", packages[len(packages)-1], len(packages)-1))
-	began, d := time.Now(), &downloads{sizes: map[string]float64{}}
-	stop := progress.Report(func(elapsed time.Duration) { log(d.describeProgress(elapsed)) })
-	err := runWithLines(ctx, u.env(), d.addLine, u.program, install...)
-	stop()
+	began := time.Now()
+	err := runWithLines(ctx, u.env(), func(line string) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "Download") {
+			log(line)
+		}
+	}, u.program, install...)
 	if err != nil {
 		return err
 	}

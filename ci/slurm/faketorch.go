@@ -4,31 +4,38 @@ package slurm
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/python"
 )
-
-// fakeTorch makes an environment, as root would.
-const fakeTorch = `set -e
-umask 022
-python3 -m venv --without-pip "$1"
-site=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-mkdir "$site/torch" "$site/torch-$2.dist-info" "$site/einops-0.8.0.dist-info"
-printf '__version__ = "%s"\ncuda = "%s"\nhip = None\n' "$2" "$3" >"$site/torch/version.py"
-printf 'from . import version\n__version__ = version.__version__\n' >"$site/torch/__init__.py"
-printf 'Metadata-Version: 2.1\nName: torch\nVersion: %s\n' "$2" >"$site/torch-$2.dist-info/METADATA"
-printf 'Metadata-Version: 2.1\nName: einops\nVersion: 0.8.0\n' >"$site/einops-0.8.0.dist-info/METADATA"
-chown -R "$4:$4" "$1"`
 
 // FakeTorch makes a Python environment in a folder on the node's own disk, for User
 // to change: einops, and a stub that says it is the torch of ci/nodes.
-func (n *Node) FakeTorch(ctx context.Context, dir string) error {
-	cmd := n.Command(ctx, "sh", "-c", fakeTorch, "sh", dir, nodes.FakeTorchVersion, nodes.FakeTorchCUDA, strconv.Itoa(UserID))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: making an environment: %w: %s", n.Name, err, strings.TrimSpace(string(out)))
+func (n *Node) FakeTorch(ctx context.Context, dir string) (err error) {
+	interpreter, err := findSystemPython(ctx)
+	if err != nil {
+		return err
+	}
+	shared, err := os.MkdirTemp(n.cluster.Home, "environment-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(shared)) }()
+	environment := python.StandIn{
+		Interpreter: interpreter, Version: pythonVersion,
+		Torch: nodes.FakeTorchVersion, CUDA: nodes.FakeTorchCUDA, Packages: []string{"einops==0.8.0"},
+	}
+	if err := environment.Make(filepath.Join(shared, "made")); err != nil {
+		return err
+	}
+	const move = `cp -R "$0/made" "$1" && chown -R "$2:$2" "$1"`
+	if err := runSilently(n.Command(ctx, "sh", "-c", move, shared, dir, strconv.Itoa(UserID))); err != nil {
+		return fmt.Errorf("%s: making an environment: %w", n.Name, err)
 	}
 	return nil
 }

@@ -18,14 +18,23 @@ import (
 // life is what keeps a cluster alive, and ends it.
 type life struct {
 	head  int             // process of the head's first, as this machine counts
-	lease *os.File        // the cluster lives until this is closed; nil if it stays
+	lease *os.File        // the cluster lives until this is closed
 	guard *exec.Cmd       // removes the folder, however this program ends
-	ended <-chan struct{} // closed when the head's first process has; nil if it is not ours
+	ended <-chan struct{} // closed when the head's first process has
 	once  sync.Once
 }
 
-// startHead writes the cluster's folder and starts its first process.
+// startHead starts the guard, writes the cluster's folder and starts its first process.
 func (c *Cluster) startHead(lock *os.File) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	c.life.lease = w
+	if err := c.startGuard(r); err != nil {
+		return err
+	}
 	if err := c.fillFolder(); err != nil {
 		return err
 	}
@@ -38,33 +47,15 @@ func (c *Cluster) startHead(lock *os.File) error {
 	if err != nil {
 		return err
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		ready.Close()
-		return err
-	}
-	defer r.Close()
 	cmd := c.headCommand(r, log, lock, ready)
-	if c.opt.Stay {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, w) // so that its input never ends
-	}
 	err = cmd.Start()
 	ready.Close()
 	if err != nil {
-		w.Close()
 		return fmt.Errorf("making namespaces: %w", err)
 	}
 	ended := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(ended) }()
 	c.life.head, c.life.ended = cmd.Process.Pid, ended
-	if c.opt.Stay {
-		w.Close()
-	} else {
-		c.life.lease = w
-		if err := c.startGuard(r); err != nil {
-			return err
-		}
-	}
 	if !wait() {
 		return errors.New("it could not be furnished: " + lastLine(c.log("head")))
 	}
@@ -114,46 +105,20 @@ exit 0`
 
 // Down ends everything that runs in the cluster and removes its folder.
 func (c *Cluster) Down() (err error) {
-	c.life.once.Do(func() { err = c.stopLocked() })
+	c.life.once.Do(func() { err = c.stop() })
 	return err
 }
 
-func (c *Cluster) stopLocked() error {
-	if c.life.head != 0 {
-		// Its number is good: it is a child of ours that ended at most a moment
-		// ago, or it has the lock.
-		_ = syscall.Kill(c.life.head, syscall.SIGKILL)
-	}
+func (c *Cluster) stop() error {
 	if c.life.ended != nil {
+		_ = syscall.Kill(c.life.head, syscall.SIGKILL) // a child of ours that ended at most a moment ago
 		<-c.life.ended
 	}
-	if c.life.lease != nil {
-		c.life.lease.Close()
+	c.life.lease.Close()
+	if err := c.life.guard.Wait(); err != nil {
+		return fmt.Errorf("removing %s: %w", c.Dir, err)
 	}
-	if c.life.guard != nil && c.life.guard.Process != nil {
-		_ = c.life.guard.Wait()
-	}
-	return c.removeFolder()
-}
-
-// removeFolder removes the folder if nobody has yet.
-func (c *Cluster) removeFolder() error {
-	f := folder(c.Name)
-	for range 100 {
-		if _, err := os.Stat(f.dir()); errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		lock, err := f.lock()
-		if err != nil {
-			return err
-		}
-		if lock != nil {
-			defer lock.Close()
-			return f.removeFolder()
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	return fmt.Errorf("the cluster in %s does not end", c.Dir)
+	return nil
 }
 
 func (c *Cluster) log(of string) string { return filepath.Join(c.Dir, "log", of+".log") }
@@ -195,7 +160,7 @@ func (c *Cluster) waitUntilReady(ctx context.Context, nodes ...*Node) error {
 			return errors.Join(fmt.Errorf("these nodes do not get ready:%s", missing), err)
 		}
 		select {
-		case <-c.life.ended: // never, if nil
+		case <-c.life.ended:
 			return errors.New("the login node ended")
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -25,18 +25,21 @@ func makeEnvironment(ctx context.Context, opt Options) (string, error) {
 	if len(opt.Packages) == 0 {
 		return "", nil
 	}
-	py, err := findSystemPython(ctx, opt.PythonVersion)
+	py, err := findSystemPython(ctx)
 	if err != nil {
 		return "", err
 	}
 	return python.Environment(ctx, python.EnvironmentOptions{
-		CacheDir: opt.CacheDir, Interpreter: py, Packages: opt.Packages, Log: opt.Log, Portable: true,
+		Interpreter: py, Packages: opt.Packages, Log: opt.Log, Portable: true,
 	})
 }
 
+// pythonVersion is that of the environment.
+const pythonVersion = "3.11"
+
 // findSystemPython finds an interpreter that the nodes have, too.
-func findSystemPython(ctx context.Context, version string) (string, error) {
-	py, err := python.Find(ctx, version)
+func findSystemPython(ctx context.Context) (string, error) {
+	py, err := python.Find(ctx, pythonVersion)
 	if err != nil {
 		return "", err
 	}
@@ -45,7 +48,7 @@ func findSystemPython(ctx context.Context, version string) (string, error) {
 		return "", err
 	}
 	if !strings.HasPrefix(real, "/usr/") {
-		return "", hint.With(errors.New(py+" is not below /usr: nodes of the cluster do not have it"), "install python%s of the system", version)
+		return "", hint.With(errors.New(py+" is not below /usr: nodes of the cluster do not have it"), "install python%s of the system", pythonVersion)
 	}
 	return py, nil
 }

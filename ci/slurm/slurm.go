@@ -11,13 +11,11 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -32,17 +30,11 @@ const (
 
 // Options say which cluster to run.
 type Options struct {
-	// Name is that of the cluster's folder; "" means one that no other has.
-	Name string
-	// Stay makes the cluster outlive this program. Open finds it by its name.
-	Stay bool
 	// Nodes is how many compute nodes; 0 means 4.
 	Nodes int
 	// CPUs is how many CPUs a node says it has, whatever this machine has; 0
 	// means 16.
 	CPUs int
-	// MemoryMB is how much memory a node says it has; 0 means 4000.
-	MemoryMB int
 	// GPUs is how many GPUs a node says it has (gres gpu:N). They are files.
 	GPUs int
 	// DownAfter is after how many seconds without an answer a node is taken to
@@ -58,19 +50,13 @@ type Options struct {
 	// Packages are the requirements of the Python environment; none
 	// means that there is no environment. See TorchAndJAX.
 	Packages []string
-	// PythonVersion is the environment's major.minor version; "" means 3.11.
-	PythonVersion string
-	// CacheDir holds environments; "" means dsbuild's folder in the user's cache.
-	CacheDir string
 	// Log, if set, gets a line before each step that takes long.
 	Log func(line string)
 }
 
 // Cluster is a running cluster.
 type Cluster struct {
-	// Name is that of its folder.
-	Name string
-	// Dir is that folder; on every node it has this path, too.
+	// Dir is its folder; on every node it has this path, too.
 	Dir string
 	// Home is the folder that all nodes share, with the same path here and
 	// there: the home of root and of User.
@@ -93,73 +79,32 @@ type Cluster struct {
 // Slurm and no way to install it.
 var ErrUnavailable = errors.New("no local Slurm here")
 
-func (o *Options) withDefaults() error {
-	for _, d := range []struct {
-		what           string
-		value          *int
-		byDefault, max int
-	}{
-		{"nodes", &o.Nodes, 4, 250},
-		{"CPUs per node", &o.CPUs, 16, 1024},
-		{"MB of memory per node", &o.MemoryMB, 4000, 1 << 30},
-		{"GPUs per node", &o.GPUs, 0, 64},
-		{"seconds until a node is down", &o.DownAfter, 15, 1 << 16},
-		{"MB of disk per node", &o.DiskMB, 1024, 1 << 20},
-	} {
-		if *d.value == 0 {
-			*d.value = d.byDefault
-		}
-		if *d.value < 0 || *d.value > d.max {
-			return fmt.Errorf("%d %s: at most %d", *d.value, d.what, d.max)
-		}
-	}
+func (o *Options) setDefaults() {
+	o.Nodes, o.CPUs = cmp.Or(o.Nodes, 4), cmp.Or(o.CPUs, 16)
+	o.DownAfter, o.DiskMB = cmp.Or(o.DownAfter, 15), cmp.Or(o.DiskMB, 1024)
 	if len(o.Partitions) == 0 {
 		o.Partitions = []string{"batch"}
-	}
-	word := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,40}$`)
-	for _, name := range slices.Concat(o.Partitions, []string{o.Name}) {
-		if name != "" && !word.MatchString(name) {
-			return fmt.Errorf("%q is no name: letters, digits, _ and -", name)
-		}
-	}
-	if o.PythonVersion == "" {
-		o.PythonVersion = "3.11"
-	}
-	if o.CacheDir == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return err
-		}
-		o.CacheDir = filepath.Join(cache, "dsbuild")
 	}
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}
-	return nil
 }
 
-// Up runs a cluster and returns when all of its nodes take jobs. It installs missing packages,
-// and removes leftovers of clusters whose programs were killed.
+// Up runs a cluster and returns when all of its nodes take jobs. It installs missing packages.
 func Up(ctx context.Context, opt Options) (*Cluster, error) {
-	if err := opt.withDefaults(); err != nil {
-		return nil, err
-	}
+	opt.setDefaults()
 	if err := ensurePrograms(ctx, opt.Log); err != nil {
-		return nil, err
-	}
-	if err := removeLeftovers(); err != nil {
 		return nil, err
 	}
 	env, err := makeEnvironment(ctx, opt)
 	if err != nil {
 		return nil, fmt.Errorf("making the Python environment: %w", err)
 	}
-	lock, name, err := newFolder(opt.Name)
+	dir, lock, err := newFolder()
 	if err != nil {
 		return nil, err
 	}
-	c := name.cluster(opt)
-	c.env = env
+	c := newCluster(dir, env, opt)
 	err = c.startHead(lock)
 	lock.Close() // the head has it now
 	if err == nil {
@@ -178,17 +123,14 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	if err := c.waitUntilReady(ctx, c.Nodes...); err != nil {
 		return hint.With(err, "the logs: %s", c.Logs())
 	}
-	return c.writeRecord()
+	return nil
 }
 
-// cluster names everything of a cluster; it touches nothing.
-func (f folder) cluster(opt Options) *Cluster {
-	c := &Cluster{
-		Name: string(f), Dir: f.dir(), Home: filepath.Join(f.dir(), "home"),
-		Partitions: opt.Partitions, opt: opt,
-	}
-	if len(opt.Packages) > 0 {
-		c.Python = filepath.Join(c.Dir, "env", "bin", "python")
+// newCluster names everything of a cluster; it touches nothing.
+func newCluster(dir, env string, opt Options) *Cluster {
+	c := &Cluster{Dir: dir, Home: filepath.Join(dir, "home"), Partitions: opt.Partitions, opt: opt, env: env}
+	if env != "" {
+		c.Python = filepath.Join(dir, "env", "bin", "python")
 	}
 	digits := max(2, len(strconv.Itoa(opt.Nodes)))
 	for i := range opt.Nodes {

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -138,10 +137,10 @@ func TestFullLaunchSlurmTwoClusters(t *testing.T) {
 		// The second one fails where the node is not the same cluster's.
 		got := run(t, c.Command(t.Context(), "srun", "-p", c.Partitions[0], "-N"+strconv.Itoa(len(c.Nodes)), "sh", "-c", `touch "$HOME/$(hostname)" && hostname`))
 		if strings.Count(got, "node0") != len(c.Nodes) {
-			t.Errorf("%s:\n%s", c.Name, got)
+			t.Errorf("%s:\n%s", c.Dir, got)
 		}
 		if files, _ := filepath.Glob(filepath.Join(c.Home, "node*")); len(files) != len(c.Nodes) {
-			t.Errorf("%s: %q", c.Name, files)
+			t.Errorf("%s: %q", c.Dir, files)
 		}
 	}
 	if err := a.Down(); err != nil {
@@ -204,8 +203,7 @@ func TestFullLaunchSlurmNothingLeft(t *testing.T) {
 	}
 }
 
-// With the program ends the cluster, and all that is left of it is removed: by
-// its guard, or if that is killed too, by whoever comes next.
+// With the program ends the cluster, and its guard removes all that is left of it.
 func TestFullLaunchSlurmKilled(t *testing.T) {
 	const marker = "DSBUILD_TEST_CLUSTER_HOLDER"
 	if os.Getenv(marker) != "" {
@@ -215,26 +213,12 @@ func TestFullLaunchSlurmKilled(t *testing.T) {
 		return
 	}
 	slurmtest.Up(t, slurm.Options{Nodes: 1}) // skips, or installs
-	for _, guarded := range []bool{true, false} {
-		dir, kill := hold(t, marker)
-		guard := guardOf(t, dir)
-		if !guarded {
-			syscall.Kill(guard, syscall.SIGKILL)
-		}
-		kill()
-		slurmtest.Eventually(t, 10*time.Second, "its processes end", func() bool {
-			left, _ := remains(t, dir)
-			return len(left) == 0
-		})
-		_, err := os.Stat(dir)
-		if guarded != os.IsNotExist(err) {
-			t.Errorf("guarded %v: its folder: %v", guarded, err)
-		}
-		slurmtest.Up(t, slurm.Options{Nodes: 1})
-		if _, others := remains(t, dir); slices.Contains(others, dir) {
-			t.Errorf("guarded %v: the next one left %q", guarded, others)
-		}
-	}
+	dir, kill := hold(t, marker)
+	kill()
+	slurmtest.Eventually(t, 10*time.Second, "its processes end and its folder goes", func() bool {
+		left, others := remains(t, dir)
+		return len(left) == 0 && !slices.Contains(others, dir)
+	})
 }
 
 // hold starts another program that has a cluster, and returns how to kill it.
@@ -261,20 +245,6 @@ func hold(t *testing.T, marker string) (dir string, kill func()) {
 	}
 	t.Fatal("it has no cluster")
 	return "", nil
-}
-
-// guardOf is the process that waits for the end of a cluster.
-func guardOf(t *testing.T, dir string) int {
-	t.Helper()
-	processes, _ := remains(t, dir)
-	for _, p := range processes {
-		if path, args, _ := strings.Cut(p, " "); strings.HasPrefix(args, "sh -c read -r _") {
-			pid, _ := strconv.Atoi(filepath.Base(path))
-			return pid
-		}
-	}
-	t.Fatalf("no guard among %q", processes)
-	return 0
 }
 
 // torch and JAX find each other from node to node, and each node may change its

@@ -59,22 +59,3 @@ exit 7
 		t.Errorf("%d nodes; the output:\n%s", len(c.Nodes), got)
 	}
 }
-
-// What cannot be is refused before anything is done, root or not.
-func TestRefusedOptions(t *testing.T) {
-	for _, opt := range []slurm.Options{
-		{Nodes: -1},
-		{Nodes: 251},
-		{GPUs: 65},
-		{Name: "../x"},
-		{Partitions: []string{"gpu", "a b"}},
-	} {
-		c, err := slurm.Up(t.Context(), opt)
-		if err == nil {
-			t.Errorf("%+v was accepted", opt)
-			c.Down()
-		} else if !strings.Contains(err.Error(), "at most") && !strings.Contains(err.Error(), "is no name") {
-			t.Errorf("%+v: %v", opt, err)
-		}
-	}
-}

@@ -19,11 +19,11 @@ import (
 // of other files, what is encrypted, programs, folders. And it reads back what
 // dsbuild writes.
 func TestFullFleetAnsibleInventory(t *testing.T) {
-	bin, err := python.Ansible(t.Context(), filepath.Join(t.TempDir(), "ansible"), func(line string) { t.Log(line) })
+	ansible, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	t.Setenv("PATH", filepath.Join(ansible, "bin")+":"+os.Getenv("PATH"))
 	dir := t.TempDir()
 	t.Chdir(dir)
 	write := func(name, text string, mode os.FileMode) {

@@ -21,11 +21,11 @@ import (
 // expressions say no more than names, ~/.ssh/config does.
 func TestFormatsReachRealNodes(t *testing.T) {
 	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
-	bin, err := python.Ansible(t.Context(), filepath.Join(t.TempDir(), "ansible"), func(line string) { t.Log(line) })
+	ansible, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH")) // ansible-inventory reads what dsbuild wrote for Ansible
+	t.Setenv("PATH", filepath.Join(ansible, "bin")+":"+os.Getenv("PATH")) // ansible-inventory reads what dsbuild wrote for Ansible
 	home := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()

@@ -172,11 +172,7 @@ func pipEnvironment(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	uv, err := python.GetUV(t.Context(), filepath.Join(cache, "dsbuild"), py, func(line string) { t.Log(line) })
+	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -21,13 +23,17 @@ import (
 
 func TestOpenSSHReinstalledNode(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	old := f.Nodes[0].HostKey
-	if err := f.Rekey(0); err != nil {
+	old, err := f.Nodes[0].HostKey()
+	if err := errors.Join(err, f.Rekey(0)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := quick().Dial(t.Context(), fleetTarget(f, 0))
+	changed, err := f.Nodes[0].HostKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = quick().Dial(t.Context(), fleetTarget(f, 0))
 	wantError(t, err, remote.ErrHostKey, "has changed", "ssh-keygen -f")
-	for _, want := range []string{old, f.Nodes[0].HostKey, f.KnownHosts + ":1"} {
+	for _, want := range []string{ssh.FingerprintSHA256(old), ssh.FingerprintSHA256(changed), f.KnownHosts + ":1"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %s", err, want)
 		}

@@ -22,11 +22,11 @@ type program string
 
 func newProgram(t *testing.T) program {
 	t.Helper()
-	bin, err := python.Ansible(t.Context(), filepath.Join(t.TempDir(), "ansible"), func(line string) { t.Log(line) })
+	ansible, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{python.Ansible}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return program(filepath.Join(bin, "ansible-inventory"))
+	return program(filepath.Join(ansible, "bin", "ansible-inventory"))
 }
 
 // list is what the program says of a file, or why it cannot.

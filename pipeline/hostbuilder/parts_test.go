@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/adrg/xdg"
-
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -171,7 +169,8 @@ func TestSiteVariables(t *testing.T) {
 // The nodes of make quickstart download torch to where a build looks for it.
 func TestDownloadsAreShared(t *testing.T) {
 	b := &Builder{opt: Options{Dir: DefaultDir()}}
-	if got := python.Downloads(filepath.Join(xdg.CacheHome, "dsbuild")); got != b.downloadsDir() {
-		t.Errorf("%s, and the build's are in %s", got, b.downloadsDir())
+	got, err := python.Downloads()
+	if err != nil || got != b.downloadsDir() {
+		t.Errorf("%s, %v, and the build's are in %s", got, err, b.downloadsDir())
 	}
 }
