@@ -248,41 +248,31 @@ func (builds wheelBuilds) buildVariants(round int) []way {
 	}
 }
 
-// pictured are the ways whose time is drawn.
-const pictured = 3
-
 // compareBuilds compares dsbuild's builds with the stock recipe's.
-func (builds wheelBuilds) compareBuilds(ctx context.Context) (finding, error) {
+func (builds wheelBuilds) compareBuilds(ctx context.Context) (string, error) {
 	walls, cpus, sizes := map[string][]float64{}, map[string][]float64{}, map[string]int64{}
-	var drawn []chart
 	rounds := cmp.Or(builds.rounds, 2)
 	for round := 1; round <= rounds; round++ {
 		step := builds.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", builtOps, round, rounds))
 		var said []string
-		for i, w := range builds.buildVariants(round) {
+		for _, w := range builds.buildVariants(round) {
 			if w.before != nil {
 				if err := w.before(); err != nil {
-					return finding{}, err
+					return "", err
 				}
 			}
 			syscall.Sync()
-			var b built
-			var err error
-			spans := watchProcesses(func() { b, err = w.do(ctx) })
+			b, err := w.do(ctx)
 			if err != nil {
 				step.End(ui.Failed, "")
-				return finding{}, fmt.Errorf("%s: %w", w.name, err)
-			}
-			if round == 1 && i < pictured {
-				drawn = append(drawn, chart{w.name, b.took.Wall, spans})
+				return "", fmt.Errorf("%s: %w", w.name, err)
 			}
 			walls[w.name], cpus[w.name], sizes[w.name] = append(walls[w.name], b.took.Wall), append(cpus[w.name], b.took.CPU), b.Size
 			said = append(said, fmt.Sprintf("%s %.1fs", w.name, b.took.Wall))
 		}
 		step.End(ui.Done, strings.Join(said, ", "))
 	}
-	text := "![what ran when](bench-build.svg)\n\n" + builds.buildTable(walls, cpus, sizes) + buildRemarks()
-	return finding{text, map[string]string{"bench-build.svg": drawTimeline("A wheel of "+builtOps+": what ran when", drawn)}}, nil
+	return builds.buildTable(walls, cpus, sizes) + buildRemarks(), nil
 }
 
 // buildTable has a line for each way.
@@ -307,9 +297,9 @@ func buildRemarks() string {
 }
 
 // compareArchs compares a wheel for one more arch with that for both from scratch.
-func (builds wheelBuilds) compareArchs(ctx context.Context) (finding, error) {
+func (builds wheelBuilds) compareArchs(ctx context.Context) (string, error) {
 	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
-		return finding{}, err
+		return "", err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "| a wheel of %s | wall, s | CPU, s |\n|---|---|---|\n", archOps)
@@ -326,14 +316,14 @@ func (builds wheelBuilds) compareArchs(ctx context.Context) (finding, error) {
 		made, err := builds.buildWheel(ctx, append([]string{"--ops", archOps, "--deepspeed", builds.site.source}, w.args...)...)
 		if err != nil {
 			step.End(ui.Failed, "")
-			return finding{}, err
+			return "", err
 		}
 		step.End(ui.Done, "")
 		walls = append(walls, made.took.Wall)
 		fmt.Fprintf(&b, "| %s | %.1f | %.1f |\n", w.name, made.took.Wall, made.took.CPU)
 	}
 	fmt.Fprintf(&b, "\nAdding the arch takes %.2f of the time of both from scratch.\n", walls[1]/walls[2])
-	return finding{text: b.String()}, nil
+	return b.String(), nil
 }
 
 // installOpPackages installs the packages that the ops need on this system.
@@ -358,34 +348,34 @@ func (builds wheelBuilds) installOpPackages(ctx context.Context, _ ui.Step) (str
 }
 
 // buildAllOps holds the time of compiling all ops against the least time that the cores allow.
-func (builds wheelBuilds) buildAllOps(ctx context.Context) (finding, error) {
+func (builds wheelBuilds) buildAllOps(ctx context.Context) (string, error) {
 	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
-		return finding{}, err
+		return "", err
 	}
 	if err := os.RemoveAll(builds.site.path("state")); err != nil {
-		return finding{}, err
+		return "", err
 	}
 	step := builds.ui.Step("a wheel of all ops")
 	made, err := builds.buildWheel(ctx, "--ops", compat.AllOps, "--arch", "8.0", "--deepspeed", builds.site.source)
 	if err != nil {
 		step.End(ui.Failed, "")
-		return finding{}, err
+		return "", err
 	}
 	step.End(ui.Done, "")
 	logs, err := filepath.Glob(builds.site.path("state", "dsbuild", "logs", "*.log"))
 	if err != nil || len(logs) != 1 {
-		return finding{}, fmt.Errorf("%d logs of a build: %w", len(logs), err)
+		return "", fmt.Errorf("%d logs of a build: %w", len(logs), err)
 	}
 	text, err := os.ReadFile(logs[0])
 	if err != nil {
-		return finding{}, err
+		return "", err
 	}
 	work, err := readJobs(string(text))
 	if err != nil {
-		return finding{}, fmt.Errorf("%s: %w", logs[0], err)
+		return "", fmt.Errorf("%s: %w", logs[0], err)
 	}
 	limit := work.cpu / float64(runtime.NumCPU())
-	return finding{text: fmt.Sprintf(`| a wheel of %d ops for 8.0, nothing kept | |
+	return fmt.Sprintf(`| a wheel of %d ops for 8.0, nothing kept | |
 |---|---|
 | jobs | %d |
 | wall from the first to the last of them, s | %.1f |
@@ -396,7 +386,7 @@ func (builds wheelBuilds) buildAllOps(ctx context.Context) (finding, error) {
 | bytes of the wheel | %d |
 
 The jobs take %.0f %% of the cores for as long as they run: %s.
-`, len(made.Manifest.Ops), work.count, work.wall, work.cpu, runtime.NumCPU(), limit, work.memory, made.took.Wall, made.Size, 100*limit/work.wall, strings.Join(made.Manifest.Ops, ", "))}, nil
+`, len(made.Manifest.Ops), work.count, work.wall, work.cpu, runtime.NumCPU(), limit, work.memory, made.took.Wall, made.Size, 100*limit/work.wall, strings.Join(made.Manifest.Ops, ", ")), nil
 }
 
 // jobs is the time that the programs of a compile step took.

@@ -70,11 +70,11 @@ func copyContenders(n int) []contender {
 }
 
 // compareCopies compares copying a big file.
-func (races fleetRaces) compareCopies(ctx context.Context) (finding, error) {
+func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 	if err := races.makeBigFile(); err != nil {
-		return finding{}, err
+		return "", err
 	}
-	text, pictures := "", map[string]string{}
+	text := ""
 	for _, n := range []int{1, 4} {
 		rank, err := races.runRace(ctx, race{
 			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 3, contenders: copyContenders,
@@ -82,15 +82,13 @@ func (races fleetRaces) compareCopies(ctx context.Context) (finding, error) {
 			after:  func(_ contender, n int) error { return races.mustHaveBigFile(n) },
 		})
 		if err != nil {
-			return finding{}, err
+			return "", err
 		}
-		picture := fmt.Sprintf("bench-copy-%d.svg", n)
-		pictures[picture] = rank.drawRanking("200 MiB to " + count(n) + ": wall by dsbuild's")
-		text += fmt.Sprintf("![walls of copying to %s, by dsbuild's](%s)\n\n%s\n", count(n), picture, rank)
+		text += rank.String() + "\n"
 		ours := rank.ratio(dsbuildName, scpName)
 		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n%s\n", aroundMedian(ours, "%.2f"), rank.listCommands())
 	}
-	return finding{text + "\n" + races.listTools(), pictures}, races.emptyHomes()
+	return text + "\n" + races.listTools(), races.emptyHomes()
 }
 
 func count(nodes int) string {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
@@ -85,32 +84,17 @@ func ansibleEnv() []string {
 	return []string{"ANSIBLE_HOME=ansible/home", "ANSIBLE_SSH_ARGS=-C -o ControlMaster=auto -o ControlPersist=60s -F ssh_config"}
 }
 
-// compareDeploys compares putting a wheel on nodes.
-func (races fleetRaces) compareDeploys(ctx context.Context) (finding, error) {
-	return races.raceDeploys(ctx, "bench-deploy.svg", "a wheel", races.real, deployContenders, 3)
-}
-
-// compareLargeDeploys compares putting a big wheel on nodes, with those tools that differ most.
-func (races fleetRaces) compareLargeDeploys(ctx context.Context) (finding, error) {
-	some := func(n int) []contender {
-		return slices.DeleteFunc(deployContenders(n), func(c contender) bool {
-			return !slices.Contains([]string{dsbuildName, pdshName, scpName, ansibleName, floorName}, c.name)
-		})
-	}
-	return races.raceDeploys(ctx, "bench-large.svg", "a wheel with 30 MiB more", races.big, some, 3)
-}
-
-// raceDeploys compares contenders, which get another of the wheels in each turn.
-func (races fleetRaces) raceDeploys(ctx context.Context, picture, what string, wheels []string, contenders func(int) []contender, rounds int) (finding, error) {
+// compareDeploys compares putting a wheel on nodes, which get another wheel in each turn.
+func (races fleetRaces) compareDeploys(ctx context.Context) (string, error) {
 	turn := 0
 	var wheel string
 	var sent spread
 	rank, err := races.runRace(ctx, race{
-		title: fmt.Sprintf("%s to %d nodes", what, deployed), nodes: deployed, rounds: rounds, contenders: contenders,
+		title: fmt.Sprintf("a wheel to %d nodes", deployed), nodes: deployed, rounds: 3, contenders: deployContenders,
 		before: func(c contender, nodes int) ([]string, error) {
 			turn++
-			wheel = wheels[turn%len(wheels)]
-			if err := races.mustRunAnother(ctx, nodes, wheel, wheels[(turn+1)%len(wheels)]); err != nil {
+			wheel = races.real[turn%len(races.real)]
+			if err := races.mustRunAnother(ctx, nodes, wheel, races.real[(turn+1)%len(races.real)]); err != nil {
 				return nil, err
 			}
 			return []string{"WHEEL=" + wheel, fmt.Sprintf(install, filepath.Base(wheel))}, races.emptyHomes()
@@ -123,15 +107,13 @@ func (races fleetRaces) raceDeploys(ctx context.Context, picture, what string, w
 		},
 	})
 	if err != nil {
-		return finding{}, err
+		return "", err
 	}
-	text := strings.Join([]string{
-		"![walls of a deploy, by dsbuild's](" + picture + ")\n", rank.String(), rank.floor(floorName),
-		rank.leanness([]string{dsbuildName}, pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), races.listTools(),
+	return strings.Join([]string{
+		rank.String(), rank.floor(floorName),
+		rank.leanness(pdshName, "clush", "parallel-ssh", scpName, ansibleName), sentText(sent), races.listTools(),
 		rank.listCommands("export WHEEL="+filepath.Dir(wheel)+"/deepspeed-….whl", fmt.Sprintf("export "+install, "deepspeed-….whl")),
-	}, "\n")
-	title := fmt.Sprintf("Push %s, pip install, ask for the version: %d nodes, wall by dsbuild's", what, deployed)
-	return finding{text, map[string]string{picture: rank.drawRanking(title)}}, nil
+	}, "\n"), nil
 }
 
 // readSentBytes returns the bytes of files that dsbuild sent to each node in its last deploy.

@@ -32,19 +32,19 @@ type grown struct {
 }
 
 // measureGrowth measures fleets of several sizes.
-func (ws *workspace) measureGrowth(ctx context.Context) (finding, error) {
+func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 	var all []grown
 	for _, n := range fleetSizes() {
 		step := ws.ui.Step(fmt.Sprintf("%d nodes of one process", n))
 		g, err := ws.measureNodes(ctx, n)
 		if err != nil {
 			step.End(ui.Failed, "")
-			return finding{}, fmt.Errorf("%d nodes: %w", n, err)
+			return "", fmt.Errorf("%d nodes: %w", n, err)
 		}
 		step.End(ui.Done, fmt.Sprintf("%.1fs, %s", g.deploy.Wall, ui.Size(g.deploy.Memory)))
 		all = append(all, g)
 	}
-	return finding{growthText(all), map[string]string{"bench-growth.svg": growthPicture(all)}}, nil
+	return growthText(all), nil
 }
 
 // measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
@@ -128,7 +128,6 @@ func runManyNodes(args []string) error {
 // growthText is the table.
 func growthText(all []grown) string {
 	var b strings.Builder
-	b.WriteString("![memory and time of the driver by the number of nodes](bench-growth.svg)\n\n")
 	b.WriteString("| nodes | deploy: resident, MB | wall, s | driver's CPU, s | per node, ms | verify: resident, MB | wall, s | driver's CPU, s |\n|---|---|---|---|---|---|---|---|\n")
 	for _, g := range all {
 		fmt.Fprintf(&b, "| %d | %d | %.2f | %.2f | %.1f | %d | %.2f | %.2f |\n", g.nodes,
@@ -136,14 +135,4 @@ func growthText(all []grown) string {
 	}
 	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: nearly all of the wall is theirs.\n")
 	return b.String()
-}
-
-func growthPicture(all []grown) string {
-	memory, wall, cpu := curve{title: "resident, MB"}, curve{title: "wall, s"}, curve{title: "driver's CPU, s"}
-	for _, g := range all {
-		for c, v := range map[*curve]float64{&memory: float64(g.deploy.Memory) / 1e6, &wall: g.deploy.Wall, &cpu: g.deploy.CPU} {
-			c.x, c.y = append(c.x, float64(g.nodes)), append(c.y, v)
-		}
-	}
-	return drawCurves("dsbuild deploy to 1 … 1,000 nodes", []curve{memory, wall, cpu})
 }

@@ -28,7 +28,7 @@ func loadContenders(n int) []contender {
 }
 
 // compareLoads compares a deploy that proves that ops load.
-func (races fleetRaces) compareLoads(ctx context.Context) (finding, error) {
+func (races fleetRaces) compareLoads(ctx context.Context) (string, error) {
 	n := 0
 	var wheel string
 	rank, err := races.runRace(ctx, race{
@@ -40,11 +40,10 @@ func (races fleetRaces) compareLoads(ctx context.Context) (finding, error) {
 		},
 	})
 	if err != nil {
-		return finding{}, err
+		return "", err
 	}
-	text := strings.Join([]string{
-		"![walls of a deploy with ops loaded, by dsbuild's](bench-load.svg)\n", rank.String(), rank.floor("loading alone"), races.listTools(),
+	return strings.Join([]string{
+		rank.String(), rank.floor("loading alone"), races.listTools(),
 		rank.listCommands(fmt.Sprintf("export "+install, "deepspeed-….whl"), "export "+loadOps),
-	}, "\n")
-	return finding{text, map[string]string{"bench-load.svg": rank.drawRanking(fmt.Sprintf("Push, pip install, load the ops: %d nodes with torch, wall by dsbuild's", loaded))}}, nil
+	}, "\n"), nil
 }

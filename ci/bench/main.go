@@ -9,7 +9,7 @@
 //	go run ./ci/bench -rounds 3 deploy
 //
 // The nodes are real OpenSSH servers on this machine (ci/nodes). It writes the results into
-// docs/benchmarks.md and docs/bench-*.svg.
+// docs/benchmarks.md.
 package main
 
 import (

@@ -4,10 +4,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/xml"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +15,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/wheel"
-	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
 // TestMain makes this binary what the program is when it calls itself.
@@ -153,56 +148,6 @@ func TestRanking(t *testing.T) {
 	}
 }
 
-func TestPicturesAreXML(t *testing.T) {
-	all := []grown{{1, cost{Wall: 0.1, CPU: 0.05, Memory: 30e6}, cost{}}, {1000, cost{Wall: 9, CPU: 4, Memory: 130e6}, cost{}}}
-	line := drawTimeline("a < b", []chart{{"cold & slow", 3, []span{{"x<y>.cpp (cc1plus)", "host", 0, 2.9}, {"y", "link", 1, 3.2}}}, {"nothing", 0.1, nil}})
-	for _, picture := range []string{races().drawRanking("a & b < c"), growthPicture(all), line} {
-		for d := xml.NewDecoder(strings.NewReader(picture)); ; {
-			if _, err := d.Token(); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatalf("%v\n%s", err, picture)
-			}
-		}
-		if strings.Contains(picture, "NaN") || strings.Contains(picture, "Inf") {
-			t.Error(picture)
-		}
-	}
-}
-
-func TestLanes(t *testing.T) {
-	got := assignLanes([]span{{"c", "", 2, 4}, {"a", "", 0, 2}, {"b", "", 1, 3}, {"d", "", 3.5, 5}})
-	var names []string
-	for _, lane := range got {
-		name := ""
-		for _, s := range lane {
-			name += s.what
-		}
-		names = append(names, name)
-	}
-	if !slices.Equal(names, []string{"ac", "bd"}) {
-		t.Error(names)
-	}
-}
-
-// What runs below this process is seen, with what it works on.
-func TestWatch(t *testing.T) {
-	dir := t.TempDir()
-	source := filepath.Join(dir, "slow.cpp")
-	const text = "#include <regex>\nint main() { std::regex r(\"a\"); return r.flags(); }\n"
-	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	spans := watchProcesses(func() {
-		if out, err := exec.Command("g++", "-O2", "-c", source, "-o", filepath.Join(dir, "slow.o")).CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-	})
-	if len(spans) == 0 || spans[0].what != "slow (cc1plus)" || spans[0].kind != "host" || spans[0].end <= spans[0].begin {
-		t.Errorf("%+v", spans)
-	}
-}
-
 func TestChoose(t *testing.T) {
 	names := func(all []part) (out []string) {
 		for _, p := range all {
@@ -218,23 +163,6 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := chooseParts([]string{"nothing"}); err == nil {
 		t.Error("a part that is none was found")
-	}
-}
-
-// A big wheel is one that dsbuild takes, with all that pip and dsbuild look at.
-func TestEnlarge(t *testing.T) {
-	dir := t.TempDir()
-	small := wheeltest.Packed(t, dir, wheeltest.Options{})
-	big := filepath.Join(t.TempDir(), filepath.Base(small))
-	if err := writeBigWheel(small, big, 1); err != nil {
-		t.Fatal(err)
-	}
-	v, err := wheel.Verify(t.Context(), big)
-	if err != nil || len(v.Findings()) > 0 {
-		t.Fatal(err, v.Findings())
-	}
-	if st, err := os.Stat(big); err != nil || st.Size() < ballastSize {
-		t.Error(st, err)
 	}
 }
 

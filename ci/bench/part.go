@@ -17,19 +17,13 @@ import (
 type part struct {
 	name  string
 	needs []need // got in this order
-	do    func(*workspace, context.Context) (finding, error)
+	do    func(*workspace, context.Context) (section string, err error)
 }
 
 // need is something that a part finds ready.
 type need struct {
 	title string
 	get   func(*workspace, context.Context, ui.Step) (detail string, err error)
-}
-
-// finding is the result of a part.
-type finding struct {
-	text     string            // of its section, below the heading
-	pictures map[string]string // files in docs with their contents
 }
 
 // allParts are all there are, in the order in which they run and are written down.
@@ -44,7 +38,6 @@ func allParts() []part {
 		{"archs", []need{checkout, toolchain}, ofBuilds(wheelBuilds.compareArchs)},
 		{"ops", []need{checkout, toolchain, {"what ops need of this system", getForBuilds(wheelBuilds.installOpPackages)}}, ofBuilds(wheelBuilds.buildAllOps)},
 		{"deploy", []need{checkout, peers, fleet, wheels}, ofRaces(fleetRaces.compareDeploys)},
-		{"large", []need{checkout, peers, fleet, wheels, {"the same wheels with 30 MiB more", (*workspace).bigWheels}}, ofRaces(fleetRaces.compareLargeDeploys)},
 		{"load", []need{checkout, peers, fleet, wheels}, ofRaces(fleetRaces.compareLoads)},
 		{"copy", []need{checkout, peers, fleet}, ofRaces(fleetRaces.compareCopies)},
 		{"verify", []need{checkout, peers, fleet, wheels}, ofRaces(fleetRaces.compareVerifications)},
@@ -53,12 +46,12 @@ func allParts() []part {
 }
 
 // ofBuilds makes a method of wheelBuilds the work of a part, ofRaces one of fleetRaces.
-func ofBuilds(do func(wheelBuilds, context.Context) (finding, error)) func(*workspace, context.Context) (finding, error) {
-	return func(ws *workspace, ctx context.Context) (finding, error) { return do(wheelBuilds{ws}, ctx) }
+func ofBuilds(do func(wheelBuilds, context.Context) (string, error)) func(*workspace, context.Context) (string, error) {
+	return func(ws *workspace, ctx context.Context) (string, error) { return do(wheelBuilds{ws}, ctx) }
 }
 
-func ofRaces(do func(fleetRaces, context.Context) (finding, error)) func(*workspace, context.Context) (finding, error) {
-	return func(ws *workspace, ctx context.Context) (finding, error) { return do(fleetRaces{ws}, ctx) }
+func ofRaces(do func(fleetRaces, context.Context) (string, error)) func(*workspace, context.Context) (string, error) {
+	return func(ws *workspace, ctx context.Context) (string, error) { return do(fleetRaces{ws}, ctx) }
 }
 
 func getForBuilds(get func(wheelBuilds, context.Context, ui.Step) (string, error)) func(*workspace, context.Context, ui.Step) (string, error) {
@@ -98,16 +91,13 @@ func resultsDocument() ledger.Document {
 	return d
 }
 
-// pictures are where parts draw.
-const pictures = "docs/bench-*.svg"
-
 // runPart prepares the needs of a part, measures, and writes the result down.
 func (ws *workspace) runPart(ctx context.Context, p part) error {
 	doc := resultsDocument()
 	if err := doc.Check(); err != nil {
 		return err
 	}
-	origin, err := ledger.Now(ctx, doc.File, pictures)
+	origin, err := ledger.Now(ctx, doc.File)
 	if err != nil {
 		return err
 	}
@@ -122,12 +112,7 @@ func (ws *workspace) runPart(ctx context.Context, p part) error {
 		return err
 	}
 	origin.Close(ctx)
-	for file, text := range found.pictures {
-		if err := ledger.Write("docs/"+file, text); err != nil {
-			return err
-		}
-	}
-	section := fmt.Sprintf("### %s\n\n%s; %s.\n\n%s", p.name, origin, ui.Duration(time.Since(begin)), found.text)
+	section := fmt.Sprintf("### %s\n\n%s; %s.\n\n%s", p.name, origin, ui.Duration(time.Since(begin)), found)
 	if err := doc.Save(p.name, section); err != nil {
 		return err
 	}

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/ledger"
@@ -37,16 +39,6 @@ func (r ranking) String() string {
 // aroundMedian is a median with the least and the most.
 func aroundMedian(s spread, format string) string {
 	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.median, s.least, s.most)
-}
-
-// drawRanking draws a bar for each contender: its time divided by dsbuild's.
-func (r ranking) drawRanking(title string) string {
-	var bars []bar
-	for _, c := range r.contenders {
-		s := r.ratio(c.name, dsbuildName)
-		bars = append(bars, bar{c.name, s, fmt.Sprintf("%.2f (%.1f s)", s.median, spreadOf(each(r.samples[c.name], wall)).median), c.name == dsbuildName})
-	}
-	return drawBars(title, bars)
 }
 
 // listCommands prints the commands that were run, word for word.
@@ -89,25 +81,11 @@ func (r ranking) floor(name string) string {
 	return fmt.Sprintf("The floor: %s takes %.1f s of CPU time, which is %.1f s of wall on %d cores.\n", name, cpu, cpu/float64(runtime.NumCPU()), runtime.NumCPU())
 }
 
-// leanness compares the driver's CPU time of some of dsbuild's with the least of the others.
-func (r ranking) leanness(ours []string, others ...string) string {
-	best, least := "", 0.0
-	for _, name := range others {
-		if len(r.samples[name]) == 0 {
-			continue // not in this race
-		}
-		if cpu := r.median(name, driverCPU); best == "" || cpu < least {
-			best, least = name, cpu
-		}
-	}
-	var said []string
-	for _, name := range ours {
-		if len(r.samples[name]) > 0 {
-			cpu := r.median(name, driverCPU)
-			said = append(said, fmt.Sprintf("%s %.2f s, %.2f of it", name, cpu, cpu/least))
-		}
-	}
-	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s.\n", best, least, strings.Join(said, "; "))
+// leanness compares the driver's CPU time of dsbuild with the least of the others.
+func (r ranking) leanness(others ...string) string {
+	best := slices.MinFunc(others, func(a, b string) int { return cmp.Compare(r.median(a, driverCPU), r.median(b, driverCPU)) })
+	least, ours := r.median(best, driverCPU), r.median(dsbuildName, driverCPU)
+	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s %.2f s, %.2f of it.\n", best, least, dsbuildName, ours, ours/least)
 }
 
 // listTools names what exactly was compared.

@@ -38,24 +38,23 @@ func verifyContenders(n int) []contender {
 }
 
 // compareVerifications compares tools that ask nodes for their version.
-func (races fleetRaces) compareVerifications(ctx context.Context) (finding, error) {
+func (races fleetRaces) compareVerifications(ctx context.Context) (string, error) {
 	if err := races.deployWheel(ctx, races.real[0], fmt.Sprintf("node[1-%d]", verified)); err != nil {
-		return finding{}, err
+		return "", err
 	}
 	rank, err := races.runRace(ctx, race{
 		title: fmt.Sprintf("what do %d nodes run?", verified), nodes: verified, rounds: 3, contenders: verifyContenders,
 		before: func(contender, int) ([]string, error) { return []string{ask}, nil },
 	})
 	if err != nil {
-		return finding{}, err
+		return "", err
 	}
-	text := strings.Join([]string{
-		"![walls of asking, by dsbuild's](bench-verify.svg)\n", rank.String(),
+	return strings.Join([]string{
+		rank.String(),
 		"dsbuild reads every file of DeepSpeed on each node and compares it with RECORD and with the other nodes, and asks for torch, CUDA, GPUs, driver and the rest besides; " +
 			"the others ask for the version alone, or do nothing (true).\n",
 		races.listTools(), rank.listCommands("export " + ask),
-	}, "\n")
-	return finding{text, map[string]string{"bench-verify.svg": rank.drawRanking(fmt.Sprintf("What do %d nodes run? Wall by dsbuild's", verified))}}, nil
+	}, "\n"), nil
 }
 
 // deployWheel puts a wheel on some nodes before anything is measured.
