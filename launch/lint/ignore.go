@@ -22,6 +22,7 @@ type ignores struct {
 func newIgnores(f *document, s *script.Script) *ignores {
 	g := &ignores{file: f, lines: map[int][]string{}}
 	for _, one := range withInnerScripts(s) {
+		firstOf, lastOf := f.commandLines(one.Ranges)
 		for _, c := range one.Comments {
 			names := ignoredRules(c.Text)
 			if len(names) == 0 {
@@ -31,16 +32,31 @@ func newIgnores(f *document, s *script.Script) *ignores {
 			if own && !strings.HasPrefix(c.Text, "SBATCH") {
 				target = f.nextLine(target)
 			}
-			g.addLines(target, target, names)
-			for _, r := range one.Ranges {
-				first, last := f.lineNumber(r.At), f.lineNumber(max(r.End-1, r.At))
-				if own && first == target || !own && last == target {
-					g.addLines(first, last, names)
-				}
+			first, last := target, target
+			if line, found := lastOf[target]; found && own {
+				last = line
 			}
+			if line, found := firstOf[target]; found && !own {
+				first = line
+			}
+			g.addLines(first, last, names)
 		}
 	}
 	return g
+}
+
+// commandLines returns the first line of the longest command that ends in a line, and
+// the last line of the longest that begins there.
+func (f *document) commandLines(ranges []script.Range) (firstOf, lastOf map[int]int) {
+	firstOf, lastOf = map[int]int{}, map[int]int{}
+	for _, r := range ranges {
+		first, last := f.lineNumber(r.At), f.lineNumber(max(r.End-1, r.At))
+		if line, found := firstOf[last]; !found || first < line {
+			firstOf[last] = first
+		}
+		lastOf[first] = max(lastOf[first], last)
+	}
+	return firstOf, lastOf
 }
 
 func (g *ignores) addLines(first, last int, names []string) {
@@ -73,9 +89,8 @@ func (f *document) ownLine(at int) bool {
 
 // nextLine returns the next line that is neither empty nor a comment.
 func (f *document) nextLine(n int) int {
-	lines := f.lines()
-	for n++; n < len(lines); n++ {
-		text := strings.TrimSpace(lines[n])
+	for n++; n < len(f.lines); n++ {
+		text := strings.TrimSpace(f.lines[n])
 		if text != "" && (!strings.HasPrefix(text, "#") || strings.HasPrefix(text, "#SBATCH")) {
 			return n
 		}
@@ -109,6 +124,7 @@ func unknownIgnores(s *subject) []hit {
 				says += " (did you mean " + near + "?)"
 			}
 			hits = append(hits, hit{at: c.At, says: says})
+			break
 		}
 	}
 	return hits

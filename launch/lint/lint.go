@@ -82,24 +82,31 @@ func Check(file string, r io.Reader) ([]Finding, error) {
 	}
 	// A byte order mark is not part of the script.
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
-	f := &document{file: file, text: text, starts: lineStarts(text)}
+	f := newDocument(file, text)
 	s, err := script.Read(text)
 	if err != nil {
 		return nil, f.syntaxError(err)
 	}
+	type place struct {
+		rule string
+		at   int
+	}
 	var all []Finding
-	silenced := newIgnores(f, s)
+	seen := map[place]bool{} // a function with several callers has the same finding in each
+	silenced, rules := newIgnores(f, s), Rules()
 	for _, one := range withInnerScripts(s) {
 		sub := newSubject(one)
-		for _, rule := range Rules() {
+		for _, rule := range rules {
 			for _, h := range rule.check(sub) {
-				if !silenced.isIgnored(rule.ID, h.at) {
+				if p := (place{rule.ID, h.at}); !seen[p] && !silenced.isIgnored(rule.ID, h.at) {
+					seen[p] = true
 					all = append(all, f.newFinding(rule, h))
 				}
 			}
 		}
 	}
-	return sortFindings(all), nil
+	sortFindings(all)
+	return all, nil
 }
 
 // Unreadable is the error for a file that cannot be opened.
@@ -129,30 +136,29 @@ func withInnerScripts(s *script.Script) []*script.Script {
 	return all
 }
 
-// sortFindings sorts findings by place and drops duplicates, which a function with
-// several callers causes.
-func sortFindings(all []Finding) []Finding {
+// sortFindings sorts findings by place.
+func sortFindings(all []Finding) {
 	slices.SortStableFunc(all, func(a, b Finding) int {
 		return cmp.Or(a.Position.Line-b.Position.Line, a.Position.Column-b.Position.Column, strings.Compare(a.Rule, b.Rule))
 	})
-	return slices.CompactFunc(all, func(a, b Finding) bool { return a.Rule == b.Rule && a.Position == b.Position })
 }
 
 // document is a file's text with its lines.
 type document struct {
 	file   string
 	text   []byte
+	lines  []string
 	starts []int // of the lines
 }
 
-func lineStarts(text []byte) []int {
-	starts := []int{0}
-	for i, b := range text {
-		if b == '\n' {
-			starts = append(starts, i+1)
-		}
+func newDocument(file string, text []byte) *document {
+	f := &document{file: file, text: text, lines: strings.Split(string(text), "\n")}
+	start := 0
+	for _, line := range f.lines {
+		f.starts = append(f.starts, start)
+		start += len(line) + 1
 	}
-	return starts
+	return f
 }
 
 // lineNumber returns the line of a byte, from 0.
@@ -171,13 +177,10 @@ func (f *document) position(at int) diagnostic.Position {
 	return diagnostic.Position{File: f.file, Line: n + 1, Column: utf8.RuneCount(f.text[f.starts[n]:at]) + 1}
 }
 
-// lines returns the lines, for excerpts.
-func (f *document) lines() []string { return strings.Split(string(f.text), "\n") }
-
 func (f *document) newFinding(r Rule, h hit) Finding {
 	says := cmp.Or(h.says, r.Title)
 	found := Finding{Rule: r.ID, Severity: cmp.Or(h.severity, r.Severity), Position: f.position(h.at), Message: says + ": " + cmp.Or(h.why, r.Why), Fix: r.Fix}
-	list := diagnostic.List{Lines: f.lines()}
+	list := diagnostic.List{Lines: f.lines}
 	list.Add(found.Position, "", "%s", found.Message)
 	found.Excerpt = list.Problems[0].Excerpt
 	return found
@@ -186,7 +189,7 @@ func (f *document) newFinding(r Rule, h hit) Finding {
 // syntaxError is the error for a text that is not a shell script.
 func (f *document) syntaxError(err error) error {
 	var at *script.SyntaxError
-	list := diagnostic.List{Lines: f.lines()}
+	list := diagnostic.List{Lines: f.lines}
 	position := diagnostic.Position{File: f.file}
 	if errors.As(err, &at) {
 		position = f.position(at.At)

@@ -302,6 +302,43 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
+// Hostile scripts of a few lines, written many times, take no long time: each of these made
+// one part of the work grow without end, or with the square of its lines.
+func TestBounded(t *testing.T) {
+	repeat := strings.Repeat
+	var variables strings.Builder
+	for i := range 9000 {
+		fmt.Fprintf(&variables, "a%x=\n", i)
+	}
+	for name, text := range map[string]string{
+		"outputs of outputs":     "A=$(a)\n" + repeat("A=$(echo $A $A)\n", 34) + "srun $A\n",
+		"sums of sums":           "srun bash -c 'A=$((Q+0));" + repeat("A=$((A+A));", 36) + "torchrun --nnodes 2 --rdzv-id=$A x.py'\n",
+		"assignments in calls":   "f() {\n" + repeat("A=\n", 38000) + "}\n" + repeat("f\n", 5000),
+		"exports in calls":       "f() {\nexport " + repeat("A ", 40000) + "\n}\n" + repeat("f\n", 5000),
+		"statements in calls":    "f() {\n" + repeat("((b));", 18000) + "\n}\n" + repeat("f\n", 5000),
+		"loops in calls":         "f() {\n" + repeat("while ((a)); do ", 150) + repeat("((b));", 15000) + repeat(" done;", 150) + "\n}\n" + repeat("f\n", 5000),
+		"variables and branches": variables.String() + repeat("if a=;then a=;fi\n", 4000),
+		"variables and commands": variables.String() + repeat("pip install x\n", 3000),
+		"builds":                 repeat("DS_A=\n", 8000) + repeat("pip install\n", 5000),
+		"findings at one place":  "A=1\nbash -c 'B=$A" + repeat("$A", 1000) + `; C="$B $B $B $B $B $B $B $B $B $B"; ` + repeat("echo $C;", 300) + "'\n" + repeat("true\n", 10000),
+		"findings in many lines": repeat("JAX_PLATFORM_NAME=\n", 6800),
+		"launchers":              "#SBATCH --nodes=2\n" + repeat("srun torchrun x\n", 7000),
+		"ranks":                  "#SBATCH --nodes=2\n" + repeat("torchrun --node-rank 1 --rdzv-backend=c10d x\n", 2800),
+		"nodes":                  "#SBATCH --nodes=2 --nodelist=a[1-60000]\n" + repeat("MASTER_ADDR=a\n", 8000),
+		"variables of Slurm":     "#SBATCH --nodes=2\nA=$SLURM_GPUS\n" + repeat("A=$A$A$A$A$A$A$A$A\n", 8) + repeat("B=\n", 10000) + "srun" + repeat(" $A", 15) + "\n",
+		"ignored names":          "# dsbuild: ignore " + repeat("xxxx ", 20000) + "\n",
+		"ignored lines":          repeat("a #dsbuild: ignore x\n", 6000),
+	} {
+		start := time.Now()
+		if _, err := lint.Check("x.sh", strings.NewReader(text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%s: %d bytes took %s", name, len(text), took)
+		}
+	}
+}
+
 // FuzzCheck: whatever the text, there is no panic, no endless work, and every
 // place is in the file.
 func FuzzCheck(f *testing.F) {

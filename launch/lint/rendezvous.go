@@ -193,9 +193,10 @@ func masterAddrFixed(s *subject) []hit {
 		return nil
 	}
 	var hits []hit
+	asksFor := s.requestedNodes()
 	add := func(host script.Word) {
 		text, known := host.Literal()
-		if known && text != "" && !isOwnAddress(text) && !s.asksFor(text) {
+		if known && text != "" && !isOwnAddress(text) && !asksFor(text) {
 			hits = append(hits, hit{at: host.Origin(), says: "the master is always " + text})
 		}
 	}
@@ -212,14 +213,20 @@ func masterAddrFixed(s *subject) []hit {
 	return hits
 }
 
-// asksFor reports whether the job asks for a node by name.
-func (s *subject) asksFor(host string) bool {
+// requestedNodes returns whether the job asks for a node by name.
+func (s *subject) requestedNodes() func(host string) bool {
+	names := map[string]bool{}
 	o, ok := findOption(s.Batch, "nodelist")
-	if !ok {
-		return false
+	if ok {
+		list, err := inventory.Expand(o.Value.Text())
+		if err != nil {
+			return func(string) bool { return true }
+		}
+		for _, name := range list {
+			names[name] = true
+		}
 	}
-	names, err := inventory.Expand(o.Value.Text())
-	return err != nil || slices.Contains(names, host)
+	return func(host string) bool { return names[host] }
 }
 
 func masterAddrUnset(s *subject) []hit {

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"slices"
 	"strconv"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -85,9 +86,25 @@ func (e expander) evalOperand(w *syntax.Word, uses *[]*Ref) (n int, known bool) 
 		}
 	}
 	if uses != nil {
-		*uses = append(*uses, value.Refs()...)
+		for _, r := range value.Refs() {
+			*uses = addUses(*uses, r)
+		}
 	}
 	return 0, false
+}
+
+// addUses adds a variable, or the variables of an expression.
+func addUses(uses []*Ref, r *Ref) []*Ref {
+	found := r.Uses
+	if len(found) == 0 {
+		found = []*Ref{r}
+	}
+	for _, one := range found {
+		if len(uses) < maxUses && !slices.Contains(uses, one) {
+			uses = append(uses, one)
+		}
+	}
+	return uses
 }
 
 // indexText returns an index, "" if it is not known.

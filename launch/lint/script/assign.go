@@ -57,15 +57,15 @@ func appendToVariable(old *variable, array []Word, value Word) ([]Word, Word) {
 }
 
 // assignedNames returns the variables that a part of a script assigns: NAME=value,
-// NAME++ and NAME+=1.
-func assignedNames(node syntax.Node) []string {
-	var names []string
+// NAME++ and NAME+=1. nodes is the size of the part.
+func assignedNames(node syntax.Node) (names []string, nodes int) {
 	arithmetic := func(x syntax.ArithmExpr) {
 		if w, ok := x.(*syntax.Word); ok && syntax.ValidName(w.Lit()) {
 			names = append(names, w.Lit())
 		}
 	}
 	syntax.Walk(node, func(n syntax.Node) bool {
+		nodes++
 		switch n := n.(type) {
 		case *syntax.Assign:
 			if n.Name != nil && !n.Naked {
@@ -82,7 +82,7 @@ func assignedNames(node syntax.Node) []string {
 		}
 		return true
 	})
-	return names
+	return names, nodes
 }
 
 func isAssignment(op syntax.BinAritOperator) bool {

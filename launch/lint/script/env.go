@@ -24,8 +24,7 @@ type environment struct {
 
 func newEnvironment() *environment { return &environment{vars: map[string]*variable{}} }
 
-// copyEnvironment copies the variables for a subshell or a branch. Code replaces
-// variables and never changes them.
+// copyEnvironment copies the variables. Code replaces variables and never changes them.
 func (e *environment) copyEnvironment() *environment {
 	return &environment{vars: maps.Clone(e.vars), exportAll: e.exportAll, pipefail: e.pipefail}
 }

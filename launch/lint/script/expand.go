@@ -52,7 +52,12 @@ func (e expander) expandWord(w *syntax.Word, q quoting) []Char {
 			out = out[:maxWord]
 		}
 	}
-	e.budget.chars += len(out)
+	for _, c := range out {
+		e.budget.chars++
+		if c.Ref != nil {
+			e.budget.chars += len(c.Ref.String())
+		}
+	}
 	return out
 }
 
@@ -71,7 +76,7 @@ func (e expander) expandPart(part syntax.WordPart, q quoting) []Char {
 	case *syntax.ParamExp:
 		return e.expandParameter(p, q)
 	case *syntax.CmdSubst:
-		return e.unknownText(p.Pos(), &Ref{Output: e.commandOutput(p.Stmts)}, q)
+		return e.unknownText(p.Pos(), newOutputRef(e.commandOutput(p.Stmts)), q)
 	case *syntax.ArithmExp:
 		return e.expandArithmetic(p, q)
 	case *syntax.ProcSubst:

@@ -20,11 +20,13 @@ import (
 const (
 	// MaxSize is the maximum size of a script.
 	MaxSize     = 128 << 10
-	maxCommands = 5000
-	maxChars    = 1 << 20 // of all expansions together
+	maxCommands = 2000    // with assignments
+	maxChars    = 1 << 19 // of all expansions together, with the variables that subshells copy
 	maxWord     = 32 << 10
-	maxShells   = 12  // shells within shells, and functions
-	maxLevels   = 200 // statements within statements, and expansions
+	maxRef      = 1 << 10 // bytes of the text of a Ref
+	maxUses     = 100     // of one Ref
+	maxShells   = 12      // shells within shells, and functions
+	maxLevels   = 200     // statements within statements, and expansions
 )
 
 // Script describes a file, or a script in one of its here-documents.

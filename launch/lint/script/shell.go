@@ -57,6 +57,7 @@ func (sh *shell) enterLevel() bool {
 		return false
 	}
 	sh.budget.levels++
+	sh.budget.chars++
 	return true
 }
 
@@ -65,8 +66,14 @@ func (sh *shell) leaveLevel() { sh.budget.levels-- }
 // newSubshell returns a subshell. Its assignments do not reach the parent.
 func (sh *shell) newSubshell() *shell {
 	sub := *sh
-	sub.env = sh.env.copyEnvironment()
+	sub.env = sh.copyEnvironment()
 	return &sub
+}
+
+// copyEnvironment copies the variables for a subshell or a branch.
+func (sh *shell) copyEnvironment() *environment {
+	sh.budget.chars += len(sh.env.vars)
+	return sh.env.copyEnvironment()
 }
 
 // withSituation calls do in a changed situation.
@@ -115,8 +122,16 @@ func (sh *shell) forgetVariables(names ...string) {
 	}
 }
 
+// forgetAssigned makes the variables unknown that a part of the script assigns.
+func (sh *shell) forgetAssigned(part syntax.Node) {
+	names, nodes := assignedNames(part)
+	sh.budget.chars += nodes
+	sh.forgetVariables(names...)
+}
+
 // newAssignment makes an assignment at this point of the script.
 func (sh *shell) newAssignment(name string, value Word, at int) *Assignment {
+	sh.budget.commands++
 	return &Assignment{
 		Name: name, Value: value, At: at, Seq: sh.budget.nextSeq(), Depth: sh.depth, Via: sh.via,
 		Branch: sh.branch, Inherited: slices.ContainsFunc(value.Refs(), func(r *Ref) bool { return r.Name == name && r.Default != nil }),
@@ -125,10 +140,9 @@ func (sh *shell) newAssignment(name string, value Word, at int) *Assignment {
 
 func (sh *shell) newCommand(words []Word) *Command {
 	sh.budget.commands++
-	exports := sh.env.exportedAssignments()
-	sh.budget.chars += len(exports)
+	sh.budget.chars += len(sh.env.vars)
 	return &Command{
-		environment: exports,
+		environment: sh.env.exportedAssignments(),
 		Words:       words, Via: sh.via, Depth: sh.depth, Seq: sh.budget.nextSeq(), At: words[0].At,
 		Loop: sh.loop, Branch: sh.branch, Test: sh.test, Captured: sh.captured, Background: sh.background,
 		Remote: sh.remote, Pipefail: sh.env.pipefail, Piped: sh.piped, Uncalled: sh.uncalled,

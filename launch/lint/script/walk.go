@@ -112,7 +112,7 @@ func (in interpreter) runCompound(cmd syntax.Command) {
 	case *syntax.TestDecl:
 		in.runStatement(c.Body)
 	case *syntax.ArithmCmd, *syntax.LetClause:
-		in.forgetVariables(assignedNames(c)...)
+		in.forgetAssigned(c)
 	}
 }
 
@@ -131,12 +131,12 @@ func (in interpreter) runIf(c *syntax.IfClause) {
 			in.withSituation(markTest, func() { in.runStatements(c.Cond) })
 		}
 		base := in.env
-		in.env = base.copyEnvironment()
+		in.env = in.copyEnvironment()
 		in.withSituation(markBranch, func() { in.runStatements(c.Then) })
 		ends = append(ends, in.env)
 		in.env = base
 		if c.Else == nil && len(c.Cond) > 0 {
-			ends = append(ends, base.copyEnvironment()) // no branch ran
+			ends = append(ends, in.copyEnvironment()) // no branch ran
 		}
 	}
 	in.env = before
@@ -146,13 +146,13 @@ func (in interpreter) runIf(c *syntax.IfClause) {
 // runLoop follows a loop once. Its variables are unknown afterwards.
 func (in interpreter) runLoop(condition, body []*syntax.Stmt) {
 	in.withSituation(markTest, func() { in.withSituation(markLoop, func() { in.runStatements(condition) }) })
-	never := in.env.copyEnvironment()
+	never := in.copyEnvironment()
 	// From the second round on they hold values of the round before.
 	for _, s := range body {
-		in.forgetVariables(assignedNames(s)...)
+		in.forgetAssigned(s)
 	}
 	in.withSituation(markLoop, func() { in.runStatements(body) })
-	in.env.mergeBranches([]*environment{in.env.copyEnvironment(), never})
+	in.env.mergeBranches([]*environment{in.copyEnvironment(), never})
 }
 
 func (in interpreter) runFor(c *syntax.ForClause) {
@@ -160,17 +160,17 @@ func (in interpreter) runFor(c *syntax.ForClause) {
 		expander{in.shell}.expandFields(iter.Items)
 		in.forgetVariables(iter.Name.Value)
 	} else {
-		in.forgetVariables(assignedNames(c.Loop)...)
+		in.forgetAssigned(c.Loop)
 	}
 	in.runLoop(nil, c.Do)
 }
 
 func (in interpreter) runCase(c *syntax.CaseClause) {
 	expander{in.shell}.expandWord(c.Word, inQuotes)
-	ends := []*environment{in.env.copyEnvironment()}
+	ends := []*environment{in.copyEnvironment()}
 	for _, item := range c.Items {
 		base := in.env
-		in.env = base.copyEnvironment()
+		in.env = in.copyEnvironment()
 		in.withSituation(markBranch, func() { in.runStatements(item.Stmts) })
 		ends = append(ends, in.env)
 		in.env = base
@@ -197,6 +197,7 @@ func (in interpreter) runBinary(c *syntax.BinaryCmd) {
 // runDeclaration follows export, declare, local, readonly and typeset.
 func (in interpreter) runDeclaration(c *syntax.DeclClause) {
 	export := c.Variant.Value == "export"
+	in.budget.chars += len(c.Args)
 	for _, a := range c.Args {
 		if a.Name == nil {
 			option, _ := expander{in.shell}.expandValue(a.Value).Literal()

@@ -35,7 +35,11 @@ type Ref struct {
 	Default *Word
 	// Output are the commands in $(...).
 	Output []*Command
-	// Uses are the unknown variables in an arithmetic expression.
+	// output is the text of the first of them. It is kept because the commands may hold
+	// other Refs, and those others again.
+	output string
+	// Uses are the unknown variables in an arithmetic expression, also by way of
+	// other expressions; not more than maxUses.
 	Uses []*Ref
 	// Depth is the Command.Depth of the shell that expands it.
 	Depth int
@@ -85,13 +89,23 @@ func (w Word) Text() string {
 	return out.String()
 }
 
-// String writes the unknown text as in a script.
+// newOutputRef returns a Ref to the output of commands.
+func newOutputRef(commands []*Command) *Ref {
+	r := &Ref{Output: commands}
+	if len(commands) > 0 {
+		r.output = commands[0].Text()
+		r.output = r.output[:min(len(r.output), maxRef)]
+	}
+	return r
+}
+
+// String writes the unknown text as in a script, the first part of a very long one.
 func (r *Ref) String() string {
 	switch {
 	case r.Name != "":
-		return "$" + r.Name
+		return "$" + r.Name[:min(len(r.Name), maxRef)]
 	case len(r.Output) > 0:
-		return "$(" + r.Output[0].Text() + ")"
+		return "$(" + r.output + ")"
 	}
 	return "$((...))"
 }
