@@ -29,13 +29,15 @@ def say(message):
 def answer(number, do, describe):
     """Sends the result of do. If do fails, sends what describe returns for the exception; if that
     is None, the exception is not for the driver."""
+    message = {"to": number}
     try:
-        message = {"ok": do()}
+        message["ok"] = do()
     except Exception as e:
-        message = describe(e)
-        if message is None:
+        failed = describe(e)
+        if failed is None:
             raise
-    say(dict(message, to=number))
+        message.update(failed)
+    say(message)
 
 
 def serve(take, verbs, describe):

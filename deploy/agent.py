@@ -1,7 +1,6 @@
-# The one program that changes an environment. It lives as long as its standard
-# input: when the driver goes away, however it goes, the input ends and the
-# environment is put back by the node itself. Orders come as JSON lines; each is
-# answered by one message with its number.
+# The agent that changes an environment. It lives as long as its standard input: when the
+# driver goes away, however it goes, the input ends and the environment is put back by the
+# node itself.
 #
 # Everything of dsbuild's is in HOME: lock (held while this runs), change.json (a
 # change under way: enough to undo it after a power cut), kept-RUN/ (what was
@@ -10,16 +9,12 @@
 # now), previous/ (what was before), bytecode.xz (the byte code that came with the wheel:
 # what lies beside its modules is compared with it), journal.jsonl.
 #
-# proof.py and verify.py go before it.
+# ../agent/agent.py, proof.py and verify.py go before it.
 import errno
 import fcntl
-import json
-import select
 import shutil
-import signal
 import stat
 import subprocess
-import time
 import zipfile
 
 HOME = os.path.join(os.path.realpath(sys.prefix), ".dsbuild")
@@ -30,14 +25,9 @@ JOURNAL = os.path.join(HOME, "journal.jsonl")
 INBOX = os.path.join(HOME, "inbox")
 BYTE_CODE = os.path.join(HOME, "bytecode.xz")
 PART = ".part"  # ends the name of an upload that is not whole
-SILENCE = REQUEST["silence_s"]  # the driver says something more often than this
 SYNC_LIMIT = 30  # seconds that a change waits for the disk before it is made final
 MOST_FIRST_LINE = 120  # bytes of an interpreter's path that every kernel reads in a script
 COPY, GONE = ".dsbuild-copy", ".dsbuild-gone"  # what move leaves where it is cut off
-
-
-class Gone(Exception):
-    """The driver went away or asked to undo."""
 
 
 class Busy(Failed):
@@ -883,63 +873,13 @@ def run_pip(order, arguments, folder, inbox, lock, isolated=True):
         raise Failed("pip ended with status %d: %s" % (child.returncode, words))
 
 
-class Inbox:
-    """Orders on standard input."""
-
-    def __init__(self):
-        self.data, self.ended, self.heard, self.orders = b"", False, time.monotonic(), []
-
-    def read(self):
-        block = os.read(0, 65536)
-        self.heard = time.monotonic()
-        if not block:
-            self.ended = True
-        self.data += block
-        while True:
-            line, end, rest = self.data.partition(b"\n")
-            if not end:
-                return
-            order, self.data = json.loads(line.decode("utf-8")), rest
-            if order["do"] != "ping":
-                self.orders.append(order)
-
-    def listen(self, wait):
-        """Reads all that is there, waiting at most so long for its beginning."""
-        while not self.ended and select.select([0], [], [], wait)[0]:
-            self.read()
-            wait = 0
-
-    def silent(self):
-        return self.ended or time.monotonic() - self.heard > SILENCE
-
-    def check(self):
-        """Raises Gone when there is no use in going on."""
-        self.listen(0)
-        if self.silent() or any(o["do"] == "undo" for o in self.orders):
-            raise Gone()
-
-    def take(self):
-        """The next order; Gone when there will be none."""
-        self.listen(0)  # what came while this program was busy counts before silence is judged
-        while not self.orders:
-            if self.silent():
-                raise Gone()
-            self.listen(5)
-        return self.orders.pop(0)
-
-
-def answer(number, make):
-    """Sends what make returns, or why it failed."""
-    busy = False
-    try:
-        emit({"to": number, "ok": make()})
-        return
-    except Failed as e:
-        why, advice, detail, busy = str(e), e.advice, e.detail, isinstance(e, Busy)
-    except OSError as e:
-        advice, detail = no_room("[Errno %s]" % e.errno), ""
-        why = "%s: %s" % (e.filename or HOME, e.strerror)
-    emit({"to": number, "failed": why, "advice": advice, "detail": detail, "busy": busy})
+def describe(error):
+    """What is sent of an error; None for one that nobody expects."""
+    if isinstance(error, Failed):
+        return {"failed": str(error), "advice": error.advice, "detail": error.detail, "busy": isinstance(error, Busy)}
+    if isinstance(error, OSError):
+        return {"failed": "%s: %s" % (error.filename or HOME, error.strerror), "advice": no_room("[Errno %s]" % error.errno)}
+    return None
 
 
 def no_room(text):
@@ -950,48 +890,34 @@ def no_room(text):
     return ""
 
 
-def serve(env, inbox):
-    """Obeys until told to end."""
-    while True:
-        order = inbox.take()
-        number, do = order.get("number"), order["do"]  # "end" is not answered
-        if do == "install":
-            answer(number, lambda: env.install(order, inbox))
-        elif do == "learn":
-            answer(number, lambda: env.learn(order))
-        elif do == "digest":
-            answer(number, lambda: env.digest(order))
-        elif do == "fetch":
-            answer(number, lambda: env.fetch(order, inbox))
-        elif do == "users":
-            answer(number, users)
-        elif do == "verify":
-            answer(number, lambda: verify_now(order["request"]))
-        elif do == "roll_back":
-            answer(number, env.roll_back)
-        elif do == "record":
-            answer(number, lambda: env.record(order))
-        elif do == "undo":
-            answer(number, env.undo)
-        elif do == "end":
-            return
-        else:
-            raise Failed("unknown order %s" % do)
+def verbs(env, inbox):
+    """What this agent can do."""
+    return {
+        "install": lambda order: env.install(order, inbox),
+        "learn": env.learn,
+        "digest": env.digest,
+        "fetch": lambda order: env.fetch(order, inbox),
+        "users": lambda order: users(),
+        "verify": lambda order: verify_now(order["request"]),
+        "roll_back": lambda order: env.roll_back(),
+        "record": env.record,
+        "undo": lambda order: env.undo(),
+    }
 
 
 def main():
     def leave(*_):
         raise Gone()
 
-    for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for s in SIGNALS:
         signal.signal(s, leave)
-    env, inbox = Environment(), Inbox()
+    env, inbox = Environment(), Inbox(urgent=["undo"])
     try:
-        answer(0, lambda: env.begin(inbox))
+        answer(0, lambda: env.begin(inbox), describe)
         if env.dir:
             while True:
                 try:
-                    serve(env, inbox)
+                    serve(inbox.take, verbs(env, inbox), describe)
                     return
                 except Gone:
                     undo = [o for o in inbox.orders if o["do"] == "undo"]
@@ -1002,7 +928,7 @@ def main():
     except Gone:
         pass
     finally:
-        for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        for s in SIGNALS + (signal.SIGPIPE,):
             signal.signal(s, signal.SIG_IGN)
         if env.lock is not None and env.dir:
             env.undo()
