@@ -11,6 +11,7 @@ import (
 	"deps.dev/util/pypi"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -27,25 +28,25 @@ const (
 	DepsIndex  Deps = "index"  // install them from the node's own index
 )
 
-// Along is a wheel that dsbuild installs together with DeepSpeed's.
-type Along struct {
+// Companion is a wheel that dsbuild installs together with DeepSpeed's.
+type Companion struct {
 	wheel.BundleWheel
 	For string // the reason: the requirement that it meets, or "companion"
 }
 
-func (a Along) String() string { return a.Name + " " + a.Version }
+func (a Companion) String() string { return a.Name + " " + a.Version }
 
 // LoadBundle reads the wheelhouse at dir. If dir is "", it reads the wheelhouse beside the wheel
-// at wheels, or inside it if wheels is a folder.
-func LoadBundle(dir, wheels string) (*wheel.Bundle, error) {
+// at the path at, or inside it if that is a folder.
+func LoadBundle(dir, at string) (*wheel.Bundle, error) {
 	if dir == "" {
-		if info, err := os.Stat(wheels); err != nil || !info.IsDir() {
-			wheels = filepath.Dir(wheels)
+		if info, err := os.Stat(at); err != nil || !info.IsDir() {
+			at = filepath.Dir(at)
 		}
-		dir = filepath.Join(wheels, wheel.WheelhouseDir)
+		dir = filepath.Join(at, wheel.WheelhouseDir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, usage("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is no folder", dir)
+		return nil, wheels.NewUsageError("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is no folder", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
 	return &b, err
@@ -57,14 +58,14 @@ type demand struct {
 	extras      []string // the extras of that package that were requested
 }
 
-// lack is a requirement that neither the node nor the wheelhouse meets.
-type lack struct {
+// missing is a requirement that neither the node nor the wheelhouse meets.
+type missing struct {
 	requirement string // in pip's syntax
 	why         string // the requirement for a message, with the version found instead
 }
 
-// whys returns the missing requirements as text for a message.
-func whys(lacks []lack) []string {
+// reasonsOf returns the missing requirements as text for a message.
+func reasonsOf(lacks []missing) []string {
 	out := make([]string, len(lacks))
 	for i, l := range lacks {
 		out[i] = l.why
@@ -79,17 +80,17 @@ type picker struct {
 	bundle  *wheel.Bundle // nil: no wheelhouse
 	markers markers
 	have    map[string]string
-	along   []Along
-	lacks   []lack
+	along   []Companion
+	lacks   []missing
 	queue   []demand
 	asked   map[string]bool
 }
 
-// pick returns the wheels that must be installed together with w on a node, and the requirements
+// chooseCompanions returns the wheels that must be installed together with w on a node, and the requirements
 // that neither the node nor the wheelhouse meets. A companion is skipped if the node already has
 // that version, unless dsbuild installed it there from another wheel: two commits may carry the
 // same version. With force, companions are always installed again.
-func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []Along, lacks []lack, err error) {
+func chooseCompanions(w wheels.Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers) (along []Companion, lacks []missing, err error) {
 	p := picker{facts: f, bundle: bundle, markers: known, have: maps.Clone(f.Dists), asked: map[string]bool{}}
 	if p.have == nil {
 		p.have = map[string]string{}
@@ -114,7 +115,7 @@ func pick(w Wheel, f node.Facts, bundle *wheel.Bundle, force bool, known markers
 			return nil, nil, err
 		}
 	}
-	slices.SortFunc(p.along, func(a, b Along) int { return strings.Compare(a.File, b.File) })
+	slices.SortFunc(p.along, func(a, b Companion) int { return strings.Compare(a.File, b.File) })
 	return p.along, p.lacks, nil
 }
 
@@ -133,10 +134,10 @@ func (p *picker) demand(requires, extras []string) {
 // returns false.
 func (p *picker) take(b wheel.BundleWheel, why string) bool {
 	if !slices.ContainsFunc(b.Tags, func(t string) bool { return compat.Installs(t, p.facts) }) {
-		p.lacks = append(p.lacks, lack{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
+		p.lacks = append(p.lacks, missing{b.Name, fmt.Sprintf("%s (the wheelhouse has %s, which this node cannot install: Python %s, glibc %s)", why, b.File, p.facts.Python, p.facts.Glibc)})
 		return false
 	}
-	p.along = append(p.along, Along{b, why})
+	p.along = append(p.along, Companion{b, why})
 	p.have[b.Name] = b.Version
 	p.demand(b.Requires, nil)
 	return true
@@ -167,13 +168,13 @@ func (p *picker) meet(want demand) error {
 		}
 		switch {
 		case p.taken(name):
-			p.lacks = append(p.lacks, lack{asked, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have)})
+			p.lacks = append(p.lacks, missing{asked, fmt.Sprintf("%s%s (the wheelhouse has %s)", d.Name, d.Constraint, have)})
 			return nil
 		case there == nil:
-			p.lacks = append(p.lacks, lack{asked, what})
+			p.lacks = append(p.lacks, missing{asked, what})
 			return nil
 		case !satisfies(there.Version, d.Constraint):
-			p.lacks = append(p.lacks, lack{asked, what + fmt.Sprintf(" (the wheelhouse has %s)", there.Version)})
+			p.lacks = append(p.lacks, missing{asked, what + fmt.Sprintf(" (the wheelhouse has %s)", there.Version)})
 			return nil
 		case !p.take(*there, what):
 			return nil
@@ -194,7 +195,7 @@ func wrapRequirement(requirement string, err error) error {
 }
 
 func (p *picker) taken(name string) bool {
-	return slices.ContainsFunc(p.along, func(a Along) bool { return a.Name == name })
+	return slices.ContainsFunc(p.along, func(a Companion) bool { return a.Name == name })
 }
 
 func (p *picker) inBundle(name string) *wheel.BundleWheel {
@@ -222,7 +223,7 @@ func (p *picker) needed(marker string, extras []string) (bool, error) {
 }
 
 // alongSize is the size in bytes of the wheels sent to a node besides DeepSpeed's.
-func alongSize(along []Along) int64 {
+func alongSize(along []Companion) int64 {
 	var n int64
 	for _, a := range along {
 		n += a.Size
@@ -230,8 +231,8 @@ func alongSize(along []Along) int64 {
 	return n
 }
 
-// names returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
-func names(along []Along) []string {
+// companionNames returns each wheel as "name version": "numpy 2.3.2", "hjson 3.1.0".
+func companionNames(along []Companion) []string {
 	out := make([]string, len(along))
 	for i, a := range along {
 		out[i] = a.String()
@@ -240,13 +241,13 @@ func names(along []Along) []string {
 }
 
 // shortage returns the reason that lists the missing requirements, and a hint.
-func shortage(lacks []lack, f node.Facts, opt PlanOptions) (reason, hint string) {
-	list := strings.Join(whys(lacks), ", ")
+func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint string) {
+	list := strings.Join(reasonsOf(lacks), ", ")
 	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
 		reason = "requirements are missing, also in the wheelhouse: " + list
-		if opt.Bundle.Python != minor(f.Python) {
-			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, minor(f.Python))
+		if opt.Bundle.Python != minorVersion(f.Python) {
+			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, minorVersion(f.Python))
 		}
 		return reason, "make the wheelhouse anew: dsbuild wheel --bundle"
 	}
@@ -255,7 +256,7 @@ func shortage(lacks []lack, f node.Facts, opt PlanOptions) (reason, hint string)
 
 // fetchable splits lacks into requirements that the node's own index may meet and those left
 // over. dsbuild never fetches torch or the packages that come with torch.
-func fetchable(lacks []lack) (fetch []string, left []lack) {
+func fetchable(lacks []missing) (fetch []string, left []missing) {
 	for _, l := range lacks {
 		d, err := pypi.ParseDependency(l.requirement)
 		if err != nil || wheel.FromTorch(d.Name) {
@@ -267,9 +268,9 @@ func fetchable(lacks []lack) (fetch []string, left []lack) {
 	return fetch, left
 }
 
-// fixed returns the distributions of a node that pip's resolver must not change: torch and its
+// installedVersions returns the distributions of a node that pip's resolver must not change: torch and its
 // own packages.
-func fixed(f node.Facts) map[string]string {
+func installedVersions(f node.Facts) map[string]string {
 	out := map[string]string{}
 	for name, version := range f.Dists {
 		if wheel.FromTorch(name) {
@@ -279,9 +280,9 @@ func fixed(f node.Facts) map[string]string {
 	return out
 }
 
-// room returns a reason and a hint if the environment's disk, or that of its prefix, is too full
+// checkDisk returns a reason and a hint if the environment's disk, or that of its prefix, is too full
 // for size bytes of wheels.
-func room(f node.Facts, size int64) (reason cause.Message, hint string) {
+func checkDisk(f node.Facts, size int64) (reason cause.Message, hint string) {
 	need := roomFactor*size + roomMargin
 	for _, place := range []struct {
 		dir  string

@@ -11,7 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -127,7 +130,7 @@ func TestBundleFillsWhatANodeLacks(t *testing.T) {
 	was := e.snapshot(t)
 
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, "requirements are missing: einops, hjson>=3 (this node has 2.0)") || !strings.Contains(n.Hint, "--deps bundle") {
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "requirements are missing: einops, hjson>=3 (this node has 2.0)") || !strings.Contains(n.Hint, "--deps bundle") {
 		t.Errorf("without a bundle: %+v", n)
 	}
 
@@ -200,7 +203,7 @@ func TestBundleIsPutBackAsAWhole(t *testing.T) {
 	o := options(t, load(t, makeWheel(t, t.TempDir(), opt)), []*sshtest.Server{s}, h)
 	o.Bundle = fullHouse(t)
 	r := run(t, context.Background(), o)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "verify" || !strings.Contains(n.Error, "put back: no DeepSpeed, as before") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, "put back: no DeepSpeed, as before") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -211,7 +214,7 @@ func TestBundleIsPutBackAsAWhole(t *testing.T) {
 	}
 	_, remove := e.hook(t, "raise SystemExit(3)")
 	o.Wheels = load(t, makeWheel(t, t.TempDir(), needy()))
-	if n := run(t, context.Background(), o).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" {
+	if n := run(t, context.Background(), o).Nodes[0]; n.Status != report.Failed || n.Step != "install" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -235,7 +238,7 @@ func TestRollbackRefusesWhatWasChangedSince(t *testing.T) {
 	}
 	e.install(t, small{name: "hjson", version: "3.2"})
 	was := e.snapshot(t)
-	if n := back(t, opt).Nodes[0]; n.Status != deploy.Failed || !strings.Contains(n.Error, "hjson was changed after the deploy") {
+	if n := back(t, opt).Nodes[0]; n.Status != report.Failed || !strings.Contains(n.Error, "hjson was changed after the deploy") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -251,7 +254,7 @@ func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Bundle = fullHouse(t)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "has no RECORD: hjson cannot be replaced") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -268,7 +271,7 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Bundle = fullHouse(t)
 	was := e.snapshot(t)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "verify" || !strings.Contains(n.Error, "space-one 2.0 was installed, but 0.9 of "+shadow.dir) || !strings.Contains(n.Hint, "PYTHONPATH") {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, "space-one 2.0 was installed, but 0.9 of "+shadow.dir) || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -299,7 +302,7 @@ func TestIndexOfTheNode(t *testing.T) {
 	} {
 		opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{require: []string{needs}})), []*sshtest.Server{s}, h)
 		opt.Index = true
-		if n := run(t, context.Background(), opt).Nodes[0]; n.Status == deploy.OK || !strings.Contains(n.Error, want) {
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status == report.OK || !strings.Contains(n.Error, want) {
 			t.Errorf("%s: %+v, want %s", needs, n, want)
 		}
 		e.mustBe(t, was)
@@ -341,7 +344,7 @@ func TestPlanWithABundle(t *testing.T) {
 	}{
 		"lacks all":          {nil, false, deploy.Install, "einops 0.8.1, numpy 2.3.2, hjson 3.1.0, transformers 4.57.0.dev0, safetensors 0.6"},
 		"has all":            {func(f *node.Facts) { maps.Copy(f.Dists, full) }, false, deploy.Install, ""},
-		"has all, runs it":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, false, deploy.Leave, ""},
+		"has all, runs it":   {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, false, deploy.UpToDate, ""},
 		"forced":             {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt }, true, deploy.Install, "transformers 4.57.0.dev0"},
 		"runs it, lacks one": {func(f *node.Facts) { maps.Copy(f.Dists, full); f.DeepSpeed = runsIt; delete(f.Dists, "hjson") }, false, deploy.Install, "hjson 3.1.0"},
 		"other companion":    {func(f *node.Facts) { maps.Copy(f.Dists, full); f.Dists["transformers"] = "4.57.0" }, false, deploy.Install, "transformers 4.57.0.dev0"},
@@ -354,14 +357,14 @@ func TestPlanWithABundle(t *testing.T) {
 	} {
 		w := planWheel("a.whl", nil)
 		w.Requires = []string{"torch", "einops>0.5", "hjson"}
-		plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, []deploy.Wheel{w}, deploy.PlanOptions{Bundle: house, Force: c.force})
+		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []wheels.Wheel{w}, deploy.PlanOptions{Bundle: house, Force: c.force})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		p := plan.Nodes[0]
 		var along []string
-		for _, a := range p.Along {
+		for _, a := range p.Companions {
 			along = append(along, a.String())
 		}
 		got := strings.Join(along, ", ")
@@ -374,16 +377,16 @@ func TestPlanWithABundle(t *testing.T) {
 	}
 	lacks := planWheel("a.whl", nil)
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
-	plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
+	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
 	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, also in the wheelhouse: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
 	}
-	plan, err = deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{lacks}, deploy.PlanOptions{Index: true})
+	plan, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Index: true})
 	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[0].Reasons[0] != "requirements are missing: torch>=3 (this node has 2.15.0)" {
 		t.Errorf("torch from an index: %v, %+v", err, plan.Nodes[0])
 	}
 	var out strings.Builder
-	plan, _ = deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(nil)}}, []deploy.Wheel{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
+	plan, _ = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{planWheel("a.whl", nil)}, deploy.PlanOptions{Bundle: house})
 	if err := plan.Print(&out); err != nil || !strings.Contains(out.String(), "with transformers 4.57.0.dev0, safetensors 0.6") {
 		t.Errorf("%v\n%s", err, out.String())
 	}

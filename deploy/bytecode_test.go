@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -112,7 +114,7 @@ func TestByteCodeBesideTheWheel(t *testing.T) {
 }
 
 // withCode makes a wheel with byte code beside it.
-func withCode(t *testing.T, opt wheelOptions, version string) []deploy.Wheel {
+func withCode(t *testing.T, opt wheelOptions, version string) []wheels.Wheel {
 	t.Helper()
 	b, packed := byteCode(t)
 	opt.version, opt.code, opt.files = version, &b, map[string]string{"deepspeed/origin.py": "x = 'source'\n"}
@@ -124,7 +126,7 @@ func withCode(t *testing.T, opt wheelOptions, version string) []deploy.Wheel {
 }
 
 // bytesWithCode is the size of a wheel and of the byte code beside it.
-func bytesWithCode(t *testing.T, w deploy.Wheel) int64 {
+func bytesWithCode(t *testing.T, w wheels.Wheel) int64 {
 	t.Helper()
 	_, code, err := wheel.HashFile(w.Path + wheel.ByteCodeSuffix)
 	if err != nil {
@@ -141,7 +143,7 @@ func TestByteCodeForManyNodes(t *testing.T) {
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, nil, []*sshtest.Server{s}, h)
 	for _, c := range []struct {
-		wheels  []deploy.Wheel
+		wheels  []wheels.Wheel
 		crowded bool
 		origin  string
 		sent    int64

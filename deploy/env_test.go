@@ -16,9 +16,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -252,13 +258,13 @@ func pythonTag(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
-func load(t *testing.T, path string) []deploy.Wheel {
+func load(t *testing.T, path string) []wheels.Wheel {
 	t.Helper()
-	wheels, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{})
+	loaded, err := wheels.Load(t.Context(), path, wheels.Cache{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return wheels
+	return loaded
 }
 
 // host is a node of an inventory on a test server.
@@ -270,7 +276,7 @@ func host(t *testing.T, name string, e environment, opt sshtest.Options) (invent
 }
 
 // options are those of a deploy to test servers.
-func options(t *testing.T, wheels []deploy.Wheel, servers []*sshtest.Server, hosts ...inventory.Host) deploy.Options {
+func options(t *testing.T, offered []wheels.Wheel, servers []*sshtest.Server, hosts ...inventory.Host) deploy.Options {
 	t.Helper()
 	var keys []byte
 	for _, s := range servers {
@@ -285,10 +291,22 @@ func options(t *testing.T, wheels []deploy.Wheel, servers []*sshtest.Server, hos
 		t.Fatal(err)
 	}
 	return deploy.Options{
-		Hosts: hosts, KnownHosts: known, Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester", Forks: 4,
-		Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
-		Reporter: ui.New(testWriter{t}, ui.Options{}),
+		Options: fleet.Options{
+			Hosts:      hosts,
+			KnownHosts: known,
+			By:         "tester",
+			Forks:      4,
+			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 5 * time.Second, KeepAlive: 2 * time.Second}),
+			Reporter:   ui.New(testWriter{t}, ui.Options{}),
+		},
+		Wheels: offered,
+		Verify: verify.LevelLoad,
 	}
+}
+
+// verifyOptions are those of a verification of the same nodes.
+func verifyOptions(o deploy.Options) verify.Options {
+	return verify.Options{Options: o.Options, Wheels: o.Wheels, Level: o.Verify}
 }
 
 type testWriter struct{ t *testing.T }
@@ -299,7 +317,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 }
 
 // run deploys and returns the report, which it logs.
-func run(t *testing.T, ctx context.Context, opt deploy.Options) *deploy.Report {
+func run(t *testing.T, ctx context.Context, opt deploy.Options) *report.Report {
 	t.Helper()
 	d := deploy.New(opt)
 	defer d.Close()

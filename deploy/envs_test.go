@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -37,7 +38,7 @@ func TestSeveralEnvironments(t *testing.T) {
 		t.Fatalf("error %v", r.Err())
 	}
 	for i, name := range []string{"gpu1/train", "gpu1/dev"} {
-		if n := r.Nodes[i]; n.Name != name || n.Status != deploy.OK || !n.Changed {
+		if n := r.Nodes[i]; n.Name != name || n.Status != report.OK || !n.Changed {
 			t.Errorf("%s: %+v", name, n)
 		}
 	}
@@ -77,7 +78,7 @@ func TestSetupFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := d.Report().Nodes[0]
-		if n.Status != deploy.Failed || n.Step != "probe" || n.Error != "probe: "+want || !strings.HasPrefix(n.Hint, "it is said at inventory.yaml:3:5; try it on gpu1") {
+		if n.Status != report.Failed || n.Step != "probe" || n.Error != "probe: "+want || !strings.HasPrefix(n.Hint, "it is said at inventory.yaml:3:5; try it on gpu1") {
 			t.Errorf("%+v\nplan %+v", n, plan)
 		}
 	}

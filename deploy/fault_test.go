@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -28,7 +29,7 @@ func TestOneChangedHostKeyAndOneDeadNodeDoNotStopTheOthers(t *testing.T) {
 		hosts, servers = append(hosts, h), append(servers, s)
 	}
 	r := run(t, context.Background(), options(t, wheels, servers, hosts...))
-	for i, want := range []deploy.Status{deploy.OK, deploy.Unreachable, deploy.OK, deploy.Unreachable} {
+	for i, want := range []report.Status{report.OK, report.Unreachable, report.OK, report.Unreachable} {
 		if n := r.Nodes[i]; n.Status != want {
 			t.Errorf("%s: %s, want %s (%s)", n.Name, n.Status, want, n.Error)
 		}
@@ -89,9 +90,9 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	for i, want := range []string{"", "built against torch 2.15, node has 2.14", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD", "PEP 668"} {
 		n := r.Nodes[i]
 		switch {
-		case want == "" && n.Status != deploy.OK:
+		case want == "" && n.Status != report.OK:
 			t.Errorf("%s: %+v", n.Name, n)
-		case want != "" && (n.Status != deploy.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == ""):
+		case want != "" && (n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == ""):
 			t.Errorf("%s: %s at %s, %q (hint %q), want %q", n.Name, n.Status, n.Step, n.Error, n.Hint, want)
 		}
 	}
@@ -150,7 +151,7 @@ func TestFullDiskFailsAtPut(t *testing.T) {
 	h, s := host(t, "gpu1", e, sshtest.Options{NoSpaceAfter: 100, HideFree: true})
 	r := run(t, context.Background(), options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h))
 	n := r.Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "put" {
+	if n.Status != report.Failed || n.Step != "put" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -180,13 +181,13 @@ func TestDiskThatFillsUpOnTheWay(t *testing.T) {
 	}}
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "put" || !strings.Contains(n.Error, remote.ErrNoSpace.Error()) || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "put" || !strings.Contains(n.Error, remote.ErrNoSpace.Error()) || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
 	// A disk that is too small from the start refuses.
 	r = run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, "are needed") {
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "are needed") {
 		t.Errorf("%+v", n)
 	}
 }
@@ -247,7 +248,7 @@ func TestInterruptDuringInstallPutsTheOldVersionBack(t *testing.T) {
 	}()
 	r := run(t, ctx, opt)
 	n := r.Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "install" || n.Changed || !strings.Contains(n.Error, "interrupted by the test; put back: DeepSpeed 0.19.7") {
+	if n.Status != report.Failed || n.Step != "install" || n.Changed || !strings.Contains(n.Error, "interrupted by the test; put back: DeepSpeed 0.19.7") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -270,7 +271,7 @@ func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
 	}()
 	r := run(t, context.Background(), opt)
 	// It is asked over another connection what came of it.
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || n.Unseen || !strings.Contains(n.Error, remote.ErrLost.Error()) || !strings.Contains(n.Error, "; put back: DeepSpeed 0.19.7") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" || n.Unseen || !strings.Contains(n.Error, remote.ErrLost.Error()) || !strings.Contains(n.Error, "; put back: DeepSpeed 0.19.7") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -286,7 +287,7 @@ func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
 	// No other agent can look after it: as if the node had gone down.
 	_, remove := e.hook(t, "open(os.path.join(sys.prefix, 'down'), 'w').close()\n    os.kill(os.getppid(), signal.SIGKILL)\n    raise SystemExit(1)\nif os.path.exists(os.path.join(sys.prefix, 'down')):\n    os._exit(1)")
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.After != nil || !n.Unseen || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.After != nil || !n.Unseen || strings.Contains(n.Error, "was not put back") || !strings.Contains(n.Error, "is unknown") || !strings.Contains(n.Error, "the next deploy repairs it") {
 		t.Errorf("%+v", n)
 	}
 	if e.version(t) != "" || len(e.leftovers(t)) == 0 {
@@ -362,7 +363,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 	opt.Hosts[0].Port = 1
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes[1:] {
-		if n.Status != deploy.Skipped || !strings.Contains(n.Error, "too many failed before") {
+		if n.Status != report.Skipped || !strings.Contains(n.Error, "too many failed before") {
 			t.Errorf("%+v", n)
 		}
 	}
@@ -384,7 +385,7 @@ func TestInterruptedSurveyIsReported(t *testing.T) {
 	}
 	r := d.Report()
 	for _, n := range r.Nodes {
-		if n.Status != deploy.Skipped || n.Error != "interrupted by the test" || n.Changed {
+		if n.Status != report.Skipped || n.Error != "interrupted by the test" || n.Changed {
 			t.Errorf("%+v", n)
 		}
 	}

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -46,7 +49,7 @@ func TestFullFaultsDeadNodes(t *testing.T) {
 		hosts, servers, want, environments = append(hosts, h), append(servers, s), append(want, k.want), append(environments, e)
 	}
 	opt := options(t, wheels, servers, hosts...)
-	opt.Forks, opt.Verify = 32, deploy.VerifyFiles
+	opt.Forks, opt.Verify = 32, verify.LevelFiles
 	const patience = 10 * time.Second
 	opt.Dialer = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: patience})
 	begin := time.Now()
@@ -62,12 +65,12 @@ func TestFullFaultsDeadNodes(t *testing.T) {
 	var slowest float64
 	for i, n := range r.Nodes {
 		switch {
-		case want[i] == "" && (n.Status != deploy.OK || !n.Changed || environments[i].version(t) != wheels[0].Version):
+		case want[i] == "" && (n.Status != report.OK || !n.Changed || environments[i].version(t) != wheels[0].Version):
 			t.Errorf("%+v", n)
 		case want[i] != "":
 			dead++
 			slowest = max(slowest, n.Seconds["connect"])
-			if n.Status != deploy.Unreachable || !n.Unseen || !strings.Contains(n.Error, want[i]) || n.Hint == "" {
+			if n.Status != report.Unreachable || !n.Unseen || !strings.Contains(n.Error, want[i]) || n.Hint == "" {
 				t.Errorf("%s: %+v", want[i], n)
 			}
 		}

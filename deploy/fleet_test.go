@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
@@ -21,7 +21,7 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 	opt.Dialer = count
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[0]
-	if n.Status != deploy.OK || !n.Changed || n.Before != nil || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256 || n.Step != "record" {
+	if n.Status != report.OK || !n.Changed || n.Before != nil || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256 || n.Step != "record" {
 		t.Fatalf("first run: %+v", n)
 	}
 	if !r.Consistent || r.Err() != nil || len(r.Wheels) != 1 {
@@ -36,7 +36,7 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 	was, written := e.snapshot(t), count.puts.Load()
 	r = run(t, context.Background(), opt)
 	n = r.Nodes[0]
-	if n.Status != deploy.OK || n.Changed || n.Before == nil || n.After == nil || *n.Before != *n.After {
+	if n.Status != report.OK || n.Changed || n.Before == nil || n.After == nil || *n.Before != *n.After {
 		t.Errorf("second run: %+v", n)
 	}
 	if written != 1 || count.puts.Load() != written {
@@ -85,7 +85,7 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 			bad := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: c.files}))
 			r := run(t, context.Background(), options(t, bad, servers, h))
 			n := r.Nodes[0]
-			if n.Status != deploy.Failed || n.Changed || !strings.Contains(n.Error, c.want) {
+			if n.Status != report.Failed || n.Changed || !strings.Contains(n.Error, c.want) {
 				t.Errorf("%+v", n)
 			}
 			if n.After == nil || n.After.SHA256 != old[0].Manifest.SHA256 || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") {
@@ -114,7 +114,7 @@ func TestShadowIsNamed(t *testing.T) {
 	h.Env = map[string]string{"PYTHONPATH": shadow}
 	r := run(t, context.Background(), options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h))
 	n := r.Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "verify" || !strings.Contains(n.Error, shadow) || !strings.Contains(n.Hint, "PYTHONPATH") {
+	if n.Status != report.Failed || n.Step != "verify" || !strings.Contains(n.Error, shadow) || !strings.Contains(n.Hint, "PYTHONPATH") {
 		t.Errorf("%+v", n)
 	}
 	if n.After != nil || !strings.Contains(n.Error, "put back: no DeepSpeed") {

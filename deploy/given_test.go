@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -16,31 +18,31 @@ func TestGivenPlan(t *testing.T) {
 	t.Parallel()
 	low := planWheel("low.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v2" })
 	high, alien := planWheel("high.whl", nil), planWheel("alien.whl", func(m *wheel.Manifest) { m.Torch = "2.8.0" })
-	coming := &deploy.Wheel{Manifest: wheel.Manifest{Name: "coming"}}
+	coming := &wheels.Wheel{Manifest: wheel.Manifest{Name: "coming"}}
 	runs := func(f *node.Facts) {
 		f.DeepSpeed = &node.Installed{Version: "0.19.8", SHA256: "sha-low.whl", Record: "r", Intact: true}
 	}
 	managed := func(f *node.Facts) { f.ExternallyManaged = true }
 	for i, c := range []struct {
 		change func(*node.Facts)
-		given  deploy.Given
+		given  deploy.Assignment
 		want   deploy.Action
 		wheel  string
 		why    string
 		unfit  bool
 	}{
-		{nil, deploy.Given{Wheel: &low}, deploy.Install, "low.whl", "", false},
-		{nil, deploy.Given{Wheel: &high}, deploy.Install, "high.whl", "", false},
-		{runs, deploy.Given{Wheel: &low}, deploy.Leave, "low.whl", "", false},
-		{runs, deploy.Given{Wheel: &high}, deploy.Install, "high.whl", "", false},
-		{nil, deploy.Given{Wheel: coming, Coming: "soon"}, deploy.Install, "coming", "", false},
-		{managed, deploy.Given{Wheel: coming, Coming: "soon"}, deploy.Refuse, "", "PEP 668", false},
-		{managed, deploy.Given{Wheel: &low}, deploy.Refuse, "", "PEP 668", false},
-		{nil, deploy.Given{Reasons: []string{"too old"}}, deploy.Refuse, "", "too old", true},
-		{nil, deploy.Given{Err: errors.New("not built")}, deploy.Absent, "", "not built", false},
-		{nil, deploy.Given{Wheel: &alien}, deploy.Refuse, "alien.whl", "torch 2.8", true},
+		{nil, deploy.Assignment{Wheel: &low}, deploy.Install, "low.whl", "", false},
+		{nil, deploy.Assignment{Wheel: &high}, deploy.Install, "high.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &low}, deploy.UpToDate, "low.whl", "", false},
+		{runs, deploy.Assignment{Wheel: &high}, deploy.Install, "high.whl", "", false},
+		{nil, deploy.Assignment{Wheel: coming, Coming: "soon"}, deploy.Install, "coming", "", false},
+		{managed, deploy.Assignment{Wheel: coming, Coming: "soon"}, deploy.Refuse, "", "PEP 668", false},
+		{managed, deploy.Assignment{Wheel: &low}, deploy.Refuse, "", "PEP 668", false},
+		{nil, deploy.Assignment{Reasons: []string{"too old"}}, deploy.Refuse, "", "too old", true},
+		{nil, deploy.Assignment{Err: errors.New("not built")}, deploy.Absent, "", "not built", false},
+		{nil, deploy.Assignment{Wheel: &alien}, deploy.Refuse, "alien.whl", "torch 2.8", true},
 	} {
-		plan, err := deploy.NewGivenPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, []deploy.Given{c.given}, deploy.PlanOptions{})
+		plan, err := deploy.NewAssignedPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, []deploy.Assignment{c.given}, deploy.PlanOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,12 +61,12 @@ func TestGivenPlanOfASharedEnvironment(t *testing.T) {
 	t.Parallel()
 	a, b := planWheel("a.whl", nil), planWheel("b.whl", nil)
 	shared := facts(func(f *node.Facts) { f.SiteID = "nfs:server:1" })
-	known := []deploy.Known{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
-	plan, err := deploy.NewGivenPlan(known, []deploy.Given{{Wheel: &a}, {Wheel: &a}}, deploy.PlanOptions{})
-	if err != nil || plan.Nodes[0].Action != deploy.Install || plan.Nodes[1].Action != deploy.Follow || len(plan.Wheels) != 1 {
+	known := []deploy.ProbeResult{{Name: "n1", Facts: shared}, {Name: "n2", Facts: shared}}
+	plan, err := deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &a}}, deploy.PlanOptions{})
+	if err != nil || plan.Nodes[0].Action != deploy.Install || plan.Nodes[1].Action != deploy.Shared || len(plan.Wheels) != 1 {
 		t.Errorf("%v, %+v", err, plan)
 	}
-	plan, err = deploy.NewGivenPlan(known, []deploy.Given{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
+	plan, err = deploy.NewAssignedPlan(known, []deploy.Assignment{{Wheel: &a}, {Wheel: &b, Coming: "soon"}}, deploy.PlanOptions{})
 	if err != nil || plan.Nodes[0].Action != deploy.Refuse || plan.Nodes[1].Action != deploy.Refuse || !strings.Contains(plan.Nodes[1].Reasons[0], "they need different wheels") {
 		t.Errorf("%v, %+v", err, plan)
 	}

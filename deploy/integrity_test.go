@@ -13,7 +13,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/verify"
+
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
@@ -49,13 +52,13 @@ func TestCommandsArePutBack(t *testing.T) {
 	broken := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}})
 	opt := options(t, load(t, withFiles(t, broken, commands("ds_new"))), []*sshtest.Server{s}, h)
 	was := e.snapshot(t)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "verify" {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "verify" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
 
 	opt.Wheels = load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands("ds_new")))
-	opt.Verify = deploy.VerifyFiles
+	opt.Verify = verify.LevelFiles
 	if r := run(t, context.Background(), opt); r.Err() != nil || !exists(filepath.Join(e.dir, "bin", "ds_new"))() {
 		t.Fatal(r.Err())
 	}
@@ -85,7 +88,7 @@ func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
 		{"console": "[ console_scripts ]\npython = deepspeed:main\n"},
 	} {
 		path := withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), more)
-		if _, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{}); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
+		if _, err := wheels.Load(t.Context(), path, wheels.Cache{}); code(err) != 4 || !strings.Contains(err.Error(), "metadata: ") {
 			t.Errorf("%q: %v", more, err)
 		}
 	}
@@ -105,7 +108,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 		opt := options(t, load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands(name))), []*sshtest.Server{s}, h)
 		count := &counting{Dialer: opt.Dialer}
 		opt.Dialer = count
-		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == "" || count.puts.Load() != 0 {
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, want) || n.Hint == "" || count.puts.Load() != 0 {
 			t.Errorf("%s: %+v, %d files sent", name, n, count.puts.Load())
 		}
 		if exists(filepath.Join(e.dir, ".dsbuild"))() {
@@ -115,7 +118,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 	// What goes along is looked at by the node itself, before anything is changed.
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), needy())), []*sshtest.Server{s}, h)
 	opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: map[string]string{"hjson.py": "", "console": "[console_scripts]\nhjson = hjson:main\nmine = hjson:main\n"}}, small{name: "space-two", version: "1.0"})
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, "bin/mine is there already") || n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, "bin/mine is there already") || n.Changed {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -143,7 +146,7 @@ func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
 	} {
 		files["hjson.py"] = ""
 		opt.Bundle = wheelhouse(t, small{name: "hjson", version: "3.1.0", files: files}, small{name: "space-two", version: "1.0"})
-		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" || !strings.Contains(n.Error, want) || n.Changed {
+		if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" || !strings.Contains(n.Error, want) || n.Changed {
 			t.Errorf("%s: %+v", want, n)
 		}
 		e.mustBe(t, was)
@@ -180,7 +183,7 @@ func TestByteCodeThatCameAlongIsSeenAndMended(t *testing.T) {
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	f := few{envs: []environment{e}, wheel: load(t, path)[0], opt: options(t, nil, []*sshtest.Server{s}, h)}
-	f.opt.Verify = deploy.VerifyFiles
+	f.opt.Verify = verify.LevelFiles
 	for range 2 {
 		if r := run(t, context.Background(), withWheel(f)); r.Err() != nil || !r.Nodes[0].Changed {
 			t.Fatalf("deploy: %+v", r.Nodes[0])
@@ -259,7 +262,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := deployed(t, 1)
-			f.opt.Verify = deploy.VerifyFiles
+			f.opt.Verify = verify.LevelFiles
 			if r := f.look(t); r.Err() != nil {
 				t.Fatal(r.Err())
 			}
@@ -284,7 +287,7 @@ func TestByteCodeThatIsAsGoodIsNoDifference(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 1)
 	e := f.envs[0]
-	f.opt.Verify = deploy.VerifyFiles
+	f.opt.Verify = verify.LevelFiles
 	touched := filepath.Join(e.site, "deepspeed/version.py")
 	info, err := os.Stat(touched)
 	if err != nil {
@@ -312,7 +315,7 @@ func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 1)
 	e := f.envs[0]
-	f.opt.Verify = deploy.VerifyFiles
+	f.opt.Verify = verify.LevelFiles
 	e.install(t, small{name: "plug", version: "1.0", files: map[string]string{"deepspeed/ops/plug.py": "x = 1\n"}})
 	r := f.look(t)
 	differs(t, r, 0, "code in DeepSpeed's folder belongs to plug: deepspeed/ops/plug.py")
@@ -347,11 +350,11 @@ func TestFoldersOfOthersStay(t *testing.T) {
 	}
 	broken := makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{"deepspeed/__init__.py": "import no_such_module\n"}})
 	opt := options(t, load(t, broken), []*sshtest.Server{s}, h)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
-	opt.Wheels, opt.Verify = load(t, makeWheel(t, t.TempDir(), wheelOptions{})), deploy.VerifyFiles
+	opt.Wheels, opt.Verify = load(t, makeWheel(t, t.TempDir(), wheelOptions{})), verify.LevelFiles
 	if r := run(t, context.Background(), opt); r.Err() != nil {
 		t.Error(r.Err())
 	}

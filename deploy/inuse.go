@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,12 +49,15 @@ func (e *InUseError) Error() string { return e.what.Text }
 // Cause returns the message without the parts that only one node has.
 func (e *InUseError) Cause() string { return e.what.Cause }
 
+// Refused marks the node as refused: dsbuild changed nothing on it.
+func (e *InUseError) Refused() {}
+
 // Hint returns the hint how to wait.
 func (e *InUseError) Hint() string { return inUseHint }
 
-// usedBy describes processes: the first three in full, the others as a count. more is the number
+// describeProcesses describes processes: the first three in full, the others as a count. more is the number
 // of processes beyond those in all.
-func usedBy(all []node.Process, more int) cause.Message {
+func describeProcesses(all []node.Process, more int) cause.Message {
 	const most = 3
 	var texts, causes []string
 	for _, p := range all[:min(len(all), most)] {
@@ -72,13 +74,13 @@ func usedBy(all []node.Process, more int) cause.Message {
 	return cause.Message{Text: strings.Join(texts, "; "), Cause: strings.Join(causes, "; ")}
 }
 
-// Respect applies the policy to nodes of a plan whose environment is to be changed while
+// ApplyInUse applies the policy to nodes of a plan whose environment is to be changed while
 // processes use it. Such a node is refused, waits, or is changed with a remark. If nodes share an
 // environment, processes on any of them count.
-func (p Plan) Respect(nodes []Known, policy InUse) {
+func (p Plan) ApplyInUse(nodes []ProbeResult, policy InUse) {
 	plans := p.Nodes
 	for leader := range plans {
-		if plans[leader].Action != Install && plans[leader].Action != Return {
+		if plans[leader].Action != Install && plans[leader].Action != Rollback {
 			continue
 		}
 		members := membersOf(plans, leader)
@@ -89,7 +91,7 @@ func (p Plan) Respect(nodes []Known, policy InUse) {
 		}
 		for _, i := range members {
 			if f := nodes[i].Facts; len(f.InUse) > 0 {
-				heed(plans, members, i, usedBy(f.InUse, f.InUseMore), policy)
+				applyInUse(plans, members, i, describeProcesses(f.InUse, f.InUseMore), policy)
 				break
 			}
 		}
@@ -100,16 +102,16 @@ func (p Plan) Respect(nodes []Known, policy InUse) {
 func membersOf(plans []NodePlan, leader int) []int {
 	members := []int{leader}
 	for i, p := range plans {
-		if p.Action == Follow && p.Leader == leader {
+		if p.Action == Shared && p.Leader == leader {
 			members = append(members, i)
 		}
 	}
 	return members
 }
 
-// heed applies the policy to the members of an environment that processes use on the member with
+// applyInUse applies the policy to the members of an environment that processes use on the member with
 // index on.
-func heed(plans []NodePlan, members []int, on int, users cause.Message, policy InUse) {
+func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, policy InUse) {
 	for _, i := range members {
 		p, what := &plans[i], cause.Messagef("its environment is used by %s", users)
 		if i != on {
@@ -127,33 +129,33 @@ func heed(plans []NodePlan, members []int, on int, users cause.Message, policy I
 	}
 }
 
-// free returns once no process uses the environment, on the node or on one that shares it. It
+// awaitFree returns once no process uses the environment, on the node or on one that shares it. It
 // asks the nodes again, because the survey may be long ago.
-func (d *Deployment) free(ctx context.Context, u *nodeRun) error {
-	if d.opt.InUse.Ignore {
+func (u *nodeRun) awaitFree(ctx context.Context) error {
+	if u.deploy.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			d.progress.warn(u, "its environment is used by %s; it is changed all the same", usedBy(f.InUse, f.InUseMore))
+			u.Warn("its environment is used by %s; it is changed all the same", describeProcesses(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
 	told := cause.Message{}
 	for {
-		users, err := d.usersOf(ctx, u)
+		users, err := u.describeUsers(ctx)
 		switch {
 		case err != nil:
 			return err
 		case users.Text == "":
 			return nil
-		case !time.Now().Before(u.until):
+		case !time.Now().Before(u.waitUntil):
 			return &InUseError{users}
 		case users != told:
 			told = users
-			d.progress.note(u, "%s; waiting until %s", users, cause.Own(u.until.Format(time.TimeOnly)))
+			u.Note("%s; waiting until %s", users, cause.Own(u.waitUntil.Format(time.TimeOnly)))
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(min(maxPoll, max(minPoll, d.opt.InUse.Wait/20))):
+		case <-time.After(min(maxPoll, max(minPoll, u.deploy.opt.InUse.Wait/20))):
 		}
 	}
 }
@@ -164,46 +166,40 @@ const (
 	maxPoll = 10 * time.Second
 )
 
-// usersOf describes the processes that use the environment of a node now, on it or on another
+// describeUsers describes the processes that use the environment of a node now, on it or on another
 // that shares it; empty if there are none.
-func (d *Deployment) usersOf(ctx context.Context, u *nodeRun) (cause.Message, error) {
+func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 	members := []*nodeRun{u}
-	for _, other := range d.units {
-		if other.plan.Action == Follow && d.units[other.plan.Leader] == u {
+	for _, other := range u.deploy.nodes {
+		if other.plan.Action == Shared && u.deploy.nodes[other.plan.Leader] == u {
 			members = append(members, other)
 		}
 	}
-	results := fanout.Run(ctx, members, fanout.Options{Forks: d.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
-		return member.users(ctx)
+	results := fanout.Run(ctx, members, fanout.Options{Forks: u.deploy.opt.Forks}, func(ctx context.Context, member *nodeRun) (node.Uses, error) {
+		return member.askUsers(ctx)
 	})
 	for i, member := range members {
 		got, err := results[i].Value, results[i].Err
 		switch {
 		case err != nil && member != u:
-			return cause.Message{}, cause.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", cause.Own(member.host.Name), err)
+			return cause.Message{}, cause.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", cause.Own(member.Host.Name), err)
 		case err != nil:
 			return cause.Message{}, fmt.Errorf("whether its environment is in use is not known: %w", err)
 		case len(got.InUse) == 0:
 		case member != u:
-			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.host.Name), usedBy(got.InUse, got.More)), nil
+			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), describeProcesses(got.InUse, got.More)), nil
 		default:
-			return cause.Messagef("its environment is used by %s", usedBy(got.InUse, got.More)), nil
+			return cause.Messagef("its environment is used by %s", describeProcesses(got.InUse, got.More)), nil
 		}
 	}
 	return cause.Message{}, nil
 }
 
-// users asks the agent on the node for the processes. Without an agent it runs a program of its
+// askUsers asks the agent on the node for the processes. Without an agent it runs a program of its
 // own there.
-func (u *nodeRun) users(ctx context.Context) (node.Uses, error) {
+func (u *nodeRun) askUsers(ctx context.Context) (node.Uses, error) {
 	if u.session != nil {
 		return u.session.users(ctx)
 	}
-	return node.Users(ctx, u.runner, u.facts.Executable)
-}
-
-// isInUse reports whether dsbuild left a node as it is because its environment is in use.
-func isInUse(err error) bool {
-	var busy *InUseError
-	return errors.As(err, &busy)
+	return node.Users(ctx, u.Runner, u.facts.Executable)
 }

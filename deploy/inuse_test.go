@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -44,8 +45,8 @@ func (e environment) train(t *testing.T) (pid int, end func()) {
 	return c.Process.Pid, end
 }
 
-// usedBy is how an error names a job of train.
-func usedBy(pid int) string {
+// describeProcesses is how an error names a job of train.
+func describeProcesses(pid int) string {
 	return fmt.Sprintf("used by pid %d (%s, Slurm job 4711): python train.py", pid, userName())
 }
 
@@ -80,10 +81,10 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	pid, end := busy.train(t)
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[0]
-	if n.Status != deploy.Refused || n.Step != "fit" || n.Changed || n.Error != "its environment is "+usedBy(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
+	if n.Status != report.Refused || n.Step != "fit" || n.Changed || n.Error != "its environment is "+describeProcesses(pid) || !strings.Contains(n.Hint, "--in-use wait=30m") {
 		t.Errorf("%+v", n)
 	}
-	if r.Nodes[1].Status != deploy.OK || count.puts.Load() != 1 || code(r.Err()) != 3 {
+	if r.Nodes[1].Status != report.OK || count.puts.Load() != 1 || code(r.Err()) != 3 {
 		t.Errorf("the other node: %+v, files sent %d, exit code %d", r.Nodes[1], count.puts.Load(), code(r.Err()))
 	}
 	busy.mustBe(t, was)
@@ -91,23 +92,23 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 	opt.InUse = deploy.InUse{Ignore: true}
 	heard := &warnings{Reporter: opt.Reporter}
 	opt.Reporter = heard
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.OK || !n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("ignored: %+v", n)
 	}
-	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "gpu1: its environment is "+usedBy(pid)) {
+	if len(heard.said) != 1 || !strings.Contains(heard.said[0], "gpu1: its environment is "+describeProcesses(pid)) {
 		t.Errorf("warnings: %q", heard.said)
 	}
 	// Where nothing is changed nobody is in the way.
 	opt.InUse = deploy.InUse{}
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.OK || n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || n.Changed {
 		t.Errorf("left alone: %+v", n)
 	}
 	// A rollback changes it.
-	if n := back(t, opt).Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, usedBy(pid)) {
+	if n := back(t, opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, describeProcesses(pid)) {
 		t.Errorf("rollback: %+v", n)
 	}
 	end()
-	if n := back(t, opt).Nodes[0]; n.Status != deploy.OK || !n.Changed {
+	if n := back(t, opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("rollback of an idle one: %+v", n)
 	}
 	busy.mustBe(t, was)
@@ -124,13 +125,13 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 
 	opt.InUse = deploy.InUse{Wait: time.Second}
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != deploy.Refused || n.Step != "fit" || !strings.Contains(n.Error, usedBy(pid)) || count.puts.Load() != 0 {
+	if n.Status != report.Refused || n.Step != "fit" || !strings.Contains(n.Error, describeProcesses(pid)) || count.puts.Load() != 0 {
 		t.Errorf("still in use: %+v, files sent %d", n, count.puts.Load())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(2*time.Second, cancel)
 	opt.InUse = deploy.InUse{Wait: time.Hour}
-	if n = run(t, ctx, opt).Nodes[0]; n.Status != deploy.Skipped || n.Changed {
+	if n = run(t, ctx, opt).Nodes[0]; n.Status != report.Skipped || n.Changed {
 		t.Errorf("interrupted: %+v", n)
 	}
 	d := deploy.New(opt)
@@ -143,7 +144,7 @@ func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
 		t.Errorf("plan: %+v", p)
 	}
 	time.AfterFunc(time.Second, end)
-	if n = d.Apply(context.Background()).Nodes[0]; n.Status != deploy.OK || !n.Changed || n.Seconds["fit"] < 0.5 {
+	if n = d.Apply(context.Background()).Nodes[0]; n.Status != report.OK || !n.Changed || n.Seconds["fit"] < 0.5 {
 		t.Errorf("free at last: %+v", n)
 	}
 }
@@ -160,7 +161,7 @@ func TestJobThatStartsMeanwhileIsRespected(t *testing.T) {
 		return nil
 	}}
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != deploy.Refused || n.Step != "install" || n.Changed || !strings.Contains(n.Error, usedBy(pid)) || !strings.Contains(n.Hint, "--in-use") {
+	if n.Status != report.Refused || n.Step != "install" || n.Changed || !strings.Contains(n.Error, describeProcesses(pid)) || !strings.Contains(n.Hint, "--in-use") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -187,17 +188,17 @@ func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
 	was := e.snapshot(t)
 	pid, end := e.train(t)
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Refused || n.Error != "shares its environment with gpu2, where it is "+usedBy(pid) {
+	if n := r.Nodes[0]; n.Status != report.Refused || n.Error != "shares its environment with gpu2, where it is "+describeProcesses(pid) {
 		t.Errorf("the one that would install: %+v", n)
 	}
-	if n := r.Nodes[1]; n.Status != deploy.Refused || n.Error != "its environment is "+usedBy(pid) {
+	if n := r.Nodes[1]; n.Status != report.Refused || n.Error != "its environment is "+describeProcesses(pid) {
 		t.Errorf("the one where it is used: %+v", n)
 	}
 	e.mustBe(t, was)
 	opt.InUse = deploy.InUse{Wait: time.Second}
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes {
-		if n.Status != deploy.Refused || !strings.Contains(n.Error, usedBy(pid)) || !strings.Contains(n.Error, "gpu2") && n.Name == "gpu1" {
+		if n.Status != report.Refused || !strings.Contains(n.Error, describeProcesses(pid)) || !strings.Contains(n.Error, "gpu2") && n.Name == "gpu1" {
 			t.Errorf("after waiting: %+v", n)
 		}
 	}

@@ -10,9 +10,11 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/manynodes"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
@@ -20,21 +22,27 @@ import (
 // node's once that is done: what waits for the last of them holds nothing of the first.
 func TestNothingIsLeftOfADeploy(t *testing.T) { // not parallel: it counts
 	const nodes = 12
-	fleet, err := manynodes.Up(t.Context(), t.TempDir(), nodes)
+	up, err := manynodes.Up(t.Context(), t.TempDir(), nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer fleet.Down()
-	inv, err := inventory.Load(fleet.Inventory)
+	defer up.Down()
+	inv, err := inventory.Load(up.Inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wheels := load(t, wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
+	offered := load(t, wheeltest.Packed(t, t.TempDir(), wheeltest.Options{}))
 	before := runtime.NumGoroutine()
 	d := deploy.New(deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyFiles, By: "tester",
-		Dialer:   remote.WithSharing(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"})),
-		Reporter: ui.New(testWriter{t}, ui.Options{}),
+		Options: fleet.Options{
+			Hosts:      inv.Hosts,
+			KnownHosts: inv.KnownHosts,
+			By:         "tester",
+			Dialer:     remote.WithSharing(remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none"})),
+			Reporter:   ui.New(testWriter{t}, ui.Options{}),
+		},
+		Wheels: offered,
+		Verify: verify.LevelFiles,
 	})
 	if _, err := d.Survey(t.Context()); err != nil {
 		t.Fatal(err)

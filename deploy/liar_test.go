@@ -12,8 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/page"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -143,7 +147,7 @@ func TestNodesWordsAreMarked(t *testing.T) {
 			e := newEnvironment(t, "2.15.0")
 			h, s := host(t, "gpu1", e, sshtest.Options{})
 			opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
-			opt.Logs = deploy.Logs{Dir: t.TempDir()}
+			opt.Logs = fleet.Logs{Dir: t.TempDir()}
 			if c.verify {
 				if r := run(t, t.Context(), opt); r.Err() != nil {
 					t.Fatal(r.Err())
@@ -151,7 +155,7 @@ func TestNodesWordsAreMarked(t *testing.T) {
 			}
 			opt.Hosts[0].ExecPrefix = lying(t, c.lies)
 			r := reportOf(t, opt, c.verify)
-			if n := r.Nodes[0]; n.Status == deploy.OK && name != "agent, version" && name != "probe, torch" && name != "look, note" && name != "look, manifest" {
+			if n := r.Nodes[0]; n.Status == report.OK && name != "agent, version" && name != "probe, torch" && name != "look, note" && name != "look, manifest" {
 				t.Errorf("nobody noticed: %+v", n)
 			}
 			for _, c := range r.Why() {
@@ -178,12 +182,12 @@ func TestNodesWordsAreMarked(t *testing.T) {
 }
 
 // reportOf is what a deploy, or a verify, of some nodes reports.
-func reportOf(t *testing.T, opt deploy.Options, verify bool) *deploy.Report {
+func reportOf(t *testing.T, opt deploy.Options, isVerify bool) *report.Report {
 	t.Helper()
-	if !verify {
+	if !isVerify {
 		return run(t, t.Context(), opt)
 	}
-	r, err := deploy.Verify(t.Context(), opt)
+	r, err := verify.Run(t.Context(), verifyOptions(opt))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,10 +195,10 @@ func reportOf(t *testing.T, opt deploy.Options, verify bool) *deploy.Report {
 }
 
 // forms are all that a reader gets to see of a report, and the log.
-func forms(t *testing.T, r *deploy.Report, opt deploy.Options) map[string]string {
+func forms(t *testing.T, r *report.Report, opt deploy.Options) map[string]string {
 	t.Helper()
 	var text, junit, html bytes.Buffer
-	about := deploy.About{Command: "deploy", At: time.Unix(0, 0), By: "me@here", Inventory: "inventory.yaml"}
+	about := report.About{Command: "deploy", At: time.Unix(0, 0), By: "me@here", Inventory: "inventory.yaml"}
 	if err := r.Print(&text); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +244,7 @@ func TestAClaimedEnvironmentHarmsNobody(t *testing.T) {
 				r := run(t, t.Context(), options(t, wheels, []*sshtest.Server{s1, s2}, hosts...))
 				for _, n := range r.Nodes {
 					switch {
-					case n.Name == "gpu1" && (n.Status != deploy.OK || !n.Changed || n.After == nil || n.After.Version != wheels[0].Version || n.Before != nil):
+					case n.Name == "gpu1" && (n.Status != report.OK || !n.Changed || n.After == nil || n.After.Version != wheels[0].Version || n.Before != nil):
 						t.Errorf("the neighbour: %+v", n)
 					case n.Name == "gpu2" && string(n.Status) != c.status:
 						t.Errorf("the liar: %+v", n)
@@ -284,7 +288,7 @@ func TestSharingIsProved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []deploy.Action{deploy.Install, deploy.Install, deploy.Follow} {
+	for i, want := range []deploy.Action{deploy.Install, deploy.Install, deploy.Shared} {
 		if p := plan.Nodes[i]; p.Action != want {
 			t.Errorf("%s: %s (leader %d), want %s", p.Name, p.Action, p.Leader, want)
 		}
@@ -300,7 +304,7 @@ func TestSharingIsProved(t *testing.T) {
 		"verify": `say({"verified": {"version": "", "torch": "", "cuda": ""}})`,
 	})
 	r := run(t, t.Context(), options(t, wheels, []*sshtest.Server{s1, s3}, h1, h3))
-	if n := r.Nodes[1]; n.Status != deploy.Failed || n.After == nil || n.After.Version != wheels[0].Version {
+	if n := r.Nodes[1]; n.Status != report.Failed || n.After == nil || n.After.Version != wheels[0].Version {
 		t.Errorf("the follower: %+v", n)
 	}
 }

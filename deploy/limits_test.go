@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -31,7 +32,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	was := e.snapshot(t)
 	pids := filepath.Join(t.TempDir(), "pids")
 	started, _ := e.hook(t, "import subprocess\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    child = subprocess.Popen(['sleep', '1000'])\n    open('"+pids+"', 'w').write('%d %d' % (os.getpid(), child.pid))\n    time.sleep(1000)")
-	first := make(chan *deploy.Report)
+	first := make(chan *report.Report)
 	go func() {
 		opt := opt
 		opt.Timeout = 40 * time.Second
@@ -41,11 +42,11 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 	second := opt
 	second.By, second.InUse = "another", deploy.InUse{Ignore: true}
 	n := run(t, context.Background(), second).Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "put" || n.Changed || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "another deploy is changing this environment (run ") || !strings.HasSuffix(n.Error, " by tester on gpu1)") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 	n = (<-first).Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "install" || n.Before == nil || n.Error != "the node says: pip did not end within 40 s; put back: DeepSpeed "+n.Before.Version+", as before" {
+	if n.Status != report.Failed || n.Step != "install" || n.Before == nil || n.Error != "the node says: pip did not end within 40 s; put back: DeepSpeed "+n.Before.Version+", as before" {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -85,9 +86,9 @@ func TestSlowNodeHoldsUpNobody(t *testing.T) {
 	r := run(t, context.Background(), opt)
 	for i, n := range r.Nodes {
 		switch {
-		case i != 1 && (n.Status != deploy.OK || n.Seconds["put"] > 10):
+		case i != 1 && (n.Status != report.OK || n.Seconds["put"] > 10):
 			t.Errorf("%+v", n)
-		case i == 1 && (n.Status != deploy.Failed || n.Step != "put" || n.Error != "not done within 15.0s" || n.Hint == "" || n.Unseen || n.After != nil):
+		case i == 1 && (n.Status != report.Failed || n.Step != "put" || n.Error != "not done within 15.0s" || n.Hint == "" || n.Unseen || n.After != nil):
 			t.Errorf("%+v", n)
 		}
 	}
@@ -129,7 +130,7 @@ func TestSilenceInTheMiddle(t *testing.T) {
 				}()
 			}
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != deploy.Failed && n.Status != deploy.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no sign of life for") && !strings.Contains(n.Error, "did not finish the SSH handshake") {
+			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no sign of life for") && !strings.Contains(n.Error, "did not finish the SSH handshake") {
 				t.Errorf("%+v", n)
 			}
 			// The server ends its programs when the client has given up.
@@ -189,7 +190,7 @@ func TestFullDiskWhileInstalling(t *testing.T) {
 			}
 			was := e.snapshot(t)
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != deploy.Failed || n.Step != step || n.Changed || n.Unseen || !strings.Contains(n.Error, "No space left") || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") || !strings.Contains(n.Hint, "make room on the node: df -h") {
+			if n.Status != report.Failed || n.Step != step || n.Changed || n.Unseen || !strings.Contains(n.Error, "No space left") || !strings.Contains(n.Error, "put back: DeepSpeed 0.19.7") || !strings.Contains(n.Hint, "make room on the node: df -h") {
 				t.Errorf("%+v", n)
 			}
 			e.mustBe(t, was)
@@ -221,7 +222,7 @@ func TestReadOnlyEnvironmentIsRefused(t *testing.T) {
 	}
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	r := run(t, context.Background(), options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h))
-	if n := r.Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, "mounted read-only: "+e.site) || n.Hint == "" || code(r.Err()) != 3 {
+	if n := r.Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "mounted read-only: "+e.site) || n.Hint == "" || code(r.Err()) != 3 {
 		t.Errorf("%+v", n)
 	}
 }
@@ -249,9 +250,9 @@ func TestUnreachableNodesAreNamed(t *testing.T) {
 	for i, n := range run(t, context.Background(), opt).Nodes {
 		c := unreachable()[i]
 		switch {
-		case c.want == "" && n.Status != deploy.OK:
+		case c.want == "" && n.Status != report.OK:
 			t.Errorf("%+v", n)
-		case c.want != "" && (n.Status != deploy.Unreachable || n.Step != "connect" || !n.Unseen || !strings.Contains(n.Error, c.want) || n.Hint == ""):
+		case c.want != "" && (n.Status != report.Unreachable || n.Step != "connect" || !n.Unseen || !strings.Contains(n.Error, c.want) || n.Hint == ""):
 			t.Errorf("%s: %+v", c.want, n)
 		}
 	}

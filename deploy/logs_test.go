@@ -11,7 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -55,7 +59,7 @@ func TestLogOfEveryNode(t *testing.T) {
 	all, opt := several(t, 2)
 	all[1].spoil(t)
 	dir := filepath.Join(t.TempDir(), "logs")
-	opt.Logs = deploy.Logs{Dir: dir}
+	opt.Logs = fleet.Logs{Dir: dir}
 	opt.Command = "deploy"
 	const secret = `hf_0123'"456`
 	all[0].patch(t, "import os, sys\nsys.stderr.write('token ' + os.environ.get('HF_TOKEN', '') + '\\n')\n")
@@ -74,7 +78,7 @@ func TestLogOfEveryNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := run(t, context.Background(), opt)
-	if r.Nodes[0].Status != deploy.OK || r.Nodes[1].Status != deploy.Failed {
+	if r.Nodes[0].Status != report.OK || r.Nodes[1].Status != report.Failed {
 		t.Fatalf("%+v", r.Summary)
 	}
 	if text, _ := os.ReadFile(other); string(text) != "mine" {
@@ -107,7 +111,7 @@ func TestLogsOfFailedNodesAreKept(t *testing.T) {
 	t.Parallel()
 	all, opt := several(t, 2)
 	base := filepath.Join(t.TempDir(), "state", "logs")
-	opt.Logs = deploy.Logs{Dir: base, Failed: true}
+	opt.Logs = fleet.Logs{Dir: base, Failed: true}
 	// pip fails for a reason that stands above its last lines.
 	all[1].patch(t, "import sys\nif any(a.endswith('.whl') for a in sys.argv):\n    print('the real reason \\033[31m')\n    print('ERROR: no')\n    sys.exit(7)\n")
 	for i := range 12 {
@@ -122,7 +126,7 @@ func TestLogsOfFailedNodesAreKept(t *testing.T) {
 	}
 	r := run(t, context.Background(), opt)
 	n := r.Nodes[1]
-	if r.Nodes[0].Log != "" || n.Status != deploy.Failed || filepath.Dir(filepath.Dir(n.Log)) != base {
+	if r.Nodes[0].Log != "" || n.Status != report.Failed || filepath.Dir(filepath.Dir(n.Log)) != base {
 		t.Fatalf("logs %q and %q", r.Nodes[0].Log, n.Log)
 	}
 	text := logOf(t, n.Log)
@@ -151,7 +155,7 @@ func TestNothingFailsForItsLog(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	opt.Logs = deploy.Logs{Dir: filepath.Join(file, "logs")}
+	opt.Logs = fleet.Logs{Dir: filepath.Join(file, "logs")}
 	heard := &warnings{Reporter: opt.Reporter}
 	opt.Reporter = heard
 	if r := run(t, context.Background(), opt); r.Err() != nil || r.Nodes[0].Log != "" {
@@ -170,7 +174,7 @@ func TestLogOfATalkativeNode(t *testing.T) {
 	h.Python = "/nowhere/python"
 	h.Setup = `i=0; while [ $i -lt 300 ]; do printf '%08192d %s\n' 0 "line $i" >&2; i=$((i+1)); done; echo the end >&2; head -c 3000000 /dev/zero | tr '\0' x; false`
 	opt := options(t, nil, []*sshtest.Server{s}, h)
-	opt.Logs = deploy.Logs{Dir: t.TempDir()}
+	opt.Logs = fleet.Logs{Dir: t.TempDir()}
 	d := deploy.New(opt)
 	defer d.Close()
 	if _, err := d.SurveyRollback(context.Background()); err != nil {
@@ -192,7 +196,7 @@ func TestLogOfATalkativeNode(t *testing.T) {
 func TestLogsHaveNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	opt := deploy.Options{Reporter: &warnings{}, Dialer: deaf{}, Logs: deploy.Logs{Dir: dir}}
+	opt := deploy.Options{Options: fleet.Options{Reporter: &warnings{}, Dialer: deaf{}, Logs: fleet.Logs{Dir: dir}}}
 	opt.Reporter = options(t, nil, nil).Reporter
 	for _, name := range []string{"gpu1", "GPU1", "gpu1/train", "gpu1_train", "gpu1+train", "..", "../up", "a b", "a\tb", "-rf", strings.Repeat("n", 300), strings.Repeat("n", 301)} {
 		opt.Hosts = append(opt.Hosts, inventory.Host{Name: name})
@@ -232,13 +236,13 @@ func TestLogOfAVerification(t *testing.T) {
 	}}))
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	opt := options(t, nil, []*sshtest.Server{s}, h)
-	opt.Logs = deploy.Logs{Dir: t.TempDir(), Failed: true}
-	r, err := deploy.Verify(t.Context(), opt)
+	opt.Logs = fleet.Logs{Dir: t.TempDir(), Failed: true}
+	r, err := verify.Run(t.Context(), verifyOptions(opt))
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := r.Nodes[0]
-	if n.Status != deploy.Failed || n.Log == "" || strings.Contains(n.Error, "the long story") {
+	if n.Status != report.Failed || n.Log == "" || strings.Contains(n.Error, "the long story") {
 		t.Fatalf("%+v", n)
 	}
 	// Two streams: which of them the node's line comes by first is not said.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
@@ -50,7 +51,7 @@ func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
 		remove := e.patch(t, failing(times))
 		r := run(t, context.Background(), opt)
 		n := r.Nodes[0]
-		if n.Status != deploy.Failed || n.Step != "record" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 || !strings.Contains(n.Error, want) || strings.Contains(n.Error, "put back") {
+		if n.Status != report.Failed || n.Step != "record" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 || !strings.Contains(n.Error, want) || strings.Contains(n.Error, "put back") {
 			t.Errorf("%s failures: %+v", times, n)
 		}
 		if got := e.version(t); got != opt.Wheels[0].Version {
@@ -76,7 +77,7 @@ func TestConnectionLostWhileRecording(t *testing.T) {
 	dead := &once{Dialer: opt.Dialer}
 	opt.Dialer = dead
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "record" || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "record" || !n.Unseen || n.After != nil || !strings.Contains(n.Error, "it may run either version; deploy again") {
 		t.Errorf("%+v", n)
 	}
 	waitFor(t, "the node finishes", func() bool { return len(e.leftovers(t)) == 0 })
@@ -146,7 +147,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 	}
 	was := e.snapshot(t)
 	r = slower.Apply(context.Background())
-	if n = r.Nodes[0]; n.Status != deploy.Failed || n.Changed || n.Hint == "" || !strings.Contains(n.Error, "would bring back DeepSpeed 0.19.8+torch2.15.cu132.sm80.v2, not DeepSpeed 0.19.6") {
+	if n = r.Nodes[0]; n.Status != report.Failed || n.Changed || n.Hint == "" || !strings.Contains(n.Error, "would bring back DeepSpeed 0.19.8+torch2.15.cu132.sm80.v2, not DeepSpeed 0.19.6") {
 		t.Errorf("%+v", n)
 	}
 	e.mustBe(t, was)
@@ -166,11 +167,11 @@ func TestFollowerThatFailsSaysWhatItsEnvironmentKeeps(t *testing.T) {
 	h.Env = map[string]string{"PYTHONPATH": shadow}
 	both := options(t, opt.Wheels, []*sshtest.Server{first, s}, opt.Hosts[0], h)
 	r := run(t, context.Background(), both)
-	if r.Nodes[0].Status != deploy.OK {
+	if r.Nodes[0].Status != report.OK {
 		t.Errorf("%+v", r.Nodes[0])
 	}
 	n := r.Nodes[1]
-	if n.Status != deploy.Failed || n.Step != "verify" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 ||
+	if n.Status != report.Failed || n.Step != "verify" || !n.Changed || n.After == nil || n.After.SHA256 != opt.Wheels[0].Manifest.SHA256 ||
 		!strings.HasSuffix(n.Error, "; the environment it shares with gpu1 keeps the new wheel") || !strings.HasSuffix(n.Hint, "dsbuild rollback INVENTORY --limit gpu1") {
 		t.Errorf("%+v", n)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/adrg/xdg"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -69,11 +70,11 @@ func pipIn(dir string) string {
 // errors for the Pythons without one.
 func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
 	none := map[string]error{}
-	for _, u := range d.units {
+	for _, u := range d.nodes {
 		if u.facts == nil || u.facts.Pip != "" || u.facts.PipWheel != "" || u.facts.Dists == nil || d.opt.PipWheel == nil {
 			continue
 		}
-		python := minor(u.facts.Python)
+		python := minorVersion(u.facts.Python)
 		if _, done := d.pips[python]; done || none[python] != nil {
 			continue
 		}
@@ -87,7 +88,7 @@ func (d *Deployment) fetchPips(ctx context.Context) map[string]error {
 			none[python] = err
 			continue
 		}
-		d.pips[python] = upload{path: file, sha256: sum, size: size}
+		d.pips[python] = wheels.File{Path: file, SHA256: sum, Size: size}
 	}
 	return none
 }

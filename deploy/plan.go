@@ -2,12 +2,12 @@ package deploy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -20,16 +20,16 @@ type Action string
 
 // The actions of a plan.
 const (
-	Install Action = "install"     // put, install, verify, record
-	Return  Action = "go back"     // rollback: the previous version is put back
-	Leave   Action = "leave alone" // runs this very wheel: verify only
-	Follow  Action = "follow"      // shares its environment with another node, which installs
-	Refuse  Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
-	Absent  Action = "absent"      // could not be reached or probed
+	Install  Action = "install"     // put, install, verify, record
+	Rollback Action = "go back"     // rollback: the previous version is put back
+	UpToDate Action = "leave alone" // runs this very wheel: verify only
+	Shared   Action = "follow"      // shares its environment with another node, which installs
+	Refuse   Action = "refuse"      // the wheel does not fit or the node lacks something: nothing is sent
+	Absent   Action = "absent"      // could not be reached or probed
 )
 
-// Known is the result of the first phase for a node.
-type Known struct {
+// ProbeResult is the result of the first phase for a node.
+type ProbeResult struct {
 	Name  string
 	Facts node.Facts
 	Err   error // the reason if there are no facts
@@ -37,18 +37,18 @@ type Known struct {
 
 // NodePlan is the action on one node, with the reasons for it.
 type NodePlan struct {
-	Name    string
-	Action  Action
-	Wheel   *Wheel   // nil if none was chosen
-	Along   []Along  // wheels of the wheelhouse to install with it
-	Fetch   []string // requirements that the node downloads from its own index
-	Reasons []string // reasons for a refusal or an absence
-	Unfit   bool     // refused because the wheel does not fit; else because the node lacks something
-	Remarks []string // notes for the user that refuse nothing
-	Hint    string
-	Back    string // rollback: the version that it puts back
-	Leader  int    // index of the node that installs for it; its own index if it installs itself
-	Serial  int    // the group of --serial that changes it, from 1; 0: none
+	Name       string
+	Action     Action
+	Wheel      *wheels.Wheel // nil if none was chosen
+	Companions []Companion   // wheels of the wheelhouse to install with it
+	Fetch      []string      // requirements that the node downloads from its own index
+	Reasons    []string      // reasons for a refusal or an absence
+	Unfit      bool          // refused because the wheel does not fit; else because the node lacks something
+	Remarks    []string      // notes for the user that refuse nothing
+	Hint       string
+	Back       string // rollback: the version that it puts back
+	Leader     int    // index of the node that installs for it; its own index if it installs itself
+	Serial     int    // the group of --serial that changes it, from 1; 0: none
 
 	waits  bool              // wait until no process uses its environment
 	causes map[string]string // the cause by text, for reasons and remarks that hold a node's own details
@@ -80,7 +80,9 @@ func (p NodePlan) Cause() string { return strings.Join(p.causesOf(p.Reasons), ";
 // Plan lists the actions of a deploy, in inventory order.
 type Plan struct {
 	Nodes  []NodePlan
-	Wheels []Wheel // the wheels in use; a single wheel is listed even if no node uses it
+	Wheels []wheels.Wheel // the wheels in use; a single wheel is listed even if no node uses it
+	// Assigned is true if each node was assigned its wheel: a fleet with several wheels is intended.
+	Assigned bool
 }
 
 // PlanOptions are the settings of NewPlan.
@@ -99,7 +101,7 @@ type PlanOptions struct {
 
 // NewPlan decides the action on each node. It is pure. The error is a *UsageError if the wheels
 // leave open which one a node should get.
-func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
+func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan, error) {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -108,7 +110,7 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 	var open []ui.Named
 	opt.markers = markers{}
 	for i, n := range nodes {
-		p, err := planNode(tables, n, wheels, opt)
+		p, err := planNode(tables, n, offered, opt)
 		if err != nil {
 			open = append(open, ui.Named{Name: n.Name, Text: err.Error()})
 		}
@@ -116,13 +118,13 @@ func NewPlan(nodes []Known, wheels []Wheel, opt PlanOptions) (Plan, error) {
 		plan.Nodes[i] = p
 	}
 	if len(open) > 0 {
-		return Plan{}, usage("name one wheel with --wheel, or some nodes with --limit", "which wheel for which node is not clear:\n  %s", strings.Join(tellOpen(open), "\n  "))
+		return Plan{}, wheels.NewUsageError("name one wheel with --wheel, or some nodes with --limit", "which wheel for which node is not clear:\n  %s", strings.Join(tellOpen(open), "\n  "))
 	}
-	share(plan.Nodes, nodes)
-	for i := range wheels {
-		used := func(p NodePlan) bool { return p.Wheel == &wheels[i] }
-		if len(wheels) == 1 || slices.ContainsFunc(plan.Nodes, used) {
-			plan.Wheels = append(plan.Wheels, wheels[i])
+	resolveSharing(plan.Nodes, nodes)
+	for i := range offered {
+		used := func(p NodePlan) bool { return p.Wheel == &offered[i] }
+		if len(offered) == 1 || slices.ContainsFunc(plan.Nodes, used) {
+			plan.Wheels = append(plan.Wheels, offered[i])
 		}
 	}
 	return plan, nil
@@ -135,14 +137,14 @@ func tellOpen(open []ui.Named) []string {
 	more := len(open)
 	for _, f := range ui.Fold(open) {
 		if len(lines) == most {
-			return append(lines, fmt.Sprintf("… and %s more", nodes(more)))
+			return append(lines, fmt.Sprintf("… and %s more", ui.Count(more, "node")))
 		}
-		lines, more = append(lines, toldOf(f)), more-f.Count
+		lines, more = append(lines, f.String()), more-f.Count
 	}
 	return lines
 }
 
-func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (NodePlan, error) {
+func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt PlanOptions) (NodePlan, error) {
 	p := NodePlan{Name: n.Name}
 	if n.Err != nil {
 		p.Action, p.Reasons, p.Hint = Absent, []string{p.said(cause.From(n.Err))}, hint.Of(n.Err)
@@ -155,7 +157,7 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 		p.Action = Refuse
 		return p, nil
 	}
-	w, verdict, err := choose(tables, wheels, n.Facts)
+	w, verdict, err := wheels.Choose(tables, offered, n.Facts)
 	if err != nil {
 		return p, err
 	}
@@ -163,22 +165,22 @@ func planNode(tables *compat.Tables, n Known, wheels []Wheel, opt PlanOptions) (
 }
 
 // planWheel decides the action on a node with its chosen wheel.
-func planWheel(p NodePlan, w *Wheel, verdict compat.Verdict, n Known, opt PlanOptions) NodePlan {
+func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResult, opt PlanOptions) NodePlan {
 	p.Wheel, p.Reasons, p.Remarks = w, verdict.Reasons, verdict.Remarks
 	if len(p.Reasons) > 0 {
 		p.Unfit = true
 		p.Action, p.Hint = Refuse, verdict.Hint()
 		return p
 	}
-	along, lacks, err := pick(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
+	along, lacks, err := chooseCompanions(*w, n.Facts, opt.Bundle, opt.Force, opt.markers)
 	d := n.Facts.DeepSpeed
 	// A node that runs the wheel still installs if it lacks requirements that dsbuild can add.
 	whole := opt.Bundle == nil && !opt.Index || err == nil && len(along)+len(lacks) == 0
 	if d != nil && d.Intact && d.SHA256 == w.Manifest.SHA256 && !n.Facts.Unfinished && !opt.Force && whole {
-		p.Action = Leave
+		p.Action = UpToDate
 		return p
 	}
-	p.Along = along
+	p.Companions = along
 	if opt.Index {
 		p.Fetch, lacks = fetchable(lacks)
 	}
@@ -224,7 +226,7 @@ func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 	if f.Torch == "" {
 		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
 	}
-	if err := opt.NoPip[minor(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
+	if err := opt.NoPip[minorVersion(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
 		return []string{fmt.Sprintf("its environment has no pip, and none can be brought: %v", err)}, "install pip into the environment"
 	}
 	return nil, ""
@@ -239,7 +241,7 @@ const (
 
 // unready returns the reasons why an environment cannot take a wheel that fits it: missing
 // requirements, foreign commands or a full disk.
-func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
+func unready(w wheels.Wheel, f node.Facts, along []Companion, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
 		reasons, hint = append(reasons, cause.From(err)), "the wheel's METADATA is not understood: build it again"
@@ -251,7 +253,7 @@ func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt 
 	if reason, try := foreignCommands(w, f); reason != "" {
 		reasons, hint = append(reasons, cause.Message{Text: reason}), cmp.Or(hint, try)
 	}
-	if full, try := room(f, w.Manifest.Size+alongSize(along)); full.Text != "" {
+	if full, try := checkDisk(f, w.Manifest.Size+alongSize(along)); full.Text != "" {
 		reasons, hint = append(reasons, full), cmp.Or(hint, try)
 	}
 	return reasons, hint
@@ -259,7 +261,7 @@ func unready(w Wheel, f node.Facts, along []Along, lacks []lack, err error, opt 
 
 // foreignCommands returns a reason and a hint if commands of the wheel would replace those of
 // another package, or files of no package.
-func foreignCommands(w Wheel, f node.Facts) (reason, hint string) {
+func foreignCommands(w wheels.Wheel, f node.Facts) (reason, hint string) {
 	var reasons []string
 	for _, name := range w.Commands {
 		switch owner, taken := f.Taken[name]; {
@@ -275,7 +277,7 @@ func foreignCommands(w Wheel, f node.Facts) (reason, hint string) {
 	return "the wheel would replace what is not DeepSpeed's: " + strings.Join(reasons, ", "), "move it away there, or build a wheel without that command"
 }
 
-func requirementNames(lacks []lack) string {
+func requirementNames(lacks []missing) string {
 	names := make([]string, len(lacks))
 	for i, l := range lacks {
 		names[i] = "'" + l.requirement + "'"
@@ -283,56 +285,9 @@ func requirementNames(lacks []lack) string {
 	return strings.Join(names, " ")
 }
 
-// choose picks the wheel for a node. A single wheel is always chosen, and its verdict decides.
-// With several, one must fit better than all others.
-func choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
-	if len(wheels) == 1 {
-		return &wheels[0], tables.Fit(wheels[0].Manifest, f), nil
-	}
-	type fitting struct {
-		w *Wheel
-		v compat.Verdict
-	}
-	var fits []fitting
-	var list []string
-	for i := range wheels {
-		v := tables.Fit(wheels[i].Manifest, f)
-		if v.OK() {
-			fits = append(fits, fitting{&wheels[i], v})
-			continue
-		}
-		list = append(list, fmt.Sprintf("%s: %s", wheels[i].Manifest.Name, strings.Join(v.Reasons, "; ")))
-	}
-	if len(fits) == 0 {
-		return nil, compat.Verdict{}, errors.New("no wheel fits it:\n    " + strings.Join(list, "\n    "))
-	}
-	var equal []string
-	for _, a := range fits {
-		beaten := func(b fitting) bool { return better(b.w.Manifest, b.v, a.w.Manifest, a.v) < 0 }
-		beatsAll := func(b fitting) bool { return a.w == b.w || better(a.w.Manifest, a.v, b.w.Manifest, b.v) < 0 }
-		if !slices.ContainsFunc(fits, func(b fitting) bool { return !beatsAll(b) }) {
-			return a.w, a.v, nil
-		}
-		if !slices.ContainsFunc(fits, beaten) {
-			equal = append(equal, a.w.Manifest.Name)
-		}
-	}
-	return nil, compat.Verdict{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
-}
-
-// better is negative if a suits a node more than b: first by fewer remarks (nothing to compile at
-// first use), then by the higher CPU level. It never ranks wheels with different sources or ops:
-// only the user knows which is wanted.
-func better(a wheel.Manifest, av compat.Verdict, b wheel.Manifest, bv compat.Verdict) int {
-	if a.Source != b.Source || !slices.Equal(slices.Sorted(slices.Values(a.Ops)), slices.Sorted(slices.Values(b.Ops))) {
-		return 0
-	}
-	return cmp.Or(cmp.Compare(len(av.Remarks), len(bv.Remarks)), cmp.Compare(b.CPU, a.CPU))
-}
-
-// share finds nodes with the same site-packages. The first of them installs and the others
+// resolveSharing finds nodes with the same site-packages. The first of them installs and the others
 // follow. If dsbuild refuses one of them, it changes none.
-func share(plans []NodePlan, nodes []Known) {
+func resolveSharing(plans []NodePlan, nodes []ProbeResult) {
 	groups := map[string][]int{}
 	for i, n := range nodes {
 		if plans[i].Action != Absent && n.Facts.SiteID != "" {
@@ -341,19 +296,19 @@ func share(plans []NodePlan, nodes []Known) {
 	}
 	for _, members := range groups {
 		if len(members) > 1 {
-			shareGroup(plans, members)
+			resolveGroup(plans, members)
 		}
 	}
 }
 
-func shareGroup(plans []NodePlan, members []int) {
+func resolveGroup(plans []NodePlan, members []int) {
 	leader := -1
 	for _, i := range members {
 		if plans[i].Action == Refuse {
 			refuseOthers(plans, members, i, cause.Message{Text: strings.Join(plans[i].Reasons, "; "), Cause: plans[i].Cause()})
 			return
 		}
-		if leader < 0 && (plans[i].Action == Install || plans[i].Action == Return) {
+		if leader < 0 && (plans[i].Action == Install || plans[i].Action == Rollback) {
 			leader = i
 		}
 	}
@@ -369,7 +324,7 @@ func shareGroup(plans []NodePlan, members []int) {
 	}
 	for _, i := range members {
 		if i != leader {
-			plans[i].Action, plans[i].Leader = Follow, leader
+			plans[i].Action, plans[i].Leader = Shared, leader
 		}
 	}
 }
@@ -390,8 +345,8 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 	}
 }
 
-// minor returns X.Y of X.Y.Z.
-func minor(version string) string {
+// minorVersion returns X.Y of X.Y.Z.
+func minorVersion(version string) string {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {
 		return ""

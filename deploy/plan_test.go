@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -23,17 +25,17 @@ func facts(change func(*node.Facts)) node.Facts {
 	return f
 }
 
-func planWheel(name string, change func(*wheel.Manifest)) deploy.Wheel {
+func planWheel(name string, change func(*wheel.Manifest)) wheels.Wheel {
 	m := wheel.Manifest{Name: name, SHA256: "sha-" + name, Size: 1 << 20, Ops: []string{"cpu_adam"}, CPU: "x86-64-v3", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Glibc: "2.34"}
 	if change != nil {
 		change(&m)
 	}
-	return deploy.Wheel{Manifest: m, Version: "0.19.8", Requires: []string{"torch"}}
+	return wheels.Wheel{Manifest: m, Version: "0.19.8", Requires: []string{"torch"}}
 }
 
 func TestPlanOfOneWheel(t *testing.T) {
 	t.Parallel()
-	w := []deploy.Wheel{planWheel("a.whl", nil)}
+	w := []wheels.Wheel{planWheel("a.whl", nil)}
 	w[0].Commands = []string{"ds_report"}
 	nobodys, anothers := map[string]string{"ds_report": ""}, map[string]string{"ds_report": "other"}
 	runsIt := &node.Installed{Version: "0.19.8", SHA256: "sha-a.whl", Record: "r", Intact: true}
@@ -44,7 +46,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		why    string
 	}{
 		"fits":            {nil, deploy.PlanOptions{}, deploy.Install, ""},
-		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, deploy.Leave, ""},
+		"runs it":         {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{}, deploy.UpToDate, ""},
 		"forced":          {func(f *node.Facts) { f.DeepSpeed = runsIt }, deploy.PlanOptions{Force: true}, deploy.Install, ""},
 		"cut off":         {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = runsIt, true }, deploy.PlanOptions{}, deploy.Install, ""},
 		"altered":         {func(f *node.Facts) { d := *runsIt; d.Intact = false; f.DeepSpeed = &d }, deploy.PlanOptions{}, deploy.Install, ""},
@@ -64,7 +66,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"torn, another's": {func(f *node.Facts) { f.Taken, f.Unfinished = anothers, true }, deploy.PlanOptions{}, deploy.Refuse, "belongs to other"},
 		"no interpreter":  {func(f *node.Facts) { *f = node.Facts{Missing: []string{"python"}} }, deploy.PlanOptions{}, deploy.Refuse, "no usable Python"},
 	} {
-		plan, err := deploy.NewPlan([]deploy.Known{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
+		plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(c.change)}}, w, c.opt)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -85,11 +87,11 @@ func TestPlanOfOneWheel(t *testing.T) {
 
 func TestExitCodeOfAPlan(t *testing.T) {
 	t.Parallel()
-	w := []deploy.Wheel{planWheel("a.whl", nil)}
-	fits, absent := deploy.Known{Name: "a", Facts: facts(nil)}, deploy.Known{Name: "b", Err: errors.New("no route")}
-	old := deploy.Known{Name: "c", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v2" })}
-	managed := deploy.Known{Name: "d", Facts: facts(func(f *node.Facts) { f.ExternallyManaged = true })}
-	for want, nodes := range map[int][][]deploy.Known{0: {{fits}}, 3: {{fits, absent}, {fits, old}, {old, absent}, {old, managed}, {managed}}, 4: {{old}, {old, old}}} {
+	w := []wheels.Wheel{planWheel("a.whl", nil)}
+	fits, absent := deploy.ProbeResult{Name: "a", Facts: facts(nil)}, deploy.ProbeResult{Name: "b", Err: errors.New("no route")}
+	old := deploy.ProbeResult{Name: "c", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v2" })}
+	managed := deploy.ProbeResult{Name: "d", Facts: facts(func(f *node.Facts) { f.ExternallyManaged = true })}
+	for want, nodes := range map[int][][]deploy.ProbeResult{0: {{fits}}, 3: {{fits, absent}, {fits, old}, {old, absent}, {old, managed}, {managed}}, 4: {{old}, {old, old}}} {
 		for _, n := range nodes {
 			plan, err := deploy.NewPlan(n, w, deploy.PlanOptions{})
 			if err != nil || code(plan.Err()) != want {
@@ -98,10 +100,10 @@ func TestExitCodeOfAPlan(t *testing.T) {
 		}
 	}
 	bare := facts(func(f *node.Facts) { f.Torch, f.Previous = "", &node.Previous{Version: "0.19.7"} })
-	if plan := deploy.NewRollbackPlan([]deploy.Known{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != deploy.Return || plan.Err() != nil {
+	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{{Name: "n", Facts: bare}}); plan.Nodes[0].Action != deploy.Rollback || plan.Err() != nil {
 		t.Errorf("a rollback needs no torch: %+v", plan.Nodes[0])
 	}
-	if plan := deploy.NewRollbackPlan([]deploy.Known{managed}); code(plan.Err()) != 3 {
+	if plan := deploy.NewRollbackPlan([]deploy.ProbeResult{managed}); code(plan.Err()) != 3 {
 		t.Errorf("no wheel plays a part in a rollback: %v", plan.Err())
 	}
 }
@@ -110,22 +112,22 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 	t.Parallel()
 	v3, v4 := planWheel("v3.whl", nil), planWheel("v4.whl", func(m *wheel.Manifest) { m.CPU = "x86-64-v4" })
 	other := planWheel("other.whl", func(m *wheel.Manifest) { m.Source.Ref = "0.19.7" })
-	plan, err := deploy.NewPlan([]deploy.Known{
+	plan, err := deploy.NewPlan([]deploy.ProbeResult{
 		{Name: "new", Facts: facts(nil)},
 		{Name: "old", Facts: facts(func(f *node.Facts) { f.CPU = "x86-64-v3" })},
-	}, []deploy.Wheel{v3, v4}, deploy.PlanOptions{})
+	}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a, b := plan.Nodes[0].Wheel.Manifest.Name, plan.Nodes[1].Wheel.Manifest.Name; a != "v4.whl" || b != "v3.whl" {
 		t.Errorf("new gets %s, old gets %s", a, b)
 	}
-	var usage *deploy.UsageError
-	_, err = deploy.NewPlan([]deploy.Known{{Name: "new", Facts: facts(nil)}}, []deploy.Wheel{v3, other, v4}, deploy.PlanOptions{})
+	var usage *wheels.UsageError
+	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(nil)}}, []wheels.Wheel{v3, other, v4}, deploy.PlanOptions{})
 	if !errors.As(err, &usage) || usage.ExitCode() != 2 || !strings.Contains(err.Error(), "equally well: other.whl, v4.whl") {
 		t.Errorf("two that fit equally: %v", err)
 	}
-	_, err = deploy.NewPlan([]deploy.Known{{Name: "new", Facts: facts(func(f *node.Facts) { f.Torch = "2.14.0" })}}, []deploy.Wheel{v3, v4}, deploy.PlanOptions{})
+	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(func(f *node.Facts) { f.Torch = "2.14.0" })}}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
 	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "v3.whl: built against torch 2.15, node has 2.14") {
 		t.Errorf("none that fits: %v", err)
 	}
@@ -133,11 +135,11 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 
 func TestPlanOfSharedEnvironments(t *testing.T) {
 	t.Parallel()
-	w := []deploy.Wheel{planWheel("a.whl", nil)}
+	w := []wheels.Wheel{planWheel("a.whl", nil)}
 	shared := func(cpu string) node.Facts {
 		return facts(func(f *node.Facts) { f.SiteID, f.CPU = "nfs:server:/x:7", cpu })
 	}
-	nodes := []deploy.Known{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
+	nodes := []deploy.ProbeResult{{Name: "gone", Err: errors.New("no route")}, {Name: "a", Facts: shared("x86-64-v3")}, {Name: "alone", Facts: facts(nil)}, {Name: "b", Facts: shared("x86-64-v3")}}
 	actions := func() []deploy.Action {
 		plan, err := deploy.NewPlan(nodes, w, deploy.PlanOptions{})
 		if err != nil {
@@ -149,7 +151,7 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 		}
 		return got
 	}
-	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Install, deploy.Install, deploy.Follow}) {
+	if got := actions(); !slices.Equal(got, []deploy.Action{deploy.Absent, deploy.Install, deploy.Install, deploy.Shared}) {
 		t.Errorf("shared: %v", got)
 	}
 	nodes[3].Facts = shared("x86-64-v2")
@@ -161,10 +163,10 @@ func TestPlanOfSharedEnvironments(t *testing.T) {
 // TestOpenChoicesAreFolded: for 300 nodes the same question is asked once.
 func TestOpenChoicesAreFolded(t *testing.T) {
 	t.Parallel()
-	wheels := []deploy.Wheel{planWheel("a.whl", nil), planWheel("b.whl", nil)}
-	var known []deploy.Known
+	wheels := []wheels.Wheel{planWheel("a.whl", nil), planWheel("b.whl", nil)}
+	var known []deploy.ProbeResult
 	for i := range 300 {
-		known = append(known, deploy.Known{Name: fmt.Sprintf("gpu%03d", i+1), Facts: facts(nil)})
+		known = append(known, deploy.ProbeResult{Name: fmt.Sprintf("gpu%03d", i+1), Facts: facts(nil)})
 	}
 	for i := range 12 { // each has another one, and no wheel for it
 		known[100+i].Facts = facts(func(f *node.Facts) { f.Torch = fmt.Sprintf("1.%d.0", i) })

@@ -13,9 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -23,7 +28,7 @@ import (
 )
 
 // realWheel is the wheel that make test has built, named by DSBUILD_TEST_WHEEL.
-func realWheel(t *testing.T) []deploy.Wheel {
+func realWheel(t *testing.T) []wheels.Wheel {
 	t.Helper()
 	path := os.Getenv("DSBUILD_TEST_WHEEL")
 	if path == "" {
@@ -35,16 +40,22 @@ func realWheel(t *testing.T) []deploy.Wheel {
 	return load(t, path)
 }
 
-func realOptions(t *testing.T, fleet *nodes.Fleet, wheels []deploy.Wheel) deploy.Options {
+func realOptions(t *testing.T, up *nodes.Fleet, wheels []wheels.Wheel) deploy.Options {
 	t.Helper()
-	inv, err := inventory.Load(fleet.Inventory)
+	inv, err := inventory.Load(up.Inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return deploy.Options{
-		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester",
-		Dialer:   remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
-		Reporter: ui.New(testWriter{t}, ui.Options{}),
+		Options: fleet.Options{
+			Hosts:      inv.Hosts,
+			KnownHosts: inv.KnownHosts,
+			By:         "tester",
+			Dialer:     remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 10 * time.Second}),
+			Reporter:   ui.New(testWriter{t}, ui.Options{}),
+		},
+		Wheels: wheels,
+		Verify: verify.LevelLoad,
 	}
 }
 
@@ -53,23 +64,23 @@ func realOptions(t *testing.T, fleet *nodes.Fleet, wheels []deploy.Wheel) deploy
 func TestRealDeploy(t *testing.T) {
 	t.Parallel()
 	wheels := realWheel(t)
-	fleet := nodestest.Up(t, nodes.Options{Count: 4, Env: nodes.WithTorch, Each: map[int]nodes.Env{3: nodes.FakeTorch}})
-	opt := realOptions(t, fleet, wheels)
+	up := nodestest.Up(t, nodes.Options{Count: 4, Env: nodes.WithTorch, Each: map[int]nodes.Env{3: nodes.FakeTorch}})
+	opt := realOptions(t, up, wheels)
 	all := opt.Hosts
 
 	r := run(t, context.Background(), opt)
 	for i, n := range r.Nodes {
 		switch {
-		case i < 3 && (n.Status != deploy.OK || !n.Changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256):
+		case i < 3 && (n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256):
 			t.Errorf("%s: %+v", n.Name, n)
-		case i == 3 && (n.Status != deploy.Refused || !strings.Contains(n.Error, fmt.Sprintf("built against torch %s, node has %s", xy(wheels[0].Manifest.Torch), xy(nodes.FakeTorchVersion)))):
+		case i == 3 && (n.Status != report.Refused || !strings.Contains(n.Error, fmt.Sprintf("built against torch %s, node has %s", xy(wheels[0].Manifest.Torch), xy(nodes.FakeTorchVersion)))):
 			t.Errorf("%s: %+v", n.Name, n)
 		}
 	}
 	if code(r.Err()) != 3 {
 		t.Errorf("error %v", r.Err())
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(fleet.Nodes[3].Python)), ".dsbuild")); err == nil {
+	if _, err := os.Stat(filepath.Join(filepath.Dir(filepath.Dir(up.Nodes[3].Python)), ".dsbuild")); err == nil {
 		t.Error("the refused node was written to")
 	}
 
@@ -90,13 +101,13 @@ func TestRealDeploy(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 
-	verifyReal(t, fleet, opt, all[:3])
+	verifyReal(t, up, opt, all[:3])
 
-	if err := fleet.Rekey(1); err != nil {
+	if err := up.Rekey(1); err != nil {
 		t.Fatal(err)
 	}
-	r = run(t, context.Background(), realOptionsOf(t, opt, fleet, all[:3]))
-	if n := r.Nodes[1]; n.Status != deploy.Unreachable || n.Step != "connect" || !strings.Contains(n.Error, "host key") {
+	r = run(t, context.Background(), realOptionsOf(t, opt, up, all[:3]))
+	if n := r.Nodes[1]; n.Status != report.Unreachable || n.Step != "connect" || !strings.Contains(n.Error, "host key") {
 		t.Errorf("changed host key: %+v", n)
 	}
 	if code(r.Err()) != 3 || r.Summary.OK != 2 {
@@ -105,9 +116,9 @@ func TestRealDeploy(t *testing.T) {
 }
 
 // realOptionsOf are options with a dialer that has read no keys before.
-func realOptionsOf(t *testing.T, opt deploy.Options, fleet *nodes.Fleet, hosts []inventory.Host) deploy.Options {
+func realOptionsOf(t *testing.T, opt deploy.Options, up *nodes.Fleet, hosts []inventory.Host) deploy.Options {
 	t.Helper()
-	fresh := realOptions(t, fleet, opt.Wheels)
+	fresh := realOptions(t, up, opt.Wheels)
 	fresh.Hosts = hosts
 	return fresh
 }
@@ -116,8 +127,8 @@ func realOptionsOf(t *testing.T, opt deploy.Options, fleet *nodes.Fleet, hosts [
 // middle of an installation, as a killed driver would.
 func TestRealNodePutsItselfBack(t *testing.T) {
 	t.Parallel()
-	fleet := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.FakeTorch})
-	python := fleet.Nodes[0].Python
+	up := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.FakeTorch})
+	python := up.Nodes[0].Python
 	dir := filepath.Dir(filepath.Dir(python))
 	sites, _ := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
 	if len(sites) != 1 {
@@ -127,7 +138,7 @@ func TestRealNodePutsItselfBack(t *testing.T) {
 	e.dist(t, "einops", "0.8.0")
 	started, _ := e.hook(t, "time.sleep(60)")
 	was := e.snapshot(t)
-	opt := realOptions(t, fleet, load(t, makeWheel(t, t.TempDir(), fakeTorchWheel())))
+	opt := realOptions(t, up, load(t, makeWheel(t, t.TempDir(), fakeTorchWheel())))
 	dialer := &lastConn{Dialer: opt.Dialer}
 	opt.Dialer = dialer
 	go func() {
@@ -135,7 +146,7 @@ func TestRealNodePutsItselfBack(t *testing.T) {
 		dialer.conn.Close() //nolint:errcheck // the point is that it breaks
 	}()
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "install" {
+	if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "install" {
 		t.Errorf("%+v", n)
 	}
 	waitFor(t, "the node tidies up", func() bool { return slices.Equal(e.leftovers(t), []string{"inbox"}) }) // what has arrived stays
@@ -145,21 +156,21 @@ func TestRealNodePutsItselfBack(t *testing.T) {
 // TestRealNodesGetAnotherWheel deploys two wheels, one after the other, to OpenSSH nodes.
 func TestRealNodesGetAnotherWheel(t *testing.T) {
 	t.Parallel()
-	fleet := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
+	up := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.FakeTorch})
 	var envs []environment
-	for _, n := range fleet.Nodes {
+	for _, n := range up.Nodes {
 		e := environment{filepath.Dir(filepath.Dir(n.Python)), n.Python, siteOf(t, n.Python)}
 		e.dist(t, "einops", "0.8.0")
 		envs = append(envs, e)
 	}
 	for _, version := range []string{"0.19.7", "0.19.8"} {
 		wheels := withCode(t, fakeTorchWheel(), version)
-		r := run(t, context.Background(), realOptions(t, fleet, wheels))
+		r := run(t, context.Background(), realOptions(t, up, wheels))
 		if r.Err() != nil || !r.Consistent {
 			t.Error(r.Err())
 		}
 		for i, n := range r.Nodes {
-			if n.Status != deploy.OK || n.Sent < bytesWithCode(t, wheels[0]) {
+			if n.Status != report.OK || n.Sent < bytesWithCode(t, wheels[0]) {
 				t.Errorf("%+v", n)
 			}
 			if got := envs[i].version(t); got != wheels[0].Version {
@@ -190,8 +201,8 @@ func (d *lastConn) Dial(ctx context.Context, t remote.Target) (remote.Conn, erro
 func TestRealBundleWithNoRoute(t *testing.T) {
 	t.Parallel()
 	wheels := realWheel(t)
-	fleet := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.WithTorch})
-	python := fleet.Nodes[0].Python
+	up := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.WithTorch})
+	python := up.Nodes[0].Python
 	house := t.TempDir()
 	download := exec.CommandContext(t.Context(), "python3", "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:",
 		"--python-version", wheels[0].Manifest.Python, "--dest", house, "hjson", "ninja", "pydantic", "annotated-types")
@@ -219,13 +230,13 @@ func TestRealBundleWithNoRoute(t *testing.T) {
 		}
 	}
 
-	opt := realOptions(t, fleet, wheels)
+	opt := realOptions(t, up, wheels)
 	opt.Hosts[0].ExecPrefix = []string{"unshare", "--user", "--map-root-user", "--net"}
 	reach := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", python, "-c", "import socket; socket.create_connection(('192.0.2.1', 443), 5)")
 	if out, err := reach.CombinedOutput(); err == nil || !strings.Contains(string(out), "Network is unreachable") {
 		t.Fatalf("the node has a way out, or no namespace: %v\n%s", err, out)
 	}
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Refused || !strings.Contains(n.Error, "requirements are missing: hjson, ninja") {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || !strings.Contains(n.Error, "requirements are missing: hjson, ninja") {
 		t.Errorf("without the bundle: %+v", n)
 	}
 	opt.Bundle = &bundle

@@ -9,16 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"golang.org/x/time/rate"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // largeWheel is a wheel of about 4 MB that does not compress.
-func largeWheel(t *testing.T) []deploy.Wheel {
+func largeWheel(t *testing.T) []wheels.Wheel {
 	t.Helper()
 	noise := make([]byte, 4<<20)
 	rand.Read(noise)
@@ -36,7 +38,7 @@ func TestALostTransferGoesOnInTheSameRun(t *testing.T) {
 	var said strings.Builder
 	opt.Reporter = ui.New(&said, ui.Options{})
 	r := run(t, context.Background(), opt)
-	if n := r.Nodes[0]; n.Status != deploy.OK || !n.Changed {
+	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("%+v", n)
 	}
 	if s.Connections() != 2 {
@@ -66,7 +68,7 @@ func TestWhatHasArrivedIsNotSentAgain(t *testing.T) {
 		waitFor(t, "pip has started", exists(started))
 		s.Cut()
 	}()
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Failed || n.Step != "install" {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Failed || n.Step != "install" {
 		t.Errorf("%+v", n)
 	}
 	<-done
@@ -78,7 +80,7 @@ func TestWhatHasArrivedIsNotSentAgain(t *testing.T) {
 	}
 	count := &counting{Dialer: opt.Dialer}
 	opt.Dialer = count
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.OK || !n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Errorf("%+v", n)
 	}
 	if count.puts.Load() > 1 { // pip's own wheel may be one
@@ -111,7 +113,7 @@ func TestTheInboxIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, s := host(t, "gpu1", e, sshtest.Options{})
-	if n := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)).Nodes[0]; n.Status != deploy.OK {
+	if n := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)).Nodes[0]; n.Status != report.OK {
 		t.Errorf("%+v", n)
 	}
 	if got := e.version(t); got != wheels[0].Version {
@@ -154,7 +156,7 @@ func TestALargeFileIsWrittenByAProgram(t *testing.T) {
 			t.Parallel()
 			e := newEnvironment(t, "2.15.0")
 			h, s := host(t, "gpu1", e, opt)
-			if n := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)).Nodes[0]; n.Status != deploy.OK || !n.Changed {
+			if n := run(t, context.Background(), options(t, wheels, []*sshtest.Server{s}, h)).Nodes[0]; n.Status != report.OK || !n.Changed {
 				t.Errorf("%+v", n)
 			}
 			if left := e.leftovers(t); len(left) > 0 {

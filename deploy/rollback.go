@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // NewRollbackPlan decides which nodes go back to the version before the last deploy. It is pure.
-func NewRollbackPlan(nodes []Known) Plan {
+func NewRollbackPlan(nodes []ProbeResult) Plan {
 	plan := Plan{Nodes: make([]NodePlan, len(nodes))}
 	for i, n := range nodes {
 		p := NodePlan{Name: n.Name, Leader: i}
@@ -26,11 +29,11 @@ func NewRollbackPlan(nodes []Known) Plan {
 			p.Action, p.Reasons = Refuse, []string{"there is nothing to go back to"}
 			p.Hint = "what the last deploy replaced is kept, one step back"
 		default:
-			p.Action, p.Back = Return, previousName(n.Facts.Previous)
+			p.Action, p.Back = Rollback, previousName(n.Facts.Previous)
 		}
 		plan.Nodes[i] = p
 	}
-	share(plan.Nodes, nodes)
+	resolveSharing(plan.Nodes, nodes)
 	return plan
 }
 
@@ -45,12 +48,26 @@ func previousName(p *node.Previous) string {
 	return "DeepSpeed " + p.Version
 }
 
-// goBack tells the agent to exchange the installed version for the previous one.
-func (d *Deployment) goBack(ctx context.Context, u *nodeRun) error {
-	if err := d.free(ctx, u); err != nil {
+// rollback is one node on its way back to the version before the last deploy.
+type rollback struct{ *nodeRun }
+
+// steps returns the steps of a rollback.
+func (u rollback) steps() []fleet.Step {
+	limit, wait := u.deploy.fleet.Limit, u.deploy.opt.InUse.Wait
+	return []fleet.Step{
+		u.awaitFreeStep(),
+		{Name: "rollback", Limit: wait + limit(installLimit), Do: u.exchange}, // takes the lock, exchanges the versions
+		{Name: "verify", Limit: limit(verifyLimit), Do: u.verify},
+		{Name: "record", Limit: recordLimit, Do: u.record, Needed: u.holdsLock},
+	}
+}
+
+// exchange tells the agent to exchange the installed version for the previous one.
+func (u rollback) exchange(ctx context.Context) error {
+	if err := u.awaitFree(ctx); err != nil {
 		return err
 	}
-	b, err := d.begin(ctx, u, nil, false)
+	b, err := u.startAgent(ctx, nil, false)
 	if err != nil {
 		return err
 	}
@@ -66,35 +83,35 @@ func (d *Deployment) goBack(ctx context.Context, u *nodeRun) error {
 	if err := u.session.ask(ctx, map[string]any{"do": "roll_back"}, &done); err != nil {
 		return err
 	}
-	u.changed, u.after, u.record, u.noted = true, nil, done.Record, nil
+	u.installed.changed, u.installed.after, u.installed.record, u.installed.note = true, nil, done.Record, nil
 	if done.Noted != nil {
-		u.noted = done.Noted
+		u.installed.note = done.Noted
 	}
 	if done.Version != "" {
 		sha, _ := done.Noted["sha256"].(string)
-		u.after = &Version{done.Version, sha}
+		u.installed.after = &report.Version{Version: done.Version, SHA256: sha}
 	}
 	return nil
 }
 
-// verifyBack compares the files of the restored version with its RECORD. It does not load the
+// verify compares the files of the restored version with its RECORD. It does not load the
 // ops: an op that fails now may have failed before the deploy, too.
-func (d *Deployment) verifyBack(ctx context.Context, u *nodeRun) error {
-	if u.after == nil {
+func (u rollback) verify(ctx context.Context) error {
+	if u.installed.after == nil {
 		return nil
 	}
-	if u.record == "" {
+	if u.installed.record == "" {
 		return errors.New("the version put back has no RECORD")
 	}
-	return runVerify(ctx, u, wheel.Manifest{}, map[string]any{"level": VerifyFiles, "version": u.after.Version, "record": u.record, "ops": []string{}})
+	return u.prove(ctx, wheel.Manifest{}, verify.Request{Level: verify.LevelFiles, Version: u.installed.after.Version, Record: u.installed.record, Ops: []string{}})
 }
 
-// recordBack makes the rollback final and deletes the version that it replaced.
-func (d *Deployment) recordBack(ctx context.Context, u *nodeRun) error {
+// record makes the rollback final and deletes the version that it replaced.
+func (u rollback) record(ctx context.Context) error {
 	at := time.Now().UTC().Format(time.RFC3339)
-	e := journalEntry{Do: "rollback", Run: d.run, At: at, By: d.opt.By, Node: u.host.Name, Before: u.before, Verify: VerifyFiles}
-	if u.after != nil {
-		e.SHA256 = u.after.SHA256
+	e := journalEntry{Do: "rollback", Run: u.deploy.fleet.Run, At: at, By: u.deploy.opt.By, Node: u.Host.Name, Before: u.installed.before, Verify: verify.LevelFiles}
+	if u.installed.after != nil {
+		e.SHA256 = u.installed.after.SHA256
 	}
-	return u.session.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.noted, "journal": e}, nil)
+	return u.session.ask(ctx, map[string]any{"do": "record", "forget": true, "installed": u.installed.note, "journal": e}, nil)
 }

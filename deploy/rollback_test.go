@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
 // back rolls back and returns the report.
-func back(t *testing.T, opt deploy.Options) *deploy.Report {
+func back(t *testing.T, opt deploy.Options) *report.Report {
 	t.Helper()
 	d := deploy.New(opt)
 	defer d.Close()

@@ -5,7 +5,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // Serial holds the sizes of the groups in which nodes are changed. dsbuild finishes one group
@@ -56,12 +58,12 @@ func newRollout(plans []NodePlan, sizes Serial) *rollout {
 	r := &rollout{sizes: sizes}
 	members := map[int][]int{}
 	for i, p := range plans {
-		if p.Action == Follow {
+		if p.Action == Shared {
 			members[p.Leader] = append(members[p.Leader], i)
 		}
 	}
 	for i, p := range plans {
-		if p.Action != Install && p.Action != Return {
+		if p.Action != Install && p.Action != Rollback {
 			continue
 		}
 		all := append([]int{i}, members[i]...)
@@ -75,8 +77,8 @@ func newRollout(plans []NodePlan, sizes Serial) *rollout {
 	return r
 }
 
-// next takes the next group; it is empty when all groups have been taken.
-func (r *rollout) next() []int {
+// nextGroup takes the next group; it is empty when all groups have been taken.
+func (r *rollout) nextGroup() []int {
 	from := &r.ready
 	if len(*from) == 0 {
 		from = &r.waiting
@@ -92,37 +94,37 @@ func (r *rollout) next() []int {
 	return group
 }
 
-// proven moves on to the next size, because a node of the last group is ok.
-func (r *rollout) proven() { r.at++ }
+// useNextSize moves on to the next size, because a node of the last group is ok.
+func (r *rollout) useNextSize() { r.at++ }
 
-// Divide notes for each node the group of --serial that will change it, assuming that no group
+// AssignGroups notes for each node the group of --serial that will change it, assuming that no group
 // fails.
-func (p Plan) Divide(serial Serial) {
+func (p Plan) AssignGroups(serial Serial) {
 	if len(serial) == 0 {
 		return
 	}
 	order := newRollout(p.Nodes, serial)
 	for number := 1; ; number++ {
-		group := order.next()
+		group := order.nextGroup()
 		if len(group) == 0 {
 			return
 		}
 		for _, i := range group {
 			p.Nodes[i].Serial = number
 		}
-		order.proven()
+		order.useNextSize()
 	}
 }
 
-// stop returns the reason to start no further group after this one, nil if there is none.
-func (d *Deployment) stop(number int, group []*nodeRun) error {
+// stopAfter returns the reason to start no further group after this one, nil if there is none.
+func (d *Deployment) stopAfter(number int, group []*nodeRun) error {
 	if len(d.opt.Serial) == 0 {
 		return nil
 	}
 	var failed []string
 	for _, u := range group {
-		if u.status == Failed || u.status == Unreachable {
-			failed = append(failed, u.host.Name)
+		if u.Status == report.Failed || u.Status == report.Unreachable {
+			failed = append(failed, u.Host.Name)
 		}
 	}
 	tooMany := len(failed) > 0
@@ -132,6 +134,6 @@ func (d *Deployment) stop(number int, group []*nodeRun) error {
 	if !tooMany {
 		return nil
 	}
-	return hint.With(fmt.Errorf("not started: in group %d of --serial %d of %s failed (%s)", number, len(failed), nodes(len(group)), foldShort(failed)),
+	return hint.With(fmt.Errorf("not started: in group %d of --serial %d of %s failed (%s)", number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed)),
 		"mend that and run again: what is done is left alone; --max-fail says how many may fail")
 }

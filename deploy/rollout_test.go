@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -52,10 +53,10 @@ func TestDivide(t *testing.T) {
 		{"wiiwi", "2", "31132"},
 	} {
 		var plan deploy.Plan
-		known := make([]deploy.Known, len(c.nodes))
+		known := make([]deploy.ProbeResult, len(c.nodes))
 		leader := 0
 		for i, letter := range c.nodes {
-			p := deploy.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]deploy.Action{'i': deploy.Install, 'w': deploy.Install, 'f': deploy.Follow, 'l': deploy.Leave, 'r': deploy.Refuse}[letter]}
+			p := deploy.NodePlan{Name: fmt.Sprint("gpu", i), Leader: i, Action: map[rune]deploy.Action{'i': deploy.Install, 'w': deploy.Install, 'f': deploy.Shared, 'l': deploy.UpToDate, 'r': deploy.Refuse}[letter]}
 			switch letter {
 			case 'f':
 				p.Leader = leader
@@ -67,7 +68,7 @@ func TestDivide(t *testing.T) {
 			}
 			plan.Nodes = append(plan.Nodes, p)
 		}
-		plan.Respect(known, deploy.InUse{Wait: time.Hour})
+		plan.ApplyInUse(known, deploy.InUse{Wait: time.Hour})
 		var serial deploy.Serial
 		if c.serial != "" {
 			var err error
@@ -75,7 +76,7 @@ func TestDivide(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		plan.Divide(serial)
+		plan.AssignGroups(serial)
 		got := ""
 		for _, p := range plan.Nodes {
 			got += fmt.Sprint(p.Serial)
@@ -89,12 +90,12 @@ func TestDivide(t *testing.T) {
 func TestPlanSaysTheGroups(t *testing.T) {
 	t.Parallel()
 	plan := deploy.Plan{Nodes: slices.Repeat([]deploy.NodePlan{{Name: "gpu1", Action: deploy.Install}}, 20)}
-	plan.Divide(deploy.Serial{{N: 1}, {N: 10}})
+	plan.AssignGroups(deploy.Serial{{N: 1}, {N: 10}})
 	var out strings.Builder
 	if err := plan.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nin 3 groups, one after the other: 1, 10, 9 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
-	plan.Divide(deploy.Serial{{N: 1}})
+	plan.AssignGroups(deploy.Serial{{N: 1}})
 	out.Reset()
 	if err := plan.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nin 20 groups, one after the other: 1, 1, 1, 1, 1, 1, 1, …, 1 nodes\n") {
 		t.Errorf("%v\n%s", err, out.String())
@@ -168,12 +169,12 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 	all[1].spoil(t)
 	opt.Serial = deploy.Serial{{N: 1}, {N: 2}}
 	r := run(t, context.Background(), opt)
-	for i, want := range []deploy.Status{deploy.OK, deploy.Failed, deploy.OK, deploy.Skipped} {
+	for i, want := range []report.Status{report.OK, report.Failed, report.OK, report.Skipped} {
 		n := r.Nodes[i]
 		if n.Status != want {
 			t.Errorf("%s: %s, want %s", n.Name, n.Status, want)
 		}
-		if want == deploy.Skipped && (n.Error != "not started: in group 2 of --serial 1 of 2 nodes failed (gpu2)" || n.Hint == "" || n.Serial != 0) {
+		if want == report.Skipped && (n.Error != "not started: in group 2 of --serial 1 of 2 nodes failed (gpu2)" || n.Hint == "" || n.Serial != 0) {
 			t.Errorf("%s: %q, hint %q", n.Name, n.Error, n.Hint)
 		}
 	}
@@ -182,7 +183,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 	opt.TooMany = func(failed, _ int) bool { return failed > 2 }
 	opt.Hosts[0].Port = 1
 	r = run(t, context.Background(), opt)
-	for i, want := range []deploy.Status{deploy.Unreachable, deploy.Failed, deploy.OK, deploy.OK} {
+	for i, want := range []report.Status{report.Unreachable, report.Failed, report.OK, report.OK} {
 		if n := r.Nodes[i]; n.Status != want {
 			t.Errorf("%s: %s, want %s: %s", n.Name, n.Status, want, n.Error)
 		}
@@ -206,9 +207,9 @@ func TestSerialGrowsOnlyAfterSuccess(t *testing.T) {
 	}}
 	r := run(t, context.Background(), opt)
 	for i, want := range []struct {
-		status deploy.Status
+		status report.Status
 		group  int
-	}{{deploy.Refused, 1}, {deploy.OK, 2}, {deploy.OK, 3}} {
+	}{{report.Refused, 1}, {report.OK, 2}, {report.OK, 3}} {
 		if n := r.Nodes[i]; n.Status != want.status || n.Serial != want.group {
 			t.Errorf("%s: %s in group %d, want %v", n.Name, n.Status, n.Serial, want)
 		}

@@ -8,15 +8,17 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/verify"
 )
 
 //go:embed agent.py
 var agentSource string
 
-var agentProgram = agent.NewProgram(proofSource, verifySource, node.UsesSource(), agentSource)
+var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), agentSource)
 
 const (
 	silence  = agent.Silence
@@ -25,28 +27,6 @@ const (
 	// after a killed driver.
 	lockWait = 20 * time.Second
 )
-
-// Version is a DeepSpeed version in the report.
-type Version struct {
-	Version string `json:"version"`
-	SHA256  string `json:"sha256"` // of the installed wheel; "" if dsbuild did not install it
-}
-
-// name is the version for a message.
-func (v *Version) name() string {
-	if v == nil {
-		return "no DeepSpeed"
-	}
-	return "DeepSpeed " + v.Version
-}
-
-// plain returns the version without characters that no version has: the text came from a node.
-func (v *Version) plain() *Version {
-	if v == nil {
-		return nil
-	}
-	return &Version{node.PlainVersion(v.Version), node.PlainVersion(v.SHA256)}
-}
 
 // agentSession is a running agent on a node. The agent holds the lock of the environment. If it
 // loses the driver before the change is recorded, it restores the environment.
@@ -99,13 +79,13 @@ func startSession(ctx context.Context, u *nodeRun, req sessionRequest) (*agentSe
 	}
 	req.LockS = max(req.LockS, lockWait.Seconds())
 	var b beginReply
-	s, err := agent.Start(ctx, u.runner, agent.Options{
-		Python: u.facts.Executable, Program: agentProgram, Request: req, Event: ignorePip, Asked: u.log.order,
+	s, err := agent.Start(ctx, u.Runner, agent.Options{
+		Python: u.facts.Executable, Program: agentProgram, Request: req, Event: ignorePip, Asked: u.Log.Order,
 	}, &b)
 	if err != nil {
-		return nil, beginReply{}, refused(err, u.host)
+		return nil, beginReply{}, refused(err, u.Host)
 	}
-	return &agentSession{s, u.host}, b, nil
+	return &agentSession{s, u.Host}, b, nil
 }
 
 // ignorePip takes pip's output, which the agent sends before the answer; the log already has it.
@@ -127,7 +107,7 @@ func refused(err error, h inventory.Host) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	return withHint(&refusal{f, f.Busy}, adviceFor(f.Advice, h))
+	return verify.WithAdvice(&refusal{f, f.Busy}, f.Advice, h)
 }
 
 // learn tells the agent the digest of a file in the inbox, computed by another program on the
@@ -154,9 +134,9 @@ func (c *agentSession) users(ctx context.Context) (node.Uses, error) {
 
 // undoReply is the agent's answer to undo.
 type undoReply struct {
-	Before   *Version `json:"before"`   // the version there now
-	Recorded bool     `json:"recorded"` // the change was already final and stays
-	Finished bool     `json:"finished"` // the next run has nothing left to repair
+	Before   *report.Version `json:"before"`   // the version there now
+	Recorded bool            `json:"recorded"` // the change was already final and stays
+	Finished bool            `json:"finished"` // the next run has nothing left to repair
 }
 
 // undo restores the previous state of the environment, unless the change is already final.

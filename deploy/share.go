@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -46,7 +47,7 @@ done`
 
 // proveSharing corrects the SiteIDs in known: nodes that provably share site-packages keep a
 // common SiteID, all others that claimed to share lose theirs.
-func (d *Deployment) proveSharing(ctx context.Context, known []Known) {
+func (d *Deployment) proveSharing(ctx context.Context, known []ProbeResult) {
 	claims := map[string][]int{}
 	for i, n := range known {
 		if id := n.Facts.SiteID; n.Err == nil && id != "" {
@@ -59,14 +60,14 @@ func (d *Deployment) proveSharing(ctx context.Context, known []Known) {
 			groups = append(groups, members)
 		}
 	}
-	fanout.Run(ctx, groups, fanout.Options{Forks: d.forks()}, func(ctx context.Context, members []int) (struct{}, error) {
+	fanout.Run(ctx, groups, fanout.Options{Forks: d.fleet.Forks()}, func(ctx context.Context, members []int) (struct{}, error) {
 		d.proveGroup(ctx, known, members)
 		return struct{}{}, nil
 	})
 }
 
 // proveGroup is proveSharing for nodes that report the same site-packages.
-func (d *Deployment) proveGroup(ctx context.Context, known []Known, members []int) {
+func (d *Deployment) proveGroup(ctx context.Context, known []ProbeResult, members []int) {
 	id := known[members[0]].Facts.SiteID
 	for _, i := range members {
 		known[i].Facts.SiteID = ""
@@ -91,14 +92,14 @@ func (d *Deployment) sharers(ctx context.Context, writer int, others []int) []in
 	ctx, cancel := context.WithTimeout(ctx, proofLimit)
 	defer cancel()
 	word, file := rand.Text(), rand.Text()
-	release, err := d.units[writer].writeWord(ctx, word, file)
+	release, err := d.nodes[writer].writeWord(ctx, word, file)
 	if err != nil {
 		return nil
 	}
 	defer release()
-	results := fanout.Run(ctx, others, fanout.Options{Forks: d.forks()}, func(ctx context.Context, i int) (string, error) {
-		u := d.units[i]
-		return remote.RunForAnswer(ctx, u.runner, remote.Command{Argv: []string{"sh", "-c", showWord, "sh", u.facts.SitePackages, file}})
+	results := fanout.Run(ctx, others, fanout.Options{Forks: d.fleet.Forks()}, func(ctx context.Context, i int) (string, error) {
+		u := d.nodes[i]
+		return remote.RunForAnswer(ctx, u.Runner, remote.Command{Argv: []string{"sh", "-c", showWord, "sh", u.facts.SitePackages, file}})
 	})
 	var shown []int
 	for at, i := range others {
@@ -117,7 +118,7 @@ func (u *nodeRun) writeWord(ctx context.Context, word, file string) (release fun
 	written, ended := make(chan struct{}), make(chan error, 1)
 	watch := &wordWatch{Answer: remote.NewAnswer(cancel), want: file, seen: written}
 	go func() {
-		err := u.runner.Run(ctx, remote.Command{
+		err := u.Runner.Run(ctx, remote.Command{
 			Argv:  []string{"sh", "-c", writeWord, "sh", u.facts.SitePackages, file},
 			Stdin: out, Stdout: watch, Stderr: remote.NewAnswer(cancel),
 		})
@@ -164,29 +165,29 @@ func (w *wordWatch) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// follow probes a node that shares its environment with a changed node, its leader, to learn its
+// findSharedInstallation probes a node that shares its environment with a changed node, its leader, to learn its
 // version now. It does not trust the leader's answer for this node.
-func (d *Deployment) follow(ctx context.Context, u *nodeRun) error {
-	leader, before := d.units[u.plan.Leader], u.before
-	if leader.status == Refused {
-		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.host.Name), leader.err)}
+func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
+	leader, before := u.deploy.nodes[u.plan.Leader], u.installed.before
+	if leader.Status == report.Refused {
+		return &InUseError{cause.Messagef("shares its environment with %s, which was refused: %v", cause.Own(leader.Host.Name), leader.Err)}
 	}
-	facts, err := d.facts(ctx, u)
+	facts, err := u.askFacts(ctx)
 	if err != nil {
-		u.after, u.unseen = nil, true
+		u.installed.after, u.installed.unseen = nil, true
 	} else {
-		u.know(facts)
-		u.before = before
+		u.setFacts(facts)
+		u.installed.before = before
 	}
 	switch {
-	case leader.status != OK:
-		return hint.With(cause.Errorf("shares its environment with %s, where the deploy did not succeed", cause.Own(leader.host.Name)), "see the error of %s", leader.host.Name)
+	case leader.Status != report.OK:
+		return hint.With(cause.Errorf("shares its environment with %s, where the deploy did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
 	case err != nil:
 		return fmt.Errorf("what its environment has now is not known: %w", err)
 	}
-	u.changed = leader.changed
-	if u.record != leader.record || u.after.name() != leader.after.name() {
-		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.host.Name), leader.after.name(), u.after.name()),
+	u.installed.changed = leader.installed.changed
+	if u.installed.record != leader.installed.record || u.installed.after.String() != leader.installed.after.String() {
+		return hint.With(cause.Errorf("shares its environment with %s, which has %s now; this node sees %s", cause.Own(leader.Host.Name), leader.installed.after.String(), u.installed.after.String()),
 			"a network file system may show changes late: run the same command again")
 	}
 	return nil

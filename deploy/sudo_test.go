@@ -13,6 +13,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
@@ -31,12 +32,12 @@ func TestDeployBySudo(t *testing.T) {
 	opt := options(t, load(t, makeWheel(t, t.TempDir(), wheelOptions{})), []*sshtest.Server{s}, h)
 	opt.Dialer = remote.WithSudo(opt.Dialer, remote.NewAnswers(nil), remote.SudoLimit)
 	before := e.snapshot(t)
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.Refused || n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.Refused || n.Changed {
 		t.Errorf("without sudo: %+v", n)
 	}
 
 	opt.Hosts[0].Sudo = "root"
-	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != deploy.OK || !n.Changed {
+	if n := run(t, context.Background(), opt).Nodes[0]; n.Status != report.OK || !n.Changed {
 		t.Fatalf("%+v", n)
 	}
 	if v := e.version(t); v == "" {
@@ -60,7 +61,7 @@ func TestDeployBySudo(t *testing.T) {
 	// sudo that does not do it is told before anything is looked at.
 	opt.Hosts[0].Sudo = "no-such-user"
 	n := run(t, context.Background(), opt).Nodes[0]
-	if n.Status != deploy.Failed || n.Step != "connect" || !strings.Contains(n.Error, "unknown user") || n.Hint == "" {
+	if n.Status != report.Failed || n.Step != "connect" || !strings.Contains(n.Error, "unknown user") || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
 }

@@ -17,7 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -25,10 +29,10 @@ import (
 
 // look verifies, and fails if anything in the environments or in the homes of
 // the nodes is not as it was.
-func look(t *testing.T, opt deploy.Options, places ...string) *deploy.Report {
+func look(t *testing.T, opt deploy.Options, places ...string) *report.Report {
 	t.Helper()
 	was := trees(t, places)
-	r, err := deploy.Verify(context.Background(), opt)
+	r, err := verify.Run(context.Background(), verifyOptions(opt))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +87,7 @@ func trees(t *testing.T, places []string) map[string]string {
 type few struct {
 	envs  []environment
 	opt   deploy.Options
-	wheel deploy.Wheel
+	wheel wheels.Wheel
 }
 
 // deployed deploys a wheel to one node and copies its environment to n in all.
@@ -118,7 +122,7 @@ func (e environment) copy(t *testing.T) environment {
 	return environment{dir, move(e.python), move(e.site)}
 }
 
-func (f few) look(t *testing.T) *deploy.Report {
+func (f few) look(t *testing.T) *report.Report {
 	t.Helper()
 	var places []string
 	for _, e := range f.envs {
@@ -127,7 +131,7 @@ func (f few) look(t *testing.T) *deploy.Report {
 	return look(t, f.opt, places...)
 }
 
-func printed(t *testing.T, r *deploy.Report) string {
+func printed(t *testing.T, r *report.Report) string {
 	t.Helper()
 	var out strings.Builder
 	if err := r.Print(&out); err != nil {
@@ -141,16 +145,16 @@ const adam = "deepspeed/ops/cpu_adam_loaded.py"
 
 // differs expects one node to differ for just these reasons, in parts, and all
 // others to be ok.
-func differs(t *testing.T, r *deploy.Report, at int, reasons ...string) {
+func differs(t *testing.T, r *report.Report, at int, reasons ...string) {
 	t.Helper()
 	for i, n := range r.Nodes {
 		if i != at {
-			if n.Status != deploy.OK || len(n.Differs) > 0 {
+			if n.Status != report.OK || len(n.Differs) > 0 {
 				t.Errorf("%s: %s, %q", n.Name, n.Status, n.Differs)
 			}
 			continue
 		}
-		if n.Status != deploy.Differs || len(n.Differs) != len(reasons) || n.Hint == "" {
+		if n.Status != report.Differs || len(n.Differs) != len(reasons) || n.Hint == "" {
 			t.Errorf("%s: %s, %q, hint %q; want %q", n.Name, n.Status, n.Differs, n.Hint, reasons)
 			continue
 		}
@@ -184,8 +188,8 @@ func TestVerifyAgreesAndLeavesNoTrace(t *testing.T) {
 	if out := printed(t, r); !strings.Contains(out, "2 nodes ok, all equal: deepspeed "+f.wheel.Version) || !strings.Contains(out, "gpu[01-02]  ok ") {
 		t.Error(out)
 	}
-	f.opt.Wheels = []deploy.Wheel{f.wheel}
-	f.opt.Verify = deploy.VerifyFiles
+	f.opt.Wheels = []wheels.Wheel{f.wheel}
+	f.opt.Verify = verify.LevelFiles
 	if r := f.look(t); r.Err() != nil || r.Nodes[1].Wheel != f.wheel.Manifest.Name {
 		t.Errorf("%v: %+v", r.Err(), r.Nodes[1])
 	}
@@ -221,7 +225,7 @@ func TestVerifyNamesNodeAndFile(t *testing.T) {
 
 func withWheel(f few) deploy.Options {
 	opt := f.opt
-	opt.Wheels = []deploy.Wheel{f.wheel}
+	opt.Wheels = []wheels.Wheel{f.wheel}
 	return opt
 }
 
@@ -258,7 +262,7 @@ func TestVerifySeesThroughAnEditedRecord(t *testing.T) {
 	rewrite(t, f.envs[2], adam, "edited = True\n")
 	noted := "its RECORD is not the one that dsbuild noted when it installed " + f.wheel.Manifest.Name
 	differs(t, f.look(t), 2, adam+" is not what 2 of 3 nodes with this version have, whatever RECORD says", noted)
-	f.opt.Wheels = []deploy.Wheel{f.wheel}
+	f.opt.Wheels = []wheels.Wheel{f.wheel}
 	differs(t, f.look(t), 2, adam+" is not the wheel's", noted)
 	// Alone it has nobody to be compared with, but for what dsbuild noted.
 	f.opt.Wheels, f.opt.Hosts, f.envs = nil, f.opt.Hosts[2:], f.envs[2:]
@@ -284,7 +288,7 @@ func TestVerifyOfFilesMissingAddedAndReplaced(t *testing.T) {
 		e.write(t, fmt.Sprintf("deepspeed/added%d.py", i), "")
 	}
 	e.write(t, "deepspeed/ops/adam/cpu_adam.py.bak", "old")
-	f.opt.Verify = deploy.VerifyFiles
+	f.opt.Verify = verify.LevelFiles
 	r := f.look(t)
 	differs(t, r, 0, so+" is not what RECORD says", "deepspeed/git_version_info.py, deepspeed/ops/op_builder/__init__.py are missing",
 		"deepspeed/added0.py, deepspeed/added1.py, deepspeed/added2.py, deepspeed/added3.py, deepspeed/added4.py and 2 more are code that RECORD does not know")
@@ -323,10 +327,10 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	}
 	f.opt = all
 	r := f.look(t)
-	if r.Err() != nil || r.Nodes[2].Status != deploy.OK {
+	if r.Err() != nil || r.Nodes[2].Status != report.OK {
 		t.Errorf("%v", r.Err())
 	}
-	f.opt.Wheels = []deploy.Wheel{f.wheel}
+	f.opt.Wheels = []wheels.Wheel{f.wheel}
 	r = f.look(t)
 	if r.Err() != nil || len(r.Nodes[2].Remarks) != 1 || !strings.Contains(r.Nodes[2].Remarks[0], "dsbuild did not install it, but every file is that of "+f.wheel.Manifest.Name) {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[2].Remarks)
@@ -348,7 +352,7 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	byHand(t, f.envs[0], f.wheel.Path)
 	byHand(t, e, f.wheel.Path)
 	differs(t, f.look(t), 0, "its RECORD is not the one that dsbuild noted when it installed "+f.wheel.Manifest.Name)
-	f.opt.Wheels = []deploy.Wheel{f.wheel}
+	f.opt.Wheels = []wheels.Wheel{f.wheel}
 	r = f.look(t)
 	if r.Err() != nil || !slices.Contains(r.Nodes[0].Remarks, "it was installed again by other means than dsbuild") {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[0].Remarks)
@@ -448,14 +452,14 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	}
 	// A minor of torch is what its ops were compiled for.
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.14.0+cu132'\ncuda = '13.2'\n")
-	f.opt.Verify = deploy.VerifyFiles
+	f.opt.Verify = verify.LevelFiles
 	differs(t, f.look(t), 1, "the DeepSpeed that it has does not fit it: built against torch 2.15, node has 2.14", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	// Two against two: nobody can say who is odd.
 	f.envs[2].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	r = f.look(t)
 	for _, n := range r.Nodes {
-		if n.Status != deploy.Differs || n.Error != "torch: no majority: 2.15.0 on gpu[01,04], 2.15.1 on gpu[02-03]" {
+		if n.Status != report.Differs || n.Error != "torch: no majority: 2.15.0 on gpu[01,04], 2.15.1 on gpu[02-03]" {
 			t.Errorf("%s: %s", n.Name, n.Error)
 		}
 	}
@@ -481,7 +485,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 			t.Errorf("%s: %q", n.Name, n.Differs)
 		}
 	}
-	if r.Nodes[0].Status != deploy.OK || r.Summary.Differs != 2 || code(r.Err()) != 3 {
+	if r.Nodes[0].Status != report.OK || r.Summary.Differs != 2 || code(r.Err()) != 3 {
 		t.Errorf("%v %+v", r.Err(), r.Summary)
 	}
 	// With none at all they agree, but run nothing.
@@ -498,7 +502,7 @@ func TestVerifyOfNodesWithoutDeepSpeed(t *testing.T) {
 	gone := f.opt.Hosts[0]
 	gone.Name, gone.Port = "gone", 1
 	f.opt.Hosts = append(f.opt.Hosts, gone)
-	if r := f.look(t); r.Nodes[1].Status != deploy.Unreachable || r.Nodes[1].Step != "connect" || r.Nodes[0].Status != deploy.Differs {
+	if r := f.look(t); r.Nodes[1].Status != report.Unreachable || r.Nodes[1].Step != "connect" || r.Nodes[0].Status != report.Differs {
 		t.Errorf("%+v", r.Summary)
 	}
 }
@@ -507,21 +511,21 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 2)
 	older := load(t, makeWheel(t, t.TempDir(), wheelOptions{version: "0.19.7"}))[0]
-	f.opt.Wheels = []deploy.Wheel{older}
+	f.opt.Wheels = []wheels.Wheel{older}
 	r := f.look(t)
 	for _, n := range r.Nodes {
-		if n.Status != deploy.Differs || n.Error != "it runs DeepSpeed "+f.wheel.Version+", not "+older.Manifest.Name || n.Wheel != older.Manifest.Name {
+		if n.Status != report.Differs || n.Error != "it runs DeepSpeed "+f.wheel.Version+", not "+older.Manifest.Name || n.Wheel != older.Manifest.Name {
 			t.Errorf("%s: %s", n.Name, n.Error)
 		}
 	}
 	// One of several will do: that which it runs.
-	f.opt.Wheels = []deploy.Wheel{older, f.wheel}
+	f.opt.Wheels = []wheels.Wheel{older, f.wheel}
 	if r := f.look(t); r.Err() != nil || len(r.Wheels) != 1 || r.Nodes[0].Wheel != f.wheel.Manifest.Name {
 		t.Errorf("%v %v", r.Err(), r.Wheels)
 	}
 	// Another build of the same version.
 	other := load(t, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{adam: "rebuilt = 1\n"}}))[0]
-	f.opt.Wheels = []deploy.Wheel{other}
+	f.opt.Wheels = []wheels.Wheel{other}
 	r = f.look(t)
 	want := fmt.Sprintf("%s is not the wheel's; it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", adam, f.wheel.Manifest.SHA256, other.Manifest.Name, other.Manifest.SHA256)
 	if n := r.Nodes[0]; n.Error != want {
@@ -529,16 +533,16 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	}
 	// One that could not run at all says why.
 	foreign := load(t, makeWheel(t, t.TempDir(), wheelOptions{torch: "2.14.0", cuda: "13.0"}))[0]
-	f.opt.Wheels = []deploy.Wheel{foreign}
+	f.opt.Wheels = []wheels.Wheel{foreign}
 	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "does not fit it: built against torch 2.14, node has 2.15") {
 		t.Error(n.Error)
 	}
-	f.opt.Wheels = []deploy.Wheel{foreign, older}
+	f.opt.Wheels = []wheels.Wheel{foreign, older}
 	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "not "+older.Manifest.Name) || n.Wheel != older.Manifest.Name {
 		t.Error(n.Error)
 	}
-	f.opt.Wheels = []deploy.Wheel{foreign, foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "which wheel it is to run is not clear: no wheel fits it") || n.Status != deploy.Differs {
+	f.opt.Wheels = []wheels.Wheel{foreign, foreign}
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "which wheel it is to run is not clear: no wheel fits it") || n.Status != report.Differs {
 		t.Error(n.Error)
 	}
 }
@@ -549,7 +553,7 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 	t.Parallel()
 	var hosts []inventory.Host
 	var servers []*sshtest.Server
-	var wheels []deploy.Wheel
+	var wheels []wheels.Wheel
 	var envs []environment
 	for i, torch := range []string{"2.15.0", "2.14.0"} {
 		e := newEnvironment(t, torch)
@@ -579,7 +583,7 @@ func TestVerifyOfAWheelForEachTorch(t *testing.T) {
 	for _, d := range r.Differences {
 		must[d.What] = d.Must
 	}
-	if torch, ok := must["torch"]; !ok || torch || !must["transformers"] || r.Nodes[1].Status != deploy.OK || r.Nodes[2].Status != deploy.Differs {
+	if torch, ok := must["torch"]; !ok || torch || !must["transformers"] || r.Nodes[1].Status != report.OK || r.Nodes[2].Status != report.Differs {
 		t.Errorf("must: %v\n%s", must, printed(t, r))
 	}
 }
@@ -597,13 +601,13 @@ func TestVerifyLoadsEveryOp(t *testing.T) {
 			byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{adam: c.files}}))
 			f := few{envs: []environment{e}, opt: options(t, nil, []*sshtest.Server{s}, h)}
 			r := f.look(t)
-			if n := r.Nodes[0]; n.Status != deploy.Failed || n.Step != "verify" || n.Error != c.want || code(r.Err()) != 3 {
+			if n := r.Nodes[0]; n.Status != report.Failed || n.Step != "verify" || n.Error != c.want || code(r.Err()) != 3 {
 				t.Errorf("%s: %s", n.Status, n.Error)
 			}
 			if out := printed(t, r); !strings.Contains(out, "\ngpu01: verify: "+c.want) {
 				t.Error(out)
 			}
-			f.opt.Verify = deploy.VerifyFiles
+			f.opt.Verify = verify.LevelFiles
 			if r := f.look(t); r.Err() != nil {
 				t.Error(r.Err())
 			}
@@ -664,8 +668,8 @@ func TestVerifyOfANodeThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.opt.Hosts[0].Python, f.opt.Timeout = python, time.Second
-	r, err := deploy.Verify(context.Background(), f.opt)
-	if n := r.Nodes[0]; err != nil || n.Status != deploy.Failed || n.Step != "probe" || n.Error != "not done within 1.0s" || n.Hint == "" {
+	r, err := verify.Run(context.Background(), verifyOptions(f.opt))
+	if n := r.Nodes[0]; err != nil || n.Status != report.Failed || n.Step != "probe" || n.Error != "not done within 1.0s" || n.Hint == "" {
 		t.Errorf("%v %+v", err, r.Nodes[0])
 	}
 }
@@ -675,12 +679,12 @@ func TestVerifyIsInterrupted(t *testing.T) {
 	f := deployed(t, 1)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(fmt.Errorf("stop"))
-	r, err := deploy.Verify(ctx, f.opt)
-	if err != nil || r.Nodes[0].Status != deploy.Skipped || r.Nodes[0].Error != "stop" || r.Consistent {
+	r, err := verify.Run(ctx, verifyOptions(f.opt))
+	if err != nil || r.Nodes[0].Status != report.Skipped || r.Nodes[0].Error != "stop" || r.Consistent {
 		t.Errorf("%v %+v", err, r)
 	}
-	f.opt.Wheels = []deploy.Wheel{{Path: "/nowhere.whl", Manifest: wheel.Manifest{Name: "nowhere.whl"}}}
-	if _, err := deploy.Verify(context.Background(), f.opt); err == nil {
+	f.opt.Wheels = []wheels.Wheel{{Path: "/nowhere.whl", Manifest: wheel.Manifest{Name: "nowhere.whl"}}}
+	if _, err := verify.Run(context.Background(), verifyOptions(f.opt)); err == nil {
 		t.Error("a wheel that is gone")
 	}
 }

@@ -16,7 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -113,7 +118,7 @@ func (e *echoes) answer(ctx context.Context, key string, cmd remote.Command, std
 func many(t *testing.T, n int, e environment, all *echoes) deploy.Options {
 	t.Helper()
 	all.answers = map[string]answer{}
-	opt := deploy.Options{Verify: deploy.VerifyFiles, Dialer: all, Reporter: ui.New(io.Discard, ui.Options{})}
+	opt := deploy.Options{Options: fleet.Options{Dialer: all, Reporter: ui.New(io.Discard, ui.Options{})}, Verify: verify.LevelFiles}
 	for i := range n {
 		name := fmt.Sprintf("gpu%03d", i+1)
 		opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name, Python: e.python})
@@ -143,7 +148,7 @@ func TestVerifyOf800Nodes(t *testing.T) {
 	opt := many(t, 800, e, all)
 	opt.Hosts[665].Python = edited.python
 	begin := time.Now()
-	r, err := deploy.Verify(context.Background(), opt)
+	r, err := verify.Run(context.Background(), verifyOptions(opt))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +196,7 @@ func TestVerifyOfNodesThatAreAllDifferent(t *testing.T) {
 	for i, h := range opt.Hosts {
 		all.replace[h.Name] = strings.NewReplacer("2.15.0", fmt.Sprintf("2.15.%d", i))
 	}
-	r, err := deploy.Verify(context.Background(), opt)
+	r, err := verify.Run(context.Background(), verifyOptions(opt))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +204,7 @@ func TestVerifyOfNodesThatAreAllDifferent(t *testing.T) {
 	if !strings.Contains(out, "\ngpu[001-300] (300 nodes): torch: no majority: 2.15.0 on gpu001, 2.15.1 on gpu002, 2.15.2 on gpu003, 2.15.3 on gpu004, 296 others\n") || strings.Count(out, "torch: 2.15.0 on gpu001") != 1 {
 		t.Error(out)
 	}
-	if slices.ContainsFunc(r.Nodes, func(n deploy.NodeReport) bool { return n.Status != deploy.Differs }) {
+	if slices.ContainsFunc(r.Nodes, func(n report.Node) bool { return n.Status != report.Differs }) {
 		t.Errorf("%+v", r.Summary)
 	}
 }
@@ -227,12 +232,12 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 			pairs = append(pairs, `"files":{`, first+",")
 		}
 		all := &echoes{replace: map[string]*strings.Replacer{"gpu002": strings.NewReplacer(pairs...)}}
-		r, err := deploy.Verify(context.Background(), many(t, 4, e, all))
+		r, err := verify.Run(context.Background(), verifyOptions(many(t, 4, e, all)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, n := range r.Nodes {
-			if i != 1 && (n.Status != deploy.OK || len(n.Differs) > 0) {
+			if i != 1 && (n.Status != report.OK || len(n.Differs) > 0) {
 				t.Errorf("%s: %s %s: %q", name, n.Name, n.Status, n.Differs)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -43,7 +44,7 @@ func TestRealVerify(t *testing.T) {
 
 	opt.Hosts = all
 	r := look(t, opt, placesOf(fleet)...)
-	if n := r.Nodes[3]; n.Status != deploy.Differs || n.Error != "it has no DeepSpeed" || r.Summary.OK != 2 {
+	if n := r.Nodes[3]; n.Status != report.Differs || n.Error != "it has no DeepSpeed" || r.Summary.OK != 2 {
 		t.Errorf("%+v", r.Summary)
 	}
 	out := printed(t, r)

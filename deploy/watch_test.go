@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -39,7 +41,7 @@ func surveyed(t *testing.T, opts ui.Options) string {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
 		console := ui.New(&out, opts)
-		opt := deploy.Options{Reporter: console, Dialer: deaf{map[string]time.Duration{"gpu0007": 100 * time.Second, "gpu0900": 70 * time.Second}}}
+		opt := deploy.Options{Options: fleet.Options{Reporter: console, Dialer: deaf{map[string]time.Duration{"gpu0007": 100 * time.Second, "gpu0900": 70 * time.Second}}}}
 		for i := range 2000 {
 			name := fmt.Sprintf("gpu%04d", i+1)
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name})
@@ -96,7 +98,7 @@ func TestWatchingEndsWithItsNodes(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
 		console := ui.New(&out, ui.Options{})
-		opt := deploy.Options{Reporter: console, Dialer: deaf{}, Forks: 2}
+		opt := deploy.Options{Options: fleet.Options{Reporter: console, Dialer: deaf{}, Forks: 2}}
 		for i := range 10 {
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: fmt.Sprint("gpu", i)})
 		}

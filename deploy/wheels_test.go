@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -21,7 +21,7 @@ func TestLoadWheelsNamesTheDamage(t *testing.T) {
 		dir := t.TempDir()
 		d.Damaged(t, dir)
 		wheeltest.Packed(t, dir, wheeltest.Options{Version: "0.19.7"})
-		_, err := deploy.LoadWheels(t.Context(), dir, deploy.Verified{})
+		_, err := wheels.Load(t.Context(), dir, wheels.Cache{})
 		var bad *wheel.AuditError
 		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), d.Finding) {
 			t.Errorf("%s: %v, want %s", d.Name, err, d.Finding)
@@ -47,8 +47,8 @@ func TestLoadWheelsOfSomethingElse(t *testing.T) {
 		"other-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: other\nVersion: 1.0\n",
 		"other-1.0.dist-info/WHEEL":    "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
 	})
-	_, err := deploy.LoadWheels(t.Context(), path, deploy.Verified{})
-	var usage *deploy.UsageError
+	_, err := wheels.Load(t.Context(), path, wheels.Cache{})
+	var usage *wheels.UsageError
 	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "it is a wheel of other") {
 		t.Error(err)
 	}
@@ -62,7 +62,7 @@ func TestLoadWheelsRefusesForeignFolders(t *testing.T) {
 		"torch/__init__.py", "einops.py", "Torch/x.py", "DATA/purelib/torch/x.py", "DATA/data/.dsbuild/evil", "DATA/nosuch/file", "DATA/headers/x.h",
 	} {
 		inside := strings.Replace(name, "DATA", "deepspeed-0.19.8+torch2.15.cu132.sm80.v2.data", 1)
-		_, err := deploy.LoadWheels(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}), deploy.Verified{})
+		_, err := wheels.Load(t.Context(), makeWheel(t, t.TempDir(), wheelOptions{files: map[string]string{inside: "x"}}), wheels.Cache{})
 		var bad *wheel.AuditError
 		top, _, _ := strings.Cut(strings.TrimPrefix(name, "DATA/purelib/"), "/")
 		if !errors.As(err, &bad) || bad.ExitCode() != 4 || !strings.Contains(err.Error(), "outside of DeepSpeed's own folder: ") || top != "DATA" && !strings.Contains(err.Error(), top) {
@@ -77,8 +77,8 @@ func TestVerifiedWheelsAreRemembered(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := makeWheel(t, dir, wheelOptions{})
-	known := deploy.Verified{Dir: filepath.Join(t.TempDir(), "verified"), Program: "this one"}
-	first, err := deploy.LoadWheels(t.Context(), path, known)
+	known := wheels.Cache{Dir: filepath.Join(t.TempDir(), "verified"), Program: "this one"}
+	first, err := wheels.Load(t.Context(), path, known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,8 @@ func TestVerifiedWheelsAreRemembered(t *testing.T) {
 		}
 	}
 	marked := strings.Replace(string(text), `"Version":"`+first[0].Version, `"Version":"marked`, 1)
-	version := func(known deploy.Verified) string {
-		got, err := deploy.LoadWheels(t.Context(), dir, known)
+	version := func(known wheels.Cache) string {
+		got, err := wheels.Load(t.Context(), dir, known)
 		if err != nil || len(got) != 1 || got[0].Path != path || got[0].Manifest.SHA256 != first[0].Manifest.SHA256 {
 			t.Fatalf("%+v, %v", got, err)
 		}
@@ -122,61 +122,7 @@ func TestVerifiedWheelsAreRemembered(t *testing.T) {
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := deploy.LoadWheels(t.Context(), path, known); code(err) != 4 {
+	if _, err := wheels.Load(t.Context(), path, known); code(err) != 4 {
 		t.Errorf("a damaged copy of a wheel that is remembered: %v", err)
-	}
-}
-
-// A file is not read again that has not changed since, and long before, it was read.
-func TestSumsAreRemembered(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "a.whl")
-	at := time.Now().Add(-time.Hour)
-	known := deploy.Changed(deploy.Verified{Dir: filepath.Join(t.TempDir(), "verified")}, func(string) (time.Time, error) { return at, nil })
-	sum := func(text string) string {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		past := time.Now().Add(-2 * time.Hour).Truncate(time.Hour)
-		if err := os.Chtimes(file, past, past); err != nil {
-			t.Fatal(err)
-		}
-		got, size, err := known.Sum(file)
-		if err != nil || size != int64(len(text)) {
-			t.Fatalf("%s, %d bytes, %v", got, size, err)
-		}
-		return got
-	}
-	first := sum("a")
-	if sum("b") != first {
-		t.Error("it was read again")
-	}
-	if sum("bb") == first {
-		t.Error("another size was not seen")
-	}
-	at = at.Add(time.Second)
-	second := sum("c")
-	if second == first {
-		t.Error("a change was not seen")
-	}
-	at = time.Now()
-	if third := sum("d"); third == second || sum("e") == third {
-		t.Error("what has just changed was taken for what it was")
-	}
-	at = at.Add(-time.Hour)
-	kept, err := filepath.Glob(filepath.Join(known.Dir, "*.sum"))
-	if err != nil || len(kept) == 0 {
-		t.Fatal(kept, err)
-	}
-	for _, name := range kept {
-		if err := os.WriteFile(name, []byte("damaged"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sum("f")
-	var forgets deploy.Verified
-	if got, _, err := forgets.Sum(file); err != nil || got == first {
-		t.Error(got, err)
 	}
 }

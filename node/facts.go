@@ -2,6 +2,8 @@
 // a fleet.
 package node
 
+import "strings"
+
 // Facts are the result of a probe. Missing parts are zero values and named in Missing.
 type Facts struct {
 	Python            string            `json:"python"`                // X.Y.Z of the interpreter
@@ -82,4 +84,14 @@ type Build struct {
 	CUDA        string `json:"cuda"`        // X.Y; "": without
 	NCCL        string `json:"nccl"`        // X.Y
 	Accelerator string `json:"accelerator"` // cuda, cpu …
+}
+
+// MissingPython returns the part of Python that a node lacks, "" if it lacks none.
+func (f Facts) MissingPython() string {
+	for _, m := range f.Missing {
+		if strings.HasPrefix(m, "python") {
+			return m
+		}
+	}
+	return ""
 }

@@ -14,10 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -38,8 +42,8 @@ var (
 	older  = kind{"2.14.1", "13.0", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 )
 
-// fleet is some real OpenSSH nodes, and all that a run needs of this machine.
-type fleet struct {
+// testFleet is some real OpenSSH nodes, and all that a run needs of this machine.
+type testFleet struct {
 	*nodes.Fleet
 	hosts []inventory.Host
 	known string
@@ -53,14 +57,14 @@ type fleet struct {
 	force bool
 }
 
-func newFleet(t *testing.T, kinds ...kind) *fleet {
+func newFleet(t *testing.T, kinds ...kind) *testFleet {
 	t.Helper()
 	up := nodestest.Up(t, nodes.Options{Count: len(kinds), Env: nodes.FakeTorch})
 	inv, err := inventory.Load(up.Inventory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{Fleet: up, hosts: inv.Hosts, known: inv.KnownHosts, works: newWorks(t), dir: t.TempDir()}
+	f := &testFleet{Fleet: up, hosts: inv.Hosts, known: inv.KnownHosts, works: newWorks(t), dir: t.TempDir()}
 	f.store = pipeline.Store{Dir: filepath.Join(t.TempDir(), "wheels"), Keep: 10}
 	f.works.fleet = f
 	for i, k := range kinds {
@@ -73,7 +77,7 @@ func newFleet(t *testing.T, kinds ...kind) *fleet {
 }
 
 // be makes a node one of this kind.
-func (f *fleet) be(t *testing.T, i int, k kind) {
+func (f *testFleet) be(t *testing.T, i int, k kind) {
 	t.Helper()
 	write(t, filepath.Join(f.site(i), "torch", "version.py"), 0o644, fmt.Sprintf("__version__ = '%s+cu%s'\ncuda = '%s'\nhip = None\n", k.torch, strings.ReplaceAll(k.cuda, ".", ""), k.cuda))
 	dists, _ := filepath.Glob(filepath.Join(f.site(i), "torch-*.dist-info"))
@@ -86,7 +90,7 @@ func (f *fleet) be(t *testing.T, i int, k kind) {
 	write(t, filepath.Join(f.Nodes[i].Dir, "bin", "nvidia-smi"), 0o755, "#!/bin/sh\necho '"+k.gpu+"'\n")
 }
 
-func (f *fleet) site(i int) string {
+func (f *testFleet) site(i int) string {
 	return filepath.Join(f.Nodes[i].Dir, "venv", "lib", "python3.11", "site-packages")
 }
 
@@ -101,7 +105,7 @@ func write(t *testing.T, path string, mode os.FileMode, text string) {
 }
 
 // ship prepares a run over the fleet.
-func (f *fleet) ship(t *testing.T) *ship.Shipment {
+func (f *testFleet) ship(t *testing.T) *ship.Shipment {
 	t.Helper()
 	tables, err := compat.NewTables()
 	if err != nil {
@@ -110,8 +114,17 @@ func (f *fleet) ship(t *testing.T) *ship.Shipment {
 	rep := ui.New(testWriter{t}, ui.Options{})
 	s := ship.New(ship.Options{
 		Fleet: deploy.Options{
-			Hosts: f.hosts, KnownHosts: f.known, Dialer: &f.dials, Reporter: rep, Forks: 4,
-			Verify: deploy.VerifyLoad, VerifyLeft: deploy.VerifyFiles, By: "tester", Force: f.force,
+			Options: fleet.Options{
+				Hosts:      f.hosts,
+				KnownHosts: f.known,
+				Dialer:     &f.dials,
+				Reporter:   rep,
+				Forks:      4,
+				By:         "tester",
+			},
+			Verify:     verify.LevelLoad,
+			VerifyLeft: verify.LevelFiles,
+			Force:      f.force,
 		},
 		Want: f.want, Group: func(_ context.Context, m []compat.Member, s wheel.Spec) compat.Grouping { return tables.Group(m, s) }, Plans: f.works, Build: f.works.build, Bundle: f.works.bundle, Store: f.store, Dir: f.dir, Fresh: f.fresh, Keep: f.keep, Report: rep,
 	})
@@ -120,7 +133,7 @@ func (f *fleet) ship(t *testing.T) *ship.Shipment {
 }
 
 // run takes a run through all its stages.
-func (f *fleet) run(t *testing.T) (*ship.Plan, *deploy.Report, error) {
+func (f *testFleet) run(t *testing.T) (*ship.Plan, *report.Report, error) {
 	t.Helper()
 	s := f.ship(t)
 	plan, err := s.Survey(t.Context())
@@ -190,7 +203,7 @@ func (d *dialer) count() (dials int, puts []string) {
 // It is a ship.Planner.
 type works struct {
 	t      *testing.T
-	fleet  *fleet
+	fleet  *testFleet
 	tables *compat.Tables
 	asked  int      // plans made without an engine
 	built  []string // names of wheels, in order
@@ -286,7 +299,7 @@ func code(err error) int {
 }
 
 // changed are the nodes that a run changed.
-func changed(r *deploy.Report) []string {
+func changed(r *report.Report) []string {
 	var names []string
 	for _, n := range r.Nodes {
 		if n.Changed {

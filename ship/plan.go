@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -20,7 +21,7 @@ const (
 	ToBuild State = "build"             // it has to be built
 	Stored  State = "store"             // the store has it
 	Placed  State = "placed"            // Options.Dir has it
-	Running State = deploy.GroupRunning // all of its nodes run it
+	Running State = report.GroupRunning // all of its nodes run it
 	Built   State = "built"             // this run has built it
 	Failed  State = "failed"            // it could not be planned or built
 )
@@ -107,7 +108,7 @@ func (w *Wheel) filePath() string {
 
 // nodesRunning returns the nodes that run the wheel, with its files unchanged since the
 // installation.
-func (w *Wheel) nodesRunning(known []deploy.Known) []string {
+func (w *Wheel) nodesRunning(known []deploy.ProbeResult) []string {
 	var names []string
 	for _, i := range w.places {
 		d := known[i].Facts.DeepSpeed

@@ -5,17 +5,17 @@ import (
 	"io"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // Groups are the wheels of the plan as a report has them.
-func (p *Plan) Groups() []deploy.Group {
-	out := []deploy.Group{}
+func (p *Plan) Groups() []report.Group {
+	out := []report.Group{}
 	for _, w := range p.Wheels {
-		g := deploy.Group{
+		g := report.Group{
 			Name: w.Name, State: string(w.State), Nodes: w.Nodes, Running: append([]string{}, w.Running...), Why: append([]string{}, w.Why...),
 			Python: w.Spec.Python, Torch: w.Spec.Torch, CUDA: w.Spec.CUDA, CPU: string(w.Spec.CPU), Archs: []string{}, Ops: []string{},
 			Wheel: w.Artifact.Manifest.Name, SHA256: w.Artifact.SHA256, Hint: ui.Clean(hint.Of(w.Err)),

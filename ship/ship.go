@@ -6,8 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -54,10 +57,10 @@ type Options struct {
 type Shipment struct {
 	opt   Options
 	fleet *deploy.Deployment
-	known []deploy.Known
+	known []deploy.ProbeResult
 	plan  *Plan
-	given []deploy.Given // one per node, without the wheels themselves
-	built bool           // the run built a wheel, so the facts of the nodes may be old
+	given []deploy.Assignment // one per node, without the wheels themselves
+	built bool                // the run built a wheel, so the facts of the nodes may be old
 }
 
 // New prepares a run. It does not contact the nodes yet.
@@ -73,7 +76,7 @@ func (s *Shipment) Survey(ctx context.Context) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.known, s.given = known, make([]deploy.Given, len(known))
+	s.known, s.given = known, make([]deploy.Assignment, len(known))
 	s.plan = &Plan{Nodes: len(known), Keep: s.opt.Keep}
 	if err := s.groupNodes(ctx); err != nil {
 		return nil, err
@@ -132,8 +135,8 @@ func (s *Shipment) findRunning() {
 // deployableNodes returns the nodes that get a wheel, with their indexes in the inventory.
 // dsbuild builds no wheel for a node that would refuse any wheel.
 func (s *Shipment) deployableNodes() (members []compat.Member, places []int, err error) {
-	coming := slices.Repeat([]deploy.Given{{Wheel: &deploy.Wheel{}, Coming: "asked"}}, len(s.known))
-	plan, err := deploy.NewGivenPlan(s.known, coming, deploy.PlanOptions{})
+	coming := slices.Repeat([]deploy.Assignment{{Wheel: &wheels.Wheel{}, Coming: "asked"}}, len(s.known))
+	plan, err := deploy.NewAssignedPlan(s.known, coming, deploy.PlanOptions{})
 	for i, n := range plan.Nodes {
 		refused := n.Action == deploy.Refuse && !s.opt.Keep
 		if refused {
@@ -199,9 +202,9 @@ func (s *Shipment) Preview(ctx context.Context) (deploy.Plan, error) {
 			s.awaitBundle(w)
 		}
 	}
-	plan, err := deploy.NewGivenPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
-	plan.Respect(s.known, s.opt.Fleet.InUse)
-	plan.Divide(s.opt.Fleet.Serial)
+	plan, err := deploy.NewAssignedPlan(s.known, s.given, deploy.PlanOptions{Force: s.opt.Fleet.Force, Bundle: s.opt.Fleet.Bundle, Index: s.opt.Fleet.Index})
+	plan.ApplyInUse(s.known, s.opt.Fleet.InUse)
+	plan.AssignGroups(s.opt.Fleet.Serial)
 	if err == nil {
 		err = s.plan.noWheelError()
 	}
@@ -291,7 +294,7 @@ func (s *Shipment) placeStored(w *Wheel) {
 
 // Deploy installs on every node its wheel, and reports the results. The report is complete even
 // if ctx ends early.
-func (s *Shipment) Deploy(ctx context.Context) *deploy.Report {
+func (s *Shipment) Deploy(ctx context.Context) *report.Report {
 	if s.built && ctx.Err() == nil { // the nodes may have changed during the build
 		if known, err := s.fleet.Probe(ctx); err == nil {
 			s.known = known
@@ -302,7 +305,7 @@ func (s *Shipment) Deploy(ctx context.Context) *deploy.Report {
 			s.bundleForNodes(ctx, w)
 		}
 	}
-	if _, err := s.fleet.Give(ctx, s.given); err != nil {
+	if _, err := s.fleet.Assign(ctx, s.given); err != nil {
 		return s.Report()
 	}
 	s.fleet.Apply(ctx)
@@ -310,7 +313,7 @@ func (s *Shipment) Deploy(ctx context.Context) *deploy.Report {
 }
 
 // Report returns the results so far.
-func (s *Shipment) Report() *deploy.Report {
+func (s *Shipment) Report() *report.Report {
 	r := s.fleet.Report()
 	if s.plan != nil {
 		r.Groups = s.plan.Groups()
@@ -319,7 +322,7 @@ func (s *Shipment) Report() *deploy.Report {
 }
 
 // Run runs Build and Deploy. The error carries the exit code. The report is set in any case.
-func (s *Shipment) Run(ctx context.Context) (*deploy.Report, error) {
+func (s *Shipment) Run(ctx context.Context) (*report.Report, error) {
 	s.Build(ctx)
 	r := s.Deploy(ctx)
 	if ctx.Err() != nil {
@@ -333,17 +336,17 @@ func (s *Shipment) Run(ctx context.Context) (*deploy.Report, error) {
 
 // assignWheel assigns a wheel to its nodes, or the reason why it does not exist.
 func (s *Shipment) assignWheel(ctx context.Context, w *Wheel) {
-	g := deploy.Given{Wheel: &deploy.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
+	g := deploy.Assignment{Wheel: &wheels.Wheel{Manifest: wheel.Manifest{Name: w.Name, SHA256: w.Name}}, Coming: "once it is built"}
 	if w.Err == nil && w.State != ToBuild {
-		loaded, err := deploy.LoadWheels(ctx, w.filePath(), deploy.DefaultVerified())
+		loaded, err := wheels.Load(ctx, w.filePath(), wheels.DefaultCache())
 		if err != nil {
 			w.markFailed(err)
 		} else {
-			g = deploy.Given{Wheel: &loaded[0]}
+			g = deploy.Assignment{Wheel: &loaded[0]}
 		}
 	}
 	if w.Err != nil {
-		g = deploy.Given{Err: &MissingError{w.Name, w.Err}}
+		g = deploy.Assignment{Err: &MissingError{w.Name, w.Err}}
 	}
 	for _, i := range w.places {
 		s.given[i] = g

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/ship"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -74,7 +75,7 @@ func TestShipFailedBuild(t *testing.T) {
 	}
 	_, r, err := f.run(t)
 	n := r.Nodes[1]
-	if code(err) != 3 || r.Nodes[0].Status != deploy.OK || n.Status != deploy.Skipped || n.Step != "build" || !strings.HasSuffix(n.Error, ": step compile: nvcc gave up") {
+	if code(err) != 3 || r.Nodes[0].Status != report.OK || n.Status != report.Skipped || n.Step != "build" || !strings.HasSuffix(n.Error, ": step compile: nvcc gave up") {
 		t.Errorf("%v, %+v", err, r.Nodes)
 	}
 	if g := r.Groups[1]; g.State != string(ship.Failed) || !strings.Contains(g.Error, "and much more") {
@@ -128,7 +129,7 @@ func TestShipLooksAgainAfterABuild(t *testing.T) {
 		return errors.Join(f.Stop(0), f.Start(0))
 	}
 	_, r, err := f.run(t)
-	if code(err) != 3 || r.Nodes[0].Status != deploy.OK || r.Nodes[1].Status != deploy.Refused || !strings.Contains(r.Nodes[1].Error, "node has 2.14") || !strings.Contains(r.Nodes[1].Hint, "run the same command again") {
+	if code(err) != 3 || r.Nodes[0].Status != report.OK || r.Nodes[1].Status != report.Refused || !strings.Contains(r.Nodes[1].Error, "node has 2.14") || !strings.Contains(r.Nodes[1].Hint, "run the same command again") {
 		t.Errorf("%v, %+v", err, r.Nodes)
 	}
 }
@@ -247,7 +248,7 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 		return nil, errors.New("no index answers")
 	}
 	f.force = true // the wheel is there already
-	if _, r, err := f.run(t); code(err) != 3 || r.Nodes[0].Status != deploy.Refused || !strings.Contains(r.Nodes[0].Error, "extra>=1") {
+	if _, r, err := f.run(t); code(err) != 3 || r.Nodes[0].Status != report.Refused || !strings.Contains(r.Nodes[0].Error, "extra>=1") {
 		t.Errorf("no wheelhouse: %v, %+v", err, r.Nodes[0])
 	}
 }

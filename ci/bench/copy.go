@@ -18,7 +18,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/filetime"
 	"github.com/dsbuild/dsbuild/internal/remote"
@@ -133,7 +134,7 @@ func runPut(args []string) error {
 	if err != nil || n < 1 || n > len(inv.Hosts) {
 		return fmt.Errorf("%s nodes of %d", args[1], len(inv.Hosts))
 	}
-	sha256, size, err := deploy.Verified{Dir: "verified"}.Sum(args[2])
+	sha256, size, err := wheels.Cache{Dir: "verified"}.Sum(args[2])
 	if err != nil {
 		return err
 	}

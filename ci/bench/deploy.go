@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
@@ -122,7 +122,7 @@ func (races fleetRaces) readSentBytes() (spread, error) {
 	if err != nil {
 		return spread{}, err
 	}
-	var report deploy.Report
+	var report report.Report
 	if err := json.Unmarshal(text, &report); err != nil || len(report.Nodes) == 0 {
 		return spread{}, fmt.Errorf("report.json tells of no node: %w", err)
 	}

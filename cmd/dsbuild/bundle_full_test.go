@@ -14,7 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -75,7 +75,7 @@ func TestFullToolchainsBundle(t *testing.T) {
 	if err := os.WriteFile(fleet.Inventory, alone, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var report deploy.Report
+	var report report.Report
 	if err := json.Unmarshal(dsbuild(t, "deploy", fleet.Inventory, "--wheel", dist, "--deps", "bundle", "--json"), &report); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/launch/check"
@@ -104,7 +104,7 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	if err := opts.refuseSeveralEnvironments(inv.Hosts); err != nil {
 		return err
 	}
-	var way deploy.Options
+	var way fleet.Options
 	if err := opts.addDialer(ctx, a, inv, &way); err != nil {
 		return err
 	}

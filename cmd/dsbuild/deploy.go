@@ -14,13 +14,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/adrg/xdg"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 	"golang.org/x/time/rate"
 
 	"github.com/dsbuild/dsbuild/deploy"
-	"github.com/dsbuild/dsbuild/deploy/page"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/fleet/report/page"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -138,48 +143,46 @@ func addReportFlags(cmd *cobra.Command, opts *deployOptions) {
 // runDeploy deploys as opts say. The report is printed and written also when
 // nodes failed or the run was interrupted.
 func runDeploy(ctx context.Context, a *app, opts deployOptions) error {
-	fleet, err := opts.fleetOptions(ctx, a)
+	opt, err := opts.changeOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
-	if fleet, err = opts.withWheels(ctx, fleet); err != nil {
+	if opt, err = opts.withWheels(ctx, opt); err != nil {
 		return err
 	}
-	d := deploy.New(fleet)
-	defer tuneRuntime(len(fleet.Hosts))()
+	d := deploy.New(opt)
+	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts, d, d.Survey)
 }
 
 // withWheels adds the wheels, the wheelhouse and pip to a fleet's options.
-func (o deployOptions) withWheels(ctx context.Context, fleet deploy.Options) (deploy.Options, error) {
+func (o deployOptions) withWheels(ctx context.Context, opt deploy.Options) (deploy.Options, error) {
 	var err error
-	if fleet.Wheels, err = deploy.LoadWheels(ctx, o.wheel, deploy.DefaultVerified()); err != nil {
-		return fleet, err
+	if opt.Wheels, err = wheels.Load(ctx, o.wheel, wheels.DefaultCache()); err != nil {
+		return opt, err
 	}
 	if deploy.Deps(o.deps) == deploy.DepsBundle {
-		if fleet.Bundle, err = deploy.LoadBundle(o.bundle, o.wheel); err != nil {
-			return fleet, err
+		if opt.Bundle, err = deploy.LoadBundle(o.bundle, o.wheel); err != nil {
+			return opt, err
 		}
 	}
-	fleet.Index = deploy.Deps(o.deps) == deploy.DepsIndex
-	fleet.Force = o.force
-	fleet.PipWheel = deploy.DefaultPip()
-	return fleet, nil
+	opt.Index = deploy.Deps(o.deps) == deploy.DepsIndex
+	opt.Force = o.force
+	opt.PipWheel = deploy.DefaultPip()
+	return opt, nil
 }
 
-// fleetOptions checks the flags and reads the inventory: what every command that
-// reaches nodes has in common.
-func (o deployOptions) fleetOptions(ctx context.Context, a *app) (deploy.Options, error) {
-	if err := o.checkFlags(); err != nil {
+// changeOptions checks the flags and reads the inventory, for a command that changes nodes.
+func (o deployOptions) changeOptions(ctx context.Context, a *app) (deploy.Options, error) {
+	if err := oneOf(o.command, "deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
 		return deploy.Options{}, err
+	}
+	if o.bundle != "" && o.deps != string(deploy.DepsBundle) {
+		return deploy.Options{}, usageErrorf(o.command, "--bundle needs --deps bundle")
 	}
 	inUse, err := deploy.ParseInUse(o.inUse)
 	if err != nil {
 		return deploy.Options{}, usageErrorf(o.command, "--in-use %w", err)
-	}
-	tooMany, err := parseMaxFail(o)
-	if err != nil {
-		return deploy.Options{}, err
 	}
 	var serial deploy.Serial
 	if o.serial != "" {
@@ -187,20 +190,36 @@ func (o deployOptions) fleetOptions(ctx context.Context, a *app) (deploy.Options
 			return deploy.Options{}, usageErrorf(o.command, "--serial %w", err)
 		}
 	}
-	inv, err := o.loadNodes(ctx, a)
-	if err != nil {
-		return deploy.Options{}, err
-	}
 	bandwidth, err := parseBandwidth(o)
 	if err != nil {
 		return deploy.Options{}, err
 	}
-	fleet := deploy.Options{
-		Command: o.commandName(), DryRun: o.dryRun, Logs: o.keptLogs(), InUse: inUse, Bandwidth: bandwidth, Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
-		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout, Serial: serial, Verify: deploy.Level(o.verify), By: localUser(),
+	common, err := o.fleetOptions(ctx, a)
+	return deploy.Options{
+		Options: common, DryRun: o.dryRun, InUse: inUse, Bandwidth: bandwidth, Serial: serial, Verify: verify.Level(o.verify),
+	}, err
+}
+
+// fleetOptions checks the flags that every command on nodes has, and reads the inventory.
+func (o deployOptions) fleetOptions(ctx context.Context, a *app) (fleet.Options, error) {
+	if err := o.checkFlags(); err != nil {
+		return fleet.Options{}, err
 	}
-	err = o.addDialer(ctx, a, inv, &fleet)
-	return fleet, err
+	tooMany, err := parseMaxFail(o)
+	if err != nil {
+		return fleet.Options{}, err
+	}
+	inv, err := o.loadNodes(ctx, a)
+	if err != nil {
+		return fleet.Options{}, err
+	}
+	opt := fleet.Options{
+		Command: o.commandName(), By: localUser(), Logs: o.keptLogs(),
+		Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter,
+		Forks: o.forks, TooMany: tooMany, Timeout: o.timeout,
+	}
+	err = o.addDialer(ctx, a, inv, &opt)
+	return opt, err
 }
 
 // commandName is the command without that of the program.
@@ -210,11 +229,11 @@ func (o deployOptions) commandName() string {
 
 // keptLogs says which logs are kept: of all nodes where the user says so, else of
 // those that failed.
-func (o deployOptions) keptLogs() deploy.Logs {
+func (o deployOptions) keptLogs() fleet.Logs {
 	if o.logs != "" {
-		return deploy.Logs{Dir: o.logs}
+		return fleet.Logs{Dir: o.logs}
 	}
-	return deploy.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
+	return fleet.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
 }
 
 // loadNodes reads the inventory, and keeps what --limit and --retry-failed leave. An
@@ -223,7 +242,7 @@ func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Invent
 	if o.retryFailed == "" {
 		return a.loadInventory(ctx, o.inventory, o.limit)
 	}
-	past, err := deploy.LoadPast(o.retryFailed, o.commandName())
+	past, err := report.LoadPast(o.retryFailed, o.commandName())
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +287,7 @@ func (o deployOptions) handleNothingToDo(a *app, err error) error {
 	case o.dryRun:
 		return printFleetPlan(a, o, deploy.Plan{})
 	}
-	return ui.JSON(a.stdout, deploy.New(deploy.Options{Command: o.commandName()}).Report())
+	return ui.JSON(a.stdout, report.Empty(o.commandName()))
 }
 
 // runFleet surveys the nodes, applies the plan and tells what came of it.
@@ -288,7 +307,7 @@ func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deploym
 
 // tell prints and writes the report. The nodes' error comes first, so that a full disk
 // here does not hide it.
-func tell(ctx context.Context, a *app, opts deployOptions, report *deploy.Report) error {
+func tell(ctx context.Context, a *app, opts deployOptions, report *report.Report) error {
 	outcome := report.Err()
 	if ctx.Err() != nil {
 		outcome = context.Cause(ctx)
@@ -301,10 +320,7 @@ func (o deployOptions) checkFlags() error {
 	if err := o.connectOptions.checkFlags(o.command); err != nil {
 		return err
 	}
-	if err := oneOf(o.command, "verify", o.verify, string(deploy.VerifyLoad), string(deploy.VerifyFiles)); err != nil {
-		return err
-	}
-	if err := oneOf(o.command, "deps", o.deps, string(deploy.DepsRefuse), string(deploy.DepsBundle), string(deploy.DepsIndex)); err != nil {
+	if err := oneOf(o.command, "verify", o.verify, string(verify.LevelLoad), string(verify.LevelFiles)); err != nil {
 		return err
 	}
 	switch {
@@ -314,8 +330,6 @@ func (o deployOptions) checkFlags() error {
 		return usageErrorf(o.command, "--forks %d: must be 1 or more", o.forks)
 	case o.timeout != 0 && o.timeout < time.Second:
 		return usageErrorf(o.command, "--timeout %s: must be a duration such as 90s, 5m or 1h", o.timeout)
-	case o.bundle != "" && o.deps != string(deploy.DepsBundle):
-		return usageErrorf(o.command, "--bundle needs --deps bundle")
 	}
 	if o.dryRun && len(o.reports) > 0 {
 		return usageErrorf(o.command, "--report does not work with --dry-run: a dry run has no report")
@@ -418,7 +432,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 	doc := planDocument{Nodes: make([]planEntry, 0, len(plan.Nodes))}
 	for _, n := range plan.Nodes {
 		e := planEntry{n.Name, string(n.Action), "", []string{}, slices.Concat([]string{}, n.Fetch), slices.Concat([]string{}, n.Reasons), slices.Concat([]string{}, n.Remarks), n.Hint, n.Serial}
-		for _, a := range n.Along {
+		for _, a := range n.Companions {
 			e.Along = append(e.Along, a.String())
 		}
 		if n.Wheel != nil {
@@ -431,7 +445,7 @@ func newPlanDocument(plan deploy.Plan) planDocument {
 
 // printReport prints before it writes files, so that the user sees the report also where
 // a file cannot be written.
-func printReport(a *app, opts deployOptions, report *deploy.Report) error {
+func printReport(a *app, opts deployOptions, report *report.Report) error {
 	var errs []error
 	if opts.json {
 		errs = append(errs, ui.JSON(a.stdout, report))
@@ -442,11 +456,11 @@ func printReport(a *app, opts deployOptions, report *deploy.Report) error {
 }
 
 // writeReports writes the report into the files that --report names.
-func writeReports(opts deployOptions, report *deploy.Report) error {
+func writeReports(opts deployOptions, r *report.Report) error {
 	var errs []error
-	about := deploy.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
+	about := report.About{Command: opts.command, Inventory: opts.inventory, By: localUser(), At: time.Now()}
 	for _, file := range opts.reports {
-		if err := writeReport(file, report, about); err != nil {
+		if err := writeReport(file, r, about); err != nil {
 			errs = append(errs, fmt.Errorf("writing the report: %w", err))
 		}
 	}
@@ -455,20 +469,20 @@ func writeReports(opts deployOptions, report *deploy.Report) error {
 
 // reportFormat is what writes a report in the format that the ending of a name
 // asks for; nil for any other.
-func reportFormat(file string) func(io.Writer, *deploy.Report, deploy.About) error {
+func reportFormat(file string) func(io.Writer, *report.Report, report.About) error {
 	switch filepath.Ext(file) {
 	case ".json":
-		return func(w io.Writer, r *deploy.Report, _ deploy.About) error { return ui.JSON(w, r) }
+		return func(w io.Writer, r *report.Report, _ report.About) error { return ui.JSON(w, r) }
 	case ".html":
 		return page.Write
 	case ".xml":
-		return func(w io.Writer, r *deploy.Report, about deploy.About) error { return r.JUnit(w, about) }
+		return func(w io.Writer, r *report.Report, about report.About) error { return r.JUnit(w, about) }
 	}
 	return nil
 }
 
 // writeReport writes a report in the format of the file's name.
-func writeReport(file string, report *deploy.Report, about deploy.About) error {
+func writeReport(file string, report *report.Report, about report.About) error {
 	var text bytes.Buffer
 	if err := reportFormat(file)(&text, report, about); err != nil {
 		return err

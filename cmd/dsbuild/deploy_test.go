@@ -11,7 +11,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/dsbuild/dsbuild/fleet"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -19,11 +22,11 @@ import (
 
 func TestReportThatCannotBeWrittenHidesNothing(t *testing.T) {
 	t.Parallel()
-	report := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed}}}
+	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed}}}
 	var out bytes.Buffer
 	good := filepath.Join(t.TempDir(), "r.json")
 	opts := deployOptions{reports: []string{filepath.Join(t.TempDir(), "gone", "r.json"), good}}
-	err := tell(context.Background(), &app{stdout: &out}, opts, report)
+	err := tell(context.Background(), &app{stdout: &out}, opts, r)
 	if code := exitCode(context.Background(), err); code != exitNodes || !strings.Contains(err.Error(), "writing the report") {
 		t.Errorf("exit code %d, %v", code, err)
 	}
@@ -43,12 +46,12 @@ func TestReportWithLogsIsPrivate(t *testing.T) {
 	if err := os.WriteFile(log, []byte("word-of-the-log\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	failed := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed, Log: log}}}
-	fine := &deploy.Report{Summary: deploy.Summary{OK: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.OK, Log: log}}}
+	failed := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Log: log}}}
+	fine := &report.Report{Summary: report.Summary{OK: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.OK, Log: log}}}
 	for _, ending := range []string{".xml", ".html", ".json"} {
 		file := filepath.Join(dir, "report"+ending)
-		for _, report := range []*deploy.Report{fine, failed} {
-			if err := writeReport(file, report, deploy.About{}); err != nil {
+		for _, r := range []*report.Report{fine, failed} {
+			if err := writeReport(file, r, report.About{}); err != nil {
 				t.Fatal(err)
 			}
 			text, err := os.ReadFile(file)
@@ -71,14 +74,14 @@ func TestReportWithLogsIsPrivate(t *testing.T) {
 
 func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 	t.Parallel()
-	report := &deploy.Report{Summary: deploy.Summary{Failed: 1}, Nodes: []deploy.NodeReport{{Name: "gpu1", Status: deploy.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}
+	r := &report.Report{Summary: report.Summary{Failed: 1}, Nodes: []report.Node{{Name: "gpu1", Status: report.Failed, Step: "verify", Error: "op cpu_adam does not load"}}}
 	dir := t.TempDir()
 	opts := deployOptions{command: "dsbuild deploy", inventory: "fleet.yaml"}
 	begins := map[string]string{"r.json": "{\n", "r.html": "<!doctype html>", "r.xml": "<?xml"}
 	for name := range begins {
 		opts.reports = append(opts.reports, filepath.Join(dir, name))
 	}
-	if err := printReport(&app{stdout: io.Discard}, opts, report); err != nil {
+	if err := printReport(&app{stdout: io.Discard}, opts, r); err != nil {
 		t.Fatal(err)
 	}
 	for name, begin := range begins {
@@ -97,7 +100,7 @@ func TestReportIsWrittenInTheFormatOfItsName(t *testing.T) {
 func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(context.Background())
-	d := deploy.New(deploy.Options{Hosts: []inventory.Host{{Name: "gpu1"}, {Name: "gpu2"}}, Reporter: ui.New(io.Discard, ui.Options{})})
+	d := deploy.New(deploy.Options{Options: fleet.Options{Hosts: []inventory.Host{{Name: "gpu1"}, {Name: "gpu2"}}, Reporter: ui.New(io.Discard, ui.Options{})}})
 	survey := func(ctx context.Context) (deploy.Plan, error) {
 		cancel(&interruptError{syscall.SIGINT})
 		return d.Survey(ctx)
@@ -113,7 +116,7 @@ func TestInterruptedSurveyPrintsAndWritesTheReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, data := range [][]byte{out.Bytes(), written} {
-		var r deploy.Report
+		var r report.Report
 		if err := json.Unmarshal(data, &r); err != nil || r.Summary.Skipped != 2 || r.Nodes[1].Error != "interrupted (interrupt)" {
 			t.Errorf("%v: %s", err, data)
 		}

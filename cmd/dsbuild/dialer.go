@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/slurm"
@@ -120,13 +120,13 @@ func sallocRefusal(option string) string {
 }
 
 // addDialer gives a fleet its way to the nodes of an inventory.
-func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, fleet *deploy.Options) error {
+func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.Inventory, opt *fleet.Options) error {
 	if o.via != viaSlurm {
 		// As ssh would: a connection that fails for a passing reason is tried again,
 		// and the environments of a node share one.
 		var asks remote.Prompter
 		if a.prompt != nil {
-			asks, fleet.Asks = a.prompt, true
+			asks, opt.Asks = a.prompt, true
 		}
 		answers := remote.NewAnswers(asks)
 		askpass, err := os.Executable()
@@ -137,7 +137,7 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 			Way: remote.Way(o.ssh), Answers: answers, Askpass: askpass,
 			Note: func(text string) { a.reporter.Note("%s", text) },
 		}), 3, time.Second)
-		fleet.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)
+		opt.Dialer = remote.WithSudo(remote.WithSharing(ssh), answers, remote.SudoLimit)
 		return nil
 	}
 	var nodes []string
@@ -158,7 +158,7 @@ func (o connectOptions) addDialer(ctx context.Context, a *app, inv *inventory.In
 	if err != nil {
 		return err
 	}
-	fleet.Dialer, fleet.ConnectWait = d, o.wait
+	opt.Dialer, opt.ConnectWait = d, o.wait
 	return nil
 }
 

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
 // fullDisk is a file system without room, but for the names of files.
@@ -53,7 +53,7 @@ func (f *faultFleet) reportOnFullDisk(t *testing.T) {
 	if code := exitStatus(cmd.Run()); code != exitFailed {
 		t.Errorf("exit %d", code)
 	}
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || r.Summary.OK != 1 || f.has(t, 0) != 1 {
 		t.Errorf("%v\n%s", err, stdout)
 	}
@@ -140,11 +140,11 @@ func (f *faultFleet) noNameServer(t *testing.T) {
 		}
 		cmd.Args = append([]string{"unshare", "--mount", "bash", "-c", `mount --bind "$1" /etc/resolv.conf; p=$2; shift 2; exec -a dsbuild "$p" "$@"`, "bash", conf, self}, cmd.Args[1:]...)
 		code := exitStatus(cmd.Run())
-		var r deploy.Report
+		var r report.Report
 		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || code != exitNodes || len(r.Nodes) != 2 {
 			t.Fatalf("exit %d, %v\n%s\n%s", code, err, stdout, stderr)
 		}
-		if n := r.Nodes[1]; r.Nodes[0].Status != deploy.OK || n.Status != deploy.Unreachable || !strings.Contains(n.Error, "its name could not be looked up") {
+		if n := r.Nodes[1]; r.Nodes[0].Status != report.OK || n.Status != report.Unreachable || !strings.Contains(n.Error, "its name could not be looked up") {
 			t.Errorf("a name server that %s: %+v and %+v", name, n, r.Nodes[0])
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
 func TestFullFaultsCtrlC(t *testing.T) {
@@ -233,7 +233,7 @@ func TestFullFaultsFrozenDriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-ended
-		var r deploy.Report
+		var r report.Report
 		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
 			t.Fatalf("%v: %s\n%s", err, stdout, stderr)
 		}

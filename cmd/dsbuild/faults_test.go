@@ -28,7 +28,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
@@ -427,7 +427,7 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 		} else if code := exitStatus(err); code != exitInterrupted && code != exitOK && !(rollback && code == exitNodes) { // none is kept
 			t.Errorf("Ctrl-C after %s: exit %d\n%s", after, code, stderr)
 		}
-		var r deploy.Report
+		var r report.Report
 		if stdout.Len() == 0 {
 			came["without a report"]++
 		} else if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || len(r.Nodes) != len(has) {
@@ -454,7 +454,7 @@ func (f *faultFleet) interrupts(t *testing.T, times int) (came, steps counts) {
 }
 
 // interrupted checks a node after Ctrl-C.
-func (f *faultFleet) interrupted(t *testing.T, i, was, is, target int, r deploy.Report) {
+func (f *faultFleet) interrupted(t *testing.T, i, was, is, target int, r report.Report) {
 	t.Helper()
 	name := f.Nodes[i].Name
 	if is != was && is != target {
@@ -622,12 +622,12 @@ func (f *faultFleet) reboots(t *testing.T, at []moment, down, up func(t *testing
 		if !soon {
 			up(t)
 		}
-		var r deploy.Report
+		var r report.Report
 		if err := json.Unmarshal(stdout.Bytes(), &r); err != nil || len(r.Nodes) != len(has) {
 			t.Fatalf("%v: %s\n%s", err, stdout, stderr)
 		}
 		for i, one := range r.Nodes[1:] {
-			if one.Status != deploy.OK || f.has(t, i+1) != target {
+			if one.Status != report.OK || f.has(t, i+1) != target {
 				t.Errorf("node 0 went down %s, and of another: %+v", m.name, one)
 			}
 		}
@@ -642,13 +642,13 @@ func (f *faultFleet) reboots(t *testing.T, at []moment, down, up func(t *testing
 
 // afterReboot has the next run put node 0 right, and compares what it finds with
 // what the one before has told.
-func (f *faultFleet) afterReboot(t *testing.T, m moment, told deploy.NodeReport, was, target int) string {
+func (f *faultFleet) afterReboot(t *testing.T, m moment, told report.Node, was, target int) string {
 	t.Helper()
 	cmd, stdout, stderr := f.command(t, f.deployArgs(target)...)
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("after node 0 went down %s: %v\n%s\n%s", m.name, err, stdout, stderr)
 	}
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
@@ -692,7 +692,7 @@ func (f *faultFleet) crossing(t *testing.T, times int) counts {
 	t.Helper()
 	came := counts{}
 	for range times {
-		var reports [2]deploy.Report
+		var reports [2]report.Report
 		var ends [2]chan struct{}
 		var outs [2]*bytes.Buffer
 		for w := range f.wheels {
@@ -707,14 +707,14 @@ func (f *faultFleet) crossing(t *testing.T, times int) counts {
 		}
 		for i, n := range f.Nodes {
 			is := f.has(t, i)
-			if is < 0 || reports[is].Nodes[i].Status != deploy.OK {
+			if is < 0 || reports[is].Nodes[i].Status != report.OK {
 				t.Errorf("%s has %s, and the run that was to bring it says %+v", n.Name, f.name(is), reports[max(0, is)].Nodes[i])
 			}
 			if left := f.left(t, i); len(left) > 0 {
 				t.Errorf("%s: left behind: %q", n.Name, left)
 			}
 			switch other := reports[1-max(0, is)].Nodes[i]; {
-			case other.Status == deploy.OK:
+			case other.Status == report.OK:
 				came["one after the other"]++
 			case strings.Contains(other.Error, "another deploy is changing this environment (run ") && strings.Contains(other.Error, " by "):
 				came["one alone"]++

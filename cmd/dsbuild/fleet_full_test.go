@@ -19,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/ci/python"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
 // realFleet is six nodes of three kinds in one inventory, and the program by
@@ -131,10 +131,10 @@ func (f *realFleet) dsbuild(t *testing.T, want int, env []string, args ...string
 }
 
 // report runs a fleet command and reads its report.
-func (f *realFleet) report(t *testing.T, want int, env []string, args ...string) (deploy.Report, string, time.Duration) {
+func (f *realFleet) report(t *testing.T, want int, env []string, args ...string) (report.Report, string, time.Duration) {
 	t.Helper()
 	out, errs, took := f.dsbuild(t, want, env, append(args, "--json")...)
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil || len(r.Nodes) != len(f.nodes) {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -188,7 +188,7 @@ func TestFullFleetShip(t *testing.T) {
 }
 
 // served checks the report of the first run, and asks the nodes themselves.
-func (f *realFleet) served(t *testing.T, r deploy.Report) {
+func (f *realFleet) served(t *testing.T, r report.Report) {
 	t.Helper()
 	if len(r.Groups) != 2 || len(r.Wheels) != 2 || r.Summary.OK != 6 || !r.Consistent || len(changedNodes(r)) != 6 {
 		t.Fatalf("%+v, %+v, consistent %v", r.Groups, r.Summary, r.Consistent)
@@ -208,20 +208,20 @@ func (f *realFleet) served(t *testing.T, r deploy.Report) {
 	}
 }
 
-func (f *realFleet) read(t *testing.T, name string) deploy.Report {
+func (f *realFleet) read(t *testing.T, name string) report.Report {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(f.dir, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func changedNodes(r deploy.Report) []string {
+func changedNodes(r report.Report) []string {
 	var names []string
 	for _, n := range r.Nodes {
 		if n.Changed {
@@ -254,7 +254,7 @@ func (f *realFleet) editedByHand(t *testing.T) {
 	r, _, _ := f.report(t, 3, nil, "verify", f.inventory, "--wheel", dist)
 	for i, n := range r.Nodes {
 		named := strings.Contains(n.Error, "deepspeed/runtime/engine.py")
-		if odd := i == 4; named != odd || (n.Status == deploy.Differs) != odd {
+		if odd := i == 4; named != odd || (n.Status == report.Differs) != odd {
 			t.Errorf("verify: %s is %s: %s", n.Name, n.Status, n.Error)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 	"github.com/dsbuild/dsbuild/ci/python"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
 // Real nodes are reached whatever the notation of the inventory: what one that
@@ -40,7 +40,7 @@ func TestFormatsReachRealNodes(t *testing.T) {
 	verify := func(inv string) string {
 		t.Helper()
 		out, _ := program(t, home, 3, "verify", inv, "--json") // no DeepSpeed anywhere
-		var r deploy.Report
+		var r report.Report
 		if err := json.Unmarshal([]byte(out), &r); err != nil {
 			t.Fatal(err)
 		}

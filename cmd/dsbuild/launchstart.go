@@ -12,7 +12,7 @@ import (
 
 	"github.com/adrg/xdg"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/internal/hosts"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -81,12 +81,12 @@ func takenHere(command string, job *launch.Job) (map[string]string, error) {
 // reachParts gives each part of a job its way to the machine that runs it.
 func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []launch.Part) ([]jobrunner.Machine, func(), error) {
 	done := func() {}
-	var fleet deploy.Options
+	var way fleet.Options
 	if len(inv.Hosts) > 0 {
-		if err := (connectOptions{via: viaSSH}).addDialer(ctx, a, inv, &fleet); err != nil {
+		if err := (connectOptions{via: viaSSH}).addDialer(ctx, a, inv, &way); err != nil {
 			return nil, done, err
 		}
-		done = func() { closeDialer(fleet.Dialer) }
+		done = func() { closeDialer(way.Dialer) }
 	}
 	var all []jobrunner.Machine
 	for _, p := range parts {
@@ -98,7 +98,7 @@ func reachParts(ctx context.Context, a *app, inv *inventory.Inventory, parts []l
 		if err != nil {
 			return nil, done, err
 		}
-		all = append(all, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) { return fleet.Dialer.Dial(ctx, target) }})
+		all = append(all, jobrunner.Machine{Part: p, Open: func(ctx context.Context) (jobrunner.Link, error) { return way.Dialer.Dial(ctx, target) }})
 	}
 	return all, done, nil
 }

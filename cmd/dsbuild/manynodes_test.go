@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/manynodes"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
@@ -53,7 +53,7 @@ func staySmall(t *testing.T, nodes int, most int64) {
 
 // resident runs dsbuild as a process of its own; memory is what it had resident
 // at most. (What wait tells of that begins with what this process has.)
-func resident(t *testing.T, home string, args ...string) (report deploy.Report, memory int64) {
+func resident(t *testing.T, home string, args ...string) (report report.Report, memory int64) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {

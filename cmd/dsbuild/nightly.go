@@ -130,7 +130,7 @@ func nightlyDeploy(ctx context.Context, a *app, d nightly.Deploy) (func(ctx cont
 	opts.inventory = d.Inventory
 	for _, limit := range []string{d.Canary, d.Limit} {
 		opts.limit = limit
-		if _, err := opts.fleetOptions(ctx, a); err != nil {
+		if _, err := opts.changeOptions(ctx, a); err != nil {
 			return nil, err
 		}
 	}
@@ -149,16 +149,16 @@ func deployOnce(ctx context.Context, a *app, opts deployOptions) (nightly.Nodes,
 	if err := os.MkdirAll(filepath.Dir(opts.reports[0]), 0o755); err != nil {
 		return nightly.Nodes{}, err
 	}
-	fleet, err := opts.fleetOptions(ctx, a)
+	opt, err := opts.changeOptions(ctx, a)
 	if err == nil {
-		fleet, err = opts.withWheels(ctx, fleet)
+		opt, err = opts.withWheels(ctx, opt)
 	}
 	if err != nil {
 		return nightly.Nodes{}, err
 	}
-	d := deploy.New(fleet)
+	d := deploy.New(opt)
 	defer d.Close()
-	defer tuneRuntime(len(fleet.Hosts))()
+	defer tuneRuntime(len(opt.Hosts))()
 	if _, err := d.Survey(ctx); err != nil {
 		return nightly.Nodes{}, err
 	}

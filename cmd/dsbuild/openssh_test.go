@@ -14,7 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
 // Nodes that only OpenSSH leads to are deployed to and verified as any other: behind a
@@ -64,10 +64,10 @@ Host gpu1
 		t.Fatalf("%v\n%s", err, out)
 	}
 	path := doc.Wheels[0].Path
-	ok := func(args ...string) deploy.NodeReport {
+	ok := func(args ...string) report.Node {
 		t.Helper()
 		out, _ := program(t, home, 0, append(args, "--wheel", path, "--json")...)
-		var r deploy.Report
+		var r report.Report
 		if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != 1 {
 			t.Fatalf("%q: %v\n%s", args, err, out)
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/spf13/cobra"
 
 	"github.com/dsbuild/dsbuild/deploy"
@@ -30,12 +32,12 @@ there was none. dsbuild sends no files: the node kept them. A node keeps one ver
 
 // runRollback rolls back as opts say.
 func runRollback(ctx context.Context, a *app, opts deployOptions) error {
-	opts.verify, opts.deps = string(deploy.VerifyFiles), "refuse"
-	fleet, err := opts.fleetOptions(ctx, a)
+	opts.verify, opts.deps = string(verify.LevelFiles), "refuse"
+	opt, err := opts.changeOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
-	d := deploy.New(fleet)
-	defer tuneRuntime(len(fleet.Hosts))()
+	d := deploy.New(opt)
+	defer tuneRuntime(len(opt.Hosts))()
 	return runFleet(ctx, a, opts, d, d.SurveyRollback)
 }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
@@ -133,13 +133,13 @@ func (c *throng) dsbuild(t *testing.T, want int, args ...string) (seen, all stri
 }
 
 // report reads the report of the last run.
-func (c *throng) report(t *testing.T) deploy.Report {
+func (c *throng) report(t *testing.T) report.Report {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, "r.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatal(err)
 	}

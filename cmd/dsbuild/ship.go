@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/ship"
 )
@@ -85,7 +88,7 @@ func (o *shipOptions) checkFlags(f *pflag.FlagSet) error {
 // runShip ships as o says. The report is printed and written also when builds
 // or nodes failed, or the run was interrupted.
 func runShip(ctx context.Context, a *app, o shipOptions) error {
-	fleet, err := o.fleet.fleetOptions(ctx, a)
+	deployment, err := o.fleet.changeOptions(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -100,14 +103,14 @@ func runShip(ctx context.Context, a *app, o shipOptions) error {
 	if err != nil {
 		return err
 	}
-	opt.Fleet = fleet
+	opt.Fleet = deployment
 	opt.Fleet.Force, opt.Fleet.Index = o.fleet.force, deploy.Deps(o.fleet.deps) == deploy.DepsIndex
 	opt.Fleet.PipWheel = deploy.DefaultPip()
 	if deploy.Deps(o.fleet.deps) == deploy.DepsBundle {
 		opt.Bundle = o.build.newBundler(a, backend)
 	}
 	if !o.verifyGiven {
-		opt.Fleet.VerifyLeft = deploy.VerifyFiles
+		opt.Fleet.VerifyLeft = verify.LevelFiles
 	}
 	return runShipment(ctx, a, o.fleet, ship.New(opt))
 }
@@ -136,7 +139,7 @@ func runShipment(ctx context.Context, a *app, o deployOptions, s *ship.Shipment)
 func printShipPlan(a *app, o deployOptions, plan *ship.Plan, preview deploy.Plan) error {
 	if o.json {
 		return ui.JSON(a.stdout, struct {
-			Groups []deploy.Group  `json:"groups"`
+			Groups []report.Group  `json:"groups"`
 			Left   []ship.Leftover `json:"left"`
 			planDocument
 		}{plan.Groups(), plan.Leftovers(), newPlanDocument(preview)})

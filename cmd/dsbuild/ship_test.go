@@ -14,7 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/pipeline"
 	"github.com/dsbuild/dsbuild/wheel"
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
@@ -61,7 +61,7 @@ func TestShipFromTheStore(t *testing.T) {
 	}
 
 	out, _ := program(t, home, 0, "ship", inv, "--ops", "cpu_adam", "--json", "--report", "r.html")
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Summary.OK != 2 || !r.Nodes[1].Changed || len(r.Groups) != 1 || r.Groups[0].State != "store" || len(r.Groups[0].Why) == 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -88,10 +88,10 @@ func TestShipFromTheStore(t *testing.T) {
 }
 
 // plannedFor is the one wheel that an inventory leads to.
-func plannedFor(t *testing.T, home, inv string) deploy.Group {
+func plannedFor(t *testing.T, home, inv string) report.Group {
 	t.Helper()
 	out, _ := program(t, home, 0, "wheel", "--for", inv, "--ops", "cpu_adam", "--dry-run", "--json")
-	var plan struct{ Groups []deploy.Group }
+	var plan struct{ Groups []report.Group }
 	if err := json.Unmarshal([]byte(out), &plan); err != nil || len(plan.Groups) != 1 || plan.Groups[0].State != "build" {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -99,7 +99,7 @@ func plannedFor(t *testing.T, home, inv string) deploy.Group {
 }
 
 // store puts a wheel that is what was planned into the store of a home.
-func store(t *testing.T, home string, g deploy.Group) {
+func store(t *testing.T, home string, g report.Group) {
 	t.Helper()
 	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{
 		Python: "cp" + strings.ReplaceAll(g.Python, ".", ""), Torch: g.Torch, CUDA: g.CUDA, CPU: wheel.CPULevel(g.CPU), Plan: g.PlanDigest,

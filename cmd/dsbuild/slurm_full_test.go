@@ -18,7 +18,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 )
 
 // Everything here goes by Slurm: the nodes have no sshd, and disks of their own. Who
@@ -153,14 +153,14 @@ func (f *slurmFleet) command(t *testing.T, args ...string) (cmd *exec.Cmd, stdou
 }
 
 // report runs a fleet command and reads its report.
-func (f *slurmFleet) report(t *testing.T, want int, args ...string) (deploy.Report, string) {
+func (f *slurmFleet) report(t *testing.T, want int, args ...string) (report.Report, string) {
 	t.Helper()
 	cmd, stdout, stderr := f.command(t, append(args, "--via", "slurm", "--json")...)
 	begin := time.Now()
 	code := exitStatus(cmd.Run())
 	f.took = time.Since(begin)
 	t.Logf("dsbuild %s: exit %d after %.1f s\n%s", strings.Join(args, " "), code, f.took.Seconds(), stderr)
-	var r deploy.Report
+	var r report.Report
 	if code != want {
 		t.Fatalf("exit %d, want %d\n%s", code, want, stdout)
 	}
@@ -253,7 +253,7 @@ func TestFullSlurm(t *testing.T) {
 
 	// The partition as an inventory: its Python is the system's, which has no DeepSpeed.
 	r, _ = f.report(t, 3, "verify", "slurm:gpu", "--limit", "node[01-02]")
-	if len(r.Nodes) != 2 || r.Nodes[1].Name != "node02" || r.Nodes[1].Status != deploy.Differs {
+	if len(r.Nodes) != 2 || r.Nodes[1].Name != "node02" || r.Nodes[1].Status != report.Differs {
 		t.Errorf("verify slurm:gpu: %+v", r.Nodes)
 	}
 	f.settled(t)
@@ -288,7 +288,7 @@ func TestFullSlurmBusyAndDrained(t *testing.T) {
 	r, _ := f.report(t, 3, "deploy", f.inventory, "--wheel", f.wheels[0].path, "--slurm-wait", "5s")
 	for i, n := range r.Nodes {
 		want := []string{"", "busy (job " + id + " of user: train), and not free within 5.0s", "", "drained: bad disk"}[i/2]
-		if status := map[bool]deploy.Status{true: deploy.OK, false: deploy.Unreachable}[want == ""]; n.Status != status || n.Error != want || want != "" && n.Step != "connect" {
+		if status := map[bool]report.Status{true: report.OK, false: report.Unreachable}[want == ""]; n.Status != status || n.Error != want || want != "" && n.Step != "connect" {
 			t.Errorf("%s is %s at %s: %s", n.Name, n.Status, n.Step, n.Error)
 		}
 		if want != "" {
@@ -391,7 +391,7 @@ func (f *slurmFleet) struck(t *testing.T, m moment, strike func(*testing.T, int)
 		*missed = append(*missed, m.name)
 	}
 	f.calm(t)
-	var r deploy.Report
+	var r report.Report
 	if err := json.Unmarshal(stdout.Bytes(), &r); err != nil && stdout.Len() > 0 {
 		t.Fatalf("%s: %v: %s", m.name, err, stdout)
 	}
@@ -469,7 +469,7 @@ func TestFullSlurmNodeDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := <-ended
-	var r deploy.Report
+	var r report.Report
 	if code := exitStatus(err); code != 3 {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
@@ -477,7 +477,7 @@ func TestFullSlurmNodeDown(t *testing.T) {
 		t.Fatalf("%v: %s", err, stdout)
 	}
 	for i, n := range r.Nodes {
-		if dead := i < 2; dead == (n.Status == deploy.OK) {
+		if dead := i < 2; dead == (n.Status == report.OK) {
 			t.Errorf("%s is %s at %s: %s", n.Name, n.Status, n.Step, n.Error)
 		}
 	}

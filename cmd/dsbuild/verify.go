@@ -3,9 +3,10 @@ package main
 import (
 	"context"
 
-	"github.com/spf13/cobra"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/verify"
 
-	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/spf13/cobra"
 )
 
 func newVerifyCommand(a *app) *cobra.Command {
@@ -44,23 +45,23 @@ Nodes that need several wheels (two Pythons, say) differ without it.`,
 
 // runVerify compares nodes as opts say.
 func runVerify(ctx context.Context, a *app, opts deployOptions) error {
-	opts.deps, opts.inUse = string(deploy.DepsRefuse), "refuse"
 	if opts.retryFailed != "" && opts.wheel == "" {
 		return usageErrorf(opts.command, "--retry-failed needs --wheel: the nodes that failed cannot say which version is expected")
 	}
-	fleet, err := opts.fleetOptions(ctx, a)
+	common, err := opts.fleetOptions(ctx, a)
 	if err != nil {
 		return opts.handleNothingToDo(a, err)
 	}
+	opt := verify.Options{Options: common, Level: verify.Level(opts.verify)}
 	if opts.wheel != "" {
-		if fleet.Wheels, err = deploy.LoadWheels(ctx, opts.wheel, deploy.DefaultVerified()); err != nil {
+		if opt.Wheels, err = wheels.Load(ctx, opts.wheel, wheels.DefaultCache()); err != nil {
 			return err
 		}
 	}
-	defer tuneRuntime(len(fleet.Hosts))()
-	report, err := deploy.Verify(ctx, fleet)
+	defer tuneRuntime(len(opt.Hosts))()
+	r, err := verify.Run(ctx, opt)
 	if err != nil {
 		return err
 	}
-	return tell(ctx, a, opts, report)
+	return tell(ctx, a, opts, r)
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/dsbuild/dsbuild/fleet"
+
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/ship"
@@ -30,8 +33,8 @@ func runWheelFor(ctx context.Context, a *app, o wheelOptions) error {
 		return err
 	}
 	opt.Keep = true
-	opt.Fleet = deploy.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}
-	if err := o.addDialer(ctx, a, inv, &opt.Fleet); err != nil {
+	opt.Fleet = deploy.Options{Options: fleet.Options{Hosts: inv.Hosts, KnownHosts: inv.KnownHosts, Reporter: a.reporter}}
+	if err := o.addDialer(ctx, a, inv, &opt.Fleet.Options); err != nil {
 		return err
 	}
 	s := ship.New(opt)
@@ -61,7 +64,7 @@ func printWheelsForPlan(a *app, o wheelOptions, plan *ship.Plan) error {
 		return plan.Print(a.stdout)
 	}
 	return ui.JSON(a.stdout, struct {
-		Groups []deploy.Group  `json:"groups"`
+		Groups []report.Group  `json:"groups"`
 		Left   []ship.Leftover `json:"left"`
 	}{plan.Groups(), plan.Leftovers()})
 }

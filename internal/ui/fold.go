@@ -94,6 +94,33 @@ func FoldWithin(names []string, width int) (folded string, whole bool) {
 	return folded[:cut] + ",…" + open, false
 }
 
+// maxSentence is how long folded names may be in a sentence, in bytes.
+const maxSentence = 200
+
+// FoldShort folds names of nodes for a sentence, and adds their number if not all fit.
+func FoldShort(names []string) string {
+	folded, whole := FoldWithin(names, maxSentence)
+	switch {
+	case whole:
+		return folded
+	case folded == "":
+		return Count(len(names), "node")
+	}
+	return fmt.Sprintf("%s (%s)", folded, Count(len(names), "node"))
+}
+
+// String is the text with the names of its nodes, as one line.
+func (f Folded) String() string {
+	who := f.Names
+	if f.Count > 1 {
+		who += " (" + Count(f.Count, "node") + ")"
+	}
+	if f.Example != "" {
+		who += ", as on " + f.Example
+	}
+	return who + ": " + f.Text
+}
+
 // namePattern is names that differ in numbers only: every combination of them.
 type namePattern struct {
 	texts   []string   // one more than numbers: around and between them

@@ -1,0 +1,112 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// nodeRun is one node on its way through a deploy or a rollback.
+type nodeRun struct {
+	*fleet.Node
+	deploy *Deployment
+
+	facts     *node.Facts
+	plan      NodePlan
+	session   *agentSession // nil unless the agent runs there
+	inbox     inbox
+	installed installation
+	sent      int64     // bytes of files sent
+	serial    int       // the group of --serial in which it was changed, from 1
+	waitUntil time.Time // deadline of the wait for processes to end
+}
+
+// inbox is the private folder for uploads on a node.
+type inbox struct {
+	path     string
+	byteCode bool // the byte code has arrived
+}
+
+// installation is the DeepSpeed of a node before and after the change.
+type installation struct {
+	before, after *report.Version
+	unseen        bool   // the current version is not known
+	changed       bool   // dsbuild changed it
+	record        string // sha256 of the RECORD that verify expects
+	note          any    // rollback: dsbuild's note on the version put back; nil if something else installed it
+}
+
+// probe gathers the node's facts.
+func (u *nodeRun) probe(ctx context.Context) error {
+	facts, err := u.askFacts(ctx)
+	if errors.Is(err, remote.ErrLost) && u.facts != nil {
+		// The connection was idle for a long time, and has ended since the last command.
+		if err = u.Reconnect(ctx); err == nil {
+			facts, err = u.askFacts(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	u.setFacts(facts)
+	return nil
+}
+
+// setFacts stores the facts that a node reported.
+func (u *nodeRun) setFacts(facts node.Facts) {
+	u.facts = &facts
+	u.setInstalled(facts.DeepSpeed)
+}
+
+// askFacts asks the node for its facts.
+func (u *nodeRun) askFacts(ctx context.Context) (node.Facts, error) {
+	opt := node.ProbeOptions{Python: u.Host.Python, Files: true}
+	for _, w := range u.deploy.opt.Wheels {
+		opt.Of = append(opt.Of, w.Manifest.SHA256)
+		opt.Commands = append(opt.Commands, w.Commands...)
+	}
+	return node.Probe(ctx, u.Runner, opt)
+}
+
+// setInstalled stores the DeepSpeed that is there before the change; nil if there is none.
+func (u *nodeRun) setInstalled(ds *node.Installed) {
+	u.installed.before, u.installed.record = nil, ""
+	if ds != nil {
+		u.installed.before, u.installed.record = &report.Version{Version: ds.Version, SHA256: ds.SHA256}, ds.Record
+	}
+	u.installed.after = u.installed.before
+}
+
+// report is the node's part of the report.
+func (u *nodeRun) report() report.Node {
+	n := u.Node.Report()
+	n.Changed, n.Before, n.After = u.installed.changed, u.installed.before.Plain(), u.installed.after.Plain()
+	n.Unseen = u.installed.unseen || u.facts == nil
+	n.Along, n.Facts, n.Sent, n.Serial, n.Unfit = companionNames(u.plan.Companions), u.facts, u.sent, u.serial, u.plan.Unfit
+	return n
+}
+
+// currentFacts returns the node's facts, updated with the changes that dsbuild made.
+func (u *nodeRun) currentFacts() node.Facts {
+	f := *u.facts
+	f.DeepSpeed = nil
+	if u.installed.after != nil {
+		f.DeepSpeed = &node.Installed{Version: u.installed.after.Version, SHA256: u.installed.after.SHA256}
+	}
+	if u.installed.changed && f.Dists != nil {
+		f.Dists = maps.Clone(f.Dists)
+		for _, a := range u.plan.Companions {
+			f.Dists[a.Name] = a.Version
+			if a.Name == "transformers" {
+				f.Transformers = a.Version
+			}
+		}
+	}
+	return f
+}

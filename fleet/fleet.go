@@ -1,0 +1,286 @@
+// Package fleet takes the nodes of an inventory through lists of steps. For each node it keeps
+// the connection, the time limits, the log and the outcome; for all of them the window and the
+// progress display. It knows nothing of wheels: package deploy and package verify give it their
+// steps.
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/fanout"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// Options are the settings that all commands on nodes share.
+type Options struct {
+	Command    string // the dsbuild command, for logs and the report: deploy, rollback, ship or verify
+	By         string // the user who runs it, for logs and journals
+	Hosts      []inventory.Host
+	KnownHosts string        // path of known_hosts; "" means the user's own
+	Dialer     remote.Dialer // Close closes it, if it is an io.Closer
+	Reporter   ui.Reporter
+	Forks      int // nodes at once; 0 means fanout.DefaultForks
+	// TooMany is called with the number of failed nodes and the total: of all nodes, or of one
+	// group of deploy's Serial. If it returns true, dsbuild starts no further node. nil: dsbuild
+	// never stops early.
+	TooMany func(failed, of int) bool
+	Logs    Logs          // where to keep the log of each node
+	Timeout time.Duration // limit of each long step on a node, and cap for the other steps; 0: the defaults
+	// ConnectWait is how long the dialer may let a node wait in a queue. A waiting node does not
+	// count towards Forks.
+	ConnectWait time.Duration
+	// Asks is true if the dialer may prompt a person. Connecting then has no time limit here; the
+	// dialer has limits of its own.
+	Asks bool
+}
+
+// Fleet is the nodes of one run.
+type Fleet struct {
+	Run   string  // the name of this run in files and journals
+	Nodes []*Node // in the order of Options.Hosts
+
+	opt      Options
+	progress *progress // nil unless nodes are at work
+}
+
+// New prepares a run; it contacts no node yet.
+func New(opt Options) *Fleet {
+	f := &Fleet{opt: opt, Run: time.Now().UTC().Format("20060102T150405-") + strings.ToLower(rand.Text()[:6])}
+	logs := newLogFolder(opt, f.Run)
+	for _, h := range opt.Hosts {
+		f.Nodes = append(f.Nodes, &Node{Host: h, Log: logs.newLog(h), Status: report.Skipped, Seconds: map[string]float64{}, fleet: f})
+	}
+	return f
+}
+
+// Close closes every connection, and the dialer.
+func (f *Fleet) Close() {
+	for _, n := range f.Nodes {
+		n.HangUp()
+	}
+	if c, ok := f.opt.Dialer.(io.Closer); ok {
+		c.Close() //nolint:errcheck // no node needs it any more
+	}
+}
+
+// Forks is the number of nodes that dsbuild works on at once.
+func (f *Fleet) Forks() int {
+	if f.opt.Forks > 0 {
+		return f.opt.Forks
+	}
+	return fanout.DefaultForks
+}
+
+// StopWhen wraps Options.TooMany for a phase before which some nodes failed already. It returns
+// nil if the run never stops early.
+func (f *Fleet) StopWhen(failedBefore int) func(failed int) bool {
+	if f.opt.TooMany == nil {
+		return nil
+	}
+	return func(n int) bool { return failedBefore+n > 0 && f.opt.TooMany(failedBefore+n, len(f.Nodes)) }
+}
+
+// Abandon ends a phase that was interrupted: the nodes that were reached are skipped too, with
+// the reason, which it returns.
+func (f *Fleet) Abandon(ctx context.Context) error {
+	why := context.Cause(ctx)
+	for _, n := range f.Nodes {
+		if n.Err == nil {
+			n.Err = why
+		}
+	}
+	return why
+}
+
+// Step is one action on a node.
+type Step struct {
+	Name  string
+	Limit time.Duration // 0: none
+	Do    func(context.Context) error
+	// ReadOnly is true for a step that changes nothing on the node. If the connection is lost in
+	// such a step, the node is unreachable; if the user interrupts it, the node is skipped.
+	ReadOnly bool
+	// Needed is asked when the step's turn comes; nil: it is always needed.
+	Needed func() bool
+}
+
+// Walk is the way of one node through its steps.
+type Walk struct {
+	Node  *Node
+	Steps []Step
+	// End is called once at the end, with the error of the failed step; nil: nothing to do. The
+	// node has its Status by then, which End may correct.
+	End func(ctx context.Context, err error)
+}
+
+// Limits of time.
+const (
+	connectLimit = 2 * time.Minute
+	// longStep divides the steps that Options.Timeout prolongs from those that it only shortens.
+	longStep = 15 * time.Minute
+)
+
+// Limit is a step's time limit after --timeout, which replaces the limits of long steps and caps
+// the others.
+func (f *Fleet) Limit(usual time.Duration) time.Duration {
+	if given := f.opt.Timeout; given > 0 && (usual >= longStep || usual > given) {
+		return given
+	}
+	return usual
+}
+
+// connectStep opens the connection.
+func (f *Fleet) connectStep(n *Node) Step {
+	s := Step{Name: "connect", Limit: f.Limit(connectLimit) + f.opt.ConnectWait, Do: n.Connect, ReadOnly: true}
+	if f.opt.Asks {
+		s.Limit = 0
+	}
+	return s
+}
+
+// Reach connects to nodes and takes each through its steps. Once stop returns true for the number
+// of failed nodes, it starts no further node; nil means never. If connecting may mean a wait in a
+// queue (ConnectWait), every node connects at once and the limit of Forks applies only to steps.
+func (f *Fleet) Reach(ctx context.Context, title string, walks []Walk, stop func(int) bool) {
+	f.progress = newProgress(f.opt.Reporter, title, len(walks))
+	defer f.progress.close()
+	opt := fanout.Options{Forks: f.opt.Forks, StopWhen: stop}
+	var window chan struct{}
+	if f.opt.ConnectWait > 0 {
+		window = make(chan struct{}, f.Forks())
+		opt.Forks = len(walks)
+	}
+	f.run(ctx, walks, opt, 1, func(ctx context.Context, w Walk) error {
+		if err := w.Node.walk(ctx, []Step{f.connectStep(w.Node)}); err != nil {
+			return err
+		}
+		if window != nil {
+			window <- struct{}{} // a node that holds a place ends when ctx does
+			defer func() { <-window }()
+		}
+		return w.Node.walk(ctx, w.Steps)
+	})
+}
+
+// Show displays the progress of the walks until the caller calls hide: their number, the bytes to
+// send, and the nodes that failed before.
+func (f *Fleet) Show(title string, walks int, bytes int64, failed []string) (hide func()) {
+	f.progress = newProgress(f.opt.Reporter, title, walks)
+	f.progress.bytes, f.progress.failed = bytes, failed
+	return f.progress.close
+}
+
+// ShowGroup displays the number of the group of --serial that is changed now.
+func (f *Fleet) ShowGroup(number int) { f.progress.setGroup(number) }
+
+// Walk takes nodes that are connected through their steps, and starts no further node once stop
+// returns true for the number of failed nodes; nil means never. Show comes before it.
+func (f *Fleet) Walk(ctx context.Context, walks []Walk, stop func(int) bool) {
+	if stop != nil && stop(0) {
+		for _, w := range walks {
+			w.Node.Err = fanout.ErrStopped
+		}
+		return
+	}
+	f.run(ctx, walks, fanout.Options{Forks: f.opt.Forks, StopWhen: stop}, 0, func(ctx context.Context, w Walk) error {
+		return w.Node.walk(ctx, w.Steps)
+	})
+}
+
+// run calls do for every walk, and ends it. It notes the errors that only fanout knows: the node
+// was not started, or its goroutine panicked. more is the number of steps beyond Walk.Steps.
+func (f *Fleet) run(ctx context.Context, walks []Walk, opt fanout.Options, more int, do func(context.Context, Walk) error) {
+	results := fanout.Run(ctx, walks, opt, func(ctx context.Context, w Walk) (struct{}, error) {
+		f.progress.begin(w.Node, more+len(w.Steps))
+		defer f.progress.end(w.Node)
+		ended := false
+		defer func() {
+			if !ended { // do panicked
+				w.Node.HangUp()
+			}
+		}()
+		err := do(ctx, w)
+		ended = true
+		if w.End != nil {
+			w.End(ctx, err)
+		}
+		w.Node.Log.settle(w.Node.Status == report.Failed || w.Node.KeepLog)
+		if w.Node.Status == report.Refused {
+			err = nil // a refusal does not count as a failure
+		}
+		return struct{}{}, err
+	})
+	for i, r := range results {
+		if n := walks[i].Node; r.Err != nil && n.Err == nil {
+			n.Err = r.Err
+			if r.Started {
+				n.Status = report.Failed
+			}
+		}
+	}
+}
+
+// walk takes a node through steps: it handles the display, durations, time limits and the log, so
+// that a step does not have to.
+func (n *Node) walk(ctx context.Context, steps []Step) error {
+	for _, s := range steps {
+		if s.Needed != nil && !s.Needed() {
+			continue
+		}
+		n.Step = s.Name
+		n.fleet.progress.step(n, s.Name)
+		n.Log.step(s.Name)
+		begin := time.Now()
+		limited, cancel := bound(ctx, s.Limit)
+		err := s.Do(limited)
+		if err != nil && errors.Is(err, limited.Err()) {
+			err = context.Cause(limited)
+		}
+		cancel()
+		n.Seconds[s.Name] += time.Since(begin).Seconds()
+		n.Log.ended(time.Since(begin), err)
+		if err != nil {
+			n.Err, n.Status = err, s.statusAfter(ctx, err)
+			return err
+		}
+	}
+	return nil
+}
+
+// statusAfter is the status of a node on which the step failed.
+func (s Step) statusAfter(ctx context.Context, err error) report.Status {
+	switch {
+	case errors.As(err, new(interface{ Refused() })):
+		return report.Refused
+	case s.ReadOnly && ctx.Err() != nil:
+		return report.Skipped // the run was interrupted; the node did not fail
+	case errors.Is(err, remote.ErrSudo):
+		return report.Failed // the node was reached
+	case s.Name == "connect", s.ReadOnly && errors.Is(err, remote.ErrLost):
+		return report.Unreachable
+	}
+	return report.Failed
+}
+
+// bound returns ctx with a time limit; a limit of 0 means none.
+func bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit, NotWithin(limit))
+}
+
+// NotWithin is the error of a step that took longer than its limit.
+func NotWithin(limit time.Duration) error {
+	return hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "what is slow there, its network or its disk? --timeout gives it longer")
+}

@@ -1,0 +1,93 @@
+package fleet
+
+import (
+	"context"
+
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/inventory"
+)
+
+// Node is one node of a run: its connection, and how far it has come.
+type Node struct {
+	Host   inventory.Host
+	Conn   remote.Conn   // nil while there is no connection
+	Runner remote.Runner // runs commands with the inventory's variables, setup line and exec_prefix
+	Log    *Log
+
+	Status  report.Status
+	Step    string // the last step that began
+	Err     error
+	Seconds map[string]float64 // by step
+	KeepLog bool               // keep its log although no step failed
+
+	fleet *Fleet
+}
+
+// Connect opens a connection to the node, whose host key is checked. It keeps one that is open.
+func (n *Node) Connect(ctx context.Context) error {
+	if n.Conn != nil {
+		return nil
+	}
+	target, err := hosts.Target(n.Host, n.fleet.opt.KnownHosts)
+	if err != nil {
+		return err
+	}
+	n.Conn, err = n.fleet.opt.Dialer.Dial(ctx, target)
+	if err != nil {
+		return err
+	}
+	n.Conn = n.Log.logged(n.Conn)
+	n.Runner = hosts.Runner(n.Conn, n.Host)
+	return nil
+}
+
+// Reconnect replaces a connection that is lost.
+func (n *Node) Reconnect(ctx context.Context) error {
+	n.HangUp()
+	return n.Connect(ctx)
+}
+
+// HangUp closes the node's connection as soon as it is no longer needed: of a thousand nodes only
+// those in the window have one.
+func (n *Node) HangUp() {
+	if n.Conn != nil {
+		n.Conn.Close()              //nolint:errcheck // nothing is under way
+		n.Conn, n.Runner = nil, nil // drops their memory, too
+	}
+}
+
+// Failed reports whether a step failed on the node, or no connection was possible.
+func (n *Node) Failed() bool { return n.Status == report.Failed || n.Status == report.Unreachable }
+
+// Note prints a message about the node. Equal messages about several nodes become one line.
+func (n *Node) Note(format string, args ...any) {
+	n.fleet.progress.note(n, cause.Messagef(format, args...))
+}
+
+// Warn is Note for a warning.
+func (n *Node) Warn(format string, args ...any) {
+	n.fleet.progress.warn(n, cause.Messagef(format, args...))
+}
+
+// Sent adds bytes to the display of the progress.
+func (n *Node) Sent(bytes int64) { n.fleet.progress.sent.Add(bytes) }
+
+// mostError bounds the error text of a node in the report, in bytes.
+const mostError = 4 << 10
+
+// Report returns the node's outcome so far.
+func (n *Node) Report() report.Node {
+	r := report.Node{
+		Name: n.Host.Name, Status: n.Status, Step: n.Step, Seconds: n.Seconds, Log: n.Log.Path(),
+		Differs: []string{}, Remarks: []string{}, Along: []string{}, CauseText: cause.Of(n.Err),
+	}
+	if n.Err != nil {
+		r.Error, r.Hint = ui.ShortenMiddle(ui.OneLine(n.Err.Error()), mostError), ui.OneLine(hint.Of(n.Err))
+	}
+	return r
+}

@@ -1,0 +1,195 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// logged returns a connection that logs its commands and uploads; c itself if logs are disabled.
+func (l *Log) logged(c remote.Conn) remote.Conn {
+	if l.off() {
+		return c
+	}
+	return loggedConn{c, l}
+}
+
+// loggedConn is a connection with a log.
+type loggedConn struct {
+	remote.Conn
+	log *Log
+}
+
+// Put implements remote.Conn.
+func (c loggedConn) Put(ctx context.Context, up remote.Upload) error {
+	c.log.Line("put", fmt.Sprintf("%s, %s", up.Path, ui.Size(up.Size)))
+	err := c.Conn.Put(ctx, up)
+	c.log.Line("end", outcome(err))
+	return err
+}
+
+// Run implements remote.Runner.
+func (c loggedConn) Run(ctx context.Context, cmd remote.Command) error {
+	c.log.Line("run", asked(cmd))
+	out, errs := &lines{log: c.log, kind: "out", to: cmd.Stdout}, &lines{log: c.log, kind: "err", to: cmd.Stderr}
+	cmd.Stdout, cmd.Stderr = out, errs
+	err := c.Conn.Run(ctx, cmd)
+	out.end()
+	errs.end()
+	c.log.Line("end", outcome(err))
+	return err
+}
+
+func outcome(err error) string {
+	if err != nil {
+		return ui.OneLine(err.Error())
+	}
+	return "done"
+}
+
+// asked describes a command for the log: without the values of variables, and with the size of an
+// embedded program instead of its text.
+func asked(cmd remote.Command) string {
+	var words []string
+	for _, w := range cmd.Argv {
+		if strings.Contains(w, "\n") {
+			w = fmt.Sprintf("[program of %s]", ui.Size(int64(len(w))))
+		}
+		words = append(words, assignment.ReplaceAllString(w, "$1=[…]"))
+	}
+	text := strings.Join(words, " ")
+	if cmd.About != "" {
+		text += "\nasked " + ui.ShortenMiddle(cmd.About, maxLine)
+	}
+	if cmd.Setup != "" {
+		text += "\nafter " + assignment.ReplaceAllString(cmd.Setup, "$1=[…]")
+	}
+	if names := slices.AppendSeq(slices.Clone(cmd.EnvNames), maps.Keys(cmd.Env)); len(names) > 0 {
+		slices.Sort(names)
+		text += "\nwith " + strings.Join(names, " ")
+	}
+	return text
+}
+
+// lines is a Writer that passes on the output of a program and logs it line by line.
+type lines struct {
+	log  *Log
+	kind string
+	to   io.Writer // nil: nobody reads the output
+
+	mu   sync.Mutex
+	line []byte
+	long int    // bytes of the line that are dropped
+	said int    // bytes logged
+	left int    // bytes beyond the bound
+	tail []byte // the end of those bytes
+}
+
+// Write implements io.Writer.
+func (w *lines) Write(b []byte) (int, error) {
+	w.take(b)
+	if w.to == nil {
+		return len(b), nil
+	}
+	return w.to.Write(b)
+}
+
+func (w *lines) take(b []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(b) > 0 {
+		line, rest, whole := bytes.Cut(b, []byte("\n"))
+		room := min(len(line), w.room())
+		w.line = append(w.line, line[:room]...)
+		w.long += len(line) - room
+		if b = rest; whole {
+			w.note()
+		}
+	}
+}
+
+// room is how many more bytes of the current line to keep. With Logs.Failed an answer is cut
+// early: the answer to a probe is long, and for most nodes nobody will read it.
+func (w *lines) room() int {
+	most := maxWhole
+	if said, ok := node.Unmark(w.line); ok && w.log.folder.failed && len(said) >= maxGlimpse && !bytes.HasPrefix(said, []byte(pipBegins)) {
+		most = maxGlimpse
+	}
+	return max(0, most-len(w.line))
+}
+
+// pipBegins is the beginning of an answer with pip's output.
+const pipBegins = `{"pip":`
+
+// note logs the current line, which is complete.
+func (w *lines) note() {
+	kind, line, long := w.kind, string(w.line), w.long
+	answer, ok := node.Unmark(w.line)
+	w.line, w.long = w.line[:0], 0
+	if ok {
+		kind, line = "answer", line[len(line)-len(answer):]
+		if pip := pipSaid(line); pip != nil && long == 0 {
+			kind, line = "pip", strings.Join(pip, "\n")
+		}
+	}
+	most := maxLine
+	switch {
+	case kind == "pip":
+		most = maxStream
+	case kind == "answer" && w.log.folder.failed:
+		most = maxGlimpse
+	case kind == "answer":
+		most = maxAnswer
+	case line == "" && long == 0: // an empty line precedes each message
+		return
+	}
+	if cut := len(line) - most; cut > 0 {
+		line, long = strings.ToValidUTF8(line[:most], ""), long+cut
+	}
+	if long > 0 {
+		line += fmt.Sprintf(" […%d bytes more]", long)
+	}
+	if w.said += len(line); w.said <= maxStream || kind == "pip" {
+		w.log.Line(kind, line)
+		return
+	}
+	w.left += len(line)
+	w.tail = append(append(w.tail, line...), '\n')
+	w.tail = w.tail[max(0, len(w.tail)-maxTail):]
+}
+
+// end logs the last line and the kept tail once the program has ended.
+func (w *lines) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.line) > 0 {
+		w.note()
+	}
+	if w.left > 0 {
+		w.log.Line(w.kind, fmt.Sprintf("[… of %s more, the end:]\n%s", ui.Size(int64(w.left)), w.tail))
+	}
+}
+
+// pipSaid returns pip's output lines from an answer; nil for any other answer.
+func pipSaid(answer string) []string {
+	if !strings.HasPrefix(answer, pipBegins) {
+		return nil
+	}
+	var said struct {
+		Pip []string `json:"pip"`
+	}
+	if err := json.Unmarshal([]byte(answer), &said); err != nil {
+		return nil
+	}
+	return said.Pip
+}

@@ -1,0 +1,79 @@
+package report
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// Seen is a node that answered, as Compare needs it.
+type Seen struct {
+	Name  string
+	Facts node.Facts // after the changes that dsbuild made
+	Wheel *Wheel     // the wheel that the node should run; nil if there is none
+}
+
+// Compare returns the properties in which nodes differ. It leaves out
+// nodes without a usable Python, because they would differ in every property that Python reports.
+// In a fleet with mixed wheels, nodes with different wheels may differ in everything but
+// DeepSpeed.
+func Compare(all []Seen, mixed bool) []Difference {
+	var facts []node.Facts
+	var names []string
+	var wheels []*Wheel
+	for _, n := range all {
+		if n.Facts.MissingPython() == "" {
+			facts, names, wheels = append(facts, n.Facts), append(names, n.Name), append(wheels, n.Wheel)
+		}
+	}
+	diffs := []Difference{}
+	for _, d := range node.Compare(facts, append(node.Properties(), companions(facts)...)) {
+		diff := Difference{What: d.What, Must: d.Must && (!mixed || d.What == "deepspeed" || differWithinWheel(d, wheels))}
+		for _, v := range d.Values {
+			value := DifferenceValue{Value: v.Value}
+			for _, i := range v.Nodes {
+				value.Nodes = append(value.Nodes, names[i])
+			}
+			diff.Values = append(diff.Values, value)
+		}
+		diffs = append(diffs, diff)
+	}
+	return diffs
+}
+
+// differWithinWheel reports whether nodes with the same wheel differ.
+func differWithinWheel(d node.Diff, wheels []*Wheel) bool {
+	value := map[string]string{} // by sha256
+	for _, v := range d.Values {
+		for _, i := range v.Nodes {
+			if wheels[i] == nil {
+				continue
+			}
+			sum := wheels[i].SHA256
+			if seen, ok := value[sum]; ok && seen != v.Value {
+				return true
+			}
+			value[sum] = v.Value
+		}
+	}
+	return false
+}
+
+// companions returns, as properties, the versions of the packages that dsbuild installed with
+// DeepSpeed on any node. They may differ, because dsbuild gives a node only the packages that it
+// lacks.
+func companions(facts []node.Facts) []node.Property {
+	names := map[string]bool{}
+	for _, f := range facts {
+		for name := range f.Along {
+			names[name] = true
+		}
+	}
+	delete(names, "transformers") // is among node.Properties
+	var properties []node.Property
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		properties = append(properties, node.Property{Name: name, Of: func(f node.Facts) string { return f.Dists[name] }})
+	}
+	return properties
+}

@@ -1,0 +1,51 @@
+package report
+
+import "fmt"
+
+// Group is one wheel in the report of ship, with the nodes that it is for. ship asks each node of
+// the fleet for its needs and groups the nodes by wheel.
+type Group struct {
+	Name       string   `json:"name"`
+	State      string   `json:"state"` // build, store, placed, running, built or failed
+	Nodes      []string `json:"nodes"`
+	Running    []string `json:"running"` // the nodes that ran it before
+	Why        []string `json:"why"`
+	Python     string   `json:"python"`
+	Torch      string   `json:"torch"`
+	CUDA       string   `json:"cuda"`
+	Archs      []string `json:"archs"`
+	CPU        string   `json:"cpu"`
+	Ops        []string `json:"ops"`
+	Wheel      string   `json:"wheel"` // file name; "" until the wheel exists
+	SHA256     string   `json:"sha256"`
+	Seconds    float64  `json:"seconds"` // duration of its build
+	PlanDigest string   `json:"plan_digest"`
+	Error      string   `json:"error"`
+	Hint       string   `json:"hint"`
+}
+
+// GroupRunning is the state of a group whose nodes all ran its wheel before.
+const GroupRunning = "running"
+
+// idle reports whether a report of ship has nothing to do: every node already ran its wheel.
+func (r *Report) idle() bool {
+	for _, g := range r.Groups {
+		if g.State != GroupRunning {
+			return false
+		}
+	}
+	for _, n := range r.Nodes {
+		if n.Status != OK || n.Changed {
+			return false
+		}
+	}
+	return len(r.Groups) > 0
+}
+
+// idleVerdict is the last line of the report when ship had nothing to do.
+func (r *Report) idleVerdict() string {
+	if len(r.Nodes) == 1 {
+		return "nothing to do: 1 node runs what it needs"
+	}
+	return fmt.Sprintf("nothing to do: %d nodes run what they need", len(r.Nodes))
+}

@@ -1,0 +1,369 @@
+//go:build full && linux
+
+package page_test
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/dsbuild/dsbuild/ci/browser"
+	"github.com/dsbuild/dsbuild/fleet/report"
+)
+
+var (
+	update   = flag.Bool("update", false, "take the picture of docs anew")
+	pictures = flag.String("pictures", "", "also put pictures of all there is to see into this `folder`")
+)
+
+// thePicture is the one of docs/fleet.md.
+const thePicture = "../../docs/fleet-report.png"
+
+// save writes a page to disk: the address to open it at.
+func save(t *testing.T, text []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "fleet.html")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return (&url.URL{Scheme: "file", Path: file}).String()
+}
+
+// names are the nodes, or rows of nodes, that the table shows.
+func names(tab *browser.Tab) []string {
+	return browser.Eval[[]string](tab, `[...document.querySelectorAll("#table tbody th")].map((th) => (th.querySelector("button") ?? th).textContent)`)
+}
+
+func text(tab *browser.Tab, selector string) string {
+	return browser.Eval[string](tab, fmt.Sprintf("document.querySelector(%q).innerText", selector))
+}
+
+func want(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+var folded = []string{"gpu[01-04,06-08,12-14,16,19,21]", "gpu05", "gpu[09-11]", "gpu15", "gpu[17-18]", "gpu20", "gpu[22-24]"}
+
+func TestFullFleetPage(t *testing.T) {
+	tab := browser.Open(t)
+	address := save(t, write(t, mixed()))
+	tab.View(1440, 900, "screen", "light")
+	tab.Go(address)
+	t.Logf("result: browser: %s", tab.Version())
+	want(t, "at first", names(tab), folded)
+
+	t.Run("status", func(t *testing.T) {
+		tab.Click(`[data-status="refused"]`)
+		want(t, "refused", names(tab), []string{"gpu[17-18]", "gpu[22-24]"})
+		tab.Click(`[data-status="failed"]`)
+		want(t, "refused or failed", names(tab), []string{"gpu[17-18]", "gpu20", "gpu[22-24]"})
+		if got := text(tab, "#shown"); got != "6 of 24 nodes in 3 rows" {
+			t.Errorf("the count: %q", got)
+		}
+		tab.Click("#clear")
+		want(t, "cleared", names(tab), folded)
+	})
+	t.Run("sort", func(t *testing.T) {
+		tab.Click(`[data-sort="-1"]`)
+		tab.Click(`[data-sort="-1"]`) // downwards
+		want(t, "by name, downwards", names(tab), []string{folded[5], folded[3], folded[1], folded[6], folded[4], folded[2], folded[0]})
+		if got := browser.Eval[string](tab, `document.querySelector("#table th").getAttribute("aria-sort")`); got != "descending" {
+			t.Errorf("aria-sort: %q", got)
+		}
+		at := browser.Eval[int](tab, `[...document.querySelectorAll("#table thead th")].findIndex((th) => th.textContent === "Driver")`)
+		tab.Click(fmt.Sprintf("#table thead th:nth-child(%d) button", at+1))
+		if got := names(tab); got[0] != "gpu15" || got[1] != "gpu05" { // the unknown one, then 580 before 590
+			t.Errorf("by driver: %q", got)
+		}
+		tab.Click("#clear")
+	})
+	t.Run("differ", func(t *testing.T) {
+		tab.Click("#odd")
+		want(t, "only nodes that differ", names(tab), folded[1:])
+		tab.Click("#odd")
+		tab.Click("#narrow")
+		if got := browser.Eval[[]string](tab, `[...document.querySelectorAll("#table thead th")].map((th) => th.textContent)`); slices.Contains(got, "glibc") || !slices.Contains(got, "NCCL") {
+			t.Errorf("columns that differ: %q", got)
+		}
+		tab.Click("#narrow")
+		tab.Click("#fold")
+		if got := names(tab); len(got) != 24 {
+			t.Errorf("unfolded: %d rows", len(got))
+		}
+		tab.Click("#fold")
+		tab.Click(".differences .odd .only") // the first: DeepSpeed 0.18.2
+		want(t, "one value", names(tab), []string{"gpu[17-18]", "gpu20", "gpu[22-24]"})
+		if got := text(tab, "#pill"); got != "DeepSpeed = 0.18.2" {
+			t.Errorf("the pill: %q", got)
+		}
+		tab.Click("#pill")
+		want(t, "all again", names(tab), folded)
+	})
+	t.Run("search", func(t *testing.T) {
+		tab.Click("#search")
+		tab.Press("RTX gpu23")
+		tab.Do(chromedp.WaitNotPresent(chromedp.CSS(`#table [data-row="1"]`)))
+		want(t, "found", names(tab), []string{"gpu23"})
+		tab.Click("#clear")
+		want(t, "cleared", names(tab), folded)
+	})
+	t.Run("details", func(t *testing.T) { details(t, tab) })
+	t.Run("marks", func(t *testing.T) {
+		odd := browser.Eval[[]string](tab, `[...document.querySelectorAll("#table td.odd")].map((td) => td.textContent + "|" + td.title)`)
+		if !slices.Contains(odd, "≠\u00a0differs from 2.15.0: 2.14.1|most nodes: 2.15.0") {
+			t.Errorf("cells that differ: %q", odd)
+		}
+	})
+	want(t, "asked for", slices.Compact(tab.Requests()), []string{address})
+}
+
+// details are those of a node, by mouse and by keys alone.
+func details(t *testing.T, tab *browser.Tab) {
+	tab.Click(`[data-row="5"] button`)
+	for _, part := range []string{"gpu20", "undefined symbol", "dsbuild wheel --torch 2.14.1 --python 3.11", "/opt/train/venv/bin/python", "0.18.2", "Time by step", "most nodes: 2.15.0"} {
+		if got := text(tab, "#node"); !strings.Contains(got, part) {
+			t.Errorf("the details lack %q: %s", part, got)
+		}
+	}
+	tab.Press(kb.Escape)
+	if browser.Eval[bool](tab, `document.getElementById("node").open`) {
+		t.Error("Escape leaves the details open")
+	}
+	tab.Do(chromedp.Focus(chromedp.CSS(`[data-row="2"] button`)))
+	tab.Press(kb.Enter)
+	want(t, "a row of three opened", names(tab), slices.Concat(folded[:3], []string{"gpu09", "gpu10", "gpu11"}, folded[3:]))
+	tab.Press(kb.Tab + kb.Enter) // its first node
+	tab.Press(kb.ArrowRight + kb.ArrowRight + kb.ArrowLeft)
+	if got := text(tab, "#node-name"); got != "gpu10" {
+		t.Errorf("the next node: %q", got)
+	}
+	tab.Press(kb.Escape)
+	tab.Click(`[data-row="2"] button`)
+	want(t, "closed", names(tab), folded)
+}
+
+// Each of two walls holds by itself: what is escaped, and the policy.
+func TestFullFleetPageRunsNothingOfNodes(t *testing.T) {
+	tab := browser.Open(t)
+	page := write(t, hostile())
+	open := regexpPolicy().ReplaceAll(page, nil)
+	if len(open) == len(page) {
+		t.Fatal("the page has no policy")
+	}
+	for name, text := range map[string][]byte{"as it is": page, "without its policy": open} {
+		address, asked := serve(t, text)
+		tab.Go(address)
+		tab.Click(`[data-row="0"] button`)
+		if browser.Eval[bool](tab, `!document.getElementById("node").open`) { // it was a folded row
+			tab.Click(`[data-row="1"] button`)
+		}
+		if got := browser.Eval[string](tab, `String(window.hacked)`); got != "undefined" {
+			t.Errorf("%s: what a node said ran: %s", name, got)
+		}
+		if got := browser.Eval[int](tab, `document.querySelectorAll("img, svg[onload], script:not([id])").length`); got != 1 {
+			t.Errorf("%s: %d elements that could run, want our script alone", name, got)
+		}
+		if got := browser.Eval[string](tab, `document.querySelector("#node-name").textContent`); !strings.Contains(got, `<img src=x onerror="window.hacked='img'">`) {
+			t.Errorf("%s: the name is not shown as it is: %q", name, got)
+		}
+		// An icon that no page names is asked for too, where no policy forbids it.
+		got := slices.DeleteFunc(asked(), func(path string) bool { return name != "as it is" && path == "/favicon.ico" })
+		want(t, name+": asked for", got, []string{"/fleet.html"})
+	}
+	holed := bytes.Replace(page, []byte("<main>"), []byte(`<main><script>window.hacked=1</script><script src="/x.js"></script><img src="/x.png" onerror="window.hacked=2"><p id=p></p>`), 1)
+	address, asked := serve(t, holed)
+	tab.Go(address)
+	if got := browser.Eval[string](tab, `try { document.getElementById("p").innerHTML = "<b>" } catch (e) { window.caught = e.name }; window.hacked + " " + window.caught`); got != "undefined TypeError" {
+		t.Errorf("markup in the page, held by the policy alone: %q", got)
+	}
+	want(t, "markup in the page: asked for", asked(), []string{"/fleet.html"})
+	address, asked = serve(t, regexpPolicy().ReplaceAll(holed, nil))
+	tab.Go(address) // or the test would not see what the policy is for
+	if got := browser.Eval[string](tab, `String(window.hacked)`); got == "undefined" || !slices.Contains(asked(), "/x.png") {
+		t.Errorf("without the policy: %s, asked for %q", got, asked())
+	}
+}
+
+// serve gives a page to the browser, and says what it asked for.
+func serve(t *testing.T, text []byte) (address string, asked func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var paths []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		paths = append(paths, r.URL.Path)
+		if r.URL.Path != "/fleet.html" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html")
+		w.Write(text)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL + "/fleet.html", func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(paths)
+	}
+}
+
+func regexpPolicy() *regexp.Regexp {
+	return regexp.MustCompile(`<meta http-equiv="Content-Security-Policy"[^>]*>`)
+}
+
+func TestFullFleetPageWithoutScript(t *testing.T) {
+	tab := browser.Open(t)
+	tab.NoScript()
+	tab.Go(save(t, write(t, mixed())))
+	got := browser.Eval[[]string](tab, `[...document.querySelectorAll("#table tbody th")].map((th) => th.firstChild.textContent.trim())`)
+	want(t, "rows", got, folded)
+	if browser.Eval[bool](tab, `document.querySelector(".tools").checkVisibility()`) {
+		t.Error("tools that do nothing are shown")
+	}
+	if !strings.Contains(text(tab, "noscript"), "need JavaScript") {
+		t.Error("nothing says what is missing")
+	}
+}
+
+// two thousand nodes, all of them different or nearly all alike.
+func TestFullFleetPageOfThousands(t *testing.T) {
+	for name, report := range map[string]*report.Report{"alike": thousands(2000, false), "all different": thousands(2000, true)} {
+		tab := browser.Open(t)
+		begin := time.Now()
+		page := write(t, report)
+		written := time.Since(begin)
+		if len(page) > 2_000_000 {
+			t.Errorf("%s: the page has %d bytes", name, len(page))
+		}
+		begin = time.Now()
+		tab.Go(save(t, page))
+		opened := time.Since(begin)
+		took := func(action string) float64 {
+			return browser.Eval[float64](tab, `(() => { const begin = performance.now(); `+action+`; document.body.offsetHeight; return performance.now() - begin })()`)
+		}
+		unfold := took(`document.getElementById("fold").click()`)
+		filter := took(`document.getElementById("odd").click()`)
+		sorted := took(`document.querySelector("[data-sort='3']").click()`)
+		all := took(`document.getElementById("odd").click(); dispatchEvent(new Event("beforeprint"))`)
+		if got := len(names(tab)); got != 2000 {
+			t.Errorf("%s: %d rows of all", name, got)
+		}
+		t.Logf("result: a page of 2000 nodes, %s: %d KiB, written in %d ms, open after %d ms, unfolded in %.0f, filtered in %.0f, sorted in %.0f, all rows painted for printing in %.0f ms",
+			name, len(page)>>10, written.Milliseconds(), opened.Milliseconds(), unfold, filter, sorted, all)
+	}
+}
+
+// TestFullFleetPicture takes the picture of the documentation, and with
+// -pictures those of everything else.
+func TestFullFleetPicture(t *testing.T) {
+	tab := browser.Open(t)
+	address := save(t, write(t, mixed()))
+	for _, scheme := range []string{"light", "dark"} {
+		tab.View(1440, 1600, "screen", scheme)
+		tab.Go(address)
+		shot := tab.Picture()
+		keep(t, scheme+".png", shot)
+		if scheme == "light" {
+			theOne(t, fewerColours(t, shot))
+		}
+		if *pictures == "" {
+			continue
+		}
+		tab.Click(`[data-row="5"] button`)
+		keep(t, scheme+"-details.png", tab.Picture())
+		tab.Press(kb.Escape)
+		tab.View(390, 2600, "screen", scheme)
+		keep(t, scheme+"-phone.png", tab.Picture())
+		tab.Click(`[data-row="5"] button`)
+		keep(t, scheme+"-phone-details.png", tab.Picture())
+		tab.Press(kb.Escape)
+	}
+	if *pictures != "" {
+		tab.View(1000, 1400, "print", "light")
+		keep(t, "print.png", tab.Picture())
+	}
+}
+
+// theOne compares the picture of the documentation with the page of today. Fonts
+// differ between machines, so that only its size is held to it.
+func theOne(t *testing.T, shot []byte) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(thePicture, shot, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, err := os.ReadFile(thePicture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(old) > 200<<10 {
+		t.Errorf("%s has %d bytes", thePicture, len(old))
+	}
+	is, err := png.DecodeConfig(bytes.NewReader(shot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := png.DecodeConfig(bytes.NewReader(old))
+	if err != nil || was.Width != is.Width || was.Height != is.Height {
+		t.Errorf("%s: %v, %d × %d; the page is %d × %d: take it anew with -update", thePicture, err, was.Width, was.Height, is.Width, is.Height)
+	}
+}
+
+// fewerColours makes a picture a third of its size: a page has few colours, and
+// the edges of its letters need not have all of theirs.
+func fewerColours(t *testing.T, shot []byte) []byte {
+	t.Helper()
+	picture, err := png.Decode(bytes.NewReader(shot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[color.Color]int{}
+	bounds := picture.Bounds()
+	for y := range bounds.Dy() {
+		for x := range bounds.Dx() {
+			count[picture.At(x, y)]++
+		}
+	}
+	most := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] })
+	few := image.NewPaletted(bounds, most[:min(len(most), 64)])
+	draw.Draw(few, bounds, picture, bounds.Min, draw.Src)
+	var out bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, few); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func keep(t *testing.T, name string, shot []byte) {
+	t.Helper()
+	if *pictures == "" {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(*pictures, name), shot, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

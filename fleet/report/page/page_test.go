@@ -1,0 +1,316 @@
+package page_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// document is what is in a page, as a browser reads it.
+type document struct {
+	elements []*html.Node
+	text     string // of all but scripts and styles
+}
+
+func parse(t *testing.T, page []byte) document {
+	t.Helper()
+	root, err := html.Parse(bytes.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc document
+	var text strings.Builder
+	for n := range root.Descendants() {
+		switch {
+		case n.Type == html.ElementNode:
+			doc.elements = append(doc.elements, n)
+		case n.Type == html.TextNode && n.Parent.Data != "script" && n.Parent.Data != "style":
+			text.WriteString(n.Data)
+		}
+	}
+	doc.text = text.String()
+	return doc
+}
+
+// named are the elements of a name.
+func (d document) named(name string) []*html.Node {
+	return slices.DeleteFunc(slices.Clone(d.elements), func(n *html.Node) bool { return n.Data != name })
+}
+
+func attribute(n *html.Node, name string) string {
+	for _, a := range n.Attr {
+		if a.Key == name {
+			return a.Val
+		}
+	}
+	return ""
+}
+
+func TestPageSaysWhatTheReportDoes(t *testing.T) {
+	t.Parallel()
+	r := mixed()
+	doc := parse(t, write(t, r))
+	for _, want := range []string{
+		r.Verdict(), "dsbuild deploy", "inventory.yaml", "train@head", "2026-11-22 09:30:00 UTC",
+		theWheel().Name, theWheel().SHA256,
+		"op cpu_adam does not load", "dsbuild wheel --torch 2.14.1 --python 3.11",
+		"gpu[22-24]", "2 × GeForce RTX 2080 Ti (7.5)", "gpu[09-11]", "2.27.5",
+		"All nodes that answered agree in Python, glibc.",
+	} {
+		if !strings.Contains(doc.text, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	var counts []string
+	for _, b := range doc.named("button") {
+		if status := attribute(b, "data-status"); status != "" {
+			counts = append(counts, b.FirstChild.FirstChild.Data+" "+status)
+		}
+	}
+	if want := []string{"17 ok", "5 refused", "1 unreachable", "1 failed"}; !slices.Equal(counts, want) {
+		t.Errorf("counts %q, want %q", counts, want)
+	}
+}
+
+// The policy allows exactly what is in the page, and the page asks for nothing.
+func TestPageNeedsNothingElse(t *testing.T) {
+	t.Parallel()
+	page := write(t, mixed())
+	doc := parse(t, page)
+	policy := ""
+	for _, m := range doc.named("meta") {
+		if attribute(m, "http-equiv") == "Content-Security-Policy" {
+			policy = attribute(m, "content")
+		}
+	}
+	hash := func(n *html.Node) string {
+		sum := sha256.Sum256([]byte(n.FirstChild.Data))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	for _, want := range []string{"default-src 'none'", "script-src " + hash(doc.named("script")[1]), "style-src " + hash(doc.named("style")[0])} {
+		if !slices.Contains(strings.Split(policy, "; "), want) {
+			t.Errorf("the policy lacks %s: %s", want, policy)
+		}
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Errorf("policy: %s", policy)
+	}
+	for _, n := range doc.elements {
+		for _, a := range n.Attr {
+			if slices.Contains([]string{"src", "href", "action", "style"}, a.Key) || strings.HasPrefix(a.Key, "on") {
+				t.Errorf("<%s %s=%q>", n.Data, a.Key, a.Val)
+			}
+		}
+	}
+	if rest := regexp.MustCompile(`https?://|url\(|@import`).FindAll(page, -1); len(rest) > 0 {
+		t.Errorf("the page names %q", rest)
+	}
+}
+
+func TestPageOfShip(t *testing.T) {
+	t.Parallel()
+	r := mixed()
+	r.Groups = []report.Group{
+		{Name: "cp311-torch2.15.0-sm80-v3", State: "built", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, Why: []string{"8.0 for A100", "Python 3.11: what these nodes have"}, Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Archs: []string{"8.0"}, CPU: "x86-64-v3", Ops: []string{"cpu_adam", "utils"}, Seconds: 87.4},
+		{Name: "cp39-torch2.8.0-v3", State: "failed", Nodes: []string{"gpu04"}, Error: "<b>gcc</b> ended with status 1", Hint: "build it by itself: dsbuild wheel --python 3.9"},
+	}
+	doc := parse(t, write(t, r))
+	for _, want := range []string{
+		"For whom, and why", "cp311-torch2.15.0-sm80-v3 built in 87 s: gpu[01-03] 3 nodes", "It ran before on gpu02.",
+		"Python 3.11, torch 2.15.0, CUDA 13.2, arch 8.0, x86-64-v3, ops cpu_adam, utils", "8.0 for A100",
+		"cp39-torch2.8.0-v3 failed: gpu04", "<b>gcc</b> ended with status 1", "dsbuild wheel --python 3.9",
+	} {
+		if !strings.Contains(doc.text, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "For whom") {
+		t.Error("a deploy has no wheels that were built for it")
+	}
+}
+
+// The groups of --serial are a column, and do not keep equal nodes apart.
+func TestPageOfSerialGroupsAndLogs(t *testing.T) {
+	t.Parallel()
+	var nodes []report.Node
+	for i := 1; i <= 20; i++ {
+		n := good(i)
+		n.Serial = (i + 8) / 10
+		if i == 20 {
+			spoil(&n, report.Failed, "install", "pip ended with status 1", "")
+			n.Log = "/home/train/.local/state/dsbuild/logs/20261122T093000-abcdef/gpu20.log"
+		}
+		nodes = append(nodes, n)
+	}
+	page := write(t, counted(nil, nodes))
+	doc := parse(t, page)
+	if rows := doc.named("tbody"); strings.Count(doc.text, "1–2") != 1 || len(rows) == 0 {
+		t.Error("equal nodes of two groups are not one row")
+	}
+	if n := strings.Count(string(page), "/logs/20261122T093000-abcdef/gpu20.log"); n != 2 { // the reason, the details
+		t.Errorf("the log is named %d times", n)
+	}
+	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "Group") {
+		t.Error("without --serial there are no groups")
+	}
+}
+
+// Nodes that failed for one reason are one row, whatever their own words.
+func TestPageFoldsByCause(t *testing.T) {
+	t.Parallel()
+	var nodes []report.Node
+	said := func(i int) string { return fmt.Sprintf("gpu%02d: pip (pid %d) ended with status 1", i, 4000+i) }
+	cause := report.Cause{Status: report.Failed, Step: "install", Node: "gpu01", Error: said(1), Said: said(1)}
+	for i := 1; i <= 20; i++ {
+		n := good(i)
+		spoil(&n, report.Failed, "install", said(i), "")
+		nodes, cause.Nodes = append(nodes, n), append(cause.Nodes, n.Name)
+	}
+	r := counted(nil, nodes)
+	r.Causes = []report.Cause{cause}
+	doc := parse(t, write(t, r))
+	if n := strings.Count(doc.text, "gpu[01-20]"); n != 2 || strings.Count(doc.text, "(pid 4001)") != 1 || !strings.Contains(doc.text, "on gpu01") {
+		t.Errorf("%d times gpu[01-20]", n)
+	}
+}
+
+// What a node says stays text, wherever it is put.
+func TestPageEscapesWhatNodesSay(t *testing.T) {
+	t.Parallel()
+	page := write(t, hostile())
+	doc := parse(t, page)
+	if n := len(doc.named("img")); n > 0 {
+		t.Errorf("%d images", n)
+	}
+	if n := len(doc.named("script")); n != 2 {
+		t.Fatalf("%d scripts, want the data and ours", n)
+	}
+	if n := len(doc.named("svg")); n != 1 {
+		t.Errorf("%d drawings, want the bar", n)
+	}
+	var data struct {
+		Words []string `json:"words"`
+		Nodes []struct {
+			Name int `json:"name"`
+		} `json:"nodes"`
+	}
+	if err := json.Unmarshal([]byte(doc.named("script")[0].FirstChild.Data), &data); err != nil {
+		t.Fatal(err)
+	}
+	name := data.Words[data.Nodes[0].Name]
+	if !strings.HasPrefix(name, `</script><script>window.hacked="script"</script><img`) {
+		t.Errorf("the name of a node: %q", name)
+	}
+	if bytes.ContainsAny(page, "\x1b\u202e\u2028") {
+		t.Error("what reorders or hides text is left")
+	}
+}
+
+func TestPageOfOddFleets(t *testing.T) {
+	t.Parallel()
+	one, two := good(1), good(2)
+	bare := report.Node{Name: "gpu1", Status: report.Skipped, Error: "interrupted"}
+	edited := good(4)
+	edited.Status, edited.Differs = report.Differs, []string{"torch is 2.14.0", "deepspeed/a.py is edited"}
+	edited.Error, edited.Remarks = "torch is 2.14.0; deepspeed/a.py is edited; op cpu_adam does not load", []string{"b.py.bak lies about"}
+	gone := good(3) // rolled back to no DeepSpeed
+	gone.After = nil
+	two.Facts.Torch = "2.14.0"
+	for name, c := range map[string]struct {
+		report *report.Report
+		want   string
+	}{
+		"no node":           {counted(nil, nil), "Nothing that was compared."},
+		"nothing is known":  {counted(nil, []report.Node{bare}), "interrupted"},
+		"rolled back":       {counted(nil, []report.Node{gone}), "All nodes that answered agree in DeepSpeed"},
+		"differs":           {counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
+		"remarks":           {counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
+		"as many as not":    {counted(nil, []report.Node{one, two}), "the first of them"},
+		"facts without all": {counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
+		"a failed one of 1": {counted(nil, mixed().Nodes[19:20]), "undefined symbol"},
+		"two wheels":        {twoWheels(), "DeepSpeed may differ"},
+	} {
+		if doc := parse(t, write(t, c.report)); !strings.Contains(doc.text, c.want) {
+			t.Errorf("%s: the page does not say %q", name, c.want)
+		}
+	}
+}
+
+// A node without Python was not asked what its Python knows: it has not none.
+func TestPageOfANodeWithoutPython(t *testing.T) {
+	t.Parallel()
+	n := report.Node{Name: "gpu9", Status: report.Differs, Error: "no usable Python", Facts: &node.Facts{CPU: "x86-64-v4", GPUs: good(1).Facts.GPUs, Driver: "590.48.01"}}
+	doc := parse(t, write(t, counted(nil, []report.Node{good(1), n})))
+	if !strings.Contains(doc.text, "no usable Python") || strings.Contains(doc.text, "none") {
+		t.Errorf("the page says none of what is not known")
+	}
+}
+
+// A command to copy is one that runs: what is said besides is not part of it.
+func TestPageFindsTheCommandOfAHint(t *testing.T) {
+	t.Parallel()
+	for hint, want := range map[string]string{
+		"build a wheel for it: dsbuild wheel --arch 7.5":                               "dsbuild wheel --arch 7.5",
+		"build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name it": "dsbuild wheel --arch 8.0",
+		"make one with: dsbuild wheel --bundle, or name one with --bundle DIR":         "dsbuild wheel --bundle",
+		"look there; to go back: dsbuild rollback INVENTORY --limit gpu1; or not":      "dsbuild rollback INVENTORY --limit gpu1",
+		"dsbuild deploy brings it the wheel":                                           "",
+		"is the node switched on?":                                                     "",
+	} {
+		n := mixed().Nodes[19]
+		n.Hint = hint
+		doc := parse(t, write(t, counted(nil, []report.Node{n})))
+		got := ""
+		for _, code := range doc.named("code") {
+			got += code.FirstChild.Data
+		}
+		if got != want || !strings.Contains(doc.text, hint) {
+			t.Errorf("%q: %q, want %q", hint, got, want)
+		}
+	}
+}
+
+// twoWheels is a fleet of two kinds of nodes, each with the wheel for it.
+func twoWheels() *report.Report {
+	one, two := good(1), good(2)
+	other := report.Wheel{Name: "deepspeed-0.19.8+torch2.15.cu132.sm75.v3.whl", SHA256: strings.Repeat("75", 32), Version: "0.19.8+torch2.15.cu132.sm75.v3"}
+	two.Wheel, two.After = other.Name, &report.Version{Version: other.Version, SHA256: other.SHA256}
+	return counted([]report.Wheel{theWheel(), other}, []report.Node{one, two})
+}
+
+// What the report calls no matter is none on the page: nodes that were given
+// wheels for two torches.
+func TestPageTakesWhatMustAgreeFromTheReport(t *testing.T) {
+	t.Parallel()
+	one, two := good(1), good(2)
+	two.Facts.Torch = "2.14.0"
+	r := counted(nil, []report.Node{one, two})
+	if doc := parse(t, write(t, r)); !strings.Contains(doc.text, "torch must agree") {
+		t.Error("two torches need not agree")
+	}
+	r.Differences = []report.Difference{{What: "torch", Values: []report.DifferenceValue{{Value: "2.15.0", Nodes: []string{"gpu01"}}, {Value: "2.14.0", Nodes: []string{"gpu02"}}}}}
+	if doc := parse(t, write(t, r)); strings.Contains(doc.text, "must agree") {
+		t.Error("two torches must agree where each node has the wheel for its own")
+	}
+}
+
+// Thousands of nodes are a page that a mail carries.
+func TestPageOfThousandsIsSmall(t *testing.T) {
+	t.Parallel()
+	for name, different := range map[string]bool{"alike": false, "all different": true} {
+		if size := len(write(t, thousands(2000, different))); size > 2_000_000 {
+			t.Errorf("%s: %d bytes", name, size)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// cellSep separates the cells of a row while dsbuild folds equal rows.
+const cellSep = "\x00"
+
+// Print writes the report for a person: a table with one row for equal nodes, then each cause of
+// failure once, then the verdict. It also lists the properties in which nodes differ and, after
+// verify, the remarks.
+func (r *Report) Print(w io.Writer) error {
+	var rows []string // equal strings for nodes that share a row
+	names, slowest := map[string][]string{}, map[string]float64{}
+	for _, n := range r.Nodes {
+		row := strings.Join(n.cells(r.isVerify()), cellSep)
+		if names[row] == nil {
+			rows = append(rows, row)
+		}
+		names[row] = append(names[row], n.Name)
+		slowest[row] = max(slowest[row], n.total())
+	}
+	var table [][]string
+	for _, row := range rows {
+		table = append(table, append(append([]string{foldTight(names[row])}, strings.Split(row, cellSep)...), fmt.Sprintf("%.1f", slowest[row])))
+	}
+	last := "STEP"
+	if r.isVerify() {
+		last = "PYTHON"
+	}
+	if err := ui.Table(w, []string{"NODES", "STATUS", "DEEPSPEED", "TORCH", "CUDA", last, "SECONDS"}, table); err != nil {
+		return err
+	}
+	lines := slices.Concat(r.differences(), r.causes())
+	if r.isVerify() {
+		lines = append(lines, r.remarks()...)
+	}
+	lines = append(lines, r.Verdict())
+	if r.idle() {
+		lines = append(lines, r.idleVerdict())
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(w, ui.Clean(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// causes returns the causes of failure as text: each once, with its nodes, the error of one of
+// them, and a hint.
+func (r *Report) causes() []string {
+	var lines []string
+	causes := r.Why()
+	for _, c := range causes[:min(len(causes), maxCauses)] {
+		lines = append(lines, c.String())
+	}
+	more := 0
+	for _, c := range causes[len(lines):] {
+		more += len(c.Nodes)
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d causes more, on %s: --report FILE.html has them all", len(causes)-len(lines), ui.Count(more, "node")))
+	}
+	return lines
+}
+
+// String is a cause for people: the nodes, their number, the error and the hint.
+func (c Cause) String() string {
+	who, _ := ui.FoldWithin(c.Nodes, maxNamed)
+	if len(c.Nodes) > 1 {
+		who = strings.TrimSpace(fmt.Sprintf("%s (%s)", who, ui.Count(len(c.Nodes), "node")))
+	}
+	if !c.Alike {
+		who += ", as on " + c.Node
+	}
+	text := ui.ShortenMiddle(c.Said, maxSaid)
+	switch lines := strings.Split(text, "\n"); {
+	case c.Status == Differs && len(lines) > 1:
+		text = "it differs:\n  " + strings.Join(lines, "\n  ")
+	case c.Step != "" && c.Status != Differs:
+		text = c.Step + ": " + text
+	}
+	if c.Hint != "" {
+		text += "\n  hint: " + c.Hint
+	}
+	if c.Log != "" {
+		text += "\n  log: " + c.Log
+	}
+	return who + ": " + text
+}
+
+// foldTight folds names for a cell of a table, and adds the count if not all fit.
+func foldTight(names []string) string {
+	folded, whole := ui.FoldWithin(names, maxCell)
+	if whole {
+		return folded
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s (%d)", folded, len(names)))
+}
+
+// Bounds on printed lists; --json has the full lists.
+const (
+	maxValues  = 6   // values of one property
+	maxRemarks = 12  // different remarks
+	maxNames   = 60  // characters of folded names for the value that most nodes have
+	maxCell    = 48  // characters of folded names in a table
+	maxNamed   = 200 // characters of folded names in a cause
+	maxCauses  = 20
+	maxSaid    = 900 // characters of an error
+)
+
+// differences returns a line for each property in which nodes differ. After a deploy it lists
+// only properties that must agree, and only if every node is ok: otherwise the causes explain the
+// failure already.
+func (r *Report) differences() []string {
+	var lines []string
+	for _, d := range r.Differences {
+		if !r.isVerify() && (!d.Must || r.Summary.OK < len(r.Nodes)) {
+			continue
+		}
+		var sides []string
+		for i, v := range d.Values[:min(len(d.Values), maxValues)] {
+			value, who := cmp.Or(ui.OneLine(v.Value), "none"), ui.FoldShort(v.Nodes)
+			if d.What == "wheel" {
+				value = ShortSum(v.Value)
+			}
+			if i == 0 && len(who) > maxNames {
+				who = ui.Count(len(v.Nodes), "node")
+			}
+			sides = append(sides, value+" on "+who)
+		}
+		if more := len(d.Values) - maxValues; more > 0 {
+			sides = append(sides, fmt.Sprintf("%d more values", more))
+		}
+		may := ""
+		if !d.Must {
+			may = " (may differ)"
+		}
+		lines = append(lines, node.Title(d.What)+may+": "+strings.Join(sides, "; "))
+	}
+	return lines
+}
+
+// remarks returns the remarks about nodes, equal ones in one line.
+func (r *Report) remarks() []string {
+	var all []ui.Named
+	for _, n := range r.Nodes {
+		for _, text := range n.Remarks {
+			all = append(all, ui.Named{Name: n.Name, Text: text})
+		}
+	}
+	var lines []string
+	folded := ui.Fold(all)
+	for _, f := range folded[:min(len(folded), maxRemarks)] {
+		lines = append(lines, fmt.Sprintf("%s (remark): %s", f.Names, f.Text))
+	}
+	if more := len(folded) - maxRemarks; more > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d remarks more", more))
+	}
+	return lines
+}
+
+func (n Node) cells(verified bool) []string {
+	status, deepspeed, torch, cuda, last := string(n.Status), "-", "-", "-", n.Step
+	if n.Status == OK && !n.Changed && !verified {
+		status += ", unchanged"
+	}
+	switch {
+	case n.After != nil:
+		deepspeed = n.After.Version
+	case n.Unseen:
+		deepspeed = "?"
+	}
+	if verified {
+		last = ""
+	}
+	if n.Facts != nil {
+		torch, cuda = cmp.Or(n.Facts.Torch, "-"), cmp.Or(n.Facts.TorchCUDA, "-")
+		if verified {
+			last = n.Facts.Python
+		}
+	}
+	return []string{status, deepspeed, torch, cuda, cmp.Or(last, "-")}
+}
+
+// Verdict is the last line of the report: the state of the fleet.
+func (r *Report) Verdict() string {
+	total := len(r.Nodes)
+	if r.Summary.OK < total {
+		parts := []string{fmt.Sprintf("%d of %d nodes ok", r.Summary.OK, total)}
+		for _, c := range []struct {
+			n    int
+			what Status
+		}{{r.Summary.Failed, Failed}, {r.Summary.Unreachable, Unreachable}, {r.Summary.Refused, Refused}, {r.Summary.Differs, Differs}, {r.Summary.Skipped, Skipped}} {
+			if c.n > 1 && c.what == Differs {
+				parts = append(parts, fmt.Sprintf("%d differ", c.n))
+			} else if c.n > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
+			}
+		}
+		return strings.Join(parts, ", ")
+	}
+	if !r.Consistent {
+		return fmt.Sprintf("%s ok, but they run different things", ui.Count(total, "node"))
+	}
+	first := r.Nodes[0]
+	equal := ", all equal"
+	if total == 1 || r.Mixed && len(r.Wheels) > 1 {
+		equal = ""
+	}
+	what := "no deepspeed"
+	switch {
+	case first.After == nil:
+	case len(r.Wheels) <= 1 && first.After.SHA256 != "":
+		what = fmt.Sprintf("deepspeed %s (sha256 %.8s)", first.After.Version, first.After.SHA256)
+	case len(r.Wheels) <= 1:
+		what = "deepspeed " + first.After.Version
+	default:
+		what = fmt.Sprintf("deepspeed %s in %d wheels", publicPart(first.After.Version), len(r.Wheels))
+	}
+	line := fmt.Sprintf("%s ok%s: %s", ui.Count(total, "node"), equal, what)
+	if torches := r.values(func(f *node.Facts) string { return f.Torch }); torches != "" { // a rollback does not need torch
+		line += ", torch " + torches
+	}
+	if cudas := r.values(func(f *node.Facts) string { return f.TorchCUDA }); cudas != "" {
+		line += ", CUDA " + cudas
+	}
+	return line + r.others()
+}
+
+// others names the properties in which nodes differ although all are ok.
+func (r *Report) others() string {
+	var names []string
+	for _, d := range r.Differences {
+		names = append(names, node.Title(d.What))
+	}
+	if !r.isVerify() || len(names) == 0 {
+		return ""
+	}
+	return "; not equal: " + strings.Join(names, ", ")
+}
+
+// values lists the different values of a fact, for a sentence.
+func (r *Report) values(of func(*node.Facts) string) string {
+	var all []string
+	for _, n := range r.Nodes {
+		if v := of(n.Facts); v != "" && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return strings.Join(all, " and ")
+}

@@ -1,0 +1,253 @@
+// Package report is the outcome of a command on the nodes of a fleet: one report for deploy,
+// verify, rollback and ship, with its forms for people (a table, an HTML page in package page), for
+// programs (JSON) and for CI systems (JUnit).
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// Status is the outcome on a node.
+type Status string
+
+// The statuses of a report.
+const (
+	OK          Status = "ok"          // runs the wanted wheel, even if dsbuild had nothing to do
+	Failed      Status = "failed"      // a step failed
+	Unreachable Status = "unreachable" // no connection; includes a wrong host key
+	Refused     Status = "refused"     // the wheel does not fit, or the node cannot take it
+	Differs     Status = "differs"     // only by verify: runs something else
+	Skipped     Status = "skipped"     // not attempted
+)
+
+// Report is the outcome of a run: the JSON of --report and --json.
+type Report struct {
+	Command    string  `json:"command"` // deploy, rollback, ship or verify
+	Wheels     []Wheel `json:"wheels"`
+	Consistent bool    `json:"consistent"` // every node is ok, and all run the same
+	Summary    Summary `json:"summary"`
+	Causes     []Cause `json:"causes"`           // of the nodes that are not ok; the cause with the most nodes first
+	Nodes      []Node  `json:"nodes"`            // in inventory order
+	Groups     []Group `json:"groups,omitempty"` // only in reports of ship
+
+	// Differences are the properties in which the nodes that answered differ, the most important
+	// first. They include properties that may differ.
+	Differences []Difference `json:"differences"`
+
+	// Mixed is true for a fleet that runs several wheels on purpose: torch and CUDA must agree only
+	// among nodes with the same wheel.
+	Mixed bool `json:"-"`
+}
+
+// Difference is a property in which nodes differ.
+type Difference struct {
+	What   string            `json:"what"` // the name of a node.Property
+	Must   bool              `json:"must"` // nodes that differ in it do not run the same thing
+	Values []DifferenceValue `json:"values"`
+}
+
+// DifferenceValue is a value with the nodes that have it; the most frequent value comes first.
+type DifferenceValue struct {
+	Value string   `json:"value"` // "": none, or not known
+	Nodes []string `json:"nodes"`
+}
+
+// Wheel names a wheel.
+type Wheel struct {
+	Name    string `json:"name"`
+	SHA256  string `json:"sha256"`
+	Version string `json:"version"`
+}
+
+// Summary counts nodes by status.
+type Summary struct {
+	OK          int `json:"ok"`
+	Failed      int `json:"failed"`
+	Unreachable int `json:"unreachable"`
+	Refused     int `json:"refused"`
+	Differs     int `json:"differs"`
+	Skipped     int `json:"skipped"`
+}
+
+// Node is the outcome on one node.
+type Node struct {
+	Name    string             `json:"name"`
+	Status  Status             `json:"status"`
+	Step    string             `json:"step"` // the last step that began
+	Error   string             `json:"error"`
+	Hint    string             `json:"hint"`
+	Differs []string           `json:"differs"` // verify: the differences, one text each
+	Remarks []string           `json:"remarks"` // verify: notes for the user, not faults
+	Changed bool               `json:"changed"`
+	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
+	Along   []string           `json:"along"` // planned wheels of the wheelhouse: "numpy 2.3.2"
+	Before  *Version           `json:"before"`
+	After   *Version           `json:"after"`
+	Unseen  bool               `json:"unseen"`           // its current version is unknown: ignore After
+	Facts   *node.Facts        `json:"facts"`            // as probed, without the list of distributions
+	Seconds map[string]float64 `json:"seconds"`          // by step
+	Sent    int64              `json:"sent_bytes"`       // total size of the files sent to it
+	Serial  int                `json:"serial,omitempty"` // the group of --serial that changed it, from 1
+	Log     string             `json:"log,omitempty"`    // the file with the node's commands and output
+
+	Unfit     bool   `json:"-"` // refused because the wheel does not fit it
+	Proven    bool   `json:"-"` // verify: its files are those of the wheel, whoever installed them
+	CauseText string `json:"-"` // Error without the node's own details; "": equal to Error
+}
+
+// Empty is the report of a command that had nothing to do.
+func Empty(command string) *Report {
+	r := &Report{Command: command, Wheels: []Wheel{}, Nodes: []Node{}, Differences: []Difference{}}
+	r.Complete()
+	return r
+}
+
+// Add adds the outcome of one node with its wheel, which may be nil.
+func (r *Report) Add(n Node, w *Wheel) {
+	if w != nil {
+		n.Wheel = w.Name
+		if !slices.ContainsFunc(r.Wheels, func(o Wheel) bool { return o.SHA256 == w.SHA256 }) {
+			r.Wheels = append(r.Wheels, *w)
+		}
+	}
+	if n.Facts != nil {
+		f := *n.Facts
+		f.Dists, f.Along = nil, nil // long, and equal on most nodes
+		n.Facts = &f
+	}
+	r.Nodes = append(r.Nodes, n)
+}
+
+// isVerify reports whether this is a report of verify, which changes no node.
+func (r *Report) isVerify() bool { return r.Command == "verify" }
+
+// Complete counts the nodes, groups the causes and decides Consistent. Nodes with different wheels have different
+// sha256, but must have the same DeepSpeed version, torch and CUDA.
+func (r *Report) Complete() {
+	r.Summary, r.Causes = Summary{}, Causes(r.Nodes)
+	shas := map[string]string{}
+	r.Consistent = len(r.Nodes) > 0
+	var facts []node.Facts
+	for _, n := range r.Nodes {
+		switch n.Status {
+		case OK:
+			r.Summary.OK++
+		case Failed:
+			r.Summary.Failed++
+		case Unreachable:
+			r.Summary.Unreachable++
+		case Refused:
+			r.Summary.Refused++
+		case Differs:
+			r.Summary.Differs++
+		case Skipped:
+			r.Summary.Skipped++
+		}
+		if n.Status != OK || n.Facts == nil {
+			r.Consistent = false
+			continue
+		}
+		var after Version // stays empty if a rollback went back to no DeepSpeed
+		if n.After != nil {
+			after = *n.After
+		}
+		f := *n.Facts
+		f.DeepSpeed = &node.Installed{Version: publicPart(after.Version)}
+		facts = append(facts, f)
+		if n.Proven && after.SHA256 == "" {
+			continue
+		}
+		if seen, ok := shas[n.Wheel]; ok && seen != after.SHA256 {
+			r.Consistent = false
+		}
+		shas[n.Wheel] = after.SHA256
+	}
+	if len(node.Compare(facts, r.properties())) > 0 {
+		r.Consistent = false
+	}
+}
+
+// properties are those in which the nodes of a consistent fleet agree. If each node was assigned
+// its wheel, torch and CUDA are left out: the wheels differ on purpose, and each node's torch and
+// CUDA were verified against its wheel.
+func (r *Report) properties() []node.Property {
+	decisive := []string{"deepspeed", "torch", "cuda"}
+	if r.Mixed {
+		decisive = decisive[:1]
+	}
+	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(decisive, p.Name) })
+}
+
+// Err is nil if every node is ok and all run the same. Otherwise it carries the exit code: 4 if
+// the wheel fits no node, 3 in every other case.
+func (r *Report) Err() error {
+	total, unfit := len(r.Nodes), 0
+	for _, n := range r.Nodes {
+		if n.Status == Refused && n.Unfit {
+			unfit++
+		}
+	}
+	switch {
+	case r.Summary.OK == total && r.Consistent:
+		return nil
+	case r.Summary.OK == total:
+		return NotOK("the nodes run different things")
+	case unfit == total:
+		return AllUnfit(total)
+	}
+	return NotOK("%d of %d nodes are not ok", total-r.Summary.OK, total)
+}
+
+// AllUnfit is the error of a run whose wheel fits none of its nodes.
+func AllUnfit(total int) error {
+	return &Error{fmt.Sprintf("the wheel fits no node (%d refuse it)", total), 4}
+}
+
+// NotOK is the error of a run that leaves some nodes in another state than ok.
+func NotOK(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...), 3} }
+
+// Error reports that a run did not leave every node ok.
+type Error struct {
+	what string
+	code int
+}
+
+func (e *Error) Error() string { return e.what }
+
+// ExitCode is 3, or 4 if the wheel fits no node.
+func (e *Error) ExitCode() int { return e.code }
+
+// Version is a DeepSpeed version in the report.
+type Version struct {
+	Version string `json:"version"`
+	SHA256  string `json:"sha256"` // of the installed wheel; "" if dsbuild did not install it
+}
+
+// String names the version for a message. A nil Version stands for none.
+func (v *Version) String() string {
+	if v == nil {
+		return "no DeepSpeed"
+	}
+	return "DeepSpeed " + v.Version
+}
+
+// Plain returns the version without characters that no version has: the text came from a node.
+func (v *Version) Plain() *Version {
+	if v == nil {
+		return nil
+	}
+	return &Version{node.PlainVersion(v.Version), node.PlainVersion(v.SHA256)}
+}
+
+// publicPart returns a version without its local part.
+func publicPart(version string) string {
+	v, _, _ := strings.Cut(version, "+")
+	return v
+}
+
+// ShortSum shortens a sha256 to the 12 digits that people compare.
+func ShortSum(sum string) string { return sum[:min(len(sum), 12)] }

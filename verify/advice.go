@@ -1,0 +1,66 @@
+package verify
+
+import (
+	"path"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/inventory"
+	"github.com/dsbuild/dsbuild/node"
+)
+
+// adviceTexts returns the hints for errors on a node, by the code that the node's program sends
+// with the error. The node sends only the code, never the text: a user trusts a hint as dsbuild's
+// own, and it may hold a command to run. PYTHON and ENVIRONMENT stand for the node's values from
+// the inventory.
+func adviceTexts() map[string]string {
+	return map[string]string{
+		"accelerator":        "is DS_ACCELERATOR set on this node?",
+		"another-package":    "uninstall that package there, or build a wheel without that file",
+		"code-of-package":    "uninstall that package, if it is not to change DeepSpeed: a deploy leaves its files alone",
+		"deploy-again":       "deploy again",
+		"deploy-bundle":      "deploy again with --deps bundle",
+		"deploy-force":       "something changed them after the installation; deploy with --force",
+		"deploy-wanted":      "deploy the DeepSpeed you want instead",
+		"disk":               "what does the node's kernel say of its disk? dmesg",
+		"file-locks":         "the file system of the environment must have file locks (NFS: mount without nolock)",
+		"in-the-way":         "move it away there, or build a wheel without that file",
+		"installs-elsewhere": "does this Python install elsewhere than it imports from?",
+		"look-at-kept":       "nothing was touched; look at ENVIRONMENT/.dsbuild/kept-*",
+		"no-room":            "make room on the node: df -h ENVIRONMENT; df -i ENVIRONMENT; quota",
+		"one-step-back":      "only what dsbuild replaced itself is kept, one step back",
+		"other-installation": "this node sees another installation, or something changed it; deploy again",
+		"remove-deepspeed":   "remove the DeepSpeed that is installed (pip uninstall, or the distribution's own tool), then deploy again",
+		"removed":            "was it removed since?",
+		"replace-by-hand":    "remove it there first, or install a version that satisfies with the tool that installed this one",
+		"same-path":          "where exec_prefix enters a container, its Python must see the same path as the node",
+		"several":            "an installation was cut off: remove both (PYTHON -m pip uninstall deepspeed, twice), then deploy again",
+		"shadow":             "remove it, or take its folder off sys.path",
+		"shadow-pythonpath":  "PYTHONPATH puts it first: take its folder out",
+		"shadow-user":        "it is in this user's own packages: there run PYTHON -m pip uninstall deepspeed, or set PYTHONNOUSERSITE=1",
+		"too-many-files":     "see what lies in the deepspeed folder of its site-packages",
+		"torch-differs":      "torch, CUDA or the accelerator differ from the wheel's",
+		"wait":               "wait for it to end, then run again",
+	}
+}
+
+// adviceFor returns the hint for a code that the node of h sent, "" for a code that dsbuild does
+// not know.
+func adviceFor(code string, h inventory.Host) string {
+	python, environment := h.Python, "ENVIRONMENT"
+	if strings.HasPrefix(python, "/") && path.Base(path.Dir(python)) == "bin" {
+		environment = path.Dir(path.Dir(python))
+	}
+	return strings.NewReplacer(
+		"PYTHONPATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONNOUSERSITE",
+		"PYTHON", node.PlainPath(python, "python"), "ENVIRONMENT", node.PlainPath(environment, "the environment"),
+	).Replace(adviceTexts()[code])
+}
+
+// WithAdvice adds to an error of a node the hint for the code that the node sent with it.
+func WithAdvice(err error, code string, h inventory.Host) error {
+	if text := adviceFor(code, h); text != "" {
+		return hint.With(err, "%s", text)
+	}
+	return err
+}

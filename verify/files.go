@@ -1,0 +1,196 @@
+package verify
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// fileList maps the path of each file to its digests, separated by spaces: first the digest from
+// RECORD (algorithm=digest), empty if RECORD does not list the file; then the actual digest in
+// hex by the same algorithm, empty if the file is missing. If the algorithm is not sha256, the
+// actual sha256 follows as a third part.
+type fileList map[string]string
+
+// digest is the digest of a list, computed as look.py does.
+func (l fileList) digest() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		fmt.Fprintf(h, "%s\x00%s\n", name, l[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// contents is the meaning of a file list; many nodes have the same.
+type contents struct {
+	files                      map[string]string // path → actual sha256
+	sum                        string            // digest of files: equal if they are equal
+	altered, missing, unlisted []string
+}
+
+// compare compares the files of a list with their digests in RECORD.
+func (l fileList) compare() *contents {
+	c := &contents{files: map[string]string{}}
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		said, is, _ := strings.Cut(l[name], " ")
+		is, sum, other := strings.Cut(is, " ")
+		if !other {
+			sum = is
+		}
+		_, want, _ := strings.Cut(said, "=")
+		switch {
+		case is == "":
+			c.missing = append(c.missing, name)
+			continue
+		case said == "":
+			c.unlisted = append(c.unlisted, name)
+		case is != inHex(want):
+			c.altered = append(c.altered, name)
+		}
+		c.files[name] = sum
+	}
+	c.sum = fileList(c.files).digest()
+	return c
+}
+
+// fileLists stores each list of files once, however many nodes have it.
+type fileLists struct {
+	mu    sync.Mutex
+	kept  map[string]*contents
+	first chan struct{} // closed when the first node has sent its list
+	since time.Time     // when that node was asked
+}
+
+// firstList is how long the first node may take to send its list before dsbuild asks the others
+// for theirs, too.
+const firstList = 2 * time.Second
+
+// waitForFirst lets one node send its list before dsbuild asks the others. Most of them have the same
+// list, 150 KB that they then need not send. The caller calls listed once the node has sent its
+// list, or will not.
+func (s *fileLists) waitForFirst(ctx context.Context, most time.Duration) (listed func()) {
+	s.mu.Lock()
+	first, since := s.first, s.since
+	if first == nil {
+		s.first, s.since = make(chan struct{}), time.Now()
+		s.mu.Unlock()
+		return sync.OnceFunc(func() { close(s.first) })
+	}
+	s.mu.Unlock()
+	select {
+	case <-first:
+	case <-ctx.Done():
+	case <-time.After(time.Until(since.Add(most))):
+	}
+	return func() {}
+}
+
+// maxKnown bounds how many known digests dsbuild sends to a node.
+const maxKnown = 16
+
+// digests returns the digests of the lists that nodes need not send again.
+func (s *fileLists) digests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := []string{}
+	for digest := range s.kept {
+		if len(known) < maxKnown {
+			known = append(known, digest)
+		}
+	}
+	slices.Sort(known)
+	return known
+}
+
+// intern returns the contents of a list, stored once for all nodes. said is the digest that the node
+// claims. It counts only if the node sent no list: a node must not replace a list that others are
+// compared with.
+func (s *fileLists) intern(said string, files fileList) *contents {
+	digest := files.digest()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kept, ok := s.kept[said]; ok && len(files) == 0 {
+		return kept
+	}
+	if s.kept == nil {
+		s.kept = map[string]*contents{}
+	}
+	if _, ok := s.kept[digest]; !ok {
+		s.kept[digest] = files.compare()
+	}
+	return s.kept[digest]
+}
+
+// filesOfAll returns the files of each wheel in DeepSpeed's folder, by the wheel's sha256.
+func filesOfAll(offered []wheels.Wheel) (map[string]map[string]string, error) {
+	all := map[string]map[string]string{}
+	for _, w := range offered {
+		files, err := filesOf(w.Path)
+		if err != nil {
+			return nil, err
+		}
+		all[w.Manifest.SHA256] = files
+	}
+	return all, nil
+}
+
+// filesOf returns the sha256 of a wheel's files in DeepSpeed's folder, by path. It reads them
+// from RECORD; wheels.Load has compared RECORD with the files.
+func filesOf(path string) (map[string]string, error) {
+	a, err := wheel.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	files := map[string]string{}
+	for _, m := range a.Members() {
+		if strings.Count(m.Name, "/") != 1 || !strings.HasSuffix(m.Name, ".dist-info/RECORD") {
+			continue
+		}
+		r, err := a.Open(m.Name)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		entries, err := wheel.ParseRecord(r)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			name := installedName(e.Path)
+			if e.Algorithm == "sha256" && strings.HasPrefix(name, "deepspeed/") {
+				files[name] = inHex(e.Digest)
+			}
+		}
+	}
+	return files, nil
+}
+
+// installedName is the path of a wheel's file below site-packages.
+func installedName(name string) string {
+	for _, scheme := range []string{"purelib", "platlib"} {
+		if _, rest, ok := strings.Cut(name, ".data/"+scheme+"/"); ok {
+			return rest
+		}
+	}
+	return name
+}
+
+// inHex converts a digest from RECORD's encoding to hex, as nodes write it; "" if it is invalid.
+func inHex(digest string) string {
+	sum, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(digest, "="))
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(sum)
+}

@@ -1,0 +1,124 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/hosts"
+	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// The programs on nodes are made of these sources, in this order: proof.py first; ops.py before
+// load.py and, if ops are to be loaded, before verify.py; verify.py before verdict.py.
+var (
+	//go:embed proof.py
+	proofSource string
+	//go:embed ops.py
+	opsSource string
+	//go:embed verify.py
+	verifySource string
+	//go:embed verdict.py
+	verdictSource string
+	//go:embed look.py
+	lookSource string
+	//go:embed load.py
+	loadSource string
+)
+
+var (
+	verifyProgram = node.NewProgram(proofSource, opsSource, verifySource, verdictSource)
+	lookProgram   = node.NewErrand(proofSource, lookSource)
+	loadProgram   = node.NewProgram(proofSource, opsSource, loadSource)
+)
+
+// FilesSource is the Python source that compares files, for the agent of a deploy: it can prove
+// an installation without a process of its own.
+func FilesSource() string { return proofSource + "\n" + verifySource }
+
+// Level is how thorough a verification is.
+type Level string
+
+// The levels of --verify.
+const (
+	LevelLoad  Level = "load"  // import DeepSpeed and load every op
+	LevelFiles Level = "files" // compare files with the RECORD's hashes, and check metadata
+)
+
+// Request describes the installation that a node should have.
+type Request struct {
+	Level   Level             `json:"level"`
+	Version string            `json:"version"`
+	Record  string            `json:"record"` // sha256 of its RECORD
+	Ops     []string          `json:"ops"`
+	Along   map[string]string `json:"along,omitempty"` // the versions of the packages installed with it, by name
+}
+
+// answer is a message from verify.py.
+type answer struct {
+	Op       string `json:"op"` // the op that is loaded next
+	Failed   string `json:"failed"`
+	Advice   string `json:"advice"` // the code of a hint
+	Verified *Reply `json:"verified"`
+}
+
+// Reply is the versions that a verification has found.
+type Reply struct {
+	Version string `json:"version"`
+	Torch   string `json:"torch"`
+	CUDA    string `json:"cuda"`
+}
+
+// Prove proves on one node that its environment has the installation of a request, by a program
+// that imports DeepSpeed there. m is the wheel's manifest.
+func Prove(ctx context.Context, n *fleet.Node, facts node.Facts, m wheel.Manifest, request Request) error {
+	script := node.Script{Python: facts.Executable, Program: verifyProgram, Request: request}
+	var last answer
+	op := ""
+	err := script.Run(ctx, hosts.WithEnv(n.Runner, acceleratorEnv(m.CUDA, facts)), func(message json.RawMessage) error {
+		last = answer{}
+		err := node.Decode(message, &last)
+		if last.Op != "" {
+			op = last.Op
+		}
+		return err
+	})
+	switch {
+	case err != nil && op != "":
+		return loadError(err, op, m.CPU, facts.CPU)
+	case err != nil:
+		return err
+	case last.Failed != "":
+		return WithAdvice(node.Words(last.Failed), last.Advice, n.Host)
+	case last.Verified == nil:
+		return errors.New("the verification on the node gave no answer")
+	}
+	return nil
+}
+
+// loadError adds to err the op that the program was loading when it ended. An illegal
+// instruction means that the wheel needs a newer CPU.
+func loadError(err error, op, needs, has string) error {
+	var exit *remote.ExitError
+	op, needs, has = node.ShownPath(op), node.PlainVersion(needs), node.PlainVersion(has) // all of them come from the node
+	if errors.As(err, &exit) && (exit.Signal == "ILL" || exit.Code == 128+4) {
+		return hint.With(fmt.Errorf("op %s: killed by an illegal instruction", op), "the wheel (%s) needs a newer CPU than this node's (%s)", cmp.Or(needs, "its CPU level is not known"), has)
+	}
+	return fmt.Errorf("while loading op %s: %w", op, err)
+}
+
+// acceleratorEnv returns the variable to set on a node without a usable GPU when the ops are for
+// CUDA: DeepSpeed would otherwise choose the accelerator "cpu" there and find none of the ops.
+func acceleratorEnv(cuda string, f node.Facts) map[string]string {
+	if cuda != "" && (len(f.GPUs) == 0 || f.GPUsWithheld) {
+		return map[string]string{"DS_ACCELERATOR": "cuda"}
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+// Package verify inspects the nodes of an inventory without changing them. It reports which of
+// them run the same, and how the others differ.
+//
+// On each node it takes two steps: probe gathers the facts and the digests of all files of the
+// DeepSpeed there, and load imports DeepSpeed and loads every op. Then it compares the nodes with
+// their wheels or, without wheels, with the majority. A node reports what RECORD says and what is
+// there; the comparison is the driver's.
+package verify
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
+)
+
+// Options are the resolved settings of a verification.
+type Options struct {
+	fleet.Options
+	Wheels []wheels.Wheel // the wheels that the nodes should run; none: what most nodes run
+	Level  Level
+}
+
+// The time limits of the steps.
+const (
+	verifyLimit = 15 * time.Minute
+	// probeLimit is the limit until a node has sent its facts. The files may take longer.
+	probeLimit = 2 * time.Minute
+)
+
+// run is one verification.
+type run struct {
+	opt    Options
+	fleet  *fleet.Fleet
+	tables *compat.Tables // to check that a wheel fits
+	files  fileLists      // the files that nodes have of DeepSpeed
+	nodes  []*nodeState
+}
+
+// Run inspects every node. The report is complete even if ctx ends early. The error means that a
+// wheel could not be read.
+func Run(ctx context.Context, opt Options) (*report.Report, error) {
+	wanted, err := filesOfAll(opt.Wheels)
+	if err != nil {
+		return nil, err
+	}
+	tables, err := compat.NewTables()
+	if err != nil {
+		return nil, err
+	}
+	opt.Command = "verify"
+	r := &run{opt: opt, fleet: fleet.New(opt.Options), tables: tables}
+	defer r.fleet.Close()
+	var walks []fleet.Walk
+	for _, n := range r.fleet.Nodes {
+		s := &nodeState{Node: n, run: r}
+		r.nodes = append(r.nodes, s)
+		walks = append(walks, fleet.Walk{Node: n, Steps: s.steps(), End: s.end})
+	}
+	r.fleet.Reach(ctx, "verifying", walks, nil)
+	answered := slices.DeleteFunc(slices.Clone(r.nodes), func(s *nodeState) bool { return s.Err != nil })
+	judgeAll(tables, answered, wanted)
+	for _, s := range answered {
+		s.setStatus()
+	}
+	return r.report(), nil
+}
+
+// steps are the steps of a node after the connection.
+func (s *nodeState) steps() []fleet.Step {
+	limit := s.run.fleet.Limit(verifyLimit)
+	return []fleet.Step{
+		{Name: "probe", Limit: limit, Do: s.inspectFiles, ReadOnly: true}, // gathers the facts and the state of the files
+		{Name: "verify", Limit: limit, Do: s.loadOps, ReadOnly: true},     // reports the findings, and loads ops
+	}
+}
+
+// end is the end of a node's steps.
+func (s *nodeState) end(_ context.Context, err error) {
+	s.HangUp()
+	s.KeepLog = len(s.broken) > 0
+	if err != nil {
+		s.findings = findings{} // those before the failure are incomplete
+	}
+}
+
+// report makes the report of all nodes.
+func (r *run) report() *report.Report {
+	rep := report.Empty(r.opt.Command)
+	rep.Mixed = len(r.opt.Wheels) > 1 // they are intended: each node is compared with its own
+	var seen []report.Seen
+	for _, s := range r.nodes {
+		n := s.report()
+		rep.Add(n, s.ref())
+		if s.facts != nil {
+			seen = append(seen, report.Seen{Name: n.Name, Facts: s.installedFacts(), Wheel: s.ref()})
+		}
+	}
+	rep.Differences = report.Compare(seen, rep.Mixed)
+	rep.Complete()
+	return rep
+}
