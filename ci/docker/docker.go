@@ -45,10 +45,9 @@ var runcScript string
 
 // Options are the properties of one daemon.
 type Options struct {
-	DataMB   int      // size of a disk in memory for Data; 0 takes the machine's disk
-	Deny     string   // a capability that no container is given, privileged or not
-	Rootless bool     // podman alone: run by the user nobody
-	Args     []string // more arguments of the daemon
+	DataMB   int    // size of a disk in memory for Data; 0 takes the machine's disk
+	Deny     string // a capability that no container is given, privileged or not
+	Rootless bool   // podman alone: run by the user nobody
 }
 
 // Docker starts a Docker daemon that ends with the test. The variables of the
@@ -178,7 +177,6 @@ func (d *Daemon) cgroup() string {
 // in whatever way, and waits until it answers.
 func (d *Daemon) startDaemon(tb testing.TB, opt Options, args ...string) {
 	tb.Helper()
-	args = append(args, opt.Args...)
 	if opt.DataMB > 0 {
 		disk := fmt.Sprintf(`mkdir -p "$0" && mount -t tmpfs -o size=%dm tmpfs "$0" && exec "$@"`, opt.DataMB)
 		args = append([]string{"sh", "-c", disk, d.Data}, args...)
@@ -286,19 +284,12 @@ func (d *Daemon) Listen(tb testing.TB, address string) net.Listener {
 // installed, by the name under which the Dagger client asks for it.
 func (d *Daemon) LoadEngine(tb testing.TB) {
 	tb.Helper()
-	file := d.EngineImage(tb)
-	defer os.Remove(file)
-	d.Run(tb, "load", "-i", file)
-}
-
-// EngineImage makes the image of dsbuild's own engine, as a file.
-func (d *Daemon) EngineImage(tb testing.TB) string {
-	tb.Helper()
 	enginetest.Own(tb)
 	file := d.path("engine.tar")
+	defer os.Remove(file)
 	out, err := exec.CommandContext(tb.Context(), "go", "run", "github.com/dsbuild/dsbuild/ci/engine", "image", file).CombinedOutput()
 	if err != nil {
 		tb.Fatalf("making the engine's image: %v: %s", err, out)
 	}
-	return file
+	d.Run(tb, "load", "-i", file)
 }

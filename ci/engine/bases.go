@@ -2,14 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -97,7 +97,7 @@ func MakeBase(ctx context.Context, l Layout, con *console, stdout io.Writer, sui
 	if err != nil {
 		return err
 	}
-	g, err := readGround()
+	g, err := readGround(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,8 +134,8 @@ type ground struct {
 	cas    map[string]string // extra CA certificates by file name
 }
 
-func readGround() (g ground, err error) {
-	g.debian, err = hostMirrors("/etc/apt", parseRelease(hostRelease())["VERSION_CODENAME"])
+func readGround(ctx context.Context) (g ground, err error) {
+	g.debian, err = hostMirrors(ctx, parseRelease(hostRelease())["VERSION_CODENAME"])
 	if err != nil {
 		return g, hint.With(err, "the engine's root and its bases are made from the Debian mirror this host uses: add it to /etc/apt")
 	}
@@ -160,12 +160,12 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 	src := g.sourceOf(r)
 	work, packages := l.tmp(src.name+".tar"), append(basePackages(), r.more...)
 	inputs := append([]string{"1", src.list, sourceDateEpoch}, baseOptions("")...)
-	for _, name := range sortedKeys(g.cas) {
+	for _, name := range slices.Sorted(maps.Keys(g.cas)) {
 		inputs = append(inputs, name, g.cas[name])
 	}
 	inputs = append(append(inputs, packages...), r.options...)
 	return piece{
-		name: src.name, digest: digestOf(inputs...), outputs: []string{l.Base(r.suite), l.Base(r.suite) + ".sha256"},
+		name: src.name, digest: digestOf(inputs...), outputs: []string{l.Base(r.suite)},
 		build: func(ctx context.Context) error {
 			con.printLine(src.name, "%s (%s) with Python, from which workloads start; %d extra CA certificates of this host", r.name, r.suite, len(g.cas))
 			cas := l.tmp(src.name + ".ca")
@@ -182,7 +182,12 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 			}
 			return bootstrapDebian(ctx, l, con, src, packages, work, options...)
 		},
-		place: func() error { return placeBase(work, l.Base(r.suite)) },
+		place: func() error {
+			if err := os.MkdirAll(filepath.Dir(l.Base(r.suite)), 0o755); err != nil {
+				return err
+			}
+			return os.Rename(work, l.Base(r.suite))
+		},
 	}
 }
 
@@ -214,26 +219,6 @@ func baseOptions(ca string) []string {
 		"--skip=cleanup/apt",
 		`--customize-hook=rm -rf "$1/var/lib/apt/lists" "$1/var/cache/apt"; mkdir -p "$1/var/lib/apt/lists" "$1/var/cache/apt/archives"`,
 	}
-}
-
-// placeBase moves a base to its place, with its sha256 beside it.
-func placeBase(work, to string) error {
-	f, err := os.Open(work)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	if err := os.Rename(work, to); err != nil {
-		return err
-	}
-	return writeFile(to+".sha256", hex.EncodeToString(h.Sum(nil))+"  "+filepath.Base(to)+"\n", 0o644)
 }
 
 // hostCAs reads the certificates the host's owner added. Without them nothing

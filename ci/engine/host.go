@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
@@ -87,30 +88,21 @@ func missingPackages(have func(program string) bool, exists func(path string) bo
 	return out
 }
 
-// hostPackages names the missing packages and installs them.
-func hostPackages(ctx context.Context, l Layout, con *console) error {
-	missing := missingPackages(
-		func(p string) bool { _, err := exec.LookPath(p); return err == nil },
-		func(p string) bool { _, err := os.Stat(p); return err == nil })
-	if len(missing) == 0 {
+// hostPackages installs the packages that are missing.
+func hostPackages(ctx context.Context, con *console) error {
+	missing := func() []string {
+		return missingPackages(
+			func(p string) bool { _, err := exec.LookPath(p); return err == nil },
+			func(p string) bool { _, err := os.Stat(p); return err == nil })
+	}
+	packages := missing()
+	if len(packages) == 0 {
 		return nil
 	}
-	con.printLine("host", "installing with apt-get: %s", strings.Join(missing, " "))
-	for i, args := range [][]string{
-		{"apt-get", "-q", "-o", "Acquire::Retries=3", "update"},
-		append([]string{"apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300", "install", "--no-install-recommends"}, missing...),
-	} {
-		last := &lastLine{}
-		stop := con.reportProgress("host", func() string { return "apt-get: " + last.get() })
-		err := command{
-			args: args, env: append(proxyVariables(os.Environ()), "DEBIAN_FRONTEND=noninteractive"),
-			log: l.logOf(fmt.Sprintf("apt-%d", i+1)), line: last.set,
-		}.runCommand(ctx)
-		stop()
-		if err != nil {
-			return hint.With(fmt.Errorf("installing host packages: %w", err),
-				"check the package sources of this machine, then try by hand: apt-get update && apt-get install %s", strings.Join(missing, " "))
-		}
+	con.printLine("host", "installing with apt-get: %s", strings.Join(packages, " "))
+	if err := debian.Ensure(ctx, func() bool { return len(missing()) == 0 }, packages...); err != nil {
+		return hint.With(fmt.Errorf("installing host packages: %w", err),
+			"check the package sources of this machine, then try by hand: apt-get update && apt-get install %s", strings.Join(packages, " "))
 	}
 	con.printLine("host", "installed")
 	return nil

@@ -55,27 +55,16 @@ func TestMissingPackages(t *testing.T) {
 	}
 }
 
-func TestHostMirrors(t *testing.T) {
-	etc := t.TempDir()
-	put(t, filepath.Join(etc, "sources.list"), "deb cdrom:[Debian] trixie main\n# deb http://old.example/debian trixie main\ndeb-src http://src.example/debian trixie main\n")
-	put(t, filepath.Join(etc, "sources.list.d", "debian.sources"), `Types: deb
-# URIs: http://snapshot.example/
-URIs: http://off.example/debian
-Suites: trixie
-Enabled: no
-
-Types: deb deb-src
-URIs: http://mirror.example/debian
-Suites: trixie
- trixie-updates
-Components: main
-
-Types: deb
-URIs: http://mirror.example/debian-security
-Suites: trixie-security
-`)
-	put(t, filepath.Join(etc, "sources.list.d", "other.list"), "deb [arch=amd64 signed-by=/k.gpg] https://other.example/apt stable main\n")
-	m, err := hostMirrors(etc, "trixie")
+func TestFindMirrors(t *testing.T) {
+	const listed = `'cdrom:[Debian]/dists/trixie/InRelease' Debian_dists_trixie_InRelease 0 
+'http://mirror.example/debian/dists/trixie/InRelease' mirror.example_debian_dists_trixie_InRelease 0 
+'http://other.example/debian//dists/trixie/InRelease' other.example_debian_dists_trixie_InRelease 0 
+'http://mirror.example/debian/dists/trixie-updates/InRelease' mirror.example_debian_dists_trixie-updates_InRelease 0 
+'http://mirror.example/debian-security/dists/trixie-security/InRelease' mirror.example_dists_trixie-security_InRelease 0 
+'https://apt.example/apt/dists/stable/InRelease' apt.example_apt_dists_stable_InRelease 0 
+'http://mirror.example/debian/dists/trixie/main/binary-amd64/Packages.xz' mirror.example_Packages 0 
+`
+	m, err := findMirrors(listed, "trixie")
 	if err != nil || m != (mirrors{"http://mirror.example/debian", "http://mirror.example/debian-security"}) {
 		t.Fatalf("%+v, %v", m, err)
 	}
@@ -86,12 +75,10 @@ deb [signed-by=` + keyring + `] http://mirror.example/debian-security bookworm-s
 	if got := m.sourcesList("bookworm"); got != want {
 		t.Errorf("sources.list:\n%s", got)
 	}
-	put(t, filepath.Join(etc, "sources.list.d", "debian.sources"), "")
-	put(t, filepath.Join(etc, "sources.list"), "deb [trusted=yes] http://a.example/debian trixie main\n")
-	if m, err := hostMirrors(etc, "trixie"); err != nil || m.main != "http://a.example/debian" || m.security != "" {
+	if m, err := findMirrors("'http://a.example/debian//dists/trixie/InRelease' a 0 \n", "trixie"); err != nil || m.main != "http://a.example/debian" || m.security != "" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := hostMirrors(etc, "bookworm"); err == nil {
+	if _, err := findMirrors(listed, "bookworm"); err == nil {
 		t.Error("a mirror out of nowhere")
 	}
 }

@@ -3,18 +3,17 @@ package main
 import (
 	"archive/tar"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -150,8 +149,7 @@ func addText(w *tar.Writer, name, text string, mode int64) error {
 	return err
 }
 
-// writeImage writes an image of layers as one tar that is both an OCI image
-// layout and what docker save writes: an older docker load knows the latter alone.
+// writeImage writes an image of layers in the form of docker save, which every client loads.
 func writeImage(file string, layers ...string) error {
 	config := v1.ConfigFile{
 		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},
@@ -161,43 +159,26 @@ func writeImage(file string, layers ...string) error {
 			Volumes:    map[string]struct{}{"/var/lib/dagger": {}},
 		},
 	}
-	manifest := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}
-	blobs := map[string]string{} // name in the tar: file
-	saved := []string{}
+	files := map[string]string{} // name in the tar: file
+	var names []string
 	for _, layer := range layers {
-		d, err := describeFile(layer)
+		sum, err := digestFile(layer)
 		if err != nil {
 			return err
 		}
-		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, d.Digest)
-		manifest.Layers = append(manifest.Layers, d)
-		blobs[blobName(d.Digest)] = layer
-		saved = append(saved, blobName(d.Digest))
+		name := filepath.Base(layer)
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, sum)
+		files[name], names = layer, append(names, name)
 	}
 	configText, err := json.Marshal(config)
 	if err != nil {
 		return err
 	}
-	manifest.Config = describeText(configText, types.OCIConfigJSON)
-	manifestText, err := json.Marshal(manifest)
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{engine.Image}, "Layers": names}})
 	if err != nil {
 		return err
 	}
-	entry := describeText(manifestText, types.OCIManifestSchema1)
-	entry.Annotations = map[string]string{"io.containerd.image.name": engine.Image, "org.opencontainers.image.ref.name": engine.Version}
-	index, err := json.Marshal(v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex, Manifests: []v1.Descriptor{entry}})
-	if err != nil {
-		return err
-	}
-	docker, err := json.Marshal([]map[string]any{{"Config": blobName(manifest.Config.Digest), "RepoTags": []string{engine.Image}, "Layers": saved}})
-	if err != nil {
-		return err
-	}
-	texts := map[string]string{
-		"oci-layout": `{"imageLayoutVersion":"1.0.0"}`, "index.json": string(index), "manifest.json": string(docker),
-		blobName(manifest.Config.Digest): string(configText), blobName(entry.Digest): string(manifestText),
-	}
-	return writeArchive(file, texts, blobs)
+	return writeArchive(file, map[string]string{"config.json": string(configText), "manifest.json": string(manifest)}, files)
 }
 
 // writeArchive writes a tar of texts and files, whole or not at all.
@@ -206,12 +187,12 @@ func writeArchive(file string, texts, files map[string]string) error {
 	go func() {
 		out := tar.NewWriter(w)
 		err := func() error {
-			for _, name := range sortedKeys(texts) {
+			for _, name := range slices.Sorted(maps.Keys(texts)) {
 				if err := addText(out, name, texts[name], 0o644); err != nil {
 					return err
 				}
 			}
-			for _, name := range sortedKeys(files) {
+			for _, name := range slices.Sorted(maps.Keys(files)) {
 				if err := addFile(out, name, files[name], 0o644); err != nil {
 					return err
 				}
@@ -223,21 +204,13 @@ func writeArchive(file string, texts, files map[string]string) error {
 	return atomicfile.Write(file, r, 0o644)
 }
 
-func blobName(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
-
-// describeText is the OCI descriptor of a document.
-func describeText(text []byte, kind types.MediaType) v1.Descriptor {
-	sum := sha256.Sum256(text)
-	return v1.Descriptor{MediaType: kind, Size: int64(len(text)), Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}
-}
-
-// describeFile is the OCI descriptor of an uncompressed layer.
-func describeFile(path string) (v1.Descriptor, error) {
+// digestFile returns the digest of an uncompressed layer.
+func digestFile(path string) (v1.Hash, error) {
 	in, err := os.Open(path)
 	if err != nil {
-		return v1.Descriptor{}, err
+		return v1.Hash{}, err
 	}
 	defer in.Close()
-	sum, size, err := v1.SHA256(in)
-	return v1.Descriptor{MediaType: types.OCIUncompressedLayer, Size: size, Digest: sum}, err
+	sum, _, err := v1.SHA256(in)
+	return sum, err
 }

@@ -3,11 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
@@ -18,7 +17,7 @@ func Up(ctx context.Context, l Layout, con *console) error {
 	if err := checkMachine(l); err != nil {
 		return err
 	}
-	g, err := readGround()
+	g, err := readGround(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,7 +41,7 @@ func Up(ctx context.Context, l Layout, con *console) error {
 			return err
 		}
 	}
-	if err := hostPackages(ctx, l, con); err != nil {
+	if err := hostPackages(ctx, con); err != nil {
 		return err
 	}
 	if err := installSelf(l); err != nil {
@@ -88,7 +87,7 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 	if err := l.removeTemporary(); err != nil {
 		return hint.With(err, "unmount it, then try again")
 	}
-	if err := hostPackages(ctx, l, con); err != nil {
+	if err := hostPackages(ctx, con); err != nil {
 		return err
 	}
 	if err := makeAll(ctx, con, stale); err != nil {
@@ -113,35 +112,22 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 // makeAll makes the tools (all cores, for minutes) beside the file systems
 // (mostly waiting for the network and the disk). The first failure ends both.
 func makeAll(ctx context.Context, con *console, stale []piece) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var lanes [2][]piece
+	lanes := map[bool][]piece{}
 	for _, p := range stale {
-		lane := 1
-		if p.name == "tools" {
-			lane = 0
-		}
-		lanes[lane] = append(lanes[lane], p)
+		lanes[p.name == "tools"] = append(lanes[p.name == "tools"], p)
 	}
-	var wg sync.WaitGroup
-	errs := make([]error, len(lanes))
-	for i, lane := range lanes {
-		wg.Go(func() {
+	both, ctx := errgroup.WithContext(ctx)
+	for _, lane := range lanes {
+		both.Go(func() error {
 			for _, p := range lane {
-				if errs[i] = p.make(ctx, con); errs[i] != nil {
-					cancel()
-					return
+				if err := p.make(ctx, con); err != nil {
+					return err
 				}
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	for _, err := range errs { // the cause before those it cancelled
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return err
-		}
-	}
-	return errors.Join(errs...)
+	return both.Wait()
 }
 
 // installSelf copies the running program to its place, if another is there.
@@ -159,12 +145,7 @@ func installSelf(l Layout) error {
 
 // copyFile copies a file whole or not at all.
 func copyFile(from, to string, mode os.FileMode) error {
-	f, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(f)
+	b, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}

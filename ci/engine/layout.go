@@ -40,8 +40,7 @@ func (l Layout) Bin(name string) string { return l.path("bin", name) }
 // Rootfs is the engine's own root file system.
 func (l Layout) Rootfs() string { return l.path("rootfs") }
 
-// Base is the tar of a release from which workload containers start; its
-// sha256 lies beside it in Base(suite) + ".sha256".
+// Base is the tar of a release from which workload containers start.
 func (l Layout) Base(suite string) string { return l.path("base", suite+".tar") }
 
 // Socket is where the engine listens.

@@ -122,7 +122,6 @@ func dispatchCommand(args []string, stdout, stderr io.Writer) error {
 		return Down(ctx, l, con)
 	case "status":
 		st := Inspect(l)
-		st.CacheBytes = diskUsage(l.Cache())
 		fmt.Fprintln(stdout, st)
 		if !st.Running {
 			return errQuiet

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -121,7 +123,7 @@ func makeDevices(dev string) error {
 		}
 	}
 	links := devLinks()
-	for _, name := range sortedKeys(links) {
+	for _, name := range slices.Sorted(maps.Keys(links)) {
 		if err := os.Symlink(links[name], filepath.Join(dev, name)); err != nil {
 			return err
 		}

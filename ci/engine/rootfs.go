@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -48,7 +50,7 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	work := l.tmp("rootfs")
 	inputs := append([]string{"1", m.sourcesList(engineSuite)}, rootfsPackages()...)
 	links := rootfsLinks()
-	for _, k := range sortedKeys(links) {
+	for _, k := range slices.Sorted(maps.Keys(links)) {
 		inputs = append(inputs, k, links[k])
 	}
 	dirs, files := rootfsMountPoints()
@@ -85,7 +87,7 @@ func fillRoot(root string) error {
 		}
 	}
 	links := rootfsLinks()
-	for _, name := range sortedKeys(links) {
+	for _, name := range slices.Sorted(maps.Keys(links)) {
 		p := filepath.Join(root, name)
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

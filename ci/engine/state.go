@@ -4,14 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -150,7 +148,6 @@ type Status struct {
 	Version                    string
 	PID                        int
 	Since                      time.Time
-	CacheBytes                 uint64
 	Socket                     string
 }
 
@@ -171,39 +168,15 @@ func Inspect(l Layout) Status {
 func (s Status) String() string {
 	switch {
 	case s.Running && s.PID == 0:
-		return fmt.Sprintf("running: on %s, but its record is lost; cache %s", s.Socket, formatSize(s.CacheBytes))
+		return fmt.Sprintf("running: on %s, but its record is lost", s.Socket)
 	case s.Running:
-		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, cache %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), formatSize(s.CacheBytes), s.Socket)
+		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), s.Socket)
 	case s.Silent && s.PID == 0:
 		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", s.Socket)
 	case s.Silent:
 		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", s.Version, s.PID, s.Socket)
 	case s.Installed:
-		return fmt.Sprintf("stopped: dagger engine %s, cache %s", s.Version, formatSize(s.CacheBytes))
+		return "stopped: dagger engine " + s.Version
 	}
 	return "not installed"
-}
-
-// diskUsage is the room a tree takes on disk; hard links count once.
-func diskUsage(root string) (bytes uint64) {
-	seen := map[uint64]bool{}
-	_ = filepath.WalkDir(root, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return nil // a file that vanished meanwhile
-		}
-		info, err := d.Info()
-		if err != nil {
-			return nil
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || (st.Nlink > 1 && !d.IsDir() && seen[st.Ino]) {
-			return nil
-		}
-		if st.Nlink > 1 && !d.IsDir() {
-			seen[st.Ino] = true
-		}
-		bytes += uint64(st.Blocks) * 512
-		return nil
-	})
-	return bytes
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -165,14 +164,4 @@ func (c *lastLine) get() string {
 		return string(r[:100]) + "…"
 	}
 	return c.s
-}
-
-// sortedKeys returns the sorted keys of a map.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }

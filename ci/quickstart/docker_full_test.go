@@ -82,7 +82,10 @@ func extensions(t *testing.T, file string) map[string]uint32 {
 // and tells the engine by the user's configuration of Dagger.
 func mirrorBase(t *testing.T, d *docker.Daemon, home string) {
 	t.Helper()
-	reg := registry.New()
+	reg, err := registry.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := reg.Add("library/"+dockerfiles.DefaultImage, engine.BaseTar()); err != nil {
 		t.Fatal(err)
 	}

@@ -78,8 +78,8 @@ func TestFullDockerDenied(t *testing.T) {
 func TestFullDockerPulled(t *testing.T) {
 	_, tar := connect(t)
 	d := docker.Docker(t, docker.Options{})
-	reg := registry.New()
-	if err := reg.AddImage("dsbuild/engine:1", d.EngineImage(t), t.TempDir()); err != nil {
+	reg, err := registry.New(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	digest, err := reg.Add("dsbuild/base:bookworm", tar)
@@ -92,9 +92,14 @@ func TestFullDockerPulled(t *testing.T) {
 	t.Cleanup(func() { srv.Close() })
 	_, port, _ := strings.Cut(strings.TrimPrefix(l.Addr().String(), "[::]"), ":")
 	inside := "172.17.0.1:" + port // as the engine's container sees it
+	name := "127.0.0.1:" + port + "/dsbuild/engine:1"
+	d.LoadEngine(t)
+	d.Run(t, "tag", engine.Image, name)
+	d.Run(t, "push", name)
+	d.Run(t, "rmi", engine.Image, name)
 	config(t, `{"registries": {"`+inside+`": {"http": true}}}`)
 	e := inContainer(t)
-	e.Address = "image+docker://127.0.0.1:" + port + "/dsbuild/engine:1"
+	e.Address = "image+docker://" + name
 	var said strings.Builder
 	b, done, err := Connect(t.Context(), e, &said)
 	if err != nil {

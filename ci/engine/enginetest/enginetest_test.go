@@ -101,11 +101,20 @@ func TestTwoEngines(t *testing.T) {
 	}
 }
 
+func newRegistry(t *testing.T) *registry.Registry {
+	t.Helper()
+	reg, err := registry.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
 // An image is pulled, over plain HTTP as it is the engine's loopback, by its
 // reference and by a Dockerfile, and its digest is the registry's.
 func TestRegistry(t *testing.T) {
 	own, tar := Own(t), base(t)
-	reg := registry.New()
+	reg := newRegistry(t)
 	digest, err := reg.Add("dsbuild/base:bookworm", tar)
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +157,7 @@ func TestSite(t *testing.T) {
 			"` + mirror + `": {"http": false},
 			"` + proxied + `": {"http": true}}}`,
 	})
-	mirrored, through := registry.New(), registry.New()
+	mirrored, through := newRegistry(t), newRegistry(t)
 	if _, err := mirrored.Add("library/debian:bookworm-slim", tar); err != nil {
 		t.Fatal(err)
 	}
