@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +22,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/debian"
-	"github.com/dsbuild/dsbuild/ci/ledger"
+	"github.com/dsbuild/dsbuild/ci/parts"
+	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -66,8 +66,8 @@ type wheelBuilds struct{ *workspace }
 // thrown away. Its downloads are those of all that is made here.
 func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (string, error) {
 	s := site{dir: filepath.Join(builds.dir, "build")}
-	downloads := filepath.Join(builds.cache, "uv")
-	if err := errors.Join(os.MkdirAll(s.hostPath(), 0o700), os.MkdirAll(downloads, 0o700)); err != nil {
+	downloads, err := python.Downloads()
+	if err := errors.Join(err, os.MkdirAll(s.hostPath(), 0o700), os.MkdirAll(downloads, 0o700)); err != nil {
 		return "", err
 	}
 	if err := os.Symlink(downloads, s.hostPath("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
@@ -251,7 +251,7 @@ func (builds wheelBuilds) buildVariants(round int) []way {
 // compareBuilds compares dsbuild's builds with the stock recipe's.
 func (builds wheelBuilds) compareBuilds(ctx context.Context) (string, error) {
 	walls, cpus, sizes := map[string][]float64{}, map[string][]float64{}, map[string]int64{}
-	rounds := cmp.Or(builds.rounds, 2)
+	const rounds = 2
 	for round := 1; round <= rounds; round++ {
 		step := builds.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", builtOps, round, rounds))
 		var said []string
@@ -284,7 +284,7 @@ func (builds wheelBuilds) buildTable(walls, cpus map[string][]float64, sizes map
 		for i := range ratios {
 			ratios[i] = walls[w.name][i] / walls[stockName][i]
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", ledger.Markdown(w.name), aroundMedian(spreadOf(walls[w.name]), "%.1f"),
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", parts.Markdown(w.name), aroundMedian(spreadOf(walls[w.name]), "%.1f"),
 			aroundMedian(spreadOf(ratios), "%.3f"), aroundMedian(spreadOf(cpus[w.name]), "%.1f"), sizes[w.name])
 	}
 	return b.String()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -148,28 +147,10 @@ func TestRanking(t *testing.T) {
 	}
 }
 
-func TestChoose(t *testing.T) {
-	names := func(all []part) (out []string) {
-		for _, p := range all {
-			out = append(out, p.name)
-		}
-		return out
-	}
-	if all, err := chooseParts([]string{"growth", "deploy"}); err != nil || !slices.Equal(names(all), []string{"deploy", "growth"}) {
-		t.Error(names(all), err)
-	}
-	if all, err := chooseParts(nil); err != nil || len(all) != len(allParts()) {
-		t.Error(names(all), err)
-	}
-	if _, err := chooseParts([]string{"nothing"}); err == nil {
-		t.Error("a part that is none was found")
-	}
-}
-
 // The document of this checkout can take results.
 func TestDocument(t *testing.T) {
 	t.Chdir("../..")
-	if err := resultsDocument().Check(); err != nil {
+	if err := new(workspace).newProgram().Document.Check(); err != nil {
 		t.Error(err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -48,10 +47,9 @@ type fleetRaces struct{ *workspace }
 // runRace returns the samples of each contender, in the order of rounds. To warm up
 // each has done the work on one node.
 func (races fleetRaces) runRace(ctx context.Context, r race) (ranking, error) {
-	rounds := cmp.Or(races.rounds, r.rounds)
 	out := ranking{title: r.title, contenders: r.contenders(r.nodes), samples: map[string][]sample{}}
-	for round := range rounds + 1 {
-		title, n := fmt.Sprintf("%s, round %d of %d", r.title, round, rounds), r.nodes
+	for round := range r.rounds + 1 {
+		title, n := fmt.Sprintf("%s, round %d of %d", r.title, round, r.rounds), r.nodes
 		if round == 0 {
 			title, n = r.title+", warming up", 1
 		}
@@ -103,7 +101,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 		return sample{}, err
 	}
 	if took.Status != 0 {
-		return sample{}, fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, filepath.Join(races.dir, "log"))
+		return sample{}, fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, races.log.Name())
 	}
 	s := sample{took, (end - begin).Seconds()}
 	if r.after != nil {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dsbuild/dsbuild/ci/ledger"
+	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
 // ranking is what came of a race.
@@ -23,14 +23,14 @@ type ranking struct {
 // String is the table: wall times, their ratio to dsbuild's, and where CPU time went.
 func (r ranking) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", ledger.Markdown(r.title), dsbuildName)
+	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", parts.Markdown(r.title), dsbuildName)
 	for _, c := range r.contenders {
 		s := r.samples[c.name]
 		ratio := "1"
 		if c.name != dsbuildName {
 			ratio = aroundMedian(r.ratio(c.name, dsbuildName), "%.2f")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", ledger.Markdown(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", parts.Markdown(c.name), aroundMedian(spreadOf(each(s, wall)), "%.1f"), ratio,
 			aroundMedian(spreadOf(each(s, driverCPU)), "%.2f"), aroundMedian(spreadOf(each(s, nodesCPU)), "%.1f"))
 	}
 	return b.String()
@@ -90,5 +90,5 @@ func (r ranking) leanness(others ...string) string {
 
 // listTools names what exactly was compared.
 func (ws *workspace) listTools() string {
-	return "Compared: " + ledger.Markdown(strings.Join(ws.versions, "; ")) + ".\n"
+	return "Compared: " + parts.Markdown(strings.Join(ws.versions, "; ")) + ".\n"
 }

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/debian"
@@ -33,15 +32,11 @@ const fleetSize = 64
 //	ansible/   what Ansible writes down of itself
 //	build/     where wheels are built, with the toolchain
 //	bin/bench  this program
-//	log        the tools' output of the last run
+//	logs/      the tools' output in the last run of each part
 type workspace struct {
-	cache  string // dsbuild's folder in the user's cache
-	dir    string
-	rounds int // 0: the part's own number
-	ui     ui.Reporter
-	lock   *os.File
-	log    *os.File
-	got    []string
+	dir string
+	ui  ui.Reporter
+	log *os.File // the tools' output in the part that runs
 
 	dsbuild  string // the program
 	path     string // PATH of the commands
@@ -52,31 +47,14 @@ type workspace struct {
 	site     site     // where wheels are built
 }
 
-// newWorkspace locks the folder: two runs at once would distort each other's measurements.
-func newWorkspace(cache string, rounds int, r ui.Reporter) (*workspace, error) {
-	ws := &workspace{cache: cache, dir: filepath.Join(cache, "bench"), rounds: rounds, ui: r}
-	if err := os.MkdirAll(ws.dir, 0o755); err != nil {
-		return nil, err
-	}
-	var err error
-	if ws.lock, err = os.OpenFile(filepath.Join(ws.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644); err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(ws.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		ws.lock.Close()
-		return nil, fmt.Errorf("another run of the benchmarks holds %s: %w", ws.lock.Name(), err)
-	}
-	if ws.log, err = os.Create(filepath.Join(ws.dir, "log")); err != nil {
-		ws.lock.Close()
-		return nil, err
-	}
-	return ws, nil
+// begin prepares for a part.
+func (ws *workspace) begin(r ui.Reporter, log *os.File) error {
+	ws.ui, ws.log = r, log
+	return nil
 }
 
 // close stops the nodes.
 func (ws *workspace) close() error {
-	defer ws.lock.Close()
-	defer ws.log.Close()
 	if ws.fleet == nil {
 		return nil
 	}

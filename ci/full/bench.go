@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -25,60 +24,26 @@ import (
 type bench struct {
 	dir   string
 	ui    ui.Reporter
-	log   io.Writer
-	lock  *os.File
-	built string // the wheel of this checkout, where a part needs one
+	log   *os.File // of the part that runs
+	built string   // the wheel of this checkout, where a part needs one
 }
 
-// newBench locks the folder: two runs would measure each other.
-func newBench(cache string, r ui.Reporter) (*bench, error) {
-	b := &bench{dir: filepath.Join(cache, "full"), ui: r, log: io.Discard}
-	if err := os.MkdirAll(b.dir, 0o755); err != nil {
-		return nil, err
-	}
-	lock, err := os.OpenFile(b.path("lock"), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	b.lock = lock
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		b.close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another test-full runs: it holds %s", lock.Name())
+// begin prepares for a part; before the first it makes the folders, and empties those that are of
+// one run only.
+func (b *bench) begin(r ui.Reporter, log *os.File) error {
+	var err error
+	if b.log == nil {
+		err = errors.Join(os.RemoveAll(b.path("run")), os.RemoveAll(b.path("tmp")))
+		for _, d := range []string{"run", "tmp", "wheels"} {
+			err = errors.Join(err, os.MkdirAll(b.path(d), 0o755))
 		}
-		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	if err := b.removeUnfinished(); err != nil {
-		b.close()
-		return nil, err
-	}
-	return b, nil
-}
-
-// removeUnfinished makes the folders, and empties those that are of one run only.
-func (b *bench) removeUnfinished() error {
-	err := errors.Join(os.RemoveAll(b.path("run")), os.RemoveAll(b.path("tmp")))
-	for _, d := range []string{"logs", "run", "tmp", "wheels"} {
-		err = errors.Join(err, os.MkdirAll(b.path(d), 0o755))
-	}
+	b.ui, b.log = r, log
 	return err
 }
 
-// close frees the lock.
-func (b *bench) close() { b.lock.Close() }
-
 func (b *bench) path(parts ...string) string {
 	return filepath.Join(append([]string{b.dir}, parts...)...)
-}
-
-// openLog starts the log of a part.
-func (b *bench) openLog(name string) (file string, done func(), err error) {
-	log, err := os.Create(b.path("logs", name+".log"))
-	if err != nil {
-		return "", nil, err
-	}
-	b.log = log
-	return log.Name(), func() { b.log = io.Discard; log.Close() }, nil
 }
 
 // tailLines is how much of an output is shown where something failed.

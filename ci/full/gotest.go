@@ -11,6 +11,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/gotest"
+	"github.com/dsbuild/dsbuild/ci/parts"
 	"github.com/dsbuild/dsbuild/internal/rules"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -31,29 +32,46 @@ type outcome struct {
 // fact is something measured, which a test has logged as "result: name: value".
 type fact struct{ name, value string }
 
-// runTests runs the tests of a part, one package at a time so that they measure
+// runTests runs the tests whose names begin so, one package at a time so that they measure
 // themselves and not each other. Whatever keeps the part from passing is in
 // the error.
-func (b *bench) runTests(ctx context.Context, p part) (results, error) {
+func (b *bench) runTests(ctx context.Context, prefix string) (section string, err error) {
 	packages, err := fullPackages(ctx)
 	if err != nil {
-		return results{}, err
+		return "", err
 	}
-	args := append([]string{"test", "-tags", "full", "-count=1", "-p", "1", "-timeout", "55m", "-json", "-run", "^" + p.tests}, packages...)
+	args := append([]string{"test", "-tags", "full", "-count=1", "-p", "1", "-timeout", "55m", "-json", "-run", "^" + prefix}, packages...)
 	fmt.Fprintf(b.log, "\n$ go %s\n", strings.Join(args, " "))
 	cmd := child.Command(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "DSBUILD_FULL_DIR="+b.dir, "DSBUILD_TEST_DIR="+b.path("run"), "DSBUILD_TEST_WHEEL="+b.built)
 	cmd.Stderr = b.log
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return results{}, err
+		return "", err
 	}
 	if err := cmd.Start(); err != nil {
-		return results{}, err
+		return "", err
 	}
 	c := newCollector(b.log, b.ui)
 	readErr := c.readEvents(stdout)
-	return c.finishResults(errors.Join(readErr, cmd.Wait()))
+	r, err := c.finishResults(errors.Join(readErr, cmd.Wait()))
+	return r.String(), err
+}
+
+// String is the part's section of the document.
+func (r results) String() string {
+	var out strings.Builder
+	fmt.Fprint(&out, "| test | result | seconds |\n|---|---|---|\n")
+	for _, t := range r.tests {
+		fmt.Fprintf(&out, "| %s | %s | %.1f |\n", parts.Markdown(id{t.pkg, t.name}.String()), t.action, t.seconds)
+	}
+	if len(r.facts) > 0 {
+		fmt.Fprintln(&out)
+	}
+	for _, f := range r.facts {
+		fmt.Fprintf(&out, "- %s: %s\n", parts.Markdown(f.name), parts.Markdown(f.value))
+	}
+	return out.String()
 }
 
 // fullPackages lists the packages that have long tests: linking the tests of

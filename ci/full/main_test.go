@@ -2,89 +2,74 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-func TestChoose(t *testing.T) {
-	for _, c := range []struct{ args, want []string }{
-		{nil, []string{"inside", "toolchains", "pairs", "ops", "host", "farm", "docker", "launch", "fleet", "faults", "slurm", "check", "job", "release", "nightly", "lint", "speed"}},
-		{[]string{"inside"}, []string{"inside"}},
-		{[]string{"toolchains", "inside", "inside"}, []string{"inside", "toolchains"}},
-	} {
-		got, err := chooseParts(c.args)
-		var names []string
-		for _, p := range got {
-			names = append(names, p.name)
-		}
-		if err != nil || !slices.Equal(names, c.want) {
-			t.Errorf("%q: %q, %v", c.args, names, err)
-		}
+// The document of this checkout has a place for the results of each part.
+func TestParts(t *testing.T) {
+	t.Chdir("../..")
+	p := newProgram(t.TempDir())
+	if err := p.Document.Check(); err != nil {
+		t.Error(err)
 	}
-	var out bytes.Buffer
-	code := runParts(t.Context(), []string{"inside", "sideways"}, t.TempDir(), &out)
-	if want := "test-full: no part \"sideways\"; parts: inside, toolchains, pairs, ops, host, farm, docker, launch, fleet, faults, slurm, check, job, release, nightly, lint, speed\n"; code != 2 || out.String() != want {
-		t.Errorf("exit %d, says %q", code, out.String())
+	text, err := os.ReadFile("docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range p.Parts {
+		if !strings.Contains(string(text), "\n| "+part.Name+" | ") {
+			t.Errorf("docs/testing.md does not say what part %s proves", part.Name)
+		}
 	}
 }
 
 func quiet() *ui.Console { return ui.New(new(bytes.Buffer), ui.Options{}) }
 
-func TestBenchIsLocked(t *testing.T) {
-	cache := t.TempDir()
-	b, err := newBench(cache, quiet())
+// newBench is a folder for proofs.
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { log.Close() })
+	b := &bench{dir: t.TempDir()}
 	half := b.path("tmp", "half.whl")
-	if err := os.WriteFile(half, nil, 0o644); err != nil {
+	if err := errors.Join(os.Mkdir(b.path("tmp"), 0o755), os.WriteFile(half, nil, 0o644), b.begin(quiet(), log)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newBench(cache, quiet()); err == nil || !strings.Contains(err.Error(), "another test-full runs") {
-		t.Errorf("a second run: %v", err)
-	}
-	if _, err := os.Stat(half); err != nil {
-		t.Errorf("the second run has touched what the first one does: %v", err)
-	}
-	b.close()
-	if b, err = newBench(cache, quiet()); err != nil {
-		t.Fatal(err)
-	}
-	b.close()
 	if _, err := os.Stat(half); err == nil {
 		t.Error("an unfinished download is still there")
 	}
+	return b
 }
 
-// Outside of a checkout nothing runs, and no hour is lost.
-func TestRunNeedsTheDocument(t *testing.T) {
-	t.Chdir(t.TempDir())
-	var out bytes.Buffer
-	code := runParts(t.Context(), []string{"inside"}, t.TempDir(), &out)
-	if code != 1 || !strings.Contains(out.String(), "docs/testing.md") {
-		t.Errorf("exit %d, says %q", code, out.String())
+func TestSection(t *testing.T) {
+	r := results{
+		tests: []outcome{{"github.com/dsbuild/dsbuild/wheel", "TestFullInsideA", "pass", 12.34}},
+		facts: []fact{{"peak memory", "63 MiB, 3<5 | 4"}},
+	}
+	const want = `| test | result | seconds |
+|---|---|---|
+| TestFullInsideA (wheel) | pass | 12.3 |
+
+- peak memory: 63 MiB, 3&lt;5 \| 4
+`
+	if got := r.String(); got != want {
+		t.Errorf("got\n%s", got)
 	}
 }
 
 func TestCommand(t *testing.T) {
-	b, err := newBench(t.TempDir(), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.close()
-	name, done, err := b.openLog("x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBench(t)
 	step := b.ui.Step("x")
-	err = b.runCommand(t.Context(), step, nil, "sh", "-c", "echo from here; echo it broke >&2; exit 3")
+	err := b.runCommand(t.Context(), step, nil, "sh", "-c", "echo from here; echo it broke >&2; exit 3")
 	if err == nil || !strings.Contains(err.Error(), "exit status 3\nfrom here\nit broke") {
 		t.Errorf("%v", err)
 	}
@@ -92,13 +77,7 @@ func TestCommand(t *testing.T) {
 	if err := b.runCommand(t.Context(), step, &out, "sh", "-c", "echo apart; echo to the log >&2"); err != nil || out.String() != "apart\n" {
 		t.Errorf("%v, %q", err, out.String())
 	}
-	ended, end := context.WithCancelCause(t.Context())
-	end(errors.New("tired"))
-	if err := endReason(ended, b.runCommand(ended, step, nil, "sleep", "60")); err == nil || err.Error() != "tired" {
-		t.Errorf("%v", err)
-	}
-	done()
-	log, err := os.ReadFile(name)
+	log, err := os.ReadFile(b.log.Name())
 	if err != nil || !strings.Contains(string(log), "$ sh -c echo from") || !strings.Contains(string(log), "\nit broke\n") || !strings.Contains(string(log), "\nto the log\n") {
 		t.Errorf("%v, log:\n%s", err, log)
 	}

@@ -13,26 +13,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// need is something that the tests of a part find ready. get returns a remark about it.
-type need struct {
-	title string
-	get   func(*bench, context.Context, ui.Step) (detail string, err error)
-}
-
-// prepareNeeds gets all that a part needs.
-func (b *bench) prepareNeeds(ctx context.Context, p part) error {
-	for _, n := range p.needs {
-		step := b.ui.Step(n.title)
-		detail, err := n.get(b, ctx, step)
-		if err != nil {
-			step.End(ui.Failed, "")
-			return fmt.Errorf("%s: %w", n.title, err)
-		}
-		step.End(ui.Done, detail)
-	}
-	return nil
-}
-
 //go:embed requirements.txt
 var requirements string
 

@@ -1,4 +1,4 @@
-package ledger
+package parts
 
 import (
 	"context"
@@ -14,43 +14,42 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Origin says when, of what and where results are.
-type Origin struct {
-	When    time.Time
-	Commit  string // with Changes behind it where the tree is not just that
-	Machine string
-	written []string
+// origin says when, of what and where results are.
+type origin struct {
+	when    time.Time
+	commit  string // with changes behind it where the tree is not just that
+	machine string
+	written string // the file that the results are written to; it does not count as a change
 }
 
-// Changes is said of a commit where the tree is not just that.
-const Changes = "+changes"
+// changes is said of a commit where the tree is not just that.
+const changes = "+changes"
 
-// Now is the origin of results that are made now. The files that
-// results are written to change nothing about that.
-func Now(ctx context.Context, written ...string) (Origin, error) {
-	o := Origin{When: time.Now().UTC(), written: written}
+// originNow is the origin of results that are made now.
+func originNow(ctx context.Context, written string) (origin, error) {
+	o := origin{when: time.Now().UTC(), written: written}
 	var err error
-	if o.Commit, err = describeCommit(ctx, written); err != nil {
+	if o.commit, err = describeCommit(ctx, written); err != nil {
 		return o, err
 	}
-	o.Machine, err = describeMachine()
+	o.machine, err = describeMachine()
 	return o, err
 }
 
-// Close is called when all is done: somebody may have worked here meanwhile.
-func (o *Origin) Close(ctx context.Context) {
-	if now, err := describeCommit(ctx, o.written); err != nil || now != o.Commit {
-		o.Commit = strings.TrimSuffix(o.Commit, Changes) + Changes
+// close is called when all is done: somebody may have worked here meanwhile.
+func (o *origin) close(ctx context.Context) {
+	if now, err := describeCommit(ctx, o.written); err != nil || now != o.commit {
+		o.commit = strings.TrimSuffix(o.commit, changes) + changes
 	}
 }
 
 // String is the beginning of a section's first line.
-func (o Origin) String() string {
-	return fmt.Sprintf("%s, commit %s; %s", o.When.Format("2006-01-02 15:04 UTC"), o.Commit, o.Machine)
+func (o origin) String() string {
+	return fmt.Sprintf("%s, commit %s; %s", o.when.Format("2006-01-02 15:04 UTC"), o.commit, o.machine)
 }
 
 // describeCommit names the commit that is checked out.
-func describeCommit(ctx context.Context, except []string) (string, error) {
+func describeCommit(ctx context.Context, except string) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", args...).Output()
 		if err != nil {
@@ -62,13 +61,9 @@ func describeCommit(ctx context.Context, except []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	status := []string{"status", "--porcelain", "--", "."}
-	for _, file := range except {
-		status = append(status, ":!"+file)
-	}
-	dirty, err := git(status...)
+	dirty, err := git("status", "--porcelain", "--", ".", ":!"+except)
 	if dirty != "" {
-		head += Changes
+		head += changes
 	}
 	return head, err
 }

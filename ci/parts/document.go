@@ -1,6 +1,4 @@
-// Package ledger keeps results of proofs and measurements in a document: between two
-// marks, a section for each part, with when, where and of which commit.
-package ledger
+package parts
 
 import (
 	"fmt"
@@ -12,7 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Document is a file of the checkout with a place for results.
+// Document is a file of the checkout with a place for results: between two marks, a section
+// for each part, with when, where and of which commit.
 type Document struct {
 	// File is relative to the checkout's root.
 	File string
@@ -45,12 +44,7 @@ func (d Document) Save(title, section string) error {
 	if err != nil {
 		return err
 	}
-	return Write(d.File, text)
-}
-
-// Write writes a text file whole or not at all.
-func Write(file, text string) error {
-	return atomicfile.Write(file, strings.NewReader(text), 0o644)
+	return atomicfile.Write(d.File, strings.NewReader(text), 0o644)
 }
 
 // replaceSection puts a section in its place.
