@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dsbuild/dsbuild/ci/nodes"
+	"github.com/dsbuild/dsbuild/ci/proc"
 )
 
 // gauge reads the CPU time of the nodes: of their servers, and of everything
@@ -26,9 +27,9 @@ type gauge struct {
 // passOver ignores the orphans that this process has adopted until now, as none of the nodes': the
 // engine that has built their wheels.
 func (g *gauge) passOver() {
-	for _, p := range readProcesses() {
-		if p.parent == os.Getpid() && p.state != "Z" {
-			g.others = append(g.others, p.pid)
+	for _, p := range childrenOf(os.Getpid()) {
+		if !p.Ended() {
+			g.others = append(g.others, p.PID)
 		}
 	}
 }
@@ -43,17 +44,15 @@ const settleLimit = time.Minute
 // readCPU waits until nothing runs on the nodes any more, and returns the CPU time
 // that they have used since they were started.
 func (g *gauge) readCPU() (time.Duration, error) {
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go runs on
 	for deadline := time.Now().Add(settleLimit); ; time.Sleep(5 * time.Millisecond) {
-		all := readProcesses()
-		servers, busy, err := g.sortProcesses(all)
+		servers, busy, err := g.sortProcesses(proc.All())
 		if err != nil {
 			return 0, err
 		}
 		if len(busy) == 0 {
 			used := g.orphans
 			for _, p := range servers {
-				used += time.Duration(p.ticks) * tick
+				used += p.CPU
 			}
 			return used, nil
 		}
@@ -65,7 +64,7 @@ func (g *gauge) readCPU() (time.Duration, error) {
 
 // sortProcesses finds the servers among all processes, and what else runs on the nodes.
 // Orphans that have ended are waited for.
-func (g *gauge) sortProcesses(all []process) (servers, busy []process, err error) {
+func (g *gauge) sortProcesses(all []proc.Process) (servers, busy []proc.Process, err error) {
 	var pids []int
 	for _, n := range g.fleet.Nodes {
 		if pid := n.Pid(); pid != 0 {
@@ -81,14 +80,14 @@ func (g *gauge) sortProcesses(all []process) (servers, busy []process, err error
 	}
 	for _, p := range all {
 		switch {
-		case slices.Contains(pids, p.pid):
+		case slices.Contains(pids, p.PID):
 			servers = append(servers, p)
-		case p.parent == os.Getpid() && p.state == "Z":
+		case p.Parent == os.Getpid() && p.State == "Z":
 			var u syscall.Rusage
-			if pid, err := syscall.Wait4(p.pid, nil, syscall.WNOHANG, &u); pid == p.pid && err == nil {
+			if pid, err := syscall.Wait4(p.PID, nil, syscall.WNOHANG, &u); pid == p.PID && err == nil {
 				g.orphans += cpuOf(u)
 			}
-		case below[p.parent] && !slices.Contains(g.others, p.pid): // enough to know that something is at work
+		case below[p.Parent] && !slices.Contains(g.others, p.PID): // enough to know that something is at work
 			busy = append(busy, p)
 		}
 	}

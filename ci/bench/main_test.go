@@ -52,8 +52,8 @@ func TestMeteredCountsWhatIsLeftBehind(t *testing.T) {
 	if c.Status != 7 || c.CPU < 0.3 || c.Wall < 0.3 || c.Memory < 1<<20 || out.String() != "said\n" {
 		t.Errorf("%+v, %q", c, &out)
 	}
-	for _, p := range readProcesses() {
-		if p.name == "sleep" && p.parent == os.Getpid() {
+	for _, p := range childrenOf(os.Getpid()) {
+		if p.Name == "sleep" {
 			t.Errorf("left behind: %v", p)
 		}
 	}
@@ -86,21 +86,6 @@ func TestGaugeCountsWhatNodesLeaveBehind(t *testing.T) {
 	}
 	if used := after - before; used < 580*time.Millisecond {
 		t.Errorf("%s of CPU time on the nodes, at least 600 ms were used", used)
-	}
-}
-
-func TestParse(t *testing.T) {
-	var p process
-	if err := p.parse("4711 (a (b) c) S 12 1 1 0 -1 4194560 1 2 3 4 100 20 3000 400 20 0 1 0"); err != nil {
-		t.Fatal(err)
-	}
-	if p.pid != 4711 || p.name != "a (b) c" || p.state != "S" || p.parent != 12 || p.ticks != 3520 {
-		t.Errorf("%+v", p)
-	}
-	for _, text := range []string{"", "x", "1 (", "1 ) (", "1 (a) S 2"} {
-		if p.parse(text) == nil {
-			t.Errorf("%q is a process", text)
-		}
 	}
 }
 

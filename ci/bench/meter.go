@@ -11,14 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/dsbuild/dsbuild/ci/child"
+	"github.com/dsbuild/dsbuild/ci/proc"
 )
 
 // cost is the time and memory that a command used.
@@ -112,8 +112,8 @@ func endChildren(limit time.Duration) error {
 			return nil
 		}
 		for _, p := range left {
-			syscall.Kill(p.pid, sig)                        //nolint:errcheck // it may have ended
-			syscall.Wait4(p.pid, nil, syscall.WNOHANG, nil) //nolint:errcheck // likewise
+			syscall.Kill(p.PID, sig)                        //nolint:errcheck // it may have ended
+			syscall.Wait4(p.PID, nil, syscall.WNOHANG, nil) //nolint:errcheck // likewise
 		}
 		if time.Now().After(deadline) {
 			if sig == syscall.SIGKILL {
@@ -124,57 +124,7 @@ func endChildren(limit time.Duration) error {
 	}
 }
 
-// process is a line of the table of processes.
-type process struct {
-	pid, parent int
-	name, state string
-	ticks       int64 // of CPU time: its own and that of ended children it has waited for
-}
-
-func (p process) String() string { return fmt.Sprintf("%d (%s)", p.pid, p.name) }
-
 // childrenOf returns the processes whose parent is pid.
-func childrenOf(pid int) []process {
-	var found []process
-	for _, p := range readProcesses() {
-		if p.parent == pid {
-			found = append(found, p)
-		}
-	}
-	return found
-}
-
-// readProcesses reads the table of processes.
-func readProcesses() []process {
-	files, _ := filepath.Glob("/proc/[0-9]*/stat") // a bad pattern finds none
-	var all []process
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		var p process
-		if p.parse(string(text)) == nil {
-			all = append(all, p)
-		}
-	}
-	return all
-}
-
-// parse reads /proc/PID/stat: pid (name) state parent …; the name may hold anything.
-func (p *process) parse(text string) error {
-	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
-	if open < 0 || end < open {
-		return errors.New("no name")
-	}
-	p.name = text[open+1 : end]
-	if _, err := fmt.Sscan(text[:open], &p.pid); err != nil {
-		return err
-	}
-	var skip string
-	var own, system, waited, waitedSystem int64
-	_, err := fmt.Sscan(text[end+1:], &p.state, &p.parent, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip,
-		&own, &system, &waited, &waitedSystem)
-	p.ticks = own + system + waited + waitedSystem
-	return err
+func childrenOf(pid int) []proc.Process {
+	return slices.DeleteFunc(proc.All(), func(p proc.Process) bool { return p.Parent != pid })
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // needFree is the disk an installation asks for: the pieces, the caches of the
@@ -50,7 +51,7 @@ func checkDisk(dir string, need uint64) error {
 	if free >= need {
 		return nil
 	}
-	return hint.With(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", formatSize(need), dir, formatSize(free)),
+	return hint.With(fmt.Errorf("dsbuild's own engine needs %s of disk below %s, %s are free", ui.Size(int64(need)), dir, ui.Size(int64(free))),
 		"free some, or put the engine on another disk: XDG_STATE_HOME=/big/disk")
 }
 
@@ -106,17 +107,6 @@ func hostPackages(ctx context.Context, con *console) error {
 	}
 	con.printLine("host", "installed")
 	return nil
-}
-
-// formatSize prints a number of bytes for people.
-func formatSize(n uint64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.1f GB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.0f MB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d kB", n>>10)
 }
 
 // findCheckout finds ci/engine/tools above the current directory.

@@ -8,9 +8,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dsbuild/dsbuild/ci/proc"
 )
 
 // process names a process for good: a pid alone is given to another process
@@ -39,44 +40,29 @@ func (p process) String() string {
 }
 
 // identifyProcess returns the process that now has the pid.
-func identifyProcess(proc string, pid int) (process, error) {
-	start, _, err := procStat(proc, pid)
+func identifyProcess(root string, pid int) (process, error) {
+	now, err := proc.Read(root, pid)
 	if err != nil {
 		return process{}, err
 	}
-	boot, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	boot, err := os.ReadFile(filepath.Join(root, "sys/kernel/random/boot_id"))
 	if err != nil {
 		return process{}, err
 	}
-	return process{pid, start, strings.TrimSpace(string(boot))}, nil
+	return process{pid, now.Start, strings.TrimSpace(string(boot))}, nil
 }
 
 // alive reports whether this very process still runs; a zombie does not.
-func (p process) alive(proc string) bool {
+func (p process) alive(root string) bool {
 	if p.PID <= 0 {
 		return false
 	}
-	now, err := identifyProcess(proc, p.PID)
-	if err != nil || now != p {
+	same, err := identifyProcess(root, p.PID)
+	if err != nil || same != p {
 		return false
 	}
-	_, state, err := procStat(proc, p.PID)
-	return err == nil && state != "Z" && state != "X"
-}
-
-// procStat returns start time and state of a process. The name in between may
-// hold anything, so it is cut away up to its last parenthesis.
-func procStat(proc string, pid int) (start, state string, err error) {
-	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return "", "", err
-	}
-	i := strings.LastIndex(string(b), ")")
-	f := strings.Fields(string(b)[i+1:])
-	if i < 0 || len(f) < 20 {
-		return "", "", fmt.Errorf("process %d: unreadable stat", pid)
-	}
-	return f[19], f[0], nil
+	now, err := proc.Read(root, p.PID)
+	return err == nil && !now.Ended()
 }
 
 func (l Layout) readRecord() (r record, ok bool) {

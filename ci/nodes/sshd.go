@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/ci/proc"
 	"github.com/dsbuild/dsbuild/ci/python"
 )
 
@@ -299,12 +300,15 @@ func (n *Node) stopServer() error {
 // ownProcesses lists the listener, its descendants, and all else that has the node's
 // mark in its environment.
 func (n *Node) ownProcesses() []int {
+	all := proc.All()
 	var pids []int
 	if pid := n.Pid(); pid != 0 {
 		pids = append(pids, pid)
-		pids = append(pids, descendants(pid)...)
+		for _, p := range proc.Descendants(all, pid) {
+			pids = append(pids, p.PID)
+		}
 	}
-	return append(pids, withEnv(n.marker())...)
+	return append(pids, withEnv(all, n.marker())...)
 }
 
 // waitOrKill waits for a process that was asked to end, and makes it.
@@ -319,11 +323,10 @@ func (n *Node) waitOrKill(pid int) error {
 	return nil
 }
 
-// hasEnded waits for a process to end; a zombie has.
+// hasEnded waits for a process to end.
 func hasEnded(pid int, limit time.Duration) bool {
 	for deadline := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
-		state, _, ok := procStat(pid)
-		if !ok || state == "Z" {
+		if p, err := proc.Read(proc.Root, pid); err != nil || p.Ended() {
 			return true
 		}
 		if !time.Now().Before(deadline) {
@@ -332,59 +335,17 @@ func hasEnded(pid int, limit time.Duration) bool {
 	}
 }
 
-// procStat reads state and parent of a process.
-func procStat(pid int) (state string, parent int, ok bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return "", 0, false
-	}
-	// pid (name) state parent …; the name may hold anything.
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 2 {
-		return "", 0, false
-	}
-	parent, err = strconv.Atoi(fields[1])
-	return fields[0], parent, err == nil
-}
-
-func allPids() []int {
-	dirs, _ := os.ReadDir("/proc") //nolint:errcheck // then there are none
-	var pids []int
-	for _, d := range dirs {
-		if pid, err := strconv.Atoi(d.Name()); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// descendants are the children of a process, theirs, and so on.
-func descendants(root int) []int {
-	children := map[int][]int{}
-	for _, pid := range allPids() {
-		if _, parent, ok := procStat(pid); ok {
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	found := []int{}
-	for queue := []int{root}; len(queue) > 0; queue = queue[1:] {
-		found = append(found, children[queue[0]]...)
-		queue = append(queue, children[queue[0]]...)
-	}
-	return found
-}
-
 // withEnv are the processes that were started with this variable.
-func withEnv(kv string) []int {
+func withEnv(all []proc.Process, kv string) []int {
 	var found []int
-	for _, pid := range allPids() {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if err != nil || pid == os.Getpid() {
+	for _, p := range all {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+		if err != nil || p.PID == os.Getpid() {
 			continue
 		}
 		for v := range bytes.SplitSeq(b, []byte{0}) {
 			if string(v) == kv {
-				found = append(found, pid)
+				found = append(found, p.PID)
 				break
 			}
 		}
@@ -426,7 +387,7 @@ func (f *Fleet) Kill(i int) error {
 
 // Busy reports whether anything runs on node i but its sshd and connections.
 func (f *Fleet) Busy(i int) bool {
-	return len(withEnv(f.Nodes[i].marker())) > 0
+	return len(withEnv(proc.All(), f.Nodes[i].marker())) > 0
 }
 
 // Configure puts lines into the sshd_config of node i, in place of those with the
