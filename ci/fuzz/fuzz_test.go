@@ -20,7 +20,7 @@ func TestUsage(t *testing.T) {
 
 func TestTargets(t *testing.T) {
 	t.Chdir("../..")
-	all, err := findTargets(t.Context())
+	all, err := findTargets()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func TestVerdict(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := errors.New("exit status 1")
-	if err := x.readVerdict(nil, fine); err != nil || describeProgress(fine) != "22577 inputs" {
-		t.Errorf("%v, %s", err, describeProgress(fine))
+	if err := x.readVerdict(nil, fine); err != nil {
+		t.Error(err)
 	}
 	if err := x.readVerdict(failed, race); err != nil {
 		t.Errorf("Go's own race: %v", err)

@@ -54,7 +54,7 @@ func parseDuration(args []string) (time.Duration, error) {
 // fuzzAll fuzzes on after a target has failed: what another one finds may be
 // the better clue.
 func fuzzAll(ctx context.Context, each time.Duration, w io.Writer) error {
-	all, err := findTargets(ctx)
+	all, err := findTargets()
 	if err != nil {
 		return err
 	}
