@@ -23,6 +23,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/engine/enginetest"
+	"github.com/dsbuild/dsbuild/ci/needs"
 )
 
 // Daemon is a running daemon.
@@ -117,17 +118,13 @@ func installDaemon(tb testing.TB, program string, packages ...string) {
 	if testing.Short() {
 		tb.Skip("short: runs a real container daemon")
 	}
-	missing := tb.Skipf
-	if os.Getenv("CI") == "true" {
-		missing = tb.Fatalf
-	}
 	ids, _ := os.ReadFile("/proc/self/uid_map") //nolint:errcheck // then there are none
 	if os.Geteuid() != 0 || !bytes.Contains(ids, []byte("4294967295")) {
-		missing("a container daemon of the test's own needs root, outside of user namespaces")
+		needs.Missing(tb, "a container daemon of the test's own needs root, outside of user namespaces")
 	}
 	try := []string{"--net", "--mount", "--pid", "--fork", "mount", "-t", "tmpfs", "tmpfs", "/mnt"}
 	if out, err := exec.CommandContext(tb.Context(), "unshare", try...).CombinedOutput(); err != nil {
-		missing("a container daemon of the test's own needs the right to make namespaces and mounts: %s", bytes.TrimSpace(out))
+		needs.Missing(tb, "a container daemon of the test's own needs the right to make namespaces and mounts: %s", bytes.TrimSpace(out))
 	}
 	have := func() bool {
 		_, daemon := exec.LookPath(program)
@@ -135,7 +132,7 @@ func installDaemon(tb testing.TB, program string, packages ...string) {
 		return daemon == nil && network == nil
 	}
 	if err := debian.Ensure(tb.Context(), have, append(packages, "slirp4netns")...); err != nil {
-		missing("installing %s: %v", program, err)
+		needs.Missing(tb, "installing %s: %v", program, err)
 	}
 }
 

@@ -245,10 +245,8 @@ func (r *reader) readBlock(lines *text.Segments, lang string) error {
 		return nil
 	}
 	switch lang {
-	case "console":
-		b.Commands = readSession(b)
-	case "", "sh", "bash":
-		b.Commands = readScript(b)
+	case "console", "", "sh", "bash":
+		b.Commands = readCommands(b, lang == "console")
 	default:
 		if r.record {
 			return nil
@@ -272,41 +270,24 @@ func (r *reader) readBlock(lines *text.Segments, lang string) error {
 	return nil
 }
 
-// readScript reads a block in which every line is a command.
-func readScript(b Block) []Command {
-	var all []Command
-	open := false
-	for i, line := range strings.Split(strings.TrimRight(b.Text, "\n"), "\n") {
-		line, prompt := strings.CutPrefix(line, "$ ")
-		switch {
-		case open:
-			last := &all[len(all)-1]
-			last.Text += "\n" + line
-		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") && !prompt:
-			continue
-		default:
-			all = append(all, Command{Line: b.Line + i, Text: line})
-		}
-		open = strings.HasSuffix(line, `\`)
-	}
-	return all
-}
-
-// readSession reads a block that shows a terminal: commands behind "$ ", and their output.
-func readSession(b Block) []Command {
+// readCommands reads a block of commands. In one that shows a terminal they stand behind "$ ",
+// and the other lines are their output; else every line is a command.
+func readCommands(b Block, terminal bool) []Command {
 	var all []Command
 	open := false
 	for i, line := range strings.Split(strings.TrimRight(b.Text, "\n"), "\n") {
 		command, prompt := strings.CutPrefix(line, "$ ")
+		ignored := strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#")
 		switch {
 		case open:
 			all[len(all)-1].Text += "\n" + line
-		case prompt:
+		case prompt || !terminal && !ignored:
 			all = append(all, Command{Line: b.Line + i, Text: command})
-		case len(all) > 0:
+			open = true
+		case terminal && len(all) > 0:
 			all[len(all)-1].Output += line + "\n"
 		}
-		open = (prompt || open) && strings.HasSuffix(line, `\`)
+		open = open && strings.HasSuffix(line, `\`)
 	}
 	return all
 }

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -89,7 +88,7 @@ func runQuickstart(ctx context.Context) error {
 	}
 	printStep("deploy to three local nodes: dsbuild deploy %s", fleet.Inventory)
 	report := filepath.Join(m.dir, "dist", "report.html")
-	if err := runCommand(ctx, os.Stdout, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
+	if err := child.Run(ctx, os.Stdout, m.programPath(), "deploy", fleet.Inventory, "--wheel", built, "--report", report); err != nil {
 		return err
 	}
 	printStep("the wheel is %s, the report %s; your own nodes: docs/quickstart.md", built, report)
@@ -110,7 +109,7 @@ func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 // compileProgram makes the program dsbuild, and brings the engine up where one builds.
 func (m machine) compileProgram(ctx context.Context) error {
 	printStep("compiling dsbuild (the first time a minute or two)")
-	err := runCommand(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
+	err := child.Run(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
 	if err != nil || !m.engine {
 		return err
 	}
@@ -132,7 +131,7 @@ func (m machine) buildWheel(ctx context.Context) (string, error) {
 	}
 	printStep("a wheel for A100: dsbuild %s", strings.Join(args, " "))
 	var out bytes.Buffer
-	if err := runCommand(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
+	if err := child.Run(ctx, &out, m.programPath(), append(args, "-o", filepath.Join(m.dir, "dist"), "--json")...); err != nil {
 		return "", err
 	}
 	var doc struct {
@@ -148,20 +147,6 @@ func (m machine) buildWheel(ctx context.Context) (string, error) {
 	w := doc.Wheels[0]
 	printStep("%s, %s, sha256 %s", w.Path, ui.Size(w.Size), w.SHA256)
 	return w.Path, nil
-}
-
-// runCommand runs a program to its end.
-func runCommand(ctx context.Context, stdout io.Writer, name string, args ...string) error {
-	cmd := child.Command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
-	err := cmd.Run()
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(name), err)
-	}
-	return nil
 }
 
 func printStep(format string, args ...any) {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -56,7 +55,7 @@ func runAll(ctx context.Context, l *list) error {
 		return err
 	}
 	// What fuzzing finds is worth knowing where a test fails, too.
-	err = errors.Join(goTest(ctx, l), runCommand(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
+	err = errors.Join(goTest(ctx, l), child.Run(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only to say so
 	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
@@ -86,7 +85,7 @@ func buildWheel(ctx context.Context) (engine string, err error) {
 		return "", err
 	}
 	defer document.Close()
-	return engine, runCommand(ctx, document, "bin/dsbuild", args...)
+	return engine, child.Run(ctx, document, "bin/dsbuild", args...)
 }
 
 // wheelPath returns the path of the wheel.
@@ -116,16 +115,6 @@ func goTest(ctx context.Context, l *list) error {
 	}
 	if err := errors.Join(gotest.Read(out, os.Stdout, l.handleEvent), cmd.Wait()); err != nil {
 		return fmt.Errorf("go test: %w", err)
-	}
-	return nil
-}
-
-// runCommand runs a program to its end.
-func runCommand(ctx context.Context, stdout io.Writer, name string, args ...string) error {
-	cmd := child.Command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 	}
 	return nil
 }

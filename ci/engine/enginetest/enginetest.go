@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/dsbuild/dsbuild/ci/needs"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -49,21 +50,13 @@ func Own(tb testing.TB) Engine {
 	f.Env = "" // whatever else there is
 	f.Look = func(string) (string, error) { return "", errors.New("not asked for") }
 	if os.Geteuid() != 0 {
-		skipWithoutEngine(tb, "dsbuild's own engine needs root")
+		needs.Missing(tb, "dsbuild's own engine needs root")
 	}
 	found, err := f.Find(tb.Context())
 	if err != nil {
-		skipWithoutEngine(tb, "needs dsbuild's own engine (make engine): %v", err)
+		needs.Missing(tb, "needs dsbuild's own engine (make engine): %v", err)
 	}
 	return Engine{Home: f.Home, Address: found.Address}
-}
-
-func skipWithoutEngine(tb testing.TB, format string, args ...any) {
-	tb.Helper()
-	if os.Getenv("CI") == "true" {
-		tb.Fatalf(format, args...)
-	}
-	tb.Skipf(format, args...)
 }
 
 // Options are the properties of a second engine.

@@ -16,6 +16,7 @@ import (
 
 	"dagger.io/dagger"
 
+	"github.com/dsbuild/dsbuild/ci/needs"
 	"github.com/dsbuild/dsbuild/ci/registry"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
@@ -26,7 +27,7 @@ func base(t *testing.T) string {
 	t.Helper()
 	tar := (&engine.Bases{Home: Own(t).Home}).There("bookworm")
 	if tar == "" {
-		skipWithoutEngine(t, "needs the base of dsbuild's own engine (make engine)")
+		needs.Missing(t, "needs the base of dsbuild's own engine (make engine)")
 	}
 	return tar
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/dsbuild/dsbuild/ci/debian"
+	"github.com/dsbuild/dsbuild/ci/needs"
 )
 
 // Sudo makes sure that this machine has sudo, and that the test runs as root, which may become
@@ -21,20 +22,12 @@ import (
 func Sudo(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
-		skipWithoutSudo(tb, "this test needs root")
+		needs.Missing(tb, "this test needs root")
 	}
 	there := func() bool { _, err := exec.LookPath("sudo"); return err == nil }
 	if err := debian.Ensure(tb.Context(), there, "sudo"); err != nil {
-		skipWithoutSudo(tb, fmt.Sprintf("installing sudo: %v", err))
+		needs.Missing(tb, "installing sudo: %v", err)
 	}
-}
-
-func skipWithoutSudo(tb testing.TB, what string) {
-	tb.Helper()
-	if os.Getenv("CI") == "true" {
-		tb.Fatal(what)
-	}
-	tb.Skip(what)
 }
 
 // SudoUser is who SudoShell runs commands as, and SudoPassword what sudo asks for.
@@ -50,7 +43,7 @@ func SudoShell(tb testing.TB, sudoers string) []string {
 	tb.Helper()
 	Sudo(tb)
 	if out, err := exec.CommandContext(tb.Context(), "unshare", "-m", "true").CombinedOutput(); err != nil {
-		skipWithoutSudo(tb, fmt.Sprintf("unshare: %s", out))
+		needs.Missing(tb, "unshare: %s", out)
 	}
 	u, err := user.Lookup(SudoUser)
 	if err != nil {

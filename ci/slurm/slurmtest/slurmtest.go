@@ -5,10 +5,10 @@ package slurmtest
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/needs"
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
@@ -25,8 +25,8 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 		opt.Log = func(line string) { tb.Log(line) }
 	}
 	c, err := slurm.Up(tb.Context(), opt)
-	if errors.Is(err, slurm.ErrUnavailable) && os.Getenv("CI") != "true" {
-		tb.Skip(err)
+	if errors.Is(err, slurm.ErrUnavailable) {
+		needs.Missing(tb, "%v", err)
 	}
 	if err != nil {
 		tb.Fatalf("starting a Slurm cluster: %v\nhint: %s", err, hint.Of(err))
