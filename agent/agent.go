@@ -46,9 +46,9 @@ const (
 
 // Options describe the agent to start.
 type Options struct {
-	Python  string       // the interpreter on the node
-	Program node.Program // from NewProgram
-	Request any          // an object: the program's REQUEST; Start adds silence_s
+	// Script is the program, from NewProgram, and where it runs. Its Request is an object; Start
+	// adds silence_s, and provides More.
+	node.Script
 	// Silence is the limit of the life line; 0 means the constant Silence.
 	Silence time.Duration
 	// Event, if set, receives each message that is not an answer. Its error ends the program.
@@ -109,6 +109,8 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 		return nil, err
 	}
 	out, in := io.Pipe()
+	script := opt.Script
+	script.Request, script.More = request, out
 	ending := make(chan struct{})
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Session{
@@ -117,7 +119,6 @@ func Start(ctx context.Context, r remote.Runner, opt Options, into any) (*Sessio
 	}
 	_, first := s.expect()
 	go func() {
-		script := node.Script{Python: opt.Python, Program: opt.Program, Request: request, More: out}
 		s.err = script.Run(lasting, r, s.receive)
 		out.CloseWithError(io.ErrClosedPipe) // a pending write must not wait for a reader
 		close(s.ended)
@@ -266,6 +267,9 @@ func (r reply) decode(into any) error {
 	}
 	return node.Decode(r.OK, into)
 }
+
+// Ended is closed when the agent has ended.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
 
 // Err returns why the agent ended; nil while it runs.
 func (s *Session) Err() error {

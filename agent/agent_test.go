@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/node"
 )
 
 // machine is this machine as a node.
@@ -110,7 +111,7 @@ type started struct {
 // start starts an agent of verbs on a machine, and ends it with the test.
 func start(t *testing.T, m machine, opt agent.Options) *agent.Session {
 	t.Helper()
-	opt.Python, opt.Program, opt.Request = "python3", agent.NewProgram(verbs), map[string]string{"name": "n1"}
+	opt.Script = node.Script{Python: "python3", Program: agent.NewProgram(verbs), Request: map[string]string{"name": "n1"}}
 	var got started
 	s, err := agent.Start(t.Context(), m, opt, &got)
 	if err != nil {
@@ -250,11 +251,11 @@ func TestEndedProgram(t *testing.T) {
 			}
 		})
 	}
-	_, err := agent.Start(t.Context(), newMachine(), agent.Options{Python: "python3", Program: agent.NewProgram("sys.exit('not here')\n")}, nil)
+	_, err := agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: agent.NewProgram("sys.exit('not here')\n")}}, nil)
 	if err == nil || err.Error() != "the program on the node ended: the node says: not here (exit status 1)" {
 		t.Error(err)
 	}
-	_, err = agent.Start(t.Context(), newMachine(), agent.Options{Python: "/no/such/python", Program: agent.NewProgram(verbs)}, nil)
+	_, err = agent.Start(t.Context(), newMachine(), agent.Options{Script: node.Script{Python: "/no/such/python", Program: agent.NewProgram(verbs)}}, nil)
 	if !errors.Is(err, exec.ErrNotFound) && (err == nil || !strings.Contains(err.Error(), "no such file")) {
 		t.Error(err)
 	}
@@ -296,7 +297,7 @@ func TestEndWithinTheGrace(t *testing.T) {
 func TestGivenUpOrder(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	s, err := agent.Start(ctx, newMachine(), agent.Options{Python: "python3", Program: agent.NewProgram(verbs), Request: map[string]string{"name": "n1"}}, nil)
+	s, err := agent.Start(ctx, newMachine(), agent.Options{Script: node.Script{Python: "python3", Program: agent.NewProgram(verbs), Request: map[string]string{"name": "n1"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

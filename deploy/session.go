@@ -80,7 +80,7 @@ func startSession(ctx context.Context, u *nodeRun, req sessionRequest) (*agentSe
 	req.LockS = max(req.LockS, lockWait.Seconds())
 	var b beginReply
 	s, err := agent.Start(ctx, u.Runner, agent.Options{
-		Python: u.facts.Executable, Program: agentProgram, Request: req, Event: ignorePip, Asked: u.Log.Order,
+		Script: node.Script{Python: u.facts.Executable, Program: agentProgram, Request: req}, Event: ignorePip, Asked: u.Log.Order,
 	}, &b)
 	if err != nil {
 		return nil, beginReply{}, refused(err, u.Host)

@@ -68,4 +68,34 @@ func TestFloodIsCutOff(t *testing.T) {
 	}
 }
 
+// The output of a job has no limit; what else comes beside it has.
+func TestEndlessMessages(t *testing.T) {
+	const enough = 24 << 20
+	for name, text := range map[string]string{"large": strings.Repeat("x", 1<<16), "small": ""} {
+		t.Run(name, func(t *testing.T) {
+			script := node.Script{Python: "python3", Program: node.NewProgram("pass"), Request: map[string]any{}, Endless: true}
+			seen, errEnough := 0, errors.New("that is enough")
+			count := func(m json.RawMessage) error {
+				if seen += len(m) + 1; seen > enough {
+					return errEnough
+				}
+				return nil
+			}
+			messages := flood(func(c remote.Command, mark string) (io.Writer, string) {
+				return c.Stdout, strings.Repeat("\n"+mark+`{"a":"`+text+"\"}\n", 100)
+			})
+			if err := script.Run(t.Context(), messages, count); !errors.Is(err, errEnough) {
+				t.Errorf("messages alone: %v", err)
+			}
+			seen = 0
+			mixed := flood(func(c remote.Command, mark string) (io.Writer, string) {
+				return c.Stdout, "\n" + mark + "{}\n" + strings.Repeat("y", 1<<16) + "\n"
+			})
+			if err := script.Run(t.Context(), mixed, count); !errors.Is(err, remote.ErrFlood) {
+				t.Errorf("with noise: %v", err)
+			}
+		})
+	}
+}
+
 var errNonsense = errors.New("that is no message")

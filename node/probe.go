@@ -116,7 +116,7 @@ func ProbeAnd(ctx context.Context, r remote.Runner, python string, e Errand) (fa
 func runProbe(ctx context.Context, r remote.Runner, python string, program Program, told string, e Errand) (facts *Facts, undone, err error) {
 	mark := newMark()
 	got := answer{errand: e}
-	err = runMarked(ctx, r, probeCommand(mark, python, program, told), mark, got.readMessage)
+	err = runMarked(ctx, r, probeCommand(mark, python, program, told), &messages{mark: []byte(mark), each: got.readMessage})
 	var broken *ScriptError
 	switch {
 	case errors.As(err, &broken) && got.python != nil:

@@ -106,13 +106,21 @@ func (p Program) withInput(told string) (sent, sizes string) {
 type Script struct {
 	// Python is the interpreter on the node.
 	Python string
+	// Find, if set, are interpreters in place of Python: the first that exists runs the program,
+	// without the user's folders and variables for Python.
+	Find []string
 	// Program is the program to run.
 	Program Program
 	// Request is passed to the program as REQUEST, as JSON.
 	Request any
 	// More, if set, is the program's standard input after its source.
 	More io.Reader
+	// Endless takes any number of messages: they hold the output of a job. Other output is limited.
+	Endless bool
 }
+
+// find starts boot with the first interpreter that exists.
+const find = `boot=$1 sizes=$2; shift 2; for p; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -c "$boot" "$sizes"; fi; done; echo "no Python 3 found" >&2; exit 127`
 
 // ScriptError reports a program that ended early.
 type ScriptError struct {
@@ -144,10 +152,13 @@ func (s Script) Run(ctx context.Context, r remote.Runner, each func(json.RawMess
 		stdin = io.MultiReader(stdin, s.More)
 	}
 	cmd := remote.Command{Argv: []string{s.Python, "-c", boot, sizes}, Stdin: stdin}
+	if len(s.Find) > 0 {
+		cmd.Argv = append([]string{"sh", "-c", find, "sh", boot, sizes}, s.Find...)
+	}
 	if s.Request != nil {
 		cmd.About = string(request)
 	}
-	return runMarked(ctx, r, cmd, mark, each)
+	return runMarked(ctx, r, cmd, &messages{mark: []byte(mark), each: each, endless: s.Endless})
 }
 
 const (
@@ -170,10 +181,10 @@ func Unmark(line []byte) (message []byte, ok bool) {
 
 // runMarked runs a command and passes on the marked lines of its output. It ends the program at
 // once if the program writes too much, or lines that dsbuild cannot read.
-func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark string, each func(json.RawMessage) error) error {
+func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, out *messages) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	out := &messages{mark: []byte(mark), each: each, end: end}
+	out.end = end
 	errs := &tail{bound: remote.Bound{Most: maxOutput, Over: func() { end(remote.ErrFlood) }}}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := r.Run(ctx, cmd)
@@ -192,12 +203,13 @@ func runMarked(ctx context.Context, r remote.Runner, cmd remote.Command, mark st
 
 // messages is a Writer that picks marked lines out of a program's output.
 type messages struct {
-	mark  []byte
-	each  func(json.RawMessage) error
-	end   func(cause error) // ends the program
-	line  []byte
-	total int
-	err   error
+	mark    []byte
+	each    func(json.RawMessage) error
+	endless bool              // messages do not count in total
+	end     func(cause error) // ends the program
+	line    []byte
+	total   int
+	err     error
 }
 
 // Write implements io.Writer. It accepts all output until the program has ended, even after an
@@ -237,6 +249,9 @@ func (m *messages) endLine() {
 		return
 	}
 	if body, ok := bytes.CutPrefix(line, m.mark); ok {
+		if m.endless {
+			m.total -= len(line) + len("\n\n") // emit writes a line break before it, too
+		}
 		m.err = m.each(bytes.Clone(body))
 	}
 }

@@ -437,7 +437,7 @@ func (f jobFleet) supervisorKilled(t *testing.T) {
 		var struck int
 		for pid, words := range f.atNodes(t) {
 			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) //nolint:errcheck // it may have ended
-			if !slices.Contains(words, "HOME="+f.Nodes[1].Home) || !bytes.Contains(line, []byte("dsbuild-job")) || !bytes.Contains(line, []byte("\x00-I\x00")) {
+			if !slices.Contains(words, "HOME="+f.Nodes[1].Home) || !bytes.Contains(line, []byte("#dsbuild")) || !bytes.Contains(line, []byte("\x00-I\x00")) {
 				continue
 			}
 			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -447,7 +447,7 @@ func (f jobFleet) supervisorKilled(t *testing.T) {
 			leads := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[3] == strconv.Itoa(pid) // its session
 			parent := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[1]
 			_, hasParent := f.atNodes(t)[mustNumber(t, parent)]
-			if isInner := leads && hasParent && parentIs(t, parent, "dsbuild-job"); isInner == inner {
+			if isInner := leads && hasParent && parentIs(t, parent, "#dsbuild"); isInner == inner {
 				struck = pid
 			}
 		}

@@ -56,7 +56,7 @@ func decodeEvent(m json.RawMessage) (event, error) {
 func startAgent(ctx context.Context, r remote.Runner, python string, req agentRequest, events func(event), into *survey) (*agent.Session, error) {
 	req.Collective = collectiveSource
 	return agent.Start(ctx, r, agent.Options{
-		Python: python, Program: agentProgram, Request: req,
+		Script: node.Script{Python: python, Program: agentProgram, Request: req},
 		Event: func(m json.RawMessage) error {
 			e, err := decodeEvent(m)
 			if err == nil {

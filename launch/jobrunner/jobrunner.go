@@ -14,7 +14,6 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/launch"
-	"github.com/dsbuild/dsbuild/node"
 )
 
 // Link is an open connection to a node.
@@ -221,16 +220,17 @@ func (c *jobRun) handleEvent(e event) {
 	switch {
 	case e.closed:
 		c.left--
-		if !m.ended && m.state != refused {
+		neverReady := m.state == joining && c.phase == stopping
+		if !m.ended && m.state != refused && !neverReady {
 			m.state, m.err, m.at = lost, e.err, e.at
 			c.handleFailure(m)
 		}
 	case e.ready && m.state == joining:
 		m.state = ready
-	case e.refused != "" && m.state == joining:
-		m.state, m.err, m.at = refused, node.Words(e.refused), e.at
-	case e.end != nil && !m.ended:
-		m.ended, m.end, m.at = true, *e.end, e.at
+	case e.refused != nil && m.state == joining:
+		m.state, m.err, m.at = refused, e.refused, e.at
+	case e.End != nil && !m.ended:
+		m.ended, m.end, m.at = true, *e.End, e.at
 		switch {
 		case m.state == atWork:
 			m.state = over
@@ -240,9 +240,9 @@ func (c *jobRun) handleEvent(e event) {
 		case c.phase == gathering && m.state != refused:
 			m.state, m.err = lost, fmt.Errorf("dsbuild's program there ended before the job started: %s", m.end.reasonText())
 		}
-	case e.rank != nil:
+	case e.Rank != nil:
 		c.trackProcess(e)
-	case e.text != "":
+	case e.Out != nil:
 		c.logOutput(e)
 	}
 	if c.phase == gathering {
@@ -279,20 +279,20 @@ func (c *jobRun) startWhenReady() {
 // trackProcess records the start or the end of a rank's process. If the nodes agree on
 // their ranks, a rank may move to another node after a restart.
 func (c *jobRun) trackProcess(e event) {
-	r := c.ranks[e.rank.number]
+	r := c.ranks[e.Rank.Number]
 	if r == nil || r.member != e.from {
-		if !e.rank.begun || e.from.First >= 0 || e.rank.number < 0 || e.rank.number >= c.opt.Job.WorldSize() {
+		if !e.Rank.Begun || e.from.First >= 0 || e.Rank.Number < 0 || e.Rank.Number >= c.opt.Job.WorldSize() {
 			return // the rank is not on that node
 		}
-		r = &rank{number: e.rank.number, member: e.from}
+		r = &rank{number: e.Rank.Number, member: e.from}
 		c.ranks[r.number] = r
 	}
-	if e.rank.begun {
-		*r = rank{number: r.number, local: e.rank.local, member: r.member, tail: r.tail}
+	if e.Rank.Begun {
+		*r = rank{number: r.number, local: e.Rank.Local, member: r.member, tail: r.tail}
 		return
 	}
 	r.gone = e.at
-	switch status := e.rank.status; {
+	switch status := e.Rank.Status; {
 	case status > 0 && status&0x7f != 0:
 		c.noteFailure(r, e.at, 0, status&0x7f)
 	case status > 0:

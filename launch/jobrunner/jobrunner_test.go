@@ -3,6 +3,7 @@
 package jobrunner_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -440,16 +441,19 @@ func TestJobOnThisMachine(t *testing.T) {
 func TestHostileNode(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
-	f.servers[0] = sshtest.Start(t, sshtest.Options{Exec: func(_ string, _ io.Reader, stdout, _ io.Writer) int {
-		for _, line := range []string{
-			"welcome", `["ready", {}]`, `["rank", 0, 0, 1]`, `["rank", 99999999, -4, 1]`, `["rank", "x"]`, `["gone", -1, 9]`, `["out"]`, `[[]]`, `{}`, `[1, 2]`,
-			`["out", 0, "out", "\u001b]0;owned\u0007fine\nand \u202e more\n"]`, `["out", 1234567, "out", "a\n"]`, `["out", "local:../../../../x", "out", "a\n"]`,
-			`["out", 0, "` + strings.Repeat("s", 1000) + `", "no end"]`, `["end", 3]`, `["out", "launcher", "out", "failed (exitcode: 99999999999999999999) local_rank: 0 x\n"]`,
+	f.servers[0] = sshtest.Start(t, sshtest.Options{Exec: func(_ string, stdin io.Reader, stdout, _ io.Writer) int {
+		mark := markOf(t, stdin)
+		fmt.Fprintf(stdout, "welcome\n[1, 2]\n{\"end\": {\"code\": 1}}\n%s\n", strings.Repeat("x", 3<<20))
+		for _, message := range []string{
+			`{"to": 0, "ok": null}`, `{"rank": {"number": 0, "local": 0, "begun": true}}`, `{"rank": {"number": 99999999, "local": -4, "begun": true}}`,
+			`{"rank": {"number": -1, "status": 9}}`, `{"out": {}}`, `{}`, `{"surprise": [[]]}`,
+			`{"out": {"key": "0", "kind": "out", "text": "\u001b]0;owned\u0007fine\nand \u202e more\n"}}`, `{"out": {"key": "1234567", "kind": "out", "text": "a\n"}}`,
+			`{"out": {"key": "local:../../../../x", "kind": "out", "text": "a\n"}}`, `{"out": {"key": "0", "kind": "` + strings.Repeat("s", 1000) + `", "text": "no end"}}`,
+			`{"out": {"key": "launcher", "kind": "out", "text": "failed (exitcode: 99999999999999999999) local_rank: 0 x\n"}}`,
+			`{"end": {"code": 0, "signal": 0, "left": [], "reason": "\u001b[2J"}}`,
 		} {
-			fmt.Fprintln(stdout, line)
+			fmt.Fprintln(stdout, mark+message)
 		}
-		io.WriteString(stdout, `["out", 0, "out", "`+strings.Repeat("x", 3<<20))
-		fmt.Fprint(stdout, "\n"+`["end", {"code": 0, "signal": 0, "left": [], "reason": "\u001b[2J"}]`+"\n")
 		return 0
 	}})
 	opt := f.options(t, f.job(t))
@@ -466,6 +470,38 @@ func TestHostileNode(t *testing.T) {
 			t.Errorf("%d: %q", i, n.Why)
 		}
 	}
+}
+
+// A node whose messages make no sense is given up, with the reason.
+func TestNonsenseEndsTheSession(t *testing.T) {
+	t.Parallel()
+	for _, nonsense := range []string{`{"rank": {"number": "x"}}`, `{"end": 3}`, `[]`, `{"to": 7, "ok": 1}`, `no JSON`} {
+		f := newField(t, 1)
+		f.servers[0] = sshtest.Start(t, sshtest.Options{Exec: func(_ string, stdin io.Reader, stdout, _ io.Writer) int {
+			mark := markOf(t, stdin)
+			fmt.Fprintf(stdout, "%s{\"to\": 0, \"ok\": null}\n%s%s\n", mark, mark, nonsense)
+			io.Copy(io.Discard, stdin) //nolint:errcheck // until dsbuild ends the program
+			return 0
+		}})
+		r, _ := runJob(t, f.options(t, f.job(t)))
+		if r.State == jobrunner.Passed || r.First == nil || !strings.HasPrefix(r.First.Why, "the program on the node ended: the node") {
+			t.Errorf("%s: %+v", nonsense, r.First)
+		}
+	}
+}
+
+// markOf reads the mark of messages from the beginning of a program.
+func markOf(t *testing.T, program io.Reader) string {
+	t.Helper()
+	line, err := bufio.NewReaderSize(program, 256).ReadString('\n')
+	if err != nil {
+		t.Error(err)
+	}
+	mark, err := strconv.Unquote(strings.TrimSpace(strings.TrimPrefix(line, "MARK = ")))
+	if err != nil {
+		t.Error(err)
+	}
+	return mark
 }
 
 // A machine ends what it runs when this side falls silent, though the connection is
@@ -509,7 +545,7 @@ func (u *until) Read(b []byte) (int, error) {
 		return 0, io.EOF
 	}
 	n, err := u.from.Read(b)
-	u.over = string(b[:n]) == "go\n"
+	u.over = strings.Contains(string(b[:n]), `"do":"go"`)
 	return n, err
 }
 

@@ -141,20 +141,20 @@ var talk = regexp.MustCompile(`\bNCCL (?:INFO|WARN|ERROR|TRACE|version)|\bRCCL\b
 // logOutput writes an output event to the logs.
 func (c *jobRun) logOutput(e event) {
 	m := e.from
-	if e.key == "launcher" {
-		for _, line := range m.launcher.addText(e.kind, e.text) {
+	if e.Out.Key == "launcher" {
+		for _, line := range m.launcher.addText(e.Out.Kind, e.Out.Text) {
 			c.book.appendLine(launcherFile(m), line+"\n")
 			c.verdictOf(m, line, e)
 		}
 		return
 	}
-	file, who, r := localFile(m, strings.TrimPrefix(e.key, "local:")), m.name()+" "+e.key, c.rankOf(m, e.key)
+	file, who, r := localFile(m, strings.TrimPrefix(e.Out.Key, "local:")), m.name()+" "+e.Out.Key, c.rankOf(m, e.Out.Key)
 	t := &tail{}
 	if r != nil {
 		file, who, t = c.book.rankFile(r.number), fmt.Sprintf("rank %d on %s", r.number, m.name()), &r.tail
 	}
 	var all strings.Builder
-	for _, line := range t.addText(e.kind, e.text) {
+	for _, line := range t.addText(e.Out.Kind, e.Out.Text) {
 		all.WriteString(line + "\n")
 		if talk.MatchString(line) {
 			c.book.appendLine(communicationFile, who+": "+line+"\n")

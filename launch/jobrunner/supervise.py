@@ -1,30 +1,20 @@
-"""One node's part of a job: starts it, passes on what it says, and ends all of it.
-
-It lives as long as the connection that started it. Whatever it started is among
-its descendants, also what has left its session or lost its parent, and ends with
-it. What comes on standard input: the length of this text and the text itself,
-what to run as a line of JSON, then the words "go", "alive" and "stop", a line
-each. What goes to standard output: a JSON array on each line.
-
-Two processes: one runs the job; the other only waits, and ends what is left
-should the first be killed.
-"""
-
+# One node's part of a job: an agent that starts it, passes on what it says, and ends all
+# of it. Whatever it started is among its descendants, also what has left its session or
+# lost its parent, and ends with it.
+#
+# Two processes: one runs the job; the other only waits, and ends what is left should the
+# first be killed. Python 3.6 is enough for both.
+#
+# ../../agent/agent.py goes before it.
 import codecs
 import ctypes
 import errno
-import json
-import os
 import queue
 import random
 import re
 import shutil
-import signal
 import socket
-import sys
 import tempfile
-import threading
-import time
 
 TICK = 0.1  # between two looks at processes and files
 BLOCK = 1 << 16
@@ -156,16 +146,23 @@ class Stream:
             self.forgotten = self.done
         return raw
 
+    def text(self, raw, final=False):
+        return {"out": {"key": str(self.key), "kind": self.kind, "text": self.decoder.decode(raw, final)}}
+
+
+class Hindered(Exception):
+    """Why the job cannot run here."""
+
 
 class Crew:
     """The processes of the job on this node."""
 
-    def __init__(self, spec, stdin, folder):
-        self.spec, self.stdin, self.folder = spec, stdin, folder
+    def __init__(self, folder):
+        self.spec, self.folder = REQUEST, folder
         self.logs = os.path.join(folder, "ranks")
         self.said = queue.Queue()  # pump puts nothing into a long one
-        self.orders = queue.Queue()
-        self.heard = time.monotonic()
+        self.inbox = Inbox()
+        self.launcher = None
         self.streams = {}
         self.ranks = {}  # local rank: rank
         self.known = {}  # pid of a rank's process: rank, local rank
@@ -174,12 +171,13 @@ class Crew:
         self.status = None
         self.ending = None
         self.reason = ""
+        self.killed = False
         self.scan_at = self.look_at = 0
 
     # What is said to the other side goes through a queue: where nobody takes it,
     # processes are ended all the same.
 
-    def tell(self, *message):
+    def tell(self, message):
         self.said.put(message)
 
     def speak(self):
@@ -188,24 +186,9 @@ class Crew:
             if message is None:
                 return
             try:
-                sys.stdout.write(json.dumps(message) + "\n")
-                sys.stdout.flush()
-            except (OSError, ValueError):
+                say(message)
+            except OSError:
                 pass  # nobody listens any more; standard input tells so, too
-
-    def listen(self):
-        while True:
-            try:
-                line = self.stdin.readline(64)
-            except (OSError, ValueError):
-                line = b""
-            self.heard = time.monotonic()
-            word = line.strip()
-            if not line:
-                self.orders.put("lost")
-                return
-            if word in (b"go", b"stop"):
-                self.orders.put(word.decode())
 
     def hinder(self):
         """Why the job cannot run here, or None."""
@@ -266,30 +249,33 @@ class Crew:
             os.write(2, ("%s\n" % e).encode())
         os._exit(127)
 
-    def run(self):
+    def prepare(self):
+        """Does all that can fail before the word to begin."""
+        why = self.hinder()
+        if why is not None:
+            raise Hindered(why)
         os.mkdir(self.logs, 0o700)
         for f in self.spec["files"]:
             with open(os.path.join(self.folder, f["name"]), "w", encoding="utf-8", newline="") as out:
                 out.write(f["text"])
         self.launch()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: self.orders.put("signal"))
-        threading.Thread(target=self.listen, daemon=True).start()
+
+    def run(self):
+        for number in SIGNALS:
+            signal.signal(number, self.kill)
+        answer(0, self.prepare, describe)
+        if self.launcher is None:
+            return
         speaker = threading.Thread(target=self.speak, daemon=True)
         speaker.start()
-        why = self.hinder()
-        if why is None:
-            self.tell("ready", {"pid": os.getpid(), "cwd": os.getcwd()})
-        else:
-            self.tell("refused", why)
         while not self.turn():
             pass
         code = 1 << 8 if self.status is None else self.status
-        self.tell("end", {
+        self.tell({"end": {
             "code": os.WEXITSTATUS(code) if os.WIFEXITED(code) else -1,
             "signal": os.WTERMSIG(code) if os.WIFSIGNALED(code) else 0,
             "left": descendants(processes()), "reason": self.reason,
-        })
+        }})
         self.said.put(None)
         speaker.join(LAST_RESORT)
 
@@ -327,15 +313,24 @@ class Crew:
         return True
 
     def obey(self):
-        silent = time.monotonic() - self.heard
-        if silent > self.spec["patience"] and self.ending is None:
-            self.stop("dsbuild has been silent for %d s" % silent)
-        while not self.orders.empty():
-            order = self.orders.get()
-            if order == "go" and self.ending is None:
+        self.inbox.listen(0)
+        for order in self.inbox.orders:
+            if order["do"] != "go":
+                self.stop("")
+            elif self.ending is None:
                 os.write(self.begin, b"g")
-            elif order != "go":
-                self.stop({"lost": "the connection has ended", "signal": "dsbuild's program there was killed"}.get(order, ""))
+            if "number" in order:
+                self.tell({"to": order["number"], "ok": None})
+        self.inbox.orders = []
+        if self.killed:
+            self.stop("dsbuild's program there was killed")
+        elif self.inbox.ended:
+            self.stop("the connection has ended")
+        elif self.inbox.silent():
+            self.stop("dsbuild has been silent for %d s" % SILENCE)
+
+    def kill(self, *_):
+        self.killed = True
 
     def stop(self, reason):
         if self.ending is None:
@@ -369,7 +364,7 @@ class Crew:
                 continue
             self.known[pid] = int(rank), int(local)
             self.ranks[int(local)] = int(rank)
-            self.tell("rank", int(rank), int(local), pid)
+            self.tell({"rank": {"number": int(rank), "local": int(local), "begun": True}})
 
     def mourn(self):
         """Notes which ranks have ended."""
@@ -377,7 +372,7 @@ class Crew:
             state, _, status = process(pid) or (b"X", 0, -1)
             if state in (b"Z", b"X"):
                 rank, local = self.known.pop(pid)
-                self.tell("gone", rank, status)
+                self.tell({"rank": {"number": rank, "status": status}})
                 if self.ranks.get(local) == rank:
                     del self.ranks[local]  # after a restart it may be another
 
@@ -421,12 +416,13 @@ class Crew:
             self.scan()
         more = False
         for fd, stream in list(self.streams.items()):
-            if self.said.qsize() > 100:
-                return self.heard + self.spec["patience"] > now  # the other side is slower
+            if self.said.qsize() > 100:  # the other side is slower
+                self.inbox.listen(0)
+                return not self.inbox.silent()
             raw = stream.read()
             if raw:
                 more = True
-                self.tell("out", stream.key, stream.kind, stream.decoder.decode(raw))
+                self.tell(stream.text(raw))
             elif raw == b"" and stream.key == "launcher":
                 del self.streams[fd]
                 os.close(fd)
@@ -434,14 +430,20 @@ class Crew:
 
     def flush(self):
         for stream in self.streams.values():
-            rest = stream.decoder.decode(b"", True)
-            if rest:
-                self.tell("out", stream.key, stream.kind, rest)
+            rest = stream.text(b"", True)
+            if rest["out"]["text"]:
+                self.tell(rest)
+
+
+def describe(error):
+    if isinstance(error, Hindered):
+        return {"failed": str(error)}
+    return {"failed": "dsbuild's program there: %s: %s" % (type(error).__name__, error)}
 
 
 def guard(inner, grace):
     """Waits for the other process, and ends what it may have left."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, lambda *_: send(inner, signal.SIGTERM))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -472,16 +474,13 @@ def guard(inner, grace):
     if status is not None and os.WIFSIGNALED(status):
         reason = "the process that ran the job was killed by signal %d" % os.WTERMSIG(status)
     try:
-        sys.stdout.write("\n" + json.dumps(["end", {"code": 1, "signal": 0, "left": left, "reason": reason}]) + "\n")
-        sys.stdout.flush()
-    except (OSError, ValueError):
+        say({"end": {"code": 1, "signal": 0, "left": left, "reason": reason}})
+    except OSError:
         pass
     return 1
 
 
 def main():
-    stdin = sys.stdin.buffer
-    spec = json.loads(stdin.readline().decode())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     prctl(SET_CHILD_SUBREAPER, 1)
     folder = tempfile.mkdtemp(prefix=".dsbuild-job-")
@@ -494,15 +493,15 @@ def main():
             prctl(SET_CHILD_SUBREAPER, 1)
             prctl(SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() == outer:
-                Crew(spec, stdin, folder).run()
+                Crew(folder).run()
                 status = 0
         except BaseException as e:
-            sys.stdout.write(json.dumps(["refused", "dsbuild's program there: %s: %s" % (type(e).__name__, e)]) + "\n")
-            sys.stdout.flush()
+            sys.stderr.write("%s: %s\n" % (type(e).__name__, e))
+            sys.stderr.flush()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(status)
-    status = guard(inner, spec["grace"])
+    status = guard(inner, REQUEST["grace"])
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(status)
 
