@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/adrg/xdg"
+
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -23,7 +25,9 @@ func TestFullFarmMatrix(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(xdg.Reload)                                   // after the variable is back
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "cache")) // a store of its own
+	xdg.Reload()
 	out := filepath.Join(dir, "dist")
 	var stdout, stderr bytes.Buffer
 	args := []string{"wheel", "--matrix", file, "--parallel", "2", "--json", "-o", out}

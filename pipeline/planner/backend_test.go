@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/adrg/xdg"
+
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline"
@@ -16,7 +18,9 @@ import (
 
 // What is fetched on this machine comes from where the flags of the site say, too.
 func TestHostBuilderIsToldTheSite(t *testing.T) {
+	t.Cleanup(xdg.Reload) // after the variable is back
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	xdg.Reload()
 	site, err := pipeline.NewSite(pipeline.SiteOptions{IndexURL: "https://index.example.org/simple"}, os.Getenv)
 	if err != nil {
 		t.Fatal(err)
