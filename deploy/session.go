@@ -20,13 +20,9 @@ var agentSource string
 
 var agentProgram = agent.NewProgram(verify.FilesSource(), node.UsesSource(), agentSource)
 
-const (
-	silence  = agent.Silence
-	endGrace = agent.EndGrace
-	// lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
-	// after a killed driver.
-	lockWait = 20 * time.Second
-)
+// lockWait is how long an agent waits for the lock. It covers an agent that still cleans up
+// after a killed driver.
+const lockWait = 20 * time.Second
 
 // agentSession is a running agent on a node. The agent holds the lock of the environment. If it
 // loses the driver before the change is recorded, it restores the environment.
@@ -62,17 +58,8 @@ type beginReply struct {
 	Run      string          `json:"run"` // the run that made the last recorded change
 }
 
-// refusal is the agent's failure answer to an order.
-type refusal struct {
-	error
-	busy bool // another deploy holds the lock
-}
-
-// Unwrap returns the error in the node's words.
-func (r *refusal) Unwrap() error { return r.error }
-
 // startSession starts an agent and waits until it holds the lock. The agent outlives ctx, so that
-// the driver can still ask it to undo; end stops it.
+// the driver can still ask it to undo; at its End it undoes a change that is not recorded.
 func startSession(ctx context.Context, u *nodeRun, req sessionRequest) (*agentSession, beginReply, error) {
 	if req.Files == nil {
 		req.Files = []expectedFile{} // not null
@@ -107,7 +94,7 @@ func refused(err error, h inventory.Host) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	return verify.WithAdvice(&refusal{f, f.Busy}, f.Advice, h)
+	return verify.WithAdvice(f, f.Advice, h)
 }
 
 // learn tells the agent the digest of a file in the inbox, computed by another program on the
@@ -145,9 +132,6 @@ func (c *agentSession) undo(ctx context.Context) (undoReply, error) {
 	err := c.ask(ctx, agent.Order{"do": "undo"}, &u)
 	return u, err
 }
-
-// end stops the agent; it then undoes a change that is not recorded.
-func (c *agentSession) end() { c.End() }
 
 func withHint(err error, text string) error {
 	if text == "" {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
@@ -129,7 +130,7 @@ func (u *nodeRun) writeWord(ctx context.Context, word, file string) (release fun
 		in.Close() //nolint:errcheck // never fails
 		select {
 		case <-ended:
-		case <-time.After(endGrace):
+		case <-time.After(agent.EndGrace):
 		}
 		cancel()
 	}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
@@ -87,7 +88,7 @@ func (u *nodeRun) end(ctx context.Context, err error) {
 // endSession ends the agent on the node, if there is one.
 func (u *nodeRun) endSession() {
 	if u.session != nil {
-		u.session.end()
+		u.session.End()
 		u.session = nil
 	}
 }
@@ -145,7 +146,7 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 // tidy removes the files of an interrupted run from a node that needs no other change.
 func (u *nodeRun) tidy(ctx context.Context) error {
 	_, err := u.startAgent(ctx, nil, false)
-	if errors.As(err, new(*refusal)) {
+	if errors.As(err, new(*agent.Failure)) {
 		return nil // another deploy is running, and the files are its own
 	}
 	if err == nil {
@@ -191,12 +192,12 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 		req.Files = append(req.Files, expectedFile{filepath.Base(f.Path), f.SHA256})
 	}
 	if again {
-		req.LockS = (silence + lockWait).Seconds()
+		req.LockS = (agent.Silence + lockWait).Seconds()
 	}
 	c, b, err := startSession(ctx, u, req)
 	if err != nil {
 		// Another deploy, or a repair, is changing the state that the probe saw.
-		if refused := (*refusal)(nil); errors.As(err, &refused) && refused.busy || u.facts.Unfinished {
+		if refused := (*agent.Failure)(nil); errors.As(err, &refused) && refused.Busy || u.facts.Unfinished {
 			u.installed.after, u.installed.unseen = nil, true
 		}
 		return beginReply{}, err
@@ -341,7 +342,7 @@ func (u *nodeRun) verify(ctx context.Context) error {
 // loaded by a program of its own, as a training job would.
 func (u *nodeRun) prove(ctx context.Context, m wheel.Manifest, request verify.Request) error {
 	if u.session != nil && request.Level == verify.LevelFiles {
-		return u.session.ask(ctx, map[string]any{"do": "verify", "request": request}, new(verify.Reply))
+		return u.session.ask(ctx, agent.Order{"do": "verify", "request": request}, new(verify.Reply))
 	}
 	return verify.Prove(ctx, u.Node, *u.facts, m, request)
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -33,7 +34,7 @@ func (u undo) run(ctx context.Context) {
 	if err != nil && u.Step == "put" {
 		return // nothing was changed yet; the next run uses the files that have arrived
 	}
-	if err != nil && !errors.As(err, new(*refusal)) {
+	if err != nil && !errors.As(err, new(*agent.Failure)) {
 		if ctx.Err() != nil {
 			var hurry context.CancelFunc
 			limited, hurry = context.WithTimeout(limited, hurriedLimit)
@@ -59,7 +60,7 @@ func (u undo) inspectAgain(ctx context.Context, lost error) (undoReply, error) {
 	if err != nil {
 		return undoReply{}, err
 	}
-	c.end()
+	c.End()
 	is := undoReply{Finished: true, Recorded: b.Run == u.deploy.fleet.Run}
 	if b.Now != nil {
 		is.Before = &report.Version{Version: b.Now.Version, SHA256: b.Now.SHA256}
@@ -89,7 +90,7 @@ func (u undo) describeUndo(is undoReply, err error) {
 
 // describeUnseen describes the state of a node whose undo failed or gave no answer.
 func (u undo) describeUnseen(err error) error {
-	var refused *refusal
+	var refused *agent.Failure
 	switch {
 	case errors.As(err, &refused):
 		return fmt.Errorf("its environment was not put back: %w; the next deploy does it first", err)
