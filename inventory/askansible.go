@@ -29,7 +29,7 @@ func (o Options) readAnsible(ctx context.Context, rd *reader, doc document, path
 	case only != nil && o.Ansible != nil:
 		return o.askAboutStdin(ctx, rd.format, doc.text)
 	case only != nil:
-		rd.problem(only.At, installAnsible, "only ansible-inventory reads %s, and it is not installed", only.What)
+		rd.Add(only.At, installAnsible, "only ansible-inventory reads %s, and it is not installed", only.What)
 	}
 	if err := rd.err(); err != nil {
 		return nil, err
@@ -41,9 +41,9 @@ func (o Options) readAnsible(ctx context.Context, rd *reader, doc document, path
 // plainINI reads an inventory in INI. only is not nil if Ansible has to read it.
 func (r *reader) plainINI(doc document) (inv *Inventory, only *ansible.OnlyAnsible) {
 	if r.format == ansibleYAML {
-		return nil, &ansible.OnlyAnsible{At: Position{File: r.file}, What: "this file"}
+		return nil, &ansible.OnlyAnsible{At: Position{File: r.File}, What: "this file"}
 	}
-	found, only := ansible.ReadINI(r.file, doc.lines, &r.List)
+	found, only := ansible.ReadINI(r.File, doc.lines, &r.List)
 	if only != nil {
 		return nil, only
 	}

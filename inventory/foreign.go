@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
@@ -68,7 +69,7 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 		}
 		hosts := s.hosts(h.Name, h.At)
 		if len(inv.Hosts)+len(hosts) > MaxNames {
-			r.problem(h.At, "", "more than %d nodes", MaxNames)
+			r.Add(h.At, "", "more than %d nodes", MaxNames)
 			return inv
 		}
 		inv.Hosts = append(inv.Hosts, hosts...)
@@ -79,7 +80,7 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 
 // tooMuch reports, at a host, that all nodes together hold more than maxHeld.
 func (r *reader) tooMuch(inv *Inventory, h ansible.Host) *Inventory {
-	r.problem(h.At, "", "variables and groups of all nodes together are more than an inventory can have")
+	r.Add(h.At, "", "variables and groups of all nodes together are more than an inventory can have")
 	return inv
 }
 
@@ -420,7 +421,7 @@ func (v *varReader) key(s *settings, name, key string, found ansible.Var) {
 		value = list
 	}
 	// The value has no position of its own: all problems are reported at the variable.
-	inner := &reader{file: v.file, dir: v.dir, home: v.home}
+	inner := &reader{Reader: yamldoc.Reader{File: v.File}, dir: v.dir, home: v.home}
 	for _, k := range keys() {
 		if k.name == key {
 			k.read(inner, s, nodeOf(value))

@@ -22,10 +22,10 @@ func (r *reader) hostfile() *Inventory {
 		if text == "" || strings.HasPrefix(text, "#") {
 			continue
 		}
-		at := Position{File: r.file, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
 		m := slotsWord.FindStringSubmatch(text)
 		if m == nil {
-			r.problem(at, "", "not NAME slots=N, which DeepSpeed wants")
+			r.Add(at, "", "not NAME slots=N, which DeepSpeed wants")
 			continue
 		}
 		list.hostLine(at, m)
@@ -38,19 +38,19 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	name, s := m[1], settings{}
 	if user, host, found := strings.Cut(name, "@"); found {
 		if err := checkUser(user); err != nil {
-			l.problem(at, "", "%v", err)
+			l.Add(at, "", "%v", err)
 			return
 		}
 		name, s.user = host, some(user)
 	}
 	if err := checkName(name); err != nil {
-		l.problem(at, "give it a name in ~/.ssh/config (Host NAME, HostName ADDRESS)", "%v", err)
+		l.Add(at, "give it a name in ~/.ssh/config (Host NAME, HostName ADDRESS)", "%v", err)
 		return
 	}
 	n, err := strconv.Atoi(m[3])
 	if err != nil || n < 1 || n > maxSlots {
 		at.Column += utf8.RuneCountInString(m[1] + m[2])
-		l.problem(at, "", "slots=%s is out of range (1 to %d)", diagnostic.Clip(m[3]), maxSlots)
+		l.Add(at, "", "slots=%s is out of range (1 to %d)", diagnostic.Clip(m[3]), maxSlots)
 		return
 	}
 	s.slots = some(n)
@@ -72,7 +72,7 @@ func (r *reader) nodeExpressions() *Inventory {
 		if text == "" || strings.HasPrefix(text, "#") {
 			continue
 		}
-		at := Position{File: r.file, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
+		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
 		inside := func(offset int) Position {
 			there := at
 			there.Column += utf8.RuneCountInString(text[:offset])

@@ -65,13 +65,13 @@ func (r *reader) settings(m ast.Node, what string, p place, own ...string) (sett
 	}
 	var s settings
 	owned := make(map[string]ast.Node)
-	for _, pair := range r.pairs(m, what, known) {
-		if slices.Contains(own, pair.key) {
-			owned[pair.key] = pair.value
+	for _, pair := range r.Pairs(m, what, known) {
+		if slices.Contains(own, pair.Key) {
+			owned[pair.Key] = pair.Node
 			continue
 		}
-		i := slices.IndexFunc(table, func(k key) bool { return k.name == pair.key })
-		table[i].read(r, &s, pair.value)
+		i := slices.IndexFunc(table, func(k key) bool { return k.name == pair.Key })
+		table[i].read(r, &s, pair.Node)
 	}
 	return s, owned
 }

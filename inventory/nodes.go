@@ -15,25 +15,25 @@ func (r *reader) inventory(body ast.Node) *Inventory {
 	inv := &Inventory{}
 	var defaults settings
 	var nodes ast.Node
-	for _, p := range r.pairs(body, "the inventory", topKeys()) {
-		switch p.key {
+	for _, p := range r.Pairs(body, "the inventory", topKeys()) {
+		switch p.Key {
 		case "defaults":
-			defaults, _ = r.settings(p.value, "defaults", inDefaults)
+			defaults, _ = r.settings(p.Node, "defaults", inDefaults)
 		case "known_hosts":
-			inv.KnownHosts = r.path(p.value).value
+			inv.KnownHosts = r.path(p.Node).value
 		case "nodes":
-			nodes = p.value
+			nodes = p.Node
 		}
 	}
 	if nodes == nil {
 		if len(r.Problems) == 0 {
-			r.problem(r.place(body), "", "the inventory has no nodes")
+			r.Add(r.Place(body), "", "the inventory has no nodes")
 		}
 		return nil
 	}
-	entries := r.items(nodes, "nodes")
+	entries := r.Entries(nodes, "nodes")
 	if entries != nil && len(entries) == 0 {
-		r.problem(r.place(nodes), "", "the inventory has no nodes")
+		r.Add(r.Place(nodes), "", "the inventory has no nodes")
 	}
 	list := nodeList{reader: r, defaults: defaults, first: make(map[string]Position)}
 	for _, entry := range entries {
@@ -68,14 +68,14 @@ func (l *nodeList) add(entry ast.Node) {
 	hosts, ok := owned["hosts"]
 	if !ok {
 		if _, isMapping := entry.(ast.MapNode); isMapping {
-			l.problem(l.place(entry), "", "a node without hosts")
+			l.Add(l.Place(entry), "", "a node without hosts")
 		}
 		return
 	}
 	names := l.names(hosts)
-	at := l.place(hosts)
+	at := l.Place(hosts)
 	if len(names) > 1 && own.address.set {
-		l.problem(at, "give one node per address", "an address is for one node, but this is %d", len(names))
+		l.Add(at, "give one node per address", "an address is for one node, but this is %d", len(names))
 	}
 	// Merging costs as much as its result holds, even for an entry without names: count it first.
 	if l.hold(at, own.size()+l.defaults.size()) {
@@ -96,9 +96,9 @@ func (l *nodeList) add(entry ast.Node) {
 func (l *nodeList) addNode(name string, at Position, s settings) {
 	if first, twice := l.first[name]; twice {
 		if first == at {
-			l.problem(at, "", "node %s is given twice by this expression", name)
+			l.Add(at, "", "node %s is given twice by this expression", name)
 		} else {
-			l.problem(at, "", "node %s is given twice: first at %s", name, first)
+			l.Add(at, "", "node %s is given twice: first at %s", name, first)
 		}
 		return
 	}
@@ -108,7 +108,7 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 	}
 	hosts := s.hosts(name, at)
 	if l.full = len(l.hosts)+len(hosts) > MaxNames; l.full {
-		l.problem(at, "", "more than %d nodes", MaxNames)
+		l.Add(at, "", "more than %d nodes", MaxNames)
 		return
 	}
 	l.hosts = append(l.hosts, hosts...)
@@ -119,7 +119,7 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 func (l *nodeList) hold(at Position, size int) (tooMuch bool) {
 	if l.held += size; l.held > maxHeld && !l.full {
 		l.full = true
-		l.problem(at, "", "variables and groups of all nodes together are more than an inventory can have")
+		l.Add(at, "", "variables and groups of all nodes together are more than an inventory can have")
 	}
 	return l.full
 }
@@ -130,7 +130,7 @@ func (l *nodeList) names(n ast.Node) []string {
 	if !expr.set {
 		return nil
 	}
-	at := l.place(n)
+	at := l.Place(n)
 	return l.expand(expr.value, at, func(offset int) Position { return l.inside(n, at, expr.value, offset) })
 }
 
@@ -140,7 +140,7 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 	names, err := Expand(expr)
 	var wrong *RangeError
 	if errors.As(err, &wrong) {
-		l.problem(inside(wrong.Offset), "", "%s", wrong.Message)
+		l.Add(inside(wrong.Offset), "", "%s", wrong.Message)
 		return nil
 	}
 	if l.hold(at, len(names)) {
@@ -148,7 +148,7 @@ func (l *nodeList) expand(expr string, at Position, inside func(int) Position) [
 	}
 	for _, name := range names {
 		if err := checkName(name); err != nil {
-			l.problem(at, "", "%v", err)
+			l.Add(at, "", "%v", err)
 			return nil
 		}
 	}
@@ -184,7 +184,7 @@ func (l *nodeList) checkGroups() {
 	for _, g := range l.groups {
 		if first, isNode := l.first[g.name]; isNode && !seen[g.name] {
 			seen[g.name] = true
-			l.problem(g.at, "", "group %s is called like the node at %s", g.name, first)
+			l.Add(g.at, "", "group %s is called like the node at %s", g.name, first)
 		}
 	}
 }
@@ -193,12 +193,12 @@ func (l *nodeList) checkGroups() {
 func (r *reader) environments(n ast.Node) optional[[]environment] {
 	var all []environment
 	given := make(map[string]bool)
-	for _, entry := range r.items(n, "envs") {
+	for _, entry := range r.Entries(n, "envs") {
 		s, owned := r.settings(entry, "an env", inEnv, "name")
 		node, ok := owned["name"]
 		if !ok {
 			if _, isMapping := entry.(ast.MapNode); isMapping {
-				r.problem(r.place(entry), "", "an env without a name")
+				r.Add(r.Place(entry), "", "an env without a name")
 			}
 			continue
 		}
@@ -207,7 +207,7 @@ func (r *reader) environments(n ast.Node) optional[[]environment] {
 			continue
 		}
 		if given[name.value] {
-			r.problem(r.place(node), "", "env %s is given twice", name.value)
+			r.Add(r.Place(node), "", "env %s is given twice", name.value)
 			continue
 		}
 		given[name.value] = true

@@ -27,7 +27,7 @@ func named(name string, missing error) (*Inventory, error) {
 	if err != nil {
 		return nil, unreadable(name, err)
 	}
-	rd.file, rd.format, rd.Lines = expressionFile, expressions, []string{name}
+	rd.File, rd.format, rd.Lines = expressionFile, expressions, []string{name}
 	inv := rd.nodeExpressions()
 	for _, h := range inv.Hosts {
 		if slices.Contains(fileEndings(), filepath.Ext(h.Name)) {

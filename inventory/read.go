@@ -14,21 +14,14 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 
-	"github.com/dsbuild/dsbuild/internal/diagnostic"
+	"github.com/dsbuild/dsbuild/internal/yamldoc"
 	"github.com/dsbuild/dsbuild/inventory/ansible"
 )
 
 // MaxSize bounds the size of an inventory file.
 const MaxSize = 16 << 20
-
-// maxDepth bounds the nesting of an inventory file, far above what one needs.
-const maxDepth = 50
 
 // Options say how inventories are read. The zero value reads files alone.
 type Options struct {
@@ -104,7 +97,7 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 		return nil, unreadable(path, err)
 	}
 	if len(data) > MaxSize {
-		rd.problem(Position{File: rd.file}, "", "larger than %d MiB: this is no inventory", MaxSize>>20)
+		rd.Add(Position{File: rd.File}, "", "larger than %d MiB: this is no inventory", MaxSize>>20)
 		return nil, rd.Err()
 	}
 	doc := rd.recognise(data)
@@ -125,7 +118,7 @@ func (r *reader) err() error {
 	if err == nil || r.format == ownYAML || r.format == yamlFamily {
 		return err
 	}
-	return fmt.Errorf("%s was read as %s:\n%w", r.file, r.format, err)
+	return fmt.Errorf("%s was read as %s:\n%w", r.File, r.format, err)
 }
 
 func unreadable(path string, err error) *Error {
@@ -150,9 +143,8 @@ func shown(path string) string {
 
 // reader turns one file into an Inventory and collects its problems.
 type reader struct {
-	diagnostic.List
+	yamldoc.Reader
 	format format
-	file   string // its name in messages
 	dir    string // where relative paths start
 	home   string // "": unknown
 }
@@ -170,20 +162,10 @@ func newReader(path string) (*reader, error) {
 	if err != nil {
 		home = "" // an error only if a path needs it
 	}
-	return &reader{file: shown(path), dir: dir, home: home}, nil
-}
-
-// problem records a problem at a place.
-func (r *reader) problem(at Position, hint, format string, args ...any) {
-	r.Add(at, hint, format, args...)
-}
-
-// at returns the position of a YAML token.
-func (r *reader) at(t *token.Token) Position {
-	if t == nil || t.Position == nil {
-		return Position{File: r.file}
-	}
-	return Position{File: r.file, Line: max(t.Position.Line, 1), Column: max(t.Position.Column, 1)}
+	return &reader{Reader: yamldoc.Reader{
+		File: shown(path), Kind: "inventory",
+		Least: `give at least "nodes: [{hosts: NAME}]"`, Share: "put what nodes share into defaults",
+	}, dir: dir, home: home}, nil
 }
 
 // document is an inventory before dsbuild interprets it.
@@ -197,12 +179,12 @@ type document struct {
 func (r *reader) recognise(data []byte) document {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		r.problem(Position{File: r.file}, "", "no text in UTF-8: this is no inventory")
+		r.Add(Position{File: r.File}, "", "no text in UTF-8: this is no inventory")
 		return document{}
 	}
 	doc := document{text: data, lines: strings.Split(string(data), "\n")}
 	r.Lines = doc.lines
-	ext := filepath.Ext(r.file)
+	ext := filepath.Ext(r.File)
 	r.format = guess(doc.lines, slices.Contains([]string{".yaml", ".yml", ".json"}, ext))
 	switch {
 	case r.format == ansibleINI:
@@ -231,7 +213,7 @@ func (r *reader) read(doc document) *Inventory {
 	case expressions:
 		inv = r.nodeExpressions()
 	case ansibleList:
-		inv = r.fromAnsible(ansible.ReadList(r.file, doc.text, &r.List))
+		inv = r.fromAnsible(ansible.ReadList(r.File, doc.text, &r.List))
 	default:
 		return nil // a problem is recorded
 	}
@@ -241,7 +223,7 @@ func (r *reader) read(doc document) *Inventory {
 // withNodes returns an inventory, and records a problem if it is empty.
 func (r *reader) withNodes(inv *Inventory) *Inventory {
 	if len(inv.Hosts) == 0 && len(r.Problems) == 0 {
-		r.problem(Position{File: r.file}, "", "the inventory has no nodes")
+		r.Add(Position{File: r.File}, "", "the inventory has no nodes")
 	}
 	return inv
 }
@@ -264,61 +246,8 @@ func countAny(data []byte, signs string) int {
 // parse parses YAML. It returns nil if the YAML has a mistake.
 func (r *reader) parse(data []byte) ast.Node {
 	if bytes.Count(data, []byte("\n"))+countAny(data, ",:[]{}\"'&*") > maxSigns {
-		r.problem(Position{File: r.file}, "give nodes as ranges: gpu[01-16]", "more entries than an inventory can have")
+		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "more entries than an inventory can have")
 		return nil
 	}
-	tokens := lexer.Tokenize(string(data))
-	if !r.shallow(tokens) {
-		return nil
-	}
-	file, err := parser.Parse(tokens, 0)
-	if err != nil {
-		var syntax *yaml.SyntaxError
-		if !errors.As(err, &syntax) {
-			r.problem(Position{File: r.file}, "", "no YAML: %v", err)
-			return nil
-		}
-		message, advice := diagnostic.YAML(syntax.Message)
-		r.problem(r.at(syntax.Token), advice, "%s", message)
-		return nil
-	}
-	var docs []*ast.DocumentNode
-	for _, doc := range file.Docs {
-		if doc.Body != nil {
-			docs = append(docs, doc)
-		}
-	}
-	switch {
-	case len(docs) == 0:
-		r.problem(Position{File: r.file, Line: 1, Column: 1}, `give at least "nodes: [{hosts: NAME}]"`, "the inventory is empty")
-		return nil
-	case len(docs) > 1:
-		r.problem(r.place(docs[1].Body), "", "a second YAML document: an inventory is one")
-		return nil
-	}
-	return docs[0].Body
-}
-
-// shallow refuses nesting that no inventory needs. It would exhaust the stack of the parser,
-// which recurses once per level.
-func (r *reader) shallow(tokens token.Tokens) bool {
-	flow, line, opened := 0, 0, 0
-	for _, t := range tokens {
-		if t.Position.Line != line {
-			line, opened = t.Position.Line, 0
-		}
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			flow++
-		case token.SequenceEndType, token.MappingEndType:
-			flow--
-		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
-			opened++
-		}
-		if flow > maxDepth || opened > maxDepth || t.Position.IndentNum > 2000 {
-			r.problem(r.at(t), "", "nested too deeply")
-			return false
-		}
-	}
-	return true
+	return r.Parse(data)
 }

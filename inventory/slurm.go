@@ -26,7 +26,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	if err != nil {
 		return nil, unreadable(name, err)
 	}
-	rd.file = name
+	rd.File = name
 	partition := strings.TrimPrefix(name, slurmPrefix)
 	if o.Slurm == nil {
 		return nil, unreadable(name, fmt.Errorf("Slurm is not asked here")) //nolint:staticcheck // a name
@@ -50,7 +50,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 
 // slurmNodes makes nodes of those that Slurm tells.
 func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
-	at := Position{File: r.file}
+	at := Position{File: r.File}
 	list := nodeList{reader: r, first: make(map[string]Position)}
 	names := make(map[string]bool, len(found))
 	for _, n := range found {
@@ -58,7 +58,7 @@ func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 	}
 	for _, n := range found {
 		if err := checkName(n.Name); err != nil {
-			r.problem(at, "", "%v", err)
+			r.Add(at, "", "%v", err)
 			continue
 		}
 		var s settings
@@ -74,7 +74,7 @@ func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 		list.addNode(n.Name, at, s)
 	}
 	if len(found) == 0 {
-		r.problem(at, "", "the inventory has no nodes")
+		r.Add(at, "", "the inventory has no nodes")
 	}
 	return &Inventory{Hosts: list.hosts}
 }

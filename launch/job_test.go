@@ -121,7 +121,7 @@ func TestFileMistakes(t *testing.T) {
 		"env: [[a]]":             "stdin:1:7: what stands in env must be a text",
 		"env: {A: {B: c}}":       "the value of a variable must be a text",
 		"preallocate: perhaps":   "preallocate must be true or false",
-		"name: &a x":             "an anchor, alias or tag",
+		"name: &a x":             "an anchor or alias",
 		"mount: {a: b}":          "mount must be a list of texts, but this is a mapping",
 		"":                       "the job is empty",
 		"- a":                    "the job file must be a mapping",

@@ -24,7 +24,10 @@ import (
 
 const (
 	maxSize  = 1 << 20 // bytes of a file
-	maxDepth = 20      // levels of nesting; the parser descends once for each
+	maxDepth = 40      // levels of nesting; the parser descends once for each
+	// maxIndent bounds nesting by spaces. It is generous, because a list in brackets may be
+	// indented far.
+	maxIndent = 2000
 )
 
 // Reader reads one file and collects its problems.
@@ -81,6 +84,12 @@ func (r *Reader) Body(data []byte) ast.Node {
 		return nil
 	}
 	r.Lines = strings.Split(string(data), "\n")
+	return r.Parse(data)
+}
+
+// Parse returns the contents of a text; nil if it is not one valid document.
+func (r *Reader) Parse(data []byte) ast.Node {
+	whole := diagnostic.Position{File: r.File}
 	tokens := lexer.Tokenize(string(data))
 	if !r.shallow(tokens) {
 		return nil
@@ -90,7 +99,7 @@ func (r *Reader) Body(data []byte) ast.Node {
 	switch {
 	case errors.As(err, &syntax):
 		message, advice := diagnostic.YAML(syntax.Message)
-		r.Add(r.at(syntax.Token), advice, "%s", message)
+		r.Add(r.At(syntax.Token), advice, "%s", message)
 		return nil
 	case err != nil:
 		r.Add(whole, "", "no YAML: %v", err)
@@ -109,7 +118,7 @@ func (r *Reader) Body(data []byte) ast.Node {
 	case 1:
 		return bodies[0]
 	}
-	r.Add(r.Place(bodies[1]), "", "a second YAML document: a %s is one", r.Kind)
+	r.Add(r.Place(bodies[1]), "", "a second YAML document: one file holds one %s", r.Kind)
 	return nil
 }
 
@@ -128,16 +137,16 @@ func (r *Reader) shallow(tokens token.Tokens) bool {
 		case token.SequenceEntryType, token.MappingKeyType, token.TagType, token.AnchorType:
 			opened++
 		}
-		if flow > maxDepth || opened > maxDepth || t.Position.IndentNum > 200 {
-			r.Add(r.at(t), "", "nested too deeply")
+		if flow > maxDepth || opened > maxDepth || t.Position.IndentNum > maxIndent {
+			r.Add(r.At(t), "", "nested too deeply")
 			return false
 		}
 	}
 	return true
 }
 
-// at returns the position of a YAML token.
-func (r *Reader) at(t *token.Token) diagnostic.Position {
+// At returns the position of a YAML token.
+func (r *Reader) At(t *token.Token) diagnostic.Position {
 	if t == nil || t.Position == nil {
 		return diagnostic.Position{File: r.File}
 	}
@@ -150,12 +159,12 @@ func (r *Reader) Place(n ast.Node) diagnostic.Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		if !n.IsFlowStyle && len(n.Values) > 0 {
-			return r.at(n.Values[0].Key.GetToken())
+			return r.At(n.Values[0].Key.GetToken())
 		}
 	case *ast.MappingValueNode:
-		return r.at(n.Key.GetToken())
+		return r.At(n.Key.GetToken())
 	}
-	return r.at(n.GetToken())
+	return r.At(n.GetToken())
 }
 
 // Pair is a key of a mapping and its value.
@@ -165,8 +174,8 @@ type Pair struct {
 	Node ast.Node
 }
 
-// Pairs returns the pairs of a mapping whose keys are known. Messages call the mapping by the
-// name in what.
+// Pairs returns the pairs of a mapping whose keys are known; any text is a key if known is nil.
+// Messages call the mapping by the name in what.
 func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
 	var values []*ast.MappingValueNode
 	switch n := n.(type) {
@@ -180,12 +189,18 @@ func (r *Reader) Pairs(n ast.Node, what string, known []string) []Pair {
 	}
 	var all []Pair
 	for _, v := range values {
-		at := r.at(v.Key.GetToken())
+		at := r.At(v.Key.GetToken())
+		key, isText := v.Key.(*ast.StringNode)
 		name := v.Key.GetToken().Value
-		if s, ok := v.Key.(*ast.StringNode); ok {
-			name = s.Value
+		if isText {
+			name = key.Value
 		}
-		if r.Known(at, "key", name, what, known) {
+		switch {
+		case v.Key.IsMergeKey():
+			r.Add(at, r.Share, "merge keys (<<) are not supported")
+		case !isText && known == nil:
+			r.Add(at, "quote it", "a key in %s must be a text", what)
+		case known == nil || r.Known(at, "key", name, what, known):
 			all = append(all, Pair{name, at, v.Value})
 		}
 	}
@@ -207,17 +222,23 @@ func (r *Reader) Known(at diagnostic.Position, kind, name, what string, known []
 	return false
 }
 
-// Items returns the entries of a list that must not be empty.
-func (r *Reader) Items(n ast.Node, what string) []ast.Node {
+// Entries returns the entries of a list, which may be empty.
+func (r *Reader) Entries(n ast.Node, what string) []ast.Node {
 	list, ok := n.(*ast.SequenceNode)
-	switch {
-	case !ok:
+	if !ok {
 		r.Wrong(n, what+" must be a list")
 		return nil
-	case len(list.Values) == 0:
-		r.Add(r.Place(n), "leave the key out instead", "%s is empty", what)
 	}
 	return list.Values
+}
+
+// Items returns the entries of a list that must not be empty.
+func (r *Reader) Items(n ast.Node, what string) []ast.Node {
+	entries := r.Entries(n, what)
+	if _, ok := n.(*ast.SequenceNode); ok && len(entries) == 0 {
+		r.Add(r.Place(n), "leave the key out instead", "%s is empty", what)
+	}
+	return entries
 }
 
 // Wrong records that a value has the wrong type.
@@ -232,12 +253,16 @@ func (r *Reader) Wrong(n ast.Node, want string) {
 		kind = "a list"
 	case *ast.StringNode, *ast.LiteralNode:
 		kind = "a text"
-	case *ast.IntegerNode, *ast.FloatNode:
+	case *ast.IntegerNode:
 		kind = "a number"
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		kind = "a decimal number"
 	case *ast.BoolNode:
 		kind = "true or false"
-	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		advice, kind = r.Share, "an anchor, alias or tag, which is not supported"
+	case *ast.AnchorNode, *ast.AliasNode:
+		advice, kind = r.Share, "an anchor or alias, which is not supported"
+	case *ast.TagNode:
+		kind = "a tag, which is not supported"
 	}
 	r.Add(r.Place(n), advice, "%s, but this is %s", want, kind)
 }
