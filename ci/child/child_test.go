@@ -42,3 +42,20 @@ func TestLines(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestTail(t *testing.T) {
+	tail := child.Tail{Most: 2}
+	for _, line := range []string{"a", "b", "c"} {
+		tail.Add(line)
+	}
+	if tail.String() != "b\nc" {
+		t.Errorf("%q", tail.String())
+	}
+	for _, c := range []struct {
+		text, want string
+	}{{"", ""}, {"a\nb\nc\n", "b\nc"}, {"c", "c"}} {
+		if got := child.LastLines([]byte(c.text), 2); got != c.want {
+			t.Errorf("%q: %q", c.text, got)
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package child
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // Lines is an io.Writer that hands on whole lines, without their ends.
 type Lines struct {
@@ -22,4 +25,26 @@ func (l *Lines) Write(p []byte) (int, error) {
 		l.each(string(line))
 		l.rest = rest
 	}
+}
+
+// Tail keeps the last lines of an output.
+type Tail struct {
+	Most  int // lines
+	lines []string
+}
+
+// Add adds a line.
+func (t *Tail) Add(line string) {
+	if t.lines = append(t.lines, line); len(t.lines) > t.Most {
+		t.lines = t.lines[1:]
+	}
+}
+
+// String returns the lines that are kept.
+func (t *Tail) String() string { return strings.Join(t.lines, "\n") }
+
+// LastLines returns the last lines of a text.
+func LastLines(text []byte, most int) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }

@@ -3,7 +3,6 @@
 package debian
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
+
+	"github.com/dsbuild/dsbuild/ci/child"
 )
 
 // Ensure installs packages by apt-get, as root, unless have says that their programs are there
@@ -64,12 +65,7 @@ func runApt(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C.UTF-8")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, lastLine(out))
+		return nil, fmt.Errorf("apt-get %s: %w: %s", strings.Join(args, " "), err, child.LastLines(out, 1))
 	}
 	return out, nil
-}
-
-func lastLine(out []byte) []byte {
-	out = bytes.TrimSpace(out)
-	return out[bytes.LastIndexByte(out, '\n')+1:]
 }

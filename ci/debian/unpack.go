@@ -10,6 +10,8 @@ import (
 	"regexp"
 
 	"github.com/rogpeppe/go-internal/lockedfile"
+
+	"github.com/dsbuild/dsbuild/ci/child"
 )
 
 // CanUnpack reports whether Unpack has the programs that it needs.
@@ -58,7 +60,7 @@ func Unpack(ctx context.Context, dir, name string) error {
 	}
 	for _, deb := range files {
 		if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, root).CombinedOutput(); err != nil {
-			return fmt.Errorf("unpacking %s: %w: %s", filepath.Base(deb), err, lastLine(out))
+			return fmt.Errorf("unpacking %s: %w: %s", filepath.Base(deb), err, child.LastLines(out, 1))
 		}
 	}
 	return os.Rename(root, dir)

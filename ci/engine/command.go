@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/dsbuild/dsbuild/ci/child"
 )
 
 // tailLines is how much of a failed command's output its error shows.
@@ -27,24 +28,6 @@ type command struct {
 	line    func(string) // called with each line of output; may be nil
 	private bool         // a mount namespace of its own: no mount outlives it
 }
-
-// commandError is a command that failed, with the end of its output.
-type commandError struct {
-	name string
-	err  error
-	tail []string
-	log  string
-}
-
-func (e *commandError) Error() string {
-	s := fmt.Sprintf("%s: %v", e.name, e.err)
-	if len(e.tail) > 0 {
-		s += "; its last lines:\n    " + strings.Join(e.tail, "\n    ")
-	}
-	return s + "\n    (all of it: " + e.log + ")"
-}
-
-func (e *commandError) Unwrap() error { return e.err }
 
 // runCommand runs the command. A cancelled ctx ends it with SIGTERM; so does the
 // death of this program, which is why the thread that starts it is kept.
@@ -66,66 +49,38 @@ func (c command) runHere(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
+	last := child.Tail{Most: tailLines}
+	out := io.MultiWriter(log, child.NewLines(func(line string) {
+		if line = strings.TrimSpace(line); line == "" {
+			return
+		}
+		last.Add("    " + line)
+		if c.line != nil {
+			c.line(line)
+		}
+	}))
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), c.env...)
-	cmd.Stdout, cmd.Stderr = w, w
+	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if c.private {
 		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	err = cmd.Start()
-	w.Close()
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.args[0], err)
-	}
-	tail := c.followOutput(r, log)
-	err = cmd.Wait()
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", c.args[0], ctx.Err())
-	}
-	if err != nil {
-		return &commandError{filepath.Base(c.args[0]), err, tail, c.log}
+	err = cmd.Run()
+	switch name := filepath.Base(c.args[0]); {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", name, ctx.Err())
+	case err != nil:
+		return fmt.Errorf("%s: %w; its last lines:\n%s\n    (all of it: %s)", name, err, &last, c.log)
 	}
 	return nil
 }
 
-// followOutput copies the output into the log, hands each line on and returns the
-// last ones.
-func (c command) followOutput(r io.Reader, log io.Writer) (tail []string) {
-	in := bufio.NewReader(r)
-	for {
-		s, err := in.ReadString('\n')
-		if s != "" {
-			_, _ = io.WriteString(log, s)
-		}
-		if s = strings.TrimSpace(s); s != "" {
-			if tail = append(tail, s); len(tail) > tailLines {
-				tail = tail[1:]
-			}
-			if c.line != nil {
-				c.line(s)
-			}
-		}
-		if err != nil {
-			return tail
-		}
-	}
-}
-
-// tailOf returns the last lines of a file, or nil.
-func tailOf(path string, n int) []string {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return lines[max(0, len(lines)-n):]
+// tailOf returns the last lines of a file, or nothing.
+func tailOf(path string) string {
+	text, _ := os.ReadFile(path) //nolint:errcheck // only to explain
+	return strings.ReplaceAll(child.LastLines(text, tailLines), "\n", "\n    ")
 }
 
 // waitUntil calls ok until it is true or the time is over.

@@ -5,8 +5,6 @@ import (
 	"io"
 	"sync"
 	"time"
-
-	"github.com/dsbuild/dsbuild/ci/progress"
 )
 
 // console prints lines that carry the time since the program began. It is safe
@@ -26,9 +24,34 @@ func (c *console) printLine(piece, format string, args ...any) {
 	fmt.Fprintf(c.w, "%7.1fs  %-13s %s\n", time.Since(c.began).Seconds(), piece, fmt.Sprintf(format, args...))
 }
 
+// reportEvery is how often a long step says how far it is.
+const reportEvery = 10 * time.Second
+
 // reportProgress says every few seconds what status returns, until stop is called.
 func (c *console) reportProgress(piece string, status func() string) (stop func()) {
-	return progress.Report(func(elapsed time.Duration) {
-		c.printLine(piece, "%s (%.0f s so far)", status(), elapsed.Seconds())
-	})
+	done, ended := make(chan struct{}), make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(ended)
+		for ticks := time.NewTicker(reportEvery); ; {
+			select {
+			case <-done:
+				ticks.Stop()
+				return
+			case <-ticks.C:
+				c.printLine(piece, "%s (%.0f s so far)", status(), time.Since(began).Seconds())
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// remainingTime says how long the rest takes if it goes on as it did, or "" where
+// nothing can be said yet.
+func remainingTime(done, total int, elapsed time.Duration) string {
+	if done <= total/20 || done >= total {
+		return ""
+	}
+	left := elapsed * time.Duration(total-done) / time.Duration(done)
+	return fmt.Sprintf(", about %.0f s more", left.Round(10*time.Second).Seconds())
 }

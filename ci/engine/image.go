@@ -1,23 +1,20 @@
 package main
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"github.com/dsbuild/dsbuild/internal/atomicfile"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // MakeImage writes an installed engine as an image that docker, podman and
@@ -46,11 +43,15 @@ func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	if err := packRoot(ctx, l, root); err != nil {
 		return err
 	}
-	if err := packPrograms(l, dialer, programs); err != nil {
+	if err := packPrograms(ctx, l, dialer, programs); err != nil {
 		return err
 	}
-	if err := writeImage(file, root, programs); err != nil {
+	image := filepath.Join(work, "image.tar")
+	if err := packImage(ctx, l, image, root, programs); err != nil {
 		return fmt.Errorf("writing %s: %w", file, err)
+	}
+	if err := os.Rename(image, file); err != nil {
+		return err
 	}
 	con.printLine("image", "%s is %s: docker load -i %s", file, engine.Image, file)
 	return nil
@@ -78,79 +79,55 @@ func buildDialer(ctx context.Context, l Layout, to string) error {
 	return nil
 }
 
+// packFolder writes some members of a folder as a tar.
+func packFolder(ctx context.Context, l Layout, from, to string, members []string, options ...string) error {
+	args := append([]string{"tar", "--create", "--file=" + to, "--directory=" + from, "--numeric-owner", "--sort=name"}, options...)
+	return command{args: append(args, members...), dir: "/", log: l.logOf("image-tar")}.runCommand(ctx)
+}
+
+// plain are the options of tar for files that are root's, of no date, and anybody's to read.
+func plain() []string {
+	return []string{"--dereference", "--owner=0", "--group=0", "--mtime=@0", "--mode=u=rwX,go=rX"}
+}
+
 // packRoot writes the engine's root as it is when nothing is mounted in it, and
 // without the settings that a start has put there.
 func packRoot(ctx context.Context, l Layout, to string) error {
-	return command{
-		args: []string{
-			"tar", "--create", "--file=" + to, "--directory=" + l.Rootfs(), "--numeric-owner", "--sort=name", "--one-file-system",
-			"--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./dev/*", "--exclude=./run/*", "--exclude=./tmp/*",
-			"--exclude=./var/lib/dagger/*", "--exclude=./etc/dagger/*", "--exclude=./etc/resolv.conf", ".",
-		},
-		dir: "/", log: l.logOf("image-root"),
-	}.runCommand(ctx)
+	return packFolder(ctx, l, l.Rootfs(), to, []string{"."}, "--one-file-system",
+		"--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./dev/*", "--exclude=./run/*", "--exclude=./tmp/*",
+		"--exclude=./var/lib/dagger/*", "--exclude=./etc/dagger/*", "--exclude=./etc/resolv.conf")
 }
 
 // packPrograms writes the layer of the engine's programs and its configuration.
-func packPrograms(l Layout, dialer, to string) error {
+func packPrograms(ctx context.Context, l Layout, dialer, to string) error {
 	config, err := siteEngineConfig()
 	if err != nil {
 		return err
 	}
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	w := tar.NewWriter(out)
-	for _, f := range [][2]string{
-		{l.Bin("dagger-engine"), "usr/local/bin/dagger-engine"},
-		{l.Bin("dagger-init"), "usr/local/bin/dagger-init"},
-		{l.Bin("dnsname"), "opt/cni/bin/dnsname"},
-		{dialer, "usr/bin/buildctl"},
+	const settings = "etc/dagger/engine.json"
+	dir, members := to+".d", []string{settings}
+	for inside, file := range map[string]string{
+		"usr/local/bin/dagger-engine": l.Bin("dagger-engine"),
+		"usr/local/bin/dagger-init":   l.Bin("dagger-init"),
+		"opt/cni/bin/dnsname":         l.Bin("dnsname"),
+		"usr/bin/buildctl":            dialer,
 	} {
-		if err := addFile(w, f[1], f[0], 0o755); err != nil {
+		link := filepath.Join(dir, inside)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(file, link)); err != nil {
 			return err
 		}
+		members = append(members, inside)
 	}
-	if err := addText(w, "etc/dagger/engine.json", config, 0o644); err != nil {
+	file := filepath.Join(dir, settings)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(config), 0o644)); err != nil {
 		return err
 	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return out.Close()
+	slices.Sort(members)
+	return packFolder(ctx, l, dir, to, members, plain()...)
 }
 
-// addFile adds a file to a tar, owned by root.
-func addFile(w *tar.Writer, name, from string, mode int64) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	info, err := in.Stat()
-	if err != nil {
-		return err
-	}
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: info.Size(), ModTime: time.Unix(0, 0)}); err != nil {
-		return err
-	}
-	_, err = io.Copy(w, in)
-	return err
-}
-
-// addText adds a short file to a tar.
-func addText(w *tar.Writer, name, text string, mode int64) error {
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(text)), ModTime: time.Unix(0, 0)}); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, text)
-	return err
-}
-
-// writeImage writes an image of layers in the form of docker save, which every client loads.
-func writeImage(file string, layers ...string) error {
+// packImage writes an image of layers in the form of docker save, which every client loads.
+func packImage(ctx context.Context, l Layout, to string, layers ...string) error {
 	config := v1.ConfigFile{
 		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
@@ -159,58 +136,34 @@ func writeImage(file string, layers ...string) error {
 			Volumes:    map[string]struct{}{"/var/lib/dagger": {}},
 		},
 	}
-	files := map[string]string{} // name in the tar: file
+	dir := to + ".d"
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
 	var names []string
 	for _, layer := range layers {
-		sum, err := digestFile(layer)
+		sum, _, err := wheel.HashFile(layer)
 		if err != nil {
 			return err
 		}
 		name := filepath.Base(layer)
-		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, sum)
-		files[name], names = layer, append(names, name)
+		if err := os.Rename(layer, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, v1.Hash{Algorithm: "sha256", Hex: sum})
+		names = append(names, name)
 	}
-	configText, err := json.Marshal(config)
-	if err != nil {
-		return err
+	for name, document := range map[string]any{
+		"config.json":   config,
+		"manifest.json": []map[string]any{{"Config": "config.json", "RepoTags": []string{engine.Image}, "Layers": names}},
+	} {
+		text, err := json.Marshal(document)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return err
+		}
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{engine.Image}, "Layers": names}})
-	if err != nil {
-		return err
-	}
-	return writeArchive(file, map[string]string{"config.json": string(configText), "manifest.json": string(manifest)}, files)
-}
-
-// writeArchive writes a tar of texts and files, whole or not at all.
-func writeArchive(file string, texts, files map[string]string) error {
-	r, w := io.Pipe()
-	go func() {
-		out := tar.NewWriter(w)
-		err := func() error {
-			for _, name := range slices.Sorted(maps.Keys(texts)) {
-				if err := addText(out, name, texts[name], 0o644); err != nil {
-					return err
-				}
-			}
-			for _, name := range slices.Sorted(maps.Keys(files)) {
-				if err := addFile(out, name, files[name], 0o644); err != nil {
-					return err
-				}
-			}
-			return out.Close()
-		}()
-		w.CloseWithError(err)
-	}()
-	return atomicfile.Write(file, r, 0o644)
-}
-
-// digestFile returns the digest of an uncompressed layer.
-func digestFile(path string) (v1.Hash, error) {
-	in, err := os.Open(path)
-	if err != nil {
-		return v1.Hash{}, err
-	}
-	defer in.Close()
-	sum, _, err := v1.SHA256(in)
-	return sum, err
+	return packFolder(ctx, l, dir, to, append(names, "config.json", "manifest.json"), plain()...)
 }

@@ -122,8 +122,8 @@ func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, pa
 		`--aptopt=Apt::Install-Recommends "false"`, `--aptopt=Acquire::Retries "3"`,
 		"--include=" + strings.Join(packages, ","),
 	}
-	last := &lastLine{}
-	stop := con.reportProgress(src.name, func() string { return last.get() })
+	said := &output{}
+	stop := con.reportProgress(src.name, said.last)
 	defer stop()
 	err := command{
 		args: append(append(args, options...), src.suite, target, list),
@@ -131,7 +131,7 @@ func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, pa
 		log: l.logOf(src.name), private: true,
 		line: func(s string) {
 			if strings.HasPrefix(s, "I: ") {
-				last.set(strings.TrimPrefix(s, "I: "))
+				said.add(strings.TrimPrefix(s, "I: "))
 			}
 		},
 	}.runCommand(ctx)

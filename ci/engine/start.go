@@ -88,7 +88,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 		err = errors.New("it ended at once")
 	}
 	if err != nil {
-		return hint.With(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, strings.Join(tailOf(l.Log(), tailLines), "\n    ")),
+		return hint.With(fmt.Errorf("the engine did not start: %w; its last lines:\n    %s", err, tailOf(l.Log())),
 			"all of it: %s", l.Log())
 	}
 	con.printLine("engine", "started in %.1f s", time.Since(began).Seconds())

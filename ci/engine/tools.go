@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dsbuild/dsbuild/ci/progress"
 	"github.com/dsbuild/dsbuild/internal/hint"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
@@ -95,22 +95,23 @@ func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	}
 	env := []string{"CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR=" + scratch}
 	con.printLine("tools", "fetching the sources of the Dagger engine %s", engineVersion)
-	n := &counter{}
-	stop := con.reportProgress("tools", func() string { return fmt.Sprintf("%d modules downloaded", n.of("go: downloading ")) })
+	said := &output{}
+	stop := con.reportProgress("tools", func() string { return fmt.Sprintf("%d modules downloaded", said.count("go: downloading ")) })
 	err := command{
 		args: append([]string{"go", "list", "-deps", "-mod=readonly"}, toolPackages()...),
-		dir:  src, env: env, log: l.logOf("tools-list"), line: n.add,
+		dir:  src, env: env, log: l.logOf("tools-list"), line: said.add,
 	}.runCommand(ctx)
 	stop()
 	if err != nil {
 		return goHint(fmt.Errorf("fetching: %w", err))
 	}
-	total := n.all() - n.of("go: downloading ")
+	total := said.count("") - said.count("go: downloading ")
 	con.printLine("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
-	n = &counter{}
+	said = &output{}
 	began := time.Now()
 	stop = con.reportProgress("tools", func() string {
-		return fmt.Sprintf("%d of at most %d packages compiled%s", n.all(), total, progress.Remaining(float64(n.all()), float64(total), time.Since(began)))
+		compiled := said.count("")
+		return fmt.Sprintf("%d of at most %d packages compiled%s", compiled, total, remainingTime(compiled, total, time.Since(began)))
 	})
 	defer stop()
 	args := append([]string{"go", "build", "-v"}, buildFlags()...)
@@ -118,7 +119,7 @@ func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	if err := os.MkdirAll(l.tmp("tools"), 0o755); err != nil {
 		return err
 	}
-	if err := (command{args: args, dir: src, env: env, log: l.logOf("tools-build"), line: n.add}).runCommand(ctx); err != nil {
+	if err := (command{args: args, dir: src, env: env, log: l.logOf("tools-build"), line: said.add}).runCommand(ctx); err != nil {
 		return goHint(fmt.Errorf("compiling: %w", err))
 	}
 	return nil
@@ -131,37 +132,36 @@ func goHint(err error) error {
 	return hint.With(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
 }
 
-// counter counts lines, and lines by their beginning.
-type counter struct {
+// output collects what a command says while it runs.
+type output struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (c *counter) add(s string) { c.mu.Lock(); c.lines = append(c.lines, s); c.mu.Unlock() }
-func (c *counter) all() int     { return c.of("") }
-func (c *counter) of(prefix string) (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.lines {
-		if strings.HasPrefix(s, prefix) {
+func (o *output) add(line string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lines = append(o.lines, line)
+}
+
+// count counts the lines that begin so.
+func (o *output) count(prefix string) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, line := range o.lines {
+		if strings.HasPrefix(line, prefix) {
 			n++
 		}
 	}
 	return n
 }
 
-// lastLine remembers the latest line of a command.
-type lastLine struct {
-	mu sync.Mutex
-	s  string
-}
-
-func (c *lastLine) set(s string) { c.mu.Lock(); c.s = s; c.mu.Unlock() }
-func (c *lastLine) get() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r := []rune(c.s); len(r) > 100 {
-		return string(r[:100]) + "…"
+// last returns the latest line, shortened.
+func (o *output) last() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.lines) == 0 {
+		return ""
 	}
-	return c.s
+	return ui.Shorten(o.lines[len(o.lines)-1], 100)
 }

@@ -49,25 +49,14 @@ func (b *bench) path(parts ...string) string {
 // tailLines is how much of an output is shown where something failed.
 const tailLines = 40
 
-// tail keeps the last lines of an output.
-type tail []string
-
-func (t *tail) add(line string) {
-	if *t = append(*t, line); len(*t) > tailLines {
-		*t = (*t)[1:]
-	}
-}
-
-func (t tail) String() string { return strings.Join(t, "\n") }
-
 // runCommand runs a program to its end. Its output goes to the log, and the end of it into the
 // error; stdout, if not nil, is kept apart.
 func (b *bench) runCommand(ctx context.Context, step ui.Step, stdout io.Writer, name string, args ...string) error {
 	fmt.Fprintf(b.log, "\n$ %s %s\n", name, strings.Join(args, " "))
-	var last tail
+	last := child.Tail{Most: tailLines}
 	out := io.MultiWriter(b.log, child.NewLines(func(line string) {
 		step.Log(line)
-		last.add(line)
+		last.Add(line)
 	}))
 	cmd := child.Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -75,7 +64,7 @@ func (b *bench) runCommand(ctx context.Context, step ui.Step, stdout io.Writer, 
 		cmd.Stdout = stdout
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, last)
+		return fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, &last)
 	}
 	return nil
 }

@@ -117,15 +117,15 @@ type collector struct {
 	log     io.Writer
 	ui      ui.Reporter
 	running map[id]ui.Step
-	partial map[id]string // a line whose end has not come yet
-	said    map[id]*tail  // what tests with their subtests, and packages, said last
+	partial map[id]string      // a line whose end has not come yet
+	said    map[id]*child.Tail // what tests with their subtests, and packages, said last
 	failed  map[string]bool
 }
 
 func newCollector(log io.Writer, r ui.Reporter) *collector {
 	return &collector{
 		log: log, ui: r,
-		running: map[id]ui.Step{}, partial: map[id]string{}, said: map[id]*tail{}, failed: map[string]bool{},
+		running: map[id]ui.Step{}, partial: map[id]string{}, said: map[id]*child.Tail{}, failed: map[string]bool{},
 	}
 }
 
@@ -166,9 +166,9 @@ func (c *collector) handleOutput(i id, text string) {
 		}
 		text = rest
 		if c.said[i.topLevel()] == nil {
-			c.said[i.topLevel()] = new(tail)
+			c.said[i.topLevel()] = &child.Tail{Most: tailLines}
 		}
-		c.said[i.topLevel()].add(line)
+		c.said[i.topLevel()].Add(line)
 		if step := c.running[i]; step != nil {
 			step.Log(line)
 		}

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/child"
 	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/proc"
 	"github.com/dsbuild/dsbuild/ci/python"
@@ -136,11 +137,6 @@ func (s sshd) sshdConfig() []string {
 
 func fileExists(file string) bool { _, err := os.Stat(file); return err == nil }
 
-func lastLine(b []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return lines[len(lines)-1]
-}
-
 func (n *Node) hostKeyFile() string { return filepath.Join(n.Dir, "host_ed25519") }
 func (n *Node) configFile() string  { return filepath.Join(n.Dir, "sshd_config") }
 func (n *Node) tmp() string         { return filepath.Join(n.Dir, "tmp") }
@@ -249,7 +245,7 @@ func (f *Fleet) Start(i int) error {
 	for deadline := time.Now().Add(10 * time.Second); !n.isListening(); time.Sleep(10 * time.Millisecond) {
 		if n.Pid() == 0 || time.Now().After(deadline) {
 			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
-			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, lastLine(log)), n.stopServer())
+			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, child.LastLines(log, 1)), n.stopServer())
 		}
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/dsbuild/dsbuild/ci/child"
 )
 
 // life is what keeps a cluster alive, and ends it.
@@ -57,7 +59,7 @@ func (c *Cluster) startHead(lock *os.File) error {
 	go func() { _ = cmd.Wait(); close(ended) }()
 	c.life.head, c.life.ended = cmd.Process.Pid, ended
 	if !wait() {
-		return errors.New("it could not be furnished: " + lastLine(c.log("head")))
+		return errors.New("it could not be furnished: " + readLastLine(c.log("head")))
 	}
 	return nil
 }
@@ -133,8 +135,7 @@ func (c *Cluster) Logs() string {
 		if err != nil || len(text) == 0 {
 			continue
 		}
-		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		for _, line := range lines[max(0, len(lines)-8):] {
+		for line := range strings.SplitSeq(child.LastLines(text, 8), "\n") {
 			fmt.Fprintf(&b, "\n    %s: %s", filepath.Base(file), line)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/dsbuild/dsbuild/ci/child"
 )
 
 // Node is a compute node.
@@ -64,19 +66,18 @@ func (n *Node) startNode(ctx context.Context) error {
 	}
 	ready.Close()
 	if !wait() {
-		return errors.New("it could not be furnished: " + lastLine(c.log(n.Name)))
+		return errors.New("it could not be furnished: " + readLastLine(c.log(n.Name)))
 	}
 	return nil
 }
 
-// lastLine returns the last line of a file.
-func lastLine(file string) string {
+// readLastLine returns the last line of a file.
+func readLastLine(file string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()
 	}
-	text = []byte(strings.TrimSpace(string(text)))
-	return string(text[strings.LastIndexByte(string(text), '\n')+1:])
+	return child.LastLines(text, 1)
 }
 
 // Command is a command to be run on the node itself, past Slurm, as root at its
