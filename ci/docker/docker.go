@@ -62,7 +62,7 @@ func Docker(tb testing.TB, opt Options) *Daemon {
 		"--dns", "10.0.2.3", "--cgroup-parent", d.cgroup(), "--add-runtime", "bounded=" + d.path("runc"), "--default-runtime", "bounded",
 	}
 	d.startDaemon(tb, opt, args...)
-	setVariable(tb, "DOCKER_HOST", d.Host)
+	tb.Setenv("DOCKER_HOST", d.Host)
 	return d
 }
 
@@ -79,8 +79,8 @@ func Podman(tb testing.TB, opt Options) *Daemon {
 		service = d.rootlessCommand(tb, service)
 	}
 	d.startDaemon(tb, opt, append([]string{"env", "CONTAINERS_CONF=" + d.path("containers.conf")}, service...)...)
-	setVariable(tb, "CONTAINER_HOST", d.Host)
-	setVariable(tb, "DOCKER_HOST", "unix://"+d.path("none.sock"))
+	tb.Setenv("CONTAINER_HOST", d.Host)
+	tb.Setenv("DOCKER_HOST", "unix://"+d.path("none.sock"))
 	return d
 }
 
@@ -103,12 +103,6 @@ func (d *Daemon) rootlessCommand(tb testing.TB, service []string) []string {
 		cd /
 		exec env HOME="$0/home" XDG_RUNTIME_DIR="$0/run" setpriv --reuid nobody --regid nogroup --clear-groups "$@"`
 	return append([]string{"sh", "-c", prepare, d.dir}, service...)
-}
-
-func setVariable(tb testing.TB, name, value string) {
-	if t, ok := tb.(*testing.T); ok {
-		t.Setenv(name, value)
-	}
 }
 
 // installDaemon gets the packages of a daemon. With -short the test is skipped. So it is

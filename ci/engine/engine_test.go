@@ -322,7 +322,7 @@ func TestLockWaitsAndSaysSo(t *testing.T) {
 	if _, err := l.lock(ctx, newConsole(&out)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the lock was given twice: %v", err)
 	}
-	if n := strings.Count(out.String(), "waiting for another run (process "); n != 1 {
+	if n := strings.Count(out.String(), "waiting for another run that holds "); n != 1 {
 		t.Errorf("said %d times:\n%s", n, out.String())
 	}
 	unlock()

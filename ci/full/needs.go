@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/ci/enginectl"
 	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -44,13 +45,13 @@ func (b *bench) linkCuobjdump() error {
 	return errors.Join(os.RemoveAll(link), os.Symlink(found[0], link))
 }
 
-// startEngine makes sure that a Dagger engine answers. The program is built first:
-// go run would not pass a signal on.
-func (b *bench) startEngine(ctx context.Context, step ui.Step) (string, error) {
-	if err := b.runCommand(ctx, step, nil, "go", "build", "-o", "bin/enginectl", "./ci/engine"); err != nil {
+// startEngine makes sure that a Dagger engine answers.
+func (b *bench) startEngine(ctx context.Context, _ ui.Step) (string, error) {
+	found, err := enginectl.Prepare(ctx, "bin")
+	if err != nil {
 		return "", err
 	}
-	return "", b.commandTo(ctx, step, "engine", "bin/enginectl", "ensure")
+	return found.Start(ctx)
 }
 
 // buildWheel compiles a wheel anew, as make test does: the proofs are about this checkout, not
@@ -59,7 +60,12 @@ func (b *bench) buildWheel(ctx context.Context, step ui.Step) (string, error) {
 	if err := b.runCommand(ctx, step, nil, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil {
 		return "", err
 	}
-	err := b.commandTo(ctx, step, "wheel.json", "bin/dsbuild", "wheel", "--arch", "8.0", "--no-cache", "--json", "-o", b.path("run", "dist"))
+	document, err := os.Create(b.path("run", "wheel.json"))
+	if err != nil {
+		return "", err
+	}
+	defer document.Close()
+	err = b.runCommand(ctx, step, document, "bin/dsbuild", "wheel", "--arch", "8.0", "--no-cache", "--json", "-o", b.path("run", "dist"))
 	if err != nil {
 		return "", err
 	}
@@ -69,14 +75,4 @@ func (b *bench) buildWheel(ctx context.Context, step ui.Step) (string, error) {
 	}
 	b.built = built[0]
 	return filepath.Base(b.built), nil
-}
-
-// commandTo runs a program whose standard output becomes a file in run.
-func (b *bench) commandTo(ctx context.Context, step ui.Step, file, name string, args ...string) error {
-	out, err := os.Create(b.path("run", file))
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	return b.runCommand(ctx, step, out, name, args...)
 }
