@@ -142,7 +142,7 @@ func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	unlock, err := lockedfile.MutexAt(filepath.Join(opt.Dir, ".lock")).Lock()
+	unlock, err := lockedfile.MutexAt(opt.Dir + ".lock").Lock() // beside: a test may unmount the folder
 	if err != nil {
 		return nil, err
 	}
