@@ -5,6 +5,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -36,6 +37,8 @@ type Options struct {
 	TooMany func(failed, of int) bool
 	Logs    Logs          // where to keep the log of each node
 	Timeout time.Duration // limit of each long step on a node, and cap for the other steps; 0: the defaults
+	// SlowHint is the hint for a step that took too long; "" names --timeout.
+	SlowHint string
 	// ConnectWait is how long the dialer may let a node wait in a queue. A waiting node does not
 	// count towards Forks.
 	ConnectWait time.Duration
@@ -241,7 +244,7 @@ func (n *Node) walk(ctx context.Context, steps []Step) error {
 		n.fleet.progress.step(n, s.Name)
 		n.Log.step(s.Name)
 		begin := time.Now()
-		limited, cancel := bound(ctx, s.Limit)
+		limited, cancel := n.fleet.bound(ctx, s.Limit)
 		err := s.Do(limited)
 		if err != nil && errors.Is(err, limited.Err()) {
 			err = context.Cause(limited)
@@ -273,14 +276,15 @@ func (s Step) statusAfter(ctx context.Context, err error) report.Status {
 }
 
 // bound returns ctx with a time limit; a limit of 0 means none.
-func bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+func (f *Fleet) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	if limit == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, limit, NotWithin(limit))
+	return context.WithTimeoutCause(ctx, limit, f.NotWithin(limit))
 }
 
 // NotWithin is the error of a step that took longer than its limit.
-func NotWithin(limit time.Duration) error {
-	return hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "what is slow there, its network or its disk? --timeout gives it longer")
+func (f *Fleet) NotWithin(limit time.Duration) error {
+	try := cmp.Or(f.opt.SlowHint, "what is slow there, its network or its disk? --timeout gives it longer")
+	return hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "%s", try)
 }

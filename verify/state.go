@@ -152,7 +152,7 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 	defer listed()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	slow := time.AfterFunc(limit, func() { giveUp(fleet.NotWithin(limit)) })
+	slow := time.AfterFunc(limit, func() { giveUp(s.run.fleet.NotWithin(limit)) })
 	defer slow.Stop()
 	facts, ended, err := node.ProbeAnd(ctx, s.Runner, s.Host.Python, node.Errand{
 		Program: lookProgram,

@@ -104,12 +104,10 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	if err := opts.refuseSeveralEnvironments(inv.Hosts); err != nil {
 		return err
 	}
-	var way fleet.Options
-	if err := opts.addDialer(ctx, a, inv, &way); err != nil {
+	if err := opts.addDialer(ctx, a, inv, &given.Options); err != nil {
 		return err
 	}
 	given.Hosts, given.KnownHosts, given.Reporter = inv.Hosts, inv.KnownHosts, a.reporter
-	given.Dialer, given.ConnectWait, given.Asks = way.Dialer, way.ConnectWait, way.Asks
 	defer tuneRuntime(len(inv.Hosts))()
 	report := check.Run(ctx, given)
 	outcome := report.Err()
@@ -127,7 +125,10 @@ func (o checkOptions) readFlags() (check.Options, error) {
 	if err := oneOf(o.command, "launcher", o.launcher, "torchrun", "deepspeed", "jax"); err != nil {
 		return check.Options{}, err
 	}
-	given := check.Options{Forks: o.forks, Master: o.master, Port: o.port, SSH: o.launcher == "deepspeed", JAX: o.launcher == "jax", Data: o.data, Output: o.output, Timeout: o.timeout}
+	given := check.Options{
+		Options: fleet.Options{Forks: o.forks},
+		Master:  o.master, Port: o.port, SSH: o.launcher == "deepspeed", JAX: o.launcher == "jax", Data: o.data, Output: o.output, StageTimeout: o.timeout,
+	}
 	free, err := units.FromHumanSize(o.minFree)
 	switch {
 	case err != nil || free < 0:

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 )
 
@@ -73,7 +74,7 @@ func (a addressChecks) checkNames(context.Context) {
 		case a.hasPeers() && slices.ContainsFunc(addresses, isLoopback):
 			m.addFinding(Names, Error, fix+": an address that other nodes reach", "the master's address %s is %s there, which is each node itself", master, value)
 		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
-			m.addFinding(Names, Error, fix, "the master's address %s is %s there, which %s does not have (it has %s)", master, value, a.firstMember().host.Name, strings.Join(has, ", "))
+			m.addFinding(Names, Error, fix, "the master's address %s is %s there, which %s does not have (it has %s)", master, value, a.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
 			m.addFinding(Names, Error, fix, "the master's address %s is %s there, where %d of %s have %s", master, value, len(values[0].members), countOf(len(live), "node"), values[0].value)
 		}
@@ -152,7 +153,7 @@ func (a addressChecks) checkInterfaces(ctx context.Context) {
 			break
 		}
 	}
-	if a.firstMember().status == OK {
+	if a.firstMember().Status == report.OK {
 		a.askRoutes(ctx, []*member{a.firstMember()}, to)
 		if a.hasPeers() && a.firstMember().route != nil && !isLoopback(masters[0].value) && slices.Contains(a.firstMember().reachableAddresses(), masters[0].value) {
 			a.firstMember().route.Address = masters[0].value

@@ -5,33 +5,24 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/hosts"
-	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
-	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 )
 
 // Options are the resolved settings of a check.
 type Options struct {
-	Hosts      []inventory.Host // each node once
-	KnownHosts string           // "" means the user's own
-	Dialer     remote.Dialer    // closed by Run, if it is an io.Closer
-	Reporter   ui.Reporter
-	Forks      int // nodes connected to at once; 0 means fanout.DefaultForks
-	// ConnectWait is the longest time that a node may wait in the dialer's queue.
-	ConnectWait time.Duration
-	// Asks: the dialer may ask a person, so connecting has no time limit.
-	Asks bool
+	fleet.Options // Hosts has each node once
 
 	Master  string   // address of the first node for the others; "" is that of the inventory
 	Port    int      // of the first node
@@ -41,22 +32,23 @@ type Options struct {
 	Output  []string // folders that all nodes must write to
 	MinFree int64    // bytes
 	Skip    []Kind
-	Timeout time.Duration // of each stage of a collective; 0: the default
+	// StageTimeout is the limit of each stage of a collective; 0: the default.
+	StageTimeout time.Duration
 }
 
 // Time limits.
 const (
-	connectLimit = 2 * time.Minute
-	probeLimit   = 2 * time.Minute
-	lookLimit    = 20 * time.Second // the survey: disks, name server, nvidia-smi
-	askLimit     = time.Minute      // a short order
-	toolsLimit   = 3 * time.Minute  // NVIDIA's own tests
-	stageLimit   = 2 * time.Minute  // each stage of a collective
+	probeLimit = 2 * time.Minute
+	lookLimit  = 20 * time.Second // the survey: disks, name server, nvidia-smi
+	askLimit   = time.Minute      // a short order
+	toolsLimit = 3 * time.Minute  // NVIDIA's own tests
+	stageLimit = 2 * time.Minute  // each stage of a collective
 )
 
 // run is one check.
 type run struct {
 	opt     Options
+	fleet   *fleet.Fleet
 	id      string
 	members []*member
 	pairs   Pairs
@@ -67,20 +59,16 @@ type run struct {
 
 // member is one node of a check.
 type member struct {
-	host    inventory.Host
-	index   int
-	word    string // the password of its callers
-	conn    remote.Conn
-	runner  remote.Runner
-	agent   *agent.Session
-	facts   *node.Facts
-	seen    survey
-	route   *routed
-	skew    *Skew
-	seconds float64
+	*fleet.Node
+	run   *run
+	index int
+	word  string // the password of its callers
+	agent *agent.Session
+	facts *node.Facts
+	seen  survey
+	route *routed
+	skew  *Skew
 
-	status   Status
-	err      error
 	findings []Finding
 }
 
@@ -98,9 +86,10 @@ func (m *member) hasError(kinds ...Kind) bool {
 
 // Run checks the nodes. If ctx ends early, the report covers the finished checks.
 func Run(ctx context.Context, opt Options) *Report {
-	r := &run{opt: opt, id: strings.ToLower(rand.Text()[:12]), events: make(chan event, 4096)}
-	for i, h := range opt.Hosts {
-		r.members = append(r.members, &member{host: h, index: i, word: strings.ToLower(rand.Text() + rand.Text())[:32], status: Skipped})
+	opt.SlowHint = "check the network and the disk there"
+	r := &run{opt: opt, fleet: fleet.New(opt.Options), id: strings.ToLower(rand.Text()[:12]), events: make(chan event, 4096)}
+	for i, n := range r.fleet.Nodes {
+		r.members = append(r.members, &member{Node: n, run: r, index: i, word: strings.ToLower(rand.Text() + rand.Text())[:32]})
 	}
 	defer r.closeAll()
 	for _, p := range []struct {
@@ -146,19 +135,14 @@ func (r *run) closeAll() {
 		if m.agent != nil {
 			m.agent.End()
 		}
-		if m.conn != nil {
-			m.conn.Close() //nolint:errcheck // nothing runs there any more
-		}
 		return struct{}{}, nil
 	})
-	if c, ok := r.opt.Dialer.(io.Closer); ok {
-		c.Close() //nolint:errcheck // likewise
-	}
+	r.fleet.Close()
 }
 
 // liveMembers are the nodes that still answer.
 func (r *run) liveMembers() []*member {
-	return slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool { return m.agent == nil || m.status != OK })
+	return slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool { return m.agent == nil || m.Status != report.OK })
 }
 
 // firstMember is the master.
@@ -169,7 +153,7 @@ func (r *run) masterAddress() string {
 	if r.opt.Master != "" {
 		return r.opt.Master
 	}
-	return r.firstMember().host.Address
+	return r.firstMember().Host.Address
 }
 
 // hasPeers reports whether there is more than one node.
@@ -177,92 +161,56 @@ func (r *run) hasPeers() bool { return len(r.members) > 1 }
 
 // connectAll connects to all nodes, probes them and starts the agent on each.
 func (r *run) connectAll(ctx context.Context) {
-	bar := r.opt.Reporter.Bar("reaching", int64(len(r.members)))
-	defer bar.Close()
-	opt := fanout.Options{Forks: r.opt.Forks}
-	if r.opt.ConnectWait > 0 { // a connection may wait in a queue
-		opt.Forks = len(r.members)
+	walks := make([]fleet.Walk, len(r.members))
+	for i, m := range r.members {
+		walks[i] = fleet.Walk{Node: m.Node, End: m.endConnect, Steps: []fleet.Step{
+			{Name: "probe", Limit: probeLimit, Do: m.probe, ReadOnly: true},
+			{Name: "start", Limit: lookLimit + askLimit, Do: m.startAgent, ReadOnly: true},
+		}}
 	}
-	results := fanout.Run(ctx, r.members, opt, func(ctx context.Context, m *member) (struct{}, error) {
-		defer bar.Add(1)
-		begin := time.Now()
-		err := r.openMember(ctx, m)
-		m.seconds = time.Since(begin).Seconds()
-		return struct{}{}, err
-	})
-	for i, result := range results {
-		m := r.members[i]
-		if m.err = result.Err; m.err == nil {
-			m.status = OK
-			continue
-		}
-		if ctx.Err() != nil || !result.Started {
-			continue // the node is not at fault
-		}
-		if m.status != Failed {
-			m.status = Unreachable
-		}
-		m.addFinding(Connect, Error, hint.Of(m.err), "%v", m.err)
+	r.fleet.Reach(ctx, "reaching", walks, nil)
+}
+
+// endConnect is the end of the first steps of a node.
+func (m *member) endConnect(_ context.Context, err error) {
+	switch {
+	case err == nil:
+		m.Status = report.OK
+	case m.Status != report.Skipped: // else the node is not at fault
+		m.addFinding(Connect, Error, hint.Of(err), "%v", err)
 	}
 }
 
-// openMember connects to one node, probes it and starts its agent.
-func (r *run) openMember(ctx context.Context, m *member) error {
-	target, err := hosts.Target(m.host, r.opt.KnownHosts)
+// probe gathers the node's facts.
+func (m *member) probe(ctx context.Context) error {
+	m.Runner = hosts.WithEnv(m.Runner, map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // leaves no files there
+	facts, err := node.Probe(ctx, m.Runner, node.ProbeOptions{Python: m.Host.Python})
 	if err != nil {
 		return err
 	}
-	limit := connectLimit + r.opt.ConnectWait
-	if r.opt.Asks {
-		limit = 0
-	}
-	err = withTimeout(ctx, limit, func(ctx context.Context) error {
-		m.conn, err = r.opt.Dialer.Dial(ctx, target)
-		return err
-	})
-	if err != nil {
-		if errors.Is(err, remote.ErrSudo) {
-			m.status = Failed // dsbuild reached it
-		}
-		return err
-	}
-	m.runner = hosts.WithEnv(hosts.Runner(m.conn, m.host), map[string]string{"PYTHONDONTWRITEBYTECODE": "1"}) // leaves no files there
-	err = withTimeout(ctx, probeLimit, func(ctx context.Context) error {
-		facts, err := node.Probe(ctx, m.runner, node.ProbeOptions{Python: m.host.Python})
-		m.facts = &facts
-		return err
-	})
-	if err != nil {
-		m.facts = nil
-		return failedUnlessLost(m, err)
-	}
-	if i := slices.IndexFunc(m.facts.Missing, func(s string) bool { return strings.HasPrefix(s, "python") }); i >= 0 {
-		m.status = Failed
-		return hint.With(fmt.Errorf("no usable Python: missing %s", m.facts.Missing[i]), "check %s on the node; the inventory's key python names the interpreter", m.host.Python)
-	}
-	req := agentRequest{
-		LimitS: lookLimit.Seconds(), Run: r.id, Word: m.word, First: m == r.firstMember(), Master: r.masterAddress(),
-		Devices: !slices.Contains(r.opt.Skip, Devices), Data: r.pathsToCheck(r.opt.Data), Output: r.pathsToCheck(r.opt.Output),
-	}
-	err = withTimeout(ctx, lookLimit+askLimit, func(ctx context.Context) error {
-		m.agent, err = startAgent(ctx, m.runner, m.host.Python, req, func(e event) {
-			e.from = m
-			r.queueEvent(e)
-		}, &m.seen)
-		return err
-	})
-	if err != nil {
-		return failedUnlessLost(m, fmt.Errorf("the survey of the node: %w", err))
+	m.facts = &facts
+	if missing := facts.MissingPython(); missing != "" {
+		return hint.With(fmt.Errorf("no usable Python: missing %s", missing), "check %s on the node; the inventory's key python names the interpreter", m.Host.Python)
 	}
 	return nil
 }
 
-// failedUnlessLost marks the node as failed, unless the connection broke.
-func failedUnlessLost(m *member, err error) error {
-	if !errors.Is(err, remote.ErrLost) {
-		m.status = Failed
+// startAgent starts the agent, whose first answer is the survey of the node.
+func (m *member) startAgent(ctx context.Context) error {
+	opt := m.run.opt
+	req := agentRequest{
+		LimitS: lookLimit.Seconds(), Run: m.run.id, Word: m.word, First: m == m.run.firstMember(), Master: m.run.masterAddress(),
+		Devices: !slices.Contains(opt.Skip, Devices), Data: m.run.pathsToCheck(opt.Data), Output: m.run.pathsToCheck(opt.Output),
 	}
-	return err
+	var err error
+	m.agent, err = startAgent(ctx, m.Runner, m.Host.Python, req, func(e event) {
+		e.from = m
+		m.run.queueEvent(e)
+	}, &m.seen)
+	if err != nil {
+		return fmt.Errorf("the survey of the node: %w", err)
+	}
+	return nil
 }
 
 // pathsToCheck returns the paths, or none if --skip leaves them out.
@@ -289,7 +237,7 @@ func (r *run) askAll(ctx context.Context, kind Kind, members []*member, limit ti
 	})
 	for i, result := range results {
 		if result.Err != nil && ctx.Err() == nil {
-			members[i].status = Failed
+			members[i].Status = report.Failed
 			members[i].addFinding(kind, Error, hint.Of(result.Err), "%v", result.Err)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -77,12 +79,12 @@ func TestFullCheckManyNodes(t *testing.T) {
 	raiseFiles(t)
 	t.Setenv("TMPDIR", "/dev/shm") // all share one disk here, which nodes do not
 	address := outward(t)
-	r := &run{opt: Options{Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t)}}
+	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t)}}
 	mark := t.Name() + random()
 	var to, from atomic.Int64
 	for i := range many {
 		name := "n" + string(rune('0'+i/100)) + string(rune('0'+i/10%10)) + string(rune('0'+i%10))
-		m := &member{host: fleet(name)[0], index: i, word: strings.ToLower(random() + random())[:32], status: OK}
+		m := &member{Node: &fleet.Node{Host: hostsNamed(name)[0], Status: report.OK}, index: i, word: strings.ToLower(random() + random())[:32]}
 		r.members = append(r.members, m)
 	}
 	defer r.closeAll()

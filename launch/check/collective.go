@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -115,7 +116,7 @@ func (r *run) namesOutside(team []*member) []string {
 	names := []string{}
 	for _, m := range r.members {
 		if !slices.Contains(team, m) {
-			names = append(names, m.host.Name)
+			names = append(names, m.Host.Name)
 		}
 	}
 	return names
@@ -126,11 +127,11 @@ func (r *run) namesOutside(team []*member) []string {
 func (r *run) runCollective(ctx context.Context, backend string, team []*member, local func(*member) int, bytes int64) bool {
 	s := Sum{Backend: backend, Without: r.namesOutside(team), Bytes: bytes}
 	t := &teamwork{run: r, team: team, step: stageLimit}
-	if r.opt.Timeout > 0 {
-		t.step = r.opt.Timeout
+	if r.opt.StageTimeout > 0 {
+		t.step = r.opt.StageTimeout
 	}
 	for _, m := range team {
-		s.Nodes = append(s.Nodes, m.host.Name)
+		s.Nodes = append(s.Nodes, m.Host.Name)
 		t.base = append(t.base, t.world)
 		t.world += local(m)
 		for range local(m) {
@@ -227,14 +228,14 @@ func (t *teamwork) choosePort(ctx context.Context) (int, error) {
 	m := t.team[0]
 	err := m.agent.Ask(ctx, agent.Order{"do": "close", "port": t.opt.Port}, nil)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", m.host.Name, err)
+		return 0, fmt.Errorf("%s: %w", m.Host.Name, err)
 	}
 	if m == t.firstMember() && !m.hasError(Port) {
 		return t.opt.Port, nil
 	}
 	var got listening
 	if err := m.agent.Ask(ctx, agent.Order{"do": "port", "port": 0}, &got); err != nil {
-		return 0, fmt.Errorf("%s: %w", m.host.Name, err)
+		return 0, fmt.Errorf("%s: %w", m.Host.Name, err)
 	}
 	err = m.agent.Ask(ctx, agent.Order{"do": "close", "port": got.Port}, nil)
 	return got.Port, err
@@ -255,7 +256,7 @@ func (t *teamwork) stopProcesses(ctx context.Context) {
 // awaitStage waits until every process has finished a stage.
 func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 	limit := t.step
-	if s.name == "imported" && t.opt.Timeout == 0 {
+	if s.name == "imported" && t.opt.StageTimeout == 0 {
 		limit = importLimit // many nodes may import from one file server
 	}
 	late := time.NewTimer(limit)
@@ -270,7 +271,7 @@ func (t *teamwork) awaitStage(ctx context.Context, through int, s stage) error {
 				return t.findCulprits(through, s, 0)
 			}
 		case <-tick.C: // a node may be lost with its processes
-			if slices.ContainsFunc(t.team, func(m *member) bool { return m.agent.Err() != nil || m.status != OK }) {
+			if slices.ContainsFunc(t.team, func(m *member) bool { return m.agent.Err() != nil || m.Status != report.OK }) {
 				return t.findCulprits(through, s, 0)
 			}
 		case <-late.C:
@@ -344,19 +345,19 @@ func (t *teamwork) handleEvent(e event) (failed bool) {
 func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) error {
 	named := []string{}
 	accuse := func(m *member, tip, format string, args ...any) {
-		if !slices.Contains(named, m.host.Name) {
+		if !slices.Contains(named, m.Host.Name) {
 			m.addFinding(Collective, Error, tip, format, args...)
-			named = append(named, m.host.Name)
+			named = append(named, m.Host.Name)
 		}
 	}
 	for _, m := range t.team {
 		switch {
 		case m.hasError(Collective): // accused before
-			named = append(named, m.host.Name)
-		case m.status != OK: // its missing answer is a finding already
-			named = append(named, m.host.Name)
+			named = append(named, m.Host.Name)
+		case m.Status != report.OK: // its missing answer is a finding already
+			named = append(named, m.Host.Name)
 		case m.agent.Err() != nil:
-			m.status = Failed
+			m.Status = report.Failed
 			accuse(m, hint.Of(m.agent.Err()), "it was lost during the all_reduce: %v", m.agent.Err())
 		}
 	}

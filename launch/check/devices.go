@@ -16,7 +16,7 @@ import (
 func (r *run) checkDevices(ctx context.Context) {
 	live := r.liveMembers()
 	counts := groupByValue(live, func(m *member) (string, bool) {
-		return strconv.Itoa(len(m.facts.GPUs)), m.host.Slots == 0 && !m.facts.GPUsWithheld
+		return strconv.Itoa(len(m.facts.GPUs)), m.Host.Slots == 0 && !m.facts.GPUsWithheld
 	})
 	for _, m := range live {
 		m.countDevices(counts, len(live))
@@ -33,15 +33,15 @@ func (m *member) countDevices(counts []valued, of int) {
 	switch {
 	case m.facts.GPUsWithheld:
 		m.addFinding(Devices, Warning, "ask for them: --salloc=--gres=gpu:N", "Slurm keeps its GPUs from a job that asked for none: they were not checked")
-	case m.host.Slots > 0 && has < m.host.Slots:
-		m.addFinding(Devices, Error, try, "%s, and slots %d in the inventory", countGPUs(has), m.host.Slots)
-	case m.host.Slots > 0 && has > m.host.Slots:
-		m.addFinding(Devices, Warning, "slots in the inventory, gres of a Slurm job", "%s, of which slots %d in the inventory uses some", countGPUs(has), m.host.Slots)
-	case m.host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
+	case m.Host.Slots > 0 && has < m.Host.Slots:
+		m.addFinding(Devices, Error, try, "%s, and slots %d in the inventory", countGPUs(has), m.Host.Slots)
+	case m.Host.Slots > 0 && has > m.Host.Slots:
+		m.addFinding(Devices, Warning, "slots in the inventory, gres of a Slurm job", "%s, of which slots %d in the inventory uses some", countGPUs(has), m.Host.Slots)
+	case m.Host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
 		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
 		m.addFinding(Devices, Error, try, "%s, where %d of %s have %d", countGPUs(has), len(counts[0].members), countOf(of, "node"), most)
 	}
-	if visible >= 0 && has > 0 && visible < max(m.host.Slots, 1) {
+	if visible >= 0 && has > 0 && visible < max(m.Host.Slots, 1) {
 		m.addFinding(Devices, Error, "take CUDA_VISIBLE_DEVICES out of the profile there", "CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
@@ -46,12 +48,12 @@ func known[T any](value T) part[T] { return part[T]{OK: &value} }
 
 // ready are nodes of which nothing is wrong, n1 the master.
 func ready(n int) *run {
-	r := &run{opt: Options{Reporter: ui.New(io.Discard, ui.Options{}), Port: 29500}}
+	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: 29500}}
 	for i := range n {
 		name := "n" + string(rune('1'+i))
 		address := "10.0.0." + string(rune('1'+i))
 		m := &member{
-			host: inventory.Host{Name: name, Node: name, Address: name}, index: i, status: OK, agent: &agent.Session{},
+			Node: &fleet.Node{Host: inventory.Host{Name: name, Node: name, Address: name}, Status: report.OK}, index: i, agent: &agent.Session{},
 			facts: &node.Facts{Python: "3.11.2", Torch: "2.15.0"}, route: &routed{"eth0", address}, skew: &Skew{},
 		}
 		m.seen = survey{
@@ -68,7 +70,7 @@ func (r *run) said() string {
 	var lines []string
 	for _, m := range r.members {
 		for _, f := range m.findings {
-			lines = append(lines, m.host.Name+" "+string(f.Level)+": "+f.Text)
+			lines = append(lines, m.Host.Name+" "+string(f.Level)+": "+f.Text)
 		}
 	}
 	return strings.Join(lines, "\n")
@@ -278,7 +280,7 @@ func TestDevices(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	r = ready(2)
-	r.members[0].host.Slots, r.members[1].host.Slots = 2, 2
+	r.members[0].Host.Slots, r.members[1].Host.Slots = 2, 2
 	r.members[0].facts.GPUs = []node.GPU{{}, {}}
 	(*r.members[0].seen.Variables.OK)["CUDA_VISIBLE_DEVICES"] = "0,-1,1"
 	for _, m := range r.members {

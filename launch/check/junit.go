@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/junit"
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
@@ -40,7 +41,7 @@ func (r *Report) JUnit(w io.Writer, about About) error {
 	for _, s := range r.Collectives {
 		c := junit.Case{Name: "all_reduce by " + s.Backend, Class: about.Command, Time: junit.Time(s.Seconds), SystemOut: ui.Clean(s.String())}
 		if !s.OK {
-			c.Failure = &junit.Outcome{Message: ui.Clean(s.Error), Type: string(Failed), Text: ui.Clean(s.String())}
+			c.Failure = &junit.Outcome{Message: ui.Clean(s.Error), Type: string(report.Failed), Text: ui.Clean(s.String())}
 		}
 		suite.Cases = append(suite.Cases, c)
 	}
@@ -66,14 +67,14 @@ func (n NodeReport) junitCase(class string) junit.Case {
 	}
 	said := &junit.Outcome{Message: ui.Clean(strings.Join(wrong, "; ")), Type: string(n.Status), Text: strings.Join(all, "\n")}
 	switch n.Status {
-	case OK:
+	case report.OK:
 		c.SystemOut = said.Text
-	case Skipped:
+	case report.Skipped:
 		said.Type = "" // not every schema has it
 		c.Skipped = said
-	case Unreachable:
+	case report.Unreachable:
 		c.Error = said
-	case Failed:
+	case report.Failed:
 		c.Failure = said
 	}
 	return c

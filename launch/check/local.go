@@ -63,7 +63,7 @@ func describeDeviation(d node.Deviation, known []*member) string {
 func foldMembers(members []*member, places []int) string {
 	names := make([]string, len(places))
 	for i, at := range places {
-		names[i] = members[at].host.Name
+		names[i] = members[at].Host.Name
 	}
 	return foldNames(names)
 }
@@ -312,7 +312,7 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 		}
 		for _, m := range without {
 			if len(with) > 0 {
-				m.addFinding(Paths, Error, "is it mounted there?", "--output %s is another folder than on the other nodes: the file of %s is missing", path, r.firstMember().host.Name)
+				m.addFinding(Paths, Error, "is it mounted there?", "--output %s is another folder than on the other nodes: the file of %s is missing", path, r.firstMember().Host.Name)
 			} else {
 				m.addFinding(Paths, Warning, "checkpoints of several nodes belong on a file system that all share", "--output %s: each node has its own", path)
 			}

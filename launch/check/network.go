@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dsbuild/dsbuild/agent"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/node"
@@ -27,15 +28,15 @@ type listening struct {
 // the other nodes can test it.
 func (n networkChecks) checkPort(ctx context.Context) {
 	m := n.firstMember()
-	if m.status != OK || m.agent == nil {
-		n.addNote(Port, "%s, the master, does not answer", m.host.Name)
+	if m.Status != report.OK || m.agent == nil {
+		n.addNote(Port, "%s, the master, does not answer", m.Host.Name)
 		return
 	}
 	var got listening
 	n.askAll(ctx, Port, []*member{m}, askLimit, func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, agent.Order{"do": "port", "port": n.opt.Port}, &got)
 	})
-	if m.status != OK || got.Port != 0 {
+	if m.Status != report.OK || got.Port != 0 {
 		return
 	}
 	by := ""
@@ -92,7 +93,7 @@ func (n networkChecks) checkNetwork(ctx context.Context) {
 	n.askAll(ctx, Network, peers, limit, func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, agent.Order{"do": "dial", "peers": n.listCalls(m, peers, withPort), "window": dialWindow, "limit_s": dialLimit.Seconds(), "answer_s": answerLimit.Seconds()}, &got[m.index])
 	})
-	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.status != OK })
+	answered := slices.DeleteFunc(slices.Clone(peers), func(m *member) bool { return m.Status != report.OK })
 	n.judgeCalls(answered, peers, got)
 }
 
@@ -152,7 +153,7 @@ func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
 		}
 		for _, u := range got[m.index].Failed {
 			if u.at == masterPort && f[n.firstMember().index] == "" {
-				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", n.firstMember().host.Name, n.opt.Port, node.Words(u.why))
+				m.addFinding(Network, Error, try, "it reaches the master %s, but not at its port %d: %v", n.firstMember().Host.Name, n.opt.Port, node.Words(u.why))
 			}
 		}
 	}
@@ -161,11 +162,11 @@ func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
 // nameWithAddress names the nodes; a single node with its address.
 func nameWithAddress(members []*member) string {
 	if len(members) == 1 {
-		return members[0].host.Name + " at " + members[0].route.Address
+		return members[0].Host.Name + " at " + members[0].route.Address
 	}
 	names := make([]string, len(members))
 	for i, m := range members {
-		names[i] = m.host.Name
+		names[i] = m.Host.Name
 	}
 	return foldNames(names)
 }
@@ -205,19 +206,19 @@ type loggedIn struct {
 // DeepSpeed's launcher does through pdsh.
 func (n networkChecks) checkSSH(ctx context.Context) {
 	m := n.firstMember()
-	if m.status != OK || m.agent == nil {
-		n.addNote(SSH, "%s does not answer; the logins start there", m.host.Name)
+	if m.Status != report.OK || m.agent == nil {
+		n.addNote(SSH, "%s does not answer; the logins start there", m.Host.Name)
 		return
 	}
 	to := [][]any{}
 	for _, p := range n.members {
-		to = append(to, []any{p.index, p.host.Address, p.host.Port, p.host.User})
+		to = append(to, []any{p.index, p.Host.Address, p.Host.Port, p.Host.User})
 	}
 	var got loggedIn
 	n.askAll(ctx, SSH, []*member{m}, askLimit+20*time.Second*time.Duration(1+len(to)/16), func(ctx context.Context, m *member) error {
 		return m.agent.Ask(ctx, agent.Order{"do": "ssh", "hosts": to}, &got)
 	})
-	if m.status != OK {
+	if m.Status != report.OK {
 		return
 	}
 	if !got.PDSH {
@@ -226,7 +227,7 @@ func (n networkChecks) checkSSH(ctx context.Context) {
 	for _, u := range got.Failed {
 		if u.at >= 0 && u.at < len(n.members) {
 			p := n.members[u.at]
-			p.addFinding(SSH, Error, fmt.Sprintf("on %s: ssh-copy-id %s; and a line in ~/.ssh/known_hosts for it", m.host.Name, p.host.Address), "%s cannot log in there without a password prompt: %s", m.host.Name, u.why)
+			p.addFinding(SSH, Error, fmt.Sprintf("on %s: ssh-copy-id %s; and a line in ~/.ssh/known_hosts for it", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %s", m.Host.Name, u.why)
 		}
 	}
 }

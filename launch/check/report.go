@@ -3,18 +3,8 @@ package check
 import (
 	"fmt"
 
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/node"
-)
-
-// Status is a node's result.
-type Status string
-
-// The statuses of nodes.
-const (
-	OK          Status = "ok"          // no errors
-	Failed      Status = "failed"      // at least one error
-	Unreachable Status = "unreachable" // no connection
-	Skipped     Status = "skipped"     // not attempted because of an interrupt
 )
 
 // Report holds the results: the JSON of --report and --json.
@@ -59,26 +49,26 @@ type Note struct {
 
 // NodeReport holds the results of one node.
 type NodeReport struct {
-	Name      string      `json:"name"`
-	Status    Status      `json:"status"`
-	Findings  []Finding   `json:"findings"`
-	Address   string      `json:"address"`   // for the other nodes; "": not known
-	Interface string      `json:"interface"` // of that address
-	Clock     *Skew       `json:"clock"`     // null: not known
-	Facts     *node.Facts `json:"facts"`     // without its distributions
-	Seconds   float64     `json:"seconds"`   // until its survey arrived
+	Name      string        `json:"name"`
+	Status    report.Status `json:"status"`
+	Findings  []Finding     `json:"findings"`
+	Address   string        `json:"address"`   // for the other nodes; "": not known
+	Interface string        `json:"interface"` // of that address
+	Clock     *Skew         `json:"clock"`     // null: not known
+	Facts     *node.Facts   `json:"facts"`     // without its distributions
+	Seconds   float64       `json:"seconds"`   // until its survey arrived
 }
 
 // buildReport makes the report of the run.
 func (r *run) buildReport() *Report {
 	rep := &Report{
-		Command: "check", Master: Master{r.firstMember().host.Name, r.masterAddress(), r.opt.Port}, Pairs: r.pairs,
+		Command: "check", Master: Master{r.firstMember().Host.Name, r.masterAddress(), r.opt.Port}, Pairs: r.pairs,
 		Collectives: append([]Sum{}, r.sums...), NotChecked: append([]Note{}, r.notes...),
 	}
 	for _, m := range r.members {
-		n := NodeReport{Name: m.host.Name, Status: m.status, Findings: append([]Finding{}, m.findings...), Clock: m.skew, Seconds: m.seconds}
-		if m.status == OK && m.hasAnyError() {
-			n.Status = Failed
+		n := NodeReport{Name: m.Host.Name, Status: m.Status, Findings: append([]Finding{}, m.findings...), Clock: m.skew, Seconds: m.connectSeconds()}
+		if m.Status == report.OK && m.hasAnyError() {
+			n.Status = report.Failed
 		}
 		if m.route != nil {
 			n.Address, n.Interface = m.route.Address, m.route.Interface
@@ -89,13 +79,13 @@ func (r *run) buildReport() *Report {
 			n.Facts = &f
 		}
 		switch n.Status {
-		case OK:
+		case report.OK:
 			rep.Summary.OK++
-		case Failed:
+		case report.Failed:
 			rep.Summary.Failed++
-		case Unreachable:
+		case report.Unreachable:
 			rep.Summary.Unreachable++
-		case Skipped:
+		case report.Skipped:
 			rep.Summary.Skipped++
 		}
 		rep.Nodes = append(rep.Nodes, n)
@@ -103,6 +93,15 @@ func (r *run) buildReport() *Report {
 	rep.Ready = rep.Summary.OK == len(rep.Nodes)
 	rep.Causes = groupCauses(rep.Nodes)
 	return rep
+}
+
+// connectSeconds is the time until the survey arrived.
+func (m *member) connectSeconds() float64 {
+	sum := 0.0
+	for _, s := range m.Seconds {
+		sum += s
+	}
+	return sum
 }
 
 func (m *member) hasAnyError() bool {

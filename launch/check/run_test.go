@@ -18,6 +18,8 @@ import (
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/ci/python"
+	"github.com/dsbuild/dsbuild/fleet"
+	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -101,7 +103,7 @@ func running(t *testing.T, mark string) (found []string) {
 	return found
 }
 
-func fleet(names ...string) []inventory.Host {
+func hostsNamed(names ...string) []inventory.Host {
 	var all []inventory.Host
 	for _, name := range names {
 		all = append(all, inventory.Host{Name: name, Node: name, Address: "127.0.0.1", Python: "python3"})
@@ -127,9 +129,9 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	mark := t.Name() + random()
-	report := Run(t.Context(), Options{
-		Hosts: fleet("n1", "n2", "n3", "n4"), Dialer: everywhere{mark, map[string]bool{"n4": true}}, Reporter: ui.New(io.Discard, ui.Options{}),
-		Port: freePort(t), Data: []string{data, "/does/not/exist"}, Output: []string{out}, Skip: []Kind{Devices, Collective},
+	rep := Run(t.Context(), Options{
+		Options: fleet.Options{Hosts: hostsNamed("n1", "n2", "n3", "n4"), Dialer: everywhere{mark, map[string]bool{"n4": true}}, Reporter: ui.New(io.Discard, ui.Options{})},
+		Port:    freePort(t), Data: []string{data, "/does/not/exist"}, Output: []string{out}, Skip: []Kind{Devices, Collective},
 	})
 	if left := running(t, mark); len(left) > 0 {
 		t.Errorf("left running: %q", left)
@@ -139,11 +141,11 @@ func TestRun(t *testing.T) {
 			t.Errorf("%v: left in %s: %v", err, dir, entries)
 		}
 	}
-	if report.Ready || report.Err() == nil || report.Summary.Unreachable != 1 || report.Pairs != (Pairs{Tried: 6}) {
-		t.Errorf("%+v, %+v", report.Summary, report.Pairs)
+	if rep.Ready || rep.Err() == nil || rep.Summary.Unreachable != 1 || rep.Pairs != (Pairs{Tried: 6}) {
+		t.Errorf("%+v, %+v", rep.Summary, rep.Pairs)
 	}
-	for _, n := range report.Nodes[:3] {
-		if n.Status != Failed || n.Clock == nil || n.Clock.Seconds > 1 || n.Clock.Seconds < -1 || n.Facts == nil {
+	for _, n := range rep.Nodes[:3] {
+		if n.Status != report.Failed || n.Clock == nil || n.Clock.Seconds > 1 || n.Clock.Seconds < -1 || n.Facts == nil {
 			t.Errorf("%s: %s, %+v", n.Name, n.Status, n.Clock)
 		}
 		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 is 127.0.0.1 there, which is each node itself" {
@@ -158,11 +160,11 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
-	if n := report.Nodes[3]; n.Status != Unreachable || len(n.Findings) != 1 {
+	if n := rep.Nodes[3]; n.Status != report.Unreachable || len(n.Findings) != 1 {
 		t.Errorf("%+v", n)
 	}
 	var printed bytes.Buffer
-	if err := report.Print(&printed); err != nil {
+	if err := rep.Print(&printed); err != nil {
 		t.Fatal(err)
 	}
 	for _, part := range []string{"n[1-3]  failed       0", "n4      unreachable  -", "n4: connect: no connection\n", "connections between nodes: 6 of 6\n", "not checked: collective: left out by --skip\n", "0 of 4 nodes ready, 3 not, 1 unreachable\n"} {
@@ -174,11 +176,11 @@ func TestRun(t *testing.T) {
 
 // One node is ready by itself: nothing of a network is asked of it.
 func TestRunOne(t *testing.T) {
-	report := Run(t.Context(), Options{
-		Hosts: fleet("n1"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), Skip: []Kind{Variables, Devices, Disk, Collective},
+	rep := Run(t.Context(), Options{
+		Options: fleet.Options{Hosts: hostsNamed("n1"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Kind{Variables, Devices, Disk, Collective},
 	})
-	if !report.Ready || report.Err() != nil || len(report.NotChecked) != 4 || report.Verdict() != "1 node ready for a job" {
-		t.Errorf("%s: %+v, %+v", report.Verdict(), report.Causes, report.NotChecked)
+	if !rep.Ready || rep.Err() != nil || len(rep.NotChecked) != 4 || rep.Verdict() != "1 node ready for a job" {
+		t.Errorf("%s: %+v, %+v", rep.Verdict(), rep.Causes, rep.NotChecked)
 	}
 }
 
@@ -187,18 +189,18 @@ func TestRunTakenPort(t *testing.T) {
 	port := freePort(t)
 	door := listen(t, port)
 	defer door.Close()
-	report := Run(t.Context(), Options{
-		Hosts: fleet("n1", "n2"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: port,
+	rep := Run(t.Context(), Options{
+		Options: fleet.Options{Hosts: hostsNamed("n1", "n2"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: port,
 		Skip: []Kind{Versions, Variables, Devices, Disk, Clock, Collective},
 	})
-	got := report.Nodes[0].Findings
+	got := rep.Nodes[0].Findings
 	found := false
 	for _, f := range got {
 		if f.Check == Port {
 			found = strings.HasPrefix(f.Text, "the master's port ") && strings.Contains(f.Text, "is taken: Address already in use") && strings.Contains(f.Hint, "take another port: --port ")
 		}
 	}
-	if !found || len(ofKind(report.Nodes[1], Port, Error)) > 0 {
+	if !found || len(ofKind(rep.Nodes[1], Port, Error)) > 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -225,10 +227,10 @@ esac`,
 		}
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	hosts := fleet("n1")
+	hosts := hostsNamed("n1")
 	hosts[0].Slots = 4
-	report := Run(t.Context(), Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), Skip: []Kind{Collective}})
-	got, want := ofKind(report.Nodes[0], Devices, Error), []string{
+	rep := Run(t.Context(), Options{Options: fleet.Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Kind{Collective}})
+	got, want := ofKind(rep.Nodes[0], Devices, Error), []string{
 		"2 GPUs, and slots 4 in the inventory",
 		"GPU 1: 3 errors that memory could not correct (ECC) since the driver was loaded",
 		"GPU 00000000:0f:00.0: rows of its memory are to be remapped",
@@ -246,9 +248,9 @@ esac`,
 // withPython runs the program of a check by another interpreter.
 func withPython(t *testing.T, interpreter string, jax bool) *run {
 	t.Helper()
-	r := &run{opt: Options{Reporter: ui.New(io.Discard, ui.Options{}), Port: freePort(t), JAX: jax, Timeout: 2 * time.Minute}, events: make(chan event, 4096)}
-	for i, host := range fleet("n1", "n2") {
-		m := &member{host: host, index: i, word: strings.ToLower(random() + random())[:32], status: OK, route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
+	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), JAX: jax, StageTimeout: 2 * time.Minute}, events: make(chan event, 4096)}
+	for i, host := range hostsNamed("n1", "n2") {
+		m := &member{Node: &fleet.Node{Host: host, Status: report.OK}, index: i, word: strings.ToLower(random() + random())[:32], route: &routed{"lo", "127.0.0.1"}, facts: &node.Facts{}}
 		r.members = append(r.members, m)
 		req := agentRequest{LimitS: 20, Run: "r", Word: m.word, Master: "127.0.0.1", Data: []string{}, Output: []string{}}
 		var err error
@@ -343,12 +345,12 @@ func TestBlameForALostNode(t *testing.T) {
 // When the connection ends, an agent ends, with all it has started.
 func TestAgentEndsWithItsConnection(t *testing.T) {
 	mark := t.Name() + random()
-	cut := make(chan struct{})
-	for name, stop := range map[string]func(*agent.Session){
-		"orderly":    (*agent.Session).End,
-		"input ends": func(*agent.Session) { close(cut) },
+	for name, stop := range map[string]func(a *agent.Session, cut chan struct{}){
+		"orderly":    func(a *agent.Session, _ chan struct{}) { a.End() },
+		"input ends": func(_ *agent.Session, cut chan struct{}) { close(cut) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			cut := make(chan struct{})
 			a := surveyed(t, deaf{here{mark: mark}, cut})
 			order := agent.Order{"do": "collect", "backend": "gloo", "rank": 0, "local": 2, "world": 2, "master": "127.0.0.1", "port": 1, "limit_s": 60, "bytes": 4}
 			if err := a.Ask(t.Context(), order, nil); err != nil {
@@ -357,7 +359,7 @@ func TestAgentEndsWithItsConnection(t *testing.T) {
 			if len(running(t, mark)) == 0 {
 				t.Fatal("nothing runs")
 			}
-			stop(a)
+			stop(a, cut)
 			for end := time.Now().Add(20 * time.Second); len(running(t, mark)) > 0 || a.Err() == nil; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("left running: %q, %v", running(t, mark), a.Err())
@@ -374,15 +376,15 @@ func TestHostileNode(t *testing.T) {
 			t.Errorf("%s is taken", text)
 		}
 	}
-	m := &member{host: inventory.Host{Name: "n"}}
+	m := &member{Node: &fleet.Node{Host: inventory.Host{Name: "n"}}}
 	m.addFinding(Names, Error, "try \x1b[2Jthis", "a name\x1b]0;title\x07\nn2: names: is another's\u202e")
 	if f := m.findings[0]; f.Text != "a name n2: names: is another's" || f.Hint != "try this" {
 		t.Errorf("%q", f)
 	}
-	report := &Report{Nodes: []NodeReport{{Name: "n", Status: Failed, Findings: []Finding{{Check: Names, Level: Error, Text: `<script>alert(1)</script>`, Hint: `"><img src=x onerror=alert(1)>`}}}}}
-	report.Causes = groupCauses(report.Nodes)
+	rep := &Report{Nodes: []NodeReport{{Name: "n", Status: report.Failed, Findings: []Finding{{Check: Names, Level: Error, Text: `<script>alert(1)</script>`, Hint: `"><img src=x onerror=alert(1)>`}}}}}
+	rep.Causes = groupCauses(rep.Nodes)
 	var page bytes.Buffer
-	if err := report.Page(&page, About{Command: "dsbuild check"}); err != nil {
+	if err := rep.Page(&page, About{Command: "dsbuild check"}); err != nil {
 		t.Fatal(err)
 	}
 	if text := page.String(); strings.Contains(text, "<script") || strings.Contains(text, "<img") || !strings.Contains(text, "&lt;script&gt;alert(1)") {
