@@ -16,6 +16,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -248,4 +249,11 @@ func TestLogOfAVerification(t *testing.T) {
 	// Two streams: which of them the node's line comes by first is not said.
 	inOrder(t, logOf(t, n.Log), "== probe", "== verify", "undefined symbol")
 	inOrder(t, logOf(t, n.Log), "== probe", "== verify", "symbol lookup: the long story")
+}
+
+// deaf are nodes that no connection reaches.
+type deaf struct{}
+
+func (deaf) Dial(context.Context, remote.Target) (remote.Conn, error) {
+	return nil, fmt.Errorf("%w: no route", remote.ErrDial)
 }

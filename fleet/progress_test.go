@@ -1,4 +1,4 @@
-package deploy_test
+package fleet_test
 
 import (
 	"bytes"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/fleet"
 
-	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
@@ -34,6 +33,15 @@ func (d deaf) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 	return nil, fmt.Errorf("%w: dial tcp 10.0.0.%d:22: i/o timeout", remote.ErrDial, len(t.Name))
 }
 
+// walksOf are walks of all nodes without further steps.
+func walksOf(f *fleet.Fleet) []fleet.Walk {
+	var walks []fleet.Walk
+	for _, n := range f.Nodes {
+		walks = append(walks, fleet.Walk{Node: n})
+	}
+	return walks
+}
+
 // surveyed is what is said while 2,000 nodes are asked, of which two take longer
 // than all others. Time passes at once.
 func surveyed(t *testing.T, opts ui.Options) string {
@@ -41,15 +49,13 @@ func surveyed(t *testing.T, opts ui.Options) string {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
 		console := ui.New(&out, opts)
-		opt := deploy.Options{Options: fleet.Options{Reporter: console, Dialer: deaf{map[string]time.Duration{"gpu0007": 100 * time.Second, "gpu0900": 70 * time.Second}}}}
+		opt := fleet.Options{Reporter: console, Dialer: deaf{map[string]time.Duration{"gpu0007": 100 * time.Second, "gpu0900": 70 * time.Second}}}
 		for i := range 2000 {
 			name := fmt.Sprintf("gpu%04d", i+1)
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: name, Node: name, Address: name})
 		}
-		d := deploy.New(opt)
-		if _, err := d.Survey(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		f := fleet.New(opt)
+		f.Reach(t.Context(), "surveying", walksOf(f), nil)
 		console.Close()
 	})
 	return out.String()
@@ -98,13 +104,15 @@ func TestWatchingEndsWithItsNodes(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) {
 		console := ui.New(&out, ui.Options{})
-		opt := deploy.Options{Options: fleet.Options{Reporter: console, Dialer: deaf{}, Forks: 2}}
+		opt := fleet.Options{Reporter: console, Dialer: deaf{}, Forks: 2}
 		for i := range 10 {
 			opt.Hosts = append(opt.Hosts, inventory.Host{Name: fmt.Sprint("gpu", i)})
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(4*time.Second, func() { cancel(errors.New("interrupted by the test")) })
-		if _, err := deploy.New(opt).Survey(ctx); err == nil {
+		f := fleet.New(opt)
+		f.Reach(ctx, "surveying", walksOf(f), nil)
+		if err := f.Abandon(ctx); err == nil || f.Nodes[9].Err == nil {
 			t.Error("no error")
 		}
 		console.Close()
