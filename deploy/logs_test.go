@@ -255,5 +255,5 @@ func TestLogOfAVerification(t *testing.T) {
 type deaf struct{}
 
 func (deaf) Dial(context.Context, remote.Target) (remote.Conn, error) {
-	return nil, fmt.Errorf("%w: no route", remote.ErrDial)
+	return nil, fmt.Errorf("%w: dial tcp 10.0.0.1:22: i/o timeout", remote.ErrDial)
 }
