@@ -97,19 +97,19 @@ func (a *evaluation) checkEnvironment() {
 	switch {
 	case !a.impossible:
 	case a.environment.Host:
-		a.addConflict("%s is installed by root with the distribution's own tools, which the host builder does not use", a.source.Title)
+		a.addConflict("%s needs root and the distribution's package manager, which the host builder does not use", a.source.Title)
 	default:
 		a.addConflict("%s", a.otherBaseConflict())
 	}
 	if a.source.Source != FoundCUDA && a.environment.CUDA != "" {
-		a.addNote("%s has CUDA %s, which is not used: torch %s is built for CUDA %s", a.environment.Name, a.environment.CUDA, a.torch.Version, a.torch.CUDA)
+		a.addNote("dsbuild does not use CUDA %[2]s of %[1]s: torch %[3]s is built for CUDA %[4]s", a.environment.Name, a.environment.CUDA, a.torch.Version, a.torch.CUDA)
 	}
 }
 
 // checkDriver compares the CUDA of torch with the driver of the nodes.
 func (a *evaluation) checkDriver() {
 	if !a.Drives(a.spec.Driver, a.torch.CUDA) {
-		a.addConflict("torch %s is built for CUDA %s, which takes driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.cudaRow(a.torch.CUDA).Driver, a.spec.Driver)
+		a.addConflict("torch %s is built for CUDA %s, which needs driver %s or newer, not %s", a.torch.Version, a.torch.CUDA, a.cudaRow(a.torch.CUDA).Driver, a.spec.Driver)
 	}
 }
 
@@ -137,7 +137,7 @@ func (a *evaluation) findCUDA() bool {
 		if majorOf(c.Version) == majorOf(version) && compareVersions(c.Version, version) <= 0 {
 			a.cuda = c
 			if c.Version != version {
-				a.addRemark("CUDA %s is not in the tables of this dsbuild: it is taken for %s", version, c.Version)
+				a.addRemark("CUDA %s is not in the tables of this dsbuild, which treats it like %s", version, c.Version)
 			}
 			a.cuda.Version = version
 			return true
@@ -180,10 +180,10 @@ func (a *evaluation) chooseOps() {
 		}
 	}
 	if len(withoutNvcc) > 0 {
-		a.addConflict("%s: device code needs nvcc, and the Python packages of CUDA %s bring none", joinWords(withoutNvcc), a.cuda.Version)
+		a.addConflict("%s: device code needs nvcc, and the Python packages of CUDA %s have none", joinWords(withoutNvcc), a.cuda.Version)
 	}
 	if len(a.toolchain.Ops) == 0 && a.allOps {
-		a.addConflict("none of all ops can be built")
+		a.addConflict("none of the ops can be built")
 	}
 	if a.toolchain.HasDeviceCode() {
 		a.toolchain.Archs = a.archs
@@ -196,10 +196,10 @@ func (a *evaluation) fitOp(op *Op) string {
 		return why
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
-		return fmt.Sprintf("op %s was made to work with %s alone, not with %s", op.Name, joinWords(cudaSourceNames(op.Needs.CUDASources)), a.source.Source)
+		return fmt.Sprintf("op %s works only with %s, not with %s", op.Name, joinWords(cudaSourceNames(op.Needs.CUDASources)), a.source.Source)
 	}
 	if op.DeviceCode && !a.source.Nvcc {
-		return "device code needs nvcc, and the Python packages of CUDA " + a.torch.CUDA + " bring none"
+		return "device code needs nvcc, and the Python packages of CUDA " + a.torch.CUDA + " have none"
 	}
 	for _, b := range op.Broken {
 		if compareVersions(a.cuda.Version, b.From) >= 0 && (b.To == "" || compareVersions(a.cuda.Version, b.To) < 0) {
@@ -233,15 +233,15 @@ func (o Op) supportsArch(capability string) bool {
 func (o Op) archRange() string {
 	switch {
 	case o.MinArch != "" && o.MaxArch != "":
-		return "takes archs " + o.MinArch + " to " + o.MaxArch
+		return "supports archs " + o.MinArch + " to " + o.MaxArch
 	case o.MinArch != "":
-		return "takes archs from " + o.MinArch + " on"
+		return "supports archs from " + o.MinArch + " on"
 	}
-	return "takes archs up to " + o.MaxArch
+	return "supports archs up to " + o.MaxArch
 }
 
 func (o Op) archsRefused(archs []string) string {
-	return fmt.Sprintf("op %s %s, which leaves none of %s", o.Name, o.archRange(), strings.Join(archs, ", "))
+	return fmt.Sprintf("op %s %s, but not %s", o.Name, o.archRange(), strings.Join(archs, ", "))
 }
 
 func cudaSourceNames(sources []CUDASource) []string {
@@ -261,7 +261,7 @@ func (a *evaluation) checkArchs() {
 		c := arch.Capability()
 		switch {
 		case a.toolchain.HasDeviceCode() && slices.Contains(a.source.MoreArchs, c) && arch.PTX:
-			a.addConflict("%s makes machine code for arch %s, and no PTX", a.source.Source, a.archWithGPUs(c))
+			a.addConflict("%s makes machine code for arch %s, but no PTX", a.source.Source, a.archWithGPUs(c))
 		case a.toolchain.HasDeviceCode() && !slices.Contains(a.cuda.Archs, c) && !slices.Contains(a.source.MoreArchs, c):
 			a.addConflict("CUDA %s, %s, compiles nothing for arch %s; %s", a.cuda.Version, a.toolkitOrigin(), a.archWithGPUs(c), whichCompile(a.CUDAs, c))
 		case len(a.gpus[c]) > 0 && !a.torch.runsOn(arch):
@@ -377,7 +377,7 @@ func (a *evaluation) chooseGCC() {
 	if len(gccs) > 0 {
 		limit := ""
 		if a.toolchain.HasDeviceCode() {
-			limit = fmt.Sprintf(", and CUDA %s takes none newer than %s", a.cuda.Version, newest)
+			limit = fmt.Sprintf(", and CUDA %s supports no gcc newer than %s", a.cuda.Version, newest)
 		}
 		a.addConflict("torch %s needs gcc %s or newer%s; %s has gcc %s", a.torch.Version, a.torch.OldestGCC, limit, a.environment.Name, joinWords(gccs))
 	}
@@ -393,7 +393,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	tc := a.toolchain
 	device := tc.HasDeviceCode()
 	if n := len(tc.Archs); n > 0 && tc.Archs[0].Major <= 7 && tc.Archs[n-1].Major > 7 {
-		a.addRemark("arch %s in the list switches BF16 off in the CUDA ops for every arch: better build a wheel of its own for it", tc.Archs[0].Capability())
+		a.addRemark("arch %s turns BF16 off in the CUDA ops for every arch of the wheel: better build a separate wheel for it", tc.Archs[0].Capability())
 	}
 	if tc.Index != "" {
 		a.addNote("torch %s for CUDA %s comes from torch's own index, %s", tc.Torch, tc.CUDA, tc.Index)
@@ -402,7 +402,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 		a.addNote("none of these ops has device code: the wheel is the same for every GPU that torch %s runs on", tc.Torch)
 	}
 	if device && a.cuda.Version != tc.CUDA {
-		a.addNote("nvcc is %s and torch %s is built for CUDA %s: the same major, which works; torch warns of it while it builds", a.cuda.Version, tc.Torch, tc.CUDA)
+		a.addNote("nvcc is %s and torch %s is built for CUDA %s: this works because the major is the same; torch prints a warning during the build", a.cuda.Version, tc.Torch, tc.CUDA)
 	}
 	if device {
 		var made []string
@@ -412,7 +412,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 			}
 		}
 		if len(made) > 0 {
-			a.addNote("nvcc %s does not know arch %s: a newer ptxas makes its code of PTX for 9.0", a.cuda.Version, joinWords(made))
+			a.addNote("nvcc %s does not support arch %s: a newer ptxas compiles its code from PTX for 9.0", a.cuda.Version, joinWords(made))
 		}
 	}
 	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it

@@ -37,7 +37,7 @@ func (e *explainer) checkTorch() {
 		torches = e.torches()
 	}
 	if python := e.spec.Python; python != "" && !slices.Contains(allPythons(torches), python) {
-		e.found.add("%s has no wheels for Python %s: they are for %s", e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
+		e.found.add("%s has no wheels for Python %s, only for %s", e.torchWords(torches[0]), python, joinWords(torches[0].Pythons))
 		e.spec.Python = ""
 	}
 }
@@ -72,9 +72,9 @@ func (e *explainer) checkMachine() {
 	if !g.isForeign() {
 		return
 	}
-	e.found.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and those on x86_64", g.Name, g.Machine)
+	e.found.add("%s: its CPU is %s; dsbuild builds x86_64 wheels, and only on x86_64", g.Name, g.Machine)
 	if g.Host {
-		e.found.advise(nativeBuildHint(g.Machine), "for x86_64 run dsbuild on such a machine")
+		e.found.advise(nativeBuildHint(g.Machine), "for x86_64, run dsbuild on an x86_64 machine")
 	}
 	g.Machine = ""
 	e.environments = []BuildEnvironment{g}
@@ -89,7 +89,7 @@ func (e *explainer) checkPython() {
 	case e.environmentsNamed:
 		e.found.add("%s has Python %s, not %s", e.environments[0].Name, joinWords(e.environments[0].Pythons), p)
 	default:
-		e.found.add("no base brings Python %s (%s): it takes an interpreter of your own: --env PYTHON, --base IMAGE, or --builder host with a python%s on PATH", p, e.pythonsByEnvironment(), p)
+		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, or --builder host with a python%s on PATH", p, e.pythonsByEnvironment(), p)
 	}
 	e.spec.Python = ""
 }
@@ -120,7 +120,7 @@ func (e *explainer) checkPythonOfTorch() {
 		}
 	}
 	if len(e.environments[0].Pythons) == 0 {
-		e.found.add("which Python %s has is not known: say --python", e.environments[0].Name)
+		e.found.add("the Python of %s is unknown: give --python", e.environments[0].Name)
 		e.spec.Python = torches[0].Pythons[0]
 		return
 	}
@@ -210,7 +210,7 @@ func (e *explainer) checkSources(refused []*evaluation) {
 			where = "on " + e.environments[0].Name
 		}
 		r := e.torches()[0]
-		e.found.add("torch %s is built for CUDA %s: there is no toolkit for that %s", r.Version, r.CUDA, where)
+		e.found.add("torch %s is built for CUDA %s: there is no toolkit for it %s", r.Version, r.CUDA, where)
 	}
 }
 

@@ -79,13 +79,13 @@ func (c *fitCheck) checkMachine() {
 		built = []string{x86Machine}
 	}
 	if have := machineOf(c.f.Platform); len(built) > 0 && have != "" && !slices.Contains(built, have) {
-		c.addReason("built for %s, this node is %s", joinWords(built), have)
+		c.addReason("built for %s, but this node is %s", joinWords(built), have)
 	}
 }
 
 func (c *fitCheck) checkPython() {
 	if c.f.Python == "" {
-		c.addReason("this node has no Python at the interpreter the inventory names")
+		c.addReason("this node has no Python at the interpreter that the inventory names")
 		return
 	}
 	if c.takesPython() {
@@ -96,9 +96,9 @@ func (c *fitCheck) checkPython() {
 		built += " (" + c.tags[i][1] + ")"
 	}
 	if freeThreaded(c.f.Tag) {
-		have += " without the global lock (" + c.f.Tag + ")"
+		have += " without the GIL (" + c.f.Tag + ")"
 	}
-	c.addReason("built for Python %s, this node has %s", built, have)
+	c.addReason("built for Python %s, but this node has %s", built, have)
 }
 
 // takesPython compares the tags with the node's Python, as installers do. Without tags it uses
@@ -135,11 +135,11 @@ func (c *fitCheck) checkTorch() {
 	switch {
 	case c.f.Python == "" || c.m.Torch == "":
 	case c.f.Torch == "":
-		c.addReason("built against torch %s, this node's environment has no torch", firstTwo(c.m.Torch))
+		c.addReason("built against torch %s, but this node's environment has no torch", firstTwo(c.m.Torch))
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
-		c.addReason("built against torch %s, node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
+		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
-		c.addRemark("this node's torch %s is no release: what is built against torch %s may not load under it", c.f.Torch, c.m.Torch)
+		c.addRemark("this node's torch %s is not a release: ops built against torch %s may not load with it", c.f.Torch, c.m.Torch)
 	}
 }
 
@@ -159,17 +159,17 @@ func (c *fitCheck) checkCUDA() {
 	}
 	if !c.boundToCUDA() {
 		if have == "" && len(c.m.Ops) > 0 {
-			c.addRemark("this node's torch has no CUDA: there DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
+			c.addRemark("this node's torch has no CUDA: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
 		}
 		return
 	}
 	switch {
 	case have == "":
-		c.addReason("built for CUDA %s, this node's torch has none", built)
+		c.addReason("built for CUDA %s, but this node's torch has none", built)
 	case majorOf(have) != majorOf(built), strings.Contains(built, ".") && firstTwo(have) != firstTwo(built) && len(c.f.GPUs) > 0:
-		c.addReason("built for CUDA %s, this node's torch is built for %s", built, have)
+		c.addReason("built for CUDA %s, but this node's torch is built for %s", built, have)
 	case strings.Contains(built, ".") && firstTwo(have) != firstTwo(built):
-		c.addRemark("built for CUDA %s, this node's torch is built for %s: DeepSpeed refuses that as soon as there is a GPU", built, have)
+		c.addRemark("built for CUDA %s, but this node's torch is built for %s: DeepSpeed refuses this if the node has a GPU", built, have)
 	}
 }
 
@@ -192,7 +192,7 @@ func (c *fitCheck) checkABI() {
 		return
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}
-	c.addReason("built for torch with %s, this node's has %s", words[c.m.CXX11ABI], words[*c.f.CXX11ABI])
+	c.addReason("built for torch with %s, but this node's torch has %s", words[c.m.CXX11ABI], words[*c.f.CXX11ABI])
 }
 
 // checkGlibc compares two versions with the node's glibc: the one that the code's symbols need,
@@ -212,22 +212,22 @@ func (c *fitCheck) checkGlibc() {
 	switch have := c.f.Glibc; {
 	case have == "" || need == "" || !olderMinor(have, need):
 	case c.m.Glibc != "" && !olderMinor(have, c.m.Glibc):
-		c.addReason("tagged for glibc %s, below which pip does not install it, this node has %s", need, have)
+		c.addReason("tagged for glibc %s or newer, which pip requires, but this node has %s", need, have)
 	default:
-		c.addReason("needs glibc %s, this node has %s", need, have)
+		c.addReason("needs glibc %s, but this node has %s", need, have)
 	}
 }
 
 func (c *fitCheck) checkLibstdcxx() {
 	if need, have := c.m.GLIBCXX, c.f.Libstdcxx; need != "" && have != "" && compareVersions(have, need) < 0 {
-		c.addReason("needs GLIBCXX %s of libstdc++, this node has %s", need, have)
+		c.addReason("needs GLIBCXX %s of libstdc++, but this node has %s", need, have)
 	}
 }
 
 func (c *fitCheck) checkCPU() {
 	need, have := wheel.CPULevel(c.m.CPU), wheel.CPULevel(c.f.CPU)
 	if need != "" && have != "" && !have.Includes(need) {
-		c.addReason("needs %s, this CPU has %s", need, shortLevel(have))
+		c.addReason("needs %s, but this CPU has %s", need, shortLevel(have))
 	}
 }
 
@@ -245,7 +245,7 @@ func (c *fitCheck) checkGPUs() {
 		return
 	}
 	if len(c.f.GPUs) == 0 {
-		c.addRemark("no GPU is seen on this node: there DeepSpeed uses the wheel's operators only with DS_ACCELERATOR=cuda")
+		c.addRemark("no GPU is visible on this node: DeepSpeed uses the wheel's operators there only with DS_ACCELERATOR=cuda")
 	}
 	var seen []string
 	for _, g := range c.f.GPUs {
@@ -256,7 +256,7 @@ func (c *fitCheck) checkGPUs() {
 		}
 		seen = append(seen, name)
 		if arch == "" {
-			c.addRemark("the compute capability of %s is not known: whether the code for %s runs there is not either", ShortGPU(g.Name), c.deviceCodeNames())
+			c.addRemark("the compute capability of %s is unknown: the code for %s may not run there", ShortGPU(g.Name), c.deviceCodeNames())
 			continue
 		}
 		c.checkGPU(name, arch)
@@ -273,11 +273,11 @@ func (c *fitCheck) checkGPU(name, arch string) {
 	floor := c.cudaRow(toolkit).PTXDriver
 	switch {
 	case ptx == "":
-		c.addReason("built for %s, this node has %s", c.deviceCodeNames(), name)
+		c.addReason("built for %s, but this node has %s", c.deviceCodeNames(), name)
 	case olderDriver(c.f.Driver, floor):
-		c.addReason("built for %s, this node has %s, and PTX of CUDA %s takes driver %s or newer, this node has %s", c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
+		c.addReason("built for %s, but this node has %s, and PTX of CUDA %s needs driver %s or newer, but this node has %s", c.deviceCodeNames(), name, firstTwo(toolkit), floor, c.f.Driver)
 	default:
-		c.addRemark("%s gets the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
+		c.addRemark("%s uses the PTX for %s: the driver compiles it at first use, which takes a while", name, ptx)
 		c.remarkMissingOps(name, arch)
 	}
 }
@@ -355,10 +355,10 @@ func (c *fitCheck) checkDriver() {
 		return
 	}
 	if c.hasDeviceCode() {
-		c.addReason("built for CUDA %s, which takes driver %s or newer, this node has %s", c.m.CUDA, floor, c.f.Driver)
+		c.addReason("built for CUDA %s, which needs driver %s or newer, but this node has %s", c.m.CUDA, floor, c.f.Driver)
 		return
 	}
-	c.addRemark("CUDA %s takes driver %s or newer, this node has %s: its torch may see no GPU", c.m.CUDA, floor, c.f.Driver)
+	c.addRemark("CUDA %s needs driver %s or newer, but this node has %s: its torch may see no GPU", c.m.CUDA, floor, c.f.Driver)
 }
 
 // olderDriver reports whether a driver is older than another. It is false for an unknown driver,
@@ -452,7 +452,7 @@ func (c *fitCheck) buildHint() string {
 	}
 	g := c.Group([]Member{{Name: "this node", Facts: c.f}}, want)
 	if len(g.Groups) == 1 {
-		return "build one that fits it: dsbuild wheel " + strings.Join(flagsOf(g.Groups[0].Spec), " ")
+		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flagsOf(g.Groups[0].Spec), " ")
 	}
 	return g.Left[0].Hint
 }

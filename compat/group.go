@@ -278,5 +278,5 @@ func (g *grouper) whyApart(set, all []*kind) string {
 	if o.archs != "" {
 		more = "archs " + joinWords(strings.Fields(o.archs))
 	}
-	return fmt.Sprintf("a wheel of its own: no toolchain for Python %s and torch %s makes one for %s too", s.python, s.torch, more)
+	return fmt.Sprintf("a separate wheel: no toolchain for Python %s and torch %s also supports %s", s.python, s.torch, more)
 }

@@ -210,7 +210,7 @@ func TestGroupSplits(t *testing.T) {
 			t.Errorf("%q: %s, want %s", archs, got, want)
 		}
 		for _, group := range g.Groups {
-			apart := strings.Contains(strings.Join(group.Reasons, "; "), "a wheel of its own: no toolchain")
+			apart := strings.Contains(strings.Join(group.Reasons, "; "), "a separate wheel: no toolchain")
 			if apart != (len(g.Groups) > 1) {
 				t.Errorf("%q: %q", archs, group.Reasons)
 			}

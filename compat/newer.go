@@ -18,7 +18,7 @@ func (best *evaluation) newerTorch() string {
 		other.Python = near
 		a := best.find(other, best.namedEnvironments(), best.archOptional)
 		if a != nil && minorsBetween(best.Torches, best.torch, a.torch) >= manyMinors {
-			return fmt.Sprintf("torch %s is the newest that goes with what is given: with --python %s it is %s", best.torch.Version, near, a.torch.Version)
+			return fmt.Sprintf("torch %s is the newest for this request: with --python %s it is %s", best.torch.Version, near, a.torch.Version)
 		}
 	}
 	return ""

@@ -61,7 +61,7 @@ func (r *groupReasons) chooseTorch() {
 	}
 	what := fmt.Sprintf("Python %s and torch %s for CUDA %s", spec.Python, spec.Torch, spec.CUDA)
 	if len(have) == 1 && have[0] == spec.Torch {
-		r.addReason("%s: what these nodes have", what)
+		r.addReason("%s: as on these nodes", what)
 		return
 	}
 	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s", what, joinWords(have), firstTwo(spec.Torch))
@@ -79,11 +79,11 @@ func (r *groupReasons) explainArchs() {
 		if by := names[a.Capability()]; len(by) > 0 {
 			out = append(out, a.Capability()+" for "+joinWords(by))
 		} else {
-			out = append(out, a.String()+" as asked for")
+			out = append(out, a.String()+" as requested")
 		}
 	}
 	if len(r.group.Spec.GPUs) > 0 {
-		out = append(out, joinWords(r.group.Spec.GPUs)+" as asked for")
+		out = append(out, joinWords(r.group.Spec.GPUs)+" as requested")
 	}
 	without := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) == 0 })
 	strange := r.namesWhere(func(f node.Facts) bool { return len(f.GPUs) > 0 && len(r.archsOf(f)) == 0 })
@@ -91,13 +91,13 @@ func (r *groupReasons) explainArchs() {
 	case len(out) > 0:
 		r.addReason("%s", strings.Join(out, ", "))
 	default:
-		r.addReason("operators without device code alone, %s: no GPU of these nodes is known; --gpu or --arch gives one", joinWords(r.group.Spec.Ops))
+		r.addReason("only operators without device code, %s: dsbuild knows no GPU of these nodes; give one with --gpu or --arch", joinWords(r.group.Spec.Ops))
 	}
 	if len(without) > 0 && len(out) > 0 {
-		r.addReason("no GPU is seen on %s: any arch does there", summarizeNames(without))
+		r.addReason("no GPU is visible on %s: any arch works there", summarizeNames(without))
 	}
 	if len(strange) > 0 {
-		r.addReason("the GPU of %s is not in the tables: --arch adds its compute capability", summarizeNames(strange))
+		r.addReason("the GPU of %s is not in the tables: add its compute capability with --arch", summarizeNames(strange))
 	}
 }
 
@@ -124,7 +124,7 @@ func (g *grouper) gpuNames(nodes []int) map[string][]string {
 func (r *groupReasons) chooseCPU() {
 	spec := &r.group.Spec
 	if spec.CPU != "" {
-		r.addReason("%s, as asked for: every CPU here has it", spec.CPU)
+		r.addReason("%s, as requested: every CPU here has it", spec.CPU)
 		return
 	}
 	spec.CPU = wheel.CPUv3
@@ -143,7 +143,7 @@ func (r *groupReasons) chooseCPU() {
 // explainGlibc adds a reason if the user requested a glibc.
 func (r *groupReasons) explainGlibc() {
 	if v := r.group.Spec.Glibc; v != "" {
-		r.addReason("glibc %s, as asked for: the audit checks it", v)
+		r.addReason("glibc %s, as requested: the audit checks it", v)
 	}
 }
 
@@ -174,12 +174,12 @@ func (g *grouper) machineProblem(f node.Facts) (reason, hint string) {
 	switch {
 	case g.foreignNode(f):
 		machine := machineOf(f.Platform)
-		return fmt.Sprintf("it is %s, and dsbuild builds %s wheels alone", machine, x86Machine), nativeBuildHint(machine)
+		return fmt.Sprintf("its CPU is %s; dsbuild builds only %s wheels", machine, x86Machine), nativeBuildHint(machine)
 	case f.Python == "":
-		return "it has no Python at the interpreter the inventory names", "set python: in the inventory to the interpreter of the environment (absolute)"
+		return "it has no Python at the interpreter that the inventory names", "set python: in the inventory to the interpreter of the environment (absolute)"
 	case f.ExternallyManaged:
 		return "its Python is managed by the system (PEP 668) and must not be changed",
-			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
+			"create an environment there (python3 -m venv, uv venv) and name its python in the inventory"
 	case f.Torch == "":
 		return "its environment has no torch", "set python: in the inventory to the environment that has torch"
 	}
@@ -189,23 +189,23 @@ func (g *grouper) machineProblem(f node.Facts) (reason, hint string) {
 func (g *grouper) pythonProblem(f node.Facts) (reason, hint string) {
 	switch {
 	case freeThreaded(f.Tag):
-		return fmt.Sprintf("its Python %s is without the global lock (%s), and dsbuild builds for the other kind alone", f.Python, f.Tag), environmentHint(f)
+		return fmt.Sprintf("its Python %s has no GIL (%s); dsbuild builds only for Pythons with the GIL", f.Python, f.Tag), environmentHint(f)
 	case g.want.Python != "" && g.want.Python != firstTwo(f.Python):
-		return fmt.Sprintf("it has Python %s, %s is asked for", f.Python, g.want.Python), "leave --python out: each node gets a wheel for its own"
+		return fmt.Sprintf("it has Python %s, but the request is for %s", f.Python, g.want.Python), "leave --python out: each node gets a wheel for its own Python"
 	}
 	return "", ""
 }
 
 // environmentHint returns the remedy for an environment that dsbuild cannot reproduce.
 func environmentHint(f node.Facts) string {
-	return "build the wheel on such a node, for the environment it has: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
+	return "build the wheel on such a node, for its environment: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
 }
 
 func (g *grouper) torchProblem(f node.Facts) (reason, hint string) {
 	_, known := g.torchOf(f)
 	switch all := torchVersions(g.Torches); {
 	case g.want.Torch != "" && firstTwo(g.want.Torch) != firstTwo(f.Torch):
-		return fmt.Sprintf("it has torch %s, %s is asked for", f.Torch, g.want.Torch), "leave --torch out: each node gets a wheel for its own"
+		return fmt.Sprintf("it has torch %s, but the request is for %s", f.Torch, g.want.Torch), "leave --torch out: each node gets a wheel for its own torch"
 	case !known:
 		return fmt.Sprintf("its torch %s is not in the tables of this dsbuild, which knows %s to %s", f.Torch, all[len(all)-1], all[0]), environmentHint(f)
 	}
@@ -220,12 +220,12 @@ func (g *grouper) cudaProblem(f node.Facts) (reason, hint string) {
 	switch {
 	case !known:
 	case !isCUDA(g.want.CUDA, release.CUDA):
-		return fmt.Sprintf("torch %s is built for CUDA %s, %s is asked for", release.Version, release.CUDA, g.want.CUDA), "leave --cuda out: each node gets a wheel for its own"
+		return fmt.Sprintf("torch %s is built for CUDA %s, but the request is for %s", release.Version, release.CUDA, g.want.CUDA), "leave --cuda out: each node gets a wheel for its own CUDA"
 	case !bound || f.TorchCUDA == release.CUDA:
 	case f.TorchCUDA == "":
-		return "its torch has no CUDA", "install a torch for CUDA there, or leave out what needs one: --ops " + strings.Join(g.unboundOps(), ",")
+		return "its torch has no CUDA", "install a torch for CUDA there, or leave out the ops that need one: --ops " + strings.Join(g.unboundOps(), ",")
 	case len(f.GPUs) > 0 || majorOf(f.TorchCUDA) != majorOf(release.CUDA):
-		return fmt.Sprintf("its torch %s is for CUDA %s, that of the package index for %s", f.Torch, f.TorchCUDA, release.CUDA), environmentHint(f)
+		return fmt.Sprintf("its torch %s is for CUDA %s, but the package index has it for %s", f.Torch, f.TorchCUDA, release.CUDA), environmentHint(f)
 	}
 	return "", ""
 }
@@ -244,17 +244,17 @@ func (g *grouper) abiProblem(f node.Facts) (reason, hint string) {
 		return "", ""
 	}
 	words := map[bool]string{true: "the new std::string (CXX11 ABI)", false: "the old std::string"}
-	return fmt.Sprintf("its torch %s is built with %s, that of the package index with %s", f.Torch, words[*f.CXX11ABI], words[!*f.CXX11ABI]), environmentHint(f)
+	return fmt.Sprintf("its torch %s is built with %s, but the one on the package index with %s", f.Torch, words[*f.CXX11ABI], words[!*f.CXX11ABI]), environmentHint(f)
 }
 
 // libraryProblem refuses a node with older libraries: extensions linked for newer ones do not
 // load. An environment's own libstdc++ can be older than its glibc.
 func (g *grouper) libraryProblem(f node.Facts) (reason, hint string) {
 	if f.Glibc != "" && olderMinor(f.Glibc, LinkGlibc) {
-		return fmt.Sprintf("its glibc is %s, and extensions are linked for %s and newer", f.Glibc, LinkGlibc), environmentHint(f)
+		return fmt.Sprintf("its glibc is %s, but dsbuild links extensions for %s and newer", f.Glibc, LinkGlibc), environmentHint(f)
 	}
 	if floor := wheel.PlatformFloors(LinkGlibc).GLIBCXX; f.Libstdcxx != "" && compareVersions(f.Libstdcxx, floor) < 0 {
-		return fmt.Sprintf("its libstdc++ has GLIBCXX %s, and extensions are linked for %s and newer", f.Libstdcxx, floor), environmentHint(f)
+		return fmt.Sprintf("its libstdc++ has GLIBCXX %s, but dsbuild links extensions for %s and newer", f.Libstdcxx, floor), environmentHint(f)
 	}
 	return "", ""
 }
@@ -264,9 +264,9 @@ func (g *grouper) cpuProblem(f node.Facts) (reason, hint string) {
 	switch lowest := wheel.CPULevels()[0]; {
 	case have == "":
 	case !have.Includes(lowest):
-		return fmt.Sprintf("its CPU has %s, and wheels are built for %s and higher", shortLevel(have), lowest), "it takes another machine"
+		return fmt.Sprintf("its CPU has %s, but dsbuild builds wheels for %s and higher", shortLevel(have), lowest), "use another machine"
 	case g.want.CPU != "" && !have.Includes(g.want.CPU):
-		return fmt.Sprintf("its CPU has %s, %s is asked for", shortLevel(have), g.want.CPU), "leave --cpu out: each wheel gets the level of its oldest CPU"
+		return fmt.Sprintf("its CPU has %s, but the request is for %s", shortLevel(have), g.want.CPU), "leave --cpu out: each wheel gets the level of its oldest CPU"
 	}
 	return "", ""
 }
@@ -285,9 +285,9 @@ func (g *grouper) driverProblem(f node.Facts) (reason, hint string) {
 		other.Archs = addArch(other.Archs, archOf(arch))
 	}
 	if e := g.find(other, nil, true); e != nil {
-		hint = fmt.Sprintf("install torch %s for CUDA %s there, which driver %s runs", e.torch.Version, e.torch.CUDA, f.Driver)
+		hint = fmt.Sprintf("install torch %s for CUDA %s there, which works with driver %s", e.torch.Version, e.torch.CUDA, f.Driver)
 	}
-	return fmt.Sprintf("its torch is for CUDA %s, which takes driver %s or newer, and it has %s", f.TorchCUDA, floor, f.Driver), hint
+	return fmt.Sprintf("its torch is for CUDA %s, which needs driver %s or newer, but it has %s", f.TorchCUDA, floor, f.Driver), hint
 }
 
 // explainKind says why no toolchain makes a wheel for a kind of nodes, and gives a hint.
@@ -300,7 +300,7 @@ func (g *grouper) explainKind(k *kind) (reasons []string, hint string) {
 	}
 	reasons = reasonsOf(append(bad, g.explain(w)...))
 	if len(spec.Ops) == 0 && g.asked.wantsDeviceCode() && s.archs == "" && len(g.want.Archs)+len(g.want.GPUs) == 0 {
-		return []string{"no GPU of it is known, and every operator asked for has device code"}, "name the GPU or the compute capability that the wheel is for: --gpu A100, --arch 8.0"
+		return []string{"dsbuild knows no GPU of it, and every requested operator has device code"}, "name its GPU or compute capability: --gpu A100, --arch 8.0"
 	}
 	return reasons, g.nearestRemedy(spec, k)
 }
@@ -317,7 +317,7 @@ func (g *grouper) nearestRemedy(spec wheel.Spec, k *kind) string {
 		return fmt.Sprintf("install torch %s there", a.torch.Version)
 	}
 	if plain.Ops = g.plainOps(spec); len(plain.Ops) > 0 && g.find(plain, nil, false) != nil {
-		return "leave out what has device code: --ops " + strings.Join(plain.Ops, ",")
+		return "leave out the ops with device code: --ops " + strings.Join(plain.Ops, ",")
 	}
 	return environmentHint(g.nodes[k.nodes[0]].Facts)
 }

@@ -89,7 +89,7 @@ func (l *lookup) findCUDA() {
 	if !slices.ContainsFunc(l.Torches, func(r Torch) bool { return isCUDA(asked, r.CUDA) }) {
 		all := torchCUDAs(l.Torches)
 		slices.Reverse(all)
-		l.bad.add("no torch on the package index is built for CUDA %s: there are torches for %s", asked, joinWords(all))
+		l.bad.add("the package index has no torch for CUDA %s, only for %s", asked, joinWords(all))
 		l.spec.CUDA = ""
 	}
 }
@@ -97,7 +97,7 @@ func (l *lookup) findCUDA() {
 func (l *lookup) findPython() {
 	asked := l.spec.Python
 	if all := allPythons(l.Torches); asked != "" && !slices.Contains(all, asked) {
-		l.bad.add("no torch has wheels for Python %s: they are for %s", asked, joinWords(all))
+		l.bad.add("no torch has wheels for Python %s, only for %s", asked, joinWords(all))
 		l.spec.Python = ""
 	}
 }
@@ -107,9 +107,9 @@ func (l *lookup) checkGlibc() {
 	case asked == "" || xy.MatchString(asked) && !olderMinor(asked, LinkGlibc):
 		return
 	case !xy.MatchString(asked):
-		l.bad.add("glibc %q is not a version such as 2.28 ('ldd --version' on the oldest node says it)", asked)
+		l.bad.add("glibc %q is not a version such as 2.28 ('ldd --version' on the oldest node prints it)", asked)
 	default:
-		l.bad.add("glibc %s: extensions are linked for glibc %s and newer, which torch itself needs since 2.7", asked, LinkGlibc)
+		l.bad.add("glibc %s: dsbuild links extensions for glibc %s and newer, which torch itself needs since 2.7", asked, LinkGlibc)
 	}
 	l.spec.Glibc = ""
 }
@@ -121,9 +121,9 @@ func (l *lookup) checkDriver() {
 	case asked == "" || driverForm.MatchString(asked) && !olderDriver(asked, oldest):
 		return
 	case !driverForm.MatchString(asked):
-		l.bad.add("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node says it)", asked)
+		l.bad.add("driver %q is not a version such as 550.54.15 (nvidia-smi on the oldest node prints it)", asked)
 	default:
-		l.bad.add("driver %s runs no CUDA in the tables of this dsbuild: %s is the oldest that does", asked, oldest)
+		l.bad.add("driver %s supports no CUDA in the tables of this dsbuild: %s is the oldest driver that does", asked, oldest)
 	}
 	l.spec.Driver = ""
 }
@@ -199,16 +199,16 @@ func (t *Tables) gpuConflict(name string, rows []GPU) (c Conflict, wrong bool) {
 			return Conflict{What: fmt.Sprintf("GPU %q can be %s (%s) or %s (%s)", name, rows[0].Name, rows[0].Arch, g.Name, g.Arch)}, true
 		}
 		if g.isForeign() {
-			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s; dsbuild builds x86_64 wheels alone, so there is no wheel for it", name, g.Arch, g.Machine)
+			c.What = fmt.Sprintf("GPU %s (arch %s): its CPU is %s, but dsbuild builds only x86_64 wheels", name, g.Arch, g.Machine)
 			c.Advice = []string{nativeBuildHint(g.Machine)}
 			if g.Class == "data centre" { // the others are one piece with their CPU
-				c.Advice = append(c.Advice, "if the node has an x86_64 CPU after all, say --arch "+g.Arch)
+				c.Advice = append(c.Advice, "if the node has an x86_64 CPU, give --arch "+g.Arch)
 			}
 			return c, true
 		}
 		if t.NewestTorch(g.Arch) == "" {
-			c.What = fmt.Sprintf("GPU %s (arch %s): no torch in the tables of this dsbuild has code for it, so none runs there", name, g.Arch)
-			c.Advice = []string{fmt.Sprintf("%s takes a torch built from source for arch %s, and --arch %s", name, g.Arch, g.Arch)}
+			c.What = fmt.Sprintf("GPU %s (arch %s): no torch in the tables of this dsbuild has code for it", name, g.Arch)
+			c.Advice = []string{fmt.Sprintf("%s needs a torch built from source for arch %s, and --arch %s", name, g.Arch, g.Arch)}
 			return c, true
 		}
 	}
@@ -225,7 +225,7 @@ func (t *Tables) unknownGPU(name string) Conflict {
 	const lists = "'dsbuild gpus' lists all; --arch takes the compute capability"
 	what := fmt.Sprintf("GPU %q is not in the tables of this dsbuild", name)
 	if len(archsIn(name)) > 0 {
-		return Conflict{What: what + "; it is a compute capability, which --arch takes"}
+		return Conflict{What: what + "; it is a compute capability: give it with --arch"}
 	}
 	near := t.usableGPUs(name)
 	if len(near) == 0 {
@@ -281,7 +281,7 @@ func (l *lookup) findOps() {
 		if name == AllOps || slices.ContainsFunc(l.Ops, func(o Op) bool { return o.Name == name }) {
 			continue
 		}
-		l.bad.add("op %q is not one dsbuild can build ('dsbuild ops' lists them)", name)
+		l.bad.add("dsbuild cannot build an op %q ('dsbuild ops' lists the ops)", name)
 		l.spec.Ops = slices.DeleteFunc(slices.Clone(l.spec.Ops), func(n string) bool { return n == name })
 	}
 	if len(l.requirements.ops) == 0 && !byDefault { // search for the default ops

@@ -15,7 +15,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// newestFirst checks that versions fall and that none is there twice.
+// newestFirst checks that versions fall and that none occurs twice.
 func newestFirst(t *testing.T, what string, versions []string) {
 	t.Helper()
 	for i := 1; i < len(versions); i++ {

@@ -87,7 +87,7 @@ func TestRefusedNodesAreSentNothing(t *testing.T) {
 	}}
 	opt.Dialer, opt.Forks = count, 1
 	r := run(t, context.Background(), opt)
-	for i, want := range []string{"", "built against torch 2.15, node has 2.14", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD", "PEP 668"} {
+	for i, want := range []string{"", "built against torch 2.15, but this node has 2.14", "has no torch", "requirements are missing: einops", "no usable Python", "without a RECORD", "PEP 668"} {
 		n := r.Nodes[i]
 		switch {
 		case want == "" && n.Status != report.OK:
@@ -355,7 +355,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 		t.Errorf("%+v, %v", r.Summary, r.Err())
 	}
 	for _, n := range r.Nodes[1:] {
-		if !strings.Contains(n.Error, "too many failed before") {
+		if !strings.Contains(n.Error, "too many nodes failed before") {
 			t.Errorf("%s: skipped without a reason: %+v", n.Name, n)
 		}
 	}
@@ -363,7 +363,7 @@ func TestMaxFailStartsNoMore(t *testing.T) {
 	opt.Hosts[0].Port = 1
 	r = run(t, context.Background(), opt)
 	for _, n := range r.Nodes[1:] {
-		if n.Status != report.Skipped || !strings.Contains(n.Error, "too many failed before") {
+		if n.Status != report.Skipped || !strings.Contains(n.Error, "too many nodes failed before") {
 			t.Errorf("%+v", n)
 		}
 	}

@@ -130,7 +130,7 @@ func TestSilenceInTheMiddle(t *testing.T) {
 				}()
 			}
 			n := run(t, context.Background(), opt).Nodes[0]
-			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no sign of life for") && !strings.Contains(n.Error, "did not finish the SSH handshake") {
+			if n.Status != report.Failed && n.Status != report.Unreachable || n.Step != step || n.Unseen != (step != "put") || !strings.Contains(n.Error, "no answer for") && !strings.Contains(n.Error, "did not finish the SSH handshake") {
 				t.Errorf("%+v", n)
 			}
 			// The server ends its programs when the client has given up.

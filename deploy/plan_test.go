@@ -128,7 +128,7 @@ func TestPlanChoosesAmongWheels(t *testing.T) {
 		t.Errorf("two that fit equally: %v", err)
 	}
 	_, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "new", Facts: facts(func(f *node.Facts) { f.Torch = "2.14.0" })}}, []wheels.Wheel{v3, v4}, deploy.PlanOptions{})
-	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "v3.whl: built against torch 2.15, node has 2.14") {
+	if !errors.As(err, &usage) || !strings.Contains(err.Error(), "v3.whl: built against torch 2.15, but this node has 2.14") {
 		t.Errorf("none that fits: %v", err)
 	}
 }

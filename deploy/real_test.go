@@ -73,7 +73,7 @@ func TestRealDeploy(t *testing.T) {
 		switch {
 		case i < 3 && (n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != wheels[0].Manifest.SHA256):
 			t.Errorf("%s: %+v", n.Name, n)
-		case i == 3 && (n.Status != report.Refused || !strings.Contains(n.Error, fmt.Sprintf("built against torch %s, node has %s", xy(wheels[0].Manifest.Torch), xy(nodes.FakeTorchVersion)))):
+		case i == 3 && (n.Status != report.Refused || !strings.Contains(n.Error, fmt.Sprintf("built against torch %s, but this node has %s", xy(wheels[0].Manifest.Torch), xy(nodes.FakeTorchVersion)))):
 			t.Errorf("%s: %+v", n.Name, n)
 		}
 	}

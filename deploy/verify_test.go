@@ -453,7 +453,7 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	// A minor of torch is what its ops were compiled for.
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.14.0+cu132'\ncuda = '13.2'\n")
 	f.opt.Verify = verify.LevelFiles
-	differs(t, f.look(t), 1, "the DeepSpeed that it has does not fit it: built against torch 2.15, node has 2.14", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
+	differs(t, f.look(t), 1, "the DeepSpeed that it has does not fit it: built against torch 2.15, but this node has 2.14", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	// Two against two: nobody can say who is odd.
 	f.envs[2].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
@@ -534,7 +534,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 	// One that could not run at all says why.
 	foreign := load(t, makeWheel(t, t.TempDir(), wheelOptions{torch: "2.14.0", cuda: "13.0"}))[0]
 	f.opt.Wheels = []wheels.Wheel{foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "does not fit it: built against torch 2.14, node has 2.15") {
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "does not fit it: built against torch 2.14, but this node has 2.15") {
 		t.Error(n.Error)
 	}
 	f.opt.Wheels = []wheels.Wheel{foreign, older}

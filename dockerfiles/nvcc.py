@@ -161,7 +161,7 @@ def package(work):
     file = work / "toolkit.deb"
     why = fetch(file)
     if why:
-        sys.exit("\n".join([f"error: no mirror of Debian gave {os.path.basename(PACKAGE)}:", *("  " + line for line in why),
+        sys.exit("\n".join([f"error: no Debian mirror has {os.path.basename(PACKAGE)}:", *("  " + line for line in why),
                             "  DSBUILD_APT_MIRROR names a mirror, --toolkit takes the file"]))
     if kept:
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def data(file):
     """The data.tar.xz of a Debian package: an ar archive of a few members."""
     with open(file, "rb") as f:
         if f.read(8) != b"!<arch>\n":
-            sys.exit(f"error: {file} is no Debian package")
+            sys.exit(f"error: {file} is not a Debian package")
         while True:
             head = f.read(60)
             if len(head) < 60:

@@ -122,7 +122,7 @@ func Write(ctx context.Context, opt Options) (Summary, error) {
 // read verifies the wheels and sorts them into toolchains.
 func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 	if len(opt.Wheels) == 0 {
-		return nil, &ConflictError{"an index of no wheels", "name a wheel, or a folder that has some"}
+		return nil, &ConflictError{"no wheels for the index", "name a wheel, or a folder with wheels"}
 	}
 	found := map[string]*Toolchain{}
 	named := map[string]Wheel{}
@@ -137,7 +137,7 @@ func read(ctx context.Context, opt Options) ([]Toolchain, error) {
 			continue
 		case twice && other.SHA256 != w.SHA256:
 			wrong = append(wrong, &ConflictError{
-				fmt.Sprintf("two wheels are called %s: %s and %s", w.Name, other.file, w.file), "leave one of them out, or write two indexes",
+				fmt.Sprintf("two wheels have the name %s: %s and %s", w.Name, other.file, w.file), "remove one of them, or write two indexes",
 			})
 			continue
 		case twice:

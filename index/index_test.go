@@ -211,8 +211,8 @@ func TestRefuses(t *testing.T) {
 		want   string
 		code   int
 	}{
-		"nothing":             {"", nil, "an index of no wheels", 2},
-		"two of one name":     {"", []string{wheels[0], twin}, "two wheels are called deepspeed-0.19.8+torch2.15.cu132.sm80.v3", 2},
+		"nothing":             {"", nil, "no wheels for the index", 2},
+		"two of one name":     {"", []string{wheels[0], twin}, "two wheels have the name deepspeed-0.19.8+torch2.15.cu132.sm80.v3", 2},
 		"a damaged one":       {"", []string{wheels[0], torn}, torn, 4},
 		"a page of another's": {occupied, wheels, "index.html is in the way", 2},
 	} {

@@ -23,7 +23,7 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	parts := localVersion.FindStringSubmatch(local)
 	if parts == nil {
 		return Toolchain{}, &ConflictError{
-			fmt.Sprintf("%s: its version does not say what it was built for", m.Name), "wheels of dsbuild wheel have versions such as 0.19.8+torch2.15.cu132.sm80.v3",
+			fmt.Sprintf("%s: its version does not name its targets", m.Name), "dsbuild wheel makes versions such as 0.19.8+torch2.15.cu132.sm80.v3",
 		}
 	}
 	tc := Toolchain{

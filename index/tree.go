@@ -90,7 +90,7 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 		want[f.path] = true
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
 			return 0, 0, &ConflictError{
-				fmt.Sprintf("%s is in the way, and no part of an index of dsbuild's", filepath.Join(dir, f.path)), "move it away, or write the index into a folder of its own",
+				fmt.Sprintf("%s is in the way, and not part of an index of dsbuild", filepath.Join(dir, f.path)), "move it away, or write the index into another folder",
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func refuseLinks(dir string, files []file, before map[string]bool) error {
 	for _, folder := range slices.Sorted(maps.Keys(folders)) {
 		at := filepath.Join(dir, filepath.FromSlash(folder))
 		if info, err := os.Lstat(at); err == nil && info.Mode().Type() == fs.ModeSymlink {
-			return &ConflictError{at + " is a symbolic link, and an index is written into real folders", "remove the link, or write the index into a folder of its own"}
+			return &ConflictError{at + " is a symbolic link, and dsbuild writes an index only into real folders", "remove the link, or write the index into another folder"}
 		}
 	}
 	return nil
@@ -172,12 +172,12 @@ func readMark(dir string) (map[string]bool, error) {
 		err = json.Unmarshal(text, &m)
 	}
 	if err != nil {
-		return nil, &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it anew"}
+		return nil, &ConflictError{fmt.Sprintf("%s: %v", name, err), "it lists the files of the index; remove the index, and write it again"}
 	}
 	ours := map[string]bool{}
 	for _, f := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(f)) {
-			return nil, &ConflictError{fmt.Sprintf("%s names %q, which is not below it", name, f), "remove the index, and write it anew"}
+			return nil, &ConflictError{fmt.Sprintf("%s names %q, which is outside the folder", name, f), "remove the index, and write it again"}
 		}
 		ours[f] = true
 	}

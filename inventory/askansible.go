@@ -12,7 +12,7 @@ import (
 )
 
 // installAnsible is the hint for an inventory that only ansible-inventory reads.
-const installAnsible = "install ansible-core; or, where it is installed: ansible-inventory -i INVENTORY --list > nodes.json, and name that file"
+const installAnsible = "install ansible-core; or run ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and name that file"
 
 // readAnsible reads a file of Ansible's in INI or YAML. ansible-inventory is
 // asked where it is installed: only that knows the variables of other files.
@@ -29,7 +29,7 @@ func (o Options) readAnsible(ctx context.Context, rd *reader, doc document, path
 	case only != nil && o.Ansible != nil:
 		return o.askAboutStdin(ctx, rd.format, doc.text)
 	case only != nil:
-		rd.Add(only.At, installAnsible, "only ansible-inventory reads %s, and it is not installed", only.What)
+		rd.Add(only.At, installAnsible, "only ansible-inventory can read %s, and it is not installed", only.What)
 	}
 	if err := rd.err(); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (o Options) openDynamic(ctx context.Context, path string) (*Inventory, erro
 	if o.Ansible != nil {
 		return o.askAnsible(ctx, path, path, nil)
 	}
-	failed := unreadable(path, errors.New("it is a program, a dynamic inventory, and only ansible-inventory runs it"))
+	failed := unreadable(path, errors.New("it is a program (a dynamic inventory), and only ansible-inventory can run it"))
 	failed.Problems[0].Hint = "install ansible-core, or: ./" + filepath.Base(path) + " --list | dsbuild ... -"
 	return nil, failed
 }

@@ -22,11 +22,11 @@ func checkName(s string) error {
 	case nodeName.MatchString(s):
 		return nil
 	case strings.Contains(s, "@"):
-		return fmt.Errorf("%q is no name: a user is given by the key user", diagnostic.Clip(s))
+		return fmt.Errorf("%q is not a name: give the user with the key user", diagnostic.Clip(s))
 	case strings.Contains(s, ":"):
-		return fmt.Errorf("%q is no name: an address and a port are given by the keys address and port", diagnostic.Clip(s))
+		return fmt.Errorf("%q is not a name: give address and port with the keys address and port", diagnostic.Clip(s))
 	}
-	return fmt.Errorf("%q is no name: letters, digits, '.', '_' and '-', not starting with '.' or '-'", diagnostic.Clip(s))
+	return fmt.Errorf("%q is not a name: use letters, digits, '.', '_' and '-', and do not begin with '.' or '-'", diagnostic.Clip(s))
 }
 
 // checkWord refuses text with a line break.
@@ -43,7 +43,7 @@ var loginName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9.-]*\\)?[\pL\pN_][\pL
 
 func checkUser(s string) error {
 	if !loginName.MatchString(s) {
-		return fmt.Errorf("%q is no user name", diagnostic.Clip(s))
+		return fmt.Errorf("%q is not a user name", diagnostic.Clip(s))
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func checkAddress(s string) error {
 	if ip, err := netip.ParseAddr(s); err == nil && zoneName.MatchString(ip.Zone()) || nodeName.MatchString(s) && len(s) <= maxName {
 		return nil
 	}
-	return fmt.Errorf("%q is no host name and no IP address (a port is given by the key port)", diagnostic.Clip(s))
+	return fmt.Errorf("%q is neither a host name nor an IP address (give a port with the key port)", diagnostic.Clip(s))
 }
 
 // checkPython refuses an interpreter whose path is relative: a command would look for it in its

@@ -37,7 +37,7 @@ func Expand(expr string) ([]string, error) {
 		}
 		count := term.count()
 		if len(names)+count > MaxNames {
-			return nil, &RangeError{start, fmt.Sprintf("the expression stands for more than %d names", MaxNames)}
+			return nil, &RangeError{start, fmt.Sprintf("the expression has more than %d names", MaxNames)}
 		}
 		names = term.names(names)
 		if term.end == len(expr) {
@@ -122,7 +122,7 @@ func parseBrackets(expr string, open int) (rangePart, int, error) {
 			return rangePart{}, 0, &RangeError{at, err.Error()}
 		}
 		if part.spans = append(part.spans, s); len(part.spans) > MaxNames {
-			return rangePart{}, 0, &RangeError{open, fmt.Sprintf("the expression stands for more than %d names", MaxNames)}
+			return rangePart{}, 0, &RangeError{open, fmt.Sprintf("the expression has more than %d names", MaxNames)}
 		}
 		at += len(item) + 1
 	}
@@ -137,10 +137,10 @@ func parseSpan(item string) (span, error) {
 	}
 	for _, number := range []string{first, last} {
 		if number == "" || strings.Trim(number, "0123456789") != "" {
-			return span{}, fmt.Errorf("%q is no number and no range such as 01-16", item)
+			return span{}, fmt.Errorf("%q is neither a number nor a range such as 01-16", item)
 		}
 		if len(number) > maxDigits {
-			return span{}, fmt.Errorf("%q is too large a number", number)
+			return span{}, fmt.Errorf("the number %q is too large", number)
 		}
 	}
 	s := span{width: len(first)}

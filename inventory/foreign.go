@@ -80,7 +80,7 @@ func (r *reader) fromAnsible(found *ansible.Inventory) *Inventory {
 
 // tooMuch reports, at a host, that all nodes together hold more than maxHeld.
 func (r *reader) tooMuch(inv *Inventory, h ansible.Host) *Inventory {
-	r.Add(h.At, "", "variables and groups of all nodes together are more than an inventory can have")
+	r.Add(h.At, "", "all nodes together have too many variables and groups")
 	return inv
 }
 
@@ -108,7 +108,7 @@ func (inv *Inventory) oneKnownHosts(known map[string][]string) {
 			continue
 		}
 		for _, n := range nodes {
-			inv.Remarks = append(inv.Remarks, Remark{n, "UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ"})
+			inv.Remarks = append(inv.Remarks, Remark{n, "dsbuild ignores UserKnownHostsFile: it uses one file for all nodes, but here the nodes have different ones"})
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (v *varReader) get(names ...string) (name string, found ansible.Var, ok boo
 }
 
 // encryptedHint is for a value that ansible-inventory prints without decrypting it.
-const encryptedHint = "write it in the clear, or into a file that is encrypted as a whole: such a one ansible-inventory decrypts"
+const encryptedHint = "write it unencrypted, or encrypt the whole file: ansible-inventory decrypts such a file"
 
 // text reads a variable as a text.
 func (v *varReader) text(check func(string) error, names ...string) optional[string] {
@@ -207,7 +207,7 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 		return optional[string]{}
 	}
 	if ansible.IsTemplate(text) {
-		v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		v.fault(found.At, "write it out", "%s is a template, which only Ansible can evaluate, in a play", name)
 		return optional[string]{}
 	}
 	err := checkWord(text)
@@ -267,9 +267,9 @@ func (v *varReader) connection() {
 		case "ssh", "smart", "paramiko", "paramiko_ssh":
 		case "local":
 			v.local = true
-			v.remark("%s=local is not honoured: dsbuild reaches every node over SSH", name)
+			v.remark("dsbuild ignores %s=local: it reaches every node over SSH", name)
 		default:
-			v.apart(found.At, "%s is %s: dsbuild reaches nodes over SSH only", name, quoted(found.Value))
+			v.apart(found.At, "%s is %s: dsbuild reaches nodes only over SSH", name, quoted(found.Value))
 		}
 	}
 	if _, found, ok := v.get("ansible_shell_type"); ok && (found.Value == "powershell" || found.Value == "cmd") {
@@ -280,16 +280,16 @@ func (v *varReader) connection() {
 		{"ansible_private_key", "ansible_ssh_private_key"},
 	} {
 		if name, _, ok := v.get(pass...); ok {
-			v.remark("%s is not honoured: dsbuild logs in with key files and the agent's keys", name)
+			v.remark("dsbuild ignores %s: it logs in with key files and the agent's keys", name)
 		}
 	}
 	for _, name := range []string{"ansible_host_key_checking", "ansible_ssh_host_key_checking"} {
 		if _, found, ok := v.get(name); ok && !isTrue(found.Value) {
-			v.remark("%s is not honoured: dsbuild always checks host keys", name)
+			v.remark("dsbuild ignores %s: it always checks host keys", name)
 		}
 	}
 	if name, _, ok := v.get("ansible_ssh_executable"); ok {
-		v.remark("%s is not honoured: dsbuild speaks SSH itself", name)
+		v.remark("dsbuild ignores %s: it has its own SSH client", name)
 	}
 }
 
@@ -300,7 +300,7 @@ func (v *varReader) become() optional[string] {
 		return optional[string]{}
 	}
 	if text, _ := found.Value.(string); ansible.IsTemplate(text) {
-		v.fault(found.At, "write it out, or say dsbuild_sudo", "%s is a template, which only Ansible evaluates, and only in a play", name)
+		v.fault(found.At, "write it out, or set dsbuild_sudo", "%s is a template, which only Ansible can evaluate, in a play", name)
 		return optional[string]{}
 	}
 	if !isTrue(found.Value) {
@@ -309,11 +309,11 @@ func (v *varReader) become() optional[string] {
 	method := v.text(nil, "ansible_become_method").or(some("sudo"))
 	if strings.TrimPrefix(method.value, "ansible.builtin.") != "sudo" {
 		_, found, _ := v.get("ansible_become_method")
-		v.fault(found.At, "dsbuild_sudo: false runs commands as the user who logs in", "ansible_become_method is %s: dsbuild knows sudo only", quoted(method.value))
+		v.fault(found.At, "dsbuild_sudo: false runs commands as the user who logs in", "ansible_become_method is %s: dsbuild supports only sudo", quoted(method.value))
 		return optional[string]{}
 	}
 	if name, _, ok := v.get("ansible_become_password", "ansible_become_pass"); ok {
-		v.remark("%s is not honoured: what sudo wants to know is asked at the terminal", name)
+		v.remark("dsbuild ignores %s: it asks sudo's questions at the terminal", name)
 	}
 	return v.text(checkUser, "ansible_become_user").or(some("root"))
 }
@@ -342,7 +342,7 @@ func (v *varReader) python() optional[string] {
 	case isText && slices.Contains([]string{"auto", "auto_silent", "auto_legacy", "auto_legacy_silent"}, text):
 		return optional[string]{}
 	case isText && ansible.IsTemplate(text):
-		v.remark("%s is a template, which only Ansible evaluates: python3 is taken; dsbuild_python says another", name)
+		v.remark("%s is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python", name)
 		return optional[string]{}
 	case isText && envPython.MatchString(text):
 		return some(envPython.FindStringSubmatch(text)[1])
@@ -382,7 +382,7 @@ func (v *varReader) own(s *settings) {
 		case holds(found.Value, func(value any) bool { return value == ansible.Secret{} }):
 			v.fault(found.At, encryptedHint, "%s is encrypted", name)
 		case holds(found.Value, func(value any) bool { text, _ := value.(string); return ansible.IsTemplate(text) }):
-			v.fault(found.At, "write it out", "%s is a template, which only Ansible evaluates, and only in a play", name)
+			v.fault(found.At, "write it out", "%s is a template, which only Ansible can evaluate, in a play", name)
 		default:
 			v.key(s, name, key, found)
 		}
@@ -466,9 +466,9 @@ func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 	for _, g := range h.Groups {
 		switch {
 		case nodes[g]:
-			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("the group %s is left out: --limit %s means the node of that name", g, g)})
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("dsbuild ignores the group %s: --limit %s means the node of that name", g, g)})
 		case checkName(g) != nil:
-			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("the group %s is left out: --limit takes letters, digits, '.', '_' and '-'", quoted(g))})
+			inv.Remarks = append(inv.Remarks, Remark{h.Name, fmt.Sprintf("dsbuild ignores the group %s: --limit supports only letters, digits, '.', '_' and '-'", quoted(g))})
 		default:
 			all = append(all, g)
 		}
@@ -480,7 +480,7 @@ func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 func (r *reader) noteVarsFolders(inv *Inventory) {
 	for _, folder := range []string{"group_vars", "host_vars"} {
 		if entries, err := os.ReadDir(filepath.Join(r.dir, folder)); err == nil && len(entries) > 0 {
-			inv.Remarks = append(inv.Remarks, Remark{"", folder + " beside the inventory is not read: ansible-inventory reads it, and is asked where it is installed"})
+			inv.Remarks = append(inv.Remarks, Remark{"", folder + " beside the inventory was not read: install ansible-inventory to read it"})
 		}
 	}
 }

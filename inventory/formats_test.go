@@ -77,7 +77,7 @@ func TestRecognised(t *testing.T) {
 	}
 	for _, text := range []string{"all: {hosts: {x: }}", "nodes: {hosts: {x: }}", "'my group':\n  hosts:\n    x:\n", "plugin: aws_ec2", "all: {hosts: {x: &a {}, y: *a}}"} {
 		_, err := inventory.Read(strings.NewReader(text), "-")
-		if err == nil || !strings.HasPrefix(err.Error(), "stdin was read as an Ansible inventory (YAML):\nstdin: only ansible-inventory reads this file, and it is not installed") {
+		if err == nil || !strings.HasPrefix(err.Error(), "stdin: read as an Ansible inventory (YAML):\nstdin: only ansible-inventory can read this file, and it is not installed") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -86,15 +86,15 @@ func TestRecognised(t *testing.T) {
 // What cannot be read says what it was taken for.
 func TestTakenFor(t *testing.T) {
 	for text, want := range map[string]string{
-		"[g]\nx y\n":                 "was read as an Ansible inventory (INI)",
-		"x slots=8\ny\n":             "was read as a DeepSpeed hostfile",
-		"x[1-\n":                     "was read as node expressions",
-		"all: {hosts: x}":            "was read as an Ansible inventory (YAML)",
-		`{"_meta": {}, "g": 1}`:      "was read as the output of ansible-inventory --list",
+		"[g]\nx y\n":                 "as an Ansible inventory (INI)",
+		"x slots=8\ny\n":             "as a DeepSpeed hostfile",
+		"x[1-\n":                     "as node expressions",
+		"all: {hosts: x}":            "as an Ansible inventory (YAML)",
+		`{"_meta": {}, "g": 1}`:      "as the output of ansible-inventory --list",
 		"nodes: [{hosts: x, y: 1}]":  "x:1:20: unknown key",
-		"word\nanother word\n":       "was read as an Ansible inventory (INI)",
-		"plugin: aws_ec2":            "only ansible-inventory reads this file, and it is not installed",
-		"x\ny ansible_become=true":   "x:2:3: only ansible-inventory reads the variable \"ansible_become\", and it is not installed",
+		"word\nanother word\n":       "as an Ansible inventory (INI)",
+		"plugin: aws_ec2":            "only ansible-inventory can read this file, and it is not installed",
+		"x\ny ansible_become=true":   "x:2:3: only ansible-inventory can read the variable \"ansible_become\", and it is not installed",
 		"[g:vars]\nansible_user=x\n": "there is no section [g]",
 	} {
 		_, err := inventory.Read(strings.NewReader(text), "x")
@@ -127,11 +127,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 	for name, want := range map[string]string{
 		"inventroy.yaml":  "did you mean inventory.yaml?",
 		"./inventroy.yml": "did you mean inventory.yaml?",
-		"gpu01":           "INVENTORY is a file, - for standard input, or a node expression; a single node is gpu[01]",
-		"node":            "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
-		"x/gpu[1-2]":      "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
-		"a.yaml,b.yaml":   "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
-		"":                "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"gpu01":           "give a file, - for standard input, or a node expression; write a single node as gpu[01]",
+		"node":            "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"x/gpu[1-2]":      "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"a.yaml,b.yaml":   "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
+		"":                "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2",
 	} {
 		_, err := inventory.Open(t.Context(), name, inventory.Options{})
 		var wrong *inventory.Error
@@ -140,11 +140,11 @@ func TestNamesThatAreNoFiles(t *testing.T) {
 		}
 	}
 	_, err := inventory.Open(t.Context(), "gpu[3-1],x", inventory.Options{})
-	want := "gpu[3-1],x is no file, and was read as a node expression:\nnode expression:1:5: the range 3-1 runs backwards\n    1 | gpu[3-1],x\n      |     ^"
+	want := "gpu[3-1],x is not a file, so dsbuild read it as a node expression:\nnode expression:1:5: the range 3-1 runs backwards\n    1 | gpu[3-1],x\n      |     ^"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v", err)
 	}
-	if _, err := inventory.Open(t.Context(), "x[1-2],x1", inventory.Options{}); err == nil || !strings.Contains(err.Error(), "node x1 is given twice") {
+	if _, err := inventory.Open(t.Context(), "x[1-2],x1", inventory.Options{}); err == nil || !strings.Contains(err.Error(), "has node x1 twice") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -200,10 +200,10 @@ func TestAnsibleBecome(t *testing.T) {
 	if want := "a=root b=ops c= d= e= f=ops g=root"; strings.Join(got, " ") != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(part.Remarks) != 1 || part.Remarks[0].Node != "g" || !strings.Contains(part.Remarks[0].Text, "asked at the terminal") || strings.Contains(part.Remarks[0].Text, "hunter2") {
+	if len(part.Remarks) != 1 || part.Remarks[0].Node != "g" || !strings.Contains(part.Remarks[0].Text, "sudo's questions at the terminal") || strings.Contains(part.Remarks[0].Text, "hunter2") {
 		t.Errorf("remarks: %v", part.Remarks)
 	}
-	for limit, want := range map[string]string{"h": "dsbuild knows sudo only", "i": "a template"} {
+	for limit, want := range map[string]string{"h": "dsbuild supports only sudo", "i": "a template"} {
 		if _, err := inv.Select(limit); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", limit, err)
 		}
@@ -213,20 +213,20 @@ func TestAnsibleBecome(t *testing.T) {
 // What dsbuild does otherwise than Ansible is told, of the nodes that are selected.
 func TestAnsibleRemarks(t *testing.T) {
 	inv := ofAnsible(t, "remarks.ini")
-	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "SSH only") || hint.Of(err) != "leave it out: --limit '!w'" {
+	if _, err := inv.Select(""); err == nil || !strings.Contains(err.Error(), "only over SSH") || hint.Of(err) != "leave it out: --limit '!w'" {
 		t.Errorf("got %v", err)
 	}
 	for limit, want := range map[string]string{
-		"localhost": "ansible_connection=local is not honoured: dsbuild reaches every node over SSH; " +
-			"ansible_python_interpreter is a template, which only Ansible evaluates: python3 is taken; dsbuild_python says another",
-		"a": "ansible_ssh_pass is not honoured: dsbuild logs in with key files and the agent's keys; " +
-			"ansible_host_key_checking is not honoured: dsbuild always checks host keys; " +
-			"the group c is left out: --limit c means the node of that name",
-		"b": `StrictHostKeyChecking=no is not honoured: dsbuild always checks host keys; UserKnownHostsFile=/dev/null is not honoured: dsbuild always checks host keys; ` +
-			`the option "ciphers" of ansible_ssh_common_args is not honoured; the option "-w" of ansible_ssh_common_args is not honoured; ` +
-			`the group "x/y" is left out: --limit takes letters, digits, '.', '_' and '-'`,
-		"c": "ansible_ssh_private_key is not honoured: dsbuild logs in with key files and the agent's keys; ansible_ssh_executable is not honoured: dsbuild speaks SSH itself; " +
-			"UserKnownHostsFile is not honoured: dsbuild has one such file for all nodes, and here they differ",
+		"localhost": "dsbuild ignores ansible_connection=local: it reaches every node over SSH; " +
+			"ansible_python_interpreter is a template, which only Ansible can evaluate: dsbuild uses python3; name another one with dsbuild_python",
+		"a": "dsbuild ignores ansible_ssh_pass: it logs in with key files and the agent's keys; " +
+			"dsbuild ignores ansible_host_key_checking: it always checks host keys; " +
+			"dsbuild ignores the group c: --limit c means the node of that name",
+		"b": `dsbuild ignores StrictHostKeyChecking=no: it always checks host keys; dsbuild ignores UserKnownHostsFile=/dev/null: it always checks host keys; ` +
+			`dsbuild ignores the option "ciphers" of ansible_ssh_common_args; dsbuild ignores the option "-w" of ansible_ssh_common_args; ` +
+			`dsbuild ignores the group "x/y": --limit supports only letters, digits, '.', '_' and '-'`,
+		"c": "dsbuild ignores ansible_ssh_private_key: it logs in with key files and the agent's keys; dsbuild ignores ansible_ssh_executable: it has its own SSH client; " +
+			"dsbuild ignores UserKnownHostsFile: it uses one file for all nodes, but here the nodes have different ones",
 	} {
 		part, err := inv.Select(limit)
 		if err != nil {
@@ -321,7 +321,7 @@ func TestAnsibleIsAsked(t *testing.T) {
 	failure = errors.New("no vault password")
 	for name, want := range map[string]string{
 		"hosts": "hosts: cannot read the inventory: ansible-inventory: no vault password",
-		"bad":   "bad: cannot read the inventory: ansible-inventory: no vault password\nbad:2:3: \"y\" is no variable: NAME=VALUE is expected here",
+		"bad":   "bad: cannot read the inventory: ansible-inventory: no vault password\nbad:2:3: \"y\" is not a variable: expected NAME=VALUE",
 	} {
 		if name == "bad" {
 			write(name, "[g]\nx y\n", 0o600)
@@ -333,7 +333,7 @@ func TestAnsibleIsAsked(t *testing.T) {
 		}
 	}
 	answer, failure = "no json", nil
-	if _, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt); err == nil || !strings.Contains(err.Error(), "no JSON object") {
+	if _, err := inventory.Open(t.Context(), filepath.Join(dir, "hosts"), opt); err == nil || !strings.Contains(err.Error(), "not a JSON object") {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -357,14 +357,14 @@ func TestAnsibleIsMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := inventory.Load(filepath.Join(dir, "dynamic"))
-	if err == nil || !strings.Contains(err.Error(), "only ansible-inventory runs it") || hint.Of(err) == "" {
+	if err == nil || !strings.Contains(err.Error(), "only ansible-inventory can run it") || hint.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	if _, err := inventory.Load(dir); err == nil || !strings.Contains(err.Error(), "is a directory") || hint.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	inv, err := inventory.Load(filepath.Join(dir, "hosts"))
-	if err != nil || len(inv.Remarks) != 1 || !strings.HasPrefix(inv.Remarks[0].Text, "group_vars beside the inventory is not read") {
+	if err != nil || len(inv.Remarks) != 1 || !strings.HasPrefix(inv.Remarks[0].Text, "group_vars beside the inventory was not read") {
 		t.Errorf("got %+v, %v", inv, err)
 	}
 }

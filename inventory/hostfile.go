@@ -25,7 +25,7 @@ func (r *reader) hostfile() *Inventory {
 		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
 		m := slotsWord.FindStringSubmatch(text)
 		if m == nil {
-			r.Add(at, "", "not NAME slots=N, which DeepSpeed wants")
+			r.Add(at, "", "not NAME slots=N, as DeepSpeed requires")
 			continue
 		}
 		list.hostLine(at, m)
@@ -55,7 +55,7 @@ func (l *nodeList) hostLine(at Position, m []string) {
 	}
 	s.slots = some(n)
 	if rest := strings.TrimSpace(m[4]); rest != "" && !strings.HasPrefix(rest, "#") {
-		l.remarks = append(l.remarks, Remark{name, fmt.Sprintf("what follows slots=N in a hostfile counts for nothing, as with DeepSpeed: %s", diagnostic.Clip(rest))})
+		l.remarks = append(l.remarks, Remark{name, fmt.Sprintf("dsbuild ignores text after slots=N in a hostfile, as DeepSpeed does: %s", diagnostic.Clip(rest))})
 	}
 	l.addNode(name, at, s)
 }

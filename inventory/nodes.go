@@ -75,7 +75,7 @@ func (l *nodeList) add(entry ast.Node) {
 	names := l.names(hosts)
 	at := l.Place(hosts)
 	if len(names) > 1 && own.address.set {
-		l.Add(at, "give one node per address", "an address is for one node, but this is %d", len(names))
+		l.Add(at, "give each address its own node", "an address is for one node, but these are %d", len(names))
 	}
 	// Merging costs as much as its result holds, even for an entry without names: count it first.
 	if l.hold(at, own.size()+l.defaults.size()) {
@@ -96,9 +96,9 @@ func (l *nodeList) add(entry ast.Node) {
 func (l *nodeList) addNode(name string, at Position, s settings) {
 	if first, twice := l.first[name]; twice {
 		if first == at {
-			l.Add(at, "", "node %s is given twice by this expression", name)
+			l.Add(at, "", "this expression has node %s twice", name)
 		} else {
-			l.Add(at, "", "node %s is given twice: first at %s", name, first)
+			l.Add(at, "", "node %s occurs twice: first at %s", name, first)
 		}
 		return
 	}
@@ -119,7 +119,7 @@ func (l *nodeList) addNode(name string, at Position, s settings) {
 func (l *nodeList) hold(at Position, size int) (tooMuch bool) {
 	if l.held += size; l.held > maxHeld && !l.full {
 		l.full = true
-		l.Add(at, "", "variables and groups of all nodes together are more than an inventory can have")
+		l.Add(at, "", "all nodes together have too many variables and groups")
 	}
 	return l.full
 }
@@ -184,7 +184,7 @@ func (l *nodeList) checkGroups() {
 	for _, g := range l.groups {
 		if first, isNode := l.first[g.name]; isNode && !seen[g.name] {
 			seen[g.name] = true
-			l.Add(g.at, "", "group %s is called like the node at %s", g.name, first)
+			l.Add(g.at, "", "group %s has the same name as the node at %s", g.name, first)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (r *reader) environments(n ast.Node) optional[[]environment] {
 			continue
 		}
 		if given[name.value] {
-			r.Add(r.Place(node), "", "env %s is given twice", name.value)
+			r.Add(r.Place(node), "", "env %s occurs twice", name.value)
 			continue
 		}
 		given[name.value] = true

@@ -35,7 +35,7 @@ func named(name string, missing error) (*Inventory, error) {
 		}
 	}
 	if err := rd.Err(); err != nil {
-		return nil, fmt.Errorf("%s is no file, and was read as a node expression:\n%w", diagnostic.Clip(name), err)
+		return nil, fmt.Errorf("%s is not a file, so dsbuild read it as a node expression:\n%w", diagnostic.Clip(name), err)
 	}
 	inv.Path = name
 	return inv, nil
@@ -49,9 +49,9 @@ func fileEndings() []string {
 // noSuchFile says so, with the nearest name that there is.
 func noSuchFile(name string, err error) error {
 	failed := unreadable(name, err)
-	advice := "INVENTORY is a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2"
+	advice := "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2"
 	if strings.Trim(name[max(len(name)-1, 0):], "0123456789") == "" && name != "" && !strings.ContainsAny(name, "/.") {
-		advice = "INVENTORY is a file, - for standard input, or a node expression; a single node is " + oneNode(name)
+		advice = "give a file, - for standard input, or a node expression; write a single node as " + oneNode(name)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(name)); err == nil {
 		var names []string

@@ -97,7 +97,7 @@ func (o Options) read(ctx context.Context, r io.Reader, path string) (*Inventory
 		return nil, unreadable(path, err)
 	}
 	if len(data) > MaxSize {
-		rd.Add(Position{File: rd.File}, "", "larger than %d MiB: this is no inventory", MaxSize>>20)
+		rd.Add(Position{File: rd.File}, "", "larger than %d MiB: this is not an inventory", MaxSize>>20)
 		return nil, rd.Err()
 	}
 	doc := rd.recognise(data)
@@ -118,7 +118,7 @@ func (r *reader) err() error {
 	if err == nil || r.format == ownYAML || r.format == yamlFamily {
 		return err
 	}
-	return fmt.Errorf("%s was read as %s:\n%w", r.File, r.format, err)
+	return fmt.Errorf("%s: read as %s:\n%w", r.File, r.format, err)
 }
 
 func unreadable(path string, err error) *Error {
@@ -179,7 +179,7 @@ type document struct {
 func (r *reader) recognise(data []byte) document {
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		r.Add(Position{File: r.File}, "", "no text in UTF-8: this is no inventory")
+		r.Add(Position{File: r.File}, "", "not UTF-8 text: this is not an inventory")
 		return document{}
 	}
 	doc := document{text: data, lines: strings.Split(string(data), "\n")}
@@ -246,7 +246,7 @@ func countAny(data []byte, signs string) int {
 // parse parses YAML. It returns nil if the YAML has a mistake.
 func (r *reader) parse(data []byte) ast.Node {
 	if bytes.Count(data, []byte("\n"))+countAny(data, ",:[]{}\"'&*") > maxSigns {
-		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "more entries than an inventory can have")
+		r.Add(Position{File: r.File}, "give nodes as ranges: gpu[01-16]", "too many entries")
 		return nil
 	}
 	return r.Parse(data)

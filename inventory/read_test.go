@@ -235,7 +235,7 @@ func TestUnreadable(t *testing.T) {
 		t.Error("a folder was read")
 	}
 	_, err = inventory.Read(bytes.NewReader(make([]byte, inventory.MaxSize+1)), "big.yaml")
-	if want := "big.yaml: larger than 16 MiB: this is no inventory"; err == nil || err.Error() != want {
+	if want := "big.yaml: larger than 16 MiB: this is not an inventory"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %q", err, want)
 	}
 	for _, data := range []string{"\xff\xfe", "a\x00b"} {
@@ -301,17 +301,17 @@ nodes:
 func TestSelectErrors(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: 'gpu[01-04]', groups: [a100]}]")
 	for expr, want := range map[string]string{
-		"gpu1,b":   "no node or group is called \"gpu1\"\n  hint: did you mean gpu01?\nno node or group is called \"b\"\n  hint: dsbuild nodes inventory.yaml lists them",
-		"!gpu09":   `no node or group is called "gpu09"`,
+		"gpu1,b":   "there is no node or group \"gpu1\"\n  hint: did you mean gpu01?\nthere is no node or group \"b\"\n  hint: dsbuild nodes inventory.yaml lists them",
+		"!gpu09":   `there is no node or group "gpu09"`,
 		"gpu[1-":   `the selection "gpu[1-": a [ without its ]`,
 		"gpu01,,":  `the selection "": a name is missing` + "\n" + `the selection "": a name is missing`,
-		"a100/dev": `no node or group is called "a100/dev"`,
-		"!a100":    `the selection "!a100" leaves no node`,
-		"cpu*":     `no node or group is called "cpu*"`,
+		"a100/dev": `there is no node or group "a100/dev"`,
+		"!a100":    `the selection "!a100" leaves no nodes`,
+		"cpu*":     `there is no node or group "cpu*"`,
 		"gpu[a":    `the selection "gpu[a": a [ without its ]`,
-		`gpu\*`:    `the selection "gpu\\*": a character that no name has`,
-		"gpu[c-a]": `no node or group is called "gpu[c-a]"`,
-		"!*":       `the selection "!*" leaves no node`,
+		`gpu\*`:    `the selection "gpu\\*": a character that no name can have`,
+		"gpu[c-a]": `there is no node or group "gpu[c-a]"`,
+		"!*":       `the selection "!*" leaves no nodes`,
 	} {
 		_, err := inv.Select(expr)
 		var wrong *inventory.Error
@@ -328,10 +328,10 @@ func TestSelectErrors(t *testing.T) {
 func TestSelectIsBounded(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: 'gpu[1-30000]', groups: [a100]}]")
 	for expr, want := range map[string]string{
-		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it names too much",
-		"gpu[1-30000]*":                        "it names too much",
-		strings.Repeat("gpu*,", 2000):          "it names too much",
-		strings.Repeat("a100,", 2000):          "it names too much",
+		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it names too many nodes",
+		"gpu[1-30000]*":                        "it names too many nodes",
+		strings.Repeat("gpu*,", 2000):          "it names too many nodes",
+		strings.Repeat("a100,", 2000):          "it names too many nodes",
 		strings.Repeat("x*,", 2000):            "no node or group",
 		strings.Repeat("x,", 20_000):           "no node or group",
 		"*" + strings.Repeat("*a", 60):         "no node or group",

@@ -23,7 +23,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		return inv.usable()
 	}
 	if strings.ContainsAny(expr, "\x01\x02\\") {
-		return nil, selectionError("the selection %q: a character that no name has", expr)
+		return nil, selectionError("the selection %q: a character that no name can have", expr)
 	}
 	find := selector{inv: inv, index: inv.byName()}
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
@@ -53,7 +53,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		}
 	}
 	if len(selected.Hosts) == 0 {
-		return nil, selectionError("the selection %q leaves no node", expr)
+		return nil, selectionError("the selection %q leaves no nodes", expr)
 	}
 	return selected.usable()
 }
@@ -143,7 +143,7 @@ type selector struct {
 const maxWork = 10_000_000
 
 // errTooMuch is a selection that costs more than maxWork.
-var errTooMuch = errors.New("it names too much, too often")
+var errTooMuch = errors.New("it names too many nodes, too many times")
 
 // find returns the indexes of the hosts that a term without "!" names.
 func (s *selector) find(term string) []int {
@@ -162,7 +162,7 @@ func (s *selector) find(term string) []int {
 			hosts, err = s.match(name)
 		}
 		if len(hosts) == 0 && err == nil {
-			s.wrong.Add(Position{}, s.suggest(name), "no node or group is called %q", diagnostic.Clip(name))
+			s.wrong.Add(Position{}, s.suggest(name), "there is no node or group %q", diagnostic.Clip(name))
 		}
 		if s.work += len(hosts); err == nil && s.work > maxWork {
 			err = errTooMuch

@@ -29,7 +29,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	rd.File = name
 	partition := strings.TrimPrefix(name, slurmPrefix)
 	if o.Slurm == nil {
-		return nil, unreadable(name, fmt.Errorf("Slurm is not asked here")) //nolint:staticcheck // a name
+		return nil, unreadable(name, fmt.Errorf("this command does not ask Slurm")) //nolint:staticcheck // a name
 	}
 	found, err := o.Slurm(ctx, partition)
 	if ctx.Err() != nil {

@@ -51,7 +51,7 @@ func sshOptions(words []string) (options []sshOption, rest []string, err error) 
 				continue
 			}
 			if strings.IndexByte(sshWithValue, letter) < 0 {
-				return nil, nil, fmt.Errorf("%s is no option of ssh", quoted(w))
+				return nil, nil, fmt.Errorf("%s is not an option of ssh", quoted(w))
 			}
 			value := w[at+1:]
 			if value == "" {
@@ -98,7 +98,7 @@ func (v *varReader) sshArguments(s *settings) {
 			options, rest, err = sshOptions(words)
 		}
 		if err == nil && len(rest) > 0 {
-			err = fmt.Errorf("%s is no option of ssh", quoted(rest[0]))
+			err = fmt.Errorf("%s is not an option of ssh", quoted(rest[0]))
 		}
 		if err != nil {
 			v.fault(at, "", "%s: %v", name, err)
@@ -113,7 +113,7 @@ func (v *varReader) sshArguments(s *settings) {
 // sshOption applies one option.
 func (v *varReader) sshOption(s *settings, name string, at Position, o sshOption) {
 	refuse := func(err error) {
-		v.fault(at, "say it in ~/.ssh/config, or as dsbuild_proxy_jump", "%s: %v", name, err)
+		v.fault(at, "set it in ~/.ssh/config, or as dsbuild_proxy_jump", "%s: %v", name, err)
 	}
 	switch o.name {
 	case "proxyjump", "proxycommand":
@@ -152,16 +152,16 @@ func (v *varReader) sshOption(s *settings, name string, at Position, o sshOption
 			s.port = some(n)
 		}
 	case "-f":
-		refuse(errors.New("a configuration of its own (-F), which dsbuild does not read"))
+		refuse(errors.New("a separate configuration (-F), which dsbuild does not read"))
 	case "stricthostkeychecking":
 		if !slices.Contains([]string{"yes", "ask", "true"}, strings.ToLower(o.value)) {
-			v.remark("StrictHostKeyChecking=%s is not honoured: dsbuild always checks host keys", o.value)
+			v.remark("dsbuild ignores StrictHostKeyChecking=%s: it always checks host keys", o.value)
 		}
 	case "userknownhostsfile":
 		v.userKnownHosts(o.value)
 	default:
 		if !slices.Contains(harmless(), o.name) {
-			v.remark("the option %s of %s is not honoured", quoted(o.name), name)
+			v.remark("dsbuild ignores the option %s of %s", quoted(o.name), name)
 		}
 	}
 }
@@ -170,9 +170,9 @@ func (v *varReader) userKnownHosts(file string) {
 	path, err := v.absolute(file)
 	switch {
 	case file == "/dev/null":
-		v.remark("UserKnownHostsFile=/dev/null is not honoured: dsbuild always checks host keys")
+		v.remark("dsbuild ignores UserKnownHostsFile=/dev/null: it always checks host keys")
 	case err != nil || strings.ContainsAny(file, " %"):
-		v.remark("UserKnownHostsFile=%s is not honoured: name one file", file)
+		v.remark("dsbuild ignores UserKnownHostsFile=%s: name one file", file)
 	case v.knownHosts == "":
 		v.knownHosts = path
 	}
@@ -181,7 +181,7 @@ func (v *varReader) userKnownHosts(file string) {
 // jumpOf returns the jump host of a ProxyCommand that is equivalent to one: ssh -W %h:%p
 // [options] [user@]host.
 func jumpOf(command string) (string, error) {
-	other := fmt.Errorf("the ProxyCommand %s is no jump host (ssh -W %%h:%%p HOST)", quoted(command))
+	other := fmt.Errorf("the ProxyCommand %s is not a jump host (ssh -W %%h:%%p HOST)", quoted(command))
 	words, err := ansible.SplitWords(command)
 	if err != nil || len(words) == 0 || path.Base(words[0]) != "ssh" {
 		if strings.EqualFold(command, "none") {
@@ -203,7 +203,7 @@ func jumpOf(command string) (string, error) {
 		case "port":
 			port = ":" + o.value
 		case "identityfile", "proxyjump", "proxycommand", "-f":
-			return "", fmt.Errorf("the ProxyCommand says more of the jump host than dsbuild can: %s", o.name)
+			return "", fmt.Errorf("the ProxyCommand has options of the jump host that dsbuild does not support: %s", o.name)
 		}
 	}
 	if !forwards {

@@ -53,7 +53,7 @@ func (r *reader) sudo(n ast.Node) optional[string] {
 	}
 	return r.word(n, func(s string) error {
 		if slices.Contains([]string{"true", "false", "yes", "no", "on", "off"}, strings.ToLower(s)) {
-			return fmt.Errorf("%q is a text here: true, false, or the name of a user", s)
+			return fmt.Errorf("%q is a text: write true, false, or the name of a user", s)
 		}
 		return checkUser(s)
 	})
@@ -81,11 +81,11 @@ func (r *reader) expandHome(path string) (string, error) {
 	switch {
 	case path != "~" && !strings.HasPrefix(path, "~/"):
 		if strings.HasPrefix(path, "~") {
-			return "", fmt.Errorf("only ~/ is understood, not %q", diagnostic.Clip(path))
+			return "", fmt.Errorf("dsbuild supports ~/, not %q", diagnostic.Clip(path))
 		}
 		return path, nil
 	case r.home == "":
-		return "", errors.New("~ has no meaning: the home directory is unknown")
+		return "", errors.New("dsbuild cannot replace ~: the home directory is unknown")
 	}
 	return filepath.Join(r.home, path[1:]), nil
 }
@@ -125,7 +125,7 @@ func (r *reader) variables(n ast.Node) map[string]string {
 	vars := make(map[string]string)
 	for _, p := range r.Pairs(n, "env", nil) {
 		if !variableName.MatchString(p.Key) {
-			r.Add(p.At, "", "%q is no name for an environment variable", diagnostic.Clip(p.Key))
+			r.Add(p.At, "", "%q is not the name of an environment variable", diagnostic.Clip(p.Key))
 			continue
 		}
 		switch v := p.Node.(type) {
@@ -148,7 +148,7 @@ func (r *reader) stringOf(n ast.Node) (string, bool) {
 	case *ast.LiteralNode:
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as something else", diagnostic.Clip(n.GetToken().Value))
+		r.Add(r.Place(n), "quote it", "must be a text, but YAML reads %s as another type", diagnostic.Clip(n.GetToken().Value))
 	default:
 		r.Wrong(n, "must be a text")
 	}

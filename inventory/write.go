@@ -29,7 +29,7 @@ func (inv *Inventory) Write(notation string) (text string, lost []Remark, err er
 	case "yaml":
 		return inv.yaml(nodes), nil, nil
 	}
-	return "", nil, fmt.Errorf("an inventory cannot be written as %q", notation)
+	return "", nil, fmt.Errorf("dsbuild cannot write an inventory as %q", notation)
 }
 
 // envEntry is an environment of a node in the form of the YAML inventory.
@@ -167,8 +167,8 @@ func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
 			address = n.Address
 		}
 		if other, twice := at[address]; twice {
-			errs = append(errs, hint.With(fmt.Errorf("%s and %s are both at %s, and a hostfile has one line for each address", other, n.Hosts, address),
-				"give each a name in ~/.ssh/config, and as its address"))
+			errs = append(errs, hint.With(fmt.Errorf("%s and %s have the same address %s, but a hostfile has one line for each address", other, n.Hosts, address),
+				"give each a name in ~/.ssh/config, and use it as the address"))
 		}
 		at[address] = n.Hosts
 		if n.Slots == 0 {
@@ -177,8 +177,8 @@ func (inv *Inventory) hostfile(nodes []nodeEntry) (string, error) {
 		out.WriteString(HostfileLine(address, n.Slots))
 	}
 	if len(without) > 0 {
-		errs = append(errs, hint.With(fmt.Errorf("%s: how many GPUs there are is not known, and a hostfile needs it", ui.FoldNames(without)),
-			"say it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
+		errs = append(errs, hint.With(fmt.Errorf("%s: the number of GPUs is unknown, and a hostfile needs it", ui.FoldNames(without)),
+			"set it in the inventory: slots: 8 (dsbuild_slots=8 for Ansible)"))
 	}
 	if len(errs) > 0 {
 		return "", &unwritable{errors.Join(errs...)}

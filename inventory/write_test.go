@@ -184,7 +184,7 @@ func TestHostfileWithout(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: 'gpu[1-3],x'}, {hosts: a, address: host, slots: 1}, {hosts: b, address: host, port: 23, slots: 1}]")
 	_, _, err := inv.Write("hostfile")
 	var coded interface{ ExitCode() int }
-	if want := "a and b are both at host, and a hostfile has one line for each address\ngpu[1-3],x: how many GPUs there are is not known, and a hostfile needs it"; err == nil || err.Error() != want || !errors.As(err, &coded) || coded.ExitCode() != 2 || hint.Of(err) == "" {
+	if want := "a and b have the same address host, but a hostfile has one line for each address\ngpu[1-3],x: the number of GPUs is unknown, and a hostfile needs it"; err == nil || err.Error() != want || !errors.As(err, &coded) || coded.ExitCode() != 2 || hint.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -207,7 +207,7 @@ func TestSlurm(t *testing.T) {
 
 func TestAnsibleCannot(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: a, setup: 'echo {{x}}'}, {hosts: b, groups: [all, g]}]")
-	if _, _, err := inv.Write("ansible"); err == nil || err.Error() != "a: dsbuild_setup would hold {{ or {%, which Ansible takes for a template" || hint.Of(err) == "" {
+	if _, _, err := inv.Write("ansible"); err == nil || err.Error() != "a: dsbuild_setup would contain {{ or {%, which Ansible reads as a template" || hint.Of(err) == "" {
 		t.Errorf("got %v", err)
 	}
 	b, err := inv.Select("b")

@@ -46,7 +46,7 @@ func (inv *Inventory) ansible(nodes []nodeEntry) (string, []Remark, error) {
 		out.WriteString("\n")
 		for _, g := range n.Groups {
 			if g == "all" || g == "ungrouped" {
-				lost = append(lost, Remark{n.Hosts, "groups: " + g + ", which Ansible has a meaning for"})
+				lost = append(lost, Remark{n.Hosts, "groups: " + g + ", which has a meaning in Ansible"})
 				continue
 			}
 			if members[g] == nil {
@@ -155,7 +155,7 @@ func noTemplates(node string, vars []variable) error {
 		if node != "" {
 			node += ": "
 		}
-		return &unwritable{hint.With(fmt.Errorf("%s%s would hold {{ or {%%, which Ansible takes for a template", node, v.name), "put it into a script on the node, and name that")}
+		return &unwritable{hint.With(fmt.Errorf("%s%s would contain {{ or {%%, which Ansible reads as a template", node, v.name), "put it into a script on the node, and name the script")}
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (b *builder) takeHosts(all []inventory.Host) {
 	case !said || n == 0:
 		j.Nodes = Nodes{len(all), len(all)}
 	case n > len(all):
-		b.addProblem(b.said["nodes"], "", "the job wants %d nodes, the inventory has %d", n, len(all))
+		b.addProblem(b.said["nodes"], "", "the job needs %d nodes, but the inventory has %d", n, len(all))
 	default:
 		j.Hosts = all[:n]
 	}
@@ -246,7 +246,7 @@ func (b *builder) checkAll() {
 		b.addProblem(b.said["procs"], "", "%d GPUs cannot be divided evenly among %d processes", j.GPUs, j.Procs)
 	}
 	if (j.Kind == K8s || j.Kind == Docker) && j.Image == "" {
-		b.addProblemAt(Position{File: "--image"}, "the image that holds torch, or the script too", "no image given")
+		b.addProblemAt(Position{File: "--image"}, "an image with torch", "no image given")
 	}
 	if j.Kind == K8s {
 		b.checkK8s()
@@ -278,19 +278,19 @@ func (b *builder) checkElastic() {
 		b.addProblem(nodes, "use --form pytorchjob", "a TrainJob has a fixed number of nodes, not MIN:MAX")
 	}
 	if j.MaxRestarts == 0 {
-		b.addProblem(b.said["max-restarts"], "at least 1; each lost node takes one",
-			"an elastic job without restarts does not survive a lost node: the others end with code 1")
+		b.addProblem(b.said["max-restarts"], "at least 1; each lost node uses one",
+			"without restarts, an elastic job does not survive a lost node: the others end with code 1")
 	}
 }
 
 func (b *builder) checkK8s() {
 	j := b.job
 	if !regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`).MatchString(j.Name) {
-		b.addProblem(b.said["name"], "as in train-t5", "%q is not a valid name on Kubernetes: lower-case letters, digits and '-', 40 at most, a letter first", j.Name)
+		b.addProblem(b.said["name"], "as in train-t5", "%q is not a valid name on Kubernetes: use at most 40 lower-case letters, digits and '-', and begin with a letter", j.Name)
 	}
 	for _, m := range j.Mounts {
 		if !path.IsAbs(m.Source) && !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`).MatchString(m.Source) {
-			b.addProblem(b.said["mount"], "a path of the node, or the name of a PersistentVolumeClaim", "%q is neither", m.Source)
+			b.addProblem(b.said["mount"], "give a path on the node, or the name of a PersistentVolumeClaim", "%q is neither", m.Source)
 		}
 	}
 	switch {
@@ -346,8 +346,8 @@ func (b *builder) checkMeeting() {
 	}
 	elsewhere := len(j.Hosts) == 0 || slices.ContainsFunc(j.Hosts, func(h inventory.Host) bool { return !local(h.Address) })
 	if local(j.Master) && j.Nodes.Max > 1 && elsewhere && (b.isSet("master") || len(j.Hosts) > 0) {
-		b.addProblem(b.said["master"], "the address by which the other nodes know the first",
-			"%s is each node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
+		b.addProblem(b.said["master"], "give the first node's address for the other nodes",
+			"on each node, %s is the node itself: %d nodes would wait for each other", j.Master, j.Nodes.Max)
 	}
 }
 
@@ -362,7 +362,7 @@ var (
 func (b *builder) checkHosts() {
 	j := b.job
 	if strings.HasPrefix(j.Python, "-") {
-		b.addProblem(b.said["python"], "a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
+		b.addProblem(b.said["python"], "give a path on the nodes, or the name of a command", "the interpreter is %q, which looks like an option", j.Python)
 	}
 	if len(j.Hosts) == 0 {
 		return
@@ -371,9 +371,9 @@ func (b *builder) checkHosts() {
 		at := Position{File: h.Position}
 		switch {
 		case !plainAddress.MatchString(h.Address) || strings.HasPrefix(h.Address, "-"):
-			b.addProblemAt(at, "an address that all nodes know it by", "%s: the address %q cannot stand in a launch script", h.Name, h.Address)
+			b.addProblemAt(at, "give an address that works on all nodes", "%s: a launch script cannot use the address %q", h.Name, h.Address)
 		case h.User != "" && !plainUser.MatchString(h.User):
-			b.addProblemAt(at, "", "%s: the user %q cannot stand in a launch script", h.Name, h.User)
+			b.addProblemAt(at, "", "%s: a launch script cannot use the user %q", h.Name, h.User)
 		}
 	}
 	if j.BySlurm() || j.Kind == K8s || j.Kind == AIStation {

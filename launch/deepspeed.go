@@ -80,19 +80,19 @@ func (b launcherChecks) checkRemote() {
 	}
 	for _, v := range j.vars(false) {
 		if v.Value != strings.TrimSpace(v.Value) {
-			b.addProblem(b.said["env"], "", "DeepSpeed takes spaces from both ends of the value of %s", v.Name)
+			b.addProblem(b.said["env"], "", "DeepSpeed removes spaces at both ends of the value of %s", v.Name)
 		}
 	}
 	for _, v := range j.Taken() {
 		b.addProblem(b.said["env"], "set it in ~/.ssh/environment of the nodes, or in a script that starts yours",
-			"DeepSpeed's launcher cannot take %s from the environment: .deepspeed_env holds values", v.Name)
+			"DeepSpeed's launcher cannot copy %s from the environment: .deepspeed_env needs a value", v.Name)
 	}
 	if !l.ByPDSH() {
 		return
 	}
 	for _, w := range append([]string{j.Script}, j.Args...) {
 		if strings.ContainsAny(w, "\n\r") || w == "" {
-			b.addProblem(b.said["args"], "put it into a file", "DeepSpeed's launcher cannot pass %q to the nodes: pdsh has one line for all words", w)
+			b.addProblem(b.said["args"], "put it into a file", "DeepSpeed's launcher cannot pass %q to the nodes: pdsh joins all words in one line", w)
 		}
 	}
 	if !regexp.MustCompile(`^[A-Za-z0-9_@+=:,./-]+$`).MatchString(j.Script) {
@@ -108,8 +108,8 @@ func (b launcherChecks) checkRemote() {
 	} {
 		i := slices.IndexFunc(j.Hosts, func(h inventory.Host) bool { return get.of(h) != get.of(j.Hosts[0]) })
 		if i > 0 {
-			b.addProblemAt(Position{File: j.Hosts[i].Position}, "say it for each host in ~/.ssh/config, or use launch torchrun",
-				"DeepSpeed's launcher has one %s for all nodes: %s has %s, %s has %s", get.what, j.Hosts[0].Name, get.of(j.Hosts[0]), j.Hosts[i].Name, get.of(j.Hosts[i]))
+			b.addProblemAt(Position{File: j.Hosts[i].Position}, "set it for each host in ~/.ssh/config, or use launch torchrun",
+				"DeepSpeed's launcher uses one %s for all nodes, but %s has %s and %s has %s", get.what, j.Hosts[0].Name, get.of(j.Hosts[0]), j.Hosts[i].Name, get.of(j.Hosts[i]))
 		}
 	}
 }

@@ -13,7 +13,7 @@ func (b *builder) givenConfig(r Request) {
 	name := b.job.DS.File
 	for _, key := range slices.DeleteFunc(configKeys(), func(key string) bool { return key == "ds-auto" }) {
 		if b.isSet(key) {
-			b.addProblem(b.said[key], "say it in "+name+", or leave --config out", "%s is for a rendered configuration, and you gave %s", key, name)
+			b.addProblem(b.said[key], "set it in "+name+", or leave --config out", "%s is for a rendered configuration, and you gave %s", key, name)
 		}
 	}
 	data, err := r.ReadFile(name)
@@ -123,10 +123,10 @@ func (k configCheck) checkZero() {
 			continue
 		}
 		if needs := map[bool]int{true: 3, false: 1}[part == "offload_param" || device == "nvme"]; stage < needs {
-			k.addProblemAt(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)), "%s to %s needs ZeRO stage %d, and the stage is %d", part, device, needs, stage)
+			k.addProblemAt(k.at(key), fmt.Sprintf("set the stage to %d", max(needs, 2)), "%s to %s needs ZeRO stage %d, but the stage is %d", part, device, needs, stage)
 		}
 		if device == "nvme" && k.config.textOf(zero+part+".nvme_path") == "" {
-			k.addProblemAt(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme has no nvme_path", part)
+			k.addProblemAt(k.at(key), `"nvme_path": "/local/nvme"`, "%s to nvme needs an nvme_path", part)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (k configCheck) checkOps() {
 	for _, n := range k.config.neededOps() {
 		if !slices.Contains(k.ops, n.op) {
 			k.addProblemAt(k.at(n.key), fmt.Sprintf("build one with --ops %s", strings.Join(append(slices.Clone(k.ops), n.op), ",")),
-				"%s needs the operator %s, and the wheel has %s", n.why, n.op, orNone(strings.Join(k.ops, ", ")))
+				"%s needs the operator %s, but the wheel has %s", n.why, n.op, orNone(strings.Join(k.ops, ", ")))
 		}
 	}
 }

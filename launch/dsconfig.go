@@ -69,7 +69,7 @@ func (b *builder) prepareConfig(r Request) {
 		return
 	case !said && (b.job.Kind != DeepSpeed || other):
 		if b.isSet("config-arg") && !ds.Named {
-			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE", "config-arg is for a DeepSpeed configuration, and there is none")
+			b.addProblem(b.said["config-arg"], "add --zero 2, or --config FILE", "config-arg needs a DeepSpeed configuration, but there is none")
 		}
 		return
 	}
@@ -95,7 +95,7 @@ func (b *builder) namedConfig(said bool) (other bool) {
 	ds.Named = own && name != ""
 	other = ds.Named && path.Base(name) != ConfigName
 	if other && said && ds.File == "" {
-		b.addProblem(b.said["args"], "add --config "+shellWord(name)+" to check that one, or leave the argument out", "the program's arguments name the configuration %q, and dsbuild would render %s too", name, ConfigName)
+		b.addProblem(b.said["args"], "add --config "+shellWord(name)+" to check that configuration, or leave the argument out", "the program's arguments name the configuration %q, but dsbuild would also render %s", name, ConfigName)
 	}
 	return other
 }
@@ -225,7 +225,7 @@ func (b batch) nearestFits() string {
 			fit = append(fit, strconv.Itoa(train))
 		}
 	}
-	return strings.Join(fit, " or ") + " would do"
+	return strings.Join(fit, " or ") + " would work"
 }
 
 // completeBatch completes the three numbers of the batch rule, and checks them. The

@@ -38,7 +38,7 @@ func TestGivenConfig(t *testing.T) {
 		`{"train_batch_size": 20}`:                       "train_batch_size is 20, which is not 2 (micro batch) x 1 (accumulation) x 8 processes",
 		`{"gradient_accumulation_steps": 2}`:             "neither train_batch_size nor train_micro_batch_size_per_gpu is given",
 		`{"train_batch_size": 1.5}`:                      "train_batch_size is 1.5: it must be a whole number",
-		`{"train_batch_size": 8, "train_batch_size": 8}`: `"train_batch_size" is there twice`,
+		`{"train_batch_size": 8, "train_batch_size": 8}`: `"train_batch_size" occurs twice`,
 		`{"train_batch_size": 8,}`:                       "ds.json:1:",
 		`{"train_batch_size": 8`:                         "the JSON ends too early",
 		``:                                               "the JSON ends too early",
@@ -47,11 +47,11 @@ func TestGivenConfig(t *testing.T) {
 		strings.Repeat(`{"a":`, 100):                     "nested too deeply",
 		`{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}`:                                                     "bf16 and fp16 are both enabled",
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 4}}`:                                                                        "the ZeRO stage is 4",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`:                                    "offload_param to cpu needs ZeRO stage 3, and the stage is 2",
-		`{"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}`:                                            "needs ZeRO stage 1, and the stage is 0",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}`:                               "offload_optimizer to nvme has no nvme_path",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`:                                    "offload_param to cpu needs ZeRO stage 3, but the stage is 2",
+		`{"train_batch_size": 8, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}`:                                            "needs ZeRO stage 1, but the stage is 0",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}`:                               "offload_optimizer to nvme needs an nvme_path",
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "disk"}}}`:                               `is "disk": it must be cpu, nvme or none`,
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"}}}`:                "NVMe offload needs the operator async_io, and the wheel has cpu_adam, fused_adam, utils",
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/n"}}}`:                "NVMe offload needs the operator async_io, but the wheel has cpu_adam, fused_adam, utils",
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`:                                "",
 		`{"train_batch_size": 8, "optimizer": {"type": "Lion"}, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}`: "needs the operator cpu_lion",
 		`{"train_batch_size": 8, "optimizer": {"type": "Lamb"}}`:                                                                            "the optimizer Lamb needs the operator fused_lamb",
@@ -121,12 +121,12 @@ func TestBatchHints(t *testing.T) {
 	t.Parallel()
 	number := regexp.MustCompile(`\d+`)
 	for flags, want := range map[string]string{
-		"train-batch=60":                               "56 or 64 would do",
-		"train-batch=64 micro-batch=3":                 "48 or 72 would do",
-		"train-batch=64 accumulation=5":                "40 or 80 would do",
-		"train-batch=4":                                "8 would do",
-		"train-batch=64 micro-batch=4 accumulation=1":  "32 would do",
-		"train-batch=100 micro-batch=4 accumulation=4": "128 would do",
+		"train-batch=60":                               "56 or 64 would work",
+		"train-batch=64 micro-batch=3":                 "48 or 72 would work",
+		"train-batch=64 accumulation=5":                "40 or 80 would work",
+		"train-batch=4":                                "8 would work",
+		"train-batch=64 micro-batch=4 accumulation=1":  "32 would work",
+		"train-batch=100 micro-batch=4 accumulation=4": "128 would work",
 	} {
 		words := strings.Split(flags, " ")
 		_, err := New(Request{Kind: DeepSpeed, Hosts: twoByFour(), Command: []string{"t.py"}, Flags: flagsOf(words...)})
@@ -143,10 +143,10 @@ func TestBatchHints(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}`: "128 would do",
-		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4}`:                                   "96 or 128 would do",
-		`{"train_batch_size": 100, "gradient_accumulation_steps": 3}`:                                      "96 or 120 would do",
-		`{"train_batch_size": 100}`: "96 or 104 would do",
+		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4}`: "128 would work",
+		`{"train_batch_size": 100, "train_micro_batch_size_per_gpu": 4}`:                                   "96 or 128 would work",
+		`{"train_batch_size": 100, "gradient_accumulation_steps": 3}`:                                      "96 or 120 would work",
+		`{"train_batch_size": 100}`: "96 or 104 would work",
 	} {
 		err := checked(text, nil)
 		var wrong *Error
@@ -215,7 +215,7 @@ func TestConfigPassed(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		"zero=2":                   "the program's arguments name the configuration \"my.json\", and dsbuild would render ds_config.json too",
+		"zero=2":                   "the program's arguments name the configuration \"my.json\", but dsbuild would also render ds_config.json",
 		"config-arg=--x":           "",
 		"zero=2 ds-config=my.json": "zero is for a rendered configuration",
 	} {
@@ -259,7 +259,7 @@ func TestAutoKeepsWhatIsSaid(t *testing.T) {
 	}
 	for flags, want := range map[string]string{
 		"zero=2 nodes=1:2 train-batch=64":                            "their number is not known before the job runs",
-		"zero=2 nodes=2 train-batch=64 micro-batch=3 accumulation=1": "48 would do",
+		"zero=2 nodes=2 train-batch=64 micro-batch=3 accumulation=1": "48 would work",
 	} {
 		_, err := New(Request{Kind: Slurm, Command: []string{"t.py"}, Flags: flagsOf(strings.Fields(flags)...)})
 		var wrong *Error
@@ -281,14 +281,14 @@ func TestDeepSpeedMistakes(t *testing.T) {
 		{[]string{"offload=nvme"}, twoByFour(), nil, "NVMe offload is part of ZeRO-3"},
 		{[]string{"offload=nvme", "zero=3"}, twoByFour(), nil, "NVMe offload needs a folder"},
 		{[]string{"offload=cpu", "zero=0"}, twoByFour(), nil, "there is nothing to offload"},
-		{[]string{"offload=cpu"}, twoByFour(), []string{"utils"}, "CPU offload of the optimizer needs the operator cpu_adam, and the wheel has utils"},
+		{[]string{"offload=cpu"}, twoByFour(), []string{"utils"}, "CPU offload of the optimizer needs the operator cpu_adam, but the wheel has utils"},
 		{nil, twoByFour(), []string{"cpu_adam"}, "the optimizer AdamW needs the operator fused_adam"},
 		{[]string{"include=c"}, twoByFour(), nil, `the hostfile has no node "c"`},
 		{[]string{"exclude=a:4"}, twoByFour(), nil, "a has no slot 4: it has 4"},
 		{[]string{"exclude=a@b"}, twoByFour(), nil, "no node is left"},
-		{nil, different, nil, "one python for all nodes: a has python3, b has /other/python"},
+		{nil, different, nil, "one python for all nodes, but a has python3 and b has /other/python"},
 		{[]string{"ds-config=x", "zero=3"}, twoByFour(), nil, "zero is for a rendered configuration"},
-		{[]string{"env=A= b"}, twoByFour(), nil, "takes spaces from both ends"},
+		{[]string{"env=A= b"}, twoByFour(), nil, "removes spaces at both ends"},
 	} {
 		_, err := New(Request{
 			Kind: DeepSpeed, Hosts: c.hosts, Command: []string{"t.py"}, Flags: flagsOf(c.flags...), Ops: c.ops,

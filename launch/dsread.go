@@ -77,7 +77,7 @@ func (c config) readValue(dec *json.Decoder, path string, offset, depth int) err
 		}
 		inner := strings.TrimPrefix(path+"."+key, ".")
 		if _, twice := c[inner]; twice {
-			return &configFault{at, fmt.Sprintf("%q is there twice", inner)}
+			return &configFault{at, fmt.Sprintf("%q occurs twice", inner)}
 		}
 		if err := c.readValue(dec, inner, at, depth+1); err != nil {
 			return err

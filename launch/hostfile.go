@@ -103,7 +103,7 @@ func (b launcherChecks) checkFilters() {
 			continue
 		}
 		if len(j.Hosts) == 0 {
-			b.addProblem(said, "add -i INVENTORY", "%s chooses among the nodes of an inventory, and there is none", key)
+			b.addProblem(said, "add -i INVENTORY", "%s chooses nodes of an inventory, but there is none", key)
 			continue
 		}
 		b.checkFilter(said)
@@ -129,7 +129,7 @@ func (b launcherChecks) checkFilter(said Setting) {
 		}
 		for _, id := range parseNumbers(ids) {
 			if !slices.Contains(have[host], id) {
-				b.addProblem(said, "they count from 0", "%s has no slot %d: it has %d", host, id, len(have[host]))
+				b.addProblem(said, "slots count from 0", "%s has no slot %d: it has %d", host, id, len(have[host]))
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func TestHostileInventory(t *testing.T) {
 					hosts[1-at].User = hosts[at].User // DeepSpeed's launcher has one for all
 					_, err := New(Request{Kind: kind, Hosts: hosts, Command: []string{"t.py"}, Flags: flagsOf("image=x", "jax-form=manual")})
 					var wrong *Error
-					if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "cannot stand in a launch script") {
+					if !errors.As(err, &wrong) || !strings.Contains(err.Error(), "a launch script cannot use") {
 						t.Errorf("%s: the %s %q: %v", kind, what, word, err)
 					}
 				}

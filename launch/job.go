@@ -32,9 +32,9 @@ const (
 func Kinds() []KindInfo {
 	return []KindInfo{
 		{Slurm, "a batch script for Slurm that runs torchrun on each node"},
-		{Torchrun, "one script for one node or many, started by hand on each"},
-		{DeepSpeed, "DeepSpeed's own launcher: hostfile, environment, configuration"},
-		{JAX, "a JAX program on several hosts, by Slurm or by hand"},
+		{Torchrun, "one script that you start on each node"},
+		{DeepSpeed, "files for DeepSpeed's own launcher: hostfile, environment, configuration"},
+		{JAX, "a JAX program on several hosts, with Slurm or by hand"},
 		{AIStation, "a script and the form of a container platform, fixed or elastic"},
 		{K8s, "manifests for Kubeflow: a PyTorchJob or a TrainJob"},
 		{Docker, "one docker run on each node"},

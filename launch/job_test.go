@@ -96,9 +96,9 @@ func TestInventory(t *testing.T) {
 		t.Errorf("%v %+v", err, j)
 	}
 	for want, r := range map[string]Request{
-		"--nodes: the job wants 3 nodes, the inventory has 2": {Flags: flagsOf("nodes=3"), Hosts: hosts},
-		"a/x and a/y are the same node":                       {Hosts: []inventory.Host{{Name: "a/x", Node: "a", Address: "a"}, {Name: "a/y", Node: "a", Address: "a"}}},
-		"localhost is each node itself":                       {Hosts: []inventory.Host{{Name: "a", Node: "a", Address: "localhost"}, hosts[1]}},
+		"--nodes: the job needs 3 nodes, but the inventory has 2": {Flags: flagsOf("nodes=3"), Hosts: hosts},
+		"a/x and a/y are the same node":                           {Hosts: []inventory.Host{{Name: "a/x", Node: "a", Address: "a"}, {Name: "a/y", Node: "a", Address: "a"}}},
+		"on each node, localhost is the node itself":              {Hosts: []inventory.Host{{Name: "a", Node: "a", Address: "localhost"}, hosts[1]}},
 	} {
 		r.Kind, r.Command = Torchrun, []string{"t.py"}
 		if _, err := New(r); err == nil || !strings.Contains(err.Error(), want) {
@@ -118,7 +118,7 @@ func TestFileMistakes(t *testing.T) {
 		"partitoin: x":           "unknown key \"partitoin\"",
 		"gpus: [8]":              "stdin:1:7: gpus must be a text, but this is a list",
 		"env: a":                 "",
-		"env: [[a]]":             "stdin:1:7: what stands in env must be a text",
+		"env: [[a]]":             "stdin:1:7: an item of env must be a text",
 		"env: {A: {B: c}}":       "the value of a variable must be a text",
 		"preallocate: perhaps":   "preallocate must be true or false",
 		"name: &a x":             "an anchor or alias",
@@ -157,7 +157,7 @@ func TestJobMistakes(t *testing.T) {
 	}{
 		{Slurm, "nodes=0", "--nodes: nodes is \"0\": it must be N or MIN:MAX"},
 		{Slurm, "nodes=2-4", "it must be N or MIN:MAX"},
-		{Slurm, "nodes=4:2", "the fewest are more than the most"},
+		{Slurm, "nodes=4:2", "the minimum is larger than the maximum"},
 		{Slurm, "preset=smal", "--preset: unknown preset \"smal\""},
 		{Slurm, "nodes=2:4 rendezvous=static", "an elastic job (MIN:MAX) has no fixed ranks: it needs c10d"},
 		{Slurm, "nodes=2:4 max-restarts=0", "does not survive a lost node"},
@@ -174,10 +174,10 @@ func TestJobMistakes(t *testing.T) {
 		{Slurm, "setup=a\nb", "setup must be one line of text"},
 		{Slurm, "env=1A=b", "cannot be the name of a variable"},
 		{Slurm, "env=A=b\nc", "must be one line of text"},
-		{Slurm, "env=WORLD_SIZE=8", "WORLD_SIZE is not for the environment"},
-		{Slurm, "env=MASTER_PORT=1", "MASTER_PORT is not for the environment"},
+		{Slurm, "env=WORLD_SIZE=8", "WORLD_SIZE must not be in env"},
+		{Slurm, "env=MASTER_PORT=1", "MASTER_PORT must not be in env"},
 		{Slurm, "env=HF_TOKEN=hf_abc", "HF_TOKEN looks like a secret"},
-		{Torchrun, "nodes=2 master=localhost", "localhost is each node itself"},
+		{Torchrun, "nodes=2 master=localhost", "on each node, localhost is the node itself"},
 		{Torchrun, "master=a b", "master is \"a b\""},
 		{JAX, "nodes=1:2", "JAX takes a fixed number of processes"},
 		{JAX, "gpus=8 procs=3", "8 GPUs cannot be divided evenly among 3 processes"},
@@ -194,7 +194,7 @@ func TestJobMistakes(t *testing.T) {
 		{DeepSpeed, "include=gpu01", "there is none"},
 		{DeepSpeed, "include=a exclude=b", "cannot be used together"},
 		{DeepSpeed, "ds-form=nodes", "the form nodes needs an inventory"},
-		{DeepSpeed, "env=HF_TOKEN", "cannot take HF_TOKEN from the environment"},
+		{DeepSpeed, "env=HF_TOKEN", "cannot copy HF_TOKEN from the environment"},
 	} {
 		flags := strings.Split(c.flags, " ")
 		if c.flags == "" {
@@ -215,7 +215,7 @@ func TestCommandMistakes(t *testing.T) {
 	for want, words := range map[string][]string{
 		"no script given":      nil,
 		"looks like an option": {"--epochs", "train"},
-		"names 2 data sets and --dataset_config_name 1 configurations": {"p.py", "--dataset_name", "wikitext,b", "--dataset_config_name=wikitext-2-raw-v1"},
+		"names 2 data sets, but --dataset_config_name 1 configurations": {"p.py", "--dataset_name", "wikitext,b", "--dataset_config_name=wikitext-2-raw-v1"},
 		"a NUL byte": {"p.py", "a\x00b"},
 	} {
 		if _, err := made(t, Torchrun, "", nil, words...); err == nil || !strings.Contains(err.Error(), want) {
@@ -227,7 +227,7 @@ func TestCommandMistakes(t *testing.T) {
 // A file's mistakes are shown where they stand, those of flags by their names.
 func TestPlaces(t *testing.T) {
 	_, err := made(t, Slurm, "name: t\nenv:\n  RANK: 3\n  A: 1\nnodes: many\n", []string{"gpus=x"}, "train.py")
-	for _, want := range []string{"stdin:3:3: RANK is not", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: nodes is \"many\"", "--gpus: gpus is \"x\""} {
+	for _, want := range []string{"stdin:3:3: RANK must not", "    3 |   RANK: 3\n      |   ^", "stdin:5:8: nodes is \"many\"", "--gpus: gpus is \"x\""} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in\n%v", want, err)
 		}

@@ -238,7 +238,7 @@ func setNodes(b *builder, s Setting) {
 	case err1 != nil || err2 != nil || least < 1 || most > maxNodes:
 		b.addProblem(s, "as in 4, or 2:4 for an elastic job", "nodes is %q: it must be N or MIN:MAX", s.text())
 	case least > most:
-		b.addProblem(s, fmt.Sprintf("as in %d:%d", most, least), "nodes is %q: the fewest are more than the most", s.text())
+		b.addProblem(s, fmt.Sprintf("as in %d:%d", most, least), "nodes is %q: the minimum is larger than the maximum", s.text())
 	default:
 		b.job.Nodes = Nodes{least, most}
 	}
@@ -314,10 +314,10 @@ func setEnv(b *builder, s Setting) {
 		case strings.ContainsAny(v.Value, "\n\r\x00"):
 			b.addProblemAt(w.At, "", "the value of %s must be one line of text", v.Name)
 		case variableOwner(v.Name) != "":
-			b.addProblemAt(w.At, "leave it out: "+variableOwner(v.Name), "%s is not for the environment", v.Name)
+			b.addProblemAt(w.At, "leave it out: "+variableOwner(v.Name), "%s must not be in env", v.Name)
 		case given && v.Value != "" && secret.MatchString(v.Name):
 			b.addProblemAt(w.At, "give the name alone: the value is then taken from the environment that starts the job",
-				"%s looks like a secret: its value would be in every copy of the script", v.Name)
+				"%s looks like a secret: every copy of the script would contain its value", v.Name)
 		default:
 			b.job.Env = slices.DeleteFunc(b.job.Env, func(old Var) bool { return old.Name == v.Name })
 			b.job.Env = append(b.job.Env, v)
@@ -331,13 +331,13 @@ func variableOwner(name string) string {
 	case "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK":
 		return "the launcher sets it for each process"
 	case "NODE_RANK", "NNODES", "NPROC_PER_NODE", "MIN_NNODES", "MAX_NNODES", "SLURM_PROCID", "SLURM_NODEID":
-		return "it differs from node to node or follows from --nodes and --gpus"
+		return "it differs between nodes, or dsbuild computes it from --nodes and --gpus"
 	case "MASTER_ADDR", "MASTER_PORT", "RDZV_ID":
 		return "use --master, --port or --rdzv-id"
 	case "NCCL_DEBUG":
 		return "use --nccl-debug"
 	case "JAX_PLATFORM_NAME":
-		return "JAX reads JAX_PLATFORMS today; use --platforms"
+		return "JAX reads JAX_PLATFORMS now; use --platforms"
 	}
 	return ""
 }

@@ -29,7 +29,7 @@ func (b *builder) takeCommand(words []string) {
 		}
 	}
 	if _, both := b.said["module"]; both && b.isSet("script") {
-		b.addProblem(b.said["module"], "keep one of them", "script and module are both given")
+		b.addProblem(b.said["module"], "keep one of them", "both script and module are given")
 	}
 	for _, w := range append([]string{j.Script}, j.Args...) {
 		if strings.ContainsRune(w, 0) {
@@ -77,11 +77,11 @@ func (b *builder) checkScript() {
 	}
 	switch classifyFirstWord(words[0]) {
 	case interpreter:
-		b.addProblem(said, interpreterHint(words), "the command begins with %q: the launcher starts the interpreter itself", words[0])
+		b.addProblem(said, interpreterHint(words), "the command begins with %q, but the launcher starts the interpreter itself", words[0])
 	case launcher:
-		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with %q, a launcher: this would start a launcher in every process", words[0])
+		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with the launcher %q: dsbuild would start a launcher in every process", words[0])
 	case shell:
-		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with %q, and every process runs its program by Python", words[0])
+		b.addProblem(said, programHint(b.job.Kind, words), "the command begins with %q, but every process runs a Python program", words[0])
 	case variable:
 		name, _, _ := strings.Cut(words[0], "=")
 		b.addProblem(said, "set it with --env "+name+"=VALUE", "the command begins with %q, which sets a variable", words[0])
@@ -195,7 +195,7 @@ func (b *builder) checkPairedLists() {
 	configs, ok2 := b.findArgument("--dataset_config_name", "--dataset_config")
 	if n, c := strings.Count(names, ",")+1, strings.Count(configs, ",")+1; ok1 && ok2 && n != c && (n > 1 || c > 1) {
 		b.addProblemAt(b.said["args"].At, `give each data set one, "none" where it has no configurations`,
-			"--dataset_name names %d data sets and --dataset_config_name %d configurations", n, c)
+			"--dataset_name names %d data sets, but --dataset_config_name %d configurations", n, c)
 	}
 }
 

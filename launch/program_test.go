@@ -17,15 +17,15 @@ func TestProgramMistakes(t *testing.T) {
 		{"/opt/venv/bin/python train.py", "begins with", "leave it out: -- train.py; --python /opt/venv/bin/python names the interpreter"},
 		{"python -m torch.distributed.run t.py", "begins with", "name the Python program that it starts, as in: -- train.py --epochs 3"},
 		{"python -c pass", "begins with", "put the code into a file"},
-		{"torchrun --nproc-per-node 8 train.py --lr 1", `begins with "torchrun", a launcher`, "name the Python program that it starts: -- train.py --lr 1"},
+		{"torchrun --nproc-per-node 8 train.py --lr 1", `begins with the launcher "torchrun"`, "name the Python program that it starts: -- train.py --lr 1"},
 		{"accelerate launch train.py", "a launcher", "name the Python program that it starts: -- train.py"},
 		{"deepspeed --num_gpus 8 train.py", "a launcher", "name the Python program that it starts: -- train.py"},
 		{"/usr/bin/srun python train.py", "a launcher", "name the Python program that it starts: -- train.py"},
 		{"mpirun ./a.out", "a launcher", "name the Python program that it starts, as in: -- train.py --epochs 3"},
-		{"bash run.sh", "runs its program by Python", "name the Python program that it starts, as in: -- train.py --epochs 3; --setup is for a shell line before it"},
-		{"./run.sh", "runs its program by Python", "--setup is for a shell line before it"},
-		{"env A=b train.py", "runs its program by Python", "-- train.py"},
-		{"conda run -n x python t.py", "runs its program by Python", "-- t.py"},
+		{"bash run.sh", "runs a Python program", "name the Python program that it starts, as in: -- train.py --epochs 3; --setup is for a shell line before it"},
+		{"./run.sh", "runs a Python program", "--setup is for a shell line before it"},
+		{"env A=b train.py", "runs a Python program", "-- train.py"},
+		{"conda run -n x python t.py", "runs a Python program", "-- t.py"},
 		{"A=b train.py", "which sets a variable", "set it with --env A=VALUE"},
 		{"-m", "looks like an option", ""},
 		{"-m pkg/train.py", "is not the name of a Python module", "as in: -- -m pkg.train --epochs 3"},
@@ -45,7 +45,7 @@ func TestProgramMistakes(t *testing.T) {
 			t.Errorf("%q is taken", script)
 		}
 	}
-	if _, err := made(t, Slurm, "script: a.py\nmodule: a\n", nil); err == nil || !strings.Contains(err.Error(), "both given") {
+	if _, err := made(t, Slurm, "script: a.py\nmodule: a\n", nil); err == nil || !strings.Contains(err.Error(), "both script and module") {
 		t.Error(err)
 	}
 	for _, words := range [][]string{{"train"}, {"bin/my python.py"}, {"pythonize.py"}, {"src/torchrun.py"}, {"dir with space/it's.py"}, {"run.pyz"}} {

@@ -108,7 +108,7 @@ func (r *reader) readItems(p yamldoc.Pair, n *ast.SequenceNode) ([]Word, bool) {
 	for _, item := range n.Values {
 		text, scalar := yamldoc.Scalar(item)
 		if !scalar {
-			r.Wrong(item, "what stands in "+p.Key+" must be a text")
+			r.Wrong(item, "an item of "+p.Key+" must be a text")
 			ok = false
 			continue
 		}

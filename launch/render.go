@@ -39,7 +39,7 @@ func (j *Job) Render() ([]File, error) {
 	case K8s:
 		return j.renderFiles(file{j.Name + ".yaml", j.K8sForm + ".yaml", 0o644})
 	}
-	return nil, fmt.Errorf("no kind %q", j.Kind)
+	return nil, fmt.Errorf("unknown kind %q", j.Kind)
 }
 
 func (j *Job) renderSlurm() ([]File, error) {

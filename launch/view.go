@@ -162,7 +162,7 @@ func (v view) finishText(text string) string {
 		words = append(words, e.Value)
 	}
 	if strings.HasPrefix(text, shell) && strings.ContainsAny(strings.Join(words, ""), "$`") {
-		text = shell + "# What stands in single quotes is meant as it stands there.\n# shellcheck disable=SC2016\n" + strings.TrimPrefix(text, shell)
+		text = shell + "# The text in single quotes must stay unexpanded.\n# shellcheck disable=SC2016\n" + strings.TrimPrefix(text, shell)
 	}
 	return text
 }

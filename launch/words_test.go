@@ -218,7 +218,7 @@ func TestTorchrunVariables(t *testing.T) {
 	}{
 		{nil, 0, "", []string{"--nnodes=1", "--nproc-per-node=4", "--node-rank=0", "--master-addr=localhost", "--master-port=29500"}},
 		{[]string{"NNODES=2", "NODE_RANK=1", "MASTER_ADDR=192.168.1.100", "MASTER_PORT=1234", "NPROC_PER_NODE=8", "WORLD_SIZE=16"}, 0, "", []string{"--nnodes=2", "--nproc-per-node=8", "--node-rank=1", "--master-addr=192.168.1.100", "--master-port=1234"}},
-		{[]string{"WORLD_SIZE=2", "MASTER_ADDR=g1"}, 0, "warning: WORLD_SIZE=2 is taken for the number of nodes", []string{"--nnodes=2"}},
+		{[]string{"WORLD_SIZE=2", "MASTER_ADDR=g1"}, 0, "warning: WORLD_SIZE=2 is used as the number of nodes", []string{"--nnodes=2"}},
 		{[]string{"NNODES=2"}, 2, "each of the 2 nodes would wait for itself", nil},
 		{[]string{"NNODES=2", "NODE_RANK=2", "MASTER_ADDR=g1"}, 2, "ranks are numbers from 0 to NNODES-1", nil},
 		{[]string{"NNODES=2", "NODE_RANK=x", "MASTER_ADDR=g1"}, 2, "NODE_RANK is x", nil},
@@ -300,11 +300,11 @@ echo "sbatch ${*##*/} $MASTER_ADDR $MASTER_PORT $RDZV_ID $MASTER_JOB procid=${SL
 		t.Errorf("squeue that never answers: %d %s", code, log)
 	}
 	s.write(t, "bin/squeue", "#!/bin/bash\necho 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
-	if _, log, code := s.run(t, "submit.sh"); code != 1 || !strings.Contains(log, "ended before its workers came (gone)") {
+	if _, log, code := s.run(t, "submit.sh"); code != 1 || !strings.Contains(log, "ended before its workers started (gone)") {
 		t.Errorf("a job that is not known: %d %s", code, log)
 	}
 	s = stageFor("")
-	if _, log, code := s.run(t, "submit.sh"); code != 1 || !strings.Contains(log, "ended before its workers came (gone)") {
+	if _, log, code := s.run(t, "submit.sh"); code != 1 || !strings.Contains(log, "ended before its workers started (gone)") {
 		t.Errorf("a master that is gone: %d %s", code, log)
 	}
 	s = stageFor("RUNNING")
@@ -330,11 +330,11 @@ func TestLateWorker(t *testing.T) {
 		t.Errorf("%d %s", code, log)
 	}
 	s.write(t, "bin/squeue", "#!/bin/bash\necho COMPLETED\n")
-	if _, log, code := s.run(t, "worker.sbatch", env...); code != 1 || !strings.Contains(log, "does not run any more") {
+	if _, log, code := s.run(t, "worker.sbatch", env...); code != 1 || !strings.Contains(log, "has ended") {
 		t.Errorf("%d %s", code, log)
 	}
 	s.write(t, "bin/squeue", "#!/bin/bash\necho 'Invalid job id specified' >&2; exit 1\n")
-	if _, log, code := s.run(t, "worker.sbatch", env...); code != 1 || !strings.Contains(log, "does not run any more") {
+	if _, log, code := s.run(t, "worker.sbatch", env...); code != 1 || !strings.Contains(log, "has ended") {
 		t.Errorf("%d %s", code, log)
 	}
 	if _, log, code := s.run(t, "worker.sbatch"); code == 0 || !strings.Contains(log, "MASTER_ADDR: is not set: start with submit.sh") {

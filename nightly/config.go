@@ -118,7 +118,7 @@ func (r *reader) readConfig(body ast.Node) (Config, error) {
 		}
 	}
 	if !given {
-		r.Add(r.Place(body), `give "wheels", a matrix or the file of one (docs/farm.md)`, "the file asks for no wheel")
+		r.Add(r.Place(body), `give "wheels": a matrix, or a matrix file (docs/farm.md)`, "the file lists no wheels")
 	}
 	if d := c.Deploy; d != nil && len(c.Sources) > 0 {
 		if d.Source == "" {
@@ -129,7 +129,7 @@ func (r *reader) readConfig(body ast.Node) (Config, error) {
 			known = known || s.Name == d.Source
 		}
 		if !known {
-			r.Add(diagnostic.Position{File: r.File}, "", "deploy is of source %q, which sources do not name", diagnostic.Clip(d.Source))
+			r.Add(diagnostic.Position{File: r.File}, "", "deploy names the source %q, which is not in sources", diagnostic.Clip(d.Source))
 		}
 	}
 	return c, nil
@@ -171,7 +171,7 @@ func (r *reader) readWheels(p yamldoc.Pair) ([]matrix.Entry, error) {
 	}
 	for _, e := range entries {
 		if e.DeepSpeed != "" {
-			r.Add(p.At, "name it among sources", "wheel %s says its deepspeed: that is what sources are for", diagnostic.Clip(e.Name))
+			r.Add(p.At, "add it to sources", "wheel %s has a key deepspeed: use sources instead", diagnostic.Clip(e.Name))
 		}
 	}
 	return entries, nil
@@ -190,7 +190,7 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 			case mainSource:
 				s.DeepSpeed = mainURL
 			default:
-				r.Add(r.Place(n), "others have a name: {name: fork, deepspeed: git+URL@REF}", "source %q is neither release nor main", diagnostic.Clip(word))
+				r.Add(r.Place(n), "give another source a name: {name: fork, deepspeed: git+URL@REF}", "source %q is neither release nor main", diagnostic.Clip(word))
 			}
 		} else {
 			for _, q := range r.Pairs(n, "a source", []string{"name", "deepspeed"}) {
@@ -205,11 +205,11 @@ func (r *reader) readSources(p yamldoc.Pair) []Source {
 				s.DeepSpeed = r.resolvePath(s.DeepSpeed)
 			}
 			if s.Name == "" || s.DeepSpeed == "" {
-				r.Add(r.Place(n), "", "a source has a name and a deepspeed")
+				r.Add(r.Place(n), "", "a source needs a name and a deepspeed")
 			}
 		}
 		if seen[s.Name] {
-			r.Add(r.Place(n), "give each a name of its own", "a second source called %q", diagnostic.Clip(s.Name))
+			r.Add(r.Place(n), "give each its own name", "a second source with the name %q", diagnostic.Clip(s.Name))
 		}
 		seen[s.Name] = true
 		all = append(all, s)
@@ -248,14 +248,14 @@ func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 			if name, variable := strings.CutPrefix(out.URL, "$"); variable {
 				name = strings.Trim(name, "{}")
 				if out.URL = os.Getenv(name); out.URL == "" {
-					r.Add(r.Place(q.Node), "set it where the night is started", "url is $%s, and the environment has no such variable", diagnostic.Clip(name))
+					r.Add(r.Place(q.Node), "set it in the environment that starts dsbuild nightly", "url is $%s, but the environment has no such variable", diagnostic.Clip(name))
 					continue
 				}
 			}
 			at, err := url.Parse(out.URL)
 			if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
 				r.Problems = append(r.Problems, diagnostic.Problem{ // without the line, which holds the secret
-					Position: r.Place(q.Node), Message: "url of notify is no http or https address",
+					Position: r.Place(q.Node), Message: "url of notify is not an http or https address",
 					Hint: "as in https://hooks.example.org/dsbuild, or $NAME of a variable that holds it",
 				})
 			}
@@ -264,7 +264,7 @@ func (r *reader) readNotify(p yamldoc.Pair) *Notify {
 		}
 	}
 	if (out.URL == "") == (len(out.Command) == 0) && r.Err() == nil {
-		r.Add(p.At, "", "notify has either a url or a command")
+		r.Add(p.At, "", "notify needs either a url or a command")
 	}
 	return out
 }
@@ -284,13 +284,13 @@ func (r *reader) readCommand(p yamldoc.Pair) []string {
 		}
 	}
 	if len(words) == 0 || strings.TrimSpace(words[0]) == "" {
-		r.Add(r.Place(p.Node), "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]", "command names no program")
+		r.Add(r.Place(p.Node), "a program, or a list of it and its arguments: [mail, -s, nightly, admin@example.org]", "command has no program")
 		return nil
 	}
 	if strings.Contains(words[0], "/") {
 		words[0] = r.resolvePath(words[0])
 	} else if strings.Contains(words[0], " ") {
-		r.Add(r.Place(p.Node), "write a list: [mail, -s, nightly, admin@example.org]", "command %q: no shell reads it", diagnostic.Clip(words[0]))
+		r.Add(r.Place(p.Node), "write a list: [mail, -s, nightly, admin@example.org]", "command %q: dsbuild does not run it in a shell", diagnostic.Clip(words[0]))
 	}
 	return words
 }

@@ -59,20 +59,20 @@ deploy: {inventory: inventory.yaml, canary: canary, source: main, forks: 8, veri
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                                "nightly.yaml:1:1: the nightly file is empty",
-		"keep: 3":                                         "nightly.yaml:1:1: the file asks for no wheel",
+		"keep: 3":                                         "nightly.yaml:1:1: the file lists no wheels",
 		"whels: wheels.yaml":                              "unknown key \"whels\" in the nightly file",
 		"wheels: {wheels: [{arhc: 8.0}]}":                 "nightly.yaml:1:20: unknown key \"arhc\" in an entry of wheels",
-		"wheels: said.yaml":                               "nightly.yaml:1:1: wheel a says its deepspeed",
+		"wheels: said.yaml":                               "nightly.yaml:1:1: wheel a has a key deepspeed",
 		"wheels: none.yaml":                               "none.yaml: cannot read the matrix",
 		"wheels: wheels.yaml\nkeep: 0":                    "nightly.yaml:2:7: keep must be a number of builds",
 		"wheels: wheels.yaml\nsources: []":                "sources is empty",
 		"wheels: wheels.yaml\nsources: [nigh]":            "source \"nigh\" is neither release nor main",
-		"wheels: wheels.yaml\nsources: [{name: x}]":       "a source has a name and a deepspeed",
-		"wheels: wheels.yaml\nsources: [main, main]":      "a second source called \"main\"",
+		"wheels: wheels.yaml\nsources: [{name: x}]":       "a source needs a name and a deepspeed",
+		"wheels: wheels.yaml\nsources: [main, main]":      "a second source with the name \"main\"",
 		"wheels: wheels.yaml\nindex: {url: 'https://a/'}": "index has no dir",
 		"wheels: wheels.yaml\ndeploy: {canary: x}":        "deploy has no inventory",
 
-		"wheels: wheels.yaml\ndeploy: {inventory: i, source: main}": "deploy is of source \"main\", which sources do not name",
+		"wheels: wheels.yaml\ndeploy: {inventory: i, source: main}": "deploy names the source \"main\", which is not in sources",
 		"wheels: wheels.yaml\ndeploy: {inventory: i, fork: 3}":      "did you mean \"forks\"?",
 	} {
 		_, _, err := read(t, text)

@@ -53,11 +53,11 @@ type Options struct {
 type BusyError struct{ Dir, Who string }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("another night runs in %s (%s)", e.Dir, e.Who)
+	return fmt.Sprintf("another dsbuild nightly runs in %s (%s)", e.Dir, e.Who)
 }
 
 // Hint suggests a remedy.
-func (e *BusyError) Hint() string { return "wait for it, or give each its own dir" }
+func (e *BusyError) Hint() string { return "wait for it, or give each configuration its own dir" }
 
 // night is one run.
 type night struct {
@@ -90,7 +90,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	defer release()
 	st, err := loadState(opt.Dir)
 	if err != nil {
-		return nil, hint.With(err, "remove the file to begin anew: every wheel is then taken for new")
+		return nil, hint.With(err, "remove the file to start again: every wheel then counts as new")
 	}
 	n := &night{Options: opt, state: st}
 	if err := n.beginOrResume(); err != nil {
@@ -127,7 +127,7 @@ func (n *night) beginOrResume() error {
 	n.report = &Report{ID: now.UTC().Format("20060102T150405Z"), Started: now, Dir: n.Dir, By: n.By, Entries: []*EntryReport{}, Deploys: []DeployReport{}}
 	if n.state.Running != "" {
 		n.report.ID, n.report.Started, n.report.Resumed = n.state.Running, n.state.RunningAt, true
-		n.Options.Report.Note("going on with the night of %s, which was not ended", n.state.RunningAt.Format(time.RFC3339))
+		n.Options.Report.Note("continuing the run of %s, which did not end", n.state.RunningAt.Format(time.RFC3339))
 	}
 	n.state.Running, n.state.RunningAt = n.report.ID, n.report.Started
 	return n.state.saveFile()
@@ -283,7 +283,7 @@ func (n *night) recordBuild(u *nightWheel, r pipeline.Result) {
 		return
 	}
 	if err := n.Store.Note(u.request, r.Plan.Digest); err != nil {
-		n.Options.Report.Warn("%s: the store does not keep in mind what it was built for: %v", u.name, err)
+		n.Options.Report.Warn("%s: the store could not record its targets: %v", u.name, err)
 	}
 	b, err := n.state.addBuild(u.name, u.request, n.report.ID, r.Artifact)
 	if err != nil {
@@ -367,7 +367,7 @@ func (n *night) deployStages(ctx context.Context, units []*nightWheel) {
 			s.markFailed(err)
 			err = nil
 		case broken:
-			s.Status, s.Error = Skipped, "what goes before it failed"
+			s.Status, s.Error = Skipped, "an earlier step failed"
 		default:
 			start := n.Now()
 			s.Report = filepath.Join(n.Dir, runsName, n.report.ID, s.Name)
@@ -396,7 +396,7 @@ func (n *night) gatherNewest(units []*nightWheel, source string) (string, error)
 		}
 		p, ok, err := pipeline.Placed(filepath.Dir(n.state.buildPath(u.name, *b)), b.Plan)
 		if err == nil && !ok {
-			err = fmt.Errorf("%s is not what it was", n.state.buildPath(u.name, *b))
+			err = fmt.Errorf("%s has changed", n.state.buildPath(u.name, *b))
 		}
 		if err == nil {
 			_, err = pipeline.Place(p, dir)

@@ -94,7 +94,7 @@ func (n Notify) postToURL(ctx context.Context, notice Notice) error {
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, n.URL, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the URL cannot be used")
+		return errors.New("the URL is not valid")
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "dsbuild")

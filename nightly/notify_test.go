@@ -90,8 +90,8 @@ func TestNotifyRead(t *testing.T) {
 		t.Errorf("%+v %v", c.Notify, err)
 	}
 	for text, want := range map[string]string{
-		"{}": "either a url or a command", "{url: 'ftp://x/s3cret'}": "no http or https address", "{url: $NIGHTLY_NONE}": "the environment has no such variable",
-		"{url: 'https://x/', command: mail}": "either a url or a command", "{command: mail admin}": "no shell reads it", "{mail: x}": "unknown key", "{command: []}": "command",
+		"{}": "either a url or a command", "{url: 'ftp://x/s3cret'}": "not an http or https address", "{url: $NIGHTLY_NONE}": "the environment has no such variable",
+		"{url: 'https://x/', command: mail}": "either a url or a command", "{command: mail admin}": "does not run it in a shell", "{mail: x}": "unknown key", "{command: []}": "command",
 	} {
 		if _, _, err := read(t, "wheels: wheels.yaml\nnotify: "+text+"\n"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %s", text, err, want)

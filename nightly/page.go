@@ -62,7 +62,7 @@ func (r *Report) writePage(w io.Writer, nights []past) error {
 	}
 	v.Stages = v.Stages[:len(v.Stages)-1] // where the page is, its reader knows
 	if r.Resumed {
-		v.About = append(v.About, [2]string{"resumed", "an earlier run of this night was broken off"})
+		v.About = append(v.About, [2]string{"resumed", "an earlier run of this night was interrupted"})
 	}
 	for _, e := range r.Entries {
 		row := viewWheel{EntryReport: e, Compare: compareURL(e)}

@@ -36,7 +36,7 @@ type Report struct {
 	ID      string         `json:"id"`
 	Started time.Time      `json:"started"`
 	Ended   time.Time      `json:"ended"`
-	Resumed bool           `json:"resumed"` // an earlier run of this night was broken off
+	Resumed bool           `json:"resumed"` // an earlier run of this night was interrupted
 	Good    bool           `json:"good"`
 	Dir     string         `json:"dir"`
 	By      string         `json:"by"`
@@ -301,7 +301,7 @@ func (r *Report) stageLines() []string {
 		}
 		lines = append(lines, line)
 	}
-	return append(lines, "the report is "+filepath.Join(r.Dir, reportName+".html"))
+	return append(lines, "report: "+filepath.Join(r.Dir, reportName+".html"))
 }
 
 // writeFiles writes the report in all its forms, for this night and as that of the last.

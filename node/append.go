@@ -24,7 +24,7 @@ func Append(ctx context.Context, r remote.Runner, python, path string, at int64,
 	script := Script{Python: python, Program: appendProgram, Request: map[string]any{"path": path, "at": at}, More: from}
 	err := script.Run(ctx, r, func(m json.RawMessage) error { return Decode(m, &got) })
 	if err == nil && got.SHA256 == "" {
-		err = errors.New("the program that was to write it gave no answer")
+		err = errors.New("the program that writes it gave no answer")
 	}
 	return got.SHA256, err
 }

@@ -128,7 +128,7 @@ func runProbe(ctx context.Context, r remote.Runner, python string, program Progr
 	case err != nil:
 		return nil, nil, fmt.Errorf("probe: %w", err)
 	case !got.any:
-		return nil, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line leave standard input alone?")
+		return nil, nil, errors.New("probe: the node gave no answer: is its shell a POSIX shell, and does the setup line read standard input?")
 	}
 	return got.assembleFacts(broken), undone, nil
 }
@@ -240,7 +240,7 @@ func (a *answer) readMessage(message json.RawMessage) error {
 		a.found = value
 	case "end":
 	default:
-		return fmt.Errorf("the node's answer is not understood: %q", key)
+		return fmt.Errorf("dsbuild does not understand the node's answer: %q", key)
 	}
 	return a.checkBounds()
 }
@@ -279,7 +279,7 @@ func (a *answer) assembleFacts(broken *ScriptError) *Facts {
 		f.Missing = append(f.Missing, "compute capability (nvidia-smi does not answer)")
 	}
 	if unseen > 0 {
-		f.Missing = append(f.Missing, fmt.Sprintf("in_use (%d Python processes of other users cannot be looked into)", unseen))
+		f.Missing = append(f.Missing, fmt.Sprintf("in_use (dsbuild may not inspect %d Python processes of other users)", unseen))
 	}
 	return &f
 }

@@ -50,7 +50,7 @@ import os,sys,zlib
 h,n=map(int,sys.argv[1].split("+"));n+=h;b=b""
 while len(b)<n:
  c=os.read(0,n-len(b))
- if not c:sys.exit("the program did not arrive whole: does the setup line read standard input?")
+ if not c:sys.exit("the program arrived incomplete: does the setup line read standard input?")
  b+=c
 for p in[b[:h]]+zlib.decompress(b[h:]).split(b"\f"):exec(p)`
 
@@ -285,14 +285,14 @@ func Decode(message json.RawMessage, into any) error {
 	}
 	var loose any
 	if err := json.Unmarshal(message, &loose); err != nil {
-		return fmt.Errorf("the node's answer is no JSON: %w", err)
+		return fmt.Errorf("the node's answer is not JSON: %w", err)
 	}
 	tidy, err := json.Marshal(cleanAll(loose))
 	if err != nil {
 		return err
 	}
 	if err := decodeStrictly(tidy, into); err != nil {
-		return fmt.Errorf("the node's answer is not understood: %w", err)
+		return fmt.Errorf("dsbuild does not understand the node's answer: %w", err)
 	}
 	joinLines(reflect.ValueOf(into))
 	return nil
@@ -305,7 +305,7 @@ func decodeStrictly(message []byte, into any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something stands behind it")
+		return errors.New("there is more text after it")
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func TestProcessesOfOthersAreFoundAsFarAsTheyShow(t *testing.T) {
 		t.Errorf("in use: %+v, want pid %d", f.InUse, shown)
 	}
 	unseen := func(m string) bool {
-		return strings.HasPrefix(m, "in_use (") && strings.HasSuffix(m, "of other users cannot be looked into)")
+		return strings.HasPrefix(m, "in_use (dsbuild may not inspect ") && strings.HasSuffix(m, " of other users)")
 	}
 	if !slices.ContainsFunc(f.Missing, unseen) {
 		t.Errorf("missing: %q", f.Missing)

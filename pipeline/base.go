@@ -24,7 +24,7 @@ func (e *BaseError) Unwrap() error { return e.Err }
 
 // Hint describes the forms of a base.
 func (e *BaseError) Hint() string {
-	return "a base is a root file system tar, an OCI tar (neither compressed), or an image such as debian:bookworm-slim"
+	return "give a root file system tar, an OCI tar (both uncompressed), or an image such as debian:bookworm-slim"
 }
 
 // ExitCode is that of wrong usage.
@@ -41,7 +41,7 @@ func NewBase(arg string) (Base, error) {
 	info, err := os.Stat(arg)
 	if err != nil {
 		if filepath.Ext(arg) == ".tar" || !imageRef.MatchString(arg) {
-			return Base{}, &BaseError{arg, errors.New("no such file, and no image reference")}
+			return Base{}, &BaseError{arg, errors.New("neither a file nor an image reference")}
 		}
 		b := Base{Ref: arg}
 		if m := digestSuffix.FindStringSubmatch(arg); m != nil {

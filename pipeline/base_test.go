@@ -54,11 +54,11 @@ func TestNewBaseRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for arg, want := range map[string]string{
-		"/nowhere/base.tar": "no such file",
-		"base.tar":          "no such file",
-		"Not An Image":      "no image reference",
-		"a\nb":              "no image reference",
-		"":                  "no image reference",
+		"/nowhere/base.tar": "neither a file",
+		"base.tar":          "neither a file",
+		"Not An Image":      "nor an image reference",
+		"a\nb":              "nor an image reference",
+		"":                  "nor an image reference",
 		t.TempDir():         "not a regular file",
 		text:                "not a tar",
 	} {

@@ -63,7 +63,7 @@ func (b *build) warnSmokeNotRun(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		b.rep.Warn("smoke: the ops were not run, for %s; the first deploy to a node that has it will load them", ui.Clean(string(why)))
+		b.rep.Warn("smoke: dsbuild did not run the ops, because %s; the first deploy to a node that has it loads them", ui.Clean(string(why)))
 	}
 	return err
 }

@@ -39,12 +39,12 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 	slices.SortFunc(companions, func(a, b Companion) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(companions); i++ {
 		if companions[i].Name == companions[i-1].Name {
-			return nil, &SourceError{companions[i].Name, errors.New("asked for twice with --with"), companionForms}
+			return nil, &SourceError{companions[i].Name, errors.New("given twice with --with"), companionForms}
 		}
 	}
 	own := *p
 	own.Scripts, own.Digest, own.Steps = map[string]string{}, "", []Step{{
-		Name: PackStep, Title: "take the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
+		Name: PackStep, Title: "copy the wheel of DeepSpeed", Image: Here, Env: map[string]string{"DSBUILD_PLAN": p.Digest},
 	}}
 	if len(companions) > 0 {
 		own.Steps = append(own.Steps, companionsStep(companions), withStep(p, companions))
@@ -58,7 +58,7 @@ func NewBundlePlan(p *Plan, companions []Companion, dependencies bool) (*BundleP
 
 // companionsStep names the copy of each companion's sources by its hash.
 func companionsStep(companions []Companion) Step {
-	s := Step{Name: CompanionsStep, Title: "take the sources of companions", Image: Here, Env: map[string]string{}}
+	s := Step{Name: CompanionsStep, Title: "copy the sources of the companions", Image: Here, Env: map[string]string{}}
 	for _, c := range companions {
 		if c.Source != nil {
 			s.Env[c.Name] = c.Source.SHA256
@@ -99,7 +99,7 @@ func withStep(p *Plan, companions []Companion) Step {
 
 func bundleStep(companions bool) Step {
 	s := Step{
-		Name: BundleStep, Title: "gather what they require", Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
+		Name: BundleStep, Title: "collect their requirements", Image: Toolchain, Script: "bundle.sh", Scripts: []string{siteScript, "wheels.py"},
 		Inputs: []string{PackStep}, Network: true, Env: map[string]string{"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"},
 	}
 	if companions {
@@ -179,7 +179,7 @@ func (b *BundlePlan) companionSources() map[string]*wheel.Source {
 func (b *BundlePlan) checkComplete(bundle wheel.Bundle) error {
 	for _, c := range b.Companions {
 		if !slices.ContainsFunc(bundle.Wheels, func(w wheel.BundleWheel) bool { return w.Name == c.Name }) {
-			return fmt.Errorf("companion %s: the step %s left no wheel of it", c.Name, WithStep)
+			return fmt.Errorf("companion %s: the step %s made no wheel of it", c.Name, WithStep)
 		}
 	}
 	return nil

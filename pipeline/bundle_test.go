@@ -48,10 +48,10 @@ func TestOpenCompanion(t *testing.T) {
 		t.Errorf("%v, %s", err, c.assumedVersion())
 	}
 	for arg, want := range map[string]string{
-		"transformers": "it must say a version", "": "it must say a version", "-e@x": "it must say a version", "a b==1": "it must say a version",
-		"a==one": "is no version", "a==1;os_name=='x'": "is no version", "torch==2.9": "torch, and what comes with it", "nvidia-nccl-cu12==2": "torch, and what comes with it",
-		"Triton@git+https://git.example/x": "torch, and what comes with it", "deepspeed@0.19": "DeepSpeed is what is built",
-		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "not read by",
+		"transformers": "it needs a version", "": "it needs a version", "-e@x": "it needs a version", "a b==1": "it needs a version",
+		"a==one": "is not a version", "a==1;os_name=='x'": "is not a version", "torch==2.9": "torch and its packages cannot", "nvidia-nccl-cu12==2": "torch and its packages cannot",
+		"Triton@git+https://git.example/x": "torch and its packages cannot", "deepspeed@0.19": "DeepSpeed cannot be a companion",
+		"a@/nowhere": "no such file", "a@" + t.TempDir(): "neither pyproject.toml nor setup.py", "a@git+ftp://u:s3cret@git.example/x": "does not read repositories",
 	} {
 		_, err := OpenCompanion(t.Context(), arg, t.TempDir())
 		var bad *SourceError
@@ -123,7 +123,7 @@ func TestBundlePlanGolden(t *testing.T) {
 	if again := bundlePlan(t, p, companions, true); again.Digest != b.Digest {
 		t.Error("the order of companions changes the plan")
 	}
-	if _, err := NewBundlePlan(p, []Companion{companions[0], companions[0]}, true); err == nil || !strings.Contains(err.Error(), "asked for twice") {
+	if _, err := NewBundlePlan(p, []Companion{companions[0], companions[0]}, true); err == nil || !strings.Contains(err.Error(), "given twice") {
 		t.Error(err)
 	}
 }
@@ -237,8 +237,8 @@ func TestBundleThatFails(t *testing.T) {
 	b := bundlePlan(t, plan(t, image(), Options{}, nil, "8.0"), someCompanions(t), false)
 	for want, change := range map[string]func(*inMemory){
 		"step with: exit code 1":                            func(m *inMemory) { m.fail = WithStep },
-		"companion tiny: the step with left no wheel of it": func(m *inMemory) { delete(m.outputs[WithStep], "tiny") },
-		"torch, and what comes with it":                     func(m *inMemory) { m.outputs[WithStep]["triton"] = "3.0" },
+		"companion tiny: the step with made no wheel of it": func(m *inMemory) { delete(m.outputs[WithStep], "tiny") },
+		"dsbuild never replaces torch":                      func(m *inMemory) { m.outputs[WithStep]["triton"] = "3.0" },
 	} {
 		m := newMemory(t)
 		change(m)

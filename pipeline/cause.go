@@ -85,10 +85,10 @@ func (e *StepError) Hint() string {
 		return headerHint(m[1] + m[2])
 	}
 	if m := olderStandard.FindStringSubmatch(e.Tail); m != nil {
-		return fmt.Sprintf("torch's headers need %s, and these sources are compiled with an older standard: torch up to 2.11 takes C++17", m[1])
+		return fmt.Sprintf("torch's headers need %s, but these sources use an older standard: torch up to 2.11 works with C++17", m[1])
 	}
 	if killedLine.MatchString(e.Tail) {
-		return "the system killed a compiler: memory ran out. --jobs 1 compiles one source at a time"
+		return "the system killed a compiler because memory ran out. --jobs 1 compiles one source at a time"
 	}
 	return ""
 }

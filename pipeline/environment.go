@@ -73,14 +73,14 @@ type LookError struct {
 
 func (e *LookError) Error() string {
 	if e.Line == 0 {
-		return "looking at the base: " + e.Why
+		return "inspecting the base: " + e.Why
 	}
-	return fmt.Sprintf("looking at the base: line %d of its answer %s", e.Line, e.Why)
+	return fmt.Sprintf("inspecting the base: line %d of its answer %s", e.Line, e.Why)
 }
 
 // Hint names the programs that a base needs.
 func (e *LookError) Hint() string {
-	return "a base has a shell and the usual programs beside it: sed, tr, cut, uname"
+	return "a base needs a shell and the usual programs: sed, tr, cut, uname"
 }
 
 // Bounds on the output of LookScript. No honest output reaches them.
@@ -111,7 +111,7 @@ func ParseBuildEnvironment(text string) (BuildEnvironment, error) {
 		fields := strings.Split(line, "\t")
 		fact, known := facts[fields[0]]
 		if !known || len(fields)-1 != len(fact.shapes) {
-			return BuildEnvironment{}, &LookError{Line: i + 2, Why: fmt.Sprintf("is no fact: %.60q", line)}
+			return BuildEnvironment{}, &LookError{Line: i + 2, Why: fmt.Sprintf("is not a fact: %.60q", line)}
 		}
 		for j, shape := range fact.shapes {
 			if len(fields[j+1]) > maxLookField || !shape.MatchString(fields[j+1]) {

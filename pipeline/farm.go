@@ -146,10 +146,10 @@ func (w *work) dropWorker(t *task, y *buildWorker, why error) {
 	again := w.removeWorker(t, y.index)
 	rep := w.farm.Runner.Site.Reporter(w.farm.Runner.Report)
 	if again {
-		rep.Warn("engine %s is lost and left out; %s goes to another: %v", y.Name, t.result.Name, why)
+		rep.Warn("dsbuild lost engine %s and leaves it out; %s goes to another: %v", y.Name, t.result.Name, why)
 		return
 	}
-	rep.Warn("engine %s is lost and left out: %v", y.Name, why)
+	rep.Warn("dsbuild lost engine %s and leaves it out: %v", y.Name, why)
 	t.result.Err = w.farm.Runner.Site.Error(&LostError{y.Name, why})
 	w.taskDone()
 }
@@ -160,7 +160,7 @@ type LostError struct {
 	Err    error
 }
 
-func (e *LostError) Error() string { return fmt.Sprintf("engine %s is lost: %v", e.Engine, e.Err) }
+func (e *LostError) Error() string { return fmt.Sprintf("dsbuild lost engine %s: %v", e.Engine, e.Err) }
 func (e *LostError) Unwrap() error { return e.Err }
 
 // connection is one of a worker's builders, made when first needed.
@@ -235,7 +235,7 @@ type NameError struct {
 }
 
 func (e *NameError) Error() string {
-	return fmt.Sprintf("its wheel would be called %s, as that of %s is", e.Name, e.Owner)
+	return fmt.Sprintf("its wheel would have the file name %s, the same as the wheel of %s", e.Name, e.Owner)
 }
 
 // Hint says how both can be had.

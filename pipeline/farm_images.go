@@ -48,7 +48,7 @@ func (y *buildWorker) waitForImages(ctx context.Context, key string, rep ui.Repo
 		}
 		y.mu.Unlock()
 		if waiting == nil {
-			waiting = rep.Step("toolchain: wait for another that makes the same")
+			waiting = rep.Step("toolchain: wait for another build that makes the same one")
 		}
 		select {
 		case <-made:

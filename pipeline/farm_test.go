@@ -170,7 +170,7 @@ func TestFarm(t *testing.T) {
 	if a, b := results[0].Artifact, results[5].Artifact; a.SHA256 == "" || a.SHA256 != b.SHA256 || !b.Cached || results[5].Name != "again" {
 		t.Errorf("alike: %+v, %+v", a, b)
 	}
-	for _, want := range []string{"[w0] base: nothing", "[w2] failed: step compile: boom", "] toolchain: wait for another that makes the same"} {
+	for _, want := range []string{"[w0] base: nothing", "[w2] failed: step compile: boom", "] toolchain: wait for another build that makes the same one"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("%q is not said in\n%s", want, &said)
 		}
@@ -199,7 +199,7 @@ func TestFarmLosesAnEngine(t *testing.T) {
 	if failed := failures(results); len(failed) > 0 || len(bad.opened) != 1 || len(good.opened) != 4 {
 		t.Errorf("%v, %v, %v", failed, bad.opened, good.opened)
 	}
-	if !strings.Contains(said.String(), "engine bad is lost and left out; w") {
+	if !strings.Contains(said.String(), "dsbuild lost engine bad and leaves it out; w") {
 		t.Error(said.String())
 	}
 }
@@ -216,7 +216,7 @@ func TestFarmLosesAllEngines(t *testing.T) {
 	lost, rest := 0, 0
 	for _, why := range failed {
 		switch {
-		case strings.Contains(why, "is lost"):
+		case strings.Contains(why, "dsbuild lost engine"):
 			lost++
 		case why == errNoWorker.Error():
 			rest++

@@ -286,9 +286,9 @@ build(CCACHE_RECACHE="1")
 		}
 	}
 	// Cold, warm, with another header of torch's, which one source was compiled with, anew.
-	want := []string{"objects: 0 taken, 3 made", "objects: 3 taken, 0 made", "objects: 2 taken, 1 made", "objects: 0 taken, 3 made"}
-	if !slices.Equal(objects, want) || !strings.HasPrefix(out, "3 sources, 2 jobs at once") ||
-		!strings.Contains(out, "csrc/more.cpp: with torch's own header: the lean one is not enough\n") {
+	want := []string{"objects: 0 from the cache, 3 compiled", "objects: 3 from the cache, 0 compiled", "objects: 2 from the cache, 1 compiled", "objects: 0 from the cache, 3 compiled"}
+	if !slices.Equal(objects, want) || !strings.HasPrefix(out, "3 sources, 2 parallel jobs") ||
+		!strings.Contains(out, "csrc/more.cpp: with torch's own header: the small one is not enough\n") {
 		t.Errorf("%q\n%s", objects, out)
 	}
 }
@@ -329,7 +329,7 @@ b = Build(root + "/torch")
 b.units.append(Unit(b, ["g++", "-std=c++17", "-c", root + "/csrc/a.cpp", "-o", root + "/a.o"], root, root + "/csrc/a.cpp", root + "/a.o"))
 b.run()
 `
-	if out := pythonTest(t, dir, text, "DSBUILD_CXX_STANDARD=20"); !strings.Contains(out, "objects: 0 taken, 1 made") {
+	if out := pythonTest(t, dir, text, "DSBUILD_CXX_STANDARD=20"); !strings.Contains(out, "objects: 0 from the cache, 1 compiled") {
 		t.Error(out)
 	}
 }

@@ -240,11 +240,11 @@ func compileStep(env map[string]string) Step {
 
 func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
-		Name: StripStep, Title: "strip the ops, compile the modules, note what was installed", Image: Toolchain,
+		Name: StripStep, Title: "strip the ops, compile the modules, record the installed packages", Image: Toolchain,
 		Script: "strip.py", Scripts: []string{"bytecode.py"}, Inputs: []string{CompileStep}, Env: map[string]string{"DSBUILD_GCC": tc.GCC, "PYTHONHASHSEED": "0"},
 	}
 	if opt.KeepDebug {
-		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, note what was installed", "1"
+		s.Title, s.Env[wheel.KeepDebugVariable] = "compile the modules, record the installed packages", "1"
 	}
 	return s
 }
@@ -287,7 +287,7 @@ const (
 
 func auditStep() Step {
 	return Step{
-		Name: AuditStep, Title: "open the wheel again and compare it with what was asked", Image: Here, Inputs: []string{PackStep},
+		Name: AuditStep, Title: "open the wheel again and compare it with the request", Image: Here, Inputs: []string{PackStep},
 	}
 }
 

@@ -183,7 +183,7 @@ func TestPlanCompares(t *testing.T) {
 		t.Errorf("as asked: %v", found)
 	}
 	c.Extensions = c.Extensions[:2]
-	if found := p.auditFindings(c); !slices.Equal(found, []string{"op utils was asked for and is not inside"}) {
+	if found := p.auditFindings(c); !slices.Equal(found, []string{"op utils was requested but is missing"}) {
 		t.Error(found)
 	}
 }
@@ -199,7 +199,7 @@ func TestPlanComparesGlibc(t *testing.T) {
 	c := wheel.Contents{Extensions: []wheel.Extension{
 		{Path: "deepspeed/ops/adam/cpu_adam_op.so", CPU: wheel.CPU{Max: wheel.CPUv3}, Stripped: true, Glibc: "2.38"},
 	}}
-	if found := asked.auditFindings(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, asked for glibc 2.36"}) {
+	if found := asked.auditFindings(c); !slices.Equal(found, []string{"op cpu_adam needs glibc 2.38, requested glibc 2.36"}) {
 		t.Error(found)
 	}
 	if found := free.auditFindings(c); len(found) > 0 {

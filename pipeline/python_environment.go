@@ -64,7 +64,7 @@ func (e *EnvironmentError) Error() string {
 
 // Hint names valid values.
 func (e *EnvironmentError) Hint() string {
-	return cmp.Or(e.Try, "--env takes the python of an environment that has torch with CUDA: .../bin/python")
+	return cmp.Or(e.Try, "--env needs the python of an environment that has torch with CUDA: .../bin/python")
 }
 
 // ExitCode is that of wrong usage.
@@ -86,7 +86,7 @@ func ReadEnvironment(ctx context.Context, python string) (PythonEnvironment, err
 	}
 	e := PythonEnvironment{Facts: facts}
 	if facts.Executable == "" || facts.Dists == nil {
-		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer as a Python does: " + strings.Join(facts.Missing, "; ")}}
+		return e, &EnvironmentError{Python: python, Reasons: []string{"it does not answer like a Python: " + strings.Join(facts.Missing, "; ")}}
 	}
 	script := node.Script{Python: facts.Executable, Program: environmentProgram, Request: map[string]any{}}
 	err = script.Run(ctx, isolated{}, func(m json.RawMessage) error { return node.Decode(m, &e.Details) })
@@ -116,7 +116,7 @@ func noInterpreter(python string, err error) error {
 	case errors.Is(err, os.ErrNotExist):
 		bad.Reasons = []string{"there is no file " + file}
 	case errors.Is(err, os.ErrPermission):
-		bad.Reasons = []string{file + " may not be run: it is not executable"}
+		bad.Reasons = []string{file + " is not executable"}
 	default:
 		bad.Reasons = []string{err.Error()}
 	}
@@ -135,7 +135,7 @@ func (e *PythonEnvironment) checkUsable() error {
 	case e.Details.Torch == "":
 		add("it has no torch")
 	case e.TorchCUDA == "":
-		add("its torch %s is built for the CPU alone", e.Details.Torch)
+		add("its torch %s is built only for the CPU", e.Details.Torch)
 	}
 	if e.Details.Machine != "x86_64" {
 		add("its machine is %s: dsbuild builds for x86_64", e.Details.Machine)
@@ -145,7 +145,7 @@ func (e *PythonEnvironment) checkUsable() error {
 	}
 	for _, site := range e.Details.Sites {
 		if !sitePath.MatchString(site) {
-			add("the name of its directory %q cannot stand in a list of paths", site)
+			add("the name of its directory %q cannot be part of a list of paths", site)
 		}
 	}
 	e.Sites = e.Details.Sites
@@ -197,7 +197,7 @@ func (e PythonEnvironment) Asked(s wheel.Spec) (wheel.Spec, error) {
 		{"--cuda", &s.CUDA, e.TorchCUDA},
 	} {
 		if *f.value != "" && *f.value != f.has && !strings.HasPrefix(f.has, *f.value+".") {
-			bad.Reasons = append(bad.Reasons, fmt.Sprintf("%s %s was given, it has %s", f.flag, *f.value, f.has))
+			bad.Reasons = append(bad.Reasons, fmt.Sprintf("the request is for %s %s, but it has %s", f.flag, *f.value, f.has))
 		}
 		*f.value = f.has
 	}
@@ -223,9 +223,9 @@ func (e PythonEnvironment) Released(t *compat.Tables) error {
 	}
 	return &EnvironmentError{
 		Python: e.Executable,
-		Reasons: []string{fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, which a build in a container would install",
+		Reasons: []string{fmt.Sprintf("the package index has no torch %s for CUDA %s and Python %s, so dsbuild cannot install it in a container",
 			e.Details.Torch, e.TorchCUDA, wheel.Minor(e.Facts.Python))},
-		Try: "--builder host builds beside the environment, on a machine that has it",
+		Try: "use --builder host on a machine that has the environment",
 	}
 }
 

@@ -132,11 +132,11 @@ func TestReadEnvironmentRefuses(t *testing.T) {
 	_, cpu := environment(t, "2.15.0+cpu", "None", nil)
 	prefix := filepath.Dir(filepath.Dir(cpu))
 	for python, want := range map[string]string{
-		cpu:                      "its torch 2.15.0+cpu is built for the CPU alone",
+		cpu:                      "its torch 2.15.0+cpu is built only for the CPU",
 		prefix:                   prefix + " is a directory",
 		"/nowhere/bin/python":    "environment of /nowhere/bin/python: there is no file /nowhere/bin/python",
-		"/etc/passwd":            "/etc/passwd may not be run",
-		"/bin/true":              "it does not answer as a Python does",
+		"/etc/passwd":            "/etc/passwd is not executable",
+		"/bin/true":              "it does not answer like a Python",
 		"no-such-python-on-path": "environment of no-such-python-on-path: no command of this name is on PATH",
 	} {
 		_, err := pipeline.ReadEnvironment(t.Context(), python)
@@ -161,7 +161,7 @@ func TestEnvironmentDecides(t *testing.T) {
 		}
 	}
 	_, err := e.Asked(wheel.Spec{Python: "3.1", Torch: "2.9.0", CUDA: "13.0"})
-	for _, want := range []string{"--python 3.1 was given, it has 3.10", "--torch 2.9.0 was given, it has 2.8.0", "--cuda 13.0 was given, it has 12.8"} {
+	for _, want := range []string{"the request is for --python 3.1, but it has 3.10", "the request is for --torch 2.9.0, but it has 2.8.0", "the request is for --cuda 13.0, but it has 12.8"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}

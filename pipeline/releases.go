@@ -73,7 +73,7 @@ func (f *Found) addNote(format string, args ...any) {
 
 // noteYanked notes that dsbuild takes a release although its index withdrew it.
 func (f *Found) noteYanked(what, reason string) {
-	f.addNote("%s was withdrawn from the package index (yanked): it is taken because it is named%s", what, strings.TrimSuffix(": "+ui.Shorten(reason, 200), ": "))
+	f.addNote("%s was withdrawn from the package index (yanked): dsbuild uses it because you named it%s", what, strings.TrimSuffix(": "+ui.Shorten(reason, 200), ": "))
 }
 
 // listFiles lists a project's files in the package index and in the additional ones. It notes an
@@ -86,7 +86,7 @@ func (r *Releases) listFiles(ctx context.Context, project string, f *Found) ([]p
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case err != nil && !errors.Is(err, pyindex.ErrNoProject):
-			f.addNote("the tables of this dsbuild count: the package index could not be asked for %s: %v", project, err)
+			f.addNote("dsbuild uses its own tables, because the package index did not answer for %s: %v", project, err)
 		}
 		all = append(all, files...)
 	}
@@ -117,7 +117,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		case twice || file.Wheel != nil || err != nil || slices.Contains(known, file.Version) || order(file.Version, oldest) < 0:
 		case !named && (file.Yanked || v.IsPrerelease() || !isRelease(file.Version)):
 		case file.SHA256 == "" && named:
-			lacks = "no sha256 of it, so a plan could not say which bytes are meant (--deepspeed takes the file, too)"
+			lacks = "no sha256 of it, which a plan needs (--deepspeed also accepts the file)"
 		case file.SHA256 == "":
 		default:
 			found[file.Version] = compat.DeepSpeed{Version: file.Version, SHA256: file.SHA256}
@@ -131,7 +131,7 @@ func (r *Releases) DeepSpeed(ctx context.Context, t *compat.Tables, asked string
 		f.Version = f.Tables.DeepSpeeds[0].Version
 	}
 	if _, ok := found[f.Version]; ok {
-		f.addNote("DeepSpeed %s is not in the tables of this dsbuild: it is taken to be like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
+		f.addNote("DeepSpeed %s is not in the tables of this dsbuild, which treats it like %s", f.Version, compat.NearestVersions(f.Version, known)[0])
 	} else if len(files) > 0 && f.Version == asked {
 		f.addNote("DeepSpeed %s: the package index has %s", f.Version, lacks)
 	}

@@ -107,18 +107,18 @@ func TestReleasesOfDeepSpeed(t *testing.T) {
 		notes   []string
 		hint    string
 	}{
-		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in the tables of this dsbuild: it is taken to be like 0.19.8"}, ""},
+		"newer":            {s, "0.19.9", "1", []string{"DeepSpeed 0.19.9 is not in the tables of this dsbuild, which treats it like 0.19.8"}, ""},
 		"the newest":       {s, compat.Latest, "2", []string{"DeepSpeed 0.19.10 is not in the tables"}, ""},
-		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): it is taken because it is named: breaks ZeRO-3", "taken to be like"}, ""},
-		"a candidate":      {s, "0.20.0rc1", "4", []string{"taken to be like"}, ""},
+		"withdrawn":        {s, "0.19.11", "3", []string{"DeepSpeed 0.19.11 was withdrawn from the package index (yanked): dsbuild uses it because you named it: breaks ZeRO-3", "treats it like"}, ""},
+		"a candidate":      {s, "0.20.0rc1", "4", []string{"treats it like"}, ""},
 		"without a hash":   {s, "0.19.12", "", []string{"DeepSpeed 0.19.12: the package index has no sha256 of it"}, "--deepspeed 0.19.10"},
 		"a wheel alone":    {s, "0.19.13", "", []string{"DeepSpeed 0.19.13: the package index has no source distribution of it"}, "--deepspeed 0.19.10"},
 		"none":             {s, "0.30.0", "", []string{"no source distribution"}, "--deepspeed 0.19.10"},
 		"too old":          {s, "0.3.0", "", nil, "--deepspeed 0.14.0"},
-		"no index":         {down, "0.19.9", "", []string{"the tables of this dsbuild count: the package index could not be asked for deepspeed: Get "}, "--deepspeed 0.19.8"},
-		"newest, no index": {down, compat.Latest, "9e491abd", []string{"the tables of this dsbuild count: "}, ""},
+		"no index":         {down, "0.19.9", "", []string{"dsbuild uses its own tables, because the package index did not answer for deepspeed: Get "}, "--deepspeed 0.19.8"},
+		"newest, no index": {down, compat.Latest, "9e491abd", []string{"dsbuild uses its own tables"}, ""},
 		"an empty index":   {site(t, SiteOptions{IndexURL: empty}, nil), "0.19.9", "", nil, "--deepspeed 0.19.8"},
-		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"taken to be like"}, ""},
+		"beside":           {site(t, SiteOptions{IndexURL: empty, ExtraIndexURLs: []string{s.Releases().indexes[0]}}, nil), "0.19.9", "1", []string{"treats it like"}, ""},
 	} {
 		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), c.version)
 		if err != nil {
@@ -167,22 +167,22 @@ func TestReleasesOfTorch(t *testing.T) {
 		notes []string
 		hint  string
 	}{
-		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.2 13.2.2  4", []string{"torch 2.16.1 is not in the tables of this dsbuild: it is taken to be like 2.15.0"}, ""},
-		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.2 13.2.2  3", []string{"taken to be like"}, ""},
-		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.2 13.2.2  4", []string{"taken to be like"}, ""},
-		"withdrawn":          {s, wheel.Spec{Torch: "2.16.2"}, "2.16.2 12.8 12.4  6", []string{"torch 2.16.2 was withdrawn from the package index (yanked): it is taken because it is named: wrong CUDA", "taken to be like"}, ""},
-		"all withdrawn":      {s, wheel.Spec{Torch: "2.19"}, "", []string{"x86_64 but 2.19.1, which was withdrawn (yanked): --torch 2.19.1 takes it all the same"}, "--torch 2.15.0"},
+		"newer":              {s, wheel.Spec{Torch: "2.16.1"}, "2.16.1 13.2 13.2.2  4", []string{"torch 2.16.1 is not in the tables of this dsbuild, which treats it like 2.15.0"}, ""},
+		"its Python":         {s, wheel.Spec{Torch: "2.16.1", Python: "3.12"}, "2.16.1 13.2 13.2.2  3", []string{"treats it like"}, ""},
+		"a minor":            {s, wheel.Spec{Torch: "2.16"}, "2.16.1 13.2 13.2.2  4", []string{"treats it like"}, ""},
+		"withdrawn":          {s, wheel.Spec{Torch: "2.16.2"}, "2.16.2 12.8 12.4  6", []string{"torch 2.16.2 was withdrawn from the package index (yanked): dsbuild uses it because you named it: wrong CUDA", "treats it like"}, ""},
+		"all withdrawn":      {s, wheel.Spec{Torch: "2.19"}, "", []string{"x86_64 except 2.19.1, which was withdrawn (yanked): --torch 2.19.1 uses it anyway"}, "--torch 2.15.0"},
 		"for Windows":        {s, wheel.Spec{Torch: "2.17.0"}, "", []string{"no wheels of it for Linux on x86_64"}, "--torch 2.16.1"},
-		"no metadata":        {s, wheel.Spec{Torch: "2.18.0"}, "", []string{"does not say for which CUDA it is built (torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl: the index has no metadata beside it (PEP 658)); --cuda X.Y says it"}, "--torch 2.15.0"},
-		"its CUDA":           {s, wheel.Spec{Torch: "2.18.0", CUDA: "13.0"}, "2.18.0 13.0 13.0.3  8", []string{"taken to be like"}, ""},
-		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"could not be asked for torch"}, "--torch 2.15.0"},
+		"no metadata":        {s, wheel.Spec{Torch: "2.18.0"}, "", []string{"does not say for which CUDA it is built (torch-2.18.0-cp312-cp312-manylinux_2_28_x86_64.whl: the index has no metadata file for it (PEP 658)); give --cuda X.Y"}, "--torch 2.15.0"},
+		"its CUDA":           {s, wheel.Spec{Torch: "2.18.0", CUDA: "13.0"}, "2.18.0 13.0 13.0.3  8", []string{"treats it like"}, ""},
+		"no index":           {down, wheel.Spec{Torch: "2.16.1"}, "", []string{"did not answer for torch"}, "--torch 2.15.0"},
 		"another CUDA":       {s, wheel.Spec{Torch: "2.12", CUDA: "12.6"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"an older driver":    {s, wheel.Spec{Torch: "2.12", Driver: "550.54"}, "2.12.1 12.6 12.4 cu126 c", nil, ""},
 		"the very one":       {s, wheel.Spec{Torch: "2.12.0", CUDA: "12"}, "2.12.0 12.6 12.4 cu126 b", nil, ""},
 		"the driver runs it": {s, wheel.Spec{Torch: "2.12", Driver: "580.65.06"}, "2.12.1 13.0 13.0.2  ", nil, ""},
-		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"torch 2.12: neither the package index nor torch's own has it for CUDA 12.4"}, "--torch 2.6.0"},
-		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"neither the package index nor torch's own has it for driver 550"}, "--torch 2.10.0"},
-		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not on the package index, and torch's own did not answer (DSBUILD_TORCH_INDEX names a mirror of it): Get"}, "--torch 2.10.0"},
+		"a CUDA of none":     {s, wheel.Spec{Torch: "2.12", CUDA: "12.4"}, "", []string{"torch 2.12: neither the package index nor torch's own index has it for CUDA 12.4"}, "--torch 2.6.0"},
+		"a driver of none":   {s, wheel.Spec{Torch: "2.13", Driver: "550"}, "", []string{"neither the package index nor torch's own index has it for driver 550"}, "--torch 2.10.0"},
+		"no torch index":     {down, wheel.Spec{Torch: "2.12", Driver: "550"}, "", []string{"torch 2.12 for driver 550 is not on the package index, and torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX): Get"}, "--torch 2.10.0"},
 	} {
 		found, err := c.site.Releases().Torch(t.Context(), newTables(t), c.spec)
 		if err != nil {
@@ -255,10 +255,10 @@ func TestReleasesByTheSite(t *testing.T) {
 		site Site
 		note string
 	}{
-		"its certificate":       {site(t, SiteOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in the tables of this dsbuild: it is"},
+		"its certificate":       {site(t, SiteOptions{IndexURL: secure.URL, CA: ca}, nil), "is not in the tables of this dsbuild, which"},
 		"no certificate":        {site(t, SiteOptions{IndexURL: secure.URL}, nil), "certificate signed by unknown authority"},
-		"a proxy":               {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in the tables of this dsbuild: it is"},
-		"a proxy for all":       {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in the tables of this dsbuild: it is"},
+		"a proxy":               {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"http_proxy": proxy.URL}), "is not in the tables of this dsbuild, which"},
+		"a proxy for all":       {site(t, SiteOptions{IndexURL: "http://index.example.org/simple"}, map[string]string{"ALL_PROXY": proxy.URL}), "is not in the tables of this dsbuild, which"},
 		"a proxy, but not here": {site(t, SiteOptions{IndexURL: "http://127.0.0.1:9/simple"}, map[string]string{"http_proxy": proxy.URL, "no_proxy": "127.0.0.1"}), "connection refused"},
 	} {
 		found, err := c.site.Releases().DeepSpeed(t.Context(), newTables(t), "0.19.9")

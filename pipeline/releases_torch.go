@@ -65,7 +65,7 @@ func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) e
 	row := compat.Torch{Version: release.version, Pythons: release.pythons, SHA256: release.hashes}
 	if row.CUDA, row.Toolkit, err = r.readCUDA(ctx, release, s.CUDA); row.CUDA == "" {
 		if named {
-			f.addNote("torch %s: the package index does not say for which CUDA it is built (%v); --cuda X.Y says it", release.version, err)
+			f.addNote("torch %s: the package index does not say for which CUDA it is built (%v); give --cuda X.Y", release.version, err)
 		}
 		return ctx.Err()
 	}
@@ -74,7 +74,7 @@ func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) e
 	}
 	like := f.Tables.Like(release.version)
 	if f.Tables = f.Tables.AddTorch(row); named {
-		f.addNote("torch %s is not in the tables of this dsbuild: it is taken to be like %s", release.version, like)
+		f.addNote("torch %s is not in the tables of this dsbuild, which treats it like %s", release.version, like)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (r *Releases) ofPackageIndex(ctx context.Context, s wheel.Spec, f *Found) e
 func isWithdrawn(all []torchRelease, asked string) string {
 	for _, r := range all {
 		if isMinorOf(asked, r.version) {
-			return fmt.Sprintf(" but %s, which was withdrawn (yanked): --torch %s takes it all the same", r.version, r.version)
+			return fmt.Sprintf(" except %s, which was withdrawn (yanked): --torch %s uses it anyway", r.version, r.version)
 		}
 	}
 	return ""
@@ -214,7 +214,7 @@ func (r *Releases) ofTorchIndex(ctx context.Context, s wheel.Spec, f *Found) err
 			return context.Cause(ctx)
 		}
 		if down := new(url.Error); errors.As(err, &down) {
-			f.addNote("torch %s for %s is not on the package index, and torch's own did not answer (%s names a mirror of it): %v", s.Torch, askedTorch(s), torchIndexes, err)
+			f.addNote("torch %s for %s is not on the package index, and torch's own index did not answer (name a mirror of it with %s): %v", s.Torch, askedTorch(s), torchIndexes, err)
 			return nil // another of them would not answer either
 		}
 		if release, ok := pickRelease(torchesOf(files, name), s.Torch); ok {
@@ -222,7 +222,7 @@ func (r *Releases) ofTorchIndex(ctx context.Context, s wheel.Spec, f *Found) err
 			return nil
 		}
 	}
-	f.addNote("torch %s: neither the package index nor torch's own has it for %s", s.Torch, askedTorch(s))
+	f.addNote("torch %s: neither the package index nor torch's own index has it for %s", s.Torch, askedTorch(s))
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (r Runner) Run(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 func (r Runner) runPlan(ctx context.Context, p *Plan) (wheel.Artifact, error) {
 	start := time.Now()
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
-		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you may write: -o DIR")
+		return wheel.Artifact{}, hint.With(fmt.Errorf("output directory: %w", err), "choose a folder that you can write: -o DIR")
 	}
 	if !p.Options.NoCache {
 		a, ok, err := r.Store.getUnlocked(p.Digest, func(kept Product) (wheel.Artifact, error) {

@@ -104,7 +104,7 @@ func (s *Site) setNvcc(file string) error {
 		return &SiteError{flag, err.Error(), takes}
 	}
 	if sum != want {
-		return &SiteError{flag, fmt.Sprintf("%s has other bytes: its sha256 is %s", file, sum), takes}
+		return &SiteError{flag, fmt.Sprintf("%s has a different content: its sha256 is %s", file, sum), takes}
 	}
 	s.toolkit, s.variables["DSBUILD_TOOLKIT_DEB"] = path, path
 	return nil
@@ -187,7 +187,7 @@ func (s *Site) setMirror(mirror string) error {
 		return err
 	}
 	if strings.ContainsAny(mirror, `#&\ `) {
-		return &SiteError{aptMirror, `none of # & \ may be in it as it is: write them as %23, %26, %5C`, urlLike(aptMirror)}
+		return &SiteError{aptMirror, `it must not contain # & or \: write %23, %26, %5C`, urlLike(aptMirror)}
 	}
 	s.variables[aptMirror] = strings.TrimRight(mirror, "/")
 	return nil
@@ -205,12 +205,12 @@ func checkURL(from, text string) error {
 // urlLike describes a valid URL of a setting, with an example.
 func urlLike(name string) string {
 	if name == aptMirror {
-		return "a URL such as https://mirror.example.org/apt, below which debian and ubuntu lie"
+		return "a URL such as https://mirror.example.org/apt, with the folders debian and ubuntu"
 	}
 	if name == torchIndexes {
-		return "a URL such as https://mirror.example.org/torch, below which cu126/torch/ lies"
+		return "a URL such as https://mirror.example.org/torch, with the folder cu126/torch/"
 	}
-	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; other than letters and digits, a password is written in percents: @ is %40"
+	return "the URL of a package index such as https://pypi.example.org/simple, or https://USER:PASSWORD@host/...; in a password, write characters other than letters and digits in percent encoding: @ is %40"
 }
 
 // maxCA bounds a file of certificates; that of a distribution has 0.2 MiB.
@@ -238,7 +238,7 @@ func (s *Site) readCertificates(flag, variable string) error {
 		return &SiteError{name, err.Error(), caLike}
 	}
 	if len(text) > maxCA {
-		return &SiteError{name, fmt.Sprintf("%s is larger than %d MiB: no file of certificates", path, maxCA>>20), caLike}
+		return &SiteError{name, fmt.Sprintf("%s is larger than %d MiB: not a file of certificates", path, maxCA>>20), caLike}
 	}
 	var out bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {

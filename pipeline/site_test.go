@@ -153,7 +153,7 @@ func TestSiteErrors(t *testing.T) {
 		{SiteOptions{}, map[string]string{torchIndexes: "geheim"}, torchIndexes + ": not a URL"},
 		{SiteOptions{}, map[string]string{"PIP_INDEX_URL": "geheim"}, "PIP_INDEX_URL: not a URL"},
 		{SiteOptions{ExtraIndexURLs: []string{"http://u:geheim@[::1/"}}, nil, "--extra-index-url: not a URL"},
-		{SiteOptions{}, map[string]string{aptMirror: "http://u:geheim&@host/"}, "write them as %23, %26, %5C"},
+		{SiteOptions{}, map[string]string{aptMirror: "http://u:geheim&@host/"}, "write %23, %26, %5C"},
 		{SiteOptions{CA: empty}, nil, "--ca: " + empty + " holds no certificate"},
 		{SiteOptions{}, map[string]string{"SSL_CERT_FILE": empty + ".not"}, "SSL_CERT_FILE: open " + empty + ".not: no such file"},
 	} {

@@ -81,7 +81,7 @@ func OpenSource(ctx context.Context, arg, dir string) (Source, error) {
 	return deepspeedProject().openSource(ctx, arg, dir)
 }
 
-const sourceForms = "sources are a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
+const sourceForms = "give a release (0.19.8), git+URL@REF (https, ssh or file), a directory, or a source distribution (.tar.gz)"
 
 // openSource makes the copy of every source but a release.
 func (p project) openSource(ctx context.Context, arg, dir string) (Source, error) {
@@ -91,9 +91,9 @@ func (p project) openSource(ctx context.Context, arg, dir string) (Source, error
 	info, err := os.Stat(arg)
 	switch {
 	case strings.Contains(arg, "://"):
-		return Source{}, &SourceError{redactURL(arg), errors.New("a URL must say how it is read"), "a git repository is git+URL@REF"}
+		return Source{}, &SourceError{redactURL(arg), errors.New("a URL needs its kind before it"), "write a git repository as git+URL@REF"}
 	case errors.Is(err, fs.ErrNotExist):
-		return Source{}, &SourceError{redactURL(arg), errors.New("no release, and no such file or directory"), sourceForms}
+		return Source{}, &SourceError{redactURL(arg), errors.New("not a release, and no such file or directory"), sourceForms}
 	case err != nil:
 		return Source{}, &SourceError{redactURL(arg), err, ""}
 	case info.IsDir():
@@ -181,7 +181,7 @@ func (p project) openSdist(ctx context.Context, file, dir string) (Source, error
 		if ctx.Err() != nil {
 			return Source{}, context.Cause(ctx)
 		}
-		return Source{}, &SourceError{file, err, "a source distribution is NAME-VERSION.tar.gz with one folder NAME-VERSION in it"}
+		return Source{}, &SourceError{file, err, "a source distribution is a NAME-VERSION.tar.gz with one folder NAME-VERSION"}
 	}
 	if err := t.walkFiles(); err != nil {
 		return Source{}, &SourceError{file, err, ""}
@@ -261,7 +261,7 @@ func (t *tree) readVersion() (string, error) {
 		version, _, _ = strings.Cut(m.Version, "+")
 	}
 	if len(version) > 64 || !pep440.MatchString(version) {
-		return "", fmt.Errorf("%s: %.64q is no version", from, version)
+		return "", fmt.Errorf("%s: %.64q is not a version", from, version)
 	}
 	return version, nil
 }

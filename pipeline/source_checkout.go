@@ -80,7 +80,7 @@ const maxNested = 16
 // it would use their settings.
 func (c *checkout) addWorkTree(ctx context.Context, r repository, prefix string, depth int) error {
 	if depth > maxNested {
-		return fmt.Errorf("%s: repositories lie more than %d deep in each other", prefix, maxNested)
+		return fmt.Errorf("%s: repositories are nested more than %d levels deep", prefix, maxNested)
 	}
 	status, err := r.runGit(ctx, "status", "--porcelain", "-z", "--untracked-files=normal", "--no-renames", "--ignore-submodules=all", "--", ".")
 	if err != nil {
@@ -188,7 +188,7 @@ func (r repository) inertSettings(ctx context.Context, file string) (string, err
 			settings += fmt.Sprintf("[%s]\n\t%s = %s\n", section, key, configValue(strings.ReplaceAll(value, "\n", " ")))
 		case "extensions.refstorage":
 			if value != "files" {
-				return "", fmt.Errorf("the repository keeps its references as %s: dsbuild reads them as files only", value)
+				return "", fmt.Errorf("the repository stores its references as %s: dsbuild reads only files", value)
 			}
 		}
 	}

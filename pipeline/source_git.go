@@ -66,21 +66,21 @@ func parseGit(arg string) (gitRef, error) {
 	}
 	g.shown = "git+" + redactURL(g.url)
 	fail := func(format string, args ...any) (gitRef, error) {
-		return gitRef{}, &SourceError{g.shown, fmt.Errorf(format, args...), "a git source is git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit"}
+		return gitRef{}, &SourceError{g.shown, fmt.Errorf(format, args...), "write git+https://HOST/PATH@REF, git+ssh://HOST/PATH@REF or git+file:///PATH@REF; REF is a tag, a branch or a commit"}
 	}
 	switch {
 	case strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return fail("a space or a control character in it")
 	case strings.HasPrefix(arg, "-") || strings.Contains(arg, "::"):
-		return fail("no URL of a repository")
+		return fail("not the URL of a repository")
 	case ok && !slices.Contains(gitSchemes(), scheme):
-		return fail("repositories are not read by %q", scheme)
+		return fail("dsbuild does not read repositories with %q", scheme)
 	case !ok && !scpLike.MatchString(g.url):
-		return fail("no URL of a repository")
+		return fail("not the URL of a repository")
 	case strings.ContainsAny(g.url, "#"):
-		return fail("what follows # is not understood")
+		return fail("dsbuild does not understand the text after #")
 	case g.url != arg && (!goodRef.MatchString(g.ref) || strings.Contains(g.ref, "..")):
-		return fail("%.80q is no tag, branch or commit", g.ref)
+		return fail("%.80q is not a tag, branch or commit", g.ref)
 	}
 	if ok {
 		if reason := g.refuseURL(); reason != "" {
@@ -98,16 +98,16 @@ func parseGit(arg string) (gitRef, error) {
 func (g gitRef) refuseURL() string {
 	u, err := url.Parse(g.url)
 	if err != nil || strings.HasPrefix(u.Host, "-") || strings.Trim(u.Path, "/") == "" || u.Host == "" && u.Scheme != "file" {
-		return "no URL of a repository"
+		return "not the URL of a repository"
 	}
 	password, hasPassword := u.User.Password()
 	switch web := u.Scheme == "http" || u.Scheme == "https"; {
 	case strings.ContainsFunc(u.User.Username()+password, unicode.IsControl):
 		return "a control character in the user's name or the password"
 	case hasPassword && !web:
-		return "a password in a URL of " + u.Scheme + " serves nothing, and every user of this machine could read it: use a key"
+		return "a password in a URL of " + u.Scheme + " has no effect, and every user of this machine could read it: use a key"
 	case u.RawQuery != "" && web:
-		return "git puts what follows ? on a command line, which every user of this machine can read: a token goes before the host, https://TOKEN@HOST/PATH"
+		return "git puts the text after ? on a command line, which every user of this machine can read: write a token before the host, https://TOKEN@HOST/PATH"
 	}
 	return ""
 }
@@ -178,7 +178,7 @@ func (r repository) refuseSubmodules(ctx context.Context, commit string) error {
 	}
 	for entry := range strings.SplitSeq(string(out), "\x00") {
 		if _, name, ok := strings.Cut(entry, "\t"); ok && strings.HasPrefix(entry, "160000 ") {
-			return hint.With(fmt.Errorf("%s is a submodule, and those are not fetched", name),
+			return hint.With(fmt.Errorf("%s is a submodule, and dsbuild does not fetch submodules", name),
 				"clone it with --recurse-submodules, and give the directory")
 		}
 	}
@@ -197,7 +197,7 @@ func (g gitRef) fetchCommit(ctx context.Context, clone string) (repository, stri
 			return repo, "", owned
 		}
 		return repo, "", hint.With(&unreachable{err},
-			"try: git ls-remote %s; dsbuild asks for no password, but git's credential helpers, keys and proxies serve", redactURL(g.url))
+			"try: git ls-remote %s; dsbuild asks for no password, but uses git's credential helpers, keys and proxies", redactURL(g.url))
 	}
 	name, commit := findRef(refs, g.ref)
 	switch {

@@ -357,9 +357,9 @@ func TestNotDeepSpeed(t *testing.T) {
 	for _, version := range []string{"", "latest", "0.19.8; rm -rf /", strings.Repeat("1.", 60) + "1"} {
 		files := deepspeedFiles()
 		files["version.txt"] = version
-		refuse(t, writeTree(t, t.TempDir(), files), 2, "version.txt", "is no version")
+		refuse(t, writeTree(t, t.TempDir(), files), 2, "version.txt", "is not a version")
 	}
-	refuse(t, "0.19.8.tar", 2, "no release", "git+URL@REF")
+	refuse(t, "0.19.8.tar", 2, "not a release", "git+URL@REF")
 	refuse(t, "https://git.example/x", 2, "git+URL@REF")
 	refuse(t, os.DevNull, 2, "neither a file nor a directory")
 }
@@ -461,23 +461,23 @@ func TestHostileSdists(t *testing.T) {
 		entries []tar.Header
 		want    string
 	}{
-		"absolute":         {[]tar.Header{{Name: "/etc/passwd"}}, "could mean another place"},
-		"upwards":          {[]tar.Header{{Name: top + "../../x"}}, "could mean another place"},
-		"control":          {[]tar.Header{{Name: top + "a\x1b[2J"}}, "could mean another place"},
-		"long":             {[]tar.Header{{Name: top + strings.Repeat("a/", 600)}}, "could mean another place"},
+		"absolute":         {[]tar.Header{{Name: "/etc/passwd"}}, "could lead to another folder"},
+		"upwards":          {[]tar.Header{{Name: top + "../../x"}}, "could lead to another folder"},
+		"control":          {[]tar.Header{{Name: top + "a\x1b[2J"}}, "could lead to another folder"},
+		"long":             {[]tar.Header{{Name: top + strings.Repeat("a/", 600)}}, "could lead to another folder"},
 		"two folders":      {[]tar.Header{{Name: top + "a"}, {Name: "other/a"}}, "lies outside the folder deepspeed-0.19.8"},
-		"no folder":        {[]tar.Header{{Name: "setup.py"}}, "the top is no folder"},
-		"twice":            {[]tar.Header{{Name: top + "a"}, {Name: top + "a"}}, "is there twice"},
+		"no folder":        {[]tar.Header{{Name: "setup.py"}}, "the top is not a folder"},
+		"twice":            {[]tar.Header{{Name: top + "a"}, {Name: top + "a"}}, "occurs twice"},
 		"device":           {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeChar}}, "neither a file, a folder nor a link"},
 		"link out":         {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "../../etc"}}, "a link to ../../etc"},
-		"through a link":   {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "b"}, {Name: top + "a/x"}}, "is there twice"},
-		"link in a link":   {[]tar.Header{{Name: top + "b/c"}, {Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "b"}, {Name: top + "a/x", Typeflag: tar.TypeSymlink, Linkname: "c"}}, "which is no folder"},
-		"hard link out":    {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, "could mean another place"},
+		"through a link":   {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "b"}, {Name: top + "a/x"}}, "occurs twice"},
+		"link in a link":   {[]tar.Header{{Name: top + "b/c"}, {Name: top + "a", Typeflag: tar.TypeSymlink, Linkname: "b"}, {Name: top + "a/x", Typeflag: tar.TypeSymlink, Linkname: "c"}}, "which is not a folder"},
+		"hard link out":    {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, "could lead to another folder"},
 		"hard link beside": {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: "b/c"}}, "lies outside"},
-		"hard link ahead":  {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: top + "b"}}, "no file before it"},
+		"hard link ahead":  {[]tar.Header{{Name: top + "a", Typeflag: tar.TypeLink, Linkname: top + "b"}}, "not an earlier file"},
 		"huge":             {[]tar.Header{{Name: top + "a", Size: 3 << 30}}, "more than 2147483648 bytes"},
 		"cut":              {[]tar.Header{{Name: top + "a", Size: 100}}, "unexpected EOF"},
-		"empty":            {nil, "nothing in it"},
+		"empty":            {nil, "it is empty"},
 	} {
 		t.Run(name, func(t *testing.T) { refuse(t, sourceTar(t, c.entries...), 2, c.want) })
 	}

@@ -27,7 +27,7 @@ const (
 	maxTreeFiles = 200_000
 	maxTreeBytes = 2 << 30
 	maxTreeName  = 1024 // bytes
-	tooLargeHint = "are data, an environment or a cache among the sources? In a git checkout a .gitignore leaves them out"
+	tooLargeHint = "do the sources contain data, an environment or a cache? In a git checkout, .gitignore excludes them"
 )
 
 // tree is a directory and the selected files in it: their names are relative, with slashes.
@@ -135,7 +135,7 @@ func (t *tree) isCopyable(name string, info fs.FileInfo) error {
 	}
 	// A link to nowhere is harmless: it stays one.
 	if _, err := t.root.Stat(name); path.IsAbs(to) || err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return hint.With(fmt.Errorf("%s: a link to %s, which is not among the sources", name, to), "put the file itself there, or a relative link to one within")
+		return hint.With(fmt.Errorf("%s: a link to %s, which is outside the sources", name, to), "replace the link by the file, or by a relative link to a file of the sources")
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (t *tree) addFile(w *tar.Writer, top, name string) error {
 	}
 	// tar finds out when a file grew or shrank meanwhile.
 	if n, err := io.Copy(w, f); err != nil || n != h.Size {
-		return hint.With(errors.Join(fmt.Errorf("it changed while it was copied, from %d bytes", h.Size), err), "let nothing write there meanwhile, and try again")
+		return hint.With(errors.Join(fmt.Errorf("it changed from %d bytes while dsbuild copied it", h.Size), err), "stop the program that writes there, and try again")
 	}
 	return nil
 }
@@ -272,7 +272,7 @@ func unpackSdist(ctx context.Context, r io.Reader, root *os.Root) error {
 		return rest, nil
 	})
 	if err == nil && top == "" {
-		err = errors.New("nothing in it")
+		err = errors.New("it is empty")
 	}
 	return err
 }
@@ -323,7 +323,7 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 	case h.Typeflag == tar.TypeDir:
 		err = u.root.MkdirAll(name, 0o755)
 	case name == ".":
-		return fmt.Errorf("%s: the top is no folder", h.Name)
+		return fmt.Errorf("%s: the top is not a folder", h.Name)
 	case h.Typeflag == tar.TypeReg:
 		err = u.writeFile(name, h.Size, h.FileInfo().Mode(), content)
 	case h.Typeflag == tar.TypeSymlink:
@@ -336,7 +336,7 @@ func (u *unpacker) unpackEntry(h *tar.Header, content io.Reader) error {
 		return fmt.Errorf("%s: neither a file, a folder nor a link", h.Name)
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s: is there twice", h.Name)
+		return fmt.Errorf("%s: occurs twice", h.Name)
 	}
 	return err
 }
@@ -348,7 +348,7 @@ func (u *unpacker) entryName(name string) (string, error) {
 		return ".", nil
 	}
 	if len(clean) > maxTreeName || !fs.ValidPath(clean) || strings.ContainsFunc(clean, unicode.IsControl) {
-		return "", fmt.Errorf("%.80q: a name that could mean another place", name)
+		return "", fmt.Errorf("%.80q: the name could lead to another folder", name)
 	}
 	return u.place(clean)
 }
@@ -391,7 +391,7 @@ func (u *unpacker) writeHardLink(name, target string) error {
 	}
 	info, err := u.root.Lstat(from)
 	if err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: a hard link to %.80q, which is no file before it", name, target)
+		return fmt.Errorf("%s: a hard link to %.80q, which is not an earlier file", name, target)
 	}
 	content, err := u.root.ReadFile(from)
 	if err != nil {
@@ -406,7 +406,7 @@ func (u *unpacker) writeLinks() error {
 	for _, h := range u.later {
 		for dir := path.Dir(h.Name); dir != "."; dir = path.Dir(dir) {
 			if info, err := u.root.Lstat(dir); err == nil && !info.IsDir() {
-				return fmt.Errorf("%s: lies in %s, which is no folder", h.Name, dir)
+				return fmt.Errorf("%s: is in %s, which is not a folder", h.Name, dir)
 			}
 		}
 		if err := u.root.MkdirAll(path.Dir(h.Name), 0o755); err != nil {
@@ -414,7 +414,7 @@ func (u *unpacker) writeLinks() error {
 		}
 		err := u.root.Symlink(h.Linkname, h.Name)
 		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%s: is there twice", h.Name)
+			err = fmt.Errorf("%s: occurs twice", h.Name)
 		}
 		if err != nil {
 			return err

@@ -102,7 +102,7 @@ func (e *SpaceError) Hint() string {
 		case "the output directory":
 			tips = append(tips, "-o another directory")
 		default:
-			tips = append(tips, "remove what is not needed in "+s.Path)
+			tips = append(tips, "remove unneeded files in "+s.Path)
 		}
 	}
 	return strings.Join(tips, "; ")
@@ -117,7 +117,7 @@ func CheckSpace(rooms []DiskRequirement, rep ui.Reporter) error {
 	for _, r := range rooms {
 		free, device, err := r.freeSpace()
 		if err != nil {
-			rep.Warn("how much is free in %s %s is not known: %v", r.What, r.Path, err)
+			rep.Warn("dsbuild does not know the free space in %s %s: %v", r.What, r.Path, err)
 			continue
 		}
 		left := free - taken[device]
@@ -126,7 +126,7 @@ func CheckSpace(rooms []DiskRequirement, rep ui.Reporter) error {
 		case left < r.Need:
 			bad.Short = append(bad.Short, Shortage{r, max(left, 0)})
 		case left < r.Most:
-			rep.Warn("%s %s has %s free: enough where the toolchain is there already, but made for the first time it takes up to %s",
+			rep.Warn("%s %s has %s free: enough if the toolchain exists already, but a new toolchain takes up to %s",
 				r.What, r.Path, ui.Size(left), ui.Size(r.Most))
 		}
 	}

@@ -64,7 +64,7 @@ func TestCheckSpace(t *testing.T) {
 	if err := CheckSpace([]DiskRequirement{{What: "the engine's cache", Path: dir, Need: 3 << 20, Most: 16 << 30}}, rep); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(said.String(), "has 4.0 MiB free: enough where the toolchain is there already, but made for the first time it takes up to 16.0 GiB") {
+	if !strings.Contains(said.String(), "has 4.0 MiB free: enough if the toolchain exists already, but a new toolchain takes up to 16.0 GiB") {
 		t.Error(said.String())
 	}
 }

@@ -223,8 +223,8 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		want string
 	}{
 		"as asked":   {wheeltest.DefaultOps(), ""},
-		"glibc":      {wheeltest.DefaultOps(), ", asked for glibc 2.0"},
-		"op missing": {wheeltest.DefaultOps()[:1], "op fused_adam was asked for and is not inside"},
+		"glibc":      {wheeltest.DefaultOps(), ", requested glibc 2.0"},
+		"op missing": {wheeltest.DefaultOps()[:1], "op fused_adam was requested but is missing"},
 	} {
 		f := &fake{compiled: func(dir string) {
 			wheeltest.Compiled(t, dir, wheeltest.Options{Ops: c.ops})
@@ -249,7 +249,7 @@ func TestRunnerPacksAndAudits(t *testing.T) {
 		kept, _ := os.ReadDir(r.Store.Dir)
 		if c.want == "" {
 			if err != nil || a.Manifest.Builder != "fake" || a.Manifest.BuiltAt == nil || len(left) != 5 || len(kept) != 1 || f.imported == "" ||
-				!strings.Contains(said.String(), "the ops were not run, for this CPU is old") {
+				!strings.Contains(said.String(), "dsbuild did not run the ops, because this CPU is old") {
 				t.Errorf("%s: %+v, %v, left %v, kept %v, said %s", name, a, err, left, kept, &said)
 			}
 			again := t.TempDir()

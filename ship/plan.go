@@ -153,7 +153,7 @@ func (p *Plan) noWheelError() error {
 		if len(p.Left) == 0 || slices.ContainsFunc(p.Left, func(l Left) bool { return !l.unserved }) {
 			return nil
 		}
-		return &Error{"no wheel can be built for any of the nodes", p.Left[0].Hint, 2}
+		return &Error{"dsbuild can build no wheel for any of the nodes", p.Left[0].Hint, 2}
 	}
 	var all []error
 	for _, w := range p.Wheels {

@@ -109,7 +109,7 @@ func (s State) description() string {
 	case Placed:
 		return "built before"
 	case Running:
-		return "running already"
+		return "already running"
 	}
 	return string(s)
 }
@@ -117,7 +117,7 @@ func (s State) description() string {
 func (w *Wheel) describe() []string {
 	lines := []string{w.Name + "  " + w.State.description(), "  for " + ui.FoldNames(w.Nodes)}
 	if n := len(w.Running); n > 0 && n < len(w.Nodes) {
-		lines = append(lines, "  running already on "+ui.FoldNames(w.Running))
+		lines = append(lines, "  already running on "+ui.FoldNames(w.Running))
 	}
 	if w.Plan != nil {
 		tc := w.Plan.Toolchain

@@ -268,7 +268,7 @@ func (s *Shipment) recordBuild(r pipeline.Result, w *Wheel) {
 		w.State = Stored
 	}
 	if err := s.opt.Store.Note(w.request, w.Plan.Digest); err != nil {
-		s.opt.Report.Warn("%s: the store does not keep in mind what it was built for: %v", w.Name, err)
+		s.opt.Report.Warn("%s: the store could not record its targets: %v", w.Name, err)
 	}
 }
 
@@ -371,7 +371,7 @@ func (s *Shipment) nodesLackingPackages(w *Wheel) (places []int) {
 // awaitBundle records, for nodes that lack packages, that a wheelhouse will bring them.
 func (s *Shipment) awaitBundle(w *Wheel) {
 	for _, i := range s.nodesLackingPackages(w) {
-		s.given[i].Coming = "with what it lacks, once that is gathered"
+		s.given[i].Coming = "with its missing packages, once dsbuild has collected them"
 	}
 }
 

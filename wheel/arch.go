@@ -81,9 +81,9 @@ func parseArch(entry string) (Arch, error) {
 		return Arch{}, &ArchError{entry, "empty entry in the list"}
 	case m != nil:
 	case strings.ContainsAny(entry, ", "):
-		return Arch{}, &ArchError{entry, `entries are joined by ";", not by commas or spaces`}
+		return Arch{}, &ArchError{entry, `separate entries with ";", not with commas or spaces`}
 	case archSuffix.MatchString(entry):
-		return Arch{}, &ArchError{entry, "DeepSpeed takes no arch-specific suffix (a, f)"}
+		return Arch{}, &ArchError{entry, "DeepSpeed supports no arch-specific suffix (a, f)"}
 	default:
 		return Arch{}, &ArchError{entry, "not a compute capability X.Y or X.Y+PTX"}
 	}

@@ -30,8 +30,8 @@ func TestParseArchsRefuses(t *testing.T) {
 	for in, why := range map[string]string{
 		"":          "empty entry",
 		"8.0;":      "empty entry",
-		"8.0,8.6":   "joined by",
-		"8.0 8.6":   "joined by",
+		"8.0,8.6":   "separate entries",
+		"8.0 8.6":   "separate entries",
 		"9.0a":      "suffix",
 		"Ampere":    "not a compute capability",
 		"80":        "not a compute capability",

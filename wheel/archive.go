@@ -37,7 +37,7 @@ const (
 	freeContent = 64 << 20
 )
 
-const damagedHint = "the file is no wheel or is damaged: build or copy it again"
+const damagedHint = "the file is not a wheel or is damaged: build or copy it again"
 
 // errNoMember is a file that a wheel does not have.
 var errNoMember = errors.New("not in the wheel")
@@ -194,7 +194,7 @@ func (t *tight) Read(p []byte) (int, error) {
 	n, err := t.inflater.Read(p)
 	if errors.Is(err, io.EOF) {
 		if _, more := t.raw.ReadByte(); !errors.Is(more, io.EOF) {
-			return n, errors.New("its compressed data end before the place they lie in")
+			return n, errors.New("its compressed data end too early")
 		}
 	}
 	return n, err
@@ -227,7 +227,7 @@ func checkTree(entries []zipMember) error {
 		a, b := names[i-1], names[i]
 		switch {
 		case a == b:
-			return fmt.Errorf("%s: is there twice", a)
+			return fmt.Errorf("%s: occurs twice", a)
 		case strings.HasPrefix(b, a+"/"):
 			return fmt.Errorf("%s: is a file and a directory", a)
 		}
@@ -272,7 +272,7 @@ func (a *Archive) readDir(root *os.Root) error {
 		case why != "":
 			return fmt.Errorf("%q: its name %s", name, why)
 		case !info.Mode().IsRegular():
-			return fmt.Errorf("%s: is no plain file: %v", name, info.Mode().Type())
+			return fmt.Errorf("%s: is not a regular file: %v", name, info.Mode().Type())
 		case len(a.members) == maxMembers:
 			return fmt.Errorf("it has more than %d files", maxMembers)
 		case total > maxContent:
@@ -293,7 +293,7 @@ func (a *Archive) checkNames() error {
 		a.index[m.Name] = i
 		p := installPath(m.Name)
 		if other, taken := places[p]; taken {
-			return fmt.Errorf("%s and %s are installed in one place", a.members[other].Name, m.Name)
+			return fmt.Errorf("installers would write %s and %s to the same path", a.members[other].Name, m.Name)
 		}
 		places[p] = i
 		// Python accepts a dist-info directory in upper and lower case.
@@ -315,12 +315,12 @@ func (a *Archive) checkNames() error {
 	for _, m := range a.members {
 		top, _, inside := strings.Cut(m.Name, "/")
 		if inside && strings.HasSuffix(top, dataSuffix) && !sameBase(strings.TrimSuffix(top, dataSuffix), name, version) {
-			return fmt.Errorf("%s: pip takes %s for the data directory, which is %s-%s%s", m.Name, top, name, version, dataSuffix)
+			return fmt.Errorf("%s: pip uses %s as the data directory, but it is %s-%s%s", m.Name, top, name, version, dataSuffix)
 		}
 	}
 	if a.file.Name != "" && !(sameName(name, a.file.Name) && sameVersion(version, a.file.Version)) {
 		return &FileError{
-			Path: a.path, Err: fmt.Errorf("inside it is %s, which is another distribution than its name says", a.distInfo),
+			Path: a.path, Err: fmt.Errorf("it contains %s, but its name is of another distribution", a.distInfo),
 			hint: nameHint,
 		}
 	}
@@ -478,7 +478,7 @@ func (s *stream) Read(p []byte) (int, error) {
 func (s *stream) finish() error {
 	switch n, err := io.ReadFull(s.r, make([]byte, 1)); {
 	case n > 0:
-		return fmt.Errorf("%s: goes on after its %d bytes", s.name, s.size)
+		return fmt.Errorf("%s: continues after its %d bytes", s.name, s.size)
 	case err != io.EOF:
 		return fmt.Errorf("%s: after its %d bytes: %w", s.name, s.size, err)
 	case s.sum != nil && s.sum.Sum32() != s.crc:

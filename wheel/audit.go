@@ -12,7 +12,7 @@ type Want struct {
 	Archs     map[string][]Arch // of each op that is to have device code
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest machine that is to run it; "" where none was named
-	KeepDebug bool   // debug information was asked for
+	KeepDebug bool   // debug information was requested
 }
 
 // AuditError lists every way in which a wheel differs from the expectation.
@@ -23,7 +23,7 @@ type AuditError struct {
 }
 
 func (e *AuditError) Error() string {
-	return e.Wheel + " is not what it should be:\n  " + strings.Join(e.Findings, "\n  ")
+	return e.Wheel + " is not as expected:\n  " + strings.Join(e.Findings, "\n  ")
 }
 
 // Hint suggests a remedy.
@@ -34,9 +34,9 @@ func (e *AuditError) ExitCode() int { return 4 }
 
 // NotAsked returns the error for a finished wheel that differs from the request.
 func NotAsked(wheel string, findings []string) error {
-	try := "the compile log names the ops DeepSpeed left out and why"
+	try := "the compile log names the ops that DeepSpeed left out, with the reason"
 	if slices.ContainsFunc(findings, func(f string) bool { return strings.Contains(f, askedGlibc) }) {
-		try = "extensions are linked for glibc 2.28: the symbols named have no older version, and dsbuild does not define them; give an older --base, or leave --glibc out"
+		try = "dsbuild links extensions for glibc 2.28: these symbols have no older version, and dsbuild does not define them; give an older --base, or leave --glibc out"
 	}
 	return &AuditError{wheel, findings, try}
 }
@@ -58,10 +58,10 @@ func Audit(c Contents, w Want) []string {
 	for _, op := range w.Ops {
 		switch found[op] {
 		case 0:
-			findings = append(findings, fmt.Sprintf("op %s was asked for and is not inside", op))
+			findings = append(findings, fmt.Sprintf("op %s was requested but is missing", op))
 		case 1:
 		default:
-			findings = append(findings, fmt.Sprintf("op %s is inside %d times", op, found[op]))
+			findings = append(findings, fmt.Sprintf("op %s occurs %d times", op, found[op]))
 		}
 	}
 	return findings
@@ -71,11 +71,11 @@ func Audit(c Contents, w Want) []string {
 func (w Want) auditExtension(e Extension) []string {
 	op := e.Op()
 	if !slices.Contains(w.Ops, op) {
-		return []string{fmt.Sprintf("op %s is inside but was not asked for", op)}
+		return []string{fmt.Sprintf("op %s is in the wheel but was not requested", op)}
 	}
-	findings := e.compareCPU("asked for at most", w.CPU)
+	findings := e.compareCPU("requested at most", w.CPU)
 	archs := w.Archs[op]
-	findings = append(findings, e.compareArchs("asked for", Capabilities(archs, false), Capabilities(archs, true))...)
+	findings = append(findings, e.compareArchs("requested", Capabilities(archs, false), Capabilities(archs, true))...)
 	if len(e.RPath) > 0 {
 		findings = append(findings, fmt.Sprintf("op %s looks for libraries in %s", op, strings.Join(e.RPath, ", ")))
 	}
@@ -86,7 +86,7 @@ func (w Want) auditExtension(e Extension) []string {
 }
 
 // askedGlibc ends every finding of compareGlibc and AuditTags, before the version.
-const askedGlibc = ", asked for glibc "
+const askedGlibc = ", requested glibc "
 
 // compareGlibc compares the C and C++ library versions that an extension needs with the glibc of
 // a machine. Newer parts of libstdc++ give the wheel a newer platform tag, and pip then refuses
@@ -146,12 +146,12 @@ func (e Extension) compareCPU(says string, level CPULevel) []string {
 	var findings []string
 	switch {
 	case e.CPU.Max == "":
-		findings = append(findings, fmt.Sprintf("op %s holds no x86-64 code", e.Op()))
+		findings = append(findings, fmt.Sprintf("op %s has no x86-64 code", e.Op()))
 	case !level.Includes(e.CPU.Max):
-		findings = append(findings, fmt.Sprintf("op %s holds %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
+		findings = append(findings, fmt.Sprintf("op %s has %s instructions, %s %s", e.Op(), e.CPU.Max, says, level))
 	}
 	if len(e.CPU.Beyond) > 0 {
-		findings = append(findings, fmt.Sprintf("op %s holds instructions of no CPU level: %s", e.Op(), strings.Join(e.CPU.Beyond, ", ")))
+		findings = append(findings, fmt.Sprintf("op %s has instructions of no CPU level: %s", e.Op(), strings.Join(e.CPU.Beyond, ", ")))
 	}
 	return findings
 }

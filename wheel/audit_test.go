@@ -27,20 +27,20 @@ func TestAudit(t *testing.T) {
 		change func(*Contents, *Want)
 		want   string
 	}{
-		"op missing":      {func(c *Contents, _ *Want) { c.Extensions = c.Extensions[1:] }, "op cpu_adam was asked for and is not inside"},
-		"op too many":     {func(_ *Contents, w *Want) { w.Ops = w.Ops[:1] }, "op fused_adam is inside but was not asked for"},
-		"arch missing":    {func(c *Contents, _ *Want) { c.Extensions[1].SASS = nil }, "op fused_adam has SASS for nothing, asked for 8.0"},
-		"arch too many":   {func(c *Contents, _ *Want) { c.Extensions[1].SASS = []string{"9.0", "8.0"} }, "op fused_adam has SASS for 8.0, 9.0, asked for 8.0"},
-		"PTX missing":     {func(_ *Contents, w *Want) { w.Archs["fused_adam"][0].PTX = true }, "op fused_adam has PTX for nothing, asked for 8.0"},
-		"another's archs": {func(_ *Contents, w *Want) { w.Archs["fused_adam"], w.Archs["other"] = nil, w.Archs["fused_adam"] }, "op fused_adam has SASS for 8.0, asked for nothing"},
-		"code not asked":  {func(c *Contents, _ *Want) { c.Extensions[0].PTX = []string{"8.0"} }, "op cpu_adam has PTX for 8.0, asked for nothing"},
-		"CPU too high":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam holds x86-64-v4 instructions, asked for at most x86-64-v3"},
-		"no CPU level":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"avx512_vnni"} }, "op cpu_adam holds instructions of no CPU level: avx512_vnni"},
-		"op twice":        {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam is inside 2 times"},
-		"no x86-64":       {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam holds no x86-64 code"},
+		"op missing":      {func(c *Contents, _ *Want) { c.Extensions = c.Extensions[1:] }, "op cpu_adam was requested but is missing"},
+		"op too many":     {func(_ *Contents, w *Want) { w.Ops = w.Ops[:1] }, "op fused_adam is in the wheel but was not requested"},
+		"arch missing":    {func(c *Contents, _ *Want) { c.Extensions[1].SASS = nil }, "op fused_adam has SASS for nothing, requested 8.0"},
+		"arch too many":   {func(c *Contents, _ *Want) { c.Extensions[1].SASS = []string{"9.0", "8.0"} }, "op fused_adam has SASS for 8.0, 9.0, requested 8.0"},
+		"PTX missing":     {func(_ *Contents, w *Want) { w.Archs["fused_adam"][0].PTX = true }, "op fused_adam has PTX for nothing, requested 8.0"},
+		"another's archs": {func(_ *Contents, w *Want) { w.Archs["fused_adam"], w.Archs["other"] = nil, w.Archs["fused_adam"] }, "op fused_adam has SASS for 8.0, requested nothing"},
+		"code not asked":  {func(c *Contents, _ *Want) { c.Extensions[0].PTX = []string{"8.0"} }, "op cpu_adam has PTX for 8.0, requested nothing"},
+		"CPU too high":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = CPUv4 }, "op cpu_adam has x86-64-v4 instructions, requested at most x86-64-v3"},
+		"no CPU level":    {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Beyond = []string{"avx512_vnni"} }, "op cpu_adam has instructions of no CPU level: avx512_vnni"},
+		"op twice":        {func(c *Contents, _ *Want) { c.Extensions = append(c.Extensions, c.Extensions[0]) }, "op cpu_adam occurs 2 times"},
+		"no x86-64":       {func(c *Contents, _ *Want) { c.Extensions[0].CPU.Max = "" }, "op cpu_adam has no x86-64 code"},
 		"not stripped":    {func(c *Contents, _ *Want) { c.Extensions[0].Stripped = false }, "op cpu_adam is not stripped"},
-		"glibc":           {func(_ *Contents, w *Want) { w.Glibc = "2.31" }, "op cpu_adam needs glibc 2.34, asked for glibc 2.31"},
-		"libstdc++":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.30", "2.34" }, "op fused_adam needs GLIBCXX 3.4.30, CXXABI nothing and libgcc nothing: that is manylinux_2_35_x86_64, asked for glibc 2.34"},
+		"glibc":           {func(_ *Contents, w *Want) { w.Glibc = "2.31" }, "op cpu_adam needs glibc 2.34, requested glibc 2.31"},
+		"libstdc++":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.30", "2.34" }, "op fused_adam needs GLIBCXX 3.4.30, CXXABI nothing and libgcc nothing: that is manylinux_2_35_x86_64, requested glibc 2.34"},
 		"no policy":       {func(c *Contents, w *Want) { c.Extensions[1].GLIBCXX, w.Glibc = "3.4.99", "2.34" }, "op fused_adam: no manylinux policy offers glibc 2.4 with GLIBCXX 3.4.99"},
 		"RPATH":           {func(c *Contents, _ *Want) { c.Extensions[0].RPath = []string{"/build/lib"} }, "op cpu_adam looks for libraries in /build/lib"},
 	} {
@@ -62,7 +62,7 @@ func TestAuditGlibc(t *testing.T) {
 		}
 	}
 	const name = "deepspeed-0.19.8-cp311-cp311-manylinux_2_35_x86_64.whl"
-	for glibc, want := range map[string]string{"": "", "2.36": "", "2.35": "", "2.34": "it is tagged manylinux_2_35_x86_64, asked for glibc 2.34"} {
+	for glibc, want := range map[string]string{"": "", "2.36": "", "2.35": "", "2.34": "it is tagged manylinux_2_35_x86_64, requested glibc 2.34"} {
 		if got := strings.Join(AuditTags(name, glibc), "; "); got != want {
 			t.Errorf("%s for glibc %q: %q, want %q", name, glibc, got, want)
 		}

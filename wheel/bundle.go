@@ -70,7 +70,7 @@ func ReadBundle(dir string) (Bundle, error) {
 	list := filepath.Join(dir, BundleName)
 	text, err := readBounded(list)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Bundle{}, &FileError{list, errors.New("no such file: the folder is no wheelhouse"), "make one with: dsbuild wheel --bundle"}
+		return Bundle{}, &FileError{list, errors.New("no such file: the folder is not a wheelhouse"), "make one with: dsbuild wheel --bundle"}
 	}
 	if err != nil {
 		return Bundle{}, &FileError{list, err, bundleHint}
@@ -87,7 +87,7 @@ func ReadBundle(dir string) (Bundle, error) {
 	return b, nil
 }
 
-const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or make it anew with dsbuild wheel --bundle"
+const bundleHint = "the wheelhouse is damaged or incomplete: copy it again, or make it again with dsbuild wheel --bundle"
 
 // parseBundle reads the text of bundle.json. It refuses every entry that could mean another file
 // or another distribution.
@@ -97,7 +97,7 @@ func parseBundle(text []byte) (Bundle, error) {
 		return Bundle{}, err
 	}
 	if !bundlePython.MatchString(b.Python) {
-		return Bundle{}, fmt.Errorf("the Python %.20q is none", b.Python)
+		return Bundle{}, fmt.Errorf("%.20q is not a version of Python", b.Python)
 	}
 	if len(b.Wheels) > maxBundle {
 		return Bundle{}, fmt.Errorf("it lists more than %d wheels", maxBundle)
@@ -127,13 +127,13 @@ func (w BundleWheel) checkWheel() error {
 	case w.Name != pypi.CanonPackageName(w.Name) || !sameName(f.Name, w.Name) || !sameVersion(f.Version, w.Version):
 		return fmt.Errorf("%s: listed as %.80q, version %.80q", w.File, w.Name, w.Version)
 	case !hexSHA256.MatchString(w.SHA256) || w.Size <= 0:
-		return fmt.Errorf("%s: its sha256 or size is none", w.File)
+		return fmt.Errorf("%s: its sha256 or size is not valid", w.File)
 	case w.Why != Dependency && w.Why != Companion:
-		return fmt.Errorf("%s: %.40q is no reason to be there", w.File, w.Why)
+		return fmt.Errorf("%s: the reason %.40q is unknown", w.File, w.Why)
 	case FromTorch(w.Name):
-		return fmt.Errorf("%s: torch, and what comes with it, is never replaced", w.File)
+		return fmt.Errorf("%s: dsbuild never replaces torch and its packages", w.File)
 	case w.Name == "deepspeed":
-		return fmt.Errorf("%s: DeepSpeed's own wheel lies beside the wheelhouse, not in it", w.File)
+		return fmt.Errorf("%s: DeepSpeed's own wheel must be beside the wheelhouse, not in it", w.File)
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (w *BundleWheel) readWheel(dir string) error {
 		return err
 	}
 	if foreign := a.foreignTops(func(top string) bool { return !torchFolder(top) && !strings.EqualFold(top, "deepspeed") }); len(foreign) > 0 {
-		return &FileError{w.Path, fmt.Errorf("it would put files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle"}
+		return &FileError{w.Path, fmt.Errorf("it would write files into %s, which belongs to another package", strings.Join(foreign, ", ")), "leave it out of the bundle"}
 	}
 	f, _ := a.FileName()
 	w.Requires, w.Tags = m.RequiresDist, f.Tags

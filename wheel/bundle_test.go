@@ -79,20 +79,20 @@ func TestHostileBundles(t *testing.T) {
 		"no hash":        {func(b *wheel.Bundle, _ string) { b.Wheels[0].SHA256 = "" }, "sha256 or size"},
 		"other hash":     {func(b *wheel.Bundle, _ string) { b.Wheels[0].SHA256 = strings.Repeat("a", 64) }, "it has sha256"},
 		"other size":     {func(b *wheel.Bundle, _ string) { b.Wheels[0].Size++ }, "it has sha256"},
-		"no reason":      {func(b *wheel.Bundle, _ string) { b.Wheels[0].Why = "" }, "no reason"},
+		"no reason":      {func(b *wheel.Bundle, _ string) { b.Wheels[0].Why = "" }, "is unknown"},
 		"twice":          {func(b *wheel.Bundle, _ string) { b.Wheels = append(b.Wheels, b.Wheels[0]) }, "twice"},
-		"no Python":      {func(b *wheel.Bundle, _ string) { b.Python = "3; rm" }, "the Python"},
+		"no Python":      {func(b *wheel.Bundle, _ string) { b.Python = "3; rm" }, "is not a version of Python"},
 		"gone":           {func(b *wheel.Bundle, dir string) { os.Remove(filepath.Join(dir, b.Wheels[0].File)) }, "no such file"},
 		"a folder": {func(b *wheel.Bundle, dir string) {
 			os.Remove(filepath.Join(dir, b.Wheels[0].File))
 			os.Mkdir(filepath.Join(dir, b.Wheels[0].File), 0o755)
 		}, "no such file"},
 		"too many":        {func(b *wheel.Bundle, _ string) { b.Wheels = make([]wheel.BundleWheel, 3000) }, "more than 2000"},
-		"brings torch":    {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch/__init__.py") }, "would put files into torch"},
-		"brings torch.py": {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch.py") }, "would put files into torch.py"},
-		"hides torch":     {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/platlib/torch/x.py") }, "would put files into torch"},
-		"brings nvidia":   {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "nvidia/cu13/lib/x.so") }, "would put files into nvidia"},
-		"deepspeed":       {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "deepspeed/x.py") }, "would put files into deepspeed"},
+		"brings torch":    {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch/__init__.py") }, "would write files into torch"},
+		"brings torch.py": {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "torch.py") }, "would write files into torch.py"},
+		"hides torch":     {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "hjson-3.1.0.data/platlib/torch/x.py") }, "would write files into torch"},
+		"brings nvidia":   {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "nvidia/cu13/lib/x.so") }, "would write files into nvidia"},
+		"deepspeed":       {func(b *wheel.Bundle, dir string) { rebuilt(t, b, dir, "deepspeed/x.py") }, "would write files into deepspeed"},
 		"no zip":          {func(b *wheel.Bundle, dir string) { replaced(t, b, dir, "no zip") }, "not a valid zip"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestHostileBundles(t *testing.T) {
 			}
 		})
 	}
-	if _, err := wheel.ReadBundle(t.TempDir()); err == nil || !strings.Contains(err.Error(), "no wheelhouse") {
+	if _, err := wheel.ReadBundle(t.TempDir()); err == nil || !strings.Contains(err.Error(), "not a wheelhouse") {
 		t.Error(err)
 	}
 }

@@ -34,7 +34,7 @@ func (a *Archive) readCommands() (names, damage []string, err error) {
 			name, inFolder, isFolder := strings.Cut(rest, "/")
 			names = append(names, name)
 			if isFolder {
-				damage = append(damage, fmt.Sprintf("the command %.80q lies in a folder, which installers treat differently", name+"/"+inFolder))
+				damage = append(damage, fmt.Sprintf("the command %.80q is in a folder, which installers treat differently", name+"/"+inFolder))
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func parseEntryPoints(text string) (names, damage []string) {
 		name = strings.TrimRight(name, " \t")
 		switch {
 		case strings.ContainsFunc(strings.ReplaceAll(line, "\t", ""), isControl):
-			damage = append(damage, fmt.Sprintf("%s: line %d holds a control character", entryPointsName, i+1))
+			damage = append(damage, fmt.Sprintf("%s: line %d has a control character", entryPointsName, i+1))
 		case line == "" || line[0] == '#' || line[0] == ';':
 		case line[0] == '[' && line[len(line)-1] == ']':
 			section = strings.TrimSpace(strings.Trim(line, "[]"))
@@ -83,7 +83,7 @@ func (a *Archive) verifyCommands() (damage []string, err error) {
 	for _, name := range names {
 		switch {
 		case !commandName.MatchString(name):
-			damage = append(damage, fmt.Sprintf("the command %.80q has a name that could mean another place", name))
+			damage = append(damage, fmt.Sprintf("the name of the command %.80q could lead to another folder", name))
 		case ofEnvironment(name):
 			damage = append(damage, fmt.Sprintf("the command %s would replace a program of the environment itself", name))
 		}

@@ -24,7 +24,7 @@ const (
 const (
 	distInfoSuffix = ".dist-info"
 	dataSuffix     = ".data"
-	nameHint       = "give the file its own name back: pip reads name, version and tags from it"
+	nameHint       = "rename the file to its original name: pip reads name, version and tags from it"
 )
 
 // Metadata is the content of a wheel's METADATA file. Format: the core metadata specifications
@@ -60,9 +60,9 @@ func ParseMetadata(text []byte) (Metadata, error) {
 	case err != nil:
 		return Metadata{}, fmt.Errorf("METADATA: %w", err)
 	case !distName.MatchString(m.Name):
-		return Metadata{}, fmt.Errorf("METADATA: the name %.80q is none", m.Name)
+		return Metadata{}, fmt.Errorf("METADATA: %.80q is not a valid name", m.Name)
 	case !distVersion.MatchString(m.Version):
-		return Metadata{}, fmt.Errorf("METADATA: the version %.80q is none", m.Version)
+		return Metadata{}, fmt.Errorf("METADATA: %.80q is not a valid version", m.Version)
 	}
 	return m, nil
 }
@@ -81,7 +81,7 @@ var (
 func set(field *string, value string) error {
 	switch {
 	case *field != "":
-		return errors.New("is there twice")
+		return errors.New("occurs twice")
 	case !utf8.ValidString(value):
 		return errors.New("is not UTF-8")
 	case strings.ContainsFunc(value, isControl):
@@ -94,14 +94,14 @@ func set(field *string, value string) error {
 // parseRequirement reads a requirement of PEP 508 and returns it in one form.
 func parseRequirement(value string) (string, error) {
 	if !requirement.MatchString(value) || !utf8.ValidString(value) || strings.ContainsFunc(value, isControl) {
-		return "", fmt.Errorf("%.80q is no requirement", value)
+		return "", fmt.Errorf("%.80q is not a requirement", value)
 	}
 	url := ""
 	if m := directReference.FindStringSubmatch(value); m != nil {
 		// A URL ends at a space: a semicolon before that is a part of it.
 		to, marker, _ := strings.Cut(value[len(m[0]):], " ")
 		if marker = strings.TrimSpace(marker); marker != "" && marker[0] != ';' {
-			return "", fmt.Errorf("%.80q is no requirement", value)
+			return "", fmt.Errorf("%.80q is not a requirement", value)
 		}
 		value, url = m[1]+marker, " @ "+to
 	}
@@ -110,7 +110,7 @@ func parseRequirement(value string) (string, error) {
 		return "", err
 	}
 	if d.Constraint != "" && !strings.ContainsRune("<>=!~", rune(d.Constraint[0])) { // "a(b)"
-		return "", fmt.Errorf("%.80q is no requirement", value)
+		return "", fmt.Errorf("%.80q is not a requirement", value)
 	}
 	r := d.Name
 	if d.Extras != "" {
@@ -164,7 +164,7 @@ func eachField(text []byte, do func(name, value string) error) error {
 		rest = rest[end:]
 		name, value, ok := strings.Cut(lines, ":")
 		if !ok || name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return fmt.Errorf("line %d is no header field", n)
+			return fmt.Errorf("line %d is not a header field", n)
 		}
 		if err := do(strings.ToLower(name), unfoldLines(value)); err != nil {
 			return fmt.Errorf("line %d: %s: %w", n, name, err)
@@ -238,9 +238,9 @@ func ParseWheelFile(text []byte) (WheelFile, error) {
 	switch n, bad := strconv.Atoi(major); {
 	case err != nil:
 	case bad != nil:
-		err = fmt.Errorf("the Wheel-Version %.80q is none", w.Version)
+		err = fmt.Errorf("%.80q is not a Wheel-Version", w.Version)
 	case n != 1:
-		err = fmt.Errorf("it is of format %.80s, and only 1 is known", w.Version)
+		err = fmt.Errorf("its format is %.80s; dsbuild knows only format 1", w.Version)
 	}
 	if err != nil {
 		return WheelFile{}, fmt.Errorf("WHEEL: %w", err)
@@ -290,7 +290,7 @@ var (
 // cp38.cp39-abi3-linux_x86_64 is two.
 func expandTags(tag string) ([]string, error) {
 	if !tagSet.MatchString(tag) {
-		return nil, fmt.Errorf("%.80q is no tag", tag)
+		return nil, fmt.Errorf("%.80q is not a tag", tag)
 	}
 	parts := strings.Split(strings.ToLower(tag), "-")
 	pythons, abis, platforms := strings.Split(parts[0], "."), strings.Split(parts[1], "."), strings.Split(parts[2], ".")
@@ -397,7 +397,7 @@ func (a *Archive) Metadata() (Metadata, error) {
 	}
 	name, version, err := splitDistInfo(a.distInfo)
 	if err == nil && !(sameName(m.Name, name) && sameVersion(m.Version, version)) {
-		err = fmt.Errorf("METADATA is of %s %s, the directory is %s", m.Name, m.Version, a.distInfo)
+		err = fmt.Errorf("METADATA is for %s %s, but the directory is %s", m.Name, m.Version, a.distInfo)
 	}
 	if err != nil {
 		return Metadata{}, a.damagedError(err)

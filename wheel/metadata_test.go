@@ -47,26 +47,26 @@ func TestReadMetadata(t *testing.T) {
 
 func TestReadMetadataRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                 `the name "" is none`,
-		"Name: deepspeed\n":                `the version "" is none`,
-		"Name: -\nVersion: 1\n":            `the name "-" is none`,
-		"Name: a\nVersion: $(id)\n":        `the version "$(id)" is none`,
+		"":                                 `"" is not a valid name`,
+		"Name: deepspeed\n":                `"" is not a valid version`,
+		"Name: -\nVersion: 1\n":            `"-" is not a valid name`,
+		"Name: a\nVersion: $(id)\n":        `"$(id)" is not a valid version`,
 		"Name: a\nVersion: \x1b[1m\n":      "line 2: Version: holds a control character",
 		"Name: a\nVersion: \xff\n":         "line 2: Version: is not UTF-8",
-		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: is there twice",
-		"Name: a\nno field\nVersion: 1\n":  "line 2 is no header field",
-		" Name: a\nVersion: 1\n":           "line 1 is no header field",
-		"Name: a\n b\nNäme: a\n":           "line 3 is no header field",
-		": a\n":                            "line 1 is no header field",
-		"Requires-Dist: $(id)\n":           `"$(id)" is no requirement`,
-		"Requires-Dist: \n":                `"" is no requirement`,
-		"Requires-Dist: a b\n":             `"a b" is no requirement`,
-		"Requires-Dist: a[b\n":             `"a[b" is no requirement`,
-		"Requires-Dist: a@https://b c\n":   `"a@https://b c" is no requirement`,
-		"Requires-Dist: a[]b\n":            `"a[]b" is no requirement`,
-		"Requires-Dist: a>\x00\n":          "is no requirement",
-		"Name: torch\nVersion: 0.19.8\n":   "METADATA is of torch 0.19.8, the directory is deepspeed-0.19.8",
-		"Name: DeepSpeed\nVersion: 0.19\n": "METADATA is of DeepSpeed 0.19, the directory is deepspeed-0.19.8",
+		"Name: a\nName: b\nVersion: 1\n":   "line 2: Name: occurs twice",
+		"Name: a\nno field\nVersion: 1\n":  "line 2 is not a header field",
+		" Name: a\nVersion: 1\n":           "line 1 is not a header field",
+		"Name: a\n b\nNäme: a\n":           "line 3 is not a header field",
+		": a\n":                            "line 1 is not a header field",
+		"Requires-Dist: $(id)\n":           `"$(id)" is not a requirement`,
+		"Requires-Dist: \n":                `"" is not a requirement`,
+		"Requires-Dist: a b\n":             `"a b" is not a requirement`,
+		"Requires-Dist: a[b\n":             `"a[b" is not a requirement`,
+		"Requires-Dist: a@https://b c\n":   `"a@https://b c" is not a requirement`,
+		"Requires-Dist: a[]b\n":            `"a[]b" is not a requirement`,
+		"Requires-Dist: a>\x00\n":          "is not a requirement",
+		"Name: torch\nVersion: 0.19.8\n":   "METADATA is for torch 0.19.8, but the directory is deepspeed-0.19.8",
+		"Name: DeepSpeed\nVersion: 0.19\n": "METADATA is for DeepSpeed 0.19, but the directory is deepspeed-0.19.8",
 	} {
 		_, err := readMetadata(write(t, name, [2]string{distInfo + "METADATA", text}))
 		var bad *FileError
@@ -144,13 +144,13 @@ func TestParseWheelFile(t *testing.T) {
 	}
 	bomb := strings.Repeat("a.", 100) + "a"
 	for text, want := range map[string]string{
-		"":                                     `the Wheel-Version "" is none`,
-		"Wheel-Version: 2.0\n":                 "it is of format 2.0, and only 1 is known",
-		"Wheel-Version: 1.0\nTag: any\n":       `line 2: Tag: "any" is no tag`,
-		"Wheel-Version: 1.0\nTag: a-b-c-d\n":   `"a-b-c-d" is no tag`,
+		"":                                     `"" is not a Wheel-Version`,
+		"Wheel-Version: 2.0\n":                 "its format is 2.0; dsbuild knows only format 1",
+		"Wheel-Version: 1.0\nTag: any\n":       `line 2: Tag: "any" is not a tag`,
+		"Wheel-Version: 1.0\nTag: a-b-c-d\n":   `"a-b-c-d" is not a tag`,
 		"Tag: " + bomb + "-" + bomb + "-any\n": "stands for more than 4096 tags",
 		strings.Repeat("Tag: a-b-c\n", 5000):   "more than 4096 tags",
-		"Build: 1\nBuild: 2\n":                 "line 2: Build: is there twice",
+		"Build: 1\nBuild: 2\n":                 "line 2: Build: occurs twice",
 	} {
 		if _, err := ParseWheelFile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, want %q", text, err, want)
@@ -176,9 +176,9 @@ func TestParseFileName(t *testing.T) {
 		"a-1-x1-py3-none-any.whl":                         `build tag "x1"`,
 		"a%-1-py3-none-any.whl":                           `"a%", version "1"`,
 		"a-1%2Bb-py3-none-any.whl":                        `"a", version "1%2Bb"`,
-		"a-1-py3-none-.whl":                               `"py3-none-" is no tag`,
+		"a-1-py3-none-.whl":                               `"py3-none-" is not a tag`,
 		"--py3-none-any.whl":                              `"", version ""`,
-		"a-1-py3-none-an\x1by.whl":                        "is no tag",
+		"a-1-py3-none-an\x1by.whl":                        "is not a tag",
 		"a-1-" + strings.Repeat("a.", 5000) + "a-b-c.whl": "more than 4096 tags",
 	} {
 		if _, err := ParseFileName(file); err == nil || !strings.Contains(err.Error(), want) {

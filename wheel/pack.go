@@ -183,7 +183,7 @@ func requireAlso(metadata []byte, requires []string) []byte {
 func torchPin(torch string) (string, error) {
 	parts := strings.Split(torch, ".")
 	if len(parts) < 2 {
-		return "", fmt.Errorf("torch %q has no minor", torch)
+		return "", fmt.Errorf("torch %q has no minor version", torch)
 	}
 	n, err := strconv.Atoi(parts[1])
 	if err != nil {

@@ -146,7 +146,7 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 	if len(s.GetSubject()) != 1 || s.GetSubject()[0].GetName() != name {
 		damage = append(damage, "it is about another file")
 	} else if got := s.GetSubject()[0].GetDigest()["sha256"]; got != sum {
-		damage = append(damage, fmt.Sprintf("it is about a file with sha256 %s, this one has %s", got, sum))
+		damage = append(damage, fmt.Sprintf("it is about a file with sha256 %s, but this file has %s", got, sum))
 	}
 	if m == nil {
 		return damage
@@ -156,10 +156,10 @@ func checkProvenance(text []byte, name, sum string, m *Manifest) []string {
 		said[d.GetName()] = d.GetDigest()["sha256"]
 	}
 	if got := said[sourceMaterial]; got != m.Source.SHA256 {
-		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, the manifest's %s", orNothing(got), m.Source.SHA256))
+		damage = append(damage, fmt.Sprintf("its sources have sha256 %s, but the manifest's have %s", orNothing(got), m.Source.SHA256))
 	}
 	if got, want := said[baseMaterial], strings.TrimPrefix(m.Base.Digest, "sha256:"); got != want {
-		damage = append(damage, fmt.Sprintf("its base has sha256 %s, the manifest's %s", orNothing(got), want))
+		damage = append(damage, fmt.Sprintf("its base has sha256 %s, but the manifest's has %s", orNothing(got), want))
 	}
 	return damage
 }

@@ -37,7 +37,7 @@ func (e *FileError) Hint() string { return e.hint }
 func (e *FileError) ExitCode() int { return 4 }
 
 // ErrNoManifest is a wheel that dsbuild did not build.
-var ErrNoManifest = errors.New("no dsbuild manifest inside")
+var ErrNoManifest = errors.New("it contains no dsbuild manifest")
 
 // ReadManifest reads the manifest inside the wheel at file, and fills in the SHA256 and the Size
 // of the file.
@@ -73,13 +73,13 @@ type LinkError struct {
 
 func (e *LinkError) Error() string {
 	if e.Type == fs.ModeSymlink {
-		return e.Path + " is a symbolic link, and dsbuild copies no file that one points at"
+		return e.Path + " is a symbolic link, and dsbuild does not follow it"
 	}
 	return e.Path + " is not a file"
 }
 
 // Hint suggests a remedy.
-func (e *LinkError) Hint() string { return "put the file itself there, or remove what is there" }
+func (e *LinkError) Hint() string { return "replace it with the file, or remove it" }
 
 // ExitCode returns 2: the command was used wrongly.
 func (e *LinkError) ExitCode() int { return 2 }

@@ -60,10 +60,10 @@ func TestReadManifestRefuses(t *testing.T) {
 	for what, c := range map[string]struct{ file, want string }{
 		"no manifest":      {write(t, name, [2]string{distInfo + "METADATA", metadata}), "no dsbuild manifest"},
 		"truncated":        {truncated, "zip: not a valid zip file"},
-		"two manifests":    {write(t, name, manifest, manifest), "is there twice"},
+		"two manifests":    {write(t, name, manifest, manifest), "occurs twice"},
 		"another name":     {write(t, renamed, manifest), "its manifest names " + name},
 		"no wheel's name":  {write(t, "other.whl", manifest), "the file is not called NAME-VERSION"},
-		"another version":  {write(t, strings.Replace(name, ".v3", ".v4", 1), manifest), "another distribution than its name says"},
+		"another version":  {write(t, strings.Replace(name, ".v3", ".v4", 1), manifest), "its name is of another distribution"},
 		"not JSON":         {write(t, name, [2]string{manifest[0], "{"}), "manifest:"},
 		"huge":             {write(t, name, [2]string{manifest[0], strings.Repeat(" ", maxText+1)}), "larger than"},
 		"deeper directory": {write(t, name, manifest, [2]string{"a/x-1.dist-info/dsbuild.json", "{}"}), ""},

@@ -26,7 +26,7 @@ const maxRecord = 32 << 20
 // RecordEntry is a line of a wheel's RECORD.
 type RecordEntry struct {
 	Path      string
-	Algorithm string // as Python's hashlib calls it: "sha256"; "" if there is no hash
+	Algorithm string // as Python's hashlib calls it: "sha256"; "" if there is not a hash
 	Digest    string // base64 for URLs, without padding
 	Size      int64  // bytes; -1: not said
 }
@@ -63,18 +63,18 @@ func ParseRecord(r io.Reader) ([]RecordEntry, error) {
 func parseEntry(fields []string) (RecordEntry, error) {
 	e := RecordEntry{Path: fields[0], Size: -1}
 	if strings.ContainsFunc(strings.Join(fields, ""), isControl) {
-		return e, errors.New("it holds a control character")
+		return e, errors.New("it has a control character")
 	}
 	if fields[1] != "" {
 		var ok bool
 		if e.Algorithm, e.Digest, ok = strings.Cut(fields[1], "="); !ok || e.Algorithm == "" || e.Digest == "" {
-			return e, fmt.Errorf("%q is no hash", fields[1])
+			return e, fmt.Errorf("%q is not a hash", fields[1])
 		}
 	}
 	if fields[2] != "" {
 		size, err := strconv.ParseUint(fields[2], 10, 63)
 		if err != nil {
-			return e, fmt.Errorf("%q is no size", fields[2])
+			return e, fmt.Errorf("%q is not a size", fields[2])
 		}
 		e.Size = int64(size)
 	}
@@ -181,11 +181,11 @@ func (a recordCheck) verifyFile(ctx context.Context, e RecordEntry) string {
 		return e.Path + ": listed in RECORD, but not in the wheel"
 	case e.Path == a.inDistInfo("RECORD"):
 		if e.Algorithm != "" {
-			return e.Path + ": lists a hash of itself, which it cannot hold"
+			return e.Path + ": lists a hash of itself, which is impossible"
 		}
 		return ""
 	case e.Size >= 0 && e.Size != a.members[i].Size:
-		return fmt.Sprintf("%s: has %d bytes, RECORD says %d", e.Path, a.members[i].Size, e.Size)
+		return fmt.Sprintf("%s: has %d bytes, but RECORD says %d", e.Path, a.members[i].Size, e.Size)
 	case e.Algorithm == "":
 		if a.isSignature(e.Path) {
 			return ""
@@ -205,7 +205,7 @@ func (a recordCheck) verifyFile(ctx context.Context, e RecordEntry) string {
 		return err.Error()
 	}
 	if got := RecordDigest(sum.Sum(nil)); got != e.Digest {
-		return fmt.Sprintf("%s: its %s is %s, RECORD says %.100s", e.Path, e.Algorithm, got, e.Digest)
+		return fmt.Sprintf("%s: its %s is %s, but RECORD says %.100s", e.Path, e.Algorithm, got, e.Digest)
 	}
 	return ""
 }
@@ -221,7 +221,7 @@ func newHash(name string) (hash.Hash, error) {
 	case "sha512":
 		return sha512.New(), nil
 	case "md5", "sha1", "sha224":
-		return nil, fmt.Errorf("RECORD has a hash of kind %s, which is too weak to prove anything", name)
+		return nil, fmt.Errorf("RECORD has a hash of kind %s, which is too weak", name)
 	}
 	return nil, fmt.Errorf("RECORD has a hash of kind %.20q, which dsbuild does not know", name)
 }

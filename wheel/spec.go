@@ -48,7 +48,7 @@ func ParseCPULevel(s string) (CPULevel, error) {
 		l = CPULevel("x86-64-" + s)
 	}
 	if !slices.Contains(CPULevels(), l) {
-		return "", fmt.Errorf("cpu level %q is unknown: one of v2 (SSE4.2), v3 (AVX2), v4 (AVX-512)", s)
+		return "", fmt.Errorf("cpu level %q is unknown: must be v2 (SSE4.2), v3 (AVX2) or v4 (AVX-512)", s)
 	}
 	return l, nil
 }

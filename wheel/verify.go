@@ -152,7 +152,7 @@ func (v Verification) besideFile(name, file string, check func([]byte) ([]string
 	return c
 }
 
-var errNotSaid = errors.New("it says nothing of this wheel")
+var errNotSaid = errors.New("it does not mention this wheel")
 
 func readBounded(file string) ([]byte, error) {
 	info, err := os.Stat(file)
@@ -160,7 +160,7 @@ func readBounded(file string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxText {
-		return nil, fmt.Errorf("%s: no file of at most %d bytes", file, maxText)
+		return nil, fmt.Errorf("%s: not a file of at most %d bytes", file, maxText)
 	}
 	return os.ReadFile(file)
 }
@@ -176,7 +176,7 @@ func (v Verification) checkSums(text []byte) ([]string, error) {
 			continue
 		}
 		if listed = true; !strings.EqualFold(sum, v.SHA256) {
-			return []string{fmt.Sprintf("it lists sha256 %s, the file has %s", sum, v.SHA256)}, nil
+			return []string{fmt.Sprintf("it lists sha256 %s, but the file has %s", sum, v.SHA256)}, nil
 		}
 	}
 	if !listed {
@@ -192,11 +192,11 @@ func (v Verification) checkManifestBeside(text []byte) ([]string, error) {
 	}
 	var damage []string
 	if m.SHA256 != v.SHA256 || m.Size != v.Size {
-		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, the file has %d with %s", m.Size, m.SHA256, v.Size, v.SHA256))
+		damage = append(damage, fmt.Sprintf("it is about %d bytes with sha256 %s, but the file has %d with %s", m.Size, m.SHA256, v.Size, v.SHA256))
 	}
 	switch {
 	case v.Manifest == nil:
-		damage = append(damage, "there is none inside the wheel")
+		damage = append(damage, "the wheel contains none")
 	case !sameBuild(m, *v.Manifest):
 		damage = append(damage, "it differs from the manifest inside the wheel")
 	}
@@ -228,7 +228,7 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 		damage = append(damage, "the file's name is not the manifest's, "+m.Name)
 	}
 	if m.Version != c.Version {
-		damage = append(damage, fmt.Sprintf("METADATA says version %s, the manifest %s", c.Version, m.Version))
+		damage = append(damage, fmt.Sprintf("METADATA says version %s, but the manifest %s", c.Version, m.Version))
 	}
 	pin, err := torchPin(m.Torch)
 	if err != nil {
@@ -241,11 +241,11 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 		}
 	}
 	if !slices.Equal(torch, []string{pin}) {
-		damage = append(damage, fmt.Sprintf("METADATA requires %s, the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
+		damage = append(damage, fmt.Sprintf("METADATA requires %s, but the ops were compiled for %s", orNothing(strings.Join(torch, ", ")), pin))
 	}
 	for _, r := range m.Requires {
 		if !slices.Contains(c.Requires, r) {
-			damage = append(damage, "the ops need "+r+", METADATA does not require it")
+			damage = append(damage, "the ops need "+r+", but METADATA does not require it")
 		}
 	}
 	for _, f := range a.members {
@@ -257,7 +257,7 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 		{"torch", c.Torch, m.Torch}, {"CUDA", c.CUDA, m.CUDA}, {"Python", c.Python, m.Python},
 	} {
 		if said.wheel != "" && Minor(said.wheel) != Minor(said.manifest) {
-			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, the manifest says %s", said.what, said.wheel, said.manifest))
+			damage = append(damage, fmt.Sprintf("the wheel is for %s %s, but the manifest says %s", said.what, said.wheel, said.manifest))
 		}
 	}
 	return damage, nil
@@ -319,7 +319,7 @@ func (v Verification) againstManifest() []Check {
 	names := []string{"ops", "archs", "CPU level", "libraries"}
 	checks := make([]Check, len(names))
 	for i, name := range names {
-		checks[i] = Check{Name: name, Against: "no manifest inside: not built by dsbuild", Skipped: true}
+		checks[i] = Check{Name: name, Against: "no manifest: dsbuild did not build this wheel", Skipped: true}
 	}
 	if v.Manifest == nil {
 		return checks
@@ -336,12 +336,12 @@ func (m Manifest) checkOps(c Contents) []string {
 	var damage []string
 	for _, op := range m.Ops {
 		if !slices.Contains(c.Ops, op) {
-			damage = append(damage, fmt.Sprintf("op %s is not inside", op))
+			damage = append(damage, fmt.Sprintf("op %s is missing", op))
 		}
 	}
 	for _, op := range c.Ops {
 		if !slices.Contains(m.Ops, op) {
-			damage = append(damage, fmt.Sprintf("op %s is inside, the manifest does not name it", op))
+			damage = append(damage, fmt.Sprintf("op %s is in the wheel, but the manifest does not name it", op))
 		}
 	}
 	return damage
@@ -363,7 +363,7 @@ func (m Manifest) checkArchs(c Contents) []string {
 		}
 	}
 	if !device && len(m.Archs)+len(m.PTX) > 0 {
-		damage = append(damage, fmt.Sprintf("no op has device code, the manifest says SASS for %s and PTX for %s", archList(m.Archs), archList(m.PTX)))
+		damage = append(damage, fmt.Sprintf("no op has device code, but the manifest says SASS for %s and PTX for %s", archList(m.Archs), archList(m.PTX)))
 	}
 	return damage
 }
@@ -382,13 +382,13 @@ func (m Manifest) checkFloors(c Contents) []string {
 	var damage []string
 	f := c.Floors()
 	if f.Glibc != m.Glibc {
-		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, the manifest says %s", orNothing(f.Glibc), orNothing(m.Glibc)))
+		damage = append(damage, fmt.Sprintf("the extensions need glibc %s, but the manifest says %s", orNothing(f.Glibc), orNothing(m.Glibc)))
 	}
 	if f.GLIBCXX != m.GLIBCXX {
-		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, the manifest says %s", orNothing(f.GLIBCXX), orNothing(m.GLIBCXX)))
+		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, but the manifest says %s", orNothing(f.GLIBCXX), orNothing(m.GLIBCXX)))
 	}
 	if abi := c.cxx11ABI(); abi != m.CXX11ABI {
-		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, the manifest says %t", abi, m.CXX11ABI))
+		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, but the manifest says %t", abi, m.CXX11ABI))
 	}
 	return damage
 }
@@ -415,7 +415,7 @@ func (a *Archive) verifySBOM(ctx context.Context, v Verification) Check {
 	}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		if have[path] != files[path] {
-			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s of %s, which is %s", files[path], path, orNothing(have[path])))
+			check.Damage = append(check.Damage, fmt.Sprintf("it says sha256 %s for %s, but it is %s", files[path], path, orNothing(have[path])))
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(have)) {

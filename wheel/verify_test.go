@@ -96,7 +96,7 @@ func TestVerifyBeside(t *testing.T) {
 		},
 		"statement of no base": {
 			path + wheel.ProvenanceSuffix, strings.Replace(string(statement), `"name": "base"`, `"name": "other"`, 1),
-			[]string{"provenance: its base has sha256 nothing, the manifest's efef"},
+			[]string{"provenance: its base has sha256 nothing, but the manifest's has efef"},
 			"",
 		},
 		"statement is none": {path + wheel.ProvenanceSuffix, `{"_type":"x"}`, []string{"provenance: wrong statement type"}, ""},
@@ -152,7 +152,7 @@ func TestVerifyManifestRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := wheel.Verify(t.Context(), path)
-	if err != nil || !slices.Equal(v.Findings(), []string{"manifest beside: there is none inside the wheel"}) {
+	if err != nil || !slices.Equal(v.Findings(), []string{"manifest beside: the wheel contains none"}) {
 		t.Errorf("%q, %v", v.Findings(), err)
 	}
 }
@@ -269,7 +269,7 @@ func TestPackRequires(t *testing.T) {
 	}
 	wheeltest.Write(t, path, files)
 	v, err = wheel.Verify(t.Context(), path)
-	if err != nil || !strings.Contains(strings.Join(v.Findings(), "; "), "metadata: the ops need deepspeed-kernels==0.0.1.dev1698255861, METADATA does not require it") {
+	if err != nil || !strings.Contains(strings.Join(v.Findings(), "; "), "metadata: the ops need deepspeed-kernels==0.0.1.dev1698255861, but METADATA does not require it") {
 		t.Errorf("%v %q", err, v.Findings())
 	}
 }

@@ -112,7 +112,7 @@ func findDirectory(r io.ReaderAt, size int64) (directory, error) {
 		return directory{}, fmt.Errorf("%w: the file is empty", zip.ErrFormat)
 	}
 	if i < 0 {
-		return directory{}, fmt.Errorf("%w: it is truncated, or no zip file", zip.ErrFormat)
+		return directory{}, fmt.Errorf("%w: it is truncated, or not a zip file", zip.ErrFormat)
 	}
 	end := tail[i:]
 	at := size - int64(len(end))
@@ -186,7 +186,7 @@ func readDirectory(r io.ReaderAt, dir directory) ([]zipMember, error) {
 	for i := range dir.entries {
 		var h [centralLen]byte
 		if _, err := io.ReadFull(in, h[:]); err != nil || string(h[:4]) != centralMagic {
-			return nil, fmt.Errorf("zip: entry %d of %d in the directory is cut off or none", i+1, dir.entries)
+			return nil, fmt.Errorf("zip: entry %d of %d in the directory is truncated or not valid", i+1, dir.entries)
 		}
 		text := make([]byte, int(le.Uint16(h[28:]))+int(le.Uint16(h[30:])))
 		_, err := io.ReadFull(in, text)
@@ -194,7 +194,7 @@ func readDirectory(r io.ReaderAt, dir directory) ([]zipMember, error) {
 			_, err = in.Discard(int(le.Uint16(h[32:]))) // a comment
 		}
 		if err != nil {
-			return nil, fmt.Errorf("zip: entry %d of %d in the directory is cut off", i+1, dir.entries)
+			return nil, fmt.Errorf("zip: entry %d of %d in the directory is truncated", i+1, dir.entries)
 		}
 		m, err := readCentral(h[:], string(text[:le.Uint16(h[28:])]), text[le.Uint16(h[28:]):])
 		if err != nil {
@@ -203,7 +203,7 @@ func readDirectory(r io.ReaderAt, dir directory) ([]zipMember, error) {
 		members = append(members, m)
 	}
 	if _, err := in.ReadByte(); err != io.EOF {
-		return nil, fmt.Errorf("zip: the directory goes on behind its %d entries", dir.entries)
+		return nil, fmt.Errorf("zip: the directory continues after its %d entries", dir.entries)
 	}
 	return members, nil
 }
@@ -240,11 +240,11 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 	m.Mode = fs.FileMode(attributes>>16) & fs.ModePerm
 	switch {
 	case disk != 0:
-		return errors.New("lies in another volume")
+		return errors.New("is in another volume")
 	case m.flags&(flagEncrypted|flagPatch) != 0:
 		return errors.New("is encrypted or a patch")
 	case kind != 0 && kind != modeRegular && (kind != modeDirectory || !m.isDir()):
-		return fmt.Errorf("is no plain file: its mode is %06o", attributes>>16)
+		return fmt.Errorf("is not a regular file: its mode is %06o", attributes>>16)
 	case m.isDir() && m.Size != 0:
 		return fmt.Errorf("is a directory with %d bytes of its own", m.Size)
 	case !isASCII(m.Name) && m.flags&flagUTF8 == 0:
@@ -253,10 +253,10 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 	switch m.Method {
 	case zip.Store:
 		if m.Size != m.Compressed {
-			return fmt.Errorf("is stored, but has %d bytes where %d bytes lie", m.Size, m.Compressed)
+			return fmt.Errorf("is stored, but has %d bytes instead of %d", m.Size, m.Compressed)
 		}
 		if m.flags&flagDescriptor != 0 && m.Size > 0 {
-			return errors.New("is stored with its size behind it: readers differ on where it ends")
+			return errors.New("is stored with its size after it: readers disagree on its end")
 		}
 	case zip.Deflate:
 		if m.Size/maxDeflate > m.Compressed {
@@ -272,7 +272,7 @@ func (m *zipMember) checkKind(disk uint16, attributes uint32) error {
 func readExtra(extra []byte, name string) (zip64 []byte, err error) {
 	for len(extra) > 0 {
 		if len(extra) < 4 || len(extra)-4 < int(le.Uint16(extra[2:])) {
-			return nil, errors.New("has an extra field that is cut off")
+			return nil, errors.New("has a truncated extra field")
 		}
 		id, body := le.Uint16(extra), extra[4:][:le.Uint16(extra[2:])]
 		extra = extra[4+len(body):]
@@ -299,7 +299,7 @@ func readZip64Fields(zip64 []byte, fields ...*uint64) ([]byte, error) {
 			continue
 		}
 		if len(zip64) < 8 {
-			return nil, errors.New("has a ZIP64 field that is missing or cut off")
+			return nil, errors.New("has a missing or truncated ZIP64 field")
 		}
 		*f, zip64 = le.Uint64(zip64), zip64[8:]
 	}
@@ -391,7 +391,7 @@ func checkDescriptor(content *io.SectionReader, m *zipMember, end, next int64) (
 		return end, nil // the next member lies inside: checkLocals says so
 	}
 	if n != 12 && n != 16 && n != 20 && n != 24 {
-		return 0, fmt.Errorf("has %d bytes behind its data, which are no data descriptor", n)
+		return 0, fmt.Errorf("has %d bytes after its data, which are not a data descriptor", n)
 	}
 	d := make([]byte, n)
 	if _, err := content.ReadAt(d, end); err != nil {
@@ -399,7 +399,7 @@ func checkDescriptor(content *io.SectionReader, m *zipMember, end, next int64) (
 	}
 	if n == 16 || n == 24 {
 		if string(d[:4]) != descriptorMagic {
-			return 0, fmt.Errorf("has %d bytes behind its data, which are no data descriptor", n)
+			return 0, fmt.Errorf("has %d bytes after its data, which are not a data descriptor", n)
 		}
 		d = d[4:]
 	}

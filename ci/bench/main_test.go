@@ -145,7 +145,7 @@ func TestReadJobs(t *testing.T) {
 	if want := (jobs{count: 2, wall: 4, cpu: 4.5, memory: 900}); err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := readJobs("objects: 4 taken, 0 made\n"); err == nil {
+	if _, err := readJobs("objects: 4 from the cache, 0 compiled\n"); err == nil {
 		t.Error("a log without jobs is one")
 	}
 }

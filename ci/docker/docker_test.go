@@ -96,7 +96,7 @@ func noEngines(t *testing.T, d *Daemon) {
 	fails(t, d, "loop", "last lines:\n    remount /etc/resolv.conf: operation not permitted", "privileged container")
 	fails(t, d, "missing", "cannot be started: ", "remove both")
 	fails(t, d, "stay", "has no program buildctl", "remove both")
-	fails(t, d, "gone", "cannot be pulled by "+d.Client, d.Client+" load -i engine.tar")
+	fails(t, d, "gone", d.Client+" cannot pull the engine", d.Client+" load -i engine.tar")
 }
 
 // An engine that does not come up in Docker is told with its own words.

@@ -162,7 +162,7 @@ func (g checkGround) faults(t *testing.T) {
 	t.Run("hosts", func(t *testing.T) {
 		console(t, third, wrongHosts)
 		defer console(t, third, rightHosts)
-		r := g.names(t, list, []string{third.Name + ": names: the master's address node01 is 127.0.1.1 there, which is each node itself"})
+		r := g.names(t, list, []string{third.Name + ": names: the master's address node01 resolves to 127.0.1.1 there, which is the node itself"})
 		if s := r.Collectives[0]; !s.OK || s.Processes != 3 || len(s.Without) != 1 || s.Without[0] != third.Name {
 			t.Errorf("%+v", s)
 		}
@@ -211,7 +211,7 @@ func (g checkGround) faults(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		console(t, second, "dd if=/dev/zero of=/dev/shm/fill bs=1M count=4096 2>/dev/null || true")
 		defer console(t, second, "rm /dev/shm/fill")
-		g.names(t, list, []string{second.Name + ": disk: /dev/shm: nothing can be written there: No space left on device"})
+		g.names(t, list, []string{second.Name + ": disk: /dev/shm: dsbuild cannot write there: No space left on device"})
 	})
 	t.Run("paths", func(t *testing.T) {
 		console(t, master, "mkdir -p /opt/data && echo text >/opt/data/part-0")
@@ -227,7 +227,7 @@ func (g checkGround) faults(t *testing.T) {
 		g.write(t, "sitecustomize.py", hanging)
 		stopped := g.list(t, map[string]string{third.Name: ", env: {PYTHONPATH: " + g.dir + "}"})
 		g.names(t, stopped, []string{
-			third.Name + ": collective: its process hangs: no sign of life for ",
+			third.Name + ": collective: its process hangs: no signal from it for ",
 			third.Name + ": variables: PYTHONPATH=" + g.dir,
 		}, "--timeout", "40s")
 		os.Remove(filepath.Join(g.dir, "sitecustomize.py"))

@@ -106,9 +106,9 @@ func TestCheckSlurm(t *testing.T) {
 	})
 	code, out, said = checks(t, c, args...)
 	for _, part := range []string{
-		"node03: names: the master's address node01 is 127.0.1.1 there, which is each node itself\n  hint: getent hosts node01 there",
+		"node03: names: the master's address node01 resolves to 127.0.1.1 there, which is the node itself\n  hint: run getent hosts node01 there",
 		"node01: port: the master's port 29500 is taken: Address already in use",
-		"node02: network: it does not reach node03 at 10.77.1.3: the node says: a route that leads nowhere\n  hint: a firewall or no route",
+		"node02: network: it does not reach node03 at 10.77.1.3: the node says: a route that leads nowhere\n  hint: a firewall, or no route",
 		"node03: network: it does not reach node02 at 10.77.1.2: the node says: no answer\n",
 		"node01: disk: /dev/shm has ",
 		"connections between nodes: 4 of 6\n",
@@ -137,7 +137,7 @@ func TestCheckSSH(t *testing.T) {
 	out := stdout.String()
 	for _, part := range []string{
 		"node[1-3]  failed  0     2.6.0 ",
-		"names: the master's address 127.0.1.1 is 127.0.1.1 there, which is each node itself",
+		"names: the master's address 127.0.1.1 resolves to 127.0.1.1 there, which is the node itself",
 		"connections between nodes: 6 of 6\n",
 	} {
 		if !strings.Contains(out, part) {

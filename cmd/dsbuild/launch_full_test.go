@@ -171,7 +171,7 @@ func together(t *testing.T, out string, nodes, procs int, words ...string) map[i
 	for _, m := range spoken.FindAllStringSubmatch(out, -1) {
 		rank, err := strconv.Atoi(m[1])
 		if _, twice := where[rank]; twice || err != nil {
-			t.Errorf("rank %s is there twice", m[1])
+			t.Errorf("rank %s occurs twice", m[1])
 		}
 		where[rank] = m[3]
 		each[m[3]]++
@@ -326,7 +326,7 @@ func TestFullLaunchSubmit(t *testing.T) {
 	})
 	t.Run("can never run", func(t *testing.T) {
 		code, out, said := newGround(t, c).submits(t, program, "slurm", "--nodes", "9", "--", "train.py")
-		if code != 1 || out != "" || !strings.Contains(said, "Slurm would not take this job") {
+		if code != 1 || out != "" || !strings.Contains(said, "Slurm refused this job") {
 			t.Errorf("exit %d, says\n%s\n%s", code, said, out)
 		}
 	})

@@ -81,9 +81,9 @@ func TestReleasesOfNoIndex(t *testing.T) {
 	for _, c := range []struct{ url, args, note, hint string }{
 		{url, "--deepspeed 0.19.20", "DeepSpeed 0.19.20: the package index has no source distribution of it", "this works: --deepspeed 0.19.9"},
 		{url, "--torch 2.17 --python 3.12", "torch 2.17: the package index has no wheels of it for Linux on x86_64", "this works: --torch 2.16.1"},
-		{url, "--torch 2.13 --driver 550", "torch 2.13: neither the package index nor torch's own has it for driver 550", "this works: --torch 2.10.0"},
-		{down, "--deepspeed 0.19.9", "the tables of this dsbuild count: the package index could not be asked for deepspeed", "this works: --deepspeed 0.19.8"},
-		{down, "--torch 2.12 --cuda 12.6", "torch's own did not answer (DSBUILD_TORCH_INDEX names a mirror of it)", "this works: --torch 2.7.1"},
+		{url, "--torch 2.13 --driver 550", "torch 2.13: neither the package index nor torch's own index has it for driver 550", "this works: --torch 2.10.0"},
+		{down, "--deepspeed 0.19.9", "dsbuild uses its own tables, because the package index did not answer for deepspeed", "this works: --deepspeed 0.19.8"},
+		{down, "--torch 2.12 --cuda 12.6", "torch's own index did not answer (name a mirror of it with DSBUILD_TORCH_INDEX)", "this works: --torch 2.7.1"},
 	} {
 		_, said := programWith(t, home, c.url, 2, append([]string{"wheel", "--gpu", "A100", "--dry-run"}, strings.Fields(c.args)...)...)
 		if !strings.Contains(said, c.note) || !strings.Contains(said, "hint: "+c.hint) || strings.Contains(said, "geheim") {

@@ -227,11 +227,11 @@ func TestFullSpeedReuse(t *testing.T) {
 	tree := s.sources(t)
 	s.commits(t, tree, ops)
 	added, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6")
-	if !strings.Contains(log, "multi_tensor_adam.cu: compute_86") || strings.Contains(log, "multi_tensor_adam.cu: compute_80") || !strings.Contains(log, "objects: 5 taken, 1 made") {
+	if !strings.Contains(log, "multi_tensor_adam.cu: compute_86") || strings.Contains(log, "multi_tensor_adam.cu: compute_80") || !strings.Contains(log, "objects: 5 from the cache, 1 compiled") {
 		t.Errorf("with another arch:\n%s", jobLines(log))
 	}
 	scratch, log := s.wheel(t, "--ops", ops, "--arch", "8.0;8.6", "--no-cache")
-	if !strings.Contains(log, "objects: 0 taken, 6 made") || scratch.SHA256 != added.SHA256 {
+	if !strings.Contains(log, "objects: 0 from the cache, 6 compiled") || scratch.SHA256 != added.SHA256 {
 		t.Errorf("from scratch %s, with an arch added %s\n%s", scratch.SHA256, added.SHA256, jobLines(log))
 	}
 	s.builder = "dagger"
@@ -249,8 +249,8 @@ func TestFullSpeedReuse(t *testing.T) {
 func (s shop) commits(t *testing.T, tree, ops string) {
 	t.Helper()
 	for file, want := range map[string]string{
-		"deepspeed/constants.py":      "objects: 6 taken, 0 made",
-		"csrc/adam/cpu_adam_impl.cpp": "objects: 5 taken, 1 made",
+		"deepspeed/constants.py":      "objects: 6 from the cache, 0 compiled",
+		"csrc/adam/cpu_adam_impl.cpp": "objects: 5 from the cache, 1 compiled",
 	} {
 		text, err := os.ReadFile(filepath.Join(tree, file))
 		if err != nil {

@@ -56,7 +56,7 @@ while IFS= read -r line && [ "$line" != "$1" ]; do
 "
 done
 if [ "$line" != "$1" ]; then
-	echo "the variables of the inventory did not arrive: does exec_prefix, or the setup line, take standard input?" >&2
+	echo "the variables of the inventory did not arrive: does exec_prefix, or the setup line, read standard input?" >&2
 	exit 125
 fi
 eval "$all"
@@ -135,7 +135,7 @@ func (w *setupWatch) failure(h inventory.Host) error {
 		why = ": " + ui.Shorten(why, mostSaid)
 	}
 	return hint.With(fmt.Errorf("the setup line %q ended with status %s%s", ui.Shorten(h.Setup, mostSaid), ui.Shorten(strings.TrimSpace(status), 10), why),
-		"it is said at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
+		"the line is at %s; try it on %s in a shell that is not interactive: sh -c 'LINE'", h.Position, h.Node)
 }
 
 // mostSaid limits the bytes of a node's text that an error message quotes.

@@ -44,7 +44,7 @@ func readJSON(text []byte) ([]link, error) {
 		return nil, fmt.Errorf("its JSON cannot be read: %w", err)
 	}
 	if !strings.HasPrefix(doc.Meta.Version, "1.") {
-		return nil, fmt.Errorf("its page is of version %.20q of the index's format, and dsbuild reads 1", doc.Meta.Version)
+		return nil, fmt.Errorf("its page has version %.20q of the index format, but dsbuild reads only version 1", doc.Meta.Version)
 	}
 	links := make([]link, 0, len(doc.Files))
 	for _, f := range doc.Files {

@@ -124,19 +124,19 @@ func read(contentType string, text []byte) ([]link, error) {
 	kind, _, err := mime.ParseMediaType(contentType)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("its answer does not say what it is: %w", err)
+		return nil, fmt.Errorf("its answer has no valid Content-Type: %w", err)
 	case kind == jsonType:
 		return readJSON(text)
 	case kind == htmlType || kind == "text/html":
 		return readHTML(text)
 	}
-	return nil, fmt.Errorf("its answer is %.60q, not the page of a project", kind)
+	return nil, fmt.Errorf("its answer has the type %.60q: not the page of a project", kind)
 }
 
 // Metadata fetches the METADATA that the index serves beside a wheel.
 func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 	if !f.Metadata {
-		return nil, fmt.Errorf("%s: the index has no metadata beside it (PEP 658)", f.Name)
+		return nil, fmt.Errorf("%s: the index has no metadata file for it (PEP 658)", f.Name)
 	}
 	address := *f.url
 	address.Path += ".metadata"
@@ -147,7 +147,7 @@ func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 	}
 	sum := sha256.Sum256(text)
 	if have := hex.EncodeToString(sum[:]); f.MetadataSHA256 != "" && have != f.MetadataSHA256 {
-		return nil, fmt.Errorf("%s: its metadata has sha256 %s, and the index says %s", f.Name, have, f.MetadataSHA256)
+		return nil, fmt.Errorf("%s: its metadata has sha256 %s, but the index says %s", f.Name, have, f.MetadataSHA256)
 	}
 	return text, nil
 }
@@ -156,7 +156,7 @@ func (c *Client) Metadata(ctx context.Context, f File) ([]byte, error) {
 func (c *Client) get(ctx context.Context, address, accept string, limit int64) ([]byte, *http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, nil, errors.New("its address is no URL")
+		return nil, nil, errors.New("its address is not a URL")
 	}
 	req.Header.Set("Accept", accept)
 	res, err := c.http.Do(req)

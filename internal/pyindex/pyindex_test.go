@@ -114,7 +114,7 @@ func TestBadAnswers(t *testing.T) {
 		"no such project": {http.NotFound, "it has no such project"},
 		"a login page":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "401 Unauthorized"},
 		"a fault":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, "502 Bad Gateway"},
-		"no kind":         {answer("", "hello"), "does not say what it is"},
+		"no kind":         {answer("", "hello"), "has no valid Content-Type"},
 		"another kind":    {answer("application/pdf", "%PDF"), `"application/pdf"`},
 		"cut JSON":        {answer(jsonType, jsonPage[:200]), "its JSON cannot be read"},
 		"other JSON":      {answer(jsonType, `{"files": 7}`), "its JSON cannot be read"},
@@ -188,7 +188,7 @@ func TestMetadata(t *testing.T) {
 	if text, err := client.Metadata(t.Context(), files[0]); err != nil || string(text) != "hello" {
 		t.Errorf("%q, %v", text, err)
 	}
-	for i, want := range map[int]string{1: "and the index says " + a64, 2: "no metadata beside it"} {
+	for i, want := range map[int]string{1: "but the index says " + a64, 2: "no metadata file for it"} {
 		if _, err := client.Metadata(t.Context(), files[i]); err == nil || !strings.Contains(err.Error(), want) {
 			t.Error(i, err)
 		}

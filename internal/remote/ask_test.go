@@ -112,14 +112,14 @@ func TestPassphraseIsAskedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	want := target.IdentityFiles[0] + ": passphrase: |" + target.IdentityFiles[0] + ": that was not it; passphrase: "
+	want := target.IdentityFiles[0] + ": passphrase: |" + target.IdentityFiles[0] + ": wrong passphrase; passphrase: "
 	if got := strings.Join(p.asked, "|"); got != want {
 		t.Errorf("asked %q, want %q", got, want)
 	}
 
 	p = says("a slip")
 	for _, err := range all(t, attended(t, p), targets) {
-		wantError(t, err, remote.ErrAuth, "locked is encrypted, and its passphrase was not typed", "ssh-add")
+		wantError(t, err, remote.ErrAuth, "locked is encrypted, and nobody typed its passphrase", "ssh-add")
 	}
 	if p.count() != 3 {
 		t.Errorf("asked %d times", p.count())
@@ -257,7 +257,7 @@ func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 	p := says("a slip")
 	d := attended(t, p)
 	for _, err := range all(t, remote.WithRetry(d, 3, time.Millisecond), targets) {
-		wantError(t, err, remote.ErrAuth, "tried what was typed; the node accepts password|the password that was typed for .* was refused there, and is tried nowhere else", "")
+		wantError(t, err, remote.ErrAuth, "tried the typed answer; the node accepts password|.* refused the password; dsbuild tries it nowhere else", "")
 	}
 	denied, tried := 0, 0
 	for _, s := range servers {
@@ -355,7 +355,7 @@ func TestNobodyToAsk(t *testing.T) {
 	other := sshtest.Start(t, sshtest.Options{})
 	target.IdentityFiles = []string{other.IdentityFile}
 	_, err = quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "the node accepts publickey, password|the node accepts password, publickey", "from a terminal dsbuild asks")
+	wantError(t, err, remote.ErrAuth, "the node accepts publickey, password|the node accepts password, publickey", "from a terminal, dsbuild asks")
 
 	for _, config := range []string{"BatchMode yes", "PasswordAuthentication no\nKbdInteractiveAuthentication no"} {
 		p := says("secret")

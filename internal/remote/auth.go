@@ -125,13 +125,13 @@ func (k *keySet) openAgent(socket string) []ssh.Signer {
 	}
 	if err != nil {
 		k.notice(err)
-		k.notes = append(k.notes, fmt.Sprintf("no agent answers at %s", socket))
+		k.notes = append(k.notes, fmt.Sprintf("no SSH agent answers at %s", socket))
 		return nil
 	}
 	k.agent = c
 	signers, err := agent.NewClient(c).Signers()
 	if err != nil {
-		k.notes = append(k.notes, fmt.Sprintf("the agent lists no keys: %v", err))
+		k.notes = append(k.notes, fmt.Sprintf("the SSH agent did not list its keys: %v", err))
 	}
 	return signers
 }
@@ -153,8 +153,8 @@ func tooManyFiles(err error) bool {
 // filesError is the error of a connection for which this machine had no file descriptor left. Other
 // connections end and free theirs, so the caller may retry.
 func filesError(t Target, err error) error {
-	return hint.With(cause.Errorf("%w to %s: this machine can open no more files: %w", ErrDial, cause.Own(loginName(t)), err),
-		"fewer nodes at once (--forks), or a higher limit here: ulimit -n")
+	return hint.With(cause.Errorf("%w to %s: this machine cannot open more files: %w", ErrDial, cause.Own(loginName(t)), err),
+		"use fewer nodes at once (--forks), or raise the limit here: ulimit -n")
 }
 
 func (k *keySet) close() {
@@ -244,7 +244,7 @@ func (k *keySet) addFile(file string, held []ssh.Signer) {
 func (k *keySet) addLocked(file string, text []byte, pub ssh.PublicKey) {
 	if k.unlock == nil {
 		k.locked = append(k.locked, file)
-		k.notes = append(k.notes, file+" is encrypted and no agent holds it; there is no terminal to ask for its passphrase at")
+		k.notes = append(k.notes, file+" is encrypted, no agent has it, and there is no terminal to ask for its passphrase")
 		return
 	}
 	open := func() (ssh.Signer, error) { return k.unlock(file, text) }
@@ -333,7 +333,10 @@ func (k *keySet) because() string {
 
 func (k *keySet) advice() string {
 	if len(k.locked) > 0 {
-		return fmt.Sprintf("unlock the key for the agent first: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
+		return fmt.Sprintf("unlock the key with the agent first: eval \"$(ssh-agent)\"; ssh-add %s", Quote(k.locked[0]))
 	}
-	return "the public half of one of these keys belongs into ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), or name another key: identity_file: in the inventory"
+	if len(k.labels) == 0 {
+		return "create an SSH key (ssh-keygen) and add its public key to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), or name a key: identity_file: in the inventory"
+	}
+	return "add the public key of one of these keys to ~/.ssh/authorized_keys of that user on the node (ssh-copy-id), or name another key: identity_file: in the inventory"
 }

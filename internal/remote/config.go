@@ -65,7 +65,7 @@ func (c *clientConfig) load() {
 	}
 	program, err := exec.LookPath("ssh")
 	if err != nil {
-		c.note(files[said] + " is not read: there is no ssh on PATH that says what it means. The inventory alone counts")
+		c.note(files[said] + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory")
 		return
 	}
 	c.ssh = program
@@ -220,9 +220,9 @@ func (c *clientConfig) ask(ctx context.Context, alias string, args []string) (se
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case limited.Err() != nil:
-		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "does a Match exec in ~/.ssh/config hang?")
+		return nil, hint.With(fmt.Errorf("ssh -G %s did not end within %s", Quote(alias), askLimit), "a Match exec in ~/.ssh/config may hang")
 	case err != nil:
-		return nil, hint.With(fmt.Errorf("ssh cannot read its configuration: %s", complaint(err)), "what does ssh -G %s say?", Quote(alias))
+		return nil, hint.With(fmt.Errorf("ssh cannot read its configuration: %s", complaint(err)), "try: ssh -G %s", Quote(alias))
 	}
 	s := settings{}
 	for line := range bytes.Lines(out) {
@@ -488,7 +488,7 @@ func splitPort(s string) (host string, port int, err error) {
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if host == "" || strings.HasPrefix(host, "-") {
-		return "", 0, fmt.Errorf("%q names no host", s)
+		return "", 0, fmt.Errorf("%q has no host name", s)
 	}
 	return host, port, nil
 }

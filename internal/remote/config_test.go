@@ -189,7 +189,7 @@ func TestResolveWithoutSSH(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	}
-	if want := file + " is not read: there is no ssh on PATH that says what it means. The inventory alone counts"; strings.Join(said, "|") != want {
+	if want := file + " was not read: there is no ssh on PATH to evaluate it. dsbuild uses only the inventory"; strings.Join(said, "|") != want {
 		t.Errorf("said %q", said)
 	}
 }
@@ -342,7 +342,7 @@ Host gpu* jump direct
 	refused := func(t *testing.T, d *remote.SSH, target remote.Target) {
 		t.Helper()
 		_, err := d.Resolve(t.Context(), target)
-		if err == nil || !strings.Contains(err.Error(), "which OpenSSH alone runs") || !strings.Contains(hint.Of(err), "--ssh openssh") {
+		if err == nil || !strings.Contains(err.Error(), "which only OpenSSH can run") || !strings.Contains(hint.Of(err), "--ssh openssh") {
 			t.Errorf("%s: %v, hint %q", target.Address, err, hint.Of(err))
 		}
 	}
@@ -386,7 +386,7 @@ func TestNeedsNewerSSH(t *testing.T) {
 	} {
 		d := configured(t, "Host gpu1\n "+line+"\nHost *\n User train\n")
 		_, err = d.Dial(t.Context(), remote.Target{Address: "gpu1"})
-		wantError(t, err, remote.ErrOpenSSH, `gpu1 needs OpenSSH \(`+why+`\): .*is OpenSSH_7.4p1, and dsbuild needs OpenSSH 8.4 or newer`, "newer ssh")
+		wantError(t, err, remote.ErrOpenSSH, `gpu1 needs OpenSSH \(`+why+`\): .*is OpenSSH_7.4p1, but dsbuild needs OpenSSH 8.4 or newer`, "newer ssh")
 		if got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu2"}); err != nil || got.User != "train" {
 			t.Errorf("%s: got %+v, %v", line, got, err)
 		}
@@ -575,7 +575,7 @@ func TestAgent(t *testing.T) {
 
 	d = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: filepath.Join(t.TempDir(), "gone")})
 	_, err = d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "no agent answers", "")
+	wantError(t, err, remote.ErrAuth, "no SSH agent answers", "")
 }
 
 func TestDefaultIdentity(t *testing.T) {

@@ -66,7 +66,7 @@ func (c *sshConn) end() { c.ended.Do(func() { close(c.dead) }) }
 // Close ends the connection. Commands that still run get ErrLost.
 func (c *sshConn) Close() error {
 	c.once.Do(func() {
-		why := "it was closed here"
+		why := "dsbuild closed it"
 		c.verdict.CompareAndSwap(nil, &why)
 		c.end()
 		c.link.hangUp()
@@ -122,15 +122,15 @@ func (c *sshConn) lost(doing string) error {
 		why = *v
 	}
 	return hint.With(cause.Errorf("%w to %s while %s: %s", ErrLost, cause.Own(hostPort(c.target)), doing, why),
-		"did the node reboot, or is the network overloaded? Running the same command again is safe")
+		"the node may have rebooted, or the network may be overloaded. It is safe to run the same command again")
 }
 
 // errNoSession means that the node refused a session. The command has not begun.
-var errNoSession = errors.New("the node allows no further session on this connection")
+var errNoSession = errors.New("the node allows no more sessions on this connection")
 
 // noSession returns errNoSession with the node's message.
 func noSession(said string) error {
-	return hint.With(fmt.Errorf("%w: %s", errNoSession, said), "MaxSessions in its sshd_config")
+	return hint.With(fmt.Errorf("%w: %s", errNoSession, said), "raise MaxSessions in its sshd_config")
 }
 
 // Run implements Runner.

@@ -162,7 +162,7 @@ func TestControlMasterOfASilentNode(t *testing.T) {
 		once.Do(func() { signal(syscall.SIGSTOP) })
 		return len(b), nil
 	})})
-	wantError(t, err, remote.ErrLost, "no sign of life", "")
+	wantError(t, err, remote.ErrLost, "no answer", "")
 	// The next one asks the node itself.
 	dial(t, d, fleetTarget(f, 0))
 	signal(syscall.SIGCONT)

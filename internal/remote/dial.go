@@ -57,7 +57,7 @@ type SSH struct {
 	config   *clientConfig
 	hostKeys *hostKeys
 	jumps    *pool
-	doors    *doors
+	logins   *loginLimiter
 	masters  *masters
 	answers  *Answers
 	openSSH  func() (string, error) // finds the ssh to run
@@ -91,7 +91,7 @@ func NewSSH(opt Options) *SSH {
 		config:   newClientConfig(opt.Config, opt.Note),
 		hostKeys: &hostKeys{},
 		jumps:    &pool{shared: map[string]*sharedConn{}},
-		doors:    &doors{open: map[string]*door{}},
+		logins:   &loginLimiter{servers: map[string]*loginSlots{}},
 		masters:  &masters{taken: map[string]int{}},
 		answers:  opt.Answers,
 	}
@@ -169,7 +169,7 @@ func (d *SSH) connect(ctx context.Context, t Target, attempt func(*deadline) (*s
 
 // knock makes one try at a hop, under one deadline.
 func (d *SSH) knock(ctx context.Context, t Target, attempt func(*deadline) (*sshConn, error)) (*sshConn, error) {
-	leave, err := d.doors.enter(ctx, jumpKey(t.Jump)+hostPort(t))
+	leave, err := d.logins.acquire(ctx, jumpKey(t.Jump)+hostPort(t))
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (d *SSH) reach(clock *deadline, t Target, dial dialFunc, keys *keySet) (*ss
 // unfinished returns the error of a handshake that took too long.
 func (d *SSH) unfinished(t Target) error {
 	err := cause.Errorf("%w to %s: it accepted the connection but did not finish the SSH handshake within %s", ErrDial, cause.Own(hostPort(t)), d.opt.Timeout)
-	return hint.With(silentError{err}, "is it sshd that listens there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
+	return hint.With(silentError{err}, "is sshd listening there, and is the node overloaded? Try: ssh -v -p %d %s@%s", t.Port, t.User, t.Address)
 }
 
 // handshake runs the SSH handshake over nc. ssh.ClientConfig.Timeout would not limit it, so
@@ -312,18 +312,18 @@ func dialError(t Target, err error) error {
 // The errors on the way to a node read the same for dsbuild's own SSH and for OpenSSH.
 
 func lookupError(t Target, why error) error {
-	return hint.With(cause.Errorf("%w to %s: its name could not be looked up: %w", ErrDial, cause.Own(hostPort(t)), why),
-		"does the name server answer? Try: getent hosts %s; an address: in the inventory needs none", t.Address)
+	return hint.With(cause.Errorf("%w to %s: the name lookup failed: %w", ErrDial, cause.Own(hostPort(t)), why),
+		"does the name server answer? Try: getent hosts %s; or give an address: in the inventory", t.Address)
 }
 
 func nameError(t Target, why error) error {
-	return hint.With(cause.Errorf("%w to %s: its name is not known: %w", ErrDial, cause.Own(hostPort(t)), why),
+	return hint.With(cause.Errorf("%w to %s: its name is unknown: %w", ErrDial, cause.Own(hostPort(t)), why),
 		"write the node's address into the inventory (address: ...) or a HostName into ~/.ssh/config")
 }
 
 func prohibitedError(t Target, why string) error {
-	return hint.With(cause.Errorf("%w to %s: the jump host forwards no connection there: %s", ErrDial, cause.Own(hostPort(t)), why),
-		"AllowTcpForwarding and PermitOpen in the jump host's sshd_config, or no-port-forwarding beside your key there, forbid it")
+	return hint.With(cause.Errorf("%w to %s: the jump host refused to forward the connection: %s", ErrDial, cause.Own(hostPort(t)), why),
+		"check AllowTcpForwarding and PermitOpen in the jump host's sshd_config, and no-port-forwarding beside your key there")
 }
 
 func jumpError(t Target, why string) error {
@@ -333,7 +333,7 @@ func jumpError(t Target, why string) error {
 
 func refusedError(t Target, why error) error {
 	return hint.With(cause.Errorf("%w to %s: nothing listens there (%w)", ErrDial, cause.Own(hostPort(t)), why),
-		"is sshd running on the node, and on port %d? (port: in the inventory names another)", t.Port)
+		"is sshd running on the node, and on port %d? (set another one with port: in the inventory)", t.Port)
 }
 
 func noAnswer(t Target) error {
@@ -377,12 +377,12 @@ func handshakeError(t Target, err error, check *hostKeyCheck, login *login, aliv
 
 func algorithmError(t Target, what, offered string) error {
 	return hint.With(cause.Errorf("%w to %s: no common algorithm for %s (the node has %s)", ErrDial, cause.Own(hostPort(t)), what, offered),
-		"dsbuild takes none with SHA-1 or CBC: let KexAlgorithms, MACs and Ciphers in its sshd_config have others (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
+		"dsbuild uses no algorithm with SHA-1 or CBC: allow others with KexAlgorithms, MACs and Ciphers in its sshd_config (ssh -Q kex, ssh -Q mac, ssh -Q cipher list them)")
 }
 
 func bannedError(t Target) error {
 	return hint.With(cause.Errorf("%w: sshd at %s says %q", ErrBanned, cause.Own(hostPort(t)), notAllowed),
-		"too many logins from here have failed (PerSourcePenalties): wait some minutes, and find out which; PerSourcePenaltyExemptList in its sshd_config spares this machine")
+		"too many logins from this machine have failed (PerSourcePenalties): wait some minutes, and find the failing logins; PerSourcePenaltyExemptList in its sshd_config can exempt this machine")
 }
 
 // brokenOff returns the error of a handshake that the node ended. turnedAway means that it ended
@@ -392,12 +392,12 @@ func brokenOff(t Target, turnedAway bool, why string) error {
 	if turnedAway {
 		err = cause.Errorf("%w to %s: %w: the node ended the handshake: %s", ErrDial, cause.Own(hostPort(t)), errTurnedAway, why)
 	}
-	return hint.With(err, "its sshd log says why; MaxStartups makes sshd turn away many connections at once")
+	return hint.With(err, "its sshd log has the reason; sshd refuses connections beyond MaxStartups")
 }
 
 // hungUpError returns the error of a connection that ended while dsbuild asked a person.
 func hungUpError(t Target) error {
-	return hint.With(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "LoginGraceTime in its sshd_config is how long it waits")
+	return hint.With(cause.Errorf("%w to %s: %w", ErrDial, cause.Own(hostPort(t)), errHungUp), "raise LoginGraceTime in its sshd_config")
 }
 
 // brokeOff reports whether err means a broken connection, as opposed to a malformed message.

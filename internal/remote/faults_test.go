@@ -110,7 +110,7 @@ func TestUnknownHostKey(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Unknown: true})
 	before, _ := os.ReadFile(s.KnownHosts)
 	_, err := quick().Dial(t.Context(), s.Target())
-	wantError(t, err, remote.ErrHostKey, `is not in .*known_hosts; it shows ssh-ed25519 SHA256:`, `compare that fingerprint.*ssh-keyscan -p \d+ 127\.0\.0\.1 >> `)
+	wantError(t, err, remote.ErrHostKey, `is not in .*known_hosts; it shows ssh-ed25519 SHA256:`, `compare this fingerprint.*ssh-keyscan -p \d+ 127\.0\.0\.1 >> `)
 	if after, _ := os.ReadFile(s.KnownHosts); !bytes.Equal(before, after) {
 		t.Error("known_hosts was written to")
 	}
@@ -233,10 +233,10 @@ func TestSHA1IsNotAccepted(t *testing.T) {
 
 	old := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA)})
 	_, err = quick().Dial(t.Context(), old.Target())
-	wantError(t, err, remote.ErrHostKey, `signs with ssh-rsa \(SHA-1\) only`, "HostKeyAlgorithms in its sshd_config")
+	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in its sshd_config")
 	unknown := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSA), Unknown: true})
 	_, err = quick().Dial(t.Context(), unknown.Target())
-	wantError(t, err, remote.ErrHostKey, `signs with ssh-rsa \(SHA-1\) only`, "HostKeyAlgorithms in its sshd_config")
+	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "HostKeyAlgorithms in its sshd_config")
 
 	for name, algorithms := range map[string]ssh.Config{
 		"MAC":          {MACs: []string{ssh.HMACSHA1, ssh.InsecureHMACSHA196}, Ciphers: []string{ssh.CipherAES128CTR}},
@@ -304,7 +304,7 @@ func TestEncryptedKeyWithoutAgent(t *testing.T) {
 	target := s.Target()
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
 	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrAuth, "locked is encrypted and no agent holds it", "ssh-add .*locked")
+	wantError(t, err, remote.ErrAuth, "locked is encrypted, no agent has it", "ssh-add .*locked")
 }
 
 // A node that turns connections away before it knows who calls is asked again,
@@ -361,7 +361,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 	up, _ := blob(8<<20, filepath.Join(s.Home, "big"))
 	begin := time.Now()
 	err := c.Put(t.Context(), up)
-	wantError(t, err, remote.ErrLost, "no sign of life for", "network")
+	wantError(t, err, remote.ErrLost, "no answer for", "network")
 	if d := time.Since(begin); d > 5*time.Second {
 		t.Errorf("noticed after %s", d)
 	}
@@ -429,7 +429,7 @@ func TestNoSpace(t *testing.T) {
 		opt  sshtest.Options
 		want string
 	}{
-		"known before": {sshtest.Options{NoSpaceAfter: 1 << 20}, `no space left on the node: .* needs 4\.0 MiB, 1\.0 MiB are free`},
+		"known before": {sshtest.Options{NoSpaceAfter: 1 << 20}, `no space left on the node: .* needs 4\.0 MiB, but only 1\.0 MiB are free`},
 		"only df knows": {sshtest.Options{NoSpaceAfter: 1 << 20, HideFree: true, Exec: func(_ string, _ io.Reader, out, _ io.Writer) int {
 			fmt.Fprint(out, "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda1 100 100 0 100% /srv\n")
 			return 0
@@ -599,7 +599,7 @@ func TestJumpHostForbidsForwarding(t *testing.T) {
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Jump = []remote.Target{bastion.Target()}
 	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "the jump host forwards no connection there", "AllowTcpForwarding and PermitOpen")
+	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding and PermitOpen")
 }
 
 // Whoever waits for one silent node keeps others waiting: once is enough.

@@ -190,7 +190,7 @@ func (l *login) end(err error) {
 	case err == nil:
 		l.loan.prove()
 	case errors.Is(err, ErrAuth):
-		l.loan.refuse(fmt.Errorf("the password that was typed for %s was refused there, and is tried nowhere else", l.who()))
+		l.loan.refuse(fmt.Errorf("%s refused the password; dsbuild tries it nowhere else", l.who()))
 	default:
 		l.loan.giveBack()
 	}
@@ -209,19 +209,19 @@ func (l *login) refused(text string) error {
 	}
 	if strings.Contains(strings.ToLower(text), "too many") {
 		err := cause.Errorf("%w by %s: too many keys: %d were ready%s", ErrAuth, cause.Own(loginName(t)), len(k.signers), k.because())
-		return hint.With(err, "name the one key that fits (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): it is tried first")
+		return hint.With(err, "name the right key (identity_file: in the inventory, or IdentityFile in ~/.ssh/config): dsbuild tries it first")
 	}
 	if !strings.HasPrefix(text, "ssh: unable") {
 		k.notes = append(k.notes, strings.TrimPrefix(text, "ssh: "))
 	}
 	tried := slices.Clone(k.labels)
 	if l.asked > 0 {
-		tried = append(tried, "what was typed")
+		tried = append(tried, "the typed answer")
 	}
 	err := cause.Errorf("%w by %s: tried %s%s%s", ErrAuth, cause.Own(loginName(t)), strings.Join(tried, ", "), k.because(), accepts)
 	advice := k.advice()
 	if l.answers.prompter == nil && (l.takes(byPassword) || l.takes(interactively)) {
-		advice += "; from a terminal dsbuild asks for what this node wants to know"
+		advice += "; from a terminal, dsbuild asks this node's questions"
 	}
 	return hint.With(err, "%s", advice)
 }

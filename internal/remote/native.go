@@ -163,7 +163,7 @@ func (n *nativeLink) keepAlive(c *sshConn, every time.Duration, limit int) {
 		}
 		silent := n.alive.silence()
 		if silent >= time.Duration(limit)*every {
-			c.giveUp(fmt.Sprintf("no sign of life for %s", silent.Round(every)))
+			c.giveUp(fmt.Sprintf("no answer for %s", silent.Round(every)))
 			return
 		}
 		if silent < every {

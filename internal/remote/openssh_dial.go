@@ -182,7 +182,7 @@ func (d *SSH) masterConn(t Target, l *opensshLink) *sshConn {
 	go func() {
 		<-l.master.done
 		if text, err := os.ReadFile(masterLog(l.folder)); err == nil && strings.Contains(string(text), "not responding") {
-			why := fmt.Sprintf("no sign of life for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
+			why := fmt.Sprintf("no answer for %s", d.opt.KeepAlive*time.Duration(d.opt.KeepAliveMax))
 			c.verdict.CompareAndSwap(nil, &why)
 		}
 		c.end()

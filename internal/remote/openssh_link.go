@@ -347,7 +347,7 @@ func (l *opensshLink) keepAlive(c *sshConn, every time.Duration) {
 		case <-tick.C:
 		}
 		if l.busy() && errors.Is(l.ask(context.Background(), every), context.DeadlineExceeded) {
-			c.giveUp(fmt.Sprintf("no sign of life for %s", every))
+			c.giveUp(fmt.Sprintf("no answer for %s", every))
 			return
 		}
 	}

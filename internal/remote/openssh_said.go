@@ -207,8 +207,8 @@ func (a *attempt) proxyError(last string) error {
 	if stderr := lastLine(a.stderr.String()); stderr != "" {
 		last = stderr
 	}
-	return hint.With(cause.Errorf("%w to %s: its ProxyCommand (%s) leads nowhere: %s", ErrDial, cause.Own(hostPort(a.target)), a.target.proxyCommand, last),
-		"what does ssh say to it? Try: ssh -v -p %d %s@%s", a.target.Port, a.target.User, a.target.word())
+	return hint.With(cause.Errorf("%w to %s: its ProxyCommand (%s) failed: %s", ErrDial, cause.Own(hostPort(a.target)), a.target.proxyCommand, last),
+		"try: ssh -v -p %d %s@%s", a.target.Port, a.target.User, a.target.word())
 }
 
 // lastLine returns the last line of a text that is not a debug message.

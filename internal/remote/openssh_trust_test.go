@@ -172,7 +172,7 @@ func TestOpenSSHForwardsNothing(t *testing.T) {
 	target := fleetTarget(f, 1)
 	target.Jump = []remote.Target{fleetTarget(f, 0)}
 	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "the jump host forwards no connection there", "AllowTcpForwarding")
+	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding")
 }
 
 // A real sshd that signs with SHA-1 alone is not believed; as the hint says, it is.
@@ -184,7 +184,7 @@ func TestOpenSSHSignsWithSHA1(t *testing.T) {
 	target.KnownHosts = []string{write(t, "known", fmt.Sprintf("[%s]:%d %s", target.Address, target.Port, read(t, key+".pub")))}
 	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms ssh-rsa")
 	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrHostKey, `signs with ssh-rsa \(SHA-1\) only`, "HostKeyAlgorithms in its sshd_config have rsa-sha2-512")
+	wantError(t, err, remote.ErrHostKey, `signs only with ssh-rsa \(SHA-1\)`, "add rsa-sha2-512 to HostKeyAlgorithms in its sshd_config")
 	configure(t, f, 0, "HostKey "+key, "HostKeyAlgorithms rsa-sha2-512")
 	dial(t, quick(), target).Close()
 }

@@ -197,9 +197,9 @@ func TestFindOpenSSH(t *testing.T) {
 		{"OpenSSH_9.2p1 Debian-2+deb12u6, OpenSSL 3.0.19 27 Jan 2026", "", ""},
 		{"OpenSSH_8.4p1, OpenSSL 1.1.1", "", ""},
 		{"OpenSSH_10.0p2, LibreSSL 3.9", "", ""},
-		{"OpenSSH_8.3p1, OpenSSL 1.1.1", "is OpenSSH_8.3p1, and dsbuild needs OpenSSH 8.4 or newer", "newer ssh first on PATH"},
-		{"OpenSSH_7.4p1, OpenSSL 1.0.2k-fips", "is OpenSSH_7.4p1, and dsbuild needs", "--ssh native"},
-		{"Dropbear v2022.83", "does not name a version of OpenSSH: Dropbear v2022.83", "OpenSSH client first on PATH"},
+		{"OpenSSH_8.3p1, OpenSSL 1.1.1", "is OpenSSH_8.3p1, but dsbuild needs OpenSSH 8.4 or newer", "newer ssh first on PATH"},
+		{"OpenSSH_7.4p1, OpenSSL 1.0.2k-fips", "is OpenSSH_7.4p1, but dsbuild needs", "--ssh native"},
+		{"Dropbear v2022.83", "prints no version of OpenSSH: Dropbear v2022.83", "OpenSSH client first on PATH"},
 	} {
 		t.Setenv("PATH", fakeSSH(t, c.says)+":"+os.Getenv("PATH"))
 		program, err := remote.FindOpenSSH(t.Context())

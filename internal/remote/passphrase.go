@@ -41,7 +41,7 @@ func (k *lockedKey) SignWithAlgorithm(rand io.Reader, data []byte, algorithm str
 }
 
 // errNotTyped means that the person typed no passphrase.
-var errNotTyped = errors.New("its passphrase was not typed")
+var errNotTyped = errors.New("nobody typed its passphrase")
 
 // unlock opens the identity file with the contents text. It asks for the passphrase once in a run
 // and keeps the opened key, because decrypting a key is slow on purpose.
@@ -61,9 +61,9 @@ func (a *Answers) unlock(ctx context.Context, file string, text []byte) (passphr
 			if err == nil || !errors.Is(err, x509.IncorrectPasswordError) {
 				return typed, err
 			}
-			again = "that was not it; "
+			again = "wrong passphrase; "
 		}
-		return "", hint.With(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it for the agent: ssh-add %s", Quote(file))
+		return "", hint.With(fmt.Errorf("%s is encrypted, and %w", file, errNotTyped), "unlock it with the agent: ssh-add %s", Quote(file))
 	}
 	l, err := a.borrow(ctx, "passphrase of "+filepath.Clean(file), ask)
 	if err != nil {

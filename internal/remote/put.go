@@ -227,7 +227,7 @@ func (p *put) length(want int64) error {
 		return p.explain("looking at "+p.tmp, err)
 	}
 	if st.Size() != want {
-		return fmt.Errorf("%s has %d bytes at the far end, not %d", p.tmp, st.Size(), want)
+		return fmt.Errorf("%s has %d bytes on the node, not %d", p.tmp, st.Size(), want)
 	}
 	return nil
 }
@@ -378,7 +378,7 @@ func (f *first) Write(b []byte) (int, error) {
 func (p *put) rename() error {
 	if _, ok := p.client.HasExtension("posix-rename@openssh.com"); !ok {
 		if _, err := p.client.Lstat(p.up.Path); err == nil {
-			return fmt.Errorf("%s exists, and the node's SFTP server cannot replace a file in one step", p.up.Path)
+			return fmt.Errorf("%s exists, and the node's SFTP server cannot replace a file atomically", p.up.Path)
 		}
 		if err := p.client.Rename(p.tmp, p.up.Path); err != nil {
 			return p.explain("renaming to "+p.up.Path, err)
@@ -473,7 +473,7 @@ func (p *put) explain(doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return hint.With(fmt.Errorf("%s: %w", doing, err),
-		"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
+		"check quota, read-only file systems and permissions: on the node, try: touch %s", Quote(path.Join(path.Dir(p.up.Path), ".dsbuild-test")))
 }
 
 // sftp opens an SFTP session on the connection. window is the number of bytes of a file that may be
@@ -506,8 +506,8 @@ func (c *sshConn) sftp(ctx context.Context, window int) (*sftp.Client, error) {
 	case errors.As(err, new(*endedError)), c.broke(err):
 		return nil, c.lost("opening SFTP")
 	}
-	return nil, hint.With(fmt.Errorf("the node offers no SFTP: %w", err),
-		"sshd_config on the node needs: Subsystem sftp internal-sftp (and a login shell that prints nothing)")
+	return nil, hint.With(fmt.Errorf("the node has no SFTP: %w", err),
+		"the node's sshd_config needs: Subsystem sftp internal-sftp (and the login shell must print nothing)")
 }
 
 // widen sends larger packets to a server that reports its limits.

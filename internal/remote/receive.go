@@ -28,7 +28,7 @@ const (
 )
 
 // ErrNoSource means that the source file on the node is gone.
-var ErrNoSource = errors.New("it is not there any more")
+var ErrNoSource = errors.New("it no longer exists")
 
 // Receipt describes an upload that a program on the node puts in place, for connections without
 // SFTP. Like Conn.Put, it writes the whole file or nothing.
@@ -76,7 +76,7 @@ func (r Receipt) Explain(ctx context.Context, exit *ExitError, said, errs string
 		return r.unlike(ctx, exit.Code, said)
 	case receiveFailed:
 		return hint.With(fmt.Errorf("bringing a file to %s: %s", r.Path, said),
-			"a quota, a read-only file system or a missing right: on the node try: touch %s", Quote(path.Join(path.Dir(r.Path), ".dsbuild-test")))
+			"check quota, read-only file systems and permissions: on the node, try: touch %s", Quote(path.Join(path.Dir(r.Path), ".dsbuild-test")))
 	}
 	return fmt.Errorf("bringing a file to %s: %w: %s", r.Path, exit, errs)
 }

@@ -229,7 +229,7 @@ func (s *share) again(ctx context.Context, do func(context.Context, Conn) error)
 }
 
 // lost returns the error of an operation on a closed share.
-func (s *share) lost() error { return fmt.Errorf("%w: it was closed here", ErrLost) }
+func (s *share) lost() error { return fmt.Errorf("%w: dsbuild closed it", ErrLost) }
 
 // ownConn returns a connection for this user alone.
 func (s *share) ownConn(ctx context.Context) (Conn, error) {

@@ -71,8 +71,8 @@ func (c *sudoConn) try(ctx context.Context, limit time.Duration) error {
 	}
 	err = flooded(s.run(limited))
 	if ctx.Err() == nil && clock.expired() {
-		err = cause.Errorf("%w on %s: it ran no command within %s, and says %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
-		err = hint.With(err, "does sudo there ask for something else than a password? Try there: sudo -u %s true", c.target.Sudo)
+		err = cause.Errorf("%w on %s: it ran no command within %s, and printed %q", ErrSudo, cause.Own(c.target.Name), limit, s.said())
+		err = hint.With(err, "sudo there may ask for something other than a password. Try there: sudo -u %s true", c.target.Sudo)
 	}
 	a.end(err)
 	if err == nil {
@@ -327,13 +327,13 @@ func (s *sudoSession) refused(exit *ExitError) error {
 
 // sudoAdvice maps a part of sudo's error message to advice for the user.
 var sudoAdvice = [][2]string{
-	{"password is required", "from a terminal dsbuild asks for it; or LOGIN needs none: NOPASSWD in the node's sudoers"},
+	{"password is required", "from a terminal, dsbuild asks for it; or add NOPASSWD for LOGIN to the node's sudoers"},
 	{"not in the sudoers", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"not allowed to", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"may not run sudo", "the node's sudoers needs: LOGIN ALL=(RUNAS) NOPASSWD: ALL"},
 	{"must have a tty", "the node's sudoers needs: Defaults:LOGIN !requiretty"},
-	{"unknown user", "sudo: in the inventory names a user of the node, or true for root"},
-	{"not found", "is sudo installed there? sudo: false in the inventory needs none"},
+	{"unknown user", "set sudo: in the inventory to a user of the node, or to true for root"},
+	{"not found", "is sudo installed there? With sudo: false in the inventory, dsbuild does not use it"},
 }
 
 // sudoLogin asks for the password that a node's sudo wants.
@@ -394,7 +394,7 @@ func (a *sudoLogin) end(err error) {
 	case err == nil:
 		a.loan.prove()
 	case errors.Is(err, ErrSudo):
-		a.loan.refuse(cause.Errorf("the password that was typed for sudo on %s was refused there, and is tried nowhere else", cause.Own(a.conn.target.Name)))
+		a.loan.refuse(cause.Errorf("sudo on %s refused the password; dsbuild tries it nowhere else", cause.Own(a.conn.target.Name)))
 	default:
 		a.loan.giveBack()
 	}

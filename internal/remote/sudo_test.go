@@ -227,7 +227,7 @@ func TestSudoRefuses(t *testing.T) {
 	d, target := sudoAt(s, p)
 	for range 3 {
 		_, err := d.Dial(t.Context(), target)
-		wantError(t, err, remote.ErrSudo, "on gpu01: .*(incorrect password|was refused there, and is tried nowhere else)", "")
+		wantError(t, err, remote.ErrSudo, "on gpu01: .*(incorrect password|sudo on .* refused the password)", "")
 		if secrets.MatchString(fmt.Sprint(err)) {
 			t.Error(err)
 		}
@@ -237,7 +237,7 @@ func TestSudoRefuses(t *testing.T) {
 	}
 	d, target = sudoAt(s, nil)
 	_, err := d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal dsbuild asks for it; or daemon needs none: NOPASSWD")
+	wantError(t, err, remote.ErrSudo, "a password is required", "from a terminal, dsbuild asks for it; or add NOPASSWD for daemon")
 
 	d, target = sudoAt(realSudo(t, "nobody ALL=(ALL) ALL"), says("secret"))
 	_, err = d.Dial(t.Context(), target)
@@ -247,7 +247,7 @@ func TestSudoRefuses(t *testing.T) {
 	runTrue(t, dial(t, d, target))
 	target.Sudo = "no-such-user"
 	_, err = d.Dial(t.Context(), target)
-	wantError(t, err, remote.ErrSudo, "unknown user", "names a user of the node")
+	wantError(t, err, remote.ErrSudo, "unknown user", "to a user of the node")
 }
 
 // fakeSudo is a node where sudo is a script.

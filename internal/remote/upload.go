@@ -42,30 +42,30 @@ func (u Upload) localSum(ctx context.Context, n int64) (sum string, there int64,
 
 // NoSpace returns the error of a node with too little free space.
 func (u Upload) NoSpace(free int64) error {
-	err := cause.Errorf("%w: %s needs %s, %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), cause.Own(size(free)))
+	err := cause.Errorf("%w: %s needs %s, but only %s are free", ErrNoSpace, path.Dir(u.Path), size(u.Size), cause.Own(size(free)))
 	return hint.With(err, "make room there (on the node: df -h %s; du -xsh %s/*)", Quote(path.Dir(u.Path)), Quote(path.Dir(u.Path)))
 }
 
 // NoFolder returns the error of a node that lacks the folder.
 func (u Upload) NoFolder(doing string) error {
-	return hint.With(fmt.Errorf("%s: there is no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(u.Path)))
+	return hint.With(fmt.Errorf("%s: no such folder on the node", doing), "create it there: mkdir -p %s", Quote(path.Dir(u.Path)))
 }
 
 // Forbidden returns the error of a folder that the user may not write to.
 func (u Upload) Forbidden(doing, user string) error {
-	return hint.With(fmt.Errorf("%s: %s may not write there", doing, user), "who owns it? On the node: ls -ld %s", Quote(path.Dir(u.Path)))
+	return hint.With(fmt.Errorf("%s: %s cannot write there", doing, user), "check its owner on the node: ls -ld %s", Quote(path.Dir(u.Path)))
 }
 
 // Changed returns the error of a local file that does not match Size and SHA256. n is the number of
 // bytes read.
 func (u Upload) Changed(n int64) error {
-	return fmt.Errorf("the local file is not the one announced: it changed, or its digest was wrong (%d bytes read, %d announced)", n, u.Size)
+	return fmt.Errorf("the local file is not the expected one: it has changed, or its digest was wrong (%d bytes read, %d expected)", n, u.Size)
 }
 
 // Corrupted returns the error of a file that arrived at part with another sha256.
 func (u Upload) Corrupted(part, sum string) error {
-	return hint.With(fmt.Errorf("%s has sha256 %s at the far end, %s was sent", part, sum, u.SHA256),
-		"the node's disk or the way to it corrupts data")
+	return hint.With(fmt.Errorf("%s has sha256 %s on the node, but dsbuild sent %s", part, sum, u.SHA256),
+		"the node's disk or the network corrupts data")
 }
 
 // size formats a number of bytes for a person.

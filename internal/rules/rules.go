@@ -68,7 +68,7 @@ func pureRooms() []Rule {
 			Folder: "inventory",
 			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "ship", "nightly", "internal/remote"),
 				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp),
-			Reason: "reading which nodes there are reaches none of them, and runs nothing",
+			Reason: "reading the nodes contacts none of them, and runs nothing",
 		},
 		{
 			Folder: "launch/lint",
@@ -85,7 +85,7 @@ func actingRooms() []Rule {
 		{
 			Folder: "cmd/dsbuild",
 			Deny:   []string{ssh, sftp, yaml},
-			Reason: "the door knows commands and exit codes, not how nodes are reached or files are written",
+			Reason: "cmd knows commands and exit codes, not how nodes are reached or files are written",
 		},
 		{
 			Folder: "node",

@@ -32,7 +32,7 @@ func (d *Dialer) obtain(names []string) {
 		return
 	}
 	parts, unknown := d.byPartition(names, listed)
-	d.refuse(unknown, func(string) error { return unreachable(errors.New("Slurm does not know it any more")) }) //nolint:staticcheck // a name
+	d.refuse(unknown, func(string) error { return unreachable(errors.New("Slurm no longer knows it")) }) //nolint:staticcheck // a name
 	var all sync.WaitGroup
 	for _, part := range parts {
 		for _, n := range part.nodes {
@@ -118,13 +118,13 @@ func holders(jobs []job, node string) string {
 
 // busy returns the error of a node that was not free in time.
 func (d *Dialer) busy(what string) error {
-	return hint.With(unreachable(fmt.Errorf("%s, and not free within %s", what, ui.Duration(d.opt.Wait))),
-		"run again later, for nodes that are done are left alone; --slurm-wait 1h waits longer")
+	return hint.With(unreachable(fmt.Errorf("%s, and did not become free within %s", what, ui.Duration(d.opt.Wait))),
+		"run again later: dsbuild skips nodes that are done; --slurm-wait 1h waits longer")
 }
 
 // downError returns the error of a node on which Slurm starts no job.
 func downError(name, why string) error {
-	return hint.With(unreachable(errors.New(why)), "Slurm starts no job there: scontrol show node %s", name)
+	return hint.With(unreachable(errors.New(why)), "Slurm starts no job there: see scontrol show node %s", name)
 }
 
 // unreachable marks err as an error of a node that dsbuild cannot reach.
@@ -284,7 +284,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 	names, err := inventory.Expand(list)
 	if err != nil {
 		s.end()
-		return nil, fmt.Errorf("job %s has nodes %q, which is not understood: %w", id, list, err)
+		return nil, fmt.Errorf("dsbuild does not understand the nodes %[2]q of job %[1]s: %[3]w", id, list, err)
 	}
 	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string][]*spread)}
 	d.pending.Go(func() {
@@ -313,7 +313,7 @@ func (d *Dialer) gone(a *allocation) {
 		case state == "CANCELLED":
 			a.why = "somebody cancelled it"
 		case state == "TIMEOUT":
-			a.why = "its time was over (--time gives it more)"
+			a.why = "its time limit ended (raise it with --time)"
 		case state == "RUNNING":
 			a.why = "salloc was killed"
 		default:
@@ -346,5 +346,5 @@ func closed(c <-chan struct{}) bool {
 
 // lost returns the error of an operation during which the job ended.
 func (a *allocation) lost(when string) error {
-	return hint.With(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "running the same command again is safe")
+	return hint.With(fmt.Errorf("%w %s: job %s has ended: %s", remote.ErrLost, when, a.job, a.why), "it is safe to run the same command again")
 }

@@ -90,7 +90,7 @@ func New(ctx context.Context, opt Options) (*Dialer, error) {
 // Dial implements remote.Dialer. It returns once Slurm has allocated the node.
 func (d *Dialer) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 	if _, known := d.places[t.Node]; !known {
-		return nil, fmt.Errorf("%q is none of the nodes that were asked of Slurm", t.Node)
+		return nil, fmt.Errorf("%q is not one of the nodes that dsbuild requested from Slurm", t.Node)
 	}
 	_, done, err := d.lease(ctx, t.Node, true)
 	if err != nil {
@@ -223,7 +223,7 @@ func (d *Dialer) giveBack() {
 	}
 	d.mu.Unlock()
 	if !closing && len(names) > 0 {
-		d.opt.Report.Note("%s given back to Slurm until there is something to do", ui.FoldNames(names))
+		d.opt.Report.Note("dsbuild gave %s back to Slurm until it needs them again", ui.FoldNames(names))
 	}
 	var all sync.WaitGroup
 	for _, a := range held {

@@ -32,7 +32,7 @@ func NoNodes(partition string) *ConfigError {
 	if partition == "" {
 		what = "Slurm has no default partition"
 	}
-	return &ConfigError{what, "'sinfo' says which partitions there are"}
+	return &ConfigError{what, "'sinfo' lists the partitions"}
 }
 
 // check tests the nodes and the job options with Slurm before dsbuild asks for any node.
@@ -55,8 +55,8 @@ func (d *Dialer) check(ctx context.Context) error {
 				return err
 			}
 			return &ConfigError{
-				"Slurm would not take a job for these nodes: " + err.Error(),
-				"'sinfo' says which partitions there are, 'sacctmgr show assoc user=$USER' which accounts and QOS are yours",
+				"Slurm refused a job for these nodes: " + err.Error(),
+				"'sinfo' lists the partitions, 'sacctmgr show assoc user=$USER' your accounts and QOS",
 			}
 		}
 	}
@@ -65,7 +65,7 @@ func (d *Dialer) check(ctx context.Context) error {
 
 // unknown returns the error of nodes that Slurm does not know, or that are not in this partition.
 func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) error {
-	const advice = "in the inventory a node must have the name that Slurm has for it (NodeName): 'sinfo --Node' lists them"
+	const advice = "in the inventory, give a node its name in Slurm (NodeName): 'sinfo --Node' lists them"
 	if d.opt.Partition == "" {
 		return &ConfigError{fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(names)), advice}
 	}
@@ -80,7 +80,7 @@ func (d *Dialer) unknown(ctx context.Context, names []string, listed []Node) err
 	if len(strangers) > 0 {
 		return &ConfigError{fmt.Sprintf("Slurm knows no node %s", ui.FoldNames(strangers)), advice}
 	}
-	return &ConfigError{fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition), "without --partition each is asked for in one that it is in"}
+	return &ConfigError{fmt.Sprintf("%s: not in partition %s", ui.FoldNames(names), d.opt.Partition), "without --partition, dsbuild requests each node in one of its own partitions"}
 }
 
 // partition is a Slurm partition in which dsbuild asks for nodes.

@@ -62,7 +62,7 @@ func parseNodes(text string) ([]Node, error) {
 	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", strings.Count(sinfoFields, "|")+1)
 		if len(f) != strings.Count(sinfoFields, "|")+1 || f[0] == "" {
-			return nil, fmt.Errorf("sinfo says what cannot be understood: %.200q", line)
+			return nil, fmt.Errorf("dsbuild does not understand the output of sinfo: %.200q", line)
 		}
 		name, isDefault := strings.CutSuffix(f[1], "*")
 		i, seen := place[f[0]]
@@ -144,7 +144,7 @@ func (n Node) absent() string {
 	case strings.Contains(flags, "*"):
 		return "it does not respond to Slurm"
 	case strings.ContainsAny(flags, "@^"):
-		return "it is to be rebooted"
+		return "it waits for a reboot"
 	}
 	return ""
 }
@@ -169,11 +169,11 @@ func jobsOn(ctx context.Context, folded string) ([]job, error) {
 	for line := range strings.Lines(out) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), "|", 4)
 		if len(f) != 4 {
-			return nil, fmt.Errorf("squeue says what cannot be understood: %.200q", line)
+			return nil, fmt.Errorf("dsbuild does not understand the output of squeue: %.200q", line)
 		}
 		names, err := inventory.Expand(f[2])
 		if err != nil {
-			return nil, fmt.Errorf("squeue says what cannot be understood: %.200q: %w", line, err)
+			return nil, fmt.Errorf("dsbuild does not understand the output of squeue: %.200q: %w", line, err)
 		}
 		jobs = append(jobs, job{f[0], f[1], f[3], names})
 	}

@@ -40,12 +40,12 @@ func TestNodeStates(t *testing.T) {
 		"completing": {},
 		"reserved":   {},
 		"idle*":      {"", "it does not respond to Slurm"},
-		"allocated@": {"", "it is to be rebooted"},
+		"allocated@": {"", "it waits for a reboot"},
 		"idle#":      {},
 		"idle~":      {"powered down"},
 		"down*":      {"down: broken", "it does not respond to Slurm"},
 		"drained":    {"drained: broken"},
-		"draining@":  {"draining: broken", "it is to be rebooted"},
+		"draining@":  {"draining: broken", "it waits for a reboot"},
 		"future":     {"future: broken"},
 	} {
 		n := Node{State: state, Reason: "broken"}

@@ -296,8 +296,8 @@ func refusals(t *testing.T) {
 	}{
 		{func(o *slurm.Options) { o.Nodes = append(o.Nodes, "gpu7", "gpu8") }, "Slurm knows no node gpu[7-8]"},
 		{func(o *slurm.Options) { o.Partition = "nope" }, "Slurm has no nodes in partition nope"},
-		{func(o *slurm.Options) { o.Time = "soon" }, "Slurm would not take a job for these nodes: "},
-		{func(o *slurm.Options) { o.More = []string{"--gres=gpu:9"} }, "Slurm would not take a job for these nodes: "},
+		{func(o *slurm.Options) { o.Time = "soon" }, "Slurm refused a job for these nodes: "},
+		{func(o *slurm.Options) { o.More = []string{"--gres=gpu:9"} }, "Slurm refused a job for these nodes: "},
 	} {
 		opt := options(t, "node01")
 		c.spoil(&opt)
@@ -308,7 +308,7 @@ func refusals(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "there is no sinfo here") || !strings.Contains(hint.Of(err), "login node") {
+	if _, err := slurm.New(t.Context(), options(t, "node01")); err == nil || !strings.Contains(err.Error(), "this machine has no sinfo") || !strings.Contains(hint.Of(err), "login node") {
 		t.Errorf("%v, hint %q", err, hint.Of(err))
 	}
 }
@@ -343,7 +343,7 @@ func busyAndDrained(t *testing.T) {
 		t.Error("a node that becomes free came after one that is busy")
 	}
 	err := <-answers["node02"]
-	if want := "busy (job " + long + " of user: wrap), and not free within 15.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(hint.Of(err), "--slurm-wait") {
+	if want := "busy (job " + long + " of user: wrap), and did not become free within 15.0s"; err == nil || err.Error() != want || !errors.Is(err, remote.ErrDial) || !strings.Contains(hint.Of(err), "--slurm-wait") {
 		t.Errorf("a node that is busy: %v, hint %q", err, hint.Of(err))
 	}
 }

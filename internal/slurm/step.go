@@ -170,7 +170,7 @@ func (p *step) verdict(a *allocation, node string) error {
 	case seen && status != 0:
 		var err error = &remote.ExitError{Code: status}
 		if oomKilled.MatchString(own + p.errs.after()) {
-			err = hint.With(fmt.Errorf("%w: it wanted more memory than the job has", err), "give the job more: --salloc=--mem=8G")
+			err = hint.With(fmt.Errorf("%w: it needed more memory than the job has", err), "give the job more: --salloc=--mem=8G")
 		}
 		return err
 	case a.over():
@@ -193,7 +193,7 @@ const endedLimit = 5 * time.Second
 
 // lostStep returns the error of a program without a status.
 func lostStep(node, said string, err error) error {
-	why := "srun ended without a word"
+	why := "srun ended without a message"
 	if err != nil {
 		why = "srun: " + err.Error()
 	}
@@ -205,7 +205,7 @@ func lostStep(node, said string, err error) error {
 		why = "Slurm says that the node failed"
 	}
 	return hint.With(fmt.Errorf("%w while running a command: %s", remote.ErrLost, why),
-		"scontrol show node %s. Running the same command again is safe", node)
+		"see scontrol show node %s. It is safe to run the same command again", node)
 }
 
 // marked is a Writer that passes a program's stderr on, up to the mark with the exit status.

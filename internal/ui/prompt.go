@@ -128,7 +128,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 			fmt.Fprintln(p.tty)
 		}
 		if errors.Is(l.err, io.EOF) {
-			l.err = errors.New("no answer was given at the terminal")
+			l.err = errors.New("nobody answered at the terminal")
 		}
 		return strings.TrimRight(l.text, "\r\n"), l.err
 	case <-p.closed:
@@ -159,7 +159,7 @@ func (p *Prompt) askProgram(ctx context.Context, question string) (string, error
 		return "", ctx.Err()
 	}
 	if err != nil {
-		return "", fmt.Errorf("no answer was given to %s: %w", p.askpass, err)
+		return "", fmt.Errorf("nobody answered %s: %w", p.askpass, err)
 	}
 	first, _, _ := strings.Cut(string(out), "\n")
 	return strings.TrimRight(first, "\r"), nil

@@ -75,12 +75,12 @@ func (r *Reader) unreadable(err error) error {
 func (r *Reader) Body(data []byte) ast.Node {
 	whole := diagnostic.Position{File: r.File}
 	if len(data) > maxSize {
-		r.Add(whole, "", "larger than %d MiB: this is no %s", maxSize>>20, r.Kind)
+		r.Add(whole, "", "larger than %d MiB: this is not a %s", maxSize>>20, r.Kind)
 		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		r.Add(whole, "", "no text in UTF-8: this is no %s", r.Kind)
+		r.Add(whole, "", "not UTF-8 text: this is not a %s", r.Kind)
 		return nil
 	}
 	r.Lines = strings.Split(string(data), "\n")
@@ -102,7 +102,7 @@ func (r *Reader) Parse(data []byte) ast.Node {
 		r.Add(r.At(syntax.Token), advice, "%s", message)
 		return nil
 	case err != nil:
-		r.Add(whole, "", "no YAML: %v", err)
+		r.Add(whole, "", "not valid YAML: %v", err)
 		return nil
 	}
 	var bodies []ast.Node
@@ -236,7 +236,7 @@ func (r *Reader) Entries(n ast.Node, what string) []ast.Node {
 func (r *Reader) Items(n ast.Node, what string) []ast.Node {
 	entries := r.Entries(n, what)
 	if _, ok := n.(*ast.SequenceNode); ok && len(entries) == 0 {
-		r.Add(r.Place(n), "leave the key out instead", "%s is empty", what)
+		r.Add(r.Place(n), "remove the key instead", "%s is empty", what)
 	}
 	return entries
 }
@@ -246,7 +246,7 @@ func (r *Reader) Wrong(n ast.Node, want string) {
 	advice, kind := "", "something else"
 	switch n.(type) {
 	case *ast.NullNode:
-		advice, kind = "leave the key out instead", "nothing"
+		advice, kind = "remove the key instead", "nothing"
 	case *ast.MappingNode, *ast.MappingValueNode:
 		kind = "a mapping"
 	case *ast.SequenceNode:

@@ -171,7 +171,7 @@ func (d *data) tooLarge() {
 		return
 	}
 	d.full = true
-	d.Add(diagnostic.Position{File: d.file}, "", "hosts, groups and variables together are more than an inventory can have")
+	d.Add(diagnostic.Position{File: d.file}, "", "there are too many hosts, groups and variables")
 }
 
 // sortOut removes from "ungrouped" the hosts that are in another group, and adds the hosts that

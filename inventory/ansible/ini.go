@@ -82,7 +82,7 @@ func (r *iniReader) readLine() {
 		return
 	}
 	if strings.HasPrefix(r.text, "[") && strings.HasSuffix(r.text, "]") {
-		r.Add(r.at(0), "write [GROUP], [GROUP:vars] or [GROUP:children], without spaces", "this is no section")
+		r.Add(r.at(0), "write [GROUP], [GROUP:vars] or [GROUP:children], without spaces", "this is not a section")
 		return
 	}
 	switch r.kind {
@@ -93,7 +93,7 @@ func (r *iniReader) readLine() {
 	case "children":
 		m := groupName.FindStringSubmatch(r.text)
 		if m == nil {
-			r.Add(r.at(0), "", "a name of a group is expected here")
+			r.Add(r.at(0), "", "expected the name of a group")
 			return
 		}
 		child := r.declaredLater(m[1], r.at(0))
@@ -117,7 +117,7 @@ func (r *iniReader) beginSection(name, kind string) {
 	case "children", "vars":
 		r.kind = kind
 	default:
-		r.Add(r.at(len("[:")+len(name)), "there are [GROUP], [GROUP:vars] and [GROUP:children]", "a section of an unknown kind %q", diagnostic.Clip(kind))
+		r.Add(r.at(len("[:")+len(name)), "write [GROUP], [GROUP:vars] or [GROUP:children]", "unknown kind of section %q", diagnostic.Clip(kind))
 		r.kind = "" // its lines could mean anything
 	}
 	if r.kind == "vars" {
@@ -145,7 +145,7 @@ func (r *iniReader) hostLine() {
 		one := text[w[0]:w[1]]
 		name, value, isVar := strings.Cut(one, "=")
 		if !isVar {
-			r.Add(r.at(w[0]), "a # begins a comment; a value with spaces needs quotes", "%s is no variable: NAME=VALUE is expected here", clip(one))
+			r.Add(r.at(w[0]), "a # begins a comment; a value with spaces needs quotes", "%s is not a variable: expected NAME=VALUE", clip(one))
 			return
 		}
 		if v, kept := r.readVariable(name, value, w[0]); kept {
@@ -168,7 +168,7 @@ func (r *iniReader) hostLine() {
 func (r *iniReader) variableLine() {
 	name, value, ok := strings.Cut(r.text, "=")
 	if !ok {
-		r.Add(r.at(0), "", "NAME=VALUE is expected here")
+		r.Add(r.at(0), "", "expected NAME=VALUE")
 		return
 	}
 	name = strings.TrimSpace(name)
@@ -218,7 +218,7 @@ func (d *data) expand(pattern string, at diagnostic.Position) (names []string, p
 	}
 	names, err := ranges(pattern, MaxHosts)
 	if err != nil {
-		d.Add(at, "write gpu[01:16], or gpu[01:16:2] to take every other", "%s: %v", clip(pattern), err)
+		d.Add(at, "write gpu[01:16], or gpu[01:16:2] for every second host", "%s: %v", clip(pattern), err)
 		return nil, 0, false
 	}
 	return names, port, true

@@ -35,7 +35,7 @@ func ReadList(file string, text []byte, wrong *diagnostic.List) *Inventory {
 	d := newData(file, wrong)
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(text, &top); err != nil {
-		d.Add(at, "", "no JSON object: %v", err)
+		d.Add(at, "", "not a JSON object: %v", err)
 		return &Inventory{}
 	}
 	var meta struct {

@@ -41,13 +41,13 @@ func ranges(pattern string, most int) ([]string, error) {
 func span(inside string, most int) ([]string, error) {
 	bounds := strings.Split(inside, ":")
 	if len(bounds) != 2 && len(bounds) != 3 {
-		return nil, fmt.Errorf("%s is no range: FIRST:LAST or FIRST:LAST:STEP", clip(inside))
+		return nil, fmt.Errorf("%s is not a range: write FIRST:LAST or FIRST:LAST:STEP", clip(inside))
 	}
 	step := 1
 	if len(bounds) == 3 {
 		n, err := strconv.Atoi(bounds[2])
 		if err != nil || n < 1 {
-			return nil, fmt.Errorf("the step %s of the range is no number above 0", clip(bounds[2]))
+			return nil, fmt.Errorf("the step %s of the range must be a number above 0", clip(bounds[2]))
 		}
 		step = n
 	}

@@ -69,13 +69,13 @@ func (r *run) judgeClocks() {
 		}
 		if 2*near > len(all) {
 			middle, whose = median, "most nodes'"
-			r.opt.Reporter.Warn("the nodes' clocks are %s this machine's: this machine's clock is wrong", describeSkew(median))
+			r.opt.Reporter.Warn("the nodes' clocks are %s this machine's clock, which is wrong", describeSkew(median))
 		}
 	}
 	for _, m := range known {
 		off := m.skew.Seconds - middle
 		if off > mostSkew+m.skew.Bound || off < -mostSkew-m.skew.Bound {
-			m.addFinding(Clock, Error, "run chronyc tracking or timedatectl there: is NTP active?", "its clock is %s %s (give or take %s)", cause.Own(describeSkew(off)), whose, cause.Own(ui.Duration(time.Duration(m.skew.Bound*float64(time.Second)))))
+			m.addFinding(Clock, Error, "run chronyc tracking or timedatectl there: is NTP active?", "its clock is %s %s clock (± %s)", cause.Own(describeSkew(off)), whose, cause.Own(ui.Duration(time.Duration(m.skew.Bound*float64(time.Second)))))
 		}
 	}
 }

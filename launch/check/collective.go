@@ -40,21 +40,21 @@ const (
 func stages(jax bool) []stage {
 	if jax {
 		return []stage{
-			{"imported", "it does not get JAX imported", "python -c 'import jax' there: is it installed, and how long does it take?"},
-			{"met", "it does not reach the coordinator's port", "a firewall? The port of the master must be open to all"},
-			{"grouped", "it does not get its devices, or not those of the others", "python -c 'import jax; print(jax.devices())' there"},
-			{"joined", "it does not get through a first sum", "a network that loses packets? On GPUs: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME"},
-			{"summed", "it does not come to the end of a sum", "a network that loses packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
-			{"ended", "it does not part from the others", "what is wrong with the others?"},
+			{"imported", "it has not imported JAX", "run python -c 'import jax' there: is JAX installed, and how long does the import take?"},
+			{"met", "it does not reach the coordinator's port", "check firewalls: the master's port must be open for all nodes"},
+			{"grouped", "it did not get its devices or the others' devices", "run python -c 'import jax; print(jax.devices())' there"},
+			{"joined", "it did not finish the first sum", "the network may lose packets. On GPUs: set NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME"},
+			{"summed", "it did not finish a sum", "check for lost packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
+			{"ended", "it did not disconnect from the others", "check the other nodes"},
 		}
 	}
 	return []stage{
-		{"imported", "it does not get torch imported", "python -c 'import torch' there: how long does it take?"},
-		{"met", "it does not reach the master's port", "a firewall? The port of the master must be open to all"},
-		{"grouped", "it does not get connected with the others", "is it by the right interface? NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; what gloo or NCCL says: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO"},
-		{"joined", "it does not get through a first sum", "a network that loses packets? NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
-		{"summed", "it does not come to the end of a sum", "a network that loses packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
-		{"ended", "it does not part from the others", "what is wrong with the others?"},
+		{"imported", "it has not imported torch", "run python -c 'import torch' there: how long does it take?"},
+		{"met", "it does not reach the master's port", "check firewalls: the master's port must be open for all nodes"},
+		{"grouped", "it did not connect to the others", "check the interface: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME; for messages of gloo or NCCL: TORCH_DISTRIBUTED_DEBUG=DETAIL NCCL_DEBUG=INFO"},
+		{"joined", "it did not finish the first sum", "the network may lose packets: set NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL"},
+		{"summed", "it did not finish a sum", "check for lost packets, another MTU, a GPU that hangs: dmesg there, NCCL_DEBUG=INFO"},
+		{"ended", "it did not disconnect from the others", "check the other nodes"},
 	}
 }
 
@@ -75,12 +75,12 @@ func (r *run) checkCollectives(ctx context.Context) {
 	}
 	for _, m := range r.liveMembers() {
 		if m.facts.Torch == "" && !r.opt.JAX {
-			m.addFinding(Collective, Error, "install torch there, or leave this out: --skip collective", "it has no torch, which the all_reduce needs")
+			m.addFinding(Collective, Error, "install torch there, or skip this check: --skip collective", "it has no torch, which the all_reduce needs")
 		}
 	}
 	team := r.eligibleMembers()
 	if len(team) == 0 || r.hasPeers() && len(team) < 2 {
-		r.addNote(Collective, "fewer than two nodes are without errors that block the others")
+		r.addNote(Collective, "fewer than two nodes have no blocking errors")
 		return
 	}
 	right := r.runCollective(ctx, onCPU, team, func(*member) int { return 1 }, glooBytes)
@@ -374,7 +374,7 @@ func (t *teamwork) findCulprits(through int, s stage, waited time.Duration) erro
 		}
 	}
 	if len(named) == len(t.team) && len(named) > 1 {
-		return fmt.Errorf("none of the nodes gets further: %s", strings.Replace(s.lack, "it ", "each ", 1))
+		return fmt.Errorf("no node gets further: %s", strings.Replace(s.lack, "it ", "each ", 1))
 	}
 	return fmt.Errorf("held up by %s", foldNames(named))
 }
@@ -393,7 +393,7 @@ func (t *teamwork) accuseSilent(ctx context.Context) {
 		}
 		for _, s := range silent {
 			if rank := int(s[0]); rank >= 0 && rank < t.world && t.owner[rank] == m && s[1] > silentAfter && !m.hasError(Collective) {
-				m.addFinding(Collective, Error, "ps -o pid,stat,wchan:20,cmd there: is it stopped, waiting for a disk or a GPU, without memory?", "its process hangs: no sign of life for %s", cause.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
+				m.addFinding(Collective, Error, "run ps -o pid,stat,wchan:20,cmd there: is it stopped, out of memory, or waiting for a disk or a GPU?", "its process hangs: no signal from it for %s", cause.Own(ui.Duration(time.Duration(s[1]*float64(time.Second)))))
 			}
 		}
 		return nil

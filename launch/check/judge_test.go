@@ -94,30 +94,30 @@ func TestJudgements(t *testing.T) {
 		}, ""},
 		{"the master is loopback on one", func(r *run) {
 			r.members[2].seen.Master = known(resolved{"n1", []string{"127.0.1.1"}, ""})
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n3 error: the master's address n1 is 127.0.1.1 there, which is each node itself"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n3 error: the master's address n1 resolves to 127.0.1.1 there, which is the node itself"},
 		{"the master is another's address", func(r *run) {
 			r.members[1].seen.Master = known(resolved{"n1", []string{"10.9.9.9"}, ""})
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 is 10.9.9.9 there, which n1 does not have (it has 10.0.0.1, 172.17.0.1)"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 resolves to 10.9.9.9 there, but n1 has 10.0.0.1, 172.17.0.1"},
 		{"no name server", func(r *run) {
 			r.members[1].seen.Master = part[resolved]{Hung: true}
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer within 20s"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer within 20s"},
 		{"null", func(r *run) {
 			r.members[1].seen.Master = part[resolved]{}
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the master's address n1 is not known there: no answer"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: the node cannot resolve the master's address n1: no answer"},
 		{"the own name is loopback", func(r *run) {
 			r.members[1].seen.Host = known(resolved{"n2", []string{"127.0.1.1"}, ""})
 			r.members[2].seen.Host = known(resolved{"n3", []string{"127.0.1.1"}, ""})
 			set(r.members[2], "GLOO_SOCKET_IFNAME", "eth0")
-		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: its own name n2 is 127.0.1.1 there: gloo would tell the others that address"},
+		}, func(r *run) { addressChecks{r}.checkNames(t.Context()) }, "n2 error: its own name n2 resolves to 127.0.1.1: gloo would send this address to the others"},
 		{
 			"another torch", func(r *run) { r.members[3].facts.Torch = "2.14.0" }, func(r *run) { r.checkVersions(t.Context()) },
-			"n4 error: torch 2.14.0, where 3 of 4 nodes have 2.15.0",
+			"n4 error: torch 2.14.0, but 3 of 4 nodes have 2.15.0",
 		},
 		{"another driver", func(r *run) {
 			for i, m := range r.members {
 				m.facts.Driver = []string{"580.1", "580.1", "575.2", "580.1"}[i]
 			}
-		}, func(r *run) { r.checkVersions(t.Context()) }, "n3 warning: driver 575.2, where 3 of 4 nodes have 580.1"},
+		}, func(r *run) { r.checkVersions(t.Context()) }, "n3 warning: driver 575.2, but 3 of 4 nodes have 580.1"},
 		{"variables", func(r *run) {
 			for _, m := range r.members {
 				set(m, "NCCL_ALGO", "Ring")
@@ -127,40 +127,40 @@ func TestJudgements(t *testing.T) {
 			set(r.members[3], "MASTER_ADDR", "localhost")
 			set(r.members[2], "CUDA_VISIBLE_DEVICES", "")
 		}, func(r *run) { r.checkVariables(t.Context()) }, strings.Join([]string{
-			"n1 error: NCCL_ALGO=Tree, where 3 of 4 nodes have Ring",
-			"n2 warning: MASTER_ADDR=10.0.0.1, which 2 of 4 nodes do not have",
+			"n1 error: NCCL_ALGO=Tree, but 3 of 4 nodes have Ring",
+			"n2 warning: MASTER_ADDR=10.0.0.1, but 2 of 4 nodes do not have it",
 			"n3 error: CUDA_VISIBLE_DEVICES=: it hides all GPUs",
-			"n3 warning: CUDA_VISIBLE_DEVICES=, which 3 of 4 nodes do not have",
+			"n3 warning: CUDA_VISIBLE_DEVICES=, but 3 of 4 nodes do not have it",
 			"n4 error: MASTER_ADDR=localhost: each node would be its own master",
-			"n4 warning: MASTER_ADDR=localhost, which 2 of 4 nodes do not have",
+			"n4 warning: MASTER_ADDR=localhost, but 2 of 4 nodes do not have it",
 		}, "\n")},
 		{"interfaces", func(r *run) {
 			r.members[1].route = &routed{"docker0", "172.17.0.1"}
 			r.members[2].route.Interface = "ens5"
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "ib")
 		}, func(r *run) { addressChecks{r}.judgeInterfaces() }, strings.Join([]string{
-			"n2 error: it reaches the master by docker0 (172.17.0.1), which is no way to another node",
-			"n3 warning: it reaches the master by ens5, where 2 of 4 nodes do by eth0",
-			"n4 error: NCCL_SOCKET_IFNAME=ib names no interface with an address that it has",
+			"n2 error: it reaches the master through docker0 (172.17.0.1), which leads to no other node",
+			"n3 warning: it reaches the master through ens5, but 2 of 4 nodes through eth0",
+			"n4 error: NCCL_SOCKET_IFNAME=ib names no interface of this node with an address",
 		}, "\n")},
 		{"an interface that was said", func(r *run) {
 			set(r.members[1], "GLOO_SOCKET_IFNAME", "lo")
 			set(r.members[2], "NCCL_SOCKET_IFNAME", "^docker,lo")
 			set(r.members[3], "NCCL_SOCKET_IFNAME", "=eth")
 		}, func(r *run) { addressChecks{r}.judgeInterfaces() }, strings.Join([]string{
-			"n2 error: GLOO_SOCKET_IFNAME=lo is no way to another node",
-			"n4 error: NCCL_SOCKET_IFNAME==eth names no interface with an address that it has",
+			"n2 error: GLOO_SOCKET_IFNAME=lo leads to no other node",
+			"n4 error: NCCL_SOCKET_IFNAME==eth names no interface of this node with an address",
 		}, "\n")},
 		{"clocks", func(r *run) {
 			*r.members[1].skew = Skew{-3600, 0.01}
 			*r.members[2].skew = Skew{2.5, 1}
-		}, func(r *run) { r.judgeClocks() }, "n2 error: its clock is 1h00m behind this machine's (give or take 0.0s)"},
+		}, func(r *run) { r.judgeClocks() }, "n2 error: its clock is 1h00m behind this machine's clock (± 0.0s)"},
 		{"this machine's clock", func(r *run) {
 			for _, m := range r.members {
 				*m.skew = Skew{100, 0.01}
 			}
 			*r.members[0].skew = Skew{0, 0.01}
-		}, func(r *run) { r.judgeClocks() }, "n1 error: its clock is 1m40s behind most nodes' (give or take 0.0s)"},
+		}, func(r *run) { r.judgeClocks() }, "n1 error: its clock is 1m40s behind most nodes' clock (± 0.0s)"},
 		{"disks", func(r *run) {
 			r.opt.MinFree = 1 << 30
 			r.members[0].seen.Disks = map[string]part[room]{"/dev/shm": known(room{Path: "/dev/shm", Free: 64 << 20, Inodes: -1})}
@@ -169,8 +169,8 @@ func TestJudgements(t *testing.T) {
 			r.members[3].seen.Disks = map[string]part[room]{"environment": {Hung: true}}
 		}, func(r *run) { r.checkDisks(t.Context()) }, strings.Join([]string{
 			"n1 error: /dev/shm has 64.0 MiB free, less than 1.0 GiB",
-			"n2 error: TMPDIR (/tmp) has room for 3 files more",
-			"n3 error: TMPDIR (/tmp): nothing can be written there: Read-only file system",
+			"n2 error: TMPDIR (/tmp) has inodes for only 3 more files",
+			"n3 error: TMPDIR (/tmp): dsbuild cannot write there: Read-only file system",
 			"n4 error: environment: no answer within 20s",
 		}, "\n")},
 		{"data", func(r *run) {
@@ -179,7 +179,7 @@ func TestJudgements(t *testing.T) {
 				m.seen.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
 			}
 			r.members[1].seen.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
-		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 entries, 2.0 KiB, where 2 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
+		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 entries, 2.0 KiB, but 2 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := ready(4)
@@ -201,7 +201,7 @@ func TestJudgeCalls(t *testing.T) {
 		{"all", nil, ""},
 		{"a pair", map[int][]int{1: {3}, 3: {1}}, "n2 error: it does not reach n4 at 10.0.0.4: the node says: no answer\nn4 error: it does not reach n2 at 10.0.0.2: the node says: no answer"},
 		{"one way", map[int][]int{0: {2}}, "n1 error: it does not reach n3 at 10.0.0.3: the node says: no answer"},
-		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: they say: no answer"},
+		{"nobody reaches n4", map[int][]int{0: {3}, 1: {3}, 2: {3}}, "n4 error: no other node reaches it at 10.0.0.4: no answer"},
 		{"n1 reaches nobody", map[int][]int{0: {1, 2, 3}}, "n1 error: it reaches no other node: the node says: no answer"},
 		{"two halves", map[int][]int{0: {2, 3}, 1: {2, 3}, 2: {0, 1}, 3: {0, 1}}, strings.Join([]string{
 			"n1 error: it does not reach n[3-4]: the node says: no answer", "n2 error: it does not reach n[3-4]: the node says: no answer",
@@ -265,10 +265,10 @@ func TestDevices(t *testing.T) {
 	r.members[0].judgeTools(map[string]part[told]{"dcgmi": known(told{226, []string{"| PCIe             | Fail - GPU: 3 |"}}), "nccl-tests": say("# Out of bounds values : 0 OK")})
 	want := strings.Join([]string{
 		"n1 error: dcgmi: PCIe | Fail - GPU: 3",
-		"n2 error: 7 GPUs, where 3 of 4 nodes have 8",
-		"n3 error: GPU 5: 12 errors that memory could not correct (ECC) since the driver was loaded",
-		"n3 error: GPU 3: pages of its memory are to be retired",
-		"n3 error: GPU 00000000:07:00.0: rows of its memory are to be remapped",
+		"n2 error: 7 GPUs, but 3 of 4 nodes have 8",
+		"n3 error: GPU 5: 12 errors that the memory could not correct (ECC) since the driver was loaded",
+		"n3 error: GPU 3: pages of its memory wait to be retired",
+		"n3 error: GPU 00000000:07:00.0: rows of its memory wait to be remapped",
 		"n3 error: GPU 00000000:0f:00.0: rows of its memory could not be remapped",
 		"n3 error: GPU 2: the hardware slows it down",
 		"n3 warning: GPUs are used by pid 4711 (python3)",
@@ -286,7 +286,7 @@ func TestDevices(t *testing.T) {
 	for _, m := range r.members {
 		m.countDevices(nil, 2)
 	}
-	if got := r.said(); got != "n1 error: CUDA_VISIBLE_DEVICES leaves 1 GPU to jobs\nn2 error: no GPU, and slots 2 in the inventory" {
+	if got := r.said(); got != "n1 error: CUDA_VISIBLE_DEVICES leaves 1 GPU to jobs\nn2 error: no GPU, but slots is 2 in the inventory" {
 		t.Error(got)
 	}
 }
@@ -330,7 +330,7 @@ func TestBlame(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		w := team()
 		err := w.findCulprits(2, stage, time.Minute)
-		if err.Error() != "none of the nodes gets further: each does not reach the master's port" || strings.Count(w.said(), "\n") != 2 {
+		if err.Error() != "no node gets further: each does not reach the master's port" || strings.Count(w.said(), "\n") != 2 {
 			t.Errorf("%v\n%s", err, w.said())
 		}
 	})

@@ -40,7 +40,7 @@ func (r *run) checkVersions(context.Context) {
 		}
 		for _, v := range d.Values[1:] {
 			for _, at := range v.Nodes {
-				known[at].addFinding(Versions, Warning, "", "%s %s, where %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), countOf(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
+				known[at].addFinding(Versions, Warning, "", "%s %s, but %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), countOf(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (r *run) checkVersions(context.Context) {
 func describeDeviation(d node.Deviation, known []*member) string {
 	what, value := node.Title(d.What), cmp.Or(d.Value, "none")
 	if d.Tie == nil {
-		return fmt.Sprintf("%s %s, where %d of %s have %s", what, value, d.Most, countOf(d.Of, "node"), cmp.Or(d.Norm, "none"))
+		return fmt.Sprintf("%s %s, but %d of %s have %s", what, value, d.Most, countOf(d.Of, "node"), cmp.Or(d.Norm, "none"))
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
@@ -83,7 +83,7 @@ func (r *run) checkVariables(context.Context) {
 	names := map[string]bool{}
 	for _, m := range live {
 		if why := m.seen.Variables.failureReason(); why != "" {
-			m.addFinding(Variables, Error, "", "its variables could not be read: %s", why)
+			m.addFinding(Variables, Error, "", "dsbuild could not read its variables: %s", why)
 			continue
 		}
 		if value := m.variable("MASTER_ADDR"); value != "" && value != "localhost" && !isLoopback(value) && value != r.masterAddress() && !slices.Contains(r.firstMember().reachableAddresses(), value) {
@@ -126,9 +126,9 @@ func compareVariable(live []*member, name string) {
 		level = Error // other algorithms, other code
 	}
 	most := values[0]
-	norm := fmt.Sprintf("where %d of %s have %s", len(most.members), countOf(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+	norm := fmt.Sprintf("but %d of %s have %s", len(most.members), countOf(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
 	if most.value == "not set" {
-		norm = fmt.Sprintf("which %d of %s do not have", len(most.members), countOf(len(live), "node"))
+		norm = fmt.Sprintf("but %d of %s do not have it", len(most.members), countOf(len(live), "node"))
 	}
 	for _, v := range values[1:] {
 		for _, m := range v.members {
@@ -136,7 +136,7 @@ func compareVariable(live []*member, name string) {
 			if !strings.Contains(is, "=") {
 				is = name + " is not set"
 			}
-			m.addFinding(Variables, level, "set the same value on all: env in the inventory, or the user's profile", "%s, %s", is, norm)
+			m.addFinding(Variables, level, "set the same value on all nodes: env in the inventory, or the user's profile", "%s, %s", is, norm)
 		}
 	}
 }
@@ -158,29 +158,29 @@ func isOneOf(values ...string) func(string) bool {
 	return func(v string) bool { return slices.Contains(values, strings.ToLower(v)) }
 }
 
-const unsetHint = "take it out of the profile there; the launcher sets it"
+const unsetHint = "remove it from the profile there; the launcher sets it"
 
 // variableRules are the known wrong values.
 func variableRules() []rule {
 	anything := func(string) bool { return true }
 	return []rule{
 		{"MASTER_ADDR", func(v string) bool { return v == "localhost" || isLoopback(v) }, Error, "each node would be its own master", unsetHint},
-		{"RANK", anything, Warning, "left over: each process has its own, from the launcher", unsetHint},
-		{"LOCAL_RANK", anything, Warning, "left over: each process has its own, from the launcher", unsetHint},
-		{"GROUP_RANK", anything, Warning, "left over: each node has its own, from the launcher", unsetHint},
-		{"NODE_RANK", anything, Warning, "set beforehand: each node needs another one, from what starts the job", unsetHint},
+		{"RANK", anything, Warning, "left over: the launcher sets its own for each process", unsetHint},
+		{"LOCAL_RANK", anything, Warning, "left over: the launcher sets its own for each process", unsetHint},
+		{"GROUP_RANK", anything, Warning, "left over: the launcher sets its own for each node", unsetHint},
+		{"NODE_RANK", anything, Warning, "already set: the launcher must set a different one on each node", unsetHint},
 		{"WORLD_SIZE", anything, Warning, "left over: the launcher counts the processes", unsetHint},
-		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo takes names of interfaces alone: no ^, no =", "GLOO_SOCKET_IFNAME=eth0"},
-		{"CUDA_VISIBLE_DEVICES", isOneOf("", "-1", "nodevfiles"), Error, "it hides all GPUs", "take it out of the profile there"},
-		{"NCCL_P2P_DISABLE", isOneOf("1"), Warning, "GPUs of a node do not talk to each other directly", "take it out, unless it is a way around a fault"},
-		{"NCCL_SHM_DISABLE", isOneOf("1"), Warning, "processes of a node talk over the network", "take it out, unless it is a way around a fault"},
-		{"NCCL_IB_DISABLE", isOneOf("1"), Warning, "InfiniBand and RoCE are not used", "take it out where there is such a network"},
-		{"NCCL_DEBUG", isOneOf("info", "trace"), Warning, "it writes much, from every process", "NCCL_DEBUG=WARN"},
-		{"CUDA_LAUNCH_BLOCKING", isOneOf("1"), Warning, "the CPU waits for every kernel: it is for debugging", "take it out"},
-		{"TORCH_DISTRIBUTED_DEBUG", isOneOf("detail"), Warning, "torch checks every collective: it is for debugging", "take it out"},
-		{"NCCL_ASYNC_ERROR_HANDLING", anything, Warning, "torch has it as TORCH_NCCL_ASYNC_ERROR_HANDLING since 2.2", "rename it"},
-		{"PYTHONHOME", anything, Warning, "an environment may find another Python's library by it", "take it out"},
-		{"LD_PRELOAD", func(v string) bool { return v != "" }, Warning, "it changes every program", "take it out, unless it is meant"},
+		{"GLOO_SOCKET_IFNAME", func(v string) bool { return strings.ContainsAny(v, "^=") }, Error, "gloo accepts only names of interfaces, without ^ and =", "GLOO_SOCKET_IFNAME=eth0"},
+		{"CUDA_VISIBLE_DEVICES", isOneOf("", "-1", "nodevfiles"), Error, "it hides all GPUs", "remove it from the profile there"},
+		{"NCCL_P2P_DISABLE", isOneOf("1"), Warning, "GPUs of a node do not communicate directly", "remove it, unless it is a workaround for a fault"},
+		{"NCCL_SHM_DISABLE", isOneOf("1"), Warning, "processes of a node communicate over the network", "remove it, unless it is a workaround for a fault"},
+		{"NCCL_IB_DISABLE", isOneOf("1"), Warning, "jobs do not use InfiniBand and RoCE", "remove it if the node has such a network"},
+		{"NCCL_DEBUG", isOneOf("info", "trace"), Warning, "every process writes a lot of output", "NCCL_DEBUG=WARN"},
+		{"CUDA_LAUNCH_BLOCKING", isOneOf("1"), Warning, "the CPU waits for every kernel: use it only for debugging", "remove it"},
+		{"TORCH_DISTRIBUTED_DEBUG", isOneOf("detail"), Warning, "torch checks every collective: use it only for debugging", "remove it"},
+		{"NCCL_ASYNC_ERROR_HANDLING", anything, Warning, "its name is TORCH_NCCL_ASYNC_ERROR_HANDLING since torch 2.2", "rename it"},
+		{"PYTHONHOME", anything, Warning, "with it an environment may load another Python's libraries", "remove it"},
+		{"LD_PRELOAD", func(v string) bool { return v != "" }, Warning, "it changes every program", "remove it, unless you need it"},
 	}
 }
 
@@ -227,7 +227,7 @@ const fewInodes = 1000
 
 // judgeRoom checks one place for files.
 func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
-	try := "make room: df -h " + p.Path
+	try := "free space: df -h " + p.Path
 	if what == "/dev/shm" {
 		try += "; in a container: docker run --shm-size 16g, or an emptyDir of medium Memory"
 	}
@@ -237,11 +237,11 @@ func (m *member) judgeRoom(kind Kind, what string, p room, least int64) {
 	}
 	switch {
 	case p.Unwritable != "":
-		m.addFinding(kind, Error, try+"; ls -ld "+p.Path, "%s: nothing can be written there: %s", name, p.Unwritable)
+		m.addFinding(kind, Error, try+"; ls -ld "+p.Path, "%s: dsbuild cannot write there: %s", name, p.Unwritable)
 	case p.Free < least:
 		m.addFinding(kind, Error, try, "%s has %s free, less than %s", name, cause.Own(ui.Size(p.Free)), ui.Size(least))
 	case p.Inodes >= 0 && p.Inodes < fewInodes:
-		m.addFinding(kind, Error, "make room: df -i "+p.Path, "%s has room for %d files more", name, cause.Own(p.Inodes))
+		m.addFinding(kind, Error, "free space: df -i "+p.Path, "%s has inodes for only %d more files", name, cause.Own(p.Inodes))
 	}
 }
 
@@ -251,7 +251,7 @@ func (r *run) checkPaths(ctx context.Context) {
 	for _, path := range r.opt.Data {
 		for _, m := range live {
 			if why := m.seen.Data[path].failureReason(); why != "" {
-				m.addFinding(Paths, Error, "mount it there, or bring it; ls -ld "+path, "--data %s: %s", path, why)
+				m.addFinding(Paths, Error, "mount it there, or copy it; check ls -ld "+path, "--data %s: %s", path, why)
 			} else if m.seen.Data[path].OK.Entries == 0 {
 				m.addFinding(Paths, Error, "is it mounted there? findmnt -T "+path, "--data %s is empty", path)
 			}
@@ -266,7 +266,7 @@ func (r *run) checkPaths(ctx context.Context) {
 		for _, kind := range kinds[min(1, len(kinds)):] {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].seen.Data[path].OK, m.seen.Data[path].OK
-				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, where %d of %s have %d entries, %s, by other names or sizes", path,
+				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, but %d of %s have %d entries, %s, by other names or sizes", path,
 					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), countOf(len(live), "node"), most.Entries, ui.Size(most.Bytes))
 			}
 		}
@@ -314,7 +314,7 @@ func (r *run) checkOutputs(ctx context.Context, live []*member) {
 			if len(with) > 0 {
 				m.addFinding(Paths, Error, "is it mounted there?", "--output %s is another folder than on the other nodes: the file of %s is missing", path, r.firstMember().Host.Name)
 			} else {
-				m.addFinding(Paths, Warning, "checkpoints of several nodes belong on a file system that all share", "--output %s: each node has its own", path)
+				m.addFinding(Paths, Warning, "checkpoints of several nodes need a file system that all share", "--output %s: each node has its own", path)
 			}
 		}
 	}

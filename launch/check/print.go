@@ -138,7 +138,7 @@ func (r *Report) findingLines() []string {
 		lines = append(lines, c.String())
 	}
 	if more := len(r.Causes) - mostCauses; more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d findings more: --report FILE.html has them all", more))
+		lines = append(lines, fmt.Sprintf("… and %d more findings: --report FILE.html has all of them", more))
 	}
 	return lines
 }

@@ -329,7 +329,7 @@ func (c *jobRun) handleFailure(out *member) {
 		c.enterPhase(settling)
 		return
 	}
-	c.opt.Report.Warn("%s dropped out (%s); the job goes on with %s", out.name(), c.suspectNode(out).Why, countNodes(well))
+	c.opt.Report.Warn("%s dropped out (%s); the job continues with %s", out.name(), c.suspectNode(out).Why, countNodes(well))
 }
 
 // describeProgress writes the progress line.

@@ -124,7 +124,7 @@ func (c *jobRun) runMember(ctx, dialing context.Context, m *member) error {
 
 // startSupervisor starts a node's program, and waits until it says whether the job can run there.
 func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*agent.Session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, hello, fmt.Errorf("no answer within %s whether the job can run there", hello))
+	ctx, cancel := context.WithTimeoutCause(ctx, hello, fmt.Errorf("no answer within %s about whether the job can run there", hello))
 	defer cancel()
 	s, err := agent.Start(ctx, link, agent.Options{
 		Script:  node.Script{Find: pythonCandidates(m), Program: supervisor, Request: c.orderFor(m), Endless: true},
@@ -135,7 +135,7 @@ func (c *jobRun) startSupervisor(ctx context.Context, link Link, m *member) (*ag
 		c.events <- event{from: m, at: time.Now(), refused: err}
 	}
 	if errors.As(err, new(*remote.ExitError)) {
-		err = hint.With(err, "Python 3.6 or later must be there")
+		err = hint.With(err, "the node needs Python 3.6 or later")
 	}
 	return s, err
 }

@@ -225,7 +225,7 @@ func (r *Report) Tell(to ui.Reporter) {
 			to.Warn("%s: these processes did not end: %v", n.Name, n.Left)
 		}
 		if n.State == "unreachable" {
-			to.Warn("%s was lost: its processes end by themselves within a minute plus the grace", n.Name)
+			to.Warn("dsbuild lost %s: its processes end by themselves within a minute plus --grace", n.Name)
 		}
 	}
 }

@@ -19,14 +19,14 @@ type Symptom struct {
 func Symptoms() []Symptom {
 	sign := regexp.MustCompile
 	return []Symptom{
-		{"Out of memory", sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`), "fewer samples at once and more accumulated steps, gradient checkpointing, a higher ZeRO stage, offload"},
+		{"Out of memory", sign(`(?i)out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory`), "use a smaller micro batch with more accumulation, gradient checkpointing, a higher ZeRO stage, offload"},
 		{"The port is in use", sign(`(?i)address already in use|EADDRINUSE|port \d+ is in use`), "another job uses the port: choose another one with --port"},
-		{"No space", sign(`(?i)no space left on device|disk quota exceeded`), "'dsbuild check' names disks that are full"},
-		{"A module is missing or of another version", sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`), "'dsbuild verify' names nodes that differ; 'dsbuild deploy' makes them the same"},
-		{"A file is missing on some nodes", sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`), "the program and its data must be on all nodes, under the same path: a shared folder, or copies; --workdir says in which folder the job runs"},
+		{"No space", sign(`(?i)no space left on device|disk quota exceeded`), "'dsbuild check' names full disks"},
+		{"A module is missing or has another version", sign(`ModuleNotFoundError|ImportError|undefined symbol|No module named|GLIBC`), "'dsbuild verify' names nodes that differ; 'dsbuild deploy' makes them the same"},
+		{"A file is missing on some nodes", sign(`FileNotFoundError|No such file or directory|there is no /|there is no folder`), "the program and its data must have the same path on all nodes (a shared folder, or copies); --workdir sets the folder of the job"},
 		{"A folder cannot be written", sign(`PermissionError|Permission denied|Read-only file system`), "outputs need a folder that every node can write"},
 		{"The interpreter is missing", sign(`there is no Python|torchrun: command not found|exec: torchrun: not found`), "name the interpreter with --python, or for each node in the inventory"},
-		{"Nodes do not find each other", sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`), "'dsbuild check' names nodes that do not reach each other, and ports that are closed"},
+		{"Nodes do not find each other", sign(`(?i)timed? ?out|timeout|connection refused|name or service not known|no route to host|rendezvous`), "'dsbuild check' names nodes that do not reach each other, and closed ports"},
 	}
 }
 
@@ -40,7 +40,7 @@ func adviceFor(said string, signal int, node string) string {
 	}
 	switch signals[signal] {
 	case "KILL":
-		return fmt.Sprintf("killed from outside: run 'dmesg' on %s to see whether it ran out of main memory", node)
+		return fmt.Sprintf("another process killed it: run 'dmesg' on %s to see whether it ran out of main memory", node)
 	case "SEGV", "ILL", "BUS":
 		return "run 'dsbuild verify': do the operators load on " + node + ", and fit its CPU?"
 	}

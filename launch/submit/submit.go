@@ -34,7 +34,7 @@ type Slurm struct {
 func (s Slurm) Test(ctx context.Context, script []byte) (string, error) {
 	said, err := s.runProgram(ctx, script, "sbatch", "--test-only")
 	if err != nil {
-		return "", fmt.Errorf("Slurm would not take this job: %w", err) //nolint:staticcheck // a name
+		return "", fmt.Errorf("Slurm refused this job: %w", err) //nolint:staticcheck // a name
 	}
 	return strings.TrimPrefix(said, "sbatch: "), nil
 }
@@ -49,7 +49,7 @@ func (s Slurm) Submit(ctx context.Context, script []byte) (string, error) {
 	lines := strings.Split(said, "\n")
 	id, _, _ := strings.Cut(lines[len(lines)-1], ";")
 	if id == "" || strings.Trim(id, "0123456789") != "" {
-		return "", fmt.Errorf("sbatch answers %q, which is not a job id", said)
+		return "", fmt.Errorf("sbatch printed %q, which is not a job id", said)
 	}
 	return id, nil
 }

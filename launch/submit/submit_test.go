@@ -15,7 +15,7 @@ import (
 func TestNoSlurm(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := Slurm{}.Test(t.Context(), nil)
-	if err == nil || !strings.Contains(err.Error(), "there is no sbatch here") || !strings.Contains(hint.Of(err), "login node") {
+	if err == nil || !strings.Contains(err.Error(), "this machine has no sbatch") || !strings.Contains(hint.Of(err), "login node") {
 		t.Errorf("%v, hint %q", err, hint.Of(err))
 	}
 }

@@ -70,7 +70,7 @@ func (s Slurm) waitStart(ctx context.Context, id string) (string, error) {
 			}
 			continue
 		case st.Ended():
-			return "", hint.With(fmt.Errorf("the master, job %s, ended before its workers came: %s", id, st.Name), "its output is %s", st.Output)
+			return "", hint.With(fmt.Errorf("the master, job %s, ended before its workers started: %s", id, st.Name), "its output is %s", st.Output)
 		case st.Started():
 			return st.BatchHost, nil
 		case st.Reason != said:
@@ -100,7 +100,7 @@ func (s Slurm) watchAll(ctx context.Context, jobs []string, elastic bool) ([]End
 				return
 			}
 			once.Do(func() {
-				s.Report.Warn("%s; the others are cancelled", ended[i])
+				s.Report.Warn("%s; dsbuild cancels the others", ended[i])
 				errs[i] = s.Cancel(ctx, slices.Delete(slices.Clone(jobs), i, i+1)...)
 			})
 		})

@@ -53,7 +53,7 @@ func (b *Builder) fetchError(base pipeline.Base, err error) error {
 	if base.File != "" {
 		return err
 	}
-	return hint.With(err, "the engine must reach the registry (docs/airgap.md); a root file system tar needs none")
+	return hint.With(err, "the engine must reach the registry (docs/airgap.md); with a root file system tar it needs no registry")
 }
 
 // Open makes the images of p in the engine.

@@ -61,7 +61,7 @@ func closeWithin(client *dagger.Client, limit time.Duration) error {
 	case err := <-done:
 		return err
 	case <-time.After(limit):
-		return fmt.Errorf("not closed within %s", limit)
+		return fmt.Errorf("did not close within %s", limit)
 	}
 }
 

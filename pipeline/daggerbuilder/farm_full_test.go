@@ -90,7 +90,7 @@ func TestFullFarmEngines(t *testing.T) {
 		return &killer{b, func() { kill(t, second) }}, done, err
 	}
 	results := dying.Run(t.Context(), jobs("sleep 3"))
-	if n := builtOn(t, results); n["own"] != 6 || !strings.Contains(said.String(), "engine second is lost and left out") {
+	if n := builtOn(t, results); n["own"] != 6 || !strings.Contains(said.String(), "dsbuild lost engine second and leaves it out") {
 		t.Errorf("%v\n%s", n, &said)
 	}
 	t.Logf("result: wheels where the second of two engines dies: %v", builtOn(t, results))

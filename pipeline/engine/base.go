@@ -55,10 +55,10 @@ func (b *Bases) Get(ctx context.Context, suite string) (string, error) {
 		return "", nil
 	}
 	if !b.Root {
-		b.Note("there is no base of %s in %s, and only root can make it: an image serves instead", suite, b.Home)
+		b.Note("there is no base of %s in %s, and only root can make it: dsbuild uses an image instead", suite, b.Home)
 		return "", nil
 	}
-	b.Note("making the base of %s: once, a minute or two", suite)
+	b.Note("making the base of %s: only this time, a minute or two", suite)
 	if err := b.make(ctx, control, suite); err != nil {
 		return "", fmt.Errorf("making the base of %s: %w", suite, err)
 	}
@@ -86,7 +86,7 @@ func (b *Bases) make(ctx context.Context, control, suite string) error {
 		return nil
 	}
 	if cmd.ProcessState != nil && strings.HasPrefix(said.String(), "usage: ") {
-		return hint.With(fmt.Errorf("%s is of an older dsbuild", control), "renew it: make engine")
+		return hint.With(fmt.Errorf("an older dsbuild made %s", control), "renew it: make engine")
 	}
 	return controlError(err, said.String())
 }

@@ -78,7 +78,7 @@ func TestBaseCannotBeMade(t *testing.T) {
 	for script, want := range map[string][2]string{
 		"echo '0.0s base' >&2; echo 'error: no disk' >&2; echo ' at all' >&2; echo 'hint: free some' >&2; exit 1": {"base of trixie: no disk\n at all", "free some"},
 		"echo 'error: no disk' >&2; exit 1":          {"base of trixie: no disk", ""},
-		"echo 'usage: enginectl ensure' >&2; exit 2": {"is of an older dsbuild", "make engine"},
+		"echo 'usage: enginectl ensure' >&2; exit 2": {"an older dsbuild made", "make engine"},
 		"echo oops >&2; exit 3":                      {"exit status 3: oops", ""},
 		"exit 0":                                     {"base of trixie", ""},
 	} {

@@ -35,11 +35,11 @@ func (e *ContainerError) Hint() string {
 			}
 		}
 	}
-	return e.Container.fill("all it printed: CLIENT logs NAME; start it anew: CLIENT rm -fv NAME; without an engine: --builder host")
+	return e.Container.fill("all its output: CLIENT logs NAME; to start it again: CLIENT rm -fv NAME; without an engine: --builder host")
 }
 
 // privilegesHint is for a container with too few privileges.
-const privilegesHint = "the engine needs a privileged container, which CLIENT refuses or cannot give here (rootless, user namespaces, a security policy): use a CLIENT that runs as root, an engine elsewhere (--engine), or none: --builder host"
+const privilegesHint = "the engine needs a privileged container, which CLIENT does not allow here (rootless, user namespaces, a security policy): use a CLIENT that runs as root, an engine elsewhere (--engine), or no engine: --builder host"
 
 // fullDiskHint is for a container client whose disk is full.
 const fullDiskHint = "the disk of CLIENT is full: look with CLIENT system df, free some with CLIENT system prune, or move its data folder; the engine needs 20 GB"
@@ -66,7 +66,7 @@ func causes() []cause {
 		},
 		{
 			[]string{"buildctl", "exec format error", "executable file not found", "unable to start container process: exec:", "a command that was not found", "unknown flag", "flag provided but not defined"},
-			"the image is not a Dagger engine's, or of another version or processor; remove both, and the right one is pulled: CLIENT rm -fv NAME && CLIENT rmi IMAGE",
+			"the image is not a Dagger engine, or is for another version or processor; remove container and image, and dsbuild pulls the right one: CLIENT rm -fv NAME && CLIENT rmi IMAGE",
 		},
 		{
 			[]string{"killed for lack of memory", "cannot allocate memory"},
@@ -74,15 +74,15 @@ func causes() []cause {
 		},
 		{
 			[]string{"cgroup"},
-			"the container has no control groups to write to: run CLIENT on a machine with cgroups mounted at /sys/fs/cgroup, as root; or build without an engine: --builder host",
+			"the container cannot write control groups: run CLIENT as root on a machine with cgroups mounted at /sys/fs/cgroup; or build without an engine: --builder host",
 		},
 		{
-			[]string{"cannot connect to the docker daemon", "connection refused", "does not answer within", "is the docker daemon running"},
-			"start CLIENT again, then repeat the command; what was built before is kept",
+			[]string{"cannot connect to the docker daemon", "connection refused", "did not answer within", "is the docker daemon running"},
+			"start CLIENT again, then repeat the command; the engine keeps the results of finished steps",
 		},
 		{
 			[]string{"does not exist"},
-			"CLIENT ps -a lists the containers that there are",
+			"CLIENT ps -a lists the containers",
 		},
 		{
 			[]string{"is paused"},
@@ -102,7 +102,7 @@ type ImageError struct {
 }
 
 func (e *ImageError) Error() string {
-	return fmt.Sprintf("the engine's image %s cannot be pulled by %s: %s", e.Container.Image, e.Container.Client, e.Said)
+	return fmt.Sprintf("%[2]s cannot pull the engine's image %[1]s: %[3]s", e.Container.Image, e.Container.Client, e.Said)
 }
 
 // Hint says how else to get it.

@@ -24,7 +24,7 @@ func (f *Finder) findCLI() (string, error) {
 		path, err := exec.LookPath(f.CLI)
 		if err != nil {
 			return "", hint.With(fmt.Errorf("%s=%s: %w", CLIVariable, f.CLI, err),
-				"it names the dagger program of %s; without it, dsbuild downloads one", Version)
+				"it must name the dagger program of %s; without it, dsbuild downloads one", Version)
 		}
 		return path, nil
 	}
@@ -33,7 +33,7 @@ func (f *Finder) findCLI() (string, error) {
 		return path, nil
 	}
 	if _, err := os.Stat(downloadedCLI()); err != nil {
-		f.Note("the dagger program is downloaded once, from %s to %s; without internet, put it there (docs/airgap.md)", cliURL(), downloadedCLI())
+		f.Note("dsbuild downloads the dagger program once, from %s to %s; without internet, put it there (docs/airgap.md)", cliURL(), downloadedCLI())
 	}
 	return "", nil
 }
@@ -63,7 +63,7 @@ func (e Engine) Explain(err error) error {
 	case err == nil:
 		return nil
 	case inContainer && strings.Contains(err.Error(), "incompatible engine version"):
-		return hint.With(err, "%s", c.fill("the container NAME runs an engine that is not of "+Version+"; remove it, its cache and its image, and the right one is pulled: CLIENT rm -fv NAME && CLIENT rmi IMAGE"))
+		return hint.With(err, "%s", c.fill("the container NAME runs an engine that is not version "+Version+"; remove it, its cache and its image, and dsbuild pulls the right one: CLIENT rm -fv NAME && CLIENT rmi IMAGE"))
 	case inContainer && strings.Contains(err.Error(), "operation not permitted"):
 		return hint.With(err, "%s", c.fill(privilegesHint))
 	case strings.Contains(err.Error(), "dl.dagger.io"):

@@ -156,7 +156,7 @@ func TestContainerHints(t *testing.T) {
 		"fork/exec /usr/sbin/iptables: cannot allocate memory": "more memory",
 		"does not exist": "podman ps -a",
 	} {
-		if got := hint.Of(c.failed("does not come up", []string{said})); !strings.Contains(got, want) {
+		if got := hint.Of(c.failed("does not start", []string{said})); !strings.Contains(got, want) {
 			t.Errorf("%s: hint %q, want %q", said, got, want)
 		}
 	}

@@ -52,7 +52,7 @@ type NotFoundError struct {
 }
 
 func (e *NotFoundError) Error() string {
-	lines := []string{"no Dagger engine is reachable; looked for"}
+	lines := []string{"no Dagger engine is reachable; dsbuild tried"}
 	for _, a := range e.Attempts {
 		lines = append(lines, fmt.Sprintf("  %s: %s", a.Where, a.Why))
 	}
@@ -192,7 +192,7 @@ func (f *Finder) serves(ctx context.Context, client string) error {
 	defer cancel()
 	rootless, err := Container{Client: client}.output(ctx, "info", "--format", "{{.Host.Security.Rootless}}")
 	if err == nil && strings.TrimSpace(rootless) == "true" {
-		return errors.New("runs without root, which is not enough for an engine")
+		return errors.New("runs without root, but an engine needs root")
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (f *Finder) daemon(ctx context.Context, client string) error {
 	cmd.WaitDelay = 100 * time.Millisecond // a wrapper's child may hold the pipe
 	out, err := cmd.CombinedOutput()
 	if ctx.Err() != nil {
-		return fmt.Errorf("its daemon does not answer within %s", daemonTime)
+		return fmt.Errorf("its daemon did not answer within %s", daemonTime)
 	}
 	if err == nil {
 		return nil
@@ -217,7 +217,7 @@ func (f *Finder) daemon(ctx context.Context, client string) error {
 	said := lastLine(string(out))
 	if client == "docker" && strings.Contains(strings.ToLower(said), "permission denied") {
 		return hint.With(fmt.Errorf("its daemon refuses this user (%s)", said),
-			"put the user into the group docker, whose members are as good as root: sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
+			"add the user to the group docker, whose members have the rights of root: sudo usermod -aG docker \"$USER\", then log in again; without an engine: --builder host")
 	}
 	return fmt.Errorf("client without a daemon (%s)", said)
 }
@@ -227,11 +227,13 @@ type AddressError struct {
 	Address string
 }
 
-func (e *AddressError) Error() string { return fmt.Sprintf("%q is no address of an engine", e.Address) }
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("%q is not the address of an engine", e.Address)
+}
 
 // Hint lists the kinds.
 func (e *AddressError) Hint() string {
-	return "an address is unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (podman and nerdctl likewise), ssh://HOST or kube-pod://POD"
+	return "write unix:///path/engine.sock, tcp://host:port, image+docker://REF or container+docker://NAME (or podman, nerdctl), ssh://HOST or kube-pod://POD"
 }
 
 // ExitCode is that of wrong usage.

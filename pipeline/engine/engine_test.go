@@ -86,8 +86,8 @@ func TestStaleSocket(t *testing.T) {
 func TestDaemons(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 'Cannot connect to the Docker daemon' >&2; exit 1": "client without a daemon (Cannot connect",
-		"exec sleep 60":   "does not answer within 5s",
-		"sleep 60 & wait": "does not answer within 5s",
+		"exec sleep 60":   "did not answer within 5s",
+		"sleep 60 & wait": "did not answer within 5s",
 		"echo 28.2":       "",
 	} {
 		t.Run(script, func(t *testing.T) {

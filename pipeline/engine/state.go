@@ -37,7 +37,7 @@ type containerState struct {
 
 // inspect asks the container client for the container's state.
 func (c Container) inspect(ctx context.Context) (containerState, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, clientSteps, fmt.Errorf("%s does not answer within %s", c.Client, clientSteps))
+	ctx, cancel := context.WithTimeoutCause(ctx, clientSteps, fmt.Errorf("%s did not answer within %s", c.Client, clientSteps))
 	defer cancel()
 	out, err := c.output(ctx, "container", "inspect", c.Name)
 	var said *clientError
@@ -93,7 +93,7 @@ func (w *waiting) judge(s containerState, now time.Time) string {
 
 // describe returns how the container ended.
 func (s containerState) describe(restarts int) string {
-	text := fmt.Sprintf("does not come up: it ended with exit code %d", s.ExitCode)
+	text := fmt.Sprintf("does not start: it ended with exit code %d", s.ExitCode)
 	if s.OOMKilled {
 		text += ", killed for lack of memory"
 	}

@@ -21,14 +21,14 @@ const lookTime = 2 * time.Minute
 // Look returns the tools of this machine that a build can use.
 func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, error) {
 	if runtime.GOOS != "linux" {
-		return pipeline.BuildEnvironment{}, &MissingError{[]Part{{"Linux, for which wheels are (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
+		return pipeline.BuildEnvironment{}, &MissingError{[]Part{{"Linux, because dsbuild's wheels are for Linux (this is " + runtime.GOOS + ")", "--builder dagger builds in containers: start Docker or podman"}}}
 	}
 	script, err := pipeline.LookText()
 	if err != nil {
 		return pipeline.BuildEnvironment{}, err
 	}
 	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("looking at this machine took longer than %s", lookTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("the inspection of this machine took longer than %s", lookTime))
 	defer cancel()
 	err = process{
 		argv: []string{"sh", "-c", script}, dir: "/", env: lookEnv(environ),
@@ -38,7 +38,7 @@ func Look(ctx context.Context, environ []string) (pipeline.BuildEnvironment, err
 		return pipeline.BuildEnvironment{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return pipeline.BuildEnvironment{}, fmt.Errorf("looking at this machine: %w: %s", err, ui.Clean(strings.TrimSpace(errs.String())))
+		return pipeline.BuildEnvironment{}, fmt.Errorf("inspecting this machine: %w: %s", err, ui.Clean(strings.TrimSpace(errs.String())))
 	}
 	g, err := pipeline.ParseBuildEnvironment(out.String())
 	g.Host = true
@@ -84,9 +84,9 @@ func (e *MissingError) Error() string {
 		lines[i] = p.What
 	}
 	if len(lines) == 1 {
-		return "this machine lacks what a build needs: " + lines[0]
+		return "this machine lacks requirements of a build: " + lines[0]
 	}
-	return "this machine lacks what a build needs:\n  " + strings.Join(lines, "\n  ")
+	return "this machine lacks requirements of a build:\n  " + strings.Join(lines, "\n  ")
 }
 
 // Hint joins the remedies.
@@ -110,7 +110,7 @@ func (b *Builder) checkMissing() error {
 	var e MissingError
 	add := func(what, try string) { e.Parts = append(e.Parts, Part{what, try}) }
 	if g.Glibc == "" {
-		add("glibc (there is another C library, for which torch has no wheels)", "--builder dagger")
+		add("glibc (this machine has another C library, for which torch has no wheels)", "--builder dagger")
 	}
 	missingCompiler(g, add)
 	b.missingPython(add)
@@ -175,7 +175,7 @@ func (b *Builder) uvInstaller() (pipeline.Interpreter, bool) {
 // Only Debian systems know these names.
 func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.Reporter) error {
 	if len(p.Toolchain.Patches()) > 0 && !slices.Contains(b.environment.Tools, "patch") {
-		return &MissingError{Parts: []Part{{"patch, with which the sources of some ops are corrected", "install it, or leave out the ops that need it"}}}
+		return &MissingError{Parts: []Part{{"patch, to correct the sources of some ops", "install it, or leave out the ops that need it"}}}
 	}
 	needs := p.Toolchain.Needs().Debian
 	if len(needs) == 0 {
@@ -183,7 +183,7 @@ func (b *Builder) systemPackages(ctx context.Context, p *pipeline.Plan, rep ui.R
 	}
 	query, err := exec.LookPath("dpkg-query")
 	if err != nil {
-		rep.Warn("the ops need what Debian calls %s: this build finds it here, or fails", strings.Join(needs, ", "))
+		rep.Warn("the ops need the software of Debian's package %s: the build fails if it is missing", strings.Join(needs, ", "))
 		return nil
 	}
 	var e MissingError

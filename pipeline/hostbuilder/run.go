@@ -186,7 +186,7 @@ func (r *run) Run(ctx context.Context, s pipeline.Step) error {
 		if s.Repeats() {
 			r.tidying.Go(func() {
 				if err := r.stepCache().save(ctx, key, at.Out); err != nil && ctx.Err() == nil {
-					r.rep.Warn("the output of step %s is not cached: %v", s.Name, err)
+					r.rep.Warn("dsbuild could not cache the output of step %s: %v", s.Name, err)
 				}
 			})
 		}

@@ -69,7 +69,7 @@ func (r *reader) readDocument(body ast.Node) []Entry {
 	if p, ok := parts["matrix"]; ok {
 		list.addProduct(p, parts["exclude"], defaults)
 	} else if p, ok := parts["exclude"]; ok {
-		r.Add(p.At, "", "there is no matrix to exclude from")
+		r.Add(p.At, "", "exclude needs a matrix")
 	}
 	if p, ok := parts["wheels"]; ok {
 		for _, n := range r.Items(p.Node, "wheels") {
@@ -88,7 +88,7 @@ func (r *reader) readDocument(body ast.Node) []Entry {
 		}
 	}
 	if len(list.all) == 0 && len(r.Problems) == 0 {
-		r.Add(r.Place(body), `give "matrix" or "wheels"`, "the file asks for no wheel")
+		r.Add(r.Place(body), `give "matrix" or "wheels"`, "the file lists no wheels")
 	}
 	return list.all
 }
@@ -108,7 +108,7 @@ func (l *entries) add(e Entry) {
 		return
 	}
 	if at, twice := l.first[e.Name]; twice {
-		l.Add(e.Position, "give each a name of its own", "a second entry called %q; the first is at %s", diagnostic.Clip(e.Name), at)
+		l.Add(e.Position, "give each its own name", "a second entry with the name %q; the first is at %s", diagnostic.Clip(e.Name), at)
 		return
 	}
 	l.first[e.Name] = e.Position
@@ -135,7 +135,7 @@ func (r *reader) readSettings(n ast.Node, what string, named bool) (said setting
 	keysOf := func(s setting) bool { return s.key == "arch" }
 	if slices.ContainsFunc(said, keysOf) {
 		if i := slices.IndexFunc(said, func(s setting) bool { return s.key == "gpu" }); i >= 0 {
-			r.Add(said[i].at, "", "arch and gpu in %s say the same thing twice: give one", what)
+			r.Add(said[i].at, "", "arch and gpu in %s mean the same: give only one", what)
 		}
 	}
 	return said, name

@@ -29,7 +29,7 @@ func (l *entries) addProduct(m, exclude yamldoc.Pair, defaults settings) {
 		total = min(total*len(a.values), MaxEntries+1)
 	}
 	if total > MaxEntries {
-		l.Add(m.At, "", "the matrix asks for more than %d wheels", MaxEntries)
+		l.Add(m.At, "", "the matrix has more than %d wheels", MaxEntries)
 		return
 	}
 	out := l.isExcluded(exclude, axes)
@@ -46,11 +46,11 @@ func (l *entries) addProduct(m, exclude yamldoc.Pair, defaults settings) {
 	}
 	for i, u := range used {
 		if !u {
-			l.Add(out[i].at, "", "this excludes nothing: no combination of the matrix is like it")
+			l.Add(out[i].at, "", "this excludes nothing: no combination of the matrix matches it")
 		}
 	}
 	if kept == 0 {
-		l.Add(m.At, "", "the matrix is empty: everything in it is excluded")
+		l.Add(m.At, "", "the matrix is empty: exclude removes all of it")
 	}
 }
 
@@ -101,13 +101,13 @@ func (l *entries) isExcluded(p yamldoc.Pair, axes []axis) []exclusion {
 	var all []exclusion
 	for _, n := range l.Items(p.Node, "exclude") {
 		e := exclusion{at: l.Place(n)}
-		for _, p := range l.Pairs(n, "exclude, which takes the keys of the matrix", names) {
+		for _, p := range l.Pairs(n, "exclude, which uses the keys of the matrix", names) {
 			if v, ok := l.readValue(p.Key, p.Node); ok {
 				e.settings = append(e.settings, setting{p.Key, v})
 			}
 		}
 		if m, empty := n.(*ast.MappingNode); empty && len(m.Values) == 0 {
-			l.Add(e.at, "", "an entry of exclude without a key would exclude everything")
+			l.Add(e.at, "", "an entry of exclude without keys would exclude everything")
 		}
 		all = append(all, e)
 	}

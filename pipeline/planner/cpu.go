@@ -22,5 +22,5 @@ func hostCPU() (wheel.CPULevel, error) {
 	case v2:
 		return wheel.CPUv2, nil
 	}
-	return "", errors.New("native: this machine's CPU is below x86-64-v2, the lowest level wheels are built for")
+	return "", errors.New("native: this machine's CPU is below x86-64-v2, the lowest level of wheels")
 }

@@ -27,7 +27,7 @@ func (p *Planner) PlanMatrix(ctx context.Context, file *matrix.File, isMistake f
 			continue
 		}
 		if other, twice := first[plan.Digest]; twice {
-			mistakes.Add(e.Position, "leave one of them out", "%s is the same wheel as %s (%s)", e.Name, other.Name, other.Position)
+			mistakes.Add(e.Position, "remove one of them", "%s is the same wheel as %s (%s)", e.Name, other.Name, other.Position)
 			continue
 		}
 		first[plan.Digest] = e

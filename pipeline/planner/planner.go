@@ -294,7 +294,7 @@ func (p *Planner) buildEnvironment(ctx context.Context, r Request) (pipeline.Bas
 // hostEnvironment is the build environment of this machine.
 func (p *Planner) hostEnvironment(ctx context.Context, r Request) (pipeline.Base, []compat.BuildEnvironment, error) {
 	if r.Base != "" {
-		return pipeline.Base{}, nil, &RequestError{err: fmt.Errorf("--base %s: the host builder builds on this machine", r.Base)}
+		return pipeline.Base{}, nil, &RequestError{err: fmt.Errorf("--base %s does not work with the host builder, which builds on this machine", r.Base)}
 	}
 	builder, err := p.backend.hostBuilder(ctx)
 	if err != nil {

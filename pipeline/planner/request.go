@@ -72,7 +72,7 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 		return spec, &RequestError{fmt.Errorf("--cpu: %w", err), suggestCPU(r.CPU)}
 	}
 	if r.Ops != nil && len(r.Ops) == 0 { // nil: the default ops
-		return spec, &RequestError{err: errors.New("--ops: no operator is named")}
+		return spec, &RequestError{err: errors.New("--ops: no operator given")}
 	}
 	return spec, nil
 }

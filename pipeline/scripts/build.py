@@ -95,7 +95,7 @@ def enter(environment):
     """Goes where the tree is, as python setup.py would be started there."""
     variables = [word.partition("=") for word in os.fsdecode(environment).split("\0") if word]
     if not variables:
-        sys.exit("error: no environment came on standard input")
+        sys.exit("error: no environment on standard input")
     os.environ.clear()
     os.environ.update((name, value) for name, _, value in variables)
     os.chdir(os.environ["DSBUILD_SRC"])

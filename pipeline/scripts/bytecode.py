@@ -102,9 +102,9 @@ def compare():
     for module, name, code in packed():
         source = module.read_bytes()
         if marshal.loads(code) != marshal.loads(before.get((name, digest(source))) or compiled(source, name)):
-            sys.exit(f"the byte code of {name} is not that of the module in the wheel")
+            sys.exit(f"the byte code of {name} is not the byte code of the module in the wheel")
         count += 1
-    print(f"byte code: that of {count} modules")
+    print(f"byte code of {count} modules")
 
 
 if __name__ == "__main__":

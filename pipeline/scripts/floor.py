@@ -24,7 +24,7 @@ LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.s
 def run(*command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"}, text=True)
     if done.returncode:
-        sys.exit(f"{done.stderr}error: {command[0]} failed, with which extensions are linked for older libraries: exit code {done.returncode}")
+        sys.exit(f"{done.stderr}error: {command[0]} failed; it links extensions for older libraries: exit code {done.returncode}")
     return done.stdout
 
 

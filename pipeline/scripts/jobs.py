@@ -291,7 +291,7 @@ class Build:
 
     def run(self):
         """Compiles and links all."""
-        print(f"{len(self.units)} sources, {self.slots.count} jobs at once, in {self.slots.memory // MIB} MiB of memory", flush=True)
+        print(f"{len(self.units)} sources, {self.slots.count} parallel jobs, in {self.slots.memory // MIB} MiB of memory", flush=True)
         done = {}
         with concurrent.futures.ThreadPoolExecutor(max(1, len(self.units) + len(self.links))) as pool:
             for unit in sorted(self.units, key=lambda u: -self.expected(u.title, u.kind)[0]):
@@ -318,7 +318,7 @@ class Build:
         self.objects.files.save()
         self.objects.prune()
         taken = sum(unit.taken for unit in self.units)
-        print(f"objects: {taken} taken, {len(self.units) - taken} made", flush=True)
+        print(f"objects: {taken} from the cache, {len(self.units) - taken} compiled", flush=True)
 
 
 class Unit:
@@ -358,7 +358,7 @@ class Unit:
         for lesser in failed:
             self.build.objects.keep(refused[lesser], [], headers)
         if failed and not level:
-            print(f"{self.name}: with torch's own header: the lean one is not enough", flush=True)
+            print(f"{self.name}: with torch's own header: the small one is not enough", flush=True)
 
     def uses(self, pattern):
         """Whether the source, or a file of DeepSpeed that it includes, has a pattern."""

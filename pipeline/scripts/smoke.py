@@ -94,7 +94,7 @@ def stand_in_for_driver():
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         ctypes.CDLL(os.path.join(os.environ["DSBUILD_IN"], "compile", "libcuda.so.1"))
-        return " (this machine has no GPU driver: with a stand-in for it)"
+        return " (this machine has no GPU driver: with a stub of it)"
     return ""
 
 
@@ -161,7 +161,7 @@ def utils(op):
         back = [b.view(torch.float32).reshape(t.shape) for b, t in zip(op.cast_to_byte_tensor(tensors), tensors)]
     if not all(torch.equal(a, b) for a, b in zip(tensors, back)):
         sys.exit(f"utils: {tensors} became {back}")
-    print("utils: tensors come back as they were")
+    print("utils: tensors are unchanged after flatten and unflatten")
 
 
 def direct_io(folder):
@@ -183,7 +183,7 @@ def direct_io(folder):
 def async_io(op):
     with tempfile.TemporaryDirectory() as folder:
         if why := direct_io(folder):
-            print("async_io: no file was written, for this machine cannot:", why)
+            print("async_io: this machine cannot write a file with it:", why)
             return
         file = os.path.join(folder, "tensor")
         handle = op.aio_handle(1 << 20, 8, False, True, 1)  # block size, queue depth, single submit, overlap, threads
@@ -193,10 +193,10 @@ def async_io(op):
         handle.sync_pwrite(written, file, 0)
         handle.sync_pread(read, file, 0)
         if os.path.getsize(file) != 4 << 20 or not torch.equal(written, read):
-            sys.exit("async_io: what was read is not what was written")
+            sys.exit("async_io: the data read differ from the data written")
         for tensor in (written, read):
             handle.free_cpu_locked_tensor(tensor)
-    print("async_io: 4 MiB written to a file and read back")
+    print("async_io: wrote 4 MiB to a file and read them back")
 
 
 # What runs without a GPU is run, each with its module.

@@ -87,7 +87,7 @@ def build(archive, name, assumed, out):
         SETUPTOOLS_SCM_PRETEND_VERSION=assumed, PATH=os.path.dirname(python) + os.pathsep + os.environ["PATH"])
     (wheel,) = made.glob("*.whl")
     if name_of(wheel) != normal(name):
-        sys.exit(f"error: the sources given for {name} are those of {name_of(wheel)}")
+        sys.exit(f"error: the sources given for {name} are sources of {name_of(wheel)}")
     shutil.copy(wheel, out)
 
 
@@ -174,7 +174,7 @@ def resolve(asked):
     for line in out.read_text().splitlines():
         match = re.match(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?(?:==(\S+)| @ \S+)[^#]*(?:# via (.*))?$", line)
         if not match:
-            sys.exit(f"error: uv says what is not understood: {line}")
+            sys.exit(f"error: dsbuild does not understand the output of uv: {line}")
         found[normal(match[1])] = (match[2], {normal(v) for v in re.split(r",\s*", match[3] or "")})
     return found
 

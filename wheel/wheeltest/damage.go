@@ -36,10 +36,10 @@ func damagedCode() []Damage {
 	return []Damage{
 		{"op removed", func(t testing.TB, files map[string]string) {
 			delete(files, op(t, files, "fused_adam"))
-		}, "ops: op fused_adam is not inside"},
+		}, "ops: op fused_adam is missing"},
 		{"op added", func(t testing.TB, files map[string]string) {
 			files["deepspeed/ops/lion/cpu_lion_op.so"] = files[op(t, files, "cpu_adam")]
-		}, "ops: op cpu_lion is inside, the manifest does not name it"},
+		}, "ops: op cpu_lion is in the wheel, but the manifest does not name it"},
 		{"arch swapped", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam", SASS: []string{"9.0"}})
 		}, "archs: op fused_adam has SASS for 9.0, the manifest says 8.0"},
@@ -55,32 +55,32 @@ func damagedCode() []Damage {
 		}, "archs: op fused_adam cannot be read: it has no section headers"},
 		{"AVX-512 build renamed", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "vpaddd %zmm1, %zmm2, %zmm3"})
-		}, "CPU level: op cpu_adam holds x86-64-v4 instructions, the manifest says x86-64-v3"},
+		}, "CPU level: op cpu_adam has x86-64-v4 instructions, the manifest says x86-64-v3"},
 		{"arch of one op swapped, another has it", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam"})
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", SASS: []string{"8.0", "9.0"}})
 		}, "archs: op cpu_adam has SASS for 8.0, 9.0, the manifest says 8.0"},
 		{"device code removed", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "fused_adam")] = assembled(t, Op{Name: "fused_adam"})
-		}, "archs: no op has device code, the manifest says SASS for 8.0 and PTX for nothing"},
+		}, "archs: no op has device code, but the manifest says SASS for 8.0 and PTX for nothing"},
 		{"instructions of no level", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "aesenc %xmm1, %xmm2"})
-		}, "CPU level: op cpu_adam holds instructions of no CPU level: aes"},
+		}, "CPU level: op cpu_adam has instructions of no CPU level: aes"},
 		{"op for another machine", func(t testing.TB, files map[string]string) {
 			name := op(t, files, "cpu_adam")
 			elf := []byte(files[name])
 			elf[18] = 183 // EM_AARCH64
 			files[name] = string(elf)
-		}, "CPU level: op cpu_adam holds no x86-64 code"},
+		}, "CPU level: op cpu_adam has no x86-64 code"},
 		{"another string ABI", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, wheel.ManifestName), `"cxx11abi": true`, `"cxx11abi": false`)
-		}, "libraries: the extensions have _GLIBCXX_USE_CXX11_ABI=true, the manifest says false"},
+		}, "libraries: the extensions have _GLIBCXX_USE_CXX11_ABI=true, but the manifest says false"},
 		{"manifest of another Python", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, wheel.ManifestName), `"python": "3.11"`, `"python": "3.10"`)
-		}, "metadata: the wheel is for Python 3.11, the manifest says 3.10"},
+		}, "metadata: the wheel is for Python 3.11, but the manifest says 3.10"},
 		{"newer glibc", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "call fcntl64@PLT"})
-		}, "libraries: the extensions need glibc 2.28, the manifest says 2.14"},
+		}, "libraries: the extensions need glibc 2.28, but the manifest says 2.14"},
 		{"newer glibc than its tag", func(t testing.TB, files map[string]string) {
 			files[op(t, files, "cpu_adam")] = assembled(t, Op{Name: "cpu_adam", Code: "call fcntl64@PLT"})
 		}, "tags: tagged manylinux_2_17_x86_64, needs glibc 2.28, GLIBCXX nothing, CXXABI nothing and libgcc nothing: that is manylinux_2_28_x86_64"},
@@ -102,7 +102,7 @@ func damagedWords() []Damage {
 		}, "RECORD: deepspeed/version.py: its sha256 is"},
 		{"torch pin changed", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, ".dist-info/METADATA"), "torch<2.16,>=2.15", "torch>=2.0.0")
-		}, "metadata: METADATA requires torch>=2.0.0, the ops were compiled for torch<2.16,>=2.15"},
+		}, "metadata: METADATA requires torch>=2.0.0, but the ops were compiled for torch<2.16,>=2.15"},
 		{"torch pin removed", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, ".dist-info/METADATA"), "Requires-Dist: torch<2.16,>=2.15\n", "")
 		}, "metadata: METADATA requires nothing"},
@@ -119,14 +119,14 @@ func damagedWords() []Damage {
 		}, "metadata: deepspeed.egg-info is metadata too"},
 		{"another torch", func(t testing.TB, files map[string]string) {
 			replace(t, files, "deepspeed/git_version_info_installed.py", "'version': '2.15'", "'version': '2.14'")
-		}, "metadata: the wheel is for torch 2.14, the manifest says 2.15.0"},
+		}, "metadata: the wheel is for torch 2.14, but the manifest says 2.15.0"},
 		{"WHEEL retagged", func(t testing.TB, files map[string]string) {
 			replace(t, files, Member(t, files, ".dist-info/WHEEL"), "manylinux_2_17", "manylinux_2_5")
 		}, "tags: the file name says tag cp311-cp311-manylinux_2_17_x86_64, WHEEL does not"},
 		{"SBOM edited", func(t testing.TB, files map[string]string) {
 			sum := sha256.Sum256([]byte(files[op(t, files, "cpu_adam")]))
 			replace(t, files, Member(t, files, wheel.SBOMName), hex.EncodeToString(sum[:]), strings.Repeat("0", 64))
-		}, "SBOM: it says sha256 " + strings.Repeat("0", 64) + " of deepspeed/ops/adam/cpu_adam_op"},
+		}, "SBOM: it says sha256 " + strings.Repeat("0", 64) + " for deepspeed/ops/adam/cpu_adam_op"},
 		{"SBOM removed", func(t testing.TB, files map[string]string) {
 			delete(files, Member(t, files, wheel.SBOMName))
 		}, "SBOM: it is missing"},

@@ -7,7 +7,7 @@ const MaxLen = 15
 
 var (
 	// ErrTruncated says that the code ends within the instruction.
-	ErrTruncated = errors.New("x86: instruction is cut off")
+	ErrTruncated = errors.New("x86: the instruction is truncated")
 	// ErrInvalid says that the bytes are no instruction, or none known here.
 	ErrInvalid = errors.New("x86: no instruction")
 )

@@ -141,7 +141,7 @@ func mixed() *report.Report {
 		case 22, 23, 24:
 			n.Facts.GPUs = []node.GPU{{Name: "NVIDIA GeForce RTX 2080 Ti", Arch: "7.5"}, {Name: "NVIDIA GeForce RTX 2080 Ti", Arch: "7.5"}}
 			n.Facts.CPU = "x86-64-v3"
-			spoil(&n, report.Refused, "fit", "built for sm_80, this node has RTX 2080 Ti (7.5)", "build a wheel for it: dsbuild wheel --arch 7.5 --torch 2.15.0 --python 3.11")
+			spoil(&n, report.Refused, "fit", "built for sm_80, but this node has RTX 2080 Ti (7.5)", "build a wheel for it: dsbuild wheel --arch 7.5 --torch 2.15.0 --python 3.11")
 		}
 		nodes = append(nodes, n)
 	}

@@ -122,7 +122,7 @@ func TestPageOfShip(t *testing.T) {
 	t.Parallel()
 	r := mixed()
 	r.Groups = []report.Group{
-		{Name: "cp311-torch2.15.0-sm80-v3", State: "built", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, Why: []string{"8.0 for A100", "Python 3.11: what these nodes have"}, Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Archs: []string{"8.0"}, CPU: "x86-64-v3", Ops: []string{"cpu_adam", "utils"}, Seconds: 87.4},
+		{Name: "cp311-torch2.15.0-sm80-v3", State: "built", Nodes: []string{"gpu01", "gpu02", "gpu03"}, Running: []string{"gpu02"}, Why: []string{"8.0 for A100", "Python 3.11: as on these nodes"}, Python: "3.11", Torch: "2.15.0", CUDA: "13.2", Archs: []string{"8.0"}, CPU: "x86-64-v3", Ops: []string{"cpu_adam", "utils"}, Seconds: 87.4},
 		{Name: "cp39-torch2.8.0-v3", State: "failed", Nodes: []string{"gpu04"}, Error: "<b>gcc</b> ended with status 1", Hint: "build it by itself: dsbuild wheel --python 3.9"},
 	}
 	doc := parse(t, write(t, r))

@@ -1,46 +1,46 @@
 #!/bin/bash
 # train: 2 to 8 nodes, 1 GPU on each, on AIStation or a platform like it.
-# Rendered by "dsbuild launch aistation". Put it where all containers see it, and
-# give the form the command: bash path/to/train.sh
+# Rendered by "dsbuild launch aistation". Put it into a folder that all containers
+# share. Command for the form: bash path/to/train.sh
 #
-# A node is a container here: the master and each worker is one, also where two
+# A node is a container here: the master and each worker is a node, even if two
 # run on one server.
 
 set -euo pipefail
 
 # Variables of the program, on all nodes.
-# Asked for: NCCL says which network it takes. It prints much; leave it out of
-# runs that work.
+# You set NCCL_DEBUG: NCCL prints the network that it uses. It prints a lot; remove
+# this when the job works.
 export NCCL_DEBUG=INFO
 : "${WANDB_API_KEY:?is not set: export it where the job is started}"
 export WANDB_API_KEY
 
-# From the platform, in every container of a Master/Worker job.
+# The platform sets these in every container of a Master/Worker job.
 : "${MASTER_ADDR:?is not set: choose Master/Worker as the kind of deployment}"
 : "${MASTER_PORT:?is not set: choose Master/Worker as the kind of deployment}"
 
-# From the form's environment variables. Master and workers together; fixed is
-# MIN = MAX, and NNODES alone says so.
+# The form's environment variables set these. They count master and workers. For a
+# fixed number (MIN = MAX), set only NNODES.
 MIN_NNODES=${MIN_NNODES:-${NNODES:-2}}
 MAX_NNODES=${MAX_NNODES:-${NNODES:-8}}
-# Processes of a container: the GPUs that the form gives each node.
+# Processes of a container: one for each GPU that the form gives each node.
 NPROC_PER_NODE=${NPROC_PER_NODE:-1}
-# The name of the rendezvous. Two running jobs of one name would take each other's
-# nodes and mix their gradients.
+# The name of the rendezvous. Two running jobs with the same name would mix their
+# nodes and gradients.
 RDZV_ID=${RDZV_ID:-train}
 if ((MIN_NNODES > MAX_NNODES)); then
   echo "MIN_NNODES is $MIN_NNODES and MAX_NNODES is $MAX_NNODES" >&2
   exit 2
 fi
-# Each lost node takes one restart of the others, from the last checkpoint. With 0,
-# torch's default, they end instead.
+# When a node is lost, the others restart from the last checkpoint. This is the
+# maximum number of restarts. With 0, torch's default, the others end.
 if ((MIN_NNODES < MAX_NNODES)); then restarts=3; else restarts=0; fi
 MAX_RESTARTS=${MAX_RESTARTS:-$restarts}
-# The platform gives each container a rank; by c10d torch agrees on its own. RANK
-# and WORLD_SIZE of the platform count containers, those of torch processes.
+# The platform gives each container a rank, but with c10d torch assigns its own.
+# The platform's RANK and WORLD_SIZE count containers, torch's count processes.
 unset RANK WORLD_SIZE
-# The address that this container tells the others: the one from which it reaches
-# the master. Its name, which torch would tell them, often resolves nowhere else.
+# The address that this container sends to the others: the one from which it
+# reaches the master. torch would send its name, which often resolves nowhere else.
 for ((tries = 30; tries > 0; tries--)); do
   if [[ -n ${NODE_ADDR:-} ]]; then break; fi
   NODE_ADDR=$(python3 -c '

@@ -1,16 +1,16 @@
 #!/bin/bash
-# What stands in single quotes is meant as it stands there.
+# The text in single quotes must stay unexpanded.
 # shellcheck disable=SC2016
 # train: DeepSpeed's own launcher, 8 processes in all.
-# Rendered by "dsbuild launch deepspeed"; run on every node, by its block.
+# Rendered by "dsbuild launch deepspeed"; run the block of each node on that node.
 #
 # hostfile        the nodes and the processes that each may have ("slots").
-# ds_config.json  the configuration of DeepSpeed, on all nodes. The program is given it
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program gets it
 #                 as --deepspeed.
-#   "auto"        filled in by the Trainer of Hugging Face from its arguments.
-#   ZeRO stage 2  gradients and optimizer are shared out.
+#   "auto"        the Trainer of Hugging Face fills this in from its arguments.
+#   ZeRO stage 2  divides gradients and optimizer.
 
-# The folder of this script, wherever it is called from.
+# The folder of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
@@ -22,18 +22,18 @@ export HF_TOKEN
 
 options=()
 options+=(--hostfile "$here/hostfile")
-# Where all meet: without it the first address that "hostname -I" prints there.
+# The master's address (default: the first one that "hostname -I" prints there).
 options+=(--master_addr 192.168.1.100)
-# The launcher starts the processes of this node alone, and logs in nowhere.
+# The launcher starts only the processes of this node, and logs in nowhere.
 options+=(--no_ssh --node_rank "$NODE_RANK")
-# 29500 is torch's own port; a second job on that node needs another.
+# 29500 is torch's default port; a second job on that node needs another one.
 options+=(--master_port "${MASTER_PORT:-29500}")
-# RANK_LOGS=FOLDER: what each process says goes to a file of its own there, at once.
+# RANK_LOGS=FOLDER: writes the output of each process to its own file there, without delay.
 if [[ -n ${RANK_LOGS:-} ]]; then
   options+=(--enable_each_rank_log "$RANK_LOGS")
   export PYTHONUNBUFFERED=1
 fi
-# The configuration of DeepSpeed, beside this script on all nodes.
+# The DeepSpeed configuration, beside this script on all nodes.
 ds_config=$here/ds_config.json
 PYTHON=${PYTHON:-python3}
 exec "$PYTHON" -m deepspeed.launcher.runner "${options[@]}" \

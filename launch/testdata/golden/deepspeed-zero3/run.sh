@@ -3,37 +3,37 @@
 # Rendered by "dsbuild launch deepspeed"; run it once, on a machine that reaches the nodes.
 #
 # hostfile        the nodes and the processes that each may have ("slots").
-# ds_config.json  the configuration of DeepSpeed, on all nodes. The program is given it
+# ds_config.json  the configuration of DeepSpeed, on all nodes. The program gets it
 #                 as --deepspeed --deepspeed_config.
-#   batch         96 = 4 at once x 4 accumulated x 6 processes; DeepSpeed
-#                 refuses numbers that do not agree.
-#   optimizer     AdamW, 5e-5: used where the script passes none of its own.
+#   batch         96 = 4 (micro batch) x 4 (accumulation) x 6 processes; DeepSpeed
+#                 refuses numbers that do not match.
+#   optimizer     AdamW, 5e-5: used if the script passes no optimizer.
 #   bf16          needs Ampere or newer; --precision fp16 for older GPUs.
-#   ZeRO stage 3  parameters, gradients and optimizer are shared out.
+#   ZeRO stage 3  divides parameters, gradients and optimizer.
 #   offload nvme  optimizer and parameters on disk; needs async_io and cpu_adam
-#                 (not utils), and a disk of each node's own.
+#                 (not utils), and a local disk on each node.
 
-# The folder of this script, wherever it is called from.
+# The folder of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
-# The launcher logs in on each node by pdsh and ssh, without a password, and runs
-# the same interpreter in the same folder there. Without pdsh it would stop.
+# The launcher logs in on each node with pdsh and ssh, without a password, and runs
+# the same interpreter in the same folder there. It needs pdsh.
 command -v pdsh >/dev/null || { echo "pdsh is not installed here" >&2; exit 2; }
 
 options=()
 options+=(--hostfile "$here/hostfile")
 options+=(--exclude '192.168.1.101:2,3')
-# Where all meet: without it the first address that "hostname -I" prints there.
+# The master's address (default: the first one that "hostname -I" prints there).
 options+=(--master_addr 192.168.1.100)
 options+=(--launcher_args='-l train')
-# 29500 is torch's own port; a second job on that node needs another.
+# 29500 is torch's default port; a second job on that node needs another one.
 options+=(--master_port "${MASTER_PORT:-29500}")
 
-# A shell on each node reads the words once more; those that need it are quoted
-# for that.
-# The configuration of DeepSpeed, beside this script on all nodes.
+# A shell on each node evaluates the words again, so they are quoted twice where
+# necessary.
+# The DeepSpeed configuration, beside this script on all nodes.
 ds_config=$here/ds_config.json
 if [[ $ds_config =~ [^A-Za-z0-9_@+=:,./-] ]]; then
   echo "$ds_config: pdsh passes it to the nodes without quotes; move it to a path of plain letters" >&2

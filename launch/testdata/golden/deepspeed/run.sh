@@ -3,37 +3,37 @@
 # Rendered by "dsbuild launch deepspeed"; run it once, on a machine that reaches the nodes.
 #
 # hostfile        the nodes and the processes that each may have ("slots").
-# .deepspeed_env  what is exported on the nodes. DeepSpeed knows no comments, empty
-#                 lines or quotes in it. It passes on by itself only what begins
-#                 with NCCL, PYTHON, MV2 or UCX.
+# .deepspeed_env  the variables that DeepSpeed exports on the nodes. The file must
+#                 not have comments, empty lines or quotes. Without it DeepSpeed
+#                 exports only variables that begin with NCCL, PYTHON, MV2 or UCX.
 # ds_config.json  the configuration of DeepSpeed, on all nodes. The program's own arguments name it.
-#   "auto"        filled in by the Trainer of Hugging Face from its arguments.
-#   ZeRO stage 2  gradients and optimizer are shared out.
+#   "auto"        the Trainer of Hugging Face fills this in from its arguments.
+#   ZeRO stage 2  divides gradients and optimizer.
 
-# The folder of this script, wherever it is called from.
+# The folder of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
 # Variables of the program, on all nodes.
 export TOKENIZERS_PARALLELISM=false
-# Where DeepSpeed looks for variables; else in the home and the working folder.
+# The file in which DeepSpeed finds variables (default: in the home and the working folder).
 export DS_ENV_FILE="$here/.deepspeed_env"
 
-# The launcher logs in on each node by pdsh and ssh, without a password, and runs
-# the same interpreter in the same folder there. Without pdsh it would stop.
+# The launcher logs in on each node with pdsh and ssh, without a password, and runs
+# the same interpreter in the same folder there. It needs pdsh.
 command -v pdsh >/dev/null || { echo "pdsh is not installed here" >&2; exit 2; }
 
 options=()
 options+=(--hostfile "$here/hostfile")
-# Where all meet: without it the first address that "hostname -I" prints there.
+# The master's address (default: the first one that "hostname -I" prints there).
 options+=(--master_addr 192.168.1.100)
 options+=(--launcher_args='-l train')
-# 29500 is torch's own port; a second job on that node needs another.
+# 29500 is torch's default port; a second job on that node needs another one.
 options+=(--master_port "${MASTER_PORT:-29500}")
 
-# A shell on each node reads the words once more; those that need it are quoted
-# for that.
+# A shell on each node evaluates the words again, so they are quoted twice where
+# necessary.
 exec /opt/train/venv/bin/python -m deepspeed.launcher.runner "${options[@]}" \
   examples/pytorch/translation/run_translation.py \
   --deepspeed ds_config.json \

@@ -7,26 +7,26 @@
 #              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash docker.sh
 set -euo pipefail
 
-# The address of the first node, the same on all nodes. localhost serves for one
-# node only.
+# The address of the first node, the same on all nodes. localhost works only for one
+# node.
 MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
-# A port of the first node that is free; 29500 is torch's own default. Two jobs
-# on a node need two. An open MASTER_PORT is not enough for a firewall: NCCL and
-# gloo open further ports, which change, between all nodes.
+# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# two ports. It is not enough that a firewall opens MASTER_PORT: NCCL and gloo use
+# further, random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# Which node this is: 0 for the first.
+# The rank of this node: 0 for the first.
 NODE_RANK=${NODE_RANK:-0}
-# The number of nodes. WORLD_SIZE is the number of processes for every framework;
-# scripts that meant nodes by it are understood where NNODES is not set.
+# The number of nodes. In every framework WORLD_SIZE is the number of processes. If
+# NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
 if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
-  echo "warning: WORLD_SIZE=$WORLD_SIZE is taken for the number of nodes; set NNODES instead" >&2
+  echo "warning: WORLD_SIZE=$WORLD_SIZE is used as the number of nodes; set NNODES instead" >&2
   NNODES=$WORLD_SIZE
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
 # Processes of this node, one for each GPU.
 NPROC_PER_NODE=${NPROC_PER_NODE:-4}
-# The name of the rendezvous: two running jobs must not have the same.
+# The name of the rendezvous: running jobs need different names.
 RDZV_ID=${RDZV_ID:-train}
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
@@ -35,33 +35,33 @@ if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
 fi
 
 options=(
-  # Gone when it ends; the name keeps a second one of this job off this node.
+  # Removed at the end. The name prevents a second container of this job on the node.
   --rm --name "train-$NODE_RANK"
-  # Signals reach the program, and processes that end are not kept.
+  # Passes signals to the program, and reaps processes that end.
   --init
-  # The node's own network: NCCL and gloo open ports between all nodes that no
-  # --publish could name.
+  # The host's network: NCCL and gloo use random ports between all nodes, which
+  # --publish cannot name.
   --network=host
-  # Memory that the processes of a node share; docker would give 64 MB.
+  # Shared memory of the processes of a node; docker's default is 64 MB.
   --shm-size=16g
-  # Memory that network cards and GPUs write to stays in place.
+  # Network cards and GPUs need locked memory.
   --ulimit memlock=-1 --ulimit stack=67108864
-  # GPUs, by NVIDIA's container toolkit.
+  # GPUs, through NVIDIA's container toolkit.
   --gpus "$NPROC_PER_NODE"
-  # Of the nodes that have it.
+  # Only on nodes that have it.
   --env GLOO_SOCKET_IFNAME
 )
-# The program: that of the folder that this is started in, where it is there; CODE is
-# another folder. Otherwise the image must have it.
+# The program: from the folder in which you start this script, or from the folder CODE.
+# Otherwise the image must have it.
 code=${CODE-$PWD}
 if [[ -n $code && ( -e $code/train.py ) ]]; then
   options+=(--mount "type=bind,\"source=$code\",\"target=$code\"" --workdir "$code")
 else
   echo "note: the program is not in ${code:-the folder CODE}: the image must have it" >&2
 fi
-# InfiniBand, where the node has it.
+# InfiniBand, if the node has it.
 if [[ -e /dev/infiniband ]]; then options+=(--device=/dev/infiniband); fi
-# The address that this node tells the others; its own name where it is not said.
+# The address that this node sends to the others (default: its own name).
 local_addr=()
 if [[ -n ${NODE_ADDR:-} ]]; then local_addr=(--local-addr="$NODE_ADDR"); fi
 

@@ -6,39 +6,39 @@
 # Many nodes:  on each of them, with its own NODE_RANK and all else the same:
 #              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash jax.sh
 
-# The folder of this script, wherever it is called from.
+# The folder of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 set -euo pipefail
 
-# What JAX runs on. Named, so that a GPU that is not found is an error and not a
-# program that is slow; JAX_PLATFORM_NAME is the old name.
+# The platform of JAX. With a name, a missing GPU is an error; without one, the program
+# is only slow. JAX_PLATFORM_NAME is the old name.
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cuda}"
-# XLA takes GPU memory as it needs it, and so leaves some to others.
+# XLA takes GPU memory when it needs it, which leaves some to other programs.
 export XLA_PYTHON_CLIENT_PREALLOCATE="${XLA_PYTHON_CLIENT_PREALLOCATE:-false}"
-# And no more than this share of it; less (0.8) where something else on the GPU,
-# NCCL for one, runs out of memory.
+# The maximum share of GPU memory. Use less (0.8) if something else on the GPU, for
+# example NCCL, runs out of memory.
 export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
 
-# The address of the first node, the same on all nodes. localhost serves for one
-# node only.
+# The address of the first node, the same on all nodes. localhost works only for one
+# node.
 MASTER_ADDR=${MASTER_ADDR:-192.168.1.100}
-# A port of the first node that is free; 29500 is torch's own default. Two jobs
-# on a node need two. An open MASTER_PORT is not enough for a firewall: NCCL and
-# gloo open further ports, which change, between all nodes.
+# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# two ports. It is not enough that a firewall opens MASTER_PORT: NCCL and gloo use
+# further, random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# Which node this is: 0 for the first.
+# The rank of this node: 0 for the first.
 NODE_RANK=${NODE_RANK:-0}
-# The number of nodes. WORLD_SIZE is the number of processes for every framework;
-# scripts that meant nodes by it are understood where NNODES is not set.
+# The number of nodes. In every framework WORLD_SIZE is the number of processes. If
+# NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
 if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
-  echo "warning: WORLD_SIZE=$WORLD_SIZE is taken for the number of nodes; set NNODES instead" >&2
+  echo "warning: WORLD_SIZE=$WORLD_SIZE is used as the number of nodes; set NNODES instead" >&2
   NNODES=$WORLD_SIZE
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-2}
-# Processes of this node. One takes all its GPUs, which is what JAX is made for;
-# several share them out.
+# Processes of this node. One process uses all its GPUs, as JAX expects; several
+# processes divide the GPUs.
 NPROC_PER_NODE=${NPROC_PER_NODE:-1}
 # GPUs of this node. JAX must find them all.
 GPUS_PER_NODE=${GPUS_PER_NODE:-8}
@@ -55,7 +55,7 @@ if [[ ! $NNODES =~ ^[1-9][0-9]*$ || ! $NODE_RANK =~ ^[0-9]+$ ]] || ((NODE_RANK >
 fi
 PYTHON=${PYTHON:-python3}
 
-# The processes of this node. When one ends badly the others are ended: they would
+# The processes of this node. When one fails, the script ends the others, which would
 # wait for it.
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT
@@ -63,13 +63,13 @@ trap 'exit 130' INT TERM
 for ((local_rank = 0; local_rank < NPROC_PER_NODE; local_rank++)); do
   rank=$((NODE_RANK * NPROC_PER_NODE + local_rank))
   (
-    # RANK_LOGS=FOLDER: what each process says goes to a file of its own there, at once.
+    # RANK_LOGS=FOLDER: writes the output of each process to its own file there, without delay.
     if [[ -n ${RANK_LOGS:-} ]]; then
       export PYTHONUNBUFFERED=1
       exec >"$RANK_LOGS/rank$rank.log" 2>&1
     fi
-    # JAX reads none of RANK, WORLD_SIZE and MASTER_ADDR: the bootstrap is told. The
-    # variables are for who looks at the processes.
+    # JAX does not read RANK, WORLD_SIZE and MASTER_ADDR: the bootstrap passes them.
+    # The variables help you to identify the processes.
     export RANK=$rank LOCAL_RANK=$local_rank
     exec "$PYTHON" "$here/dsbuild_jax.py" \
       --coordinator-address="$MASTER_ADDR:$MASTER_PORT" \

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Submits the master of train, waits until it runs, learns its node and submits
+# Submits the master of train, waits until it runs, reads its node and submits
 # the 3 workers. Rendered by "dsbuild launch slurm"; run it where sbatch is, with
 # master.sbatch and worker.sbatch beside it.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-# Submitted from inside a job, sbatch would take over that job's size and ranks.
+# Inside a job, sbatch would take over that job's size and ranks.
 # SLURM_CONF only says where the configuration is.
 for name in "${!SLURM_@}"; do
   [[ $name == SLURM_CONF ]] || unset "$name"
@@ -42,7 +42,7 @@ while true; do
   RUNNING) break ;;
   PENDING | CONFIGURING | REQUEUED) sleep 2 ;;
   *)
-    echo "the master, job $master, ended before its workers came (${state:-gone}); see its log" >&2
+    echo "the master, job $master, ended before its workers started (${state:-gone}); see its log" >&2
     exit 1
     ;;
   esac

@@ -5,31 +5,31 @@
 # One node:    NPROC_PER_NODE=4 bash torchrun.sh
 # Many nodes:  on each of them, with its own NODE_RANK and all else the same:
 #              MASTER_ADDR=192.168.1.100 NNODES=2 NODE_RANK=0 bash torchrun.sh
-# What is given behind the script's name goes to the program, after what stands
+# The program gets the arguments after the script's name, after the arguments
 # below.
 
 set -euo pipefail
 
-# The address of the first node, the same on all nodes. localhost serves for one
-# node only.
+# The address of the first node, the same on all nodes. localhost works only for one
+# node.
 MASTER_ADDR=${MASTER_ADDR:-localhost}
-# A port of the first node that is free; 29500 is torch's own default. Two jobs
-# on a node need two. An open MASTER_PORT is not enough for a firewall: NCCL and
-# gloo open further ports, which change, between all nodes.
+# A free port of the first node; 29500 is torch's default. Two jobs on a node need
+# two ports. It is not enough that a firewall opens MASTER_PORT: NCCL and gloo use
+# further, random ports between all nodes.
 MASTER_PORT=${MASTER_PORT:-29500}
-# Which node this is: 0 for the first.
+# The rank of this node: 0 for the first.
 NODE_RANK=${NODE_RANK:-0}
-# The number of nodes. WORLD_SIZE is the number of processes for every framework;
-# scripts that meant nodes by it are understood where NNODES is not set.
+# The number of nodes. In every framework WORLD_SIZE is the number of processes. If
+# NNODES is not set, this script accepts WORLD_SIZE as the number of nodes.
 if [[ -z ${NNODES:-} && -n ${WORLD_SIZE:-} ]]; then
-  echo "warning: WORLD_SIZE=$WORLD_SIZE is taken for the number of nodes; set NNODES instead" >&2
+  echo "warning: WORLD_SIZE=$WORLD_SIZE is used as the number of nodes; set NNODES instead" >&2
   NNODES=$WORLD_SIZE
 fi
 unset WORLD_SIZE
 NNODES=${NNODES:-1:3}
 # Processes of this node.
 NPROC_PER_NODE=${NPROC_PER_NODE:-1}
-# The name of the rendezvous: two running jobs must not have the same.
+# The name of the rendezvous: running jobs need different names.
 RDZV_ID=${RDZV_ID:-train}
 
 if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
@@ -37,19 +37,18 @@ if [[ $NNODES != 1 && $MASTER_ADDR == localhost ]]; then
   exit 2
 fi
 
-# The interpreter; without one the torchrun on PATH. It must have the same torch
-# on all nodes.
+# The interpreter; if empty, the torchrun on PATH. All nodes need the same torch.
 PYTHON=${PYTHON:-}
 if [[ -n $PYTHON ]]; then launcher=("$PYTHON" -m torch.distributed.run); else launcher=(torchrun); fi
-# RANK_LOGS=FOLDER: what each process says goes to files of its own there, at once.
+# RANK_LOGS=FOLDER: writes the output of each process to its own files there, without delay.
 if [[ -n ${RANK_LOGS:-} ]]; then
   launcher+=(--redirects=3 --log-dir="$RANK_LOGS")
   export PYTHONUNBUFFERED=1
 fi
 
-# c10d: the nodes agree on their ranks, so that none is given. The address that
-# this node tells the others is its own name unless NODE_ADDR says another; where
-# /etc/hosts gives the name as 127.0.1.1 it must.
+# c10d: torch assigns the ranks. This node sends its own name to the others as its
+# address. Set NODE_ADDR to another address, if /etc/hosts maps the name to
+# 127.0.1.1.
 local_addr=()
 if [[ -n ${NODE_ADDR:-} ]]; then local_addr=(--local-addr="$NODE_ADDR"); fi
 exec "${launcher[@]}" \

@@ -1,8 +1,8 @@
 #!/bin/bash
-# train on gpu02: node 1 of 2. Run it there, beside torchrun.sh; all
+# train on gpu02: node 1 of 2. Run it there, beside torchrun.sh. Start all
 # nodes within the time that torch waits (900 s), in any order.
 
-# The folder of this script, wherever it is called from.
+# The folder of this script.
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 
 # shellcheck disable=SC1090,SC1091
@@ -10,7 +10,7 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd) || exit 1
 module load cuda
 } || { echo "the setup line failed" >&2; exit 1; }
 set -euo pipefail
-# The first node of the inventory, by the address that the inventory gives it.
+# The address of the first node, from the inventory.
 export MASTER_ADDR=192.168.1.100
 export MASTER_PORT=29500
 export NODE_RANK=1
