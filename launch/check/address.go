@@ -64,19 +64,19 @@ func (a addressChecks) checkNames(context.Context) {
 			why = m.seen.Master.OK.Error
 		}
 		if why != "" {
-			m.addFinding(Names, Error, fmt.Sprintf("getent hosts %s there: /etc/hosts, /etc/resolv.conf; or name an address: --master", master), "the master's address %s is not known there: %s", master, why)
+			m.addFinding(Names, Error, fmt.Sprintf("run getent hosts %s there, check /etc/hosts and /etc/resolv.conf; or give an address: --master", master), "the node cannot resolve the master's address %s: %s", master, why)
 			continue
 		}
 		value, _ := standsFor(m)
 		addresses := strings.Split(value, ", ")
-		fix := fmt.Sprintf("getent hosts %s there, and put its line in /etc/hosts right", master)
+		fix := fmt.Sprintf("run getent hosts %s there, and correct its line in /etc/hosts", master)
 		switch {
 		case a.hasPeers() && slices.ContainsFunc(addresses, isLoopback):
-			m.addFinding(Names, Error, fix+": an address that other nodes reach", "the master's address %s is %s there, which is each node itself", master, value)
+			m.addFinding(Names, Error, fix+": use an address that other nodes reach", "the master's address %s resolves to %s there, which is the node itself", master, value)
 		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
-			m.addFinding(Names, Error, fix, "the master's address %s is %s there, which %s does not have (it has %s)", master, value, a.firstMember().Host.Name, strings.Join(has, ", "))
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s", master, value, a.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
-			m.addFinding(Names, Error, fix, "the master's address %s is %s there, where %d of %s have %s", master, value, len(values[0].members), countOf(len(live), "node"), values[0].value)
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s", master, value, len(values[0].members), countOf(len(live), "node"), values[0].value)
 		}
 		m.ownName(a.hasPeers())
 	}
@@ -104,12 +104,12 @@ func (m *member) ownName(several bool) {
 	if !several || host == nil || m.variable("GLOO_SOCKET_IFNAME") != "" {
 		return
 	}
-	const try = "put its address into /etc/hosts there, or name the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
+	const try = "put its address into /etc/hosts there, or set the interface: env: {GLOO_SOCKET_IFNAME: eth0} in the inventory"
 	switch addresses := preferIPv4(host.Addresses); {
 	case len(addresses) == 0:
-		m.addFinding(Names, Error, try, "its own name %s is not known there (%s): gloo falls back to the loopback interface", cause.Own(host.Name), host.Error)
+		m.addFinding(Names, Error, try, "it cannot resolve its own name %s (%s): gloo falls back to the loopback interface", cause.Own(host.Name), host.Error)
 	case slices.ContainsFunc(addresses, isLoopback):
-		m.addFinding(Names, Error, try, "its own name %s is %s there: gloo would tell the others that address", cause.Own(host.Name), strings.Join(addresses, ", "))
+		m.addFinding(Names, Error, try, "its own name %s resolves to %s: gloo would send this address to the others", cause.Own(host.Name), strings.Join(addresses, ", "))
 	}
 }
 
@@ -141,7 +141,7 @@ func (a addressChecks) checkInterfaces(ctx context.Context) {
 		}
 	}
 	if len(masters) == 0 {
-		a.addNote(Interface, "no node knows an address of the master")
+		a.addNote(Interface, "no node could resolve the master's address")
 		return
 	}
 	to := masters[0].value
@@ -171,9 +171,9 @@ func (a addressChecks) askRoutes(ctx context.Context, members []*member, to stri
 		case ctx.Err() != nil:
 			return err
 		case err == nil && !isAddress(got.Address):
-			m.addFinding(Interface, Error, "", "its own address is not understood: %q", got.Address)
+			m.addFinding(Interface, Error, "", "dsbuild does not understand its own address: %q", got.Address)
 		case err != nil:
-			m.addFinding(Interface, Error, "ip route get "+to+" there", "no way to the master at %s: %v", to, err)
+			m.addFinding(Interface, Error, "ip route get "+to+" there", "no route to the master at %s: %v", to, err)
 		default:
 			m.route = &got
 		}
@@ -188,13 +188,13 @@ func (a addressChecks) judgeInterfaces() {
 	for _, m := range routed {
 		name := m.route.Interface
 		if a.hasPeers() && (isVirtual(name) || isLoopback(m.route.Address)) {
-			m.addFinding(Interface, Error, "ip route there; is the master's address one that only this node has?", "it reaches the master by %s (%s), which is no way to another node", name, cause.Own(m.route.Address))
+			m.addFinding(Interface, Error, "check ip route there; does only this node have the master's address?", "it reaches the master through %s (%s), which leads to no other node", name, cause.Own(m.route.Address))
 			continue
 		}
 		said := m.judgeSaid(name, a.hasPeers())
 		if !said && a.hasPeers() && len(names) > 1 && name != names[0].value {
-			m.addFinding(Interface, Warning, fmt.Sprintf("env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it in the inventory, and %[2]s for the others", name, names[0].value),
-				"it reaches the master by %s, where %d of %s do by %s", name, len(names[0].members), countOf(len(routed), "node"), names[0].value)
+			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", name, names[0].value),
+				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), countOf(len(routed), "node"), names[0].value)
 		}
 	}
 }
@@ -219,11 +219,11 @@ func (m *member) judgeSaid(name string, several bool) (said bool) {
 		}
 		switch {
 		case len(chosen) == 0:
-			m.addFinding(Interface, Error, fmt.Sprintf("the way to the master is %s: %s=%s", name, variable, name), "%s=%s names no interface with an address that it has", variable, value)
+			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %s: %s=%s", name, variable, name), "%s=%s names no interface of this node with an address", variable, value)
 		case several && !slices.ContainsFunc(chosen, func(c string) bool { return !isVirtual(c) }):
-			m.addFinding(Interface, Error, fmt.Sprintf("the way to the master is %s: %s=%s", name, variable, name), "%s=%s is no way to another node", variable, value)
+			m.addFinding(Interface, Error, fmt.Sprintf("the route to the master uses %s: %s=%s", name, variable, name), "%s=%s leads to no other node", variable, value)
 		case !slices.Contains(chosen, name):
-			m.addFinding(Interface, Warning, fmt.Sprintf("the way to the master is %s", name), "%s=%s is not the interface by which it reaches the master (%s)", variable, value, name)
+			m.addFinding(Interface, Warning, fmt.Sprintf("the route to the master uses %s", name), "%s=%s is not the interface through which it reaches the master (%s)", variable, value, name)
 		}
 	}
 	return said

@@ -43,7 +43,7 @@ func (n networkChecks) checkPort(ctx context.Context) {
 	if got.Holder != "" {
 		by = ", by " + got.Holder
 	}
-	m.addFinding(Port, Error, fmt.Sprintf("another job? ss -ltnp 'sport = :%d' there; or take another port: --port %d", n.opt.Port, got.Free), "the master's port %d is taken: %s%s", n.opt.Port, got.Error, by)
+	m.addFinding(Port, Error, fmt.Sprintf("another job may use it: run ss -ltnp 'sport = :%d' there; or use another port: --port %d", n.opt.Port, got.Free), "the master's port %d is taken: %s%s", n.opt.Port, got.Error, by)
 }
 
 // dialled is the result of a node's calls to its peers.
@@ -80,7 +80,7 @@ func (n networkChecks) checkNetwork(ctx context.Context) {
 	peers := slices.DeleteFunc(n.liveMembers(), func(m *member) bool { return m.route == nil || m.seen.Port < 1 || m.seen.Port > 65535 })
 	if len(peers) < 2 {
 		if n.hasPeers() {
-			n.addNote(Network, "there are no two nodes with an address to call")
+			n.addNote(Network, "fewer than two nodes have an address to call")
 		}
 		return
 	}
@@ -118,7 +118,7 @@ func (n networkChecks) listCalls(m *member, peers []*member, withPort bool) [][]
 // judgeCalls finds nodes that no other reaches, nodes that reach no other, and blocked
 // pairs.
 func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
-	const try = "a firewall or no route between them: NCCL and gloo connect all nodes with all, on random ports; open the nodes' network, not one port"
+	const try = "a firewall, or no route between them: NCCL and gloo connect all nodes with all others, on random ports; open the whole network between the nodes, not one port"
 	failed := map[int]map[int]string{} // by caller, by peer
 	deaf := map[int]int{}              // by peer: the number of failed calls
 	for _, m := range callers {
@@ -135,7 +135,7 @@ func (n networkChecks) judgeCalls(callers, peers []*member, got []dialled) {
 	}
 	for _, m := range peers {
 		if by := deaf[m.index]; by > 1 && by == len(callers)-1 {
-			m.addFinding(Network, Error, try, "no other node reaches it at %s: they say: %s", cause.Own(m.route.Address), mostCommon(failed, m.index))
+			m.addFinding(Network, Error, try, "no other node reaches it at %s: %s", cause.Own(m.route.Address), mostCommon(failed, m.index))
 		}
 	}
 	for _, m := range callers {
@@ -207,7 +207,7 @@ type loggedIn struct {
 func (n networkChecks) checkSSH(ctx context.Context) {
 	m := n.firstMember()
 	if m.Status != report.OK || m.agent == nil {
-		n.addNote(SSH, "%s does not answer; the logins start there", m.Host.Name)
+		n.addNote(SSH, "%s does not answer, and the logins start there", m.Host.Name)
 		return
 	}
 	to := [][]any{}
@@ -227,7 +227,7 @@ func (n networkChecks) checkSSH(ctx context.Context) {
 	for _, u := range got.Failed {
 		if u.at >= 0 && u.at < len(n.members) {
 			p := n.members[u.at]
-			p.addFinding(SSH, Error, fmt.Sprintf("on %s: ssh-copy-id %s; and a line in ~/.ssh/known_hosts for it", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %s", m.Host.Name, u.why)
+			p.addFinding(SSH, Error, fmt.Sprintf("on %s, run ssh-copy-id %s, and add its key to ~/.ssh/known_hosts", m.Host.Name, p.Host.Address), "%s cannot log in there without a password prompt: %s", m.Host.Name, u.why)
 		}
 	}
 }

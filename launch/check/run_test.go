@@ -148,7 +148,7 @@ func TestRun(t *testing.T) {
 		if n.Status != report.Failed || n.Clock == nil || n.Clock.Seconds > 1 || n.Clock.Seconds < -1 || n.Facts == nil {
 			t.Errorf("%s: %s, %+v", n.Name, n.Status, n.Clock)
 		}
-		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 is 127.0.0.1 there, which is each node itself" {
+		if got := ofKind(n, Names, Error); len(got) == 0 || got[0] != "the master's address 127.0.0.1 resolves to 127.0.0.1 there, which is the node itself" {
 			t.Errorf("%s: names: %q", n.Name, got)
 		}
 		if got := ofKind(n, Paths, Error); len(got) != 1 || got[0] != "--data /does/not/exist: the node says: No such file or directory" {
@@ -197,7 +197,7 @@ func TestRunTakenPort(t *testing.T) {
 	found := false
 	for _, f := range got {
 		if f.Check == Port {
-			found = strings.HasPrefix(f.Text, "the master's port ") && strings.Contains(f.Text, "is taken: Address already in use") && strings.Contains(f.Hint, "take another port: --port ")
+			found = strings.HasPrefix(f.Text, "the master's port ") && strings.Contains(f.Text, "is taken: Address already in use") && strings.Contains(f.Hint, "use another port: --port ")
 		}
 	}
 	if !found || len(ofKind(rep.Nodes[1], Port, Error)) > 0 {
@@ -231,9 +231,9 @@ esac`,
 	hosts[0].Slots = 4
 	rep := Run(t.Context(), Options{Options: fleet.Options{Hosts: hosts, Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Kind{Collective}})
 	got, want := ofKind(rep.Nodes[0], Devices, Error), []string{
-		"2 GPUs, and slots 4 in the inventory",
-		"GPU 1: 3 errors that memory could not correct (ECC) since the driver was loaded",
-		"GPU 00000000:0f:00.0: rows of its memory are to be remapped",
+		"2 GPUs, but slots is 4 in the inventory",
+		"GPU 1: 3 errors that the memory could not correct (ECC) since the driver was loaded",
+		"GPU 00000000:0f:00.0: rows of its memory wait to be remapped",
 		"GPU 0000:0f:00: XID 79, once since the node was started",
 		"dcgmi: Memory | Fail - GPU: 1",
 	}
@@ -297,7 +297,7 @@ func TestSumWithoutJAX(t *testing.T) {
 	}
 	r := withPython(t, "python3", true)
 	r.checkCollectives(t.Context())
-	if got := r.said(); strings.Count(got, "it does not get JAX imported: the node says: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
+	if got := r.said(); strings.Count(got, "it has not imported JAX: the node says: ModuleNotFoundError: no JAX here") != 2 || strings.Contains(got, "torch") {
 		t.Errorf("%+v\n%s", r.sums, got)
 	}
 }
