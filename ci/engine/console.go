@@ -45,13 +45,3 @@ func (c *console) reportProgress(piece string, status func() string) (stop func(
 	}()
 	return func() { close(done); <-ended }
 }
-
-// remainingTime says how long the rest takes if it goes on as it did, or "" where
-// nothing can be said yet.
-func remainingTime(done, total int, elapsed time.Duration) string {
-	if done <= total/20 || done >= total {
-		return ""
-	}
-	left := elapsed * time.Duration(total-done) / time.Duration(done)
-	return fmt.Sprintf(", about %.0f s more", left.Round(10*time.Second).Seconds())
-}

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/ui"
@@ -86,40 +85,25 @@ func treeInputs(dir string) (inputs []string, err error) {
 	return inputs, err
 }
 
-// buildTools first asks for the list of packages, which downloads them, then
-// compiles; both count their progress.
+// buildTools compiles the programs; the sources are downloaded on the way.
 func buildTools(ctx context.Context, l Layout, con *console, src string) error {
 	scratch := l.tmp("go") // more than a /tmp in memory may hold
-	if err := os.MkdirAll(scratch, 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(scratch, 0o755), os.MkdirAll(l.tmp("tools"), 0o755)); err != nil {
 		return err
 	}
-	env := []string{"CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR=" + scratch}
-	con.printLine("tools", "fetching the sources of the Dagger engine %s", engineVersion)
+	con.printLine("tools", "compiling the 4 programs of the Dagger engine %s: some 1,700 packages, without those in the Go cache", engineVersion)
 	said := &output{}
-	stop := con.reportProgress("tools", func() string { return fmt.Sprintf("%d modules downloaded", said.count("go: downloading ")) })
-	err := command{
-		args: append([]string{"go", "list", "-deps", "-mod=readonly"}, toolPackages()...),
-		dir:  src, env: env, log: l.logOf("tools-list"), line: said.add,
-	}.runCommand(ctx)
-	stop()
-	if err != nil {
-		return goHint(fmt.Errorf("fetching: %w", err))
-	}
-	total := said.count("") - said.count("go: downloading ")
-	con.printLine("tools", "compiling 4 programs of %d packages (what the Go cache has is not compiled again)", total)
-	said = &output{}
-	began := time.Now()
-	stop = con.reportProgress("tools", func() string {
-		compiled := said.count("")
-		return fmt.Sprintf("%d of at most %d packages compiled%s", compiled, total, remainingTime(compiled, total, time.Since(began)))
+	stop := con.reportProgress("tools", func() string {
+		downloaded := said.count("go: downloading ")
+		return fmt.Sprintf("%d modules downloaded, %d packages compiled", downloaded, said.count("")-downloaded)
 	})
 	defer stop()
 	args := append([]string{"go", "build", "-v"}, buildFlags()...)
-	args = append(append(args, "-o", l.tmp("tools")+"/"), toolPackages()...)
-	if err := os.MkdirAll(l.tmp("tools"), 0o755); err != nil {
-		return err
-	}
-	if err := (command{args: args, dir: src, env: env, log: l.logOf("tools-build"), line: said.add}).runCommand(ctx); err != nil {
+	err := command{
+		args: append(append(args, "-o", l.tmp("tools")+"/"), toolPackages()...), dir: src,
+		env: []string{"CGO_ENABLED=0", "GOWORK=off", "GOTMPDIR=" + scratch}, log: l.logOf("tools-build"), line: said.add,
+	}.runCommand(ctx)
+	if err != nil {
 		return goHint(fmt.Errorf("compiling: %w", err))
 	}
 	return nil
