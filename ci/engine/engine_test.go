@@ -52,7 +52,7 @@ func TestEngineUp(t *testing.T) {
 		return string(out), time.Since(began)
 	}
 	run("up")
-	before := Inspect(l)
+	before, _ := l.readRecord()
 	out, took := run("up")
 	if took > 5*time.Second {
 		t.Errorf("the second up took %v:\n%s", took, out)
@@ -63,7 +63,7 @@ func TestEngineUp(t *testing.T) {
 	if !socketAnswers(l.Socket()) {
 		t.Errorf("%s does not answer", l.Socket())
 	}
-	if after := Inspect(l); after.PID != before.PID || after.PID == 0 {
+	if after, _ := l.readRecord(); after.Engine != before.Engine || after.Engine.PID == 0 {
 		t.Errorf("the second up changed the engine: %v, then %v", before, after)
 	}
 	if out, _ := run("status"); !strings.HasPrefix(out, "running: dagger engine "+engineVersion+", pid ") {
@@ -215,10 +215,10 @@ func TestPhase(t *testing.T) {
 	b, _ := json.Marshal(record{Engine: process{40, "999", "boot-1"}})
 	put(t, l.recordFile(), string(b))
 	expect("stale pid", phaseStopped)
-	b, _ = json.Marshal(record{Engine: process{40, "1000", "boot-1"}})
+	b, _ = json.Marshal(record{Version: engineVersion, Engine: process{40, "1000", "boot-1"}})
 	put(t, l.recordFile(), string(b))
 	expect("lives, does not answer", phaseSilent)
-	if s := Inspect(l).String(); !strings.HasPrefix(s, "silent: ") {
+	if s, running := Describe(l); running || !strings.HasPrefix(s, "silent: ") {
 		t.Error(s)
 	}
 	os.Remove(l.Socket())
@@ -230,7 +230,7 @@ func TestPhase(t *testing.T) {
 	srv := http.Server{Handler: http.NotFoundHandler()}
 	go srv.Serve(ln) //nolint:errcheck // ends with the listener
 	expect("answers", phaseRunning)
-	if s := Inspect(l).String(); !strings.HasPrefix(s, "running: dagger engine "+engineVersion+", pid 40, ") {
+	if s, running := Describe(l); !running || !strings.HasPrefix(s, "running: dagger engine "+engineVersion+", pid 40, ") {
 		t.Error(s)
 	}
 	srv.Close()
@@ -289,7 +289,7 @@ func TestStopWithLostRecord(t *testing.T) {
 	if err == nil || hint.Of(err) == "" {
 		t.Errorf("error %v, hint %q", err, hint.Of(err))
 	}
-	if s := Inspect(l).String(); !strings.HasPrefix(s, "silent: something holds ") {
+	if s, running := Describe(l); running || !strings.HasPrefix(s, "silent: something holds ") {
 		t.Error(s)
 	}
 }

@@ -94,7 +94,7 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 		return err
 	}
 	for _, p := range stale {
-		if p.inUse && Inspect(l).Running {
+		if p.inUse && socketAnswers(l.Socket()) {
 			con.printLine("engine", "restarting it: its %s changed", p.name)
 			if err := stopEngine(ctx, l, con); err != nil {
 				return err

@@ -121,9 +121,9 @@ func dispatchCommand(args []string, stdout, stderr io.Writer) error {
 	case "down":
 		return Down(ctx, l, con)
 	case "status":
-		st := Inspect(l)
-		fmt.Fprintln(stdout, st)
-		if !st.Running {
+		text, running := Describe(l)
+		fmt.Fprintln(stdout, text)
+		if !running {
 			return errQuiet
 		}
 		return nil

@@ -128,41 +128,20 @@ func (l Layout) phase() (phase, record) {
 	return phaseStopped, r
 }
 
-// Status is what "status" prints.
-type Status struct {
-	Installed, Running, Silent bool
-	Version                    string
-	PID                        int
-	Since                      time.Time
-	Socket                     string
-}
-
-// Inspect finds out how the engine is; it changes nothing.
-func Inspect(l Layout) Status {
+// Describe says in one line how the engine is; it changes nothing.
+func Describe(l Layout) (text string, running bool) {
 	ph, r := l.phase()
-	s := Status{Installed: l.Installed(), Running: ph == phaseRunning, Silent: ph == phaseSilent, Socket: l.Socket(), Version: engineVersion}
-	if ph != phaseStopped {
-		s.PID, s.Since = r.Engine.PID, r.Since
-		if r.Version != "" {
-			s.Version = r.Version
-		}
+	switch known := r.Engine.PID != 0; {
+	case ph == phaseRunning && !known:
+		return fmt.Sprintf("running: on %s, but its record is lost", l.Socket()), true
+	case ph == phaseRunning:
+		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, %s", r.Version, r.Engine.PID, r.Since.Format(time.DateTime), l.Socket()), true
+	case ph == phaseSilent && !known:
+		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", l.Socket()), false
+	case ph == phaseSilent:
+		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", r.Version, r.Engine.PID, l.Socket()), false
+	case l.Installed():
+		return "stopped: dagger engine " + engineVersion, false
 	}
-	return s
-}
-
-// String is the one line for people.
-func (s Status) String() string {
-	switch {
-	case s.Running && s.PID == 0:
-		return fmt.Sprintf("running: on %s, but its record is lost", s.Socket)
-	case s.Running:
-		return fmt.Sprintf("running: dagger engine %s, pid %d, since %s, %s", s.Version, s.PID, s.Since.Format("2006-01-02 15:04:05"), s.Socket)
-	case s.Silent && s.PID == 0:
-		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", s.Socket)
-	case s.Silent:
-		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", s.Version, s.PID, s.Socket)
-	case s.Installed:
-		return "stopped: dagger engine " + s.Version
-	}
-	return "not installed"
+	return "not installed", false
 }
