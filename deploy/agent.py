@@ -193,8 +193,6 @@ class Digests:
         size = st.st_size if size is None else size
         key = (st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, size)
         if key not in self.known:
-            import hashlib
-
             sum, left = hashlib.sha256(), size
             with open(path, "rb") as f:
                 while left > 0:
@@ -417,7 +415,7 @@ def mend_first_lines(info):
                 data = right + data[len(line):]
                 with open(os.path.join(place, path), "wb") as f:
                     f.write(data)
-                head, row = os.fsencode(path) + b",", "%s,sha256=%s,%d\n" % (path, written(hasher()(data).digest()), len(data))
+                head, row = os.fsencode(path) + b",", "%s,sha256=%s,%d\n" % (path, written(hashlib.sha256(data).digest()), len(data))
                 lines = [os.fsencode(row) if old.startswith(head) else old for old in lines]
                 break
     with open(record, "wb") as f:

@@ -4,9 +4,6 @@
 def unpack_byte_code(file, sha256):
     """The byte code of a wheel's modules by their names, from a file that must unpack to
     this digest; empty where it does not."""
-    import hashlib
-    import json
-
     try:
         import lzma
     except ImportError:  # an optional part of Python

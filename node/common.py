@@ -1,8 +1,9 @@
 """Prepended to every program that dsbuild runs on a node: MARK and REQUEST are
 set above. Runs on Python 3.8 and later; parses on much older ones.
 
-A probe must cost little more than the start of Python, and json, re and hashlib
-each take a third of that to import. So nothing here imports them for a few lines."""
+A probe must cost little more than the start of Python. json and hashlib take long to
+import; so nothing here imports more of their kind for a few lines."""
+import json
 import os
 import sys
 
@@ -12,41 +13,9 @@ if sys.path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
 
 
-def dumps(value):
-    """value as JSON, in ASCII."""
-    try:  # what of json is written in C
-        from _json import encode_basestring_ascii as quote, make_encoder
-
-        return "".join(make_encoder(None, None, quote, None, ":", ",", False, False, True)(value, 0))
-    except Exception:  # another Python's
-        import json
-
-        return json.dumps(value)
-
-
-class Plain:
-    """How the part of json that is written in C is to make values."""
-    strict, object_hook, object_pairs_hook, parse_float, parse_int, parse_constant = True, None, None, float, int, float
-
-
-def loads(source):
-    """What a JSON text holds."""
-    try:
-        from _json import make_scanner
-
-        value, end = make_scanner(Plain)(source.strip(), 0)
-        if end == len(source.strip()):
-            return value
-    except Exception:  # another Python's, or no JSON: the module says which
-        pass
-    import json
-
-    return json.loads(source)
-
-
 def emit(message):
     """Sends one message; what else reaches stdout is noise and passed over."""
-    data = ("\n" + MARK + dumps(message) + "\n").encode("ascii")
+    data = ("\n" + MARK + json.dumps(message, separators=(",", ":")) + "\n").encode("ascii")
     while data:
         data = data[os.write(1, data):]
 
@@ -158,29 +127,21 @@ def metadata_version(info):
     return metadata_of(info)[1]
 
 
-def hasher(small=False):
-    """What makes a sha256, as hashlib has it: importing hashlib makes all of its others,
-    too. What is small is not worth loading OpenSSL, where that has not happened yet."""
-    try:
-        if small and "_hashlib" not in sys.modules:
-            return __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256
-        from _hashlib import openssl_sha256 as new
-    except (ImportError, AttributeError):
-        from hashlib import sha256 as new
-    return new
-
-
 def record_sha256(info):
     """The sha256 of RECORD itself, "" where there is none."""
     data = content(os.path.join(info, "RECORD"), 1 << 26)
-    return hasher(small=True)(data).hexdigest() if data else ""
+    if not data:
+        return ""
+    from hashlib import sha256
+
+    return sha256(data).hexdigest()
 
 
 def load_json(path):
     """What a JSON file of dsbuild's holds, or None."""
     source = content(path, 1 << 26)
     try:
-        return loads(source.decode("utf-8")) if source else None
+        return json.loads(source.decode("utf-8")) if source else None
     except ValueError:
         return None
 

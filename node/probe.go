@@ -142,15 +142,14 @@ var (
 // probeEnd ends Python at once: an orderly shutdown takes as long as half of a probe.
 const probeEnd = "os._exit(status)\n"
 
-// beforeErrand skips the search for processes that use the environment, and loads the hasher for
-// many files before RECORD is hashed.
-const beforeErrand = "users = dict\nhasher()\n"
+// beforeErrand skips the search for processes that use the environment.
+const beforeErrand = "users = dict\n"
 
 // NewErrand makes an errand's program of sources. They may use the same definitions as those of
 // NewProgram. The variable found holds the facts of the probe.
 func NewErrand(sources ...string) Program {
 	// A Python that is too old to parse the errand has ended before it reads it.
-	before := []string{commonSource, recordSource, beforeErrand, probePython, part, "REQUEST = loads(REQUEST)"}
+	before := []string{commonSource, recordSource, beforeErrand, probePython, part, "REQUEST = json.loads(REQUEST)"}
 	return packProgram(slices.Concat(before, sources, []string{probeEnd})...)
 }
 

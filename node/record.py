@@ -1,5 +1,7 @@
 # What is read of the files of a distribution: for what changes or verifies an
 # environment, and for a probe that is asked to.
+import hashlib
+
 HASHES = ("sha256", "sha384", "sha512")  # that files are compared by
 CODE = (".py", ".pyc", ".so")  # endings that an import looks for
 MOST_CODE = 256 << 20  # bytes of byte code; DeepSpeed has a thirtieth of it
@@ -14,21 +16,14 @@ def record_of(name):
     return ""
 
 
-def named_hasher(algorithm):
-    """What makes the digests of one of HASHES."""
-    import hashlib
-
-    return getattr(hashlib, algorithm)
-
-
-def file_digest(path, new=None):
-    """The digest of a file, as an object of hashlib's, sha256 if not told otherwise."""
+def file_digest(path, new=hashlib.sha256):
+    """The digest of a file, as an object of hashlib's."""
     # open() would make three objects for each of a thousand files; a pipe must not block.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if os.fstat(fd).st_mode & 0o170000 != 0o100000:
             raise OSError("no plain file")
-        digest = (new or hasher())(BUFFER[:os.readv(fd, [BUFFER])])
+        digest = new(BUFFER[:os.readv(fd, [BUFFER])])
         n = os.readv(fd, [BUFFER])
         while n:
             digest.update(BUFFER[:n])
@@ -70,7 +65,7 @@ def altered(info):
         if algorithm not in HASHES:
             continue
         try:
-            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), named_hasher(algorithm)).digest()
+            digest = file_digest(os.path.join(os.path.dirname(info), row[0]), getattr(hashlib, algorithm)).digest()
         except OSError:
             digest = b""
         if written(digest) != want.rstrip("="):
@@ -209,7 +204,7 @@ def wrong_byte_code(info, rows):
     brought = manifest.get("bytecode") if isinstance(manifest, dict) else None
     brought, found = brought if isinstance(brought, dict) else None, byte_code_files(site, rows)
     if found and brought and not any(level or data[4:8] != bytes(4) for _, _, level, data in found):
-        whole = hasher()(("[" + ", ".join(['["%s", %d]' % (path, len(data) - 16) for path, _, _, data in found]) + "]\n").encode("utf-8", "replace"))
+        whole = hashlib.sha256(("[" + ", ".join(['["%s", %d]' % (path, len(data) - 16) for path, _, _, data in found]) + "]\n").encode("utf-8", "replace"))
         for _, _, _, data in found:
             whole.update(memoryview(data)[16:])
         if whole.hexdigest() == brought.get("sha256"):

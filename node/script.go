@@ -61,7 +61,7 @@ type Program struct{ packed func() string }
 // NewProgram makes a program of sources in their order. They may use emit and the other
 // definitions of common.py and record.py, and the modules os and sys.
 func NewProgram(sources ...string) Program {
-	return packProgram(append([]string{commonSource, recordSource, "REQUEST = loads(REQUEST)"}, sources...)...)
+	return packProgram(append([]string{commonSource, recordSource, "REQUEST = json.loads(REQUEST)"}, sources...)...)
 }
 
 func packProgram(sources ...string) Program {
