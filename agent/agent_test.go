@@ -193,10 +193,10 @@ func TestUnaskedMessages(t *testing.T) {
 	for message, want := range map[string]string{
 		`{"to": 7, "ok": 1}`:                "the node answers what was not asked",
 		`{"to": 0, "ok": 1}`:                "the node answers what was not asked",
-		`{"to": "x"}`:                       "the node's answer is not understood",
-		`{"to": 1, "ok": 1, "surprise": 1}`: "the node's answer is not understood",
+		`{"to": "x"}`:                       "dsbuild does not understand the node's answer",
+		`{"to": 1, "ok": 1, "surprise": 1}`: "dsbuild does not understand the node's answer",
 		`{"surprise": 1}`:                   "no such event",
-		`[]`:                                "the node's answer is not understood",
+		`[]`:                                "dsbuild does not understand the node's answer",
 	} {
 		t.Run(message, func(t *testing.T) {
 			t.Parallel()
@@ -221,7 +221,7 @@ func TestUnaskedMessages(t *testing.T) {
 		t.Parallel()
 		s := start(t, newMachine(), agent.Options{})
 		s.Ask(t.Context(), agent.Order{"do": "tell", "messages": []any{map[string]int{"event": 1}}}, nil) //nolint:errcheck // likewise
-		if why := ended(t, s); !strings.Contains(why, "the node's answer is not understood") {
+		if why := ended(t, s); !strings.Contains(why, "dsbuild does not understand the node's answer") {
 			t.Error(why)
 		}
 	})

@@ -221,7 +221,7 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 		"less than none":       {`"litter":{"count":0,"first":[]}`, `"litter":{"count":-7,"first":["x"]}`, ""},
 		// Where the list was asked for already, and where it was not.
 		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py is not what RECORD says"},
-		"lines of its own":    {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "not understood"},
+		"lines of its own":    {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "does not understand"},
 		"a verdict":           {`"litter":{"count":0,"first":[]`, `"litter":{"count":1,"first":["x\n2 nodes ok"]`, ""},
 		"another's digest":    {`"digest":"`, `"digest":"0`, ""},
 		"a manifest of words": {`"manifest":{"name":"`, `"manifest":{"archs":"all","name":"`, ""},

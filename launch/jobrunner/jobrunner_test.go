@@ -484,7 +484,7 @@ func TestNonsenseEndsTheSession(t *testing.T) {
 			return 0
 		}})
 		r, _ := runJob(t, f.options(t, f.job(t)))
-		if r.State == jobrunner.Passed || r.First == nil || !strings.HasPrefix(r.First.Why, "the program on the node ended: the node") {
+		if r.State == jobrunner.Passed || r.First == nil || !strings.HasPrefix(r.First.Why, "the program on the node ended: ") {
 			t.Errorf("%s: %+v", nonsense, r.First)
 		}
 	}

@@ -177,7 +177,7 @@ func (c *jobRun) receive(m *member, text json.RawMessage) error {
 	e := event{from: m, at: time.Now()}
 	// node.Decode would cut long texts; what is written to a log is made clean line by line.
 	if err := json.Unmarshal(text, &e.message); err != nil {
-		return fmt.Errorf("the node's message is not understood: %w", err)
+		return fmt.Errorf("dsbuild does not understand the node's message: %w", err)
 	}
 	if e.End != nil {
 		e.End.Reason = oneLine(e.End.Reason)
