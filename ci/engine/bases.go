@@ -28,12 +28,14 @@ type release struct {
 
 // debianReleases lists the releases for which bases are made, the default first. Ubuntu does not
 // require its apt, which brings its keys. The Python 3.11 of Ubuntu 22.04 is none:
-// it is a release candidate.
+// it is a release candidate. No wheel is built on Ubuntu 18.04, whose Python is 3.6:
+// tests run wheels there, because its glibc is older than that of every build base.
 func debianReleases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
 		{suite: "bullseye", name: "Debian 11", options: []string{recompile}},
 		{suite: "trixie", name: "Debian 13"},
+		{suite: "bionic", name: "Ubuntu 18.04", ubuntu: true, more: []string{"apt"}, options: []string{keepDashPage}},
 		{suite: "jammy", name: "Ubuntu 22.04", ubuntu: true, more: []string{"apt"}},
 		{suite: "noble", name: "Ubuntu 24.04", ubuntu: true, more: []string{"apt"}},
 		{suite: "resolute", name: "Ubuntu 26.04", ubuntu: true, more: []string{"apt"}},
@@ -49,6 +51,10 @@ const defaultBase = "bookworm"
 const recompile = `--customize-hook=PYTHONHASHSEED=0 chroot "$1" python3 -c "import glob, py_compile
 for f in sorted(glob.glob('/usr/**/__pycache__/*.cpython-39.pyc', recursive=True)):
     py_compile.compile(f.replace('__pycache__/', '').replace('.cpython-39.pyc', '.py'), f, doraise=True)"`
+
+// keepDashPage is for an old dash, which cannot be installed where the manual page is
+// missing that it renames.
+const keepDashPage = "--dpkgopt=path-include=/usr/share/man/man1/sh.1.gz"
 
 // basePackages are in every base: a Python to build for. Compilers come with
 // the toolchain image.
@@ -172,7 +178,7 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 			if err := writeCAs(cas, g.cas); err != nil {
 				return err
 			}
-			options := append(append([]string{"--variant=minbase"}, r.options...), baseOptions(cas)...)
+			options := append(append([]string{"--variant=minbase"}, baseOptions(cas)...), r.options...)
 			if r.ubuntu {
 				keys, err := ubuntuKeys(ctx, l, con, g)
 				if err != nil {

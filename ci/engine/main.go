@@ -40,7 +40,7 @@ const usage = `usage: enginectl check|ensure|up|start|down|status
   status  one line about it; exit 0 when it runs, 1 otherwise
   base    print the root file system tar of a Debian or Ubuntu release from
           which workloads start; one that is missing is made: bookworm,
-          bullseye, trixie, jammy, noble, resolute
+          bullseye, trixie, bionic, jammy, noble, resolute
   image   write the installed engine as an image that docker, podman and nerdctl
           load; needs a checkout of dsbuild
 `

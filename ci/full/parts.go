@@ -21,7 +21,7 @@ func (b *bench) allParts() []parts.Part {
 	return []parts.Part{
 		part("inside", "TestFullInside", "what is inside a wheel, against the tools of others", tools, wheels, engine, wheel),
 		part("toolchains", "TestFullToolchains", "any GPU, any toolchain: real builds on every road", tools, engine),
-		part("pairs", "TestFullPairs", "every common torch and Python: twelve wheels, no newer libraries than RHEL 8 has", engine),
+		part("pairs", "TestFullPairs", "every common torch and Python: twelve wheels, no newer libraries than RHEL 8 has, one run under glibc 2.27", engine),
 		part("ops", "TestFullOps", "every op that can be built, each with its own archs", engine),
 		part("host", "TestFullHost", "the host builder, not root, against the Dagger builder", engine),
 		part("farm", "TestFullFarm", "many wheels at once, on one engine and on two", engine),

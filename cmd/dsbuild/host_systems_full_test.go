@@ -38,7 +38,7 @@ root=$1 user=$3
 shift 3
 exec chroot --userspec="$user" "$root" "$@"`
 
-func newSystem(t *testing.T, suite, home, program string) system {
+func newSystem(t *testing.T, suite, home string) system {
 	t.Helper()
 	tar, err := engine.NewBases(t.Logf).Get(t.Context(), suite)
 	if err != nil || tar == "" {
@@ -51,7 +51,6 @@ func newSystem(t *testing.T, suite, home, program string) system {
 	t.Cleanup(func() { os.RemoveAll(root) })
 	command(t, root, "tar", "--exclude=./dev/*", "-xf", tar)
 	command(t, ".", "cp", "/etc/resolv.conf", filepath.Join(root, "etc", "resolv.conf"))
-	command(t, ".", "cp", program, filepath.Join(root, "usr", "local", "bin", "dsbuild"))
 	return system{root, home}
 }
 
@@ -67,24 +66,32 @@ func (s system) command(t *testing.T, user string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// install gets the packages that a hint names.
-func (s system) install(t *testing.T, hint string) []string {
+// run runs a command as root and returns its output.
+func (s system) run(t *testing.T, args ...string) string {
 	t.Helper()
+	out, err := s.command(t, "0:0", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// install installs packages.
+func (s system) install(t *testing.T, packages ...string) {
+	t.Helper()
+	s.run(t, "apt-get", "-q", "update")
+	s.run(t, append([]string{"apt-get", "-qy", "install", "--no-install-recommends"}, packages...)...)
+}
+
+// hintedPackages returns the packages that a hint names.
+func hintedPackages(hint string) []string {
 	names := regexp.MustCompile(`\b(gcc|g\+\+|libc6-dev|binutils|tar|python3[a-z0-9.-]*)(?:[ ,;]|$)`).FindAllStringSubmatch(hint, -1)
 	var packages []string
 	for _, n := range names {
 		packages = append(packages, n[1])
 	}
 	slices.Sort(packages)
-	packages = slices.Compact(packages)
-	if out, err := s.command(t, "0:0", "apt-get", "-q", "update").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	install := append([]string{"apt-get", "-qy", "install", "--no-install-recommends"}, packages...)
-	if out, err := s.command(t, "0:0", install...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return packages
+	return slices.Compact(packages)
 }
 
 // Where neither root nor a container engine is there, other systems than Debian 12
@@ -103,7 +110,8 @@ func TestFullHostSystems(t *testing.T) {
 	command(t, ".", "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", program, ".")
 	for _, suite := range []string{"trixie", "jammy", "noble"} {
 		t.Run(suite, func(t *testing.T) {
-			s := newSystem(t, suite, home, program)
+			s := newSystem(t, suite, home)
+			command(t, ".", "cp", program, filepath.Join(s.root, "usr", "local", "bin", "dsbuild"))
 			wheel := s.command(t, "65534:65534", "dsbuild", "wheel", "--builder", "host", "--arch", "8.0", "--json", "-o", userHome+"/dist "+suite)
 			lacks := s.command(t, "65534:65534", wheel.Args[slices.Index(wheel.Args, "dsbuild"):]...)
 			said, err := lacks.CombinedOutput()
@@ -114,7 +122,8 @@ func TestFullHostSystems(t *testing.T) {
 			if left, _ := filepath.Glob(filepath.Join(home, ".cache", "dsbuild", "host", "environments", "*")); suite == "trixie" && len(left) > 0 {
 				t.Errorf("something was downloaded before: %q", left)
 			}
-			packages := s.install(t, hint)
+			packages := hintedPackages(hint)
+			s.install(t, packages...)
 			var stdout, stderr bytes.Buffer
 			wheel.Stdout, wheel.Stderr = &stdout, &stderr
 			if err := wheel.Run(); err != nil {
