@@ -273,6 +273,6 @@ func unreachable() []kind {
 		{want: "has changed", opt: sshtest.Options{WrongKey: true}},
 		{want: "the node ended the handshake", opt: sshtest.Options{Reset: true}},
 		{want: "authentication refused", opt: sshtest.Options{RefuseAuth: true}},
-		{want: "its name is not known", change: func(h *inventory.Host, _ *sshtest.Server) { h.Address = "no-such-node.invalid" }},
+		{want: "its name is unknown", change: func(h *inventory.Host, _ *sshtest.Server) { h.Address = "no-such-node.invalid" }},
 	}
 }

@@ -94,8 +94,8 @@ func noEngines(t *testing.T, d *Daemon) {
 	load(t, d, rootfs, repository+":missing", "/missing")
 	load(t, d, rootfs, repository+":stay", "/none", "stay")
 	fails(t, d, "loop", "last lines:\n    remount /etc/resolv.conf: operation not permitted", "privileged container")
-	fails(t, d, "missing", "cannot be started: ", "remove both")
-	fails(t, d, "stay", "has no program buildctl", "remove both")
+	fails(t, d, "missing", "cannot be started: ", "remove container and image")
+	fails(t, d, "stay", "has no program buildctl", "remove container and image")
 	fails(t, d, "gone", d.Client+" cannot pull the engine", d.Client+" load -i engine.tar")
 }
 

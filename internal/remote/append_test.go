@@ -90,7 +90,7 @@ func TestWriteThatFails(t *testing.T) {
 		"another digest": {func(_ context.Context, _ string, _ int64, r io.Reader) (string, error) {
 			_, err := io.Copy(io.Discard, r)
 			return digest(nil), err
-		}, "at the far end"},
+		}, "on the node, "},
 		"another's error": {func(context.Context, string, int64, io.Reader) (string, error) { return "", errors.New("it is Monday") }, "it is Monday"},
 	} {
 		up := up

@@ -67,7 +67,7 @@ func TestNameUnknown(t *testing.T) {
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	target.Address = "no-such-node.invalid"
 	_, err := quick().Dial(t.Context(), target)
-	wantError(t, err, remote.ErrDial, "its name is not known", "address:")
+	wantError(t, err, remote.ErrDial, "its name is unknown", "address:")
 }
 
 // The deadline of ssh.ClientConfig covers TCP only.
@@ -433,7 +433,7 @@ func TestNoSpace(t *testing.T) {
 		"only df knows": {sshtest.Options{NoSpaceAfter: 1 << 20, HideFree: true, Exec: func(_ string, _ io.Reader, out, _ io.Writer) int {
 			fmt.Fprint(out, "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda1 100 100 0 100% /srv\n")
 			return 0
-		}}, `needs 4\.0 MiB, 0 bytes are free`},
+		}}, `needs 4\.0 MiB, but only 0 bytes are free`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sshtest.Start(t, c.opt)
@@ -450,7 +450,7 @@ func TestCorruptionIsNoticed(t *testing.T) {
 	c := dial(t, quick(), s.Target())
 	up, _ := blob(1<<20, filepath.Join(s.Home, "big"))
 	err := c.Put(t.Context(), up)
-	if err == nil || !strings.Contains(err.Error(), "at the far end") {
+	if err == nil || !strings.Contains(err.Error(), "on the node, but dsbuild sent") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(up.Path); err == nil {
@@ -476,7 +476,7 @@ func TestNoSFTP(t *testing.T) {
 	c := dial(t, quick(), s.Target())
 	up, _ := blob(10, filepath.Join(s.Home, "file"))
 	err := c.Put(t.Context(), up)
-	if err == nil || !strings.Contains(err.Error(), "offers no SFTP") || !strings.Contains(hint.Of(err), "Subsystem sftp") {
+	if err == nil || !strings.Contains(err.Error(), "has no SFTP") || !strings.Contains(hint.Of(err), "Subsystem sftp") {
 		t.Errorf("got %v, hint %q", err, hint.Of(err))
 	}
 }

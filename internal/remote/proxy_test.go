@@ -49,7 +49,7 @@ func TestConformanceProxyCommand(t *testing.T) {
 func TestProxyCommandFails(t *testing.T) {
 	needSSH(t)
 	for command, want := range map[string]string{
-		"sh -c 'echo no way through >&2; exit 1'": "its ProxyCommand .* leads nowhere: no way through",
+		"sh -c 'echo no way through >&2; exit 1'": "its ProxyCommand .* failed: no way through",
 		"sleep 60": "did not finish the SSH handshake within 2s",
 	} {
 		file := write(t, "config", "Host gpu1\n ProxyCommand "+command+"\n User train\n")
