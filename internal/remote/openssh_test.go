@@ -127,7 +127,7 @@ func TestOpenSSHFullDisk(t *testing.T) {
 	})
 	c := dial(t, quick(), fleetTarget(f, 0))
 	up, _ := blob(5<<20, filepath.Join(disk, "big"))
-	wantError(t, c.Put(t.Context(), up), remote.ErrNoSpace, "needs 5.0 MiB, 4.0 MiB are free", "df -h")
+	wantError(t, c.Put(t.Context(), up), remote.ErrNoSpace, "needs 5.0 MiB, but only 4.0 MiB are free", "df -h")
 
 	up, _ = blob(3<<20, filepath.Join(disk, "big"))
 	taken := false
