@@ -103,7 +103,7 @@ func TestSudoIsTheOther(t *testing.T) {
 		t.Errorf("%d bytes, %v, %v", len(got), st.Mode(), err)
 	}
 	up.Path = "/root/dsbuild-test"
-	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "daemon may not write there") && !strings.Contains(err.Error(), "no such folder") {
+	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "daemon cannot write there") && !strings.Contains(err.Error(), "no such folder") {
 		t.Errorf("got %v", err)
 	}
 }
