@@ -35,7 +35,7 @@ func TestFaultsHaveTheTestsThatAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(page), "| fault | what happens | tests |\n|---|---|---|\n")
+	_, table, found := strings.Cut(string(page), "| fault | result | tests |\n|---|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	if !found || table == "" {
 		t.Fatal("docs/fleet.md has no table of faults")

@@ -150,7 +150,7 @@ func TestOpenSSHNoRight(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	c := dial(t, quick(), fleetTarget(f, 0))
 	up, _ := blob(10, "/usr/dsbuild-test")
-	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "may not write there") {
+	if err := c.Put(t.Context(), up); err == nil || !strings.Contains(err.Error(), "cannot write there") {
 		t.Errorf("got %v", err)
 	}
 }
