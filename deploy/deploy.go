@@ -12,6 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/fleet"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/verify"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -138,7 +139,7 @@ func (d *Deployment) decide(ctx context.Context, newPlan func([]ProbeResult) (Pl
 		switch u.plan.Action {
 		case Refuse:
 			u.Status, u.Step = report.Refused, "fit"
-			u.Err = withHint(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.Cause()}), u.plan.Hint)
+			u.Err = hint.Add(cause.Error(cause.Message{Text: strings.Join(u.plan.Reasons, "; "), Cause: u.plan.Cause()}), u.plan.Hint)
 		case Install, Rollback, UpToDate, Shared:
 			u.Step = "fit"
 		}

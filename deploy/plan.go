@@ -199,12 +199,10 @@ func planWheel(p NodePlan, w *wheels.Wheel, verdict compat.Verdict, n ProbeResul
 
 // unusable returns the reasons why dsbuild cannot change an environment at all, and a hint.
 func unusable(f node.Facts) (reasons []string, hint string) {
-	for _, m := range f.Missing {
-		if strings.HasPrefix(m, "python") {
-			return []string{"no usable Python: " + m + " is missing"}, "set python: in the inventory to the interpreter of the environment (absolute)"
-		}
-	}
+	part := f.MissingPython()
 	switch {
+	case part != "":
+		return []string{"no usable Python: " + part + " is missing"}, "set python: in the inventory to the interpreter of the environment (absolute)"
 	case f.ExternallyManaged:
 		return []string{"its Python is managed by the system (PEP 668) and must not be changed"},
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"

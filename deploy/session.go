@@ -9,7 +9,6 @@ import (
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
-	"github.com/dsbuild/dsbuild/internal/hint"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/verify"
@@ -131,11 +130,4 @@ func (c *agentSession) undo(ctx context.Context) (undoReply, error) {
 	var u undoReply
 	err := c.ask(ctx, agent.Order{"do": "undo"}, &u)
 	return u, err
-}
-
-func withHint(err error, text string) error {
-	if text == "" {
-		return err
-	}
-	return hint.With(err, "%s", text)
 }

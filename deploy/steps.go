@@ -325,7 +325,7 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 	if leader.plan.Action == Install {
 		try = strings.TrimPrefix(try+"; to go back: dsbuild rollback INVENTORY --limit "+leader.Host.Name, "; ")
 	}
-	return withHint(cause.Errorf("%w; the environment it shares with %s keeps %s", err, cause.Own(leader.Host.Name), kept), try)
+	return hint.Add(cause.Errorf("%w; the environment it shares with %s keeps %s", err, cause.Own(leader.Host.Name), kept), try)
 }
 
 // verify proves that the node has what was installed, or put back.

@@ -85,7 +85,7 @@ func (u undo) describeUndo(is undoReply, err error) {
 		after = cause.Errorf("put back: DeepSpeed %s, as before", cause.Own(is.Before.Version))
 	}
 	u.Log.Line("", after.Error())
-	u.Err = withHint(fmt.Errorf("%w; %w", u.Err, after), why)
+	u.Err = hint.Add(fmt.Errorf("%w; %w", u.Err, after), why)
 }
 
 // describeUnseen describes the state of a node whose undo failed or gave no answer.

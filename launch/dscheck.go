@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // givenConfig reads and checks the user's configuration.
@@ -96,7 +98,7 @@ func (k configCheck) checkBatch() {
 	case train > 0 && !rule.isConsistent():
 		full := rule.withDerived()
 		k.addProblemAt(k.at(trainKey), rule.nearestFits(),
-			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, full.micro, full.acc, plural(rule.world, "process"))
+			"%s is %d, which is not %d (micro batch) x %d (accumulation) x %s", trainKey, train, full.micro, full.acc, ui.Count(rule.world, "process"))
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // DSConfig are the settings of a DeepSpeed configuration.
@@ -263,7 +265,7 @@ func describeFactors(micro, acc, world int) string {
 	if acc > 0 {
 		known = append(known, fmt.Sprintf("accumulation %d", acc))
 	}
-	return strings.Join(append(known, plural(world, "process")), " and ")
+	return strings.Join(append(known, ui.Count(world, "process")), " and ")
 }
 
 // text writes the configuration as JSON. The order of the keys is for human readers.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"strconv"
-	"strings"
 
 	"github.com/dsbuild/dsbuild/inventory"
 )
@@ -214,16 +213,6 @@ func (j *Job) ProcsOf(h inventory.Host) int {
 		return h.Slots
 	}
 	return j.Procs
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	if strings.HasSuffix(what, "s") {
-		what += "e"
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // File is one file of a rendering.

@@ -11,6 +11,7 @@ import (
 	"text/template"
 
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -140,7 +141,7 @@ func templateFunctions(t *template.Template) template.FuncMap {
 		"argv":   shellArgv,
 		"json":   func(v any) string { return jsonText(v) },
 		"arg":    func(s string) string { return jsonText(k8sWord(s)) },
-		"plural": plural,
+		"plural": ui.Count,
 		"base":   path.Base,
 		"sub":    func(a, b int) int { return a - b },
 		"abs":    path.IsAbs,

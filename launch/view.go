@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
@@ -30,14 +31,14 @@ func newView(j *Job, file string) view {
 
 // Shape describes the size of the job.
 func (v view) Shape() string {
-	nodes := plural(v.Nodes.Max, "node")
+	nodes := ui.Count(v.Nodes.Max, "node")
 	if v.Nodes.Elastic() {
 		nodes = fmt.Sprintf("%d to %d nodes", v.Nodes.Min, v.Nodes.Max)
 	}
 	if v.GPUs == 0 {
-		return fmt.Sprintf("%s, %s on each", nodes, plural(v.Procs, "process"))
+		return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.Procs, "process"))
 	}
-	return fmt.Sprintf("%s, %s on each", nodes, plural(v.GPUs, "GPU"))
+	return fmt.Sprintf("%s, %s on each", nodes, ui.Count(v.GPUs, "GPU"))
 }
 
 // Interpreter is the user's Python, or the one on PATH.

@@ -86,7 +86,7 @@ func (p *Plan) summaryLine() string {
 	for _, w := range p.Wheels {
 		states[w.State]++
 	}
-	line := countOf(p.Nodes, "node") + ", " + countOf(len(p.Wheels), "wheel")
+	line := ui.Count(p.Nodes, "node") + ", " + ui.Count(len(p.Wheels), "wheel")
 	var parts []string
 	for _, s := range []State{ToBuild, Stored, Placed, Running, Failed} {
 		if states[s] > 0 {
@@ -148,11 +148,4 @@ func (p *Plan) Print(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -59,8 +59,5 @@ func adviceFor(code string, h inventory.Host) string {
 
 // WithAdvice adds to an error of a node the hint for the code that the node sent with it.
 func WithAdvice(err error, code string, h inventory.Host) error {
-	if text := adviceFor(code, h); text != "" {
-		return hint.With(err, "%s", text)
-	}
-	return err
+	return hint.Add(err, adviceFor(code, h))
 }

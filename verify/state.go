@@ -32,7 +32,7 @@ type nodeState struct {
 	wheel     *wheels.Wheel // the wheel that it should run; nil: the same as most nodes
 	unfit     []string      // why that wheel does not fit it
 	installed *installation // nil: the node has no DeepSpeed, or no usable Python
-	runs      *report.Wheel // the wheel that it runs, or should run
+	runs      *report.Wheel // the wheel that it runs, or should run; nil if there is neither
 	runsOther bool          // it does not run the expected wheel
 	proven    bool          // its files are those of the expected wheel, whoever installed them
 
@@ -315,9 +315,6 @@ func (s *nodeState) installedFacts() node.Facts {
 	return f
 }
 
-// ref names the wheel that the node runs, or should run; nil if there is neither.
-func (s *nodeState) ref() *report.Wheel { return s.runs }
-
 // mostAltered bounds how many altered, missing or unknown files a report names.
 const mostAltered = 50
 
@@ -352,7 +349,5 @@ func (s *nodeState) setStatus() {
 		try = cmp.Or(try, f.hint)
 	}
 	s.Err = errors.New(strings.Join(words, "; "))
-	if try != "" {
-		s.Err = hint.With(s.Err, "%s", try)
-	}
+	s.Err = hint.Add(s.Err, try)
 }

@@ -95,9 +95,9 @@ func (r *run) report() *report.Report {
 	var seen []report.Seen
 	for _, s := range r.nodes {
 		n := s.report()
-		rep.Add(n, s.ref())
+		rep.Add(n, s.runs)
 		if s.facts != nil {
-			seen = append(seen, report.Seen{Name: n.Name, Facts: s.installedFacts(), Wheel: s.ref()})
+			seen = append(seen, report.Seen{Name: n.Name, Facts: s.installedFacts(), Wheel: s.runs})
 		}
 	}
 	rep.Differences = report.Compare(seen, rep.Mixed)

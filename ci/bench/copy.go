@@ -23,6 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/fanout"
 	"github.com/dsbuild/dsbuild/internal/filetime"
 	"github.com/dsbuild/dsbuild/internal/remote"
+	"github.com/dsbuild/dsbuild/internal/ui"
 	"github.com/dsbuild/dsbuild/inventory"
 	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
@@ -78,7 +79,7 @@ func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 	text := ""
 	for _, n := range []int{1, 4} {
 		rank, err := races.runRace(ctx, race{
-			title: fmt.Sprintf("200 MiB to %s", count(n)), nodes: n, rounds: 3, contenders: copyContenders,
+			title: fmt.Sprintf("200 MiB to %s", ui.Count(n, "node")), nodes: n, rounds: 3, contenders: copyContenders,
 			before: func(contender, int) ([]string, error) { return nil, races.emptyHomes() },
 			after:  func(_ contender, n int) error { return races.mustHaveBigFile(n) },
 		})
@@ -90,13 +91,6 @@ func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 		text += fmt.Sprintf("dsbuild takes %s of scp's time.\n\n%s\n", aroundMedian(ours, "%.2f"), rank.listCommands())
 	}
 	return text + "\n" + races.listTools(), races.emptyHomes()
-}
-
-func count(nodes int) string {
-	if nodes == 1 {
-		return "1 node"
-	}
-	return fmt.Sprintf("%d nodes", nodes)
 }
 
 // mustHaveBigFile makes sure that the file has arrived whole on n nodes.

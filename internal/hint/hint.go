@@ -26,6 +26,14 @@ func With(err error, format string, args ...any) error {
 	return &hinted{err, fmt.Sprintf(format, args...)}
 }
 
+// Add is With for a text that may be "": then err keeps the hint that it has.
+func Add(err error, text string) error {
+	if text == "" {
+		return err
+	}
+	return With(err, "%s", text)
+}
+
 // Of returns the outermost hint in err's chain, or "".
 func Of(err error) string {
 	var h interface{ Hint() string }

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -39,10 +40,13 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 }
 
-// Count writes a number of things: "1 node", "3 nodes".
+// Count writes a number of things: "1 node", "3 nodes", "2 processes".
 func Count(n int, singular string) string {
 	if n == 1 {
 		return "1 " + singular
+	}
+	if strings.HasSuffix(singular, "s") {
+		singular += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, singular)
 }

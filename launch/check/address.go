@@ -10,6 +10,7 @@ import (
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // isLoopback reports whether an address is a loopback address.
@@ -76,7 +77,7 @@ func (a addressChecks) checkNames(context.Context) {
 		case len(has) > 0 && !slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(has, a) || isLoopback(a) }):
 			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but %s has %[4]s", master, value, a.firstMember().Host.Name, strings.Join(has, ", "))
 		case value != values[0].value:
-			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s", master, value, len(values[0].members), countOf(len(live), "node"), values[0].value)
+			m.addFinding(Names, Error, fix, "the master's address %s resolves to %s there, but on %d of %s to %s", master, value, len(values[0].members), ui.Count(len(live), "node"), values[0].value)
 		}
 		m.ownName(a.hasPeers())
 	}
@@ -194,7 +195,7 @@ func (a addressChecks) judgeInterfaces() {
 		said := m.judgeSaid(name, a.hasPeers())
 		if !said && a.hasPeers() && len(names) > 1 && name != names[0].value {
 			m.addFinding(Interface, Warning, fmt.Sprintf("in the inventory, set env: {NCCL_SOCKET_IFNAME: %[1]s, GLOO_SOCKET_IFNAME: %[1]s} for it, and %[2]s for the others", name, names[0].value),
-				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), countOf(len(routed), "node"), names[0].value)
+				"it reaches the master through %s, but %d of %s through %s", name, len(names[0].members), ui.Count(len(routed), "node"), names[0].value)
 		}
 	}
 }

@@ -140,7 +140,7 @@ func (r *run) runCollective(ctx context.Context, backend string, team []*member,
 	}
 	t.reached, t.failed = make([]int, t.world), make([]string, t.world)
 	s.Processes = t.world
-	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, countWords(t.world, "process", "processes"), countOf(len(team), "node")))
+	work := r.opt.Reporter.Step(fmt.Sprintf("all_reduce by %s, %s on %s", backend, countWords(t.world, "process", "processes"), ui.Count(len(team), "node")))
 	err := t.runStages(ctx, backend, local, &s)
 	if err != nil {
 		s.Error = ui.OneLine(err.Error())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/dsbuild/dsbuild/agent"
 	"github.com/dsbuild/dsbuild/internal/cause"
+	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
 // checkDevices checks the number and the health of the GPUs.
@@ -39,7 +40,7 @@ func (m *member) countDevices(counts []valued, of int) {
 		m.addFinding(Devices, Warning, "change slots in the inventory, or gres of a Slurm job", "%s, but slots is only %d in the inventory", countGPUs(has), m.Host.Slots)
 	case m.Host.Slots == 0 && len(counts) > 1 && strconv.Itoa(has) != counts[0].value:
 		most, _ := strconv.Atoi(counts[0].value) //nolint:errcheck // it was written here
-		m.addFinding(Devices, Error, try, "%s, but %d of %s have %d", countGPUs(has), len(counts[0].members), countOf(of, "node"), most)
+		m.addFinding(Devices, Error, try, "%s, but %d of %s have %d", countGPUs(has), len(counts[0].members), ui.Count(of, "node"), most)
 	}
 	if visible >= 0 && has > 0 && visible < max(m.Host.Slots, 1) {
 		m.addFinding(Devices, Error, "remove CUDA_VISIBLE_DEVICES from the profile there", "CUDA_VISIBLE_DEVICES leaves %s to jobs", countGPUs(visible))
@@ -50,7 +51,7 @@ func countGPUs(n int) string {
 	if n == 0 {
 		return "no GPU"
 	}
-	return countOf(n, "GPU")
+	return ui.Count(n, "GPU")
 }
 
 // visibleGPUs is the number of GPUs in CUDA_VISIBLE_DEVICES; -1 if it is not set.
@@ -104,7 +105,7 @@ func (m *member) checkHealth() {
 	for _, line := range m.smiLines("ecc") {
 		c := splitColumns(line)
 		if n, err := strconv.Atoi(c[len(c)-1]); err == nil && n > 0 {
-			m.addFinding(Devices, Error, admin, "GPU %s: %s that the memory could not correct (ECC) since the driver was loaded", c[0], countOf(n, "error"))
+			m.addFinding(Devices, Error, admin, "GPU %s: %s that the memory could not correct (ECC) since the driver was loaded", c[0], ui.Count(n, "error"))
 		}
 	}
 	for _, line := range m.smiLines("retired") {

@@ -14,14 +14,6 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// countOf writes a number with its noun.
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // checkVersions compares the software of the nodes.
 func (r *run) checkVersions(context.Context) {
 	var known []*member
@@ -40,7 +32,7 @@ func (r *run) checkVersions(context.Context) {
 		}
 		for _, v := range d.Values[1:] {
 			for _, at := range v.Nodes {
-				known[at].addFinding(Versions, Warning, "", "%s %s, but %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), countOf(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
+				known[at].addFinding(Versions, Warning, "", "%s %s, but %d of %s have %s", node.Title(d.What), cmp.Or(v.Value, "none"), len(d.Values[0].Nodes), ui.Count(len(facts), "node"), cmp.Or(d.Values[0].Value, "none"))
 			}
 		}
 	}
@@ -50,7 +42,7 @@ func (r *run) checkVersions(context.Context) {
 func describeDeviation(d node.Deviation, known []*member) string {
 	what, value := node.Title(d.What), cmp.Or(d.Value, "none")
 	if d.Tie == nil {
-		return fmt.Sprintf("%s %s, but %d of %s have %s", what, value, d.Most, countOf(d.Of, "node"), cmp.Or(d.Norm, "none"))
+		return fmt.Sprintf("%s %s, but %d of %s have %s", what, value, d.Most, ui.Count(d.Of, "node"), cmp.Or(d.Norm, "none"))
 	}
 	var sides []string
 	for _, side := range d.Tie[:min(len(d.Tie), 4)] {
@@ -74,7 +66,7 @@ func foldNames(names []string) string {
 	if whole {
 		return folded
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s (%s)", folded, countOf(len(names), "node")))
+	return strings.TrimSpace(fmt.Sprintf("%s (%s)", folded, ui.Count(len(names), "node")))
 }
 
 // checkVariables finds wrong values of variables, and differences between nodes.
@@ -126,9 +118,9 @@ func compareVariable(live []*member, name string) {
 		level = Error // other algorithms, other code
 	}
 	most := values[0]
-	norm := fmt.Sprintf("but %d of %s have %s", len(most.members), countOf(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
+	norm := fmt.Sprintf("but %d of %s have %s", len(most.members), ui.Count(len(live), "node"), strings.TrimPrefix(most.value, name+"="))
 	if most.value == "not set" {
-		norm = fmt.Sprintf("but %d of %s do not have it", len(most.members), countOf(len(live), "node"))
+		norm = fmt.Sprintf("but %d of %s do not have it", len(most.members), ui.Count(len(live), "node"))
 	}
 	for _, v := range values[1:] {
 		for _, m := range v.members {
@@ -267,7 +259,7 @@ func (r *run) checkPaths(ctx context.Context) {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].seen.Data[path].OK, m.seen.Data[path].OK
 				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, but %d of %s have %d entries, %s, by other names or sizes", path,
-					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), countOf(len(live), "node"), most.Entries, ui.Size(most.Bytes))
+					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), ui.Count(len(live), "node"), most.Entries, ui.Size(most.Bytes))
 			}
 		}
 	}

@@ -84,7 +84,7 @@ func (n networkChecks) checkNetwork(ctx context.Context) {
 		}
 		return
 	}
-	work := n.opt.Reporter.Step("connections between " + countOf(len(peers), "node"))
+	work := n.opt.Reporter.Step("connections between " + ui.Count(len(peers), "node"))
 	defer work.End(ui.Done, "")
 	got := make([]dialled, len(n.members))
 	withPort := !n.firstMember().hasError(Port) && !slices.Contains(n.opt.Skip, Port)

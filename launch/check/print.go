@@ -157,7 +157,7 @@ func (r *Report) jointLines() []string {
 
 // String writes a collective in one line.
 func (s Sum) String() string {
-	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, countWords(s.Processes, "process", "processes"), countOf(len(s.Nodes), "node"))
+	text := fmt.Sprintf("all_reduce by %s: %s on %s", s.Backend, countWords(s.Processes, "process", "processes"), ui.Count(len(s.Nodes), "node"))
 	if len(s.Without) > 0 {
 		text += fmt.Sprintf(" (without %s)", foldNames(s.Without))
 	}
@@ -187,9 +187,9 @@ func (r *Report) Verdict() string {
 	total := len(r.Nodes)
 	parts := []string{fmt.Sprintf("%d of %d nodes ready", r.Summary.OK, total)}
 	if r.Ready {
-		parts = []string{countOf(total, "node") + " ready for a job"}
+		parts = []string{ui.Count(total, "node") + " ready for a job"}
 		if n := len(r.Causes); n > 0 {
-			parts = append(parts, countOf(n, "warning"))
+			parts = append(parts, ui.Count(n, "warning"))
 		}
 	}
 	if n := r.Summary.Failed; n > 0 {

@@ -329,7 +329,7 @@ func (c *jobRun) handleFailure(out *member) {
 		c.enterPhase(settling)
 		return
 	}
-	c.opt.Report.Warn("%s dropped out (%s); the job continues with %s", out.name(), c.suspectNode(out).Why, countNodes(well))
+	c.opt.Report.Warn("%s dropped out (%s); the job continues with %s", out.name(), c.suspectNode(out).Why, ui.Count(well, "node"))
 }
 
 // describeProgress writes the progress line.
@@ -341,20 +341,13 @@ func (c *jobRun) describeProgress() string {
 	all := len(c.members)
 	switch c.phase {
 	case gathering:
-		return fmt.Sprintf("%d of %s ready", count[ready], countNodes(all))
+		return fmt.Sprintf("%d of %s ready", count[ready], ui.Count(all, "node"))
 	case running:
-		text := fmt.Sprintf("%d of %s running", count[atWork], countNodes(all))
+		text := fmt.Sprintf("%d of %s running", count[atWork], ui.Count(all, "node"))
 		if c.last != "" {
 			text += "\nrank 0: " + c.last
 		}
 		return text
 	}
-	return fmt.Sprintf("stopping; %d of %s still running", c.left, countNodes(all))
-}
-
-func countNodes(n int) string {
-	if n == 1 {
-		return "1 node"
-	}
-	return fmt.Sprintf("%d nodes", n)
+	return fmt.Sprintf("stopping; %d of %s still running", c.left, ui.Count(all, "node"))
 }

@@ -202,7 +202,7 @@ func (f *Failure) describeRank() string {
 // for a job that passed it prints one line.
 func (r *Report) Tell(to ui.Reporter) {
 	if r.State == Passed {
-		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), countNodes(len(r.Nodes)), r.Logs)
+		to.Note("job %s passed after %s: %d ranks on %s; logs: %s", r.Job, ui.Duration(time.Duration(r.Seconds*float64(time.Second))), len(r.Ranks), ui.Count(len(r.Nodes), "node"), r.Logs)
 	}
 	if r.State == NotStarted {
 		r.tellHindered(to)
