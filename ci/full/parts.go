@@ -35,6 +35,7 @@ func (b *bench) allParts() []parts.Part {
 		part("release", "TestFullRelease", "what a release publishes, run where nothing is installed", engine), // for its bare Debian
 		part("nightly", "TestFullNight", "nights in a row on real builds: skipped, changed, killed and gone on with", engine),
 		part("lint", "TestFullLint", "the sources, by golangci-lint with all its rules"),
+		part("fuzz", "TestFullFuzz", "every reader of foreign input, fuzzed for a minute"),
 		part("speed", "TestFullSpeed", "what is compiled the fast way, beside the slow one: symbols, numbers, bytes", engine),
 	}
 }

@@ -1,5 +1,5 @@
 // Command test is the part of `make test` that runs programs: an engine, a real wheel, all tests
-// against both, fuzzing. Without a container engine, it builds the wheel on the machine itself,
+// against both. Without a container engine, it builds the wheel on the machine itself,
 // or fails if the variable CI is true. At its end it lists the tests that did not run, one line
 // for each reason.
 package main
@@ -54,8 +54,7 @@ func runAll(ctx context.Context, l *list) error {
 	if err != nil {
 		return err
 	}
-	// What fuzzing finds is worth knowing where a test fails, too.
-	err = errors.Join(goTest(ctx, l), child.Run(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
+	err = goTest(ctx, l)
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only to say so
 	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
