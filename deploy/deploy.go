@@ -216,10 +216,10 @@ func setSerial(group []*nodeRun, number int) {
 	}
 }
 
-// announce tells a dialer that spreads files between nodes which nodes of a group get the same
-// files. Other dialers are not told.
+// announce tells a Broadcaster which nodes of a group get the same files. Other dialers are not
+// told.
 func (d *Deployment) announce(group []*nodeRun) {
-	s, ok := d.opt.Dialer.(remote.Spreader)
+	s, ok := d.opt.Dialer.(remote.Broadcaster)
 	if !ok {
 		return
 	}
@@ -311,7 +311,7 @@ func (d *Deployment) failed() int {
 
 // broadcasts reports whether the dialer brings a file to all nodes at once.
 func (d *Deployment) broadcasts() bool {
-	_, ok := d.opt.Dialer.(remote.Spreader)
+	_, ok := d.opt.Dialer.(remote.Broadcaster)
 	return ok
 }
 
