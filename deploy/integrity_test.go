@@ -104,7 +104,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 	}
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	was := e.snapshot(t)
-	for name, want := range map[string]string{"hjson": "hjson belongs to hjson", "mine": "mine is there, which belongs to no package", "broken": "broken is there"} {
+	for name, want := range map[string]string{"hjson": "hjson belongs to hjson", "mine": "mine belongs to no package", "broken": "broken belongs to no package"} {
 		opt := options(t, load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands(name))), []*sshtest.Server{s}, h)
 		count := &counting{Dialer: opt.Dialer}
 		opt.Dialer = count
