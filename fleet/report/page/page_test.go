@@ -262,7 +262,7 @@ func TestPageFindsTheCommandOfAHint(t *testing.T) {
 	t.Parallel()
 	for hint, want := range map[string]string{
 		"build a wheel for it: dsbuild wheel --arch 7.5":                               "dsbuild wheel --arch 7.5",
-		"build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name it": "dsbuild wheel --arch 8.0",
+		"build one with: dsbuild wheel --arch 8.0 (the arch of your GPUs), or name it": "dsbuild wheel --arch 8.0",
 		"make one with: dsbuild wheel --bundle, or name one with --bundle DIR":         "dsbuild wheel --bundle",
 		"look there; to go back: dsbuild rollback INVENTORY --limit gpu1; or not":      "dsbuild rollback INVENTORY --limit gpu1",
 		"dsbuild deploy brings it the wheel":                                           "",
