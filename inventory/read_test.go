@@ -309,7 +309,7 @@ func TestSelectErrors(t *testing.T) {
 		"!a100":    `the selection "!a100" leaves no nodes`,
 		"cpu*":     `there is no node or group "cpu*"`,
 		"gpu[a":    `the selection "gpu[a": a [ without its ]`,
-		`gpu\*`:    `the selection "gpu\\*": a character that no name can have`,
+		`gpu\*`:    `the selection "gpu\\*" has a character that no name can have`,
 		"gpu[c-a]": `there is no node or group "gpu[c-a]"`,
 		"!*":       `the selection "!*" leaves no nodes`,
 	} {
