@@ -54,7 +54,7 @@ func runAll(ctx context.Context, l *list) error {
 	if err != nil {
 		return err
 	}
-	// What fuzzing finds is worth knowing where a test fails, too.
+	// Fuzzing runs even if a test failed: its findings matter too.
 	err = errors.Join(goTest(ctx, l), child.Run(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only to say so
 	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
@@ -65,7 +65,7 @@ func runAll(ctx context.Context, l *list) error {
 	return err
 }
 
-// buildWheel builds the wheel of the tests and returns what built it.
+// buildWheel builds the wheel of the tests and returns the engine that built it.
 func buildWheel(ctx context.Context) (engine string, err error) {
 	args := []string{"wheel", "--arch", "8.0", "--no-cache", "--json", "-o", filepath.Join(dir, "dist")}
 	found, err := enginectl.Prepare(ctx, "bin")
