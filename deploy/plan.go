@@ -118,7 +118,7 @@ func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan
 		plan.Nodes[i] = p
 	}
 	if len(open) > 0 {
-		return Plan{}, wheels.NewUsageError("choose one wheel with --wheel, or fewer nodes with --limit", "dsbuild cannot choose a wheel for each node:\n  %s", strings.Join(tellOpen(open), "\n  "))
+		return Plan{}, wheels.NewUsageError("choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(tellOpen(open), "\n  "))
 	}
 	resolveSharing(plan.Nodes, nodes)
 	for i := range offered {

@@ -48,7 +48,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	return inv, nil
 }
 
-// slurmNodes makes nodes of those that Slurm tells.
+// slurmNodes turns the nodes that Slurm reports into an inventory.
 func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 	at := Position{File: r.File}
 	list := nodeList{reader: r, first: make(map[string]Position)}
