@@ -480,7 +480,7 @@ func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 func (r *reader) noteVarsFolders(inv *Inventory) {
 	for _, folder := range []string{"group_vars", "host_vars"} {
 		if entries, err := os.ReadDir(filepath.Join(r.dir, folder)); err == nil && len(entries) > 0 {
-			inv.Remarks = append(inv.Remarks, Remark{"", "dsbuild did not read " + folder + " beside the inventory: only ansible-inventory can, and it is not installed"})
+			inv.Remarks = append(inv.Remarks, Remark{"", "dsbuild did not read " + folder + " beside the inventory: only ansible-inventory can read it"})
 		}
 	}
 }
