@@ -191,7 +191,7 @@ func (s *Session) receive(m json.RawMessage) error {
 	defer s.mu.Unlock()
 	waiting, ok := s.waiting[got.To]
 	if !ok {
-		return errors.New("the node answers what was not asked")
+		return errors.New("the program on the node sent an answer to no order")
 	}
 	delete(s.waiting, got.To)
 	waiting <- answer{got, at}
@@ -279,7 +279,7 @@ func (s *Session) Err() error {
 		return nil
 	}
 	if s.err == nil {
-		return errors.New("the program on the node ended before its time")
+		return errors.New("the program on the node ended unexpectedly")
 	}
 	return fmt.Errorf("the program on the node ended: %w", s.err)
 }

@@ -191,8 +191,8 @@ func TestUnaskedMessages(t *testing.T) {
 	t.Parallel()
 	const event = `{"event":1}`
 	for message, want := range map[string]string{
-		`{"to": 7, "ok": 1}`:                "the node answers what was not asked",
-		`{"to": 0, "ok": 1}`:                "the node answers what was not asked",
+		`{"to": 7, "ok": 1}`:                "the program on the node sent an answer to no order",
+		`{"to": 0, "ok": 1}`:                "the program on the node sent an answer to no order",
 		`{"to": "x"}`:                       "dsbuild does not understand the node's answer",
 		`{"to": 1, "ok": 1, "surprise": 1}`: "dsbuild does not understand the node's answer",
 		`{"surprise": 1}`:                   "no such event",
@@ -239,7 +239,7 @@ func TestUnaskedMessages(t *testing.T) {
 func TestEndedProgram(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
-		0: "the program on the node ended before its time",
+		0: "the program on the node ended unexpectedly",
 		3: "the program on the node ended: the node says: it has had enough (exit status 3)",
 	} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

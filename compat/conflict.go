@@ -14,7 +14,7 @@ type ConflictError struct {
 	Fix string
 }
 
-// Conflict is one reason. Advice names what helps beside the command line: another
+// Conflict is one reason. Advice names a remedy besides the command line: another
 // machine, another GPU.
 type Conflict struct {
 	What   string

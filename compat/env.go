@@ -70,7 +70,7 @@ func (t *Tables) Like(version string) string {
 func completeTorch(all []Torch, r Torch) Torch {
 	like := NearestVersions(r.Version, torchVersions(all))[0]
 	row := all[slices.IndexFunc(all, func(have Torch) bool { return have.Version == like })]
-	row.Archs = nil         // what its binaries hold is not known: nothing is refused for it
+	row.Archs = nil         // the archs of its binaries are unknown, so dsbuild refuses no arch
 	if r.Index == "cu126" { // has the new std::string from its first torch on, 2.6 (release notes of 2.6)
 		row.OldABI = false
 	}

@@ -57,7 +57,7 @@ type Toolchain struct {
 	Glibc       string         // X.Y of the oldest node, which the audit checks; "" where none was named
 	Archs       []wheel.Arch   // empty when no op has device code
 	Ops         []Op           // in the order of the table
-	Left        []LeftOp       // of --ops all: what cannot be built here
+	Left        []LeftOp       // of --ops all: the ops that cannot be built here
 	Remarks     []string       // consequences that may be unwelcome
 	Notes       []string       // other things worth knowing
 }
@@ -66,7 +66,7 @@ type Toolchain struct {
 // the archs it is compiled for.
 type Op struct {
 	Name       string   `json:"name"`
-	Variable   string   `json:"variable"`           // what makes setup.py build it
+	Variable   string   `json:"variable"`           // the variable that makes setup.py build it
 	DeviceCode bool     `json:"device_code"`        // whether it holds code for the GPU
 	MinArch    string   `json:"min_arch,omitempty"` // DeepSpeed leaves lower ones out
 	MaxArch    string   `json:"max_arch,omitempty"` // its libraries have no higher ones

@@ -24,7 +24,7 @@ type Assignment struct {
 }
 
 // errNoWheel is the error of a node that was assigned no usable wheel.
-var errNoWheel = errors.New("there is no wheel for it")
+var errNoWheel = errors.New("dsbuild has no wheel for it")
 
 // Assign ends the first phase, after Probe, for nodes that each have a wheel assigned. It changes
 // no environment and sends no wheel.
@@ -94,7 +94,7 @@ func planAssigned(t *compat.Tables, n ProbeResult, g Assignment, opt PlanOptions
 		}
 		p = planWheel(p, g.Wheel, t.Fit(g.Wheel.Manifest, n.Facts), n, opt)
 		if p.Unfit { // the wheel was chosen for this node, so the node has changed since
-			p.Hint = "the node is not any more what it was when it was asked: run the same command again"
+			p.Hint = "the node has changed since dsbuild probed it: run the same command again"
 		}
 		return p
 	}

@@ -46,7 +46,7 @@ func LoadBundle(dir, at string) (*wheel.Bundle, error) {
 		dir = filepath.Join(at, wheel.WheelhouseDir)
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, wheels.NewUsageError("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is no folder", dir)
+		return nil, wheels.NewUsageError("make one with: dsbuild wheel --bundle, or name one with --bundle DIR", "no wheelhouse: %s is not a folder", dir)
 	}
 	b, err := wheel.ReadBundle(dir)
 	return &b, err
@@ -245,11 +245,11 @@ func shortage(lacks []missing, f node.Facts, opt PlanOptions) (reason, hint stri
 	list := strings.Join(reasonsOf(lacks), ", ")
 	reason = "requirements are missing: " + list
 	if opt.Bundle != nil {
-		reason = "requirements are missing, also in the wheelhouse: " + list
+		reason = "requirements are missing, and the wheelhouse does not have them: " + list
 		if opt.Bundle.Python != minorVersion(f.Python) {
 			return reason, fmt.Sprintf("the wheelhouse is for Python %s, this node has %s: make one with dsbuild wheel --bundle --python %s", opt.Bundle.Python, f.Python, minorVersion(f.Python))
 		}
-		return reason, "make the wheelhouse anew: dsbuild wheel --bundle"
+		return reason, "make a new wheelhouse: dsbuild wheel --bundle"
 	}
 	return reason, "install them there: " + node.PlainPath(f.Executable, "python") + " -m pip install " + requirementNames(lacks) + "; or deploy with --deps bundle"
 }

@@ -378,7 +378,7 @@ func TestPlanWithABundle(t *testing.T) {
 	lacks := planWheel("a.whl", nil)
 	lacks.Requires = []string{"torch>=3", "hjson>=4", "nowhere"}
 	plan, err := deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Bundle: house})
-	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, also in the wheelhouse: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
+	if err != nil || plan.Nodes[0].Reasons[0] != "requirements are missing, and the wheelhouse does not have them: torch>=3 (this node has 2.15.0), hjson>=4 (the wheelhouse has 3.1.0), nowhere" || plan.Nodes[0].Hint == "" {
 		t.Errorf("%v: %+v", err, plan.Nodes[0])
 	}
 	plan, err = deploy.NewPlan([]deploy.ProbeResult{{Name: "n", Facts: facts(nil)}}, []wheels.Wheel{lacks}, deploy.PlanOptions{Index: true})
@@ -408,7 +408,7 @@ func TestLoadBundle(t *testing.T) {
 			t.Errorf("%q: %+v, %v", args, b, err)
 		}
 	}
-	if _, err := deploy.LoadBundle("", "/nowhere/dist"); code(err) != 2 || !strings.Contains(err.Error(), "/nowhere/wheelhouse is no folder") {
+	if _, err := deploy.LoadBundle("", "/nowhere/dist"); code(err) != 2 || !strings.Contains(err.Error(), "/nowhere/wheelhouse is not a folder") {
 		t.Error(err)
 	}
 	if _, err := deploy.LoadBundle(dir, ""); code(err) != 4 {

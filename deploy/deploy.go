@@ -28,10 +28,10 @@ type Options struct {
 	Bundle     *wheel.Bundle // wheelhouse for requirements; nil: a node that lacks one is refused
 	Index      bool          // meet requirements from each node's own index
 	InUse      InUse         // the policy for nodes whose environment is in use
-	DryRun     bool          // write nothing, not even to prove sharing: the nodes' claims are believed
+	DryRun     bool          // write nothing: without a proof, dsbuild believes nodes that claim to share an environment
 	Bandwidth  *rate.Limiter // bytes per second of all uploads; nil: no limit
 	Verify     verify.Level
-	VerifyLeft verify.Level // the level for nodes that are left alone; "" means Verify
+	VerifyLeft verify.Level // the level for nodes that dsbuild does not change; "" means Verify
 	// PipWheel returns the path of a pip wheel for a Python X.Y. dsbuild sends it to nodes whose
 	// environment has no pip.
 	PipWheel func(ctx context.Context, python string) (string, error)
@@ -216,10 +216,10 @@ func setSerial(group []*nodeRun, number int) {
 	}
 }
 
-// announce tells a dialer that spreads files between nodes which nodes of a group get the same
-// files. Other dialers are not told.
+// announce tells a Broadcaster which nodes of a group get the same files. Other dialers are not
+// told.
 func (d *Deployment) announce(group []*nodeRun) {
-	s, ok := d.opt.Dialer.(remote.Spreader)
+	s, ok := d.opt.Dialer.(remote.Broadcaster)
 	if !ok {
 		return
 	}
@@ -311,7 +311,7 @@ func (d *Deployment) failed() int {
 
 // broadcasts reports whether the dialer brings a file to all nodes at once.
 func (d *Deployment) broadcasts() bool {
-	_, ok := d.opt.Dialer.(remote.Spreader)
+	_, ok := d.opt.Dialer.(remote.Broadcaster)
 	return ok
 }
 

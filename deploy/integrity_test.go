@@ -104,7 +104,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 	}
 	h, s := host(t, "gpu1", e, sshtest.Options{})
 	was := e.snapshot(t)
-	for name, want := range map[string]string{"hjson": "hjson belongs to hjson", "mine": "mine is there, which belongs to no package", "broken": "broken is there"} {
+	for name, want := range map[string]string{"hjson": "hjson belongs to hjson", "mine": "mine belongs to no package", "broken": "broken belongs to no package"} {
 		opt := options(t, load(t, withFiles(t, makeWheel(t, t.TempDir(), wheelOptions{}), commands(name))), []*sshtest.Server{s}, h)
 		count := &counting{Dialer: opt.Dialer}
 		opt.Dialer = count
@@ -221,22 +221,22 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 		}, "deepspeed/version is a link to a folder"},
 		"a folder": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version/__init__.py", "__version__ = 'evil'\n")
-		}, "deepspeed/version/__init__.py is code that RECORD does not know"},
+		}, "deepspeed/version/__init__.py is code that RECORD does not list"},
 		"a library": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version.abi3.so", "\x7fELF")
-		}, "deepspeed/version.abi3.so is code that RECORD does not know"},
+		}, "deepspeed/version.abi3.so is code that RECORD does not list"},
 		"a module in the cache": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/ops/__pycache__/extra.py", "")
-		}, "deepspeed/ops/__pycache__/extra.py is code that RECORD does not know"},
+		}, "deepspeed/ops/__pycache__/extra.py is code that RECORD does not list"},
 		"code that cannot be read": {func(t *testing.T, e environment) {
 			if err := syscall.Mkfifo(filepath.Join(e.site, "deepspeed/later.py"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-		}, "deepspeed/later.py is code that RECORD does not know"},
+		}, "deepspeed/later.py is code that RECORD does not list"},
 		"entry points": {func(t *testing.T, e environment) {
 			infos, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info"))
 			e.write(t, filepath.Base(infos[0])+"/entry_points.txt", "[torch.backends]\nx = deepspeed.ops:evil\n")
-		}, ".dist-info/entry_points.txt is code that RECORD does not know"},
+		}, ".dist-info/entry_points.txt is code that RECORD does not list"},
 		"a changed module without a digest": {func(t *testing.T, e environment) {
 			e.write(t, "deepspeed/version.py", "__version__ = 'evil'\n")
 			records, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info", "RECORD"))
@@ -247,7 +247,7 @@ func TestCodeThatRunsIsSeenAndMended(t *testing.T) {
 			if err = errors.Join(err, os.RemoveAll(filepath.Join(e.dir, ".dsbuild"))); err != nil {
 				t.Fatal(err)
 			}
-		}, "deepspeed/version.py is code that RECORD does not know"},
+		}, "deepspeed/version.py is code that RECORD does not list"},
 		"byte code for python -O": {func(t *testing.T, e environment) {
 			path := cached(t, e, "deepspeed/version.py")
 			data, err := os.ReadFile(path)

@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// InUse is the policy for a node to be changed while processes use its environment: a training
-// job dies if it loads a file after dsbuild replaced it. The zero value refuses the node.
+// InUse is the policy for changing an environment while processes use it: a training job dies if
+// it loads a file after dsbuild replaced it. The zero value refuses the node.
 type InUse struct {
 	Ignore bool          // change the environment nevertheless
 	Wait   time.Duration // how long to wait for the processes to end before refusing the node
@@ -27,7 +27,7 @@ func ParseInUse(s string) (InUse, error) {
 	case waits:
 		d, err := time.ParseDuration(wait)
 		if err != nil || d <= 0 {
-			return InUse{}, fmt.Errorf("%s: a duration such as wait=90s, wait=30m or wait=2h", s)
+			return InUse{}, fmt.Errorf("%s: must be a duration such as wait=90s, wait=30m or wait=2h", s)
 		}
 		return InUse{Wait: d}, nil
 	case s == "refuse":
@@ -35,11 +35,11 @@ func ParseInUse(s string) (InUse, error) {
 	case s == "ignore":
 		return InUse{Ignore: true}, nil
 	}
-	return InUse{}, fmt.Errorf("%s: refuse, wait=DURATION or ignore", s)
+	return InUse{}, fmt.Errorf("%s: must be refuse, wait=DURATION or ignore", s)
 }
 
 // inUseHint is the hint for an environment in use.
-const inUseHint = "wait until that has ended, or give --in-use wait=30m; --in-use ignore changes the environment all the same"
+const inUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
 
 // InUseError reports that processes use an environment, so dsbuild left it as it is.
 type InUseError struct{ what cause.Message }
@@ -52,7 +52,7 @@ func (e *InUseError) Cause() string { return e.what.Cause }
 // Refused marks the node as refused: dsbuild changed nothing on it.
 func (e *InUseError) Refused() {}
 
-// Hint returns the hint how to wait.
+// Hint tells the user how to wait.
 func (e *InUseError) Hint() string { return inUseHint }
 
 // describeProcesses describes processes: the first three in full, the others as a count. more is the number
@@ -86,7 +86,7 @@ func (p Plan) ApplyInUse(nodes []ProbeResult, policy InUse) {
 		members := membersOf(plans, leader)
 		for _, i := range members {
 			if at := slices.IndexFunc(nodes[i].Facts.Missing, func(m string) bool { return strings.HasPrefix(m, "in_use") }); at >= 0 {
-				plans[i].Remarks = append(plans[i].Remarks, "not known whether it is in use: "+nodes[i].Facts.Missing[at])
+				plans[i].Remarks = append(plans[i].Remarks, "dsbuild cannot see whether it is in use: "+nodes[i].Facts.Missing[at])
 			}
 		}
 		for _, i := range members {
@@ -134,7 +134,7 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 func (u *nodeRun) awaitFree(ctx context.Context) error {
 	if u.deploy.opt.InUse.Ignore {
 		if f := u.facts; len(f.InUse) > 0 {
-			u.Warn("its environment is used by %s; it is changed all the same", describeProcesses(f.InUse, f.InUseMore))
+			u.Warn("its environment is used by %s; dsbuild changes it anyway", describeProcesses(f.InUse, f.InUseMore))
 		}
 		return nil
 	}
@@ -182,9 +182,9 @@ func (u *nodeRun) describeUsers(ctx context.Context) (cause.Message, error) {
 		got, err := results[i].Value, results[i].Err
 		switch {
 		case err != nil && member != u:
-			return cause.Message{}, cause.Errorf("whether its environment is in use on %s, which shares it, is not known: %w", cause.Own(member.Host.Name), err)
+			return cause.Message{}, cause.Errorf("dsbuild does not know whether its environment is in use on %s, which shares it: %w", cause.Own(member.Host.Name), err)
 		case err != nil:
-			return cause.Message{}, fmt.Errorf("whether its environment is in use is not known: %w", err)
+			return cause.Message{}, fmt.Errorf("dsbuild does not know whether its environment is in use: %w", err)
 		case len(got.InUse) == 0:
 		case member != u:
 			return cause.Messagef("shares its environment with %s, where it is used by %s", cause.Own(member.Host.Name), describeProcesses(got.InUse, got.More)), nil

@@ -118,7 +118,7 @@ func NewPlan(nodes []ProbeResult, offered []wheels.Wheel, opt PlanOptions) (Plan
 		plan.Nodes[i] = p
 	}
 	if len(open) > 0 {
-		return Plan{}, wheels.NewUsageError("name one wheel with --wheel, or some nodes with --limit", "which wheel for which node is not clear:\n  %s", strings.Join(tellOpen(open), "\n  "))
+		return Plan{}, wheels.NewUsageError("choose one wheel with --wheel, or fewer nodes with --limit", "cannot choose a wheel for each node:\n  %s", strings.Join(tellOpen(open), "\n  "))
 	}
 	resolveSharing(plan.Nodes, nodes)
 	for i := range offered {
@@ -208,7 +208,7 @@ func unusable(f node.Facts) (reasons []string, hint string) {
 			"make an environment there (python3 -m venv, uv venv) and name its python in the inventory"
 	// After an interrupted change the RECORD may be missing: the agent repairs that first.
 	case f.DeepSpeed != nil && f.DeepSpeed.Record == "" && !f.Unfinished:
-		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD and could not be put back", f.DeepSpeed.Version)},
+		return []string{fmt.Sprintf("its DeepSpeed %s was installed without a RECORD, so dsbuild could not put it back", f.DeepSpeed.Version)},
 			"remove it there first: python -m pip uninstall deepspeed"
 	case f.ReadOnly:
 		return []string{"its environment is on a file system that is mounted read-only: " + node.ShownPath(f.SitePackages)},
@@ -225,7 +225,7 @@ func unprepared(f node.Facts, opt PlanOptions) (reasons []string, hint string) {
 		return []string{"its environment has no torch"}, "set python: in the inventory to the environment that has torch"
 	}
 	if err := opt.NoPip[minorVersion(f.Python)]; err != nil && f.Pip == "" && f.PipWheel == "" {
-		return []string{fmt.Sprintf("its environment has no pip, and none can be brought: %v", err)}, "install pip into the environment"
+		return []string{fmt.Sprintf("its environment has no pip, and dsbuild has none to send: %v", err)}, "install pip into the environment"
 	}
 	return nil, ""
 }
@@ -242,7 +242,7 @@ const (
 func unready(w wheels.Wheel, f node.Facts, along []Companion, lacks []missing, err error, opt PlanOptions) (reasons []cause.Message, hint string) {
 	switch {
 	case err != nil:
-		reasons, hint = append(reasons, cause.From(err)), "the wheel's METADATA is not understood: build it again"
+		reasons, hint = append(reasons, cause.From(err)), "dsbuild cannot read the wheel's METADATA: build the wheel again"
 	case len(lacks) > 0:
 		var reason string
 		reason, hint = shortage(lacks, f, opt)
@@ -264,15 +264,15 @@ func foreignCommands(w wheels.Wheel, f node.Facts) (reason, hint string) {
 	for _, name := range w.Commands {
 		switch owner, taken := f.Taken[name]; {
 		case taken && owner != "":
-			reasons = append(reasons, fmt.Sprintf("its command %s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
+			reasons = append(reasons, fmt.Sprintf("%s belongs to %s", name, cmp.Or(node.PlainVersion(owner), "another package")))
 		case taken && !f.Unfinished: // else it may be DeepSpeed's own, whose RECORD an interrupted change lost
-			reasons = append(reasons, fmt.Sprintf("a command %s is there, which belongs to no package", name))
+			reasons = append(reasons, name+" belongs to no package")
 		}
 	}
 	if len(reasons) == 0 {
 		return "", ""
 	}
-	return "the wheel would replace what is not DeepSpeed's: " + strings.Join(reasons, ", "), "move it away there, or build a wheel without that command"
+	return "the wheel would replace commands that are not DeepSpeed's: " + strings.Join(reasons, ", "), "move them away there, or build a wheel without these commands"
 }
 
 func requirementNames(lacks []missing) string {
@@ -339,7 +339,7 @@ func refuseOthers(plans []NodePlan, members []int, but int, why cause.Message) {
 		}
 		plans[i].Action, plans[i].Unfit = Refuse, but >= 0 && plans[but].Unfit
 		plans[i].Reasons = []string{plans[i].said(cause.Messagef("shares its environment with %s: %s", cause.Own(plans[with].Name), why))}
-		plans[i].Hint = "give nodes that differ environments of their own"
+		plans[i].Hint = "give nodes with different needs separate environments"
 	}
 }
 

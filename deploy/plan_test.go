@@ -57,7 +57,7 @@ func TestPlanOfOneWheel(t *testing.T) {
 		"old CPU":         {func(f *node.Facts) { f.CPU = "x86-64-v2" }, deploy.PlanOptions{}, deploy.Refuse, "x86-64-v3"},
 		"full":            {func(f *node.Facts) { f.FreeBytes = 1 << 20 }, deploy.PlanOptions{}, deploy.Refuse, "are needed"},
 		"no requirement":  {func(f *node.Facts) { delete(f.Dists, "torch") }, deploy.PlanOptions{}, deploy.Refuse, "requirements are missing: torch"},
-		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "none can be brought: offline"},
+		"no pip":          {func(f *node.Facts) { f.Pip = "" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Refuse, "dsbuild has none to send: offline"},
 		"pip on node":     {func(f *node.Facts) { f.Pip, f.PipWheel = "", "/usr/pip.whl" }, deploy.PlanOptions{NoPip: map[string]error{"3.11": errors.New("offline")}}, deploy.Install, ""},
 		"no RECORD":       {func(f *node.Facts) { f.DeepSpeed = &node.Installed{Version: "0.1"} }, deploy.PlanOptions{}, deploy.Refuse, "without a RECORD"},
 		"torn RECORD":     {func(f *node.Facts) { f.DeepSpeed, f.Unfinished = &node.Installed{}, true }, deploy.PlanOptions{}, deploy.Install, ""},

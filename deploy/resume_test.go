@@ -44,7 +44,7 @@ func TestALostTransferGoesOnInTheSameRun(t *testing.T) {
 	if s.Connections() != 2 {
 		t.Errorf("%d connections", s.Connections())
 	}
-	if !strings.Contains(said.String(), "gpu1: connection lost") || !strings.Contains(said.String(), "going on where it broke") {
+	if !strings.Contains(said.String(), "gpu1: connection lost") || !strings.Contains(said.String(), "dsbuild reconnects and continues the transfer") {
 		t.Errorf("said:\n%s", said.String())
 	}
 	if left := e.leftovers(t); len(left) > 0 {

@@ -27,7 +27,7 @@ func NewRollbackPlan(nodes []ProbeResult) Plan {
 			p.Action, p.Reasons, p.Hint = Refuse, reasons, hint
 		case n.Facts.Previous == nil:
 			p.Action, p.Reasons = Refuse, []string{"there is nothing to go back to"}
-			p.Hint = "what the last deploy replaced is kept, one step back"
+			p.Hint = "a node keeps only the version that the last deploy replaced"
 		default:
 			p.Action, p.Back = Rollback, previousName(n.Facts.Previous)
 		}
@@ -72,8 +72,8 @@ func (u rollback) exchange(ctx context.Context) error {
 		return err
 	}
 	if planned := u.facts.Previous; b.Previous == nil || planned == nil || *b.Previous != *planned {
-		return hint.With(fmt.Errorf("another change came in between: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
-			"look with --dry-run, then roll back again")
+		return hint.With(fmt.Errorf("another change was made since the survey: the rollback would bring back %s, not %s", previousName(b.Previous), previousName(planned)),
+			"check with --dry-run, then roll back again")
 	}
 	var done struct {
 		Version string         `json:"version"`

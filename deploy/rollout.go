@@ -28,7 +28,7 @@ func ParseSerial(s string) (Serial, error) {
 		digits, percent := strings.CutSuffix(word, "%")
 		n, err := strconv.Atoi(digits)
 		if err != nil || n < 1 || percent && n > 100 || digits[0] == '+' {
-			return nil, fmt.Errorf("%s: numbers of nodes or percentages such as 5, 10%% or 1,10%%,100%%", s)
+			return nil, fmt.Errorf("%s: must be numbers of nodes or percentages such as 5, 10%% or 1,10%%,100%%", s)
 		}
 		serial = append(serial, GroupSize{n, percent})
 	}
@@ -134,6 +134,6 @@ func (d *Deployment) stopAfter(number int, group []*nodeRun) error {
 	if !tooMany {
 		return nil
 	}
-	return hint.With(fmt.Errorf("not started: in group %d of --serial %d of %s failed (%s)", number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed)),
-		"mend that and run again: what is done is left alone; --max-fail says how many may fail")
+	return hint.With(fmt.Errorf("not started: in group %d of --serial, %d of %s failed (%s)", number, len(failed), ui.Count(len(group), "node"), ui.FoldShort(failed)),
+		"correct the failures and run the command again: it skips finished nodes; --max-fail sets how many nodes may fail")
 }

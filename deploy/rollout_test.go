@@ -174,7 +174,7 @@ func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
 		if n.Status != want {
 			t.Errorf("%s: %s, want %s", n.Name, n.Status, want)
 		}
-		if want == report.Skipped && (n.Error != "not started: in group 2 of --serial 1 of 2 nodes failed (gpu2)" || n.Hint == "" || n.Serial != 0) {
+		if want == report.Skipped && (n.Error != "not started: in group 2 of --serial, 1 of 2 nodes failed (gpu2)" || n.Hint == "" || n.Serial != 0) {
 			t.Errorf("%s: %q, hint %q", n.Name, n.Error, n.Hint)
 		}
 	}

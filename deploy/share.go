@@ -184,7 +184,7 @@ func (u *nodeRun) findSharedInstallation(ctx context.Context) error {
 	case leader.Status != report.OK:
 		return hint.With(cause.Errorf("shares its environment with %s, where the deploy did not succeed", cause.Own(leader.Host.Name)), "see the error of %s", leader.Host.Name)
 	case err != nil:
-		return fmt.Errorf("what its environment has now is not known: %w", err)
+		return fmt.Errorf("dsbuild could not find out the version in its environment: %w", err)
 	}
 	u.installed.changed = leader.installed.changed
 	if u.installed.record != leader.installed.record || u.installed.after.String() != leader.installed.after.String() {

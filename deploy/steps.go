@@ -53,7 +53,7 @@ func (u *nodeRun) steps() []fleet.Step {
 		return rollback{u}.steps()
 	case Shared:
 		return []fleet.Step{
-			{Name: "install", Limit: installLimit, Do: u.findSharedInstallation}, // asks what the other node installed
+			{Name: "install", Limit: installLimit, Do: u.findSharedInstallation}, // finds the version that the other node installed
 			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifySharing},
 		}
 	case UpToDate:
@@ -97,14 +97,14 @@ func (u *nodeRun) endSession() {
 // Nothing has been changed by then, and the files that have arrived stay.
 const putTries = 5
 
-// put sends the files to the node. It tries again where the connection breaks.
+// put sends the files to the node. If the connection breaks, it tries again.
 func (u *nodeRun) put(ctx context.Context) error {
 	for try := 1; ; try++ {
 		err := u.putAll(ctx, try > 1)
 		if err == nil || try == putTries || !errors.Is(err, remote.ErrLost) || ctx.Err() != nil {
 			return err
 		}
-		u.Note("%v; going on where it broke", err)
+		u.Note("%v; dsbuild reconnects and continues the transfer", err)
 		if err := u.restart(ctx); err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again boo
 	u.session, u.inbox.path = c, b.Inbox
 	u.setInstalled(b.Now)
 	if b.Repaired {
-		u.Warn("an earlier change that was cut off has been put right")
+		u.Warn("an earlier change was interrupted; the node has repaired its environment")
 	}
 	return b, nil
 }
@@ -325,10 +325,10 @@ func (u *nodeRun) verifySharing(ctx context.Context) error {
 	if leader.plan.Action == Install {
 		try = strings.TrimPrefix(try+"; to go back: dsbuild rollback INVENTORY --limit "+leader.Host.Name, "; ")
 	}
-	return hint.Add(cause.Errorf("%w; the environment it shares with %s keeps %s", err, cause.Own(leader.Host.Name), kept), try)
+	return hint.Add(cause.Errorf("%w; the environment that it shares with %s keeps %s", err, cause.Own(leader.Host.Name), kept), try)
 }
 
-// verify proves that the node has what was installed, or put back.
+// verify proves that the node has the version that was installed, or put back.
 func (u *nodeRun) verify(ctx context.Context) error {
 	w := u.plan.Wheel
 	level := u.deploy.opt.Verify

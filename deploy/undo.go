@@ -93,11 +93,11 @@ func (u undo) describeUnseen(err error) error {
 	var refused *agent.Failure
 	switch {
 	case errors.As(err, &refused):
-		return fmt.Errorf("its environment was not put back: %w; the next deploy does it first", err)
+		return fmt.Errorf("its environment was not put back: %w; the next deploy puts it back first", err)
 	case u.Step == "record":
 		return errors.New("it may run either version; deploy again")
 	case errors.Is(err, remote.ErrLost):
-		return errors.New("the node puts its environment back by itself, unseen")
+		return errors.New("the node puts its environment back by itself; dsbuild could not confirm it")
 	}
 	if u.Err.Error() == err.Error() {
 		return errors.New("the state of its environment is unknown; the next deploy repairs it")

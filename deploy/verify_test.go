@@ -207,12 +207,12 @@ func TestVerifyNamesNodeAndFile(t *testing.T) {
 	f := deployed(t, 3)
 	f.envs[1].write(t, adam, "edited = True\n")
 	r := f.look(t)
-	differs(t, r, 1, adam+" is not what RECORD says")
+	differs(t, r, 1, adam+" does not match RECORD")
 	if n := r.Nodes[1]; n.Facts.DeepSpeed == nil || n.Facts.DeepSpeed.Intact || len(n.Facts.DeepSpeed.Altered) != 1 || !strings.Contains(n.Hint, "dsbuild deploy") {
 		t.Errorf("%+v, hint %q", n.Facts.DeepSpeed, n.Hint)
 	}
 	out := printed(t, r)
-	if !strings.Contains(out, "\ngpu02: "+adam+" is not what RECORD says\n  hint: ") || !strings.HasSuffix(out, "2 of 3 nodes ok, 1 differs\n") {
+	if !strings.Contains(out, "\ngpu02: "+adam+" does not match RECORD\n  hint: ") || !strings.HasSuffix(out, "2 of 3 nodes ok, 1 differs\n") {
 		t.Error(out)
 	}
 	if r := run(t, context.Background(), withWheel(f)); r.Err() != nil { // what the hint says
@@ -260,8 +260,8 @@ func TestVerifySeesThroughAnEditedRecord(t *testing.T) {
 	t.Parallel()
 	f := deployed(t, 3)
 	rewrite(t, f.envs[2], adam, "edited = True\n")
-	noted := "its RECORD is not the one that dsbuild noted when it installed " + f.wheel.Manifest.Name
-	differs(t, f.look(t), 2, adam+" is not what 2 of 3 nodes with this version have, whatever RECORD says", noted)
+	noted := "its RECORD differs from the one that dsbuild noted when it installed " + f.wheel.Manifest.Name
+	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, whatever RECORD says", noted)
 	f.opt.Wheels = []wheels.Wheel{f.wheel}
 	differs(t, f.look(t), 2, adam+" is not the wheel's", noted)
 	// Alone it has nobody to be compared with, but for what dsbuild noted.
@@ -290,9 +290,9 @@ func TestVerifyOfFilesMissingAddedAndReplaced(t *testing.T) {
 	e.write(t, "deepspeed/ops/adam/cpu_adam.py.bak", "old")
 	f.opt.Verify = verify.LevelFiles
 	r := f.look(t)
-	differs(t, r, 0, so+" is not what RECORD says", "deepspeed/git_version_info.py, deepspeed/ops/op_builder/__init__.py are missing",
-		"deepspeed/added0.py, deepspeed/added1.py, deepspeed/added2.py, deepspeed/added3.py, deepspeed/added4.py and 2 more are code that RECORD does not know")
-	if n := r.Nodes[0]; len(n.Remarks) != 1 || n.Remarks[0] != "deepspeed/ops/adam/cpu_adam.py.bak lies in its folder, unknown to RECORD" {
+	differs(t, r, 0, so+" does not match RECORD", "deepspeed/git_version_info.py, deepspeed/ops/op_builder/__init__.py are missing",
+		"deepspeed/added0.py, deepspeed/added1.py, deepspeed/added2.py, deepspeed/added3.py, deepspeed/added4.py and 2 more are code that RECORD does not list")
+	if n := r.Nodes[0]; len(n.Remarks) != 1 || n.Remarks[0] != "deepspeed/ops/adam/cpu_adam.py.bak is in its folder, but not in RECORD" {
 		t.Errorf("remarks: %q", n.Remarks)
 	}
 }
@@ -332,29 +332,29 @@ func TestVerifyOfWhatOthersInstalled(t *testing.T) {
 	}
 	f.opt.Wheels = []wheels.Wheel{f.wheel}
 	r = f.look(t)
-	if r.Err() != nil || len(r.Nodes[2].Remarks) != 1 || !strings.Contains(r.Nodes[2].Remarks[0], "dsbuild did not install it, but every file is that of "+f.wheel.Manifest.Name) {
+	if r.Err() != nil || len(r.Nodes[2].Remarks) != 1 || !strings.Contains(r.Nodes[2].Remarks[0], "dsbuild did not install it, but all its files are those of "+f.wheel.Manifest.Name) {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[2].Remarks)
 	}
 	e.write(t, adam, "edited = True\n")
-	differs(t, f.look(t), 2, adam+" is not what RECORD says")
+	differs(t, f.look(t), 2, adam+" does not match RECORD")
 	f.opt.Wheels = nil
 	r = f.look(t)
-	differs(t, r, 2, adam+" is not what RECORD says")
+	differs(t, r, 2, adam+" does not match RECORD")
 	if !strings.Contains(r.Nodes[2].Hint, "install that DeepSpeed again") {
 		t.Errorf("hint %q", r.Nodes[2].Hint)
 	}
 	// A whole RECORD of somebody else's is seen through by comparison alone.
 	byHand(t, e, f.wheel.Path)
 	rewrite(t, e, adam, "edited = True\n")
-	differs(t, f.look(t), 2, adam+" is not what 2 of 3 nodes with this version have, whatever RECORD says")
+	differs(t, f.look(t), 2, adam+" differs from 2 of 3 nodes with this version, whatever RECORD says")
 	// Over what dsbuild installed, the same wheel by hand is worth a remark where the wheel
 	// proves the files. Another node's note does not: that node may lie.
 	byHand(t, f.envs[0], f.wheel.Path)
 	byHand(t, e, f.wheel.Path)
-	differs(t, f.look(t), 0, "its RECORD is not the one that dsbuild noted when it installed "+f.wheel.Manifest.Name)
+	differs(t, f.look(t), 0, "its RECORD differs from the one that dsbuild noted when it installed "+f.wheel.Manifest.Name)
 	f.opt.Wheels = []wheels.Wheel{f.wheel}
 	r = f.look(t)
-	if r.Err() != nil || !slices.Contains(r.Nodes[0].Remarks, "it was installed again by other means than dsbuild") {
+	if r.Err() != nil || !slices.Contains(r.Nodes[0].Remarks, "another tool than dsbuild installed it again") {
 		t.Errorf("%v: %q", r.Err(), r.Nodes[0].Remarks)
 	}
 }
@@ -366,7 +366,7 @@ func TestVerifyOfCommands(t *testing.T) {
 	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
 	f := few{envs: []environment{e}, opt: options(t, nil, []*sshtest.Server{s}, h)}
 	e.write(t, "../../../bin/ds_report", "#!/bin/sh\n")
-	differs(t, f.look(t), 0, "../../../bin/ds_report is not what RECORD says")
+	differs(t, f.look(t), 0, "../../../bin/ds_report does not match RECORD")
 	// conda changes them as it installs.
 	infos, _ := filepath.Glob(filepath.Join(e.site, "deepspeed-*.dist-info"))
 	rewrite(t, e, filepath.Base(infos[0])+"/INSTALLER", "conda\n")
@@ -377,7 +377,7 @@ func TestVerifyOfCommands(t *testing.T) {
 	if err := os.Remove(filepath.Join(e.dir, "bin", "ds_report")); err != nil {
 		t.Fatal(err)
 	}
-	differs(t, f.look(t), 0, adam+" is not what RECORD says", "../../../bin/ds_report is missing")
+	differs(t, f.look(t), 0, adam+" does not match RECORD", "../../../bin/ds_report is missing")
 }
 
 // Paths in quotes, other algorithms, roundabout paths, lines that end as on Windows.
@@ -410,7 +410,7 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 	for _, name := range []string{"a, b.py", "ops/c.py", "d.py"} {
 		e.write(t, "deepspeed/"+name, "edited = True\n")
 	}
-	differs(t, f.look(t), 0, `"deepspeed/a, b.py", deepspeed/d.py, deepspeed/ops/c.py are not what RECORD says`)
+	differs(t, f.look(t), 0, `"deepspeed/a, b.py", deepspeed/d.py, deepspeed/ops/c.py do not match RECORD`)
 	// A line without a digest that can be compared vouches for nothing.
 	data = fmt.Append(data, "deepspeed/e.py,,\ndeepspeed/f.py,md5=abc,6\n")
 	if err := os.WriteFile(infos[0], data, 0o644); err != nil {
@@ -418,11 +418,11 @@ func TestVerifyOfAnUnusualRecord(t *testing.T) {
 	}
 	e.write(t, "deepspeed/e.py", text)
 	e.write(t, "deepspeed/f.py", text)
-	differs(t, f.look(t), 0, "are not what RECORD says", "deepspeed/e.py, deepspeed/f.py are code that RECORD does not know")
+	differs(t, f.look(t), 0, "do not match RECORD", "deepspeed/e.py, deepspeed/f.py are code that RECORD does not list")
 	if err := os.Truncate(infos[0], 0); err != nil {
 		t.Fatal(err)
 	}
-	differs(t, f.look(t), 0, "more are code that RECORD does not know")
+	differs(t, f.look(t), 0, "more are code that RECORD does not list")
 	if err := os.Remove(infos[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +453,7 @@ func TestVerifyNamesTheOddEnvironment(t *testing.T) {
 	// A minor of torch is what its ops were compiled for.
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.14.0+cu132'\ncuda = '13.2'\n")
 	f.opt.Verify = verify.LevelFiles
-	differs(t, f.look(t), 1, "the DeepSpeed that it has does not fit it: built against torch 2.15, but this node has 2.14", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
+	differs(t, f.look(t), 1, "its DeepSpeed does not fit it: built against torch 2.15, but this node has 2.14", "torch 2.14.0, where 3 of 4 nodes have 2.15.0")
 	f.envs[1].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
 	// Two against two: nobody can say who is odd.
 	f.envs[2].write(t, "torch/version.py", "__version__ = '2.15.1+cu132'\ncuda = '13.2'\n")
@@ -542,7 +542,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 		t.Error(n.Error)
 	}
 	f.opt.Wheels = []wheels.Wheel{foreign, foreign}
-	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "which wheel it is to run is not clear: no wheel fits it") || n.Status != report.Differs {
+	if n := f.look(t).Nodes[0]; !strings.Contains(n.Error, "dsbuild cannot choose a wheel for it: no wheel fits it") || n.Status != report.Differs {
 		t.Error(n.Error)
 	}
 }
@@ -648,11 +648,11 @@ func TestVerifyOfCompanions(t *testing.T) {
 		t.Fatal(r.Err())
 	}
 	e.write(t, "hjson/__init__.py", "edited = 1\n")
-	differs(t, f.look(t), 0, "files of hjson are not what RECORD says, or missing: hjson/__init__.py")
+	differs(t, f.look(t), 0, "files of hjson do not match RECORD, or are missing: hjson/__init__.py")
 	if err := os.Remove(filepath.Join(e.site, "hjson/__init__.py")); err != nil {
 		t.Fatal(err)
 	}
-	differs(t, f.look(t), 0, "files of hjson are not what RECORD says, or missing: hjson/__init__.py")
+	differs(t, f.look(t), 0, "files of hjson do not match RECORD, or are missing: hjson/__init__.py")
 	if err := os.RemoveAll(filepath.Join(e.site, "hjson-3.1.0.dist-info")); err != nil {
 		t.Fatal(err)
 	}

@@ -164,9 +164,9 @@ func TestVerifyOf800Nodes(t *testing.T) {
 	for _, want := range []string{
 		"\ngpu[007-008]   ", "\ntorch: 2.15.0 on gpu[001-006,009-799]; 2.14.0 on gpu[007-008]\n", "\nglibc (may differ): 2.36 on 739 nodes; 2.31 on gpu[100,102,104,", ",…] (60 nodes)\n",
 		"gpu[007-008] (2 nodes): torch 2.14.0, where 797 of 799 nodes have 2.15.0\n",
-		"\ngpu666: deepspeed/some/folder/with/a/module_013.py is not what 798 of 799 nodes with this version have, whatever RECORD says\n",
+		"\ngpu666: deepspeed/some/folder/with/a/module_013.py differs from 798 of 799 nodes with this version, whatever RECORD says\n",
 		"\ngpu800: connect: no connection\n", "\n796 of 800 nodes ok, 1 unreachable, 3 differ\n",
-		"gpu[001-799] (remark): deepspeed/ops/notes.txt lies in its folder",
+		"gpu[001-799] (remark): deepspeed/ops/notes.txt is in its folder",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("not said: %q", want)
@@ -216,11 +216,11 @@ func TestVerifyOfAHostileNode(t *testing.T) {
 	byHand(t, e, makeWheel(t, t.TempDir(), wheelOptions{}))
 	for name, c := range map[string]struct{ old, put, want string }{
 		"a file of its own":    {`"others":{`, `"others":{"../../../bin/x":"sha256=AAAA ",`, "../../../bin/x is missing"},
-		"no hash":              {`"others":{`, `"others":{"../../../bin/x":"sha256=?! 00",`, "../../../bin/x is not what RECORD says"},
-		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, "3 files lie in its folder"},
+		"no hash":              {`"others":{`, `"others":{"../../../bin/x":"sha256=?! 00",`, "../../../bin/x does not match RECORD"},
+		"counts without names": {`"litter":{"count":0,"first":[]}`, `"litter":{"count":3,"first":[]}`, "3 files are in its folder"},
 		"less than none":       {`"litter":{"count":0,"first":[]}`, `"litter":{"count":-7,"first":["x"]}`, ""},
 		// Where the list was asked for already, and where it was not.
-		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py is not what RECORD says"},
+		"a list for all":      {`"files":{}`, `"files":{"deepspeed/x.py":"sha256=AAAA 00"}`, "deepspeed/x.py does not match RECORD"},
 		"lines of its own":    {`"version":"0.19.8`, `"remark":"","version":"0.19.8`, "does not understand"},
 		"a verdict":           {`"litter":{"count":0,"first":[]`, `"litter":{"count":1,"first":["x\n2 nodes ok"]`, ""},
 		"another's digest":    {`"digest":"`, `"digest":"0`, ""},

@@ -63,7 +63,7 @@ func verifyEdited(t *testing.T, fleet *nodes.Fleet, opt deploy.Options, file str
 	}
 	e := environment{site: siteOf(t, fleet.Nodes[1].Python)}
 	e.write(t, filepath.Join("deepspeed", file), "# edited by hand\n")
-	differs(t, look(t, opt, placesOf(fleet)...), 1, "deepspeed/"+file+" is not what RECORD says")
+	differs(t, look(t, opt, placesOf(fleet)...), 1, "deepspeed/"+file+" does not match RECORD")
 }
 
 // verifyReal is verifyEdited for nodes with the real torch, on which the real

@@ -285,6 +285,6 @@ func (f *Fleet) bound(ctx context.Context, limit time.Duration) (context.Context
 
 // NotWithin is the error of a step that took longer than its limit.
 func (f *Fleet) NotWithin(limit time.Duration) error {
-	try := cmp.Or(f.opt.SlowHint, "what is slow there, its network or its disk? --timeout gives it longer")
+	try := cmp.Or(f.opt.SlowHint, "check the node's network and disk; --timeout gives it more time")
 	return hint.With(fmt.Errorf("not done within %s", ui.Duration(limit)), "%s", try)
 }

@@ -28,7 +28,7 @@ type Node struct {
 	fleet *Fleet
 }
 
-// Connect opens a connection to the node, whose host key is checked. It keeps one that is open.
+// Connect opens a connection to the node and checks its host key. It keeps an open connection.
 func (n *Node) Connect(ctx context.Context) error {
 	if n.Conn != nil {
 		return nil

@@ -90,7 +90,7 @@ func replace(ctx context.Context, dir string, files []file) (written, removed in
 		want[f.path] = true
 		if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(f.path))); err == nil && !before[f.path] {
 			return 0, 0, &ConflictError{
-				fmt.Sprintf("%s is in the way, and not part of an index of dsbuild", filepath.Join(dir, f.path)), "move it away, or write the index into another folder",
+				fmt.Sprintf("%s is in the way: it is not part of an index that dsbuild wrote", filepath.Join(dir, f.path)), "move it away, or write the index into another folder",
 			}
 		}
 	}

@@ -14,9 +14,9 @@ import (
 // installAnsible is the hint for an inventory that only ansible-inventory reads.
 const installAnsible = "install ansible-core; or run ansible-inventory -i INVENTORY --list > nodes.json on a machine that has it, and name that file"
 
-// readAnsible reads a file of Ansible's in INI or YAML. ansible-inventory is
-// asked where it is installed: only that knows the variables of other files.
-// Without it, and from standard input, dsbuild reads plain INI itself.
+// readAnsible reads an Ansible inventory in INI or YAML. If ansible-inventory is installed, dsbuild
+// asks it, because only that program knows the variables in other files. Otherwise, and for
+// standard input, dsbuild reads plain INI itself.
 func (o Options) readAnsible(ctx context.Context, rd *reader, doc document, path string) (*Inventory, error) {
 	if o.Ansible != nil && path != "-" {
 		return o.askAnsible(ctx, path, path, func() error {
@@ -79,8 +79,8 @@ func (o Options) openDynamic(ctx context.Context, path string) (*Inventory, erro
 	return nil, failed
 }
 
-// askAnsible reads the inventory in file by ansible-inventory; messages call it
-// name. If that fails, own may name mistakes with their line and column.
+// askAnsible reads the inventory in file with ansible-inventory; name stands for it in messages. If
+// ansible-inventory fails, own may return the mistakes with line and column.
 func (o Options) askAnsible(ctx context.Context, name, file string, own func() error) (*Inventory, error) {
 	text, err := o.Ansible(ctx, file)
 	if ctx.Err() != nil {

@@ -15,19 +15,19 @@ const (
 	maxDigits = 18  // digits of a number in a range; more do not fit an int
 )
 
-// RangeError is a range expression that makes no sense.
+// RangeError reports an invalid range expression.
 type RangeError struct {
-	// Offset is the byte of the expression at which the fault is.
+	// Offset is the place of the fault in the expression, in bytes.
 	Offset  int
 	Message string
 }
 
 func (e *RangeError) Error() string { return e.Message }
 
-// Expand returns the names that an expression stands for, in its order:
-// names and ranges, separated by commas, as in "gpu[01-16,20],cpu1" or
-// "n[1-2]x[1-2]". The padding of a range's first number is kept. A name that
-// is given twice comes out twice. The error is a *RangeError.
+// Expand returns the names that an expression stands for, in its order. An expression holds names
+// and ranges, separated by commas, such as "gpu[01-16,20],cpu1" or "n[1-2]x[1-2]". Expand keeps
+// the padding of a range's first number, and returns a name twice if the expression gives it
+// twice. The error is a *RangeError.
 func Expand(expr string) ([]string, error) {
 	var names []string
 	for start := 0; ; {

@@ -207,7 +207,7 @@ func (v *varReader) text(check func(string) error, names ...string) optional[str
 		return optional[string]{}
 	}
 	if ansible.IsTemplate(text) {
-		v.fault(found.At, "write it out", "%s is a template, which only Ansible can evaluate, in a play", name)
+		v.fault(found.At, "write the value itself", "%s is a template, which only Ansible can evaluate, in a play", name)
 		return optional[string]{}
 	}
 	err := checkWord(text)
@@ -300,7 +300,7 @@ func (v *varReader) become() optional[string] {
 		return optional[string]{}
 	}
 	if text, _ := found.Value.(string); ansible.IsTemplate(text) {
-		v.fault(found.At, "write it out, or set dsbuild_sudo", "%s is a template, which only Ansible can evaluate, in a play", name)
+		v.fault(found.At, "write the value itself, or set dsbuild_sudo", "%s is a template, which only Ansible can evaluate, in a play", name)
 		return optional[string]{}
 	}
 	if !isTrue(found.Value) {
@@ -382,7 +382,7 @@ func (v *varReader) own(s *settings) {
 		case holds(found.Value, func(value any) bool { return value == ansible.Secret{} }):
 			v.fault(found.At, encryptedHint, "%s is encrypted", name)
 		case holds(found.Value, func(value any) bool { text, _ := value.(string); return ansible.IsTemplate(text) }):
-			v.fault(found.At, "write it out", "%s is a template, which only Ansible can evaluate, in a play", name)
+			v.fault(found.At, "write the value itself", "%s is a template, which only Ansible can evaluate, in a play", name)
 		default:
 			v.key(s, name, key, found)
 		}
@@ -480,7 +480,7 @@ func (inv *Inventory) groupsOf(h ansible.Host, nodes map[string]bool) []string {
 func (r *reader) noteVarsFolders(inv *Inventory) {
 	for _, folder := range []string{"group_vars", "host_vars"} {
 		if entries, err := os.ReadDir(filepath.Join(r.dir, folder)); err == nil && len(entries) > 0 {
-			inv.Remarks = append(inv.Remarks, Remark{"", folder + " beside the inventory was not read: install ansible-inventory to read it"})
+			inv.Remarks = append(inv.Remarks, Remark{"", "dsbuild did not read " + folder + " beside the inventory: only ansible-inventory can read it"})
 		}
 	}
 }

@@ -364,7 +364,7 @@ func TestAnsibleIsMissing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	inv, err := inventory.Load(filepath.Join(dir, "hosts"))
-	if err != nil || len(inv.Remarks) != 1 || !strings.HasPrefix(inv.Remarks[0].Text, "group_vars beside the inventory was not read") {
+	if err != nil || len(inv.Remarks) != 1 || !strings.HasPrefix(inv.Remarks[0].Text, "dsbuild did not read group_vars beside the inventory") {
 		t.Errorf("got %+v, %v", inv, err)
 	}
 }

@@ -25,7 +25,7 @@ func (r *reader) hostfile() *Inventory {
 		at := Position{File: r.File, Line: i + 1, Column: 1 + utf8.RuneCountInString(line[:strings.Index(line, text)])}
 		m := slotsWord.FindStringSubmatch(text)
 		if m == nil {
-			r.Add(at, "", "not NAME slots=N, as DeepSpeed requires")
+			r.Add(at, "", "must be NAME slots=N, as DeepSpeed requires")
 			continue
 		}
 		list.hostLine(at, m)

@@ -1,4 +1,4 @@
-// Package inventory reads which nodes there are and how to reach them.
+// Package inventory reads the list of nodes, and how to reach them.
 package inventory
 
 // Inventory is a validated list of nodes, in the order of the file.

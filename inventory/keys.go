@@ -22,15 +22,15 @@ type key struct {
 	read   func(*reader, *settings, ast.Node)
 }
 
-// The largest port, and how many GPUs a node may have.
+// The largest port, and the largest number of GPUs of a node.
 const (
 	maxPort  = 65535
 	maxSlots = 4096
 )
 
-// keys is the table of all keys that become settings. "hosts" of a node and
-// "name" of an env say whose settings they are and are read by themselves.
-// inventory/schema.json says the same to editors.
+// keys is the table of all keys that become settings. It leaves out "hosts" of a node and "name"
+// of an env, which identify the node or the env. inventory/schema.json holds the same keys for
+// editors.
 func keys() []key {
 	return []key{
 		{"address", inNode, func(r *reader, s *settings, v ast.Node) { s.address = r.word(v, checkAddress) }},
@@ -54,9 +54,8 @@ func keysAt(p place) []key {
 	return slices.DeleteFunc(keys(), func(k key) bool { return k.places&p == 0 })
 }
 
-// settings reads the pairs of a mapping that may hold the keys of a place.
-// own names keys of the mapping that the caller reads itself; their values
-// come back.
+// settings reads the pairs of a mapping that may hold the keys of a place. own names keys of the
+// mapping that the caller reads itself; settings returns their values.
 func (r *reader) settings(m ast.Node, what string, p place, own ...string) (settings, map[string]ast.Node) {
 	table := keysAt(p)
 	known := slices.Clone(own)

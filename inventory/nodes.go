@@ -56,7 +56,7 @@ type nodeList struct {
 	full     bool
 }
 
-// groupUse is a group and where it is named.
+// groupUse is a group with a place that names it.
 type groupUse struct {
 	name string
 	at   Position

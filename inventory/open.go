@@ -14,11 +14,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// expressionFile is what messages call a node expression that is no file.
+// expressionFile stands for a node expression in messages, in place of a file name.
 const expressionFile = "node expression"
 
-// named reads a name that is no file: a node expression if it can only be one.
-// A single word is taken for the name of a file with a slip in it.
+// named reads a name that is not a file. It must clearly be a node expression: a single word is
+// more likely a misspelt file name.
 func named(name string, missing error) (*Inventory, error) {
 	if !strings.ContainsAny(name, "[],") || strings.ContainsAny(name, "/ \t\n") {
 		return nil, noSuchFile(name, missing)
@@ -41,12 +41,12 @@ func named(name string, missing error) (*Inventory, error) {
 	return inv, nil
 }
 
-// fileEndings are what names of files end with, and names of nodes do not.
+// fileEndings returns extensions of file names. No node name ends with one.
 func fileEndings() []string {
 	return []string{".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".toml"}
 }
 
-// noSuchFile says so, with the nearest name that there is.
+// noSuchFile returns the error for a missing file, with the nearest existing name as a hint.
 func noSuchFile(name string, err error) error {
 	failed := unreadable(name, err)
 	advice := "give a file, - for standard input, or a node expression: gpu[01-16], or gpu1,gpu2"
@@ -85,11 +85,10 @@ func isProgram(file io.ReadSeeker) (bool, error) {
 	return bytes.Equal(head[:n], []byte("#!")), err
 }
 
-// secret is a variable whose value is not to be shown. Its name says so.
+// secret matches a variable with its value if its name shows that the value is secret.
 var secret = regexp.MustCompile(`(?i)(\w*(?:pass|secret|token|credential|api_?key|private_key)\w*["']?\s*[=:]\s*)("[^"]*"?|'[^']*'?|\S+)`)
 
-// withoutSecrets are lines for excerpts, with stars in place of what only the
-// owner should see. The columns stay.
+// withoutSecrets returns the lines for excerpts, with stars in place of secrets. The columns stay.
 func withoutSecrets(lines []string) []string {
 	shown := slices.Clone(lines)
 	for i, line := range shown {

@@ -23,7 +23,7 @@ import (
 // MaxSize bounds the size of an inventory file.
 const MaxSize = 16 << 20
 
-// Options say how inventories are read. The zero value reads files alone.
+// Options are the sources of inventories besides files. The zero value reads only files.
 type Options struct {
 	// Stdin is the input that "-" names.
 	Stdin io.Reader
@@ -31,8 +31,8 @@ type Options struct {
 	// path. It is nil if that program is not installed: then dsbuild reads plain
 	// INI inventories of Ansible, and no others.
 	Ansible func(ctx context.Context, path string) ([]byte, error)
-	// Slurm returns the nodes of a partition, or of several with commas between
-	// them; "" is the default one.
+	// Slurm returns the nodes of a partition, or of several, separated by commas; "" is the
+	// default one.
 	Slurm func(ctx context.Context, partition string) ([]SlurmNode, error)
 }
 

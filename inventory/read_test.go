@@ -309,7 +309,7 @@ func TestSelectErrors(t *testing.T) {
 		"!a100":    `the selection "!a100" leaves no nodes`,
 		"cpu*":     `there is no node or group "cpu*"`,
 		"gpu[a":    `the selection "gpu[a": a [ without its ]`,
-		`gpu\*`:    `the selection "gpu\\*": a character that no name can have`,
+		`gpu\*`:    `the selection "gpu\\*" has a character that no name can have`,
 		"gpu[c-a]": `there is no node or group "gpu[c-a]"`,
 		"!*":       `the selection "!*" leaves no nodes`,
 	} {
@@ -328,10 +328,10 @@ func TestSelectErrors(t *testing.T) {
 func TestSelectIsBounded(t *testing.T) {
 	inv := read(t, "nodes: [{hosts: 'gpu[1-30000]', groups: [a100]}]")
 	for expr, want := range map[string]string{
-		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it names too many nodes",
-		"gpu[1-30000]*":                        "it names too many nodes",
-		strings.Repeat("gpu*,", 2000):          "it names too many nodes",
-		strings.Repeat("a100,", 2000):          "it names too many nodes",
+		strings.Repeat("gpu[1-30000],", 2000) + "gpu1": "it selects too many nodes",
+		"gpu[1-30000]*":                        "it selects too many nodes",
+		strings.Repeat("gpu*,", 2000):          "it selects too many nodes",
+		strings.Repeat("a100,", 2000):          "it selects too many nodes",
 		strings.Repeat("x*,", 2000):            "no node or group",
 		strings.Repeat("x,", 20_000):           "no node or group",
 		"*" + strings.Repeat("*a", 60):         "no node or group",

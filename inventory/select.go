@@ -23,7 +23,7 @@ func (inv *Inventory) Select(expr string) (*Inventory, error) {
 		return inv.usable()
 	}
 	if strings.ContainsAny(expr, "\x01\x02\\") {
-		return nil, selectionError("the selection %q: a character that no name can have", expr)
+		return nil, selectionError("the selection %q has a character that no name can have", expr)
 	}
 	find := selector{inv: inv, index: inv.byName()}
 	chosen, excluded := make(map[int]bool), make(map[int]bool)
@@ -143,7 +143,7 @@ type selector struct {
 const maxWork = 10_000_000
 
 // errTooMuch is a selection that costs more than maxWork.
-var errTooMuch = errors.New("it names too many nodes, too many times")
+var errTooMuch = errors.New("it selects too many nodes, or the same nodes too often")
 
 // find returns the indexes of the hosts that a term without "!" names.
 func (s *selector) find(term string) []int {

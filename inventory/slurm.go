@@ -9,14 +9,14 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// slurmPrefix begins the name of an inventory that Slurm has: a partition, or a list
-// of partitions, or with nothing behind it the default one.
+// slurmPrefix marks an inventory from Slurm. A partition or a list of partitions follows; without
+// one it means the default partition.
 const slurmPrefix = "slurm:"
 
-// SlurmNode is a node as Slurm tells it.
+// SlurmNode is a node as Slurm reports it.
 type SlurmNode struct {
 	Name   string
-	Slots  int      // GPUs; 0: none, or not told
+	Slots  int      // GPUs; 0: none, or unknown
 	Groups []string // partitions, features, types of GPU
 }
 
@@ -29,7 +29,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	rd.File = name
 	partition := strings.TrimPrefix(name, slurmPrefix)
 	if o.Slurm == nil {
-		return nil, unreadable(name, fmt.Errorf("this command does not ask Slurm")) //nolint:staticcheck // a name
+		return nil, unreadable(name, fmt.Errorf("this command cannot ask Slurm")) //nolint:staticcheck // a name
 	}
 	found, err := o.Slurm(ctx, partition)
 	if ctx.Err() != nil {
@@ -48,7 +48,7 @@ func (o Options) fromSlurm(ctx context.Context, name string) (*Inventory, error)
 	return inv, nil
 }
 
-// slurmNodes makes nodes of those that Slurm tells.
+// slurmNodes turns the nodes that Slurm reports into an inventory.
 func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 	at := Position{File: r.File}
 	list := nodeList{reader: r, first: make(map[string]Position)}
@@ -66,7 +66,7 @@ func (r *reader) slurmNodes(found []SlurmNode) *Inventory {
 			s.slots = some(n.Slots)
 		}
 		for _, g := range n.Groups {
-			// A group that --limit cannot name, or that is called like a node, is no use.
+			// --limit cannot use a group with an invalid name, or with the name of a node.
 			if checkName(g) == nil && !names[g] && !slices.Contains(s.groups, g) {
 				s.groups = append(s.groups, g)
 			}

@@ -56,7 +56,7 @@ func sshOptions(words []string) (options []sshOption, rest []string, err error) 
 			value := w[at+1:]
 			if value == "" {
 				if i++; i == len(words) {
-					return nil, nil, fmt.Errorf("-%c without its value", letter)
+					return nil, nil, fmt.Errorf("-%c has no value", letter)
 				}
 				value = words[i]
 			}

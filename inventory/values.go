@@ -37,7 +37,7 @@ func (r *reader) text(n ast.Node, check func(string) error) optional[string] {
 func (r *reader) word(n ast.Node, check func(string) error) optional[string] {
 	value := r.text(n, check)
 	if value.set && value.value == "" {
-		r.Add(r.Place(n), "", "an empty text")
+		r.Add(r.Place(n), "", "must not be empty")
 		return optional[string]{}
 	}
 	return value

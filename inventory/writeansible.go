@@ -46,7 +46,7 @@ func (inv *Inventory) ansible(nodes []nodeEntry) (string, []Remark, error) {
 		out.WriteString("\n")
 		for _, g := range n.Groups {
 			if g == "all" || g == "ungrouped" {
-				lost = append(lost, Remark{n.Hosts, "groups: " + g + ", which has a meaning in Ansible"})
+				lost = append(lost, Remark{n.Hosts, "groups: " + g + ", a reserved name in Ansible"})
 				continue
 			}
 			if members[g] == nil {

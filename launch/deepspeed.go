@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// deepspeedLauncher derives from a job what DeepSpeed's own launcher is given.
+// deepspeedLauncher derives the arguments of DeepSpeed's own launcher from a job.
 //
 // That launcher puts its command on the line of a remote shell, through pdsh, and
 // quotes some words and not others. This file holds these rules (DeepSpeed

@@ -25,7 +25,7 @@ type Config struct {
 	Notify  *Notify        // nil: nobody is told of a night that failed
 }
 
-// Source is what wheels are built from.
+// Source is the origin of wheels.
 type Source struct {
 	Name      string
 	DeepSpeed string // as --deepspeed takes it; "" is the newest release
@@ -177,7 +177,7 @@ func (r *reader) readWheels(p yamldoc.Pair) ([]matrix.Entry, error) {
 	return entries, nil
 }
 
-// readSources are words that are known, or have a name and what --deepspeed takes.
+// readSources reads the sources: known words, or a name with a value of --deepspeed.
 func (r *reader) readSources(p yamldoc.Pair) []Source {
 	var all []Source
 	seen := map[string]bool{}

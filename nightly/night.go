@@ -133,8 +133,8 @@ func (n *night) beginOrResume() error {
 	return n.state.saveFile()
 }
 
-// runStages takes the night through its stages. What fails in one is in the report; the error
-// is that of a night that could not be ended.
+// runStages takes the night through its stages. The failure of a stage is in the report; the
+// error means that the night could not be completed.
 func (n *night) runStages(ctx context.Context) error {
 	units := n.listWheels()
 	jobs := n.planChanged(ctx, units)

@@ -104,7 +104,7 @@ func (r *Report) verdictLine() string {
 	return fmt.Sprintf("%d wheels: %d built, %d from the store, %d unchanged", len(r.Entries), s.Built, s.Stored, s.Unchanged)
 }
 
-// compareURL shows what came between two commits, where that is known.
+// compareURL returns the address of the changes between two commits, "" if it is not known.
 func compareURL(e *EntryReport) string {
 	if e.Before == nil || e.Build == nil || e.Before.Commit == "" || e.Build.Commit == "" || e.Before.Commit == e.Build.Commit {
 		return ""

@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// Status says what became of a wheel, or of a stage.
+// Status is the result of a wheel, or of a stage.
 type Status string
 
 // The states.
@@ -31,7 +31,7 @@ const (
 	Skipped   Status = "skipped" // there was nothing to do, or an earlier stage failed
 )
 
-// Report is what became of a night.
+// Report is the result of a night.
 type Report struct {
 	ID      string         `json:"id"`
 	Started time.Time      `json:"started"`
@@ -55,7 +55,7 @@ type Summary struct {
 	Failed    int `json:"failed"`
 }
 
-// EntryReport is what became of a wheel.
+// EntryReport is the result of a wheel.
 type EntryReport struct {
 	Name    string   `json:"name"`  // wheel@source
 	Wheel   string   `json:"wheel"` // as the matrix calls it
@@ -72,7 +72,7 @@ type EntryReport struct {
 	err error
 }
 
-// PublishReport is what became of the index.
+// PublishReport is the result of the index.
 type PublishReport struct {
 	Status  Status `json:"status"`
 	Dir     string `json:"dir"`
@@ -86,7 +86,7 @@ type PublishReport struct {
 	err error
 }
 
-// Nodes counts what became of nodes.
+// Nodes counts the results on nodes.
 type Nodes struct {
 	OK      int    `json:"ok"`
 	Changed int    `json:"changed"`
@@ -94,7 +94,7 @@ type Nodes struct {
 	Verdict string `json:"verdict,omitempty"`
 }
 
-// DeployReport is what became of some nodes.
+// DeployReport is the result of a deploy to some nodes.
 type DeployReport struct {
 	Name    string  `json:"name"` // canary or nodes
 	Limit   string  `json:"limit,omitempty"`

@@ -83,7 +83,7 @@ type state struct {
 	dir string
 }
 
-// loadState reads what earlier nights have left.
+// loadState reads the state that earlier nights saved.
 func loadState(dir string) (*state, error) {
 	s := &state{Builds: map[string][]Build{}, dir: dir}
 	text, err := os.ReadFile(filepath.Join(dir, stateName))

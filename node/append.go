@@ -15,8 +15,8 @@ var appendPython string
 
 var appendProgram = NewProgram(appendPython)
 
-// Append has the Python of a node append what from brings to a file there, which has at
-// bytes, and says the sha256 (hex) of the whole: for remote.Upload.Write.
+// Append makes the Python of a node append the bytes of from to a file there, at the offset at. It
+// returns the sha256 of the whole file in hex. It serves remote.Upload.Write.
 func Append(ctx context.Context, r remote.Runner, python, path string, at int64, from io.Reader) (string, error) {
 	var got struct {
 		SHA256 string `json:"sha256"`

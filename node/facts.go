@@ -73,12 +73,11 @@ type Installed struct {
 	Path    string   `json:"path"`              // of the package
 	Record  string   `json:"record"`            // sha256 of its RECORD; "" where there is none
 	Intact  bool     `json:"intact"`            // came from dsbuild, and every file is as it was installed
-	Altered []string `json:"altered,omitempty"` // files that are not what RECORD says, code that it does not name, byte code that is not its module's: the first of them
-	Build   *Build   `json:"build"`             // what DeepSpeed's own build record says; nil: none
+	Altered []string `json:"altered,omitempty"` // the first files that differ from RECORD, code that RECORD does not list, byte code that does not belong to its module
+	Build   *Build   `json:"build"`             // DeepSpeed's own build record; nil: none
 }
 
-// Build is what DeepSpeed's build record (git_version_info_installed.py) says
-// that it was compiled for.
+// Build holds the targets in DeepSpeed's build record (git_version_info_installed.py).
 type Build struct {
 	Torch       string `json:"torch"`       // X.Y
 	CUDA        string `json:"cuda"`        // X.Y; "": without

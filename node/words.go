@@ -43,8 +43,8 @@ func ShownPath(path string) string {
 	return strconv.Quote(ui.Shorten(ui.OneLine(path), most))
 }
 
-// PlainVersion is a version, or a digest, without what cannot be part of one: versions
-// stand in verdicts and hints.
+// PlainVersion returns a version, or a digest, without characters that cannot be part of one:
+// versions appear in verdicts and hints.
 func PlainVersion(version string) string {
 	const most = 100
 	version = strings.Map(func(r rune) rune {

@@ -21,7 +21,7 @@ import (
 const (
 	CompanionsStep = "companions" // the copies of companions' sources
 	WithStep       = "with"       // their wheels
-	BundleStep     = "bundle"     // what all of them require
+	BundleStep     = "bundle"     // the requirements of all of them
 )
 
 // BundlePlan lists the steps that make a wheelhouse once the wheel is built. It is a plan of its
@@ -244,7 +244,7 @@ func keepBundle(s Store, digest, house string, bundle wheel.Bundle) error {
 // unchanged.
 func storedBundle(s Store, digest, dir string) (bundle wheel.Bundle, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
-		return bundle, false, nil //nolint:nilerr // what cannot be seen is not there
+		return bundle, false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	err = withLock(s.Dir, true, func() error {
 		house := filepath.Join(s.Dir, digest)

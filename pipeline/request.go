@@ -33,7 +33,7 @@ const requestSuffix = ".request"
 // no such wheel.
 func (s Store) Note(request, digest string) error {
 	if _, err := os.Stat(s.Dir); err != nil {
-		return nil //nolint:nilerr // what cannot be seen is not there
+		return nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	return withLock(s.Dir, false, func() error {
 		old, err := s.readNote(request)
@@ -72,7 +72,7 @@ func (s Store) readNote(request string) ([]string, error) {
 // Asked returns the digest of the plan that a request led to, "" if none is known.
 func (s Store) Asked(request string) (digest string, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
-		return "", nil //nolint:nilerr // what cannot be seen is not there
+		return "", nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	err = withLock(s.Dir, true, func() error {
 		notes, err := s.readNote(request)

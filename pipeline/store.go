@@ -40,7 +40,7 @@ func (s Store) Get(digest, dir string) (a wheel.Artifact, ok bool, err error) {
 // it.
 func (s Store) getUnlocked(digest string, place func(Product) (wheel.Artifact, error)) (a wheel.Artifact, ok bool, err error) {
 	if _, err := os.Stat(s.Dir); err != nil {
-		return wheel.Artifact{}, false, nil //nolint:nilerr // what cannot be seen is not there
+		return wheel.Artifact{}, false, nil //nolint:nilerr // an unreadable store counts as empty
 	}
 	err = withLock(s.Dir, true, func() error {
 		p, there, err := s.findEntry(digest)

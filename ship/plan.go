@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// State says where a wheel is.
+// State is the state of a wheel in a run.
 type State string
 
 // The states of a wheel.

@@ -10,17 +10,15 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// GroupPlanner plans the wheels for groups of nodes. The sources are brought once
-// for all. Its errors end up in reports, so it takes the site's secrets out of them.
-// It is a Planner.
+// GroupPlanner plans the wheels for groups of nodes. It fetches the sources once for all groups.
+// Its errors appear in reports, so it removes the site's secrets from them. It is a Planner.
 type GroupPlanner struct {
 	plans   *planner.Planner
 	request planner.Request // holds for every group
 	target  planner.Target
 }
 
-// NewGroupPlanner brings the sources of a request. It uses plans, which must stay
-// open.
+// NewGroupPlanner fetches the sources of a request. It uses plans: the caller must keep it open.
 func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Request) (*GroupPlanner, error) {
 	target, err := plans.OpenTarget(ctx, r)
 	return &GroupPlanner{plans, r, target}, err
@@ -29,9 +27,8 @@ func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Requ
 // Spec is the part of every wheel's spec that the request decides.
 func (g *GroupPlanner) Spec() wheel.Spec { return g.target.Spec }
 
-// Group finds the fewest wheels for nodes (compat.Tables.Group). It first looks up
-// those of their torches that the tables lack; a torch that no index has leaves its
-// nodes out.
+// Group finds the fewest wheels for nodes (compat.Tables.Group). It first looks up the torches
+// that the tables lack. If no index has a node's torch, the node gets no wheel.
 func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
 	asked := map[[2]string]bool{}
 	for _, n := range nodes {
@@ -51,7 +48,7 @@ func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wh
 	return g.target.Tables().Group(nodes, spec)
 }
 
-// Ask implements Planner: the plan of a dry run.
+// Ask implements Planner, for a dry run.
 func (g *GroupPlanner) Ask(ctx context.Context, spec wheel.Spec) (*pipeline.Plan, string, error) {
 	plan, request, err := g.plans.PlanWithoutEngine(ctx, g.request, g.target.WithSpec(spec))
 	return plan, request, g.plans.Redact(err)

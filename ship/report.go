@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// Groups are the wheels of the plan as a report has them.
+// Groups returns the wheels of the plan in the form of the report.
 func (p *Plan) Groups() []report.Group {
 	out := []report.Group{}
 	for _, w := range p.Wheels {
@@ -44,7 +44,7 @@ type Leftover struct {
 	Hint    string   `json:"hint"`
 }
 
-// Leftovers are the nodes that get no wheel in JSON.
+// Leftovers returns the nodes that get no wheel, for JSON.
 func (p *Plan) Leftovers() []Leftover {
 	out := []Leftover{}
 	for _, l := range p.Left {
@@ -53,8 +53,8 @@ func (p *Plan) Leftovers() []Leftover {
 	return out
 }
 
-// Lines are the plan for a person: each wheel with its nodes and the reasons for
-// it, then who gets none.
+// Lines returns the plan as text: each wheel with its nodes and the reasons for it, then the
+// nodes that get no wheel.
 func (p *Plan) Lines() []string {
 	lines := []string{p.summaryLine()}
 	for _, w := range p.Wheels {
@@ -99,7 +99,7 @@ func (p *Plan) summaryLine() string {
 	return line
 }
 
-// description are a state for people.
+// description returns the state as text.
 func (s State) description() string {
 	switch s {
 	case ToBuild:

@@ -49,7 +49,7 @@ func TestShip(t *testing.T) {
 		t.Errorf("again: %v, changed %q, built %q, %d connections, files %q", err, changed(r), f.works.built, dials, puts)
 	}
 	var out strings.Builder
-	if err := r.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nnothing to do: 3 nodes run what they need\n") {
+	if err := r.Print(&out); err != nil || !strings.HasSuffix(out.String(), "\nnothing to do: 3 nodes already run their wheels\n") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	if entries, _ := os.ReadDir(f.dir); len(entries) > 0 {

@@ -19,8 +19,8 @@ const (
 	againHint  = "something changed them after the installation; put the wheel back: dsbuild deploy INVENTORY"
 	byHandHint = "something changed them after the installation: install that DeepSpeed again"
 	fitHint    = "make its environment like that of the others, or have a wheel built for it: dsbuild ship INVENTORY"
-	alikeHint  = "make the environments alike, with what made them: dsbuild changes DeepSpeed alone"
-	kindsHint  = "make the environments alike; where they are meant to differ, name their wheels with --wheel, or look at each kind with --limit"
+	alikeHint  = "make the environments alike, with the tool that made them; dsbuild changes only DeepSpeed"
+	kindsHint  = "make the environments alike; if they differ on purpose, name their wheels with --wheel, or verify each kind with --limit"
 )
 
 // judgeAll adds to each node its differences: those that the node shows alone, those from its wheel,
@@ -78,14 +78,14 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 		return
 	}
 	if s.facts.Unfinished {
-		s.differ("wait for the deploy that runs, or deploy again", "a change of its environment is under way, or was cut off")
+		s.differ("wait for the running deploy, or deploy again", "a change of its environment is in progress, or was interrupted")
 	}
 	if s.facts.Leftovers && !s.facts.Unfinished {
-		s.remark("files of a deploy that runs, or was cut off, lie in %s; the next deploy removes them", node.ShownPath(s.facts.Prefix+"/.dsbuild"))
+		s.remark("files of a running or interrupted deploy are in %s; the next deploy removes them", node.ShownPath(s.facts.Prefix+"/.dsbuild"))
 	}
 	if s.facts.DeepSpeed == nil {
 		s.runsOther = true
-		if len(s.differs) == 0 { // else look.py has reported where it has one
+		if len(s.differs) == 0 { // else look.py has already reported its DeepSpeed
 			s.differ(deployHint, "it has no DeepSpeed")
 		}
 	}
@@ -95,7 +95,7 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 	}
 	if reasons := l.unfit(tables, *s.facts); s.wheel == nil && len(reasons) > 0 {
 		s.runsOther = true
-		s.differ(fitHint, "the DeepSpeed that it has does not fit it: %s", strings.Join(reasons, "; "))
+		s.differ(fitHint, "its DeepSpeed does not fit it: %s", strings.Join(reasons, "; "))
 	}
 	try := byHandHint
 	if l.Noted != nil {
@@ -105,10 +105,10 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 		p         paths
 		one, many string
 	}{
-		{l.altered, "is not what RECORD says", "are not what RECORD says"},
+		{l.altered, "does not match RECORD", "do not match RECORD"},
 		{l.missing, "is missing", "are missing"},
-		{l.unknown, "is code that RECORD does not know", "are code that RECORD does not know"},
-		{l.Links, "is a link to a folder, which RECORD does not know", "are links to folders, which RECORD does not know"},
+		{l.unknown, "is code that RECORD does not list", "are code that RECORD does not list"},
+		{l.Links, "is a link to a folder that RECORD does not list", "are links to folders that RECORD does not list"},
 		{l.Code, "is not the byte code of its module", "are not the byte code of their modules"},
 	} {
 		if c.p.Count > 0 {
@@ -116,10 +116,10 @@ func (s *nodeState) judgeItself(tables *compat.Tables) {
 		}
 	}
 	if l.Litter.Count > 0 {
-		s.remark("%s", l.Litter.sentence("lies in its folder, unknown to RECORD", "lie in its folder, unknown to RECORD"))
+		s.remark("%s", l.Litter.sentence("is in its folder, but not in RECORD", "are in its folder, but not in RECORD"))
 	}
 	if l.Bare {
-		s.remark("its DeepSpeed has no RECORD: its files are compared with those of other nodes alone")
+		s.remark("its DeepSpeed has no RECORD: dsbuild compares its files only with those of other nodes")
 	}
 }
 
@@ -155,7 +155,7 @@ func newPaths(all []string) paths {
 func (s *nodeState) judgeWheel(files map[string]map[string]string) {
 	w, d := s.wheel, s.facts.DeepSpeed
 	if w == nil && len(s.unfit) > 0 {
-		s.differ("name one wheel with --wheel, or some nodes with --limit", "which wheel it is to run is not clear: %s", strings.Join(s.unfit, "; "))
+		s.differ("choose one wheel with --wheel, or fewer nodes with --limit", "dsbuild cannot choose a wheel for it: %s", strings.Join(s.unfit, "; "))
 	}
 	if w == nil || d == nil || s.facts.MissingPython() != "" {
 		return
@@ -181,7 +181,7 @@ func (s *nodeState) judgeWheel(files map[string]map[string]string) {
 	case d.SHA256 != "":
 		s.differ(deployHint, "it runs another wheel of that version (sha256 %.12s), not %s (%.12s)", d.SHA256, name, w.Manifest.SHA256)
 	case s.proven:
-		s.remark("dsbuild did not install it, but every file is that of %s", name)
+		s.remark("dsbuild did not install it, but all its files are those of %s", name)
 	}
 }
 
@@ -316,16 +316,16 @@ func judgeFiles(group []*nodeState) {
 		switch {
 		case !alike && !tie:
 			if strays := s.strays(norm.installed.contents.files); strays.Count > 0 {
-				what := fmt.Sprintf("not what %d of %s with this version have, whatever RECORD says", len(kinds[0]), ui.Count(len(group), "node"))
-				s.differ(deployHint, "%s", strays.sentence("is "+what, "are "+what))
+				from := fmt.Sprintf(" from %d of %s with this version, whatever RECORD says", len(kinds[0]), ui.Count(len(group), "node"))
+				s.differ(deployHint, "%s", strays.sentence("differs"+from, "differ"+from))
 			}
 		case tie && s.whole():
 			other := norm
 			if alike {
 				other = kinds[1][0]
 			}
-			what := fmt.Sprintf("not what %s has with this version, whatever RECORD says: no majority", other.Host.Name)
-			s.differ(deployHint, "%s", s.strays(other.installed.contents.files).sentence("is "+what, "are "+what))
+			from := fmt.Sprintf(" from %s with this version, whatever RECORD says: no majority", other.Host.Name)
+			s.differ(deployHint, "%s", s.strays(other.installed.contents.files).sentence("differs"+from, "differ"+from))
 		}
 	}
 }
@@ -360,10 +360,10 @@ func (s *nodeState) judgeNote() {
 	n := s.installed.Noted
 	switch {
 	case n.Version != s.installed.Version:
-		s.remark("dsbuild had installed DeepSpeed %s there; this one came by other means", n.Version)
+		s.remark("dsbuild had installed DeepSpeed %s there; another tool installed this one", n.Version)
 	case s.proven:
-		s.remark("it was installed again by other means than dsbuild")
+		s.remark("another tool than dsbuild installed it again")
 	default:
-		s.differ(deployHint, "its RECORD is not the one that dsbuild noted when it installed %s", n.Wheel)
+		s.differ(deployHint, "its RECORD differs from the one that dsbuild noted when it installed %s", n.Wheel)
 	}
 }

@@ -124,7 +124,7 @@ def look_along(wheels):
             continue
         wrong = altered(info)
         if wrong:
-            emit({"wrong": "files of %s are not what RECORD says, or missing: %s" % (name, some(wrong)), "advice": "deploy-force"})
+            emit({"wrong": "files of %s do not match RECORD, or are missing: %s" % (name, some(wrong)), "advice": "deploy-force"})
         attempt(lambda: check_found(name, metadata_version(info)))
 
 

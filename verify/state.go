@@ -175,7 +175,7 @@ func (s *nodeState) inspectFiles(ctx context.Context) error {
 	return nil
 }
 
-// loadOps returns the error of look, if there is one, and loads every op if the level is VerifyLoad.
+// loadOps returns the error of look, if there is one, and loads every op if the level is LevelLoad.
 func (s *nodeState) loadOps(ctx context.Context) error {
 	switch {
 	case s.facts.MissingPython() != "":

@@ -1,10 +1,10 @@
-// Package verify inspects the nodes of an inventory without changing them. It reports which of
-// them run the same, and how the others differ.
+// Package verify inspects the nodes of an inventory without changing them. It reports which nodes
+// run the same software, and how the others differ.
 //
 // On each node it takes two steps: probe gathers the facts and the digests of all files of the
 // DeepSpeed there, and load imports DeepSpeed and loads every op. Then it compares the nodes with
-// their wheels or, without wheels, with the majority. A node reports what RECORD says and what is
-// there; the comparison is the driver's.
+// their wheels or, without wheels, with the majority. A node reports the digests in RECORD and
+// those of its files; the driver compares them.
 package verify
 
 import (
@@ -21,7 +21,7 @@ import (
 // Options are the resolved settings of a verification.
 type Options struct {
 	fleet.Options
-	Wheels []wheels.Wheel // the wheels that the nodes should run; none: what most nodes run
+	Wheels []wheels.Wheel // the wheels that the nodes should run; none: nodes should run the same as most others
 	Level  Level
 }
 

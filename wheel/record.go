@@ -150,8 +150,8 @@ func (a recordCheck) isSignature(name string) bool {
 	return name == a.inDistInfo("RECORD.jws") || name == a.inDistInfo("RECORD.p7s")
 }
 
-// verifyFiles compares files with what RECORD says of them, several at once,
-// and returns the findings in their order.
+// verifyFiles compares files with their entries in RECORD, several at once, and returns the findings
+// in the order of the files.
 func (a recordCheck) verifyFiles(ctx context.Context, files []RecordEntry) []string {
 	order := make([]int, len(files))
 	for i := range order {

@@ -96,7 +96,7 @@ func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (stri
 	return builds.readVersion(ctx, filepath.Join(s.env, "bin", "python"), "-c", "import torch; print('torch', torch.__version__)")
 }
 
-// built is what dsbuild says of the wheel it has made.
+// built is dsbuild's description of the wheel that it has made.
 type built struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
@@ -137,7 +137,7 @@ func (builds wheelBuilds) siteEnv() []string {
 	return builds.commandEnv("XDG_CACHE_HOME="+builds.site.path("cache"), "XDG_STATE_HOME="+builds.site.path("state"))
 }
 
-// emptyCaches empties parts of what dsbuild keeps from build to build.
+// emptyCaches empties some of the caches that dsbuild keeps from build to build.
 func (builds wheelBuilds) emptyCaches(parts ...string) error {
 	var err error
 	for _, part := range parts {
@@ -225,7 +225,8 @@ type way struct {
 	do     func(context.Context) (built, error)
 }
 
-// buildVariants lists the ways to build that are compared, in this order: what each leaves, the next finds.
+// buildVariants lists the compared ways to build, in this order: each finds the caches of the one
+// before it.
 func (builds wheelBuilds) buildVariants(round int) []way {
 	ours := func(args ...string) func(context.Context) (built, error) {
 		return func(ctx context.Context) (built, error) {

@@ -133,13 +133,12 @@ func (races fleetRaces) readSentBytes() (spread, error) {
 	return spreadOf(all), nil
 }
 
-// sentText says what dsbuild had to send.
+// sentText describes the data that dsbuild had to send.
 func sentText(sent spread) string {
 	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules, which the others have the nodes make.\n", dsbuildName, ui.Size(int64(sent.median)))
 }
 
-// emptyHomes removes what others left there: Ansible sends no file that is
-// there already.
+// emptyHomes removes the files of other tools there: Ansible sends no file that exists already.
 func (races fleetRaces) emptyHomes() error {
 	var err error
 	for _, node := range races.fleet.Nodes {

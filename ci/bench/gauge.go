@@ -15,9 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/proc"
 )
 
-// gauge reads the CPU time of the nodes: of their servers, and of everything
-// that ran below them. What outlives its connection falls to this process, which
-// is made to inherit it.
+// gauge reads the CPU time of the nodes: of their servers, and of all processes below them. This
+// process inherits the processes that outlive their connection.
 type gauge struct {
 	fleet   *nodes.Fleet
 	orphans time.Duration // of those that have ended
@@ -34,8 +33,8 @@ func (g *gauge) passOver() {
 	}
 }
 
-// adoptOrphans makes what nodes leave behind fall to this process, if it is called
-// before they are started.
+// adoptOrphans makes this process inherit the orphans of the nodes. Call it before the nodes
+// start.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
 // settleLimit is how long nodes may be at work after the last command has ended.
@@ -62,8 +61,8 @@ func (g *gauge) readCPU() (time.Duration, error) {
 	}
 }
 
-// sortProcesses finds the servers among all processes, and what else runs on the nodes.
-// Orphans that have ended are waited for.
+// sortProcesses finds the servers among all processes, and the other processes of the nodes. It
+// waits for orphans that have ended.
 func (g *gauge) sortProcesses(all []proc.Process) (servers, busy []proc.Process, err error) {
 	var pids []int
 	for _, n := range g.fleet.Nodes {

@@ -47,8 +47,8 @@ func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 	return growthText(all), nil
 }
 
-// measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
-// below another one than dsbuild, so that what is measured is the driver's alone.
+// measureNodes measures one fleet. Its nodes, with all programs that dsbuild runs on them, are
+// children of another process than dsbuild, so that dsbuild's figures are the driver's alone.
 func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
 	dir, err := scratch.New(ws.dir)

@@ -37,7 +37,8 @@ func main() {
 	os.Exit(runBench(ctx, os.Args[1:]))
 }
 
-// innerProgram is what this program is when it calls itself; nil: the benchmarks.
+// innerProgram returns the program for these arguments when this program calls itself; nil: the
+// benchmarks.
 func innerProgram(args []string) func(args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -27,8 +27,7 @@ type sample struct {
 	Nodes float64 // seconds of CPU time on the nodes
 }
 
-// race measures contenders in turns, so that what changes on this machine
-// meanwhile meets all of them.
+// race measures contenders in turns, so that changes of this machine's load affect all of them.
 type race struct {
 	title  string
 	nodes  int // the work is done on the first so many
@@ -84,7 +83,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 		}
 		env = append(slices.Clone(env), more...)
 	}
-	syscall.Sync() // what others have written is not for this one to wait for
+	syscall.Sync() // this contender must not wait for the writes of others
 	begin, err := races.gauge.readCPU()
 	if err != nil {
 		return sample{}, err

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
-// ranking is what came of a race.
+// ranking is the result of a race.
 type ranking struct {
 	title      string
 	contenders []contender
@@ -88,7 +88,7 @@ func (r ranking) leanness(others ...string) string {
 	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s %.2f s, %.2f of it.\n", best, least, dsbuildName, ours, ours/least)
 }
 
-// listTools names what exactly was compared.
+// listTools names the compared tools with their versions.
 func (ws *workspace) listTools() string {
 	return "Compared: " + parts.Markdown(strings.Join(ws.versions, "; ")) + ".\n"
 }

@@ -29,7 +29,7 @@ const fleetSize = 64
 //
 //	nodes/     the fleet, with inventory.yaml and known_hosts
 //	wheels/    the wheels to deploy
-//	ansible/   what Ansible writes down of itself
+//	ansible/   Ansible's own files
 //	build/     where wheels are built, with the toolchain
 //	bin/bench  this program
 //	logs/      the tools' output in the last run of each part

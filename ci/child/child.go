@@ -23,7 +23,7 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a program to its end; what it says goes to standard error.
+// Run runs a program to its end. Its messages go to standard error.
 func Run(ctx context.Context, stdout io.Writer, name string, args ...string) error {
 	cmd := Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, os.Stderr

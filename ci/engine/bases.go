@@ -133,7 +133,7 @@ func makeBase(ctx context.Context, l Layout, con *console, p piece) error {
 	return buildPiece(ctx, l, con, []piece{p}, baseFree)
 }
 
-// ground is what bases inherit from this host.
+// ground holds the settings that bases inherit from this host.
 type ground struct {
 	debian mirrors
 	ubuntu mirrors

@@ -27,7 +27,7 @@ func (c *console) printLine(piece, format string, args ...any) {
 // reportEvery is how often a long step says how far it is.
 const reportEvery = 10 * time.Second
 
-// reportProgress says every few seconds what status returns, until stop is called.
+// reportProgress prints the result of status every few seconds, until stop is called.
 func (c *console) reportProgress(piece string, status func() string) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	began := time.Now()

@@ -21,7 +21,7 @@ import (
 // compiler, and a first toolchain with CUDA in the engine's cache.
 const needFree = 25 << 30
 
-// hostRelease is the text that says what this host is, "" where there is none.
+// hostRelease returns the text that identifies this host's system, "" if there is none.
 func hostRelease() string {
 	text, _ := os.ReadFile("/etc/os-release")
 	return string(text)

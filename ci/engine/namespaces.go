@@ -58,8 +58,8 @@ func devLinks() map[string]string {
 // engineSocket is where the engine listens, as it sees it itself.
 const engineSocket = "/run/dagger/engine.sock"
 
-// engineCommand is what runs inside. A small pool of prepared networks is
-// enough and starts and stops faster than the engine's own default of 128.
+// engineCommand is the command that runs inside. A small pool of prepared networks is enough, and
+// starts and stops faster than the engine's own default of 128.
 func engineCommand() []string {
 	return []string{"/usr/local/bin/dagger-engine", "--addr", "unix://" + engineSocket, "--root", "/var/lib/dagger", "--oci-cni-pool-size", "4", "--config", "/etc/dagger/engine.toml"}
 }

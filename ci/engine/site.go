@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// registry is what Dagger's engine.json says of an image registry.
+// registry is the entry of an image registry in Dagger's engine.json.
 type registry struct {
 	Mirrors  []string `json:"mirrors,omitempty"`  // asked first, in order: host[:port][/path]
 	HTTP     *bool    `json:"http,omitempty"`     // no TLS

@@ -190,8 +190,8 @@ func (l Layout) spawnSupervisor() (<-chan struct{}, error) {
 	return gone, nil
 }
 
-// engineEnv is the environment of the engine: what reaches the network by a
-// proxy stays, everything else of the caller does not.
+// engineEnv is the environment of the engine: of the caller's variables, it keeps only those for a
+// proxy.
 func engineEnv(host []string) []string {
 	return append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1"},
 		proxyVariables(host)...)

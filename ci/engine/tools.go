@@ -116,7 +116,7 @@ func goHint(err error) error {
 	return hint.With(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
 }
 
-// output collects what a command says while it runs.
+// output collects the output of a command while it runs.
 type output struct {
 	mu    sync.Mutex
 	lines []string

@@ -118,7 +118,7 @@ type collector struct {
 	ui      ui.Reporter
 	running map[id]ui.Step
 	partial map[id]string      // a line whose end has not come yet
-	said    map[id]*child.Tail // what tests with their subtests, and packages, said last
+	said    map[id]*child.Tail // the last output of tests with their subtests, and of packages
 	failed  map[string]bool
 }
 

@@ -45,8 +45,7 @@ func parseList(text string) ([]listed, error) {
 	return all, nil
 }
 
-// pythonVersion is what pip calls the wheel's Python: 3.11 for cp311, 3 for
-// py2.py3.
+// pythonVersion returns pip's name for the wheel's Python: 3.11 for cp311, 3 for py2.py3.
 func (w listed) pythonVersion() string {
 	tags := strings.Split(w.python, ".")
 	digits := strings.TrimLeft(tags[len(tags)-1], "abcdefghijklmnopqrstuvwxyz")
@@ -56,8 +55,8 @@ func (w listed) pythonVersion() string {
 	return digits[:1] + "." + digits[1:]
 }
 
-// downloadArgs returns the arguments by which pip downloads this file and no other. What Python the
-// wheel would run on does not matter here.
+// downloadArgs returns the arguments by which pip downloads this file and no other. The Python on
+// which the wheel would run does not matter here.
 func (w listed) downloadArgs(list, dir string) []string {
 	q := []string{
 		"-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir",

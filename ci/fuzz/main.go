@@ -51,8 +51,7 @@ func parseDuration(args []string) (time.Duration, error) {
 	return each, err
 }
 
-// fuzzAll fuzzes on after a target has failed: what another one finds may be
-// the better clue.
+// fuzzAll continues after a target has failed: another target may find the better clue.
 func fuzzAll(ctx context.Context, each time.Duration, w io.Writer) error {
 	all, err := findTargets()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package gotest reads what go test -json prints.
+// Package gotest reads the output of go test -json.
 package gotest
 
 import (

@@ -1,4 +1,4 @@
-// Package needs says what becomes of a test whose real parts this machine does not have.
+// Package needs decides how a test ends if this machine lacks the real parts that it needs.
 package needs
 
 import (

@@ -31,7 +31,7 @@ type Env int
 
 // The environments a node can have.
 const (
-	// WithTorch has torch and what DeepSpeed needs, hard links to one cache.
+	// WithTorch has torch and DeepSpeed's requirements, hard links to one cache.
 	WithTorch Env = iota
 	// FakeTorch has a stub that says it is torch FakeTorchVersion, and nothing else, not even pip.
 	FakeTorch
@@ -45,7 +45,7 @@ const (
 	FakeTorchCUDA    = "12.4"
 )
 
-// String is the environment's name in the file that says what was made.
+// String is the environment's name in the file that lists the finished environments.
 func (e Env) String() string {
 	return [...]string{"torch", "fake-torch", "none"}[e]
 }
@@ -61,7 +61,7 @@ type Options struct {
 	Each map[int]Env
 	// Torch is the version for WithTorch; "" means DefaultTorch.
 	Torch string
-	// Packages go into WithTorch besides torch and what DeepSpeed needs.
+	// Packages go into WithTorch besides torch and DeepSpeed's requirements.
 	Packages []string
 	// Python is the major.minor version of the interpreters; "" means 3.11.
 	Python string
@@ -187,8 +187,8 @@ func newFleet(opt Options) (*Fleet, error) {
 	return f, nil
 }
 
-// start makes what is missing and starts all nodes. Processes that a killed program has left on
-// its nodes are ended first.
+// start makes the missing files and starts all nodes. First it ends the processes that a killed
+// program left on its nodes.
 func (f *Fleet) start(ctx context.Context, opt Options) error {
 	if err := f.layOut(); err != nil {
 		return err

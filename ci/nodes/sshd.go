@@ -232,7 +232,7 @@ func (f *Fleet) Start(i int) error {
 	if strings.ContainsAny(n.Dir, "\t\n\"'%") {
 		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
 	}
-	if err := n.stopServer(); err != nil { // what an earlier server has left
+	if err := n.stopServer(); err != nil { // remains of an earlier server
 		return err
 	}
 	if err := os.WriteFile(n.configFile(), []byte(n.serverConfig(f.sshd, f.User)), 0o600); err != nil {
@@ -349,7 +349,7 @@ func withEnv(all []proc.Process, kv string) []int {
 	return found
 }
 
-// Down stops every node and what runs on it. Files stay.
+// Down stops every node and all its processes. Files stay.
 func (f *Fleet) Down() error {
 	var errs []error
 	for _, n := range f.Nodes {

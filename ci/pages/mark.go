@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// mark is one line of a comment that says how what follows is tested.
+// mark is one line of a comment. It says how the text that follows is tested.
 type mark struct {
 	line int
 	key  string

@@ -33,8 +33,8 @@ func (d Document) Check() error {
 	return err
 }
 
-// Save writes the section with that title, "### title" and what follows, whole
-// or not at all. The others stay as they are.
+// Save writes the section with that title: "### title" and the text after it. It writes all of the
+// section or nothing. Other sections stay as they are.
 func (d Document) Save(title, section string) error {
 	old, err := os.ReadFile(d.File)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// origin says when, of what and where results are.
+// origin says when, where and from which commit the results are.
 type origin struct {
 	when    time.Time
 	commit  string // with changes behind it where the tree is not just that

@@ -1,5 +1,5 @@
-// Package parts runs long work in parts, each of which can be done by itself. It gets what a part
-// needs, does the work and writes the result into a document of the checkout.
+// Package parts runs long work in independent parts. It gets the needs of a part, does the work
+// and writes the result into a document of the checkout.
 package parts
 
 import (
@@ -23,13 +23,13 @@ type Part struct {
 	Name  string
 	About string // one line for people
 	Needs []Need // got in this order
-	// Do does the work and returns the part's section of the document. With an error, what it
-	// returns is printed.
+	// Do does the work and returns the part's section of the document. If it fails, the section
+	// is printed.
 	Do func(ctx context.Context) (section string, err error)
 }
 
-// Need is something that parts find ready; of several parts with the same, the first gets it. Get
-// returns a remark about it.
+// Need is something that must be ready before a part begins. If several parts have the same need,
+// the first part gets it. Get returns a remark about it.
 type Need struct {
 	Title string
 	Get   func(ctx context.Context, step ui.Step) (remark string, err error)

@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command pictures is `make pictures`: it runs dsbuild on local nodes at a real
-// terminal and keeps what that shows in docs/pictures, as SVG. Nothing in a
-// picture is typed by hand.
+// Command pictures is `make pictures`: it runs dsbuild on local nodes at a real terminal and saves
+// the terminal's screen in docs/pictures, as SVG. Nothing in a picture is typed by hand.
 package main
 
 import (

@@ -11,8 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// screen is a terminal of a fixed width that never scrolls. It knows what dsbuild
-// sends: the beginning of the line, a line up, clear to the end, and colours.
+// screen is a terminal of a fixed width that never scrolls. It knows the
+// control sequences that dsbuild sends: to the beginning of the line, a line up, clear to the end,
+// and colours.
 type screen struct {
 	columns  int
 	rows     [][]cell

@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 )
 
-// machine is how this machine builds and what its nodes run.
+// machine describes how this machine builds, and the programs of its nodes.
 type machine struct {
 	dir    string // holds bin and dist: the checkout, or a folder of the cache where that is read-only
 	engine bool   // a container engine builds the wheel, else the machine itself

@@ -43,8 +43,8 @@ func main() {
 	printStep("done in %s. The nodes are stopped; a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
 }
 
-// runQuickstart does side by side what waits for the network (the nodes' torch)
-// and what waits for the compiler.
+// runQuickstart does two things at the same time: one waits for the network (the nodes' torch), the
+// other for the compiler.
 func runQuickstart(ctx context.Context) error {
 	m, err := readMachine(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// life is what keeps a cluster alive, and ends it.
+// life keeps a cluster alive, and ends it.
 type life struct {
 	head  int             // process of the head's first, as this machine counts
 	lease *os.File        // the cluster lives until this is closed
@@ -76,8 +76,8 @@ func (c *Cluster) headCommand(input, log *os.File, extra ...*os.File) *exec.Cmd 
 	return cmd
 }
 
-// openReadiness returns a file to which a process writes a line when it is ready, and
-// what waits for that. It is false if the process ended, or takes too long.
+// openReadiness returns a file to which a process writes a line when it is ready, and a function
+// that waits for that line. wait returns false if the process ends, or takes too long.
 func openReadiness() (ready *os.File, wait func() bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // list prints what go test prints, and collects why tests were skipped.
 type list struct {
 	w       io.Writer
-	said    map[string][]string // what each test and package printed, by its name
+	said    map[string][]string // the output of each test and package, by its name
 	reasons []string            // in the order of their first test
 	skipped map[string][]string // tests by reason
 }

@@ -82,7 +82,7 @@ The first node is the master. dsbuild changes nothing and leaves nothing on the 
 	return cmd
 }
 
-// checkNames are what --skip takes.
+// checkNames returns the values of --skip.
 func checkNames() []string {
 	var names []string
 	for _, kind := range check.Skippable() {
@@ -117,7 +117,7 @@ func runCheck(ctx context.Context, a *app, opts checkOptions) error {
 	return errors.Join(outcome, opts.printReport(a, report))
 }
 
-// readFlags finds what flags cannot say by their types.
+// readFlags checks the values of flags beyond their types.
 func (o checkOptions) readFlags() (check.Options, error) {
 	if err := o.connectOptions.checkFlags(o.command); err != nil {
 		return check.Options{}, err
@@ -194,8 +194,8 @@ func (o checkOptions) printReport(a *app, report *check.Report) error {
 	return errors.Join(errs...)
 }
 
-// checkFormat is what writes a report of a check in the format that the ending of a
-// name asks for; nil for any other.
+// checkFormat returns the function that writes a report of a check in the format of the file name's
+// ending; nil for any other ending.
 func checkFormat(file string) func(io.Writer, *check.Report, check.About) error {
 	switch filepath.Ext(file) {
 	case ".json":

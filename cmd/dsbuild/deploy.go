@@ -236,7 +236,7 @@ func (o deployOptions) keptLogs() fleet.Logs {
 	return fleet.Logs{Dir: filepath.Join(xdg.StateHome, "dsbuild", "logs"), Failed: true}
 }
 
-// loadNodes reads the inventory, and keeps what --limit and --retry-failed leave. An
+// loadNodes reads the inventory, and keeps the nodes that --limit and --retry-failed select. An
 // inventory without nodes is a *nothingError.
 func (o deployOptions) loadNodes(ctx context.Context, a *app) (*inventory.Inventory, error) {
 	if o.retryFailed == "" {
@@ -290,7 +290,7 @@ func (o deployOptions) handleNothingToDo(a *app, err error) error {
 	return ui.JSON(a.stdout, report.Empty(o.commandName()))
 }
 
-// runFleet surveys the nodes, applies the plan and tells what came of it.
+// runFleet surveys the nodes, applies the plan and reports the result.
 func runFleet(ctx context.Context, a *app, opts deployOptions, d *deploy.Deployment, survey func(context.Context) (deploy.Plan, error)) error {
 	defer d.Close()
 	plan, err := survey(ctx)
@@ -315,7 +315,7 @@ func tell(ctx context.Context, a *app, opts deployOptions, report *report.Report
 	return errors.Join(outcome, printReport(a, opts, report))
 }
 
-// checkFlags finds what flags cannot say by their types.
+// checkFlags checks the values of flags beyond their types.
 func (o deployOptions) checkFlags() error {
 	if err := o.connectOptions.checkFlags(o.command); err != nil {
 		return err
@@ -391,7 +391,7 @@ func parseMaxFail(o deployOptions) (func(failed, of int) bool, error) {
 	return func(failed, _ int) bool { return failed > n }, nil
 }
 
-// parseBandwidth turns --bwlimit into what holds all transfers back together.
+// parseBandwidth turns --bwlimit into a limiter for all transfers together.
 func parseBandwidth(o deployOptions) (*rate.Limiter, error) {
 	if o.bwlimit == "" {
 		return nil, nil
@@ -467,8 +467,8 @@ func writeReports(opts deployOptions, r *report.Report) error {
 	return errors.Join(errs...)
 }
 
-// reportFormat is what writes a report in the format that the ending of a name
-// asks for; nil for any other.
+// reportFormat returns the function that writes a report in the format of the file name's ending;
+// nil for any other ending.
 func reportFormat(file string) func(io.Writer, *report.Report, report.About) error {
 	switch filepath.Ext(file) {
 	case ".json":

@@ -57,7 +57,7 @@ func addConnectFlags(cmd *cobra.Command, opts *connectOptions) {
 	flags.StringArrayVar(&opts.salloc, "salloc", nil, "with --via slurm: one more `OPTION` of salloc, such as --salloc=--reservation=maint or --salloc=--gres=gpu:1; repeatable")
 }
 
-// checkFlags finds what flags cannot say by their types.
+// checkFlags checks the values of flags beyond their types.
 func (o connectOptions) checkFlags(command string) error {
 	switch o.via {
 	case viaSlurm:

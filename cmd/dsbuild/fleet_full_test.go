@@ -170,7 +170,7 @@ func TestFullFleetShip(t *testing.T) {
 	}
 
 	out, errs, took := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--report", "again.json")
-	if !strings.HasSuffix(out, "\nnothing to do: 6 nodes run what they need\n") {
+	if !strings.HasSuffix(out, "\nnothing to do: 6 nodes already run their wheels\n") {
 		t.Errorf("the second run ends with\n%s", out)
 	}
 	for _, no := range []string{"compile", "engine", "sending", "from the store"} {

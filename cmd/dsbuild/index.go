@@ -86,7 +86,7 @@ func runIndex(ctx context.Context, a *app, o indexOptions, command string) error
 	return printIndex(a, sum)
 }
 
-// checkIndexURL refuses what installers could not take.
+// checkIndexURL refuses an address that installers cannot use.
 func checkIndexURL(text, command string) error {
 	if text == "" {
 		return nil

@@ -80,8 +80,7 @@ func runInspect(ctx context.Context, a *app, path string, asJSON bool) error {
 	return errors.Join(append(damaged, err)...)
 }
 
-// wheelsAt returns what path names: itself, or the wheels in it where it is a
-// folder of wheels.
+// wheelsAt returns the wheels at path: path itself, or the wheels in it if it is a folder of wheels.
 func wheelsAt(command, path string) (files []string, folder bool, err error) {
 	info, err := os.Stat(path)
 	switch {

@@ -107,8 +107,7 @@ type failedWheel struct {
 	Hint  string `json:"hint,omitempty"`
 }
 
-// printMatrix prints what became of each entry, for people or as one JSON
-// document.
+// printMatrix prints the result of each entry, for people or as one JSON document.
 func printMatrix(a *app, asJSON bool, results []pipeline.Result) error {
 	doc := matrixDocument{Wheels: []namedWheel{}, Failed: []failedWheel{}}
 	var rows [][]string

@@ -126,7 +126,8 @@ func runNodes(ctx context.Context, a *app, opts nodesOptions) error {
 	return ui.Table(a.stdout, []string{"NAME", "ADDRESS", "PORT", "USER", "PYTHON", "GROUPS"}, rows)
 }
 
-// printConverted prints the inventory in another notation, and notes what that leaves out.
+// printConverted prints the inventory in another notation, and names the values that it cannot
+// hold.
 func printConverted(a *app, inv *inventory.Inventory, notation string) error {
 	text, lost, err := inv.Write(notation)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// app is what every command is given: the streams, the reporter that owns
-// stderr, and the version. Commands never touch os.Stdout and its kin.
+// app holds the things that every command gets: the streams, the reporter that owns stderr, and the
+// version. Commands never use os.Stdout, os.Stderr or os.Stdin.
 type app struct {
 	stdin    io.Reader
 	stdout   io.Writer   // results

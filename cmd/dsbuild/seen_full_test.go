@@ -205,7 +205,7 @@ func TestFullFleetOfAHundredFailures(t *testing.T) {
 	if len(groups) != 3 || groups[0] != 50 || groups[1] != 50 || groups[2] != 50 { // the third part runs it already
 		t.Errorf("groups %v", groups)
 	}
-	if seen, _ = c.dsbuild(t, 0, again...); !strings.Contains(seen, "nothing to retry: in r.json no node is other than ok") {
+	if seen, _ = c.dsbuild(t, 0, again...); !strings.Contains(seen, "nothing to retry: all nodes in r.json are ok") {
 		t.Error("a third run has something to do")
 	}
 }

@@ -75,7 +75,7 @@ Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.`,
 	return cmd
 }
 
-// checkFlags finds what flags cannot say by their types.
+// checkFlags checks the values of flags beyond their types.
 func (o *shipOptions) checkFlags(f *pflag.FlagSet) error {
 	if err := o.build.checkBuildFlags(f, o.fleet.command); err != nil {
 		return err

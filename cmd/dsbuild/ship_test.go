@@ -73,7 +73,7 @@ func TestShipFromTheStore(t *testing.T) {
 	}
 
 	out, said := program(t, home, 0, "ship", inv, "--ops", "cpu_adam")
-	if !strings.HasSuffix(out, "\nnothing to do: 2 nodes run what they need\n") || !strings.Contains(said, "\n2 nodes, 1 wheel: 1 already running\n") || strings.Contains(said, "engine") {
+	if !strings.HasSuffix(out, "\nnothing to do: 2 nodes already run their wheels\n") || !strings.Contains(said, "\n2 nodes, 1 wheel: 1 already running\n") || strings.Contains(said, "engine") {
 		t.Errorf("%s\n%s", out, said)
 	}
 

@@ -49,7 +49,7 @@ type menu struct {
 // plan is the result of a conversation.
 type plan struct {
 	commands [][]string // of dsbuild, one after the other
-	advice   string     // what else helps
+	advice   string     // further advice
 }
 
 // branch is an entry of a menu.

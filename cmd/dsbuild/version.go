@@ -39,7 +39,7 @@ func runVersion(a *app, asJSON bool) error {
 	return err
 }
 
-// versionLine is what dsbuild version and dsbuild --version print.
+// versionLine is the output of dsbuild version and dsbuild --version.
 func versionLine(version string) string {
 	return fmt.Sprintf("dsbuild %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

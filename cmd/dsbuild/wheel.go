@@ -109,7 +109,7 @@ func (o *wheelOptions) buildFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.out, "output", "o", "dist", "directory for wheels")
 }
 
-// placeFlags are those of them that say where wheels are built, and by what means.
+// placeFlags adds the flags that say where, and with which builder, wheels are built.
 func (o *wheelOptions) placeFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.builder, "builder", planner.Auto, "auto, dagger (a container engine) or host (this machine, no root needed)")
 	f.StringArrayVar(&o.engines, "engine", nil, "address of a Dagger engine: unix:///path/engine.sock, tcp://host:port, image+docker://REF; repeatable when dsbuild builds several wheels")

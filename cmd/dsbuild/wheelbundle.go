@@ -9,7 +9,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// wheelhouseDocument is what --json says of a wheelhouse.
+// wheelhouseDocument describes a wheelhouse in the output of --json.
 type wheelhouseDocument struct {
 	Path string `json:"path"`
 	wheel.Bundle

@@ -90,7 +90,7 @@ func (v Cache) Sum(file string) (sum string, size int64, err error) {
 	}
 	sum, size, err = wheel.HashFile(file)
 	if err == nil && before != "" && before == v.state(file) && v.makeDir() {
-		atomicfile.Write(before, strings.NewReader(fmt.Sprint(sum, " ", size)), 0o600) //nolint:errcheck // then it is read again
+		atomicfile.Write(before, strings.NewReader(fmt.Sprint(sum, " ", size)), 0o600) //nolint:errcheck // after a failure the file is read again
 		v.removeUnused()
 	}
 	return sum, size, err
@@ -119,10 +119,10 @@ func (v Cache) state(file string) string {
 	return filepath.Join(v.Dir, hex.EncodeToString(id[:])+".sum")
 }
 
-// touch marks an entry as used, so that forget removes it later.
+// touch marks an entry as used, so that removeUnused removes it later.
 func touch(file string) {
 	now := time.Now()
-	os.Chtimes(file, now, now) //nolint:errcheck // then it is forgotten earlier
+	os.Chtimes(file, now, now) //nolint:errcheck // after a failure the entry is removed earlier
 }
 
 // makeDir creates the cache folder and reports whether it exists.

@@ -57,7 +57,7 @@ func NewUsageError(hint, format string, args ...any) error {
 	return &UsageError{fmt.Errorf(format, args...), hint}
 }
 
-const buildHint = "build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name one with --wheel"
+const buildHint = "build one with: dsbuild wheel --arch 8.0 (the arch of your GPUs), or name one with --wheel"
 
 // Load reads the wheel at path, or every wheel in the folder at path. It counts copies of a
 // wheel once. A damaged wheel is an error with exit code 4. A wheel in the cache known is not
@@ -120,7 +120,7 @@ func loadWheel(ctx context.Context, file string) (Wheel, error) {
 	}
 	c := v.Contents
 	if !c.IsDeepSpeed() {
-		return Wheel{}, NewUsageError(buildHint, "%s: it is a wheel of %s, and only DeepSpeed is deployed", file, c.Name)
+		return Wheel{}, NewUsageError(buildHint, "%s: it is a wheel of %s; dsbuild deploys only DeepSpeed", file, c.Name)
 	}
 	commands, err := checkFolders(file)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestPreviousVersionsAreNoCause(t *testing.T) {
 	causes := report.Causes([]report.Node{
 		failed("gpu1", "0.19.7", backTo("0.19.7")),
 		failed("gpu2", "0.18.2", backTo("0.18.2")),
-		failed("gpu3", "0.18.2", errors.New("the node puts its environment back by itself, unseen")),
+		failed("gpu3", "0.18.2", errors.New("the node puts its environment back by itself; dsbuild could not confirm it")),
 	})
 	if len(causes) != 2 || len(causes[0].Nodes) != 2 || causes[1].Node != "gpu3" {
 		t.Errorf("%+v", causes)
@@ -122,7 +122,7 @@ func TestNoScreenIsFlooded(t *testing.T) {
 		r.Nodes = append(r.Nodes, report.Node{Name: fmt.Sprintf("rack%02d-gpu%03d", i/40, i%40), Status: report.Failed, Step: "verify", Error: "it says " + own})
 	}
 	out := printed(t, r)
-	if n := strings.Count(out, "\n"); n > 30 || !strings.Contains(out, "… and 1980 causes more, on 1980 nodes: --report FILE.html has them all\n") {
+	if n := strings.Count(out, "\n"); n > 30 || !strings.Contains(out, "… and 1980 more causes, on 1980 nodes: --report FILE.html has them all\n") {
 		t.Errorf("%d lines:\n%.2000s", n, out)
 	}
 }

@@ -45,7 +45,7 @@ func (r *Report) idle() bool {
 // idleVerdict is the last line of the report when ship had nothing to do.
 func (r *Report) idleVerdict() string {
 	if len(r.Nodes) == 1 {
-		return "nothing to do: 1 node runs what it needs"
+		return "nothing to do: 1 node already runs its wheel"
 	}
-	return fmt.Sprintf("nothing to do: %d nodes run what they need", len(r.Nodes))
+	return fmt.Sprintf("nothing to do: %d nodes already run their wheels", len(r.Nodes))
 }

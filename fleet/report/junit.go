@@ -15,7 +15,7 @@ import (
 // JUnit writes the report in the format of CI systems for test results: each node is a test. A
 // node that could not be reached is an error, because dsbuild learned nothing about it. A node
 // that failed, was refused or differs is a failure. If every node is ok but they run different
-// things, an additional last test fails: the suite passes only if the exit code is 0.
+// software, an additional last test fails: the suite passes only if the exit code is 0.
 func (r *Report) JUnit(w io.Writer, about About) error {
 	suite := junit.Suite{
 		Name:      about.Command,

@@ -68,7 +68,7 @@ func (r *Report) causes() []string {
 		more += len(c.Nodes)
 	}
 	if more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d causes more, on %s: --report FILE.html has them all", len(causes)-len(lines), ui.Count(more, "node")))
+		lines = append(lines, fmt.Sprintf("… and %d more causes, on %s: --report FILE.html has them all", len(causes)-len(lines), ui.Count(more, "node")))
 	}
 	return lines
 }
@@ -164,7 +164,7 @@ func (r *Report) remarks() []string {
 		lines = append(lines, fmt.Sprintf("%s (remark): %s", f.Names, f.Text))
 	}
 	if more := len(folded) - maxRemarks; more > 0 {
-		lines = append(lines, fmt.Sprintf("… and %d remarks more", more))
+		lines = append(lines, fmt.Sprintf("… and %d more remarks", more))
 	}
 	return lines
 }
@@ -210,7 +210,7 @@ func (r *Report) Verdict() string {
 		return strings.Join(parts, ", ")
 	}
 	if !r.Consistent {
-		return fmt.Sprintf("%s ok, but they run different things", ui.Count(total, "node"))
+		return fmt.Sprintf("%s ok, but they run different software", ui.Count(total, "node"))
 	}
 	first := r.Nodes[0]
 	equal := ", all equal"

@@ -20,7 +20,7 @@ const (
 	Failed      Status = "failed"      // a step failed
 	Unreachable Status = "unreachable" // no connection; includes a wrong host key
 	Refused     Status = "refused"     // the wheel does not fit, or the node cannot take it
-	Differs     Status = "differs"     // only by verify: runs something else
+	Differs     Status = "differs"     // only by verify: does not run the expected version or files
 	Skipped     Status = "skipped"     // not attempted
 )
 
@@ -46,7 +46,7 @@ type Report struct {
 // Difference is a property in which nodes differ.
 type Difference struct {
 	What   string            `json:"what"` // the name of a node.Property
-	Must   bool              `json:"must"` // nodes that differ in it do not run the same thing
+	Must   bool              `json:"must"` // nodes that differ in it do not run the same software
 	Values []DifferenceValue `json:"values"`
 }
 
@@ -195,7 +195,7 @@ func (r *Report) Err() error {
 	case r.Summary.OK == total && r.Consistent:
 		return nil
 	case r.Summary.OK == total:
-		return NotOK("the nodes run different things")
+		return NotOK("the nodes run different software")
 	case unfit == total:
 		return AllUnfit(total)
 	}

@@ -35,7 +35,7 @@ func LoadPast(path, command string) (*Past, error) {
 	defer f.Close()
 	p, err := readPast(f, command)
 	if err != nil {
-		return nil, wrongReport(path, err, "name a report that --report FILE.json, or --json, of dsbuild "+command+" has written")
+		return nil, wrongReport(path, err, "name a report that dsbuild "+command+" wrote with --report FILE.json or --json")
 	}
 	p.file = path
 	return p, nil
@@ -65,11 +65,11 @@ func readPast(r io.Reader, command string) (*Past, error) {
 	var odd *json.UnmarshalTypeError
 	switch err := json.Unmarshal(text, &report); {
 	case errors.As(err, &odd):
-		return nil, fmt.Errorf("it is no report: %s is of the kind %s", cmp.Or(odd.Field, "all of it"), odd.Value)
+		return nil, fmt.Errorf("it is not a report: %s has the type %s", cmp.Or(odd.Field, "the document"), odd.Value)
 	case err != nil:
-		return nil, fmt.Errorf("it is no report: %w", err)
+		return nil, fmt.Errorf("it is not a report: %w", err)
 	case report.Command == "" || report.Nodes == nil:
-		return nil, errors.New("it is no report: it does not say of which command, and how its nodes are")
+		return nil, errors.New("it is not a report: it does not name its command, or has no nodes")
 	case report.Command != command:
 		return nil, fmt.Errorf("it is the report of dsbuild %s", ui.Shorten(report.Command, 200))
 	}
@@ -78,9 +78,9 @@ func readPast(r io.Reader, command string) (*Past, error) {
 	for _, n := range report.Nodes {
 		switch {
 		case n.Name == "" || !slices.Contains(statuses(), n.Status):
-			return nil, fmt.Errorf("it is no report: the status of node %q is %q", ui.Shorten(n.Name, 200), ui.Shorten(string(n.Status), 200))
+			return nil, fmt.Errorf("it is not a report: the status of node %q is %q", ui.Shorten(n.Name, 200), ui.Shorten(string(n.Status), 200))
 		case seen[n.Name]:
-			return nil, fmt.Errorf("it is no report: it has the node %q twice", ui.Shorten(n.Name, 200))
+			return nil, fmt.Errorf("it is not a report: it has the node %q twice", ui.Shorten(n.Name, 200))
 		}
 		seen[n.Name] = true
 		p.names = append(p.names, n.Name)
@@ -124,7 +124,7 @@ func (p *Past) Retry(selected, all []inventory.Host) (again []inventory.Host, re
 		return nil, nil, wrongReport(p.file, fmt.Errorf("none of its nodes (%s) is in the inventory", ui.FoldShort(p.names)), "is it the report of another inventory?")
 	}
 	if len(gone) > 0 {
-		remarks = append(remarks, fmt.Sprintf("%s: not ok in %s, and not in the inventory any more: left out", ui.FoldShort(gone), p.file))
+		remarks = append(remarks, fmt.Sprintf("%s: not ok in %s, but no longer in the inventory: left out", ui.FoldShort(gone), p.file))
 	}
 	if len(outside) > 0 {
 		remarks = append(remarks, fmt.Sprintf("%s: not ok in %s, and left out by --limit", ui.FoldShort(outside), p.file))
@@ -135,7 +135,7 @@ func (p *Past) Retry(selected, all []inventory.Host) (again []inventory.Host, re
 // Nothing is the message that there is no node to retry, with the reason.
 func (p *Past) Nothing() string {
 	if len(p.notOK) == 0 {
-		return fmt.Sprintf("nothing to retry: in %s no node is other than ok", p.file)
+		return fmt.Sprintf("nothing to retry: all nodes in %s are ok", p.file)
 	}
-	return fmt.Sprintf("nothing to retry: no node that was not ok in %s is left", p.file)
+	return fmt.Sprintf("nothing to retry: --limit or the inventory leaves out all nodes that were not ok in %s", p.file)
 }

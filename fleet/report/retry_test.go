@@ -55,7 +55,7 @@ func TestRetry(t *testing.T) {
 		{"gpu6 gpu5 gpu4 gpu3 gpu2 gpu1 gpu0", "", "gpu6 gpu5 gpu4 gpu3 gpu2", ""},
 		{"gpu1 gpu2 gpu3", "", "gpu2 gpu3", "gpu[4-6]: not ok in "},
 		{"gpu2", "gpu1 gpu2 gpu3 gpu4 gpu5 gpu6", "gpu2", "left out by --limit"},
-		{"gpu1", "", "", "not in the inventory any more"},
+		{"gpu1", "", "", "no longer in the inventory"},
 	} {
 		if c.all == "" {
 			c.all = c.selected
@@ -79,16 +79,16 @@ func damagedReports() map[string]string {
 	return map[string]string{
 		"":                         "unexpected end of JSON input",
 		"{":                        "unexpected end of JSON input",
-		"[]":                       "all of it is of the kind array",
-		"null":                     "does not say of which command",
-		"{}":                       "does not say of which command",
-		`{"command":"deploy"}`:     "does not say of which command",
-		`{"nodes":[]}`:             "does not say of which command",
+		"[]":                       "the document has the type array",
+		"null":                     "it does not name its command",
+		"{}":                       "it does not name its command",
+		`{"command":"deploy"}`:     "it does not name its command",
+		`{"nodes":[]}`:             "it does not name its command",
 		`{"wheels":[]}{"nodes":1}`: "invalid character",
 		`{"command":"deploy","nodes":[{"name":"gpu1","status":"fine"}]}`:                              `the status of node "gpu1" is "fine"`,
 		`{"command":"deploy","nodes":[{"name":"","status":"ok"}]}`:                                    `the status of node "" is "ok"`,
 		`{"command":"deploy","nodes":[{"name":"a","status":"ok"},{"name":"a","status":"failed"}]}`:    "twice",
-		`{"command":"deploy","nodes":[{"name":7,"status":"ok"}]}`:                                     "nodes.name is of the kind number",
+		`{"command":"deploy","nodes":[{"name":7,"status":"ok"}]}`:                                     "nodes.name has the type number",
 		`{"command":"verify","nodes":[]}`:                                                             "it is the report of dsbuild verify",
 		`{"command":"` + strings.Repeat("x", 5000) + `","nodes":[]}`:                                  "xxx…",
 		`{"command":"deploy","nodes":[{"name":"` + strings.Repeat("n", 5000) + `","status":"gone"}]}`: "nnn…",

@@ -42,7 +42,7 @@ func policy(style, script []byte) string {
 		scripts,
 		"base-uri 'none'",
 		"form-action 'none'",
-		"require-trusted-types-for 'script'", // no text becomes markup, by no mistake of the script's
+		"require-trusted-types-for 'script'", // no text becomes markup, even after a mistake in the script
 		"trusted-types 'none'",
 	}, "; ")
 }

@@ -1,4 +1,4 @@
-// Package junit writes what became of many things as CI systems read results of tests.
+// Package junit writes many results in the format in which CI systems read test results.
 package junit
 
 import (

@@ -142,8 +142,8 @@ type Dialer interface {
 	Dial(ctx context.Context, t Target) (Conn, error)
 }
 
-// Spreader is a Dialer that can broadcast a file to many nodes.
-type Spreader interface {
+// Broadcaster is a Dialer that can broadcast a file to many nodes.
+type Broadcaster interface {
 	// Announce says that the caller will put the file with this digest on these nodes, given by
 	// Target.Node. It only makes the uploads cheaper.
 	Announce(sha256 string, nodes []string)

@@ -21,7 +21,7 @@ type Rule struct {
 	Reason string
 }
 
-// What some rooms must not know.
+// Packages that some rooms must not import.
 const (
 	ssh    = "golang.org/x/crypto/ssh"
 	sftp   = "github.com/pkg/sftp"
@@ -79,7 +79,7 @@ func pureRooms() []Rule {
 	}
 }
 
-// actingRooms do what the commands are for.
+// actingRooms returns the rules of the packages that do the work of the commands.
 func actingRooms() []Rule {
 	return []Rule{
 		{

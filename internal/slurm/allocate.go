@@ -146,8 +146,8 @@ type allocation struct {
 	why    string        // the reason, valid once ended is closed
 	ours   atomic.Bool   // this program ended the job
 
-	mu      sync.Mutex
-	spreads map[string][]*spread // by sha256; nil when the job is about to end
+	mu         sync.Mutex
+	broadcasts map[string][]*broadcast // by sha256; nil when the job is about to end
 }
 
 // watchdog is a shell script that runs salloc until the script's own input ends.
@@ -286,7 +286,7 @@ func (d *Dialer) allocated(s *salloc, line string) (*allocation, error) {
 		s.end()
 		return nil, fmt.Errorf("dsbuild does not understand the nodes %[2]q of job %[1]s: %[3]w", id, list, err)
 	}
-	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), spreads: make(map[string][]*spread)}
+	a := &allocation{job: id, nodes: names, salloc: s, ended: make(chan struct{}), broadcasts: make(map[string][]*broadcast)}
 	d.pending.Go(func() {
 		<-s.ended
 		if !a.ours.Load() {
@@ -327,7 +327,7 @@ func (d *Dialer) gone(a *allocation) {
 // end ends the job and waits until it has ended. It may have ended before.
 func (a *allocation) end() {
 	a.ours.Store(true)
-	a.dropSpreads()
+	a.endBroadcasts()
 	a.salloc.end()
 	<-a.ended
 }

@@ -37,7 +37,7 @@ const idleLimit = 90 * time.Second
 const closeLimit = time.Minute
 
 // Dialer reaches nodes in jobs of its own: one job for all nodes that are free, and more jobs for
-// nodes that become free later. It is a remote.Dialer and a remote.Spreader. Its jobs end with
+// nodes that become free later. It is a remote.Dialer and a remote.Broadcaster. Its jobs end with
 // Close, and with this program however the program ends.
 type Dialer struct {
 	opt    Options
@@ -105,7 +105,7 @@ func (d *Dialer) Dial(ctx context.Context, t remote.Target) (remote.Conn, error)
 	return c, nil
 }
 
-// Announce implements remote.Spreader.
+// Announce implements remote.Broadcaster.
 func (d *Dialer) Announce(sha256 string, nodes []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

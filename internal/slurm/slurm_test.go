@@ -104,7 +104,7 @@ func onLoginNode(t *testing.T) {
 		"conformance":      conformance,
 		"environment":      environment,
 		"time to tidy up":  tidyUp,
-		"spread":           spread,
+		"broadcast":        broadcast,
 		"deploy":           deployed,
 		"refusals":         refusals,
 		"busy and drained": busyAndDrained,
@@ -206,7 +206,7 @@ func tidyUp(t *testing.T) {
 
 // A file that is announced is brought to all nodes at once. One of them has too little
 // room for two copies, and gets its one all the same.
-func spread(t *testing.T) {
+func broadcast(t *testing.T) {
 	nodes := []string{"node01", "node02", "node03"}
 	d := newDialer(t, options(t, nodes...))
 	_, data := remotetest.Blob(20<<20, "")

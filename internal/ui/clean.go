@@ -75,7 +75,7 @@ func needsCleaning(s string) bool {
 // isControl reports whether r controls the terminal or the layout instead of
 // showing something: C0, C1, and the invisible format characters (bidirectional
 // overrides, zero-width marks, tags), the line separators, and letters that are blank:
-// enough of those would push what follows to the begin of the next line.
+// enough of those would push the text after them to the beginning of the next line.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point) || r == '\u2800'
 }

@@ -24,8 +24,7 @@ type Options struct {
 	StillEvery time.Duration
 }
 
-// FromEnvironment finds out what w can show: whether it is a terminal, and
-// what NO_COLOR, TERM and the locale ask for.
+// FromEnvironment finds out whether w is a terminal, and applies NO_COLOR, TERM and the locale.
 func FromEnvironment(w io.Writer) Options {
 	opts := Options{ASCII: !utf8Locale(os.Getenv)}
 	file, ok := w.(interface{ Fd() uintptr })

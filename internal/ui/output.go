@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// JSON writes v as one indented JSON document: what --json prints.
+// JSON writes v as one indented JSON document, for --json.
 func JSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -15,7 +15,7 @@ func Prefixed(rep Reporter, name string) Reporter {
 	return rewritten{rep, before, func(detail string) string { return detail }}
 }
 
-// rewritten rewrites what begins a line, and what stands within one.
+// rewritten is a Reporter that rewrites texts: those that begin a line, and those within one.
 type rewritten struct {
 	rep           Reporter
 	title, detail func(string) string

@@ -16,8 +16,8 @@ const (
 	Failed
 )
 
-// Reporter receives what happens while a command runs. Its methods may be
-// called from several goroutines.
+// Reporter receives the events of a running command. Its methods may be called from several
+// goroutines.
 type Reporter interface {
 	// Note prints one line that stands for itself.
 	Note(format string, args ...any)
@@ -45,7 +45,7 @@ type Bar interface {
 	// Add counts n more bytes (or items) as done.
 	Add(n int64)
 	// Describe replaces the text behind the bar (the slowest node, failures).
-	// What follows a newline stands below the bar where there is a terminal.
+	// On a terminal, the text after a newline stands below the bar.
 	Describe(text string)
 	// Close ends the bar; calls after the first do nothing.
 	Close()

@@ -175,7 +175,7 @@ func (c *jobRun) orderFor(m *member) order {
 // receive queues a message of a node's program.
 func (c *jobRun) receive(m *member, text json.RawMessage) error {
 	e := event{from: m, at: time.Now()}
-	// node.Decode would cut long texts; what is written to a log is made clean line by line.
+	// node.Decode would cut long texts. The log cleans each line when it is written.
 	if err := json.Unmarshal(text, &e.message); err != nil {
 		return fmt.Errorf("dsbuild does not understand the node's message: %w", err)
 	}

@@ -82,7 +82,7 @@ func (c *jobRun) buildReport(ctx context.Context) *Report {
 	return r
 }
 
-// judgeOutcome decides how the job ended, and what failed first.
+// judgeOutcome decides how the job ended, and finds the first failure.
 func (c *jobRun) judgeOutcome(ctx context.Context, r *Report) {
 	well := 0
 	for _, m := range c.members {

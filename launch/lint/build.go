@@ -13,26 +13,26 @@ import (
 func buildRules() []Rule {
 	return []Rule{{
 		ID: "build-variables-lost", Severity: Error,
-		Title: "variables of a build stand on a line of their own without export",
+		Title: "variables of a build are set on a separate line without export",
 		Why:   "the build takes its defaults, compiles no operator, and succeeds",
 		Fix:   "write them in front of the command (NAME=value python setup.py ...), with a \\ at the end of the line, or export them.",
 		check: buildVariablesLost,
 	}, {
 		ID: "setup-py-jobs", Severity: Error,
 		Title: "DeepSpeed is built with build_ext -j",
-		Why:   "all extensions write one build.ninja, and race: object files are missing, or are another extension's",
+		Why:   "all extensions write the same build.ninja at the same time: object files are missing, or belong to another extension",
 		Fix:   "DS_ENABLE_NINJA=1 MAX_JOBS=8 python setup.py bdist_wheel (or dsbuild wheel).",
 		check: setupPyJobs,
 	}, {
 		ID: "old-gcc", Severity: Warning,
-		Title: "a gcc is installed that is too old for torch's headers",
-		Why:   "torch 2 wants gcc 9, since 2.12 (C++20) gcc 11: extensions do not compile",
-		Fix:   "gcc-11 or newer; `dsbuild toolchains` shows which goes with a CUDA.",
+		Title: "the installed gcc is too old for torch's headers",
+		Why:   "torch 2 needs gcc 9, from 2.12 (C++20) gcc 11: extensions do not compile",
+		Fix:   "gcc-11 or newer; `dsbuild toolchains` shows the gccs for each CUDA.",
 		check: oldGCC,
 	}, {
 		ID: "wheel-on-one-node", Severity: Warning,
-		Title: "a wheel is copied to nodes and installed on this one only",
-		Why:   "the other nodes keep what they have, and ranks with another DeepSpeed hang or crash in the middle",
+		Title: "a wheel is copied to nodes, but installed only on this one",
+		Why:   "the other nodes keep their DeepSpeed, and ranks with different versions hang or crash during the run",
 		Fix:   "install it on each node (srun --ntasks-per-node=1 pip install ..., or dsbuild deploy).",
 		check: wheelOnOneNode,
 	}}

@@ -13,7 +13,7 @@ func jaxRules() []Rule {
 	return []Rule{{
 		ID: "jax-platform-name", Severity: Warning,
 		Title: "JAX_PLATFORM_NAME is the old name",
-		Why:   "it is deprecated, and only picks among the platforms that JAX has initialised; JAX_PLATFORMS says which those are",
+		Why:   "it is deprecated, and only selects one of the platforms that JAX has initialised; JAX_PLATFORMS sets these platforms",
 		Fix:   "JAX_PLATFORMS=cuda (or cuda,cpu).",
 		check: jaxPlatformName,
 	}, {
@@ -25,7 +25,7 @@ func jaxRules() []Rule {
 	}, {
 		ID: "jax-one-task-per-node", Severity: Error,
 		Title: "JAX runs under Slurm with one task per node, and the nodes have several GPUs",
-		Why:   "jax.distributed.initialize() takes the task's SLURM_LOCALID as its only device: one GPU of each node is used, and nothing says so",
+		Why:   "jax.distributed.initialize() takes the task's SLURM_LOCALID as its only device: JAX uses one GPU of each node, without any message",
 		Fix:   "a task for each GPU (--ntasks-per-node=GPUS), or export JAX_LOCAL_DEVICE_IDS=0,1,2,3 with all of a node's GPUs.",
 		check: jaxOneTaskPerNode,
 	}}

@@ -20,7 +20,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/lint/script"
 )
 
-// Severity says how bad a finding is.
+// Severity is the weight of a finding.
 type Severity string
 
 // The severities.

@@ -13,13 +13,13 @@ import (
 func networkRules() []Rule {
 	return []Rule{{
 		ID: "gloo-ifname", Severity: Error,
-		Title: "GLOO_SOCKET_IFNAME holds what only NCCL understands",
-		Why:   "gloo takes names of interfaces as they are (no ^, no =, no beginning of a name), and each of a list must exist on every node: otherwise it fails with \"Unable to find address\"",
+		Title: "GLOO_SOCKET_IFNAME has a value that only NCCL understands",
+		Why:   "gloo needs exact interface names (no ^, no =, no prefix), and each name of a list must exist on every node: otherwise it fails with \"Unable to find address\"",
 		Fix:   "one name that every node has: GLOO_SOCKET_IFNAME=eth0.",
 		check: glooInterface,
 	}, {
 		ID: "firewall-one-port", Severity: Warning,
-		Title: "a firewall is opened for the master port alone",
+		Title: "a firewall is opened only for the master port",
 		Why:   "NCCL and gloo use random ports between all pairs of nodes: the rendezvous succeeds, and the first collective hangs",
 		Fix:   "open everything between the nodes: ufw allow from 10.0.0.0/24.",
 		check: firewallOnePort,
@@ -32,13 +32,13 @@ func networkRules() []Rule {
 	}, {
 		ID: "hosts-127-0-1-1", Severity: Error,
 		Title: "/etc/hosts maps the host's own name to 127.0.1.1",
-		Why:   "rank 0 then listens on, or sends to the others, an address that only its own node can reach",
+		Why:   "rank 0 then listens on an address that only its own node can reach, or sends this address to the others",
 		Fix:   "give /etc/hosts the address that the other nodes use.",
 		check: hostsLoopback,
 	}, {
 		ID: "loopback-ifname", Severity: Error,
-		Title: "NCCL or gloo is bound to an interface of the node's own in a job of several nodes",
-		Why:   "each rank tells the others an address that ends at its own node, as 127.0.0.1 does: the rendezvous succeeds, and the first collective hangs or is refused",
+		Title: "NCCL or gloo is bound to an interface that reaches no other node, in a job of several nodes",
+		Why:   "each rank gives the others an address that leads back to its own node, such as 127.0.0.1: the rendezvous succeeds, and the first collective hangs or is refused",
 		Fix:   "the interface that the nodes share (NCCL_SOCKET_IFNAME=eth0), or no such variable.",
 		check: loopbackInterface,
 	}}

@@ -36,7 +36,7 @@ func rankRules() []Rule {
 		check: torchrunRunsOnce,
 	}, {
 		ID: "nnodes-mismatch", Severity: Error,
-		Title: "torchrun does not wait for as many nodes as the job step has",
+		Title: "torchrun waits for another number of nodes than the job step has",
 		Why:   "with too few each group trains alone, or the nodes left over fail; with too many all wait until the 600 s time-out",
 		Fix:   "--nnodes=\"$SLURM_NNODES\".",
 		check: nnodesMismatch,
@@ -151,7 +151,7 @@ func tasksPerNode(s *subject) []hit {
 		case l.Depth == 0 && s.isBatch() && s.job.perNode > 1 && l.kind == "torchrun" && !l.perTask() && l.isMultiNode(s.job):
 			hits = append(hits, hit{
 				at: tasksAt(s, nil), severity: Warning,
-				says: fmt.Sprintf("%d tasks per node are requested, and torchrun is one", s.job.perNode),
+				says: fmt.Sprintf("%d tasks per node are requested, but torchrun is only one", s.job.perNode),
 				why:  "the CPUs are divided among tasks that do not exist, and once srun starts torchrun, each task starts its own",
 			})
 		}
@@ -259,7 +259,7 @@ func nnodesMismatch(s *subject) []hit {
 		if !known || want == 0 || low <= want && want <= high {
 			continue
 		}
-		at, says := l.At, fmt.Sprintf("torchrun without --nnodes is of one node, and srun starts it %s", timesOf(want))
+		at, says := l.At, fmt.Sprintf("torchrun without --nnodes uses one node, and srun starts it %s", timesOf(want))
 		if f, ok := l.nnodes(); ok {
 			at, says = f.value.Origin(), fmt.Sprintf("torchrun waits for %s, and srun starts it %s", countOf(high, "node"), timesOf(want))
 		}

@@ -18,7 +18,7 @@ func masterRules() []Rule {
 	return []Rule{{
 		ID: "fixed-port", Severity: Warning,
 		Title: "the master port is fixed",
-		Why:   "on a node that is shared a second job takes the same port: rank 0 of one fails, and its other nodes hang",
+		Why:   "on a shared node a second job takes the same port: rank 0 of one fails, and its other nodes hang",
 		Fix:   "derive it from the job's id, below the ephemeral ports: MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)); or use whole nodes with --exclusive.",
 		check: fixedPort,
 	}, {
@@ -58,7 +58,7 @@ func masterRules() []Rule {
 func rendezvousRules() []Rule {
 	return []Rule{{
 		ID: "no-rendezvous", Severity: Error,
-		Title: "torchrun on several nodes is not told where they meet",
+		Title: "torchrun on several nodes has no rendezvous address",
 		Why:   "torchrun does not read MASTER_ADDR: it takes 127.0.0.1 (c10d: localhost:29400), so each node waits for the others at its own address",
 		Fix:   "--rdzv-backend=c10d --rdzv-endpoint=\"$MASTER_ADDR:$MASTER_PORT\", or --master-addr, --master-port and --node-rank.",
 		check: noRendezvous,
@@ -70,7 +70,7 @@ func rendezvousRules() []Rule {
 		check: rdzvIDConstant,
 	}, {
 		ID: "rendezvous-differs", Severity: Error,
-		Title: "each task makes up its own rendezvous id or port",
+		Title: "each task generates its own rendezvous id or port",
 		Why:   "no two nodes meet, and all wait until the time-out",
 		Fix:   "set it once, before srun, or derive it from $SLURM_JOB_ID.",
 		check: rendezvousDiffers,
@@ -83,8 +83,8 @@ func rendezvousRules() []Rule {
 	}, {
 		ID: "elastic-without-max-restarts", Severity: Warning,
 		Title: "an elastic range of nodes without --max-restarts",
-		Why:   "the default is 0: when a node is lost the survivors exit 1 instead of going on",
-		Fix:   "--max-restarts=3 (and a checkpoint to go on from), or one number for --nnodes.",
+		Why:   "the default is 0: when a node is lost, the other nodes exit with 1 instead of continuing",
+		Fix:   "--max-restarts=3 (and a checkpoint to continue from), or one number for --nnodes.",
 		check: elasticWithoutMaxRestarts,
 	}}
 }
@@ -303,7 +303,7 @@ func rendezvousDiffers(s *subject) []hit {
 		port, _ := l.port()
 		for _, c := range slices.Concat(id.value.Chars, port.Chars) {
 			if c.Ref != nil && c.Ref.Depth > 0 && differsByTask(c.Ref) {
-				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " is another one in each task"})
+				hits = append(hits, hit{at: c.At, says: c.Ref.String() + " differs in each task"})
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func slurmRules() []Rule {
 	return []Rule{{
 		ID: "sbatch-line-ignored", Severity: Error,
-		Title: "an #SBATCH line stands behind the first command",
+		Title: "an #SBATCH line comes after the first command",
 		Why:   "sbatch stops reading there and ignores the option without any message",
 		Fix:   "move all #SBATCH lines up, before the first command.",
 		check: sbatchLineIgnored,
@@ -67,11 +67,11 @@ func sbatchLineIgnored(s *subject) []hit {
 	if len(late) == 0 {
 		return nil
 	}
-	says := "this #SBATCH line stands"
+	says := "this #SBATCH line comes"
 	if len(late) > 1 {
-		says = fmt.Sprintf("%d #SBATCH lines stand", len(late))
+		says = fmt.Sprintf("%d #SBATCH lines come", len(late))
 	}
-	return []hit{{at: late[0].At, says: says + " behind the first command"}}
+	return []hit{{at: late[0].At, says: says + " after the first command"}}
 }
 
 func variableInSbatchLine(s *subject) []hit {

@@ -32,7 +32,7 @@ func startRules() []Rule {
 		ID: "foreground-loop", Severity: Error,
 		Title: "a loop starts the nodes one after the other",
 		Why:   "the first launcher waits for the other nodes, and the loop starts those only when the first has ended",
-		Fix:   "put an & behind the command, and wait behind the loop; or start all of them with srun or pdsh.",
+		Fix:   "put an & after the command, and wait after the loop; or start all of them with srun or pdsh.",
 		check: foregroundLoop,
 	}}
 }

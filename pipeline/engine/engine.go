@@ -43,7 +43,7 @@ type Engine struct {
 // Attempt is one place where dsbuild looked in vain.
 type Attempt struct {
 	Where, Why string
-	Hint       string // what makes this place work; may be ""
+	Hint       string // how to make this place work; may be ""
 }
 
 // NotFoundError lists the places where dsbuild looked for an engine.

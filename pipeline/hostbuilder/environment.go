@@ -292,7 +292,7 @@ func treeSize(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // what cannot be read does not count
+			return nil //nolint:nilerr // unreadable files do not count
 		}
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 			sum += info.Size()

@@ -235,7 +235,7 @@ func (r *run) stepPlaces(s pipeline.Step) (at pipeline.Places, remove func(), er
 		Work: work, Cache: filepath.Join(r.opt.Dir, "objects"),
 	}
 	remove = func() {
-		_ = scratch.RemoveAll(root) // what stays goes with the run
+		_ = scratch.RemoveAll(root) // the end of the run removes the rest
 		_ = scratch.RemoveAll(work)
 	}
 	for _, dir := range []string{at.In, at.Out, at.Work, at.Cache, filepath.Join(root, "home")} {

@@ -20,8 +20,8 @@ type Kind uint8
 // The kinds that cuobjdump knows.
 const (
 	Unknown      Kind = iota
-	SASS              // machine code, an ELF cubin: what cuobjdump --list-elf lists
-	PTX               // assembly for the driver to compile: what --list-ptx lists
+	SASS              // machine code, an ELF cubin; cuobjdump --list-elf lists it
+	PTX               // assembly for the driver to compile; --list-ptx lists it
 	LTOIR             // NVVM IR for linking (code=lto_XX)
 	TileIR            // CUDA Tile IR
 	OldCubin          // machine code of before CUDA 3, which no driver loads today

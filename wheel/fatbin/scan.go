@@ -59,7 +59,7 @@ type scanner struct {
 const (
 	magic         = 0xBA55ED50
 	containerSize = 16 // of a container's header
-	headerSize    = 64 // of an entry's header, without what follows it
+	headerSize    = 64 // of an entry's header, without the data after it
 )
 
 // container reads one container.

@@ -139,7 +139,7 @@ func (t *table) escape(c *window, i int, p prefixes) (int, needID) {
 	return t.opcode(c, i, page(map0F, p.key()), p.mode)
 }
 
-// vector decodes what begins with VEX, EVEX or XOP. The bytes behind it are
+// vector decodes an instruction that begins with VEX, EVEX or XOP. The bytes after that prefix are
 //
 //	C5  R vvvv L pp
 //	C4  RXB mmmmm, W vvvv L pp

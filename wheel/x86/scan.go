@@ -148,7 +148,7 @@ func (f *Found) add(address uint64) {
 	f.Count++
 }
 
-// merge adds what g found to f.
+// merge adds the findings of g to f.
 func (f *Found) merge(g Found) {
 	if f.Count == 0 || g.Count > 0 && g.First < f.First {
 		f.First = g.First

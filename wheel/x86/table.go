@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// opcodes lists the instructions and what each needs; its head says how.
+// opcodes lists the instructions with their needs; its head describes the format.
 //
 //go:embed opcodes.txt
 var opcodes string

@@ -30,7 +30,8 @@ func Sudo(tb testing.TB) {
 	}
 }
 
-// SudoUser is who SudoShell runs commands as, and SudoPassword what sudo asks for.
+// SudoUser is the user as whom SudoShell runs commands. SudoPassword is the password that sudo asks
+// for.
 const (
 	SudoUser     = "daemon"
 	SudoPassword = "secret"

@@ -42,8 +42,8 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 	return c
 }
 
-// Eventually asks until the answer is yes, and ends the test if it is not
-// within the limit. The text what names the event that is waited for.
+// Eventually asks until the answer is yes, and ends the test if the answer does not come within the
+// limit. what names the awaited event.
 func Eventually(tb testing.TB, limit time.Duration, what string, ask func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(limit); !ask(); time.Sleep(100 * time.Millisecond) {

@@ -32,7 +32,7 @@ type dataColumn struct {
 	Key   string `json:"key"`
 	Title string `json:"title"`
 	Norm  int    `json:"norm"`  // unknown if nodes agree, or are not compared
-	Whose string `json:"whose"` // whose value the norm is
+	Whose string `json:"whose"` // the nodes that have the norm, for a sentence
 	Must  []int  `json:"must"`  // values of nodes that do not run the same thing
 	// Compared columns appear among the details, too. Numbers are aligned to the right.
 	Compared bool `json:"compared"`
@@ -172,7 +172,7 @@ func ofWheel(m member, f *node.Facts) []fact {
 	return []fact{
 		{"# DeepSpeed", ""},
 		{"Wheel", m.Wheel},
-		{"With it", strings.Join(m.Along, ", ")},
+		{"Installed with it", strings.Join(m.Along, ", ")},
 		{"Before", version(m.Before)},
 		{"Now", version(m.After)},
 		{"Found by the probe", is.Version},
@@ -180,8 +180,8 @@ func ofWheel(m member, f *node.Facts) []fact {
 		{"Operators", strings.Join(is.Ops, ", ")},
 		{"Files", integrity(f.DeepSpeed)},
 		{"Built for", builtFor(is.Build)},
-		{"Kept for a rollback", previous(f.Previous)},
-		{"Worth knowing", strings.Join(m.Remarks, "\n")},
+		{"Previous version, for a rollback", previous(f.Previous)},
+		{"Remarks", strings.Join(m.Remarks, "\n")},
 		{"Log", m.Log},
 	}
 }
@@ -195,14 +195,14 @@ func ofEnvironment(known bool, f *node.Facts) []fact {
 		{"Container", f.Container},
 		{"Python tag", f.Tag},
 		{"site-packages", f.SitePackages},
-		{"Identity of that", f.SiteID},
+		{"Identity of site-packages", f.SiteID},
 		{"pip", f.Pip},
 		{"Writable", yes(known, f.Writable)},
 		{"Externally managed", yes(known && f.ExternallyManaged, true)},
 		{"CXX11 ABI", abi(f.CXX11ABI)},
 		{"In use by", processes(f.InUse)},
 		{"Unfinished change", yes(f.Unfinished, true)},
-		{"Files of a run cut off", yes(f.Leftovers, true)},
+		{"Files of an interrupted run", yes(f.Leftovers, true)},
 	}
 }
 
@@ -212,9 +212,9 @@ func ofMachine(known bool, f *node.Facts) []fact {
 		{"Platform", f.Platform},
 		{"libstdc++", f.Libstdcxx},
 		{"GPUs", f.Devices()},
-		{"Free, environment", ""},
-		{"Free, temporary", ""},
-		{"Not found out", strings.Join(f.Missing, "\n")},
+		{"Free space, environment", ""},
+		{"Free space, temporary", ""},
+		{"Not known", strings.Join(f.Missing, "\n")},
 	}
 	if known {
 		facts[4].Text, facts[5].Text = ui.Size(f.FreeBytes), ui.Size(f.FreeTmpBytes)
@@ -238,7 +238,7 @@ func integrity(is *node.Installed) string {
 	case is == nil:
 		return ""
 	case is.Intact:
-		return "as their RECORD says"
+		return "match their RECORD"
 	case len(is.Altered) > 0:
 		return "altered:\n" + strings.Join(is.Altered, "\n")
 	case is.SHA256 == "":

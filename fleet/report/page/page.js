@@ -153,7 +153,7 @@
       part.append(make("tr", { class: "more" }, make("td", { colspan: columns.length + 1 }, more)));
     }
     if (current.length === 0) {
-      part.append(make("tr", null, make("td", { colspan: columns.length + 1 }, "No node is like that.")));
+      part.append(make("tr", null, make("td", { colspan: columns.length + 1 }, "No node matches.")));
     }
     body.append(part);
     const more = body.querySelector(".more");

@@ -127,7 +127,7 @@ func TestPageOfShip(t *testing.T) {
 	}
 	doc := parse(t, write(t, r))
 	for _, want := range []string{
-		"For whom, and why", "cp311-torch2.15.0-sm80-v3 built in 87 s: gpu[01-03] 3 nodes", "It ran before on gpu02.",
+		"Wheels and their nodes", "cp311-torch2.15.0-sm80-v3 built in 87 s: gpu[01-03] 3 nodes", "It ran before on gpu02.",
 		"Python 3.11, torch 2.15.0, CUDA 13.2, arch 8.0, x86-64-v3, ops cpu_adam, utils", "8.0 for A100",
 		"cp39-torch2.8.0-v3 failed: gpu04", "<b>gcc</b> ended with status 1", "dsbuild wheel --python 3.9",
 	} {
@@ -135,7 +135,7 @@ func TestPageOfShip(t *testing.T) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
-	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "For whom") {
+	if text := parse(t, write(t, mixed())).text; strings.Contains(text, "Wheels and their nodes") {
 		t.Error("a deploy has no wheels that were built for it")
 	}
 }
@@ -231,12 +231,12 @@ func TestPageOfOddFleets(t *testing.T) {
 		report *report.Report
 		want   string
 	}{
-		"no node":           {counted(nil, nil), "Nothing that was compared."},
+		"no node":           {counted(nil, nil), "No compared property differs."},
 		"nothing is known":  {counted(nil, []report.Node{bare}), "interrupted"},
 		"rolled back":       {counted(nil, []report.Node{gone}), "All nodes that answered agree in DeepSpeed"},
 		"differs":           {counted(nil, []report.Node{edited}), "torch is 2.14.0\ndeepspeed/a.py is edited\nop cpu_adam does not load"},
 		"remarks":           {counted(nil, []report.Node{edited}), "b.py.bak lies about: gpu04"},
-		"as many as not":    {counted(nil, []report.Node{one, two}), "the first of them"},
+		"as many as not":    {counted(nil, []report.Node{one, two}), "the first value"},
 		"facts without all": {counted(nil, []report.Node{{Name: "gpu1", Status: report.OK, Facts: &node.Facts{}}}), "All nodes that answered agree"},
 		"a failed one of 1": {counted(nil, mixed().Nodes[19:20]), "undefined symbol"},
 		"two wheels":        {twoWheels(), "DeepSpeed may differ"},
@@ -262,7 +262,7 @@ func TestPageFindsTheCommandOfAHint(t *testing.T) {
 	t.Parallel()
 	for hint, want := range map[string]string{
 		"build a wheel for it: dsbuild wheel --arch 7.5":                               "dsbuild wheel --arch 7.5",
-		"build one with: dsbuild wheel --arch 8.0 (or what your GPUs are), or name it": "dsbuild wheel --arch 8.0",
+		"build one with: dsbuild wheel --arch 8.0 (the arch of your GPUs), or name it": "dsbuild wheel --arch 8.0",
 		"make one with: dsbuild wheel --bundle, or name one with --bundle DIR":         "dsbuild wheel --bundle",
 		"look there; to go back: dsbuild rollback INVENTORY --limit gpu1; or not":      "dsbuild rollback INVENTORY --limit gpu1",
 		"dsbuild deploy brings it the wheel":                                           "",

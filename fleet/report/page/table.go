@@ -61,7 +61,7 @@ type column struct {
 
 	diff        *report.Difference // nil: nodes agree
 	has         map[string]string  // value by node, if nodes differ
-	norm, whose string             // the most frequent value, and whose value to call it
+	norm, whose string             // the most frequent value, and a text for the nodes that have it
 }
 
 // cell is a column's value for a node. Unknown is not the same as none.
@@ -146,12 +146,12 @@ func (c column) weight(value string) string {
 	return "may"
 }
 
-// settle sets the norm to the most frequent known value, and the words for its owners.
+// settle sets the norm to the most frequent known value, and the text for the nodes that have it.
 func (c *column) settle() {
 	known := slices.DeleteFunc(slices.Clone(c.diff.Values), func(v report.DifferenceValue) bool { return c.unknown(v.Value) })
 	c.norm, c.whose = known[0].Value, "most nodes"
 	if len(known) > 1 && len(known[0].Nodes) == len(known[1].Nodes) {
-		c.whose = "the first of them"
+		c.whose = "the first value"
 	}
 }
 
@@ -325,8 +325,8 @@ func (t *table) span(at int, members []int) string {
 	return least + "–" + most
 }
 
-// mostValues bounds the listed values of a property. A property with more values is one in which
-// each node may have its own.
+// mostValues bounds the listed values of a property. If a property has more values, each node may
+// have its own.
 const mostValues = 30
 
 // differences returns the properties in which nodes differ, and the titles of those in which they

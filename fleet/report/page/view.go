@@ -62,7 +62,7 @@ type count struct {
 type difference struct {
 	Title  string
 	Must   bool   // the nodes of one job must agree in it
-	Whose  string // whose value the norm is: "most nodes" or "the first of them"
+	Whose  string // the text beside the norm: "most nodes" or "the first value"
 	Column int
 	Values []value
 	More   int // number of values left out

@@ -26,9 +26,9 @@ import (
 //go:embed hold.sh
 var hold string
 
-// spread is one broadcast of a file to many nodes of an allocation. sbcast writes it to each node's
-// own disk, and the node's upload copies it from there.
-type spread struct {
+// broadcast brings one file to many nodes of an allocation. sbcast writes it to each node's own
+// disk, and the node's upload copies it from there.
+type broadcast struct {
 	path  string
 	nodes []string
 	ready chan struct{} // closed once the file is there, or dsbuild has given up
@@ -38,13 +38,13 @@ type spread struct {
 }
 
 const (
-	// spreadTries is the number of broadcasts of a file. Each new try leaves out the nodes that had
-	// no room or failed. Those get the file one by one, and that upload reports the reason.
-	spreadTries = 3
-	// spreadSpare is the disk space that must stay free on a node besides the file, in bytes.
-	spreadSpare = 64 << 20
-	// spreadTimeout is the time a node may take for a block of a file, in seconds.
-	spreadTimeout = 60
+	// broadcastTries is the number of broadcasts of a file. Each new try leaves out the nodes that
+	// had no room or failed. Those get the file one by one, and that upload reports the reason.
+	broadcastTries = 3
+	// broadcastSpare is the disk space that must stay free on a node besides the file, in bytes.
+	broadcastSpare = 64 << 20
+	// broadcastTimeout is the time a node may take for a block of a file, in seconds.
+	broadcastTimeout = 60
 	// holdLimit is the time the nodes may take to report that they are ready for a file.
 	holdLimit = time.Minute
 	// tmp is on a node's own disk, or in its memory.
@@ -54,7 +54,7 @@ const (
 // brought broadcasts a file to all nodes it was announced for, or waits for a broadcast under way.
 // It returns the file's path on this node, or "" if the file is not there.
 func (d *Dialer) brought(ctx context.Context, a *allocation, node string, up remote.Upload) (string, error) {
-	s, err := a.spreadOf(node, d.announcedFor(up.SHA256), up)
+	s, err := a.broadcastFor(node, d.announcedFor(up.SHA256), up)
 	if s == nil || err != nil {
 		return "", err
 	}
@@ -78,17 +78,17 @@ func (d *Dialer) announcedFor(sha256 string) []string {
 	return slices.Clone(d.announced[sha256])
 }
 
-// spreadOf returns the broadcast that includes a node. The first node that wants the file starts
-// one for all announced nodes that no earlier broadcast includes. spreadOf returns nil if that
-// would be a single node.
-func (a *allocation) spreadOf(node string, announced []string, up remote.Upload) (*spread, error) {
+// broadcastFor returns the broadcast that includes a node. The first node that wants the file
+// starts one for all announced nodes that no earlier broadcast includes. broadcastFor returns nil
+// if that would be a single node.
+func (a *allocation) broadcastFor(node string, announced []string, up remote.Upload) (*broadcast, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.spreads == nil { // the job is about to end
+	if a.broadcasts == nil { // the job is about to end
 		return nil, nil
 	}
 	nodes := slices.DeleteFunc(slices.Clone(a.nodes), func(n string) bool { return !slices.Contains(announced, n) })
-	for _, s := range a.spreads[up.SHA256] {
+	for _, s := range a.broadcasts[up.SHA256] {
 		if slices.Contains(s.nodes, node) {
 			return s, nil
 		}
@@ -105,10 +105,10 @@ func (a *allocation) spreadOf(node string, announced []string, up remote.Upload)
 	if !ok { // sbcast opens the file by its name
 		return nil, local.Close()
 	}
-	s := &spread{nodes: nodes, ready: make(chan struct{}), gone: make(chan struct{}), there: make(map[string]bool)}
+	s := &broadcast{nodes: nodes, ready: make(chan struct{}), gone: make(chan struct{}), there: make(map[string]bool)}
 	var lasting context.Context
 	lasting, s.stop = context.WithCancel(context.Background())
-	a.spreads[up.SHA256] = append(a.spreads[up.SHA256], s)
+	a.broadcasts[up.SHA256] = append(a.broadcasts[up.SHA256], s)
 	// The broadcast has a context of its own: if the first caller gives up, the other nodes still
 	// get the file.
 	go func() {
@@ -118,11 +118,11 @@ func (a *allocation) spreadOf(node string, announced []string, up remote.Upload)
 	return s, nil
 }
 
-// dropSpreads ends the broadcasts and waits until the nodes have removed the files.
-func (a *allocation) dropSpreads() {
+// endBroadcasts ends the broadcasts and waits until the nodes have removed the files.
+func (a *allocation) endBroadcasts() {
 	a.mu.Lock()
-	all := slices.Concat(slices.Collect(maps.Values(a.spreads))...)
-	a.spreads = nil
+	all := slices.Concat(slices.Collect(maps.Values(a.broadcasts))...)
+	a.broadcasts = nil
 	a.mu.Unlock()
 	for _, s := range all {
 		s.stop()
@@ -133,10 +133,10 @@ func (a *allocation) dropSpreads() {
 }
 
 // run broadcasts the file and keeps it on the nodes until ctx or the job ends.
-func (s *spread) run(ctx context.Context, a *allocation, file *os.File, size int64) {
+func (s *broadcast) run(ctx context.Context, a *allocation, file *os.File, size int64) {
 	defer close(s.gone)
 	left := s.nodes
-	for range spreadTries {
+	for range broadcastTries {
 		if len(left) < 2 || ctx.Err() != nil || a.over() {
 			break
 		}
@@ -160,12 +160,12 @@ func (s *spread) run(ctx context.Context, a *allocation, file *os.File, size int
 }
 
 // bring makes one try. On failure it returns the nodes for the next try.
-func (s *spread) bring(ctx context.Context, a *allocation, nodes []string, file *os.File, size int64) (*holder, []string) {
+func (s *broadcast) bring(ctx context.Context, a *allocation, nodes []string, file *os.File, size int64) (*holder, []string) {
 	h, err := a.hold(ctx, nodes)
 	if err != nil {
 		return nil, nil
 	}
-	able := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return h.free[n] < size+spreadSpare })
+	able := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return h.free[n] < size+broadcastSpare })
 	if len(able) == len(nodes) {
 		failed, err := a.sbcast(ctx, h.step, file, path.Join(h.folder, "file"))
 		if err == nil {
@@ -202,7 +202,7 @@ func (a *allocation) sbcast(ctx context.Context, step string, file *os.File, tar
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + step, "--timeout=" + strconv.Itoa(spreadTimeout), name, target}}.Output(ctx)
+	_, _, err = Program{Name: "sbcast", Args: []string{"--jobid=" + a.job + "." + step, "--timeout=" + strconv.Itoa(broadcastTimeout), name, target}}.Output(ctx)
 	if err != nil {
 		failed = blamed(err.Error())
 	}
