@@ -19,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// nodesWord makes this program the nodes of a measurement.
+// nodesWord makes this program run the nodes of a measurement.
 const nodesWord = "nodes"
 
 // fleetSizes returns the numbers of nodes whose cost is compared.
@@ -48,7 +48,7 @@ func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 }
 
 // measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
-// below another one than dsbuild, so that what is measured is the driver's alone.
+// below another process than dsbuild, so that the result is the driver's cost alone.
 func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
 	dir, err := scratch.New(ws.dir)
@@ -76,7 +76,7 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	return g, err
 }
 
-// startManyNodes starts nodes in a process of their own, and waits until they are there.
+// startManyNodes starts nodes in a process of their own, and waits until they are ready.
 func startManyNodes(ctx context.Context, dir string, n int) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -106,7 +106,7 @@ func startManyNodes(ctx context.Context, dir string, n int) (stop func(), err er
 	return stop, nil
 }
 
-// runManyNodes is the main program of that process: nodes until its input ends.
+// runManyNodes is the main program of that process. It runs nodes until its input ends.
 func runManyNodes(args []string) error {
 	if len(args) != 2 {
 		return errors.New("DIR N")

@@ -8,8 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
-// newProgram describes the command: the comparisons, in the order in which they run and are
-// written down.
+// newProgram describes the command: the comparisons, in the order of the runs and of the
+// results.
 func (ws *workspace) newProgram() parts.Program {
 	builds, races := wheelBuilds{ws}, fleetRaces{ws}
 	var (

@@ -6,8 +6,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
-// allParts are all there are, in the order in which they run and are written down. Each runs the
-// tests whose names begin as it says.
+// allParts returns all parts, in the order in which they run and are written. Each runs the
+// tests with its prefix.
 func (b *bench) allParts() []parts.Part {
 	var (
 		tools  = parts.Need{Title: "tools: cuobjdump, auditwheel, twine", Get: b.installTools}
@@ -32,7 +32,7 @@ func (b *bench) allParts() []parts.Part {
 		part("slurm", "TestFullSlurm", "nodes reached by a real Slurm, without SSH"),
 		part("check", "TestFullCheck", "a cluster with something wrong on it, by real SSH and a real Slurm"),
 		part("job", "TestFullJob", "jobs started on real nodes by one command, and all that ends them"),
-		part("release", "TestFullRelease", "what a release publishes, run where nothing is installed", engine), // for its bare Debian
+		part("release", "TestFullRelease", "what a release publishes, run where nothing is installed", engine), // it needs the bare Debian of the engine
 		part("nightly", "TestFullNight", "nights in a row on real builds: skipped, changed, killed and gone on with", engine),
 		part("lint", "TestFullLint", "the sources, by golangci-lint with all its rules"),
 		part("speed", "TestFullSpeed", "what is compiled the fast way, beside the slow one: symbols, numbers, bytes", engine),

@@ -51,8 +51,8 @@ func parseDuration(args []string) (time.Duration, error) {
 	return each, err
 }
 
-// fuzzAll fuzzes on after a target has failed: what another one finds may be
-// the better clue.
+// fuzzAll goes on after a target has failed: the finding of another target may be the better
+// clue.
 func fuzzAll(ctx context.Context, each time.Duration, w io.Writer) error {
 	all, err := findTargets()
 	if err != nil {
