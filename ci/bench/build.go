@@ -115,7 +115,7 @@ func (builds wheelBuilds) buildWheel(ctx context.Context, args ...string) (built
 	fmt.Fprintf(builds.log, "\n$ %s\n", line)
 	took, err := measureCommand(ctx, builds.site.dir, builds.siteEnv(), io.MultiWriter(&out, builds.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
 	if err == nil && took.Status != 0 {
-		err = fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, builds.log.Name())
+		err = fmt.Errorf("it ended with status %d; its output is in %s", took.Status, builds.log.Name())
 	}
 	if err != nil {
 		return built{}, fmt.Errorf("%s: %w", line, err)
@@ -196,7 +196,7 @@ func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, ops string) (b
 	}
 	wheels, _ := filepath.Glob(filepath.Join(tree, "dist", "*.whl")) // a bad pattern finds none
 	if took.Status != 0 || len(wheels) != 1 {
-		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; what it said is in %s", took.Status, len(wheels), builds.log.Name())
+		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; its output is in %s", took.Status, len(wheels), builds.log.Name())
 	}
 	info, err := os.Stat(wheels[0])
 	if err != nil {
@@ -292,7 +292,7 @@ func (builds wheelBuilds) buildTable(walls, cpus map[string][]float64, sizes map
 
 func buildRemarks() string {
 	return "\nThe stock recipe, in a fresh copy of the sources:\n\n```sh\n" + stockLine(builtOps) + "\n```\n\n" +
-		"dsbuild's walls are those of the whole command, with audit and smoke test, which the recipe has not. " +
+		"dsbuild's wall times are for the whole command, with audit and smoke test, which the recipe does not have. " +
 		"The next commit is a tree with one Python file changed.\n"
 }
 

@@ -137,7 +137,7 @@ func (races fleetRaces) readSentBytes() (spread, error) {
 
 // sentText describes the bytes that dsbuild had to send.
 func sentText(sent spread) string {
-	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules, which the others have the nodes make.\n", dsbuildName, ui.Size(int64(sent.median)))
+	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules; with the other tools the nodes compile it.\n", dsbuildName, ui.Size(int64(sent.median)))
 }
 
 // emptyHomes removes the files that other tools left there: Ansible does not send a file that

@@ -65,7 +65,7 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	run := func(command string) (cost, error) {
 		c, err := measureCommand(ctx, ws.dir, ws.commandEnv(), ws.log, fmt.Sprintf("dsbuild %s %s --wheel %s --verify files", command, list, wheel))
 		if err == nil && c.Status != 0 {
-			err = fmt.Errorf("dsbuild %s ended with status %d; what it said is in %s", command, c.Status, ws.log.Name())
+			err = fmt.Errorf("dsbuild %s ended with status %d; its output is in %s", command, c.Status, ws.log.Name())
 		}
 		return c, err
 	}
@@ -133,6 +133,6 @@ func growthText(all []grown) string {
 		fmt.Fprintf(&b, "| %d | %d | %.2f | %.2f | %.1f | %d | %.2f | %.2f |\n", g.nodes,
 			g.deploy.Memory/1e6, g.deploy.Wall, g.deploy.CPU, g.deploy.CPU/float64(g.nodes)*1000, g.verify.Memory/1e6, g.verify.Wall, g.verify.CPU)
 	}
-	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: nearly all of the wall is theirs.\n")
+	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: they use nearly all of the wall time.\n")
 	return b.String()
 }

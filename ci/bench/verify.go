@@ -61,7 +61,7 @@ func (races fleetRaces) compareVerifications(ctx context.Context) (string, error
 func (races fleetRaces) deployWheel(ctx context.Context, wheel, limit string) error {
 	c, err := measureCommand(ctx, races.dir, races.commandEnv(), races.log, fmt.Sprintf("dsbuild deploy nodes/inventory.yaml --limit '%s' --verify files --wheel %s", limit, wheel))
 	if err == nil && c.Status != 0 {
-		err = fmt.Errorf("dsbuild deploy ended with status %d; what it said is in %s", c.Status, races.log.Name())
+		err = fmt.Errorf("dsbuild deploy ended with status %d; its output is in %s", c.Status, races.log.Name())
 	}
 	return err
 }

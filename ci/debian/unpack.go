@@ -82,7 +82,7 @@ func downloadPackages(ctx context.Context, work, debs, name string) error {
 		}
 		needed := installs.FindAllSubmatch(out, -1)
 		if len(needed) == 0 {
-			return fmt.Errorf("%s is installed, by apt-get's account", name)
+			return fmt.Errorf("%s is installed already, according to apt-get", name)
 		}
 		options = append(options, "download")
 		for _, m := range needed {

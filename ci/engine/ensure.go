@@ -27,7 +27,7 @@ func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error
 		}
 		for _, a := range tried {
 			if a.Where == found.How {
-				con.printLine("engine", "%s: %s; dsbuild's own engine is taken", a.Where, a.Why)
+				con.printLine("engine", "%s: %s; using dsbuild's own engine", a.Where, a.Why)
 			}
 		}
 		if err = Up(ctx, l, con); err == nil {

@@ -68,7 +68,7 @@ func engineCommand() []string {
 // the root, waits for the network and becomes the engine.
 func runInNamespaces(l Layout) error {
 	if err := enterRoot(l); err != nil {
-		return fmt.Errorf("furnishing the engine's root: %w", err)
+		return fmt.Errorf("preparing the engine's root: %w", err)
 	}
 	gate := os.NewFile(3, "gate")
 	if n, _ := gate.Read(make([]byte, 1)); n != 1 {

@@ -58,7 +58,7 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	return piece{
 		name: "rootfs", inUse: true, digest: digestOf(inputs...), outputs: []string{l.Rootfs()},
 		build: func(ctx context.Context) error {
-			con.printLine("rootfs", "Debian root file system of the engine: %d packages and what they need", len(rootfsPackages()))
+			con.printLine("rootfs", "Debian root file system of the engine: %d packages and their dependencies", len(rootfsPackages()))
 			if err := bootstrapDebian(ctx, l, con, source{"rootfs", engineSuite, m.sourcesList(engineSuite)}, rootfsPackages(), work, "--variant=minbase"); err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, pa
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return hint.With(err, "mostly a mirror is out of reach or does not carry %s:\n%s", src.suite, strings.TrimSpace(src.list))
+	return hint.With(err, "usually a mirror is out of reach or does not have %s:\n%s", src.suite, strings.TrimSpace(src.list))
 }
 
 // quoteShell quotes s as one word of a shell line.

@@ -49,11 +49,11 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 	case phaseRunning:
 		return nil
 	case phaseSilent:
-		con.printLine("engine", "%s lives but does not answer yet: waiting", r.Engine)
+		con.printLine("engine", "%s runs but does not answer yet: waiting", r.Engine)
 		err := waitUntil(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
 		if err != nil {
 			return hint.With(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
-				"see %s; stop it in peace with: make engine-stop", l.Log())
+				"see %s; stop it with: make engine-stop", l.Log())
 		}
 		if ph == phaseRunning {
 			return nil

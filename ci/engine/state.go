@@ -139,7 +139,7 @@ func Describe(l Layout) (text string, running bool) {
 	case ph == phaseSilent && !known:
 		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", l.Socket()), false
 	case ph == phaseSilent:
-		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", r.Version, r.Engine.PID, l.Socket()), false
+		return fmt.Sprintf("silent: dagger engine %s, pid %d runs but does not answer on %s", r.Version, r.Engine.PID, l.Socket()), false
 	case l.Installed():
 		return "stopped: dagger engine " + engineVersion, false
 	}

@@ -39,7 +39,7 @@ func stopEngine(ctx context.Context, l Layout, con *console) error {
 		return nil
 	}
 	if !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) {
-		return hint.With(fmt.Errorf("something listens on %s, but no process of it is known", l.Socket()),
+		return hint.With(fmt.Errorf("a process listens on %s, but dsbuild does not know which", l.Socket()),
 			"its record %s is lost; find the process named dagger-engine and send it SIGTERM", l.recordFile())
 	}
 	began := time.Now()

@@ -46,7 +46,7 @@ func parseDuration(args []string) (time.Duration, error) {
 	}
 	each, err := time.ParseDuration(args[0])
 	if err == nil && each < time.Second {
-		err = errors.New("less than a second finds nothing")
+		err = errors.New("the time must be at least a second")
 	}
 	return each, err
 }

@@ -32,12 +32,12 @@ func parseMarks(comment string) ([]mark, error) {
 		m := markLine.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil {
 			if len(all) > 0 && strings.TrimSpace(line) != "" {
-				return nil, fmt.Errorf("%q is no mark, below one that is", strings.TrimSpace(line))
+				return nil, fmt.Errorf("%q is not a mark, but stands below one", strings.TrimSpace(line))
 			}
 			continue
 		}
 		if m[3] == "" {
-			return nil, fmt.Errorf("the mark %q says nothing", m[1])
+			return nil, fmt.Errorf("the mark %q has no text", m[1])
 		}
 		nth, _ := strconv.Atoi(m[2]) //nolint:errcheck // digits, or nothing
 		all = append(all, mark{key: m[1], nth: nth, text: m[3]})

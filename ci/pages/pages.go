@@ -252,10 +252,10 @@ func (r *reader) readBlock(lines *text.Segments, lang string) error {
 		if r.record {
 			return nil
 		}
-		return r.errorf(b.Line, "nothing says what this block of %s is: <!-- file: NAME --> or <!-- text: WHAT -->", lang)
+		return r.errorf(b.Line, "the purpose of this %s block is unknown: add <!-- file: NAME --> or <!-- text: WHAT -->", lang)
 	}
 	if len(b.Commands) == 0 {
-		return r.errorf(b.Line, "a block without a command: <!-- text: WHAT -->")
+		return r.errorf(b.Line, "a block without a command: add <!-- text: WHAT -->")
 	}
 	if r.record {
 		for i := range b.Commands {

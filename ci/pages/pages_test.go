@@ -71,10 +71,10 @@ func TestMistakes(t *testing.T) {
 		"<!-- parse: WHY -->\n":                                       "page.md:1: the mark \"parse\" stands before no block",
 		"<!-- parse: WHY -->\n## Next\n\n    one\n":                   "page.md:1: the mark \"parse\" stands before no block",
 		"<!-- parse 3: WHY -->\n\n    one\n    two\n":                 "is about command 3, and the block has 2",
-		"<!-- parse: -->\n\n    one\n":                                "says nothing",
+		"<!-- parse: -->\n\n    one\n":                                "has no text",
 		"<!-- run: often -->\n\n    one\n":                            "wants \"exit CODE\"",
 		"<!-- file: a -->\n<!-- parse: WHY -->\n```yaml\na: 1\n```\n": "has no other marks",
-		"```yaml\na: 1\n```\n":                                        "page.md:2: nothing says what this block of yaml is",
+		"```yaml\na: 1\n```\n":                                        "page.md:2: the purpose of this yaml block is unknown",
 		"```console\nonly output\n```\n":                              "a block without a command",
 	} {
 		if _, err := read(t, text); err == nil || !strings.Contains(err.Error(), want) {

@@ -72,7 +72,7 @@ func readMachine(ctx context.Context) (machine, error) {
 	if m.engine {
 		printStep("container engine: %s", found.Name)
 	} else {
-		printStep("building on this machine: %s. Lost: the clean container; this machine's compiler makes the wheel", none.Why)
+		printStep("building on this machine: %s. There is no clean container: this machine's compiler makes the wheel", none.Why)
 	}
 	return m, nil
 }

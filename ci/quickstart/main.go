@@ -107,7 +107,7 @@ func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 
 // compileProgram compiles dsbuild, and starts the engine if one builds the wheel.
 func (m machine) compileProgram(ctx context.Context) error {
-	printStep("compiling dsbuild (the first time a minute or two)")
+	printStep("compiling dsbuild (the first time it takes a minute or two)")
 	err := child.Run(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
 	if err != nil || !m.engine {
 		return err

@@ -60,7 +60,7 @@ func (c *Cluster) startHead(lock *os.File) error {
 	go func() { _ = cmd.Wait(); close(ended) }()
 	c.life.head, c.life.ended = cmd.Process.Pid, ended
 	if !wait() {
-		return errors.New("it could not be furnished: " + readLastLine(c.log("head")))
+		return errors.New("its setup failed: " + readLastLine(c.log("head")))
 	}
 	return nil
 }

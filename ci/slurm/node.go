@@ -66,7 +66,7 @@ func (n *Node) startNode(ctx context.Context) error {
 	}
 	ready.Close()
 	if !wait() {
-		return errors.New("it could not be furnished: " + readLastLine(c.log(n.Name)))
+		return errors.New("its setup failed: " + readLastLine(c.log(n.Name)))
 	}
 	return nil
 }

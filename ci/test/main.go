@@ -57,7 +57,7 @@ func runAll(ctx context.Context, l *list) error {
 	// Fuzzing runs even if a test has failed: its findings matter too.
 	err = errors.Join(goTest(ctx, l), child.Run(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only for a message
-	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
+	fmt.Printf("the tests ran with: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
 		lines := strings.Split(strings.TrimSpace(string(counts)), "\n")
 		fmt.Println(lines[len(lines)-1])
@@ -74,7 +74,7 @@ func buildWheel(ctx context.Context) (engine string, err error) {
 	}
 	var none *enginectl.NoneError
 	if errors.As(err, &none) && os.Getenv("CI") != "true" {
-		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Not run: what needs a container engine\n", none.Why)
+		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Tests that need a container engine do not run\n", none.Why)
 		engine, args, err = "no container engine", append(args, "--builder", "host", "--python", pythonVersion), nil
 	}
 	if err != nil {

@@ -80,7 +80,7 @@ func Second(tb testing.TB, opt Options) Engine {
 	env := append(append(os.Environ(), opt.Env...), "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	startGuard(tb, env, filepath.Join(e.Home, "bin", "enginectl"), dir)
 	if err := e.copyEngine(own, dir, opt.Site); err != nil {
-		tb.Fatalf("furnishing a second engine: %v", err)
+		tb.Fatalf("setting up a second engine: %v", err)
 	}
 	start := exec.Command(filepath.Join(e.Home, "bin", "enginectl"), "start")
 	start.Env = env

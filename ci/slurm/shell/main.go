@@ -20,7 +20,7 @@ import (
 func main() {
 	opt := slurm.Options{Log: func(line string) { fmt.Fprintln(os.Stderr, line) }}
 	flag.IntVar(&opt.Nodes, "nodes", 4, "number of compute nodes")
-	flag.IntVar(&opt.GPUs, "gpus", 0, "GPUs that a node says it has")
+	flag.IntVar(&opt.GPUs, "gpus", 0, "GPUs that a node claims to have")
 	python := flag.Bool("python", false, "a Python environment with torch and jax")
 	flag.Parse()
 	if *python {
