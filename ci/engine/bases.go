@@ -65,7 +65,9 @@ func basePackages() []string {
 // suiteError means that dsbuild makes no base of this suite.
 type suiteError struct{ suite string }
 
-func (e *suiteError) Error() string { return fmt.Sprintf("dsbuild makes no base of the suite %q", e.suite) }
+func (e *suiteError) Error() string {
+	return fmt.Sprintf("dsbuild makes no base of the suite %q", e.suite)
+}
 
 // Hint lists the suites.
 func (e *suiteError) Hint() string {

@@ -29,7 +29,7 @@ Say `+"`dsbuild gpus`, `make all` *(planned)*\nor `x`"+`.
 <!-- dry run 2: it
      takes long -->
 `)
-	if err == nil || !strings.Contains(err.Error(), "below one that is") {
+	if err == nil || !strings.Contains(err.Error(), "stands below one") {
 		t.Errorf("%v", err)
 	}
 	p, err = read(t, `# A page, and so on
@@ -64,7 +64,7 @@ Say `+"`dsbuild gpus`\nor `make all` *(planned)*"+` or [that](other.md#there).
 	}
 }
 
-// A block of which nothing is said, and a mark of nothing, are mistakes.
+// A block of unknown purpose, and a mark without a text or a block, are mistakes.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"<!-- parse: WHY -->\n\nText.\n":                              "page.md:1: the mark \"parse\" stands before no block",
@@ -83,7 +83,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Every link of every page leads somewhere.
+// Every link of every page leads to an existing page and heading.
 func TestLinks(t *testing.T) {
 	root := filepath.Join("..", "..")
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
