@@ -36,11 +36,11 @@ const (
 	archOps  = "fused_adam,fused_lamb,fused_lion"
 )
 
-// site is where wheels are built: a cache of dsbuild's own, whose toolchain is that of
-// the stock recipe too, and the sources.
+// site is the folder in which wheels are built. It has the sources, and a cache of dsbuild's own;
+// the stock recipe uses the toolchain of this cache too.
 //
 //	build/cache/    XDG_CACHE_HOME
-//	build/src/      DeepSpeed's sources, never built in
+//	build/src/      DeepSpeed's sources; no build runs there
 //	build/stock/    a copy in which the stock recipe runs
 //	build/dist/     wheels
 type site struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// bench is where the proofs are made: a folder of the user's cache, which keeps downloads for the
-// next run. Tests know it as DSBUILD_FULL_DIR.
+// bench is the folder of the proofs, in the user's cache. It keeps downloads for the next run.
+// Tests find its path in DSBUILD_FULL_DIR.
 //
 //	tools    Python environment of the tools
 //	wheels/  the files of wheels.txt, and nothing else
