@@ -30,18 +30,17 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// The ops that are built: those of the guides, and those whose device code grows with
-// every arch.
+// The ops of the builds: those of the guides, and those whose device code grows with every arch.
 const (
 	builtOps = "cpu_adam,utils"
 	archOps  = "fused_adam,fused_lamb,fused_lion"
 )
 
-// site is where wheels are built: a cache of dsbuild's own, whose toolchain is that of
-// the stock recipe too, and the sources.
+// site is the folder in which wheels are built. It has the sources, and a cache of dsbuild's own;
+// the stock recipe uses the toolchain of this cache too.
 //
 //	build/cache/    XDG_CACHE_HOME
-//	build/src/      DeepSpeed's sources, never built in
+//	build/src/      DeepSpeed's sources; no build runs there
 //	build/stock/    a copy in which the stock recipe runs
 //	build/dist/     wheels
 type site struct {
@@ -62,8 +61,8 @@ func (s site) hostPath(elem ...string) string {
 // wheelBuilds measures builds in the site of a workspace.
 type wheelBuilds struct{ *workspace }
 
-// makeToolchain has dsbuild's host builder make the toolchain, by a wheel that is
-// thrown away. Its downloads are those of all that is made here.
+// makeToolchain makes the toolchain: dsbuild's host builder builds a wheel, which makeToolchain
+// drops. All later builds reuse its downloads.
 func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (string, error) {
 	s := site{dir: filepath.Join(builds.dir, "build")}
 	downloads, err := python.Downloads()
@@ -96,7 +95,7 @@ func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (stri
 	return builds.readVersion(ctx, filepath.Join(s.env, "bin", "python"), "-c", "import torch; print('torch', torch.__version__)")
 }
 
-// built is dsbuild's description of the wheel that it has made.
+// built is dsbuild's JSON about the wheel.
 type built struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
@@ -116,7 +115,7 @@ func (builds wheelBuilds) buildWheel(ctx context.Context, args ...string) (built
 	fmt.Fprintf(builds.log, "\n$ %s\n", line)
 	took, err := measureCommand(ctx, builds.site.dir, builds.siteEnv(), io.MultiWriter(&out, builds.log), line+" 2>build.err || { s=$?; cat build.err; exit $s; }")
 	if err == nil && took.Status != 0 {
-		err = fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, builds.log.Name())
+		err = fmt.Errorf("it ended with status %d; its output is in %s", took.Status, builds.log.Name())
 	}
 	if err != nil {
 		return built{}, fmt.Errorf("%s: %w", line, err)
@@ -137,7 +136,7 @@ func (builds wheelBuilds) siteEnv() []string {
 	return builds.commandEnv("XDG_CACHE_HOME="+builds.site.path("cache"), "XDG_STATE_HOME="+builds.site.path("state"))
 }
 
-// emptyCaches empties some of the caches that dsbuild keeps from build to build.
+// emptyCaches empties parts of dsbuild's caches.
 func (builds wheelBuilds) emptyCaches(parts ...string) error {
 	var err error
 	for _, part := range parts {
@@ -152,7 +151,7 @@ const (
 	keptObjects = "host/objects"
 )
 
-// unpackSources makes a fresh tree of the sources under a name in the site.
+// unpackSources unpacks a fresh copy of the sources into a folder of the site.
 func (builds wheelBuilds) unpackSources(ctx context.Context, name string) (tree string, err error) {
 	tree = builds.site.path(name)
 	if err := errors.Join(os.RemoveAll(tree), os.Mkdir(tree, 0o755)); err != nil {
@@ -164,8 +163,8 @@ func (builds wheelBuilds) unpackSources(ctx context.Context, name string) (tree 
 	return tree, nil
 }
 
-// changeSource returns the source distribution with another Python file in it, as the next
-// commit would have: each is another one.
+// changeSource returns the source distribution with one changed Python file, as the next commit
+// would have. Each call makes another one.
 func (builds wheelBuilds) changeSource(ctx context.Context, n int) (string, error) {
 	tree, err := builds.unpackSources(ctx, "changed")
 	if err != nil {
@@ -197,7 +196,7 @@ func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, ops string) (b
 	}
 	wheels, _ := filepath.Glob(filepath.Join(tree, "dist", "*.whl")) // a bad pattern finds none
 	if took.Status != 0 || len(wheels) != 1 {
-		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; what it said is in %s", took.Status, len(wheels), builds.log.Name())
+		return built{}, fmt.Errorf("the stock recipe ended with status %d and made %d wheels; its output is in %s", took.Status, len(wheels), builds.log.Name())
 	}
 	info, err := os.Stat(wheels[0])
 	if err != nil {
@@ -206,7 +205,7 @@ func (builds wheelBuilds) buildByStockRecipe(ctx context.Context, ops string) (b
 	return built{Path: wheels[0], Size: info.Size(), took: took}, nil
 }
 
-// stockLine is the recipe. Without DS_ACCELERATOR a machine with no GPU builds no utils.
+// stockLine is the recipe. Without DS_ACCELERATOR it builds no utils on a machine without a GPU.
 func stockLine(ops string) string {
 	var b strings.Builder
 	b.WriteString("DS_ACCELERATOR=cuda TORCH_CUDA_ARCH_LIST=8.0")
@@ -218,15 +217,15 @@ func stockLine(ops string) string {
 
 const stockName = "stock recipe"
 
-// way is one way to come to a wheel.
+// way is one way to get a wheel.
 type way struct {
 	name   string
 	before func() error
 	do     func(context.Context) (built, error)
 }
 
-// buildVariants lists the compared ways to build, in this order: each finds the caches of the one
-// before it.
+// buildVariants lists the compared builds in their order: each finds the caches that the earlier
+// ones left.
 func (builds wheelBuilds) buildVariants(round int) []way {
 	ours := func(args ...string) func(context.Context) (built, error) {
 		return func(ctx context.Context) (built, error) {
@@ -293,11 +292,12 @@ func (builds wheelBuilds) buildTable(walls, cpus map[string][]float64, sizes map
 
 func buildRemarks() string {
 	return "\nThe stock recipe, in a fresh copy of the sources:\n\n```sh\n" + stockLine(builtOps) + "\n```\n\n" +
-		"dsbuild's walls are those of the whole command, with audit and smoke test, which the recipe has not. " +
+		"dsbuild's wall times are for the whole command, with audit and smoke test, which the recipe does not have. " +
 		"The next commit is a tree with one Python file changed.\n"
 }
 
-// compareArchs compares a wheel for one more arch with that for both from scratch.
+// compareArchs compares building a wheel for one more arch with building it for both from
+// scratch.
 func (builds wheelBuilds) compareArchs(ctx context.Context) (string, error) {
 	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
 		return "", err
@@ -348,7 +348,7 @@ func (builds wheelBuilds) installOpPackages(ctx context.Context, _ ui.Step) (str
 	return strings.Join(packages, ", "), debian.Ensure(ctx, there, packages...)
 }
 
-// buildAllOps holds the time of compiling all ops against the least time that the cores allow.
+// buildAllOps compares the time of compiling all ops with the least time that the cores allow.
 func (builds wheelBuilds) buildAllOps(ctx context.Context) (string, error) {
 	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
 		return "", err
@@ -390,16 +390,16 @@ The jobs take %.0f %% of the cores for as long as they run: %s.
 `, len(made.Manifest.Ops), work.count, work.wall, work.cpu, runtime.NumCPU(), limit, work.memory, made.took.Wall, made.Size, 100*limit/work.wall, strings.Join(made.Manifest.Ops, ", ")), nil
 }
 
-// jobs is the time that the programs of a compile step took.
+// jobs is the time of the programs of a compile step.
 type jobs struct {
 	count             int
 	wall, cpu, memory float64 // seconds, seconds, MiB
 }
 
-// jobLine is the line that the compile step prints about each (pipeline/scripts/jobs.py).
+// jobLine matches the line that the compile step prints for each job (pipeline/scripts/jobs.py).
 var jobLine = regexp.MustCompile(`(?m)^job \d+: core \d+, ([\d.]+) to ([\d.]+) s, CPU ([\d.]+) s, (\d+) MiB: `)
 
-// readJobs reads them out of the log of a build.
+// readJobs reads the jobs from the log of a build.
 func readJobs(log string) (jobs, error) {
 	var all jobs
 	first := math.Inf(1)

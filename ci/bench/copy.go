@@ -29,7 +29,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// bigFile is the file that is copied; bigSize is its size.
+// bigFile is the copied file; bigSize is its size.
 const (
 	bigFile = "big.bin"
 	bigSize = 200 << 20
@@ -40,7 +40,7 @@ func noiseReader(seed byte, size int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
 }
 
-// makeBigFile makes the file that is copied.
+// makeBigFile makes the copied file.
 func (races fleetRaces) makeBigFile() error {
 	f, err := os.Create(filepath.Join(races.dir, bigFile))
 	if err != nil {
@@ -50,7 +50,7 @@ func (races fleetRaces) makeBigFile() error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	time.Sleep(filetime.Slack) // dsbuild remembers the digests of files that are older
+	time.Sleep(filetime.Slack) // dsbuild remembers digests only of files that are older
 	return nil
 }
 
@@ -71,7 +71,7 @@ func copyContenders(n int) []contender {
 	}
 }
 
-// compareCopies compares copying a big file.
+// compareCopies compares the tools that copy a big file.
 func (races fleetRaces) compareCopies(ctx context.Context) (string, error) {
 	if err := races.makeBigFile(); err != nil {
 		return "", err
@@ -111,11 +111,12 @@ func (races fleetRaces) mustHaveBigFile(n int) error {
 	return nil
 }
 
-// putWord makes this program put a file as dsbuild deploy does: whole, with its
-// digest compared at the far end.
+// putWord makes this program put a file as dsbuild deploy does: the whole file, with its digest
+// compared at the far end.
 const putWord = "put"
 
-// runPut is the main program of that process: INVENTORY N FILE DIR, where HOST in DIR is the node's name.
+// runPut is the main program of the process that puts a file. Its arguments are INVENTORY N FILE
+// DIR; HOST in DIR stands for the node's name.
 func runPut(args []string) error {
 	if len(args) != 4 {
 		return errors.New("INVENTORY N FILE DIR")
@@ -136,7 +137,7 @@ func runPut(args []string) error {
 	if err != nil {
 		return err
 	}
-	runtime.GOMAXPROCS(1) // as dsbuild does on two cores while nodes are at work
+	runtime.GOMAXPROCS(1) // as dsbuild does on two cores while nodes are working
 	debug.SetGCPercent(400)
 	dialer := remote.NewSSH(remote.Options{})
 	results := fanout.Run(context.Background(), inv.Hosts[:n], fanout.Options{Forks: n}, func(ctx context.Context, h inventory.Host) (struct{}, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// deployed is how many nodes get a wheel.
+// deployed is the number of nodes that get a wheel.
 const deployed = 16
 
 // install is the command that the other tools run on a node. Each has its environment
@@ -41,7 +41,7 @@ const deployPlaybook = `- hosts: all
       changed_when: false
 `
 
-// names of contenders that texts speak of.
+// The names of contenders that the results mention.
 const (
 	dsbuildName = "dsbuild"
 	pdshName    = "pdcp + pdsh"
@@ -51,7 +51,8 @@ const (
 	floorName   = "pip alone"
 )
 
-// fillLines puts the first n nodes, and how many may be at work at once, into lines.
+// fillLines returns a function that puts the first n nodes, and the number of nodes at once,
+// into a command line.
 func fillLines(n int) func(line string) string {
 	return strings.NewReplacer("{nodes}", fmt.Sprintf("'node[1-%d]'", n), "{n}", fmt.Sprint(n), "{window}", fmt.Sprint(min(n, window))).Replace
 }
@@ -78,13 +79,14 @@ func deployContenders(n int) []contender {
 	}
 }
 
-// ansibleEnv keeps Ansible's connections and files to one run: they would be
-// there still in the next round.
+// ansibleEnv keeps Ansible's connections and files to one run. Otherwise the next round would
+// find them.
 func ansibleEnv() []string {
 	return []string{"ANSIBLE_HOME=ansible/home", "ANSIBLE_SSH_ARGS=-C -o ControlMaster=auto -o ControlPersist=60s -F ssh_config"}
 }
 
-// compareDeploys compares putting a wheel on nodes, which get another wheel in each turn.
+// compareDeploys compares the tools that deploy a wheel to nodes. The nodes get another wheel in
+// each turn.
 func (races fleetRaces) compareDeploys(ctx context.Context) (string, error) {
 	turn := 0
 	var wheel string
@@ -133,12 +135,13 @@ func (races fleetRaces) readSentBytes() (spread, error) {
 	return spreadOf(all), nil
 }
 
-// sentText describes the data that dsbuild had to send.
+// sentText describes the bytes that dsbuild had to send.
 func sentText(sent spread) string {
-	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules, which the others have the nodes make.\n", dsbuildName, ui.Size(int64(sent.median)))
+	return fmt.Sprintf("%s: %s to each node, with the byte code of its modules; with the other tools the nodes compile it.\n", dsbuildName, ui.Size(int64(sent.median)))
 }
 
-// emptyHomes removes the files of other tools there: Ansible sends no file that exists already.
+// emptyHomes removes the files that other tools left there: Ansible does not send a file that
+// exists.
 func (races fleetRaces) emptyHomes() error {
 	var err error
 	for _, node := range races.fleet.Nodes {
@@ -150,7 +153,7 @@ func (races fleetRaces) emptyHomes() error {
 	return err
 }
 
-// mustRun makes sure that the first n nodes have the DeepSpeed of a wheel.
+// mustRun checks that the first n nodes have the DeepSpeed of a wheel.
 func (races fleetRaces) mustRun(n int, wheel string) error {
 	for _, node := range races.fleet.Nodes[:n] {
 		if found, ok := runs(node, wheel); !ok {
@@ -160,8 +163,8 @@ func (races fleetRaces) mustRun(n int, wheel string) error {
 	return nil
 }
 
-// mustRunAnother brings another wheel to those of the first n nodes that have the
-// DeepSpeed of a wheel: dsbuild would do nothing there.
+// mustRunAnother deploys another wheel to those of the first n nodes that have the DeepSpeed of
+// a wheel: dsbuild would do nothing there.
 func (races fleetRaces) mustRunAnother(ctx context.Context, n int, wheel, another string) error {
 	var have []string
 	for _, node := range races.fleet.Nodes[:n] {
@@ -175,7 +178,8 @@ func (races fleetRaces) mustRunAnother(ctx context.Context, n int, wheel, anothe
 	return races.deployWheel(ctx, another, strings.Join(have, ","))
 }
 
-// runs says whether a node has the DeepSpeed of a wheel, and which versions it has.
+// runs reports whether a node has the DeepSpeed of a wheel, and returns the versions that it
+// has.
 func runs(node *nodes.Node, wheel string) (found []string, ok bool) {
 	version := strings.Split(filepath.Base(wheel), "-")[1]
 	found, _ = filepath.Glob(filepath.Join(node.Dir, "venv", "lib", "python3*", "site-packages", "deepspeed-*.dist-info")) // a bad pattern finds none

@@ -16,15 +16,15 @@ import (
 )
 
 // gauge reads the CPU time of the nodes: of their servers, and of all processes below them. This
-// process inherits the processes that outlive their connection.
+// process adopts the processes that outlive their connection.
 type gauge struct {
 	fleet   *nodes.Fleet
-	orphans time.Duration // of those that have ended
-	others  []int         // children of this process that are none of the nodes'
+	orphans time.Duration // of orphans that have ended
+	others  []int         // children of this process that do not belong to the nodes
 }
 
-// passOver ignores the orphans that this process has adopted until now, as none of the nodes': the
-// engine that has built their wheels.
+// passOver ignores the orphans that this process has adopted until now: they belong to the
+// engine that built the wheels, and not to the nodes.
 func (g *gauge) passOver() {
 	for _, p := range childrenOf(os.Getpid()) {
 		if !p.Ended() {
@@ -33,15 +33,15 @@ func (g *gauge) passOver() {
 	}
 }
 
-// adoptOrphans makes this process inherit the orphans of the nodes. Call it before the nodes
-// start.
+// adoptOrphans makes this process the parent of the processes that nodes leave behind. Call it
+// before the nodes start.
 func adoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// settleLimit is how long nodes may be at work after the last command has ended.
+// settleLimit is how long nodes may go on working after the last command has ended.
 const settleLimit = time.Minute
 
-// readCPU waits until nothing runs on the nodes any more, and returns the CPU time
-// that they have used since they were started.
+// readCPU waits until the nodes run no more processes, and returns the CPU time that they have
+// used since their start.
 func (g *gauge) readCPU() (time.Duration, error) {
 	for deadline := time.Now().Add(settleLimit); ; time.Sleep(5 * time.Millisecond) {
 		servers, busy, err := g.sortProcesses(proc.All())
@@ -61,7 +61,7 @@ func (g *gauge) readCPU() (time.Duration, error) {
 	}
 }
 
-// sortProcesses finds the servers among all processes, and the other processes of the nodes. It
+// sortProcesses finds the servers among all processes, and the other processes on the nodes. It
 // waits for orphans that have ended.
 func (g *gauge) sortProcesses(all []proc.Process) (servers, busy []proc.Process, err error) {
 	var pids []int
@@ -86,7 +86,7 @@ func (g *gauge) sortProcesses(all []proc.Process) (servers, busy []proc.Process,
 			if pid, err := syscall.Wait4(p.PID, nil, syscall.WNOHANG, &u); pid == p.PID && err == nil {
 				g.orphans += cpuOf(u)
 			}
-		case below[p.Parent] && !slices.Contains(g.others, p.PID): // enough to know that something is at work
+		case below[p.Parent] && !slices.Contains(g.others, p.PID): // enough to show that a node is working
 			busy = append(busy, p)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// nodesWord makes this program the nodes of a measurement.
+// nodesWord makes this program run the nodes of a measurement.
 const nodesWord = "nodes"
 
 // fleetSizes returns the numbers of nodes whose cost is compared.
@@ -47,8 +47,8 @@ func (ws *workspace) measureGrowth(ctx context.Context) (string, error) {
 	return growthText(all), nil
 }
 
-// measureNodes measures one fleet. Its nodes, with all programs that dsbuild runs on them, are
-// children of another process than dsbuild, so that dsbuild's figures are the driver's alone.
+// measureNodes measures one fleet. Its nodes, with all that dsbuild runs on them, are processes
+// below another process than dsbuild, so that the result is the driver's cost alone.
 func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	g := grown{nodes: n}
 	dir, err := scratch.New(ws.dir)
@@ -65,7 +65,7 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	run := func(command string) (cost, error) {
 		c, err := measureCommand(ctx, ws.dir, ws.commandEnv(), ws.log, fmt.Sprintf("dsbuild %s %s --wheel %s --verify files", command, list, wheel))
 		if err == nil && c.Status != 0 {
-			err = fmt.Errorf("dsbuild %s ended with status %d; what it said is in %s", command, c.Status, ws.log.Name())
+			err = fmt.Errorf("dsbuild %s ended with status %d; its output is in %s", command, c.Status, ws.log.Name())
 		}
 		return c, err
 	}
@@ -76,7 +76,7 @@ func (ws *workspace) measureNodes(ctx context.Context, n int) (grown, error) {
 	return g, err
 }
 
-// startManyNodes starts nodes in a process of their own, and waits until they are there.
+// startManyNodes starts nodes in a process of their own, and waits until they are ready.
 func startManyNodes(ctx context.Context, dir string, n int) (stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -106,7 +106,7 @@ func startManyNodes(ctx context.Context, dir string, n int) (stop func(), err er
 	return stop, nil
 }
 
-// runManyNodes is the main program of that process: nodes until its input ends.
+// runManyNodes is the main program of that process. It runs nodes until its input ends.
 func runManyNodes(args []string) error {
 	if len(args) != 2 {
 		return errors.New("DIR N")
@@ -133,6 +133,6 @@ func growthText(all []grown) string {
 		fmt.Fprintf(&b, "| %d | %d | %.2f | %.2f | %.1f | %d | %.2f | %.2f |\n", g.nodes,
 			g.deploy.Memory/1e6, g.deploy.Wall, g.deploy.CPU, g.deploy.CPU/float64(g.nodes)*1000, g.verify.Memory/1e6, g.verify.Wall, g.verify.CPU)
 	}
-	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: nearly all of the wall is theirs.\n")
+	b.WriteString("\nThe nodes run dsbuild's programs on the same cores as the driver: they use nearly all of the wall time.\n")
 	return b.String()
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// loaded is how many nodes get a wheel whose ops are loaded there.
+// loaded is the number of nodes that load the ops of their wheel.
 const loaded = 4
 
 // loadOps is the program that the other tools run after the installation: it loads the ops
@@ -27,7 +27,7 @@ func loadContenders(n int) []contender {
 	}
 }
 
-// compareLoads compares a deploy that proves that ops load.
+// compareLoads compares deploys that also load the ops.
 func (races fleetRaces) compareLoads(ctx context.Context) (string, error) {
 	n := 0
 	var wheel string

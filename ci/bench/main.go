@@ -37,7 +37,7 @@ func main() {
 	os.Exit(runBench(ctx, os.Args[1:]))
 }
 
-// innerProgram returns the program for these arguments when this program calls itself; nil: the
+// innerProgram returns the main program of this process if this program started it; nil for the
 // benchmarks.
 func innerProgram(args []string) func(args []string) error {
 	if len(args) == 0 {
@@ -46,7 +46,7 @@ func innerProgram(args []string) func(args []string) error {
 	return map[string]func([]string) error{meterWord: runMeter, nodesWord: runManyNodes, putWord: runPut}[args[0]]
 }
 
-// runBench works in the checkout that is the current folder.
+// runBench runs the benchmarks in the checkout in the current folder.
 func runBench(ctx context.Context, names []string) int {
 	err := adoptOrphans()
 	ws := &workspace{dir: filepath.Join(xdg.CacheHome, "dsbuild", "bench")}

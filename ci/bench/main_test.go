@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes/nodestest"
 )
 
-// TestMain makes this binary what the program is when it calls itself.
+// TestMain makes this test program behave as the program does when it starts itself.
 func TestMain(m *testing.M) {
 	if inner := innerProgram(os.Args[1:]); inner != nil {
 		if err := inner(os.Args[2:]); err != nil {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// spinner is a program that takes as much CPU time as its argument says, in seconds.
+// spinner is a program that uses as much CPU time as its argument says, in seconds.
 func spinner(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "spin.py")
@@ -67,12 +67,12 @@ func TestGaugeCountsWhatNodesLeaveBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = other.Process.Kill(), other.Wait() })
-	g.passOver() // else it is waited for
+	g.passOver() // else the gauge waits for it
 	before, err := g.readCPU()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One that the connection waits for, and one that it does not.
+	// The connection waits for one of these processes, and not for the other.
 	n := f.Nodes[1]
 	spin := spinner(t)
 	line := fmt.Sprintf(`ssh -n -F none -i %s -p %d -o UserKnownHostsFile=%s %s@%s "setsid %s 0.4 >/dev/null 2>&1 </dev/null & %s 0.2"`,
@@ -132,7 +132,7 @@ func TestRanking(t *testing.T) {
 	}
 }
 
-// The document of this checkout can take results.
+// The document of this checkout has a place for the results.
 func TestDocument(t *testing.T) {
 	t.Chdir("../..")
 	if err := new(workspace).newProgram().Document.Check(); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
-// newProgram describes the command: the comparisons, in the order in which they run and are
-// written down.
+// newProgram describes the command: the comparisons, in the order of the runs and of the
+// results.
 func (ws *workspace) newProgram() parts.Program {
 	builds, races := wheelBuilds{ws}, fleetRaces{ws}
 	var (
@@ -18,7 +18,7 @@ func (ws *workspace) newProgram() parts.Program {
 		fleet     = parts.Need{Title: fmt.Sprintf("%d nodes", fleetSize), Get: ws.startNodes}
 		wheels    = parts.Need{Title: "two wheels of DeepSpeed", Get: ws.buildWheels}
 		toolchain = parts.Need{Title: "a toolchain", Get: builds.makeToolchain}
-		packages  = parts.Need{Title: "what ops need of this system", Get: builds.installOpPackages}
+		packages  = parts.Need{Title: "the packages that ops need on this system", Get: builds.installOpPackages}
 	)
 	return parts.Program{
 		Name: "bench", Dir: ws.dir, Begin: ws.begin,
@@ -34,7 +34,7 @@ func (ws *workspace) newProgram() parts.Program {
 			{Name: "deploy", About: "a wheel to many nodes", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareDeploys},
 			{Name: "load", About: "a wheel to nodes that load its ops", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareLoads},
 			{Name: "copy", About: "a large file to nodes", Needs: []parts.Need{checkout, peers, fleet}, Do: races.compareCopies},
-			{Name: "verify", About: "what many nodes run", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareVerifications},
+			{Name: "verify", About: "the DeepSpeed version of many nodes", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareVerifications},
 			{Name: "growth", About: "the driver's cost for 1 to 1,000 nodes", Needs: []parts.Need{checkout, wheels}, Do: ws.measureGrowth},
 		},
 	}

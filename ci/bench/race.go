@@ -14,11 +14,11 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// contender is a tool with the command that does the work which is compared.
+// contender is a tool with the command for the compared work.
 type contender struct {
 	name string
 	line string   // for bash
-	env  []string // K=V, besides those that all have
+	env  []string // K=V, besides the common variables
 }
 
 // sample is one measurement of a contender.
@@ -27,10 +27,10 @@ type sample struct {
 	Nodes float64 // seconds of CPU time on the nodes
 }
 
-// race measures contenders in turns, so that changes of this machine's load affect all of them.
+// race measures contenders in turns, so that a change on this machine affects all of them.
 type race struct {
 	title  string
-	nodes  int // the work is done on the first so many
+	nodes  int // the number of nodes: the work is done on the first ones
 	rounds int
 	// contenders with their commands for so many nodes.
 	contenders func(nodes int) []contender
@@ -43,8 +43,8 @@ type race struct {
 // fleetRaces measures tools on the nodes of a workspace.
 type fleetRaces struct{ *workspace }
 
-// runRace returns the samples of each contender, in the order of rounds. To warm up
-// each has done the work on one node.
+// runRace returns the samples of each contender, in the order of rounds. Before that, each does
+// the work once on one node as a warm-up.
 func (races fleetRaces) runRace(ctx context.Context, r race) (ranking, error) {
 	out := ranking{title: r.title, contenders: r.contenders(r.nodes), samples: map[string][]sample{}}
 	for round := range r.rounds + 1 {
@@ -70,7 +70,7 @@ func (races fleetRaces) runRace(ctx context.Context, r race) (ranking, error) {
 	return out, nil
 }
 
-// commandLimit is how long one command may take.
+// commandLimit is the time limit of one command.
 const commandLimit = 10 * time.Minute
 
 // takeSample measures a contender once.
@@ -83,7 +83,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 		}
 		env = append(slices.Clone(env), more...)
 	}
-	syscall.Sync() // this contender must not wait for the writes of others
+	syscall.Sync() // this contender must not wait for the data that others have written
 	begin, err := races.gauge.readCPU()
 	if err != nil {
 		return sample{}, err
@@ -100,7 +100,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 		return sample{}, err
 	}
 	if took.Status != 0 {
-		return sample{}, fmt.Errorf("it ended with status %d; what it said is in %s", took.Status, races.log.Name())
+		return sample{}, fmt.Errorf("it ended with status %d; its output is in %s", took.Status, races.log.Name())
 	}
 	s := sample{took, (end - begin).Seconds()}
 	if r.after != nil {
@@ -109,7 +109,7 @@ func (races fleetRaces) takeSample(ctx context.Context, r race, c contender, nod
 	return s, err
 }
 
-// spread is the median of some figures, with the least and the most.
+// spread is a median with the minimum and the maximum.
 type spread struct{ median, least, most float64 }
 
 func spreadOf(v []float64) spread {
@@ -118,7 +118,7 @@ func spreadOf(v []float64) spread {
 	return spread{(v[(n-1)/2] + v[n/2]) / 2, v[0], v[n-1]}
 }
 
-// each is a figure of all samples.
+// each returns a figure of all samples.
 func each(samples []sample, figure func(sample) float64) []float64 {
 	out := make([]float64, len(samples))
 	for i, s := range samples {

@@ -13,14 +13,14 @@ import (
 	"github.com/dsbuild/dsbuild/ci/parts"
 )
 
-// ranking is the result of a race.
+// ranking holds the results of a race.
 type ranking struct {
 	title      string
 	contenders []contender
-	samples    map[string][]sample // by their names, in the order of rounds
+	samples    map[string][]sample // by contender, in the order of rounds
 }
 
-// String is the table: wall times, their ratio to dsbuild's, and where CPU time went.
+// String is the table: wall times, their ratio to dsbuild's, and CPU times.
 func (r ranking) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s | wall, s | × %s | driver's CPU, s | nodes' CPU, s |\n|---|---|---|---|---|\n", parts.Markdown(r.title), dsbuildName)
@@ -36,12 +36,12 @@ func (r ranking) String() string {
 	return b.String()
 }
 
-// aroundMedian is a median with the least and the most.
+// aroundMedian prints a median with the minimum and the maximum.
 func aroundMedian(s spread, format string) string {
 	return fmt.Sprintf(format+" ("+format+"–"+format+")", s.median, s.least, s.most)
 }
 
-// listCommands prints the commands that were run, word for word.
+// listCommands prints the commands of the race, word for word.
 func (r ranking) listCommands(common ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "<details><summary>What was run: %s</summary>\n\n", html.EscapeString(r.title))
@@ -60,7 +60,7 @@ func (r ranking) listCommands(common ...string) string {
 	return b.String()
 }
 
-// ratio is the wall of a contender by that of another, round by round.
+// ratio divides the wall time of a contender by that of another, round by round.
 func (r ranking) ratio(of, by string) spread {
 	v := make([]float64, len(r.samples[of]))
 	for i := range v {
@@ -69,26 +69,26 @@ func (r ranking) ratio(of, by string) spread {
 	return spreadOf(v)
 }
 
-// median of a figure of a contender.
+// median is the median of a figure of a contender.
 func (r ranking) median(name string, figure func(sample) float64) float64 {
 	return spreadOf(each(r.samples[name], figure)).median
 }
 
-// floor says how long the CPU time of a contender takes on all cores of this machine: no driver is
-// faster.
+// floor describes how long the CPU time of a contender takes on all cores of this machine: no
+// driver is faster.
 func (r ranking) floor(name string) string {
 	cpu := r.median(name, driverCPU)
 	return fmt.Sprintf("The floor: %s takes %.1f s of CPU time, which is %.1f s of wall on %d cores.\n", name, cpu, cpu/float64(runtime.NumCPU()), runtime.NumCPU())
 }
 
-// leanness compares the driver's CPU time of dsbuild with the least of the others.
+// leanness compares the driver's CPU time of dsbuild with the lowest of the others.
 func (r ranking) leanness(others ...string) string {
 	best := slices.MinFunc(others, func(a, b string) int { return cmp.Compare(r.median(a, driverCPU), r.median(b, driverCPU)) })
 	least, ours := r.median(best, driverCPU), r.median(dsbuildName, driverCPU)
 	return fmt.Sprintf("The driver's CPU time: the best of the others with the same key exchange (%s) %.2f s; %s %.2f s, %.2f of it.\n", best, least, dsbuildName, ours, ours/least)
 }
 
-// listTools names the compared tools with their versions.
+// listTools names the exact versions of the compared tools.
 func (ws *workspace) listTools() string {
 	return "Compared: " + parts.Markdown(strings.Join(ws.versions, "; ")) + ".\n"
 }

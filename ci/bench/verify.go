@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// verified is the number of nodes that are asked, window how many at once: the default of dsbuild
+// verified is the number of nodes; window is the number of nodes at once, the default of dsbuild
 // and of pdsh.
 const (
 	verified = fleetSize
@@ -57,11 +57,11 @@ func (races fleetRaces) compareVerifications(ctx context.Context) (string, error
 	}, "\n"), nil
 }
 
-// deployWheel puts a wheel on some nodes before anything is measured.
+// deployWheel deploys a wheel to some nodes before the measurement.
 func (races fleetRaces) deployWheel(ctx context.Context, wheel, limit string) error {
 	c, err := measureCommand(ctx, races.dir, races.commandEnv(), races.log, fmt.Sprintf("dsbuild deploy nodes/inventory.yaml --limit '%s' --verify files --wheel %s", limit, wheel))
 	if err == nil && c.Status != 0 {
-		err = fmt.Errorf("dsbuild deploy ended with status %d; what it said is in %s", c.Status, races.log.Name())
+		err = fmt.Errorf("dsbuild deploy ended with status %d; its output is in %s", c.Status, races.log.Name())
 	}
 	return err
 }

@@ -1,5 +1,5 @@
-// Package browser gives tests a real Chromium that knows no names: it opens files that a test
-// wrote and pages served on 127.0.0.1.
+// Package browser gives tests a real Chromium that cannot resolve names: it opens files of a
+// test and pages served on 127.0.0.1.
 package browser
 
 import (
@@ -22,13 +22,13 @@ import (
 	"github.com/dsbuild/dsbuild/ci/needs"
 )
 
-// errNone says that there is no Chromium.
+// errNone means that there is no Chromium.
 var errNone = errors.New("no Chromium on this machine: install chromium")
 
-// patience is how long anything in a tab may take.
+// patience is the time limit of each action in a tab.
 const patience = 3 * time.Minute
 
-// Tab is a tab of a browser of its own, with an empty profile. An error in it fails the test.
+// Tab is a tab of its own browser, with an empty profile. An error in it fails the test.
 type Tab struct {
 	tb  testing.TB
 	ctx context.Context
@@ -37,8 +37,8 @@ type Tab struct {
 	requests []string
 }
 
-// Open opens a tab for as long as the test runs. Where there is no Chromium the
-// test is skipped, but fails where the variable CI is true.
+// Open opens a tab until the test ends. Without Chromium it skips the test, but fails it if the
+// variable CI is true.
 func Open(tb testing.TB) *Tab {
 	tb.Helper()
 	path, err := findBrowser(tb.Context())
@@ -52,7 +52,7 @@ func Open(tb testing.TB) *Tab {
 		chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path),
 		chromedp.UserDataDir(tb.TempDir()),
-		chromedp.NoSandbox, // root has none
+		chromedp.NoSandbox, // root has no sandbox
 		chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true),
@@ -72,7 +72,7 @@ func Open(tb testing.TB) *Tab {
 	return t
 }
 
-// recordRequest keeps the addresses that the tab loads, from the network or a disk.
+// recordRequest records the addresses that the tab loads, from the network or a disk.
 func (t *Tab) recordRequest(event any) {
 	if e, ok := event.(*network.EventRequestWillBeSent); ok {
 		t.mu.Lock()
@@ -81,7 +81,7 @@ func (t *Tab) recordRequest(event any) {
 	}
 }
 
-// Requests are the addresses that the tab has asked for.
+// Requests returns the addresses that the tab has loaded.
 func (t *Tab) Requests() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,7 +94,7 @@ func (t *Tab) Go(url string) {
 	t.Do(chromedp.Navigate(url))
 }
 
-// Do does things in the tab, one after the other.
+// Do performs actions in the tab, one after the other.
 func (t *Tab) Do(actions ...chromedp.Action[chromedp.Void]) {
 	t.tb.Helper()
 	ctx, cancel := context.WithTimeout(t.ctx, patience)
@@ -116,8 +116,7 @@ func (t *Tab) Press(keys string) {
 	t.Do(chromedp.KeyEvent(keys))
 }
 
-// View gives the window a size, and the page a medium and a scheme of colours:
-// "light" or "dark".
+// View sets the size of the window, and the page's medium and colour scheme: "light" or "dark".
 func (t *Tab) View(width, height int64, medium, scheme string) {
 	t.tb.Helper()
 	t.Do(chromedp.EmulateViewport(width, height))
@@ -127,7 +126,7 @@ func (t *Tab) View(width, height int64, medium, scheme string) {
 	}
 }
 
-// NoScript keeps pages from running any script.
+// NoScript prevents pages from running scripts.
 func (t *Tab) NoScript() {
 	t.tb.Helper()
 	if _, err := chromedp.Call(t.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
@@ -167,7 +166,7 @@ func (t *Tab) Version() string {
 	return "Chromium " + version
 }
 
-// findBrowser looks for Chromium, and installs it where it may.
+// findBrowser looks for Chromium, and installs it if it may.
 func findBrowser(ctx context.Context) (string, error) {
 	have := func() bool { return findInstalled() != "" }
 	if !have() && os.Geteuid() == 0 {

@@ -1,4 +1,4 @@
-// Package child starts programs that end with the one that started them.
+// Package child starts programs that end with the program that started them.
 package child
 
 import (
@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// Command is a program to run until ctx ends. It has a process group of its
-// own: a Ctrl-C reaches it once, from here, together with all that it has started, and
-// it is given a minute to clean up.
+// Command is a program that runs until ctx ends. It has a process group of its own: this process
+// passes a Ctrl-C on to the whole group once, and gives the group a minute to clean up.
 func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -23,7 +22,7 @@ func Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Run runs a program to its end. Its messages go to standard error.
+// Run runs a program to its end. Its standard error goes to this program's.
 func Run(ctx context.Context, stdout io.Writer, name string, args ...string) error {
 	cmd := Command(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, os.Stderr

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// The pipe is open for as long as anybody down the line lives.
+// The pipe stays open while any descendant lives.
 func TestGrandchildrenEndToo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := child.Command(ctx, "bash", "-c", "sleep 60 & echo started; wait")

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Lines is an io.Writer that hands on whole lines, without their ends.
+// Lines is an io.Writer that passes on whole lines, without their ends.
 type Lines struct {
 	each func(line string)
 	rest []byte
 }
 
-// NewLines returns a writer that calls each once a line.
+// NewLines returns a writer that calls each once for every line.
 func NewLines(each func(line string)) *Lines { return &Lines{each: each} }
 
 // Write never fails.
@@ -40,7 +40,7 @@ func (t *Tail) Add(line string) {
 	}
 }
 
-// String returns the lines that are kept.
+// String returns the kept lines.
 func (t *Tail) String() string { return strings.Join(t.lines, "\n") }
 
 // LastLines returns the last lines of a text.

@@ -1,5 +1,5 @@
-// Package debian installs packages of Debian and of its derivatives on
-// this machine, for tests that need programs of it.
+// Package debian installs packages of Debian and its derivatives on this machine, for tests that
+// need their programs.
 package debian
 
 import (
@@ -15,9 +15,9 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// Ensure installs packages by apt-get, as root, unless have says that their programs are there
-// already. No server of theirs is started. Test programs that
-// find the same missing at once install it one after the other.
+// Ensure installs packages by apt-get, as root, unless have reports that their programs exist
+// already. It starts none of their servers. Test programs that miss the same package at the same
+// time install it one after the other.
 func Ensure(ctx context.Context, have func() bool, packages ...string) error {
 	if have() {
 		return nil
@@ -39,13 +39,14 @@ func Ensure(ctx context.Context, have func() bool, packages ...string) error {
 	if aptGet(ctx, args...) == nil {
 		return nil
 	}
-	if err := aptGet(ctx, "update"); err != nil { // its lists may be old, or none
+	if err := aptGet(ctx, "update"); err != nil { // the machine's package lists may be old or missing
 		return err
 	}
 	return aptGet(ctx, args...)
 }
 
-// refuseServers puts a policy into place that keeps packages from starting their servers, if there is none.
+// refuseServers installs a policy that keeps packages from starting their servers, unless the
+// machine has a policy.
 func refuseServers() (remove func(), err error) {
 	const policy = "/usr/sbin/policy-rc.d"
 	if _, err := os.Stat(policy); !errors.Is(err, os.ErrNotExist) {

@@ -14,7 +14,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// CanUnpack reports whether Unpack has the programs that it needs.
+// CanUnpack reports whether the programs that Unpack needs exist.
 func CanUnpack() bool {
 	for _, program := range []string{"apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -24,12 +24,12 @@ func CanUnpack() bool {
 	return true
 }
 
-// installs is a line of a simulated installation.
+// installs matches a line of a simulated installation.
 var installs = regexp.MustCompile(`(?m)^Inst (\S+)`)
 
-// Unpack puts the files of a package, and of those it needs that are not
-// installed, into dir. It needs no root and changes nothing else: apt-get
-// downloads and verifies, with lists of its own where the machine has none.
+// Unpack puts the files of a package, and of its dependencies that are not installed, into dir.
+// It needs no root and changes nothing else: apt-get downloads and verifies, with package lists
+// of its own if the machine has none.
 func Unpack(ctx context.Context, dir, name string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -66,8 +66,8 @@ func Unpack(ctx context.Context, dir, name string) error {
 	return os.Rename(root, dir)
 }
 
-// downloadPackages puts the package and its dependencies into debs. Where the machine's
-// lists do not know the package, new ones are fetched into work.
+// downloadPackages puts the package and its dependencies into debs. If the machine's lists do
+// not have the package, it fetches new lists into work.
 func downloadPackages(ctx context.Context, work, debs, name string) error {
 	machine := []string{"-o", "Acquire::Retries=3"}
 	lists := filepath.Join(work, "lists")
@@ -82,7 +82,7 @@ func downloadPackages(ctx context.Context, work, debs, name string) error {
 		}
 		needed := installs.FindAllSubmatch(out, -1)
 		if len(needed) == 0 {
-			return fmt.Errorf("%s is installed, by apt-get's account", name)
+			return fmt.Errorf("%s is installed already, according to apt-get", name)
 		}
 		options = append(options, "download")
 		for _, m := range needed {

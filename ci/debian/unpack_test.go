@@ -9,8 +9,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/debian"
 )
 
-// programs puts stand-ins for apt-get and dpkg-deb on PATH. The machine's own
-// lists know nothing where listed is false.
+// programs puts stand-ins for apt-get and dpkg-deb on PATH. If listed is false, the machine's
+// own package lists are empty.
 func programs(t *testing.T, listed bool) (calls string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -72,7 +72,7 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
-// A download that fails leaves nothing that would pass for a package.
+// A download that fails leaves nothing that looks like a package.
 func TestUnpackFails(t *testing.T) {
 	programs(t, true)
 	dir := filepath.Join(t.TempDir(), "tool")

@@ -1,5 +1,5 @@
-# Runs a container daemon in namespaces of its own until standard input ends;
-# then nothing of it is left: no process, no mount, no network, no folder.
+# Runs a container daemon in namespaces of its own until standard input ends.
+# Then none of its processes, mounts, networks and folders is left.
 #   sh daemon.sh FOLDER CGROUP PROGRAM ARGUMENT…
 dir=$1 cgroup=$2
 shift 2

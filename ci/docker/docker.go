@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package docker gives tests a real Docker daemon, or podman's service, of their
-// own: Debian's programs in namespaces, so that nothing of this machine's network,
-// mounts or containers is touched and nothing is left.
+// Package docker gives tests their own real Docker daemon, or podman's service. Debian's
+// programs run in namespaces: they touch nothing of this machine's network, mounts or
+// containers, and leave nothing behind.
 package docker
 
 import (
@@ -47,7 +47,7 @@ var runcScript string
 // Options are the properties of one daemon.
 type Options struct {
 	DataMB   int    // size of a disk in memory for Data; 0 takes the machine's disk
-	Deny     string // a capability that no container is given, privileged or not
+	Deny     string // a capability that no container gets, privileged or not
 	Rootless bool   // podman alone: run by the user nobody
 }
 
@@ -66,7 +66,7 @@ func Docker(tb testing.TB, opt Options) *Daemon {
 	return d
 }
 
-// Podman starts podman's service, likewise.
+// Podman starts podman's service in the same way.
 func Podman(tb testing.TB, opt Options) *Daemon {
 	tb.Helper()
 	installDaemon(tb, "podman", "podman", "runc", "netavark", "aardvark-dns", "iptables", "containernetworking-plugins")
@@ -84,9 +84,8 @@ func Podman(tb testing.TB, opt Options) *Daemon {
 	return d
 }
 
-// rootlessCommand returns the command line by which the user nobody runs podman's service. It
-// has users to give to containers and a network device, as a user of a machine
-// that is set up for podman has.
+// rootlessCommand returns the command line with which the user nobody runs podman's service. It
+// has user IDs for containers and a network device, as on a machine that is set up for podman.
 func (d *Daemon) rootlessCommand(tb testing.TB, service []string) []string {
 	tb.Helper()
 	d.writeFile(tb, "subuid", "nobody:200000:65536\n", 0o644)
@@ -105,14 +104,14 @@ func (d *Daemon) rootlessCommand(tb testing.TB, service []string) []string {
 	return append([]string{"sh", "-c", prepare, d.dir}, service...)
 }
 
-// installDaemon gets the packages of a daemon. With -short the test is skipped. So it is
-// without root, but fails then where the variable CI is true.
+// installDaemon installs the packages of a daemon. With -short it skips the test. Without root
+// it skips the test too, but fails it if the variable CI is true.
 func installDaemon(tb testing.TB, program string, packages ...string) {
 	tb.Helper()
 	if testing.Short() {
 		tb.Skip("short: runs a real container daemon")
 	}
-	ids, _ := os.ReadFile("/proc/self/uid_map") //nolint:errcheck // then there are none
+	ids, _ := os.ReadFile("/proc/self/uid_map") //nolint:errcheck // an empty map follows
 	if os.Geteuid() != 0 || !bytes.Contains(ids, []byte("4294967295")) {
 		needs.Missing(tb, "a container daemon of the test's own needs root, outside of user namespaces")
 	}
@@ -159,13 +158,13 @@ func (d *Daemon) path(name string) string { return filepath.Join(d.dir, name) }
 // cgroup is the control group of the daemon's containers.
 func (d *Daemon) cgroup() string {
 	if d.Client == "podman" {
-		return "libpod_parent" // which podman does not let anybody choose
+		return "libpod_parent" // podman does not let the user choose it
 	}
 	return filepath.Base(d.dir)
 }
 
-// startDaemon runs the daemon below a guard, which lives until the test's process ends
-// in whatever way, and waits until it answers.
+// startDaemon runs the daemon below a guard, which lives until the test's process ends in any
+// way, and waits until the daemon answers.
 func (d *Daemon) startDaemon(tb testing.TB, opt Options, args ...string) {
 	tb.Helper()
 	if opt.DataMB > 0 {
@@ -233,7 +232,7 @@ func (d *Daemon) Kill(tb testing.TB) {
 	}
 }
 
-// Fill takes all the room that is left on the daemon's own disk.
+// Fill uses up the free space on the daemon's own disk.
 func (d *Daemon) Fill(tb testing.TB) {
 	tb.Helper()
 	fill, err := os.Create(filepath.Join("/proc", d.innerPID(tb), "root", d.Data, "fill"))
@@ -260,7 +259,7 @@ func (d *Daemon) innerPID(tb testing.TB) string {
 	return strings.TrimSpace(string(pid))
 }
 
-// Listen opens a port in the daemon's network, where it pulls images from.
+// Listen opens a port in the daemon's network, from which the daemon pulls images.
 func (d *Daemon) Listen(tb testing.TB, address string) net.Listener {
 	tb.Helper()
 	l, err := enginetest.ListenIn("/proc/"+d.innerPID(tb)+"/ns/net", address)
@@ -271,8 +270,8 @@ func (d *Daemon) Listen(tb testing.TB, address string) net.Listener {
 	return l
 }
 
-// LoadEngine gives the daemon the image of dsbuild's own engine, which must be
-// installed, by the name under which the Dagger client asks for it.
+// LoadEngine loads the image of dsbuild's own engine into the daemon, under the name that the
+// Dagger client asks for. The engine must be installed.
 func (d *Daemon) LoadEngine(tb testing.TB) {
 	tb.Helper()
 	enginetest.Own(tb)

@@ -17,8 +17,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// noEngine is the program of images that are no engine's: it says something and
-// ends, or stays without an answer.
+// noEngine is the program of images that contain no engine: it prints something and ends, or
+// never answers.
 const noEngine = `package main
 
 import ("fmt"; "os"; "time")
@@ -69,10 +69,10 @@ func load(t *testing.T, d *Daemon, rootfs []byte, name string, entry ...string) 
 	}
 }
 
-// repository is where nobody answers.
+// repository is an address at which nobody answers.
 const repository = "127.0.0.1:9/engine"
 
-// fails starts an engine of an image and looks at what is said about it.
+// fails starts an engine from an image and checks the error.
 func fails(t *testing.T, d *Daemon, tag, want, wantHint string) {
 	t.Helper()
 	c, ok := engine.Engine{Address: "image+" + d.Client + "://" + repository + ":" + tag}.Container()
@@ -87,7 +87,7 @@ func fails(t *testing.T, d *Daemon, tag, want, wantHint string) {
 	t.Logf("%s: after %.1f s: %v", tag, time.Since(begin).Seconds(), err)
 }
 
-// noEngines are images that are no engine's; each is told with its reason.
+// noEngines tests images that contain no engine; the error gives the reason for each.
 func noEngines(t *testing.T, d *Daemon) {
 	rootfs := program(t)
 	load(t, d, rootfs, repository+":loop", "/none")
@@ -99,12 +99,12 @@ func noEngines(t *testing.T, d *Daemon) {
 	fails(t, d, "gone", d.Client+" cannot pull the engine", d.Client+" load -i engine.tar")
 }
 
-// An engine that does not come up in Docker is told with its own words.
+// If an engine does not start in Docker, the error has its last lines.
 func TestNoEngine(t *testing.T) {
 	noEngines(t, Docker(t, Options{}))
 }
 
-// A full disk is told as one.
+// The error for a full disk says so.
 func TestDiskIsFull(t *testing.T) {
 	d := Docker(t, Options{DataMB: 64})
 	load(t, d, program(t), repository+":loop", "/none")

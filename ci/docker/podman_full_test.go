@@ -4,7 +4,7 @@ package docker
 
 import "testing"
 
-// An engine that does not come up in podman is told with its own words.
+// If an engine does not start in podman, the error has its last lines.
 func TestFullDockerPodmanNoEngine(t *testing.T) {
 	noEngines(t, Podman(t, Options{}))
 }

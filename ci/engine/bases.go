@@ -15,21 +15,22 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// baseFree is the disk that one base asks for, while it is made.
+// baseFree is the free disk space needed to make one base.
 const baseFree = 3 << 30
 
-// release is a release of Debian or Ubuntu from which workloads can start.
+// release is a release of Debian or Ubuntu that can be the base of workloads.
 type release struct {
 	suite, name string
 	ubuntu      bool
 	more        []string // packages beside those of every base
-	options     []string // of mmdebstrap, likewise
+	options     []string // options of mmdebstrap, besides those of every base
 }
 
-// debianReleases lists the releases for which bases are made, the default first. Ubuntu does not
-// require its apt, which brings its keys. The Python 3.11 of Ubuntu 22.04 is none:
-// it is a release candidate. No wheel is built on Ubuntu 18.04, whose Python is 3.6:
-// tests run wheels there, because its glibc is older than that of every build base.
+// debianReleases lists the releases for which dsbuild makes bases, the default first. In Ubuntu,
+// apt is not a required package, and apt brings Ubuntu's keys. dsbuild does not build for the
+// Python 3.11 of Ubuntu 22.04: it is a release candidate. dsbuild builds no wheel on Ubuntu
+// 18.04, whose Python is 3.6: tests run wheels there, because its glibc is older than that of
+// every build base.
 func debianReleases() []release {
 	return []release{
 		{suite: defaultBase, name: "Debian 12"},
@@ -42,18 +43,17 @@ func debianReleases() []release {
 	}
 }
 
-// defaultBase is the one that every installation has.
+// defaultBase is the base that every installation has.
 const defaultBase = "bookworm"
 
-// recompile is for a Python whose compiled modules hold sets in the order of
-// their hashes, which differs from run to run: it compiles them once more with
-// the hashes of always.
+// recompile is for a Python whose compiled modules hold sets in the order of their hashes, which
+// differs from run to run. It compiles the modules again with a fixed hash seed.
 const recompile = `--customize-hook=PYTHONHASHSEED=0 chroot "$1" python3 -c "import glob, py_compile
 for f in sorted(glob.glob('/usr/**/__pycache__/*.cpython-39.pyc', recursive=True)):
     py_compile.compile(f.replace('__pycache__/', '').replace('.cpython-39.pyc', '.py'), f, doraise=True)"`
 
-// keepDashPage is for an old dash, which cannot be installed where the manual page is
-// missing that it renames.
+// keepDashPage is for an old dash: its installation renames a manual page, and fails if that
+// page is missing.
 const keepDashPage = "--dpkgopt=path-include=/usr/share/man/man1/sh.1.gz"
 
 // basePackages are in every base: a Python to build for. Compilers come with
@@ -62,12 +62,14 @@ func basePackages() []string {
 	return strings.Fields("ca-certificates python3 python3-minimal python3-pip python3-venv python3-dev")
 }
 
-// suiteError is a suite for which no base is made.
+// suiteError means that dsbuild makes no base of this suite.
 type suiteError struct{ suite string }
 
-func (e *suiteError) Error() string { return fmt.Sprintf("no base is made of the suite %q", e.suite) }
+func (e *suiteError) Error() string {
+	return fmt.Sprintf("dsbuild makes no base of the suite %q", e.suite)
+}
 
-// Hint lists those that are.
+// Hint lists the suites.
 func (e *suiteError) Hint() string {
 	var all []string
 	for _, r := range debianReleases() {
@@ -76,7 +78,7 @@ func (e *suiteError) Hint() string {
 	return "the suites are " + strings.Join(all, ", ")
 }
 
-// ExitCode is that of wrong usage.
+// ExitCode is the exit code of wrong usage.
 func (e *suiteError) ExitCode() int { return 2 }
 
 func releaseOf(suite string) (release, error) {
@@ -88,7 +90,7 @@ func releaseOf(suite string) (release, error) {
 	return release{}, &suiteError{suite}
 }
 
-// ubuntuMirrors are Ubuntu's own; a site with a mirror names it.
+// ubuntuMirrors returns Ubuntu's own mirrors; a site with a mirror names its own.
 func ubuntuMirrors(getenv func(string) string) mirrors {
 	if own := getenv("DSBUILD_UBUNTU_MIRROR"); own != "" {
 		return mirrors{own, own}
@@ -96,8 +98,8 @@ func ubuntuMirrors(getenv func(string) string) mirrors {
 	return mirrors{"http://archive.ubuntu.com/ubuntu", "http://security.ubuntu.com/ubuntu"}
 }
 
-// MakeBase prints the path of a release's base, which it makes first if it is
-// missing or its inputs changed. One that is there needs neither root nor lock.
+// MakeBase prints the path of a release's base. It first makes the base if the base is missing
+// or its inputs changed. Printing an existing base needs neither root nor the lock.
 func MakeBase(ctx context.Context, l Layout, con *console, stdout io.Writer, suite string) error {
 	r, err := releaseOf(suite)
 	if err != nil {
@@ -197,11 +199,12 @@ func basePiece(l Layout, con *console, g ground, r release) piece {
 	}
 }
 
-// keysSuite is the Debian release that has Ubuntu's keys: 12 has none.
+// keysSuite is the Debian release from which dsbuild takes Ubuntu's keys: Debian 12 has no
+// package of them.
 const keysSuite = "trixie"
 
-// ubuntuKeys takes the keys of Ubuntu's archive from Debian's package of them,
-// which Debian's own keys vouch for; nothing is installed on the host.
+// ubuntuKeys takes the keys of Ubuntu's archive from Debian's package of them, which Debian's
+// own keys sign. It installs nothing on the host.
 func ubuntuKeys(ctx context.Context, l Layout, con *console, g ground) (string, error) {
 	const inside = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 	src := source{"ubuntu-keys", keysSuite, g.debian.sourcesList(keysSuite)}
@@ -212,23 +215,23 @@ func ubuntuKeys(ctx context.Context, l Layout, con *console, g ground) (string, 
 	return filepath.Join(work, inside), nil
 }
 
-// baseOptions are the options that shape the workload base; ca is a directory
-// of certificates to bake in.
+// baseOptions are the options for the contents of the workload base; ca is a directory of
+// certificates to include.
 func baseOptions(ca string) []string {
 	return []string{
 		"--format=tar",
 		"--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/locale/*",
 		"--customize-hook=cp -r " + quoteShell(ca) + `/. "$1` + extraCAs + `/"`,
 		`--customize-hook=chroot "$1" update-ca-certificates`,
-		// mmdebstrap's own cleaning leaves directories whose owner depends on
-		// whether the way to the scratch directory is open to everybody.
+		// mmdebstrap's own cleaning leaves directories with an owner that depends on whether
+		// everybody may enter the scratch directory.
 		"--skip=cleanup/apt",
 		`--customize-hook=rm -rf "$1/var/lib/apt/lists" "$1/var/cache/apt"; mkdir -p "$1/var/lib/apt/lists" "$1/var/cache/apt/archives"`,
 	}
 }
 
-// hostCAs reads the certificates the host's owner added. Without them nothing
-// in a container could be downloaded where traffic is signed anew on its way.
+// hostCAs reads the certificates that the host's owner added. Where a proxy signs the traffic
+// anew, no container could download without them.
 func hostCAs(dir string) (map[string]string, error) {
 	cas := map[string]string{}
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {

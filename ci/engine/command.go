@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// tailLines is how much of a failed command's output its error shows.
+// tailLines is the number of lines of a failed command's output that its error shows.
 const tailLines = 15
 
 // command is a program to run to its end, with its output in a log.
@@ -29,8 +29,8 @@ type command struct {
 	private bool         // a mount namespace of its own: no mount outlives it
 }
 
-// runCommand runs the command. A cancelled ctx ends it with SIGTERM; so does the
-// death of this program, which is why the thread that starts it is kept.
+// runCommand runs the command. When ctx ends, or this program dies, the command gets SIGTERM.
+// The latter is tied to the thread that started the command, so runCommand keeps that thread.
 func (c command) runCommand(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
@@ -79,11 +79,11 @@ func (c command) runHere(ctx context.Context) error {
 
 // tailOf returns the last lines of a file, or nothing.
 func tailOf(path string) string {
-	text, _ := os.ReadFile(path) //nolint:errcheck // only to explain
+	text, _ := os.ReadFile(path) //nolint:errcheck // only for an error message
 	return strings.ReplaceAll(child.LastLines(text, tailLines), "\n", "\n    ")
 }
 
-// waitUntil calls ok until it is true or the time is over.
+// waitUntil calls ok until it returns true or the time is over.
 func waitUntil(ctx context.Context, limit time.Duration, ok func() bool) error {
 	end := time.Now().Add(limit)
 	for !ok() {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// console prints lines that carry the time since the program began. It is safe
-// for steps that run side by side.
+// console prints lines with the time since the program began. Steps that run side by side may
+// use it.
 type console struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -24,10 +24,10 @@ func (c *console) printLine(piece, format string, args ...any) {
 	fmt.Fprintf(c.w, "%7.1fs  %-13s %s\n", time.Since(c.began).Seconds(), piece, fmt.Sprintf(format, args...))
 }
 
-// reportEvery is how often a long step says how far it is.
+// reportEvery is the interval at which a long step reports its progress.
 const reportEvery = 10 * time.Second
 
-// reportProgress prints the result of status every few seconds, until stop is called.
+// reportProgress prints status every few seconds, until the caller calls stop.
 func (c *console) reportProgress(piece string, status func() string) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	began := time.Now()

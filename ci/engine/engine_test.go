@@ -18,7 +18,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// TestEngineUp is the real thing. It never stops the engine: others use it.
+// TestEngineUp starts a real engine. It never stops the engine: others use it.
 func TestEngineUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: runs a real engine")
@@ -108,7 +108,7 @@ func TestDigestSeesBorders(t *testing.T) {
 	}
 }
 
-// A piece is current only when it was stamped for these inputs and is there.
+// A piece is current only if its stamp has these inputs and its files exist.
 func TestPieceIsCurrent(t *testing.T) {
 	l := testLayout(t)
 	out := l.path("bin", "thing")
@@ -135,7 +135,7 @@ func TestPieceIsCurrent(t *testing.T) {
 	}
 }
 
-// A piece that could not be placed must not keep the stamp of the one before.
+// A piece that could not be placed must not keep its earlier stamp.
 func TestHalfPlacedPieceIsDoneAgain(t *testing.T) {
 	l := testLayout(t)
 	p := piece{name: "thing", digest: digestOf("1"), place: func() error { return nil }}
@@ -237,8 +237,7 @@ func TestPhase(t *testing.T) {
 	expect("closed again", phaseSilent)
 }
 
-// After a crash nothing that is recorded may be trusted blindly: the pid may
-// belong to somebody else by now.
+// After a crash, no recorded pid may be trusted: another process may have it by now.
 func TestSweepSparesStrangers(t *testing.T) {
 	l := testLayout(t)
 	stranger := exec.Command("sleep", "60")

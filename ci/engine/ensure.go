@@ -10,9 +10,9 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Ensure brings an engine up and prints which it is: one that answers, else one
-// in a container, else dsbuild's own. It returns a *noEngineError where none of
-// them can be had. An engine that the user chose is not replaced.
+// Ensure makes an engine run and prints its name: an engine that answers, else one in a
+// container, else dsbuild's own. It returns a *noEngineError if none of these works. It does not
+// replace an engine that the user chose.
 func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error {
 	finder := engine.NewFinder("", func(format string, args ...any) { con.printLine("engine", format, args...) })
 	found, err := finder.Find(ctx)
@@ -27,7 +27,7 @@ func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error
 		}
 		for _, a := range tried {
 			if a.Where == found.How {
-				con.printLine("engine", "%s: %s; dsbuild's own engine is taken", a.Where, a.Why)
+				con.printLine("engine", "%s: %s; using dsbuild's own engine", a.Where, a.Why)
 			}
 		}
 		if err = Up(ctx, l, con); err == nil {
@@ -41,7 +41,7 @@ func Ensure(ctx context.Context, l Layout, con *console, stdout io.Writer) error
 	return nil
 }
 
-// startContainer brings the engine up if it runs in a container.
+// startContainer starts the engine's container, if the engine runs in one.
 func startContainer(ctx context.Context, found engine.Engine, con *console) error {
 	container, ok := found.Container()
 	if !ok {
@@ -50,8 +50,8 @@ func startContainer(ctx context.Context, found engine.Engine, con *console) erro
 	return container.Up(ctx, func(line string) { con.printLine("engine", "%s", line) })
 }
 
-// failedAttempts are the container clients in which no engine came up, nil where
-// the error is another one.
+// failedAttempts returns the container clients with which no engine started; nil if the error is
+// another one.
 func failedAttempts(found engine.Engine, err error) []engine.Attempt {
 	var none *engine.NotFoundError
 	var image *engine.ImageError

@@ -17,17 +17,17 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// needFree is the disk an installation asks for: the pieces, the caches of the
-// compiler, and a first toolchain with CUDA in the engine's cache.
+// needFree is the disk space that an installation needs: its parts, the caches of the compiler,
+// and a first toolchain with CUDA in the engine's cache.
 const needFree = 25 << 30
 
-// hostRelease returns the text that identifies this host's system, "" if there is none.
+// hostRelease returns the text of the host's os-release file, or "".
 func hostRelease() string {
 	text, _ := os.ReadFile("/etc/os-release")
 	return string(text)
 }
 
-// checkHost says why no engine can be installed on this machine, or nil.
+// checkHost returns the reason why no engine can be installed on this machine, or nil.
 func checkHost(osRelease string) error {
 	if os.Geteuid() != 0 {
 		return hint.With(errors.New("dsbuild's own engine needs root"),
@@ -41,7 +41,7 @@ func checkHost(osRelease string) error {
 	return nil
 }
 
-// checkDisk says when the file system of dir has too little room.
+// checkDisk returns an error if the file system of dir has too little space.
 func checkDisk(dir string, need uint64) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -66,12 +66,12 @@ func parseRelease(text string) map[string]string {
 	return m
 }
 
-// hostPrograms maps each program of the host that is needed to its package.
+// hostPrograms maps each required program of the host to its package.
 func hostPrograms() map[string]string {
 	return map[string]string{"mmdebstrap": "mmdebstrap", "slirp4netns": "slirp4netns", "tar": "tar"}
 }
 
-// missingPackages lists the packages whose program or file is not there.
+// missingPackages lists the packages whose program or file is missing.
 func missingPackages(have func(program string) bool, exists func(path string) bool) []string {
 	var out []string
 	for program, pkg := range hostPrograms() {
@@ -89,7 +89,7 @@ func missingPackages(have func(program string) bool, exists func(path string) bo
 	return out
 }
 
-// hostPackages installs the packages that are missing.
+// hostPackages installs the missing packages.
 func hostPackages(ctx context.Context, con *console) error {
 	missing := func() []string {
 		return missingPackages(

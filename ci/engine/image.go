@@ -17,9 +17,9 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// MakeImage writes an installed engine as an image that docker, podman and
-// nerdctl load, under the name by which the Dagger client asks for it. The image
-// is a file for machines that cannot pull that name.
+// MakeImage writes an installed engine as an image that docker, podman and nerdctl load, under
+// the name that the Dagger client asks for. The image is a file for machines that cannot pull
+// this name.
 func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	if !l.Installed() {
 		return hint.With(fmt.Errorf("no engine is installed in %s", l.Root), "install it: make engine")
@@ -57,8 +57,8 @@ func MakeImage(ctx context.Context, l Layout, con *console, file string) error {
 	return nil
 }
 
-// buildDialer compiles the program by which the Dagger client enters the
-// container. The engine of the image is of the same sources.
+// buildDialer compiles the program through which the Dagger client enters the container. It has
+// the same sources as the engine in the image.
 func buildDialer(ctx context.Context, l Layout, to string) error {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -79,19 +79,19 @@ func buildDialer(ctx context.Context, l Layout, to string) error {
 	return nil
 }
 
-// packFolder writes some members of a folder as a tar.
+// packFolder writes some entries of a folder as a tar.
 func packFolder(ctx context.Context, l Layout, from, to string, members []string, options ...string) error {
 	args := append([]string{"tar", "--create", "--file=" + to, "--directory=" + from, "--numeric-owner", "--sort=name"}, options...)
 	return command{args: append(args, members...), dir: "/", log: l.logOf("image-tar")}.runCommand(ctx)
 }
 
-// plain are the options of tar for files that are root's, of no date, and anybody's to read.
+// plain returns the options of tar for files of root, without dates, that everybody may read.
 func plain() []string {
 	return []string{"--dereference", "--owner=0", "--group=0", "--mtime=@0", "--mode=u=rwX,go=rX"}
 }
 
-// packRoot writes the engine's root as it is when nothing is mounted in it, and
-// without the settings that a start has put there.
+// packRoot writes the engine's root without its mounts, and without the settings that a start
+// has put there.
 func packRoot(ctx context.Context, l Layout, to string) error {
 	return packFolder(ctx, l, l.Rootfs(), to, []string{"."}, "--one-file-system",
 		"--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./dev/*", "--exclude=./run/*", "--exclude=./tmp/*",
@@ -126,7 +126,7 @@ func packPrograms(ctx context.Context, l Layout, dialer, to string) error {
 	return packFolder(ctx, l, dir, to, members, plain()...)
 }
 
-// packImage writes an image of layers in the form of docker save, which every client loads.
+// packImage writes an image from layers in the format of docker save, which every client loads.
 func packImage(ctx context.Context, l Layout, to string, layers ...string) error {
 	config := v1.ConfigFile{
 		Architecture: runtime.GOARCH, OS: "linux", RootFS: v1.RootFS{Type: "layers"},

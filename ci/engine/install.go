@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Up installs every piece that is missing or whose inputs changed, then starts
-// the engine. With nothing to do it takes a fraction of a second.
+// Up installs each part that is missing or whose inputs changed, then starts the engine. If
+// there is nothing to do, it takes a fraction of a second.
 func Up(ctx context.Context, l Layout, con *console) error {
 	if err := checkMachine(l); err != nil {
 		return err
@@ -54,8 +54,8 @@ func Up(ctx context.Context, l Layout, con *console) error {
 	return nil
 }
 
-// allPieces lists the parts of an installation: tools, the engine's root, the
-// default base, and those other bases that were asked for once.
+// allPieces lists the parts of an installation: tools, the engine's root, the default base, and
+// each other base that somebody has requested.
 func allPieces(l Layout, con *console, g ground) ([]piece, error) {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -78,8 +78,8 @@ func allPieces(l Layout, con *console, g ground) ([]piece, error) {
 	return all, nil
 }
 
-// buildPiece makes the stale pieces, the tools beside the file systems, and puts
-// them into place. A running engine is stopped first if its own parts change.
+// buildPiece builds the stale parts, the tools side by side with the file systems, and puts them
+// into place. It first stops a running engine whose own parts change.
 func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free uint64) error {
 	if err := checkDisk(l.Root, free); err != nil {
 		return err
@@ -109,8 +109,8 @@ func buildPiece(ctx context.Context, l Layout, con *console, stale []piece, free
 	return l.removeTemporary()
 }
 
-// makeAll makes the tools (all cores, for minutes) beside the file systems
-// (mostly waiting for the network and the disk). The first failure ends both.
+// makeAll makes the tools (which use all cores, for minutes) side by side with the file systems
+// (which mostly wait for the network and the disk). The first failure ends both.
 func makeAll(ctx context.Context, con *console, stale []piece) error {
 	lanes := map[bool][]piece{}
 	for _, p := range stale {
@@ -130,7 +130,7 @@ func makeAll(ctx context.Context, con *console, stale []piece) error {
 	return both.Wait()
 }
 
-// installSelf copies the running program to its place, if another is there.
+// installSelf copies the running program to its place, unless the same program is there.
 func installSelf(l Layout) error {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -143,7 +143,7 @@ func installSelf(l Layout) error {
 	return writeFile(to, string(self), 0o755)
 }
 
-// copyFile copies a file whole or not at all.
+// copyFile copies a file: the copy is complete, or there is none.
 func copyFile(from, to string, mode os.FileMode) error {
 	b, err := os.ReadFile(from)
 	if err != nil {

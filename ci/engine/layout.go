@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// Layout says where each piece of the engine lies. It is a value: every
-// function is given one, so a test can have an engine directory of its own.
+// Layout has the path of each part of the engine. It is a value and an argument of every
+// function, so a test can have an engine directory of its own.
 type Layout struct {
 	Root string // ${XDG_STATE_HOME:-~/.local/state}/dsbuild/engine
 	Proc string // /proc, or a fake one
@@ -57,11 +57,11 @@ func (l Layout) stamp(piece string) string { return l.path("stamps", piece) }
 func (l Layout) tmp(name string) string    { return l.path("tmp", name) }
 func (l Layout) logOf(name string) string  { return l.path("log", name+".log") }
 
-// cgroup is the name of the control group that holds the engine's containers:
-// two engine directories on one host must not share it.
+// cgroup is the name of the control group that holds the engine's containers. Two engine
+// directories on one host must not share it.
 func (l Layout) cgroup() string { return "dsbuild-" + digestOf(l.Root)[:12] }
 
-// Installed reports whether every piece that a start needs is there.
+// Installed reports whether every part that a start needs exists.
 func (l Layout) Installed() bool {
 	for _, p := range []string{l.Bin("dagger"), l.Bin("dagger-engine"), l.Bin("dagger-init"), l.Bin("dnsname"), l.Bin("enginectl"), l.Rootfs()} {
 		if _, err := os.Stat(p); err != nil {

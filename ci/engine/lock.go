@@ -9,10 +9,10 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// lock takes the lock of the engine directory, so that one program at a time
-// installs, starts or stops. It waits for another one, and says so.
+// lock locks the engine directory, so that one program at a time installs, starts or stops. It
+// waits for another program, and says so.
 func (l Layout) lock(ctx context.Context, con *console) (unlock func(), err error) {
-	// Whoever reaches the socket is root: the directory is the user's alone.
+	// Only the user may enter the directory: whoever reaches the socket is root.
 	if err := os.MkdirAll(l.Root, 0o700); err != nil {
 		return nil, err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// noEngineError says why no engine can be had on this machine: no engine comes
-// up in a container, and dsbuild's own cannot run here.
+// noEngineError gives the reasons why this machine has no engine: none starts in a container,
+// and dsbuild's own cannot run here.
 type noEngineError struct {
 	clients []engine.Attempt
 	own     error
@@ -39,7 +39,7 @@ func (e *noEngineError) Error() string {
 
 func (e *noEngineError) Unwrap() error { return e.own }
 
-// ExitCode tells a caller that only a build without an engine is left.
+// ExitCode tells a caller that it can only build without an engine.
 func (e *noEngineError) ExitCode() int { return 3 }
 
 // Check prints which engine Ensure would use, or returns a *noEngineError. It
@@ -81,7 +81,7 @@ func checkMachine(l Layout) error {
 	return checkDisk(nearestFolder(l.Root), needFree)
 }
 
-// nearestFolder returns dir, or the nearest folder above it that exists.
+// nearestFolder returns dir, or the nearest existing folder above it.
 func nearestFolder(dir string) string {
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		if isDir(dir) {
@@ -91,8 +91,8 @@ func nearestFolder(dir string) string {
 	return dir
 }
 
-// checkRights tries all that a start of the engine does: namespaces, mounts, a
-// device, a control group. Root in a container often has no right to it.
+// checkRights tries all operations of the engine's start: namespaces, mounts, a device, a
+// control group. Root in a container often may not do them.
 func checkRights(cgroups string) error {
 	tried := make(chan error)
 	go func() {
@@ -154,7 +154,7 @@ func tryCgroup(root string) error {
 	return os.Remove(dir)
 }
 
-// tryTunnel opens the device by which the engine's network is made.
+// tryTunnel opens the device with which the engine's network is made.
 func tryTunnel() error {
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Root in a plain container hears which right is missing before anything is
-// installed. The program is run once more without that right.
+// Root in a plain container learns which right is missing before anything is installed. The test
+// runs the program once more without that right.
 func TestRightsOfRoot(t *testing.T) {
 	if os.Getenv("DSBUILD_TEST_RIGHTS") != "" {
 		err := checkRights(cgroupRoot)
@@ -61,8 +61,8 @@ func TestCgroups(t *testing.T) {
 	}
 }
 
-// Where no engine can be had, check and ensure say so in one line, with the
-// same exit code, and make nothing.
+// If there is no engine, check and ensure say so in one line, with the same exit code, and make
+// nothing.
 func TestNoEngine(t *testing.T) {
 	var stdout bytes.Buffer
 	err := &noEngineError{[]engine.Attempt{
@@ -87,8 +87,7 @@ func TestNoEngine(t *testing.T) {
 	}
 }
 
-// A podman that answers but cannot have the engine's image is no engine: dsbuild's
-// own takes its place.
+// If podman answers but cannot get the engine's image, dsbuild's own engine takes its place.
 func TestClientWithoutImage(t *testing.T) {
 	bin := t.TempDir()
 	podman := "#!/bin/sh\ncase $1 in version|info) echo 4.3.1 ;; container) echo 'Error: no such container' >&2; exit 1 ;;\n" +

@@ -18,9 +18,9 @@ type mount struct {
 	data                   string
 }
 
-// engineMounts is the table, in order. A fresh sysfs shows the new network
-// namespace only; a private /dev keeps the host's device nodes out of reach;
-// leases of container addresses must not outlive the engine.
+// engineMounts is the table, in order. A fresh sysfs shows only the new network namespace. A
+// private /dev hides the host's device nodes. The leases of container addresses end with the
+// engine.
 func engineMounts(l Layout) []mount {
 	bind := func(from, to string) mount { return mount{from, to, "", unix.MS_BIND, ""} }
 	return []mount{
@@ -55,20 +55,20 @@ func devLinks() map[string]string {
 	return map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 }
 
-// engineSocket is where the engine listens, as it sees it itself.
+// engineSocket is the path of the engine's socket inside its root.
 const engineSocket = "/run/dagger/engine.sock"
 
-// engineCommand is the command that runs inside. A small pool of prepared networks is enough, and
-// starts and stops faster than the engine's own default of 128.
+// engineCommand is the command line inside the namespaces. A small pool of prepared networks is
+// enough, and starts and stops faster than the engine's default of 128.
 func engineCommand() []string {
 	return []string{"/usr/local/bin/dagger-engine", "--addr", "unix://" + engineSocket, "--root", "/var/lib/dagger", "--oci-cni-pool-size", "4", "--config", "/etc/dagger/engine.toml"}
 }
 
-// runInNamespaces is the first process of the new namespaces: it furnishes the root,
-// waits for the network and becomes the engine.
+// runInNamespaces is the main program of the first process in the new namespaces: it prepares
+// the root, waits for the network and becomes the engine.
 func runInNamespaces(l Layout) error {
 	if err := enterRoot(l); err != nil {
-		return fmt.Errorf("furnishing the engine's root: %w", err)
+		return fmt.Errorf("preparing the engine's root: %w", err)
 	}
 	gate := os.NewFile(3, "gate")
 	if n, _ := gate.Read(make([]byte, 1)); n != 1 {

@@ -16,18 +16,18 @@ import (
 const (
 	hostCertificates = "/etc/ssl/certs/ca-certificates.crt"
 	extraCAs         = "/usr/local/share/ca-certificates"
-	// sourceDateEpoch bounds the times inside the workload base, so that the
-	// same packages make the same bytes. 2025-01-01; any fixed day would do.
+	// sourceDateEpoch bounds the times inside the workload base, so that the same packages give
+	// the same bytes. It is 2025-01-01; any fixed day would do.
 	sourceDateEpoch = "1735689600"
 )
 
-// rootfsPackages are in the engine's own root.
+// rootfsPackages are the packages in the engine's own root.
 func rootfsPackages() []string {
 	return strings.Fields(`iptables dnsmasq-base runc containernetworking-plugins fuse-overlayfs fuse3
 		ca-certificates git iproute2 procps util-linux mount openssh-client xz-utils pigz`)
 }
 
-// rootfsLinks are symbolic links in the engine's root, where the engine looks.
+// rootfsLinks are symbolic links in the engine's root, at the paths that the engine uses.
 func rootfsLinks() map[string]string {
 	links := map[string]string{
 		"usr/local/bin/runc":           "/usr/sbin/runc",
@@ -40,7 +40,7 @@ func rootfsLinks() map[string]string {
 	return links
 }
 
-// rootfsMountPoints are the directories and files that a start mounts over.
+// rootfsMountPoints are the directories and files over which a start mounts.
 func rootfsMountPoints() (dirs, files []string) {
 	return []string{"opt/cni/bin", "usr/local/bin", "usr/local/share/dagger/content", "usr/local/share/ca-certificates", "etc/dagger", "var/lib/dagger", "var/lib/cni", "run", "tmp"},
 		[]string{"usr/local/bin/dagger-engine", "usr/local/bin/dagger-init", "opt/cni/bin/dnsname"}
@@ -58,7 +58,7 @@ func rootfsPiece(l Layout, con *console, m mirrors) piece {
 	return piece{
 		name: "rootfs", inUse: true, digest: digestOf(inputs...), outputs: []string{l.Rootfs()},
 		build: func(ctx context.Context) error {
-			con.printLine("rootfs", "Debian root file system of the engine: %d packages and what they need", len(rootfsPackages()))
+			con.printLine("rootfs", "Debian root file system of the engine: %d packages and their dependencies", len(rootfsPackages()))
 			if err := bootstrapDebian(ctx, l, con, source{"rootfs", engineSuite, m.sourcesList(engineSuite)}, rootfsPackages(), work, "--variant=minbase"); err != nil {
 				return err
 			}
@@ -106,14 +106,14 @@ type source struct {
 	list  string // the text of its sources.list
 }
 
-// bootstrapDebian runs mmdebstrap. Its mounts are in a namespace of their own and its
-// temporary files in ours: nothing of it can be left on the host.
+// bootstrapDebian runs mmdebstrap. Its mounts are in a namespace of their own and its temporary
+// files in the engine's folder, so it leaves nothing on the host.
 func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, packages []string, target string, options ...string) error {
 	scratch := l.tmp(src.name + ".d")
 	if err := os.MkdirAll(scratch, 0o755); err != nil {
 		return err
 	}
-	list := filepath.Join(scratch, "base.list") // its name is in the result
+	list := filepath.Join(scratch, "base.list") // the result contains the file's name
 	if err := os.WriteFile(list, []byte(src.list), 0o644); err != nil {
 		return err
 	}
@@ -138,8 +138,8 @@ func bootstrapDebian(ctx context.Context, l Layout, con *console, src source, pa
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return hint.With(err, "mostly a mirror is out of reach or does not carry %s:\n%s", src.suite, strings.TrimSpace(src.list))
+	return hint.With(err, "usually a mirror is out of reach or does not have %s:\n%s", src.suite, strings.TrimSpace(src.list))
 }
 
-// quoteShell makes s one word of a shell line.
+// quoteShell quotes s as one word of a shell line.
 func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

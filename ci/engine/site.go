@@ -17,21 +17,21 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// registry is the entry of an image registry in Dagger's engine.json.
+// registry holds the settings of an image registry in Dagger's engine.json.
 type registry struct {
-	Mirrors  []string `json:"mirrors,omitempty"`  // asked first, in order: host[:port][/path]
+	Mirrors  []string `json:"mirrors,omitempty"`  // tried first, in this order: host[:port][/path]
 	HTTP     *bool    `json:"http,omitempty"`     // no TLS
 	Insecure *bool    `json:"insecure,omitempty"` // TLS whose certificate is not verified
 }
 
-// siteConfig is the part that a site adds to the engine's configuration, in Dagger's own
-// format. The rest of it is not for it to say.
+// siteConfig is the part of the engine's configuration that a site may set, in Dagger's own
+// format.
 type siteConfig struct {
 	Registries map[string]registry `json:"registries,omitempty"`
 }
 
-// siteFile is where it lies: ${XDG_CONFIG_HOME:-~/.config}/dsbuild/engine.json.
-// A file, and no variable: the engine is started by whoever needs it first.
+// siteFile is its path: ${XDG_CONFIG_HOME:-~/.config}/dsbuild/engine.json. It is a file and not
+// a variable, because the first user of the engine starts it, whoever that is.
 func siteFile() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -40,7 +40,7 @@ func siteFile() (string, error) {
 	return filepath.Join(dir, "dsbuild", "engine.json"), nil
 }
 
-// readSite reads the file of a site; where there is none nothing is added.
+// readSite reads the file of a site. Without the file it adds nothing.
 func readSite(path string) (c siteConfig, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,8 +69,8 @@ func engineConfig(site siteConfig) (string, error) {
 	return string(b) + "\n", err
 }
 
-// findCertificates returns the bundle that programs of this host trust: the one named by
-// SSL_CERT_FILE, as they do, else the system's.
+// findCertificates returns the certificate bundle that programs of this host trust: like them,
+// it prefers the bundle in SSL_CERT_FILE to the system's.
 func findCertificates(getenv func(string) string) string {
 	if own := getenv("SSL_CERT_FILE"); own != "" {
 		return own
@@ -78,17 +78,17 @@ func findCertificates(getenv func(string) string) string {
 	return hostCertificates
 }
 
-// proxyNames are the variables by which programs find the way out of a site.
+// proxyNames are the variables that name the proxies of a site.
 func proxyNames() []string {
 	return []string{"http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
 }
 
-// proxyVariables returns the proxy variables of an environment, each in lower and upper case: apt reads
-// the one alone, the engine hands the other alone on to its containers.
+// proxyVariables returns the proxy variables of an environment, each in lower and upper case:
+// apt reads only one of them, and the engine passes only the other one to its containers.
 func proxyVariables(env []string) (out []string) {
 	for _, name := range proxyNames() {
 		var value string
-		for _, spelling := range []string{name, strings.ToUpper(name)} { // which is the order of curl
+		for _, spelling := range []string{name, strings.ToUpper(name)} { // curl's order
 			i := slices.IndexFunc(env, func(kv string) bool { return strings.HasPrefix(kv, spelling+"=") })
 			if value == "" && i >= 0 {
 				_, value, _ = strings.Cut(env[i], "=")
@@ -101,19 +101,19 @@ func proxyVariables(env []string) (out []string) {
 	return out
 }
 
-// aptProxies adds to an environment the proxies that apt of this host is told of
-// by its own configuration: the roots made here are fetched the same way.
+// aptProxies adds the proxies of this host's apt configuration to an environment: the root file
+// systems are downloaded in the same way.
 func aptProxies(env []string, ask func(key string) string) []string {
 	for _, scheme := range []string{"http", "https"} {
 		proxy := ask("Acquire::" + scheme + "::Proxy")
 		if proxy != "" && !strings.EqualFold(proxy, "direct") {
-			env = append(env, scheme+"_proxy="+proxy) // after those of the environment, which go first
+			env = append(env, scheme+"_proxy="+proxy) // after those of the environment, which win
 		}
 	}
 	return proxyVariables(env)
 }
 
-// askApt asks the configuration of this host's apt.
+// askApt reads a value of the configuration of this host's apt.
 func askApt(key string) string {
 	out, err := exec.Command("apt-config", "--format", "%v%n", "dump", key).Output()
 	if err != nil {
@@ -122,9 +122,8 @@ func askApt(key string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// loopbackProxy names a proxy of the environment that listens on this host
-// alone, where the engine, in a network of its own, cannot reach it; or "".
-// Users and passwords in it are left out.
+// loopbackProxy returns a proxy of the environment that listens only on this host, or "". The
+// engine is in a network of its own and cannot reach it. The result has no users and passwords.
 func loopbackProxy(env []string) string {
 	for _, kv := range proxyVariables(env) {
 		name, value, _ := strings.Cut(kv, "=")

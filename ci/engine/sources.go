@@ -14,14 +14,14 @@ const engineSuite = "bookworm"
 // keyring holds the keys of every Debian release still supported.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// mirrors are the addresses this host fetches Debian from.
+// mirrors are the addresses from which this host gets Debian.
 type mirrors struct{ main, security string }
 
 // releaseFile is a line of apt-get update --print-uris: the mirror and the suite of a source.
 var releaseFile = regexp.MustCompile(`(?m)^'(\S+://\S+?)/*/dists/(\S+)/InRelease' `)
 
-// hostMirrors asks apt for the mirrors in the host's package sources, so that the engine's root and
-// the workloads use mirrors that the host can reach.
+// hostMirrors asks apt for the mirrors in the host's package sources, so that the engine's root
+// and the workloads use mirrors that the host can reach.
 func hostMirrors(ctx context.Context, codename string) (mirrors, error) {
 	listed, err := exec.CommandContext(ctx, "apt-get", "update", "--print-uris").Output()
 	if err != nil {
@@ -30,7 +30,7 @@ func hostMirrors(ctx context.Context, codename string) (mirrors, error) {
 	return findMirrors(string(listed), codename)
 }
 
-// findMirrors takes the mirrors of a release out of apt's list.
+// findMirrors finds the mirrors of a release in apt's list.
 func findMirrors(listed, codename string) (m mirrors, err error) {
 	for _, found := range releaseFile.FindAllStringSubmatch(listed, -1) {
 		switch mirror, suite := found[1], found[2]; {
@@ -46,8 +46,8 @@ func findMirrors(listed, codename string) (m mirrors, err error) {
 	return m, nil
 }
 
-// sourcesList is the sources.list of a new Debian root. The names of the
-// security suites are those since Debian 11.
+// sourcesList is the sources.list of a new Debian root. It uses the names that security suites
+// have since Debian 11.
 func (m mirrors) sourcesList(suite string) string {
 	line := func(uri, s string) string { return fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, uri, s) }
 	text := line(m.main, suite) + line(m.main, suite+"-updates")
@@ -57,8 +57,8 @@ func (m mirrors) sourcesList(suite string) string {
 	return text
 }
 
-// ubuntuList is the sources.list of a new Ubuntu root. The keys are those that
-// the root trusts by itself: where they lie differs between releases.
+// ubuntuList is the sources.list of a new Ubuntu root. It names no key file, because its path
+// differs between releases: the root trusts its own keys.
 func (m mirrors) ubuntuList(suite string) string {
 	line := func(uri, s string) string { return fmt.Sprintf("deb %s %s main universe\n", uri, s) }
 	return line(m.main, suite) + line(m.main, suite+"-updates") + line(m.security, suite+"-security")

@@ -13,20 +13,20 @@ import (
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 )
 
-// piece is a part of the installation that is built on its own. It is current
-// when its stamp holds the digest of its inputs and it is there; anything else,
-// also a build that was killed in the middle, is done again.
+// piece is a part of the installation that is built separately. It is current if its stamp holds
+// the digest of its inputs and its outputs exist. Otherwise it is built again, also after a
+// build that was killed.
 type piece struct {
 	name    string
 	digest  string
 	outputs []string                    // must exist
 	build   func(context.Context) error // builds under temporary names
 	place   func() error                // moves the result to its place
-	inUse   bool                        // a running engine holds it: it must be stopped to place it
+	inUse   bool                        // a running engine uses it, so the engine must stop before it is placed
 }
 
-// digestOf is the digest of a list of inputs. Their borders count: moving a
-// character from one to the next changes the digest.
+// digestOf is the digest of a list of inputs. Their borders count: moving a character from one
+// input to the next changes the digest.
 func digestOf(inputs ...string) string {
 	h := sha256.New()
 	for _, s := range inputs {
@@ -48,7 +48,7 @@ func (l Layout) isCurrent(p piece) bool {
 	return true
 }
 
-// make builds the piece, without touching the installed one.
+// make builds the part, without touching the installed one.
 func (p piece) make(ctx context.Context, con *console) error {
 	began := time.Now()
 	if err := p.build(ctx); err != nil {
@@ -58,8 +58,8 @@ func (p piece) make(ctx context.Context, con *console) error {
 	return nil
 }
 
-// installPiece puts a piece that was made into its place and stamps it. Without a
-// stamp in between, a kill at any point leads to a new build, never to a mix.
+// installPiece puts a new part into its place and stamps it. It removes the old stamp first, so
+// a kill at any point leads to a new build, and never to a mix.
 func (l Layout) installPiece(p piece) error {
 	if err := os.MkdirAll(l.path("stamps"), 0o755); err != nil {
 		return err
@@ -73,13 +73,13 @@ func (l Layout) installPiece(p piece) error {
 	return writeFile(l.stamp(p.name), p.digest+"\n", 0o644)
 }
 
-// writeFile writes a file whole or not at all.
+// writeFile writes a file: it is complete, or it does not appear.
 func writeFile(path, text string, mode os.FileMode) error {
 	return atomicfile.Write(path, strings.NewReader(text), mode)
 }
 
-// removeTemporary empties the directory of unfinished pieces. It refuses to while
-// anything is mounted below it: such a mount shows the host's own files.
+// removeTemporary empties the directory of unfinished parts. It refuses if a file system is
+// mounted below it: such a mount shows the host's own files.
 func (l Layout) removeTemporary() error {
 	dir := l.path("tmp")
 	b, err := os.ReadFile(filepath.Join(l.Proc, "self/mountinfo"))

@@ -17,14 +17,13 @@ import (
 // startLimit is how long an engine may take until it answers.
 const startLimit = 90 * time.Second
 
-// groupConfig puts the containers' control groups below one of our own name, so
-// that exactly those can be removed afterwards.
+// groupConfig puts the containers' control groups below one with our own name, so that exactly
+// these can be removed afterwards.
 func groupConfig(cgroup string) string {
 	return fmt.Sprintf("[worker.oci]\n  defaultCgroupParent = %q\n", "/"+cgroup)
 }
 
-// StartInstalled starts an engine that is installed; an engine that answers is
-// left alone.
+// StartInstalled starts an installed engine. It does nothing if the engine answers.
 func StartInstalled(ctx context.Context, l Layout, con *console) error {
 	if socketAnswers(l.Socket()) {
 		return nil
@@ -43,18 +42,18 @@ func StartInstalled(ctx context.Context, l Layout, con *console) error {
 	return startEngine(ctx, l, con)
 }
 
-// startEngine brings the engine up; the caller holds the lock.
+// startEngine starts the engine; the caller holds the lock.
 func startEngine(ctx context.Context, l Layout, con *console) error {
 	ph, r := l.phase()
 	switch ph {
 	case phaseRunning:
 		return nil
 	case phaseSilent:
-		con.printLine("engine", "%s lives but does not answer yet: waiting", r.Engine)
+		con.printLine("engine", "%s runs but does not answer yet: waiting", r.Engine)
 		err := waitUntil(ctx, startLimit, func() bool { ph, _ = l.phase(); return ph != phaseSilent })
 		if err != nil {
 			return hint.With(fmt.Errorf("the engine (%s) does not answer on %s: %w", r.Engine, l.Socket(), err),
-				"see %s; stop it in peace with: make engine-stop", l.Log())
+				"see %s; stop it with: make engine-stop", l.Log())
 		}
 		if ph == phaseRunning {
 			return nil
@@ -96,7 +95,7 @@ func startEngine(ctx context.Context, l Layout, con *console) error {
 }
 
 // removeLeftovers removes the leftovers of a crash or a reboot: the socket, the record, and a
-// network process whose engine is gone.
+// network process without an engine.
 func (l Layout) removeLeftovers(r record) {
 	if r.Network.alive(l.Proc) {
 		_ = syscall.Kill(r.Network.PID, syscall.SIGTERM)
@@ -106,9 +105,9 @@ func (l Layout) removeLeftovers(r record) {
 	sweepCgroups(cgroupRoot, l.cgroup())
 }
 
-// writeConfig writes the files that the engine reads at its start, from this host as it is now.
-// The certificates go into the engine's bundle only: in its directory of
-// extra ones the engine would install them into every container, at each exec.
+// writeConfig writes the files that the engine reads at its start, from the current settings of
+// this host. The certificates go into the engine's bundle only. From its directory of extra
+// certificates the engine would install them into every container, at each exec.
 func (l Layout) writeConfig() error {
 	for _, d := range []string{l.path("run"), l.Cache()} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -150,8 +149,8 @@ func siteEngineConfig() (string, error) {
 	return engineConfig(site)
 }
 
-// guestResolv is the host's resolv.conf as it works behind slirp4netns: the
-// host's loopback is out of reach there, the relay at 10.0.2.3 is not.
+// guestResolv changes the host's resolv.conf for use behind slirp4netns: it cannot reach the
+// host's loopback, but it can reach the relay at 10.0.2.3.
 func guestResolv(host string) string {
 	var b strings.Builder
 	relayed := false
@@ -169,8 +168,8 @@ func guestResolv(host string) string {
 	return b.String()
 }
 
-// spawnSupervisor starts the supervisor, tied to neither this program nor its terminal.
-// The channel is closed when it ends.
+// spawnSupervisor starts the supervisor independently of this program and its terminal. The
+// channel is closed when it ends.
 func (l Layout) spawnSupervisor() (<-chan struct{}, error) {
 	_ = os.Rename(l.Log(), l.Log()+".1")
 	log, err := os.Create(l.Log())
@@ -190,8 +189,8 @@ func (l Layout) spawnSupervisor() (<-chan struct{}, error) {
 	return gone, nil
 }
 
-// engineEnv is the environment of the engine: of the caller's variables, it keeps only those for a
-// proxy.
+// engineEnv is the environment of the engine: it keeps the caller's proxy settings, and nothing
+// else.
 func engineEnv(host []string) []string {
 	return append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1"},
 		proxyVariables(host)...)

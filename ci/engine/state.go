@@ -14,8 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/proc"
 )
 
-// process names a process for good: a pid alone is given to another process
-// sooner or later, and starts anew with every boot.
+// process identifies a process permanently. A pid alone does not: the kernel reuses pids, and
+// counts anew after a boot.
 type process struct {
 	PID   int    `json:"pid"`
 	Start string `json:"start"` // clock ticks since boot, from /proc/PID/stat
@@ -31,7 +31,7 @@ type record struct {
 	Network    process   `json:"network"`
 }
 
-// String is the process in a sentence; the record of an engine may be lost.
+// String describes the process; the record of an engine may be lost.
 func (p process) String() string {
 	if p.PID == 0 {
 		return "an unknown process"
@@ -52,7 +52,7 @@ func identifyProcess(root string, pid int) (process, error) {
 	return process{pid, now.Start, strings.TrimSpace(string(boot))}, nil
 }
 
-// alive reports whether this very process still runs; a zombie does not.
+// alive reports whether this very process still runs. A zombie does not.
 func (p process) alive(root string) bool {
 	if p.PID <= 0 {
 		return false
@@ -81,9 +81,9 @@ func (l Layout) writeRecord(r record) error {
 	return writeFile(l.recordFile(), string(b)+"\n", 0o644)
 }
 
-// socketAnswers reports whether something answers HTTP on the socket. Any answer
-// will do: the engine's to a stranger is 500. That a connection comes about
-// says nothing: the kernel accepts it for a stopped or stuck process as well.
+// socketAnswers reports whether a process answers HTTP on the socket. Any answer counts: the
+// engine answers strangers with 500. A connection alone proves nothing: the kernel accepts it
+// for a stopped or stuck process as well.
 func socketAnswers(socket string) bool {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -93,12 +93,12 @@ func socketAnswers(socket string) bool {
 	if err != nil {
 		return false
 	}
-	resp.Body.Close() //nolint:errcheck // that there is an answer is all that counts
+	resp.Body.Close() //nolint:errcheck // any answer counts
 	return true
 }
 
-// socketListens reports whether the kernel takes connections for the socket: then a
-// process holds it, also one that no record names.
+// socketListens reports whether the kernel accepts connections for the socket: then a process
+// holds it, perhaps one that no record names.
 func socketListens(socket string) bool {
 	c, err := net.DialTimeout("unix", socket, 2*time.Second)
 	if err != nil {
@@ -108,11 +108,11 @@ func socketListens(socket string) bool {
 	return true
 }
 
-// phase is the state of the engine as seen from outside.
+// phase is the state of the engine, seen from outside.
 type phase int
 
 const (
-	phaseStopped phase = iota // nothing there, or only leftovers of a crash or a reboot
+	phaseStopped phase = iota // not there, or only leftovers of a crash or a reboot
 	phaseRunning              // answers on its socket
 	phaseSilent               // a process lives but does not answer: starting, stopping or stuck
 )
@@ -128,7 +128,7 @@ func (l Layout) phase() (phase, record) {
 	return phaseStopped, r
 }
 
-// Describe says in one line how the engine is; it changes nothing.
+// Describe describes the state of the engine in one line; it changes nothing.
 func Describe(l Layout) (text string, running bool) {
 	ph, r := l.phase()
 	switch known := r.Engine.PID != 0; {
@@ -139,7 +139,7 @@ func Describe(l Layout) (text string, running bool) {
 	case ph == phaseSilent && !known:
 		return fmt.Sprintf("silent: something holds %s but does not answer, and its record is lost", l.Socket()), false
 	case ph == phaseSilent:
-		return fmt.Sprintf("silent: dagger engine %s, pid %d lives but does not answer on %s", r.Version, r.Engine.PID, l.Socket()), false
+		return fmt.Sprintf("silent: dagger engine %s, pid %d runs but does not answer on %s", r.Version, r.Engine.PID, l.Socket()), false
 	case l.Installed():
 		return "stopped: dagger engine " + engineVersion, false
 	}

@@ -19,8 +19,8 @@ const stopLimit = 60 * time.Second
 // clientGrace is how long clients may take to leave an engine that ends.
 const clientGrace = 5 * time.Second
 
-// Down stops the engine and waits until nothing of it is left. It never kills:
-// a killed engine wipes its whole cache at the next start.
+// Down stops the engine and waits until its processes and mounts are gone. It never kills the
+// engine: a killed engine wipes its whole cache at the next start.
 func Down(ctx context.Context, l Layout, con *console) error {
 	unlock, err := l.lock(ctx, con)
 	if err != nil {
@@ -39,7 +39,7 @@ func stopEngine(ctx context.Context, l Layout, con *console) error {
 		return nil
 	}
 	if !r.Engine.alive(l.Proc) && !r.Supervisor.alive(l.Proc) {
-		return hint.With(fmt.Errorf("something listens on %s, but no process of it is known", l.Socket()),
+		return hint.With(fmt.Errorf("a process listens on %s, but dsbuild does not know which", l.Socket()),
 			"its record %s is lost; find the process named dagger-engine and send it SIGTERM", l.recordFile())
 	}
 	began := time.Now()
@@ -58,9 +58,9 @@ func stopEngine(ctx context.Context, l Layout, con *console) error {
 	return nil
 }
 
-// waitEnd waits for an engine that was told to end. It ends its containers at
-// once, but then waits for its clients, and a client may not notice that its
-// build is over; so those that are still there are told to end, too.
+// waitEnd waits for an engine that was asked to end. The engine ends its containers at once, but
+// then waits for its clients. A client may not notice that its build is over, so waitEnd ends
+// the remaining clients.
 func (l Layout) waitEnd(ctx context.Context, con *console, r record) error {
 	endReport := con.reportProgress("engine", func() string { return "waiting until it has ended" })
 	defer endReport()
@@ -76,7 +76,7 @@ func (l Layout) waitEnd(ctx context.Context, con *console, r record) error {
 	return waitUntil(ctx, stopLimit-clientGrace, gone)
 }
 
-// clients lists the Dagger command lines that were given this engine's socket.
+// clients lists the Dagger programs whose command line has this engine's socket.
 func (l Layout) clients() (pids []int) {
 	dirs, _ := filepath.Glob(filepath.Join(l.Proc, "[0-9]*"))
 	for _, d := range dirs {

@@ -14,19 +14,19 @@ import (
 	"time"
 )
 
-// superviseEngine is the parent of the engine and of its network. It ends when the
-// engine does, and takes everything with it that is left then.
+// superviseEngine is the parent of the engine and of its network. It ends when the engine does,
+// and ends everything that is left then.
 //
-// Should the supervisor itself be killed, the engine gets a SIGTERM (never a
-// SIGKILL: an engine killed that way wipes its cache at the next start), and
-// slirp4netns ends because its exit pipe closes.
+// If the supervisor itself is killed, the engine gets a SIGTERM (never a SIGKILL: an engine
+// killed that way wipes its cache at the next start), and slirp4netns ends because its exit pipe
+// closes.
 func superviseEngine(l Layout) error {
 	runtime.LockOSThread() // the parent-death signal is tied to the thread
 	signal.Ignore(syscall.SIGHUP)
 	stopping := make(chan os.Signal, 1)
 	signal.Notify(stopping, syscall.SIGTERM, syscall.SIGINT)
 
-	gateR, gateW, err := os.Pipe() // opened when the network is there
+	gateR, gateW, err := os.Pipe() // opened when the network is ready
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func superviseEngine(l Layout) error {
 		err = l.recordProcesses(engine.Process.Pid, net.cmd.Process.Pid)
 	}
 	if err != nil {
-		gateW.Close() // inner gives up
+		gateW.Close() // the inner process gives up
 		_ = engine.Wait()
 		net.stop()
 		return err
@@ -83,14 +83,14 @@ func (l Layout) recordProcesses(engine, network int) (err error) {
 	return l.writeRecord(r)
 }
 
-// network is the slirp4netns of an engine.
+// network is the slirp4netns process of an engine.
 type network struct {
 	cmd  *exec.Cmd
 	exit *os.File // it ends when this closes
 }
 
-// startNetwork gives the network namespace of a process a way out that needs
-// nothing on the host, and waits until it works.
+// startNetwork gives the network namespace of a process a route outside that needs nothing on
+// the host, and waits until it works.
 func startNetwork(pid int) (*network, error) {
 	readyR, readyW, err := os.Pipe()
 	if err != nil {
@@ -130,12 +130,12 @@ func (n *network) stop() {
 	_ = n.cmd.Wait()
 }
 
-// cgroupRoot is where the host's control groups lie: one tree of them, or one
-// below it for each controller.
+// cgroupRoot is the folder of the host's control groups: one tree, or one tree for each
+// controller.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// sweepCgroups removes the control groups of the engine's containers, deepest
-// first. A group that is in use cannot be removed and stays.
+// sweepCgroups removes the control groups of the engine's containers, deepest first. A group in
+// use cannot be removed and stays.
 func sweepCgroups(root, name string) {
 	for _, pattern := range []string{name, "*/" + name} {
 		tops, _ := filepath.Glob(filepath.Join(root, pattern))

@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// engineVersion is the Dagger release that ci/engine/tools/go.mod names; the
-// client library in the root go.mod must be of the same one.
+// engineVersion is the Dagger release in ci/engine/tools/go.mod. The client library in the root
+// go.mod must be of the same release.
 const engineVersion = engine.Version
 
 // tool is a program built from ci/engine/tools.
@@ -39,8 +39,8 @@ func toolPackages() (pkgs []string) {
 	return pkgs
 }
 
-// buildFlags are those of the four tools. dagger-init must be static: it runs
-// in every container, whatever its libc.
+// buildFlags are the build flags of the four tools. dagger-init must be static: it runs in every
+// container, with any libc.
 func buildFlags() []string {
 	const v = "github.com/dagger/dagger/engine."
 	return []string{"-mod=readonly", "-trimpath", "-ldflags", "-s -w -X " + v + "Version=" + engineVersion + " -X " + v + "Tag=" + engineVersion}
@@ -85,9 +85,9 @@ func treeInputs(dir string) (inputs []string, err error) {
 	return inputs, err
 }
 
-// buildTools compiles the programs; the sources are downloaded on the way.
+// buildTools compiles the programs, and downloads their sources.
 func buildTools(ctx context.Context, l Layout, con *console, src string) error {
-	scratch := l.tmp("go") // more than a /tmp in memory may hold
+	scratch := l.tmp("go") // a /tmp in memory may be too small
 	if err := errors.Join(os.MkdirAll(scratch, 0o755), os.MkdirAll(l.tmp("tools"), 0o755)); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func goHint(err error) error {
 	return hint.With(err, "check GOPROXY (go env GOPROXY), the disk of the Go caches (go env GOCACHE GOMODCACHE) and the Go version (1.26 or newer); what was compiled is kept, so try again")
 }
 
-// output collects the output of a command while it runs.
+// output collects the output of a running command.
 type output struct {
 	mu    sync.Mutex
 	lines []string
@@ -128,7 +128,7 @@ func (o *output) add(line string) {
 	o.lines = append(o.lines, line)
 }
 
-// count counts the lines that begin so.
+// count counts the lines with this prefix.
 func (o *output) count(prefix string) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package enginectl asks ci/engine's program for a container engine. The
-// program is built first: go run hides exit codes and signals.
+// Package enginectl asks ci/engine's program for a container engine. It builds the program
+// first, because go run hides exit codes and signals.
 package enginectl
 
 import (
@@ -15,13 +15,13 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// own is the program's word for dsbuild's own engine.
+// own is the program's name for dsbuild's own engine.
 const own = "dsbuild's own engine"
 
-// exitNone is the program's exit code where no engine can be had.
+// exitNone is the program's exit code if there is no engine.
 const exitNone = 3
 
-// NoneError says why no container engine can be had on this machine.
+// NoneError gives the reason why this machine has no container engine.
 type NoneError struct{ Why string }
 
 func (e *NoneError) Error() string { return e.Why }
@@ -33,10 +33,9 @@ type Engine struct {
 	program string
 }
 
-// Prepare returns the engine that builds here, or a *NoneError. An engine in a
-// container answers when it returns; dsbuild's own, which can take minutes to
-// compile, is left to Start. The working folder is the checkout; the program is
-// written into the folder bin.
+// Prepare returns the engine that builds here, or a *NoneError. An engine in a container answers
+// when Prepare returns. dsbuild's own engine may take minutes to compile, and Start starts it.
+// The working folder is the checkout; Prepare writes the program into the folder bin.
 func Prepare(ctx context.Context, bin string) (Engine, error) {
 	program := filepath.Join(bin, "enginectl")
 	build := child.Command(ctx, "go", "build", "-trimpath", "-o", program, "./ci/engine")
@@ -52,8 +51,7 @@ func Prepare(ctx context.Context, bin string) (Engine, error) {
 	return Engine{Name: name, program: program, started: true}, err
 }
 
-// Start starts the engine unless Prepare has done so, and returns its name, or a
-// *NoneError.
+// Start starts the engine unless Prepare has done so, and returns its name, or a *NoneError.
 func (e Engine) Start(ctx context.Context) (name string, err error) {
 	if e.started {
 		return e.Name, nil

@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// bench is where the proofs are made: a folder of the user's cache, which keeps downloads for the
-// next run. Tests know it as DSBUILD_FULL_DIR.
+// bench is the folder of the proofs, in the user's cache. It keeps downloads for the next run.
+// Tests find its path in DSBUILD_FULL_DIR.
 //
 //	tools    Python environment of the tools
 //	wheels/  the files of wheels.txt, and nothing else
@@ -25,11 +25,11 @@ type bench struct {
 	dir   string
 	ui    ui.Reporter
 	log   *os.File // of the part that runs
-	built string   // the wheel of this checkout, where a part needs one
+	built string   // the wheel of this checkout, if a part needs one
 }
 
-// begin prepares for a part; before the first it makes the folders, and empties those that are of
-// one run only.
+// begin prepares for a part. Before the first part it makes the folders, and empties those of a
+// single run.
 func (b *bench) begin(r ui.Reporter, log *os.File) error {
 	var err error
 	if b.log == nil {
@@ -46,11 +46,11 @@ func (b *bench) path(parts ...string) string {
 	return filepath.Join(append([]string{b.dir}, parts...)...)
 }
 
-// tailLines is how much of an output is shown where something failed.
+// tailLines is the number of lines of an output that a failure shows.
 const tailLines = 40
 
-// runCommand runs a program to its end. Its output goes to the log, and the end of it into the
-// error; stdout, if not nil, is kept apart.
+// runCommand runs a program to its end. Its output goes to the log, and the last lines of it
+// into the error; stdout, if not nil, is written separately.
 func (b *bench) runCommand(ctx context.Context, step ui.Step, stdout io.Writer, name string, args ...string) error {
 	fmt.Fprintf(b.log, "\n$ %s %s\n", name, strings.Join(args, " "))
 	last := child.Tail{Most: tailLines}

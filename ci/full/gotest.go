@@ -23,18 +23,17 @@ type results struct {
 	problems []string // why the part has not passed; empty if it has
 }
 
-// outcome is how a test ended: pass, fail or skip.
+// outcome is the result of a test: pass, fail or skip.
 type outcome struct {
 	pkg, name, action string
 	seconds           float64
 }
 
-// fact is something measured, which a test has logged as "result: name: value".
+// fact is a measured value, which a test has logged as "result: name: value".
 type fact struct{ name, value string }
 
-// runTests runs the tests whose names begin so, one package at a time so that they measure
-// themselves and not each other. Whatever keeps the part from passing is in
-// the error.
+// runTests runs the tests with this prefix, one package at a time, so that they do not disturb
+// each other's measurements. Its error has all reasons why the part has not passed.
 func (b *bench) runTests(ctx context.Context, prefix string) (section string, err error) {
 	packages, err := fullPackages(ctx)
 	if err != nil {
@@ -74,8 +73,8 @@ func (r results) String() string {
 	return out.String()
 }
 
-// fullPackages lists the packages that have long tests: linking the tests of
-// all others would take longer than many a proof.
+// fullPackages lists the packages with long tests. Linking the tests of all other packages would
+// take longer than many of the proofs.
 func fullPackages(ctx context.Context) (packages []string, err error) {
 	cmd := child.Command(ctx, "go", "list", "-tags", "full", "-f", "{{.ImportPath}} {{.TestGoFiles}} {{.XTestGoFiles}}", "./...")
 	cmd.Stderr = os.Stderr
@@ -94,7 +93,7 @@ func fullPackages(ctx context.Context) (packages []string, err error) {
 	return packages, nil
 }
 
-// id is a test, or with no name a package.
+// id identifies a test or, with no name, a package.
 type id struct{ pkg, test string }
 
 // topLevel returns the test that a subtest belongs to.
@@ -111,14 +110,14 @@ func (i id) String() string {
 	return i.test + " (" + pkg + ")"
 }
 
-// collector makes results of the output of go test -json.
+// collector turns the output of go test -json into results.
 type collector struct {
 	results
 	log     io.Writer
 	ui      ui.Reporter
 	running map[id]ui.Step
-	partial map[id]string      // a line whose end has not come yet
-	said    map[id]*child.Tail // the last output of tests with their subtests, and of packages
+	partial map[id]string      // an unfinished line
+	said    map[id]*child.Tail // the last output of tests, with their subtests, and of packages
 	failed  map[string]bool
 }
 
@@ -129,7 +128,7 @@ func newCollector(log io.Writer, r ui.Reporter) *collector {
 	}
 }
 
-// readEvents takes in all of the output. Lines that are no events go to the log.
+// readEvents reads the whole output. Lines that are not events go to the log.
 func (c *collector) readEvents(r io.Reader) error { return gotest.Read(r, c.log, c.handleEvent) }
 
 func (c *collector) handleEvent(e gotest.Event) {
@@ -190,12 +189,12 @@ func (c *collector) handleEnd(i id, e gotest.Event) {
 	switch {
 	case e.Action == "skip":
 		c.addProblem(i, "was skipped")
-	case e.Action == "fail" && top: // its output has its subtests
+	case e.Action == "fail" && top: // its output includes its subtests
 		c.addProblem(i, "failed")
 	}
 }
 
-// addProblem notes why the part fails, with the last output of the test or package.
+// addProblem records why the part fails, with the last output of the test or package.
 func (c *collector) addProblem(i id, what string) {
 	c.failed[i.pkg] = true
 	text := i.String() + " " + what
@@ -205,7 +204,7 @@ func (c *collector) addProblem(i id, what string) {
 	c.problems = append(c.problems, text)
 }
 
-// finishResults returns the results; status is how go test itself ended.
+// finishResults returns the results; status is the exit status of go test itself.
 func (c *collector) finishResults(status error) (results, error) {
 	for i, step := range c.running {
 		step.End(ui.Failed, "")

@@ -12,8 +12,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// collect reads what go test -json would print for the given events: fields
-// are action, test, output; all are of one package.
+// collect reads the output that go test -json would print for these events. Their fields are
+// action, test and output; all are of one package.
 func collect(status error, events ...[3]string) (results, string, string, error) {
 	var in, log, people bytes.Buffer
 	for _, e := range events {

@@ -32,7 +32,7 @@ func newProgram(cache string) parts.Program {
 	b := &bench{dir: filepath.Join(cache, "full")}
 	return parts.Program{
 		Name: "test-full", Parts: b.allParts(), Dir: b.dir, Begin: b.begin,
-		Limit: time.Hour, // the promise of docs/design.md
+		Limit: time.Hour, // as docs/design.md promises
 		Document: parts.Document{
 			File:  "docs/testing.md",
 			Begin: "<!-- results of make test-full: written by ci/full -->\n",

@@ -31,7 +31,7 @@ func TestParts(t *testing.T) {
 
 func quiet() *ui.Console { return ui.New(new(bytes.Buffer), ui.Options{}) }
 
-// newBench is a folder for proofs.
+// newBench returns a folder for proofs.
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))

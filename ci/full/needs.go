@@ -17,8 +17,8 @@ import (
 //go:embed requirements.txt
 var requirements string
 
-// installTools makes the Python environment of the tools, unless there is one of the same
-// requirements. The folder tools is a link to it.
+// installTools makes the Python environment of the tools, unless one with the same requirements
+// exists. The folder tools is a link to it.
 func (b *bench) installTools(ctx context.Context, step ui.Step) (string, error) {
 	var packages []string
 	for line := range strings.Lines(requirements) {
@@ -33,8 +33,8 @@ func (b *bench) installTools(ctx context.Context, step ui.Step) (string, error) 
 	return "", errors.Join(os.RemoveAll(b.path("tools")), os.Symlink(tools, b.path("tools")), b.linkCuobjdump())
 }
 
-// linkCuobjdump puts NVIDIA's program, which its package hides in a folder of
-// its CUDA version, beside the others.
+// linkCuobjdump puts NVIDIA's program beside the others; its package hides it in a folder of its
+// CUDA version.
 func (b *bench) linkCuobjdump() error {
 	const hidden = "lib/python*/site-packages/nvidia/*/bin/cuobjdump"
 	found, err := filepath.Glob(b.path("tools", hidden))
@@ -54,8 +54,8 @@ func (b *bench) startEngine(ctx context.Context, _ ui.Step) (string, error) {
 	return found.Start(ctx)
 }
 
-// buildWheel compiles a wheel anew, as make test does: the proofs are about this checkout, not
-// about a wheel in the store.
+// buildWheel compiles a wheel anew, as make test does: the proofs must test this checkout, not a
+// wheel in the store.
 func (b *bench) buildWheel(ctx context.Context, step ui.Step) (string, error) {
 	if err := b.runCommand(ctx, step, nil, "go", "build", "-trimpath", "-o", "bin/dsbuild", "./cmd/dsbuild"); err != nil {
 		return "", err

@@ -17,8 +17,8 @@ import (
 //go:embed wheels.txt
 var wheelList string
 
-// listed is a wheel of the package index. Its file name says all by which the
-// index is asked for it: name, version, Python, ABI and platforms.
+// listed is a wheel of the package index. Its file name has all that identifies it in the index:
+// name, version, Python, ABI and platforms.
 type listed struct {
 	file, sha256           string
 	name, version          string
@@ -45,7 +45,7 @@ func parseList(text string) ([]listed, error) {
 	return all, nil
 }
 
-// pythonVersion returns pip's name for the wheel's Python: 3.11 for cp311, 3 for py2.py3.
+// pythonVersion is pip's name for the wheel's Python: 3.11 for cp311, 3 for py2.py3.
 func (w listed) pythonVersion() string {
 	tags := strings.Split(w.python, ".")
 	digits := strings.TrimLeft(tags[len(tags)-1], "abcdefghijklmnopqrstuvwxyz")
@@ -55,8 +55,8 @@ func (w listed) pythonVersion() string {
 	return digits[:1] + "." + digits[1:]
 }
 
-// downloadArgs returns the arguments by which pip downloads this file and no other. The Python on
-// which the wheel would run does not matter here.
+// downloadArgs returns the arguments with which pip downloads exactly this file. It does not
+// matter on which Python the wheel would run.
 func (w listed) downloadArgs(list, dir string) []string {
 	q := []string{
 		"-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir",
@@ -121,7 +121,7 @@ func (b *bench) downloadWheel(ctx context.Context, w listed) error {
 	return os.Rename(b.path("tmp", w.file), b.path("wheels", w.file))
 }
 
-// checkSHA256 says why a file is not the one with this sha256, or nil.
+// checkSHA256 returns an error if a file does not have this sha256.
 func checkSHA256(file, want string) error {
 	have, _, err := wheel.HashFile(file)
 	if err != nil {

@@ -46,12 +46,13 @@ func parseDuration(args []string) (time.Duration, error) {
 	}
 	each, err := time.ParseDuration(args[0])
 	if err == nil && each < time.Second {
-		err = errors.New("less than a second finds nothing")
+		err = errors.New("the time must be at least a second")
 	}
 	return each, err
 }
 
-// fuzzAll continues after a target has failed: another target may find the better clue.
+// fuzzAll goes on after a target has failed: the finding of another target may be the better
+// clue.
 func fuzzAll(ctx context.Context, each time.Duration, w io.Writer) error {
 	all, err := findTargets()
 	if err != nil {

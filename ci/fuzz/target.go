@@ -18,14 +18,14 @@ import (
 
 // target is a fuzz function.
 type target struct {
-	dir  string // of its package, as ./folder below the current one
+	dir  string // the folder of its package, as ./folder below the current one
 	name string
 }
 
 var fuzzFunction = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(f \*testing\.F\)`)
 
-// findTargets lists the fuzz functions of the module from its sources: go test
-// -list would link every test program first, which takes longer than fuzzing.
+// findTargets finds the fuzz functions in the module's sources. go test -list would link every
+// test program first, which takes longer than fuzzing.
 func findTargets() ([]target, error) {
 	var all []target
 	err := filepath.WalkDir(".", func(file string, _ fs.DirEntry, err error) error {
@@ -41,12 +41,12 @@ func findTargets() ([]target, error) {
 	return all, err
 }
 
-// minimize is how long an input that reaches something new may be made
-// smaller; the go command's minute would use up the whole time.
+// minimize is the time limit for making an interesting input smaller. The go command's default,
+// a minute, would use up the whole time.
 const minimize = "1s"
 
-// runFuzzer fuzzes the target. Its error holds all that is needed to repeat the failure, for
-// the file may be lost with the machine.
+// runFuzzer fuzzes the target. Its error holds everything that is needed to repeat the failure,
+// because the file may be lost with the machine.
 func (t target) runFuzzer(ctx context.Context, each time.Duration, r ui.Reporter) error {
 	step := r.Step(t.dir + " " + t.name)
 	cmd := child.Command(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-fuzzminimizetime", minimize, t.dir)
@@ -62,9 +62,9 @@ func (t target) runFuzzer(ctx context.Context, each time.Duration, r ui.Reporter
 	return nil
 }
 
-// deadlineRace is all that the go command prints about a target whose time is
-// over while a worker still answers: go.dev/issue/75804, mended in Go 1.27.
-// A failure that an input causes is followed by the name of the written file.
+// deadlineRace matches the only output of the go command about a target whose time is over while
+// a worker still answers: go.dev/issue/75804, fixed in Go 1.27. After a failure that an input
+// causes, the name of the written file follows.
 var deadlineRace = regexp.MustCompile(`(?m)^--- FAIL: \S+ \([0-9.]+s\)\n    context deadline exceeded\nFAIL$`)
 
 // readVerdict judges a run by its exit status and its output.

@@ -15,7 +15,7 @@ type Event struct {
 	Elapsed                       float64
 }
 
-// Read calls event with each event, and writes every line that is none to other.
+// Read calls event with each event, and writes each line that is not an event to other.
 func Read(r io.Reader, other io.Writer, event func(Event)) error {
 	in := bufio.NewReader(r)
 	for {

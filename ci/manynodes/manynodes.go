@@ -1,9 +1,9 @@
 //go:build linux
 
-// Package manynodes runs many nodes in one process: SSH servers whose commands are real
-// programs of this machine. Each node has an address, a home and a Python environment of its own,
-// which costs a few small files (python.StandIn), so that dsbuild's real programs run on a thousand
-// of them.
+// Package manynodes runs many nodes in one process: SSH servers whose commands are real programs
+// of this machine. Each node has its own address, home and Python environment. The environment
+// is only a few small files (python.StandIn), so dsbuild's real programs can run on a thousand
+// nodes.
 package manynodes
 
 import (
@@ -41,7 +41,7 @@ type node struct {
 // most is the number of available addresses.
 const most = 250 * 250
 
-// Versions of the stand-in torch: those that a wheel has by default.
+// Versions of the stand-in torch: the default versions of a wheel.
 const (
 	pythonVersion = "3.11"
 	torchVersion  = "2.15.0"
@@ -89,7 +89,7 @@ func standIn(ctx context.Context, pip string) (python.StandIn, error) {
 	}
 	s := python.StandIn{Interpreter: interpreter, Version: pythonVersion, Torch: torchVersion, CUDA: cudaVersion, Pip: pip}
 	known := map[string]bool{}
-	for _, line := range lines { // of several lines for one package the first is for the newest Python
+	for _, line := range lines { // of several lines for one package, the first is for the newest Python
 		requirement, _, _ := strings.Cut(line, ";")
 		if name, _, _ := strings.Cut(requirement, "=="); !known[name] {
 			known[name] = true

@@ -1,4 +1,4 @@
-// Package needs decides how a test ends if this machine lacks the real parts that it needs.
+// Package needs skips tests whose real parts this machine does not have.
 package needs
 
 import (
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Missing skips a test for want of a part, but fails it where the variable CI is true.
+// Missing skips a test that lacks a part, but fails it if the variable CI is true.
 func Missing(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	if os.Getenv("CI") == "true" {

@@ -1,5 +1,4 @@
-// Package nightly holds the files by which a night is run, and tests that they say
-// what they mean.
+// Package nightly holds the files that run nightly under several schedulers, and tests them.
 package nightly
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/dsbuild/dsbuild/nightly"
 )
 
-// command is what all of them call.
+// command is the command that all of them run.
 const command = "dsbuild nightly -f nightly.yaml"
 
 func read(t *testing.T, file string) string {
@@ -37,7 +36,7 @@ func TestFile(t *testing.T) {
 	if err != nil || len(c.Entries) != 2 || len(c.Sources) != 2 || c.Index == nil {
 		t.Errorf("%v, %+v", err, c)
 	}
-	// What is a comment there is right, too.
+	// The commented settings must be right too.
 	whole := regexp.MustCompile(`(?m)^# (deploy:|  )`).ReplaceAllString(read(t, "nightly.yaml"), "$1")
 	file := filepath.Join(t.TempDir(), "nightly.yaml")
 	if err := os.WriteFile(file, []byte(whole), 0o644); err != nil {
@@ -49,7 +48,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// The settings that docs/nightly.md shows can be read, all of them.
+// All settings that docs/nightly.md shows are valid.
 func TestFileOfThePage(t *testing.T) {
 	page, err := pages.Read("../../docs/nightly.md")
 	if err != nil {
@@ -71,7 +70,7 @@ func TestFileOfThePage(t *testing.T) {
 	}
 }
 
-// lintWorkflow returns what actionlint finds wrong in a workflow.
+// lintWorkflow returns actionlint's findings about a workflow.
 func lintWorkflow(t *testing.T, file, text string) []*actionlint.Error {
 	t.Helper()
 	linter, err := actionlint.NewLinter(io.Discard, &actionlint.LinterOptions{})
@@ -98,7 +97,7 @@ func TestGitHub(t *testing.T) {
 	}
 }
 
-// workflowJob and workflowStep are what the tests read of a workflow.
+// workflowJob and workflowStep are the parts of a workflow that the tests read.
 type (
 	workflowJob struct {
 		Permissions map[string]string
@@ -113,9 +112,9 @@ type (
 	}
 )
 
-// readWorkflow reads a workflow and fails the test unless each action is pinned to a
-// commit, each job names its rights, checkout leaves no token behind, and no script or
-// action sees a secret.
+// readWorkflow reads a workflow. It fails the test unless each action is pinned to a commit,
+// each job lists its permissions, checkout leaves no token behind, and no script or action sees
+// a secret.
 func readWorkflow(t *testing.T, file string) (text string, jobs map[string]workflowJob) {
 	t.Helper()
 	var workflow struct {
@@ -149,9 +148,9 @@ func readWorkflow(t *testing.T, file string) (text string, jobs map[string]workf
 	return text, workflow.Jobs
 }
 
-// What can change under a name that stays does not run beside the SSH key: actions are
-// named by commits, dsbuild by a version that the user sets, and the key is in one step of a
-// job that has no cache and no right but to read the repository.
+// Code that can change under a permanent name does not run beside the SSH key. Actions are named
+// by commits, and dsbuild by a version that the user sets. The key is in one step of a job that
+// has no cache and may only read the repository.
 func TestGitHubTrustsNoTag(t *testing.T) {
 	text, jobs := readWorkflow(t, "github.yml")
 	var holders []string
@@ -176,8 +175,8 @@ func TestGitHubTrustsNoTag(t *testing.T) {
 	}
 }
 
-// The same rules hold for this repository: only the job that drafts a release may write,
-// and it alone sees a token, in the step that publishes and without a cache.
+// The same rules hold for this repository: only the job that drafts a release may write. It
+// alone sees a token, in the step that publishes and without a cache.
 func TestOwnWorkflowsTrustNoTag(t *testing.T) {
 	files, err := filepath.Glob("../../.github/workflows/*.yml")
 	if err != nil || len(files) != 2 {
@@ -223,8 +222,7 @@ func TestNoLatest(t *testing.T) {
 	}
 }
 
-// There is no validator of GitLab's to be had without a GitLab: what is said is looked
-// at as far as its form goes.
+// GitLab's validator needs a GitLab, so the test checks only the form of the file.
 func TestGitLab(t *testing.T) {
 	var doc map[string]struct {
 		Script    []string
@@ -247,7 +245,7 @@ func TestGitLab(t *testing.T) {
 	}
 }
 
-// The units are as systemd wants them, with a dsbuild where they look for it.
+// The units are valid for systemd, with a dsbuild at the path that they use.
 func TestSystemd(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
@@ -278,7 +276,7 @@ func TestSystemd(t *testing.T) {
 		}
 		cmd := exec.Command(analyze, "--user", "--recursive-errors=no", "verify", filepath.Join(units, "dsbuild-nightly.timer"), filepath.Join(units, "dsbuild-nightly.service"))
 		cmd.Env = append(os.Environ(), "HOME="+home, "XDG_RUNTIME_DIR="+home, "SYSTEMD_LOG_LEVEL=warning")
-		out, _ := cmd.CombinedOutput() // what it says decides
+		out, _ := cmd.CombinedOutput() // its output decides
 		return string(out)
 	}
 	if said := verify(service); said != "" {
@@ -289,11 +287,11 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
-// A good night says nothing, so that cron mails nothing; a bad one says all.
+// A good night prints nothing, so cron sends no mail; a bad one prints its whole output.
 func TestCron(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(read(t, "crontab")), "\n")
 	parts := regexp.MustCompile(`^\d+ \d+ \* \* \*  (.*)$`).FindStringSubmatch(lines[len(lines)-1])
-	if parts == nil || strings.Contains(parts[1], "%") { // which is a newline to cron
+	if parts == nil || strings.Contains(parts[1], "%") { // a newline for cron
 		t.Fatalf("no line of a crontab: %q", lines)
 	}
 	home := t.TempDir()
@@ -312,7 +310,7 @@ func TestCron(t *testing.T) {
 		cmd.Env, cmd.Dir = []string{"HOME=" + home, "PATH=/usr/bin:/bin"}, home
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
-		_ = cmd.Run() // cron does not look at its exit code
+		_ = cmd.Run() // cron ignores its exit code
 		if out.String() != want {
 			t.Errorf("%s: it says %q, want %q", script, out.String(), want)
 		}

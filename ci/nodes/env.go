@@ -15,7 +15,7 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
-// makeEnvironments gives every node the environment it is to have.
+// makeEnvironments makes the environment of every node.
 func (f *Fleet) makeEnvironments(ctx context.Context, opt Options) error {
 	py := ""
 	for _, n := range f.Nodes {
@@ -42,7 +42,7 @@ func (f *Fleet) makeEnvironments(ctx context.Context, opt Options) error {
 func envMark(e Env, opt Options) string {
 	switch e {
 	case WithTorch:
-		needs, _ := dockerfiles.RuntimeRequirements() // an error shows when they are installed
+		needs, _ := dockerfiles.RuntimeRequirements() // the installation reports an error
 		return fmt.Sprintf("%s %s python %s %s\n", e, opt.Torch, opt.Python, strings.Join(slices.Concat(needs, opt.Packages), " "))
 	case FakeTorch:
 		return fmt.Sprintf("%s %s python %s\n", e, FakeTorchVersion, opt.Python)
@@ -69,9 +69,8 @@ func (n *Node) makeEnv(ctx context.Context, opt Options, py string) error {
 	}
 }
 
-// torchEnv installs torch from uv's cache by hard links: the files are there
-// once, however many nodes there are. Installers replace files and never
-// write into them, so one node cannot change another's.
+// torchEnv installs torch from uv's cache by hard links, so the files exist once for all nodes.
+// Installers replace files and never write into them, so one node cannot change another's.
 func (n *Node) torchEnv(ctx context.Context, opt Options, py string) error {
 	cache, err := python.CacheDir()
 	if err != nil {

@@ -34,7 +34,7 @@ func newKey(file string) error {
 	if err != nil {
 		return err
 	}
-	os.Remove(file) // its mode is read-only for others and may be for us
+	os.Remove(file) // the old file may be read-only for this user too
 	if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// DefaultTorch is the torch that goes into environments when none is named.
+// DefaultTorch is the version of torch in environments, unless the options name another.
 const DefaultTorch = "2.15.0"
 
 // Env names the contents of a node's Python environment.
@@ -31,11 +31,12 @@ type Env int
 
 // The environments a node can have.
 const (
-	// WithTorch has torch and DeepSpeed's requirements, hard links to one cache.
+	// WithTorch has torch and DeepSpeed's requirements, as hard links to one cache.
 	WithTorch Env = iota
-	// FakeTorch has a stub that says it is torch FakeTorchVersion, and nothing else, not even pip.
+	// FakeTorch has a stub that claims to be torch FakeTorchVersion, and nothing else, not even
+	// pip.
 	FakeTorch
-	// NoPython has no interpreter at the place that the inventory names.
+	// NoPython has no interpreter at the path in the inventory.
 	NoPython
 )
 
@@ -45,18 +46,19 @@ const (
 	FakeTorchCUDA    = "12.4"
 )
 
-// String is the environment's name in the file that lists the finished environments.
+// String is the environment's name in the file that describes it.
 func (e Env) String() string {
 	return [...]string{"torch", "fake-torch", "none"}[e]
 }
 
-// Options say which nodes to run.
+// Options select the nodes to run.
 type Options struct {
 	// Dir is the folder for everything, made if missing.
 	Dir string
-	// Count is how many nodes; 0 means 3.
+	// Count is the number of nodes; 0 means 3.
 	Count int
-	// Env is the environment of every node, Each that of single ones, by index.
+	// Env is the environment of every node. Each holds the environments of single nodes, by
+	// index.
 	Env  Env
 	Each map[int]Env
 	// Torch is the version for WithTorch; "" means DefaultTorch.
@@ -75,12 +77,12 @@ type Node struct {
 	Address string
 	Port    int
 	Dir     string // everything of this node
-	Home    string // HOME of whoever logs in
+	Home    string // HOME after a login
 	Python  string // as in the inventory
 	Env     Env
 
 	configured []string // lines of its sshd_config
-	server     *server  // nil: it is switched off
+	server     *server  // nil: the node is switched off
 }
 
 // Fleet is a set of running nodes.
@@ -99,7 +101,7 @@ type Fleet struct {
 	unlock func()
 }
 
-// ErrNoSSHD says that this machine has no OpenSSH server and none could be installed.
+// ErrNoSSHD means that this machine has no OpenSSH server and none could be installed.
 var ErrNoSSHD = errors.New("no OpenSSH server here")
 
 func (o *Options) withDefaults() error {
@@ -129,8 +131,8 @@ func (o *Options) withDefaults() error {
 	return nil
 }
 
-// Up starts the nodes and makes their environments, as far as these are not there from an earlier
-// Up in the same folder. It waits for a fleet that runs there.
+// Up starts the nodes and makes their environments, unless these exist from an earlier Up in the
+// same folder. It waits for a fleet that runs there.
 func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	if err := opt.withDefaults(); err != nil {
 		return nil, err
@@ -142,7 +144,7 @@ func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	unlock, err := lockedfile.MutexAt(opt.Dir + ".lock").Lock() // beside: a test may unmount the folder
+	unlock, err := lockedfile.MutexAt(opt.Dir + ".lock").Lock() // beside the folder, because a test may unmount it
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +160,7 @@ func Up(ctx context.Context, opt Options) (*Fleet, error) {
 	return f, nil
 }
 
-// newFleet names everything of a fleet; it touches nothing.
+// newFleet returns a fleet with all its names and paths; it writes nothing.
 func newFleet(opt Options) (*Fleet, error) {
 	u, err := user.Current()
 	if err != nil {
@@ -187,8 +189,8 @@ func newFleet(opt Options) (*Fleet, error) {
 	return f, nil
 }
 
-// start makes the missing files and starts all nodes. First it ends the processes that a killed
-// program left on its nodes.
+// start makes the missing parts and starts all nodes. It first ends processes that a killed
+// program has left on its nodes.
 func (f *Fleet) start(ctx context.Context, opt Options) error {
 	if err := f.layOut(); err != nil {
 		return err
@@ -204,7 +206,7 @@ func (f *Fleet) start(ctx context.Context, opt Options) error {
 	return f.writeFiles()
 }
 
-// layOut makes the folders and keys that are missing.
+// layOut makes the missing folders and keys.
 func (f *Fleet) layOut() error {
 	if err := ensureKey(f.IdentityFile); err != nil {
 		return err
@@ -219,8 +221,8 @@ func (f *Fleet) layOut() error {
 				return err
 			}
 		}
-		// sshd starts every command in the account's home; a shell that reads
-		// .bashrc, as bash does under sshd, moves on to the node's own.
+		// sshd starts every command in the account's home. A shell that reads .bashrc, as bash
+		// does under sshd, changes to the node's own home.
 		if err := os.WriteFile(filepath.Join(n.Home, ".bashrc"), []byte("cd \"$HOME\"\n"), 0o644); err != nil {
 			return err
 		}
@@ -234,8 +236,8 @@ func (f *Fleet) layOut() error {
 	return nil
 }
 
-// freePort finds a port that is free on the addresses of all nodes, below the
-// range from which outgoing connections take theirs.
+// freePort finds a port that is free on the addresses of all nodes, below the range of ports for
+// outgoing connections.
 func freePort(count int) (int, error) {
 next:
 	for range 200 {
@@ -272,7 +274,7 @@ func (f *Fleet) writeFiles() error {
 	return os.WriteFile(f.Inventory, []byte(inv.String()), 0o644)
 }
 
-// quoteYAML quotes a string for YAML, which takes JSON's.
+// quoteYAML quotes a string for YAML, which accepts JSON's quotes.
 func quoteYAML(s string) string {
 	b, _ := json.Marshal(s) //nolint:errcheck // a string always has a JSON form
 	return string(b)

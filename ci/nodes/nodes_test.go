@@ -132,7 +132,8 @@ func TestUpAgainKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-// A program that is killed takes its nodes along; what ran on them ends when the next one starts.
+// If a program is killed, its nodes end with it. Processes that ran on them end when the next
+// program starts.
 func TestKilledProgram(t *testing.T) {
 	const marker = "DSBUILD_TEST_NODES_HOLDER"
 	opt := nodes.Options{Dir: os.Getenv(marker), Count: 1, Env: nodes.NoPython}
@@ -172,7 +173,7 @@ func TestDownLeavesNoProcess(t *testing.T) {
 	if listener == 0 {
 		t.Fatal("not running")
 	}
-	// One that outlives its connection, as a stuck install would.
+	// This process outlives its connection, as a stuck install would.
 	out := mustRun(t, f, n, `setsid sleep 300 >/dev/null 2>&1 </dev/null & echo $!`)
 	orphan, err := strconv.Atoi(out)
 	if err != nil || !alive(orphan) {

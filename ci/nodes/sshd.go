@@ -25,16 +25,15 @@ import (
 	"github.com/dsbuild/dsbuild/ci/python"
 )
 
-// sshd is the server program of this machine, or one that lies unpacked in a
-// folder of the user's.
+// sshd is the server program of this machine, or an unpacked one in a folder of the user's.
 type sshd struct {
 	path         string
-	root         string // of the unpacked one; "" if installed
+	root         string // the folder of the unpacked one; "" if installed
 	major, minor int
 }
 
-// MissingSSHD names the package to install where there is no OpenSSH server and Up
-// cannot get one; "" otherwise.
+// MissingSSHD names the package to install if there is no OpenSSH server and Up cannot get one;
+// else "".
 func MissingSSHD() string {
 	if _, found := lookSSHD(); found || debian.CanUnpack() {
 		return ""
@@ -42,8 +41,8 @@ func MissingSSHD() string {
 	return "openssh-server (sshd need not be started)"
 }
 
-// findSSHD finds the server. Debian's package is installed where it is missing,
-// by root, or unpacked in the user's cache.
+// findSSHD finds the server. If it is missing, root installs Debian's package; another user
+// unpacks it in the cache.
 func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
 	s, found := lookSSHD()
 	if !found {
@@ -54,14 +53,14 @@ func findSSHD(ctx context.Context, log func(string)) (sshd, error) {
 			return sshd{}, ErrNoSSHD
 		}
 	}
-	// Old ones know no -V, but every one names its version when it complains.
+	// Old servers do not know -V, but each names its version in the error.
 	out, _ := s.sshdCommand("-V").CombinedOutput() //nolint:errcheck // see above
 	if m := regexp.MustCompile(`OpenSSH_(\d+)\.(\d+)`).FindSubmatch(out); m != nil {
 		s.major, _ = strconv.Atoi(string(m[1])) //nolint:errcheck // digits
 		s.minor, _ = strconv.Atoi(string(m[2])) //nolint:errcheck // digits
 	}
 	if os.Geteuid() == 0 {
-		// Where a root-run sshd confines its network half; the package's own
+		// An sshd that root runs confines its network part to this folder. The package's own
 		// service would make it at boot.
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return s, err
@@ -93,7 +92,7 @@ func getSSHD(ctx context.Context, log func(string)) error {
 	return nil
 }
 
-// unpackedSSHD is the folder that Debian's package is unpacked in.
+// unpackedSSHD is the folder in which Debian's package is unpacked.
 func unpackedSSHD() (string, error) {
 	cache, err := python.CacheDir()
 	return filepath.Join(cache, "openssh"), err
@@ -123,8 +122,8 @@ func (s sshd) sshdCommand(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// sshdConfig returns the lines of sshd_config that tell an unpacked server where its
-// other programs are.
+// sshdConfig returns the lines of sshd_config that give an unpacked server the paths of its
+// other programs.
 func (s sshd) sshdConfig() []string {
 	var lines []string
 	for _, p := range [][2]string{{"SshdSessionPath", "sshd-session"}, {"SshdAuthPath", "sshd-auth"}} {
@@ -147,8 +146,8 @@ func (n *Node) Log() string { return filepath.Join(n.Dir, "sshd.log") }
 // marker is in the environment of everything a node runs, and nowhere else.
 func (n *Node) marker() string { return "DSBUILD_TEST_NODE=" + n.Dir }
 
-// serverConfig returns the text of the node's sshd_config. HOME by SetEnv wins over the account's;
-// a forced command would do too, but it turns signals off.
+// serverConfig returns the text of the node's sshd_config. HOME by SetEnv replaces the
+// account's. A forced command would replace it too, but turns signals off.
 func (n *Node) serverConfig(s sshd, user string) string {
 	var b strings.Builder
 	line := func(format string, args ...any) {
@@ -189,7 +188,8 @@ func (n *Node) serverConfig(s sshd, user string) string {
 }
 
 // sftp is the command of the SFTP server, which starts in the node's home. OpenSSH before 9.5
-// drops the quotes of this line, so a home with a space is reached by cd, which reads HOME.
+// drops the quotes of this line. So cd, which reads HOME, enters a home with a space in its
+// path.
 func (n *Node) sftp(s sshd) string {
 	if strings.Contains(n.Home, " ") {
 		return "cd && exec " + filepath.Join("/", s.root, "usr/lib/openssh/sftp-server")
@@ -203,13 +203,13 @@ type server struct {
 	ended   <-chan struct{}
 }
 
-// runServer starts an sshd that ends with this program, however that ends.
+// runServer starts an sshd that ends with this program in any case.
 func runServer(cmd *exec.Cmd) (*server, error) {
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // the kernel takes the end of this thread for that of the program
+		runtime.LockOSThread() // for the kernel, the end of this thread is the end of the program
 		err := cmd.Start()
 		started <- err
 		if err == nil {
@@ -223,7 +223,7 @@ func runServer(cmd *exec.Cmd) (*server, error) {
 	return &server{cmd.Process, ended}, nil
 }
 
-// Start runs node i, unless it runs.
+// Start runs node i, unless it runs already.
 func (f *Fleet) Start(i int) error {
 	n := f.Nodes[i]
 	if n.Pid() != 0 {
@@ -232,7 +232,7 @@ func (f *Fleet) Start(i int) error {
 	if strings.ContainsAny(n.Dir, "\t\n\"'%") {
 		return fmt.Errorf("%q: sshd_config cannot name such a folder", n.Dir)
 	}
-	if err := n.stopServer(); err != nil { // remains of an earlier server
+	if err := n.stopServer(); err != nil { // the leftovers of an earlier server
 		return err
 	}
 	if err := os.WriteFile(n.configFile(), []byte(n.serverConfig(f.sshd, f.User)), 0o600); err != nil {
@@ -244,7 +244,7 @@ func (f *Fleet) Start(i int) error {
 	}
 	for deadline := time.Now().Add(10 * time.Second); !n.isListening(); time.Sleep(10 * time.Millisecond) {
 		if n.Pid() == 0 || time.Now().After(deadline) {
-			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only to explain
+			log, _ := os.ReadFile(n.Log()) //nolint:errcheck // only for an error message
 			return errors.Join(fmt.Errorf("sshd does not listen on %s:%d: %s", n.Address, n.Port, child.LastLines(log, 1)), n.stopServer())
 		}
 	}
@@ -275,8 +275,8 @@ func (n *Node) Pid() int {
 
 // stopServer ends the node's sshd, its connections and all processes that they left running.
 func (n *Node) stopServer() error {
-	// Twice at least: a process is not to be told by its environment while it
-	// becomes another program.
+	// At least twice: while a process becomes another program, its environment does not identify
+	// it.
 	for quiet := 0; quiet < 2; quiet++ {
 		pids := n.ownProcesses()
 		for _, pid := range pids {
@@ -293,8 +293,8 @@ func (n *Node) stopServer() error {
 	return nil
 }
 
-// ownProcesses lists the listener, its descendants, and all else that has the node's
-// mark in its environment.
+// ownProcesses lists the listener, its descendants, and all other processes with the node's mark
+// in their environment.
 func (n *Node) ownProcesses() []int {
 	all := proc.All()
 	var pids []int
@@ -307,7 +307,7 @@ func (n *Node) ownProcesses() []int {
 	return append(pids, withEnv(all, n.marker())...)
 }
 
-// waitOrKill waits for a process that was asked to end, and makes it.
+// waitOrKill waits for a process that was asked to end, and kills it if it does not.
 func (n *Node) waitOrKill(pid int) error {
 	if hasEnded(pid, 3*time.Second) {
 		return nil
@@ -331,7 +331,7 @@ func hasEnded(pid int, limit time.Duration) bool {
 	}
 }
 
-// withEnv are the processes that were started with this variable.
+// withEnv returns the processes that were started with this variable.
 func withEnv(all []proc.Process, kv string) []int {
 	var found []int
 	for _, p := range all {
@@ -349,7 +349,7 @@ func withEnv(all []proc.Process, kv string) []int {
 	return found
 }
 
-// Down stops every node and all its processes. Files stay.
+// Down stops every node and the processes on it. Files stay.
 func (f *Fleet) Down() error {
 	var errs []error
 	for _, n := range f.Nodes {
@@ -362,8 +362,8 @@ func (f *Fleet) Down() error {
 // Stop ends node i, connections included.
 func (f *Fleet) Stop(i int) error { return f.Nodes[i].stopServer() }
 
-// Kill ends node i with all that runs on it, at once and without a word, as a
-// power cut does. Its disk stays as it is.
+// Kill ends node i and all processes on it at once, as a power cut does. Its disk stays as it
+// is.
 func (f *Fleet) Kill(i int) error {
 	n := f.Nodes[i]
 	for deadline, quiet := time.Now().Add(10*time.Second), 0; quiet < 2; {
@@ -381,13 +381,13 @@ func (f *Fleet) Kill(i int) error {
 	return nil
 }
 
-// Busy reports whether anything runs on node i but its sshd and connections.
+// Busy reports whether node i runs anything besides its sshd and connections.
 func (f *Fleet) Busy(i int) bool {
 	return len(withEnv(proc.All(), f.Nodes[i].marker())) > 0
 }
 
-// Configure puts lines into the sshd_config of node i, in place of those with the
-// same keywords, and restarts it. None takes them out again.
+// Configure sets lines in the sshd_config of node i, in place of lines with the same keywords,
+// and restarts it. Without lines it removes the earlier ones.
 func (f *Fleet) Configure(i int, lines ...string) error {
 	f.Nodes[i].configured = lines
 	return errors.Join(f.Stop(i), f.Start(i))

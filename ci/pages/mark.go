@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// mark is one line of a comment. It says how the text that follows is tested.
+// mark is one line of a comment that says how the following block is tested.
 type mark struct {
 	line int
 	key  string
-	nth  int // the command of the block that it is about, from 1; 0: all
+	nth  int // the command of the block to which the mark applies, from 1; 0: all
 	text string
 }
 
 var markLine = regexp.MustCompile(`^(run|dry run|parse|by|not run|file|input|text|output)(?: (\d+))?:\s*(.*)$`)
 
-// parseMarks reads a comment; any other comment has none.
+// parseMarks reads the marks of a comment. A comment of another kind has none.
 func parseMarks(comment string) ([]mark, error) {
 	inner, ok := strings.CutPrefix(strings.TrimSpace(comment), "<!--")
 	if !ok {
@@ -32,12 +32,12 @@ func parseMarks(comment string) ([]mark, error) {
 		m := markLine.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil {
 			if len(all) > 0 && strings.TrimSpace(line) != "" {
-				return nil, fmt.Errorf("%q is no mark, below one that is", strings.TrimSpace(line))
+				return nil, fmt.Errorf("%q is not a mark, but stands below one", strings.TrimSpace(line))
 			}
 			continue
 		}
 		if m[3] == "" {
-			return nil, fmt.Errorf("the mark %q says nothing", m[1])
+			return nil, fmt.Errorf("the mark %q has no text", m[1])
 		}
 		nth, _ := strconv.Atoi(m[2]) //nolint:errcheck // digits, or nothing
 		all = append(all, mark{key: m[1], nth: nth, text: m[3]})
@@ -45,7 +45,7 @@ func parseMarks(comment string) ([]mark, error) {
 	return all, nil
 }
 
-// wholeMark is the mark by which a block has no commands.
+// wholeMark returns the mark that makes a block one without commands; nil if there is none.
 func wholeMark(marks []mark) *mark {
 	for i, m := range marks {
 		if m.key == "file" || m.key == "input" || m.key == "text" {
@@ -55,7 +55,7 @@ func wholeMark(marks []mark) *mark {
 	return nil
 }
 
-// applyMark tells the commands that a mark is about.
+// applyMark applies a mark to its commands.
 func (m mark) applyMark(commands []Command) error {
 	if m.nth > len(commands) {
 		return fmt.Errorf("the mark %q is about command %d, and the block has %d", m.key, m.nth, len(commands))

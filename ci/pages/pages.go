@@ -37,40 +37,41 @@ type Page struct {
 	// Spans are the commands within the text: code that begins with "dsbuild" or
 	// "make", but for those in a line that says "(planned)".
 	Spans []Span
-	// Links are those within the project; Anchors are the names in this page that a link may use.
+	// Links are the links within the project. Anchors are the names in this page to which a link
+	// may lead.
 	Links   []Span
 	Anchors []string
 }
 
 // Block is a fenced or indented block.
 type Block struct {
-	Line     int    // of its first line, from 1
+	Line     int    // the number of its first line, from 1
 	File     string // the name of the file that it is, or ""
 	Text     string
-	About    string // why it is none of a page's commands
+	About    string // why it has none of the page's commands
 	Commands []Command
 }
 
-// Command is a command that a reader would type, with the output that the page shows.
+// Command is a command that a reader would type, with its output on the page.
 type Command struct {
 	Line   int
-	Text   string // for a shell; continued lines are one
+	Text   string // for a shell, with continued lines joined
 	Output string // the output shown below it
 	How    Level
 	Why    string   // the reason for a level below Run
-	Tests  []string // of level By
-	Exit   int      // the exit code, of levels Run and DryRun
+	Tests  []string // for level By
+	Exit   int      // the exit code, for levels Run and DryRun
 	Loose  bool     // the output is not compared
-	Input  string   // its input
+	Input  string   // its standard input
 }
 
-// Span is a command within a text, or a link.
+// Span is a command within a sentence, or a link.
 type Span struct {
 	Line int
 	Text string
 }
 
-// Level is how much of a command is proved.
+// Level is how thoroughly a command is tested.
 type Level int
 
 // The levels, the strongest first.
@@ -83,12 +84,12 @@ const (
 	NotRun
 )
 
-// String names a level as a summary does.
+// String is the name of a level in a summary.
 func (l Level) String() string {
 	return [...]string{"executed", "executed by another test", "recorded from a run", "executed with --dry-run", "parsed only", "not run"}[l]
 }
 
-// Read takes a page apart. Its errors name the file and the line.
+// Read reads a page. Its errors name the file and the line.
 func Read(path string) (Page, error) {
 	source, err := os.ReadFile(path)
 	if err != nil {
@@ -111,11 +112,11 @@ func Read(path string) (Page, error) {
 type reader struct {
 	page   Page
 	source []byte
-	marks  []mark // those that wait for their block
-	record bool   // within results
+	marks  []mark // marks that wait for their block
+	record bool   // the text is within results
 }
 
-// readNode takes in a node of the page, in the order of the text.
+// readNode reads a node of the page, in the order of the text.
 func (r *reader) readNode(n ast.Node) error {
 	switch n := n.(type) {
 	case *ast.HTMLBlock:
@@ -161,7 +162,7 @@ func closesComment(n *ast.HTMLBlock, source []byte) string {
 	return string(n.ClosureLine.Value(source))
 }
 
-// reportUnused complains of marks behind which no block came.
+// reportUnused returns an error if no block followed a mark.
 func (r *reader) reportUnused() error {
 	if len(r.marks) == 0 {
 		return nil
@@ -177,7 +178,7 @@ func (r *reader) lineOf(offset int) int {
 	return 1 + strings.Count(string(r.source[:offset]), "\n")
 }
 
-// readSpan keeps a span of code that is a command.
+// readSpan records a span of code that is a command.
 func (r *reader) readSpan(n *ast.CodeSpan) {
 	var words strings.Builder
 	line, start := 0, 0
@@ -200,7 +201,7 @@ func (r *reader) readSpan(n *ast.CodeSpan) {
 	}
 }
 
-// readLink keeps a link that leads to a file of the project.
+// readLink records a link to a file of the project.
 func (r *reader) readLink(n ast.Node, target string) {
 	if strings.Contains(target, "://") {
 		return
@@ -221,7 +222,7 @@ func headingAnchor(heading string) string {
 	return strings.ReplaceAll(unnamed.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
 }
 
-// readBlock keeps a block with the marks before it.
+// readBlock records a block with the marks before it.
 func (r *reader) readBlock(lines *text.Segments, lang string) error {
 	if lines.Len() == 0 {
 		return nil
@@ -251,10 +252,10 @@ func (r *reader) readBlock(lines *text.Segments, lang string) error {
 		if r.record {
 			return nil
 		}
-		return r.errorf(b.Line, "nothing says what this block of %s is: <!-- file: NAME --> or <!-- text: WHAT -->", lang)
+		return r.errorf(b.Line, "the purpose of this %s block is unknown: add <!-- file: NAME --> or <!-- text: WHAT -->", lang)
 	}
 	if len(b.Commands) == 0 {
-		return r.errorf(b.Line, "a block without a command: <!-- text: WHAT -->")
+		return r.errorf(b.Line, "a block without a command: add <!-- text: WHAT -->")
 	}
 	if r.record {
 		for i := range b.Commands {
@@ -270,8 +271,8 @@ func (r *reader) readBlock(lines *text.Segments, lang string) error {
 	return nil
 }
 
-// readCommands reads a block of commands. In one that shows a terminal they stand behind "$ ",
-// and the other lines are their output; else every line is a command.
+// readCommands reads a block of commands. In a block that shows a terminal, commands stand
+// behind "$ ", and the other lines are their output. In any other block every line is a command.
 func readCommands(b Block, terminal bool) []Command {
 	var all []Command
 	open := false

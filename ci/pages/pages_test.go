@@ -29,7 +29,7 @@ Say `+"`dsbuild gpus`, `make all` *(planned)*\nor `x`"+`.
 <!-- dry run 2: it
      takes long -->
 `)
-	if err == nil || !strings.Contains(err.Error(), "below one that is") {
+	if err == nil || !strings.Contains(err.Error(), "stands below one") {
 		t.Errorf("%v", err)
 	}
 	p, err = read(t, `# A page, and so on
@@ -64,17 +64,17 @@ Say `+"`dsbuild gpus`\nor `make all` *(planned)*"+` or [that](other.md#there).
 	}
 }
 
-// A block of which nothing is said, and a mark of nothing, are mistakes.
+// A block of unknown purpose, and a mark without a text or a block, are mistakes.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"<!-- parse: WHY -->\n\nText.\n":                              "page.md:1: the mark \"parse\" stands before no block",
 		"<!-- parse: WHY -->\n":                                       "page.md:1: the mark \"parse\" stands before no block",
 		"<!-- parse: WHY -->\n## Next\n\n    one\n":                   "page.md:1: the mark \"parse\" stands before no block",
 		"<!-- parse 3: WHY -->\n\n    one\n    two\n":                 "is about command 3, and the block has 2",
-		"<!-- parse: -->\n\n    one\n":                                "says nothing",
+		"<!-- parse: -->\n\n    one\n":                                "has no text",
 		"<!-- run: often -->\n\n    one\n":                            "wants \"exit CODE\"",
 		"<!-- file: a -->\n<!-- parse: WHY -->\n```yaml\na: 1\n```\n": "has no other marks",
-		"```yaml\na: 1\n```\n":                                        "page.md:2: nothing says what this block of yaml is",
+		"```yaml\na: 1\n```\n":                                        "page.md:2: the purpose of this yaml block is unknown",
 		"```console\nonly output\n```\n":                              "a block without a command",
 	} {
 		if _, err := read(t, text); err == nil || !strings.Contains(err.Error(), want) {
@@ -83,7 +83,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Every link of every page leads somewhere.
+// Every link of every page leads to an existing page and heading.
 func TestLinks(t *testing.T) {
 	root := filepath.Join("..", "..")
 	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))

@@ -10,20 +10,20 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Document is a file of the checkout with a place for results: between two marks, a section
-// for each part, with when, where and of which commit.
+// Document is a file of the checkout with a place for results. Between two marks it has a
+// section for each part, with date, machine and commit.
 type Document struct {
 	// File is relative to the checkout's root.
 	File string
-	// Begin and End are the lines that the results stand between.
+	// Begin and End are the lines around the results.
 	Begin, End string
-	// Order are the titles of sections in the order in which they are written
-	// down; one that is not among them comes last.
+	// Order has the titles of sections in the order of the file. A section with another title
+	// comes last.
 	Order []string
 }
 
-// Check finds out whether there is a place for results, before an hour is
-// spent on them.
+// Check makes sure that the document has a place for results, before the part takes an hour to
+// produce them.
 func (d Document) Check() error {
 	text, err := os.ReadFile(d.File)
 	if err != nil {
@@ -33,8 +33,8 @@ func (d Document) Check() error {
 	return err
 }
 
-// Save writes the section with that title: "### title" and the text after it. It writes all of the
-// section or nothing. Other sections stay as they are.
+// Save writes the section with this title ("### title" and its text). The file is written
+// completely or not at all. The other sections stay unchanged.
 func (d Document) Save(title, section string) error {
 	old, err := os.ReadFile(d.File)
 	if err != nil {
@@ -47,7 +47,7 @@ func (d Document) Save(title, section string) error {
 	return atomicfile.Write(d.File, strings.NewReader(text), 0o644)
 }
 
-// replaceSection puts a section in its place.
+// replaceSection replaces a section, or inserts it in its place.
 func (d Document) replaceSection(text, title, section string) (string, error) {
 	before, rest, found := strings.Cut(text, d.Begin)
 	old, after, closed := strings.Cut(rest, d.End)
@@ -74,7 +74,7 @@ func (d Document) replaceSection(text, title, section string) (string, error) {
 	return before + d.Begin + out.String() + "\n" + d.End + after, nil
 }
 
-// sectionOrder returns the place of a section in the document.
+// sectionOrder returns the position of a section in the document.
 func (d Document) sectionOrder(title string) int {
 	if i := slices.Index(d.Order, title); i >= 0 {
 		return i
@@ -82,7 +82,7 @@ func (d Document) sectionOrder(title string) int {
 	return len(d.Order)
 }
 
-// Markdown is text that ends no table cell and no mark.
+// Markdown escapes a text so that it ends no table cell and no mark.
 func Markdown(text string) string {
 	return strings.NewReplacer("<", "&lt;", "|", `\|`).Replace(text)
 }

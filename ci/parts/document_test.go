@@ -36,7 +36,7 @@ func TestSave(t *testing.T) {
 		}
 		check(head + begin + "\n" + section + "\n" + end + foot)
 	}
-	// A section of another time stays, in its place.
+	// A section from another time stays in its place.
 	write(head + begin + "\n" + later + "\n### inside\n\nold\n\n" + end + foot)
 	if err := d.Save("inside", section); err != nil {
 		t.Fatal(err)

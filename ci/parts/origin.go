@@ -14,18 +14,18 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// origin says when, where and from which commit the results are.
+// origin describes the date, commit and machine of results.
 type origin struct {
 	when    time.Time
-	commit  string // with changes behind it where the tree is not just that
+	commit  string // ends in changes if the tree differs from the commit
 	machine string
-	written string // the file that the results are written to; it does not count as a change
+	written string // the file that receives the results; it does not count as a change
 }
 
-// changes is said of a commit where the tree is not just that.
+// changes follows a commit from which the tree differs.
 const changes = "+changes"
 
-// originNow is the origin of results that are made now.
+// originNow returns the origin of results that are made now.
 func originNow(ctx context.Context, written string) (origin, error) {
 	o := origin{when: time.Now().UTC(), written: written}
 	var err error
@@ -36,7 +36,7 @@ func originNow(ctx context.Context, written string) (origin, error) {
 	return o, err
 }
 
-// close is called when all is done: somebody may have worked here meanwhile.
+// close updates the origin at the end: somebody may have changed the tree meanwhile.
 func (o *origin) close(ctx context.Context) {
 	if now, err := describeCommit(ctx, o.written); err != nil || now != o.commit {
 		o.commit = strings.TrimSuffix(o.commit, changes) + changes
@@ -48,7 +48,7 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s, commit %s; %s", o.when.Format("2006-01-02 15:04 UTC"), o.commit, o.machine)
 }
 
-// describeCommit names the commit that is checked out.
+// describeCommit names the commit in the checkout.
 func describeCommit(ctx context.Context, except string) (string, error) {
 	git := func(args ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, "git", args...).Output()
@@ -73,7 +73,7 @@ var (
 	prettyName = regexp.MustCompile(`(?m)^PRETTY_NAME="?([^"\n]*)"?$`)
 )
 
-// describeMachine describes where this runs.
+// describeMachine describes this machine.
 func describeMachine() (string, error) {
 	mem, err := findInFile("/proc/meminfo", memTotal)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package parts runs long work in independent parts. It gets the needs of a part, does the work
-// and writes the result into a document of the checkout.
+// Package parts runs long work in parts, each of which can run alone. It prepares the needs of a
+// part, does the work and writes the result into a document of the checkout.
 package parts
 
 import (
@@ -21,35 +21,36 @@ import (
 // Part is a piece of the work.
 type Part struct {
 	Name  string
-	About string // one line for people
-	Needs []Need // got in this order
+	About string // one line for a person
+	Needs []Need // prepared in this order
 	// Do does the work and returns the part's section of the document. If it fails, the section
 	// is printed.
 	Do func(ctx context.Context) (section string, err error)
 }
 
-// Need is something that must be ready before a part begins. If several parts have the same need,
-// the first part gets it. Get returns a remark about it.
+// Need is a requirement of parts. If several parts have the same need, the first prepares it.
+// Get returns a remark about it.
 type Need struct {
 	Title string
 	Get   func(ctx context.Context, step ui.Step) (remark string, err error)
 }
 
-// Program is a command that does parts.
+// Program is a command that runs parts.
 type Program struct {
 	Name string // for messages
 	// Document gets the results. Its order is that of Parts.
 	Document Document
 	Parts    []Part
-	Limit    time.Duration // for each part; 0 means none
-	// Dir is a folder of the user's cache. It is locked: two runs at once would measure each other.
+	Limit    time.Duration // the limit of each part; 0 means none
+	// Dir is a folder in the user's cache. It is locked, because two runs at once would disturb
+	// each other's measurements.
 	Dir string
-	// Begin is called before each part. The log is that of the part.
+	// Begin is called before each part, with the log of that part.
 	Begin func(r ui.Reporter, log *os.File) error
 }
 
-// Run does the named parts in the order of the list, or all, in the checkout that is the current
-// folder, and returns the exit code. It goes on with the next part after one has failed.
+// Run runs the named parts in the order of the list, or all, in the checkout in the current
+// folder, and returns the exit code. If a part fails, it goes on with the next.
 func (p Program) Run(ctx context.Context, names []string, w io.Writer) int {
 	chosen, err := p.choose(names)
 	if err != nil {
@@ -124,11 +125,11 @@ type run struct {
 	Program
 	ui   ui.Reporter
 	logs string
-	got  map[string]bool // needs, by title
+	got  map[string]bool // the needs that are prepared, by title
 }
 
-// runPart does one part. It finds out first whether there is a place for the results, before an
-// hour is spent on them.
+// runPart runs one part. It first makes sure that the document has a place for the results,
+// before the part takes an hour to produce them.
 func (r run) runPart(ctx context.Context, part Part) error {
 	if err := r.Document.Check(); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (r run) runPart(ctx context.Context, part Part) error {
 	return nil
 }
 
-// prepare gets all that a part needs.
+// prepare prepares all needs of a part.
 func (r run) prepare(ctx context.Context, part Part, log *os.File) error {
 	if err := r.Begin(r.ui, log); err != nil {
 		return err
@@ -192,7 +193,7 @@ func (r run) prepare(ctx context.Context, part Part, log *os.File) error {
 	return nil
 }
 
-// endReason names why ctx ended, where that is why err happened.
+// endReason returns the reason why ctx ended, if err is a consequence of that.
 func endReason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -15,8 +15,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// checkout makes a checkout with a document the current folder, and returns a program of two
-// parts, the first of which fails.
+// checkout makes a checkout with a document, enters it, and returns a program of two parts. The
+// first part fails.
 func checkout(t *testing.T) (p Program, done *[]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Outside of a checkout nothing runs, and no hour is lost.
+// Outside a checkout nothing runs, and so no hour is lost.
 func TestRunNeedsTheDocument(t *testing.T) {
 	p, done := checkout(t)
 	t.Chdir(t.TempDir())
@@ -86,7 +86,7 @@ func TestRunNeedsTheDocument(t *testing.T) {
 	}
 }
 
-// A second run would distort the first; a part that takes too long ends.
+// A second run would disturb the first, so it is refused. A part that takes too long ends.
 func TestLockAndLimit(t *testing.T) {
 	p, _ := checkout(t)
 	p.Limit = time.Second

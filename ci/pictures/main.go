@@ -1,7 +1,8 @@
 //go:build linux
 
-// Command pictures is `make pictures`: it runs dsbuild on local nodes at a real terminal and saves
-// the terminal's screen in docs/pictures, as SVG. Nothing in a picture is typed by hand.
+// Command pictures is `make pictures`: it runs dsbuild on local nodes at a real terminal and
+// writes the terminal's contents into docs/pictures, as SVG. No text in a picture is typed by
+// hand.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 )
 
-// scene is one picture: commands that are run one after the other, and shown.
+// scene is one picture: commands that run one after the other, with their output.
 type scene struct {
 	name, title string
 	columns     int
@@ -55,7 +56,7 @@ func allScenes() []scene {
 	}}
 }
 
-// faulty is the script of scene lint, as one finds it in older guides.
+// faulty is the script of scene lint. Older guides have such scripts.
 const faulty = `#!/bin/bash
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
@@ -74,8 +75,7 @@ func main() {
 	}
 }
 
-// drawScene makes all pictures anew, in docs/pictures of the checkout that is the
-// current folder.
+// drawScene makes all pictures anew, in docs/pictures of the checkout in the current folder.
 func drawScene(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "pictures-")
 	if err != nil {
@@ -113,7 +113,7 @@ func drawScene(ctx context.Context) (err error) {
 	return nil
 }
 
-// playScene runs the commands of a scene and returns the terminal's contents then.
+// playScene runs the commands of a scene and returns the terminal's contents after them.
 func (s scene) playScene(ctx context.Context, dir, bin string) (*screen, error) {
 	shown := newScreen(s.columns)
 	for _, line := range s.commands {
@@ -121,12 +121,12 @@ func (s scene) playScene(ctx context.Context, dir, bin string) (*screen, error) 
 		cmd := exec.CommandContext(ctx, "bash", "-c", line)
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "TERM=xterm-256color", "LC_ALL=C.UTF-8")
-		terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 60, Cols: uint16(s.columns)}) //nolint:gosec // a width of our own
+		terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 60, Cols: uint16(s.columns)}) //nolint:gosec // with a fixed width
 		if err != nil {
 			return nil, err
 		}
 		_, err = io.Copy(shown, terminal)
-		if err != nil && !errors.Is(err, syscall.EIO) { // so a terminal says that nobody writes any more
+		if err != nil && !errors.Is(err, syscall.EIO) { // a terminal reports this when no process writes to it any more
 			return nil, err
 		}
 		var exit *exec.ExitError

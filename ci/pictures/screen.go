@@ -11,15 +11,14 @@ import (
 	"unicode/utf8"
 )
 
-// screen is a terminal of a fixed width that never scrolls. It knows the
-// control sequences that dsbuild sends: to the beginning of the line, a line up, clear to the end,
-// and colours.
+// screen is a terminal of a fixed width that never scrolls. It understands the control sequences
+// that dsbuild sends: start of the line, a line up, clear to the end, and colours.
 type screen struct {
 	columns  int
 	rows     [][]cell
 	row, col int
 	style    string
-	rest     []byte // of a sequence that is not complete
+	rest     []byte // the beginning of an incomplete sequence
 }
 
 type cell struct {
@@ -29,7 +28,7 @@ type cell struct {
 
 func newScreen(columns int) *screen { return &screen{columns: columns, rows: [][]cell{nil}} }
 
-// command shows a line as somebody has typed it.
+// command shows a line as if a person had typed it.
 func (s *screen) command(line string) {
 	if s.col > 0 {
 		s.newline()
@@ -149,8 +148,8 @@ rect{fill:#0d1117}text{font:12.6px ui-monospace,SFMono-Regular,Menlo,Consolas,"D
 </style>
 `
 
-// renderSVG draws the screen as a picture. Each piece of text is given its width, so that
-// columns stand below each other in every font.
+// renderSVG draws the screen as a picture. It sets the width of each piece of text, so that
+// columns line up in every font.
 func (s *screen) renderSVG(title string) string {
 	rows := s.rows
 	for len(rows) > 0 && len(rows[len(rows)-1]) == 0 {
@@ -183,10 +182,10 @@ type piece struct {
 	text, style string
 }
 
-// splitPieces cuts a row at changes of style, and leaves out wide gaps.
+// splitPieces splits a row at changes of style, and omits wide gaps.
 func splitPieces(row []cell) []piece {
 	var all []piece
-	blank := 2 // as after a gap
+	blank := 2 // as if after a gap
 	for i, c := range row {
 		if c.char == ' ' {
 			blank++
@@ -205,6 +204,6 @@ func splitPieces(row []cell) []piece {
 
 func escapeXML(text string) string {
 	var b strings.Builder
-	xml.EscapeText(&b, []byte(text)) //nolint:errcheck // a Builder takes everything
+	xml.EscapeText(&b, []byte(text)) //nolint:errcheck // a Builder accepts everything
 	return b.String()
 }

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// Root is where the kernel shows its processes.
+// Root is the folder in which the kernel shows its processes.
 const Root = "/proc"
 
-// Process is a line of the table.
+// Process is an entry of the table.
 type Process struct {
 	PID, Parent int
 	Name        string
 	State       string        // a letter; see proc(5)
-	CPU         time.Duration // its own, and that of ended children it has waited for
+	CPU         time.Duration // its own, and that of ended children for which it has waited
 	Start       string        // clock ticks since boot
 }
 
 func (p Process) String() string { return fmt.Sprintf("%d (%s)", p.PID, p.Name) }
 
-// Ended reports whether nothing is left of the process but its entry in the table.
+// Ended reports whether the process has ended and only its entry in the table is left.
 func (p Process) Ended() bool { return p.State == "Z" || p.State == "X" }
 
 // Read reads the entry of a process below root.
@@ -77,7 +77,7 @@ func parse(text string) (p Process, err error) {
 	return p, nil
 }
 
-// Descendants returns the children of a process, theirs, and so on.
+// Descendants returns the children of a process, their children, and so on.
 func Descendants(all []Process, root int) []Process {
 	children := map[int][]Process{}
 	for _, p := range all {

@@ -11,7 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// Ansible is the requirement of the Ansible that tests and benchmarks compare with.
+// Ansible is the requirement for the Ansible with which tests and benchmarks compare dsbuild.
 const Ansible = "ansible-core==2.19.14"
 
 // CacheDir returns dsbuild's folder in the user's cache.
@@ -20,19 +20,19 @@ func CacheDir() (string, error) {
 	return filepath.Join(cache, "dsbuild"), err
 }
 
-// EnvironmentOptions describes a Python environment that runs share.
+// EnvironmentOptions describe a Python environment that several runs share.
 type EnvironmentOptions struct {
 	Interpreter string // the program; "" means the machine's Python 3.11
 	Packages    []string
 	Log         func(line string) // gets a line before a download
 
-	// Portable makes an environment that works under another path, for users who
-	// cannot write to it: relocatable, with pip, and compiled to byte code.
+	// Portable makes an environment that works under another path, for users who cannot write to
+	// it: relocatable, with pip, and compiled to byte code.
 	Portable bool
 }
 
-// Environment returns the folder of an environment with just these packages. The
-// first call makes it, under a lock; later ones find it finished and change nothing.
+// Environment returns the folder of an environment with exactly these packages. The first call
+// makes it, under a lock; later calls find it finished and change nothing.
 func Environment(ctx context.Context, opt EnvironmentOptions) (dir string, err error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -62,7 +62,7 @@ func Environment(ctx context.Context, opt EnvironmentOptions) (dir string, err e
 	return dir, os.WriteFile(finished, nil, 0o644)
 }
 
-// digest names the environment by all that decides its contents.
+// digest identifies the environment by everything that determines its contents.
 func (o EnvironmentOptions) digest() string {
 	contents := append([]string{o.Interpreter}, o.Packages...)
 	if o.Portable {
@@ -88,8 +88,8 @@ func makeEnvironment(ctx context.Context, opt EnvironmentOptions, dir string) er
 	if err := uv.Install(ctx, inside, opt.Log, opt.Packages...); err != nil || !opt.Portable {
 		return err
 	}
-	// Who uses it cannot keep byte code, so all of it is compiled now. Some files are
-	// for another Python and do not compile; nobody imports them.
+	// The users of the environment cannot write byte code, so all files are compiled now. Some
+	// files are for another Python and do not compile; nobody imports them.
 	opt.Log("compiling the environment's Python files (once) …")
 	_ = Run(ctx, nil, inside, "-m", "compileall", "-qq", "-j", "0", filepath.Join(dir, "lib"))
 	return ctx.Err()

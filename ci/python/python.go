@@ -1,5 +1,5 @@
-// Package python finds interpreters on this machine and makes environments
-// with uv, whose cache all of them share.
+// Package python finds interpreters on this machine and makes environments with uv, which share
+// uv's cache.
 package python
 
 import (
@@ -18,10 +18,9 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// Find finds an interpreter of the wanted major.minor version on this machine,
-// the system's own first: version managers put shims on PATH that depend on
-// the folder they are called from, or run nothing; so pyenv's are looked for last
-// where they are.
+// Find finds an interpreter of this major.minor version on this machine, the system's own first.
+// Version managers put shims on PATH that depend on the current folder, or run nothing. So Find
+// looks for pyenv's interpreters last, in pyenv's own folder.
 func Find(ctx context.Context, version string) (string, error) {
 	var tried []string
 	candidates := []string{"/usr/bin/python" + version, "/usr/bin/python3", "/usr/local/bin/python" + version, "python" + version, "python3"}
@@ -48,7 +47,7 @@ func Find(ctx context.Context, version string) (string, error) {
 	return "", fmt.Errorf("no Python %s here (%s): install python%s", version, strings.Join(tried, ", "), version)
 }
 
-// pyenvInterpreters lists the interpreters of a version that pyenv has installed.
+// pyenvInterpreters lists pyenv's interpreters of a version.
 func pyenvInterpreters(version string) []string {
 	root := os.Getenv("PYENV_ROOT")
 	if root == "" {
@@ -67,8 +66,9 @@ func systemCertificates() []string {
 	return []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"}
 }
 
-// certificateVariables returns the variables by which uv and pip trust the machine's
-// certificates, as the build's own scripts do; both bring certificates of their own.
+// certificateVariables returns the variables that make uv and pip trust the machine's
+// certificates, as the build's own scripts do. Otherwise both use the certificates that they
+// bring along.
 func certificateVariables(getenv func(string) string, bundles []string) []string {
 	file := getenv("SSL_CERT_FILE")
 	for i := 0; file == "" && i < len(bundles); i++ {
@@ -86,12 +86,12 @@ func certificateVariables(getenv func(string) string, bundles []string) []string
 	return variables
 }
 
-// Run runs a program; its error ends with the end of the program's output.
+// Run runs a program. Its error has the last lines of the program's output.
 func Run(ctx context.Context, env []string, name string, args ...string) error {
 	return runWithLines(ctx, env, func(string) {}, name, args...)
 }
 
-// runWithLines does the work of Run and calls line with each line of output.
+// runWithLines is Run, and also calls line with each line of output.
 func runWithLines(ctx context.Context, env []string, line func(string), name string, args ...string) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)

@@ -13,17 +13,17 @@ import (
 type StandIn struct {
 	Interpreter string // path of the interpreter
 	Version     string // its X.Y
-	// Torch is the version of a stub of torch, CUDA the version that the stub says it was built
-	// for. The stub knows these two and nothing else. "" leaves it out.
+	// Torch is the version of a stub of torch, and CUDA the CUDA version that the stub reports.
+	// The stub has these two values and no functions. "" omits the stub.
 	Torch, CUDA string
-	// Packages are further packages, as NAME==VERSION. They are metadata alone.
+	// Packages are further packages, as NAME==VERSION, which have only metadata.
 	Packages []string
 	// Pip is the folder of an unpacked pip (see UnpackPip), which the environment links to; ""
 	// leaves it without pip.
 	Pip string
 }
 
-// Site returns the folder of the packages of an environment in dir.
+// Site returns the folder with the packages of an environment in dir.
 func (s StandIn) Site(dir string) string {
 	return filepath.Join(dir, "lib", "python"+s.Version, "site-packages")
 }
@@ -86,8 +86,8 @@ def compiled_with_cxx11_abi(): return _C._GLIBCXX_USE_CXX11_ABI
 	return files
 }
 
-// UnpackPip unpacks the pip that an interpreter brings along into dir, with its byte code:
-// Python would compile that pip anew each time.
+// UnpackPip unpacks an interpreter's own pip into dir, with its byte code: Python would compile
+// that pip anew each time.
 func UnpackPip(ctx context.Context, interpreter, dir string) error {
 	const unpack = `
 import compileall, ensurepip, glob, os, sys, zipfile

@@ -14,21 +14,22 @@ import (
 	"github.com/dsbuild/dsbuild/dockerfiles"
 )
 
-// UV is a uv program and the folder whose cache it uses. The environments that
-// it makes are hard links into that cache, where the file system allows it.
+// UV is a uv program and the folder whose cache it uses. The environments that it makes are hard
+// links into this cache, if the file system allows that.
 type UV struct {
 	program string
 	cache   string
 }
 
-// Downloads is uv's cache. The host builder has the same one, so that torch is downloaded once.
+// Downloads is the folder of uv's cache. The host builder uses the same one, so that torch is
+// downloaded once.
 func Downloads() (string, error) {
 	cache, err := CacheDir()
 	return filepath.Join(cache, "host", "uv-cache"), err
 }
 
-// GetUV returns the uv on PATH, or one of our own, which py installs into
-// dsbuild's folder once. log gets a line before that.
+// GetUV returns the uv on PATH, or a uv that py installs once into dsbuild's folder. log gets a
+// line before that.
 func GetUV(ctx context.Context, py string, log func(line string)) (UV, error) {
 	cacheDir, err := CacheDir()
 	if err != nil {
@@ -51,7 +52,8 @@ func GetUV(ctx context.Context, py string, log func(line string)) (UV, error) {
 	defer unlock()
 	tools := filepath.Join(cacheDir, "tools")
 	uv := UV{filepath.Join(tools, "bin", "uv"), cache}
-	// Another version has its cache in another form, and would repeat the downloads of a build.
+	// Another version stores its cache in another format, and would repeat the downloads of a
+	// build.
 	if out, err := exec.CommandContext(ctx, uv.program, "--version").Output(); err == nil && strings.HasPrefix(string(out)+" ", "uv "+dockerfiles.UVVersion()+" ") {
 		return uv, nil
 	}
@@ -59,7 +61,7 @@ func GetUV(ctx context.Context, py string, log func(line string)) (UV, error) {
 	return uv, installUV(ctx, py, tools)
 }
 
-// installUV installs the version that the host builder has.
+// installUV installs the version of uv that the host builder uses.
 func installUV(ctx context.Context, py, tools string) error {
 	uv := "uv==" + dockerfiles.UVVersion()
 	inside := filepath.Join(tools, "bin", "python")
@@ -77,7 +79,7 @@ func installUV(ctx context.Context, py, tools string) error {
 	return nil
 }
 
-// Run runs a command of uv, deaf to configuration files.
+// Run runs a command of uv without configuration files.
 func (u UV) Run(ctx context.Context, args ...string) error {
 	return Run(ctx, u.env(), u.program, args...)
 }

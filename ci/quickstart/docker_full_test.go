@@ -21,9 +21,9 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// A new user of a machine that has Docker, and no engine of dsbuild's own, clones
-// dsbuild and runs make quickstart. The engine's image and the dagger program were
-// brought, as docs/airgap.md says; the base comes from a mirror of Docker's registry.
+// A new user of a machine with Docker and without dsbuild's own engine clones dsbuild and runs
+// make quickstart. The engine's image and the dagger program were brought as docs/airgap.md
+// describes; the base comes from a mirror of Docker's registry.
 func TestFullDockerQuickstart(t *testing.T) {
 	d := docker.Docker(t, docker.Options{})
 	d.LoadEngine(t)
@@ -54,7 +54,7 @@ func TestFullDockerQuickstart(t *testing.T) {
 	if err != nil || len(dist) != 1 {
 		t.Fatalf("%q, %v", dist, err)
 	}
-	// The manifest names another base: an image in place of its tar.
+	// The manifest names another base: an image instead of its tar.
 	if docker, own := extensions(t, dist[0]), extensions(t, os.Getenv("DSBUILD_TEST_WHEEL")); len(own) == 0 || !maps.Equal(docker, own) {
 		t.Errorf("extensions by Docker: %v\nby dsbuild's own engine: %v", docker, own)
 	}
@@ -78,8 +78,8 @@ func extensions(t *testing.T, file string) map[string]uint32 {
 	return sums
 }
 
-// mirrorBase serves the base of dsbuild's own engine as Docker's registry would,
-// and tells the engine by the user's configuration of Dagger.
+// mirrorBase serves the base of dsbuild's own engine as Docker's registry would. The user's
+// configuration of Dagger names this mirror to the engine.
 func mirrorBase(t *testing.T, d *docker.Daemon, home string) {
 	t.Helper()
 	reg, err := registry.New(t.TempDir())
@@ -97,7 +97,7 @@ func mirrorBase(t *testing.T, d *docker.Daemon, home string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside := "172.17.0.1:" + port // as the engine's container sees it
+	inside := "172.17.0.1:" + port // its address in the engine's container
 	text := `{"registries": {"docker.io": {"mirrors": ["` + inside + `"]}, "` + inside + `": {"http": true}}}`
 	dir := filepath.Join(home, ".config", "dagger")
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "engine.json"), []byte(text), 0o644)); err != nil {

@@ -17,23 +17,23 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/hostbuilder"
 )
 
-// machine describes how this machine builds, and the programs of its nodes.
+// machine describes how this machine builds, and the Python of its nodes.
 type machine struct {
-	dir    string // holds bin and dist: the checkout, or a folder of the cache where that is read-only
+	dir    string // the folder of bin and dist: the checkout, or a folder of the cache if the checkout is read-only
 	engine bool   // a container engine builds the wheel, else the machine itself
-	python string // X.Y, of the wheel and of the nodes
+	python string // X.Y, for the wheel and the nodes
 
-	containerEngine enginectl.Engine // where engine is set
+	containerEngine enginectl.Engine // if engine is set
 }
 
 // programPath returns the path of the program dsbuild.
 func (m machine) programPath() string { return filepath.Join(m.dir, "bin", "dsbuild") }
 
-// cacheDir returns the folder of the nodes and of all else that quickstart keeps.
+// cacheDir returns the folder of the nodes and of quickstart's other files.
 func cacheDir() string { return filepath.Join(xdg.CacheHome, "dsbuild", "quickstart") }
 
-// chooseDir returns the folder for bin and dist: the checkout, or the cache if this user
-// may not write there. The path is absolute, because a program is started by it.
+// chooseDir returns the folder for bin and dist: the checkout, or the cache if this user may not
+// write to the checkout. The path is absolute, because quickstart starts a program there.
 func chooseDir(checkout, cache string) (string, error) {
 	dir, err := filepath.Abs(checkout)
 	if err != nil {
@@ -50,11 +50,11 @@ func chooseDir(checkout, cache string) (string, error) {
 	return cache, nil
 }
 
-// nodePythons lists the Pythons that the nodes can have, the one of the default base first.
+// nodePythons lists the Pythons that nodes can have, the Python of the default base first.
 func nodePythons() []string { return []string{"3.11", "3.12", "3.13", "3.10"} }
 
-// readMachine decides where the wheel is built. It downloads nothing, and
-// returns an error that names all programs that are missing.
+// readMachine decides how the wheel is built. It downloads nothing, and its error names all
+// missing programs.
 func readMachine(ctx context.Context) (machine, error) {
 	dir, err := chooseDir(".", cacheDir())
 	if err != nil {
@@ -72,13 +72,13 @@ func readMachine(ctx context.Context) (machine, error) {
 	if m.engine {
 		printStep("container engine: %s", found.Name)
 	} else {
-		printStep("building on this machine: %s. Lost: the clean container; this machine's compiler makes the wheel", none.Why)
+		printStep("building on this machine: %s. There is no clean container: this machine's compiler makes the wheel", none.Why)
 	}
 	return m, nil
 }
 
-// checkPrograms returns the Python of the wheel and the nodes, or a
-// *hostbuilder.MissingError that names all that this machine lacks.
+// checkPrograms returns the Python of the wheel and the nodes, or a *hostbuilder.MissingError
+// that names everything that this machine lacks.
 func checkPrograms(ctx context.Context, environ []string, engine bool) (python string, err error) {
 	var missing hostbuilder.MissingError
 	if !engine {
@@ -109,8 +109,8 @@ func checkPrograms(ctx context.Context, environ []string, engine bool) (python s
 	return python, nil
 }
 
-// choosePython returns the Python of the wheel and the nodes, "" where none fits.
-// A build on this machine needs the header too.
+// choosePython returns the Python of the wheel and the nodes; "" if none fits. A build on this
+// machine needs its header too.
 func choosePython(g pipeline.BuildEnvironment, engine bool) string {
 	uv := slices.Contains(g.Tools, "uv")
 	for _, version := range nodePythons() {

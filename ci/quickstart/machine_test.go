@@ -39,8 +39,8 @@ func TestChoosePython(t *testing.T) {
 	}
 }
 
-// A machine that has nothing hears of all that it lacks at once, and each with
-// the package that has it.
+// If a machine lacks everything, the error names all missing programs at once, each with its
+// package.
 func TestEveryMissingProgramIsNamed(t *testing.T) {
 	bin := t.TempDir()
 	for _, tool := range []string{"sh", "uname", "getconf", "sed", "tr", "cut", "head", "readlink"} {
@@ -65,7 +65,7 @@ func TestEveryMissingProgramIsNamed(t *testing.T) {
 	}
 }
 
-// A user may have a checkout that belongs to somebody else.
+// A user may have a checkout that belongs to another user.
 func TestReadOnlyCheckout(t *testing.T) {
 	checkout, cache := t.TempDir(), t.TempDir()
 	if dir, err := chooseDir(checkout, cache); err != nil || dir != checkout {

@@ -1,7 +1,6 @@
-// Command quickstart is `make quickstart`: the whole of dsbuild on one
-// machine. It builds a real DeepSpeed wheel for A100, in a container engine or
-// without, starts three local nodes that are real OpenSSH servers, and deploys
-// to them.
+// Command quickstart is `make quickstart`: all of dsbuild on one machine. It builds a real
+// DeepSpeed wheel for A100, in a container engine or without one, starts three local nodes that
+// are real OpenSSH servers, and deploys to them.
 package main
 
 import (
@@ -34,7 +33,7 @@ func main() {
 			os.Exit(130)
 		}
 		ui.PrintError(os.Stderr, fmt.Errorf("quickstart: %w", err))
-		var failed interface{ ExitCode() int } // *exec.ExitError too
+		var failed interface{ ExitCode() int } // an *exec.ExitError too
 		if errors.As(err, &failed) && failed.ExitCode() > 0 {
 			os.Exit(failed.ExitCode())
 		}
@@ -43,8 +42,8 @@ func main() {
 	printStep("done in %s. The nodes are stopped; a container engine stays for the next build ('make engine-stop' ends dsbuild's own).", ui.Duration(time.Since(start)))
 }
 
-// runQuickstart does two things at the same time: one waits for the network (the nodes' torch), the
-// other for the compiler.
+// runQuickstart prepares the nodes, which wait for the network (torch), and at the same time the
+// build, which waits for the compiler.
 func runQuickstart(ctx context.Context) error {
 	m, err := readMachine(ctx)
 	if err != nil {
@@ -73,7 +72,7 @@ func runQuickstart(ctx context.Context) error {
 			return err
 		}
 		if !m.engine {
-			// The build finds the downloads of the nodes in uv's cache.
+			// The build uses the nodes' downloads in uv's cache.
 			select {
 			case <-ready:
 			case <-both.Done():
@@ -106,9 +105,9 @@ func startNodes(ctx context.Context, m machine) (*nodes.Fleet, error) {
 	return fleet, nil
 }
 
-// compileProgram makes the program dsbuild, and brings the engine up where one builds.
+// compileProgram compiles dsbuild, and starts the engine if one builds the wheel.
 func (m machine) compileProgram(ctx context.Context) error {
-	printStep("compiling dsbuild (the first time a minute or two)")
+	printStep("compiling dsbuild (the first time it takes a minute or two)")
 	err := child.Run(ctx, os.Stdout, "go", "build", "-trimpath", "-o", m.programPath(), "./cmd/dsbuild")
 	if err != nil || !m.engine {
 		return err

@@ -1,6 +1,6 @@
-// Package registry is an image registry for tests: google/go-containerregistry's, to which
-// root file system tars of this machine are added as images. It is a http.Handler; package
-// enginetest serves it where a Dagger engine can reach it.
+// Package registry is an image registry for tests: google/go-containerregistry's, with root file
+// system tars of this machine as images. It is an http.Handler; package enginetest serves it at
+// an address that a Dagger engine can reach.
 package registry
 
 import (
@@ -23,14 +23,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Registry serves the images that were added to it, or pushed by a client.
+// Registry serves images that Add added or a client pushed.
 type Registry struct {
 	http.Handler
 
 	blobs string // folder with a file or link for each blob, by the hexadecimal digits of its sha256
 }
 
-// New returns a registry without images, which has its files in dir.
+// New returns a registry without images, with its files in dir.
 func New(dir string) (*Registry, error) {
 	r := &Registry{
 		Handler: registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(dir)), registry.Logger(log.New(io.Discard, "", 0))),
@@ -39,8 +39,8 @@ func New(dir string) (*Registry, error) {
 	return r, os.MkdirAll(r.blobs, 0o755)
 }
 
-// Add makes a root file system tar, which must stay where it is, the image of a
-// name and tag ("library/debian:bookworm-slim") and returns its digest.
+// Add makes a root file system tar the image of a name and tag ("library/debian:bookworm-slim")
+// and returns its digest. The tar must stay at its path.
 func (r *Registry) Add(name, tar string) (digest string, err error) {
 	name, tag, ok := strings.Cut(name, ":")
 	if !ok {
@@ -69,7 +69,7 @@ func (r *Registry) Add(name, tar string) (digest string, err error) {
 	return describe(types.OCIManifestSchema1, manifest).Digest.String(), r.putManifest("/v2/"+name+"/manifests/"+tag, manifest)
 }
 
-// link makes a file a blob, which is read where the file lies.
+// link makes a file a blob. The registry reads the file at its path.
 func (r *Registry) link(file string) (v1.Descriptor, error) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -92,7 +92,7 @@ func describe(kind types.MediaType, text []byte) v1.Descriptor {
 	return v1.Descriptor{MediaType: kind, Size: int64(len(text)), Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}}
 }
 
-// putManifest hands a manifest to the registry as a client would.
+// putManifest sends a manifest to the registry as a client would.
 func (r *Registry) putManifest(path string, manifest []byte) error {
 	req := httptest.NewRequest(http.MethodPut, path, bytes.NewReader(manifest))
 	req.Header.Set("Content-Type", string(types.OCIManifestSchema1))

@@ -42,7 +42,8 @@ func writeSBOM(program, file string) error {
 	return out.Close()
 }
 
-// makeDocument makes the SBOM without date or serial number: the same program gives the same one.
+// makeDocument makes the SBOM without date or serial number, so that the same program gives the
+// same SBOM.
 func makeDocument(info *buildinfo.BuildInfo) *cyclonedx.BOM {
 	bom := cyclonedx.NewBOM()
 	self := makeComponent(&info.Main, cyclonedx.ComponentTypeApplication)
@@ -59,8 +60,8 @@ func makeDocument(info *buildinfo.BuildInfo) *cyclonedx.BOM {
 	return bom
 }
 
-// makeComponent names a module as package URLs do. The hash is go.sum's, of all files
-// of the module: no digest that CycloneDX knows, and so a property.
+// makeComponent names a module as package URLs do. The hash is go.sum's hash of all files of the
+// module. CycloneDX does not know this kind of digest, so it is a property.
 func makeComponent(m *debug.Module, kind cyclonedx.ComponentType) cyclonedx.Component {
 	purl := "pkg:golang/" + m.Path + "@" + m.Version
 	c := cyclonedx.Component{BOMRef: purl, Type: kind, Name: m.Path, Version: m.Version, PackageURL: purl}

@@ -19,7 +19,7 @@ import (
 //go:embed slurm.conf.tmpl scripts
 var files embed.FS
 
-// headAddress is that of the login node, in the network of the cluster alone.
+// headAddress is the address of the login node. It exists only in the cluster's network.
 const headAddress = "10.77.0.1"
 
 // fillFolder writes the cluster's folder.
@@ -37,7 +37,7 @@ func (c *Cluster) fillFolder() error {
 	return errors.Join(os.Chown(c.Home, UserID, UserID), c.writeMungeKey(), c.writeScripts(), c.writeAccounts(), c.writeHosts(), c.writeSlurmConf())
 }
 
-// writeMungeKey gives its folder and a key to the account that munged runs as.
+// writeMungeKey gives the account of munged its folder and a key.
 func (c *Cluster) writeMungeKey() error {
 	u, err := user.Lookup("munge")
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *Cluster) writeScripts() error {
 
 func (c *Cluster) etcPath(name string) string { return filepath.Join(c.Dir, "etc", name) }
 
-// writeAccounts writes this machine's accounts and User. Home is root's home, too.
+// writeAccounts writes this machine's accounts and User. Home is also root's home.
 func (c *Cluster) writeAccounts() error {
 	passwd, err := os.ReadFile("/etc/passwd")
 	if err != nil {
@@ -103,8 +103,8 @@ func (c *Cluster) writeAccounts() error {
 		os.WriteFile(c.etcPath("group"), fmt.Appendf(group, "%s:x:%d:\n", User, UserID), 0o644))
 }
 
-// writeHosts writes the cluster's hosts. Nobody else is asked: a name that is not there
-// is unknown at once.
+// writeHosts writes the cluster's hosts file. There is no name server, so a name that is not in
+// the file is unknown at once.
 func (c *Cluster) writeHosts() error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "127.0.0.1 localhost\n%s head\n", headAddress)
@@ -131,13 +131,12 @@ func (c *Cluster) writeSlurmConf() error {
 	if err != nil {
 		return err
 	}
-	// Every node looks for this file beside slurm.conf, and for the devices in
-	// its own /dev.
+	// Every node looks for this file beside slurm.conf, and for the devices in its own /dev.
 	var gres string
 	if n := c.opt.GPUs; n > 0 {
 		gres = fmt.Sprintf("AutoDetect=off\nName=gpu File=/dev/nvidia[0-%d]\n", n-1)
 	}
-	// A node has no control groups, and is not to look for which kind.
+	// A node has no control groups, and must not search for their version.
 	const cgroup = "CgroupPlugin=cgroup/v1\n"
 	return errors.Join(
 		os.WriteFile(c.etcPath("cgroup.conf"), []byte(cgroup), 0o644),

@@ -14,8 +14,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/python"
 )
 
-// FakeTorch makes a Python environment in a folder on the node's own disk, for User
-// to change: einops, and a stub that says it is the torch of ci/nodes.
+// FakeTorch makes a Python environment in a folder on the node's own disk, which User may
+// change. It has einops, and a stub that claims to be the torch of ci/nodes.
 func (n *Node) FakeTorch(ctx context.Context, dir string) (err error) {
 	interpreter, err := findSystemPython(ctx)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// home is where clusters have their folders. Munge wants no one but root to be
-// able to write to any folder above its socket, and everybody to be able to
-// reach it; so they are neither in a temporary folder nor in root's home.
+// home is the folder of clusters' folders. Munge requires that only root may write to the
+// folders above its socket, and that everybody may enter them. So the folder is neither a
+// temporary folder nor in root's home.
 const home = "/var/lib/dsbuild-slurm"
 
-// newFolder makes the folder of a new cluster. The lock, to be handed on to the
-// cluster's first process, is held for as long as that lives.
+// newFolder makes the folder of a new cluster. The caller passes the lock on to the cluster's
+// first process, which holds it until it ends.
 func newFolder() (dir string, lock *os.File, err error) {
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		return "", nil, err

@@ -17,16 +17,17 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// life keeps a cluster alive, and ends it.
+// life holds the processes and files that keep a cluster alive and end it.
 type life struct {
-	head  int             // process of the head's first, as this machine counts
-	lease *os.File        // the cluster lives until this is closed
+	head  int             // the pid of the head's first process on this machine
+	lease *os.File        // the cluster lives until this file is closed
 	guard *exec.Cmd       // removes the folder, however this program ends
-	ended <-chan struct{} // closed when the head's first process has
+	ended <-chan struct{} // closed when the head's first process has ended
 	once  sync.Once
 }
 
-// startHead starts the guard, writes the cluster's folder and starts its first process.
+// startHead starts the guard, writes the cluster's folder and starts the cluster's first
+// process.
 func (c *Cluster) startHead(lock *os.File) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -59,7 +60,7 @@ func (c *Cluster) startHead(lock *os.File) error {
 	go func() { _ = cmd.Wait(); close(ended) }()
 	c.life.head, c.life.ended = cmd.Process.Pid, ended
 	if !wait() {
-		return errors.New("it could not be furnished: " + readLastLine(c.log("head")))
+		return errors.New("its setup failed: " + readLastLine(c.log("head")))
 	}
 	return nil
 }
@@ -77,7 +78,8 @@ func (c *Cluster) headCommand(input, log *os.File, extra ...*os.File) *exec.Cmd 
 }
 
 // openReadiness returns a file to which a process writes a line when it is ready, and a function
-// that waits for that line. wait returns false if the process ends, or takes too long.
+// that waits for this line. The function returns false if the process ends first or takes too
+// long.
 func openReadiness() (ready *os.File, wait func() bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -91,8 +93,8 @@ func openReadiness() (ready *os.File, wait func() bool, err error) {
 	}, nil
 }
 
-// startGuard starts the guard: a process that removes the folder when the cluster
-// has ended and whoever held the lease is gone, even if this program is killed.
+// startGuard starts the guard: a process that removes the folder after the cluster has ended and
+// the holder of the lease is gone, even if this program is killed.
 func (c *Cluster) startGuard(lease *os.File) error {
 	const script = `read -r _
 cd /
@@ -101,11 +103,11 @@ rmdir "$2" 2>/dev/null
 exit 0`
 	c.life.guard = exec.Command("sh", "-c", script, "sh", c.Dir, home)
 	c.life.guard.Stdin = lease
-	c.life.guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C is not for it
+	c.life.guard.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C must not reach it
 	return c.life.guard.Start()
 }
 
-// Down ends everything that runs in the cluster and removes its folder.
+// Down ends all processes of the cluster and removes its folder.
 func (c *Cluster) Down() (err error) {
 	c.life.once.Do(func() { err = c.stop() })
 	return err
@@ -113,7 +115,7 @@ func (c *Cluster) Down() (err error) {
 
 func (c *Cluster) stop() error {
 	if c.life.ended != nil {
-		_ = syscall.Kill(c.life.head, syscall.SIGKILL) // a child of ours that ended at most a moment ago
+		_ = syscall.Kill(c.life.head, syscall.SIGKILL) // a child process that ended at most a moment ago
 		<-c.life.ended
 	}
 	c.life.lease.Close()
@@ -125,8 +127,7 @@ func (c *Cluster) stop() error {
 
 func (c *Cluster) log(of string) string { return filepath.Join(c.Dir, "log", of+".log") }
 
-// Logs is the end of every log of the cluster, for an error: its folder does not
-// stay.
+// Logs returns the last lines of every log of the cluster, for an error: the folder is removed.
 func (c *Cluster) Logs() string {
 	var b strings.Builder
 	found, _ := filepath.Glob(c.log("*")) //nolint:errcheck // the pattern is right
@@ -142,7 +143,7 @@ func (c *Cluster) Logs() string {
 	return b.String()
 }
 
-// waitUntilReady waits until the controller says of all these nodes that they take jobs.
+// waitUntilReady waits until the controller reports that all these nodes accept jobs.
 func (c *Cluster) waitUntilReady(ctx context.Context, nodes ...*Node) error {
 	for end := time.Now().Add(60 * time.Second); ; {
 		states, err := c.States(ctx)
@@ -168,8 +169,8 @@ func (c *Cluster) waitUntilReady(ctx context.Context, nodes ...*Node) error {
 	}
 }
 
-// States are the nodes' states as sinfo tells them: "idle", "allocated",
-// "down*"; the asterisk says that the node does not respond.
+// States returns the nodes' states as sinfo prints them: "idle", "allocated", "down*"; the
+// asterisk means that the node does not respond.
 func (c *Cluster) States(ctx context.Context) (map[string]string, error) {
 	cmd := c.Command(ctx, "sinfo", "--noheader", "--Node", "--format=%N %T")
 	var said strings.Builder

@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// ensurePrograms makes sure that the programs of a cluster are there.
+// ensurePrograms makes sure that the programs of a cluster exist.
 func ensurePrograms(ctx context.Context, log func(line string)) error {
 	if os.Geteuid() != 0 {
 		return hint.With(fmt.Errorf("%w: it makes mount, process and network namespaces, which needs root", ErrUnavailable), "run it as root")

@@ -10,8 +10,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/child"
 )
 
-// Env is the whole environment of commands on the login node. It has nothing
-// of the caller's, so none of a job in which the caller may run itself.
+// Env is the whole environment of commands on the login node. It has none of the caller's
+// variables, so also none of a Slurm job in which the caller may run.
 func (c *Cluster) Env() []string { return c.envOf("root") }
 
 func (c *Cluster) envOf(user string) []string {
@@ -22,10 +22,10 @@ func (c *Cluster) envOf(user string) []string {
 	}
 }
 
-// Command is a command to be run on the login node, as root: sbatch, srun,
-// scontrol or any other. That node has this machine's files, and network,
-// processes and hosts of its own. Dir is Home and Env is that of the cluster;
-// both may be changed. The command ends with ctx, and with the cluster.
+// Command is a command on the login node, as root: sbatch, srun, scontrol or any other. The
+// login node has this machine's files, but its own network, processes and hosts. The folder is
+// Home and the environment is the cluster's; the caller may change both. The command ends with
+// ctx, and with the cluster.
 func (c *Cluster) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return c.enterCommand(ctx, nil, append([]string{name}, args...)...)
 }
@@ -39,8 +39,8 @@ func (c *Cluster) UserCommand(ctx context.Context, name string, args ...string) 
 	return cmd
 }
 
-// enterCommand returns a command that runs in the head's namespaces. The shell knows its folder by
-// name, and takes it along.
+// enterCommand returns a command that runs in the head's namespaces. The shell gets its folder
+// by name, and keeps it.
 func (c *Cluster) enterCommand(ctx context.Context, flags []string, command ...string) *exec.Cmd {
 	const script = `exec nsenter --mount --uts --ipc --net --pid --wdns="$PWD" "$@"`
 	args := append([]string{"-c", script, "sh", "--target=" + strconv.Itoa(c.life.head)}, flags...)

@@ -27,7 +27,7 @@ type Node struct {
 func (n *Node) disk() string    { return filepath.Join(n.cluster.Dir, "nodes", n.Name) }
 func (n *Node) pidFile() string { return filepath.Join(n.cluster.Dir, "run", n.Name+".pid") }
 
-// onEachNode does something on all nodes at once.
+// onEachNode calls do for all nodes at once.
 func (c *Cluster) onEachNode(do func(n *Node) error) error {
 	errs := make([]error, len(c.Nodes))
 	var wg sync.WaitGroup
@@ -42,8 +42,8 @@ func (c *Cluster) onEachNode(do func(n *Node) error) error {
 	return errors.Join(errs...)
 }
 
-// startNode makes the node's namespaces and their contents, and returns when its
-// slurmd is about to start. From then on its processes are the cluster's.
+// startNode makes the node's namespaces and their contents, and returns when its slurmd is about
+// to start. From then on its processes belong to the cluster.
 func (n *Node) startNode(ctx context.Context) error {
 	c := n.cluster
 	ready, wait, err := openReadiness()
@@ -66,7 +66,7 @@ func (n *Node) startNode(ctx context.Context) error {
 	}
 	ready.Close()
 	if !wait() {
-		return errors.New("it could not be furnished: " + readLastLine(c.log(n.Name)))
+		return errors.New("its setup failed: " + readLastLine(c.log(n.Name)))
 	}
 	return nil
 }
@@ -80,22 +80,22 @@ func readLastLine(file string) string {
 	return child.LastLines(text, 1)
 }
 
-// Command is a command to be run on the node itself, past Slurm, as root at its
-// console. Its folder and environment are those of Cluster.Command.
+// Command is a command on the node itself, without Slurm, as root. Its folder and environment
+// are those of Cluster.Command.
 func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{filepath.Join(n.cluster.Dir, "scripts", "enter.sh"), n.pidFile(), name}
 	return n.cluster.enterCommand(ctx, nil, append(enter, args...)...)
 }
 
-// KillSlurmd ends the node's slurmd at once. Jobs go on running on it.
+// KillSlurmd kills the node's slurmd. Jobs on the node go on.
 func (n *Node) KillSlurmd(ctx context.Context) error {
 	return runSilently(n.Command(ctx, "sh", "-c", `kill -KILL "$(cat /run/slurmd.pid)"`))
 }
 
-// PowerOff ends everything on the node at once, without a word to anybody. Its disk is lost.
+// PowerOff kills all processes on the node at once, without notice. Its disk is lost.
 func (n *Node) PowerOff(ctx context.Context) error {
-	// The file names the parent of the node's first process, which takes that
-	// with it, and this everything else.
+	// The file names the parent of the node's first process. That parent ends the first process,
+	// which ends all others.
 	const script = `set -e
 pid=$(cat "$0")
 first=$(cat "/proc/$pid/task/$pid/children")
@@ -105,7 +105,7 @@ while [ -e "/proc/${first% }" ]; do sleep 0.02; done`
 	return runSilently(n.cluster.enterCommand(ctx, nil, "bash", "-c", script, n.pidFile()))
 }
 
-// PowerOn starts a node that was switched off and returns when it takes jobs.
+// PowerOn starts a node that was switched off and returns when it accepts jobs.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if _, err := os.Stat(n.pidFile()); err == nil {
 		return fmt.Errorf("%s is on", n.Name)
@@ -116,7 +116,7 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	return n.cluster.waitUntilReady(ctx, n)
 }
 
-// runSilently runs a command that has nothing to say but errors.
+// runSilently runs a command that prints nothing but errors.
 func runSilently(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))

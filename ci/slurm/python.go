@@ -13,8 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// TorchAndJAX are the packages of an environment in which jobs of both run, on
-// CPUs.
+// TorchAndJAX are the packages of an environment in which jobs of torch and of JAX run on CPUs.
 func TorchAndJAX() []string {
 	return []string{"torch==" + nodes.DefaultTorch, "numpy", "jax==0.10.2"}
 }
@@ -34,10 +33,10 @@ func makeEnvironment(ctx context.Context, opt Options) (string, error) {
 	})
 }
 
-// pythonVersion is that of the environment.
+// pythonVersion is the version of the environment's Python.
 const pythonVersion = "3.11"
 
-// findSystemPython finds an interpreter that the nodes have, too.
+// findSystemPython finds an interpreter that the nodes have too.
 func findSystemPython(ctx context.Context) (string, error) {
 	py, err := python.Find(ctx, pythonVersion)
 	if err != nil {

@@ -28,24 +28,23 @@ const (
 	UserID = 61000
 )
 
-// Options say which cluster to run.
+// Options describe a cluster.
 type Options struct {
-	// Nodes is how many compute nodes; 0 means 4.
+	// Nodes is the number of compute nodes; 0 means 4.
 	Nodes int
-	// CPUs is how many CPUs a node says it has, whatever this machine has; 0
-	// means 16.
+	// CPUs is the number of CPUs that a node claims to have, whatever this machine has; 0 means
+	// 16.
 	CPUs int
-	// GPUs is how many GPUs a node says it has (gres gpu:N). They are files.
+	// GPUs is the number of GPUs that a node claims to have (gres gpu:N). They are files.
 	GPUs int
-	// DownAfter is after how many seconds without an answer a node is taken to
-	// be DOWN (SlurmdTimeout); 0 means 15. It takes some ten more until Slurm
-	// says so. The fewer, the likelier a machine with much to do is too slow.
+	// DownAfter is the number of seconds without an answer after which a node is DOWN
+	// (SlurmdTimeout); 0 means 15. Slurm reports it some ten seconds later. With a small number,
+	// a busy machine may be too slow to answer.
 	DownAfter int
-	// DiskMB bounds the contents of a node's disk, which is in memory; 0
-	// means 1024.
+	// DiskMB bounds the size of a node's disk, which is in memory; 0 means 1024.
 	DiskMB int
-	// Partitions are the partitions, each with all nodes, the default one
-	// first; none means "batch" alone.
+	// Partitions are the names of the partitions, the default one first. Each has all nodes.
+	// None means only "batch".
 	Partitions []string
 	// Packages are the requirements of the Python environment; none
 	// means that there is no environment. See TorchAndJAX.
@@ -58,12 +57,12 @@ type Options struct {
 type Cluster struct {
 	// Dir is its folder; on every node it has this path, too.
 	Dir string
-	// Home is the folder that all nodes share, with the same path here and
-	// there: the home of root and of User.
+	// Home is the folder that all nodes share, with the same path on this machine and on the
+	// nodes. It is the home of root and of User.
 	Home string
-	// Python is the interpreter of the environment, at the same path on every
-	// node and not outside; "" without one. A node that installs into it
-	// changes its own copy.
+	// Python is the interpreter of the environment. It has the same path on every node, and does
+	// not exist outside; "" without an environment. A node that installs into it changes its own
+	// copy.
 	Python string
 	// Nodes are the compute nodes.
 	Nodes []*Node
@@ -71,12 +70,12 @@ type Cluster struct {
 	Partitions []string
 
 	opt  Options
-	env  string // of Python, as this machine has it; "" without one
+	env  string // the environment's folder on this machine; "" without one
 	life life
 }
 
-// ErrUnavailable says that this machine cannot run a cluster: no root, or no
-// Slurm and no way to install it.
+// ErrUnavailable means that this machine cannot run a cluster: there is no root, or no Slurm and
+// no way to install it.
 var ErrUnavailable = errors.New("no local Slurm here")
 
 func (o *Options) setDefaults() {
@@ -90,7 +89,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Up runs a cluster and returns when all of its nodes take jobs. It installs missing packages.
+// Up starts a cluster and returns when all of its nodes accept jobs. It installs missing
+// packages.
 func Up(ctx context.Context, opt Options) (*Cluster, error) {
 	opt.setDefaults()
 	if err := ensurePrograms(ctx, opt.Log); err != nil {
@@ -106,7 +106,7 @@ func Up(ctx context.Context, opt Options) (*Cluster, error) {
 	}
 	c := newCluster(dir, env, opt)
 	err = c.startHead(lock)
-	lock.Close() // the head has it now
+	lock.Close() // the cluster's first process holds it now
 	if err == nil {
 		err = c.startNodes(ctx)
 	}
@@ -126,7 +126,7 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	return nil
 }
 
-// newCluster names everything of a cluster; it touches nothing.
+// newCluster returns a cluster with all its names and paths; it writes nothing.
 func newCluster(dir, env string, opt Options) *Cluster {
 	c := &Cluster{Dir: dir, Home: filepath.Join(dir, "home"), Partitions: opt.Partitions, opt: opt, env: env}
 	if env != "" {

@@ -34,7 +34,7 @@ func TestFullLaunchSlurmUp(t *testing.T) {
 	}
 }
 
-// What Slurm copies to a node is on its own disk, and nowhere else.
+// A file that Slurm copies to a node is on the node's own disk, and nowhere else.
 func TestFullLaunchSlurmBroadcast(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{})
 	wheel := bytes.Repeat([]byte("not quite a wheel\n"), 1<<20)
@@ -58,8 +58,8 @@ sbcast some.whl /tmp/some.whl && srun sha256sum /tmp/some.whl
 	}
 }
 
-// A node has the system and the shared home; neither the files nor the network
-// of this machine, nor the disk of another node.
+// A node has the system and the shared home. It has neither the files nor the network of this
+// machine, nor the disk of another node.
 func TestFullLaunchSlurmApart(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{Nodes: 2})
 	here := t.TempDir()
@@ -80,15 +80,15 @@ func TestFullLaunchSlurmApart(t *testing.T) {
 	}
 }
 
-// running asks whether the one job of a cluster runs.
+// running reports whether the only job of a cluster runs.
 func running(t *testing.T, c *slurm.Cluster) func() bool {
 	return func() bool {
 		return run(t, c.Command(t.Context(), "squeue", "--noheader", "--format=%T")) == "RUNNING\n"
 	}
 }
 
-// A node whose slurmd is killed, and one that loses its power, are down within
-// a time that a test can wait for; a job ends with its node.
+// A node whose slurmd is killed, and a node that loses its power, are down within a time for
+// which a test can wait. A job ends with its node.
 func TestFullLaunchSlurmNodeDown(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{Nodes: 3, DownAfter: 5})
 	down := func(n *slurm.Node) func() bool {
@@ -112,7 +112,7 @@ func TestFullLaunchSlurmNodeDown(t *testing.T) {
 	}
 	slurmtest.Eventually(t, time.Minute, "a node without power is down", down(c.Nodes[1]))
 	t.Logf("result: a node without power is down after (SlurmdTimeout 5): %.0f s", time.Since(begin).Seconds())
-	// Whoever asks for its code alone takes it for a success, as sbatch --wait does.
+	// The exit code alone looks like a success, also for sbatch --wait.
 	if got := run(t, c.Command(t.Context(), "scontrol", "show", "job", "1")); !strings.Contains(got, "JobState=NODE_FAIL") || !strings.Contains(got, "ExitCode=0:0") {
 		t.Errorf("the job of a node that is down:\n%s", got)
 	}
@@ -134,7 +134,7 @@ func TestFullLaunchSlurmTwoClusters(t *testing.T) {
 	a := slurmtest.Up(t, slurm.Options{Nodes: 2, Partitions: []string{"a"}})
 	b := slurmtest.Up(t, slurm.Options{Nodes: 3, Partitions: []string{"b"}})
 	for _, c := range []*slurm.Cluster{a, b} {
-		// The second one fails where the node is not the same cluster's.
+		// The second command fails if the node does not belong to the same cluster.
 		got := run(t, c.Command(t.Context(), "srun", "-p", c.Partitions[0], "-N"+strconv.Itoa(len(c.Nodes)), "sh", "-c", `touch "$HOME/$(hostname)" && hostname`))
 		if strings.Count(got, "node0") != len(c.Nodes) {
 			t.Errorf("%s:\n%s", c.Dir, got)
@@ -151,8 +151,8 @@ func TestFullLaunchSlurmTwoClusters(t *testing.T) {
 	}
 }
 
-// remains is what this machine has of a cluster: processes, mounts, networks,
-// control groups, its folder.
+// remains returns what this machine has of a cluster: processes, mounts, networks, control
+// groups, its folder.
 func remains(t *testing.T, dir string) (processes, others []string) {
 	t.Helper()
 	procs, _ := filepath.Glob("/proc/[0-9]*")
@@ -203,7 +203,7 @@ func TestFullLaunchSlurmNothingLeft(t *testing.T) {
 	}
 }
 
-// With the program ends the cluster, and its guard removes all that is left of it.
+// The cluster ends with the program, and the cluster's guard removes all that is left.
 func TestFullLaunchSlurmKilled(t *testing.T) {
 	const marker = "DSBUILD_TEST_CLUSTER_HOLDER"
 	if os.Getenv(marker) != "" {
@@ -221,7 +221,7 @@ func TestFullLaunchSlurmKilled(t *testing.T) {
 	})
 }
 
-// hold starts another program that has a cluster, and returns how to kill it.
+// hold starts another program that has a cluster, and returns a function that kills it.
 func hold(t *testing.T, marker string) (dir string, kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
@@ -247,8 +247,8 @@ func hold(t *testing.T, marker string) (dir string, kill func()) {
 	return "", nil
 }
 
-// torch and JAX find each other from node to node, and each node may change its
-// environment without another's.
+// torch and JAX connect nodes with each other, and each node may change its own environment
+// without changing another's.
 func TestFullLaunchSlurmPython(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{Nodes: 2, Packages: slurm.TorchAndJAX()})
 	write(t, c, "torch_sum.py", `

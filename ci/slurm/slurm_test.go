@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
 )
 
-// run runs a command that must do well, and returns what it printed.
+// run runs a command that must succeed, and returns its output.
 func run(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
@@ -31,8 +31,8 @@ func write(t *testing.T, c *slurm.Cluster, name, text string) {
 	}
 }
 
-// One script on four nodes, submitted by an ordinary user: it runs on each as
-// that user, has GPUs and the shared home there, and its code is sbatch's.
+// An ordinary user submits one script for four nodes. It runs on each node as that user, has
+// GPUs and the shared home there, and sbatch returns its exit code.
 func TestJobOnFourNodes(t *testing.T) {
 	c := slurmtest.Up(t, slurm.Options{GPUs: 2})
 	write(t, c, "job.sh", `#!/bin/bash

@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/ci/gotest"
 )
 
-// list prints what go test prints, and collects why tests were skipped.
+// list prints the results of go test, and collects the reasons why tests were skipped.
 type list struct {
 	w       io.Writer
 	said    map[string][]string // the output of each test and package, by its name
@@ -23,7 +23,7 @@ func newList(w io.Writer) *list {
 	return &list{w: w, said: map[string][]string{}, skipped: map[string][]string{}}
 }
 
-// leaveOut adds a test that was not run.
+// leaveOut records a test that was not run.
 func (l *list) leaveOut(reason, what string) {
 	if !slices.Contains(l.reasons, reason) {
 		l.reasons = append(l.reasons, reason)
@@ -33,8 +33,8 @@ func (l *list) leaveOut(reason, what string) {
 	}
 }
 
-// handleEvent handles one event. A package that passes prints its last line, one that
-// fails all that its failed tests and the package itself printed.
+// handleEvent handles one event. For a package that passes it prints the last line. For a
+// package that fails it prints the output of its failed tests and of the package itself.
 func (l *list) handleEvent(e gotest.Event) {
 	name := e.Package + " " + e.Test
 	switch e.Action {
@@ -73,7 +73,7 @@ var (
 	marker = regexp.MustCompile(`^\s*(=== |--- )`)
 )
 
-// skipReason returns the first line of the last message of a test, without its place.
+// skipReason returns the first line of the last message of a test, without its position.
 func skipReason(said []string) string {
 	found := "no reason given"
 	for _, line := range said {
@@ -85,10 +85,10 @@ func skipReason(said []string) string {
 	return found
 }
 
-// shown is how many tests of a reason are named.
+// shown is the number of tests that are named for a reason.
 const shown = 4
 
-// printSkipped lists the tests that were left out, and prints nothing where all ran.
+// printSkipped lists the tests that were skipped; it prints nothing if all ran.
 func (l *list) printSkipped() {
 	if len(l.reasons) == 0 {
 		return

@@ -22,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// pythonVersion is that of the test nodes, and so of the wheel.
+// pythonVersion is the Python of the test nodes, and so of the wheel.
 const pythonVersion = "3.11"
 
 // dir is the folder of the run, in the checkout.
@@ -36,7 +36,7 @@ func main() {
 	list.printSkipped()
 	switch {
 	case ctx.Err() != nil:
-		os.Exit(130) //nolint:gocritic // stop has nothing left to do
+		os.Exit(130) //nolint:gocritic // stop has nothing more to do
 	case err != nil:
 		ui.PrintError(os.Stderr, err)
 		os.Exit(1)
@@ -54,9 +54,10 @@ func runAll(ctx context.Context, l *list) error {
 	if err != nil {
 		return err
 	}
-	err = goTest(ctx, l)
-	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only to say so
-	fmt.Printf("ran against: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
+	// Fuzzing runs even if a test has failed: its findings matter too.
+	err = errors.Join(goTest(ctx, l), child.Run(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
+	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only for a message
+	fmt.Printf("the tests ran with: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
 		lines := strings.Split(strings.TrimSpace(string(counts)), "\n")
 		fmt.Println(lines[len(lines)-1])
@@ -64,7 +65,7 @@ func runAll(ctx context.Context, l *list) error {
 	return err
 }
 
-// buildWheel builds the wheel of the tests and returns what built it.
+// buildWheel builds the wheel of the tests and returns the name of its builder.
 func buildWheel(ctx context.Context) (engine string, err error) {
 	args := []string{"wheel", "--arch", "8.0", "--no-cache", "--json", "-o", filepath.Join(dir, "dist")}
 	found, err := enginectl.Prepare(ctx, "bin")
@@ -73,7 +74,7 @@ func buildWheel(ctx context.Context) (engine string, err error) {
 	}
 	var none *enginectl.NoneError
 	if errors.As(err, &none) && os.Getenv("CI") != "true" {
-		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Not run: what needs a container engine\n", none.Why)
+		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Tests that need a container engine do not run\n", none.Why)
 		engine, args, err = "no container engine", append(args, "--builder", "host", "--python", pythonVersion), nil
 	}
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/atomicfile"
 )
 
-// A file is as readable as any other that the user makes, also one that was
-// there before.
+// A file gets the mode of any other new file of the user, also if it replaces an older one.
 func TestWriteHonoursTheUmask(t *testing.T) {
 	old := syscall.Umask(0o022)
 	defer syscall.Umask(old)

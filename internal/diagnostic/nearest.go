@@ -12,12 +12,12 @@ const maxWord = 255
 const (
 	// Letter is the distance of words that differ in one letter.
 	Letter = 2
-	// lookAlike is that of letters which are taken for each other.
+	// lookAlike is the distance of letters that people confuse.
 	lookAlike = 1
 )
 
-// Nearest returns the candidate most like word, or "" if none is close
-// enough to be a slip of the keyboard.
+// Nearest returns the candidate most like word, or "" if none is close enough to be a typing
+// error.
 func Nearest(word string, candidates []string) string {
 	limit := max(len(word)/3, 1) * Letter
 	if len(word) < 3 {
@@ -44,9 +44,8 @@ func DidYouMean(word string, candidates []string) string {
 	return ""
 }
 
-// Distance says how far two words are apart: Letter for each one to insert,
-// drop, replace or swap with its neighbour, and less for one that looks like
-// the other.
+// Distance returns how far two words are apart: Letter for each letter to insert, drop, replace
+// or swap with its neighbour, and less for a letter that looks like the other.
 func Distance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
@@ -65,7 +64,7 @@ func Distance(a, b string) int {
 	return row[len(b)]
 }
 
-// replacement is the cost of one letter in place of another.
+// replacement is the cost of replacing one letter by another.
 func replacement(a, b byte) int {
 	if a == b {
 		return 0

@@ -6,8 +6,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/diagnostic"
 )
 
-// The nearest word is one that the keyboard or the eye slips to, and nothing
-// else.
+// The nearest word is a likely typing or reading error, and nothing else is near.
 func TestNearest(t *testing.T) {
 	for _, c := range []struct {
 		word       string

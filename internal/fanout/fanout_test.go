@@ -108,7 +108,7 @@ func TestStopWhen(t *testing.T) {
 		}
 		return i, nil
 	})
-	// 1, 3 and 5 fail; with one fork at most item 6 can have been let in.
+	// Items 1, 3 and 5 fail. With one fork, item 6 may at most have started.
 	for i, r := range res {
 		switch {
 		case i <= 5 && !r.Started:

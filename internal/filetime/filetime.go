@@ -4,7 +4,7 @@ package filetime
 
 import "time"
 
-// Slack is the least age of the last change at the time of reading: a file that was
-// changed later may have changed again unnoticed, for clocks of file systems are
-// coarse and a network file system may show a change late.
+// Slack is the least age of a change that can be relied on. A file that changed later than this
+// before the reading may have changed again unnoticed: the clocks of file systems are coarse,
+// and a network file system may show a change late.
 const Slack = time.Minute

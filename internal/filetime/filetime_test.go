@@ -11,7 +11,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/filetime"
 )
 
-// Changing a file changes the time that counts, whatever times it is given.
+// A change of a file changes its time, whatever modification time the file is given.
 func TestAt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {

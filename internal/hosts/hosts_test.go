@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/inventory"
 )
 
-// here runs commands on this machine, and remembers their lines.
+// here runs commands on this machine, and records their command lines.
 type here struct{ lines []string }
 
 func (h *here) Run(ctx context.Context, cmd remote.Command) error {
@@ -26,8 +26,8 @@ func (h *here) Run(ctx context.Context, cmd remote.Command) error {
 	return c.Run()
 }
 
-// The values of variables that the inventory sets are in no command line, with a prefix and
-// without; they arrive to the byte, and so does what the program reads.
+// No command line has the values of the inventory's variables, with a prefix or without. The
+// values arrive unchanged, and so does the program's input.
 func TestVariablesAreNotInCommandLines(t *testing.T) {
 	const value = "  a 'secret' with \"quotes\", $HOME, `id`, \\n and\n\nlines\n"
 	const input = "its input\n\x00\xff and the rest"
@@ -52,7 +52,7 @@ func TestVariablesAreNotInCommandLines(t *testing.T) {
 	}
 }
 
-// A prefix that keeps standard input to itself is told, and nothing runs without the
+// If a prefix consumes standard input, the error says so, and nothing runs without the
 // variables.
 func TestVariablesThatDoNotArrive(t *testing.T) {
 	r := hosts.Runner(&here{}, inventory.Host{Name: "gpu1", Env: map[string]string{"TOKEN": "x"}, ExecPrefix: []string{"sh", "-c", `exec "$@" </dev/null`, "sh"}})

@@ -1,4 +1,4 @@
-// Package junit writes many results in the format in which CI systems read test results.
+// Package junit writes results in JUnit's XML format, which CI systems read.
 package junit
 
 import (
@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// The elements of JUnit's format, as far as readers of it agree: Jenkins,
-// GitLab, surefire. None of them is strict about the same things, so that order
-// and names are those that all of them take.
+// The elements of JUnit's format that its readers agree on: Jenkins, GitLab, surefire. Each of
+// them is strict about other things, so all of them accept this order and these names.
 type (
 	// Suite is a run; Write counts its cases.
 	Suite struct {
@@ -25,12 +24,12 @@ type (
 		Properties []Property `xml:"properties>property"`
 		Cases      []Case     `xml:"testcase"`
 	}
-	// Property is something said of the whole run.
+	// Property is a fact about the whole run.
 	Property struct {
 		Name  string `xml:"name,attr"`
 		Value string `xml:"value,attr"`
 	}
-	// Case is one test: at most one of its outcomes is set, and it passed with none.
+	// Case is one test. It has at most one outcome; without an outcome it passed.
 	Case struct {
 		Name      string   `xml:"name,attr"`
 		Class     string   `xml:"classname,attr"`
@@ -74,7 +73,7 @@ func Write(w io.Writer, s Suite) error {
 	return err
 }
 
-// count sums the cases up.
+// count counts the cases by outcome.
 func (s *Suite) count() {
 	s.Tests, s.Failures, s.Errors, s.Skipped = len(s.Cases), 0, 0, 0
 	for _, c := range s.Cases {
@@ -92,5 +91,5 @@ func (s *Suite) count() {
 // Time writes a number of seconds.
 func Time(seconds float64) string { return fmt.Sprintf("%.3f", seconds) }
 
-// At writes a moment: without a zone, as the schemas have it.
+// At writes a time without a zone, as the schemas require.
 func At(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05") }

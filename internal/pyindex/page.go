@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// link is a file as a page has it.
+// link is a link to a file, as a page has it.
 type link struct {
 	name, address string
 	sha256        string
@@ -57,7 +57,7 @@ func readJSON(text []byte) ([]link, error) {
 	return links, nil
 }
 
-// flag is a value that is a boolean, or true by being a text or an object of hashes.
+// flag is true if the page has the boolean true, a text or an object of hashes.
 type flag struct {
 	set    bool
 	text   string
@@ -118,7 +118,7 @@ func attributes(t html.Token) map[string]string {
 	return out
 }
 
-// anchor reads a link to a file. Its name is the end of its path.
+// anchor reads a link to a file. The file's name is the end of the link's path.
 func anchor(has map[string]string, base string) link {
 	l := link{address: has["href"]}
 	if at, err := url.Parse(l.address); err == nil {
@@ -138,16 +138,16 @@ func anchor(has map[string]string, base string) link {
 	return l
 }
 
-// maxDots bounds the tags that the name of a wheel may stand for.
+// maxDots bounds the number of tags that a wheel's name can expand to.
 const maxDots = 16
 
 var (
 	digest = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
-	// plain are the characters of the names of files that installers take.
+	// plain matches the file names that installers accept.
 	plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,255}$`)
 )
 
-// file is the distribution that a link leads to, as far as it is one of the project.
+// file returns the distribution behind a link, and whether it is a file of the project.
 func (l link) file(page *url.URL, project string) (File, bool) {
 	at, err := page.Parse(l.address)
 	if err != nil || at.Scheme != "https" && at.Scheme != "http" || !plain.MatchString(l.name) {

@@ -25,7 +25,7 @@ const (
 	htmlType = "application/vnd.pypi.simple.v1+html"
 )
 
-// The same files, in both forms of a page.
+// The same files in both formats of a page.
 const (
 	jsonPage = `{"meta": {"api-version": "1.1"}, "name": "torch", "files": [
 {"filename": "torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl", "url": "../../files/torch-2.16.1-cp311-cp311-manylinux_2_28_x86_64.whl", "hashes": {"sha256": "` + a64 + `"}, "yanked": false, "core-metadata": {"sha256": "` + b64 + `"}},
@@ -95,9 +95,9 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// An answer that is none says what is wrong, and where; never who logs in there.
+// The error for an invalid answer names the problem and the address, and never the login.
 func TestBadAnswers(t *testing.T) {
-	huge := func(w http.ResponseWriter, _ *http.Request) { // small on the wire
+	huge := func(w http.ResponseWriter, _ *http.Request) { // small in transfer
 		w.Header().Set("Content-Type", "text/html")
 		w.Header().Set("Content-Encoding", "gzip")
 		z := gzip.NewWriter(w)
@@ -138,8 +138,8 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// A redirect that leaves encryption is not followed, one between hosts takes no
-// password along.
+// A redirect that leaves encryption is refused, and a redirect to another host takes no password
+// along.
 func TestRedirects(t *testing.T) {
 	plain := serve(t, answer("text/html", htmlPage))
 	server := httptest.NewTLSServer(http.RedirectHandler(plain+"/torch/", http.StatusFound))
@@ -195,7 +195,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// An interrupted question is no answer: it is asked again.
+// After an interrupted question, the client asks again.
 func TestInterrupted(t *testing.T) {
 	index := serve(t, answer(htmlType, htmlPage))
 	client := pyindex.New(http.DefaultTransport)
@@ -210,11 +210,11 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// FuzzPage feeds both readers of pages with what no index should send.
+// FuzzPage gives both readers of pages input that no index should send.
 func FuzzPage(f *testing.F) {
 	f.Add(true, []byte(jsonPage))
 	f.Add(false, []byte(htmlPage))
-	f.Add(false, []byte("<a href=torch----.whl>")) // a wheel of no version
+	f.Add(false, []byte("<a href=torch----.whl>")) // a wheel without a version
 	f.Fuzz(func(t *testing.T, isJSON bool, page []byte) {
 		kind := htmlType
 		if isJSON {

@@ -21,7 +21,7 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// writing is a Dialer whose files are written by a program on the node.
+// writing is a Dialer with which a program on the node writes the files.
 type writing struct{ remote.Dialer }
 
 func (w writing) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
@@ -58,7 +58,7 @@ func TestConformanceOfWriteOpenSSH(t *testing.T) {
 	remotetest.Conformance(t, writing{dialer()}, func(*testing.T) (remote.Target, string) { return fleetTarget(f, 0), f.Nodes[0].Home })
 }
 
-// What is in the way of the program that writes is said, and nothing is left.
+// The error gives the reason why the program that writes failed, and nothing is left.
 func TestWriteThatFails(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	c := dial(t, dialer(), s.Target())
@@ -72,9 +72,9 @@ func TestWriteThatFails(t *testing.T) {
 		}
 		t.Skipf("mounting a small file system: %v", err)
 	}
-	defer syscall.Unmount(full, syscall.MNT_DETACH) //nolint:errcheck // the end of a test
+	defer syscall.Unmount(full, syscall.MNT_DETACH) //nolint:errcheck // the test ends
 	up, _ := blob(3<<20, filepath.Join(full, "file"))
-	up.Resume = true // no room is looked for before
+	up.Resume = true // free space is not checked first
 	if err := c.Put(t.Context(), byProgram(c, up)); !errors.Is(err, remote.ErrNoSpace) {
 		t.Errorf("a full disk: %v", err)
 	}
@@ -100,7 +100,7 @@ func TestWriteThatFails(t *testing.T) {
 		}
 		noParts(t, s.Home)
 	}
-	// A part that shrinks between two looks at it is not taken for whole.
+	// A part that shrinks between two checks does not count as complete.
 	file := filepath.Join(s.Home, "short")
 	if err := os.WriteFile(file, []byte("abc"), 0o600); err != nil {
 		t.Fatal(err)

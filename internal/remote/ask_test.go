@@ -22,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// person answers questions, and remembers them.
+// person answers questions, and records them.
 type person struct {
 	answer func(ctx context.Context, question string, echo bool) (string, error)
 
@@ -48,7 +48,7 @@ func (p *person) count() int {
 	return len(p.asked)
 }
 
-// says answers all questions alike.
+// says gives the same answer to all questions.
 func says(text string) *person {
 	return &person{answer: func(context.Context, string, bool) (string, error) { return text, nil }}
 }
@@ -64,7 +64,7 @@ func inTurn(texts ...string) *person {
 	}}
 }
 
-// attended is a dialer with a person at it.
+// attended is a dialer with a person who answers.
 func attended(t *testing.T, p remote.Prompter) *remote.SSH {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
@@ -126,7 +126,7 @@ func TestPassphraseIsAskedOnce(t *testing.T) {
 	}
 }
 
-// Nobody is asked for a passphrase that leads nowhere, or that the agent spares.
+// dsbuild does not ask for a passphrase that does not help, or that the agent makes unnecessary.
 func TestPassphraseIsNotAsked(t *testing.T) {
 	p := says("secret")
 	s := sshtest.Start(t, sshtest.Options{RefuseAuth: true})
@@ -145,7 +145,7 @@ func TestPassphraseIsNotAsked(t *testing.T) {
 	}
 }
 
-// code is a login with a password and a code that nobody can know.
+// code is a login with a password and an unpredictable code.
 func code(user string, challenge ssh.KeyboardInteractiveChallenge) error {
 	got, err := challenge("", "", []string{"Password: "}, []bool{false})
 	if err != nil || len(got) != 1 || got[0] != "secret" {
@@ -161,18 +161,18 @@ func code(user string, challenge ssh.KeyboardInteractiveChallenge) error {
 
 func knows(ctx context.Context, question string, echo bool) (string, error) {
 	for ends, answer := range map[string]string{"Password: ": "secret", "password: ": "secret", "Code for train: ": "123456", "PIN: ": "0000"} {
-		if strings.HasSuffix(question, ends) && (echo == (ends == "Code for train: ") || os.Getenv(openSSHWay) != "") { // ssh does not say what may be seen
+		if strings.HasSuffix(question, ends) && (echo == (ends == "Code for train: ") || os.Getenv(openSSHWay) != "") { // ssh does not say whether the answer may be shown
 			return answer, nil
 		}
 	}
 	return "", fmt.Errorf("what is %q?", question)
 }
 
-// A jump host with one-time codes is asked once, for all nodes behind it.
+// dsbuild asks for a jump host's one-time code once, for all nodes behind it.
 func TestCodeOfAJumpHost(t *testing.T) {
 	for _, afterKey := range []bool{false, true} {
 		bastion := sshtest.Start(t, sshtest.Options{Ask: code, AfterKey: afterKey, RefuseAuth: !afterKey})
-		by := bastion.Target() // with an identity of its own, or it gets each node's
+		by := bastion.Target() // with its own identity, otherwise it gets each node's
 		var targets []remote.Target
 		for range 6 {
 			target := sshtest.Start(t, sshtest.Options{}).Target()
@@ -200,8 +200,8 @@ func TestCodeOfAJumpHost(t *testing.T) {
 	}
 }
 
-// The password of a user is typed once, and told to nobody before it is known to
-// be right; codes are asked for each node, one after the other.
+// The user types a password once, and dsbuild gives it to no other node before one has accepted
+// it. It asks for codes at each node, one after the other.
 func TestPasswordOfNodes(t *testing.T) {
 	var targets []remote.Target
 	var servers []*sshtest.Server
@@ -242,10 +242,10 @@ func TestOtherPasswordOfOneNode(t *testing.T) {
 	if want := fmt.Sprintf("gpu07 (train@127.0.0.1:%d): password: ", odd.Port); p.asked[1] != want {
 		t.Errorf("asked %q, want %q", p.asked[1], want)
 	}
-	dial(t, d, keyless(first)) // what held for others still does
+	dial(t, d, keyless(first)) // the password for the others is still valid
 }
 
-// What was refused is told to no other node, and not asked for again.
+// dsbuild gives a refused password to no other node, and does not ask for it again.
 func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 	var targets []remote.Target
 	var servers []*sshtest.Server
@@ -271,7 +271,7 @@ func TestWrongPasswordStaysWithOneNode(t *testing.T) {
 	}
 }
 
-// However long a person thinks, the node's time does not run.
+// The login's time limit does not run while a person thinks.
 func TestThinkingTakesNoTime(t *testing.T) {
 	slow := &person{answer: func(context.Context, string, bool) (string, error) {
 		time.Sleep(600 * time.Millisecond)
@@ -280,7 +280,7 @@ func TestThinkingTakesNoTime(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: "none", Timeout: 400 * time.Millisecond, Answers: remote.NewAnswers(slow)})
 	var targets []remote.Target
-	for range 4 { // those that wait for the first have time as well
+	for range 4 { // logins that wait for the first have time too
 		targets = append(targets, keyless(sshtest.Start(t, sshtest.Options{Password: "secret"})))
 	}
 	for _, err := range all(t, d, targets) {
@@ -297,7 +297,7 @@ func TestThinkingTakesNoTime(t *testing.T) {
 	}
 }
 
-// A question ends with those who want to know: the run, or the node itself.
+// A question ends when the run or the node no longer needs the answer.
 func TestQuestionEnds(t *testing.T) {
 	began := make(chan struct{}, 1)
 	ended := make(chan error, 1)
@@ -346,7 +346,7 @@ func TestQuestionEnds(t *testing.T) {
 	}
 }
 
-// Without anybody to ask the error says so at once.
+// If nobody can be asked, the error says so at once.
 func TestNobodyToAsk(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "secret"})
 	_, err := quick().Dial(t.Context(), keyless(s))
@@ -369,7 +369,7 @@ func TestNobodyToAsk(t *testing.T) {
 			t.Errorf("%s: %v, asked %q", config, err, p.asked)
 		}
 	}
-	// One who has left is not asked again.
+	// dsbuild does not ask a person again who has left.
 	left := &person{answer: func(context.Context, string, bool) (string, error) { return "", errors.New("he has left") }}
 	d := attended(t, left)
 	for range 3 {
@@ -381,7 +381,7 @@ func TestNobodyToAsk(t *testing.T) {
 	}
 }
 
-// No more logins than eight knock at one sshd at a time.
+// At most eight logins run at one sshd at the same time.
 func TestLoginsAbreast(t *testing.T) {
 	var now, most atomic.Int64
 	s := sshtest.Start(t, sshtest.Options{Ask: func(_ string, challenge ssh.KeyboardInteractiveChallenge) error {
@@ -407,7 +407,7 @@ func TestLoginsAbreast(t *testing.T) {
 	}
 }
 
-// sshd says to whom it has banned, and to whom it has no room for.
+// sshd announces that it has banned a client, or has no room for it.
 func TestBannedAndTurnedAway(t *testing.T) {
 	banned := sshtest.Start(t, sshtest.Options{Refuse: "Not allowed at this time"})
 	behind := sshtest.Start(t, sshtest.Options{}).Target()
@@ -435,7 +435,7 @@ func TestBannedAndTurnedAway(t *testing.T) {
 
 var secrets = regexp.MustCompile(`secret|123456`)
 
-// Nothing that was typed comes back in an error.
+// Errors never contain a typed secret.
 func TestSecretsStaySecret(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "right"})
 	_, err := attended(t, says("secret")).Dial(t.Context(), keyless(s))

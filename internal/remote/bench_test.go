@@ -42,7 +42,7 @@ func BenchmarkOpenSSH(b *testing.B) {
 	})
 }
 
-// BenchmarkResolve asks ssh -G for 200 nodes behind a jump host.
+// BenchmarkResolve asks ssh -G about 200 nodes behind a jump host.
 func BenchmarkResolve(b *testing.B) {
 	file := filepath.Join(b.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("Host gpu*\n HostName %h.cluster\n User train\n ProxyJump bastion\n"), 0o600); err != nil {

@@ -61,7 +61,7 @@ Host *
   User fallback
 `
 
-// account is the home that ssh knows, whatever HOME says.
+// account is the home folder that ssh uses, whatever HOME is.
 func account(t *testing.T) string {
 	t.Helper()
 	u, err := user.Current()
@@ -116,7 +116,7 @@ func TestResolveInventoryWins(t *testing.T) {
 	if got.User != "root" || got.Port != 22 || got.IdentityFiles[0] != "/id" || len(got.KnownHosts) != 1 || got.KnownHosts[0] != "/kh" {
 		t.Errorf("got %+v", got)
 	}
-	// The inventory's known_hosts holds for its jump hosts too.
+	// The inventory's known_hosts applies to its jump hosts too.
 	if len(got.Jump) != 1 || got.Jump[0].Address != "192.0.2.1" || got.Jump[0].KnownHosts[0] != "/kh" {
 		t.Errorf("jumps %+v", got.Jump)
 	}
@@ -135,7 +135,7 @@ func TestResolveRefusals(t *testing.T) {
 	}
 }
 
-// What Match exec decides, ssh finds out.
+// ssh evaluates Match exec.
 func TestResolveMatchExec(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip(err)
@@ -147,8 +147,8 @@ func TestResolveMatchExec(t *testing.T) {
 	}
 }
 
-// What a Match means, OpenSSH says: it compares with what HostName says, and it
-// may stand in an included file.
+// OpenSSH evaluates Match: it compares with the value of HostName, and the Match may stand in an
+// included file.
 func TestResolveMatch(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip(err)
@@ -177,7 +177,7 @@ func TestResolveSaysWhatSSHSays(t *testing.T) {
 	}
 }
 
-// Without an ssh the inventory alone counts, and it is said, once.
+// Without an ssh the inventory alone counts, and one note says so.
 func TestResolveWithoutSSH(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	file := write(t, "config", "Host *\n User by-config\n Port 2200\n")
@@ -194,8 +194,8 @@ func TestResolveWithoutSSH(t *testing.T) {
 	}
 }
 
-// A configuration in which nothing matters costs no process: none, an empty one, or one
-// as it is shipped.
+// A configuration without relevant settings starts no process: a missing one, an empty one, or
+// the shipped one.
 func TestResolveAsksNobody(t *testing.T) {
 	dir := t.TempDir()
 	mark := filepath.Join(dir, "asked")
@@ -239,7 +239,7 @@ func ticket(t *testing.T, status int) string {
 	return dir
 }
 
-// A thousand nodes are no thousand processes.
+// A thousand nodes do not start a thousand processes at once.
 func TestResolveAsksFewAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	script := `#!/bin/sh
@@ -278,7 +278,7 @@ rmdir "$0.d/$$"; echo user asked
 	}
 }
 
-// A Match exec that hangs must not hold up more than its own node.
+// A Match exec that hangs holds up only its own node.
 func TestResolveEndsWithItsContext(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Skip(err)
@@ -324,7 +324,7 @@ Host gpu4
 	}
 }
 
-// What the configuration asks for decides who speaks SSH.
+// The settings of the configuration select the SSH implementation.
 func TestWhoSpeaks(t *testing.T) {
 	needSSH(t)
 	const text = `
@@ -358,8 +358,8 @@ Host gpu* jump direct
 	}
 }
 
-// An ssh that is too old says what its configuration means, and is no way to a node that
-// needs one.
+// An ssh that is too old evaluates the configuration, but cannot connect to a node that needs
+// OpenSSH.
 func TestNeedsNewerSSH(t *testing.T) {
 	real, err := exec.LookPath("ssh")
 	if err != nil {
@@ -391,13 +391,13 @@ func TestNeedsNewerSSH(t *testing.T) {
 			t.Errorf("%s: got %+v, %v", line, got, err)
 		}
 	}
-	// The inventory's known_hosts leaves a KnownHostsCommand nothing to say.
+	// With a known_hosts in the inventory, KnownHostsCommand does not matter.
 	if _, err := configured(t, "KnownHostsCommand /bin/true\n").Resolve(t.Context(), remote.Target{Address: "gpu1", KnownHosts: []string{"/kh"}}); err != nil {
 		t.Error(err)
 	}
 }
 
-// securityKey is a key of a security key's.
+// securityKey is the public key of a security key.
 const securityKey = "sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29tAAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fAAAABHNzaDo= touch"
 
 // relabel writes the server's known_hosts anew, under another name.
@@ -422,7 +422,7 @@ func TestHostKeyAlias(t *testing.T) {
 	wantError(t, err, remote.ErrHostKey, "node-1 is not in", "")
 }
 
-// With IdentitiesOnly the agent serves the named keys and no other.
+// With IdentitiesOnly the agent offers only the named keys.
 func TestIdentitiesOnly(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	right := readKey(t, s.IdentityFile)
@@ -442,7 +442,7 @@ func TestIdentitiesOnly(t *testing.T) {
 	_, err = d.Dial(t.Context(), target)
 	wantError(t, err, remote.ErrAuth, "no key to try", "")
 
-	// Of the named key only the public half is here.
+	// Only the public half of the named key is here.
 	signer, err := ssh.NewSignerFromKey(right)
 	if err != nil {
 		t.Fatal(err)
@@ -559,8 +559,8 @@ func TestAgent(t *testing.T) {
 	d := remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: serveAgent(t, right)})
 	dial(t, d, target)
 
-	// The agent unlocks an encrypted file; and a named key goes before the
-	// others, of which a server takes six at most.
+	// The agent unlocks an encrypted file. A named key comes before the others, because a server
+	// accepts at most six tries.
 	target.IdentityFiles = []string{encrypt(t, s.IdentityFile)}
 	full := serveAgent(t, append(otherKeys(t, 9), right)...)
 	d = remote.NewSSH(remote.Options{Config: remote.NoConfig, AgentSocket: full})
@@ -598,7 +598,7 @@ func TestDefaultIdentity(t *testing.T) {
 	dial(t, remote.NewSSH(remote.Options{AgentSocket: "none"}), remote.Target{Name: "gpu1"})
 }
 
-// A certificate authority signs the node's key and the user's.
+// A certificate authority signs the node's key and the user's key.
 func TestUserCertificate(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	key, err := ssh.NewSignerFromKey(readKey(t, s.IdentityFile))
@@ -616,7 +616,7 @@ func TestUserCertificate(t *testing.T) {
 	if s.Refused() != 1 {
 		t.Errorf("%d keys refused: the certificate was not tried first", s.Refused())
 	}
-	// The same by CertificateFile, for a file of another name.
+	// The same with CertificateFile, for a file with another name.
 	other := filepath.Join(t.TempDir(), "site.pub")
 	if err := os.Rename(s.IdentityFile+"-cert.pub", other); err != nil {
 		t.Fatal(err)

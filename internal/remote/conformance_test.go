@@ -14,12 +14,12 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// dialer has nothing of the machine it runs on: no agent, no configuration.
+// dialer uses nothing of this machine: no agent, no configuration.
 func dialer() *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{Config: remote.NoConfig, AgentSocket: "none"}))
 }
 
-// thisWay are the options of a test that is about both ways to a node.
+// thisWay returns the options of a test that runs with both SSH implementations.
 func thisWay(opt remote.Options) remote.Options {
 	if os.Getenv(openSSHWay) == "" {
 		return opt
@@ -29,11 +29,11 @@ func thisWay(opt remote.Options) remote.Options {
 		panic(err)
 	}
 	opt.Way, opt.Askpass = remote.OpenSSH, program
-	opt.Timeout = max(opt.Timeout, 4*time.Second) // a process begins more slowly than a goroutine
+	opt.Timeout = max(opt.Timeout, 4*time.Second) // a process starts more slowly than a goroutine
 	return opt
 }
 
-// openSSHWay is the variable that has a test go by way of OpenSSH.
+// openSSHWay is the variable that makes a test use OpenSSH.
 const openSSHWay = "DSBUILD_TEST_OPENSSH"
 
 func dial(t *testing.T, d remote.Dialer, target remote.Target) remote.Conn {
@@ -75,14 +75,14 @@ func fleetTarget(f *nodes.Fleet, i int) remote.Target {
 	}
 }
 
-// TestConformanceShared is about a connection that another uses as well.
+// TestConformanceShared tests a connection that another caller uses as well.
 func TestConformanceShared(t *testing.T) {
 	for _, sessions := range []int64{0, 12} {
 		shared := remote.WithSharing(dialer())
 		remotetest.Conformance(t, shared, func(t *testing.T) (remote.Target, string) {
 			s := sshtest.Start(t, sshtest.Options{MaxSessions: sessions})
 			other := dial(t, shared, s.Target())
-			for range sessions { // no room: each gets one of its own
+			for range sessions { // no free session: each gets a connection of its own
 				hold(t, other)
 			}
 			return s.Target(), s.Home

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A packet that came in two pieces goes out as one; one that ends where the first piece
-// would is not kept for long.
+// A packet that came in two pieces is sent as one. A packet that ends with the first piece is
+// not held for long.
 func TestPacketsInPieces(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -38,12 +38,12 @@ func TestPacketsInPieces(t *testing.T) {
 		sent = append(sent, piece...)
 	}
 	got := make([]byte, len(sent))
-	there.SetReadDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck // then the read says so
+	there.SetReadDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck // then the read fails
 	if n, err := io.ReadFull(there, got); err != nil || !bytes.Equal(got, sent) {
 		t.Errorf("%d of %d bytes came, the same: %v; %v", n, len(sent), bytes.Equal(got, sent), err)
 	}
 
-	// What was held and could not be sent is told by the next write.
+	// The next write reports that a held piece could not be sent.
 	if _, err := a.Write(make([]byte, packetBlock)); err != nil {
 		t.Fatal(err)
 	}

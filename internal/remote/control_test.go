@@ -25,14 +25,13 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// master runs an OpenSSH that is connected to node i of a fleet and lets others
-// ride along, with these words of ssh_config besides; it returns the configuration.
-// Its socket has a name of many tokens.
+// master runs an OpenSSH that is connected to node i of a fleet and shares its connection, with
+// further lines of ssh_config. It returns the configuration. The socket's name has many tokens.
 func master(t *testing.T, f *nodes.Fleet, i int) (config string) {
 	t.Helper()
 	needSSH(t)
 	n := f.Nodes[i]
-	dir, err := os.MkdirTemp("", "cm") // a socket's name is short
+	dir, err := os.MkdirTemp("", "cm") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +70,7 @@ Host gpu*
 	}
 }
 
-// rider has no other way to log in than a master's.
+// rider can only log in through a master.
 func rider(config string) *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
 		Config: config, AgentSocket: "none",
@@ -79,12 +78,12 @@ func rider(config string) *remote.SSH {
 	}))
 }
 
-// ridden is the node that a master is connected to.
+// ridden is the node to which a master is connected.
 func ridden() remote.Target {
 	return remote.Target{Name: "gpu1", IdentityFiles: []string{"/no/such/key"}}
 }
 
-// Whatever a connection does, one that rides on OpenSSH's does as well.
+// A connection through the user's OpenSSH master passes all conformance tests.
 func TestConformanceControlMaster(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	config := master(t, f, 0)
@@ -99,7 +98,7 @@ func TestConformanceControlMaster(t *testing.T) {
 	}
 }
 
-// The way to a node may lead over a jump host that a master is connected to.
+// The jump host on the way to a node may be one to which a master is connected.
 func TestControlMasterOfAJumpHost(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	d := rider(master(t, f, 0))
@@ -116,7 +115,7 @@ func TestControlMasterOfAJumpHost(t *testing.T) {
 	} else if got, err := os.ReadFile(up.Path); err != nil || !bytes.Equal(got, b) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	// A node that is down costs the others nothing, nor the master its life.
+	// A node that is down does not affect the others, and does not end the master.
 	down := target
 	down.Port = 1
 	for range 3 {
@@ -135,7 +134,7 @@ func TestControlMasterOfAJumpHost(t *testing.T) {
 	runTrue(t, dial(t, d, target))
 }
 
-// A silent program is left alone: a master passes on what shows that the node is there.
+// A silent program may go on: the master's other traffic shows that the node answers.
 func TestControlMasterSilentProgram(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
@@ -145,7 +144,7 @@ func TestControlMasterSilentProgram(t *testing.T) {
 	}
 }
 
-// A node that falls silent is given up, though its master lives on.
+// dsbuild gives up a node that falls silent, although its master still runs.
 func TestControlMasterOfASilentNode(t *testing.T) {
 	t.Parallel()
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
@@ -154,7 +153,7 @@ func TestControlMasterOfASilentNode(t *testing.T) {
 	pids := children(t, f.Nodes[0].Pid())
 	signal := func(s syscall.Signal) {
 		for _, pid := range pids {
-			syscall.Kill(pid, s) // sshd's half of a connection
+			syscall.Kill(pid, s) // sshd's process for the connection
 		}
 	}
 	var once sync.Once
@@ -163,13 +162,13 @@ func TestControlMasterOfASilentNode(t *testing.T) {
 		return len(b), nil
 	})})
 	wantError(t, err, remote.ErrLost, "no answer", "")
-	// The next one asks the node itself.
+	// The next connection asks the node itself.
 	dial(t, d, fleetTarget(f, 0))
 	signal(syscall.SIGCONT)
 }
 
-// A master outlives those who ride along, wherever they leave, and has room left
-// for its owner, who may have ten sessions.
+// A master outlives the connections through it, however they end. It leaves room for its owner,
+// who may have ten sessions.
 func TestControlMasterStays(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	d := rider(master(t, f, 0))
@@ -191,7 +190,7 @@ func TestControlMasterStays(t *testing.T) {
 	if err := c.Run(t.Context(), remote.Command{Argv: []string{"true"}}); err == nil || !strings.Contains(err.Error(), "needs room for others") {
 		t.Errorf("the ninth session: %v", err)
 	}
-	// Others log in by themselves: for which nothing is there.
+	// Further connections log in by themselves, and there is no other way to log in here.
 	if _, err := d.Dial(t.Context(), ridden()); !errors.Is(err, remote.ErrAuth) && !errors.Is(err, remote.ErrHostKey) {
 		t.Errorf("another connection: %v", err)
 	}
@@ -221,8 +220,8 @@ func children(t *testing.T, pid int) []int {
 	return pids
 }
 
-// A socket that nobody listens at, that says nothing, or that another user's
-// could be, is none.
+// dsbuild ignores a socket without a listener, one that does not answer, and one that may belong
+// to another user.
 func TestStaleControlMaster(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	dir := t.TempDir()
@@ -286,7 +285,7 @@ Host gpu3
 			t.Errorf("%s: %q, %v; want %q", name, got.ControlPaths, err, want)
 		}
 	}
-	// %C is what this machine's OpenSSH makes of it.
+	// %C has the value that this machine's OpenSSH computes.
 	got, err := d.Resolve(t.Context(), remote.Target{Address: "gpu3"})
 	if err != nil || len(got.ControlPaths) != 1 || !regexp.MustCompile(`^/tmp/[0-9a-f]{40}$`).MatchString(got.ControlPaths[0]) {
 		t.Errorf("got %q, %v", got.ControlPaths, err)
@@ -297,8 +296,7 @@ Host gpu3
 	}
 }
 
-// A connection that OpenSSH has already gets in where nothing else does any more; it is
-// the user's, and stays.
+// OpenSSH's existing connection works where no other login does. It is the user's, and stays.
 func TestControlMasterAlone(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	config := master(t, f, 0)
@@ -325,7 +323,7 @@ func TestControlMasterAlone(t *testing.T) {
 		}
 		c.Close()
 	}
-	// dsbuild alone does not go by it.
+	// dsbuild's own SSH does not use it.
 	native := remote.NewSSH(remote.Options{Config: config, AgentSocket: "none", Way: remote.Native})
 	if _, err := native.Dial(t.Context(), ridden()); !errors.Is(err, remote.ErrAuth) {
 		t.Errorf("native: %v", err)

@@ -27,7 +27,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// quick gives up soon, so that the tests need not wait.
+// quick has short time limits, so that the tests need not wait.
 func quick() *remote.SSH {
 	return remote.NewSSH(thisWay(remote.Options{
 		Config: remote.NoConfig, AgentSocket: "none",
@@ -70,7 +70,7 @@ func TestNameUnknown(t *testing.T) {
 	wantError(t, err, remote.ErrDial, "its name is unknown", "address:")
 }
 
-// The deadline of ssh.ClientConfig covers TCP only.
+// The deadline of ssh.ClientConfig covers only TCP.
 func TestStalledHandshake(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})
@@ -142,8 +142,8 @@ func TestRevokedHostKey(t *testing.T) {
 	wantError(t, err, remote.ErrHostKey, "known_hosts:1 marks as revoked", "")
 }
 
-// Lines that cannot be read are left out, as OpenSSH does: they know no node, and
-// they take none from those that the other lines know.
+// dsbuild ignores lines that it cannot read, as OpenSSH does. They accept no node, and do not
+// affect the nodes of other lines.
 func TestUnreadableLinesOfKnownHosts(t *testing.T) {
 	unreadable := []string{
 		"gpu01 ssh-ed25519 AAAAgarbage", "gpu01", "gpu01 ssh-ed25519", "|1|nosalt ssh-ed25519 AAAA", "@unknown-marker gpu01 ssh-ed25519 AAAA",
@@ -170,13 +170,13 @@ func TestUnreadableLinesOfKnownHosts(t *testing.T) {
 		if err := dialWith(line, good, line); err != nil {
 			t.Errorf("%.60q: %v", line, err)
 		}
-		// Who is known by such a line alone is not known.
+		// A node that only such a line lists is unknown.
 		wantError(t, dialWith("# first", line), remote.ErrHostKey, `is not in .*known_hosts \(.*known_hosts:2 cannot be read`, "ssh-keyscan")
 	}
 	if err := dialWith(append(unreadable, good)...); err != nil {
 		t.Errorf("all of them: %v", err)
 	}
-	// The files and lines that other errors name are still the user's own.
+	// Errors name the user's own files and lines.
 	changed := good[:len(good)-4] + "AAAA"
 	wantError(t, dialWith("gpu01", "gpu02", changed), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":3 holds ssh-ed25519", "ssh-keygen -f '?"+regexp.QuoteMeta(s.KnownHosts))
 	wantError(t, dialWith("gpu01", "@revoked * "+strings.SplitN(good, " ", 2)[1], good), remote.ErrHostKey, regexp.QuoteMeta(s.KnownHosts)+":2 marks as revoked", "")
@@ -185,7 +185,7 @@ func TestUnreadableLinesOfKnownHosts(t *testing.T) {
 	}
 }
 
-// A line that revokes a key counts: where it cannot be read, no key is accepted.
+// A line that revokes a key counts: if dsbuild cannot read it, it accepts no key.
 func TestUnreadableRevocation(t *testing.T) {
 	for _, line := range []string{
 		"@revoked * ssh-ed25519 AAAAgarbage", "@revoked", "@revoked *", "  @revoked * ssh-new-kind AAAADHNzaC1uZXcta2luZAAAAAA=",
@@ -222,7 +222,7 @@ func rsaSigner(t *testing.T, algorithms ...string) ssh.Signer {
 	return limited
 }
 
-// Nothing that rests on SHA-1 proves who a node is, or that its words are its own.
+// dsbuild accepts no proof of identity and no integrity check that rests on SHA-1.
 func TestSHA1IsNotAccepted(t *testing.T) {
 	fine := sshtest.Start(t, sshtest.Options{HostKey: rsaSigner(t, ssh.KeyAlgoRSASHA256)})
 	c, err := quick().Dial(t.Context(), fine.Target())
@@ -249,7 +249,7 @@ func TestSHA1IsNotAccepted(t *testing.T) {
 	}
 }
 
-// A host certificate counts as much as its signature.
+// A host certificate is only as good as its signature.
 func TestCertificateSignedWithSHA1IsNotAccepted(t *testing.T) {
 	for algorithm, fine := range map[string]bool{ssh.KeyAlgoRSASHA512: true, ssh.KeyAlgoRSA: false} {
 		authority, host := rsaSigner(t, algorithm), rsaSigner(t, ssh.KeyAlgoRSASHA512)
@@ -307,8 +307,8 @@ func TestEncryptedKeyWithoutAgent(t *testing.T) {
 	wantError(t, err, remote.ErrAuth, "locked is encrypted, no agent has it", "ssh-add .*locked")
 }
 
-// A node that turns connections away before it knows who calls is asked again,
-// but not for ever.
+// dsbuild dials a node again that turns connections away before it knows the caller, but not for
+// ever.
 func TestTurnedAway(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{CutAfter: 1, Cuts: 3})
 	dial(t, quick(), s.Target())
@@ -323,7 +323,7 @@ func TestTurnedAway(t *testing.T) {
 	}
 }
 
-// A connection that breaks later is tried again by whoever wants that.
+// The caller may retry a connection that breaks later.
 func TestRetryHelpsAfterACut(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{CutAuths: 2})
 	dial(t, remote.WithRetry(quick(), 3, time.Millisecond), s.Target())
@@ -367,7 +367,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 }
 
-// A program that is silent for long is no reason to give up its node.
+// dsbuild does not give up a node because a program there is silent for long.
 func TestSilentProgramIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{})
@@ -393,8 +393,8 @@ func TestCancelOnAStalledNode(t *testing.T) {
 	}
 }
 
-// A server stuck on a hung file system ends no SFTP session, while its sshd
-// goes on answering keepalives.
+// A server stuck on a hung file system does not end its SFTP session, while its sshd still
+// answers keepalives.
 func TestSFTPThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"done", "cancelled"} {
@@ -406,7 +406,7 @@ func TestSFTPThatDoesNotEnd(t *testing.T) {
 			defer cancel()
 			up, _ := blob(1<<20, filepath.Join(s.Home, "file"))
 			if name == "cancelled" {
-				up.Progress = func(int64) { cancel() } // in the middle of it
+				up.Progress = func(int64) { cancel() } // in the middle of the upload
 			}
 			put := make(chan error, 1)
 			go func() { put <- c.Put(ctx, up) }()
@@ -459,7 +459,7 @@ func TestCorruptionIsNoticed(t *testing.T) {
 	noParts(t, s.Home)
 }
 
-// Where no program can compute the digest the file is read back.
+// If no program can compute the digest, dsbuild reads the file back.
 func TestDigestByReadingBack(t *testing.T) {
 	for _, corrupt := range []bool{false, true} {
 		s := sshtest.Start(t, sshtest.Options{Corrupt: corrupt, Exec: func(string, io.Reader, io.Writer, io.Writer) int { return 127 }})
@@ -481,7 +481,7 @@ func TestNoSFTP(t *testing.T) {
 	}
 }
 
-// One packet at a time makes 3 MB/s at 10 ms; a window of them is bounded by the disk.
+// One packet at a time gives 3 MB/s at 10 ms; with a window of packets, the disk is the limit.
 func TestPutFillsALongLine(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Latency: 10 * time.Millisecond})
 	c := dial(t, dialer(), s.Target())
@@ -554,7 +554,7 @@ func TestJumpHostRefusesOnce(t *testing.T) {
 	}
 }
 
-// A connection that breaks while keys are tried says nothing about the keys.
+// A connection that breaks during the tries of keys proves nothing about the keys.
 func TestJumpHostCutsAuthentication(t *testing.T) {
 	bastion := sshtest.Start(t, sshtest.Options{CutAuths: 2})
 	target := sshtest.Start(t, sshtest.Options{}).Target()
@@ -602,7 +602,7 @@ func TestJumpHostForbidsForwarding(t *testing.T) {
 	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding and PermitOpen")
 }
 
-// Whoever waits for one silent node keeps others waiting: once is enough.
+// Waiting twice for a silent node would hold up the others, so dsbuild waits once.
 func TestSilenceIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{StallOnAccept: true})

@@ -12,7 +12,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// A process that can open no more files has not been refused by anybody.
+// A process that cannot open more files has not been refused by a node.
 func TestTooManyOpenFiles(t *testing.T) {
 	target := sshtest.Start(t, sshtest.Options{}).Target()
 	key := filepath.Join(t.TempDir(), "key")

@@ -81,8 +81,8 @@ func TestOpenSSHNodeGoesDown(t *testing.T) {
 	wantError(t, err, remote.ErrDial, "nothing listens there", "sshd")
 }
 
-// sshd delivers signals to the programs of any user but root: there the
-// program ends with its command. For root it is abandoned, as documented.
+// sshd delivers signals to the programs of any user but root: such a program ends with its
+// command. For root the program is abandoned, as documented.
 func TestOpenSSHCancelEndsTheProgram(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("sshd delivers no signals in sessions of root")
@@ -109,8 +109,8 @@ func TestOpenSSHCancelEndsTheProgram(t *testing.T) {
 	}
 }
 
-// A real full disk: what fits not at all, and what another writer takes the
-// room from while it is sent.
+// A real full disk: a file that cannot fit, and a file whose space another writer takes during
+// the upload.
 func TestOpenSSHFullDisk(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	disk := filepath.Join(f.Nodes[0].Dir, "disk")

@@ -16,7 +16,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote"
 )
 
-// keygen runs ssh-keygen, which writes and signs what OpenSSH reads.
+// keygen runs ssh-keygen, which writes and signs the files that OpenSSH reads.
 func keygen(t *testing.T, args ...string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "ssh-keygen", args...).CombinedOutput(); err != nil {
@@ -51,7 +51,7 @@ func configure(t *testing.T, f *nodes.Fleet, i int, lines ...string) {
 	}
 }
 
-// The ways in which known_hosts can say who a node is, as OpenSSH writes them.
+// known_hosts can list a node in several ways, as OpenSSH writes them.
 func TestOpenSSHKnownHosts(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	known := read(t, f.KnownHosts)
@@ -73,7 +73,7 @@ func TestOpenSSHKnownHosts(t *testing.T) {
 	if err := with(hashed); err != nil {
 		t.Errorf("hashed: %v", err)
 	}
-	target.Address = "127.0.1.2" // hashed, and another node's
+	target.Address = "127.0.1.2" // hashed, and for another node
 	if err := with(hashed); err != nil {
 		t.Errorf("hashed, the other: %v", err)
 	}
@@ -83,7 +83,7 @@ func TestOpenSSHKnownHosts(t *testing.T) {
 	err := with(write(t, "revoked", known+"@revoked * "+key+"\n"))
 	wantError(t, err, remote.ErrHostKey, "revoked:3 marks as revoked", "")
 
-	// A node that shows a certificate is known by who signed that.
+	// A certificate identifies a node by its signer.
 	ca := filepath.Join(t.TempDir(), "ca")
 	keygen(t, "-q", "-t", "ed25519", "-N", "", "-f", ca)
 	host := filepath.Join(f.Nodes[0].Dir, "host_ed25519")
@@ -104,13 +104,13 @@ func TestOpenSSHKnownHosts(t *testing.T) {
 	wantError(t, err, remote.ErrHostKey, "127.0.1.1", "")
 	err = with(write(t, "authority", "@cert-authority * "+signer+"@revoked * "+signer))
 	wantError(t, err, remote.ErrHostKey, "revoked", "")
-	sign("10.0.0.1", "2") // as another node
+	sign("10.0.0.1", "2") // for another node
 	err = with(write(t, "authority", "@cert-authority * "+signer))
 	wantError(t, err, remote.ErrHostKey, "127.0.1.1", "")
 }
 
-// A user's certificate, and the configuration that leads to a node over two
-// others, with all that it can be written in.
+// A user's certificate, and a configuration that leads to a node through two others, with all
+// ways to write it.
 func TestOpenSSHCertificateAndConfiguration(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.NoPython})
 	dir := t.TempDir()
@@ -147,7 +147,7 @@ func TestOpenSSHCertificateAndConfiguration(t *testing.T) {
 	}
 }
 
-// sshd that takes few logins at a time gets them all.
+// An sshd that accepts few logins at a time gets them all in the end.
 func TestOpenSSHMaxStartups(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	configure(t, f, 0, "MaxStartups 3:100:3")
@@ -175,7 +175,8 @@ func TestOpenSSHForwardsNothing(t *testing.T) {
 	wantError(t, err, remote.ErrDial, "the jump host refused to forward the connection", "AllowTcpForwarding")
 }
 
-// A real sshd that signs with SHA-1 alone is not believed; as the hint says, it is.
+// dsbuild does not accept a real sshd that signs only with SHA-1. After the change in the hint
+// it does.
 func TestOpenSSHSignsWithSHA1(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	key := filepath.Join(t.TempDir(), "rsa")

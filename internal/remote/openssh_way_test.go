@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// needSSH skips a test where there is no ssh; CI has one.
+// needSSH skips a test if there is no ssh; CI has one.
 func needSSH(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("ssh"); err != nil {
@@ -42,7 +42,7 @@ func needSSH(t *testing.T) {
 	}
 }
 
-// bySSH is a dialer that reaches every node by way of OpenSSH.
+// bySSH is a dialer that reaches every node by OpenSSH.
 func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 	t.Helper()
 	needSSH(t)
@@ -60,7 +60,7 @@ func bySSH(t *testing.T, opt remote.Options) *remote.SSH {
 	return remote.NewSSH(opt)
 }
 
-// Whatever a connection does, one by way of OpenSSH does as well.
+// A connection by OpenSSH passes all conformance tests.
 func TestConformanceByOpenSSH(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
 	remotetest.Conformance(t, bySSH(t, remote.Options{}), func(*testing.T) (remote.Target, string) { return fleetTarget(f, 0), f.Nodes[0].Home })
@@ -74,7 +74,7 @@ func TestConformanceByOpenSSHInProcess(t *testing.T) {
 	})
 }
 
-// What the tests of dsbuild's own way find out, they find out of OpenSSH's as well.
+// The tests of dsbuild's own SSH hold for OpenSSH as well.
 func TestByOpenSSH(t *testing.T) {
 	needSSH(t)
 	t.Setenv(openSSHWay, "yes")
@@ -101,7 +101,7 @@ func TestByOpenSSH(t *testing.T) {
 	}
 }
 
-// masterOf is the process of the only master that this process runs.
+// masterOf is the pid of the only master that this process runs.
 func masterOf(t *testing.T) int {
 	t.Helper()
 	for _, pid := range children(t, os.Getpid()) {
@@ -114,8 +114,8 @@ func masterOf(t *testing.T) int {
 	return 0
 }
 
-// A master that is killed takes what ran with it, and the next connection has another.
-// An upload goes on where it was.
+// If a master is killed, the programs that run through it end, and the next connection has
+// another master. An upload goes on where it broke.
 func TestKilledMaster(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	d := bySSH(t, remote.Options{})
@@ -158,7 +158,7 @@ func TestKilledMaster(t *testing.T) {
 	}
 }
 
-// What ssh is started with is seen by everybody on this machine: no secret is in it.
+// Everybody on this machine sees ssh's arguments, so they contain no secret.
 func TestPasswordIsNoArgument(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Password: "top-secret-words"})
 	var seen strings.Builder
@@ -182,7 +182,7 @@ func TestPasswordIsNoArgument(t *testing.T) {
 	}
 }
 
-// fakeSSH puts an ssh on PATH that says this version, and returns its folder.
+// fakeSSH puts an ssh on PATH that prints this version, and returns its folder.
 func fakeSSH(t *testing.T, says string) string {
 	t.Helper()
 	dir := t.TempDir()

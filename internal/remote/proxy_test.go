@@ -19,8 +19,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// behindProxy is a configuration for node 1 of a fleet, whose name leads nowhere: a
-// ProxyCommand goes over node 0.
+// behindProxy is a configuration for node 1 of a fleet. Its name does not resolve, and a
+// ProxyCommand leads through node 0.
 func behindProxy(t *testing.T, f *nodes.Fleet) string {
 	t.Helper()
 	needSSH(t)
@@ -36,8 +36,8 @@ Host gpu1
 `, n.Address, n.Port, f.User, f.IdentityFile, f.KnownHosts, f.IdentityFile, f.KnownHosts, bastion.Port, n.Address, n.Port, f.User, bastion.Address))
 }
 
-// A node behind a ProxyCommand is reached by way of OpenSSH without being told so, and
-// is as good as any.
+// dsbuild selects OpenSSH by itself for a node behind a ProxyCommand, and the connection passes
+// all conformance tests.
 func TestConformanceProxyCommand(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	d := remote.NewSSH(remote.Options{Config: behindProxy(t, f), AgentSocket: "none"})
@@ -63,7 +63,7 @@ func TestProxyCommandFails(t *testing.T) {
 	}
 }
 
-// An inventory that names a jump host spares the ProxyCommand of the configuration.
+// A jump host in the inventory replaces the ProxyCommand of the configuration.
 func TestJumpHostSparesProxyCommand(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.NoPython})
 	for _, way := range []remote.Way{remote.Auto, remote.Native, remote.OpenSSH} {
@@ -81,16 +81,16 @@ func TestJumpHostSparesProxyCommand(t *testing.T) {
 	}
 }
 
-// Nothing stays behind: no process, no folder.
+// No process and no folder is left.
 func TestOpenSSHLeavesNothing(t *testing.T) {
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
-	temp, err := os.MkdirTemp("", "l") // a socket's name is short
+	temp, err := os.MkdirTemp("", "l") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(temp) })
 	t.Setenv("TMPDIR", temp)
-	before := children(t, os.Getpid()) // the node's
+	before := children(t, os.Getpid()) // the node's processes
 	refused := fleetTarget(f, 0)
 	refused.IdentityFiles = []string{"/no/such/key"}
 	if _, err := bySSH(t, remote.Options{}).Dial(t.Context(), refused); !errors.Is(err, remote.ErrAuth) {
@@ -112,7 +112,7 @@ func TestOpenSSHLeavesNothing(t *testing.T) {
 	}
 }
 
-// A KnownHostsCommand says who a node is, but for an inventory that does.
+// A KnownHostsCommand identifies a node, unless the inventory has a known_hosts.
 func TestKnownHostsCommand(t *testing.T) {
 	needSSH(t)
 	s := sshtest.Start(t, sshtest.Options{})

@@ -1,9 +1,8 @@
-# Brings a file to its place: from $1, a file on the node, or from its input where
-# that is "-", under a name of its own, $2, to $3. $4 is the mode, set while it is
-# empty, $5 the size, $6 the sha256. $7, if not empty, is how much of it is there
-# already, and right: then what comes too short stays for the next time. It ends
-# with 0, or says with its status what is wrong (receive.go), and prints what is to
-# be known about that; else nothing is left then.
+# Writes a file to $3 under a temporary name of its own, $2. It reads a file on the node, $1, or
+# its input if that is "-". $4 is the mode, set while the file is empty, $5 the size, $6 the
+# sha256. $7, if not empty, is the number of bytes that are there already and right: then a file
+# that comes too short stays for the next try. It ends with 0. Otherwise its status is the kind
+# of error (receive.go), it prints the details, and nothing else is left.
 source=$1 part=$2 target=$3 mode=$4 size=$5 sha256=$6 there=$7
 LC_ALL=C
 export LC_ALL
@@ -18,7 +17,8 @@ fail() {
 	exit "$code"
 }
 
-# free is how many bytes may be written to the folder; a lot if that is not known.
+# free is the number of bytes that may be written to the folder; a large number if it is not
+# known.
 free() {
 	kilobytes=$(df -Pk "$folder" 2>/dev/null | awk 'END { print $4 }')
 	case $kilobytes in
@@ -42,7 +42,7 @@ else
 	is=$(wc -c <"$part")
 	[ "$is" -eq "$there" ] || fail 86 "$is"
 fi
-# A file system says full while some blocks remain that it cannot give out.
+# A file system may report that it is full while it has some blocks that it cannot give out.
 said=$(cat -- "$source" 2>&1 >>"$part") || {
 	room=$(free)
 	[ "$room" -ge 1048576 ] || fail 84 "$room"

@@ -21,8 +21,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 )
 
-// A connection is cut after every so many bytes of a file, from the handshake to
-// the last byte; the next try goes on from what is proven to be there.
+// The test cuts the connection after a number of bytes, from the handshake to the last byte. The
+// next try goes on from the bytes that are proven to be there.
 func TestCutAnywhereThenResume(t *testing.T) {
 	t.Parallel()
 	cutAnywhere(t, func(_ remote.Conn, up remote.Upload) remote.Upload { return up })
@@ -42,7 +42,7 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 		up.Resume = true
 		err := tryPut(t, s, up, by)
 		if err == nil && k == 1 {
-			continue // it was turned away, and came again
+			continue // the server turned it away, and it came again
 		}
 		if err == nil {
 			t.Logf("byte %d lies behind the transfer", k)
@@ -59,7 +59,7 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 		if err == nil {
 			part = st.Size()
 		}
-		var there, told atomic.Int64 // there is what the second try need not send
+		var there, told atomic.Int64 // the bytes that the second try need not send
 		up.Progress = func(n int64) {
 			if told.Add(n) == n && n > remote.LimitBurst {
 				there.Store(n)
@@ -77,7 +77,7 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 		if _, err := os.Stat(up.Path + remote.PartSuffix); err == nil {
 			t.Errorf("cut after %d bytes: the part is still there", k)
 		}
-		const inFlight = 2 << 20 // as much may have holes
+		const inFlight = 2 << 20 // this many bytes may have holes
 		if part > inFlight {
 			resumed++
 			if there.Load() < part-inFlight {
@@ -88,7 +88,7 @@ func cutAnywhere(t *testing.T, by func(remote.Conn, remote.Upload) remote.Upload
 			}
 		}
 	}
-	if resumed < 4 { // on a busy machine more of them are cut before the program has written much
+	if resumed < 4 { // on a busy machine, more transfers are cut before the program has written much
 		t.Errorf("%d transfers were cut late", resumed)
 	}
 }
@@ -108,7 +108,7 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// What lies where a part is expected may be anything.
+// The file in place of a part may be anything.
 func TestResumeTrustsNothing(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	c := dial(t, quick(), s.Target())
@@ -172,7 +172,7 @@ func TestResumeTrustsNothing(t *testing.T) {
 	}
 }
 
-// The limit counts for all that share it.
+// All uploads that share a limit count towards it.
 func TestBandwidthLimit(t *testing.T) {
 	t.Parallel()
 	s := sshtest.Start(t, sshtest.Options{})
@@ -190,7 +190,7 @@ func TestBandwidthLimit(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Faster than the limit allows is the only mistake that a loaded machine cannot make.
+	// A loaded machine cannot be faster than the limit, so only that is tested.
 	if d := time.Since(begin); d < 900*time.Millisecond {
 		t.Errorf("1 MiB went out in %s at 1 MiB/s", d)
 	}

@@ -41,8 +41,8 @@ func runTrue(t *testing.T, c remote.Conn) {
 	}
 }
 
-// Those who reach a node in the same way share a connection, whatever they are
-// called, until the last has closed it.
+// Callers that reach a node in the same way share a connection, whatever name they use, until
+// the last has closed it.
 func TestSharing(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	d := remote.WithSharing(dialer())
@@ -66,12 +66,12 @@ func TestSharing(t *testing.T) {
 	if n := s.Connections(); n != 1 {
 		t.Errorf("%d connections for one node", n)
 	}
-	// Closing one leaves the others alone.
+	// Closing one share does not affect the others.
 	hold(t, conns[1])
 	conns[0].Close()
 	conns[0].Close()
 	runTrue(t, conns[1])
-	// Another user is another connection.
+	// Another user gets another connection.
 	target.User = "other"
 	runTrue(t, dial(t, d, target))
 	if n := s.Connections(); n != 2 {
@@ -85,7 +85,7 @@ func TestSharing(t *testing.T) {
 			t.Fatalf("%d connections are open", s.Open())
 		}
 	}
-	// What was closed is made anew, and so is what broke.
+	// A closed connection is opened anew, and so is a broken one.
 	again := dial(t, d, s.Target())
 	runTrue(t, again)
 	s.Cut()
@@ -98,7 +98,7 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// A connection has no more users than it has room for.
+// A connection has a limited number of users.
 func TestSharingIsBounded(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{MaxSessions: 10})
 	d := remote.WithSharing(dialer())
@@ -112,8 +112,7 @@ func TestSharingIsBounded(t *testing.T) {
 	}
 }
 
-// One that gives up does not take the connection from the others; when all
-// have, nobody tries on.
+// If one caller gives up, the others still get the connection; if all do, the attempt ends.
 func TestSharingOfAnAttempt(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{Latency: 300 * time.Millisecond})
 	d := remote.WithSharing(dialer())

@@ -55,12 +55,13 @@ func othersDir(t *testing.T) string {
 	return dir
 }
 
-// unattended is a dialer that does by sudo what it can without a password.
+// unattended is a dialer that uses sudo without a password.
 func unattended() remote.Dialer {
 	return remote.WithSudo(remote.WithSharing(dialer()), remote.NewAnswers(nil), remote.SudoLimit)
 }
 
-// Whatever a connection does, it does as another user: real sudo, behind OpenSSH.
+// A connection that works as another user passes all conformance tests: real sudo, behind
+// OpenSSH.
 func TestConformanceSudo(t *testing.T) {
 	nodestest.Sudo(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
@@ -70,7 +71,7 @@ func TestConformanceSudo(t *testing.T) {
 	remotetest.Conformance(t, d, func(t *testing.T) (remote.Target, string) { return target, othersDir(t) })
 }
 
-// What is made belongs to the other user, who starts at home.
+// New files belong to the other user, whose commands start in his home.
 func TestSudoIsTheOther(t *testing.T) {
 	nodestest.Sudo(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
@@ -108,7 +109,7 @@ func TestSudoIsTheOther(t *testing.T) {
 	}
 }
 
-// A transfer that broke goes on, also as another user.
+// A broken transfer goes on, also as another user.
 func TestSudoResumes(t *testing.T) {
 	nodestest.Sudo(t)
 	f := nodestest.Up(t, nodes.Options{Count: 1, Env: nodes.NoPython})
@@ -153,7 +154,7 @@ func TestSudoResumes(t *testing.T) {
 			t.Errorf("%s: went on: %v", name, went)
 		}
 	}
-	// One that breaks leaves what it has brought.
+	// A transfer that breaks leaves the bytes that have arrived.
 	s := sshtest.Start(t, sshtest.Options{CutAfter: size * 3 / 4, Cuts: 1, Rate: size})
 	target = s.Target()
 	target.Sudo = "root"
@@ -187,15 +188,15 @@ func realSudo(t *testing.T, sudoers string) *sshtest.Server {
 	return s
 }
 
-// sudoAt is a dialer with somebody to ask, and a node that is to be root's.
+// sudoAt is a dialer with a person who answers, and a node on which commands run as root.
 func sudoAt(s *sshtest.Server, p remote.Prompter) (remote.Dialer, remote.Target) {
 	target := s.Target()
 	target.Name, target.Sudo = "gpu01", "root"
 	return remote.WithSudo(quick(), remote.NewAnswers(p), remote.SudoLimit), target
 }
 
-// sudo's password is asked for once, goes to sudo alone and only when it asks, and
-// what the program reads is exactly what it was given.
+// dsbuild asks for sudo's password once, gives it to sudo alone and only when sudo asks. The
+// program reads exactly its own input.
 func TestSudoPassword(t *testing.T) {
 	s := realSudo(t, other+" ALL=(ALL) ALL")
 	p := inTurn("a slip", "secret")
@@ -260,7 +261,7 @@ func fakeSudo(t *testing.T, script string) *sshtest.Server {
 	return sshtest.Start(t, sshtest.Options{Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}})
 }
 
-// behind is what a script calls to go on as sudo does.
+// behind is the part of a script that goes on as sudo does.
 const behind = `while [ "$1" != -- ]; do [ "$1" = -p ] && prompt=$2; shift; done; shift
 prompt=$(printf %s "$prompt" | sed s/%p/train/)
 `
@@ -303,8 +304,8 @@ read x; [ "$x" = secret ] || exit 1; exec "$@"`, "", "1"},
 	wantError(t, err, remote.ErrSudo, "not found", "is sudo installed there")
 }
 
-// Whose password a sudo wants, the node says. What was typed is lent as the password of
-// the user that logs in, to nobody else; of another user it is asked for each node.
+// The node names the user whose password sudo wants. dsbuild reuses a typed password only as
+// that of the login user. For another user it asks at each node.
 func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
 	wants := func(of string) string {
 		return strings.Replace(behind, "s/%p/train/", "s/%p/"+of+"/", 1) + `printf %s "$prompt" >&2; read x; [ "$x" = ` + of + `-secret ] || exit 1; exec "$@"`
@@ -335,7 +336,8 @@ func TestSudoLendsThePasswordOfTheLoginAlone(t *testing.T) {
 	}
 }
 
-// The login may be the client configuration's: then that says whose password is lent.
+// The login user may come from the client configuration: then dsbuild reuses that user's
+// password.
 func TestSudoKnowsTheLoginOfTheConfiguration(t *testing.T) {
 	p := says("secret")
 	config := filepath.Join(t.TempDir(), "config")
@@ -353,7 +355,7 @@ func TestSudoKnowsTheLoginOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// A node that floods in place of starting the program is cut off.
+// A node that floods instead of starting the program is cut off.
 func TestSudoFloodIsCutOff(t *testing.T) {
 	for name, script := range map[string]string{"before": "yes >&2", "behind true": behind + `"$@" && yes`, "on its way": behind + `if [ -e ../begun ]; then "$@"; yes >&2; fi; touch ../begun; exec "$@"`} {
 		target := fakeSudo(t, script).Target()
@@ -375,7 +377,7 @@ func TestSudoFloodIsCutOff(t *testing.T) {
 	}
 }
 
-// Cancelled, nothing goes on asking or waiting.
+// After a cancellation, nothing asks or waits any more.
 func TestSudoCancelled(t *testing.T) {
 	began := make(chan struct{})
 	silent := &person{answer: func(ctx context.Context, _ string, _ bool) (string, error) {

@@ -18,8 +18,8 @@ import (
 
 const root = "../.."
 
-// TestImports reads every Go file of the module, whatever its build
-// constraints, and checks what it imports.
+// TestImports reads every Go file of the module, with any build constraints, and checks its
+// imports.
 func TestImports(t *testing.T) {
 	files := 0
 	for folder, imports := range packages(t) {
@@ -42,7 +42,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// packages returns, by folder and file, what the module's packages import.
+// packages returns the imports of the module's packages, by folder and file.
 func packages(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	all := make(map[string]map[string][]string)
@@ -82,7 +82,7 @@ func packages(t *testing.T) map[string]map[string][]string {
 	return all
 }
 
-// skipFolder passes over what is no package of this module.
+// skipFolder skips folders that are not packages of this module.
 func skipFolder(path string, entry fs.DirEntry) error {
 	if path == root {
 		return nil
@@ -97,7 +97,7 @@ func skipFolder(path string, entry fs.DirEntry) error {
 	return nil
 }
 
-// The rules must find what they are for.
+// The rules find the violations for which they were made.
 func TestViolation(t *testing.T) {
 	const m = rules.Module + "/"
 	for _, c := range []struct {
@@ -149,7 +149,7 @@ func TestDesignHasTheRooms(t *testing.T) {
 	}
 }
 
-// The linter is told the same rules, so that an editor shows them.
+// The linter has the same rules, so that an editor shows them.
 func TestLinterHasTheRules(t *testing.T) {
 	type deny struct{ Pkg, Desc string }
 	type rule struct {

@@ -1,5 +1,5 @@
-// Package rules holds the program to its plan: which package may import what.
-// The table is in docs/design.md; this is the one that is enforced.
+// Package rules holds the import rules: which package may import what. The test of this package
+// enforces this table; docs/design.md has a copy for readers.
 package rules
 
 import (
@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// Module is the path of the module that the rules are about.
+// Module is the module's path.
 const Module = "github.com/dsbuild/dsbuild"
 
-// Rule says what the packages of a folder may not import. Deny and Allow are
-// prefixes of import paths; a "$" at the end means just this path. Where both
-// match, the longer one decides. Tests are free.
+// Rule lists the imports that the packages of a folder may not have. Deny and Allow are prefixes
+// of import paths; a "$" at the end means exactly this path. If both match, the longer one
+// decides. The rules do not apply to tests.
 type Rule struct {
-	// Folder is relative to the module; its subfolders are meant too.
+	// Folder is relative to the module; the rule applies to its subfolders too.
 	Folder string
 	Deny   []string
 	Allow  []string
 	Reason string
 }
 
-// Packages that some rooms must not import.
+// Packages outside the module that some packages may not import.
 const (
 	ssh    = "golang.org/x/crypto/ssh"
 	sftp   = "github.com/pkg/sftp"
@@ -39,19 +39,19 @@ func ours(folders ...string) []string {
 	return paths
 }
 
-// Imports are the rules, one for each room of the house.
+// Imports returns the rules.
 func Imports() []Rule {
 	return slices.Concat(pureRooms(), actingRooms(), innerRooms())
 }
 
-// pureRooms compute, and reach nothing.
+// pureRooms are the packages that only compute.
 func pureRooms() []Rule {
 	return []Rule{
 		{
 			Folder: "wheel",
 			Deny:   []string{Module},
 			Allow:  ours("wheel"),
-			Reason: "what a wheel is depends on nothing else of ours",
+			Reason: "reading and writing a wheel needs no other package of ours",
 		},
 		{
 			Folder: "compat",
@@ -68,18 +68,18 @@ func pureRooms() []Rule {
 			Folder: "inventory",
 			Deny: append(ours("wheel", "deploy", "cmd", "launch", "pipeline", "ship", "nightly", "internal/remote"),
 				"net$", "net/http", "net/rpc", "golang.org/x/net", "os/exec", ssh, sftp),
-			Reason: "reading the nodes contacts none of them, and runs nothing",
+			Reason: "reading an inventory contacts no node and runs nothing",
 		},
 		{
 			Folder: "launch/lint",
 			Deny:   []string{Module, cobra, "os/exec", "net$", "net/http", ssh},
 			Allow:  ours("launch/lint", "inventory", "internal/diagnostic"),
-			Reason: "a script is judged by its text alone: nothing is run or reached",
+			Reason: "lint judges a script by its text alone: it runs nothing and contacts nothing",
 		},
 	}
 }
 
-// actingRooms returns the rules of the packages that do the work of the commands.
+// actingRooms are the packages that do the work of the commands.
 func actingRooms() []Rule {
 	return []Rule{
 		{
@@ -90,12 +90,12 @@ func actingRooms() []Rule {
 		{
 			Folder: "node",
 			Deny:   ours("pipeline", "deploy", "cmd", "launch", "ship", "nightly"),
-			Reason: "facts about a node are gathered the same for whoever asks",
+			Reason: "the probe of a node does not depend on the caller",
 		},
 		{
 			Folder: "agent",
 			Deny:   ours("wheel", "compat", "inventory", "deploy", "pipeline", "launch", "cmd", "ship", "nightly"),
-			Reason: "the session with a program on a node is the same whatever the program does",
+			Reason: "the session with a program on a node does not depend on the program",
 		},
 		{
 			Folder: "pipeline",
@@ -105,18 +105,18 @@ func actingRooms() []Rule {
 		{
 			Folder: "fleet",
 			Deny:   append(ours("wheel", "compat", "deploy", "verify", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
-			Reason: "many nodes are taken through steps, whatever the steps are for",
+			Reason: "fleet takes nodes through steps; it does not depend on what the steps do",
 		},
 		{
 			Folder: "verify",
 			Deny:   append(ours("deploy", "pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
 			Allow:  ours("deploy/wheels"),
-			Reason: "verify changes no node, so it knows nothing that does",
+			Reason: "verify changes no node, so it needs no package that does",
 		},
 		{
 			Folder: "deploy",
 			Deny:   append(ours("pipeline", "cmd", "launch", "ship", "nightly"), dagger, cobra, yaml),
-			Reason: "deploying takes a finished wheel, from wherever it came",
+			Reason: "deploy takes a finished wheel; it does not depend on how the wheel was made",
 		},
 		{
 			Folder: "ship",
@@ -131,7 +131,7 @@ func actingRooms() []Rule {
 		{
 			Folder: "launch",
 			Deny:   ours("pipeline", "deploy", "cmd", "ship", "nightly"),
-			Reason: "a job runs on nodes that are ready: building and deploying are over",
+			Reason: "a job runs on nodes that are ready: it neither builds nor deploys",
 		},
 		{
 			Folder: "index",
@@ -142,64 +142,64 @@ func actingRooms() []Rule {
 		{
 			Folder: "ci",
 			Deny:   ours("cmd"),
-			Reason: "what tests need around the program drives it from outside",
+			Reason: "the tools of tests run the program from outside",
 		},
 	}
 }
 
-// innerRooms serve the others.
+// innerRooms are the packages that serve the others.
 func innerRooms() []Rule { //nolint:revive // a table, however long
 	return []Rule{
 		{
 			Folder: "internal/remote",
 			Deny:   ours("inventory", "wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
-			Reason: "a connection runs commands and puts files, whatever they are for",
+			Reason: "a connection runs commands and puts files; it does not depend on their purpose",
 		},
 		{
 			Folder: "internal/slurm",
 			Deny:   ours("wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
-			Reason: "Slurm runs commands and brings files, whatever they are for",
+			Reason: "Slurm runs commands and brings files; it does not depend on their purpose",
 		},
 		{
 			Folder: "internal/hosts",
 			Deny:   ours("wheel", "deploy", "fleet", "verify", "pipeline", "compat", "node", "launch", "cmd", "ship", "nightly"),
-			Reason: "a host is reached the same for whatever is done there",
+			Reason: "the way to a host does not depend on the work there",
 		},
 		{
 			Folder: "internal/fanout",
 			Deny:   []string{Module},
 			Allow:  ours("internal/fanout"),
-			Reason: "running many things at once has nothing to do with what they are",
+			Reason: "running many items at once does not depend on the items",
 		},
 		{
 			Folder: "internal/ui",
 			Deny:   []string{Module},
 			Allow:  ours("internal/ui", "internal/hint"),
-			Reason: "talking to a person is the same for every domain",
+			Reason: "output and questions are the same for every domain",
 		},
 		{
 			Folder: "internal/pyindex",
 			Deny:   []string{Module},
 			Allow:  ours("internal/pyindex"),
-			Reason: "what an index lists is the same whatever is looked for",
+			Reason: "reading an index does not depend on the project",
 		},
 		{
 			Folder: "internal/diagnostic",
 			Deny:   []string{Module},
 			Allow:  ours("internal/diagnostic"),
-			Reason: "a place in a file is one whatever the file says",
+			Reason: "a position in a file does not depend on the file's meaning",
 		},
 		{
 			Folder: "internal/scratch",
 			Deny:   []string{Module},
 			Allow:  ours("internal/scratch"),
-			Reason: "a temporary directory is one whatever lies in it",
+			Reason: "a temporary directory does not depend on its contents",
 		},
 		{
 			Folder: "internal/htmlpage",
 			Deny:   []string{Module},
 			Allow:  ours("internal/htmlpage"),
-			Reason: "what a browser may do with a page is the same whatever it shows",
+			Reason: "the policy of a page does not depend on its contents",
 		},
 		{
 			Folder: "internal/filetime",
@@ -217,13 +217,13 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 			Folder: "internal/yamldoc",
 			Deny:   []string{Module},
 			Allow:  ours("internal/yamldoc", "internal/diagnostic"),
-			Reason: "how a file is read has nothing to do with what it says",
+			Reason: "reading YAML does not depend on the file's meaning",
 		},
 		{
 			Folder: "internal/junit",
 			Deny:   []string{Module},
 			Allow:  ours("internal/junit"),
-			Reason: "a test that failed is one whatever was tested",
+			Reason: "a test result does not depend on what was tested",
 		},
 		{
 			Folder: "internal/cause",
@@ -246,7 +246,7 @@ func innerRooms() []Rule { //nolint:revive // a table, however long
 	}
 }
 
-// Everywhere are the rules for every folder but those that Except names.
+// Everywhere returns the rules for all folders except those in Folders.
 func Everywhere() []Except {
 	return []Except{
 		{
@@ -267,15 +267,15 @@ func Everywhere() []Except {
 	}
 }
 
-// Except is something that only some folders may import.
+// Except is an import that only some folders may have.
 type Except struct {
 	Folders []string
 	Deny    string
 	Reason  string
 }
 
-// Violation returns why a package of ours, given by its folder, may not import
-// path; "" if it may. Of two rules the one for the deeper folder is asked.
+// Violation returns why a package of this module, given by its folder, may not import path; ""
+// if it may. Of two rules, the one for the deeper folder decides.
 func Violation(folder, path string) string {
 	for _, e := range Everywhere() {
 		if matches(e.Deny, path) && !anyContains(e.Folders, folder) {

@@ -18,7 +18,7 @@ func exists(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// dir makes a directory with a file that was last touched some time ago.
+// dir makes a directory with a file whose last change was some time ago.
 func dir(t *testing.T, path string, mode fs.FileMode, ago time.Duration) string {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(path, 0o700), os.WriteFile(filepath.Join(path, "file"), nil, 0o600), os.Chmod(path, mode)); err != nil {
@@ -57,7 +57,7 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// What a killed process left goes, and nothing else.
+// New removes the directories of killed processes, and nothing else.
 func TestSweep(t *testing.T) {
 	parent := t.TempDir()
 	at := func(name string) string { return filepath.Join(parent, name) }
@@ -72,7 +72,7 @@ func TestSweep(t *testing.T) {
 	stay := []string{
 		alive.Path,
 		dir(t, at(prefix+"fresh"), 0o700, 23*time.Hour),
-		dir(t, at(prefix+"open"), 0o755, 25*time.Hour), // New makes none such
+		dir(t, at(prefix+"open"), 0o755, 25*time.Hour), // New makes no such directory
 		dir(t, at("dsbuild-checkout"), 0o700, 25*time.Hour),
 		at(prefix + "link"), at("target"),
 	}

@@ -1,6 +1,6 @@
-# Holds a folder, $1, that is for this user alone, on each node that a file is brought
-# to, until the input ends or the job does: what is in it never stays. Says which node
-# it is, of which step, and how many kilobytes are free there.
+# Keeps a private folder, $1, on each node to which a file is brought, until the input ends or
+# the job does; then removes it with its contents. Prints the name of the node, the step, and the
+# free kilobytes there.
 umask 077
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 trap 'rm -rf "$1"; exit' HUP INT TERM

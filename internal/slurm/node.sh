@@ -1,12 +1,12 @@
-# Runs $DSBUILD_LINE, a line for the shell, on a node as sshd would, and says on stderr
-# with $1, a mark, how it ended. srun itself ends with 0 when a node dies, and what else it
-# says of a program's end is meant for people: only the mark tells.
+# Runs $DSBUILD_LINE, a line for the shell, on a node as sshd would. Then prints on stderr how it
+# ended, with $1, a mark. srun itself ends with 0 when a node dies, and its messages about the
+# end of a program are for people: only the mark is reliable.
 #
-# Nothing of the job reaches the program, for some libraries take SLURM_* for orders;
-# but TMPDIR is where the site wants temporary files. Slurm sends signals to all
-# processes of a step: the program may take its time over SIGTERM, and the step lasts
-# until this shell ends. SIGUSR1, which srun passes on once it knows that the program
-# runs, is for this shell alone: it tells the program, and says so.
+# No variable of the job reaches the program, because some libraries obey SLURM_*; only TMPDIR
+# does, the folder of the site for temporary files. Slurm sends signals to all processes of a
+# step. The program may take its time after SIGTERM, and the step lasts until this shell ends.
+# SIGUSR1 is for this shell alone: srun passes it on once it knows that the program runs. This
+# shell then signals the program, and reports that.
 line=$DSBUILD_LINE mark=$1
 umask 022
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin

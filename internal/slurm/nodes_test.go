@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What sinfo says of nodes in several partitions, as a larger cluster has them.
+// sinfo's output about nodes in several partitions, as on a larger cluster.
 func TestParseNodes(t *testing.T) {
 	t.Parallel()
 	const said = `gpu01|gpu|up|mixed|gpu:a100:8(S:0-1),lustre:1|a100,ib|1031000|none
@@ -30,7 +30,7 @@ cpu1|old|inact|idle~|(null)|(null)|1+|none
 	}
 }
 
-// A node is given up at once only where waiting cannot help.
+// dsbuild gives up a node at once only if waiting cannot help.
 func TestNodeStates(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string][2]string{
@@ -55,7 +55,7 @@ func TestNodeStates(t *testing.T) {
 	}
 }
 
-// A partition is chosen for each node, and the others in it are left out.
+// dsbuild chooses a partition for each node, and excludes the partition's other nodes.
 func TestByPartition(t *testing.T) {
 	t.Parallel()
 	up := func(names ...string) (all []Partition) {
@@ -89,7 +89,7 @@ func TestByPartition(t *testing.T) {
 	}
 }
 
-// What sbcast says of nodes that fail, one by one or together.
+// sbcast's messages about nodes that fail, one by one or together.
 func TestBlamed(t *testing.T) {
 	t.Parallel()
 	got := blamed("sbcast: error: REQUEST_FILE_BCAST(node02): File exists\nsbcast: error: REQUEST_FILE_BCAST(gpu[07-08]): No space left on device")

@@ -16,8 +16,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/remote/remotetest"
 )
 
-// Nodes on which nothing runs are given back, and got again, over the same connection,
-// when there is something to do. One that was busy meanwhile is said to be.
+// dsbuild gives idle nodes back to Slurm, and gets them again over the same connection when
+// there is work. The error for a node that another job has taken meanwhile says so.
 func TestFullSlurmGivesBack(t *testing.T) {
 	if os.Getenv(inside) == "" {
 		asUser(t, slurmtest.Up(t, ci.Options{Nodes: 2}))

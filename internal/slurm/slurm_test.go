@@ -36,11 +36,11 @@ import (
 	"github.com/dsbuild/dsbuild/wheel/wheeltest"
 )
 
-// inside says that this program runs on the login node of a cluster: it is copied
-// there to call Slurm as a user's dsbuild would.
+// inside makes this program run on the login node of a cluster: it is copied there to call Slurm
+// as a user's dsbuild would.
 const inside = "DSBUILD_TEST_INSIDE"
 
-// A real Slurm of four nodes, of which the last is drained, and an ordinary user.
+// A real Slurm of four nodes, the last of which is drained, and an ordinary user.
 func TestSlurm(t *testing.T) {
 	if os.Getenv(inside) != "" {
 		onLoginNode(t)
@@ -60,8 +60,8 @@ func TestSlurm(t *testing.T) {
 	asUser(t, c)
 }
 
-// asUser runs the test that calls it on the login node of a cluster, as an ordinary
-// user, and checks that nothing is left of that.
+// asUser runs the calling test on the login node of a cluster, as an ordinary user, and checks
+// that it leaves nothing there.
 func asUser(t *testing.T, c *ci.Cluster) {
 	t.Helper()
 	self, err := os.Executable()
@@ -71,8 +71,7 @@ func asUser(t *testing.T, c *ci.Cluster) {
 	program := filepath.Join(c.Home, "slurm.test")
 	succeed(t, exec.Command("cp", self, program))
 	cmd := c.UserCommand(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.v")
-	// As from within another job, and with a care for secrets: nothing of it may
-	// reach a node.
+	// The environment is that of another job and has a secret: none of it may reach a node.
 	cmd.Env = append(cmd.Env, inside+"=1", "SLURM_JOB_ID=999", "SLURM_NTASKS=50", "SECRET=1", "TMPDIR="+c.Home)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {
@@ -89,7 +88,7 @@ func asUser(t *testing.T, c *ci.Cluster) {
 	}
 }
 
-// succeed runs a command that must do well, and returns what it printed.
+// succeed runs a command that must succeed, and returns its output.
 func succeed(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.CombinedOutput()
@@ -114,12 +113,12 @@ func onLoginNode(t *testing.T) {
 	}
 }
 
-// options are those for some nodes.
+// options are the options for some nodes.
 func options(t *testing.T, nodes ...string) slurm.Options {
 	return slurm.Options{Nodes: nodes, Wait: 20 * time.Second, Report: ui.New(t.Output(), ui.Options{})}
 }
 
-// newDialer is open for as long as the test runs.
+// newDialer returns a dialer that is open until the test ends.
 func newDialer(t *testing.T, opt slurm.Options) *slurm.Dialer {
 	t.Helper()
 	d, err := slurm.New(t.Context(), opt)
@@ -143,7 +142,7 @@ func conformance(t *testing.T) {
 	})
 }
 
-// What a program finds on a node is what sshd would give it.
+// A program on a node gets the environment that sshd would give it.
 func environment(t *testing.T) {
 	c := remotetest.Dial(t, newDialer(t, options(t, "node01")), target("node01"))
 	out, errs, err := remotetest.Output(t, c, remote.Command{Argv: []string{"sh", "-c", "env; pwd; umask; ulimit -c; hostname"}})
@@ -160,7 +159,7 @@ func environment(t *testing.T) {
 			t.Errorf("%s is there:\n%s", no, out)
 		}
 	}
-	// What is set for a program on a node is not for everybody here to read.
+	// Other users of this machine cannot read the variables for a program on a node.
 	mine := remote.Command{Argv: []string{"sh", "-c", "echo on; sleep 1; echo $TOKEN"}, Env: map[string]string{"TOKEN": "a b\nc,d=e"}}
 	var said bytes.Buffer
 	mine.Stdout = remotetest.WriterFunc(func(b []byte) (int, error) {
@@ -177,8 +176,7 @@ func environment(t *testing.T) {
 	}
 }
 
-// A program that is given up gets SIGTERM and the end of its input, and the time to
-// put right what it was about.
+// An abandoned program gets SIGTERM and the end of its input, and time to clean up.
 func tidyUp(t *testing.T) {
 	d := newDialer(t, options(t, "node01"))
 	c := remotetest.Dial(t, d, target("node01"))
@@ -198,15 +196,15 @@ func tidyUp(t *testing.T) {
 	if _, err := os.Stat(done); err == nil {
 		t.Error("Run waited for the program")
 	}
-	d.Close() // waits for it, and does not take the node away before
+	d.Close() // it waits for the program, and keeps the node until then
 	if text, err := os.ReadFile(done); string(text) != "tidy\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 }
 
-// A file that is announced is brought to all nodes at once. One of them has too little
-// room for two copies, and gets its one all the same.
-func broadcast(t *testing.T) {
+// An announced file reaches all nodes at once. One node has no space for two copies, and still
+// gets its copy.
+func spread(t *testing.T) {
 	nodes := []string{"node01", "node02", "node03"}
 	d := newDialer(t, options(t, nodes...))
 	_, data := remotetest.Blob(20<<20, "")
@@ -247,7 +245,7 @@ func broadcast(t *testing.T) {
 	}
 }
 
-// environmentDir is the environment that a deploy changes.
+// environmentDir is the environment that the deploy changes.
 const environmentDir = "/opt/train"
 
 // A wheel goes to three nodes with disks of their own; a second run has nothing to do.
@@ -288,7 +286,7 @@ func deployed(t *testing.T) {
 	}
 }
 
-// What cannot be is said before anything is asked for.
+// dsbuild reports impossible requests before it asks for nodes.
 func refusals(t *testing.T) {
 	for _, c := range []struct {
 		spoil func(*slurm.Options)
@@ -313,8 +311,8 @@ func refusals(t *testing.T) {
 	}
 }
 
-// Nodes that are free are there while others are waited for; one that becomes free
-// joins them, and one that does not is named with its job.
+// Free nodes are available while dsbuild waits for others. A node that becomes free joins them,
+// and the error for one that does not names its job.
 func busyAndDrained(t *testing.T) {
 	long, short := batch(t, "node02"), batch(t, "node03")
 	opt := options(t, "node01", "node02", "node03", "node04")
@@ -362,7 +360,7 @@ func hostname(t *testing.T, d *slurm.Dialer, node string) error {
 	return nil
 }
 
-// A job that somebody cancels is not asked for again.
+// dsbuild does not ask again for a job that somebody cancelled.
 func cancelled(t *testing.T) {
 	d := newDialer(t, options(t, "node01", "node02"))
 	c := remotetest.Dial(t, d, target("node01"))

@@ -1,7 +1,7 @@
-# Runs salloc, with these arguments, for as long as its own input lasts, however the
-# program ends that holds the other end. With its input ends what salloc has started,
-# and so the job; only a salloc that waits for nodes needs to be told: at once by the
-# word stop, and else after some seconds, for one that is told while it ends may hang.
+# Runs salloc, with these arguments, until its own input ends, in whatever way the program at the
+# other end ends. When its input ends, so does the program that salloc has started, and with it
+# the job. Only a salloc that waits for nodes must be signalled: at once after the word stop,
+# else after some seconds, because a salloc that is signalled while it ends may hang.
 exec 3<&0
 salloc "$@" <&3 &
 salloc=$!

@@ -40,8 +40,8 @@ func Clean(s string) string {
 	}, s)
 }
 
-// OneLine is Clean for words of a node within a line of ours: they must not look like
-// lines of their own.
+// OneLine is Clean for a node's words within a line of dsbuild's: they must not look like lines
+// of their own.
 func OneLine(s string) string { return strings.Join(strings.Fields(Clean(s)), " ") }
 
 // Shorten cuts a text to at most so many bytes, and marks that it did.
@@ -72,10 +72,10 @@ func needsCleaning(s string) bool {
 	})
 }
 
-// isControl reports whether r controls the terminal or the layout instead of
-// showing something: C0, C1, and the invisible format characters (bidirectional
-// overrides, zero-width marks, tags), the line separators, and letters that are blank:
-// enough of those would push the text after them to the beginning of the next line.
+// isControl reports whether r controls the terminal or the layout instead of showing something:
+// C0, C1, the invisible format characters (bidirectional overrides, zero-width marks, tags), the
+// line separators, and blank letters. Many blank letters would push the following text to the
+// start of the next line.
 func isControl(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point) || r == '\u2800'
 }

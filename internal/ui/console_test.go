@@ -80,7 +80,7 @@ func TestPlainBar(t *testing.T) {
 	})
 }
 
-// TestPlainBarIsSeldom: a bar that moves all the time says so less and less often.
+// TestPlainBarIsSeldom: a bar that moves all the time prints lines less and less often.
 func TestPlainBarIsSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -133,7 +133,7 @@ func TestHostileOutputIsCleaned(t *testing.T) {
 	}
 }
 
-// Run with -race: the methods may be called from anywhere.
+// Run with -race: any goroutine may call the methods.
 func TestConcurrentUse(t *testing.T) {
 	for _, terminal := range []bool{false, true} {
 		c := ui.New(io.Discard, ui.Options{Terminal: terminal})
@@ -158,8 +158,8 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// openTerminal returns the two ends of a real pseudo terminal and a function
-// that reads everything written to it so far, once want is there.
+// openTerminal returns the two ends of a real pseudo terminal, and a function that returns
+// everything written to it so far, once want is there.
 func openTerminal(t *testing.T) (tty *os.File, await func(want string) string) {
 	t.Helper()
 	ptmx, tty, err := pty.Open()
@@ -183,7 +183,7 @@ func openTerminal(t *testing.T) (tty *os.File, await func(want string) string) {
 	}()
 	t.Cleanup(func() {
 		tty.Close()
-		for range chunks { // drains, so that the reader ends
+		for range chunks { // drained, so that the reader ends
 		}
 		ptmx.Close()
 	})
@@ -238,8 +238,8 @@ func TestLiveView(t *testing.T) {
 	c.Close()
 }
 
-// TestBarWithLinesBelow: what is said of a bar stands below it, as far as there is
-// room, and goes with it.
+// TestBarWithLinesBelow: the further lines of a bar's text stand below it, as far as there is
+// room, and disappear with it.
 func TestBarWithLinesBelow(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	t.Setenv("TERM", "xterm")

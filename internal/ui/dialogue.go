@@ -21,7 +21,7 @@ type Dialogue struct {
 	reading  bool
 }
 
-// ErrNoAnswer is a question after the end of the answers.
+// ErrNoAnswer means that the input ended before an answer to the question.
 var ErrNoAnswer = errors.New("there is no answer")
 
 // NewDialogue asks on out and reads from in.
@@ -30,11 +30,11 @@ func NewDialogue(in io.Reader, out io.Writer) *Dialogue {
 	return &Dialogue{in: bufio.NewReader(in), out: out, attended: ok && term.IsTerminal(int(file.Fd())), lines: make(chan line, 1)}
 }
 
-// Say prints text that is no question.
+// Say prints text that is not a question.
 func (d *Dialogue) Say(text string) { fmt.Fprintln(d.out, Clean(text)) }
 
-// Ask asks until check takes the answer; usual stands for an empty one. Where
-// nobody is there to answer again, the first that check refuses is an error.
+// Ask repeats a question until check accepts the answer. An empty answer means usual. Without a
+// terminal nobody can answer again, so Ask returns the error of the first refused answer.
 func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(answer string) error) (string, error) {
 	for {
 		text := Clean(question)
@@ -62,8 +62,8 @@ func (d *Dialogue) Ask(ctx context.Context, question, usual string, check func(a
 	}
 }
 
-// nextLine returns the next line. A read goes on after its caller gave up: its line
-// answers the next question.
+// nextLine returns the next line. If its caller gives up, the read goes on, and its line answers
+// the next question.
 func (d *Dialogue) nextLine(ctx context.Context) (string, error) {
 	if !d.reading {
 		d.reading = true

@@ -35,7 +35,7 @@ func TestDialogueRefusesAWrongAnswer(t *testing.T) {
 	if _, err := d.Ask(t.Context(), "q", "", func(string) error { return errors.New("y is wanted") }); err == nil || err.Error() != `q: "x": y is wanted` {
 		t.Error(err)
 	}
-	// Who waits for an answer that does not come is not kept.
+	// A caller that waits for an answer can leave.
 	in, w := io.Pipe()
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// Named is something said about one node.
+// Named is a text about one node.
 type Named struct {
 	Name, Text string
-	// Cause is equal for nodes that Fold puts together, though their texts differ; "" means
-	// the text itself.
+	// Cause is equal for nodes that Fold groups although their texts differ; "" means the text
+	// itself.
 	Cause string
 }
 
-// Folded is something said about several nodes.
+// Folded is a text about several nodes.
 type Folded struct {
 	Names   string // as FoldNames writes them
 	Count   int
 	Text    string
-	Example string // the node whose text it is, where the texts of others differ
+	Example string // the node with this text, if the texts of the others differ
 }
 
 // Fold joins equal texts about several nodes, in the order in which each text appears
@@ -50,10 +50,9 @@ func Fold(all []Named) []Folded {
 	return folded
 }
 
-// FoldNames writes a set of names as ranges: "gpu[01-14,16],cpu1". It is the
-// inverse of the range expressions of an inventory: expanded again, the result
-// is the same set. Names with brackets or commas in them are none that an
-// inventory accepts; they are written as they are.
+// FoldNames writes a set of names as ranges: "gpu[01-14,16],cpu1". It is the inverse of the
+// range expressions of an inventory: expanded again, the result is the same set. An inventory
+// accepts no names with brackets or commas; FoldNames writes such names unchanged.
 func FoldNames(names []string) string {
 	var patterns []namePattern
 	seen := make(map[string]bool)
@@ -76,8 +75,8 @@ func FoldNames(names []string) string {
 	return strings.Join(words, ",")
 }
 
-// FoldWithin folds names to a width: whole is true if all of them are named. Omitted
-// names leave a mark; where not even one pattern fits the result is empty.
+// FoldWithin folds names to a width. whole is true if the result names all of them. A mark
+// stands for omitted names. If not even one pattern fits, the result is empty.
 func FoldWithin(names []string, width int) (folded string, whole bool) {
 	folded = FoldNames(names)
 	if len(folded) <= width {
@@ -94,7 +93,7 @@ func FoldWithin(names []string, width int) (folded string, whole bool) {
 	return folded[:cut] + ",…" + open, false
 }
 
-// maxSentence is how long folded names may be in a sentence, in bytes.
+// maxSentence is the maximum length of folded names in a sentence, in bytes.
 const maxSentence = 200
 
 // FoldShort folds names of nodes for a sentence, and adds their number if not all fit.
@@ -121,16 +120,16 @@ func (f Folded) String() string {
 	return who + ": " + f.Text
 }
 
-// namePattern is names that differ in numbers only: every combination of them.
+// namePattern is a set of names that differ in numbers only: every combination of these numbers.
 type namePattern struct {
 	texts   []string   // one more than numbers: around and between them
 	numbers [][]string // for each place the numbers as written
 }
 
-// maxDigits is how long a number of a range can be; longer ones are text.
+// maxDigits is the maximum length of a number in a range; longer numbers are text.
 const maxDigits = 18
 
-// splitName takes a name apart at its numbers.
+// splitName splits a name at its numbers.
 func splitName(name string) namePattern {
 	var p namePattern
 	text := ""
@@ -153,8 +152,8 @@ func splitName(name string) namePattern {
 
 func isDigit(r rune) bool { return r >= '0' && r <= '9' }
 
-// mergeAt puts together the patterns that differ only in their number at one
-// place, where the first of them stands.
+// mergeAt merges the patterns that differ only in their number at one place. The result stands
+// at the place of the first of them.
 func mergeAt(patterns []namePattern, at int) []namePattern {
 	var merged []namePattern
 	index := make(map[string]int)
@@ -174,7 +173,7 @@ func mergeAt(patterns []namePattern, at int) []namePattern {
 	return merged
 }
 
-// keyWithout tells the pattern, but for the number at one place, from all others.
+// keyWithout is a key that is equal for patterns that differ only in the number at one place.
 func (p namePattern) keyWithout(at int) string {
 	rest := make([]string, len(p.numbers))
 	for i, numbers := range p.numbers {
@@ -203,8 +202,8 @@ func (p namePattern) String() string {
 	return out.String()
 }
 
-// foldNumbers writes numbers in order, consecutive ones as a range. The width
-// of a range's first number is that of all its numbers.
+// foldNumbers writes numbers in order, and consecutive numbers as a range. All numbers of a
+// range have the width of its first number.
 func foldNumbers(numbers []string) string {
 	numbers = slices.Clone(numbers)
 	slices.SortFunc(numbers, compareNumbers)
@@ -224,7 +223,7 @@ func foldNumbers(numbers []string) string {
 	return strings.Join(items, ",")
 }
 
-// compareNumbers orders by value, then the less padded first.
+// compareNumbers orders by value; of equal values, the number with less padding comes first.
 func compareNumbers(a, b string) int {
 	x, y := strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 	if len(x) != len(y) {
@@ -236,8 +235,7 @@ func compareNumbers(a, b string) int {
 	return len(a) - len(b)
 }
 
-// comesNext reports whether next comes right after last in a range that starts
-// with first.
+// comesNext reports whether next directly follows last in a range that starts with first.
 func comesNext(first, last, next string) bool {
 	n, err := strconv.ParseUint(last, 10, 62)
 	return err == nil && next == fmt.Sprintf("%0*d", len(first), n+1)

@@ -17,7 +17,7 @@ func Size(bytes int64) string {
 	value := float64(bytes)
 	unit := ""
 	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"} {
-		// 1023.95 would be written as 1024.0
+		// 1023.95 would be written as 1024.0.
 		if value /= 1024; value < 1023.95 {
 			break
 		}

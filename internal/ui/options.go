@@ -19,8 +19,8 @@ type Options struct {
 	ASCII bool
 	// Size returns columns and rows of the terminal; 80x24 if nil.
 	Size func() (width, height int)
-	// StillEvery is the time between signs of life of a running step where
-	// there is no terminal; 30 seconds if 0.
+	// StillEvery is the time between signs of life of a running step without a terminal; 30
+	// seconds if 0.
 	StillEvery time.Duration
 }
 

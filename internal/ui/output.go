@@ -47,8 +47,8 @@ func PrintError(w io.Writer, err error) {
 	if err == nil {
 		return
 	}
-	// Only a plain errors.Join is taken apart: other errors with several causes
-	// have a text of their own.
+	// Print only a plain errors.Join one by one: other errors with several causes have a text of
+	// their own.
 	joined, ok := err.(interface{ Unwrap() []error })
 	if ok && err.Error() == errors.Join(joined.Unwrap()...).Error() {
 		for _, one := range joined.Unwrap() {

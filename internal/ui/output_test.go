@@ -101,7 +101,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// Texts that differ are one line where their cause is the same.
+// Texts that differ share a line if their cause is the same.
 func TestFoldByCause(t *testing.T) {
 	t.Parallel()
 	var all []ui.Named

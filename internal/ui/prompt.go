@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Prompt asks the person at the terminal that the process was started from,
-// whatever its standard streams are: standard input may be an inventory. It asks
-// one question at a time, and takes a console's live lines away meanwhile.
+// Prompt asks the person at the terminal from which the process was started, whatever the
+// standard streams are: standard input may be an inventory. It asks one question at a time, and
+// hides a console's live lines meanwhile.
 //
-// As with ssh, the program that SSH_ASKPASS names asks in its place where there
-// is no terminal, and always where SSH_ASKPASS_REQUIRE is force or prefer.
+// As with ssh, the program in SSH_ASKPASS asks instead if there is no terminal, and always if
+// SSH_ASKPASS_REQUIRE is force or prefer.
 type Prompt struct {
 	console *Console
 	askpass string // "": the terminal
@@ -25,10 +25,10 @@ type Prompt struct {
 	asking chan struct{} // held while a question is open
 	closed chan struct{}
 
-	in      *bufio.Reader // of the terminal, once it was needed
+	in      *bufio.Reader // the terminal, opened with the first question
 	tty     *terminal
 	typed   chan line
-	reading bool // somebody waits for a line, though nobody may want it any more
+	reading bool // a goroutine waits for a line, though no caller may need it any more
 }
 
 type line struct {
@@ -36,7 +36,7 @@ type line struct {
 	err  error
 }
 
-// FindPrompt finds out how somebody can be asked: nil if nobody can.
+// FindPrompt finds a way to ask a person; nil if there is none.
 func FindPrompt(c *Console) *Prompt {
 	p := &Prompt{console: c, asking: make(chan struct{}, 1), closed: make(chan struct{}), typed: make(chan line, 1)}
 	program, require := os.Getenv("SSH_ASKPASS"), os.Getenv("SSH_ASKPASS_REQUIRE")
@@ -55,8 +55,8 @@ func FindPrompt(c *Console) *Prompt {
 	return p
 }
 
-// Close ends a question that is open, with the terminal as it was before; no
-// other is asked. It waits a moment for that.
+// Close ends an open question and restores the terminal; Prompt asks no further question. Close
+// waits a moment for that.
 func (p *Prompt) Close() {
 	if p == nil {
 		return
@@ -73,11 +73,11 @@ func (p *Prompt) Close() {
 	}
 }
 
-// errClosed is a question after the last one.
+// errClosed is the error of a question after Close.
 var errClosed = errors.New("dsbuild is ending")
 
-// Ask shows a question, whose last line is the prompt, and returns the line that
-// was typed; without echo that is not to be seen. It ends with ctx.
+// Ask shows a question, whose last line is the prompt, and returns the typed line. Without echo
+// the terminal hides the typed text. Ask ends with ctx.
 func (p *Prompt) Ask(ctx context.Context, question string, echo bool) (string, error) {
 	select {
 	case <-p.closed:
@@ -141,7 +141,7 @@ func (p *Prompt) askTerminal(ctx context.Context, question string, echo bool) (s
 	return "", err
 }
 
-// askProgram has SSH_ASKPASS ask.
+// askProgram asks by the program in SSH_ASKPASS.
 func (p *Prompt) askProgram(ctx context.Context, question string) (string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -24,8 +24,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// TestAskingProcess is no test: it is the program that the others run at a
-// terminal of its own. It asks what UI_ASK says, under a step that runs on.
+// TestAskingProcess is not a test. It is the program that the other tests run at a terminal of
+// its own. It asks the questions in UI_ASK, below a running step.
 func TestAskingProcess(t *testing.T) {
 	questions := os.Getenv("UI_ASK")
 	if questions == "" {
@@ -114,7 +114,7 @@ func (a *asking) seen() string {
 	return a.screen.String()
 }
 
-// until waits for something to appear on the screen.
+// until waits until a text appears on the screen.
 func (a *asking) until(text string) {
 	a.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(a.seen(), text); time.Sleep(5 * time.Millisecond) {
@@ -151,8 +151,8 @@ func (a *asking) end() string {
 	return a.stdout.String()
 }
 
-// What is typed is hidden, or not; standard input is another matter; and the
-// question has the terminal for itself.
+// Typed text is hidden, or not. Standard input is separate. During the question nothing else
+// writes to the terminal.
 func TestPromptAtATerminal(t *testing.T) {
 	t.Parallel()
 	a := ask(t, "gpu01: password: |code: ")
@@ -177,7 +177,7 @@ func TestPromptAtATerminal(t *testing.T) {
 	}
 }
 
-// What was typed before a question is no answer to it.
+// Text that was typed before a question is not an answer to it.
 func TestPromptTakesNothingTypedBefore(t *testing.T) {
 	t.Parallel()
 	a := ask(t, "code one: |password: ")
@@ -190,7 +190,7 @@ func TestPromptTakesNothingTypedBefore(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a question, with the terminal as it was.
+// Ctrl-C ends a question and restores the terminal.
 func TestPromptInterrupted(t *testing.T) {
 	t.Parallel()
 	a := ask(t, "password: ", "UI_HANG=1")
@@ -240,7 +240,7 @@ func script(t *testing.T, text string) string {
 	return file
 }
 
-// Without a terminal SSH_ASKPASS asks, or nobody does.
+// Without a terminal SSH_ASKPASS asks, or nobody can be asked.
 func TestPromptWithoutATerminal(t *testing.T) {
 	run := func(env ...string) string {
 		t.Helper()

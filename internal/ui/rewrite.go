@@ -2,20 +2,19 @@ package ui
 
 import "fmt"
 
-// Rewritten passes on to rep everything that is said, each text as rewrite
-// makes it.
+// Rewritten returns a Reporter that passes everything on to rep, each text changed by rewrite.
 func Rewritten(rep Reporter, rewrite func(string) string) Reporter {
 	return rewritten{rep, rewrite, rewrite}
 }
 
-// Prefixed puts the name of a piece of work before each line said of it, where
-// several run at once.
+// Prefixed puts the name of a task before each of its lines, for tasks that run at the same
+// time.
 func Prefixed(rep Reporter, name string) Reporter {
 	before := func(text string) string { return "[" + name + "] " + text }
 	return rewritten{rep, before, func(detail string) string { return detail }}
 }
 
-// rewritten is a Reporter that rewrites texts: those that begin a line, and those within one.
+// rewritten rewrites texts that begin a line, and texts within one.
 type rewritten struct {
 	rep           Reporter
 	title, detail func(string) string

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// understandsEscapes makes a console understand control sequences, which those
-// before Windows 10 cannot.
+// understandsEscapes makes a console understand control sequences. A console before Windows 10
+// cannot.
 func understandsEscapes(fd int) bool {
 	var mode uint32
 	if windows.GetConsoleMode(windows.Handle(fd), &mode) != nil {
@@ -41,8 +41,8 @@ func (t *terminal) Write(b []byte) (int, error) { return t.out.Write(b) }
 // Close implements io.Closer.
 func (t *terminal) Close() error { return errors.Join(t.in.Close(), t.out.Close()) }
 
-// prepareQuestion makes the console ready for a question: earlier input is thrown away,
-// and input is hidden unless echo.
+// prepareQuestion makes the console ready for a question. It discards earlier input, and hides
+// the answer unless echo is set.
 func (t *terminal) prepareQuestion(echo bool) (restore func(), err error) {
 	console := windows.Handle(t.in.Fd())
 	var before uint32

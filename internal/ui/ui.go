@@ -16,27 +16,26 @@ const (
 	Failed
 )
 
-// Reporter receives the events of a running command. Its methods may be called from several
-// goroutines.
+// Reporter receives the events of a running command. Several goroutines may call its methods.
 type Reporter interface {
-	// Note prints one line that stands for itself.
+	// Note prints one line that needs no context.
 	Note(format string, args ...any)
-	// Warn prints one line that asks for attention.
+	// Warn prints one line as a warning.
 	Warn(format string, args ...any)
 	// Step announces a step; End on the returned Step closes it with its time.
 	Step(title string) Step
-	// Bar starts an aggregate progress bar over total bytes (or items). A
-	// total of 0 or less means unknown: time passed is shown instead.
+	// Bar starts an aggregate progress bar over total bytes (or items). A total of 0 or less
+	// means unknown: then the bar shows the elapsed time.
 	Bar(title string, total int64) Bar
 }
 
 // Step is a running step of a Reporter.
 type Step interface {
-	// Log passes on a line of the step's output: the newest is shown while
-	// the step runs, at once on a terminal, now and then elsewhere.
+	// Log passes on a line of the step's output. The display shows the newest line while the
+	// step runs: at once on a terminal, now and then elsewhere.
 	Log(line string)
-	// End closes the step; calls after the first do nothing. detail, if not
-	// empty, is shown behind the title.
+	// End closes the step; later calls do nothing. A detail that is not empty is shown behind
+	// the title.
 	End(outcome Outcome, detail string)
 }
 
@@ -44,9 +43,9 @@ type Step interface {
 type Bar interface {
 	// Add counts n more bytes (or items) as done.
 	Add(n int64)
-	// Describe replaces the text behind the bar (the slowest node, failures).
-	// On a terminal, the text after a newline stands below the bar.
+	// Describe replaces the text behind the bar (the slowest node, failures). On a terminal,
+	// text after a newline stands below the bar.
 	Describe(text string)
-	// Close ends the bar; calls after the first do nothing.
+	// Close ends the bar; later calls do nothing.
 	Close()
 }

@@ -1,9 +1,9 @@
-# What a check runs on a node, all of it: one agent. It tells what becomes of a collective
-# in messages of its own. It writes nothing but small files that it removes, listens on
-# ports that answer to whoever knows a random word, and takes everything it has started
-# with it when it ends.
+# The program of a check on a node: one agent. It reports the progress of a collective in
+# messages of its own. It writes nothing but small files, which it removes. It listens on ports
+# that answer only callers who know a random word. When it ends, it ends all processes that it
+# started.
 #
-# ../../agent/agent.py goes before it.
+# ../../agent/agent.py comes before it.
 import array
 import errno
 import fcntl
@@ -41,7 +41,7 @@ def end(status):
 
 
 def hear(orders):
-    """Takes orders, and ends it all when the driver is gone or says so."""
+    """Takes orders. Ends everything when the driver is gone or gives the order to end."""
     inbox = Inbox()
     try:
         while True:
@@ -54,7 +54,7 @@ def hear(orders):
 
 
 def why(error):
-    """An error in words."""
+    """The text of an error."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return "%s: %s" % (type(error).__name__, error)
@@ -73,7 +73,7 @@ def begin(argv, **more):
 
 
 def finish(child):
-    """Ends a program with all it has started."""
+    """Ends a program with all processes that it started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
@@ -87,8 +87,8 @@ def finish(child):
 
 
 def ran(argv, limit, about=""):
-    """What a program says, of lines that have a text in them: {status, lines}; None where
-    it is not there. Status -1 is one that did not end in time."""
+    """The output of a program, of which only the lines that contain about: {status, lines}; None
+    if the program is missing. Status -1 means that it did not end in time."""
     env = dict(os.environ, LC_ALL="C")
     try:
         child = begin(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
@@ -104,8 +104,8 @@ def ran(argv, limit, about=""):
 
 
 def side_by_side(parts, limit):
-    """What each of some functions returns, as {ok}, {error} or {hung}: a file server or
-    a name server that does not answer holds up nothing else."""
+    """The results of several functions, as {ok}, {error} or {hung}: a file server or a name
+    server that does not answer holds up nothing else."""
     found = {}
 
     def do(name, part):
@@ -130,7 +130,7 @@ def side_by_side(parts, limit):
 
 
 def addresses_of(name):
-    """What a name stands for, as a job would have it, without doubles."""
+    """The addresses to which a name resolves, as for a job, without duplicates."""
     found = []
     for info in socket.getaddrinfo(name, None, 0, socket.SOCK_STREAM):
         address = info[4][0].split("%")[0]
@@ -167,7 +167,7 @@ def interfaces():
 
 
 def route(to):
-    """By which interface, and as whom, this node reaches an address."""
+    """The interface and the own address with which this node reaches an address."""
     family = socket.AF_INET6 if ":" in to else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.connect((to, 9))  # sends nothing
@@ -179,8 +179,8 @@ def route(to):
 
 
 def variables():
-    """The variables that decide how processes find and reach each other. None of them
-    is a place for secrets."""
+    """The variables that decide how processes find and reach each other. None of them is a place
+    for secrets."""
     begins = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCHELASTIC_", "CUDA_", "NVIDIA_", "OMP_", "UCX_", "FI_")
     names = ("MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
              "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH", "LD_PRELOAD", "DS_ACCELERATOR", "TORCH_EXTENSIONS_DIR",
@@ -189,8 +189,8 @@ def variables():
 
 
 def try_write(folder, keep=""):
-    """Writes a file into a folder; the reason where that is not possible. The file is
-    removed, or kept under a name until this ends."""
+    """Writes a file into a folder; returns the reason if that is impossible. The file is
+    removed, or kept under a name until this program ends."""
     path = os.path.join(folder, keep or ".dsbuild-check-%s-%d" % (RUN, os.getpid()))
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
@@ -214,20 +214,20 @@ def try_write(folder, keep=""):
 
 
 def space(what, path, write):
-    """How much room is where a path lies."""
+    """The free space at a path."""
     s = os.statvfs(path)
     return {"what": what, "path": path, "free": s.f_bavail * s.f_frsize, "inodes": s.f_favail if s.f_files else -1,
             "unwritable": try_write(path) if write else ""}
 
 
 def disks():
-    """A function for each place with room that a job needs."""
+    """A function for each place in which a job needs space."""
     places = {"environment": (sys.prefix, False), "TMPDIR": (os.environ.get("TMPDIR") or "/tmp", True), "/dev/shm": ("/dev/shm", True)}
     return {what: (lambda what=what, at=at: space(what, *at)) for what, at in places.items()}
 
 
 def data(path):
-    """A folder or file that all nodes are to see: equal where it is the same."""
+    """A folder or file that all nodes must see. Equal results mean the same contents."""
     import hashlib
 
     full = os.path.expanduser(path)
@@ -255,7 +255,8 @@ def marker():
 
 
 def output(path):
-    """A folder that is to be written to: the first node leaves a file, for the others to see."""
+    """A folder to which nodes must be able to write: the first node leaves a file for the others
+    to see."""
     full = there = os.path.expanduser(path)
     while not os.path.isdir(there) and os.path.dirname(there) != there:
         if os.path.lexists(there):
@@ -268,7 +269,7 @@ def output(path):
 
 
 def seen(order):
-    """Which of the output folders have the first node's file."""
+    """The output folders that have the first node's file."""
     def look(path):
         there = os.path.expanduser(path)
         while not os.path.isdir(there):
@@ -290,7 +291,7 @@ def query(*words):
 
 
 def kernel_says():
-    """What the driver has told the kernel's log of errors (XID)."""
+    """The driver's error messages in the kernel's log (XID)."""
     for argv in (["dmesg"], ["journalctl", "-k", "-b", "--no-pager", "-q", "-g", "NVRM: Xid"]):
         got = ran(argv, 8, "NVRM: Xid")
         if got and got["status"] == 0:
@@ -299,8 +300,9 @@ def kernel_says():
 
 
 def devices():
-    """A function for each thing that nvidia-smi and the kernel know of GPUs. Each is
-    asked by itself: an older one refuses a question that has a field it does not know."""
+    """A function for each fact that nvidia-smi and the kernel know about GPUs. Each is a
+    question of its own: an older nvidia-smi refuses a question with a field that it does not
+    know."""
     if not shutil.which("nvidia-smi"):
         return {}
     return {
@@ -315,7 +317,7 @@ def devices():
 
 
 def tools(order):
-    """NVIDIA's own tests, where they are installed. They are not run on GPUs in use."""
+    """NVIDIA's own tests, if they are installed. They do not run on GPUs in use."""
     parts = {}
     if shutil.which("dcgmi"):
         parts["dcgmi"] = lambda: ran(["dcgmi", "diag", "-r", "1"], order["limit_s"])
@@ -422,8 +424,8 @@ class Desk:
 
 
 def dial(order):
-    """Calls all peers, some at a time; which could not be reached, and why. Those are
-    called a second time: one packet may get lost."""
+    """Calls all peers, some at a time; returns those that it could not reach, and why. It calls
+    these a second time, because a single packet may get lost."""
     limits = {False: order["limit_s"], True: order["answer_s"]}
     failed = call(order["peers"], order["window"], limits)
     if failed:
@@ -433,8 +435,8 @@ def dial(order):
 
 
 def call(peers, window, limits):
-    """Calls peers; {index: why} of those that were not reached. limits are for a
-    connection, and (True) for the answer of one that is connected."""
+    """Calls peers; returns {index: why} of those that it could not reach. limits has the limit
+    for a connection, and (True) the limit for the answer over it."""
     waits, failed, waiting, active = selectors.DefaultSelector(), {}, list(reversed(peers)), {}
 
     def drop(s, reason):
@@ -461,7 +463,7 @@ def call(peers, window, limits):
             except OSError as e:
                 failed[at] = why(e)
                 continue
-            # index, since when, what is still to be sent, whether it is connected
+            # index, start time, data still to be sent, whether it is connected
             active[s] = [at, time.monotonic(), word.encode("ascii") + b"\n" + b"\0" * PAYLOAD, False]
             waits.register(s, selectors.EVENT_WRITE)
         for key, _ in waits.select(0.1):
@@ -492,7 +494,7 @@ def call(peers, window, limits):
 
 
 def port(order):
-    """Whether a port is free; if so it is listened on."""
+    """Whether a port is free; if so, this program then listens on it."""
     try:
         return {"port": desk.open(order["port"]), "error": "", "holder": "", "free": 0}
     except OSError as e:
@@ -502,7 +504,7 @@ def port(order):
 
 
 def holder(number):
-    """Who listens on a port, as far as this user may know."""
+    """The process that listens on a port, if this user may know it."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in text(table).splitlines()[1:]:
@@ -520,7 +522,8 @@ def holder(number):
 
 
 def ssh(order):
-    """Logs in on other nodes without a question, as a launcher does; who refuses, and why."""
+    """Logs in on other nodes without a prompt, as a launcher does; returns those that refuse,
+    and why."""
     waiting, failed, guard = list(order["hosts"]), [], threading.Lock()
 
     def work():
@@ -603,7 +606,7 @@ class Ranks:
                 pass  # it has ended, which is told by itself
 
     def silent(self):
-        """For how long nothing was heard of each process, which tells every second."""
+        """How long each process has been silent; each sends a sign of life every second."""
         now = time.monotonic()
         return [[rank, now - heard] for rank, heard in sorted(self.heard.items())]
 

@@ -23,7 +23,7 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// metered counts what goes to a node and comes back.
+// metered counts the bytes to and from a node.
 type metered struct {
 	remote.Runner
 	to, from *atomic.Int64
@@ -56,7 +56,7 @@ func (c countedOut) Write(b []byte) (int, error) {
 	return c.Writer.Write(b)
 }
 
-// outward is an address of this machine that is not loopback.
+// outward is an address of this machine that is not a loopback address.
 func outward(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -72,12 +72,12 @@ func outward(t *testing.T) string {
 	return ""
 }
 
-// 200 nodes call each other: 39,800 calls, all between programs on this one machine, one of
-// which is deaf. What it costs here, it costs a fleet's nodes a two-hundredth each.
+// 200 nodes call each other: 39,800 calls, all between programs on this machine, one of which
+// does not answer. A node of a real fleet has a two-hundredth of this machine's cost.
 func TestFullCheckManyNodes(t *testing.T) {
 	const many, deaf = 200, 99
 	raiseFiles(t)
-	t.Setenv("TMPDIR", "/dev/shm") // all share one disk here, which nodes do not
+	t.Setenv("TMPDIR", "/dev/shm") // all share one disk here; real nodes do not
 	address := outward(t)
 	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t)}}
 	mark := t.Name() + random()
@@ -120,7 +120,7 @@ func TestFullCheckManyNodes(t *testing.T) {
 		r.pairs.Tried, many, took.Seconds(), used.Seconds()*1e3/float64(r.pairs.Tried), float64(to.Load())/many/1e3, float64(from.Load())/many)
 }
 
-// raiseFiles lets this process have as many files as it may.
+// raiseFiles lets this process open as many files as it may.
 func raiseFiles(t *testing.T) {
 	t.Helper()
 	var limit syscall.Rlimit
@@ -133,7 +133,7 @@ func raiseFiles(t *testing.T) {
 	}
 }
 
-// spent is the CPU time of what was started on the nodes of a mark.
+// spent is the CPU time of the processes of the nodes with a mark.
 func spent(t *testing.T, mark string) (total time.Duration) {
 	t.Helper()
 	for _, dir := range processes(t, mark) {

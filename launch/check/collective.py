@@ -1,5 +1,5 @@
-# A process of a collective: it meets the others, sums with them, and tells how far it
-# has come. It ends when its standard input does.
+# A process of a collective: it connects to the others, sums with them, and reports its progress.
+# It ends when its standard input does.
 import json
 import os
 import sys
@@ -62,7 +62,7 @@ class ByTorch:
         self.dist.init_process_group(told["backend"], store=self.store, rank=rank, world_size=world, timeout=self.limit)
 
     def all_reduce(self, numbers):
-        """How long one sum takes, and its numbers."""
+        """The duration of one sum, and its numbers."""
         x = self.torch.full((numbers,), float(rank + 1), device=self.device)
         begin = time.monotonic()
         self.dist.all_reduce(x)
@@ -111,7 +111,7 @@ class ByJAX:
         self.sum = self.jax.jit(lambda x: x.sum(0), out_shardings=self.sharding(mesh, self.spec()))
 
     def all_reduce(self, numbers):
-        """How long one sum takes, and its numbers."""
+        """The duration of one sum, and its numbers."""
         row = self.numpy.full((1, numbers), rank + 1, self.numpy.float32)
         x = self.jax.make_array_from_process_local_data(self.rows, row, (world, numbers))
         begin = time.monotonic()
@@ -123,7 +123,7 @@ class ByJAX:
 
 
 def summed(numbers):
-    """How long one sum takes. It must be right in each number."""
+    """The duration of one sum. Each number of it must be right."""
     took, x = job.all_reduce(numbers)
     right = world * (world + 1) / 2
     if not bool((x == right).all()):

@@ -20,8 +20,8 @@ import (
 
 func random() string { return rand.Text() }
 
-// freePort is below those that the system hands out by itself, to agents of this
-// test too.
+// freePort returns a port below the range from which the system chooses ports, also for the
+// agents of this test.
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
@@ -46,7 +46,7 @@ func listen(t *testing.T, port int) net.Listener {
 
 func known[T any](value T) part[T] { return part[T]{OK: &value} }
 
-// ready are nodes of which nothing is wrong, n1 the master.
+// ready are nodes without faults; n1 is the master.
 func ready(n int) *run {
 	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: 29500}}
 	for i := range n {
@@ -224,7 +224,7 @@ func TestJudgeCalls(t *testing.T) {
 	}
 }
 
-// Each node calls each other one, beginning behind itself.
+// Each node calls every other one, beginning with its successor.
 func TestCalls(t *testing.T) {
 	r := ready(3)
 	order := func(m *member) (at []int) {
@@ -302,7 +302,7 @@ func team() *teamwork {
 	return w
 }
 
-// Who holds up a collective is told from those that wait for it.
+// The test finds the node that holds up a collective from the nodes that wait for it.
 func TestBlame(t *testing.T) {
 	stage := stages(false)[1]
 	t.Run("one does not come as far", func(t *testing.T) {

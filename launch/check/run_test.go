@@ -26,7 +26,7 @@ import (
 	"github.com/dsbuild/dsbuild/node"
 )
 
-// here is a node that is this machine. What is started is known by a variable.
+// here is a node that is this machine. A variable marks its processes.
 type here struct {
 	remote.Conn
 	mark string
@@ -65,7 +65,7 @@ func (h here) Run(ctx context.Context, cmd remote.Command) error {
 
 func (here) Close() error { return nil }
 
-// everywhere dials nodes that are all this machine, but for those that are down.
+// everywhere dials nodes that are all this machine, except those that are down.
 type everywhere struct {
 	mark string
 	down map[string]bool
@@ -78,7 +78,7 @@ func (e everywhere) Dial(_ context.Context, t remote.Target) (remote.Conn, error
 	return here{mark: e.mark}, nil
 }
 
-// processes are the folders in /proc of what was started on the nodes of a mark.
+// processes are the folders in /proc of the nodes' processes with a mark.
 func processes(t *testing.T, mark string) (dirs []string) {
 	t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -93,7 +93,7 @@ func processes(t *testing.T, mark string) (dirs []string) {
 	return dirs
 }
 
-// running are the command lines of what was started on the nodes of a mark.
+// running are the command lines of the nodes' processes with a mark.
 func running(t *testing.T, mark string) (found []string) {
 	t.Helper()
 	for _, dir := range processes(t, mark) {
@@ -120,8 +120,8 @@ func ofKind(n NodeReport, kind Kind, level Level) (texts []string) {
 	return texts
 }
 
-// Three nodes that are this machine and one that is down: what a check finds of them, and
-// that it leaves nothing.
+// A check of three nodes that are this machine and of one that is down reports the faults, and
+// leaves nothing.
 func TestRun(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	data, out := t.TempDir(), filepath.Join(t.TempDir(), "still", "to be made")
@@ -174,7 +174,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// One node is ready by itself: nothing of a network is asked of it.
+// A single node is ready by itself: dsbuild checks no network.
 func TestRunOne(t *testing.T) {
 	rep := Run(t.Context(), Options{
 		Options: fleet.Options{Hosts: hostsNamed("n1"), Dialer: everywhere{mark: "x"}, Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), Skip: []Kind{Variables, Devices, Disk, Collective},
@@ -184,7 +184,7 @@ func TestRunOne(t *testing.T) {
 	}
 }
 
-// A port that is taken is named with a free one.
+// The finding for a taken port suggests a free one.
 func TestRunTakenPort(t *testing.T) {
 	port := freePort(t)
 	door := listen(t, port)
@@ -205,8 +205,8 @@ func TestRunTakenPort(t *testing.T) {
 	}
 }
 
-// NVIDIA's programs are asked one by one, so that an older one that refuses a question
-// answers the others; its own tests are run on GPUs that nobody uses.
+// The agent asks NVIDIA's programs one question at a time: an older program that refuses one
+// question answers the others. NVIDIA's own tests run on GPUs that nobody uses.
 func TestRunDevices(t *testing.T) {
 	bin := t.TempDir()
 	for name, script := range map[string]string{
@@ -245,7 +245,7 @@ esac`,
 	}
 }
 
-// withPython runs the program of a check by another interpreter.
+// withPython runs the agent by another interpreter.
 func withPython(t *testing.T, interpreter string, jax bool) *run {
 	t.Helper()
 	r := &run{fleet: fleet.New(fleet.Options{}), opt: Options{Options: fleet.Options{Reporter: ui.New(io.Discard, ui.Options{})}, Port: freePort(t), JAX: jax, StageTimeout: 2 * time.Minute}, events: make(chan event, 4096)}
@@ -266,8 +266,8 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 	return r
 }
 
-// A job of JAX is tested by JAX: real processes meet, sum and part. Slurm's variables,
-// which JAX reads by itself, do not mislead it.
+// JAX tests a JAX job: real processes connect, sum and disconnect. Slurm's variables, which JAX
+// reads by itself, do not mislead it.
 func TestSumByJAX(t *testing.T) {
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{"jax==0.10.2"}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
@@ -289,7 +289,7 @@ func TestSumByJAX(t *testing.T) {
 	}
 }
 
-// Where there is no JAX, each node is told of it.
+// If JAX is missing, each node gets a finding.
 func TestSumWithoutJAX(t *testing.T) {
 	t.Setenv("PYTHONPATH", t.TempDir())
 	if err := os.WriteFile(filepath.Join(os.Getenv("PYTHONPATH"), "jax.py"), []byte("raise ModuleNotFoundError('no JAX here')\n"), 0o644); err != nil {
@@ -313,7 +313,7 @@ func surveyed(t *testing.T, runner remote.Runner) *agent.Session {
 	return a
 }
 
-// deaf is a node whose programs' input ends when cut is closed.
+// deaf is a node on which the input of programs ends when cut is closed.
 type deaf struct {
 	here
 	cut <-chan struct{}
@@ -330,19 +330,19 @@ func (d deaf) Run(ctx context.Context, cmd remote.Command) error {
 	return d.here.Run(ctx, cmd)
 }
 
-// A node whose agent has ended holds up a collective, whatever the others say.
+// A node whose agent has ended holds up a collective, whatever the others report.
 func TestBlameForALostNode(t *testing.T) {
 	w := team()
 	w.handleEvent(event{from: w.team[0], Rank: 0, Stage: "failed", Error: "connection closed by peer"})
 	w.team[2].agent = surveyed(t, here{mark: t.Name()})
 	w.team[2].agent.End()
-	w.findCulprits(2, stages(false)[1], 0) //nolint:errcheck // it is told by findings
+	w.findCulprits(2, stages(false)[1], 0) //nolint:errcheck // a finding reports it
 	if got := w.said(); !strings.HasPrefix(got, "n3 error: it was lost during the all_reduce: the program on the node ended") || strings.Contains(got, "\n") {
 		t.Error(got)
 	}
 }
 
-// When the connection ends, an agent ends, with all it has started.
+// When the connection ends, an agent ends, with all processes that it started.
 func TestAgentEndsWithItsConnection(t *testing.T) {
 	mark := t.Name() + random()
 	for name, stop := range map[string]func(a *agent.Session, cut chan struct{}){
@@ -369,7 +369,8 @@ func TestAgentEndsWithItsConnection(t *testing.T) {
 	}
 }
 
-// What a node says is not trusted: it is bounded, of the right form, and harmless.
+// dsbuild does not trust a node's messages: they are bounded, have the right form, and are
+// harmless.
 func TestHostileNode(t *testing.T) {
 	for _, text := range []string{`{"surprise": 1}`, `[]`, `{"event": {"rank": "x"}}`, `{"event": {"surprise": 1}}`} {
 		if _, err := decodeEvent(json.RawMessage(text)); err == nil {

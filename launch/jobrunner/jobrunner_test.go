@@ -28,7 +28,7 @@ import (
 	"github.com/dsbuild/dsbuild/launch/jobrunner"
 )
 
-// program is what ranks run: it says who it is, and then does what it is told.
+// program is the program of the ranks: it prints its rank and then does what the test asks.
 const program = `
 import os, signal, subprocess, sys, time
 rank, shared = int(os.environ["RANK"]), sys.argv[1]
@@ -67,7 +67,7 @@ if how == "stay":
 print("rank", rank, "is done, given", sys.argv[2:])
 `
 
-// fakeJAX stands in for JAX: who meets whom is not what is tested here.
+// fakeJAX replaces JAX: this package's tests do not test how ranks connect.
 const fakeJAX = `
 class distributed:
     def initialize(**said):
@@ -78,7 +78,7 @@ import sys
 jax = sys.modules["jax"]
 `
 
-// field is a folder that all see, and nodes.
+// field is a shared folder with nodes.
 type field struct {
 	shared  string
 	servers []*sshtest.Server
@@ -103,7 +103,7 @@ func newField(t *testing.T, nodes int) *field {
 	return f
 }
 
-// job is one of two processes on each node.
+// job is a job with two processes on each node.
 func (f *field) job(t *testing.T, vars ...string) *launch.Job {
 	t.Helper()
 	var said launch.Settings
@@ -129,7 +129,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// told keeps what is reported.
+// told records the reports.
 type told struct {
 	ui.Reporter
 	mu   sync.Mutex
@@ -146,7 +146,7 @@ func (r *told) Note(format string, args ...any) {
 
 func (r *told) Warn(format string, args ...any) { r.Note("warning: "+format, args...) }
 
-// options are those of a job on all nodes.
+// options are the options of a job on all nodes.
 func (f *field) options(t *testing.T, j *launch.Job) jobrunner.Options {
 	t.Helper()
 	files, err := j.Render()
@@ -167,7 +167,7 @@ func (f *field) options(t *testing.T, j *launch.Job) jobrunner.Options {
 	return jobrunner.Options{Job: j, Machines: machines, Logs: filepath.Join(t.TempDir(), "logs"), Grace: time.Second, Report: newTold()}
 }
 
-// began waits until so many ranks have begun, and then tells them.
+// began waits until this many ranks have begun, and then lets them go on.
 func (f *field) began(t *testing.T, ranks int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -184,7 +184,7 @@ func (f *field) began(t *testing.T, ranks int) {
 	}
 }
 
-// empty waits until nothing of the job is left.
+// empty waits until no process of the job is left.
 func (f *field) empty(t *testing.T) {
 	t.Helper()
 	var left []string
@@ -239,7 +239,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// Each rank has a log of its own, apart from what libraries say of the network, and
+// Each rank has its own log, separate from the libraries' messages about communication, and
 // nothing is left on the nodes.
 func TestJobPasses(t *testing.T) {
 	t.Parallel()
@@ -281,8 +281,8 @@ func TestJobPasses(t *testing.T) {
 	}
 }
 
-// One rank fails and all others because of it: it is the first that is named, with
-// what it said last.
+// One rank fails, and all others fail because of it. The report names it first, with its last
+// lines.
 func TestFirstToFailIsNamed(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 3)
@@ -300,7 +300,7 @@ func TestFirstToFailIsNamed(t *testing.T) {
 	}
 }
 
-// A killed rank ends all, also what has left its session and its parent.
+// A killed rank ends all processes, also those that left its session and its parent.
 func TestKilledRankEndsAll(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 2)
@@ -329,7 +329,7 @@ func TestInterruptEndsAll(t *testing.T) {
 	}
 }
 
-// A job of another user's, by real sudo, is ended like any.
+// dsbuild ends a job that runs as another user, by real sudo, like any other.
 func TestJobBySudo(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
@@ -353,7 +353,7 @@ func TestJobBySudo(t *testing.T) {
 	}
 }
 
-// The connection to a node breaks, and the server there kills what belongs to it.
+// The connection to a node breaks, and the server there kills its own processes.
 func TestLostNodeEndsAll(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 2)
@@ -367,7 +367,7 @@ func TestLostNodeEndsAll(t *testing.T) {
 	}
 }
 
-// A node on which the job cannot run is found before anything is started.
+// dsbuild finds a node on which the job cannot run before it starts anything.
 func TestNothingBeginsWhereSomethingIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -406,7 +406,7 @@ func TestNothingBeginsWhereSomethingIsMissing(t *testing.T) {
 	}
 }
 
-// This machine is one like others.
+// This machine is a node like any other.
 func TestJobOnThisMachine(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 0)
@@ -436,8 +436,8 @@ func TestJobOnThisMachine(t *testing.T) {
 	}
 }
 
-// What a node says is not trusted: other ranks than its own, control characters,
-// lines without an end, nonsense.
+// dsbuild does not trust a node's messages: ranks of other nodes, control characters, lines
+// without an end, nonsense.
 func TestHostileNode(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
@@ -472,7 +472,7 @@ func TestHostileNode(t *testing.T) {
 	}
 }
 
-// A node whose messages make no sense is given up, with the reason.
+// dsbuild gives up a node with invalid messages, and reports the reason.
 func TestNonsenseEndsTheSession(t *testing.T) {
 	t.Parallel()
 	for _, nonsense := range []string{`{"rank": {"number": "x"}}`, `{"end": 3}`, `[]`, `{"to": 7, "ok": 1}`, `no JSON`} {
@@ -504,14 +504,14 @@ func markOf(t *testing.T, program io.Reader) string {
 	return mark
 }
 
-// A machine ends what it runs when this side falls silent, though the connection is
-// still there.
+// A node ends the job's processes when dsbuild falls silent, although the connection is still
+// open.
 func TestSilenceEndsAll(t *testing.T) {
 	t.Parallel()
 	f := newField(t, 1)
 	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
 	opt.Patience = 3 * time.Second
-	// What goes there stops after the word to begin.
+	// The input to the node stops after the order "go".
 	open := opt.Machines[0].Open
 	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Link, error) {
 		link, err := open(ctx)
@@ -549,7 +549,7 @@ func (u *until) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Whichever of the two processes of dsbuild's program is killed, nothing stays.
+// Whichever of the two processes of dsbuild's program is killed, no process stays.
 func TestSupervisorKilled(t *testing.T) {
 	t.Parallel()
 	for _, inner := range []bool{true, false} {
@@ -568,7 +568,7 @@ func TestSupervisorKilled(t *testing.T) {
 	}
 }
 
-// strike kills one of the two: the inner leads a session and is a child of the other.
+// strike kills one of the two. The inner one leads a session and is a child of the other.
 func (f *field) strike(t *testing.T, inner bool) {
 	for _, line := range f.left(t) {
 		pid, words, _ := strings.Cut(line, " ")

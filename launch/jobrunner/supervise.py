@@ -1,11 +1,11 @@
-# One node's part of a job: an agent that starts it, passes on what it says, and ends all
-# of it. Whatever it started is among its descendants, also what has left its session or
-# lost its parent, and ends with it.
+# One node's part of a job: an agent that starts it, passes on its output, and ends all of its
+# processes. All processes that it starts are its descendants, also those that left their session
+# or lost their parent, and end with it.
 #
-# Two processes: one runs the job; the other only waits, and ends what is left should the
-# first be killed. Python 3.6 is enough for both.
+# There are two processes. One runs the job. The other only waits, and ends what is left if the
+# first is killed. Both need only Python 3.6.
 #
-# ../../agent/agent.py goes before it.
+# ../../agent/agent.py comes before it.
 import codecs
 import ctypes
 import errno
@@ -24,13 +24,13 @@ LAST_RESORT = 10  # how long processes are killed before they count as left over
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 
-# The files that launchers write: torchrun's by local rank, the others' by rank.
+# The files that launchers write: torchrun by local rank, the others by rank.
 LOCAL = re.compile(r"attempt_(\d+)/(\d+)/std(out|err)\.log$")
 GLOBAL = re.compile(r"rank(\d+)\.log$")
 
 
 def prctl(option, value):
-    """Where the system has no such thing the job runs all the same."""
+    """If the system does not support this, the job runs all the same."""
     try:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
     except (OSError, AttributeError):
@@ -38,7 +38,8 @@ def prctl(option, value):
 
 
 def process(pid):
-    """Its state, its parent and, of one that has ended, its status; None if it is gone."""
+    """The state of a process, its parent and, if it has ended, its status; None if it is
+    gone."""
     try:
         with open("/proc/%s/stat" % pid, "rb") as f:
             fields = f.read().rpartition(b")")[2].split()
@@ -48,13 +49,13 @@ def process(pid):
 
 
 def processes():
-    """All there are."""
+    """All processes."""
     found = ((int(name), process(name)) for name in os.listdir("/proc") if name.isdigit())
     return {pid: p for pid, p in found if p}
 
 
 def descendants(found):
-    """Those of this process, whoever is their parent now."""
+    """The descendants of this process, whatever their parent is now."""
     children = {}
     for pid, (_, parent, _) in found.items():
         children.setdefault(parent, []).append(pid)
@@ -74,7 +75,7 @@ def send(pid, number):
 
 
 def words_of(pid):
-    """The variables that a process was started with."""
+    """The variables with which a process was started."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as f:
             words = f.read(1 << 20).split(b"\0")
@@ -84,7 +85,7 @@ def words_of(pid):
 
 
 def free_port():
-    """A port that nobody has, below those that the kernel hands out."""
+    """A free port, below the range from which the kernel chooses ports."""
     for port in random.sample(range(10000, 30000), 100):
         with socket.socket() as s:
             try:
@@ -96,7 +97,8 @@ def free_port():
 
 
 def forget(fd, size):
-    """Gives the room of what has been passed on back to the disk, where that can be."""
+    """Frees the disk space of the output that has been passed on, if the file system can do
+    that."""
     keep_size, punch_hole = 1, 2
     try:
         ctypes.CDLL(None).fallocate(fd, keep_size | punch_hole, ctypes.c_int64(0), ctypes.c_int64(size))
@@ -114,7 +116,7 @@ class Ending:
         self.asked = set()
 
     def push(self, alive):
-        """Reports whether there is nothing left to do."""
+        """Reports whether nothing is left to do."""
         now = time.monotonic()
         for pid in alive:
             if now >= self.kill_at:
@@ -127,7 +129,7 @@ class Ending:
 
 
 class Stream:
-    """A file that grows, or the launcher's pipe."""
+    """A growing file, or the launcher's pipe."""
 
     def __init__(self, fd, key, kind):
         self.fd, self.key, self.kind = fd, key, kind
@@ -135,7 +137,7 @@ class Stream:
         self.done = self.forgotten = 0
 
     def read(self):
-        """The next bytes, b"" at the end, None where there are none yet."""
+        """The next bytes; b"" at the end, None if there are none yet."""
         try:
             raw = os.read(self.fd, BLOCK)
         except OSError as e:
@@ -174,8 +176,8 @@ class Crew:
         self.killed = False
         self.scan_at = self.look_at = 0
 
-    # What is said to the other side goes through a queue: where nobody takes it,
-    # processes are ended all the same.
+    # Messages to the driver go through a queue: if the driver does not read them, processes are
+    # ended all the same.
 
     def tell(self, message):
         self.said.put(message)
@@ -218,7 +220,7 @@ class Crew:
         return None
 
     def launch(self):
-        """Forks the launcher, which waits for the word to begin: no thread runs yet."""
+        """Forks the launcher, which waits for the order to begin. No thread runs yet."""
         begin, self.begin = os.pipe()
         out, into = os.pipe()
         pid = os.fork()
@@ -250,7 +252,7 @@ class Crew:
         os._exit(127)
 
     def prepare(self):
-        """Does all that can fail before the word to begin."""
+        """Does everything that can fail before the order to begin."""
         why = self.hinder()
         if why is not None:
             raise Hindered(why)
@@ -280,7 +282,7 @@ class Crew:
         speaker.join(LAST_RESORT)
 
     def turn(self):
-        """One turn of the loop; true when all is over."""
+        """One turn of the loop; true when everything is over."""
         self.obey()
         self.reap()
         self.mourn()
@@ -289,7 +291,7 @@ class Crew:
         if self.status is not None and self.ending is None:
             self.ending = Ending(self.spec["grace"])
         if self.ending is None:
-            # There may be thousands of processes here that are none of ours.
+            # There may be thousands of other processes here.
             now = time.monotonic()
             if now >= self.look_at:
                 found = processes()
@@ -300,8 +302,9 @@ class Crew:
         found = processes()
         mine = descendants(found)
         self.meet(found, mine)
-        # One whose first thread has ended looks as if it had, with others still at work: only
-        # what has been waited for is over. All that loses its parent comes to this process.
+        # A process whose first thread has ended looks ended, but its other threads may still
+        # work. So only a process that was waited for is over. Processes that lose their parent
+        # become children of this process.
         if not self.ending.push(mine):
             time.sleep(TICK / 2)
             return False
@@ -350,7 +353,7 @@ class Crew:
                 self.status = status
 
     def meet(self, found, mine):
-        """Notes which process is which rank."""
+        """Records which process is which rank."""
         for pid in mine:
             if pid in self.known or pid in self.passed_over or found[pid][0] == b"Z":
                 continue
@@ -367,7 +370,7 @@ class Crew:
             self.tell({"rank": {"number": int(rank), "local": int(local), "begun": True}})
 
     def mourn(self):
-        """Notes which ranks have ended."""
+        """Records which ranks have ended."""
         for pid in list(self.known):
             state, _, status = process(pid) or (b"X", 0, -1)
             if state in (b"Z", b"X"):
@@ -377,7 +380,7 @@ class Crew:
                     del self.ranks[local]  # after a restart it may be another
 
     def scan(self):
-        """Opens the files of ranks that are new."""
+        """Opens the files of new ranks."""
         for folder, _, names in os.walk(self.logs):
             for name in names:
                 path = os.path.join(folder, name)
@@ -398,7 +401,7 @@ class Crew:
                 elif by_local and int(by_local.group(2)) in self.ranks:
                     key = self.ranks[int(by_local.group(2))]
                 elif by_local and self.ending is None:
-                    # Its process is not known yet; one that has ended at once never is.
+                    # Its process is not known yet; a process that ended at once never is.
                     if not st.st_size or time.monotonic() - self.seen.setdefault(file, time.monotonic()) < UNKNOWN:
                         continue
                 try:
@@ -409,7 +412,7 @@ class Crew:
                 self.streams[fd] = Stream(fd, key, kind)
 
     def pump(self):
-        """Passes on what is new; true if there may be more."""
+        """Passes on the new output; true if there may be more."""
         now = time.monotonic()
         if now >= self.scan_at or self.ending is not None:
             self.scan_at = now + 0.3
@@ -442,7 +445,7 @@ def describe(error):
 
 
 def guard(inner, grace):
-    """Waits for the other process, and ends what it may have left."""
+    """Waits for the other process, and ends the processes that it may have left."""
     for number in SIGNALS:
         signal.signal(number, lambda *_: send(inner, signal.SIGTERM))
     null = os.open(os.devnull, os.O_RDONLY)

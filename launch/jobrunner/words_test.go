@@ -13,7 +13,8 @@ func TestTailOfAStream(t *testing.T) {
 	if got := tl.addText("out", "one\ntw"); !slices.Equal(got, []string{"one"}) || tl.now != "tw" {
 		t.Errorf("%q, now %q", got, tl.now)
 	}
-	// A line that is written over shows its last state, and another stream does not mix.
+	// Of an overwritten line only the last state counts, and another stream does not mix with
+	// it.
 	if got := tl.addText("err", "oops\n"); !slices.Equal(got, []string{"oops"}) {
 		t.Errorf("%q", got)
 	}
@@ -37,7 +38,7 @@ func TestTailOfAStream(t *testing.T) {
 	}
 }
 
-// What a failed rank said last leads to what helps.
+// The last lines of a failed rank lead to advice.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]string{
@@ -70,7 +71,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// Whatever a machine says, nothing breaks, and its words are harmless.
+// No output of a machine breaks anything, and its words become harmless.
 func FuzzMessages(f *testing.F) {
 	f.Add([]byte(`{"rank": {"number": 0, "local": 0, "begun": true}}` + "\n" + `{"out": {"key": "0", "kind": "out", "text": "a\r\u001b[2Jb\n"}}` + "\n" + `{"rank": {"number": 0, "status": 9}}` + "\n" + `{"end": {"code": 1, "left": [3], "reason": "\u001b[2J\n"}}`))
 	f.Add([]byte("[1,2]\n{}\n{\"rank\": {\"number\": \"x\"}}\n"))
@@ -78,7 +79,7 @@ func FuzzMessages(f *testing.F) {
 		c := &jobRun{events: make(chan event, len(said)+1)}
 		m := &member{Machine: &Machine{}}
 		for line := range bytes.Lines(said) {
-			c.receive(m, line) //nolint:errcheck // what is not understood is an error
+			c.receive(m, line) //nolint:errcheck // invalid messages are errors
 		}
 		close(c.events)
 		for e := range c.events {

@@ -17,8 +17,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/ui"
 )
 
-// inside names the variable that says what this program is to do on the login
-// node of a cluster: it is copied there to call Slurm as a user's dsbuild would.
+// inside is the variable that tells this program its task on the login node of a cluster: it is
+// copied there to call Slurm as a user's dsbuild would.
 const inside = "DSBUILD_TEST_INSIDE"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// seen is what a watched job looked like to its user.
+// seen is what the user of a watched job saw.
 type seen struct {
 	Ended []Ended
 	Err   string
@@ -76,7 +76,7 @@ func submitted(s Slurm, what string) ([]Ended, error) {
 	return []Ended{e}, err
 }
 
-// login is the login node of a cluster with this program on it.
+// login is the login node of a cluster, with this program on it.
 type login struct {
 	*slurm.Cluster
 	program string
@@ -96,7 +96,7 @@ func newLogin(t *testing.T) login {
 	return login{c, program}
 }
 
-// run submits scripts from a folder of their own.
+// run submits scripts from a separate folder.
 func (l login) run(t *testing.T, what string, scripts map[string]string) seen {
 	t.Helper()
 	dir, err := os.MkdirTemp(l.Home, "job-")
@@ -109,7 +109,7 @@ func (l login) run(t *testing.T, what string, scripts map[string]string) seen {
 			t.Fatal(err)
 		}
 	}
-	// As from within another job: nothing of it may reach the new one.
+	// The environment is that of another job: none of it may reach the new one.
 	cmd := l.Command(t.Context(), "env", "-C", dir, inside+"="+what, "SLURM_JOB_ID=999", "SLURM_NNODES=7", "SLURM_NTASKS=50", l.program)
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
@@ -123,8 +123,8 @@ func (l login) run(t *testing.T, what string, scripts map[string]string) seen {
 	return got
 }
 
-// Real jobs of a real Slurm: one that passes, one that fails on a node, one that
-// can never run, and jobs that meet.
+// Real jobs of a real Slurm: one that passes, one that fails on a node, one that can never run,
+// and a group of jobs.
 func TestSlurm(t *testing.T) {
 	l := newLogin(t)
 	t.Run("passes", func(t *testing.T) {

@@ -20,7 +20,7 @@ func TestNoSlurm(t *testing.T) {
 	}
 }
 
-// A line of scontrol's is read whole, with the spaces that paths have.
+// A line of scontrol's is read whole, with the spaces in paths.
 func TestParseState(t *testing.T) {
 	const line = "JobId=12 JobName=bad UserId=root(0) GroupId=root(0) Priority=1 JobState=FAILED Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=2 BatchFlag=1 ExitCode=3:9 " +
 		"NodeList=n[1-3] BatchHost=n1 NumNodes=3 Command=/home/a b/x.sh WorkDir=/home/a b StdErr=/home/a b/x-12.out StdIn=/dev/null StdOut=/home/a b/x-12.out Power="
@@ -53,8 +53,8 @@ func TestBlamed(t *testing.T) {
 	}
 }
 
-// Output is passed on in whole lines, safe for a terminal, from its beginning
-// when the job begins anew.
+// Output is passed on in whole lines, safe for a terminal. If the job starts again, it begins
+// anew.
 func TestOutput(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.out")
 	var got strings.Builder
@@ -102,7 +102,7 @@ func TestEndedSaysWhere(t *testing.T) {
 	}
 }
 
-// A controller that does not answer for a moment ends no job: it is asked again.
+// If a controller does not answer for a moment, no job ends: dsbuild asks again.
 func TestTogetherAsksAgain(t *testing.T) {
 	bin := t.TempDir()
 	for name, text := range map[string]string{

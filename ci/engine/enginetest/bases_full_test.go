@@ -13,7 +13,7 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// suites are those of which bases are made, with the Pythons these must have.
+// suites are the suites with bases, and the Pythons that each must have.
 func suites() map[string][]string {
 	return map[string][]string{
 		"bullseye": {"3.9"},

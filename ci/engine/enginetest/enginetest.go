@@ -1,7 +1,7 @@
 //go:build linux
 
-// Package enginetest gives tests Dagger engines: dsbuild's own, a second one
-// beside it for as long as a test runs, and servers that these can reach.
+// Package enginetest gives tests Dagger engines: dsbuild's own, a second one that runs during a
+// test, and servers that both can reach.
 package enginetest
 
 import (
@@ -25,29 +25,29 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// Engine is a running engine of dsbuild's own kind.
+// Engine is a running engine, installed as dsbuild's own.
 type Engine struct {
 	Home    string // its directory
 	Address string // unix://…
 }
 
-// CLI is the dagger program that came with it.
+// CLI is the dagger program of the engine's installation.
 func (e Engine) CLI() string { return filepath.Join(e.Home, "bin", "dagger") }
 
-// Found is the engine as package engine finds it.
+// Found is the engine in the form in which package engine finds it.
 func (e Engine) Found() engine.Engine {
 	return engine.Engine{Address: e.Address, CLI: e.CLI(), How: "a test's engine"}
 }
 
-// Own returns the user's own engine, started if it is installed. With -short the test is
-// skipped. So it is where there is none, but fails then where the variable CI is true.
+// Own returns the user's own engine, and starts it if it is installed. With -short it skips the
+// test. Without an engine it skips the test too, but fails it if the variable CI is true.
 func Own(tb testing.TB) Engine {
 	tb.Helper()
 	if testing.Short() {
 		tb.Skip("short: runs a real engine")
 	}
 	f := engine.NewFinder("", tb.Logf)
-	f.Env = "" // whatever else there is
+	f.Env = "" // other engines do not matter
 	f.Look = func(string) (string, error) { return "", errors.New("not asked for") }
 	if os.Geteuid() != 0 {
 		needs.Missing(tb, "dsbuild's own engine needs root")
@@ -61,13 +61,13 @@ func Own(tb testing.TB) Engine {
 
 // Options are the properties of a second engine.
 type Options struct {
-	Env  []string // variables that it is started with, beside those of the test
+	Env  []string // further variables for the engine, besides those of the test
 	Site string   // the text of ${XDG_CONFIG_HOME}/dsbuild/engine.json; "" for none
 }
 
-// Second starts an engine beside the user's own and stops it when the test
-// ends. It has the programs of that one and a copy of its root, but a cache, a
-// network, a socket and control groups of its own, which are gone afterwards.
+// Second starts an engine beside the user's own and stops it when the test ends. It has the
+// programs of that engine and a copy of its root, but a cache, a network, a socket and control
+// groups of its own. Afterwards it removes them.
 func Second(tb testing.TB, opt Options) Engine {
 	tb.Helper()
 	own := Own(tb)
@@ -80,7 +80,7 @@ func Second(tb testing.TB, opt Options) Engine {
 	env := append(append(os.Environ(), opt.Env...), "XDG_STATE_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	startGuard(tb, env, filepath.Join(e.Home, "bin", "enginectl"), dir)
 	if err := e.copyEngine(own, dir, opt.Site); err != nil {
-		tb.Fatalf("furnishing a second engine: %v", err)
+		tb.Fatalf("setting up a second engine: %v", err)
 	}
 	start := exec.Command(filepath.Join(e.Home, "bin", "enginectl"), "start")
 	start.Env = env
@@ -92,8 +92,8 @@ func Second(tb testing.TB, opt Options) Engine {
 	return e
 }
 
-// startGuard ends the engine and removes its directory when the test has ended, in
-// whatever way: a process that waits for it lives on when a test is killed.
+// startGuard starts a process that ends the engine and removes its directory when the test has
+// ended in any way: this process lives on if the test is killed.
 func startGuard(tb testing.TB, env []string, control, dir string) {
 	tb.Helper()
 	said, err := os.CreateTemp("", "dsbuild-engine-*.log")
@@ -124,9 +124,9 @@ func startGuard(tb testing.TB, env []string, control, dir string) {
 	})
 }
 
-// copyEngine makes the directory of an engine out of another's. The programs and
-// the files of the root are the same ones by hard links where the file system
-// allows; in etc the engine writes, so that is copied.
+// copyEngine makes the directory of an engine from another's. The programs and the files of the
+// root are hard links to the same files if the file system allows it. The engine writes into
+// etc, so etc is copied.
 func (e Engine) copyEngine(from Engine, config, site string) error {
 	if err := os.MkdirAll(e.Home, 0o700); err != nil {
 		return err
@@ -156,9 +156,8 @@ func copyTree(how, from, to string) error {
 	return nil
 }
 
-// Listen opens a port in the engine's own network, where the engine and its
-// containers' images come from: nothing on this host's loopback is within its
-// reach. The listener is closed when the test ends.
+// Listen opens a port in the engine's own network. The engine and its containers get images from
+// there: they cannot reach this host's loopback. The listener closes when the test ends.
 func (e Engine) Listen(tb testing.TB, address string) net.Listener {
 	tb.Helper()
 	pid, err := e.pid()
@@ -173,8 +172,8 @@ func (e Engine) Listen(tb testing.TB, address string) net.Listener {
 	return l
 }
 
-// Serve answers HTTP in the engine's own network until the test ends and
-// returns the address, which for the engine is "127.0.0.1:PORT".
+// Serve answers HTTP in the engine's own network until the test ends, and returns the address,
+// which for the engine is "127.0.0.1:PORT".
 func (e Engine) Serve(tb testing.TB, address string, handler http.Handler) string {
 	tb.Helper()
 	l := e.Listen(tb, address)
@@ -184,7 +183,7 @@ func (e Engine) Serve(tb testing.TB, address string, handler http.Handler) strin
 	return l.Addr().String()
 }
 
-// pid is that of the engine, from the record that its supervisor keeps.
+// pid is the process of the engine, from the record that its supervisor keeps.
 func (e Engine) pid() (int, error) {
 	text, err := os.ReadFile(filepath.Join(e.Home, "run", "engine.json"))
 	if err != nil {
@@ -202,8 +201,8 @@ func (e Engine) pid() (int, error) {
 	return record.Engine.PID, nil
 }
 
-// ListenIn opens a port in another network, named by a file of it. A socket stays in the network in
-// which it was made, so only the thread that makes it goes there, and is not
+// ListenIn opens a port in another network, which a file names. A socket stays in the network in
+// which it was made. So only the thread that makes the socket enters that network, and is not
 // used again.
 func ListenIn(network, address string) (net.Listener, error) {
 	type result struct {

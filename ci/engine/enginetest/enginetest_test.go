@@ -22,7 +22,7 @@ import (
 	"github.com/dsbuild/dsbuild/pipeline/engine"
 )
 
-// base is the tar that every installation has.
+// base is the tar of the base that every installation has.
 func base(t *testing.T) string {
 	t.Helper()
 	tar := (&engine.Bases{Home: Own(t).Home}).There("bookworm")
@@ -32,7 +32,7 @@ func base(t *testing.T) string {
 	return tar
 }
 
-// client connects to an engine for as long as the test runs.
+// client connects to an engine until the test ends.
 func client(t *testing.T, e Engine) *dagger.Client {
 	t.Helper()
 	t.Setenv("_EXPERIMENTAL_DAGGER_CLI_BIN", e.CLI())
@@ -111,8 +111,8 @@ func newRegistry(t *testing.T) *registry.Registry {
 	return reg
 }
 
-// An image is pulled, over plain HTTP as it is the engine's loopback, by its
-// reference and by a Dockerfile, and its digest is the registry's.
+// An image is pulled by its reference and by a Dockerfile, over plain HTTP because the registry
+// is on the engine's loopback. Its digest is the registry's.
 func TestRegistry(t *testing.T) {
 	own, tar := Own(t), base(t)
 	reg := newRegistry(t)
@@ -123,7 +123,7 @@ func TestRegistry(t *testing.T) {
 	ref := own.Serve(t, "127.0.0.1:0", reg) + "/dsbuild/base:bookworm"
 	c := client(t, own)
 	pulled := c.Container().From(ref)
-	// An engine that had these bytes from another registry names that one.
+	// An engine that has the same bytes from another registry names that one.
 	if got, err := pulled.ImageRef(t.Context()); err != nil || !strings.HasSuffix(got, "/dsbuild/base:bookworm@"+digest) {
 		t.Errorf("image %q, %v; want digest %s of %s", got, err, digest, ref)
 	}
@@ -142,9 +142,9 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// What a site needs reaches the engine: its file names a mirror of docker.io,
-// which has a certificate of the site's own authority; another registry is found
-// by the proxy of the environment, of which the containers are told too.
+// A site's settings reach the engine. The site's file names a mirror of docker.io, which has a
+// certificate of the site's own authority. The proxy of the environment leads to another
+// registry, and containers get that proxy too.
 func TestSite(t *testing.T) {
 	tar := base(t)
 	const mirror, proxied = "127.0.0.1:5077", "registry.example:80"
@@ -168,7 +168,7 @@ func TestSite(t *testing.T) {
 	tls := &httptest.Server{Listener: e.Listen(t, mirror), Config: &http.Server{Handler: mirrored}}
 	tls.StartTLS()
 	t.Cleanup(tls.Close)
-	e.Serve(t, "127.0.0.1:3128", through) // it takes a proxy's requests as its own
+	e.Serve(t, "127.0.0.1:3128", through) // it accepts a proxy's requests
 	c := client(t, e)
 	if out := run(t, c.Container().From(dockerfiles.DefaultImage), "python3 --version"); !strings.HasPrefix(out, "Python 3.11") {
 		t.Errorf("the mirror's image has %q", out)

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package nodestest gives a test real OpenSSH nodes for as long as it runs.
+// Package nodestest gives a test real OpenSSH nodes while it runs.
 package nodestest
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/dsbuild/dsbuild/ci/nodes"
 )
 
-// Up runs nodes until the test ends. With -short the test is skipped. So it is without
-// an OpenSSH server, but fails then where the variable CI is true. opt.Dir may be empty.
+// Up runs nodes until the test ends. With -short it skips the test. Without an OpenSSH server it
+// skips the test too, but fails it if the variable CI is true. opt.Dir may be empty.
 func Up(tb testing.TB, opt nodes.Options) *nodes.Fleet {
 	tb.Helper()
 	if testing.Short() {

@@ -17,8 +17,7 @@ import (
 )
 
 // Sudo makes sure that this machine has sudo, and that the test runs as root, which may become
-// any other user. Without it the test is skipped, but fails where the
-// variable CI is true.
+// any other user. Otherwise it skips the test, but fails it if the variable CI is true.
 func Sudo(tb testing.TB) {
 	tb.Helper()
 	if os.Geteuid() != 0 {
@@ -30,16 +29,15 @@ func Sudo(tb testing.TB) {
 	}
 }
 
-// SudoUser is the user as whom SudoShell runs commands. SudoPassword is the password that sudo asks
+// SudoUser is the user of SudoShell's commands, and SudoPassword the password that sudo asks
 // for.
 const (
 	SudoUser     = "daemon"
 	SudoPassword = "secret"
 )
 
-// SudoShell is a shell in which SudoUser has real sudo with these lines in its
-// sudoers. It has an /etc/sudoers and an /etc/shadow of its own, that the machine
-// does not see.
+// SudoShell is a shell in which SudoUser has real sudo with these lines in its sudoers. It has
+// its own /etc/sudoers and /etc/shadow, which the machine does not see.
 func SudoShell(tb testing.TB, sudoers string) []string {
 	tb.Helper()
 	Sudo(tb)

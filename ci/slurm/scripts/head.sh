@@ -1,11 +1,11 @@
 #!/bin/bash
-# The first process of a cluster's own namespaces (mount, process, network,
-# host name, IPC): it makes them a login node with the controller on it. All of
-# the cluster ends with it, and it ends when its standard input does.
+# The first process in the namespaces of a cluster (mount, process, network, host name, IPC). It
+# makes them a login node with the controller. The whole cluster ends with this process, which
+# ends when its standard input does.
 #
-# DIR is the cluster's folder, HEAD the address of this node, PYENV the Python
-# environment or nothing. The lock on file descriptor 3 says that it lives; a
-# line goes to 4 when nodes can be connected.
+# DIR is the folder of the cluster, HEAD the address of this node, PYENV the Python environment
+# or empty. The lock on file descriptor 3 shows that the cluster lives; a line goes to 4 when
+# nodes can be connected.
 set -eu
 umask 022
 : "${DIR:?}" "${HEAD:?}" "${PYENV?}"
@@ -34,5 +34,5 @@ setpriv --reuid=munge --regid=munge --clear-groups \
 	</dev/null >"$DIR/log/munged.log" 2>&1 &
 slurmctld -D </dev/null >"$DIR/log/slurmctld.log" 2>&1 &
 
-# Nobody writes: this is the end of whoever holds the other end.
+# Nobody writes here: the read ends when the program at the other end does.
 read -r _ || true

@@ -1,7 +1,6 @@
 #!/bin/bash
-# The first process of a node: it moves into the root that was made, runs
-# slurmd and waits for orphans. The node is on for as long as it lives, whether
-# slurmd does or not.
+# The first process of a node: it enters the new root, runs slurmd and waits for orphans. The
+# node is on while this process lives, with or without slurmd.
 set -eu
 cd "$1"
 mount -t proc proc proc

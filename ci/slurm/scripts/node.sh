@@ -1,13 +1,13 @@
 #!/bin/bash
-# Makes the namespaces (mount, network, host name, IPC) in which it was started
-# a node, and starts it. Its processes have a namespace of their own, which is
-# a child of the head's: process 1 here is the head's first.
+# Makes the namespaces in which it was started (mount, network, host name, IPC) a node, and
+# starts the node. Its processes have their own namespace, a child of the namespace of the head:
+# process 1 here is the first process of the head.
 #
-# The node has the system's folders of this machine and the cluster's folder
-# DIR, which all nodes share. What it writes elsewhere is its own and gone with
-# it: its disk is in memory, DISK is its size. NAME and ADDRESS are the node's,
-# PYENV is the Python environment or nothing, GPUS how many it pretends to have.
-# It writes a line to file descriptor 3 when slurmd is about to start.
+# The node has the system folders of this machine, and the folder of the cluster, DIR, which all
+# nodes share. Other files that it writes are its own and end with it: its disk is in memory,
+# with the size DISK. NAME and ADDRESS are those of the node, PYENV is the Python environment or
+# empty, GPUS the number of GPUs that it claims to have. It writes a line to file descriptor 3
+# when slurmd is about to start.
 set -eu
 umask 022
 : "${DIR:?}" "${NAME:?}" "${ADDRESS:?}" "${DISK:?}" "${GPUS:?}" "${PYENV?}"
@@ -17,7 +17,7 @@ root=$disk/root
 network() {
 	hostname "$NAME"
 	ip link set lo up
-	# One that was switched off a moment ago may still have its cable.
+	# A node that was switched off a moment ago may still have its network link.
 	nsenter --target=1 --net ip link delete "$NAME" 2>/dev/null || true
 	ip link add eth0 type veth peer name "$NAME" netns 1
 	ip address add "$ADDRESS/16" dev eth0
@@ -25,15 +25,15 @@ network() {
 	nsenter --target=1 --net ip link set "$NAME" master br0 up
 }
 
-# overlay SOURCE TARGET: a copy of a folder whose changes go to the disk.
+# overlay SOURCE TARGET: a copy of a folder, whose changes go to the disk.
 overlay() {
 	local changes=$disk/changes$2
 	mkdir -p "$changes/upper" "$changes/work" "$root$2"
 	mount -t overlay -o "lowerdir=$1,upperdir=$changes/upper,workdir=$changes/work" "$NAME" "$root$2"
 }
 
-# The root is itself a folder of the disk. Nothing of this machine is in it but
-# the system: a file is on all nodes if it is in DIR, or was brought there.
+# The root itself is a folder of the disk. It has only the system of this machine: a file is on
+# all nodes if it is in DIR, or was brought there.
 system() {
 	mount -t tmpfs -o "size=$DISK,mode=755" "$NAME" "$disk"
 	mkdir "$root"

@@ -20,7 +20,7 @@ import (
 func main() {
 	opt := slurm.Options{Log: func(line string) { fmt.Fprintln(os.Stderr, line) }}
 	flag.IntVar(&opt.Nodes, "nodes", 4, "number of compute nodes")
-	flag.IntVar(&opt.GPUs, "gpus", 0, "GPUs that a node says it has")
+	flag.IntVar(&opt.GPUs, "gpus", 0, "GPUs that a node claims to have")
 	python := flag.Bool("python", false, "a Python environment with torch and jax")
 	flag.Parse()
 	if *python {
@@ -40,10 +40,10 @@ func openShell(ctx context.Context, opt slurm.Options) (err error) {
 	defer func() { err = errors.Join(err, c.Down()) }()
 	fmt.Fprintf(os.Stderr, "%d nodes; the home that all share is %s; Python: %s\n", len(c.Nodes), c.Home, c.Python)
 	cmd := c.Command(ctx, "bash")
-	cmd.SysProcAttr.Setpgid = false // the terminal is its own
+	cmd.SysProcAttr.Setpgid = false // it must get the terminal
 	cmd.Env = append(cmd.Env, "TERM="+os.Getenv("TERM"))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Run(); !errors.As(err, new(*exec.ExitError)) { // whatever the last command ended with
+	if err := cmd.Run(); !errors.As(err, new(*exec.ExitError)) { // the exit code of the last command does not matter
 		return err
 	}
 	return nil

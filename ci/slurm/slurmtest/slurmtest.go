@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package slurmtest gives a test a real Slurm for as long as it runs.
+// Package slurmtest gives a test a real Slurm while it runs.
 package slurmtest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/dsbuild/dsbuild/internal/hint"
 )
 
-// Up runs a cluster until the test ends. With -short the test is skipped. Where none can
-// run, for want of root or of Debian's packages, it is skipped too, but fails where the
+// Up runs a cluster until the test ends. With -short it skips the test. If no cluster can run,
+// because root or Debian's packages are missing, it skips the test too, but fails it if the
 // variable CI is true.
 func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 	tb.Helper()
@@ -42,8 +42,8 @@ func Up(tb testing.TB, opt slurm.Options) *slurm.Cluster {
 	return c
 }
 
-// Eventually asks until the answer is yes, and ends the test if the answer does not come within the
-// limit. what names the awaited event.
+// Eventually repeats a question until the answer is yes, and ends the test if that takes longer
+// than the limit. what names the awaited event.
 func Eventually(tb testing.TB, limit time.Duration, what string, ask func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(limit); !ask(); time.Sleep(100 * time.Millisecond) {
