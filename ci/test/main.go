@@ -54,8 +54,7 @@ func runAll(ctx context.Context, l *list) error {
 	if err != nil {
 		return err
 	}
-	// Fuzzing runs even if a test has failed: its findings matter too.
-	err = errors.Join(goTest(ctx, l), child.Run(ctx, os.Stdout, "go", "run", "./ci/fuzz", "5s"))
+	err = goTest(ctx, l)
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only for a message
 	fmt.Printf("the tests ran with: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {

@@ -204,7 +204,7 @@ func tidyUp(t *testing.T) {
 
 // An announced file reaches all nodes at once. One node has no space for two copies, and still
 // gets its copy.
-func spread(t *testing.T) {
+func broadcast(t *testing.T) {
 	nodes := []string{"node01", "node02", "node03"}
 	d := newDialer(t, options(t, nodes...))
 	_, data := remotetest.Blob(20<<20, "")
