@@ -75,9 +75,11 @@ toolkit-nvcc12)
     cp "$DSBUILD_CUDA/packages/nvidia/cuda_nvcc/bin/ptxas" "$DSBUILD_CUDA/bin/ptxas-12.8"
     chmod 755 "$DSBUILD_CUDA/bin/ptxas-12.8"
     rm -r "$DSBUILD_CUDA/packages"
-    # glibc has functions of these names since 2.41 and 2.42, which throw nothing.
+    # glibc has functions of these names too, which throw nothing (nothrow.h).
     math=$DSBUILD_CUDA/include/crt/math_functions.h
-    sed -E 's/((rsqrt|sinpi|cospi)f?\((double|float) x\));/\1 DSBUILD_NOTHROW;/' "$math" >"$math.new"
+    sed -E \
+        -e 's/((sinpi|cospi)f?\((double|float) x\));/\1 DSBUILD_NOTHROW_PI;/' \
+        -e 's/(rsqrtf?\((double|float) x\));/\1 DSBUILD_NOTHROW_RSQRT;/' "$math" >"$math.new"
     { cat "$here/nothrow.h" "$math.new"; } >"$math"
     rm "$math.new"
     collect_cuda12
