@@ -115,7 +115,7 @@ func TestNvccRoot(t *testing.T) {
 	context["nvcc.py"] = strings.Replace(context["nvcc.py"], NvccSHA256(), sum, 1)
 	context["uv"] = `#!/bin/sh
 for arg do case $before in --target) to=$arg ;; esac; before=$arg; done
-[ -z "${to-}" ] || { mkdir -p "$to/nvidia/one/include/crt"; echo 'extern double rsqrt(double x);' >"$to/nvidia/one/include/crt/math_functions.h"; echo 12.4 >"$to/nvidia/one/include/both.h"; mkdir -p "$to/nvidia/cuda_nvcc/bin"; echo >"$to/nvidia/cuda_nvcc/bin/ptxas"; }
+[ -z "${to-}" ] || { mkdir -p "$to/nvidia/one/include/crt"; printf 'extern double %s(double x);\n' rsqrt sinpi >"$to/nvidia/one/include/crt/math_functions.h"; echo 12.4 >"$to/nvidia/one/include/both.h"; mkdir -p "$to/nvidia/cuda_nvcc/bin"; echo >"$to/nvidia/cuda_nvcc/bin/ptxas"; }
 `
 	for name, text := range context {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
@@ -126,11 +126,11 @@ for arg do case $before in --target) to=$arg ;; esac; before=$arg; done
 site=$(env/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir -p "$site/nvidia/blas/include" "$site/nvidia/blas/lib"
 echo 12.8 >"$site/nvidia/blas/include/both.h"; echo >"$site/nvidia/blas/include/blas.h"; echo >"$site/nvidia/blas/lib/libblas.so.12"
-sh build.sh toolkit && cd cuda && find include lib64 ! -type d | sort && cat include/both.h && grep rsqrt include/crt/math_functions.h && g++ -fsyntax-only -x c++ include/crt/math_functions.h`)
+sh build.sh toolkit && cd cuda && find include lib64 ! -type d | sort && cat include/both.h && grep ^extern include/crt/math_functions.h && g++ -fsyntax-only -x c++ include/crt/math_functions.h`)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "DSBUILD_ENV="+dir+"/env", "DSBUILD_CUDA="+dir+"/cuda", "ROAD=nvcc12", "TOOLKIT=12.4", "PINS=", "DSBUILD_SITE=/dev/null", "DSBUILD_TOOLKIT_DEB="+file)
 	out, err := cmd.CombinedOutput()
-	const want = "include/blas.h\ninclude/both.h\ninclude/crt/math_functions.h\nlib64/libblas.so\nlib64/libblas.so.12\n12.4\nextern double rsqrt(double x) DSBUILD_NOTHROW;\n"
+	const want = "include/blas.h\ninclude/both.h\ninclude/crt/math_functions.h\nlib64/libblas.so\nlib64/libblas.so.12\n12.4\nextern double rsqrt(double x) DSBUILD_NOTHROW_RSQRT;\nextern double sinpi(double x) DSBUILD_NOTHROW_PI;\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%v\n%s", err, out)
 	}
