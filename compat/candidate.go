@@ -29,7 +29,7 @@ func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
 	a.toolchain = Toolchain{
 		CUDASource: c.source.Source, Environment: c.environment, Nvcc: c.source.Nvcc, Python: c.python,
 		DeepSpeed: w.deepspeed.Version, Source: w.deepspeed.SHA256,
-		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: c.torch.pinsFor(c.python), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
+		Torch: c.torch.Version, CUDA: c.torch.CUDA, Index: c.torch.Index, TorchHash: c.torch.SHA256[c.python], Standard: c.torch.Standard, Toolkit: a.toolkitVersion(), Pins: a.pins(), CPU: w.spec.CPU, Glibc: w.spec.Glibc,
 	}
 	if a.toolchain.CPU == "" {
 		a.toolchain.CPU = wheel.CPUv3
@@ -58,10 +58,18 @@ func (a *evaluation) addNote(format string, args ...any) {
 	a.notes = append(a.notes, fmt.Sprintf(format, args...))
 }
 
-func (t Torch) pinsFor(python string) []string {
+// pins lists the requirements that replace those of all toolchains: of this torch, and of this
+// release of DeepSpeed.
+func (a *evaluation) pins() []string {
+	all := slices.Clone(a.torch.Pins)
+	for _, l := range a.Limits {
+		if compareVersions(a.deepspeed.Version, l.Until) < 0 {
+			all = append(all, l.Pins...)
+		}
+	}
 	var out []string
-	for _, p := range t.Pins {
-		if p.FromPython == "" || compareVersions(python, p.FromPython) >= 0 {
+	for _, p := range all {
+		if (p.FromPython == "" || compareVersions(a.python, p.FromPython) >= 0) && !slices.Contains(out, p.Requirement) {
 			out = append(out, p.Requirement)
 		}
 	}

@@ -89,7 +89,7 @@ func (e *explainer) checkPython() {
 	case e.environmentsNamed:
 		e.found.add("%s has Python %s, not %s", e.environments[0].Name, joinWords(e.environments[0].Pythons), p)
 	default:
-		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, or --builder host with a python%s on PATH", p, e.pythonsByEnvironment(), p)
+		e.found.add("no base has Python %s (%s): give your own interpreter: --env PYTHON, --base IMAGE, or --builder host with a python%s on PATH or of uv (uv python install %s)", p, e.pythonsByEnvironment(), p, p)
 	}
 	e.spec.Python = ""
 }

@@ -18,11 +18,12 @@ type DeepSpeed struct {
 }
 
 // Limit is a reason why releases of DeepSpeed before Until cannot be built for
-// some archs, or for torch from TorchFrom on.
+// some archs, or for torch from TorchFrom on, or need other pins.
 type Limit struct {
 	Until     string `json:"until"`
 	MaxArch   string `json:"max_arch,omitempty"`   // no higher one with device code
 	TorchFrom string `json:"torch_from,omitempty"` // not with this torch or a newer one
+	Pins      []Pin  `json:"pins,omitempty"`       // requirements that they need otherwise than pinned
 	Why       string `json:"why"`
 }
 

@@ -3,6 +3,7 @@ package hostbuilder
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,12 +96,24 @@ func TestGroundToChooseFrom(t *testing.T) {
 		"python3.13": "#!/bin/sh\necho 'version 3.13 is not installed' >&2; exit 127\n",
 		"gcc":        "#!/bin/sh\necho 12.2.0\n", "g++": "#!/bin/sh\n", "gcc-13": "#!/bin/sh\necho 13\n", "g++-13": "#!/bin/sh\n", "gcc-14": "#!/bin/sh\necho 14\n",
 	})
-	b, err := New(t.Context(), Options{Dir: t.TempDir(), Environ: []string{"PATH=" + dir}})
+	uv := filepath.Join(t.TempDir(), "pythons")
+	for name, version := range map[string]string{"cpython-3.13.0 odd": "3.13.0", "cpython-3.9.5-linux-x86_64-gnu": "3.9.5", "cpython-3.14.0-linux-x86_64-gnu": "3.14.0"} {
+		bin := filepath.Join(uv, name, "bin")
+		script := fmt.Sprintf("#!/bin/sh\nprintf '%s\\t%s/python\\tvenv,ensurepip,pip,Python.h\\n'\n", version, bin)
+		err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "python3."+strings.Split(version, ".")[1]), []byte(script), 0o755))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := New(t.Context(), Options{Dir: t.TempDir(), Environ: []string{"PATH=" + dir, "UV_PYTHON_INSTALL_DIR=" + uv}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := b.Environment()
-	if !slices.Equal(g.Pythons, []string{"3.9"}) || !slices.Equal(g.GCCs, []string{"12", "13"}) {
+	if i := slices.IndexFunc(g.Interpreters, func(i pipeline.Interpreter) bool { return i.Minor() == "3.9" }); i < 0 || g.Interpreters[i].Path != "/opt/py/bin/python3.9" {
+		t.Errorf("a Python of uv is taken before the one on PATH: %+v", g.Interpreters)
+	}
+	if !slices.Equal(g.Pythons, []string{"3.9", "3.14"}) || !slices.Equal(g.GCCs, []string{"12", "13"}) {
 		t.Errorf("%q %q", g.Pythons, g.GCCs)
 	}
 	env := &pipeline.PythonEnvironment{CUDAHome: "/conda", Nvcc: "12.4"}

@@ -48,14 +48,18 @@ path=$(
             printf '%s:' "$dir"
         fi
     done
+    # Those that uv has installed come last.
+    for dir in "${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-${HOME-}/.local/share}/uv/python}"/cpython-*/bin; do
+        [ ! -d "$dir" ] || printf '%s:' "$dir"
+    done
 )
 
 # each PATTERN...: the programs of path whose names match, in its order, those of one
-# directory once.
+# directory once. Makefiles and scripts of others stumble over a directory with odd characters.
 each() (
     IFS=: real=
     for dir in $path; do
-        case $dir in /*) ;; *) continue ;; esac
+        case $dir in *[!A-Za-z0-9_./+@,~-]*) continue ;; /*) ;; *) continue ;; esac
         place=$(cd -P "$dir" 2>/dev/null && pwd) || continue
         case ":$real:" in *":$place:"*) continue ;; esac
         real=$real:$place
