@@ -291,11 +291,18 @@ func auditStep() Step {
 	}
 }
 
+// smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
 func smokeStep(tc compat.Toolchain) Step {
+	var forGPU []string
+	for _, op := range tc.Ops {
+		if op.DeviceCode {
+			forGPU = append(forGPU, op.Name)
+		}
+	}
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
-		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU)},
+		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU), "DSBUILD_GPU_OPS": strings.Join(forGPU, " ")},
 		Args: tc.OpNames(false),
 	}
 }
