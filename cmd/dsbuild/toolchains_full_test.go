@@ -114,28 +114,33 @@ func TestFullToolchainsOlder(t *testing.T) {
 }
 
 // Older releases of DeepSpeed are compiled for the newest torch, or for the newest that
-// they work with.
+// they work with; two also for a torch of CUDA 12.
 func TestFullToolchainsReleases(t *testing.T) {
-	for _, c := range [][]string{
-		{"0.14.0", "2.3.1"},
-		{"0.14.4", "2.15.0"},
-		{"0.14.5", "2.15.0"},
-		{"0.15.4", "2.15.0"},
-		{"0.16.2", "2.15.0"},
-		{"0.16.4", "2.15.0"},
-		{"0.17.4", "2.15.0"},
-		{"0.17.6", "2.15.0"},
-		{"0.18.0", "2.15.0"},
-		{"0.18.9", "2.15.0"},
-		{"0.19.0", "2.15.0"},
-		{"0.19.4", "2.15.0"},
-		{"0.19.6", "2.15.0"},
-		{"0.19.8", "2.15.0"},
+	for _, c := range []struct {
+		release, torch string
+		args           []string
+	}{
+		{"0.14.0", "2.3.1", nil},
+		{"0.14.4", "2.15.0", nil},
+		{"0.14.5", "2.15.0", nil},
+		{"0.15.4", "2.15.0", nil},
+		{"0.16.2", "2.15.0", nil},
+		{"0.16.4", "2.15.0", nil},
+		{"0.17.4", "2.15.0", nil},
+		{"0.17.6", "2.15.0", nil},
+		{"0.18.0", "2.15.0", nil},
+		{"0.18.9", "2.15.0", nil},
+		{"0.19.0", "2.15.0", nil},
+		{"0.19.4", "2.15.0", nil},
+		{"0.19.6", "2.15.0", nil},
+		{"0.19.8", "2.15.0", nil},
+		{"0.15.4", "2.8.0", []string{"--torch", "2.8"}},
+		{"0.18.9", "2.8.0", []string{"--torch", "2.8"}},
 	} {
-		a := build(t, "--gpu", "A100", "--deepspeed", c[0], "-o", t.TempDir())
-		if m := a.Manifest; m.Torch != c[1] {
-			t.Errorf("DeepSpeed %s: torch %s, want %s", c[0], m.Torch, c[1])
+		a := build(t, append(c.args, "--gpu", "A100", "--deepspeed", c.release, "-o", t.TempDir())...)
+		if m := a.Manifest; m.Torch != c.torch {
+			t.Errorf("DeepSpeed %s: torch %s, want %s", c.release, m.Torch, c.torch)
 		}
-		t.Logf("result: DeepSpeed %s: %s", c[0], a.Manifest.Name)
+		t.Logf("result: DeepSpeed %s: %s", c.release, a.Manifest.Name)
 	}
 }
