@@ -34,6 +34,7 @@ func (t *Tables) evaluate(w *requirements, c candidate) *evaluation {
 	if a.toolchain.CPU == "" {
 		a.toolchain.CPU = wheel.CPUv3
 	}
+	a.chooseABI()
 	a.checkEnvironment()
 	a.checkDriver()
 	if a.impossible || !a.findCUDA() {
@@ -201,6 +202,9 @@ func (a *evaluation) chooseOps() {
 // fitOp gives an op its archs, or returns the reason why it cannot be built.
 func (a *evaluation) fitOp(op *Op) string {
 	if why := op.absentFrom(a.deepspeed.Version); why != "" {
+		return why
+	}
+	if why := op.unprovenAs(a.toolchain.ABI); why != "" {
 		return why
 	}
 	if len(op.Needs.CUDASources) > 0 && !slices.Contains(op.Needs.CUDASources, a.source.Source) {
@@ -426,6 +430,7 @@ func (a *evaluation) finishedToolchain() Toolchain {
 	for _, arch := range a.archsTorchLacks() { // of --arch alone: a torch of one's own may have it
 		a.addRemark("torch %s itself has no code for arch %s", tc.Torch, a.archWithGPUs(arch))
 	}
+	a.remarkProofs()
 	tc.Remarks = a.remarks
 	tc.Notes = append(slices.Clone(a.requirements.notes), a.notes...)
 	return tc

@@ -135,14 +135,14 @@ func (e *explainer) checkOps() {
 	for i, op := range e.ops {
 		why := ""
 		if e.byName[i] {
-			why = cmp.Or(op.absentFrom(e.deepspeed.Version), e.archsRefused(op))
+			why = cmp.Or(op.absentFrom(e.deepspeed.Version), e.archsRefused(op), op.unprovenAs(e.spec.ABI))
 		}
 		if why == "" {
 			ops, byName = append(ops, op), append(byName, e.byName[i])
 			continue
 		}
 		e.found.add("%s", why)
-		if op.absentFrom(e.deepspeed.Version) == "" {
+		if op.absentFrom(e.deepspeed.Version) == "" && e.archsRefused(op) != "" {
 			e.found.advise(gpusFor(op))
 		}
 	}

@@ -108,8 +108,10 @@ func (c *fitCheck) takesPython() bool {
 	f.Tag = cmp.Or(f.Tag, cpythonTag(firstTwo(f.Python)))
 	stable, isStable := strings.CutSuffix(c.m.Python, "+") // of that version or a newer one
 	switch {
-	case len(c.tags) > 0:
+	case len(c.tags) > 0 && (!isStable || !olderMinor(f.Python, stable)):
 		return slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], f) })
+	case len(c.tags) > 0:
+		return false
 	case isStable:
 		return installsPython(cpythonTag(stable), "abi3", f)
 	}
@@ -136,10 +138,22 @@ func (c *fitCheck) checkTorch() {
 	case c.f.Python == "" || c.m.Torch == "":
 	case c.f.Torch == "":
 		c.addReason("built against torch %s, but this node's environment has no torch", firstTwo(c.m.Torch))
+	case c.m.TorchABI != nil && c.m.TorchABI.Stable:
+		c.checkStableTorch(c.m.TorchABI.Min)
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
 	case preRelease(c.f.Torch):
 		c.addRemark("this node's torch %s is not a release: ops built against torch %s may not load with it", c.f.Torch, c.m.Torch)
+	}
+}
+
+// checkStableTorch compares a torch with the oldest that a wheel of the stable ABI serves.
+func (c *fitCheck) checkStableTorch(oldest string) {
+	switch {
+	case olderMinor(c.f.Torch, oldest):
+		c.addReason("built for torch %s and newer, but this node has %s", oldest, firstTwo(c.f.Torch))
+	case preRelease(c.f.Torch) && firstTwo(c.f.Torch) == firstTwo(oldest):
+		c.addRemark("this node's torch %s is not a release: ops built for torch %s may not load with it", c.f.Torch, oldest)
 	}
 }
 
@@ -175,7 +189,12 @@ func (c *fitCheck) checkCUDA() {
 
 // boundToCUDA reports whether any op loads only under a torch of its CUDA. An op that the tables
 // lack counts as such an op.
+//
+// An op of the stable ABI without device code needs nothing of CUDA's.
 func (c *fitCheck) boundToCUDA() bool {
+	if c.m.TorchABI != nil && c.m.TorchABI.Stable {
+		return c.hasDeviceCode()
+	}
 	return c.hasDeviceCode() || slices.ContainsFunc(c.m.Ops, func(name string) bool {
 		i := slices.IndexFunc(c.Ops, func(o Op) bool { return o.Name == name })
 		return i < 0 || c.Ops[i].boundToCUDA(c.m.Version)
@@ -188,6 +207,9 @@ func (c *fitCheck) hasDeviceCode() bool { return len(c.m.Archs)+len(c.m.PTX) > 0
 // checkABI compares the C++ ABI of the wheel with that of torch: code compiled for one
 // std::string finds no function of a torch compiled for the other.
 func (c *fitCheck) checkABI() {
+	if c.m.TorchABI != nil && c.m.TorchABI.Stable {
+		return
+	}
 	if c.f.CXX11ABI == nil || c.m.Torch == "" || len(c.m.Ops) == 0 || *c.f.CXX11ABI == c.m.CXX11ABI {
 		return
 	}

@@ -121,6 +121,8 @@ func (c *fitCase) setWheel(key, value string) bool {
 		m.CPU = level(value)
 	case key == "abi":
 		m.CXX11ABI = value == "new"
+	case key == "stable":
+		m.TorchABI = &wheel.TorchABI{Stable: true, Min: value}
 	case key == "oparchs":
 		op, archs, _ := strings.Cut(value, " ")
 		m.OpArchs = map[string]wheel.DeviceCode{op: {Archs: list(archs)}}

@@ -128,6 +128,12 @@ func (f *fixer) values() []value {
 	if !spec.Foreign {
 		version("--deepspeed", func(s *wheel.Spec) *string { return &s.DeepSpeed }, releases(f.DeepSpeeds))
 	}
+	if abi := spec.ABI; abi != "" {
+		out = append(out, value{
+			func(r *request) { r.spec.ABI = abi },
+			func() []change { return []change{{"--abi torch", func(r *request) { r.spec.ABI = "" }}} }, false,
+		})
+	}
 	return out
 }
 

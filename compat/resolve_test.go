@@ -63,6 +63,8 @@ func (a *ask) set(t *testing.T, tt *Tables, flag, v string) {
 		a.spec.Driver = v
 	case "--cpu":
 		a.spec.CPU = wheel.CPULevel(v)
+	case "--abi":
+		a.spec.ABI = wheel.ABI(strings.TrimPrefix(v, "torch"))
 	case "--deepspeed":
 		a.spec.DeepSpeed = v
 	case "--source":
@@ -163,6 +165,10 @@ func answer(tc Toolchain, err error) string {
 		if part[1] != "" {
 			out += ", " + part[0] + part[1]
 		}
+	}
+	if tc.ABI == wheel.StableABI {
+		torch, cuda, python := tc.Serves()
+		out += fmt.Sprintf(", for torch %s and newer, CUDA %s, Python %s", torch, cuda, python)
 	}
 	for _, r := range tc.Remarks {
 		out += "\n  remark: " + r

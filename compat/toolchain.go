@@ -37,6 +37,10 @@ type BuildEnvironment struct {
 // linked, on every base: torch's own since 2.7.
 const LinkGlibc = "2.28"
 
+// StableTorch is the oldest torch, X.Y, that has all of the stable ABI that dsbuild's headers use
+// (pipeline/scripts/stable): a function of the dispatcher, strings, streams of CUDA.
+const StableTorch = "2.10"
+
 // Toolchain holds all choices for a build, resolved: no step chooses anything later.
 type Toolchain struct {
 	CUDASource  CUDASource
@@ -52,6 +56,8 @@ type Toolchain struct {
 	Nvcc        bool           // whether there is a real nvcc, not a stand-in
 	GCC         string         // major to call for; "" for the build environment's own gcc
 	Python      string         // X.Y
+	ABI         wheel.ABI      // TorchMinor or StableABI
+	PythonFrom  string         // X.Y of the oldest Python that a wheel of the stable ABI serves; "" for TorchMinor
 	Pins        []string       // requirements that this torch needs otherwise than pinned: "numpy==1.26.4"
 	CPU         wheel.CPULevel //
 	Glibc       string         // X.Y of the oldest node, which the audit checks; "" where none was named
@@ -78,7 +84,8 @@ type Op struct {
 	Bound      *Span    `json:"bound,omitempty"` // releases of DeepSpeed that load it only under a torch of its CUDA; those with device code always are so
 	Patch      string   `json:"patch,omitempty"` // correction to DeepSpeed's sources, by name (pipeline/scripts)
 	Earlier    *Earlier `json:"earlier,omitempty"`
-	Kind       string   `json:"kind,omitempty"` // how people know it, for the printed table
+	Stable     *Proof   `json:"stable,omitempty"` // what was proven of it with torch's stable ABI; nil: nothing
+	Kind       string   `json:"kind,omitempty"`   // how people know it, for the printed table
 
 	Archs []wheel.Arch `json:"-"`
 }
@@ -140,6 +147,15 @@ type LeftOp struct {
 // HasDeviceCode reports whether any op of the toolchain has device code.
 func (tc Toolchain) HasDeviceCode() bool {
 	return slices.ContainsFunc(tc.Ops, func(o Op) bool { return o.DeviceCode })
+}
+
+// Serves returns the torch, the CUDA and the Python that the wheel is for, as its manifest names
+// them: of the stable ABI the oldest torch, the major of CUDA and the oldest Python.
+func (tc Toolchain) Serves() (torch, cuda, python string) {
+	if tc.ABI == wheel.StableABI {
+		return StableTorch, majorOf(tc.CUDA), tc.PythonFrom + "+"
+	}
+	return tc.Torch, tc.CUDA, tc.Python
 }
 
 // OpNames lists the names of the toolchain's ops; with device only those that

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path"
 	"path/filepath"
@@ -146,7 +147,7 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 	}
 	env := buildEnv(tc, src, opt)
 	p.Steps = []Step{
-		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(), auditStep(), smokeStep(tc),
+		sourceStep(src), compileStep(env), stripStep(tc, opt), packStep(tc), auditStep(), smokeStep(tc),
 	}
 	if err := p.setDigest(); err != nil {
 		return nil, err
@@ -158,6 +159,10 @@ func NewPlan(tc compat.Toolchain, src Source, base Base, opt Options) (*Plan, er
 		CPU:      string(tc.CPU), Base: wheel.Base{Ref: base.Ref, Digest: base.Digest}, Env: manifestEnv(env),
 		Toolchain:  wheel.Toolchain{Name: string(tc.CUDASource), Toolkit: tc.Toolkit, Nvcc: tc.Nvcc},
 		PlanDigest: p.Digest,
+	}
+	if tc.ABI == wheel.StableABI {
+		p.Manifest.TorchABI = &wheel.TorchABI{Stable: true, Min: compat.StableTorch}
+		p.Manifest.Torch, p.Manifest.CUDA, p.Manifest.Python = tc.Serves()
 	}
 	return p, nil
 }
@@ -234,9 +239,30 @@ func compileStep(env map[string]string) Step {
 		Scripts: append([]string{
 			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
 			"lean/core/torch/extension.h", "lean/core-python/torch/extension.h", "lean/types/torch/extension.h", "lean/types-python/torch/extension.h",
-		}, patchFiles(env)...), Inputs: []string{SourceStep}, Compile: true, Env: env,
+		}, slices.Concat(patchFiles(env), stableFiles(env))...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }
+
+// stableFiles returns the script names of what builds over torch's stable ABI, if env asks for it.
+func stableFiles(env map[string]string) []string {
+	if env[abiVariable] != string(wheel.StableABI) {
+		return nil
+	}
+	files := []string{"stable.py"}
+	err := fs.WalkDir(scripts, "scripts/stable", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			files = append(files, strings.TrimPrefix(name, "scripts/"))
+		}
+		return err
+	})
+	if err != nil {
+		panic(err) // it is part of the program
+	}
+	return files
+}
+
+// abiVariable tells the compile step the ABI, if that is not torch's C++ interface.
+const abiVariable = "DSBUILD_ABI"
 
 func stripStep(tc compat.Toolchain, opt Options) Step {
 	s := Step{
@@ -250,11 +276,15 @@ func stripStep(tc compat.Toolchain, opt Options) Step {
 }
 
 // packStep names the format in its environment, so that it is part of the plan's digest.
-func packStep() Step {
-	return Step{
+func packStep(tc compat.Toolchain) Step {
+	s := Step{
 		Name: PackStep, Title: "tag, pin torch, add the manifest and the SBOM", Image: Here, Inputs: []string{StripStep},
 		Env: map[string]string{"DSBUILD_PACK": wheel.PackFormat},
 	}
+	if tc.ABI == wheel.StableABI {
+		s.Env["DSBUILD_PACK_STABLE"] = wheel.StablePackFormat
+	}
+	return s
 }
 
 // manifestEnv leaves out the variables for places and speed: they do not change the wheel.
@@ -309,12 +339,13 @@ func smokeStep(tc compat.Toolchain) Step {
 
 // buildEnv returns the environment of the compile step.
 func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
+	torch, cuda, _ := tc.Serves()
 	env := map[string]string{
 		// Without it a machine with no GPU builds for the accelerator "cpu",
 		// where utils does not exist and is left out silently.
 		"DS_ACCELERATOR":  "cuda",
 		"DS_ENABLE_NINJA": "1",
-		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(tc.Torch, tc.CUDA, tc.Archs, tc.HasDeviceCode(), tc.CPU),
+		"DS_BUILD_STRING": "+" + src.localVersion() + wheel.LocalVersion(torch, cuda, tc.Archs, tc.HasDeviceCode(), tc.CPU),
 		"DSBUILD_CPU":     string(tc.CPU),
 		"DSBUILD_GCC":     tc.GCC,
 		"DSBUILD_OPS":     opArchs(tc),
@@ -344,6 +375,11 @@ func buildEnv(tc compat.Toolchain, src Source, opt Options) map[string]string {
 	}
 	for _, op := range tc.Ops {
 		env[op.Variable] = "1"
+	}
+	if tc.ABI == wheel.StableABI {
+		env[abiVariable], env["DSBUILD_TORCH_MIN"] = string(wheel.StableABI), compat.StableTorch
+		// dsbuild's headers need C++20, whatever torch does.
+		env["DSBUILD_CXX_STANDARD"] = "20"
 	}
 	if names := tc.Patches(); len(names) > 0 {
 		env["DSBUILD_PATCHES"] = strings.Join(names, " ")
@@ -411,7 +447,7 @@ func (p *Plan) auditFindings(c wheel.Contents) []string {
 		}
 	}
 	return wheel.Audit(c, wheel.Want{
-		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU, Glibc: p.Toolchain.Glibc, KeepDebug: p.Options.KeepDebug,
+		Ops: p.Toolchain.OpNames(false), Archs: archs, CPU: p.Toolchain.CPU, Glibc: p.Toolchain.Glibc, KeepDebug: p.Options.KeepDebug, TorchABI: p.Manifest.TorchABI,
 	})
 }
 
@@ -420,7 +456,11 @@ func (p *Plan) auditFindings(c wheel.Contents) []string {
 func (p *Plan) Print(w io.Writer) error {
 	tc := p.Toolchain
 	var b strings.Builder
-	fmt.Fprintf(&b, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, tc.Torch, tc.CUDA, tc.Python, tc.CPU)
+	torch, cuda, python := tc.Serves()
+	if tc.ABI == wheel.StableABI {
+		torch += " and newer (the stable ABI, built with " + tc.Torch + ")"
+	}
+	fmt.Fprintf(&b, "DeepSpeed %s for torch %s, CUDA %s, Python %s, %s\n", tc.DeepSpeed, torch, cuda, python, tc.CPU)
 	fmt.Fprintf(&b, "ops %s\narchs %s\n", strings.Join(tc.OpNames(false), ", "), archsOrNone(tc))
 	fmt.Fprintf(&b, "\nbase       %s\n             %s, glibc %s\n", strings.TrimSpace(p.Base.Ref+" "+p.Base.Digest), tc.Environment.Name, tc.Environment.Glibc)
 	fmt.Fprintf(&b, "toolchain  %s\n", tc.CUDASource)

@@ -96,6 +96,7 @@ func TestPlanGolden(t *testing.T) {
 		"host": planFor(t, wheel.Spec{GPUs: []string{"A100"}, CPU: wheel.CPUv4}, Source{},
 			Base{Ref: "host", Digest: "sha256:" + strings.Repeat("01", 32), Host: true}, Options{}, machine()),
 		"all-ops": planFor(t, wheel.Spec{GPUs: []string{"RTX 2080 Ti", "A100"}, Ops: []string{compat.AllOps}}, Source{}, Base{}, Options{}),
+		"stable":  planFor(t, wheel.Spec{GPUs: []string{"A100"}, ABI: wheel.StableABI}, Source{}, Base{}, Options{}),
 		"git": planFor(t, wheel.Spec{GPUs: []string{"A100"}, DeepSpeed: "0.20.0", Foreign: true}, Source{
 			Kind: SourceGit, Ref: "https://example.org/DeepSpeed@main", Version: "0.20.0",
 			Commit: strings.Repeat("c0ffee1", 6)[:40], SHA256: strings.Repeat("23", 32), File: "/tmp/x/deepspeed.tar.gz",

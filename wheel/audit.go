@@ -11,8 +11,9 @@ type Want struct {
 	Ops       []string
 	Archs     map[string][]Arch // of each op that is to have device code
 	CPU       CPULevel
-	Glibc     string // X.Y of the oldest machine that is to run it; "" where none was named
-	KeepDebug bool   // debug information was requested
+	Glibc     string    // X.Y of the oldest machine that is to run it; "" where none was named
+	KeepDebug bool      // debug information was requested
+	TorchABI  *TorchABI // nil: any
 }
 
 // AuditError lists every way in which a wheel differs from the expectation.
@@ -82,6 +83,7 @@ func (w Want) auditExtension(e Extension) []string {
 	if !e.Stripped && !w.KeepDebug {
 		findings = append(findings, fmt.Sprintf("op %s is not stripped", op))
 	}
+	findings = append(findings, e.compareTorchABI(w.TorchABI)...)
 	return append(findings, e.compareGlibc(w.Glibc)...)
 }
 

@@ -44,7 +44,7 @@ func (c Contents) boundVersions() (torch, cuda string) {
 		torch = m[1]
 	}
 	if m := localCUDA.FindStringSubmatch(c.Version); m != nil {
-		cuda = m[1] + "." + m[2]
+		cuda = strings.TrimSuffix(m[1]+"."+m[2], ".")
 	}
 	for _, r := range c.Requires {
 		if m := pinnedTorch.FindStringSubmatch(r); m != nil && torch == "" {
@@ -76,7 +76,7 @@ func (c Contents) runtime() string {
 
 var (
 	localTorch  = regexp.MustCompile(`\+(?:.*[^a-z])?(?:pt|torch)(\d\.\d+)`)
-	localCUDA   = regexp.MustCompile(`\+(?:.*[^a-z])?cu(1\d)(\d)`)
+	localCUDA   = regexp.MustCompile(`\+(?:.*[^a-z])?cu(1\d)(\d?)(?:\D|$)`)
 	pinnedTorch = regexp.MustCompile(`^torch *==(\d+\.\d+)`)
 	cudart      = regexp.MustCompile(`^libcudart\.so\.(\d+(?:\.\d+)?)`)
 )

@@ -56,7 +56,7 @@ func (s *sections) extension(m Member, o *elf.Object) *Extension {
 	e := &Extension{
 		Path: m.Name, Size: m.Size, Machine: o.Machine,
 		Glibc: o.Floor("GLIBC_"), GLIBCXX: o.Floor("GLIBCXX_"), CXXABI: o.Floor("CXXABI_"), Libgcc: o.Floor("GCC_"),
-		CXX11ABI: o.CXX11ABI, Needs: append([]string{}, o.Needs...), RPath: append(append([]string{}, o.RPath...), o.RunPath...), Stripped: o.Stripped,
+		CXX11ABI: o.CXX11ABI, Torch: o.Torch, Unique: o.Unique, Needs: append([]string{}, o.Needs...), RPath: append(append([]string{}, o.RPath...), o.RunPath...), Stripped: o.Stripped,
 	}
 	e.Unread = o.Unread
 	if o.NoSections {

@@ -4,6 +4,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
 // Contents is the content of a wheel as its files show it. No field is taken from a manifest.
@@ -14,9 +16,10 @@ type Contents struct {
 	Requires   []string    `json:"requires"` // PEP 508, one requirement each
 	Ops        []string    `json:"ops"`      // of DeepSpeed; empty for any other wheel
 	Extensions []Extension `json:"extensions"`
-	Torch      string      `json:"torch"`  // X.Y of the torch it is bound to; "" if no file shows it
-	CUDA       string      `json:"cuda"`   // X.Y or X; "" if no file shows it
-	Python     string      `json:"python"` // X.Y, with + for the stable ABI; "" for any
+	Torch      string      `json:"torch"`     // X.Y of the torch it is bound to; "" if no file shows it
+	CUDA       string      `json:"cuda"`      // X.Y or X; "" if no file shows it
+	Python     string      `json:"python"`    // X.Y, with + for that or a newer one; "" for any
+	TorchABI   *TorchABI   `json:"torch_abi"` // null where no extension uses torch
 }
 
 // Extension is one ELF file of a wheel.
@@ -39,7 +42,11 @@ type Extension struct {
 
 	// CXX11ABI reports whether it uses the std::string of GCC 5 and later; null if it uses
 	// neither kind.
-	CXX11ABI *bool    `json:"cxx11abi"`
+	CXX11ABI *bool `json:"cxx11abi"`
+	// Torch are the symbols that it imports of torch.
+	Torch elf.Torch `json:"-"`
+	// Unique reports that it defines symbols that are one in the whole process.
+	Unique   bool     `json:"-"`
 	Needs    []string `json:"needs"`
 	RPath    []string `json:"rpath"`
 	Stripped bool     `json:"stripped"`
@@ -62,9 +69,13 @@ type CPU struct {
 
 // Op returns the name of the extension's op. DeepSpeed calls the file <op>_op, and leaves out the
 // suffix for a few (ragged_ops). One file is misplaced: inference_core_ops lies in the folder
-// above kernels, and its file name begins with "kernels".
+// above kernels, and its file name begins with "kernels". A library of the stable ABI, which is no
+// module of Python, is called lib<op>_op.so.
 func (e Extension) Op() string {
-	name, _, _ := strings.Cut(path.Base(e.Path), ".")
+	name, suffix, _ := strings.Cut(path.Base(e.Path), ".")
+	if suffix == "so" {
+		name = strings.TrimPrefix(name, "lib")
+	}
 	if rest, ok := strings.CutPrefix(name, "kernels"); ok && path.Dir(e.Path) == "deepspeed/inference/v2" {
 		name = rest
 	}
@@ -118,6 +129,9 @@ func (c Contents) Manifest() Manifest {
 	m.Archs, m.PTX = c.Archs()
 	f := c.Floors()
 	m.Glibc, m.GLIBCXX, m.CXX11ABI = f.Glibc, f.GLIBCXX, c.cxx11ABI()
+	if c.TorchABI != nil && c.TorchABI.Stable {
+		m.TorchABI = c.TorchABI
+	}
 	return m
 }
 

@@ -51,6 +51,11 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	c.Torch, c.CUDA = c.boundVersions()
 	if sameName(c.Name, "torch") {
 		c.Torch = Minor(c.Version)
+	} else {
+		c.TorchABI = c.torchABI()
+	}
+	if c.TorchABI != nil && c.TorchABI.Stable && c.Python == "" {
+		c.Python = oldestPython(meta.RequiresPython)
 	}
 	if err := a.installedInfo(&c); err != nil {
 		return Contents{}, a.damagedError(err)

@@ -38,13 +38,16 @@ type Manifest struct {
 	Patches []string `json:"patches,omitempty"`
 
 	CPU      string `json:"cpu"`      // micro-architecture level: x86-64-v2, -v3, -v4
-	Python   string `json:"python"`   // X.Y
-	Torch    string `json:"torch"`    // X.Y.Z
-	CUDA     string `json:"cuda"`     // X.Y
+	Python   string `json:"python"`   // X.Y, with + for that or a newer one
+	Torch    string `json:"torch"`    // X.Y.Z; the oldest, X.Y, of a wheel of the stable ABI
+	CUDA     string `json:"cuda"`     // X.Y; X, for any of that major, of a wheel of the stable ABI
 	GCC      string `json:"gcc"`      // full version
 	Glibc    string `json:"glibc"`    // symbol floor of the extensions: X.Y
 	GLIBCXX  string `json:"glibcxx"`  // likewise, of libstdc++: X.Y.Z
 	CXX11ABI bool   `json:"cxx11abi"` // _GLIBCXX_USE_CXX11_ABI
+
+	// TorchABI is set for a wheel of torch's stable ABI.
+	TorchABI *TorchABI `json:"torch_abi,omitempty"`
 
 	// ByteCode describes the byte code of the wheel's modules, in the file beside the wheel.
 	ByteCode *ByteCode `json:"bytecode,omitempty"`

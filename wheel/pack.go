@@ -31,6 +31,9 @@ import (
 // digest.
 const PackFormat = "3"
 
+// StablePackFormat is PackFormat for wheels of the stable ABI.
+const StablePackFormat = "1"
+
 // Build describes the environment that compiled a wheel, as the scripts of the build reported it.
 type Build struct {
 	GCC      string    `json:"gcc"`
@@ -83,15 +86,31 @@ func Pack(ctx context.Context, compiled, dir string, m Manifest, b Build) (strin
 	if err := p.describe(ctx, c, m, b, platform); err != nil {
 		return "", fmt.Errorf("%s: %w", compiled, err)
 	}
-	file := filepath.Join(dir, retagged(filepath.Base(compiled), platform))
+	file := filepath.Join(dir, filepath.Base(retagged(compiled, m.tag(platform))))
 	return file, p.write(ctx, file)
 }
 
-// retagged returns a wheel's file name with another platform tag.
-func retagged(name, platform string) string {
-	parts := strings.Split(strings.TrimSuffix(name, ".whl"), "-")
-	parts[len(parts)-1] = platform
-	return strings.Join(parts, "-") + ".whl"
+// tag returns the tag of a finished wheel, with * where it is that of the compiled one.
+func (m Manifest) tag(platform string) [3]string {
+	if m.TorchABI != nil {
+		return [3]string{"py3", "none", platform}
+	}
+	return [3]string{"*", "*", platform}
+}
+
+// retagged returns a wheel's file name, or the value of a Tag in WHEEL, with another tag.
+func retagged(name string, tag [3]string) string {
+	stem, suffix := strings.CutSuffix(name, ".whl")
+	parts := strings.Split(stem, "-")
+	for i, part := range tag {
+		if part != "*" {
+			parts[len(parts)-len(tag)+i] = part
+		}
+	}
+	if suffix {
+		return strings.Join(parts, "-") + ".whl"
+	}
+	return strings.Join(parts, "-")
 }
 
 // packer writes a wheel again, with some of its files changed or added.
@@ -107,16 +126,18 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	if err != nil {
 		return err
 	}
-	if metadata, err = pinTorch(metadata, b.Torch); err != nil {
+	m = m.fillIn(c, b, filepath.Base(retagged(p.in.path, m.tag(platform))))
+	if metadata, err = pinTorch(metadata, m); err != nil {
 		return err
 	}
-	p.changed[in("METADATA")] = requireAlso(metadata, m.Requires)
+	p.changed[in("METADATA")] = m.requirePython(requireAlso(metadata, m.Requires))
 	tags, err := p.in.ReadFile(in("WHEEL"), maxText)
 	if err != nil {
 		return err
 	}
-	p.changed[in("WHEEL")] = tagLine.ReplaceAll(tags, []byte("${1}"+platform))
-	m = m.fillIn(c, b, retagged(filepath.Base(p.in.path), platform))
+	p.changed[in("WHEEL")] = tagLine.ReplaceAllFunc(tags, func(line []byte) []byte {
+		return []byte(tagField + retagged(strings.TrimPrefix(string(line), tagField), m.tag(platform)))
+	})
 	if p.changed[in(ManifestName)], err = jsonText(m); err != nil {
 		return err
 	}
@@ -128,7 +149,9 @@ func (p *packer) describe(ctx context.Context, c Contents, m Manifest, b Build, 
 	return err
 }
 
-var tagLine = regexp.MustCompile(`(?m)^(Tag: [^-\r\n]+-[^-\r\n]+-)[^-\r\n]+`)
+const tagField = "Tag: "
+
+var tagLine = regexp.MustCompile(`(?m)^Tag: [^-\r\n]+-[^-\r\n]+-[^-\r\n]+`)
 
 // fillIn fills in the fields that only the compiled wheel and its build environment know.
 func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
@@ -139,15 +162,18 @@ func (m Manifest) fillIn(c Contents, b Build, name string) Manifest {
 	m.OpArchs = c.opArchs()
 	m.Patches, m.ByteCode = b.Patches, b.ByteCode
 	m.Glibc, m.GLIBCXX = floors.Glibc, floors.GLIBCXX
-	m.GCC, m.Python, m.Torch, m.CUDA, m.CXX11ABI = b.GCC, b.Python, b.Torch, b.CUDA, c.cxx11ABI()
+	m.GCC, m.CXX11ABI = b.GCC, c.cxx11ABI()
+	if m.TorchABI == nil { // else the plan says what the wheel is for
+		m.Python, m.Torch, m.CUDA = b.Python, b.Torch, b.CUDA
+	}
 	return m
 }
 
-// pinTorch narrows METADATA's requirement of torch to the minor that the ops were compiled for.
-// DeepSpeed's own requirement is a lower bound: after an upgrade of torch, the ops would not
-// load.
-func pinTorch(metadata []byte, torch string) ([]byte, error) {
-	pin, err := torchPin(torch)
+// pinTorch narrows METADATA's requirement of torch to the minor that the ops were compiled for, or
+// to those that have the stable ABI. DeepSpeed's own requirement is a lower bound: after an upgrade
+// of torch, the ops would not load.
+func pinTorch(metadata []byte, m Manifest) ([]byte, error) {
+	pin, err := m.torchPin()
 	if err != nil {
 		return nil, err
 	}
@@ -166,15 +192,32 @@ var torchLine = regexp.MustCompile(`(?m)^Requires-Dist: torch(?:[<>=!~ ][^;\r\n]
 
 // requireAlso adds requirements after those of METADATA.
 func requireAlso(metadata []byte, requires []string) []byte {
+	var lines []string
+	for _, r := range requires {
+		lines = append(lines, "Requires-Dist: "+r)
+	}
+	return addFields(metadata, lines...)
+}
+
+// addFields adds lines at the end of the header of METADATA.
+func addFields(metadata []byte, lines ...string) []byte {
 	head, body, split := bytes.Cut(metadata, []byte("\n\n"))
 	out := bytes.Clone(bytes.TrimRight(head, "\n"))
-	for _, r := range requires {
-		out = fmt.Appendf(out, "\nRequires-Dist: %s", r)
+	for _, line := range lines {
+		out = fmt.Appendf(out, "\n%s", line)
 	}
 	if split {
 		return slices.Concat(out, []byte("\n\n"), body)
 	}
 	return append(out, '\n')
+}
+
+// torchPin returns the requirement of torch.
+func (m Manifest) torchPin() (string, error) {
+	if m.TorchABI != nil {
+		return m.TorchABI.requirement(), nil
+	}
+	return torchPin(m.Torch)
 }
 
 // torchPin returns the requirement of one minor of torch. Vendors build torch from before a

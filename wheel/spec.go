@@ -19,7 +19,18 @@ type Spec struct {
 	CPU       CPULevel
 	Glibc     string // X.Y of the oldest node
 	Driver    string // of the oldest node: which CUDA it runs
+	ABI       ABI    // of torch; "" is TorchMinor
 }
+
+// ABI is the interface of torch that the ops of a wheel use.
+type ABI string
+
+// The ABIs that a wheel can be asked for.
+const (
+	TorchMinor ABI = "torch"  // torch's C++ interface: for one minor of torch and one Python
+	StableABI  ABI = "stable" // torch's stable ABI: for every torch from one on, and every Python
+	AutoABI    ABI = "auto"   // StableABI where all of the ops are proven with it, else TorchMinor
+)
 
 // DefaultOps are built if the user names no ops: CPU Adam and the flatten helpers of every
 // offload job, and the GPU optimizer of all the others.
@@ -67,6 +78,7 @@ func (l CPULevel) Includes(other CPULevel) bool {
 // torch2.15.cu132.sm80.ptx90.v3. deviceCode reports whether any op of the wheel has device code;
 // if none has, the version leaves archs out.
 func LocalVersion(torch, cuda string, archs []Arch, deviceCode bool, cpu CPULevel) string {
+	// A CUDA X, of the stable ABI, stands for all of that major.
 	parts := []string{"torch" + Minor(torch), "cu" + strings.ReplaceAll(Minor(cuda), ".", "")}
 	if deviceCode {
 		for _, a := range archs {

@@ -230,7 +230,7 @@ func (a *Archive) verifyMetadata(v Verification) ([]string, error) {
 	if m.Version != c.Version {
 		damage = append(damage, fmt.Sprintf("METADATA says version %s, but the manifest %s", c.Version, m.Version))
 	}
-	pin, err := torchPin(m.Torch)
+	pin, err := m.torchPin()
 	if err != nil {
 		return nil, a.damagedError(err)
 	}
@@ -387,6 +387,7 @@ func (m Manifest) checkFloors(c Contents) []string {
 	if f.GLIBCXX != m.GLIBCXX {
 		damage = append(damage, fmt.Sprintf("the extensions need GLIBCXX %s, but the manifest says %s", orNothing(f.GLIBCXX), orNothing(m.GLIBCXX)))
 	}
+	damage = append(damage, m.checkTorchABI(c)...)
 	if abi := c.cxx11ABI(); abi != m.CXX11ABI {
 		damage = append(damage, fmt.Sprintf("the extensions have _GLIBCXX_USE_CXX11_ABI=%t, but the manifest says %t", abi, m.CXX11ABI))
 	}

@@ -166,6 +166,9 @@ func builtFor(c wheel.Contents) string {
 			parts = append(parts, p[0]+p[1])
 		}
 	}
+	if c.TorchABI != nil && c.TorchABI.Stable {
+		parts = append(parts, "and newer ones: it uses torch's stable ABI")
+	}
 	return strings.Join(parts, ", ")
 }
 

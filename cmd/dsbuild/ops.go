@@ -18,8 +18,9 @@ func newOpsCommand(a *app) *cobra.Command {
 		Short: "List DeepSpeed's operators and their requirements",
 		Long: `List the operators of DeepSpeed that --ops takes: whether they have device code
 (--arch matters only for these), the archs they can be compiled for, the
-releases of DeepSpeed that have them, and the packages they need. dsbuild
-compiles those with a * when --ops is not given.`,
+releases of DeepSpeed that have them, the packages they need, and how far they
+are proven with torch's stable ABI (--abi stable): ran, loaded, compiled or none.
+dsbuild compiles those with a * when --ops is not given.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return runOps(a, asJSON)
@@ -54,9 +55,9 @@ func runOps(a *app, asJSON bool) error {
 			code = "device"
 		}
 		needs := slices.Concat(op.Needs.Debian, op.Needs.Python, op.Needs.Toolkit)
-		rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
+		rows = append(rows, []string{name, code, versionRange(op.MinArch, op.MaxArch, "up to "), versionRange(op.Since, op.Until, "before "), string(op.StableState()), orDash(strings.Join(needs, ", ")), orDash(op.Kind)})
 	}
-	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "NEEDS", "DESCRIPTION"}, rows)
+	return ui.Table(a.stdout, []string{"OP", "CODE", "ARCHS", "DEEPSPEED", "STABLE", "NEEDS", "DESCRIPTION"}, rows)
 }
 
 // versionRange words a range of which either end can be open.

@@ -138,6 +138,8 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 		return usageErrorf(command, "--ssh needs --for")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
+	case o.inventory != "" && f.Changed("abi"):
+		return usageErrorf(command, "--abi does not work with --for: dsbuild builds for the torch and the Python of the nodes")
 	case o.inventory != "" && o.env != "":
 		return usageErrorf(command, "--env does not work with --for: dsbuild builds for the environments of the nodes")
 	case o.matrix != "":
@@ -259,9 +261,13 @@ func printWheels(a *app, artifacts []wheel.Artifact) error {
 		if len(m.Archs) > 0 {
 			holds = "arch " + strings.Join(m.Archs, ", ")
 		}
+		torch := m.Torch
+		if m.TorchABI != nil {
+			torch += " and newer"
+		}
 		_, err := fmt.Fprintf(a.stdout, "%s\n  %s, sha256 %s, %s%s\n  ops %s; %s; %s; torch %s, CUDA %s, Python %s, glibc %s\n",
 			relativePath(w.Path), ui.Size(w.Size), w.SHA256, ui.Duration(time.Duration(w.Seconds*float64(time.Second))), cached,
-			strings.Join(m.Ops, ", "), holds, m.CPU, m.Torch, m.CUDA, m.Python, m.Glibc)
+			strings.Join(m.Ops, ", "), holds, m.CPU, torch, m.CUDA, m.Python, m.Glibc)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ func addRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.Python, "python", "", "Python to build for, X.Y (default: the base's)")
 	f.StringVar(&r.Glibc, "glibc", "", "glibc of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
 	f.StringVar(&r.Driver, "driver", "", "NVIDIA driver of the oldest node, such as 550.54: dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
+	f.StringVar(&r.ABI, "abi", "torch", "ABI of torch that the operators use: torch (one minor of torch and one Python), stable (every torch from 2.10 on and every Python; not all operators), or auto (stable where all given operators are proven with it)")
 	f.Lookup("cpu").DefValue, r.CPU = planner.DefaultCPU, planner.DefaultCPU
 }
 

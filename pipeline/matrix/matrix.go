@@ -33,6 +33,7 @@ type Entry struct {
 	CPU       string
 	Glibc     string
 	Driver    string
+	ABI       string
 	Base      string
 	KeepDebug bool
 }
@@ -65,6 +66,7 @@ func keys() []key {
 		{"cpu", func(e *Entry, v value) { e.CPU = v.text() }},
 		{"glibc", func(e *Entry, v value) { e.Glibc = v.text() }},
 		{"driver", func(e *Entry, v value) { e.Driver = v.text() }},
+		{"abi", func(e *Entry, v value) { e.ABI = v.text() }},
 		{"base", func(e *Entry, v value) { e.Base = v.text() }},
 		{"keep-debug", func(e *Entry, v value) { e.KeepDebug = v.yes }},
 	}

@@ -47,7 +47,7 @@ func flagsAsKeys(text string) string {
 func EntryRequest(e matrix.Entry) Request {
 	r := Request{
 		Archs: e.Archs, GPUs: e.GPUs, DeepSpeed: e.DeepSpeed, Torch: e.Torch, CUDA: e.CUDA, Python: e.Python, CPU: e.CPU,
-		Glibc: e.Glibc, Driver: e.Driver, Base: e.Base, KeepDebug: e.KeepDebug,
+		Glibc: e.Glibc, Driver: e.Driver, ABI: e.ABI, Base: e.Base, KeepDebug: e.KeepDebug,
 	}
 	for _, ops := range e.Ops { // joined by commas, as in the flag
 		r.Ops = append(r.Ops, strings.Split(ops, ",")...)

@@ -3,6 +3,7 @@ package planner
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/dsbuild/dsbuild/compat"
@@ -30,6 +31,7 @@ type Request struct {
 	CPU       string
 	Glibc     string
 	Driver    string
+	ABI       string // torch, stable or auto; "" is torch
 	Base      string
 	KeepDebug bool
 }
@@ -53,6 +55,9 @@ func (e *RequestError) ExitCode() int { return 2 }
 func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 	spec := wheel.Spec{GPUs: r.GPUs, Ops: r.Ops, Torch: r.Torch, CUDA: r.CUDA, Python: r.Python, Glibc: r.Glibc, Driver: r.Driver}
 	var err error
+	if spec.ABI, err = parseABI(r.ABI); err != nil {
+		return spec, err
+	}
 	if spec.Archs, err = wheel.ParseArchs(r.Archs); err != nil {
 		for _, name := range r.Archs {
 			if len(tables.GPUsNamed(name)) > 0 {
@@ -75,6 +80,18 @@ func (r Request) spec(tables *compat.Tables) (wheel.Spec, error) {
 		return spec, &RequestError{err: errors.New("--ops: no operator given")}
 	}
 	return spec, nil
+}
+
+// parseABI reads the ABI that a wheel is asked for. torch's C++ interface is the default.
+func parseABI(text string) (wheel.ABI, error) {
+	known := []string{string(wheel.TorchMinor), string(wheel.StableABI), string(wheel.AutoABI)}
+	switch {
+	case text == "" || text == known[0]:
+		return "", nil
+	case slices.Contains(known, text):
+		return wheel.ABI(text), nil
+	}
+	return "", &RequestError{fmt.Errorf("--abi %q is unknown: must be torch, stable or auto", text), diagnostic.DidYouMean(text, known)}
 }
 
 // suggestCPU names the level that a set of instructions belongs to.

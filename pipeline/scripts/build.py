@@ -126,6 +126,10 @@ def main():
     gc.disable()  # what is imported stays: to look for garbage in it takes a fifth of the time
     import torch  # most of what op_builder imports
 
+    stable = None
+    if os.environ.get("DSBUILD_ABI") == "stable":
+        import stable
+
     enter(sys.stdin.buffer.read())
     ops = asked()
     cpu_of_the_wheel()
@@ -146,7 +150,9 @@ def main():
     from torch.utils import cpp_extension
 
     link_instead_of_copying(Command)
-    jobs.pool(cpp_extension)
+    jobs.pool(cpp_extension, stable and stable.refuse_headers)
+    if stable:
+        stable.use(cpp_extension)
     sys.argv[0] = "setup.py"
     runpy.run_path("setup.py", run_name="__main__")
 

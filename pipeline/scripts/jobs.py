@@ -234,8 +234,8 @@ class Sources:
 class Build:
     """The compilations and links of one wheel."""
 
-    def __init__(self, torch):
-        env = os.environ
+    def __init__(self, torch, allowed=None):
+        env, self.allowed = os.environ, allowed
         self.root = env["DSBUILD_SRC"]
         self.places = Places({
             "src": self.root, "env": env.get("DSBUILD_ENV"), "cuda": env.get("CUDA_HOME"), "tools": env["DSBUILD_TOOLS"], "work": env["DSBUILD_WORK"],
@@ -340,7 +340,8 @@ class Unit:
 
     def compile(self):
         os.makedirs(os.path.dirname(self.object), exist_ok=True)
-        levels, why = self.build.sources.lean(self.source, self.argv, self.include)
+        # The stable ABI's header has nothing to leave out.
+        levels, why = ([], "") if self.build.allowed else self.build.sources.lean(self.source, self.argv, self.include)
         if why:
             print(f"{self.name}: with torch's own header: {why}", flush=True)
         # Whether it compiles with a lean one is kept like an object.
@@ -381,6 +382,8 @@ class Unit:
             headers = Nvcc(self, argv).run()
         else:
             headers = self.plainly(argv)
+        if self.build.allowed:
+            self.build.allowed(headers)
         self.build.objects.keep(key, [self.object], headers)
         return headers
 
@@ -597,14 +600,15 @@ def with_standard(argv, least):
     return raised
 
 
-def pool(extensions):
+def pool(extensions, allowed=None):
     """Makes torch's build_ext (a class) compile in one pool. extensions is the module
-    torch.utils.cpp_extension."""
+    torch.utils.cpp_extension. allowed, where sources may not read every header, is given
+    those that one has read."""
     command = extensions.BuildExtension
     original = command.build_extensions
 
     def build_extensions(self):
-        build = Build(str(pathlib.Path(extensions.__file__).parent.parent / "include"))
+        build = Build(str(pathlib.Path(extensions.__file__).parent.parent / "include"), allowed)
         ninja, link, one, temp = extensions._run_ninja_build, self.compiler.link_shared_object, self.build_extension, self.build_temp
 
         def build_extension(ext):

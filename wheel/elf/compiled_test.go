@@ -63,6 +63,21 @@ const cxxNoString = `
 int *make(int n) { return new int[n]; }
 `
 
+// What uses torch's stable ABI imports C functions alone. A name that only has a class of torch's
+// among its parameters is not torch's.
+const (
+	stableC      = "extern int torch_list_size(void), aoti_torch_get_dim(void); int use(void) { return torch_list_size() + aoti_torch_get_dim(); }"
+	managerCXX   = "namespace at { struct Tensor; } struct manager { bool free(at::Tensor &); }; bool use(manager &m, at::Tensor &t) { return m.free(t); }"
+	torchMethod  = "namespace at { struct Tensor { long numel() const; }; } long use(at::Tensor &t) { return t.numel(); }"
+	torchInfo    = "#include <typeinfo>\nnamespace c10 { struct Error { virtual ~Error(); }; } const char *use() { return typeid(c10::Error).name(); }"
+	torchOther   = "namespace atlas { int f(); } int use() { return atlas::f(); }"
+	pythonSource = "extern int PyErr_Occurred(void); int use(void) { return PyErr_Occurred(); }"
+)
+
+func importsNothing(o *elf.Object) bool {
+	return reflect.DeepEqual(o.Torch, elf.Torch{C: []string{}})
+}
+
 func TestCompiled(t *testing.T) {
 	tool(t, "readelf")
 	dir := t.TempDir()
@@ -113,6 +128,14 @@ func TestCompiled(t *testing.T) {
 		{"takes-old.cc", cxxTakesString, "-shared -fPIC -D_GLIBCXX_USE_CXX11_ABI=0", func(o *elf.Object) bool {
 			return reflect.DeepEqual(o.CXX11ABI, &no)
 		}},
+		{"stable.c", stableC, "-shared -fPIC", func(o *elf.Object) bool {
+			return reflect.DeepEqual(o.Torch, elf.Torch{C: []string{"aoti_torch_get_dim", "torch_list_size"}})
+		}},
+		{"manager.cc", managerCXX, "-shared -fPIC", importsNothing},
+		{"atlas.cc", torchOther, "-shared -fPIC", importsNothing},
+		{"method.cc", torchMethod, "-shared -fPIC", func(o *elf.Object) bool { return o.Torch.CXX == "_ZNK2at6Tensor5numelEv" }},
+		{"info.cc", torchInfo, "-shared -fPIC", func(o *elf.Object) bool { return o.Torch.CXX == "_ZTIN3c105ErrorE" }},
+		{"python.c", pythonSource, "-shared -fPIC", func(o *elf.Object) bool { return o.Torch.Python == "PyErr_Occurred" }},
 		{"none.cc", cxxNoString, "-shared -fPIC", func(o *elf.Object) bool { return o.CXX11ABI == nil && o.Undefined > 0 }},
 	} {
 		if runtime.GOARCH != "amd64" && (c.source == clones || c.source == supports) {

@@ -10,7 +10,7 @@ import (
 func (p *parts) describe(o *Object) error {
 	o.NoSections = p.headless
 	o.Needs, o.RPath, o.RunPath = []string{}, []string{}, []string{}
-	o.AsksCPU, o.Modules = []string{}, []string{}
+	o.AsksCPU, o.Modules, o.Torch.C = []string{}, []string{}, []string{}
 	o.Versions = map[string][]string{}
 	p.describeDebug(o)
 	if s := p.strings; s != nil && !strings.HasSuffix(p.text[s].String(), "\x00") {

@@ -74,7 +74,7 @@ type Object struct {
 	Unread string
 	// NoSections reports that the object has no section headers. The facts that the loader reads
 	// are known nevertheless. Those from symbols and relocations (CXX11ABI, IFuncs, AsksCPU,
-	// Modules, Defined, Undefined) are not, and Sink sees each executable segment as a section
+	// Torch, Modules, Defined, Undefined) are not, and Sink sees each executable segment as a section
 	// "PT_LOAD n".
 	NoSections bool
 
@@ -97,10 +97,14 @@ type Object struct {
 	// IFuncs reports that the loader chooses some code when it loads the object, by a function
 	// that asks the CPU (GNU indirect functions).
 	IFuncs bool
+	// Unique reports that it defines a symbol that is one in the whole process, also if other
+	// objects that define it were loaded for themselves alone (STB_GNU_UNIQUE).
+	Unique bool
 	// AsksCPU are the dynamic symbols, imported or its own, that exist only to
 	// ask which instructions the CPU has, sorted. An object that asks by an
 	// instruction or by a hidden copy of libgcc's functions has none.
 	AsksCPU   []string
+	Torch     Torch    // what it imports of torch
 	Modules   []string // the Python modules it is, by its PyInit_ functions, sorted
 	Defined   int      // global dynamic symbols that others can use
 	Undefined int      // global dynamic symbols that others must supply

@@ -50,6 +50,7 @@ func tiny() *elf.Object {
 		Stripped:  true,
 		IFuncs:    true,
 		AsksCPU:   []string{"__cpu_model"},
+		Torch:     elf.Torch{C: []string{}},
 		Modules:   []string{"tiny"},
 		Defined:   1,
 		Undefined: 3,

@@ -19,6 +19,7 @@ type parts struct {
 	// The facts from the symbols and relocations.
 	defined, undefined []uint32 // names
 	ifuncs             bool
+	unique             bool // a symbol with that binding is defined
 
 	handed int // cost of the names handed out so far, see maxNames
 }

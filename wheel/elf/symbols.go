@@ -47,8 +47,12 @@ func (p *parts) symbol(index int, raw []byte) error {
 	}
 	p.defined = append(p.defined, name)
 	p.ifuncs = p.ifuncs || elf.ST_TYPE(info) == elf.STT_GNU_IFUNC
+	p.unique = p.unique || elf.ST_BIND(info) == gnuUnique
 	return nil
 }
+
+// gnuUnique is STB_GNU_UNIQUE, a binding of the LSB that package debug/elf has no name for.
+const gnuUnique = elf.STB_LOOS
 
 func (p *parts) badSymbol(index int, why string, args ...any) error {
 	return formatError(p.symbols.label(), p.symbols.Offset+uint64(index)*symbolSize, why, args...)
@@ -64,6 +68,7 @@ func (p *parts) relocation(_ int, raw []byte) error {
 // describeSymbols fills in the facts that follow from the names of the symbols.
 func (p *parts) describeSymbols(o *Object) error {
 	o.Defined, o.Undefined, o.IFuncs = len(p.defined), len(p.undefined), p.ifuncs
+	o.Unique = p.unique
 	if p.strings == nil {
 		return nil
 	}
@@ -90,7 +95,7 @@ func (p *parts) describeSymbols(o *Object) error {
 	slices.Sort(o.AsksCPU)
 	o.Modules = unique(o.Modules)
 	o.CXX11ABI = p.cxx11ABI(all)
-	return nil
+	return p.describeTorch(o, all)
 }
 
 func unique(names []string) []string {

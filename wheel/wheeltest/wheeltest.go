@@ -38,6 +38,7 @@ type Options struct {
 	Scripts  map[string]string // those of the wheel's data directory
 	Plan     string            // digest of its plan; "" means PlanDigest
 	ByteCode *wheel.ByteCode   // the byte code beside it; nil: none
+	Stable   string            // oldest torch, X.Y, of a wheel of the stable ABI; "": for Torch alone
 }
 
 // Op is one compiled op.
@@ -47,6 +48,10 @@ type Op struct {
 	Code string   // assembly; "" is no instruction of note
 	SASS []string // compute capabilities: "8.0"
 	PTX  []string
+	// Imports are functions that it calls. For those of torch's C interface it names libtorch_cpu.so,
+	// unless Unnamed is set.
+	Imports []string
+	Unnamed bool
 	// Unlinked has PTX for these, left beside linked device code.
 	Unlinked []string
 }
@@ -92,7 +97,11 @@ func (o Options) version() string {
 	if o.Commit != "" {
 		local = "g" + o.Commit[:7] + "."
 	}
-	return o.Version + "+" + local + wheel.LocalVersion(o.Torch, o.CUDA, archs, len(archs) > 0, o.CPU)
+	torch, cuda := o.Torch, o.CUDA
+	if o.Stable != "" {
+		torch, cuda = o.Stable, strings.Split(o.CUDA, ".")[0]
+	}
+	return o.Version + "+" + local + wheel.LocalVersion(torch, cuda, archs, len(archs) > 0, o.CPU)
 }
 
 // Compiled makes a wheel as DeepSpeed's setup.py and strip leave it, and
@@ -122,7 +131,15 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		info + "WHEEL":              "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: " + tag + "\n",
 	}
 	for _, op := range opt.Ops {
-		files[op.Path(opt.Python)] = string(op.assemble(t))
+		path := op.Path(opt.Python)
+		if opt.Stable != "" {
+			path = filepath.Join("deepspeed/ops", op.Dir, "lib"+op.Name+"_op.so")
+			files[filepath.Join("deepspeed/ops", op.Dir, op.Name+"_op.py")] = "from deepspeed._stable_abi import expose\n\nexpose(globals())\n"
+		}
+		files[path] = string(op.assemble(t))
+	}
+	if opt.Stable != "" {
+		files["deepspeed/git_version_info_installed.py"] = strings.NewReplacer("torch_info={", "torch_info=_stable_abi.torch_info({", "}\n", "}, '')\n").Replace(files["deepspeed/git_version_info_installed.py"])
 	}
 	for name, text := range opt.Scripts {
 		files["deepspeed-"+version+".data/scripts/"+name] = text
@@ -162,6 +179,10 @@ func pack(t testing.TB, dir string, opt Options) (string, wheel.Build) {
 	}
 	for _, op := range opt.Ops {
 		m.OpsRequested = append(m.OpsRequested, op.Name)
+	}
+	if opt.Stable != "" {
+		m.TorchABI = &wheel.TorchABI{Stable: true, Min: opt.Stable}
+		m.Torch, m.CUDA, m.Python = opt.Stable, strings.Split(opt.CUDA, ".")[0], "3.10+"
 	}
 	build := wheel.Build{
 		GCC: "12.2.0", Python: "3." + strings.TrimPrefix(opt.Python, "cp3"), Torch: opt.Torch, CUDA: opt.CUDA,
@@ -210,21 +231,40 @@ func (op Op) assemble(t testing.TB) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	source, object := filepath.Join(dir, "op.s"), filepath.Join(dir, "op.so")
-	text := ".text\n.globl PyInit_" + op.Name + "_op\nPyInit_" + op.Name + "_op:\n" + op.Code + "\ncall memcpy@PLT\nret\n" +
+	text := ".text\n.globl PyInit_" + op.Name + "_op\nPyInit_" + op.Name + "_op:\n" + op.Code + "\n" + calls(append(op.Imports, "memcpy")) + "ret\n" +
 		".section .note.GNU-stack,\"\",@progbits\n" +
 		fatbin(".nv_fatbin", op.PTX, op.SASS) + fatbin("__nv_relfatbin", op.Unlinked, nil)
 	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("gcc", "-shared", "-nostdlib", "-Wl,--strip-all,--build-id=none", "-o", object, source, "-lc")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
+	args := []string{"-shared", "-nostdlib", "-Wl,--strip-all,--build-id=none", "-o", object, source, "-lc"}
+	if !op.Unnamed && slices.ContainsFunc(op.Imports, func(name string) bool { return strings.Contains(name, "torch_") }) {
+		library := filepath.Join(dir, "libtorch_cpu.so")
+		gcc(t, "-shared", "-nostdlib", "-Wl,-soname,libtorch_cpu.so", "-o", library, "-x", "c", os.DevNull)
+		args = append(args, "-Wl,--no-as-needed", library)
 	}
+	gcc(t, args...)
 	data, err := os.ReadFile(object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return data
+}
+
+func gcc(t testing.TB, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+}
+
+// calls is the assembly that calls functions.
+func calls(names []string) string {
+	text := ""
+	for _, name := range names {
+		text += "call " + name + "@PLT\n"
+	}
+	return text
 }
 
 // fatbin is a section with one container: headers of CUDA's format before

@@ -1,0 +1,40 @@
+// Functions that make tensors.
+#pragma once
+#include <torch/csrc/stable/ops.h>
+
+#include <initializer_list>
+#include <vector>
+
+#include <dsbuild/options.h>
+#include <dsbuild/tensor.h>
+
+namespace at {
+
+inline Tensor empty(IntArrayRef size, const TensorOptions& options = {})
+{
+    const auto pinned = options.pinned_memory() ? std::optional<bool>(true) : std::nullopt;
+    return torch::stable::empty(size, options.dtype(), options.layout(), options.device(), pinned);
+}
+inline Tensor empty(std::initializer_list<int64_t> size, const TensorOptions& options = {})
+{
+    return empty(IntArrayRef(size.begin(), size.size()), options);
+}
+
+// from_blob makes a tensor of memory that stays the caller's.
+inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& options = {})
+{
+    std::vector<int64_t> strides(size.size());
+    int64_t elements = 1;
+    for (size_t d = size.size(); d-- > 0;) {
+        strides[d] = elements;
+        elements *= size[d];
+    }
+    return torch::stable::from_blob(
+        data, size, IntArrayRef(strides.data(), strides.size()), options.device(), options.dtype());
+}
+inline Tensor from_blob(void* data, int64_t elements, const TensorOptions& options = {})
+{
+    return from_blob(data, IntArrayRef(&elements, 1), options);
+}
+
+}  // namespace at

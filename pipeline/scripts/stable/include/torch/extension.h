@@ -1,0 +1,3 @@
+#pragma once
+#include <dsbuild/torch.h>
+#include <dsbuild/pybind.h>

@@ -1,0 +1,396 @@
+"""Loads DeepSpeed's ops where they were built over torch's stable ABI: one library for every
+torch from TORCH on and every Python. dsbuild puts this file into such a wheel, as
+deepspeed/_stable_abi.py.
+
+The module of an op, deepspeed/ops/adam/cpu_adam_op.py, calls expose. It loads the library that
+lies beside it, libcpu_adam_op.so, and gets the functions, classes and enumerations that the
+module has where pybind11 binds it. Torch's dispatcher calls the functions; the arguments are
+checked and converted here before, as pybind11 does, because the dispatcher has fewer types.
+"""
+import collections.abc
+import ctypes
+import enum
+import functools
+import json
+import operator
+import os
+import sys
+
+import torch
+
+TORCH = "2.10"  # the oldest torch that has all of the stable ABI that the ops use
+
+
+class Refused(ImportError):
+    """Why an op cannot be loaded here, with what helps."""
+
+    def __init__(self, op, why, hint):
+        super().__init__(f"DeepSpeed's op {op[:-3] if op.endswith('_op') else op} {why}\nhint: {hint}")
+
+
+def minor(version):
+    """The first two numbers of a version: (2, 15) of 2.15.0+cu132."""
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split("+")[0].split(".")[:2])
+
+
+def torch_info(built, cuda):
+    """What DeepSpeed is told about the torch that the ops fit, which it compares with the torch
+    that runs: the torch that runs, if it is one that the ops fit. built is what DeepSpeed's
+    build recorded, cuda the major of CUDA that the ops need, "" for none."""
+    told = dict(built, version=TORCH)
+    if minor(torch.__version__) >= minor(TORCH):
+        told["version"] = ".".join(torch.__version__.split(".")[:2])
+    running = torch.version.cuda or ""
+    if running and cuda in ("", running.split(".")[0]):
+        told["cuda_version"] = ".".join(running.split(".")[:2])
+    return told
+
+
+def refuse(op, cuda):
+    """Raises Refused if the torch that runs cannot have an op, before anything is loaded."""
+    if minor(torch.__version__) < minor(TORCH):
+        raise Refused(
+            op, f"needs torch {TORCH} or newer, but this environment has torch {torch.__version__}",
+            f"install a newer torch, or a DeepSpeed that was built for this one (dsbuild wheel --abi torch --torch {'.'.join(torch.__version__.split('.')[:2])})",
+        )
+    if not cuda:
+        return
+    running = torch.version.cuda
+    if not running:
+        raise Refused(op, f"needs a torch for CUDA {cuda}, but this torch {torch.__version__} has no CUDA", f"install a torch for CUDA {cuda}")
+    if running.split(".")[0] != cuda:
+        raise Refused(
+            op, f"was built for CUDA {cuda}, but this torch {torch.__version__} is built for CUDA {running}",
+            f"install a torch for CUDA {cuda}, or a DeepSpeed that was built for CUDA {running.split('.')[0]}",
+        )
+    runtime = f"libcudart.so.{cuda}"
+    try:
+        ctypes.CDLL(runtime)
+    except OSError as e:
+        raise Refused(op, f"needs {runtime}, but it cannot be loaded: {e}", f"install the CUDA {cuda} runtime that this torch requires (nvidia-cuda-runtime)") from None
+
+
+def expose(module, cuda=""):
+    """Loads the library of an op and gives its module what it binds. module is globals() of
+    the module, cuda the major of CUDA whose runtime the library needs, "" for none."""
+    op = module["__name__"].rpartition(".")[2]
+    refuse(op, cuda)
+    path = os.path.join(os.path.dirname(module["__file__"]), f"lib{op}.so")
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as e:
+        raise Refused(op, f"cannot be loaded with torch {torch.__version__}: {e}", "report it, with this torch and the wheel's name; meanwhile use a DeepSpeed built for this torch (dsbuild wheel --abi torch)") from None
+    library.dsbuild_register.restype = ctypes.c_char_p
+    told = json.loads(library.dsbuild_register())
+    if "error" in told:
+        raise Refused(op, f"cannot be registered with torch {torch.__version__}: {told['error']}", "one process can have one DeepSpeed")
+    module.update(Module(op, module["__name__"]).made(told))
+    # DeepSpeed loads pin_memory once more by the name of its file, for all to see.
+    module["__file__"] = path
+
+
+def not_compiled(function):
+    """A function that torch.compile leaves out of its graphs, as it does one of pybind11. That is
+    torch's own compiler.disable, once a process has what compiles: importing it takes a second."""
+    disabled = []
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    call._torchdynamo_disable = True  # and nothing of this function either
+    return call
+
+
+class Unfit(Exception):
+    """An argument that a signature does not take."""
+
+
+class Module:
+    """The Python side of one library."""
+
+    def __init__(self, op, name):
+        self.ops, self.name, self.names = getattr(torch.ops, "dsbuild_" + op), name, {}
+
+    def made(self, told):
+        """The names of the module, of the description in the library."""
+        functions, methods, values, exported = {}, {}, {}, []
+        for entry in told:
+            if "function" in entry:
+                functions.setdefault(entry["function"], []).append(entry)
+            elif "class" in entry:
+                self.names[entry["class"]] = self.handle_class(entry)
+            elif "method" in entry:
+                methods.setdefault((entry["of"], entry["method"]), []).append(entry)
+            elif "enum" in entry:
+                values[entry["enum"]] = {}
+            elif "value" in entry:
+                values[entry["of"]][entry["value"]] = entry["number"]
+            elif "export" in entry:
+                exported.append(entry["export"])
+        for name, members in values.items():
+            self.names[name] = enum.IntEnum(name, members, module=self.name)
+        for (owner, name), entries in methods.items():
+            setattr(self.names[owner], name, self.method(owner, name, entries))
+        for name, entries in functions.items():
+            self.names[name] = self.function(name, entries)
+        for name in exported:
+            self.names.update(self.names[name].__members__)
+        return self.names
+
+    def overloads(self, name, entries, of=""):
+        return Overloads(name, [Signature(self, entry, of) for entry in entries])
+
+    def function(self, name, entries):
+        overloads = self.overloads(name, entries)
+
+        def call(*args, **kwargs):
+            return overloads(args, kwargs)
+
+        return self.dressed(call, name, name, entries)
+
+    def method(self, owner, name, entries):
+        new = name == "__init__"
+        overloads = self.overloads(name, entries, of=owner)
+
+        def call(self, *args, **kwargs):
+            return overloads((self, *args), kwargs)
+
+        def init(self, *args, **kwargs):
+            self._address = overloads((self, *args), kwargs)
+
+        return self.dressed(init if new else call, name, f"{owner}.{name}", entries)
+
+    def dressed(self, call, name, qualified, entries):
+        call.__name__, call.__qualname__, call.__module__ = name, qualified, self.name
+        call.__doc__ = "\n\n".join(filter(None, (entry["doc"] for entry in entries)))
+        return not_compiled(call)
+
+    def handle_class(self, entry):
+        """A class whose objects hold the address of one of the library's."""
+        name, delete = entry["class"], getattr(self.ops, entry["op"]).default
+
+        def release(self):
+            address, self._address = self._address, 0
+            if address:
+                delete(address)
+
+        def reduce(self, _protocol):
+            raise TypeError(f"cannot pickle '{name}' object")
+
+        return type(name, (), {"__module__": self.name, "_address": 0, "__del__": release, "__reduce_ex__": reduce})
+
+
+class Overloads:
+    """The functions of one name. As pybind11 does, a call takes the first that fits without a
+    conversion, and else the first that fits with one."""
+
+    def __init__(self, name, signatures):
+        self.name, self.signatures = name, signatures
+
+    def __call__(self, args, kwargs):
+        for convert in (False, True) if len(self.signatures) > 1 else (True,):
+            for signature in self.signatures:
+                try:
+                    values = signature.values(args, kwargs, convert)
+                except Unfit:
+                    continue
+                return signature.op(*values)
+        raise TypeError(self.refusal(args, kwargs))
+
+    def refusal(self, args, kwargs):
+        """The words of pybind11."""
+        kind = "constructor" if self.name == "__init__" else "function"
+        known = "".join(f"\n    {i}. {s}" for i, s in enumerate(self.signatures, 1))
+        given = ", ".join(map(repr, args))
+        if kwargs:
+            given += ("; " if given else "") + "kwargs: " + ", ".join(f"{k}={v!r}" for k, v in kwargs.items())
+        return f"{self.name}(): incompatible {kind} arguments. The following argument types are supported:{known}\n\nInvoked with: {given}"
+
+
+class Signature:
+    """One function of the library: its op, and what it takes."""
+
+    def __init__(self, module, entry, of):
+        self.op = getattr(module.ops, entry["op"]).default
+        self.arguments = [Argument(module, i, told) for i, told in enumerate(entry["arguments"])]
+        self.result = entry["result"]
+        if of and entry["method"] == "__init__":
+            self.arguments.insert(0, Ignored(of))
+            self.result = "None"
+        elif of:
+            self.arguments[0] = Argument(module, 0, {"name": "self", "type": "class " + of})
+
+    def __str__(self):
+        return f"({', '.join(map(str, self.arguments))}) -> {python_type(self.result)}"
+
+    def values(self, args, kwargs, convert):
+        """What the op is called with, or Unfit."""
+        if len(args) > len(self.arguments):
+            raise Unfit
+        values, used = [], 0
+        for place, argument in enumerate(self.arguments):
+            if place < len(args):
+                if argument.name in kwargs:
+                    raise Unfit
+                values.append(argument.take(args[place], convert))
+            elif argument.name in kwargs:
+                used += 1
+                values.append(argument.take(kwargs[argument.name], convert))
+            elif argument.has_default:
+                values.append(argument.default)
+            else:
+                raise Unfit
+        if used != len(kwargs):
+            raise Unfit
+        return [v for v in values if v is not Ignored]
+
+
+class Argument:
+    """One argument of a function. Without a name it is given by its place alone."""
+
+    def __init__(self, module, place, told):
+        self.name = told.get("name")
+        self.shown = self.name or f"arg{place}"
+        self.type = told["type"]
+        self.has_default, self.default = "default" in told, told.get("default")
+        self.take = taker(module, told["type"])
+
+    def __str__(self):
+        return f"{self.shown}: {python_type(self.type)}" + (f" = {self.default!r}" if self.has_default else "")
+
+
+class Ignored:
+    """The object of a constructor, which the library does not get."""
+
+    has_default, name = False, None
+
+    def __init__(self, owner):
+        self.owner = owner
+
+    def __str__(self):
+        return f"self: {self.owner}"
+
+    @staticmethod
+    def take(_value, _convert):
+        return Ignored
+
+
+def python_type(name):
+    """The type of an argument for people."""
+    kind, _, rest = name.partition(" ")
+    if kind == "list":
+        return f"list[{python_type(rest)}]"
+    if kind in ("class", "enum"):
+        return rest
+    if kind == "Tensor":
+        return "torch.Tensor"
+    return "int" if kind.startswith(("int", "uint")) else kind
+
+
+def taker(module, name):
+    """The function that takes an argument of a type: from what was given and whether it may be
+    converted, it makes what the dispatcher gets, or raises Unfit."""
+    kind, _, rest = name.partition(" ")
+    if kind == "list":
+        return take_list(taker(module, rest))
+    if kind == "class":
+        return take_address(module, rest)
+    if kind == "enum":
+        return take_enum(module, rest)
+    if kind in TAKE:
+        return TAKE[kind]
+    bits = int(kind.lstrip("uint"))
+    return take_int(0, 2**bits - 1) if kind[0] == "u" else take_int(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def take_tensor(value, _convert):
+    if isinstance(value, torch.Tensor):
+        return value
+    raise Unfit
+
+
+def take_bool(value, convert):
+    if value is True or value is False:
+        return value
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    if convert and (value is None or hasattr(type(value), "__bool__")):
+        return bool(value)
+    raise Unfit
+
+
+def take_float(value, convert):
+    if isinstance(value, float):
+        return float(value)
+    if convert and (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            pass
+    raise Unfit
+
+
+def take_str(value, _convert):
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    raise Unfit
+
+
+def take_int(low, high):
+    def take(value, convert):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            if not convert or isinstance(value, float) or not hasattr(type(value), "__int__"):
+                raise Unfit from None
+            try:
+                number = int(value)
+            except (TypeError, ValueError, RuntimeError, OverflowError):
+                raise Unfit from None
+        if low <= number <= high:
+            # The dispatcher has no unsigned numbers.
+            return number if number < 2**63 else number - 2**64
+        raise Unfit
+
+    return take
+
+
+def take_list(one):
+    def take(value, convert):
+        if isinstance(value, (str, bytes)) or not isinstance(value, collections.abc.Sequence):
+            raise Unfit
+        return [one(v, convert) for v in value]
+
+    return take
+
+
+def take_address(module, name):
+    def take(value, _convert):
+        # An object whose constructor was not called, or failed, has none.
+        if isinstance(value, module.names[name]) and value._address:
+            return value._address
+        raise Unfit
+
+    return take
+
+
+def take_enum(module, name):
+    def take(value, _convert):
+        if isinstance(value, module.names[name]):
+            return int(value)
+        raise Unfit
+
+    return take
+
+
+TAKE = {"Tensor": take_tensor, "bool": take_bool, "float": take_float, "str": take_str}

@@ -1,0 +1,278 @@
+package pipeline
+
+import (
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/dsbuild/dsbuild/compat"
+	"github.com/dsbuild/dsbuild/wheel"
+)
+
+// fakeTorch is as much of torch as the loader needs: it notes what its ops are called with.
+const fakeTorch = `
+import os, types
+__version__ = os.environ.get("TORCH", "2.15.0+cu132")
+version = types.SimpleNamespace(cuda=os.environ.get("TORCH_CUDA", "13.2") or None)
+
+class Tensor:
+    def __repr__(self): return "tensor"
+
+class Op:
+    def __init__(self, name): self.name = name
+    def default(self, *values):
+        called.append((self.name, values))
+        return 4711 if self.name.endswith("__new") else self.name
+
+class Space:
+    def __init__(self, name): self.name = name
+    def __getattr__(self, name): return Op(self.name + "." + name)
+
+class Ops:
+    def __getattr__(self, name): return Space(name)
+
+ops, called = Ops(), []
+`
+
+// fakeOp is a library whose description is that of an op with functions, a class and an
+// enumeration.
+const fakeOp = `
+#define TEXT(...) #__VA_ARGS__
+const char *dsbuild_register(void) {
+	return TEXT([
+		{"function": "cast", "op": "cast", "doc": "one", "arguments": [{"type": "Tensor", "name": "x"}], "result": "Tensor"},
+		{"function": "cast", "op": "cast__2", "doc": "many", "arguments": [{"type": "list Tensor", "name": "x"}], "result": "list Tensor"},
+		{"function": "step", "op": "step", "doc": "", "arguments": [{"type": "int32"}, {"type": "uint64"}, {"type": "float"}, {"type": "bool"}], "result": "int32"},
+		{"function": "put", "op": "put", "doc": "", "arguments": [{"type": "float", "name": "x"}], "result": "None"},
+		{"function": "put", "op": "put__2", "doc": "", "arguments": [{"type": "int64", "name": "x"}], "result": "None"},
+		{"class": "handle", "op": "handle__delete", "doc": "", "arguments": [{"type": "int64"}], "result": "None"},
+		{"method": "__init__", "of": "handle", "op": "handle__new", "doc": "", "arguments": [{"type": "int32", "name": "size", "default": 8}, {"type": "str", "name": "name"}], "result": "int64"},
+		{"method": "read", "of": "handle", "op": "handle_read", "doc": "reads", "arguments": [{"type": "class handle"}, {"type": "str", "name": "file"}, {"type": "int64", "name": "offset", "default": 0}], "result": "int64"},
+		{"enum": "Kind"}, {"value": "Even", "of": "Kind", "number": 0}, {"value": "Odd", "of": "Kind", "number": 1}, {"export": "Kind"},
+		{"function": "kind", "op": "kind", "doc": "", "arguments": [{"type": "enum Kind", "name": "k"}], "result": "None"}
+	]);
+}
+`
+
+const loads = `
+import importlib.util, os, sys
+sys.path.insert(0, os.getcwd())
+import torch
+from torch import Tensor
+spec = importlib.util.spec_from_file_location("_stable_abi", os.path.join(os.environ["DSBUILD_TOOLS"], "stable", "loader.py"))
+loader = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(loader)
+
+def op(cuda="", name="x_op"):
+    made = {"__name__": "deepspeed.ops." + name, "__file__": os.path.abspath(name + ".py")}
+    loader.expose(made, cuda)
+    return made
+
+def refused(do):
+    try:
+        do()
+    except (ImportError, TypeError) as e:
+        return f"{type(e).__name__}: {e}"
+    return "nothing was refused"
+`
+
+// stableOp makes a folder with the fake torch and the library of an op.
+func stableOp(t *testing.T) string {
+	t.Helper()
+	dir := sources(t, map[string]string{"torch/__init__.py": fakeTorch, "op.c": fakeOp})
+	cmd := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libx_op.so"), filepath.Join(dir, "op.c"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// The loader makes the module that pybind11 would: functions that take what their signatures take,
+// by place and by name, with defaults and overloads, and refuse the rest in pybind11's words.
+func TestStableLoader(t *testing.T) {
+	const text = loads + `
+x = op()
+assert x["__file__"].endswith("/libx_op.so"), x["__file__"]
+t, cast, step, put, handle, Kind = Tensor(), x["cast"], x["step"], x["put"], x["handle"], x["Kind"]
+
+def calls(do, name, *values):
+    torch.called.clear()
+    do()
+    assert torch.called == [("dsbuild_x_op." + name, values)], torch.called
+    assert [type(v) for v in torch.called[0][1]] == [type(v) for v in values], torch.called
+
+calls(lambda: cast(t), "cast", t)
+calls(lambda: cast(x=t), "cast", t)
+calls(lambda: cast([t, t]), "cast__2", [t, t])
+calls(lambda: cast((t,)), "cast__2", [t])
+calls(lambda: step(1, 2, 3, True), "step", 1, 2, 3.0, True)
+calls(lambda: step(True, 2**64 - 1, 1.5, None), "step", 1, -1, 1.5, False)
+# The overload that needs no conversion is taken before an earlier one that does.
+calls(lambda: put(1), "put__2", 1)
+calls(lambda: put(1.0), "put", 1.0)
+calls(lambda: x["kind"](Kind.Odd), "kind", 1)
+assert x["Odd"] is Kind.Odd and cast.__name__ == "cast" and cast.__doc__ == "one\n\nmany" and cast.__module__ == "deepspeed.ops.x_op"
+
+for wrong in [
+    lambda: cast(), lambda: cast(None), lambda: cast("x"), lambda: cast([None]), lambda: cast(t, t), lambda: cast(t, x=t), lambda: cast(y=t),
+    lambda: step(2**31, 1, 1, True), lambda: step(1, -1, 1, True), lambda: step(1.0, 1, 1, True), lambda: step("1", 1, 1, True),
+    lambda: step(1, 1, "1", True), lambda: step(1, 1, t, True), lambda: step(arg0=1), lambda: x["kind"](1), lambda: x["kind"]("Odd"),
+]:
+    torch.called.clear()
+    assert refused(wrong).startswith("TypeError: ") and not torch.called, refused(wrong)
+assert refused(lambda: step(1, t, 1.0, True)) == """TypeError: step(): incompatible function arguments. The following argument types are supported:
+    1. (arg0: int, arg1: int, arg2: float, arg3: bool) -> int
+
+Invoked with: 1, tensor, 1.0, True""", refused(lambda: step(1, t, 1.0, True))
+
+torch.called.clear()
+h = handle(name="n")
+assert torch.called == [("dsbuild_x_op.handle__new", (8, "n"))]
+calls(lambda: h.read("f"), "handle_read", 4711, "f", 0)
+calls(lambda: h.read(b"f", offset=3), "handle_read", 4711, "f", 3)
+assert "(self: handle, file: str, offset: int = 0) -> int" in refused(lambda: h.read(3))
+assert refused(lambda: handle(1)).startswith("TypeError: __init__(): incompatible constructor arguments"), refused(lambda: handle(1))
+import pickle
+assert refused(lambda: pickle.dumps(h)) == "TypeError: cannot pickle 'handle' object"
+class Half(handle):
+    def __init__(self): pass
+assert refused(lambda: Half().read("f")).startswith("TypeError: read(): incompatible function arguments")
+assert refused(lambda: handle.read(t, "f")).startswith("TypeError: read(): incompatible function arguments")
+torch.called.clear()
+del h
+assert torch.called == [("dsbuild_x_op.handle__delete", (4711,))], torch.called
+`
+	pythonTest(t, stableOp(t), text)
+}
+
+// A torch that cannot have the op is refused before anything is loaded, with a hint.
+func TestStableLoaderRefuses(t *testing.T) {
+	dir := stableOp(t)
+	for name, c := range map[string]struct {
+		torch, cuda, call, want string
+	}{
+		"older torch":   {"2.9.1+cu128", "12.8", `op(name="none_op")`, "needs torch 2.10 or newer, but this environment has torch 2.9.1+cu128\nhint: install a newer torch, or a DeepSpeed that was built for this one (dsbuild wheel --abi torch --torch 2.9)"},
+		"no CUDA":       {"2.12.0+cpu", "", `op("13", "none_op")`, "needs a torch for CUDA 13, but this torch 2.12.0+cpu has no CUDA\nhint: install a torch for CUDA 13"},
+		"other CUDA":    {"2.10.0+cu128", "12.8", `op("13", "none_op")`, "was built for CUDA 13, but this torch 2.10.0+cu128 is built for CUDA 12.8\nhint: install a torch for CUDA 13, or a DeepSpeed that was built for CUDA 12"},
+		"no runtime":    {"2.15.0+cu992", "99.2", `op("99", "none_op")`, "needs libcudart.so.99, but it cannot be loaded: libcudart.so.99: cannot open shared object file: No such file or directory\nhint: install the CUDA 99 runtime"},
+		"no library":    {"2.15.0", "13.2", `op(name="none_op")`, "cannot be loaded with torch 2.15.0: "},
+		"nothing wrong": {"2.10.0a0+git1", "", `op()`, ""},
+	} {
+		got := pythonTest(t, dir, loads+"print(refused(lambda: "+c.call+"))", "TORCH="+c.torch, "TORCH_CUDA="+c.cuda)
+		want := "Refused: DeepSpeed's op none " + c.want
+		if c.want == "" {
+			want = "nothing was refused"
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s\nwant %s", name, got, want)
+		}
+	}
+}
+
+// DeepSpeed compares torch_info with the torch that runs. It gets an equal one where the ops fit,
+// and else the one that they need.
+func TestStableTorchInfo(t *testing.T) {
+	dir := sources(t, map[string]string{"torch/__init__.py": fakeTorch})
+	for _, c := range []struct{ torch, running, cuda, want string }{
+		{"2.11.0+cu130", "13.0", "13", "2.11 13.0"},
+		{"2.10.1+cu128", "12.8", "", "2.10 12.8"},
+		{"2.10.0+cu128", "12.8", "13", "2.10 13.2"},
+		{"2.9.1+cu128", "12.8", "", "2.10 12.8"},
+		{"2.12.0+cpu", "", "", "2.12 13.2"},
+	} {
+		const text = loads + `
+told = loader.torch_info({"version": "2.15", "cuda_version": "13.2", "bf16_support": False}, os.environ["NEEDS"])
+print(told["version"], told["cuda_version"], told["bf16_support"])`
+		got := pythonTest(t, dir, text, "TORCH="+c.torch, "TORCH_CUDA="+c.running, "NEEDS="+c.cuda)
+		if strings.TrimSpace(got) != c.want+" False" {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// The oldest torch is said in Go and in the loader, which a node has alone.
+func TestStableTorch(t *testing.T) {
+	text, err := scripts.ReadFile("scripts/stable/loader.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := regexp.MustCompile(`(?m)^TORCH = "(.*?)"`).FindSubmatch(text); m == nil || string(m[1]) != compat.StableTorch {
+		t.Errorf("the loader serves torch %s, dsbuild %s", m[1], compat.StableTorch)
+	}
+}
+
+// What torch makes of an extension is changed: no header and no library of its C++ interface stays.
+func TestStableExtension(t *testing.T) {
+	const text = `
+import os, pathlib, sys, types
+sys.path.insert(0, os.getcwd())
+import stable
+torch = os.path.join(os.getcwd(), "torch", "include")
+assert stable.torch_include() == torch
+
+def extension(libraries, args):
+    return types.SimpleNamespace(include_dirs=["csrc/includes", torch, torch + "/torch/csrc/api/include", "/cuda/include"],
+        libraries=libraries, extra_compile_args=args, extra_link_args=["-laio"])
+
+cpu = extension(["c10", "torch", "torch_cpu", "torch_python"], ["-O3"])
+stable.adapt(cpu, ["/own", "/thin"])
+assert cpu.include_dirs == ["/own", "/thin", "csrc/includes", "/cuda/include"], cpu.include_dirs
+assert cpu.libraries == []
+assert cpu.extra_compile_args == ["-O3", "-DTORCH_TARGET_VERSION=0x020a000000000000ULL", "-fno-gnu-unique", "-Wno-attributes", "-fmacro-prefix-map=/own/=", "-fmacro-prefix-map=/thin/="], cpu.extra_compile_args
+assert cpu.extra_link_args[1:] == ["-Wl,--as-needed", "-ltorch_cpu", "-ldl", "-lpthread", "-laio"], cpu.extra_link_args
+
+gpu = extension(["cublas", "c10", "torch", "torch_cpu", "torch_python", "cudart", "c10_cuda", "torch_cuda"], {"cxx": ["-O3"], "nvcc": ["--use_fast_math"]})
+stable.adapt(gpu, ["/own", "/thin"])
+assert "-DUSE_CUDA" in gpu.extra_compile_args["cxx"] and gpu.extra_compile_args["nvcc"][-2:] == ["-Xcompiler", "-fno-gnu-unique,-Wno-attributes,-fmacro-prefix-map=/own/=,-fmacro-prefix-map=/thin/="]
+assert [a for a in gpu.extra_link_args if a.startswith("-l")] == ["-ltorch_cpu", "-ltorch_cuda", "-lcudart", "-lcublas", "-ldl", "-lpthread", "-laio"]
+
+assert stable.file_name("deepspeed.ops.adam.cpu_adam_op") == "deepspeed/ops/adam/libcpu_adam_op.so"
+assert stable.target("2.10") == "0x020a000000000000ULL" and stable.target("3.0") == "0x0300000000000000ULL"
+record = "version='0.19.8'\ntorch_info={'version': '2.15', 'cuda_version': '13.2'}\n"
+told = stable.told_by_torch(record, "13")
+assert told == "from deepspeed import _stable_abi\n\nversion='0.19.8'\ntorch_info=_stable_abi.torch_info({'version': '2.15', 'cuda_version': '13.2'}, '13')\n", told
+
+include = stable.lay_headers(pathlib.Path("laid"))
+assert sorted(os.listdir("laid/thin/torch")) == ["csrc", "headeronly"] and os.path.exists(include[0] + "/torch/extension.h")
+stable.refuse_headers([include[1] + "/torch/headeronly/x.h", "/usr/include/math.h"])
+for wrong, words in ((lambda: stable.told_by_torch("version='1'\n", ""), "has torch_info 0 times"),
+                     (lambda: stable.refuse_headers([torch + "/ATen/ATen.h"]), "which is not stable: " + torch + "/ATen/ATen.h")):
+    try:
+        wrong()
+    except SystemExit as e:
+        assert words in str(e), e
+    else:
+        raise AssertionError(words)
+`
+	dir := sources(t, map[string]string{"torch/__init__.py": "", "torch/include/torch/headeronly/x.h": ""})
+	pythonTest(t, dir, text, "DSBUILD_TORCH_MIN=2.10")
+}
+
+// A plan of the stable ABI has what it is built with, and another none of it.
+func TestStablePlan(t *testing.T) {
+	tables, err := compat.NewTables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, abi := range []wheel.ABI{"", wheel.StableABI, wheel.AutoABI} {
+		tc, err := tables.Resolve(wheel.Spec{Ops: []string{"cpu_adam", "utils"}, ABI: abi})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewPlan(tc, Release(tc.DeepSpeed, tc.Source), image(), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stable := abi != ""
+		for _, name := range []string{"stable.py", "stable/loader.py", "stable/exports.map", "stable/include/torch/extension.h", "stable/include/dsbuild/tensor.h"} {
+			if _, has := p.Scripts[name]; has != stable {
+				t.Errorf("--abi %q: %s: %v", abi, name, has)
+			}
+		}
+		if m := p.Manifest; (m.TorchABI != nil) != stable || stable && (m.Torch != "2.10" || m.CUDA != "13" || m.Python != "3.10+") {
+			t.Errorf("--abi %q: %+v", abi, m)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package wheel
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dsbuild/dsbuild/wheel/elf"
+)
+
+// TorchABI describes the interface of torch that a wheel uses.
+type TorchABI struct {
+	// Stable reports that the wheel uses only C functions that torch promises to keep, so that
+	// it serves every torch from Min on.
+	Stable bool   `json:"stable"`
+	Min    string `json:"min"` // X.Y; "" if the wheel is not stable, or if no function shows it
+}
+
+// The functions of torch's stable ABI by the torch that has them first; the file names its source.
+//
+//go:embed data/stable.json
+var stableFunctions []byte
+
+// readStableFunctions returns the first torch, X.Y, of each function of the stable ABI. Older
+// functions (aoti_torch_…) are not in the table.
+func readStableFunctions() map[string]string {
+	var table struct {
+		Releases []struct {
+			Torch     string
+			Functions []string
+		}
+	}
+	if err := json.Unmarshal(stableFunctions, &table); err != nil {
+		panic(fmt.Sprintf("data/stable.json: %v", err)) // it is part of the program, and tested
+	}
+	first := map[string]string{}
+	for _, release := range table.Releases {
+		for _, name := range release.Functions {
+			first[name] = release.Torch
+		}
+	}
+	return first
+}
+
+// minTorch returns the oldest torch that has all functions of the stable ABI that an extension
+// imports.
+func minTorch(used elf.Torch) string {
+	oldest := ""
+	first := readStableFunctions()
+	for _, name := range used.C {
+		oldest = newerVersion(oldest, first[name])
+	}
+	return oldest
+}
+
+// torchABI returns the interface of torch that the extensions use, nil if none uses torch.
+func (c Contents) torchABI() *TorchABI {
+	var found *TorchABI
+	for _, e := range c.Extensions {
+		switch {
+		case e.Torch.CXX != "":
+			return &TorchABI{}
+		case len(e.Torch.C) > 0:
+			if found == nil {
+				found = &TorchABI{Stable: true}
+			}
+			found.Min = newerVersion(found.Min, minTorch(e.Torch))
+		}
+	}
+	return found
+}
+
+// requirement returns the requirement of torch: PyTorch may end its promise with the next major.
+func (a TorchABI) requirement() string {
+	major, _, _ := strings.Cut(a.Min, ".")
+	n, err := strconv.Atoi(major)
+	if err != nil {
+		return "torch>=" + a.Min
+	}
+	return fmt.Sprintf("torch<%d,>=%s", n+1, a.Min)
+}
+
+// torchLibrary has the functions of torch's stable ABI.
+const torchLibrary = "libtorch_cpu.so"
+
+// compareTorchABI compares the symbols that an extension imports with the requested ABI.
+func (e Extension) compareTorchABI(asked *TorchABI) []string {
+	if asked == nil || !asked.Stable {
+		return nil
+	}
+	var findings []string
+	if e.Torch.CXX != "" {
+		findings = append(findings, fmt.Sprintf("op %s uses torch's C++ interface, which is not stable: %s", e.Op(), e.Torch.CXX))
+	}
+	if e.Torch.Python != "" {
+		findings = append(findings, fmt.Sprintf("op %s uses Python's C interface: %s", e.Op(), e.Torch.Python))
+	}
+	if len(e.Torch.C) > 0 && !slices.Contains(e.Needs, torchLibrary) {
+		findings = append(findings, fmt.Sprintf("op %s uses functions of %s, but does not name it: torch loads it for itself alone", e.Op(), torchLibrary))
+	}
+	if e.Unique {
+		findings = append(findings, fmt.Sprintf("op %s has symbols that are one in the whole process (STB_GNU_UNIQUE): those of another op would take their place", e.Op()))
+	}
+	if oldest := minTorch(e.Torch); CompareVersions(oldest, asked.Min) > 0 {
+		findings = append(findings, fmt.Sprintf("op %s uses functions of torch %s, requested torch %s", e.Op(), oldest, asked.Min))
+	}
+	return findings
+}
+
+// checkTorchABI compares the symbols of the extensions with the ABI in the manifest.
+func (m Manifest) checkTorchABI(c Contents) []string {
+	var damage []string
+	for _, e := range c.Extensions {
+		damage = append(damage, e.compareTorchABI(m.TorchABI)...)
+	}
+	return damage
+}
+
+// oldestPython returns "X.Y+" of a Requires-Python that has only a lower bound, else "".
+func oldestPython(requires string) string {
+	if m := lowerBound.FindStringSubmatch(requires); m != nil {
+		return m[1] + "+"
+	}
+	return ""
+}
+
+var lowerBound = regexp.MustCompile(`^>= *(\d+\.\d+)$`)
+
+// requirePython adds the oldest Python of a wheel that is for more than one to METADATA, if that
+// names none.
+func (m Manifest) requirePython(metadata []byte) []byte {
+	oldest, several := strings.CutSuffix(m.Python, "+")
+	head, _, _ := bytes.Cut(metadata, []byte("\n\n"))
+	if !several || requiresPython.Match(head) {
+		return metadata
+	}
+	return addFields(metadata, "Requires-Python: >="+oldest)
+}
+
+var requiresPython = regexp.MustCompile(`(?mi)^Requires-Python:`)
