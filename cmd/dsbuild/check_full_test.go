@@ -170,7 +170,7 @@ func (g checkGround) faults(t *testing.T) {
 	t.Run("own name", func(t *testing.T) {
 		console(t, second, `cp /etc/hosts /run/hosts && sed 's/^10\.77\.1\.2 /127.0.1.1 /' /run/hosts >/etc/hosts`)
 		defer console(t, second, rightHosts)
-		g.names(t, list, []string{second.Name + ": names: its own name node02 is 127.0.1.1 there"})
+		g.names(t, list, []string{second.Name + ": names: its own name node02 resolves to 127.0.1.1: gloo would send this address to the others"})
 	})
 	t.Run("port", func(t *testing.T) {
 		hold(t, master, takenPort)
@@ -196,14 +196,14 @@ func (g checkGround) faults(t *testing.T) {
 		version := "f=$(echo " + filepath.Dir(filepath.Dir(g.Python)) + "/lib/python3*/site-packages/torch/version.py) && "
 		console(t, last, version+`cp "$f" /run/version.py && sed "s/2[.]15[.]0/2.14.0/" /run/version.py >"$f"`)
 		defer console(t, last, version+`cp /run/version.py "$f"`)
-		g.names(t, list, []string{last.Name + ": versions: torch 2.14.0, where 3 of 4 nodes have 2.15.0"})
+		g.names(t, list, []string{last.Name + ": versions: torch 2.14.0, but 3 of 4 nodes have 2.15.0"})
 	})
 	t.Run("clock", func(t *testing.T) {
 		g.write(t, "sitecustomize.py", "import time\nright = time.time\ntime.time = lambda: right() + 90\n")
 		later := g.list(t, map[string]string{third.Name: ", env: {PYTHONPATH: " + g.dir + "}"})
 		g.names(t, later, []string{
 			third.Name + ": clock: its clock is 1m30s ahead of this machine's",
-			third.Name + ": variables: PYTHONPATH=" + g.dir + ", which 3 of 4 nodes do not have",
+			third.Name + ": variables: PYTHONPATH=" + g.dir + ", but 3 of 4 nodes do not have it",
 		}, "--skip", "collective")
 		os.Remove(filepath.Join(g.dir, "sitecustomize.py"))
 		g.list(t, nil)
@@ -219,8 +219,8 @@ func (g checkGround) faults(t *testing.T) {
 		console(t, third, "mkdir -p /opt/data && echo longer text >/opt/data/part-0")
 		defer console(t, third, "rm -r /opt/data")
 		g.names(t, list, []string{
-			third.Name + ": paths: --data /opt/data: 1 entries, 12 B, where 2 of 4 nodes have 1 entries, 5 B",
-			last.Name + ": paths: --data /opt/data: No such file or directory",
+			third.Name + ": paths: --data /opt/data: 1 item, 12 B, but 2 of 4 nodes have 1 item, 5 B, by other names or sizes",
+			last.Name + ": paths: --data /opt/data: the node says: No such file or directory",
 		}, "--data", "/opt/data", "--skip", "collective")
 	})
 	t.Run("hangs", func(t *testing.T) {

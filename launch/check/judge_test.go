@@ -179,7 +179,7 @@ func TestJudgements(t *testing.T) {
 				m.seen.Data = map[string]part[dataset]{"/data": known(dataset{"/data", 2, 2048, []string{"a", "a", "b", "a"}[i]})}
 			}
 			r.members[1].seen.Data["/data"] = known(dataset{"/data", 0, 0, "c"})
-		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 entries, 2.0 KiB, but 2 of 4 nodes have 2 entries, 2.0 KiB, by other names or sizes"},
+		}, func(r *run) { r.checkPaths(t.Context()) }, "n2 error: --data /data is empty\nn3 error: --data /data: 2 items, 2.0 KiB, but 2 of 4 nodes have 2 items, 2.0 KiB, by other names or sizes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := ready(4)

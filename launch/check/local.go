@@ -258,8 +258,8 @@ func (r *run) checkPaths(ctx context.Context) {
 		for _, kind := range kinds[min(1, len(kinds)):] {
 			for _, m := range kind.members {
 				most, has := kinds[0].members[0].seen.Data[path].OK, m.seen.Data[path].OK
-				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %d entries, %s, but %d of %s have %d entries, %s, by other names or sizes", path,
-					has.Entries, ui.Size(has.Bytes), len(kinds[0].members), ui.Count(len(live), "node"), most.Entries, ui.Size(most.Bytes))
+				m.addFinding(Paths, Error, "is it mounted there? Is a copy complete?", "--data %s: %s, %s, but %d of %s have %s, %s, by other names or sizes", path,
+					ui.Count(has.Entries, "item"), ui.Size(has.Bytes), len(kinds[0].members), ui.Count(len(live), "node"), ui.Count(most.Entries, "item"), ui.Size(most.Bytes))
 			}
 		}
 	}
