@@ -54,6 +54,8 @@ type Toolchain struct {
 	CPU    string   `json:"cpu"`
 	Dev    bool     `json:"dev"`    // built from sources that are not a release
 	Wheels []Wheel  `json:"wheels"` // the newest version first
+
+	newer bool // also for each torch that is newer (the stable ABI)
 }
 
 // Wheel is a file of an index.

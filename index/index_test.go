@@ -364,7 +364,8 @@ func TestSupersedes(t *testing.T) {
 func TestChooser(t *testing.T) {
 	dir := t.TempDir()
 	gpus := func(arch string) []string { return []string{"GPU<" + arch + ">"} }
-	write(t, index.Options{Dir: dir, Wheels: some(t), GPUs: gpus, URL: "https://wheels.example.org"})
+	stable := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Stable: "2.10"}, evening)
+	write(t, index.Options{Dir: dir, Wheels: append(some(t), stable), GPUs: gpus, URL: "https://wheels.example.org"})
 	text, err := os.ReadFile(filepath.Join(dir, "index.html"))
 	if err != nil {
 		t.Fatal(err)
@@ -373,7 +374,7 @@ func TestChooser(t *testing.T) {
 	for _, want := range []string{
 		"<code>pip install --no-deps --index-url https://wheels.example.org/" + sm80 + "/ deepspeed</code>",
 		"<code>pip install --extra-index-url https://wheels.example.org/" + sm80 + "/ deepspeed==0.19.8&#43;torch2.15.cu132.sm80.v3</code>",
-		"9.0 (GPU&lt;9.0&gt;)", "default-src &#39;none&#39;",
+		"9.0 (GPU&lt;9.0&gt;)", ">torch 2.10 and newer, CUDA 13, GPU 8.0<", "default-src &#39;none&#39;",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s", want)

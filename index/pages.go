@@ -192,7 +192,11 @@ func newChoice(tc Toolchain, opt Options) choice {
 
 // title describes a toolchain in one line.
 func (t Toolchain) title() string {
-	text := "torch " + t.Torch + ", CUDA " + t.CUDA
+	text := "torch " + t.Torch
+	if t.newer {
+		text += " and newer"
+	}
+	text += ", CUDA " + t.CUDA
 	switch {
 	case len(t.Archs) == 1:
 		return text + ", GPU " + t.Archs[0]

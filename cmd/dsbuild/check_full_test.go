@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dsbuild/dsbuild/ci/debian"
 	"github.com/dsbuild/dsbuild/ci/nodes"
 	"github.com/dsbuild/dsbuild/ci/slurm"
 	"github.com/dsbuild/dsbuild/ci/slurm/slurmtest"
@@ -275,8 +276,8 @@ func TestFullCheckSSH(t *testing.T) {
 	})
 	g.faults(t)
 	t.Run("launcher", func(t *testing.T) {
-		if !havePDSH() {
-			t.Skip("no pdsh")
+		if err := debian.Ensure(t.Context(), havePDSH, "pdsh", "openssh-server"); err != nil {
+			t.Fatal(err)
 		}
 		g.green(t, list, "--launcher", "deepspeed")
 		console(t, g.Nodes[0], "mv /root/.ssh/id /root/.ssh/off")
