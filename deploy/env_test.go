@@ -225,6 +225,7 @@ type wheelOptions struct {
 	torch, cuda string            // "" means 2.15.0 and 13.2
 	require     []string
 	code        *wheel.ByteCode // that the manifest speaks of
+	stable      string          // of a wheel for every torch: the oldest, X.Y
 }
 
 // makeWheel makes a small real wheel with the outer shape of DeepSpeed's: a
@@ -244,7 +245,7 @@ func makeWheel(t *testing.T, dir string, opt wheelOptions) string {
 		Scripts:  map[string]string{"ds_report": "#!python\nprint('report')\n"},
 		Ops:      []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: []string{"8.0"}}},
 		Requires: append([]string{"einops", "sphinx; extra == 'doc'"}, opt.require...),
-		ByteCode: opt.code,
+		ByteCode: opt.code, Stable: opt.stable,
 	}
 	return wheeltest.Packed(t, dir, o)
 }

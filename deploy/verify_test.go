@@ -688,3 +688,20 @@ func TestVerifyIsInterrupted(t *testing.T) {
 		t.Error("a wheel that is gone")
 	}
 }
+
+// A wheel of the stable ABI is for torch 2.10 and newer: it is installed beside torch 2.15, and the
+// manifest on the node says the same.
+func TestVerifyOfAWheelForEveryTorch(t *testing.T) {
+	t.Parallel()
+	e := newEnvironment(t, "2.15.0")
+	offered := load(t, makeWheel(t, t.TempDir(), wheelOptions{stable: "2.10"}))
+	h, s := host(t, "gpu01", e, sshtest.Options{})
+	opt := options(t, offered, []*sshtest.Server{s}, h)
+	if r := run(t, t.Context(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	opt.Wheels = nil
+	if r := look(t, opt, e.dir); r.Err() != nil {
+		t.Error(r.Nodes[0].Error)
+	}
+}

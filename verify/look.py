@@ -131,7 +131,7 @@ def look_along(wheels):
 def manifest(info):
     """What dsbuild's manifest says that the wheel was built for, or None."""
     whole = load_json(os.path.join(info, "dsbuild.json"))
-    keys = ("name", "version", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "glibc", "glibcxx", "cxx11abi")
+    keys = ("name", "version", "ops", "archs", "ptx", "op_archs", "cpu", "python", "torch", "cuda", "torch_abi", "glibc", "glibcxx", "cxx11abi")
     return {key: whole[key] for key in keys if key in whole} if isinstance(whole, dict) else None
 
 

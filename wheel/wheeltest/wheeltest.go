@@ -139,7 +139,10 @@ func Compiled(t testing.TB, dir string, opt Options) string {
 		files[path] = string(op.assemble(t))
 	}
 	if opt.Stable != "" {
-		files["deepspeed/git_version_info_installed.py"] = strings.NewReplacer("torch_info={", "torch_info=_stable_abi.torch_info({", "}\n", "}, '')\n").Replace(files["deepspeed/git_version_info_installed.py"])
+		record, told, _ := strings.Cut(files["deepspeed/git_version_info_installed.py"], "torch_info=")
+		files["deepspeed/git_version_info_installed.py"] = "from deepspeed import _stable_abi\n\n" + record +
+			"torch_info=_stable_abi.torch_info(" + strings.TrimSpace(told) + ", '')\n"
+		files["deepspeed/_stable_abi.py"] = "def expose(module, cuda=''):\n    pass\n\ndef torch_info(built, cuda):\n    return built\n"
 	}
 	for name, text := range opt.Scripts {
 		files["deepspeed-"+version+".data/scripts/"+name] = text
