@@ -62,7 +62,7 @@ func (m machine) Run(ctx context.Context, cmd remote.Command) error {
 	return err
 }
 
-// verbs is an agent that does what a test needs.
+// verbs is an agent with the verbs of a test.
 const verbs = `
 def leave(order):
     sys.stderr.write("it has had enough\n")
@@ -186,7 +186,7 @@ func TestSilenceEndsTheProgram(t *testing.T) {
 	}
 }
 
-// What a node sends without being asked ends the program, and is the reason.
+// A message that answers no order ends the program; the reason names it.
 func TestUnaskedMessages(t *testing.T) {
 	t.Parallel()
 	const event = `{"event":1}`

@@ -63,10 +63,8 @@ func (a *evaluation) addNote(format string, args ...any) {
 // release of DeepSpeed.
 func (a *evaluation) pins() []string {
 	all := slices.Clone(a.torch.Pins)
-	for _, l := range a.Limits {
-		if compareVersions(a.deepspeed.Version, l.Until) < 0 {
-			all = append(all, l.Pins...)
-		}
+	for _, l := range a.limits() {
+		all = append(all, l.Pins...)
 	}
 	var out []string
 	for _, p := range all {
@@ -282,13 +280,15 @@ func (a *evaluation) checkArchs() {
 	}
 }
 
+// limits lists the limits of the release of DeepSpeed.
+func (a *evaluation) limits() []Limit {
+	return slices.DeleteFunc(slices.Clone(a.Limits), func(l Limit) bool { return compareVersions(a.deepspeed.Version, l.Until) >= 0 })
+}
+
 // checkLimits compares torch and the archs with the limits of the release of DeepSpeed.
 func (a *evaluation) checkLimits() {
 	release := a.deepspeed.Version
-	for _, l := range a.Limits {
-		if compareVersions(release, l.Until) >= 0 {
-			continue
-		}
+	for _, l := range a.limits() {
 		if l.TorchFrom != "" && compareVersions(a.torch.Version, l.TorchFrom) >= 0 {
 			a.addConflict("DeepSpeed %s does not work with torch %s: %s; DeepSpeed from %s on does", release, a.torch.Version, l.Why, l.Until)
 		}

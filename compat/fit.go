@@ -108,10 +108,10 @@ func (c *fitCheck) takesPython() bool {
 	f.Tag = cmp.Or(f.Tag, cpythonTag(firstTwo(f.Python)))
 	stable, isStable := strings.CutSuffix(c.m.Python, "+") // of that version or a newer one
 	switch {
-	case len(c.tags) > 0 && (!isStable || !olderMinor(f.Python, stable)):
-		return slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], f) })
-	case len(c.tags) > 0:
+	case isStable && olderMinor(f.Python, stable):
 		return false
+	case len(c.tags) > 0:
+		return slices.ContainsFunc(c.tags, func(tag [3]string) bool { return installsPython(tag[0], tag[1], f) })
 	case isStable:
 		return installsPython(cpythonTag(stable), "abi3", f)
 	}
@@ -138,7 +138,7 @@ func (c *fitCheck) checkTorch() {
 	case c.f.Python == "" || c.m.Torch == "":
 	case c.f.Torch == "":
 		c.addReason("built against torch %s, but this node's environment has no torch", firstTwo(c.m.Torch))
-	case c.m.TorchABI != nil && c.m.TorchABI.Stable:
+	case c.m.TorchABI.IsStable():
 		c.checkStableTorch(c.m.TorchABI.Min)
 	case firstTwo(c.f.Torch) != firstTwo(c.m.Torch):
 		c.addReason("built against torch %s, but this node has %s", firstTwo(c.m.Torch), firstTwo(c.f.Torch))
@@ -192,7 +192,7 @@ func (c *fitCheck) checkCUDA() {
 //
 // An op of the stable ABI without device code needs nothing of CUDA's.
 func (c *fitCheck) boundToCUDA() bool {
-	if c.m.TorchABI != nil && c.m.TorchABI.Stable {
+	if c.m.TorchABI.IsStable() {
 		return c.hasDeviceCode()
 	}
 	return c.hasDeviceCode() || slices.ContainsFunc(c.m.Ops, func(name string) bool {
@@ -207,7 +207,7 @@ func (c *fitCheck) hasDeviceCode() bool { return len(c.m.Archs)+len(c.m.PTX) > 0
 // checkABI compares the C++ ABI of the wheel with that of torch: code compiled for one
 // std::string finds no function of a torch compiled for the other.
 func (c *fitCheck) checkABI() {
-	if c.m.TorchABI != nil && c.m.TorchABI.Stable {
+	if c.m.TorchABI.IsStable() {
 		return
 	}
 	if c.f.CXX11ABI == nil || c.m.Torch == "" || len(c.m.Ops) == 0 || *c.f.CXX11ABI == c.m.CXX11ABI {

@@ -29,7 +29,7 @@ func toolchainOf(m wheel.Manifest) (Toolchain, error) {
 	tc := Toolchain{
 		Torch: strings.TrimPrefix(parts[2], "torch"), CUDA: m.CUDA, CPU: m.CPU,
 		Archs: slices.Concat([]string{}, m.Archs), PTX: slices.Concat([]string{}, m.PTX), Dev: parts[1] != "",
-		newer: m.TorchABI != nil && m.TorchABI.Stable,
+		newer: m.TorchABI.IsStable(),
 	}
 	name := []string{parts[2], parts[3]}
 	for _, archs := range parts[4:6] {

@@ -243,7 +243,7 @@ func compileStep(env map[string]string) Step {
 	}
 }
 
-// stableFiles returns the script names of what builds over torch's stable ABI, if env asks for it.
+// stableFiles returns the names of the scripts and headers that build over torch's stable ABI, if env asks for it.
 func stableFiles(env map[string]string) []string {
 	if env[abiVariable] != string(wheel.StableABI) {
 		return nil
@@ -323,16 +323,10 @@ func auditStep() Step {
 
 // smokeStep tells the script which ops have device code: they load without a GPU, but do not run.
 func smokeStep(tc compat.Toolchain) Step {
-	var forGPU []string
-	for _, op := range tc.Ops {
-		if op.DeviceCode {
-			forGPU = append(forGPU, op.Name)
-		}
-	}
 	return Step{
 		Name: SmokeStep, Title: "install it in a fresh environment and load every op", Image: Runtime,
 		Script: "smoke.sh", Scripts: []string{"smoke.py", "bytecode.py", "nogpu.py"}, Inputs: []string{CompileStep, PackStep},
-		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU), "DSBUILD_GPU_OPS": strings.Join(forGPU, " ")},
+		Env:  map[string]string{"DS_ACCELERATOR": "cuda", "DSBUILD_CPU": string(tc.CPU), "DSBUILD_GPU_OPS": strings.Join(tc.OpNames(true), " ")},
 		Args: tc.OpNames(false),
 	}
 }

@@ -129,7 +129,7 @@ func (c Contents) Manifest() Manifest {
 	m.Archs, m.PTX = c.Archs()
 	f := c.Floors()
 	m.Glibc, m.GLIBCXX, m.CXX11ABI = f.Glibc, f.GLIBCXX, c.cxx11ABI()
-	if c.TorchABI != nil && c.TorchABI.Stable {
+	if c.TorchABI.IsStable() {
 		m.TorchABI = c.TorchABI
 	}
 	return m

@@ -54,7 +54,7 @@ func (a *Archive) Inspect(ctx context.Context) (Contents, error) {
 	} else {
 		c.TorchABI = c.torchABI()
 	}
-	if c.TorchABI != nil && c.TorchABI.Stable && c.Python == "" {
+	if c.TorchABI.IsStable() && c.Python == "" {
 		c.Python = oldestPython(meta.RequiresPython)
 	}
 	if err := a.installedInfo(&c); err != nil {

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/dsbuild/dsbuild/wheel/elf"
 )
 
 // TorchABI describes the interface of torch that a wheel uses.
@@ -20,6 +18,9 @@ type TorchABI struct {
 	Stable bool   `json:"stable"`
 	Min    string `json:"min"` // X.Y; "" if the wheel is not stable, or if no function shows it
 }
+
+// IsStable reports whether a wheel uses only the stable ABI. A nil TorchABI does not.
+func (a *TorchABI) IsStable() bool { return a != nil && a.Stable }
 
 // The functions of torch's stable ABI by the torch that has them first; the file names its source.
 //
@@ -47,12 +48,11 @@ func readStableFunctions() map[string]string {
 	return first
 }
 
-// minTorch returns the oldest torch that has all functions of the stable ABI that an extension
-// imports.
-func minTorch(used elf.Torch) string {
+// minTorch returns the oldest torch that has all these functions of the stable ABI.
+func minTorch(used []string) string {
 	oldest := ""
 	first := readStableFunctions()
-	for _, name := range used.C {
+	for _, name := range used {
 		oldest = newerVersion(oldest, first[name])
 	}
 	return oldest
@@ -60,23 +60,21 @@ func minTorch(used elf.Torch) string {
 
 // torchABI returns the interface of torch that the extensions use, nil if none uses torch.
 func (c Contents) torchABI() *TorchABI {
-	var found *TorchABI
+	var used []string
 	for _, e := range c.Extensions {
-		switch {
-		case e.Torch.CXX != "":
+		if e.Torch.CXX != "" {
 			return &TorchABI{}
-		case len(e.Torch.C) > 0:
-			if found == nil {
-				found = &TorchABI{Stable: true}
-			}
-			found.Min = newerVersion(found.Min, minTorch(e.Torch))
 		}
+		used = append(used, e.Torch.C...)
 	}
-	return found
+	if len(used) == 0 {
+		return nil
+	}
+	return &TorchABI{Stable: true, Min: minTorch(used)}
 }
 
 // requirement returns the requirement of torch: PyTorch may end its promise with the next major.
-func (a TorchABI) requirement() string {
+func (a *TorchABI) requirement() string {
 	major, _, _ := strings.Cut(a.Min, ".")
 	n, err := strconv.Atoi(major)
 	if err != nil {
@@ -90,7 +88,7 @@ const torchLibrary = "libtorch_cpu.so"
 
 // compareTorchABI compares the symbols that an extension imports with the requested ABI.
 func (e Extension) compareTorchABI(asked *TorchABI) []string {
-	if asked == nil || !asked.Stable {
+	if !asked.IsStable() {
 		return nil
 	}
 	var findings []string
@@ -106,7 +104,7 @@ func (e Extension) compareTorchABI(asked *TorchABI) []string {
 	if e.Unique {
 		findings = append(findings, fmt.Sprintf("op %s has symbols that are one in the whole process (STB_GNU_UNIQUE): those of another op would take their place", e.Op()))
 	}
-	if oldest := minTorch(e.Torch); CompareVersions(oldest, asked.Min) > 0 {
+	if oldest := minTorch(e.Torch.C); CompareVersions(oldest, asked.Min) > 0 {
 		findings = append(findings, fmt.Sprintf("op %s uses functions of torch %s, requested torch %s", e.Op(), oldest, asked.Min))
 	}
 	return findings

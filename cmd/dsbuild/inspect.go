@@ -166,7 +166,7 @@ func builtFor(c wheel.Contents) string {
 			parts = append(parts, p[0]+p[1])
 		}
 	}
-	if c.TorchABI != nil && c.TorchABI.Stable {
+	if c.TorchABI.IsStable() {
 		parts = append(parts, "and newer ones: it uses torch's stable ABI")
 	}
 	return strings.Join(parts, ", ")

@@ -165,17 +165,24 @@ func commit(t *testing.T, dir, why string) {
 	command(t, dir, "git", "-c", "user.name=team", "-c", "user.email=team@example.org", "commit", "--quiet", "--message", why)
 }
 
-// pipEnvironment is the Python of a fresh environment that has pip.
-func pipEnvironment(t *testing.T) string {
+// findUV finds Python 3.11 on this machine, and a uv.
+func findUV(t *testing.T) (py string, uv python.UV) {
 	t.Helper()
 	py, err := python.Find(t.Context(), "3.11")
 	if err != nil {
 		t.Fatal(err)
 	}
-	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
+	uv, err = python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
 	if err != nil {
 		t.Fatal(err)
 	}
+	return py, uv
+}
+
+// pipEnvironment is the Python of a fresh environment that has pip.
+func pipEnvironment(t *testing.T) string {
+	t.Helper()
+	py, uv := findUV(t)
 	env := filepath.Join(t.TempDir(), "venv")
 	if err := uv.Run(t.Context(), "venv", "--quiet", "--seed", "--no-project", "--python", py, env); err != nil {
 		t.Fatal(err)

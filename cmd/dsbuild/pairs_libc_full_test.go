@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/dsbuild/dsbuild/ci/python"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -79,14 +78,7 @@ func download(t *testing.T, address, sha256, to string) {
 // 2.17 alone.
 func installSite(t *testing.T, s system, packages ...string) {
 	t.Helper()
-	py, err := python.Find(t.Context(), "3.11")
-	if err != nil {
-		t.Fatal(err)
-	}
-	uv, err := python.GetUV(t.Context(), py, func(line string) { t.Log(line) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	py, uv := findUV(t)
 	install := []string{"pip", "install", "--quiet", "--python", py, "--python-version", "3.10", "--only-binary", ":all:", "--python-platform", "x86_64-manylinux_2_17", "--target", filepath.Join(s.root, "opt", "site")}
 	if err := uv.Run(t.Context(), append(install, packages...)...); err != nil {
 		t.Fatal(err)

@@ -311,13 +311,12 @@ func TestKilledRankEndsAll(t *testing.T) {
 	}
 }
 
-func TestInterruptEndsAll(t *testing.T) {
-	t.Parallel()
-	f := newField(t, 2)
-	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
+// interrupt interrupts a job when its processes have begun. All of them have ended when Run returns.
+func (f *field) interrupt(t *testing.T, opt jobrunner.Options, processes int) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		f.began(t, 4)
+		f.began(t, processes)
 		cancel()
 	}()
 	r, err := jobrunner.Run(ctx, opt)
@@ -327,6 +326,13 @@ func TestInterruptEndsAll(t *testing.T) {
 	if left := f.left(t); len(left) > 0 {
 		t.Errorf("left when it returned: %q", left)
 	}
+}
+
+func TestInterruptEndsAll(t *testing.T) {
+	t.Parallel()
+	f := newField(t, 2)
+	opt := f.options(t, f.job(t, "ESCAPE=1", "OTHERS=stay"))
+	f.interrupt(t, opt, 4)
 }
 
 // dsbuild ends a job that runs as another user, by real sudo, like any other.
@@ -339,18 +345,7 @@ func TestJobBySudo(t *testing.T) {
 	target := f.servers[0].Target()
 	target.Sudo = "root"
 	opt.Machines[0].Open = func(ctx context.Context) (jobrunner.Link, error) { return d.Dial(ctx, target) }
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		f.began(t, 2)
-		cancel()
-	}()
-	r, err := jobrunner.Run(ctx, opt)
-	if err != nil || r.State != jobrunner.Interrupted {
-		t.Fatalf("%v: %+v", err, r)
-	}
-	if left := f.left(t); len(left) > 0 {
-		t.Errorf("left when it returned: %q", left)
-	}
+	f.interrupt(t, opt, 2)
 }
 
 // The connection to a node breaks, and the server there kills its own processes.

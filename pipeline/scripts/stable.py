@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-# What of torch's headers a source may read: that its stable ABI is made of.
+# The folders of torch's headers that a source may read: those of its stable ABI.
 HEADERS = ("torch/headeronly", "torch/csrc/stable", "torch/csrc/inductor/aoti_torch/c", "torch/csrc/inductor/aoti_torch/generated")
 # Of torch's libraries those with the C functions of that ABI. CUDA's runtime comes with torch.
 LIBRARIES = ("torch_cpu", "torch_cuda", "cudart")
