@@ -138,8 +138,6 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 		return usageErrorf(command, "--ssh needs --for")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
-	case o.inventory != "" && f.Changed("abi"):
-		return usageErrorf(command, "--abi does not work with --for: dsbuild builds for the torch and the Python of the nodes")
 	case o.inventory != "" && o.env != "":
 		return usageErrorf(command, "--env does not work with --for: dsbuild builds for the environments of the nodes")
 	case o.matrix != "":
