@@ -123,17 +123,18 @@ func (w *Wheel) describe() []string {
 	if w.Plan != nil {
 		tc := w.Plan.Toolchain
 		torch, cuda, python := tc.Serves()
+		cuda = "CUDA " + cuda
 		if tc.ABI == wheel.StableABI {
 			torch += " and newer (built with " + tc.Torch + ")"
 			if !tc.HasDeviceCode() {
-				cuda = "any"
+				cuda = "any CUDA"
 			}
 		}
 		archs := ""
 		if len(tc.Archs) > 0 {
 			archs = ", arch " + wheel.ArchList(tc.Archs)
 		}
-		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, CUDA %s%s, %s; ops %s; on %s",
+		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, %s%s, %s; ops %s; on %s",
 			python, torch, cuda, archs, tc.CPU, strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
 	}
 	for _, why := range w.Why {

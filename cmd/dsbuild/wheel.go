@@ -199,6 +199,9 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
+	if _, _, python := plan.Toolchain.Serves(); o.bundle && python != plan.Toolchain.Python {
+		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
+	}
 	if o.dryRun {
 		return printWheelPlan(a, o.json, plan, house)
 	}
