@@ -4,6 +4,7 @@ package deploy_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,10 +31,16 @@ import (
 // realWheel is the wheel that make test has built, named by DSBUILD_TEST_WHEEL.
 func realWheel(t *testing.T) []wheels.Wheel {
 	t.Helper()
-	path := os.Getenv("DSBUILD_TEST_WHEEL")
+	return wheelOfMakeTest(t, "DSBUILD_TEST_WHEEL")
+}
+
+// wheelOfMakeTest is a wheel that make test has built, named by a variable.
+func wheelOfMakeTest(t *testing.T, variable string) []wheels.Wheel {
+	t.Helper()
+	path := os.Getenv(variable)
 	if path == "" {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("DSBUILD_TEST_WHEEL is not set: run make test")
+			t.Fatal(variable + " is not set: run make test")
 		}
 		t.Skip("needs a wheel: run make test")
 	}
@@ -113,6 +120,61 @@ func TestRealDeploy(t *testing.T) {
 	if code(r.Err()) != 3 || r.Summary.OK != 2 {
 		t.Errorf("changed host key: %v, %+v", r.Err(), r.Summary)
 	}
+}
+
+// TestRealStable takes the real wheel of the stable ABI to two OpenSSH nodes with the real torch, and
+// to one whose torch is too old. Its operators compute, to the last bit, what those of the wheel for
+// one torch compute on the same node.
+func TestRealStable(t *testing.T) {
+	t.Parallel()
+	stable, own := wheelOfMakeTest(t, "DSBUILD_TEST_STABLE"), realWheel(t)
+	if m := stable[0].Manifest; !strings.Contains(m.Name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") || !m.TorchABI.IsStable() || m.TorchABI.Min != "2.10" || !slices.Contains(stable[0].Requires, "torch<3,>=2.10") {
+		t.Errorf("%s: %+v, requires %q", m.Name, m.TorchABI, stable[0].Requires)
+	}
+	up := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch, Each: map[int]nodes.Env{2: nodes.FakeTorch}})
+	opt := realOptions(t, up, stable)
+	all := opt.Hosts
+	r := run(t, context.Background(), opt)
+	for i, n := range r.Nodes[:2] {
+		if n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != stable[0].Manifest.SHA256 {
+			t.Fatalf("%s: %+v", up.Nodes[i].Name, n)
+		}
+	}
+	if n := r.Nodes[2]; n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == "" {
+		t.Errorf("%+v", n)
+	}
+
+	opt.Hosts = all[:2]
+	if r, err := verify.Run(context.Background(), verifyOptions(opt)); err != nil || r.Err() != nil || !r.Consistent {
+		t.Errorf("verify: %v, %v", err, r.Err())
+	}
+	opt.Hosts, opt.Wheels = all[1:2], own
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	a, b := steps(t, up.Nodes[0].Python), steps(t, up.Nodes[1].Python)
+	if a.File != "libcpu_adam_op.so" || b.File == a.File || a.Results != b.Results {
+		t.Errorf("stable %+v, for one torch %+v", a, b)
+	}
+}
+
+// stepsResult is what testdata/steps.py says of an installed DeepSpeed.
+type stepsResult struct{ Results, File string }
+
+func steps(t *testing.T, python string) (s stepsResult) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), python, "-W", "ignore", filepath.Join("testdata", "steps.py"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		err = json.Unmarshal([]byte(lines[len(lines)-1]), &s)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, out, &stderr)
+	}
+	return s
 }
 
 // realOptionsOf are options with a dialer that has read no keys before.
