@@ -122,7 +122,7 @@ func TestRealDeploy(t *testing.T) {
 	}
 }
 
-// TestRealStable takes the real wheel of the stable ABI to two OpenSSH nodes with the real torch, and
+// TestRealStable takes the real wheel of the stable ABI to an OpenSSH node with the real torch, and
 // to one whose torch is too old. Its operators compute, to the last bit, what those of the wheel for
 // one torch compute on the same node.
 func TestRealStable(t *testing.T) {
@@ -131,30 +131,23 @@ func TestRealStable(t *testing.T) {
 	if m := stable[0].Manifest; !strings.Contains(m.Name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") || !m.TorchABI.IsStable() || m.TorchABI.Min != "2.10" || !slices.Contains(stable[0].Requires, "torch<3,>=2.10") {
 		t.Errorf("%s: %+v, requires %q", m.Name, m.TorchABI, stable[0].Requires)
 	}
-	up := nodestest.Up(t, nodes.Options{Count: 3, Env: nodes.WithTorch, Each: map[int]nodes.Env{2: nodes.FakeTorch}})
+	up := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch, Each: map[int]nodes.Env{1: nodes.FakeTorch}})
 	opt := realOptions(t, up, stable)
-	all := opt.Hosts
 	r := run(t, context.Background(), opt)
-	for i, n := range r.Nodes[:2] {
-		if n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != stable[0].Manifest.SHA256 {
-			t.Fatalf("%s: %+v", up.Nodes[i].Name, n)
-		}
+	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != stable[0].Manifest.SHA256 {
+		t.Fatalf("%+v", n)
 	}
-	if n := r.Nodes[2]; n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == "" {
+	if n := r.Nodes[1]; n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == "" {
 		t.Errorf("%+v", n)
 	}
-
-	opt.Hosts = all[:2]
-	if r, err := verify.Run(context.Background(), verifyOptions(opt)); err != nil || r.Err() != nil || !r.Consistent {
-		t.Errorf("verify: %v, %v", err, r.Err())
-	}
-	opt.Hosts, opt.Wheels = all[1:2], own
+	got := steps(t, up.Nodes[0].Python)
+	opt.Hosts, opt.Wheels = opt.Hosts[:1], own
 	if r := run(t, context.Background(), opt); r.Err() != nil {
 		t.Fatal(r.Err())
 	}
-	a, b := steps(t, up.Nodes[0].Python), steps(t, up.Nodes[1].Python)
-	if a.File != "libcpu_adam_op.so" || b.File == a.File || a.Results != b.Results {
-		t.Errorf("stable %+v, for one torch %+v", a, b)
+	want := steps(t, up.Nodes[0].Python)
+	if got.File != "libcpu_adam_op.so" || want.File == got.File || got.Results != want.Results {
+		t.Errorf("stable %+v, for one torch %+v", got, want)
 	}
 }
 
