@@ -58,7 +58,11 @@ L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operato
 dsbuild toolchains the toolchains. dsbuild chooses the rest so that all parts fit
 together: --gpu V100 takes the newest torch and CUDA that still support a V100. With
 --for it asks the nodes of an inventory instead, and builds the fewest wheels that
-serve them all; dsbuild ship also installs them.`,
+serve them all; dsbuild ship also installs them.
+
+A wheel is for one minor of torch and one Python. With --abi stable it is for torch
+2.10 and newer and every Python from 3.10 on, if its operators are proven so
+(dsbuild ops); --abi auto makes such a wheel where it can, and says why elsewhere.`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
@@ -199,7 +203,7 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	if err != nil {
 		return err
 	}
-	if _, _, python := plan.Toolchain.Serves(); o.bundle && python != plan.Toolchain.Python {
+	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
 		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
 	}
 	if o.dryRun {
