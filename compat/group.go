@@ -139,10 +139,11 @@ func (g *grouper) addNode(i int) {
 // abis lists the ABIs that the wheel of a node may have, best first. A wheel that others of its
 // torch and Python need in any case is better than one more.
 func (g *grouper) abis(f node.Facts) []wheel.ABI {
-	switch {
-	case g.want.ABI != wheel.AutoABI:
+	if g.want.ABI != wheel.AutoABI {
 		return []wheel.ABI{g.want.ABI}
-	case g.members[g.familyOf(f, "")] != nil:
+	}
+	own := &kind{family: g.familyOf(f, ""), archs: strings.Join(g.archsOf(f), " ")}
+	if g.members[own.family] != nil && g.canServe([]*kind{own}) {
 		return []wheel.ABI{"", wheel.StableABI}
 	}
 	return []wheel.ABI{wheel.StableABI, ""}
