@@ -20,7 +20,14 @@ inline Tensor empty(std::initializer_list<int64_t> size, const TensorOptions& op
     return empty(IntArrayRef(size.begin(), size.size()), options);
 }
 
-// from_blob makes a tensor of memory that stays the caller's.
+inline Tensor empty_like(const Tensor& tensor) { return torch::stable::empty_like(tensor); }
+
+// from_blob makes a tensor of memory that stays the caller's. As in ATen, a device without an
+// index becomes the one where the memory lies.
+inline Tensor from_blob(void* data, IntArrayRef size, IntArrayRef strides, const TensorOptions& options = {})
+{
+    return torch::stable::from_blob(data, size, strides, options.device(), options.dtype());
+}
 inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& options = {})
 {
     std::vector<int64_t> strides(size.size());
@@ -29,8 +36,7 @@ inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& optio
         strides[d] = elements;
         elements *= size[d];
     }
-    return torch::stable::from_blob(
-        data, size, IntArrayRef(strides.data(), strides.size()), options.device(), options.dtype());
+    return from_blob(data, size, IntArrayRef(strides.data(), strides.size()), options);
 }
 inline Tensor from_blob(void* data, int64_t elements, const TensorOptions& options = {})
 {

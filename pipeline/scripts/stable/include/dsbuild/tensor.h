@@ -73,6 +73,13 @@ public:
     {
         return torch::stable::to(*this, type, std::nullopt, std::nullopt, std::nullopt, non_blocking, copy);
     }
+    Tensor clone() const { return torch::stable::clone(*this); }
+    Tensor detach() const
+    {
+        StableIValue stack[] = {torch::stable::detail::from(static_cast<const Stable&>(*this))};
+        STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::detach", "", stack, TORCH_ABI_VERSION));
+        return torch::stable::detail::to<Stable>(stack[0]);
+    }
     Tensor cpu() const { return to(Device(DeviceType::CPU)); }
     Tensor copy_(const Tensor& source, bool non_blocking = false)
     {
