@@ -210,8 +210,12 @@ func exposedBy(t *testing.T, interpreter, deepspeed string, ops []string) map[st
 // driverStandIn makes a library to load in place of the GPU's driver, which gds is linked with.
 func driverStandIn(t *testing.T) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "libcuda.so.1")
-	command(t, ".", "gcc", "-shared", "-x", "c", "/dev/null", "-Wl,-soname,libcuda.so.1", "-o", file)
+	dir := t.TempDir()
+	file, source := filepath.Join(dir, "libcuda.so.1"), filepath.Join(dir, "driver.c")
+	if err := os.WriteFile(source, []byte("int cuGetErrorName(void) { return 3; /* not initialized */ }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	command(t, ".", "gcc", "-shared", "-fPIC", source, "-Wl,-soname,libcuda.so.1", "-o", file)
 	t.Setenv("DSBUILD_DRIVER", file)
 }
 

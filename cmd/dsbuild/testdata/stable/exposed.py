@@ -76,15 +76,15 @@ CALLS = {
     "stochastic_transformer": [("forward_fp16", 1, *[half(1)] * 14, *[False] * 5)],
     "transformer_inference": [("repeat_kv_cache_fp16", 1, 0), ("reset_cache",)],
     "inference_core_ops": [
-        ("preprocess_weight", half(64, 64)), ("preprocess_weight", torch.zeros(4, 4)), ("preprocess_weight", half(8)),
-        ("bias_activation", half(2, 2), None, 4), ("bias_activation", half(2, 2), None, 99), ("bias_activation", half(2, 2), torch.zeros(2), 1),
+        ("preprocess_weight", (half(64, 64) * 4).round() / 4), ("preprocess_weight", torch.zeros(4, 4)), ("preprocess_weight", half(8)),
+        ("bias_activation", half(2, 2), None, 6), ("bias_activation", half(2, 2), None, 99), ("bias_activation", half(2, 2), torch.zeros(2), 1),
     ],
     "ragged_ops": [
         ("allocate_view_on", parameter, raw, 0), ("allocate_view_like", (2, 2), (1, 2), parameter, raw, 0), ("allocate_view_like", torch.Size([1]), (1,), parameter, raw, 4),
         ("allocate_view_like", [2, 2], (1, 2), parameter, raw, 0), ("allocate_view_like", (2, "2"), (1, 2), parameter, raw, 0),
     ],
     "ragged_device_ops": [
-        ("build_atoms", torch.zeros(8, 8, dtype=torch.int64), torch.tensor([1, 0, 0, 0], dtype=torch.int32), torch.tensor([0, 40, 0, 0], dtype=torch.int32), torch.zeros(4, dtype=torch.int64), 16, 16),
+        ("build_atoms", torch.zeros(8, 8, dtype=torch.int64), torch.tensor([40, 1, 0, 0], dtype=torch.int32), torch.tensor([0, 40, 0, 0], dtype=torch.int32), torch.zeros(4, dtype=torch.int64), 16, 16),
         ("build_atoms", None, raw, raw, raw, 16, 16),
     ],
     "cutlass_ops": [("mixed_gemm", half(2, 2), torch.zeros(2, 2), half(2, 2), half(2), None, 8, 0), ("mixed_gemm", half(2, 2), half(2, 2), half(2, 2), half(2), half(2), 5, 0)],

@@ -75,6 +75,7 @@ public:
         return torch::stable::to(*this, type, std::nullopt, std::nullopt, std::nullopt, non_blocking, copy);
     }
     Tensor clone() const { return torch::stable::clone(*this); }
+    Tensor view(IntArrayRef size) const { return torch::stable::view(*this, size); }
     Tensor select(int64_t d, int64_t index) const { return torch::stable::select(*this, d, index); }
     Tensor slice(int64_t d, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step = 1) const
     {
