@@ -5,6 +5,11 @@
 #include <initializer_list>
 #include <vector>
 
+#ifdef USE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+#include <dsbuild/check.h>
 #include <dsbuild/options.h>
 #include <dsbuild/tensor.h>
 
@@ -26,6 +31,14 @@ inline Tensor empty_like(const Tensor& tensor) { return torch::stable::empty_lik
 // index becomes the one where the memory lies.
 inline Tensor from_blob(void* data, IntArrayRef size, IntArrayRef strides, const TensorOptions& options = {})
 {
+#ifdef USE_CUDA
+    // Without a driver torch's C function ends the process, where ATen throws.
+    int devices = 0;
+    if (options.device().type() == DeviceType::CUDA) {
+        const auto status = cudaGetDeviceCount(&devices);
+        TORCH_CHECK(status == cudaSuccess, cudaGetErrorString(status));
+    }
+#endif
     return torch::stable::from_blob(data, size, strides, options.device(), options.dtype());
 }
 inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& options = {})
