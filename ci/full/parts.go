@@ -10,7 +10,7 @@ import (
 // tests with its prefix.
 func (b *bench) allParts() []parts.Part {
 	var (
-		tools  = parts.Need{Title: "tools: cuobjdump, auditwheel, twine", Get: b.installTools}
+		tools  = parts.Need{Title: "tools: cuobjdump, auditwheel, twine, torch-abi-audit", Get: b.installTools}
 		wheels = parts.Need{Title: "wheels of the package index", Get: b.downloadWheels}
 		engine = parts.Need{Title: "a Dagger engine", Get: b.startEngine}
 		wheel  = parts.Need{Title: "a wheel of this checkout for A100", Get: b.buildWheel}
@@ -24,7 +24,7 @@ func (b *bench) allParts() []parts.Part {
 		part("pairs", "TestFullPairs", "every common torch and Python: twelve wheels, no newer libraries than RHEL 8 has, one run under glibc 2.27", engine),
 		part("ops", "TestFullOps", "every op that can be built, each with its own archs", engine),
 		part("host", "TestFullHost", "the host builder without root, compared with the Dagger builder", engine),
-		part("stable", "TestFullStable", "one wheel for several torches and Pythons, compared with one for a single torch"),
+		part("stable", "TestFullStable", "one wheel for several torches and Pythons, compared with one for a single torch", tools),
 		part("farm", "TestFullFarm", "many wheels at once, on one engine and on two", engine),
 		part("docker", "TestFullDocker", "the engine in Docker and in podman: the same wheel, pulled images, failures", engine, wheel),
 		part("launch", "TestFullLaunch", "the output of launch, run on a local Slurm with real torch and JAX"),

@@ -23,7 +23,7 @@ func fullTool(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	dir := os.Getenv("DSBUILD_FULL_DIR")
 	if dir == "" {
-		t.Fatal("DSBUILD_FULL_DIR is not set: run make test-full PART=inside")
+		t.Fatal("DSBUILD_FULL_DIR is not set: run make test-full")
 	}
 	return command(t, ".", filepath.Join(dir, "tools", "bin", name), args...)
 }

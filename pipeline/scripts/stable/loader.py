@@ -84,6 +84,7 @@ def expose(module, cuda=""):
     told = json.loads(library.dsbuild_register())
     if "error" in told:
         raise Refused(op, f"cannot be registered with torch {torch.__version__}: {told['error']}", "one process can have one DeepSpeed")
+    module.pop("expose", None)  # pybind11's module has no such name
     module.update(Module(op, module["__name__"]).made(told))
     # DeepSpeed loads pin_memory once more by the name of its file, for all to see.
     module["__file__"] = path
@@ -287,9 +288,11 @@ def python_type(name):
         return f"list[{python_type(rest)}]"
     if kind in ("class", "enum"):
         return rest
+    if kind == "optional":
+        return f"{python_type(rest)} | None"
     if kind == "Tensor":
         return "torch.Tensor"
-    return "int" if kind.startswith(("int", "uint")) else kind
+    return "int" if kind.startswith(("int", "uint")) else kind  # of a tuple pybind11 says no more
 
 
 def taker(module, name):
@@ -298,6 +301,10 @@ def taker(module, name):
     kind, _, rest = name.partition(" ")
     if kind == "list":
         return take_list(taker(module, rest))
+    if kind == "tuple":
+        return take_tuple(taker(module, rest))
+    if kind == "optional":
+        return take_optional(taker(module, rest))
     if kind == "class":
         return take_address(module, rest)
     if kind == "enum":
@@ -370,6 +377,26 @@ def take_list(one):
         if isinstance(value, (str, bytes)) or not isinstance(value, collections.abc.Sequence):
             raise Unfit
         return [one(v, convert) for v in value]
+
+    return take
+
+
+def take_tuple(one):
+    def take(value, _convert):
+        if not isinstance(value, tuple):
+            raise Unfit
+        try:
+            return [one(v, True) for v in value]
+        except Unfit:
+            # pybind11 binds a tuple of anything, and the op looks into it when it runs.
+            raise RuntimeError(f"Unable to cast Python instance of type {type(value)} to C++ type 'std::vector<int64_t>'") from None
+
+    return take
+
+
+def take_optional(one):
+    def take(value, convert):
+        return None if value is None else one(value, convert)
 
     return take
 

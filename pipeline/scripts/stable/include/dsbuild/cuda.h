@@ -3,6 +3,8 @@
 #include <cuda_runtime.h>
 #include <torch/csrc/stable/c/shim.h>
 
+#include <map>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -48,6 +50,15 @@ inline CUDAStream getCurrentCUDAStream(int device = -1)
     return CUDAStream(static_cast<cudaStream_t>(stream));
 }
 
+// getStreamFromPool gives one of the streams that torch shares out in turn.
+inline CUDAStream getStreamFromPool(bool high_priority = false, int device = -1)
+{
+    void* stream = nullptr;
+    STABLE_TORCH_ERROR_CODE_CHECK(
+        torch_get_cuda_stream_from_pool(high_priority, device < 0 ? current_device() : device, &stream));
+    return CUDAStream(static_cast<cudaStream_t>(stream));
+}
+
 // CUDAGuard makes a device the current one for as long as it lives.
 class CUDAGuard {
 public:
@@ -81,7 +92,22 @@ namespace at::cuda {
 using c10::cuda::CUDAGuard;
 using c10::cuda::CUDAStream;
 using c10::cuda::getCurrentCUDAStream;
+using c10::cuda::getStreamFromPool;
 using c10::cuda::OptionalCUDAGuard;
+
+// getCurrentDeviceProperties describes the current device. CUDA is asked once for each.
+inline cudaDeviceProp* getCurrentDeviceProperties()
+{
+    static std::mutex one_at_a_time;
+    static std::map<int, cudaDeviceProp> known;
+    const int device = c10::cuda::current_device();
+    const std::lock_guard<std::mutex> held(one_at_a_time);
+    const auto found = known.find(device);
+    if (found != known.end()) { return &found->second; }
+    cudaDeviceProp properties;
+    c10::cuda::check(cudaGetDeviceProperties(&properties, device));
+    return &known.emplace(device, properties).first->second;
+}
 
 namespace detail {
 

@@ -5,6 +5,11 @@
 #include <initializer_list>
 #include <vector>
 
+#ifdef USE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+#include <dsbuild/check.h>
 #include <dsbuild/options.h>
 #include <dsbuild/tensor.h>
 
@@ -20,7 +25,22 @@ inline Tensor empty(std::initializer_list<int64_t> size, const TensorOptions& op
     return empty(IntArrayRef(size.begin(), size.size()), options);
 }
 
-// from_blob makes a tensor of memory that stays the caller's.
+inline Tensor empty_like(const Tensor& tensor) { return torch::stable::empty_like(tensor); }
+
+// from_blob makes a tensor of memory that stays the caller's. As in ATen, a device without an
+// index becomes the one where the memory lies.
+inline Tensor from_blob(void* data, IntArrayRef size, IntArrayRef strides, const TensorOptions& options = {})
+{
+#ifdef USE_CUDA
+    // Without a driver torch's C function ends the process, where ATen throws.
+    int devices = 0;
+    if (options.device().type() == DeviceType::CUDA) {
+        const auto status = cudaGetDeviceCount(&devices);
+        TORCH_CHECK(status == cudaSuccess, cudaGetErrorString(status));
+    }
+#endif
+    return torch::stable::from_blob(data, size, strides, options.device(), options.dtype());
+}
 inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& options = {})
 {
     std::vector<int64_t> strides(size.size());
@@ -29,8 +49,7 @@ inline Tensor from_blob(void* data, IntArrayRef size, const TensorOptions& optio
         strides[d] = elements;
         elements *= size[d];
     }
-    return torch::stable::from_blob(
-        data, size, IntArrayRef(strides.data(), strides.size()), options.device(), options.dtype());
+    return from_blob(data, size, IntArrayRef(strides.data(), strides.size()), options);
 }
 inline Tensor from_blob(void* data, int64_t elements, const TensorOptions& options = {})
 {

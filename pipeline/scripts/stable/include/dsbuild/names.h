@@ -1,9 +1,18 @@
 // The same names in the namespaces torch and c10, where sources look for them too.
 #pragma once
+#include <optional>
+
 #include <dsbuild/factories.h>
 #include <dsbuild/options.h>
 #include <dsbuild/scalar.h>
 #include <dsbuild/tensor.h>
+
+namespace at {
+
+using std::nullopt;
+using std::optional;
+
+}  // namespace at
 
 namespace c10 {
 
@@ -11,6 +20,8 @@ using at::Device;
 using at::IntArrayRef;
 using at::TensorOptions;
 using at::typeMetaToScalarType;
+using std::nullopt;
+using std::optional;
 
 }  // namespace c10
 
@@ -20,6 +31,7 @@ using at::Device;
 using at::DeviceType;
 using at::elementSize;
 using at::empty;
+using at::empty_like;
 using at::from_blob;
 using at::IntArrayRef;
 using at::numel;

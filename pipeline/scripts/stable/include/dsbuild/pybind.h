@@ -26,6 +26,20 @@ private:
     int depth_;
 };
 
+// tuple is a tuple of integers: a shape, or strides.
+class tuple {
+public:
+    explicit tuple(std::vector<int64_t> values) : values_(std::move(values)) {}
+    template <class T>
+    T cast() const
+    {
+        return T(values_.begin(), values_.end());
+    }
+
+private:
+    std::vector<int64_t> values_;
+};
+
 template <class... Guards>
 struct call_guard {
 };
@@ -81,6 +95,14 @@ inline constexpr Overload<Parameters...> overload_cast{};
 }  // namespace pybind11
 
 namespace dsbuild {
+
+template <>
+struct Value<pybind11::tuple> {
+    using Carried = std::vector<int64_t>;
+    static std::string schema() { return "int[]"; }
+    static std::string name() { return "tuple int64"; }
+    static pybind11::tuple read(Carried values) { return pybind11::tuple(std::move(values)); }
+};
 
 // read adds to a binding what its def says after the function, as pybind11 reads it: by type.
 inline void read(Binding& binding, const char* doc) { binding.doc = doc; }

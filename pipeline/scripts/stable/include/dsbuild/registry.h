@@ -104,8 +104,10 @@ public:
     {
         const char* space = "dsbuild_" DSBUILD_TEXT(TORCH_EXTENSION_NAME);
         STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_library_init_def(space, "", 0, &schemas_));
+        // Implicit: autograd does not come between, as with pybind11. Else a result for a tensor that
+        // requires a gradient would require one, too (torch/csrc/autograd/autograd_not_implemented_fallback.cpp).
         STABLE_TORCH_ERROR_CODE_CHECK(
-            aoti_torch_library_init_impl(space, "CompositeExplicitAutograd", "", 0, &kernels_));
+            aoti_torch_library_init_impl(space, "CompositeImplicitAutograd", "", 0, &kernels_));
         Lock::renew_after_fork();
     }
 

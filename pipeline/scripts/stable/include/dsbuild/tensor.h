@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/util/HeaderOnlyArrayRef.h>
 
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -73,6 +74,14 @@ public:
     {
         return torch::stable::to(*this, type, std::nullopt, std::nullopt, std::nullopt, non_blocking, copy);
     }
+    Tensor clone() const { return torch::stable::clone(*this); }
+    Tensor view(IntArrayRef size) const { return torch::stable::view(*this, size); }
+    Tensor select(int64_t d, int64_t index) const { return torch::stable::select(*this, d, index); }
+    Tensor slice(int64_t d, std::optional<int64_t> start, std::optional<int64_t> end, int64_t step = 1) const
+    {
+        return called("aten::slice", "Tensor", d, start, end, step);
+    }
+    Tensor detach() const { return called("aten::detach", ""); }
     Tensor cpu() const { return to(Device(DeviceType::CPU)); }
     Tensor copy_(const Tensor& source, bool non_blocking = false)
     {
@@ -81,6 +90,17 @@ public:
     }
 
 private:
+    // called is the result of an operator of torch's that torch/csrc/stable/ops.h lacks, called
+    // as those are that it has.
+    template <class... More>
+    Tensor called(const char* name, const char* overload, const More&... more) const
+    {
+        StableIValue stack[] = {torch::stable::detail::from(static_cast<const Stable&>(*this)),
+                                torch::stable::detail::from(more)...};
+        STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack, TORCH_ABI_VERSION));
+        return torch::stable::detail::to<Stable>(stack[0]);
+    }
+
     // The strides of a dense tensor (n, c, h, w) whose channels lie beside each other. As in
     // ATen, the stride of a dimension of one element counts for nothing.
     bool is_channels_last() const

@@ -116,6 +116,21 @@ struct Value<std::vector<T>> {
     }
 };
 
+template <class T>
+struct Value<std::optional<T>> {
+    using Carried = std::optional<typename Value<T>::Carried>;
+    static std::string schema() { return Value<T>::schema() + "?"; }
+    static std::string name() { return "optional " + Value<T>::name(); }
+    static std::optional<T> read(const Carried& carried)
+    {
+        return carried ? std::optional<T>(Value<T>::read(*carried)) : std::nullopt;
+    }
+    static Carried write(const std::optional<T>& value)
+    {
+        return value ? Carried(Value<T>::write(*value)) : std::nullopt;
+    }
+};
+
 // Argument is a parameter of a bound function. take reads what the dispatcher brought, give hands
 // it to the function.
 template <class Parameter>
