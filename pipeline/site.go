@@ -255,6 +255,42 @@ func (s *Site) readCertificates(flag, variable string) error {
 	return nil
 }
 
+// Indexes returns the package index and those beside it, the ones beside it first, as uv asks them.
+func (s Site) Indexes() []string {
+	return append(strings.Fields(s.variables["UV_INDEX"]), cmp.Or(s.variables["UV_DEFAULT_INDEX"], packageIndex))
+}
+
+// TorchIndex returns the address below which torch's own indexes lie.
+func (s Site) TorchIndex() string { return cmp.Or(s.variables[torchIndexes], torchIndex) }
+
+// Programs returns the variables with which programs of this machine, such as uv, reach the site's
+// services: environ without other settings of theirs. Certificates beside the system's are
+// written into dir.
+func (s Site) Programs(environ []string, dir string) ([]string, error) {
+	var out []string
+	for _, v := range environ {
+		if !strings.HasPrefix(v, "UV_") && !strings.HasPrefix(v, "PIP_") && !strings.HasPrefix(v, "VIRTUAL_ENV=") {
+			out = append(out, v)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
+		out = append(out, name+"="+s.variables[name])
+	}
+	out = append(out, "UV_PYTHON_DOWNLOADS=never", "UV_NO_CONFIG=1")
+	if s.ca == "" {
+		return out, nil
+	}
+	bundle := []byte(s.ca)
+	for _, file := range []string{"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"} {
+		if text, err := os.ReadFile(file); err == nil {
+			bundle = append(append(text, '\n'), bundle...)
+			break
+		}
+	}
+	path := filepath.Join(dir, "certificates.pem")
+	return append(out, "SSL_CERT_FILE="+path), os.WriteFile(path, bundle, 0o600)
+}
+
 // Script returns the text that dockerfiles/site.sh reads: the settings as shell assignments. It
 // holds passwords.
 func (s Site) Script() string {
