@@ -569,15 +569,6 @@ def add_byte_code(site, modules):
             f.write(head + code)
 
 
-def last_run():
-    """The run that made the last change there was, "" where there was none."""
-    try:
-        with open(JOURNAL, "rb") as f:
-            return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
-    except (OSError, ValueError):
-        return ""
-
-
 def clone(source, target):
     """A copy that costs links, not bytes, where the file system can."""
     def link(a, b, **_):
@@ -636,32 +627,7 @@ def verbs(env, inbox):
 
 
 def main():
-    def leave(*_):
-        raise Gone()
-
-    for s in SIGNALS:
-        signal.signal(s, leave)
-    env, inbox = Environment(), Inbox(urgent=["undo"])
-    try:
-        answer(0, lambda: env.begin(inbox), describe)
-        if env.dir:
-            while True:
-                try:
-                    serve(inbox.take, verbs(env, inbox), describe)
-                    return
-                except Gone:
-                    undo = [o for o in inbox.orders if o["do"] == "undo"]
-                    if not undo or inbox.ended:
-                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
-                        return  # nobody left to answer
-                    inbox.orders = undo
-    except Gone:
-        pass
-    finally:
-        for s in SIGNALS + (signal.SIGPIPE,):
-            signal.signal(s, signal.SIG_IGN)
-        if env.lock is not None and env.dir:
-            env.undo()
+    run_agent(Environment(), verbs)
 
 
 main()

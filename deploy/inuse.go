@@ -39,8 +39,8 @@ func ParseInUse(s string) (InUse, error) {
 	return InUse{}, fmt.Errorf("%s: must be refuse, wait=DURATION or ignore", s)
 }
 
-// inUseHint is the hint for an environment in use.
-const inUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
+// InUseHint is the hint for an environment in use.
+const InUseHint = "wait until these processes have ended, or give --in-use wait=30m; --in-use ignore changes the environment anyway"
 
 // InUseError reports that processes use an environment, so dsbuild left it as it is.
 type InUseError struct{ what cause.Message }
@@ -54,7 +54,7 @@ func (e *InUseError) Cause() string { return e.what.Cause }
 func (e *InUseError) Refused() {}
 
 // Hint tells the user how to wait.
-func (e *InUseError) Hint() string { return inUseHint }
+func (e *InUseError) Hint() string { return InUseHint }
 
 // describeProcesses describes processes: the first three in full, the others as a count. more is the number
 // of processes beyond those in all.
@@ -125,7 +125,7 @@ func applyInUse(plans []NodePlan, members []int, on int, users cause.Message, po
 			p.Remarks = append(p.Remarks, p.said(cause.Messagef("waits up to %s: %s", ui.Duration(policy.Wait), what)))
 			p.waits = true
 		default:
-			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, inUseHint
+			p.Action, p.Reasons, p.Hint = Refuse, []string{p.said(what)}, InUseHint
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (u *nodeRun) isByteCode(f wheels.File) bool {
 // interrupted. With again set it waits longer for the lock: the agent before it may not know yet
 // that its connection is gone.
 func (u *nodeRun) startAgent(ctx context.Context, files []wheels.File, again bool) (beginReply, error) {
-	req := sessionRequest{Run: u.deploy.fleet.Run, Label: fileLabel(u.Host.Name), By: u.deploy.opt.By}
+	req := sessionRequest{Run: u.deploy.fleet.Run, Label: FileLabel(u.Host.Name), By: u.deploy.opt.By}
 	for _, f := range files {
 		req.Files = append(req.Files, expectedFile{filepath.Base(f.Path), f.SHA256})
 	}

@@ -146,7 +146,8 @@ class Workplace:
         self.digests = Digests()
 
     def take_lock(self, inbox):
-        """Waits a little: a driver that was killed leaves an agent that tidies up."""
+        """Waits a little: a driver that was killed leaves an agent that tidies up. For another
+        agent of the same run it waits as long as the driver does: their nodes share the folder."""
         self.lock = os.open(os.path.join(HOME, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + REQUEST["lock_s"]
         while True:
@@ -156,8 +157,8 @@ class Workplace:
             except OSError as e:
                 if e.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     raise Failed("%s: no lock: %s" % (HOME, e.strerror), "file-locks")
-                if time.monotonic() > deadline:
-                    who = os.read(self.lock, 300).decode("utf-8", "replace").strip()
+                who = os.pread(self.lock, 300, 0).decode("utf-8", "replace").strip()
+                if time.monotonic() > deadline and not who.startswith("run %s by " % REQUEST["run"]):
                     raise Busy("another deploy is changing this environment", "wait", who)
                 time.sleep(0.1)
                 inbox.check()
@@ -221,6 +222,15 @@ def last_line(f, most=1 << 16):
     return (whole.splitlines(True) or [b""])[-1], size - len(tail) + len(whole)
 
 
+def last_run():
+    """The run that made the last change there was, "" where there was none."""
+    try:
+        with open(JOURNAL, "rb") as f:
+            return str(json.loads(last_line(f)[0] or b"{}").get("run", ""))
+    except (OSError, ValueError):
+        return ""
+
+
 def die_with_parent(parent):
     """Asks the kernel to end this process with its parent, where it can."""
     try:
@@ -282,6 +292,37 @@ def describe(error):
 def no_room(text):
     """The code of the advice for a full disk, one with no more room for names, or a
     quota; "" for any other error."""
-    if any("[Errno %d]" % number in text for number in (errno.ENOSPC, errno.EDQUOT)):
+    if any(form % number in text for form in ("[Errno %d]", "(os error %d)") for number in (errno.ENOSPC, errno.EDQUOT)):
         return "no-room"
     return ""
+
+
+def run_agent(env, verbs):
+    """Runs an agent until its driver ends it or goes away. env has begin, undo, recorded, keep, and
+    dir, which is set while it may change something."""
+    def leave(*_):
+        raise Gone()
+
+    for s in SIGNALS:
+        signal.signal(s, leave)
+    inbox = Inbox(urgent=["undo"])
+    try:
+        answer(0, lambda: env.begin(inbox), describe)
+        if env.dir:
+            while True:
+                try:
+                    serve(inbox.take, verbs(env, inbox), describe)
+                    return
+                except Gone:
+                    undo = [o for o in inbox.orders if o["do"] == "undo"]
+                    if not undo or inbox.ended:
+                        env.keep = not env.recorded and not any(o["do"] in ("undo", "end") for o in inbox.orders)
+                        return  # nobody left to answer
+                    inbox.orders = undo
+    except Gone:
+        pass
+    finally:
+        for s in SIGNALS + (signal.SIGPIPE,):
+            signal.signal(s, signal.SIG_IGN)
+        if env.lock is not None and env.dir:
+            env.undo()
