@@ -24,6 +24,7 @@ type Collector struct {
 	Folder  string // of wheels, which come first; "": none
 	Cache   string // folder of the files by sha256
 	Indexes []string
+	Torch   string // address below which torch's own indexes lie; "": none
 	Client  *pyindex.Client
 	Note    func(format string, args ...any) // gets a line before a download
 }
@@ -53,15 +54,53 @@ func (c *Collector) Collect(ctx context.Context, l *Lock, files []File) (map[str
 	return paths, nil
 }
 
-// find returns the path of one file.
+// Present returns the paths of those files that are on this machine, by their sha256. It fetches
+// nothing.
+func (c *Collector) Present(l *Lock, files []File) (map[string]string, error) {
+	paths := map[string]string{}
+	for _, f := range files {
+		path, err := c.here(l, f)
+		if err != nil {
+			return nil, err
+		}
+		if path != "" {
+			paths[f.SHA256] = path
+		}
+	}
+	return paths, nil
+}
+
+// find returns the path of one file, which it fetches if it is not here.
 func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
+	path, err := c.here(l, f)
+	if err != nil || path != "" {
+		return path, err
+	}
+	if f.Path != "" {
+		return "", hint.With(&DamagedError{fmt.Sprintf("%s is not there", localPath(l, f))}, "the lock names a local wheel: bring it there, or into the folder of --files")
+	}
+	path, size, err := c.fetch(ctx, f)
+	if err == nil && size != f.Size {
+		err = &DamagedError{fmt.Sprintf("%s has %d bytes in the index, the lock says %d", f.File, size, f.Size)}
+	}
+	return path, err
+}
+
+// localPath is the place of a local wheel.
+func localPath(l *Lock, f File) string {
+	path := filepath.FromSlash(f.Path)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(l.Dir, path)
+	}
+	return path
+}
+
+// here returns the path of a file on this machine; "" if it is not there. A file that is there
+// with another content is an error, except in the cache.
+func (c *Collector) here(l *Lock, f File) (string, error) {
 	var places []string
 	if f.Path != "" {
-		path := filepath.FromSlash(f.Path)
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(l.Dir, path)
-		}
-		places = append(places, path)
+		places = append(places, localPath(l, f))
 	}
 	if c.Folder != "" {
 		places = append(places, filepath.Join(c.Folder, f.File))
@@ -80,14 +119,7 @@ func (c *Collector) find(ctx context.Context, l *Lock, f File) (string, error) {
 				"bring the file of the lock, or lock again: dsbuild env lock environment.yaml")
 		}
 	}
-	if f.Path != "" {
-		return "", hint.With(&DamagedError{fmt.Sprintf("%s is not there", places[0])}, "the lock names a local wheel: bring it there, or into the folder of --files")
-	}
-	path, size, err := c.fetch(ctx, f)
-	if err == nil && size != f.Size {
-		err = &DamagedError{fmt.Sprintf("%s has %d bytes in the index, the lock says %d", f.File, size, f.Size)}
-	}
-	return path, err
+	return "", nil
 }
 
 // cached is the place of a file in the cache.
@@ -96,7 +128,11 @@ func (c *Collector) cached(f File) string { return filepath.Join(c.Cache, f.SHA2
 // fetch downloads a file of an index into the cache, and returns its place and size. The cache
 // gets the whole file with the right sha256, or nothing.
 func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64, err error) {
-	found, err := c.inIndexes(ctx, f.Name, func(o pyindex.File) bool {
+	indexes := c.Indexes
+	if m := torchLocal.FindStringSubmatch(f.Version); m != nil && f.Name == "torch" && c.Torch != "" {
+		indexes = []string{c.Torch + "/" + m[1]}
+	}
+	found, err := c.inIndexes(ctx, indexes, f.Name, func(o pyindex.File) bool {
 		return o.Name == f.File && (o.SHA256 == "" || strings.EqualFold(o.SHA256, f.SHA256))
 	})
 	if err != nil {
@@ -127,7 +163,7 @@ func (c *Collector) fetch(ctx context.Context, f File) (path string, size int64,
 
 // latest returns the wheel of one version of a package for a kind of node.
 func (c *Collector) latest(ctx context.Context, name, version, python string, k Kind) (File, error) {
-	found, err := c.inIndexes(ctx, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
+	found, err := c.inIndexes(ctx, c.Indexes, name, func(o pyindex.File) bool { return o.Wheel != nil && o.Version == version && o.SHA256 != "" })
 	if err != nil {
 		return File{}, fmt.Errorf("%s %s: %w", name, version, err)
 	}
@@ -146,9 +182,9 @@ func (c *Collector) latest(ctx context.Context, name, version, python string, k 
 }
 
 // inIndexes returns the files of a project that fit, from the first index that has one.
-func (c *Collector) inIndexes(ctx context.Context, project string, fits func(pyindex.File) bool) ([]pyindex.File, error) {
+func (c *Collector) inIndexes(ctx context.Context, indexes []string, project string, fits func(pyindex.File) bool) ([]pyindex.File, error) {
 	var failed error
-	for _, index := range c.Indexes {
+	for _, index := range indexes {
 		files, err := c.Client.Files(ctx, index, project)
 		if err != nil && !errors.Is(err, pyindex.ErrNoProject) {
 			failed = errors.Join(failed, err)

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -33,6 +34,9 @@ type Lock struct {
 
 	Dir string `json:"-"` // the folder of the lock file, to which File.Path is relative
 }
+
+// Program is the interpreter on nodes: what environment.yaml names, or pythonX.Y.
+func (l *Lock) Program() string { return cmp.Or(l.Interpreter, "python"+l.Python) }
 
 // Set is the files for one kind of node.
 type Set struct {

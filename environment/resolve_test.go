@@ -157,13 +157,16 @@ func TestTorchComesFromItsOwnIndex(t *testing.T) {
 	x.Add(t, wheelindex.Wheel{Name: "beta", Version: "1.0"})
 	r := resolver(t, x)
 	r.TorchIndex = strings.TrimSuffix(own.URL, "/simple") + "/torch"
-	r.Collect.Indexes = append(r.Collect.Indexes, own.URL)
+	r.Collect.Torch = r.TorchIndex
 	l, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\ntorch: 2.15.0+cu126\n"), []environment.Kind{old}, nil, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := names(l.Sets[0]); !slices.Equal(got, []string{"beta-1.0-py3-none-any.whl", "torch-2.15.0+cu126-py3-none-any.whl"}) {
 		t.Errorf("%q", got)
+	}
+	if _, err := r.Collect.Collect(t.Context(), l, l.Sets[0].Files); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -25,6 +25,9 @@ type Spec struct {
 	Kinds       []Kind // kinds of nodes; none: the inventory's nodes tell
 }
 
+// Program is the interpreter on nodes: what the file names, or pythonX.Y.
+func (s *Spec) Program() string { return cmp.Or(s.Interpreter, "python"+s.Python) }
+
 // Text is a value with its place in the file.
 type Text struct {
 	Text string

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/dockerfiles"
+	"github.com/dsbuild/dsbuild/internal/pyindex"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -255,10 +256,14 @@ func (s *Site) readCertificates(flag, variable string) error {
 	return nil
 }
 
-// Indexes returns the package index and those beside it, the ones beside it first, as uv asks them.
-func (s Site) Indexes() []string {
+// FileIndexes returns the indexes in which files of a lock may be: those beside the package index,
+// as uv asks them first, and the package index.
+func (s Site) FileIndexes() []string {
 	return append(strings.Fields(s.variables["UV_INDEX"]), cmp.Or(s.variables["UV_DEFAULT_INDEX"], packageIndex))
 }
+
+// IndexClient reads the site's indexes.
+func (s Site) IndexClient() *pyindex.Client { return pyindex.New(s.Transport()) }
 
 // TorchIndex returns the address below which torch's own indexes lie.
 func (s Site) TorchIndex() string { return cmp.Or(s.variables[torchIndexes], torchIndex) }

@@ -234,7 +234,7 @@ class Environments(Workplace):
         if self.dir:
             sweep(self.dir)
             self.dir = None
-            if self.recorded:
+            if self.recorded or not os.listdir(INBOX):
                 sweep(INBOX)  # else the next run goes on with what has arrived
         return {"current": told(target(CURRENT)), "recorded": self.recorded, "finished": not exists(CHANGE)}
 

@@ -226,14 +226,6 @@ type nodeRun struct {
 // where names the environment for programs on the node.
 func (d *Deployment) where() where { return where{d.opt.Lock.Folder, d.opt.Lock.Name} }
 
-// interpreter is the program that runs dsbuild's programs on nodes, and becomes the environment's.
-func (d *Deployment) interpreter() string {
-	if d.opt.Lock.Interpreter != "" {
-		return d.opt.Lock.Interpreter
-	}
-	return "python" + d.opt.Lock.Python
-}
-
 // lookRequest is the request of look.py.
 type lookRequest struct {
 	where
@@ -250,7 +242,7 @@ func (u *nodeRun) probe(ctx context.Context) error {
 		req.Files = append(req.Files, refs(&u.run.opt.Lock.Sets[i])...)
 	}
 	var got *Looked
-	facts, undone, err := node.ProbeAnd(ctx, u.Runner, u.run.interpreter(), node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
+	facts, undone, err := node.ProbeAnd(ctx, u.Runner, u.run.opt.Lock.Program(), node.Errand{Program: lookProgram, Request: req, Begun: func() {}, Each: func(m json.RawMessage) error {
 		var said struct {
 			Looked *Looked `json:"looked"`
 		}
