@@ -63,7 +63,9 @@ type Looked struct {
 	Have     []string `json:"have"`     // sha256 of files that need not be sent
 	Free     int64    `json:"free"`
 	Writable bool     `json:"writable"`
-	Place    string   `json:"place"` // the folder of the environments of this name
+
+	Leftovers bool   `json:"leftovers"` // of a run that was cut off
+	Place     string `json:"place"`     // the folder of the environments of this name
 }
 
 // Present is an environment on a node.

@@ -57,7 +57,11 @@ func (u *nodeRun) steps() []fleet.Step {
 			{Name: "rollback", Limit: wait + limit(installLimit), Do: u.rollBack}, // switches back, after a look at every file
 		}
 	case deploy.UpToDate:
-		return []fleet.Step{{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyCurrent}}
+		left := func() bool { return u.look.Leftovers }
+		return []fleet.Step{
+			{Name: "put", Limit: limit(putLimit), Do: u.tidy, Needed: left}, // removes what an interrupted run left
+			{Name: "verify", Limit: limit(verifyLimit), Do: u.verifyCurrent},
+		}
 	}
 	return nil
 }
@@ -133,6 +137,19 @@ func (u *nodeRun) putAll(ctx context.Context, again bool) error {
 		u.sent += f.Size
 	}
 	return nil
+}
+
+// tidy removes the files of an interrupted run from a node that needs no other change.
+func (u *nodeRun) tidy(ctx context.Context) error {
+	set := u.plan.Set
+	u.plan.Set = nil // no upload is wanted
+	_, err := u.start(ctx, false, false)
+	u.plan.Set = set
+	if errors.As(err, new(*agent.Failure)) {
+		return nil // another deploy is running, and the files are its own
+	}
+	u.endSession()
+	return err
 }
 
 // start starts the agent, which takes the lock and repairs what an interrupted run left.
