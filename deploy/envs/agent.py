@@ -154,8 +154,8 @@ class Environments(Workplace):
             end_sync(start_sync([folder]))
             save_json(os.path.join(folder, NOTE), order["mark"])
         before = target(CURRENT)
-        change = {"to": name, "previous": before if before != name else target(PREVIOUS), "journal": order["journal"], "tidy": True}
-        self.switch(change)
+        same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it
+        self.switch({"to": name, "previous": target(PREVIOUS) if same else before, "journal": order["journal"], "tidy": True})
         return {"python": python_of(CURRENT)}
 
     def roll_back(self, order):

@@ -359,6 +359,11 @@ func TestBareNodesGetOneEnvironment(t *testing.T) {
 	if r := look(t, opt); r.Err() != nil {
 		t.Error(r.Err())
 	}
+	bare := opt
+	bare.Files = nil // a machine without the wheels
+	if r := look(t, bare); r.Err() != nil {
+		t.Error(r.Err())
+	}
 
 	was := tree(t, s1.Home)
 	count := &counting{Dialer: opt.Dialer}
@@ -498,6 +503,9 @@ func TestChangedFilesAreNamed(t *testing.T) {
 		}
 		if r := look(t, opt); r.Err() != nil {
 			t.Errorf("%s: after --force: %v", name, r.Err())
+		}
+		if link, err := os.Readlink(filepath.Join(place(s), "previous")); err == nil || len(leftovers(t, s)) > 0 {
+			t.Errorf("%s: a rollback would go to the changed environment %s, left %q", name, link, leftovers(t, s))
 		}
 		packages = filepath.Join(current(t, s), "lib/python3.11/site-packages")
 	}

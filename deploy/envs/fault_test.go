@@ -14,12 +14,14 @@ import (
 	"github.com/dsbuild/dsbuild/ci/wheelindex"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/deploy/envs"
+	"github.com/dsbuild/dsbuild/deploy/wheels"
 	"github.com/dsbuild/dsbuild/dockerfiles"
 	"github.com/dsbuild/dsbuild/environment"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/remote"
 	"github.com/dsbuild/dsbuild/internal/remote/sshtest"
 	"github.com/dsbuild/dsbuild/node"
+	"github.com/dsbuild/dsbuild/wheel"
 )
 
 // An op that does not load leaves the old environment current, and nothing of the new one.
@@ -242,6 +244,36 @@ func TestPlanRefuses(t *testing.T) {
 			t.Errorf("%q: %+v", want, p)
 		}
 	}
+}
+
+// A wheel of DeepSpeed that does not run on a node is refused there, with the torch that the
+// environment brings.
+func TestPlanAsksWhetherDeepSpeedFits(t *testing.T) {
+	t.Parallel()
+	set := environment.Set{Kind: environment.Kind{Machine: "x86_64", Glibc: "2.28"}, Digest: strings.Repeat("ab", 32), Files: []environment.File{
+		{Name: "deepspeed", Version: "0.19.8", SHA256: "ds", Size: 10}, {Name: "torch", Version: "2.15.0+cu132", SHA256: "torch", Size: 10},
+	}}
+	m := wheel.Manifest{Name: "deepspeed-0.19.8-cp311-cp311-linux_x86_64.whl", Version: "0.19.8", Python: "3.11", Torch: "2.15.0", CUDA: "13.2", CPU: "x86-64-v4"}
+	for cpu, want := range map[string]deploy.Action{"x86-64-v4": deploy.Install, "x86-64-v3": deploy.Refuse} {
+		f := node.Facts{Python: "3.11.2", Tag: "cp311", Platform: "linux_x86_64", Glibc: "2.31", CPU: cpu}
+		plan, err := envs.NewPlan([]envs.Known{{Name: "n", Facts: &f, Look: &envs.Looked{Free: 1 << 40, Writable: true}}}, envs.PlanOptions{
+			Lock: &environment.Lock{Python: "3.11", Sets: []environment.Set{set}}, Wheels: map[string]*wheels.Wheel{"ds": {Manifest: m}},
+		})
+		if err != nil || plan.Nodes[0].Action != want || plan.Nodes[0].Unfit != (want == deploy.Refuse) {
+			t.Errorf("%s: %v, %+v", cpu, err, plan)
+		}
+		if code := exitCode(plan.Err()); want == deploy.Refuse && code != 4 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
+func exitCode(err error) int {
+	var c interface{ ExitCode() int }
+	if errors.As(err, &c) {
+		return c.ExitCode()
+	}
+	return 0
 }
 
 // A job that runs from the current environment is respected: its node is refused and named; the

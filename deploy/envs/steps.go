@@ -296,14 +296,19 @@ func (u *nodeRun) prove(ctx context.Context, python string) error {
 		return nil
 	}
 	ds := u.plan.Set.File("deepspeed")
-	if ds == nil || u.run.opt.Files == nil || u.run.opt.Files.Wheels[ds.SHA256] == nil {
+	switch {
+	case ds == nil:
 		return nil
-	}
-	if inside.DeepSpeed == nil {
+	case inside.DeepSpeed == nil:
 		return errors.New("the environment has no DeepSpeed")
 	}
-	w := u.run.opt.Files.Wheels[ds.SHA256]
-	return verify.Prove(ctx, u.Node, inside, w.Manifest, verify.Request{Level: verify.LevelLoad, Version: w.Version, Record: inside.DeepSpeed.Record, Ops: w.Manifest.Ops})
+	// Without the wheel here, its own build record says which ops it has.
+	m, version := wheel.Manifest{CUDA: inside.TorchCUDA, Ops: inside.DeepSpeed.Ops}, inside.DeepSpeed.Version
+	if u.run.opt.Files != nil && u.run.opt.Files.Wheels[ds.SHA256] != nil {
+		w := u.run.opt.Files.Wheels[ds.SHA256]
+		m, version = w.Manifest, w.Version
+	}
+	return verify.Prove(ctx, u.Node, inside, m, verify.Request{Level: verify.LevelLoad, Version: version, Record: inside.DeepSpeed.Record, Ops: m.Ops})
 }
 
 // mark is the note in an environment that is whole.
