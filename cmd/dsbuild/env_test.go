@@ -134,13 +134,19 @@ func TestEnv(t *testing.T) {
 // the new one, whole, and the next run brings the new one to its end.
 func TestEnvKilledDriver(t *testing.T) {
 	t.Parallel()
-	s := newEnvSite(t, 1, sshtest.Options{})
-	s.run(t, 0, "env", "lock", "--for", "inventory.yaml")
-	s.run(t, 0, "env", "deploy", "inventory.yaml")
 	moments := 6
 	if testing.Short() {
 		moments = 3
 	}
+	killDriver(t, moments)
+}
+
+// killDriver kills dsbuild at so many moments of as many deploys.
+func killDriver(t *testing.T, moments int) {
+	t.Helper()
+	s := newEnvSite(t, 1, sshtest.Options{})
+	s.run(t, 0, "env", "lock", "--for", "inventory.yaml")
+	s.run(t, 0, "env", "deploy", "inventory.yaml")
 	for i := range moments {
 		old := s.current(0)
 		s.Add(t, wheelindex.Wheel{Name: "alpha", Version: fmt.Sprintf("1.%d", i+1)})
