@@ -94,8 +94,12 @@ func FuzzLock(f *testing.F) {
 func TestKindsOf(t *testing.T) {
 	t.Parallel()
 	got := KindsOf([]node.Facts{
-		{Platform: "linux_x86_64", Glibc: "2.36"}, {Platform: "linux_aarch64", Glibc: "2.28"}, {Platform: "linux_x86_64", Glibc: "2.9"},
-		{Platform: "linux_x86_64", Glibc: "2.17"}, {Platform: "linux_x86_64"}, {Platform: "macosx_14_arm64", Glibc: "1"},
+		{Platform: "linux_x86_64", Glibc: "2.36"},
+		{Platform: "linux_aarch64", Glibc: "2.28"},
+		{Platform: "linux_x86_64", Glibc: "2.9"},
+		{Platform: "linux_x86_64", Glibc: "2.17"},
+		{Platform: "linux_x86_64"},
+		{Platform: "macosx_14_arm64", Glibc: "1"},
 	})
 	if len(got) != 2 || got[0] != (Kind{"aarch64", "2.28"}) || got[1] != (Kind{"x86_64", "2.9"}) {
 		t.Errorf("%v", got)

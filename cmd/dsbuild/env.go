@@ -72,6 +72,7 @@ It refuses a node whose current environment is used by running processes, and na
 		},
 	}
 	addChangeFlags(cmd, &opts.deployOptions)
+	addRetryFlag(cmd, &opts.deployOptions)
 	addBandwidthFlag(cmd, &opts.deployOptions)
 	addLockFlags(cmd, &opts)
 	addFilesFlags(cmd, &opts)
@@ -178,7 +179,7 @@ func allFiles(l *environment.Lock) []environment.File {
 func runEnvDeploy(ctx context.Context, a *app, opts envOptions) error {
 	opt, err := opts.options(ctx, a)
 	if err != nil {
-		return err
+		return opts.handleNothingToDo(a, err)
 	}
 	site, err := newSite(opts.site)
 	if err != nil {

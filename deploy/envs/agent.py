@@ -6,6 +6,7 @@
 import zipfile
 
 INBOX, CACHE = os.path.join(HOME, "inbox"), os.path.join(HOME, "cache")
+SYNC_LIMIT = 180  # seconds: an environment has gigabytes
 JOURNAL, CHANGE = os.path.join(PLACE, "journal.jsonl"), os.path.join(PLACE, "change.json")
 
 
@@ -15,7 +16,7 @@ class Environments(Workplace):
     def __init__(self):
         Workplace.__init__(self)
         self.dir, self.made, self.uv = None, "", ""  # temporary files; the new environment; the installer
-        self.recorded, self.keep = False, True
+        self.recorded, self.keep, self.syncing = False, True, None
 
     def begin(self, inbox):
         """Locks, and repairs what an earlier run left."""
@@ -68,6 +69,7 @@ class Environments(Workplace):
             whole = Whole(folder).told()
         if whole["wrong"]:
             raise Failed("the new environment is not whole: %s" % ", ".join(whole["wrong"][:4]))
+        self.syncing = start_sync([folder])  # while it is verified
         return dict(whole, name=self.made, python=python_of(folder))
 
     @staticmethod
@@ -151,7 +153,7 @@ class Environments(Workplace):
             raise Failed("the environment %.16s is gone" % order["digest"])
         folder = os.path.join(PLACE, name)
         if self.made:
-            end_sync(start_sync([folder]))
+            end_sync(self.syncing)
             save_json(os.path.join(folder, NOTE), order["mark"])
         before = target(CURRENT)
         same = before and mark_of(before).get("digest") == order["digest"]  # it was made anew: nobody goes back to it

@@ -212,7 +212,6 @@ type nodeRun struct {
 	uses    node.Uses // of the current environment
 	plan    NodePlan
 	session *session
-	inbox   string
 	whole   *whole // the files of the environment, once they were compared
 	now     *Present
 	unseen  bool // what is there now is not known

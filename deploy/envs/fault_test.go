@@ -318,6 +318,39 @@ func TestRunningJob(t *testing.T) {
 	}
 }
 
+// An environment that nobody goes back to stays as long as a process runs from it.
+func TestOldEnvironmentInUseStays(t *testing.T) {
+	t.Parallel()
+	x := newSite(t)
+	h, s := host(t, "gpu1", sshtest.Options{})
+	var first string
+	var job *exec.Cmd
+	for _, version := range []string{"1.0", "1.1", "1.2", "1.3"} {
+		x.Add(t, wheelindex.Wheel{Name: "alpha", Version: version})
+		l, files := x.lock(t, small)
+		opt := options(t, l, files, []*sshtest.Server{s}, h)
+		opt.InUse = deploy.InUse{Ignore: true}
+		if version == "1.3" {
+			job.Process.Kill() //nolint:errcheck // it sleeps
+			job.Wait()         //nolint:errcheck // it was killed
+		}
+		if r := run(t, t.Context(), opt); r.Err() != nil {
+			t.Fatal(r.Err())
+		}
+		if job == nil {
+			first = current(t, s)
+			job = exec.Command(filepath.Join(first, "bin/python"), "-c", "import time; time.sleep(600)")
+			if err := job.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer job.Process.Kill() //nolint:errcheck // where the test has failed
+		}
+		if _, err := os.Stat(first); (err == nil) != (version != "1.3") {
+			t.Errorf("after %s: %v", version, err)
+		}
+	}
+}
+
 // A node that changes a file on its way in, or says that it has what it has not, is found out.
 func TestLyingNodes(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ const (
 	putLimit     = 30 * time.Minute
 	installLimit = 15 * time.Minute
 	verifyLimit  = 15 * time.Minute
-	recordLimit  = 2 * time.Minute
+	recordLimit  = 5 * time.Minute
 	undoLimit    = 2 * time.Minute
 	programGrace = 30 * time.Second // time for the node to stop a hanging uv and report it
 	lockWait     = 20 * time.Second // covers an agent that still cleans up after a killed driver
