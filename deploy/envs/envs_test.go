@@ -374,7 +374,7 @@ func TestBareNodesGetOneEnvironment(t *testing.T) {
 	}
 	mustBe(t, tree(t, s1.Home), was)
 	var out strings.Builder
-	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "2 nodes ok, all equal: deepspeed 0.19.8") {
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "2 nodes ok, all equal: deepspeed 0.19.8") || !strings.Contains(out.String(), ", environment train "+report.ShortSum(l.Sets[0].Digest)) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }
