@@ -148,6 +148,19 @@ func TestPackageWithoutAFittingWheelIsNamed(t *testing.T) {
 	}
 }
 
+// An index that does not answer is no mistake of the file, and its password is not shown.
+func TestUnreachableIndex(t *testing.T) {
+	t.Parallel()
+	x, dir := wheelindex.New(t), t.TempDir()
+	r := resolver(t, x)
+	r.Environ = append(r.Environ, "UV_DEFAULT_INDEX=http://me:sEcRet@127.0.0.1:9/simple", "UV_HTTP_RETRIES=0")
+	_, err := r.Resolve(t.Context(), spec(t, dir, "name: train\npython: 3.11\nrequirements: [alpha]\n"), []environment.Kind{old}, nil, dir)
+	var c interface{ ExitCode() int }
+	if err == nil || strings.Contains(err.Error(), "sEcRet") || errors.As(err, &c) && c.ExitCode() == 2 {
+		t.Error(err)
+	}
+}
+
 // torch for a CUDA of its own comes from torch's own index, and nothing else does.
 func TestTorchComesFromItsOwnIndex(t *testing.T) {
 	t.Parallel()

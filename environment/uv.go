@@ -153,18 +153,26 @@ func uvPlatform(k Kind) (string, error) {
 	return fmt.Sprintf("%s-manylinux_2_%d", k.Machine, minor), nil
 }
 
+// noSolution is uv's exit code if no set of packages meets the requirements; it has another one for
+// an index that does not answer.
+const noSolution = 1
+
 // run runs uv in a folder. Its error has uv's own explanation.
 func (r Resolver) run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, r.UV, args...)
 	var said bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, r.Environ, &said, &said
 	err := cmd.Run()
+	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.As(err, new(*exec.ExitError)):
-		words := strings.TrimPrefix(strings.TrimSpace(said.String()), "error: ")
-		return &ResolveError{"uv cannot resolve the requirements: " + ui.Clean(words)}
+	case errors.As(err, &exit):
+		words := ui.Clean(strings.TrimPrefix(strings.TrimSpace(said.String()), "error: "))
+		if exit.ExitCode() == noSolution {
+			return &ResolveError{"uv cannot resolve the requirements: " + words}
+		}
+		return fmt.Errorf("uv failed with status %d: %s", exit.ExitCode(), words)
 	case err != nil:
 		return fmt.Errorf("uv: %w", err)
 	}
