@@ -472,6 +472,9 @@ func (c *fitCheck) buildHint() string {
 	if byDefault := wheel.DefaultOps(); len(want.Ops) == len(byDefault) && !slices.ContainsFunc(byDefault, func(name string) bool { return !slices.Contains(want.Ops, name) }) {
 		want.Ops = nil
 	}
+	if c.m.TorchABI.IsStable() {
+		want.ABI = wheel.AutoABI
+	}
 	g := c.Group([]Member{{Name: "this node", Facts: c.f}}, want)
 	if len(g.Groups) == 1 {
 		return "build a wheel that fits it: dsbuild wheel " + strings.Join(flagsOf(g.Groups[0].Spec), " ")
@@ -493,9 +496,13 @@ func flagsOf(s wheel.Spec) []string {
 	for _, name := range s.GPUs {
 		add("--gpu", quoteFlag(name))
 	}
+	add("--abi", string(s.ABI))
 	add("--ops", strings.Join(s.Ops, ","))
 	add("--deepspeed", s.DeepSpeed)
 	add("--torch", s.Torch)
+	if s.ABI == wheel.StableABI {
+		add("--cuda", s.CUDA)
+	}
 	add("--python", s.Python)
 	if s.CPU != wheel.CPUv3 {
 		add("--cpu", string(s.CPU))

@@ -39,39 +39,34 @@ type Grouping struct {
 // Group finds few wheels that serve all nodes. Values of want hold for each wheel: a version
 // leaves out the nodes that have another one, archs are added to those of the nodes.
 //
-// A wheel is for one Python, one minor of torch and one C++ ABI. Among nodes that agree in
-// these, one wheel has the archs of all and the lowest CPU level. Where no toolchain makes
-// that wheel, the nodes are split: each kind of node joins the first wheel that can serve it.
+// A wheel is for one Python, one minor of torch and one C++ ABI. A wheel of torch's stable ABI is
+// for every Python, every torch from StableTorch on and, with device code, one major of CUDA.
+// Among nodes that agree in these, one wheel has the archs of all and the lowest CPU level. Where
+// no toolchain makes that wheel, the nodes are split: each kind of node joins the first wheel that
+// can serve it.
 func (t *Tables) Group(nodes []Member, want wheel.Spec) Grouping {
-	g := &grouper{Tables: t, nodes: nodes, want: want, found: map[search]*evaluation{}, archs: map[node.GPU]string{}}
+	g := &grouper{Tables: t, nodes: nodes, want: want, members: map[family][]*kind{}, found: map[search]*evaluation{}, archs: map[node.GPU]string{}}
 	asked, bad := t.lookUp(want, nil)
 	if g.asked = asked; len(bad) > 0 {
 		return g.refuseAll()
 	}
-	var families []family
-	members := map[family][]*kind{}
+	var withoutCode []int // nodes that need no device code join a wheel that has some, if it serves them
 	for i := range nodes {
-		k, left := g.kindOf(i)
-		if left != nil {
-			g.Left = append(g.Left, *left)
-			continue
+		if g.needsDeviceCode(nodes[i].Facts) {
+			g.addNode(i)
+		} else {
+			withoutCode = append(withoutCode, i)
 		}
-		if members[k.family] == nil {
-			families = append(families, k.family)
-		}
-		at := slices.IndexFunc(members[k.family], func(have *kind) bool { return have.archs == k.archs })
-		if at < 0 {
-			at = len(members[k.family])
-			members[k.family] = append(members[k.family], k)
-		}
-		have := members[k.family][at]
-		have.nodes = append(have.nodes, i)
 	}
-	for _, f := range families {
-		g.addWheels(members[f])
+	for _, i := range withoutCode {
+		g.addNode(i)
+	}
+	for _, f := range g.families {
+		g.addWheels(g.members[f])
 	}
 	slices.SortFunc(g.Groups, func(a, b Group) int { return cmp.Compare(a.Nodes[0], b.Nodes[0]) })
 	slices.SortFunc(g.Left, func(a, b Left) int { return cmp.Compare(a.Node, b.Node) })
+	g.offerAuto()
 	return g.Grouping
 }
 
@@ -82,6 +77,9 @@ type grouper struct {
 	nodes []Member
 	want  wheel.Spec
 	asked *requirements
+
+	families []family // in the order of their first nodes
+	members  map[family][]*kind
 	// Results for nodes that are alike.
 	found map[search]*evaluation
 	archs map[node.GPU]string
@@ -89,8 +87,9 @@ type grouper struct {
 
 // family identifies nodes that one wheel can serve as far as Python and torch are concerned.
 type family struct {
-	python, torch string // X.Y
-	cuda          string // X.Y of the release that it is built against
+	abi           wheel.ABI // "" or StableABI
+	python, torch string    // X.Y; "" for StableABI
+	cuda          string    // X.Y of the release that it is built against; for StableABI the major, "" without device code
 	oldABI        bool
 }
 
@@ -99,6 +98,8 @@ type kind struct {
 	family
 	archs string // of their GPUs, joined
 	nodes []int
+
+	notStable string // AutoABI: why their wheel is not of the stable ABI
 }
 
 // search holds the values that determine whether there is a toolchain for some kinds.
@@ -116,18 +117,87 @@ func (g *grouper) refuseAll() Grouping {
 	return g.Grouping
 }
 
+// addNode adds a node to its kind, or to the nodes that no wheel can serve.
+func (g *grouper) addNode(i int) {
+	k, left := g.kindOf(i)
+	if left != nil {
+		g.Left = append(g.Left, *left)
+		return
+	}
+	kinds := g.members[k.family]
+	if kinds == nil {
+		g.families = append(g.families, k.family)
+	}
+	at := slices.IndexFunc(kinds, func(have *kind) bool { return have.archs == k.archs })
+	if at < 0 {
+		at, kinds = len(kinds), append(kinds, k)
+		g.members[k.family] = kinds
+	}
+	kinds[at].nodes = append(kinds[at].nodes, i)
+}
+
+// abis lists the ABIs that the wheel of a node may have, best first. A wheel that others of its
+// torch and Python need in any case is better than one more.
+func (g *grouper) abis(f node.Facts) []wheel.ABI {
+	if g.want.ABI != wheel.AutoABI {
+		return []wheel.ABI{g.want.ABI}
+	}
+	own := &kind{family: g.familyOf(f, ""), archs: strings.Join(g.archsOf(f), " ")}
+	if g.members[own.family] != nil && g.canServe([]*kind{own}) {
+		return []wheel.ABI{"", wheel.StableABI}
+	}
+	return []wheel.ABI{wheel.StableABI, ""}
+}
+
+// needsDeviceCode reports whether a wheel for a node has device code.
+func (g *grouper) needsDeviceCode(f node.Facts) bool {
+	return g.asked.wantsDeviceCode() && len(g.want.Archs)+len(g.want.GPUs)+len(g.archsOf(f)) > 0
+}
+
 // kindOf returns the kind of a node, or the reason why no wheel can serve it.
 func (g *grouper) kindOf(i int) (*kind, *Left) {
 	f := g.nodes[i].Facts
-	reasons, hint := g.whyUnfit(f)
-	if len(reasons) > 0 {
-		return nil, &Left{i, reasons, hint}
+	k := &kind{archs: strings.Join(g.archsOf(f), " ")}
+	left := &Left{Node: i}
+	for _, abi := range g.abis(f) {
+		reasons, hint := g.whyUnfit(f, abi)
+		if len(reasons) == 0 {
+			k.family = g.familyOf(f, abi)
+			why := g.whyNotStable(k)
+			if why == "" {
+				k.notStable = strings.Join(left.Reasons, "; ")
+				return k, nil
+			}
+			reasons = []string{why}
+		}
+		left.Reasons, left.Hint = appendMissing(left.Reasons, reasons), cmp.Or(hint, left.Hint)
 	}
-	k := &kind{family: family{python: firstTwo(f.Python), torch: firstTwo(f.Torch)}}
-	release, _ := g.torchOf(f)
-	k.cuda, k.oldABI = release.CUDA, release.OldABI
-	k.archs = strings.Join(g.archsOf(f), " ")
-	return k, nil
+	return nil, left
+}
+
+// familyOf returns the family of a node that a wheel of this ABI can serve.
+func (g *grouper) familyOf(f node.Facts, abi wheel.ABI) family {
+	if abi != wheel.StableABI {
+		release, _ := g.torchOf(f)
+		return family{python: firstTwo(f.Python), torch: firstTwo(f.Torch), cuda: release.CUDA, oldABI: release.OldABI}
+	}
+	own := family{abi: abi, cuda: majorOf(f.TorchCUDA)}
+	if !g.needsDeviceCode(f) && g.members[own] == nil {
+		own.cuda = ""
+	}
+	return own
+}
+
+// whyNotStable says why AutoABI makes no wheel of the stable ABI for a kind of nodes; "" if it
+// does, and for the other ABIs.
+func (g *grouper) whyNotStable(k *kind) string {
+	if g.want.ABI != wheel.AutoABI || k.abi != wheel.StableABI {
+		return ""
+	}
+	if e := g.evaluationOf([]*kind{k}); e != nil {
+		return e.whyNotRan()
+	}
+	return "no toolchain makes a wheel of torch's stable ABI for it"
 }
 
 // torchOf returns the release of a node's minor that its wheel is built against: the first for
@@ -176,7 +246,7 @@ func (g *grouper) addWheels(kinds []*kind) {
 			continue
 		}
 		served = append(served, k)
-		at := slices.IndexFunc(wheels, func(have []*kind) bool { return g.evaluationOf(append(slices.Clone(have), k)) != nil })
+		at := slices.IndexFunc(wheels, func(have []*kind) bool { return g.canServe(append(slices.Clone(have), k)) })
 		if at < 0 {
 			wheels = append(wheels, []*kind{k})
 			continue
@@ -190,6 +260,12 @@ func (g *grouper) addWheels(kinds []*kind) {
 		}
 		g.Groups = append(g.Groups, group)
 	}
+}
+
+// canServe reports whether one wheel serves all the kinds.
+func (g *grouper) canServe(kinds []*kind) bool {
+	e := g.evaluationOf(kinds)
+	return e != nil && (g.want.ABI != wheel.AutoABI || e.toolchain.ABI != wheel.StableABI || e.whyNotRan() == "")
 }
 
 // evaluationOf returns the evaluation of one wheel for all the kinds; nil if there is no such
@@ -218,8 +294,12 @@ func (g *grouper) searchFor(kinds []*kind) search {
 // specFor returns the Spec of a wheel; newGroup adds the CPU level of its nodes.
 func (g *grouper) specFor(s search) wheel.Spec {
 	spec := g.want
-	i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(s.torch, r) && r.CUDA == s.cuda })
-	spec.Python, spec.Torch, spec.CUDA = s.python, g.Torches[i].Version, s.cuda
+	if spec.ABI = s.abi; s.abi == wheel.StableABI {
+		spec.CUDA = cmp.Or(spec.CUDA, s.cuda)
+	} else {
+		i := slices.IndexFunc(g.Torches, func(r Torch) bool { return isTorch(s.torch, r) && r.CUDA == s.cuda })
+		spec.Python, spec.Torch, spec.CUDA = s.python, g.Torches[i].Version, s.cuda
+	}
 	spec.Archs = slices.Clone(g.want.Archs)
 	for _, capability := range strings.Fields(s.archs) {
 		spec.Archs = addArch(spec.Archs, archOf(capability))
@@ -260,7 +340,12 @@ func (g *grouper) newGroup(kinds []*kind) Group {
 	slices.Sort(out.Nodes)
 	out.Spec = g.specFor(s)
 	r := &groupReasons{grouper: g, group: &out, made: made}
-	r.chooseTorch()
+	if s.abi == wheel.StableABI {
+		r.explainStable()
+	} else {
+		r.chooseTorch()
+		r.explainNotStable(kinds)
+	}
 	r.explainArchs()
 	r.chooseCPU()
 	r.explainGlibc()
@@ -278,5 +363,28 @@ func (g *grouper) whyApart(set, all []*kind) string {
 	if o.archs != "" {
 		more = "archs " + joinWords(strings.Fields(o.archs))
 	}
-	return fmt.Sprintf("a separate wheel: no toolchain for Python %s and torch %s also supports %s", s.python, s.torch, more)
+	what := fmt.Sprintf("for Python %s and torch %s", s.python, s.torch)
+	if s.abi == wheel.StableABI {
+		what = "of torch's stable ABI"
+	}
+	return fmt.Sprintf("a separate wheel: no toolchain %s also supports %s", what, more)
+}
+
+// offerAuto changes the hints of nodes that no wheel of the stable ABI serves, where AutoABI gives
+// them a wheel for their own torch.
+func (g *grouper) offerAuto() {
+	if g.want.ABI != wheel.StableABI || len(g.Left) == 0 {
+		return
+	}
+	var nodes []Member
+	for _, l := range g.Left {
+		nodes = append(nodes, g.nodes[l.Node])
+	}
+	want := g.want
+	want.ABI = wheel.AutoABI
+	for _, group := range g.Tables.Group(nodes, want).Groups {
+		for _, i := range group.Nodes {
+			g.Left[i].Hint = "use --abi auto: it gets a wheel for its own torch"
+		}
+	}
 }

@@ -143,12 +143,17 @@ func built(tt *Tables, spec wheel.Spec) (wheel.Manifest, error) {
 	tc := a.toolchain
 	glibc, glibcxx := LinkGlibc, wheel.PlatformFloors(LinkGlibc).GLIBCXX
 	platform := "manylinux_" + strings.ReplaceAll(glibc, ".", "_") + "_" + x86Machine
-	tag := cpythonTag(tc.Python)
+	tag := cpythonTag(tc.Python) + "-" + cpythonTag(tc.Python)
 	release := a.torch
+	torch, cuda, python := tc.Serves()
+	var abi *wheel.TorchABI
+	if tc.ABI == wheel.StableABI {
+		tag, abi = "py3-none", &wheel.TorchABI{Stable: true, Min: torch}
+	}
 	return wheel.Manifest{
-		Name: fmt.Sprintf("deepspeed-%s-%s-%s-%s.whl", tc.DeepSpeed, tag, tag, platform), Version: tc.DeepSpeed,
+		Name: fmt.Sprintf("deepspeed-%s-%s-%s.whl", tc.DeepSpeed, tag, platform), Version: tc.DeepSpeed, TorchABI: abi,
 		Ops: tc.OpNames(false), Archs: wheel.Capabilities(tc.Archs, false), PTX: wheel.Capabilities(tc.Archs, true), CPU: string(tc.CPU),
-		Python: tc.Python, Torch: tc.Torch, CUDA: tc.CUDA, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
+		Python: python, Torch: torch, CUDA: cuda, Toolchain: wheel.Toolchain{Toolkit: tc.Toolkit},
 		Glibc: glibc, GLIBCXX: glibcxx, CXX11ABI: !release.OldABI,
 	}, nil
 }
@@ -278,11 +283,11 @@ func randomFleet(r *rand.Rand, n int) []Member {
 
 // wheelsFor counts by brute force the fewest wheels for the nodes, and those that
 // none serves: every way to divide them, every Spec that their properties suggest.
-func wheelsFor(t *testing.T, tt *Tables, nodes []Member) (wheels, left int) {
+func wheelsFor(t *testing.T, tt *Tables, nodes []Member, abi wheel.ABI) (wheels, left int) {
 	t.Helper()
 	one := make([]bool, 1<<len(nodes))
 	for mask := 1; mask < len(one); mask++ {
-		one[mask] = anySpec(tt, nodes, mask)
+		one[mask] = anySpec(tt, nodes, mask, abi)
 	}
 	served := 0
 	for i := range nodes {
@@ -302,7 +307,7 @@ func wheelsFor(t *testing.T, tt *Tables, nodes []Member) (wheels, left int) {
 	return best[served], len(nodes) - bits.OnesCount(uint(served))
 }
 
-func anySpec(tt *Tables, nodes []Member, mask int) bool {
+func anySpec(tt *Tables, nodes []Member, mask int, abi wheel.ABI) bool {
 	var set []Member
 	var archs []wheel.Arch
 	for i, n := range nodes {
@@ -316,6 +321,9 @@ func anySpec(tt *Tables, nodes []Member, mask int) bool {
 	}
 	f := set[0].Facts
 	s := wheel.Spec{Python: firstTwo(f.Python), Torch: firstTwo(f.Torch), Archs: archs, CPU: wheel.CPUv2}
+	if abi == wheel.StableABI {
+		s = wheel.Spec{ABI: abi, CUDA: majorOf(f.TorchCUDA), Archs: archs, CPU: wheel.CPUv2}
+	}
 	if len(archs) == 0 {
 		s.Ops = []string{"cpu_adam", "utils"}
 	}
@@ -329,14 +337,18 @@ func TestGroupIsFewest(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 2026))
 	several, lefts := 0, 0
 	tt := divided(t, halves())
-	for i := range 90 {
+	for i := range 150 {
 		if i == 60 { // and with the tables as they are
 			tt = tables(t)
 		}
+		want := wheel.Spec{}
+		if i >= 90 {
+			want.ABI = wheel.StableABI
+		}
 		nodes := randomFleet(r, 1+r.IntN(5))
-		g := tt.Group(nodes, wheel.Spec{})
-		complete(t, tt, nodes, wheel.Spec{}, g)
-		wheels, left := wheelsFor(t, tt, nodes)
+		g := tt.Group(nodes, want)
+		complete(t, tt, nodes, want, g)
+		wheels, left := wheelsFor(t, tt, nodes, want.ABI)
 		if len(g.Groups) != wheels || len(g.Left) != left {
 			t.Errorf("%d wheels and %d left, brute force finds %d and %d:\n%s", len(g.Groups), len(g.Left), wheels, left, show(nodes, g))
 		}
@@ -425,5 +437,44 @@ func TestGroupByTorchIndex(t *testing.T) {
 	}
 	if tc, err := more.Resolve(wheel.Spec{GPUs: []string{"A100"}, Torch: "2.6"}); err != nil || tc.Index != "" {
 		t.Errorf("the package index goes first: %+v, %v", tc, err)
+	}
+}
+
+// With --abi auto no fleet needs more wheels than with --abi torch, but for nodes that have none
+// there. With --abi stable each wheel serves all that it can.
+func TestGroupByABI(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 2026))
+	tt := tables(t)
+	fewer, stable := 0, 0
+	for range 40 {
+		nodes := randomFleet(r, 12)
+		for _, ops := range [][]string{nil, {"cpu_adam", "utils"}} {
+			want := wheel.Spec{Ops: ops}
+			own := tt.Group(nodes, want)
+			want.ABI = wheel.AutoABI
+			auto := tt.Group(nodes, want)
+			complete(t, tt, nodes, want, auto)
+			if len(auto.Groups)+len(auto.Left) > len(own.Groups)+len(own.Left) || len(auto.Left) > len(own.Left) {
+				t.Errorf("%q: %d wheels and %d left, for each torch %d and %d:\n%s", ops, len(auto.Groups), len(auto.Left), len(own.Groups), len(own.Left), show(nodes, auto))
+			}
+			if len(auto.Groups) < len(own.Groups) {
+				fewer++
+			}
+			want.ABI = wheel.StableABI
+			g := tt.Group(nodes, want)
+			complete(t, tt, nodes, want, g)
+			for _, group := range g.Groups {
+				if group.Spec.ABI != wheel.StableABI {
+					t.Errorf("not of the stable ABI: %v", flagsOf(group.Spec))
+				}
+			}
+			if len(ops) > 0 && len(g.Groups) > 1 {
+				t.Errorf("%d wheels without device code:\n%s", len(g.Groups), show(nodes, g))
+			}
+			stable += len(g.Groups)
+		}
+	}
+	if fewer < 40 || stable < 40 {
+		t.Errorf("%d fleets took fewer wheels, and %d wheels were of the stable ABI: the fleets show nothing", fewer, stable)
 	}
 }

@@ -67,6 +67,40 @@ func (r *groupReasons) chooseTorch() {
 	r.addReason("%s: these nodes have torch %s, and one wheel serves every %s", what, joinWords(have), firstTwo(spec.Torch))
 }
 
+// explainStable says for which of the nodes' torches and Pythons a wheel of the stable ABI is.
+func (r *groupReasons) explainStable() {
+	var torches, pythons []string
+	for _, i := range r.group.Nodes {
+		f := r.nodes[i].Facts
+		torches, pythons = append(torches, firstTwo(f.Torch)), append(pythons, firstTwo(f.Python))
+	}
+	torch, cuda, python := r.made.toolchain.Serves()
+	what := fmt.Sprintf("torch's stable ABI: for torch %s and newer and Python %s", torch, python)
+	if r.made.toolchain.HasDeviceCode() {
+		what += ", with CUDA " + cuda
+	}
+	r.addReason("%s: these nodes have torch %s and Python %s", what, joinWords(sortedVersions(torches)), joinWords(sortedVersions(pythons)))
+}
+
+// explainNotStable says why AutoABI did not choose the stable ABI.
+func (r *groupReasons) explainNotStable(kinds []*kind) {
+	var why []string
+	for _, k := range kinds {
+		if k.notStable != "" {
+			why = appendMissing(why, []string{k.notStable})
+		}
+	}
+	if len(why) > 0 {
+		r.addReason("for this torch alone: %s", strings.Join(why, "; "))
+	}
+}
+
+// sortedVersions returns each version once, oldest first.
+func sortedVersions(all []string) []string {
+	slices.SortFunc(all, compareVersions)
+	return slices.Compact(all)
+}
+
 // explainArchs says which arch is for which GPU.
 func (r *groupReasons) explainArchs() {
 	if !r.asked.wantsDeviceCode() {
@@ -147,10 +181,14 @@ func (r *groupReasons) explainGlibc() {
 	}
 }
 
-// whyUnfit returns the reasons why no wheel that could be built serves a node, as far as its
-// facts show.
-func (g *grouper) whyUnfit(f node.Facts) (reasons []string, hint string) {
-	for _, rule := range []func(node.Facts) (string, string){g.machineProblem, g.pythonProblem, g.torchProblem, g.cudaProblem, g.abiProblem, g.libraryProblem, g.cpuProblem, g.driverProblem} {
+// whyUnfit returns the reasons why no wheel of an ABI that could be built serves a node, as far as
+// its facts show.
+func (g *grouper) whyUnfit(f node.Facts, abi wheel.ABI) (reasons []string, hint string) {
+	rules := []func(node.Facts) (string, string){g.machineProblem, g.pythonProblem, g.torchProblem, g.cudaProblem, g.abiProblem, g.libraryProblem, g.cpuProblem, g.driverProblem}
+	if abi == wheel.StableABI {
+		rules = []func(node.Facts) (string, string){g.machineProblem, g.pythonProblem, g.stableProblem, g.stableCUDAProblem, g.libraryProblem, g.cpuProblem, g.driverProblem}
+	}
+	for _, rule := range rules {
 		reason, try := rule(f)
 		if reason == "" {
 			continue
@@ -201,15 +239,54 @@ func environmentHint(f node.Facts) string {
 	return "build the wheel on such a node, for its environment: dsbuild wheel --env " + node.PlainPath(f.Executable, "PYTHON")
 }
 
+// otherTorch refuses a node that has another torch than the requested one.
+func (g *grouper) otherTorch(f node.Facts) (reason, hint string) {
+	if g.want.Torch == "" || firstTwo(g.want.Torch) == firstTwo(f.Torch) {
+		return "", ""
+	}
+	return fmt.Sprintf("it has torch %s, but the request is for %s", f.Torch, g.want.Torch), "leave --torch out: each node gets a wheel for its own torch"
+}
+
 func (g *grouper) torchProblem(f node.Facts) (reason, hint string) {
+	if reason, hint = g.otherTorch(f); reason != "" {
+		return reason, hint
+	}
 	_, known := g.torchOf(f)
 	switch all := torchVersions(g.Torches); {
-	case g.want.Torch != "" && firstTwo(g.want.Torch) != firstTwo(f.Torch):
-		return fmt.Sprintf("it has torch %s, but the request is for %s", f.Torch, g.want.Torch), "leave --torch out: each node gets a wheel for its own torch"
 	case !known:
 		return fmt.Sprintf("its torch %s is not in the tables of this dsbuild, which knows %s to %s", f.Torch, all[len(all)-1], all[0]), environmentHint(f)
 	}
 	return "", ""
+}
+
+// stableProblem refuses a node whose torch or Python is too old for a wheel of the stable ABI.
+func (g *grouper) stableProblem(f node.Facts) (reason, hint string) {
+	hint = fmt.Sprintf("install torch %s or newer there", StableTorch)
+	if olderMinor(f.Torch, StableTorch) {
+		return fmt.Sprintf("its torch %s is older than %s, the first that has all of the stable ABI that dsbuild uses", f.Torch, StableTorch), hint
+	}
+	if oldest := g.oldestStablePython(); olderMinor(f.Python, oldest) {
+		return fmt.Sprintf("its Python %s is older than %s, the oldest that a wheel of the stable ABI serves", f.Python, oldest), hint
+	}
+	return g.otherTorch(f)
+}
+
+// stableCUDAProblem refuses a node whose torch has no CUDA, or another one than requested, if the
+// wheel has device code.
+func (g *grouper) stableCUDAProblem(f node.Facts) (reason, hint string) {
+	switch {
+	case !g.asked.wantsDeviceCode():
+	case f.TorchCUDA == "":
+		return g.noCUDA()
+	case !isCUDA(g.want.CUDA, f.TorchCUDA):
+		return fmt.Sprintf("its torch %s is for CUDA %s, but the request is for %s", f.Torch, f.TorchCUDA, g.want.CUDA), "leave --cuda out: each node gets a wheel for its own CUDA"
+	}
+	return "", ""
+}
+
+// noCUDA is the problem of a node whose torch has no CUDA.
+func (g *grouper) noCUDA() (reason, hint string) {
+	return "its torch has no CUDA", "install a torch for CUDA there, or leave out the ops that need one: --ops " + strings.Join(g.unboundOps(), ",")
 }
 
 // cudaProblem refuses a node whose torch has another CUDA: a wheel built against the torch of the
@@ -223,7 +300,7 @@ func (g *grouper) cudaProblem(f node.Facts) (reason, hint string) {
 		return fmt.Sprintf("torch %s is built for CUDA %s, but the request is for %s", release.Version, release.CUDA, g.want.CUDA), "leave --cuda out: each node gets a wheel for its own CUDA"
 	case !bound || f.TorchCUDA == release.CUDA:
 	case f.TorchCUDA == "":
-		return "its torch has no CUDA", "install a torch for CUDA there, or leave out the ops that need one: --ops " + strings.Join(g.unboundOps(), ",")
+		return g.noCUDA()
 	case len(f.GPUs) > 0 || majorOf(f.TorchCUDA) != majorOf(release.CUDA):
 		return fmt.Sprintf("its torch %s is for CUDA %s, but the package index has it for %s", f.Torch, f.TorchCUDA, release.CUDA), environmentHint(f)
 	}

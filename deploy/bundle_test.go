@@ -261,6 +261,7 @@ func TestPackageWithoutRecordIsNotReplaced(t *testing.T) {
 }
 
 func TestShadowOfACompanionIsNamed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := lacking(t)
 	shadow := environment{dir: t.TempDir()}
@@ -278,6 +279,7 @@ func TestShadowOfACompanionIsNamed(t *testing.T) {
 }
 
 func TestIndexOfTheNode(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := lacking(t)
 	index := t.TempDir()

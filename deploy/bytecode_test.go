@@ -137,6 +137,7 @@ func bytesWithCode(t *testing.T, w wheels.Wheel) int64 {
 
 // Each deploy sends the whole wheel. Byte code goes along, but not to many nodes.
 func TestByteCodeForManyNodes(t *testing.T) {
+	long(t)
 	t.Parallel()
 	first, second := withCode(t, wheelOptions{}, "0.19.7"), withCode(t, wheelOptions{}, "0.19.8")
 	e := newEnvironment(t, "2.15.0")

@@ -38,17 +38,15 @@ func crashes(t *testing.T, each, pairs int) (deaths int) {
 }
 
 func TestKilledAgentLeavesTheOldOrTheNewVersion(t *testing.T) {
+	long(t)
 	t.Parallel()
-	each, least := 10, 160
-	if testing.Short() {
-		each, least = 50, 32
-	}
-	if n := crashes(t, each, 0); n < least {
+	if n, least := crashes(t, 10, 0), 160; n < least {
 		t.Errorf("killed only %d times", n)
 	}
 }
 
 func TestFilesOfAKilledRunGo(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	e.write(t, "../../../.dsbuild/run-1-gpu1/deepspeed.whl", "half a wheel")

@@ -281,16 +281,20 @@ func (d *Deployment) skipRest(order *rollout, why error) {
 // Report returns the report of the run so far.
 func (d *Deployment) Report() *report.Report {
 	r := report.Empty(d.opt.Command)
-	r.Mixed = d.plan.Assigned
+	r.Mixed = d.plan.Assigned || wheels.AnyStable(d.plan.Wheels)
 	var seen []report.Seen
 	for _, u := range d.nodes {
 		var w *report.Wheel
+		kind := ""
 		if u.plan.Wheel != nil {
 			w = u.plan.Wheel.Ref()
+			if u.facts != nil {
+				kind = u.plan.Wheel.Kind(*u.facts)
+			}
 		}
 		r.Add(u.report(), w)
 		if u.facts != nil {
-			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: u.currentFacts(), Wheel: w})
+			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: u.currentFacts(), Kind: kind})
 		}
 	}
 	r.Differences = report.Compare(seen, r.Mixed)

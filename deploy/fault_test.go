@@ -20,6 +20,7 @@ import (
 )
 
 func TestOneChangedHostKeyAndOneDeadNodeDoNotStopTheOthers(t *testing.T) {
+	long(t)
 	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	var hosts []inventory.Host
@@ -281,6 +282,7 @@ func TestNodePutsItselfBackWhenTheDriverIsGone(t *testing.T) {
 }
 
 func TestNextRunRepairsWhatAPowerCutLeft(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	was := e.snapshot(t)

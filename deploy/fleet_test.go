@@ -50,6 +50,7 @@ func TestDeployInstallsAndSecondRunChangesNothing(t *testing.T) {
 }
 
 func TestDeployRepairsAlteredFiles(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -100,6 +101,7 @@ func TestFailedVerifyPutsTheOldVersionBack(t *testing.T) {
 }
 
 func TestShadowIsNamed(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	was := e.snapshot(t)

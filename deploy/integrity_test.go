@@ -46,6 +46,7 @@ func commands(names ...string) map[string]string {
 }
 
 func TestCommandsArePutBack(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -72,6 +73,7 @@ func TestCommandsArePutBack(t *testing.T) {
 }
 
 func TestCommandsOfTheEnvironmentAreRefused(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for _, more := range []map[string]string{
 		commands("python"), commands("ds_fine", "python3.11"), commands("../python"), commands("pypy3"), commands("activate"),
@@ -126,6 +128,7 @@ func TestCommandsOfOthersAreRefusedBeforeAByteIsSent(t *testing.T) {
 
 // What goes along cannot take the environment's Python away either, however it says it.
 func TestCompanionsOfTheEnvironmentAreRefused(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	python := filepath.Base(filepath.Dir(e.site)) // python3.11
@@ -174,6 +177,7 @@ func cached(t *testing.T, e environment, module string) string {
 // Byte code that came along with the wheel is known by what it was, and not by what
 // its module would become here.
 func TestByteCodeThatCameAlongIsSeenAndMended(t *testing.T) {
+	long(t)
 	t.Parallel()
 	code, packed := byteCode(t)
 	path := makeWheel(t, t.TempDir(), wheelOptions{code: &code, files: map[string]string{"deepspeed/origin.py": "x = 'source'\n"}})
@@ -312,6 +316,7 @@ func TestByteCodeThatIsAsGoodIsNoDifference(t *testing.T) {
 }
 
 func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
+	long(t)
 	t.Parallel()
 	f := deployed(t, 1)
 	e := f.envs[0]
@@ -334,6 +339,7 @@ func TestCodeOfAnotherPackageIsToldAndStays(t *testing.T) {
 
 // A DeepSpeed whose RECORD names folders of others: only its files move.
 func TestFoldersOfOthersStay(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	e.install(t, small{name: "other", version: "1.0", files: map[string]string{"shared/theirs.py": "x = 1\n", "shared/deep/theirs.py": "", "shared/both.py": "both\n"}})

@@ -115,6 +115,7 @@ func TestEnvironmentInUseIsLeftAsItIs(t *testing.T) {
 }
 
 func TestWaitsUntilTheEnvironmentIsFree(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e := newEnvironment(t, "2.15.0")
 	h, s := host(t, "gpu1", e, sshtest.Options{})
@@ -173,6 +174,7 @@ func TestJobThatStartsMeanwhileIsRespected(t *testing.T) {
 // A shared environment is used by what runs on any of the nodes that share it,
 // also where the one that installs sees nothing of it.
 func TestSharedEnvironmentIsInUseOnAnyNode(t *testing.T) {
+	long(t)
 	t.Parallel()
 	if exec.CommandContext(t.Context(), "unshare", "-m", "true").Run() != nil {
 		if os.Getenv("CI") == "true" {

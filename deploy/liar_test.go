@@ -273,6 +273,7 @@ func siteIDOf(t *testing.T, h inventory.Host, s *sshtest.Server) string {
 // Nodes that share an environment are found to, whoever claims it with them, and nothing is
 // left of the proof; what is reported of a follower is what it shows itself.
 func TestSharingIsProved(t *testing.T) {
+	long(t)
 	t.Parallel()
 	wheels := load(t, makeWheel(t, t.TempDir(), wheelOptions{}))
 	e, other := newEnvironment(t, "2.15.0"), newEnvironment(t, "2.15.0")

@@ -27,6 +27,7 @@ func running(pid int) bool {
 // A pip that hangs is ended with all that it has started. Meanwhile another deploy
 // does not get the lock, says who holds it, and changes nothing.
 func TestHungPipAndWhoWaitsForIt(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	was := e.snapshot(t)
@@ -67,6 +68,7 @@ func TestHungPipAndWhoWaitsForIt(t *testing.T) {
 // A node on a line of a hundredth of the speed ends by the limit, and is named; what
 // has arrived stays for the next run. Nobody waits for it.
 func TestSlowNodeHoldsUpNobody(t *testing.T) {
+	long(t)
 	t.Parallel()
 	wheels := largeWheel(t)
 	var hosts []inventory.Host

@@ -45,6 +45,7 @@ os.rename = full
 }
 
 func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
+	long(t)
 	t.Parallel()
 	for times, want := range map[string]string{"1": "is installed and recorded", "9": "is installed and stays; the next run finishes recording it"} {
 		e, opt, _ := withOld(t)
@@ -65,6 +66,7 @@ func TestWhatIsRecordedIsNotToldAsPutBack(t *testing.T) {
 }
 
 func TestConnectionLostWhileRecording(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e, opt, s := withOld(t)
 	opt.Hosts[0].ExecPrefix = []string{"setsid", "--wait"} // outlives its connection, as under OpenSSH
@@ -100,6 +102,7 @@ func (d *once) Dial(ctx context.Context, t remote.Target) (remote.Conn, error) {
 }
 
 func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e, opt, _ := withOld(t)
 	count := &counting{Dialer: opt.Dialer}
@@ -154,6 +157,7 @@ func TestAnotherDeployBetweenProbeAndLock(t *testing.T) {
 }
 
 func TestFollowerThatFailsSaysWhatItsEnvironmentKeeps(t *testing.T) {
+	long(t)
 	t.Parallel()
 	e, opt, first := withOld(t)
 	shadow := t.TempDir()

@@ -45,6 +45,7 @@ type NodePlan struct {
 	Reasons    []string      // reasons for a refusal or an absence
 	Unfit      bool          // refused because the wheel does not fit; else because the node lacks something
 	Remarks    []string      // notes for the user that refuse nothing
+	Chosen     []string      // of the remarks, why it gets this wheel and not another one that fits
 	Hint       string
 	Back       string // rollback: the version that it puts back
 	Leader     int    // index of the node that installs for it; its own index if it installs itself
@@ -157,11 +158,13 @@ func planNode(tables *compat.Tables, n ProbeResult, offered []wheels.Wheel, opt 
 		p.Action = Refuse
 		return p, nil
 	}
-	w, verdict, err := wheels.Choose(tables, offered, n.Facts)
+	choice, err := wheels.Choose(tables, offered, n.Facts)
 	if err != nil {
 		return p, err
 	}
-	return planWheel(p, w, verdict, n, opt), nil
+	p = planWheel(p, choice.Wheel, choice.Verdict, n, opt)
+	p.Chosen, p.Remarks = choice.Why, slices.Concat(p.Remarks, choice.Why)
+	return p, nil
 }
 
 // planWheel decides the action on a node with its chosen wheel.

@@ -4,6 +4,7 @@ package deploy_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,10 +31,16 @@ import (
 // realWheel is the wheel that make test has built, named by DSBUILD_TEST_WHEEL.
 func realWheel(t *testing.T) []wheels.Wheel {
 	t.Helper()
-	path := os.Getenv("DSBUILD_TEST_WHEEL")
+	return wheelOfMakeTest(t, "DSBUILD_TEST_WHEEL")
+}
+
+// wheelOfMakeTest is a wheel that make test has built, named by a variable.
+func wheelOfMakeTest(t *testing.T, variable string) []wheels.Wheel {
+	t.Helper()
+	path := os.Getenv(variable)
 	if path == "" {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("DSBUILD_TEST_WHEEL is not set: run make test")
+			t.Fatal(variable + " is not set: run make test")
 		}
 		t.Skip("needs a wheel: run make test")
 	}
@@ -113,6 +120,54 @@ func TestRealDeploy(t *testing.T) {
 	if code(r.Err()) != 3 || r.Summary.OK != 2 {
 		t.Errorf("changed host key: %v, %+v", r.Err(), r.Summary)
 	}
+}
+
+// TestRealStable takes the real wheel of the stable ABI to an OpenSSH node with the real torch, and
+// to one whose torch is too old. Its operators compute, to the last bit, what those of the wheel for
+// one torch compute on the same node.
+func TestRealStable(t *testing.T) {
+	t.Parallel()
+	stable, own := wheelOfMakeTest(t, "DSBUILD_TEST_STABLE"), realWheel(t)
+	if m := stable[0].Manifest; !strings.Contains(m.Name, "+torch2.10.cu13.v3-py3-none-manylinux_2_") || !m.TorchABI.IsStable() || m.TorchABI.Min != "2.10" || !slices.Contains(stable[0].Requires, "torch<3,>=2.10") {
+		t.Errorf("%s: %+v, requires %q", m.Name, m.TorchABI, stable[0].Requires)
+	}
+	up := nodestest.Up(t, nodes.Options{Count: 2, Env: nodes.WithTorch, Each: map[int]nodes.Env{1: nodes.FakeTorch}})
+	opt := realOptions(t, up, stable)
+	r := run(t, context.Background(), opt)
+	if n := r.Nodes[0]; n.Status != report.OK || !n.Changed || n.After == nil || n.After.SHA256 != stable[0].Manifest.SHA256 {
+		t.Fatalf("%+v", n)
+	}
+	if n := r.Nodes[1]; n.Status != report.Refused || n.Sent > 0 || !strings.Contains(n.Error, "built for torch 2.10 and newer, but this node has "+xy(nodes.FakeTorchVersion)) || n.Hint == "" {
+		t.Errorf("%+v", n)
+	}
+	got := steps(t, up.Nodes[0].Python)
+	opt.Hosts, opt.Wheels = opt.Hosts[:1], own
+	if r := run(t, context.Background(), opt); r.Err() != nil {
+		t.Fatal(r.Err())
+	}
+	want := steps(t, up.Nodes[0].Python)
+	if got.File != "libcpu_adam_op.so" || want.File == got.File || got.Results != want.Results {
+		t.Errorf("stable %+v, for one torch %+v", got, want)
+	}
+}
+
+// stepsResult is what testdata/steps.py says of an installed DeepSpeed.
+type stepsResult struct{ Results, File string }
+
+func steps(t *testing.T, python string) (s stepsResult) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), python, "-W", "ignore", filepath.Join("testdata", "steps.py"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		err = json.Unmarshal([]byte(lines[len(lines)-1]), &s)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, out, &stderr)
+	}
+	return s
 }
 
 // realOptionsOf are options with a dialer that has read no keys before.

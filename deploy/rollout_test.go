@@ -164,6 +164,7 @@ func TestSerialChangesOneGroupAfterTheOther(t *testing.T) {
 }
 
 func TestSerialStopsAfterAGroupWithFailures(t *testing.T) {
+	long(t)
 	t.Parallel()
 	all, opt := several(t, 4)
 	all[1].spoil(t)

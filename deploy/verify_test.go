@@ -307,6 +307,7 @@ func byHand(t *testing.T, e environment, path string) {
 }
 
 func TestVerifyOfWhatOthersInstalled(t *testing.T) {
+	long(t)
 	t.Parallel()
 	f := deployed(t, 2)
 	e := newEnvironment(t, "2.15.0")
@@ -550,6 +551,7 @@ func TestVerifyAgainstAWheel(t *testing.T) {
 // A fleet may have a wheel for each kind of its nodes. Named, they are what is
 // wanted; else nodes with another torch are odd ones.
 func TestVerifyOfAWheelForEachTorch(t *testing.T) {
+	long(t)
 	t.Parallel()
 	var hosts []inventory.Host
 	var servers []*sshtest.Server

@@ -555,3 +555,51 @@ func needed(t *testing.T, err error) {
 	}
 	t.Skip(err)
 }
+
+// Where three torches and two Pythons need six wheels in three indexes, a wheel of the stable ABI
+// is one file in one index. pip may install it with every Python from 3.10 on.
+func TestOneWheelForSeveralTorches(t *testing.T) {
+	var six []string
+	for _, torch := range [][2]string{{"2.15.0", "13.2"}, {"2.14.1", "13.0"}, {"2.13.0", "13.0"}} {
+		for _, python := range []string{"cp311", "cp312"} {
+			six = append(six, build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Torch: torch[0], CUDA: torch[1], Python: python}, evening))
+		}
+	}
+	stable := build(t, t.TempDir(), wheeltest.Options{Ops: device("8.0"), Stable: "2.10"}, evening)
+	for _, c := range []struct {
+		wheels         []string
+		indexes, files int
+	}{{six, 3, 6}, {[]string{stable}, 1, 1}, {append(six, stable), 4, 7}} {
+		dir := t.TempDir()
+		sum := write(t, index.Options{Dir: dir, Wheels: c.wheels})
+		files := 0
+		for _, tc := range sum.Indexes {
+			files += len(tc.Wheels)
+		}
+		if len(sum.Indexes) != c.indexes || files != c.files {
+			t.Errorf("%d wheels: %d files in %d indexes, want %d in %d", len(c.wheels), files, len(sum.Indexes), c.files, c.indexes)
+		}
+	}
+	dir := t.TempDir()
+	tc := write(t, index.Options{Dir: dir, Wheels: []string{stable}}).Indexes[0]
+	if w := tc.Wheels[0]; tc.Name != "torch2.10-cu13-sm80-v3" || tc.Torch != "2.10" || tc.CUDA != "13" || w.Python != "3.10+" || !strings.Contains(w.Name, "-py3-none-") {
+		t.Errorf("%+v", tc)
+	}
+	var doc struct {
+		Files []struct {
+			Filename       string
+			RequiresPython string `json:"requires-python"`
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, tc.Name, "deepspeed", "index.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &doc)
+	}
+	if err != nil || len(doc.Files) != 1 || doc.Files[0].Filename != tc.Wheels[0].Name || doc.Files[0].RequiresPython != ">=3.10" {
+		t.Errorf("%v: %+v", err, doc)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, tc.Name, "deepspeed", "index.html"))
+	if err != nil || strings.Count(string(page), "<a ") != 1 || !strings.Contains(string(page), `data-requires-python="&gt;=3.10"`) {
+		t.Errorf("%v\n%s", err, page)
+	}
+}

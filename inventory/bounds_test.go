@@ -20,6 +20,9 @@ func lines(n int, format string) string {
 
 // A small file that stands for very much is refused, or costs little.
 func TestSmallInventoriesStaySmall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test runs it")
+	}
 	const held = "too many "
 	for name, c := range map[string]struct{ text, want string }{
 		"variables of all":      {"defaults:\n  env:\n" + lines(5000, "    V%d: x\n") + "nodes:\n  - hosts: n[1-50000]\n    env: {A: b}\n", held},

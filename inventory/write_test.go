@@ -138,7 +138,11 @@ func readAs(t *testing.T, text, path string) *inventory.Inventory {
 // all but the order, which there follows the groups.
 func TestWrittenIsReadAgain(t *testing.T) {
 	t.Chdir("/")
-	for seed := range uint64(150) {
+	seeds := uint64(150)
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
 		inv := randomInventory(rand.New(rand.NewPCG(seed, 1)))
 		for _, c := range []struct {
 			notation, path string

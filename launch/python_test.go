@@ -213,6 +213,9 @@ print("real", jax.process_index(), config.config._read('jax_cuda_visible_devices
 // Under Slurm's variables a real JAX uses all devices of its node, also those that
 // are GPUs: none is left out because of its rank there.
 func TestBootstrapRealJAX(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test runs it")
+	}
 	interpreter := filepath.Join(environment(t, "jax==0.10.2"), "bin", "python")
 	_, files := sampleNamed(t, "jax-slurm")
 	for name, c := range map[string]struct {

@@ -238,7 +238,6 @@ func compileStep(env map[string]string) Step {
 		Name: CompileStep, Title: "compile the ops", Image: Toolchain, Script: "compile.sh",
 		Scripts: append([]string{
 			siteScript, "build.py", "bytecode.py", "jobs.py", "nogpu.py", "objects.py", "cxx", "floor.py", "floor.cc", "libaio.map", "nvcc",
-			"lean/core/torch/extension.h", "lean/core-python/torch/extension.h", "lean/types/torch/extension.h", "lean/types-python/torch/extension.h",
 		}, slices.Concat(patchFiles(env), stableFiles(env))...), Inputs: []string{SourceStep}, Compile: true, Env: env,
 	}
 }

@@ -40,6 +40,7 @@ var (
 	a100   = kind{"2.15.0", "13.2", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 	turing = kind{"2.15.0", "13.2", "NVIDIA GeForce RTX 2080 Ti, 7.5, 580.65.06"}
 	older  = kind{"2.14.1", "13.0", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
+	oldest = kind{"2.9.1", "12.8", "NVIDIA A100-SXM4-80GB, 8.0, 580.65.06"}
 )
 
 // testFleet is some real OpenSSH nodes, and all that a run needs of this machine.
@@ -275,10 +276,14 @@ func (w *works) make(p *pipeline.Plan) (wheel.Artifact, error) {
 	for _, a := range tc.Archs {
 		archs = append(archs, a.Capability())
 	}
-	file, m, statement := wheeltest.Built(w.t, w.t.TempDir(), wheeltest.Options{
+	opt := wheeltest.Options{
 		Version: tc.DeepSpeed, Python: "cp" + strings.ReplaceAll(tc.Python, ".", ""), Torch: tc.Torch, CUDA: tc.CUDA, CPU: tc.CPU, Plan: p.Digest,
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam", SASS: archs}}, Requires: w.requires, Files: wheeltest.LoadedByPython(),
-	})
+	}
+	if tc.ABI == wheel.StableABI {
+		opt.Stable = compat.StableTorch
+	}
+	file, m, statement := wheeltest.Built(w.t, w.t.TempDir(), opt)
 	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, w.fleet.dir)
 	if err != nil {
 		return a, err

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/deploy"
 	"github.com/dsbuild/dsbuild/fleet/report"
 	"github.com/dsbuild/dsbuild/internal/hint"
@@ -68,6 +69,12 @@ func nameWheels(wheels []*Wheel) {
 	seen := map[string]int{}
 	for _, w := range wheels {
 		parts := []string{"cp" + strings.ReplaceAll(w.Spec.Python, ".", ""), "torch" + w.Spec.Torch}
+		if w.Spec.ABI == wheel.StableABI {
+			parts = []string{"py3", "torch" + compat.StableTorch}
+			if len(w.Spec.Archs)+len(w.Spec.GPUs) > 0 {
+				parts = append(parts, "cu"+strings.ReplaceAll(w.Spec.CUDA, ".", ""))
+			}
+		}
 		for _, a := range w.Spec.Archs {
 			parts = append(parts, a.SM())
 		}

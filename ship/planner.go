@@ -28,8 +28,17 @@ func NewGroupPlanner(ctx context.Context, plans *planner.Planner, r planner.Requ
 func (g *GroupPlanner) Spec() wheel.Spec { return g.target.Spec }
 
 // Group finds the fewest wheels for nodes (compat.Tables.Group). It first looks up the torches
-// that the tables lack. If no index has a node's torch, the node gets no wheel.
+// that the tables lack, if wheels are for single torches. If no index has a node's torch, the node
+// gets no such wheel.
 func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wheel.Spec) compat.Grouping {
+	if spec.ABI != wheel.StableABI {
+		g.lookUpTorches(ctx, nodes)
+	}
+	return g.target.Tables().Group(nodes, spec)
+}
+
+// lookUpTorches looks up the torches of nodes.
+func (g *GroupPlanner) lookUpTorches(ctx context.Context, nodes []compat.Member) {
 	asked := map[[2]string]bool{}
 	for _, n := range nodes {
 		version, _, _ := strings.Cut(n.Facts.Torch, "+")
@@ -42,10 +51,9 @@ func (g *GroupPlanner) Group(ctx context.Context, nodes []compat.Member, spec wh
 		}
 		asked[[2]string{s.Torch, s.CUDA}] = true
 		if err := g.plans.LookUpTorch(ctx, &g.target, s); err != nil {
-			break // interrupted
+			return // interrupted
 		}
 	}
-	return g.target.Tables().Group(nodes, spec)
 }
 
 // Ask implements Planner, for a dry run.

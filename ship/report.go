@@ -27,7 +27,8 @@ func (p *Plan) Groups() []report.Group {
 			g.Seconds = w.Artifact.Seconds
 		}
 		if p := w.Plan; p != nil {
-			g.Torch, g.CUDA, g.CPU, g.Ops, g.PlanDigest = p.Toolchain.Torch, p.Toolchain.CUDA, string(p.Toolchain.CPU), p.Toolchain.OpNames(false), p.Digest
+			g.Torch, g.CUDA, g.Python = p.Toolchain.Serves()
+			g.CPU, g.Ops, g.PlanDigest = string(p.Toolchain.CPU), p.Toolchain.OpNames(false), p.Digest
 		}
 		if w.Err != nil {
 			g.Error = ui.Clean(w.Err.Error())
@@ -121,12 +122,20 @@ func (w *Wheel) describe() []string {
 	}
 	if w.Plan != nil {
 		tc := w.Plan.Toolchain
+		torch, cuda, python := tc.Serves()
+		cuda = "CUDA " + cuda
+		if tc.ABI == wheel.StableABI {
+			torch += " and newer (built with " + tc.Torch + ")"
+			if !tc.HasDeviceCode() {
+				cuda = "any CUDA"
+			}
+		}
 		archs := ""
 		if len(tc.Archs) > 0 {
 			archs = ", arch " + wheel.ArchList(tc.Archs)
 		}
-		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, CUDA %s%s, %s; ops %s; on %s",
-			tc.Python, tc.Torch, tc.CUDA, archs, tc.CPU, strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
+		lines = append(lines, fmt.Sprintf("  Python %s, torch %s, %s%s, %s; ops %s; on %s",
+			python, torch, cuda, archs, tc.CPU, strings.Join(tc.OpNames(false), ", "), tc.Environment.Name))
 	}
 	for _, why := range w.Why {
 		lines = append(lines, "  "+why)

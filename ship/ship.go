@@ -3,6 +3,7 @@ package ship
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -37,8 +38,8 @@ type Options struct {
 	Plans Planner
 	// Build runs plans, several at once if resources allow (pipeline.Farm).
 	Build func(context.Context, []pipeline.Job) []pipeline.Result
-	// Bundle gathers the packages that a wheel requires in a wheelhouse of its own, for nodes
-	// that lack some of them. If it is nil, dsbuild refuses such a node.
+	// Bundle gathers the packages that a wheel requires in a wheelhouse of its own, for the Python
+	// of the plan and nodes that lack some of them. If it is nil, dsbuild refuses such a node.
 	Bundle func(ctx context.Context, name string, p *pipeline.Plan, a wheel.Artifact) (*wheel.Bundle, error)
 	// Store keeps finished wheels for later runs.
 	Store pipeline.Store
@@ -375,30 +376,46 @@ func (s *Shipment) awaitBundle(w *Wheel) {
 	}
 }
 
-// bundleForNodes makes the wheelhouse for the nodes of a wheel that lack packages. If that fails,
-// dsbuild refuses these nodes and serves the others.
+// bundleForNodes makes a wheelhouse for the nodes of a wheel that lack packages: one for each of
+// their Pythons. If that fails, dsbuild refuses these nodes and serves the others.
 func (s *Shipment) bundleForNodes(ctx context.Context, w *Wheel) {
-	lacking := s.nodesLackingPackages(w)
-	if len(lacking) == 0 || ctx.Err() != nil {
-		return
+	byPython := map[string][]int{}
+	for _, i := range s.nodesLackingPackages(w) {
+		python := wheel.Minor(s.known[i].Facts.Python)
+		byPython[python] = append(byPython[python], i)
 	}
-	a := w.Artifact
+	for _, python := range slices.Sorted(maps.Keys(byPython)) {
+		if ctx.Err() != nil {
+			return
+		}
+		b, err := s.makeBundle(ctx, w, python)
+		if err != nil {
+			s.opt.Report.Warn("%s: no wheelhouse for Python %s: %v", w.Name, python, err)
+			continue
+		}
+		for _, i := range byPython[python] {
+			s.given[i].Bundle = b
+		}
+	}
+}
+
+// makeBundle makes the wheelhouse of a wheel for a Python. A wheel for several Pythons was built with
+// one of them, and the packages for another are gathered where that is.
+func (s *Shipment) makeBundle(ctx context.Context, w *Wheel, python string) (*wheel.Bundle, error) {
+	a, p, name := w.Artifact, w.Plan, w.Name
 	a.Path = w.filePath()
-	p, err := w.Plan, error(nil)
-	if w.State != Built { // planned without an engine
-		p, err = s.opt.Plans.Plan(ctx, w.Name, w.Spec)
+	spec := w.Spec
+	if spec.Python == "" {
+		name += "-cp" + strings.ReplaceAll(python, ".", "")
 	}
-	var b *wheel.Bundle
-	if err == nil {
-		b, err = s.opt.Bundle(ctx, w.Name, p, a)
+	if w.State != Built || p.Toolchain.Python != python { // planned without an engine, or for another Python
+		spec.Python = python
+		var err error
+		if p, err = s.opt.Plans.Plan(ctx, name, spec); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		s.opt.Report.Warn("%s: no wheelhouse: %v", w.Name, err)
-		return
-	}
-	for _, i := range lacking {
-		s.given[i].Bundle = b
-	}
+	return s.opt.Bundle(ctx, name, p, a)
 }
 
 // MissingError reports a node whose wheel is not available.

@@ -252,3 +252,42 @@ func TestShipGathersWhatNodesLack(t *testing.T) {
 		t.Errorf("no wheelhouse: %v, %+v", err, r.Nodes[0])
 	}
 }
+
+// Nodes with two torches need two wheels, and one of the stable ABI. A node whose torch is too old
+// for that is left out, and with --abi auto gets a wheel of its own.
+func TestShipByABI(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, a100, older, oldest)
+	f.want.Ops, f.want.ABI = []string{"cpu_adam"}, wheel.StableABI
+	plan, r, err := f.run(t)
+	if code(err) != 3 || len(plan.Wheels) != 1 || plan.Wheels[0].Name != "py3-torch2.10-v3" || !sameNames(plan.Wheels[0].Nodes, "node1", "node2") || r.Summary.OK != 2 {
+		t.Fatalf("stable: %v, %+v\n%s", err, r.Summary, strings.Join(plan.Lines(), "\n"))
+	}
+	if g := r.Groups[0]; g.Torch != "2.10" || g.Python != "3.10+" || g.State != string(ship.Built) || !strings.Contains(g.Wheel, "-py3-none-") {
+		t.Errorf("%+v", g)
+	}
+	if n := r.Nodes[2]; n.Status != report.Refused || !strings.Contains(n.Error, "torch 2.9.1 is older than 2.10") || !strings.Contains(n.Hint, "--abi auto") {
+		t.Errorf("%+v", n)
+	}
+
+	f.want.ABI = wheel.AutoABI
+	f.works.built = nil
+	plan, r, err = f.run(t)
+	if err != nil || !r.Consistent || len(plan.Wheels) != 2 || !sameNames(f.works.built, "cp311-torch2.9.1-v3") || !sameNames(changed(r), "node3") {
+		t.Errorf("auto: %v, built %q, changed %q\n%s", err, f.works.built, changed(r), strings.Join(plan.Lines(), "\n"))
+	}
+	lines := strings.Join(plan.Lines(), "\n")
+	for _, want := range []string{
+		"3 nodes, 2 wheels: ", "  for node[1-2]\n  Python 3.10+, torch 2.10 and newer (built with 2.15.0), any CUDA, x86-64-v3; ",
+		"  for this torch alone: its torch 2.9.1 is older than 2.10, ",
+	} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("the plan does not say %q:\n%s", want, lines)
+		}
+	}
+
+	f.want.ABI = ""
+	if plan, err := f.ship(t).Survey(t.Context()); err != nil || len(plan.Wheels) != 3 {
+		t.Errorf("for each torch: %v, %d wheels", err, len(plan.Wheels))
+	}
+}

@@ -63,12 +63,12 @@ func groupBy(all []*nodeState, key func(*nodeState) string) [][]*nodeState {
 	return groups
 }
 
-// group names the nodes that a node is compared with: those that should run the same wheel.
+// group names the nodes that a node is compared with: those of its wheel's kind.
 func (s *nodeState) group() string {
 	if s.wheel == nil {
 		return ""
 	}
-	return s.wheel.Manifest.SHA256
+	return s.wheel.Kind(*s.facts)
 }
 
 // judgeItself adds the differences that one node shows without a comparison.

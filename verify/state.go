@@ -276,11 +276,11 @@ func (s *nodeState) chooseWheel() (w *wheels.Wheel, reasons []string) {
 	if same != nil {
 		return same, nil
 	}
-	best, _, err := wheels.Choose(tables, offered, *s.facts)
+	best, err := wheels.Choose(tables, offered, *s.facts)
 	if err != nil {
 		return nil, []string{err.Error()}
 	}
-	return best, nil
+	return best.Wheel, nil
 }
 
 // report is the node's part of the report.
@@ -313,6 +313,18 @@ func (s *nodeState) installedFacts() node.Facts {
 		f.DeepSpeed = &node.Installed{Version: v.Version, SHA256: v.SHA256}
 	}
 	return f
+}
+
+// kind is equal for nodes whose differences the report counts: those that run the same wheel and,
+// if it is for several torches, have the same. It is "" if the node's wheel is not known.
+func (s *nodeState) kind() string {
+	switch {
+	case s.runs == nil:
+		return ""
+	case s.wheel != nil && s.wheel.Manifest.SHA256 == s.runs.SHA256:
+		return s.group()
+	}
+	return s.runs.SHA256
 }
 
 // mostAltered bounds how many altered, missing or unknown files a report names.

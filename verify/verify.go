@@ -91,13 +91,13 @@ func (s *nodeState) end(_ context.Context, err error) {
 // report makes the report of all nodes.
 func (r *run) report() *report.Report {
 	rep := report.Empty(r.opt.Command)
-	rep.Mixed = len(r.opt.Wheels) > 1 // they are intended: each node is compared with its own
+	rep.Mixed = len(r.opt.Wheels) > 1 || wheels.AnyStable(r.opt.Wheels) // intended: each node is compared with its own wheel
 	var seen []report.Seen
 	for _, s := range r.nodes {
 		n := s.report()
 		rep.Add(n, s.runs)
 		if s.facts != nil {
-			seen = append(seen, report.Seen{Name: n.Name, Facts: s.installedFacts(), Wheel: s.runs})
+			seen = append(seen, report.Seen{Name: n.Name, Facts: s.installedFacts(), Kind: s.kind()})
 		}
 	}
 	rep.Differences = report.Compare(seen, rep.Mixed)

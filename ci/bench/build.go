@@ -30,10 +30,10 @@ import (
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
-// The ops of the builds: those of the guides, and those whose device code grows with every arch.
+// The ops of the builds: those of the guides, and dsbuild's default, which has device code.
 const (
-	builtOps = "cpu_adam,utils"
-	archOps  = "fused_adam,fused_lamb,fused_lion"
+	guideOps   = "cpu_adam,utils"
+	defaultOps = "cpu_adam,utils,fused_adam"
 )
 
 // site is the folder in which wheels are built. It has the sources, and a cache of dsbuild's own;
@@ -72,10 +72,12 @@ func (builds wheelBuilds) makeToolchain(ctx context.Context, step ui.Step) (stri
 	if err := os.Symlink(downloads, s.hostPath("uv-cache")); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	step.Log("dsbuild wheel --builder host, for the toolchain")
+	step.Log("dsbuild wheel --builder host, for the toolchains")
 	builds.site = s
-	if _, err := builds.buildWheel(ctx, "--ops", "utils"); err != nil {
-		return "", err
+	for _, abi := range []string{"stable", "torch"} {
+		if _, err := builds.buildWheel(ctx, "--ops", "utils,fused_adam", "--abi", abi); err != nil {
+			return "", err
+		}
 	}
 	envs, err := filepath.Glob(s.hostPath("environments", "*", "complete"))
 	if err != nil || len(envs) == 0 {
@@ -224,107 +226,121 @@ type way struct {
 	do     func(context.Context) (built, error)
 }
 
-// buildVariants lists the compared builds in their order: each finds the caches that the earlier
-// ones left.
-func (builds wheelBuilds) buildVariants(round int) []way {
-	ours := func(args ...string) func(context.Context) (built, error) {
+// comparison is the ways to get a wheel of some ops, in their order: each finds the caches that
+// the earlier ones left.
+type comparison struct {
+	ops  string
+	ways []way
+}
+
+// comparisons lists the compared builds of a round.
+func (builds wheelBuilds) comparisons(round int) []comparison {
+	ours := func(ops, abi string, args ...string) func(context.Context) (built, error) {
 		return func(ctx context.Context) (built, error) {
-			return builds.buildWheel(ctx, append([]string{"--ops", builtOps, "--deepspeed", builds.site.source}, args...)...)
+			return builds.buildWheel(ctx, append([]string{"--ops", ops, "--abi", abi, "--deepspeed", builds.site.source}, args...)...)
 		}
 	}
-	return []way{
-		{stockName, nil, func(ctx context.Context) (built, error) { return builds.buildByStockRecipe(ctx, builtOps) }},
-		{"dsbuild, nothing prepared", func() error { return builds.emptyCaches(keptWheels, keptSteps, keptObjects) }, ours()},
-		{"dsbuild, objects cold (--no-cache)", nil, ours("--no-cache")},
-		{"dsbuild, objects warm: the next commit", nil, func(ctx context.Context) (built, error) {
+	stock := func(ops string) way {
+		return way{stockName, nil, func(ctx context.Context) (built, error) { return builds.buildByStockRecipe(ctx, ops) }}
+	}
+	fresh := func(name, ops, abi string) way {
+		return way{name, func() error { return builds.emptyCaches(keptWheels, keptSteps, keptObjects) }, ours(ops, abi)}
+	}
+	next := func(name, ops, abi string) way {
+		return way{name, nil, func(ctx context.Context) (built, error) {
 			tree, err := builds.changeSource(ctx, round)
 			if err != nil {
 				return built{}, err
 			}
-			return builds.buildWheel(ctx, "--ops", builtOps, "--deepspeed", tree)
+			return builds.buildWheel(ctx, "--ops", ops, "--abi", abi, "--deepspeed", tree)
+		}}
+	}
+	return []comparison{
+		{guideOps, []way{
+			stock(guideOps),
+			fresh("dsbuild, nothing kept", guideOps, "torch"),
+			next("dsbuild, the next commit", guideOps, "torch"),
+			fresh("dsbuild --abi stable, nothing kept", guideOps, "stable"),
+			next("dsbuild --abi stable, the next commit", guideOps, "stable"),
+			{"dsbuild --abi stable, the same again, not in the store", func() error { return builds.emptyCaches(keptWheels) }, ours(guideOps, "stable")},
+			{"dsbuild --abi stable, nothing changed", nil, ours(guideOps, "stable")},
 		}},
-		{"dsbuild, objects warm: the same again, not in the store", func() error { return builds.emptyCaches(keptWheels) }, ours()},
-		{"dsbuild, nothing changed", nil, ours()},
+		{defaultOps, []way{
+			stock(defaultOps),
+			fresh("dsbuild, nothing kept", defaultOps, "torch"),
+			fresh("dsbuild --abi stable, nothing kept", defaultOps, "stable"),
+			next("dsbuild --abi stable, the next commit", defaultOps, "stable"),
+		}},
 	}
 }
 
 // compareBuilds compares dsbuild's builds with the stock recipe's.
 func (builds wheelBuilds) compareBuilds(ctx context.Context) (string, error) {
-	walls, cpus, sizes := map[string][]float64{}, map[string][]float64{}, map[string]int64{}
 	const rounds = 2
-	for round := 1; round <= rounds; round++ {
-		step := builds.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", builtOps, round, rounds))
-		var said []string
-		for _, w := range builds.buildVariants(round) {
-			if w.before != nil {
-				if err := w.before(); err != nil {
-					return "", err
-				}
-			}
-			syscall.Sync()
-			b, err := w.do(ctx)
+	var b strings.Builder
+	for i := range builds.comparisons(0) {
+		results := buildResults{walls: map[string][]float64{}, cpus: map[string][]float64{}, sizes: map[string]int64{}}
+		for round := 1; round <= rounds; round++ {
+			c := builds.comparisons(round)[i]
+			step := builds.ui.Step(fmt.Sprintf("a wheel of %s, round %d of %d", c.ops, round, rounds))
+			said, err := results.measure(ctx, c)
 			if err != nil {
 				step.End(ui.Failed, "")
-				return "", fmt.Errorf("%s: %w", w.name, err)
+				return "", err
 			}
-			walls[w.name], cpus[w.name], sizes[w.name] = append(walls[w.name], b.took.Wall), append(cpus[w.name], b.took.CPU), b.Size
-			said = append(said, fmt.Sprintf("%s %.1fs", w.name, b.took.Wall))
+			step.End(ui.Done, said)
 		}
-		step.End(ui.Done, strings.Join(said, ", "))
+		b.WriteString(results.table(builds.comparisons(0)[i]) + "\n")
 	}
-	return builds.buildTable(walls, cpus, sizes) + buildRemarks(), nil
+	return b.String() + buildRemarks(), nil
 }
 
-// buildTable has a line for each way.
-func (builds wheelBuilds) buildTable(walls, cpus map[string][]float64, sizes map[string]int64) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "| a wheel of %s | wall, s | × %s | CPU, s | bytes of the wheel |\n|---|---|---|---|---|\n", builtOps, stockName)
-	for _, w := range builds.buildVariants(0) {
-		ratios := make([]float64, len(walls[w.name]))
-		for i := range ratios {
-			ratios[i] = walls[w.name][i] / walls[stockName][i]
+// buildResults are the measured builds of a comparison, by the names of its ways: seconds of all
+// rounds, and the size of the wheel in bytes.
+type buildResults struct {
+	walls, cpus map[string][]float64
+	sizes       map[string]int64
+}
+
+// measure runs each way once, and returns the times in words.
+func (r buildResults) measure(ctx context.Context, c comparison) (string, error) {
+	var said []string
+	for _, w := range c.ways {
+		if w.before != nil {
+			if err := w.before(); err != nil {
+				return "", err
+			}
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", parts.Markdown(w.name), aroundMedian(spreadOf(walls[w.name]), "%.1f"),
-			aroundMedian(spreadOf(ratios), "%.3f"), aroundMedian(spreadOf(cpus[w.name]), "%.1f"), sizes[w.name])
+		syscall.Sync()
+		b, err := w.do(ctx)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", w.name, err)
+		}
+		r.walls[w.name], r.cpus[w.name], r.sizes[w.name] = append(r.walls[w.name], b.took.Wall), append(r.cpus[w.name], b.took.CPU), b.Size
+		said = append(said, fmt.Sprintf("%s %.1fs", w.name, b.took.Wall))
+	}
+	return strings.Join(said, ", "), nil
+}
+
+// table has a line for each way.
+func (r buildResults) table(c comparison) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| a wheel of %s | wall, s | × %s | CPU, s | bytes of the wheel |\n|---|---|---|---|---|\n", c.ops, stockName)
+	for _, w := range c.ways {
+		ratios := make([]float64, len(r.walls[w.name]))
+		for i := range ratios {
+			ratios[i] = r.walls[w.name][i] / r.walls[stockName][i]
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d |\n", parts.Markdown(w.name), aroundMedian(spreadOf(r.walls[w.name]), "%.1f"),
+			aroundMedian(spreadOf(ratios), "%.3f"), aroundMedian(spreadOf(r.cpus[w.name]), "%.1f"), r.sizes[w.name])
 	}
 	return b.String()
 }
 
 func buildRemarks() string {
-	return "\nThe stock recipe, in a fresh copy of the sources:\n\n```sh\n" + stockLine(builtOps) + "\n```\n\n" +
+	return "The stock recipe, in a fresh copy of the sources:\n\n```sh\n" + stockLine(guideOps) + "\n```\n\n" +
 		"dsbuild's wall times are for the whole command, with audit and smoke test, which the recipe does not have. " +
 		"The next commit is a tree with one Python file changed.\n"
-}
-
-// compareArchs compares building a wheel for one more arch with building it for both from
-// scratch.
-func (builds wheelBuilds) compareArchs(ctx context.Context) (string, error) {
-	if err := builds.emptyCaches(keptWheels, keptSteps, keptObjects); err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "| a wheel of %s | wall, s | CPU, s |\n|---|---|---|\n", archOps)
-	var walls []float64
-	for _, w := range []struct {
-		name string
-		args []string
-	}{
-		{"for 8.0, from scratch", []string{"--arch", "8.0"}},
-		{"for 8.0 and 8.6, after that", []string{"--arch", "'8.0;8.6'"}},
-		{"for 8.0 and 8.6, from scratch (--no-cache)", []string{"--arch", "'8.0;8.6'", "--no-cache"}},
-	} {
-		step := builds.ui.Step(w.name)
-		made, err := builds.buildWheel(ctx, append([]string{"--ops", archOps, "--deepspeed", builds.site.source}, w.args...)...)
-		if err != nil {
-			step.End(ui.Failed, "")
-			return "", err
-		}
-		step.End(ui.Done, "")
-		walls = append(walls, made.took.Wall)
-		fmt.Fprintf(&b, "| %s | %.1f | %.1f |\n", w.name, made.took.Wall, made.took.CPU)
-	}
-	fmt.Fprintf(&b, "\nAdding the arch takes %.2f of the time of both from scratch.\n", walls[1]/walls[2])
-	return b.String(), nil
 }
 
 // installOpPackages installs the packages that the ops need on this system.

@@ -29,7 +29,6 @@ func (ws *workspace) newProgram() parts.Program {
 		},
 		Parts: []parts.Part{
 			{Name: "build", About: "a wheel, by the recipe of DeepSpeed's guides and by dsbuild", Needs: []parts.Need{checkout, toolchain}, Do: builds.compareBuilds},
-			{Name: "archs", About: "a wheel for one more arch", Needs: []parts.Need{checkout, toolchain}, Do: builds.compareArchs},
 			{Name: "ops", About: "a wheel of all ops", Needs: []parts.Need{checkout, toolchain, packages}, Do: builds.buildAllOps},
 			{Name: "deploy", About: "a wheel to many nodes", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareDeploys},
 			{Name: "load", About: "a wheel to nodes that load its ops", Needs: []parts.Need{checkout, peers, fleet, wheels}, Do: races.compareLoads},

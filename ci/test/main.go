@@ -1,5 +1,5 @@
-// Command test is the part of `make test` that runs programs: an engine, a real wheel, all tests
-// against both. Without a container engine, it builds the wheel on the machine itself,
+// Command test is the part of `make test` that runs programs: an engine, real wheels, all tests
+// against both. Without a container engine, it builds the wheels on the machine itself,
 // or fails if the variable CI is true. At its end it lists the tests that did not run, one line
 // for each reason.
 package main
@@ -44,19 +44,19 @@ func main() {
 }
 
 func runAll(ctx context.Context, l *list) error {
-	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Join(dir, "dist"), 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
 	}
 	if _, err := python.Find(ctx, pythonVersion); err != nil {
 		return err
 	}
-	engine, err := buildWheel(ctx)
+	engine, err := buildWheels(ctx)
 	if err != nil {
 		return err
 	}
 	err = goTest(ctx, l)
 	ssh, _ := exec.CommandContext(ctx, "ssh", "-V").CombinedOutput() //nolint:errcheck // only for a message
-	fmt.Printf("the tests ran with: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath()))
+	fmt.Printf("the tests ran with: %s; %s; %s\n", engine, strings.TrimSpace(string(ssh)), filepath.Base(wheelPath(wheelDir)))
 	if counts, err := os.ReadFile(filepath.Join(dir, "pages")); err == nil {
 		lines := strings.Split(strings.TrimSpace(string(counts)), "\n")
 		fmt.Println(lines[len(lines)-1])
@@ -64,9 +64,15 @@ func runAll(ctx context.Context, l *list) error {
 	return err
 }
 
-// buildWheel builds the wheel of the tests and returns the name of its builder.
-func buildWheel(ctx context.Context) (engine string, err error) {
-	args := []string{"wheel", "--arch", "8.0", "--no-cache", "--json", "-o", filepath.Join(dir, "dist")}
+// The folders of the wheels, in dir: the wheel of all tests, and one of torch's stable ABI.
+const (
+	wheelDir  = "dist"
+	stableDir = "stable"
+)
+
+// buildWheels builds the wheels of the tests and returns the name of their builder.
+func buildWheels(ctx context.Context) (engine string, err error) {
+	var builder []string
 	found, err := enginectl.Prepare(ctx, "bin")
 	if err == nil {
 		engine, err = found.Start(ctx)
@@ -74,22 +80,32 @@ func buildWheel(ctx context.Context) (engine string, err error) {
 	var none *enginectl.NoneError
 	if errors.As(err, &none) && os.Getenv("CI") != "true" {
 		fmt.Fprintf(os.Stderr, "==> building on this machine: %s. Tests that need a container engine do not run\n", none.Why)
-		engine, args, err = "no container engine", append(args, "--builder", "host", "--python", pythonVersion), nil
+		engine, builder, err = "no container engine", []string{"--builder", "host", "--python", pythonVersion}, nil
 	}
 	if err != nil {
 		return "", err
 	}
-	document, err := os.Create(filepath.Join(dir, "wheel.json"))
-	if err != nil {
-		return "", err
+	err = buildWheel(ctx, wheelDir, "wheel.json", append(builder, "--arch", "8.0")...)
+	if err == nil {
+		err = buildWheel(ctx, stableDir, "stable.json", append(builder, "--abi", "stable", "--ops", "cpu_adam,utils")...)
 	}
-	defer document.Close()
-	return engine, child.Run(ctx, document, "bin/dsbuild", args...)
+	return engine, err
 }
 
-// wheelPath returns the path of the wheel.
-func wheelPath() string {
-	found, _ := filepath.Glob(filepath.Join(dir, "dist", "*.whl")) //nolint:errcheck // the pattern is good
+// buildWheel builds a wheel into a folder, and writes dsbuild's JSON into a file.
+func buildWheel(ctx context.Context, folder, document string, flags ...string) error {
+	out, err := os.Create(filepath.Join(dir, document))
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	args := append([]string{"wheel", "--no-cache", "--json", "-o", filepath.Join(dir, folder)}, flags...)
+	return child.Run(ctx, out, "bin/dsbuild", args...)
+}
+
+// wheelPath returns the path of the wheel in a folder.
+func wheelPath(folder string) string {
+	found, _ := filepath.Glob(filepath.Join(dir, folder, "*.whl")) //nolint:errcheck // the pattern is good
 	if len(found) == 0 {
 		return ""
 	}
@@ -103,7 +119,8 @@ func goTest(ctx context.Context, l *list) error {
 		return err
 	}
 	cmd := child.Command(ctx, "go", "test", "-json", "-count=1", "-timeout", "45m", "./...")
-	cmd.Env = append(os.Environ(), "DSBUILD_TEST_DIR="+filepath.Join(here, dir), "DSBUILD_TEST_WHEEL="+filepath.Join(here, wheelPath()))
+	cmd.Env = append(os.Environ(), "DSBUILD_TEST_DIR="+filepath.Join(here, dir),
+		"DSBUILD_TEST_WHEEL="+filepath.Join(here, wheelPath(wheelDir)), "DSBUILD_TEST_STABLE="+filepath.Join(here, wheelPath(stableDir)))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

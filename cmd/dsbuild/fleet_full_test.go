@@ -43,13 +43,11 @@ type realNode struct {
 // and a system that it is the Python of, no newer than this one.
 func secondPython(t *testing.T) (version, torch string) {
 	t.Helper()
-	for _, c := range [][2]string{{"3.9", "2.8.0"}, {"3.10", "2.14.1"}} {
-		if _, err := python.Find(t.Context(), c[0]); err == nil {
-			return c[0], c[1]
-		}
+	version, torch = "3.10", "2.14.1" // new enough for the stable ABI
+	if _, err := python.Find(t.Context(), version); err != nil {
+		t.Fatalf("two kinds of nodes need a Python %s beside 3.11: %v", version, err)
 	}
-	t.Fatal("two kinds of nodes need a Python 3.9 or 3.10 beside 3.11")
-	return "", ""
+	return version, torch
 }
 
 func newRealFleet(t *testing.T) *realFleet {
@@ -149,7 +147,8 @@ func noEngine(t *testing.T) []string {
 
 // Six nodes of three kinds get two wheels, one of them for two kinds of GPU. A
 // second run needs no engine, builds and sends nothing; verify agrees, and names
-// the one file that somebody edited; ship mends that node alone.
+// the one file that somebody edited; ship mends that node alone. Of torch's stable ABI one wheel
+// serves all six.
 func TestFullFleetShip(t *testing.T) {
 	f := newRealFleet(t)
 	plan, _, _ := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--dry-run")
@@ -185,6 +184,7 @@ func TestFullFleetShip(t *testing.T) {
 
 	f.editedByHand(t)
 	f.interrupted(t)
+	f.stableABI(t)
 }
 
 // served checks the report of the first run, and asks the nodes themselves.
@@ -291,5 +291,34 @@ func (f *realFleet) interrupted(t *testing.T) {
 	}
 	if r, _, _ := f.report(t, 0, noEngine(t), "ship", f.inventory); len(changedNodes(r)) > 0 {
 		t.Errorf("after an interrupt ship changed %q", changedNodes(r))
+	}
+}
+
+// stableABI ships one wheel to the six nodes, which have two torches and two Pythons.
+func (f *realFleet) stableABI(t *testing.T) {
+	t.Helper()
+	for _, flags := range [][]string{{"--abi", "stable"}, {"--abi", "auto", "--ops", "cpu_adam,utils"}} {
+		plan, _, _ := f.dsbuild(t, 0, noEngine(t), append([]string{"ship", f.inventory, "--dry-run"}, flags...)...)
+		if !strings.Contains(plan, "6 nodes, 1 wheel: 1 to build\n") || !strings.Contains(plan, "for torch 2.10 and newer and Python 3.10+") {
+			t.Errorf("%q: the plan is\n%s", flags, plan)
+		}
+	}
+	r, _, took := f.report(t, 0, nil, "ship", f.inventory, "--abi", "stable")
+	if len(r.Groups) != 1 || len(r.Wheels) != 1 || r.Summary.OK != 6 || !r.Consistent || len(changedNodes(r)) != 6 || !slices.Equal(r.Groups[0].Archs, []string{"7.5", "8.0"}) {
+		t.Fatalf("%+v, %+v, consistent %v", r.Groups, r.Summary, r.Consistent)
+	}
+	t.Logf("result: the same six nodes with --abi stable: 1 wheel, %s, built in %.0f s, all in %.0f s", r.Groups[0].Wheel, r.Groups[0].Seconds, took.Seconds())
+	for i, n := range f.nodes {
+		load := "from deepspeed.ops.op_builder.all_ops import ALL_OPS; print(ALL_OPS['cpu_adam'].load().__file__)"
+		if says := command(t, n.Home, "env", "DS_ACCELERATOR=cuda", n.Python, "-c", load); !strings.Contains(says, "libcpu_adam_op.so") || !strings.Contains(r.Nodes[i].After.Version, "+torch2.10.cu13.") {
+			t.Errorf("%s runs %+v and says %s", n.name, r.Nodes[i].After, says)
+		}
+	}
+	if out, _, _ := f.dsbuild(t, 0, noEngine(t), "ship", f.inventory, "--abi", "stable"); !strings.HasSuffix(out, "\nnothing to do: 6 nodes already run their wheels\n") {
+		t.Errorf("the second run ends with\n%s", out)
+	}
+	// The wheels for one torch still lie beside it. What a node runs and fits is right.
+	if r, _, _ := f.report(t, 0, nil, "verify", f.inventory, "--wheel", filepath.Join(f.dir, "dist")); r.Summary.OK != 6 || !r.Consistent {
+		t.Errorf("verify: %+v, consistent %v", r.Summary, r.Consistent)
 	}
 }

@@ -34,7 +34,9 @@ on each node the wheel that fits it, and check that every node runs its wheel.
 
 The nodes decide the targets of the wheels: Python, torch, GPUs, CPU, glibc and
 libstdc++. Nodes with the same Python and torch share one wheel, with the archs of
-all their GPUs, for the oldest of their CPUs and systems. dsbuild shows the plan and
+all their GPUs, for the oldest of their CPUs and systems. With --abi stable or auto
+also nodes with several Pythons and torches from 2.10 on share one, as far as the
+operators are proven so (dsbuild ops). dsbuild shows the plan and
 its reasons before it builds anything. A node without a visible GPU gets the
 operators that need none; --gpu and --arch add targets.
 
@@ -47,6 +49,7 @@ and the report gives the reason.
 Nodes are changed as by dsbuild deploy; dsbuild rollback restores them.`,
 		Example: `  dsbuild ship inventory.yaml --dry-run
   dsbuild ship inventory.yaml
+  dsbuild ship inventory.yaml --abi auto --ops cpu_adam,utils
   dsbuild ship inventory.yaml --ops all --limit a100 --report ship.json
   dsbuild ship inventory.yaml --deepspeed git+https://github.com/deepspeedai/DeepSpeed@master`,
 		Args: cobra.ExactArgs(1),

@@ -101,10 +101,14 @@ func plannedFor(t *testing.T, home, inv string) report.Group {
 // store puts a wheel that is what was planned into the store of a home.
 func store(t *testing.T, home string, g report.Group) {
 	t.Helper()
-	file, m, statement := wheeltest.Built(t, t.TempDir(), wheeltest.Options{
+	opt := wheeltest.Options{
 		Python: "cp" + strings.ReplaceAll(g.Python, ".", ""), Torch: g.Torch, CUDA: g.CUDA, CPU: wheel.CPULevel(g.CPU), Plan: g.PlanDigest,
 		Ops: []wheeltest.Op{{Name: "cpu_adam", Dir: "adam"}}, Files: wheeltest.LoadedByPython(),
-	})
+	}
+	if strings.HasSuffix(g.Python, "+") { // for several Pythons: of the stable ABI
+		opt.Python, opt.Torch, opt.CUDA, opt.Stable = "", "", g.CUDA+".2", g.Torch
+	}
+	file, m, statement := wheeltest.Built(t, t.TempDir(), opt)
 	a, err := pipeline.Place(pipeline.Product{File: file, Manifest: m, Provenance: statement}, t.TempDir())
 	if err != nil {
 		t.Fatal(err)

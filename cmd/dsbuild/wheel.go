@@ -58,7 +58,11 @@ L40S and RTX 4090, 9.0 is H100. dsbuild gpus lists them, dsbuild ops the operato
 dsbuild toolchains the toolchains. dsbuild chooses the rest so that all parts fit
 together: --gpu V100 takes the newest torch and CUDA that still support a V100. With
 --for it asks the nodes of an inventory instead, and builds the fewest wheels that
-serve them all; dsbuild ship also installs them.`,
+serve them all; dsbuild ship also installs them.
+
+A wheel is for one minor of torch and one Python. With --abi stable it is for torch
+2.10 and newer and every Python from 3.10 on, if its operators are proven so
+(dsbuild ops); --abi auto makes such a wheel where it can, and says why elsewhere.`,
 		Example: `  dsbuild wheel --gpu A100
   dsbuild wheel --arch "8.0;9.0+PTX" --ops cpu_adam,utils,fused_adam,fused_lamb
   dsbuild wheel --gpu V100 --dry-run
@@ -138,8 +142,6 @@ func (o wheelOptions) checkFlags(f *pflag.FlagSet, command string) error {
 		return usageErrorf(command, "--ssh needs --for")
 	case several && (len(o.with) > 0 || o.bundle):
 		return usageErrorf(command, "--with and --bundle work for one wheel only: a wheelhouse is for one Python and one torch")
-	case o.inventory != "" && f.Changed("abi"):
-		return usageErrorf(command, "--abi does not work with --for: dsbuild builds for the torch and the Python of the nodes")
 	case o.inventory != "" && o.env != "":
 		return usageErrorf(command, "--env does not work with --for: dsbuild builds for the environments of the nodes")
 	case o.matrix != "":
@@ -200,6 +202,9 @@ func runWheel(ctx context.Context, a *app, o wheelOptions) error {
 	house, err := plans.PlanBundle(ctx, plan, o.with, o.bundle)
 	if err != nil {
 		return err
+	}
+	if _, _, python := plan.Toolchain.Serves(); house != nil && python != plan.Toolchain.Python {
+		a.reporter.Note("the wheelhouse is for Python %s alone, the wheel for Python %s: dsbuild ship --deps bundle makes one for each Python of the nodes", plan.Toolchain.Python, python)
 	}
 	if o.dryRun {
 		return printWheelPlan(a, o.json, plan, house)

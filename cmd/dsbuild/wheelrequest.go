@@ -17,7 +17,6 @@ func addRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.Python, "python", "", "Python to build for, X.Y (default: the base's)")
 	f.StringVar(&r.Glibc, "glibc", "", "glibc of the oldest node, X.Y (2.28 or newer): a wheel that needs more is refused")
 	f.StringVar(&r.Driver, "driver", "", "NVIDIA driver of the oldest node, such as 550.54: dsbuild chooses a torch for a CUDA that it runs (below 580: CUDA 12)")
-	f.StringVar(&r.ABI, "abi", "torch", "ABI of torch that the operators use: torch (one minor of torch and one Python), stable (every torch from 2.10 on and every Python; not all operators), or auto (stable where all given operators are proven with it)")
 	f.Lookup("cpu").DefValue, r.CPU = planner.DefaultCPU, planner.DefaultCPU
 }
 
@@ -30,5 +29,6 @@ func addCommonRequestFlags(f *pflag.FlagSet, r *planner.Request) {
 	f.StringVar(&r.DeepSpeed, "deepspeed", "", "release, latest, git+URL@REF, directory or source distribution (default: the newest release that this dsbuild knows)")
 	f.StringVar(&r.CPU, "cpu", "", "oldest CPU that must run it: x86-64-v2, -v3 (AVX2), -v4 (AVX-512), or native: this machine's")
 	f.StringVar(&r.Base, "base", "", "base: an image reference, a root file system tar or an OCI tar (default: chosen, a Debian or Ubuntu)")
+	f.StringVar(&r.ABI, "abi", "torch", "ABI of torch that the operators use: `torch|stable|auto` (torch: for one minor of torch and one Python; stable: for every torch from 2.10 on and every Python, not all operators; auto: stable where all given operators are proven with it)")
 	f.BoolVar(&r.KeepDebug, "keep-debug", false, "keep debug information in the extensions")
 }

@@ -162,10 +162,9 @@ func (d *Deployment) Report() *report.Report {
 	r := report.Empty(d.opt.Command)
 	var seen []report.Seen
 	for _, u := range d.nodes {
-		w := u.wheel()
-		r.Add(u.report(), w)
+		r.Add(u.report(), u.wheel())
 		if f := u.current(); f != nil {
-			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: *f, Wheel: w})
+			seen = append(seen, report.Seen{Name: u.Host.Name, Facts: *f, Kind: u.environment()})
 		}
 	}
 	r.Differences = report.Compare(seen, false)

@@ -9,18 +9,20 @@ import (
 
 	"github.com/dsbuild/dsbuild/compat"
 	"github.com/dsbuild/dsbuild/node"
-	"github.com/dsbuild/dsbuild/wheel"
 )
+
+// Choice is the wheel for a node.
+type Choice struct {
+	Wheel   *Wheel
+	Verdict compat.Verdict
+	Why     []string // why not another one that fits, a reason for each
+}
 
 // Choose picks the wheel for a node. A single wheel is always chosen, and its verdict decides.
 // With several, one must fit better than all others.
-func Choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (*Wheel, compat.Verdict, error) {
+func Choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (Choice, error) {
 	if len(wheels) == 1 {
-		return &wheels[0], tables.Fit(wheels[0].Manifest, f), nil
-	}
-	type fitting struct {
-		w *Wheel
-		v compat.Verdict
+		return Choice{Wheel: &wheels[0], Verdict: tables.Fit(wheels[0].Manifest, f)}, nil
 	}
 	var fits []fitting
 	var list []string
@@ -33,28 +35,76 @@ func Choose(tables *compat.Tables, wheels []Wheel, f node.Facts) (*Wheel, compat
 		list = append(list, fmt.Sprintf("%s: %s", wheels[i].Manifest.Name, strings.Join(v.Reasons, "; ")))
 	}
 	if len(fits) == 0 {
-		return nil, compat.Verdict{}, errors.New("no wheel fits it:\n    " + strings.Join(list, "\n    "))
+		return Choice{}, errors.New("no wheel fits it:\n    " + strings.Join(list, "\n    "))
 	}
 	var equal []string
 	for _, a := range fits {
-		beaten := func(b fitting) bool { return better(b.w.Manifest, b.v, a.w.Manifest, a.v) < 0 }
-		beatsAll := func(b fitting) bool { return a.w == b.w || better(a.w.Manifest, a.v, b.w.Manifest, b.v) < 0 }
-		if !slices.ContainsFunc(fits, func(b fitting) bool { return !beatsAll(b) }) {
-			return a.w, a.v, nil
+		others := slices.DeleteFunc(slices.Clone(fits), func(b fitting) bool { return a.w == b.w })
+		beatsAll := !slices.ContainsFunc(others, func(b fitting) bool { order, _ := a.compare(b); return order >= 0 })
+		if beatsAll {
+			choice := Choice{Wheel: a.w, Verdict: a.v}
+			for _, b := range others {
+				_, why := a.compare(b)
+				choice.Why = append(choice.Why, fmt.Sprintf("chosen before %s, which fits too: %s", b.w.Manifest.Name, why))
+			}
+			return choice, nil
 		}
-		if !slices.ContainsFunc(fits, beaten) {
+		if !slices.ContainsFunc(others, func(b fitting) bool { order, _ := a.compare(b); return order > 0 }) {
 			equal = append(equal, a.w.Manifest.Name)
 		}
 	}
-	return nil, compat.Verdict{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
+	return Choice{}, errors.New("these fit it equally well: " + strings.Join(equal, ", "))
 }
 
-// better is negative if a suits a node more than b: first by fewer remarks (nothing to compile at
-// first use), then by the higher CPU level. It never ranks wheels with different sources or ops:
-// only the user knows which is wanted.
-func better(a wheel.Manifest, av compat.Verdict, b wheel.Manifest, bv compat.Verdict) int {
-	if a.Source != b.Source || !slices.Equal(slices.Sorted(slices.Values(a.Ops)), slices.Sorted(slices.Values(b.Ops))) {
-		return 0
+// fitting is a wheel that fits a node, with its verdict.
+type fitting struct {
+	w *Wheel
+	v compat.Verdict
+}
+
+// compare is negative if a suits a node more than b, and says why: first by fewer remarks (nothing
+// to compile at first use), then by the higher CPU level, then a wheel for the node's own torch
+// before one for several. It never ranks wheels with different sources or ops, because only the
+// user knows which is wanted. But where one is of the stable ABI, and so fits nodes for which
+// another was made, the wheel with more ops is for them.
+func (a fitting) compare(b fitting) (order int, why string) {
+	m, n := a.w.Manifest, b.w.Manifest
+	if m.Source != n.Source {
+		return 0, ""
 	}
-	return cmp.Or(cmp.Compare(len(av.Remarks), len(bv.Remarks)), cmp.Compare(b.CPU, a.CPU))
+	all, others := hasAll(m.Ops, n.Ops), hasAll(n.Ops, m.Ops)
+	several := m.TorchABI.IsStable() || n.TorchABI.IsStable()
+	if !all && !others || all != others && !several {
+		return 0, ""
+	}
+	for _, c := range []struct {
+		order int
+		why   string
+	}{
+		{compareBool(all, others), "it has more operators"},
+		{cmp.Compare(len(a.v.Remarks), len(b.v.Remarks)), "it fits with fewer remarks"},
+		{cmp.Compare(n.CPU, m.CPU), "it uses more of the CPU"},
+		{compareBool(!m.TorchABI.IsStable(), !n.TorchABI.IsStable()), "it is for this torch alone"},
+	} {
+		if c.order != 0 {
+			return c.order, c.why
+		}
+	}
+	return 0, ""
+}
+
+// hasAll reports whether a list has all values of another.
+func hasAll(list, values []string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool { return !slices.Contains(list, v) })
+}
+
+// compareBool is negative if only a is true.
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/dsbuild/dsbuild/fleet/report"
+	"github.com/dsbuild/dsbuild/node"
 	"github.com/dsbuild/dsbuild/wheel"
 )
 
@@ -35,6 +36,21 @@ type File struct {
 // Ref names the wheel for a report.
 func (w Wheel) Ref() *report.Wheel {
 	return &report.Wheel{Name: w.Manifest.Name, SHA256: w.Manifest.SHA256, Version: w.Version}
+}
+
+// Kind is equal for nodes that should be alike: those that run the same wheel and, if it is for
+// several torches and Pythons, have the same of these.
+func (w Wheel) Kind(f node.Facts) string {
+	if w.Manifest.TorchABI.IsStable() {
+		return strings.Join([]string{w.Manifest.SHA256, wheel.Minor(f.Torch), f.TorchCUDA, wheel.Minor(f.Python)}, " ")
+	}
+	return w.Manifest.SHA256
+}
+
+// AnyStable reports whether one of the wheels is of torch's stable ABI: then nodes with several
+// torches run it on purpose.
+func AnyStable(all []Wheel) bool {
+	return slices.ContainsFunc(all, func(w Wheel) bool { return w.Manifest.TorchABI.IsStable() })
 }
 
 // UsageError reports a choice that only the user can make: exit code 2.

@@ -11,25 +11,23 @@ import (
 type Seen struct {
 	Name  string
 	Facts node.Facts // after the changes that dsbuild made
-	Wheel *Wheel     // the wheel that the node should run; nil if there is none
+	Kind  string     // equal for nodes that should be alike, such as those of one wheel; "" if there is none
 }
 
 // Compare returns the properties in which nodes differ. It leaves out
 // nodes without a usable Python, because they would differ in every property that Python reports.
-// In a fleet with mixed wheels, nodes with different wheels may differ in everything but
-// DeepSpeed.
+// In a fleet with mixed wheels, nodes of different kinds may differ in everything but DeepSpeed.
 func Compare(all []Seen, mixed bool) []Difference {
 	var facts []node.Facts
-	var names []string
-	var wheels []*Wheel
+	var names, kinds []string
 	for _, n := range all {
 		if n.Facts.MissingPython() == "" {
-			facts, names, wheels = append(facts, n.Facts), append(names, n.Name), append(wheels, n.Wheel)
+			facts, names, kinds = append(facts, n.Facts), append(names, n.Name), append(kinds, n.Kind)
 		}
 	}
 	diffs := []Difference{}
 	for _, d := range node.Compare(facts, append(node.Properties(), companions(facts)...)) {
-		diff := Difference{What: d.What, Must: d.Must && (!mixed || d.What == "deepspeed" || differWithinWheel(d, wheels))}
+		diff := Difference{What: d.What, Must: d.Must && (!mixed || d.What == "deepspeed" || differWithinKind(d, kinds))}
 		for _, v := range d.Values {
 			value := DifferenceValue{Value: v.Value}
 			for _, i := range v.Nodes {
@@ -42,19 +40,15 @@ func Compare(all []Seen, mixed bool) []Difference {
 	return diffs
 }
 
-// differWithinWheel reports whether nodes with the same wheel differ.
-func differWithinWheel(d node.Diff, wheels []*Wheel) bool {
-	value := map[string]string{} // by sha256
+// differWithinKind reports whether nodes of the same kind differ.
+func differWithinKind(d node.Diff, kinds []string) bool {
+	value := map[string]string{} // by kind
 	for _, v := range d.Values {
 		for _, i := range v.Nodes {
-			if wheels[i] == nil {
-				continue
-			}
-			sum := wheels[i].SHA256
-			if seen, ok := value[sum]; ok && seen != v.Value {
+			if seen, ok := value[kinds[i]]; ok && seen != v.Value && kinds[i] != "" {
 				return true
 			}
-			value[sum] = v.Value
+			value[kinds[i]] = v.Value
 		}
 	}
 	return false

@@ -214,7 +214,7 @@ func (r *Report) Verdict() string {
 	}
 	first := r.Nodes[0]
 	equal := ", all equal"
-	if total == 1 || r.Mixed && len(r.Wheels) > 1 {
+	if total == 1 || !r.alike || r.Mixed && len(r.Wheels) > 1 {
 		equal = ""
 	}
 	what := "no deepspeed"

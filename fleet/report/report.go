@@ -38,9 +38,11 @@ type Report struct {
 	// first. They include properties that may differ.
 	Differences []Difference `json:"differences"`
 
-	// Mixed is true for a fleet that runs several wheels on purpose: torch and CUDA must agree only
-	// among nodes with the same wheel.
+	// Mixed is true for a fleet that runs several wheels on purpose, or one for several torches:
+	// torch and CUDA must agree only among nodes of the same kind (Seen).
 	Mixed bool `json:"-"`
+
+	alike bool // the nodes that are ok have one DeepSpeed, torch and CUDA
 }
 
 // Difference is a property in which nodes differ.
@@ -81,7 +83,7 @@ type Node struct {
 	Error   string             `json:"error"`
 	Hint    string             `json:"hint"`
 	Differs []string           `json:"differs"` // verify: the differences, one text each
-	Remarks []string           `json:"remarks"` // verify: notes for the user, not faults
+	Remarks []string           `json:"remarks"` // notes for the user, not faults: of verify, and why it gets its wheel
 	Changed bool               `json:"changed"`
 	Wheel   string             `json:"wheel"` // the file name of the wheel chosen for it
 	Along   []string           `json:"along"` // planned wheels of the wheelhouse: "numpy 2.3.2"
@@ -176,20 +178,16 @@ func (r *Report) Complete() {
 		}
 		shas[n.Wheel] = after.SHA256
 	}
-	if len(node.Compare(facts, r.properties())) > 0 {
+	r.alike = agree(facts, "deepspeed", "torch", "cuda")
+	// In a mixed fleet, each node's torch and CUDA were verified against its wheel.
+	if !r.alike && !r.Mixed || !agree(facts, "deepspeed") {
 		r.Consistent = false
 	}
 }
 
-// properties are those in which the nodes of a consistent fleet agree. If each node was assigned
-// its wheel, torch and CUDA are left out: the wheels differ on purpose, and each node's torch and
-// CUDA were verified against its wheel.
-func (r *Report) properties() []node.Property {
-	decisive := []string{"deepspeed", "torch", "cuda"}
-	if r.Mixed {
-		decisive = decisive[:1]
-	}
-	return slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(decisive, p.Name) })
+// agree reports whether nodes agree in some properties.
+func agree(facts []node.Facts, properties ...string) bool {
+	return len(node.Compare(facts, slices.DeleteFunc(node.Properties(), func(p node.Property) bool { return !slices.Contains(properties, p.Name) }))) == 0
 }
 
 // Err is nil if every node is ok and all run the same. Otherwise it carries the exit code: 4 if

@@ -76,6 +76,9 @@ func TestConformanceByOpenSSHInProcess(t *testing.T) {
 
 // The tests of dsbuild's own SSH hold for OpenSSH as well.
 func TestByOpenSSH(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test runs it")
+	}
 	needSSH(t)
 	t.Setenv(openSSHWay, "yes")
 	for name, test := range map[string]func(*testing.T){

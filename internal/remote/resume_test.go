@@ -29,6 +29,9 @@ func TestCutAnywhereThenResume(t *testing.T) {
 }
 
 func TestCutAnywhereThenResumeByProgram(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test runs it")
+	}
 	t.Parallel()
 	cutAnywhere(t, byProgram)
 }

@@ -80,7 +80,7 @@ func pureRooms() []Rule {
 }
 
 // actingRooms are the packages that do the work of the commands.
-func actingRooms() []Rule {
+func actingRooms() []Rule { //nolint:revive // a table, however long
 	return []Rule{
 		{
 			Folder: "cmd/dsbuild",

@@ -269,6 +269,9 @@ func withPython(t *testing.T, interpreter string, jax bool) *run {
 // JAX tests a JAX job: real processes connect, sum and disconnect. Slurm's variables, which JAX
 // reads by itself, do not mislead it.
 func TestSumByJAX(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test runs it")
+	}
 	dir, err := python.Environment(t.Context(), python.EnvironmentOptions{Packages: []string{"jax==0.10.2"}, Log: func(line string) { t.Log(line) }})
 	if err != nil {
 		if os.Getenv("CI") == "true" {

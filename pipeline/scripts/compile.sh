@@ -54,11 +54,7 @@ CCACHE_BASEDIR=$DSBUILD_SRC
 export DSBUILD_SRC DSBUILD_CC DSBUILD_CXX DSBUILD_CCACHE PATH CC CXX PYTORCH_NVCC CCACHE_BASEDIR
 echo >"$DSBUILD_WORK/name.cu"
 DSBUILD_NVCC_NAMES=$("$CUDA_HOME/bin/nvcc" --dryrun -c "$DSBUILD_WORK/name.cu" -o /dev/null 2>&1 | sed -n 's/.*cudafe++.* --orig_src_path_name .*/yes/p' | head -n 1)
-# In the sources, so that its path is the same everywhere.
-DSBUILD_LEAN=$DSBUILD_SRC/build/lean
-mkdir -p "$DSBUILD_SRC/build"
-cp -R "$DSBUILD_TOOLS/lean" "$DSBUILD_LEAN"
-export DSBUILD_LEAN DSBUILD_NVCC_NAMES
+export DSBUILD_NVCC_NAMES
 
 # Ops are linked with the library of the GPU's driver, which no toolkit has. What
 # stands in for it goes on to the smoke step, whose machine may have no GPU.

@@ -13,7 +13,6 @@ import os
 import pathlib
 import tempfile
 import threading
-import time
 
 FORMAT = 1
 VARIANTS = 8  # results kept under one key: of so many states of its headers
@@ -49,61 +48,24 @@ class Places:
         return named
 
 
-class Files:
-    """Digests of files, each read once, and not again by a later build where the system
-    still says the same of it: a toolchain has thousands of headers.
-
-    store is the file in which digests are kept from build to build, passing those that only
-    this build has: what lies below the folders of passing."""
-
-    FRESH = 2 * 10**9  # nanoseconds in which a second change may leave the same times
-    MANY = 50_000  # more are those of toolchains that are gone
-
-    def __init__(self, store=None, passing=()):
-        self.store, self.passing = store, tuple(folder + "/" for folder in passing)
-        self.known, self.kept, self.now = {}, {}, {}
-        try:
-            self.kept = json.loads(store.read_bytes()) if store else {}
-        except (OSError, ValueError):  # what cannot be read is not there
-            pass
-
-    def digest(self, path):
-        """Of a file's content, "" where there is none."""
-        if path not in self.known:
-            self.known[path] = self._digest(path)
-        return self.known[path]
-
-    def _digest(self, path):
-        try:
-            info = os.stat(path)
-            state = [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
-            if self.kept.get(path, [])[:-1] == state:
-                found = self.kept[path][-1]
-            else:
-                found = digest(pathlib.Path(path).read_bytes())
-        except OSError:
-            return ""
-        if not path.startswith(self.passing) and time.time_ns() - info.st_ctime_ns > self.FRESH:
-            self.now[path] = [*state, found]
-        return found
-
-    def save(self):
-        if not self.store or self.now.items() <= self.kept.items():
-            return
-        write(self.store, json.dumps({**self.kept, **self.now} if len(self.kept) < self.MANY else self.now).encode())
-
-
 class Objects:
     """The results in a folder. Other builds may use it at the same time.
 
     recache: nothing is taken from there, but everything put there."""
 
-    def __init__(self, folder, places, recache=False, limit=5 << 30, passing=()):
+    def __init__(self, folder, places, recache=False, limit=5 << 30):
         self.folder, self.places, self.recache, self.limit = pathlib.Path(folder), places, recache, limit
-        self.shadowed, self.names = {}, {}
+        self.digests, self.shadowed, self.names = {}, {}, {}
         self.taking = threading.Lock()
-        # Where nothing is taken, no digest is.
-        self.files = Files(None if recache else self.folder / "files.json", passing)
+
+    def digest(self, path):
+        """The digest of a file's content, "" where there is none. Each file is read once."""
+        if path not in self.digests:
+            try:
+                self.digests[path] = digest(pathlib.Path(path).read_bytes())
+            except OSError:
+                self.digests[path] = ""
+        return self.digests[path]
 
     def key(self, *parts):
         return digest(json.dumps([FORMAT, *parts], sort_keys=True).encode())
@@ -121,7 +83,7 @@ class Objects:
 
     def keep(self, key, outputs, headers=()):
         """Keeps the files of outputs as a result that these headers were read for."""
-        read = {self.places.path_named(h): self.files.digest(h) for h in headers}
+        read = {self.places.path_named(h): self.digest(h) for h in headers}
         results = []
         for path in outputs:
             data = pathlib.Path(path).read_bytes()
@@ -163,7 +125,7 @@ class Objects:
 
     def _current(self, variant, include):
         headers = [(self.places.path(h), was) for h, was in variant["headers"].items()]
-        return all(self.files.digest(h) == was for h, was in headers) and not any(self._shadowed(h, tuple(include)) for h, _ in headers)
+        return all(self.digest(h) == was for h, was in headers) and not any(self._shadowed(h, tuple(include)) for h, _ in headers)
 
     def _shadowed(self, header, include):
         """Whether one of the folders that are searched before the one in which a header

@@ -36,7 +36,7 @@ var (
 )
 
 // thePicture is the one of docs/fleet.md.
-const thePicture = "../../docs/fleet-report.png"
+const thePicture = "../../../docs/fleet-report.png"
 
 // save writes a page to disk: the address to open it at.
 func save(t *testing.T, text []byte) string {
